@@ -1,0 +1,84 @@
+// `specextend chat`: a conversation in the terminal. Each turn renders the whole conversation and the session finds the
+// longest common prefix in its cache, so only the new turn is processed.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "cli/common.h"
+#include "cli/progress.h"
+
+namespace sx::cli {
+namespace {
+
+struct Args {
+  EngineOptions engine;
+  GenerateOptions generate;
+  std::vector<std::string> bias;
+  std::string system, chat_template_file, first;
+  bool quiet = false;
+};
+
+std::string message(const char* role, const std::string& content) {
+  return fmt::format(R"({{"role":"{}","content":{}}})", role, to_json(content));
+}
+
+// Reads one turn; a line that ends with a backslash goes on in the next. False at the end of input.
+bool read_turn(std::string& text, bool prompt) {
+  text.clear();
+  std::string line;
+  while (true) {
+    if (prompt) fmt::print(stderr, "{}", text.empty() ? "> " : "… ");
+    if (!std::getline(std::cin, line)) return !text.empty();
+    if (line.empty() || line.back() != '\\') { text += line; return true; }
+    line.back() = '\n';
+    text += line;
+  }
+}
+
+int run(Args& a) {
+  apply_bias(a.generate, a.bias);
+  const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  auto session = engine->start();
+  const bool terminal = ::isatty(0) && ::isatty(2) && !a.quiet;
+  if (terminal) fmt::print(stderr, "{}; a line ending in \\ goes on; /reset forgets, /quit or Ctrl-D ends, Ctrl-C stops an answer\n", engine->backend());
+  watch_interrupt();
+  const std::string start = a.system.empty() ? std::string() : message("system", a.system);
+  std::string conversation = start, turn = a.first;
+  a.generate.on_text = [](std::string_view text) { return write_out(text) && !interrupted(); };
+  while (!turn.empty() || read_turn(turn, terminal)) {
+    if (turn == "/quit" || turn == "/exit") break;
+    if (turn == "/reset") conversation = start, turn.clear();
+    if (turn.empty()) { clear_interrupt(); if (std::cin.eof()) break; continue; }
+    conversation += (conversation.empty() ? "" : ",") + message("user", turn);
+    turn.clear();
+    const auto prompt = engine->tokenize(engine->apply_template("[" + conversation + "]"), false, true);
+    ProgressLine line("prefill", a.quiet);
+    a.generate.on_prefill = [&](int done, int total) {
+      if (total - done > 0) line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total)); else line.clear();
+      return !interrupted();
+    };
+    const GenerateResult result = session->generate(prompt, a.generate);
+    line.clear();
+    write_out("\n");
+    conversation += "," + message("assistant", result.text);
+    if (!a.quiet) print_timings(result);
+    clear_interrupt();
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_chat(CLI::App& app) {
+  auto args = std::make_shared<Args>();
+  add_engine_flags(app, args->engine, args->chat_template_file);
+  add_sampling_flags(app, args->generate, args->bias);
+  app.add_option("--system,--sys", args->system, "system message");
+  app.add_option("-p,--prompt", args->first, "the first message");
+  app.add_flag("-q,--quiet", args->quiet, "no progress, no tables, no prompt sign");
+  return [args] { return run(*args); };
+}
+
+}  // namespace sx::cli

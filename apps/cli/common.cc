@@ -1,0 +1,138 @@
+#include "cli/common.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/progress.h"
+
+namespace sx::cli {
+namespace {
+
+volatile std::sig_atomic_t g_interrupted = 0;
+
+void on_interrupt(int) {
+  if (g_interrupted) ::_exit(130);
+  g_interrupted = 1;
+}
+
+}  // namespace
+
+void watch_interrupt() { std::signal(SIGINT, on_interrupt); }
+bool interrupted() { return g_interrupted != 0; }
+void clear_interrupt() { g_interrupted = 0; }
+
+void add_model_flag(CLI::App& app, std::string& model) {
+  app.add_option("-m,--model", model, "GGUF file or Hugging Face folder (default: the default model in the cache folder)")
+      ->envname("LLAMA_ARG_MODEL");
+}
+
+void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_template_file) {
+  add_model_flag(app, o.model);
+  app.add_option("-c,--ctx-size", o.context, "tokens the context holds (0: what the model was trained for)")
+      ->envname("LLAMA_ARG_CTX_SIZE");
+  app.add_option("-t,--threads", o.threads, "threads (0: one per core)")->envname("LLAMA_ARG_THREADS");
+  app.add_option("-b,--batch-size,--ub,--ubatch-size", o.chunk, "prompt tokens processed in one step")->capture_default_str();
+  app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type, "type of the KV cache: f32, f16, bf16 or q8_0 (default: the fastest here)");
+  app.add_option_function<std::string>("--ctv,--cache-type-v", [&o](const std::string& type) {
+    if (!o.kv_type.empty() && o.kv_type != type) throw CLI::ValidationError("--ctv", "K and V share one type; it is already " + o.kv_type);
+    o.kv_type = type;
+  }, "the same as --ctk: K and V share one type");
+  app.add_option_function<std::string>("--fa,--flash-attn", [](const std::string&) {}, "accepted for compatibility: attention is always of the flash kind");
+  app.add_option_function<int>("--ngl,--gpu-layers", [](int) {}, "accepted for compatibility: this build runs on the CPU");
+  app.add_option("--chat-template-file", chat_template_file, "Jinja chat template to use instead of the model's own");
+}
+
+void add_sampling_flags(CLI::App& app, GenerateOptions& o, std::vector<std::string>& bias) {
+  SamplingOptions& s = o.sampling;
+  app.add_option("-n,--predict,--n-predict", o.max_tokens, "tokens to generate at most (-1: until the text or the context ends)")
+      ->capture_default_str();
+  app.add_option("--temp,--temperature", s.temperature, "temperature; 0 takes the most likely token")->capture_default_str();
+  app.add_option("--top-k", s.top_k, "sample from the K most likely tokens (0: all)")->capture_default_str();
+  app.add_option("--top-p", s.top_p, "sample from the smallest set with this probability (1: all)")->capture_default_str();
+  app.add_option("--min-p", s.min_p, "drop tokens less likely than this share of the likeliest (0: none)")->capture_default_str();
+  app.add_option("--repeat-penalty", s.repeat_penalty, "divide the logits of recent tokens by this (1: off)")->capture_default_str();
+  app.add_option("--presence-penalty", s.presence_penalty, "subtract this from the logits of recent tokens")->capture_default_str();
+  app.add_option("--frequency-penalty", s.frequency_penalty, "subtract this once per recent occurrence")->capture_default_str();
+  app.add_option("--repeat-last-n", s.repeat_last_n, "tokens the penalties look back at (-1: all)")->capture_default_str();
+  app.add_option("-l,--logit-bias", bias, "TOKEN+VALUE or TOKEN-VALUE, e.g. 15+2.5; may be repeated");
+  app.add_option("-s,--seed", s.seed, "seed of the dice; equal seeds give equal texts")->capture_default_str();
+  app.add_option("-r,--stop", o.stop, "end the text before this string; may be repeated");
+  app.add_flag("--ignore-eos", o.ignore_end, "go on after end-of-text tokens");
+  app.add_flag("--special", o.show_special, "show control tokens");
+}
+
+void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias) {
+  for (const auto& text : bias) {
+    const size_t sign = text.find_first_of("+-", 1);
+    try {
+      size_t used = 0, used_value = 0;
+      const int token = std::stoi(text, &used);
+      const float value = std::stof(text.substr(used), &used_value);
+      if (sign == std::string::npos || used != sign || used + used_value != text.size()) throw std::invalid_argument(text);
+      options.sampling.logit_bias.emplace_back(token, value);
+    } catch (const std::exception&) {
+      throw Error("--logit-bias '" + text + "': expected TOKEN+VALUE or TOKEN-VALUE, e.g. 15+2.5");
+    }
+  }
+}
+
+std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
+  if (!chat_template_file.empty()) options.chat_template = read_file(chat_template_file);
+  ProgressLine line("loading", quiet);
+  if (!quiet) options.on_load = [&](double done) { line.update(done, ""); };
+  auto engine = Engine::open(options);
+  line.clear();
+  return engine;
+}
+
+std::string read_file(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error("cannot open '" + path + "'");
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (in.bad()) throw Error("cannot read '" + path + "'");
+  return text.str();
+}
+
+std::string unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\' || i + 1 == text.size()) { out += text[i]; continue; }
+    const char c = text[++i];
+    if (c == 'n') out += '\n';
+    else if (c == 't') out += '\t';
+    else if (c == 'r') out += '\r';
+    else if (c == '\\' || c == '"' || c == '\'') out += c;
+    else out += '\\', out += c;
+  }
+  return out;
+}
+
+std::string to_json(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool write_out(std::string_view text) {
+  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+  return written == text.size() && std::fflush(stdout) == 0;
+}
+
+void print_timings(const GenerateResult& r) {
+  const Timings& t = r.timings;
+  const auto rate = [](int tokens, double ms) { return ms > 0 ? 1e3 * tokens / ms : 0.0; };
+  fmt::print(stderr, "\n  {:<9}{:>8}{:>12}{:>12}\n", "", "tokens", "ms", "tok/s");
+  fmt::print(stderr, "  {:<9}{:>8}{:>12.1f}{:>12.1f}", "prefill", t.prompt_tokens, t.prompt_ms, rate(t.prompt_tokens, t.prompt_ms));
+  if (t.cached_tokens > 0) fmt::print(stderr, "  (+ {} from the cache)", t.cached_tokens);
+  fmt::print(stderr, "\n  {:<9}{:>8}{:>12.1f}{:>12.1f}\n", "decode", t.generated_tokens, t.decode_ms, rate(t.generated_tokens, t.decode_ms));
+  fmt::print(stderr, "  finished: {}\n", finish_reason_name(r.reason));
+}
+
+}  // namespace sx::cli

@@ -1,0 +1,84 @@
+// `specextend generate`: one prompt in, its continuation out.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "cli/progress.h"
+
+namespace sx::cli {
+namespace {
+
+struct Args {
+  EngineOptions engine;
+  GenerateOptions generate;
+  std::vector<std::string> bias;
+  std::string prompt, file, prefix, suffix, system, chat_template_file;
+  bool chat = false, escape = false, quiet = false, json = false, raw = false;
+};
+
+std::string prompt_text(const Args& a, const Engine& engine) {
+  std::string text = a.file.empty() ? a.prompt : read_file(a.file);
+  if (a.escape) text = unescape(text);
+  text = a.prefix + text + a.suffix;
+  if (!a.chat) return text;
+  std::string messages = "[";
+  if (!a.system.empty()) messages += fmt::format(R"({{"role":"system","content":{}}},)", to_json(a.system));
+  messages += fmt::format(R"({{"role":"user","content":{}}}])", to_json(text));
+  return engine.apply_template(messages);
+}
+
+void print_json(const GenerateResult& r) {
+  nlohmann::ordered_json j;
+  j["text"] = r.text;
+  j["tokens"] = r.tokens;
+  j["finish_reason"] = finish_reason_name(r.reason);
+  j["timings"] = {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens}, {"prompt_ms", r.timings.prompt_ms},
+                  {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms}};
+  write_out(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+int run(Args& a) {
+  if (a.prompt.empty() == a.file.empty() && !(a.prompt.empty() && !a.prefix.empty()))
+    throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
+  apply_bias(a.generate, a.bias);
+  watch_interrupt();
+  const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  const auto prompt = engine->tokenize(prompt_text(a, *engine), !a.chat, !a.raw);
+  ProgressLine line("prefill", a.quiet);
+  a.generate.on_prefill = [&](int done, int total) {
+    line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total));
+    if (done == total) line.clear();
+    return !interrupted();
+  };
+  if (!a.json) a.generate.on_text = [&](std::string_view text) { return write_out(text) && !interrupted(); };
+  else a.generate.on_text = [&](std::string_view) { return !interrupted(); };
+  const GenerateResult result = engine->start()->generate(prompt, a.generate);
+  line.clear();
+  if (a.json) print_json(result);
+  else write_out("\n");
+  if (!a.quiet) print_timings(result);
+  return result.reason == FinishReason::kCancelled ? 130 : 0;
+}
+
+}  // namespace
+
+Command add_generate(CLI::App& app) {
+  auto args = std::make_shared<Args>();
+  add_engine_flags(app, args->engine, args->chat_template_file);
+  add_sampling_flags(app, args->generate, args->bias);
+  app.add_option("-p,--prompt", args->prompt, "the prompt");
+  app.add_option("-f,--file", args->file, "read the prompt from a file (- is standard input)");
+  app.add_option("--prefix", args->prefix, "text put before the prompt, e.g. an instruction before a document");
+  app.add_option("--suffix", args->suffix, "text put after the prompt");
+  app.add_flag("--chat", args->chat, "send the prompt as a user's message through the chat template");
+  app.add_option("--system,--sys", args->system, "system message (with --chat)");
+  app.add_flag("-e,--escape", args->escape, "read \\n, \\t, ... in the prompt as escapes");
+  app.add_flag("--raw", args->raw, "take control tokens in the prompt as plain text");
+  app.add_flag("--json", args->json, "print one JSON object instead of the text");
+  app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
+  return [args] { return run(*args); };
+}
+
+}  // namespace sx::cli

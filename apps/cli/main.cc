@@ -1,0 +1,63 @@
+// specextend: the command line program. Each subcommand lives in a file of its own name.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cli/common.h"
+
+namespace {
+
+// llama.cpp's flags of several letters after one dash ("-ngl 0"), which the parser would read as single letters.
+std::vector<std::string> with_long_dashes(int argc, char** argv) {
+  constexpr const char* kWords[] = {"ctk", "ctv", "ub", "ngl", "fa", "tb", "hf", "mg", "sm", "ts", "dev", "np", "cb", "md", "sys"};
+  std::vector<std::string> args(argv + 1, argv + argc);
+  for (auto& arg : args)
+    for (const char* word : kWords)
+      if (arg == std::string("-") + word) arg = std::string("--") + word;
+  std::reverse(args.begin(), args.end());  // CLI11 takes them back to front
+  return args;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace sx::cli;
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows up as a failed write
+  CLI::App app("SpecExtend: language models on long inputs, fast, and never a byte different.", "specextend");
+  app.set_version_flag("--version", SPECEXTEND_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  struct Entry { CLI::App* app; Command run; };
+  std::vector<Entry> commands;
+  const auto add = [&](const char* name, const char* what, Command (*make)(CLI::App&)) {
+    CLI::App* sub = app.add_subcommand(name, what);
+    commands.push_back({sub, make(*sub)});
+  };
+  add("generate", "continue a prompt; the text goes to standard output", add_generate);
+  add("chat", "talk with the model; earlier turns stay in the cache", add_chat);
+  add("bench", "measure prefill and decode at several depths", add_bench);
+  add("perplexity", "how well the model predicts a text", add_perplexity);
+  add("inspect", "what is in a model file, and the memory it needs", add_inspect);
+  add("tokenize", "turn text into tokens", add_tokenize);
+  try {
+    app.parse(with_long_dashes(argc, argv));
+    for (const Entry& entry : commands)
+      if (entry.app->parsed()) return entry.run();
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  } catch (const sx::Error& e) {
+    fmt::print(stderr, "specextend: {}\n", e.what());
+    return 1;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "specextend: out of memory\n");
+    return 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "specextend: {}\n", e.what());
+    return 3;
+  }
+  return 0;
+}

@@ -1,0 +1,13 @@
+# The checks of the source tree itself, as tests: layers, text, headers that compile alone, and (advisory) the format.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+function(sx_check name)
+  add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 600)
+endfunction()
+
+sx_check(layers ${Python3_EXECUTABLE} tools/check_layers.py)
+sx_check(text ${Python3_EXECUTABLE} tools/check_text.py)
+sx_check(headers ${Python3_EXECUTABLE} tools/check_headers.py
+  --compiler ${CMAKE_CXX_COMPILER} --build ${CMAKE_BINARY_DIR})
+sx_check(layers_rules ${Python3_EXECUTABLE} tools/check_layers.py --self-test)

@@ -1,0 +1,43 @@
+# The installed library: the objects of all rooms in one archive, libspecextend.a, behind the target
+# specextend::specextend, with the public headers and a CMake package. What the rooms link to from outside (fmt, PCRE2,
+# threads) is collected from them, so that a room which gains a dependency needs no change here.
+include(CMakePackageConfigHelpers)
+
+get_property(SX_ROOM_TARGETS GLOBAL PROPERTY SX_ROOMS)
+add_library(specextend_library STATIC)  # plain `specextend` is the program
+add_library(specextend::specextend ALIAS specextend_library)
+set(SX_OUTSIDE_LIBRARIES "")
+foreach(room ${SX_ROOM_TARGETS})
+  target_sources(specextend_library PRIVATE $<TARGET_OBJECTS:${room}>)
+  get_target_property(libraries ${room} LINK_LIBRARIES)
+  foreach(library ${libraries})
+    # Header-only JSON is compiled in; sx_* are the rooms themselves; ::@ is CMake's mark of a directory's scope.
+    if(NOT library MATCHES "^(sx_.*|nlohmann_json::.*|::@.*)$")
+      # A library found by its path is linked by its name, so that the package can be moved to another machine.
+      string(REGEX REPLACE "^/.*/lib([^/]+)\\.(so|a)$" "\\1" library ${library})
+      list(APPEND SX_OUTSIDE_LIBRARIES ${library})
+    endif()
+  endforeach()
+endforeach()
+list(REMOVE_DUPLICATES SX_OUTSIDE_LIBRARIES)
+set_target_properties(specextend_library PROPERTIES
+  OUTPUT_NAME specextend EXPORT_NAME specextend LINKER_LANGUAGE CXX)
+target_link_libraries(specextend_library PRIVATE ${SX_OUTSIDE_LIBRARIES})
+target_compile_features(specextend_library INTERFACE cxx_std_20)
+if(SPECEXTEND_SANITIZE)
+  target_link_options(specextend_library INTERFACE -fsanitize=${SPECEXTEND_SANITIZE})
+endif()
+target_include_directories(specextend_library INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+set(SX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/specextend)
+install(TARGETS specextend_library EXPORT specextendTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/specextend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+install(EXPORT specextendTargets NAMESPACE specextend:: DESTINATION ${SX_PACKAGE_DIR})
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/specextendConfig.cmake.in
+  ${CMAKE_BINARY_DIR}/specextendConfig.cmake INSTALL_DESTINATION ${SX_PACKAGE_DIR})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/specextendConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/specextendConfig.cmake ${CMAKE_BINARY_DIR}/specextendConfigVersion.cmake
+  DESTINATION ${SX_PACKAGE_DIR})

@@ -1,0 +1,39 @@
+# Compiler settings shared by every target: C++20, warnings are errors, no floating-point contraction behind our back
+# (the law needs one fixed order of operations; kernels ask for fused multiply-add explicitly).
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+find_program(SPECEXTEND_CCACHE ccache)
+if(SPECEXTEND_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SPECEXTEND_CCACHE})
+endif()
+
+add_library(sx_settings INTERFACE)
+target_compile_options(sx_settings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -ffp-contract=off -fno-math-errno -fno-trapping-math>)
+target_include_directories(sx_settings INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+
+set(SPECEXTEND_SANITIZE "" CACHE STRING "Comma-separated sanitizers, e.g. address,undefined or thread")
+if(SPECEXTEND_SANITIZE)
+  target_compile_options(sx_settings INTERFACE -fsanitize=${SPECEXTEND_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(sx_settings INTERFACE -fsanitize=${SPECEXTEND_SANITIZE})
+endif()
+
+# sx_room(name sources...): one static library per room of src/. The installed library is made of all of them.
+function(sx_room name)
+  set_property(GLOBAL APPEND PROPERTY SX_ROOMS sx_${name})
+  add_library(sx_${name} STATIC ${ARGN})
+  target_link_libraries(sx_${name} PUBLIC sx_settings fmt::fmt Threads::Threads)
+endfunction()
+
+# sx_test(name libraries sources...): a GoogleTest program, its cases found by ctest.
+function(sx_test name libraries)
+  add_executable(test_${name} ${ARGN})
+  target_link_libraries(test_${name} PRIVATE ${libraries} GTest::gtest GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+endfunction()

@@ -1,0 +1,167 @@
+// SpecExtend, the library. Open a model, start a session, generate:
+//
+//   auto engine = sx::Engine::open({.model = "model.gguf"});
+//   auto session = engine->start();
+//   auto result = session->generate(engine->tokenize("Once upon a time", true), {.max_tokens = 100});
+//   std::cout << result.text;
+//
+// Output is reproducible to the byte: the same model, prompt, options and seed give the same text on a given machine,
+// whatever the number of threads or what else is running. Errors of the outside world throw sx::Error.
+#pragma once
+#include <specextend/error.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sx {
+
+using Token = int32_t;
+
+struct EngineOptions {
+  std::string model;            // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
+  int context = 0;              // tokens a session can hold; 0: what the model was trained for
+  int threads = 0;              // 0: one per core
+  std::string kv_type;          // "f32", "f16", "bf16" or "q8_0"; empty: the fastest on this machine
+  int chunk = 512;              // rows of one step: prompt tokens are processed in chunks of this size
+  int max_sessions = 1;         // sessions open at a time
+  int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
+  std::string chat_template;    // Jinja source; empty: the model's own, else ChatML
+  std::function<void(double done)> on_load;  // progress 0..1
+};
+
+struct SamplingOptions {
+  float temperature = 0;        // 0: greedy
+  int top_k = 40;               // 0: all
+  float top_p = 0.95f;
+  float min_p = 0.05f;
+  float repeat_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  int repeat_last_n = 64;       // tokens the penalties look back at; 0: off, -1: the whole text
+  std::vector<std::pair<Token, float>> logit_bias;
+  uint64_t seed = 0;
+};
+
+struct GenerateOptions {
+  int max_tokens = -1;          // -1: until the model ends the text or the context is full
+  SamplingOptions sampling;
+  std::vector<std::string> stop;  // the text ends before the first of these
+  bool ignore_end = false;        // go on after end-of-text tokens
+  bool show_special = false;      // control tokens appear in the text
+  // Called with each piece of text, always whole UTF-8 characters; false cancels.
+  std::function<bool(std::string_view text)> on_text;
+  // Called during the prompt with tokens done and in all; false cancels.
+  std::function<bool(int done, int total)> on_prefill;
+};
+
+enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
+const char* finish_reason_name(FinishReason reason);  // "end", "length", "stop", "context", "cancelled"
+
+struct Timings {
+  int prompt_tokens = 0;        // processed in this call
+  int cached_tokens = 0;        // of the prompt, found in the session's cache
+  int generated_tokens = 0;
+  double prompt_ms = 0;
+  double decode_ms = 0;
+};
+
+struct GenerateResult {
+  std::string text;
+  std::vector<Token> tokens;    // generated, without the end-of-text token
+  FinishReason reason = FinishReason::kEnd;
+  Timings timings;
+};
+
+// One text and its cache. Not thread-safe; closing it frees its place.
+class Session {
+ public:
+  virtual ~Session() = default;
+  // Continues `prompt`. The longest common prefix with what the session holds is not processed again.
+  virtual GenerateResult generate(std::span<const Token> prompt, const GenerateOptions& options) = 0;
+  // Appends tokens to the text in one or more steps and returns the logits of the last `outputs` of them
+  // ([outputs, vocab], valid until the next call). outputs <= EngineOptions::max_outputs, and <= tokens.
+  virtual std::span<const float> evaluate(std::span<const Token> tokens, int outputs) = 0;
+  // Forgets everything from `length` on.
+  virtual void truncate(int length) = 0;
+  virtual int length() const = 0;
+};
+
+struct TensorSummary {
+  std::string name, type;
+  std::vector<int64_t> shape;   // outermost first
+  size_t bytes;
+};
+
+struct ModelSummary {
+  std::string path, format, name, architecture;
+  int layers, width, heads, kv_heads, head_dim, ffn, vocab, context, window;
+  std::string rope, types;      // "base 100000, yarn x4 from 8192"; "Q4_1 210, Q8_0 1, F32 61"
+  bool tied_head;
+  uint64_t parameters;
+  size_t file_bytes, weight_bytes;
+  std::string tokenizer;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::vector<TensorSummary> tensors;
+  // Bytes of K/V for `context` tokens in a given type.
+  size_t kv_bytes(int context, std::string_view kv_type) const;
+};
+
+// What is in a model file, without loading it.
+ModelSummary inspect(const std::string& model);
+
+// What one step costs, for rooflines.
+struct StepCosts {
+  size_t weight_bytes = 0;           // weights read by a step of few rows
+  size_t kv_bytes_per_token = 0;     // K/V read per token of history
+  double matrix_ops_per_row = 0;     // multiply-adds count as two; layers without the head
+  double head_ops_per_row = 0;       // the output head, for rows whose logits are wanted
+  double attention_ops_per_key = 0;  // per row and key it sees
+};
+
+// What this machine can do, measured in about a second.
+struct MachinePeaks {
+  double read_gb_per_s = 0;          // memory read bandwidth with the given threads
+  double int8_gop_per_s = 0;         // fastest 8-bit dot product instruction; 0: not known here
+  double bf16_gflop_per_s = 0;       // fastest 16-bit (else 32-bit) multiply-add
+};
+MachinePeaks measure_peaks(int threads);  // 0: one per core
+
+// The text side of a model: its tokens and its chat template, without its weights.
+class Vocabulary {
+ public:
+  // `chat_template`: Jinja source; empty: the model's own, else ChatML.
+  static std::unique_ptr<Vocabulary> open(const std::string& model, const std::string& chat_template = {});
+  virtual ~Vocabulary() = default;
+
+  virtual std::vector<Token> tokenize(std::string_view text, bool add_special = false, bool parse_special = true) const = 0;
+  virtual std::string detokenize(std::span<const Token> tokens, bool show_special = false) const = 0;
+  virtual std::string token_text(Token token) const = 0;  // printable
+  // The prompt for a conversation: `messages_json` is a JSON array of {"role": ..., "content": ...}.
+  virtual std::string apply_template(std::string_view messages_json, bool add_generation_prompt = true) const = 0;
+  virtual bool is_end(Token token) const = 0;             // ends a text
+};
+
+class Engine : public Vocabulary {
+ public:
+  static std::unique_ptr<Engine> open(const EngineOptions& options);
+
+  virtual std::unique_ptr<Session> start() = 0;
+  virtual int context() const = 0;
+  virtual int vocab() const = 0;
+  virtual const EngineOptions& options() const = 0;   // with defaults filled in
+  virtual std::string backend() const = 0;            // "cpu (neon-i8mm, 2 threads)"
+  virtual std::string kv_type() const = 0;
+  virtual StepCosts costs() const = 0;
+};
+
+// Where the default model is looked for, and whether it is there.
+std::string default_model_path();
+
+}  // namespace sx

@@ -1,0 +1,43 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include "backend/cpu/rows.h"
+#include "base/error.h"
+
+namespace sx::cpu {
+
+CpuBackend::CpuBackend(int threads, Isa isa) : pool_(threads), isa_(isa), linear_scratch_(isa) {}
+
+std::string CpuBackend::name() const {
+  return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.size(), pool_.size() == 1 ? "" : "s");
+}
+
+DType CpuBackend::default_kv_type() const { return isa_ == Isa::kNeonI8mm ? DType::kBF16 : DType::kF16; }
+
+std::unique_ptr<Matrix> CpuBackend::make_matrix(std::span<const Tensor> parts) { return pack_matrix(parts, isa_, pool_); }
+
+std::unique_ptr<KvStore> CpuBackend::make_kv(const KvGeometry& geometry) { return make_kv_store(geometry, isa_); }
+
+float* CpuBackend::allocate(size_t count, const char* purpose) {
+  memory_.emplace_back(count * sizeof(float), purpose);
+  return memory_.back().as<float>();
+}
+
+void CpuBackend::reserve(const StepLimits& limits) {
+  linear_scratch_.reserve(limits.rows, limits.width, pool_.size());
+  attention_scratch_.reserve(limits, pool_.size());
+  choose_scratch_.reserve(pool_.size(), limits.vocab);
+}
+
+void CpuBackend::embed(const EmbedArgs& args) { cpu::embed(args, pool_); }
+void CpuBackend::norm(const NormArgs& args) { cpu::norm(args, pool_); }
+void CpuBackend::linear(const LinearArgs& args) {
+  cpu::linear(args, static_cast<const PackedMatrix&>(*args.weight), pool_, linear_scratch_);
+}
+void CpuBackend::rope_table(const RopeTableArgs& args) { cpu::rope_table(args, pool_); }
+void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, isa_, pool_); }
+void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
+void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
+void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
+void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, choose_scratch_); }
+
+}  // namespace sx::cpu

@@ -1,0 +1,47 @@
+// The CPU backend: a thread pool, the kernels of one instruction set, and their scratch memory.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/attention.h"
+#include "backend/cpu/choose.h"
+#include "backend/cpu/isa.h"
+#include "backend/cpu/linear.h"
+#include "base/memory.h"
+#include "base/thread_pool.h"
+
+namespace sx::cpu {
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(int threads, Isa isa);
+
+  std::string name() const override;
+  DType default_kv_type() const override;
+  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
+  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
+  float* allocate(size_t count, const char* purpose) override;
+  void reserve(const StepLimits& limits) override;
+
+  void embed(const EmbedArgs& args) override;
+  void norm(const NormArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  void rope_table(const RopeTableArgs& args) override;
+  void rope_store(const RopeStoreArgs& args) override;
+  void attend(const AttendArgs& args) override;
+  void glu(const GluArgs& args) override;
+  void kv_move(const KvMoveArgs& args) override;
+  void choose(const ChooseArgs& args) override;
+
+ private:
+  ThreadPool pool_;
+  Isa isa_;
+  LinearScratch linear_scratch_;
+  AttentionScratch attention_scratch_;
+  ChooseScratch choose_scratch_;
+  std::vector<Pages> memory_;
+};
+
+}  // namespace sx::cpu

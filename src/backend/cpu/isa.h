@@ -1,0 +1,18 @@
+// Which instruction set the kernels use. Every level has one translation unit per kernel family, compiled with its own
+// flags inside its own namespace; the choice is made once at run time.
+#pragma once
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace sx::cpu {
+
+enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512 };
+
+const char* isa_name(Isa isa);                             // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni"
+std::optional<Isa> isa_from_name(std::string_view name);
+std::vector<Isa> available_isas();                         // on this machine, best first; always ends with generic
+// The best one, or the one named by the environment variable SPECEXTEND_ISA (error if this machine lacks it).
+Isa default_isa();
+
+}  // namespace sx::cpu

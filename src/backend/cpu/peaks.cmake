@@ -1,0 +1,5 @@
+target_sources(sx_backend PRIVATE cpu/peaks.cc)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  target_sources(sx_backend PRIVATE cpu/peaks_neon.cc)
+  set_source_files_properties(cpu/peaks_neon.cc PROPERTIES COMPILE_OPTIONS "-O3;-march=armv8.2-a+fp16+dotprod+i8mm+bf16")
+endif()

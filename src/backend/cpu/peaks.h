@@ -1,0 +1,17 @@
+// What the machine can do at most: the yardstick beside every benchmark figure.
+#pragma once
+
+namespace sx::cpu {
+
+// Operations one call performs, in registers only; 0 means the instruction set has no such unit.
+struct PeakKernels {
+  double (*int8)();    // 8-bit dot products; returns operations done (a multiply-add is two)
+  double (*float16)(); // 16-bit (else 32-bit) float multiply-adds
+};
+
+PeakKernels peak_kernels_neon_i8mm();
+PeakKernels peak_kernels_neon_dot();
+PeakKernels peak_kernels_avx2();
+PeakKernels peak_kernels_avx512();
+
+}  // namespace sx::cpu

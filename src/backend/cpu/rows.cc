@@ -1,0 +1,95 @@
+#include "backend/cpu/rows.h"
+
+#include <bit>
+#include <cmath>
+
+#include "tensor/blocks.h"
+
+namespace sx::cpu {
+namespace {
+
+constexpr int kLanes = 16;        // partial sums of a norm: part of the result's definition, never change with the machine
+constexpr int kSmall = 1 << 13;   // below this many elements a hand-over to other threads costs more than it saves
+
+// Rows of `width` elements: one thread for little work, else contiguous shares.
+template <class Body>
+void share_rows(ThreadPool& pool, int rows, int width, Body body) {
+  if (pool.size() == 1 || rows == 1 || int64_t(rows) * width < kSmall) {
+    for (int r = 0; r < rows; ++r) body(r);
+    return;
+  }
+  pool.run([&](int thread) {
+    const int first = int(int64_t(rows) * thread / pool.size()), last = int(int64_t(rows) * (thread + 1) / pool.size());
+    for (int r = first; r < last; ++r) body(r);
+  });
+}
+
+float sum_of_squares(const float* x, int width) {
+  float lane[kLanes] = {};
+  int i = 0;
+  for (; i + kLanes <= width; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lane[j] += x[i + j] * x[i + j];
+  for (int j = 0; i < width; ++i, ++j) lane[j] += x[i] * x[i];
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+  return lane[0];
+}
+
+// e^x for x in [-87, 87] (clamped), relative error about 1e-7; branch-free so that loops over it vectorise.
+inline float fast_exp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 87.0f ? 87.0f : x;
+  const float t = x * 1.44269504088896f, magic = 12582912.0f;
+  const float r = t + magic, n = r - magic;
+  const float f = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-06f;  // x - n ln 2 in two parts
+  float p = 1.0f / 5040;
+  p = p * f + 1.0f / 720;
+  p = p * f + 1.0f / 120;
+  p = p * f + 1.0f / 24;
+  p = p * f + 1.0f / 6;
+  p = p * f + 0.5f;
+  p = p * f + 1.0f;
+  p = p * f + 1.0f;
+  const int32_t exponent = static_cast<int32_t>(std::bit_cast<uint32_t>(r) << 23);
+  return std::bit_cast<float>(std::bit_cast<int32_t>(p) + exponent);
+}
+
+}  // namespace
+
+void embed(const EmbedArgs& args, ThreadPool& pool) {
+  const int width = static_cast<int>(args.table.columns());
+  share_rows(pool, args.rows, width, [&](int r) {
+    dequantise(args.table.type, args.table.row(args.tokens[r]), width, args.out + size_t(r) * size_t(width));
+  });
+}
+
+void norm(const NormArgs& args, ThreadPool& pool) {
+  share_rows(pool, args.rows, args.width, [&](int r) {
+    const float* x = args.x + size_t(r) * size_t(args.width);
+    float* out = args.out + size_t(r) * size_t(args.width);
+    const float factor = 1.0f / std::sqrt(sum_of_squares(x, args.width) / float(args.width) + args.eps);
+    for (int i = 0; i < args.width; ++i) out[i] = x[i] * factor * args.weight[i];
+  });
+}
+
+void rope_table(const RopeTableArgs& args, ThreadPool& pool) {
+  share_rows(pool, args.rows, args.dims * 16, [&](int r) {
+    float* out = args.table + size_t(r) * size_t(args.dims);
+    for (int i = 0; i < args.dims / 2; ++i) {
+      const double angle = double(args.positions[r]) * args.frequencies[i];
+      out[2 * i] = static_cast<float>(std::cos(angle)) * args.factor;
+      out[2 * i + 1] = static_cast<float>(std::sin(angle)) * args.factor;
+    }
+  });
+}
+
+void glu(const GluArgs& args, ThreadPool& pool) {
+  share_rows(pool, args.rows, args.width * 4, [&](int r) {
+    const float* gate = args.gate_up + size_t(r) * size_t(args.width) * 2;
+    const float* up = gate + args.width;
+    float* __restrict out = args.out + size_t(r) * size_t(args.width);
+    for (int i = 0; i < args.width; ++i) out[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
+  });
+}
+
+}  // namespace sx::cpu

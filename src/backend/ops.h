@@ -1,0 +1,136 @@
+// The op interface: what a forward pass is made of. Arguments are plain structs of raw pointers into backend memory; an
+// op cannot fail and cannot allocate. Shapes are written beside every pointer, outermost first; activations are f32.
+//
+// The law (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
+// many rows share the call, on their order, or on the number of threads.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "base/token.h"
+#include "kv/move.h"
+#include "tensor/rope_style.h"
+#include "tensor/tensor.h"
+
+namespace sx {
+
+inline constexpr int kBlock = 64;    // positions folded at once by attention; absolute multiples
+inline constexpr int kSpan = 512;    // positions whose blocks are folded in one chain; spans merge in ascending order
+
+class Matrix;   // a weight matrix in the backend's own layout
+class KvStore;  // K/V cells of many sequences in the backend's own layout
+
+// The rows of one sequence in a step: rows [first_row, first_row + rows) of the activations. Row i of the sequence is
+// written to cell `history + i` and sees the committed cells [0, history) and its ancestors among the sequence's rows.
+// Its place in the order of attention ("index") is history + depth, depth = number of proper ancestors.
+struct SeqRows {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  int32_t slot = 0;                     // the sequence's place in the KvStore
+  int32_t history = 0;                  // committed cells
+  const uint64_t* ancestors = nullptr;  // [rows][words] bits over the sequence's own rows, self included; null: a chain,
+  int32_t words = 0;                    // i.e. row i descends from rows 0..i-1
+};
+
+struct EmbedArgs {
+  float* out;            // [rows, width]
+  const Token* tokens;   // [rows]
+  int rows;
+  Tensor table;          // [vocab, width], any weight type
+};
+
+struct NormArgs {        // out = x / sqrt(mean(x^2) + eps) * weight
+  float* out;            // [rows, width]; may alias x
+  const float* x;        // [rows, width]
+  const float* weight;   // [width]
+  int rows, width;
+  float eps;
+};
+
+struct LinearArgs {      // out (+)= x W^T (+ bias)
+  float* out;            // [rows, out_stride], columns [0, W.out)
+  const float* x;        // [rows, W.in], contiguous
+  const Matrix* weight;
+  const float* bias = nullptr;  // [W.out] or null
+  int rows;
+  int out_stride;
+  bool accumulate = false;      // out += instead of out =
+};
+
+struct RopeTableArgs {   // per step, before the layers
+  float* table;          // [rows, dims/2, 2]: cos, sin, already times the attention factor
+  const int32_t* positions;     // [rows]
+  int rows;
+  const double* frequencies;    // [dims/2], radians per position
+  int dims;
+  float factor;                 // yarn's attention factor, else 1
+};
+
+// Norms q and k heads (if weights are given), rotates them, writes K and V to the cells.
+struct RopeStoreArgs {
+  float* qkv;            // [rows, (heads + 2 kv_heads) * head_dim]; q is rotated in place
+  const float* table;    // [rows, dims/2, 2]
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;
+  float eps = 0;
+  int heads, kv_heads, head_dim, dims;
+  RopeStyle style;
+  KvStore* kv;
+  int layer;
+  std::span<const SeqRows> seqs;
+};
+
+struct AttendArgs {
+  float* out;            // [rows, heads * head_dim]
+  const float* q;        // [rows, q_stride], columns [0, heads * head_dim), rotated
+  int q_stride;
+  int heads, kv_heads, head_dim;
+  float scale;           // usually 1 / sqrt(head_dim)
+  int window = 0;        // row at index i sees indices > i - window; 0: all
+  const KvStore* kv;
+  int layer;
+  std::span<const SeqRows> seqs;
+};
+
+struct GluArgs {         // out = silu(gate) * up
+  float* out;            // [rows, width]
+  const float* gate_up;  // [rows, 2 * width]
+  int rows, width;
+};
+
+// How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the
+// largest of logit / temperature + Gumbel noise keyed by (seed, position, token): an exact sample, the same wherever and
+// whenever the row is computed. Temperature 0: the largest logit. Ties go to the smaller id.
+struct Sampling {
+  float temperature = 0;
+  int top_k = 0;                 // 0: all
+  float top_p = 1, min_p = 0;
+  float repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  uint64_t seed = 0;
+};
+struct TokenBias { Token token; float bias; };
+struct TokenCount { Token token; int32_t count; };  // a token of the penalty window and how often it occurs there
+struct ChooseRow {
+  const float* logits;                  // [vocab]
+  uint64_t position;                    // of the token to be chosen
+  const Sampling* sampling;
+  std::span<const TokenBias> bias;
+  std::span<const TokenCount> counts;   // of this row's own path
+};
+struct ChooseArgs {
+  Token* out;                           // [rows]
+  std::span<const ChooseRow> rows;
+  int vocab;
+};
+
+struct KvMoveArgs {
+  const KvStore* from;
+  KvStore* to;           // may be the same store
+  int from_slot, to_slot;
+  std::span<const KvMove> moves;       // done in order
+  const double* frequencies = nullptr; // [dims/2]; needed when a delta is not 0
+  int dims = 0;
+  RopeStyle style = RopeStyle::kHalves;
+};
+
+}  // namespace sx

@@ -1,0 +1,36 @@
+#include "base/memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace sx {
+namespace {
+constexpr size_t kHuge = size_t(2) << 20;
+}
+
+Pages::Pages(size_t bytes, const char* purpose) : size_(bytes) {
+  if (bytes == 0) return;
+  const bool huge = bytes >= kHuge;
+  const size_t align = huge ? kHuge : 4096;
+  if (bytes > SIZE_MAX / 2) fail("cannot allocate {} bytes for {}", bytes, purpose);
+  mapped_ = (bytes + align - 1) / align * align + (huge ? kHuge : 0);
+  map_ = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map_ == MAP_FAILED) {
+    map_ = nullptr;
+    fail("cannot allocate {} bytes for {}: {}", bytes, purpose, std::strerror(errno));
+  }
+  const auto start = (reinterpret_cast<uintptr_t>(map_) + align - 1) / align * align;
+  data_ = reinterpret_cast<std::byte*>(start);
+  if (huge) ::madvise(data_, (bytes + kHuge - 1) / kHuge * kHuge, MADV_HUGEPAGE);
+}
+
+Pages::~Pages() {
+  if (map_) ::munmap(map_, mapped_);
+}
+
+}  // namespace sx

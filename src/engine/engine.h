@@ -1,0 +1,54 @@
+// The engine behind the public header: backend, model, tokenizer, chat template and the KV store its sessions share.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "kv/book.h"
+#include "model/llama.h"
+#include "specextend/specextend.h"
+#include "engine/vocabulary.h"
+
+namespace sx {
+
+class EngineImpl : public Engine {
+ public:
+  explicit EngineImpl(const EngineOptions& options);
+
+  std::unique_ptr<Session> start() override;
+  std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
+    return vocabulary_->tokenize(text, add_special, parse_special);
+  }
+  std::string detokenize(std::span<const Token> tokens, bool show_special) const override {
+    return vocabulary_->detokenize(tokens, show_special);
+  }
+  std::string token_text(Token token) const override { return vocabulary_->token_text(token); }
+  std::string apply_template(std::string_view messages_json, bool add_generation_prompt) const override {
+    return vocabulary_->apply_template(messages_json, add_generation_prompt);
+  }
+  bool is_end(Token token) const override { return vocabulary_->is_end(token); }
+  int context() const override { return options_.context; }
+  int vocab() const override { return model_->config().vocab; }
+  const EngineOptions& options() const override { return options_; }
+  std::string backend() const override { return backend_->name(); }
+  std::string kv_type() const override { return dtype_name(kv_->geometry().type); }
+  StepCosts costs() const override;
+
+  // For sessions.
+  Backend& device() { return *backend_; }
+  Model& model() { return *model_; }
+  KvStore& kv() { return *kv_; }
+  KvBook& book() { return *book_; }
+  const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
+
+ private:
+  EngineOptions options_;
+  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<const ModelFile> file_;
+  std::unique_ptr<VocabularyImpl> vocabulary_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<KvStore> kv_;
+  std::unique_ptr<KvBook> book_;
+};
+
+}  // namespace sx

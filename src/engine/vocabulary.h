@@ -1,0 +1,31 @@
+// The text side of an engine: tokenizer and chat template of a model file.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "model/io/model_file.h"
+#include "specextend/specextend.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace sx {
+
+class VocabularyImpl : public Vocabulary {
+ public:
+  VocabularyImpl(std::shared_ptr<const ModelFile> file, const std::string& chat_template);
+
+  std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override;
+  std::string detokenize(std::span<const Token> tokens, bool show_special) const override;
+  std::string token_text(Token token) const override;
+  std::string apply_template(std::string_view messages_json, bool add_generation_prompt) const override;
+  bool is_end(Token token) const override { return tokenizer_->is_end(token); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  std::shared_ptr<const ModelFile> file_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> chat_;
+};
+
+}  // namespace sx

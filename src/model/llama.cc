@@ -1,0 +1,205 @@
+#include "model/llama.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "model/rope.h"
+#include "tensor/blocks.h"
+
+namespace sx {
+
+struct Model::Layer {
+  const float *attention_norm, *ffn_norm, *q_norm, *k_norm;   // [width], [width], [head_dim] or null
+  const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // or null
+  std::unique_ptr<Matrix> qkv, out, gate_up, down;
+  int window;
+};
+
+// Activations of one step, f32, in backend memory.
+struct Model::Workspace {
+  float* x;           // [rows, width] residual stream
+  float* normed;      // [rows, width]
+  float* qkv;         // [rows, (heads + 2 kv_heads) * head_dim]
+  float* attended;    // [rows, heads * head_dim]
+  float* gate_up;     // [rows, 2 ffn]
+  float* activated;   // [rows, ffn]
+  float* rope;        // [rows, dims]
+  float* picked;      // [outputs, width]
+  float* logits;      // [outputs, vocab]
+  std::vector<float*> hidden, query;
+};
+
+Model::Model(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options)
+    : file_(std::move(file)), backend_(backend), options_(options) {}
+Model::~Model() = default;
+
+std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options) {
+  std::unique_ptr<Model> model(new Model(std::move(file), backend, options));
+  const ModelConfig& c = model->config();
+  model->context_ = options.context > 0 ? options.context : c.context;
+  RopeFrequencies rope = sx::rope_frequencies(c, model->context_);
+  model->frequencies_ = std::move(rope.frequencies);
+  model->rope_factor_ = rope.factor;
+  model->load_weights();
+  model->allocate_workspace();
+  return model;
+}
+
+std::unique_ptr<Matrix> Model::matrix(std::initializer_list<std::string> names) {
+  std::vector<Tensor> parts;
+  for (const auto& name : names) parts.push_back(file_->get(name));
+  auto made = backend_.make_matrix(parts);
+  for (const auto& part : parts)
+    if (part.data != embedding_.data) file_->release(part);
+  weight_bytes_ += made->bytes();
+  return made;
+}
+
+const float* Model::vector(const std::string& name, int size, bool required) {
+  const NamedTensor* found = file_->find(name);
+  if (!found) {
+    if (required) fail("'{}': tensor '{}' is missing", file_->path(), name);
+    return nullptr;
+  }
+  if (found->tensor.elements() != size)
+    fail("'{}': tensor '{}' has {} elements, expected {}", file_->path(), name, found->tensor.elements(), size);
+  float* out = backend_.allocate(size_t(size), "norm weights");
+  dequantise(found->tensor.type, found->tensor.data, size, out);
+  return out;
+}
+
+void Model::load_weights() {
+  const ModelConfig& c = config();
+  embedding_ = file_->get("token_embd.weight", {c.vocab, c.width});
+  const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  for (int i = 0; i < c.layers; ++i) {
+    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", i, part); };
+    // Biases of stacked matrices are stacked too; a missing one is zero.
+    const auto stacked = [&](std::initializer_list<std::pair<const char*, int>> parts) -> const float* {
+      int total = 0;
+      bool any = false;
+      for (const auto& [part, size] : parts) any = any || file_->find(name(part)), total += size;
+      if (!any) return nullptr;
+      float* out = backend_.allocate(size_t(total), "biases");
+      for (int at = 0; const auto& [part, size] : parts) {
+        if (const float* values = vector(name(part), size, false)) std::memcpy(out + at, values, size_t(size) * sizeof(float));
+        at += size;
+      }
+      return out;
+    };
+    Layer layer;
+    layer.attention_norm = vector(name("attn_norm.weight"), c.width, true);
+    layer.ffn_norm = vector(name("ffn_norm.weight"), c.width, true);
+    layer.q_norm = c.qk_norm ? vector(name("attn_q_norm.weight"), c.head_dim, true) : nullptr;
+    layer.k_norm = c.qk_norm ? vector(name("attn_k_norm.weight"), c.head_dim, true) : nullptr;
+    layer.qkv = matrix({name("attn_q.weight"), name("attn_k.weight"), name("attn_v.weight")});
+    layer.out = matrix({name("attn_output.weight")});
+    layer.gate_up = matrix({name("ffn_gate.weight"), name("ffn_up.weight")});
+    layer.down = matrix({name("ffn_down.weight")});
+    layer.qkv_bias = stacked({{"attn_q.bias", q}, {"attn_k.bias", kv}, {"attn_v.bias", kv}});
+    layer.out_bias = stacked({{"attn_output.bias", c.width}});
+    layer.gate_up_bias = stacked({{"ffn_gate.bias", c.ffn}, {"ffn_up.bias", c.ffn}});
+    layer.down_bias = stacked({{"ffn_down.bias", c.width}});
+    layer.window = c.windowed_layers.empty() || c.windowed_layers[size_t(i)] ? c.window : 0;
+    layers_.push_back(std::move(layer));
+    if (options_.progress) options_.progress(double(i + 1) / (c.layers + 1));
+  }
+  final_norm_ = vector("output_norm.weight", c.width, true);
+  head_ = matrix({c.tied_head ? "token_embd.weight" : "output.weight"});
+  if (options_.progress) options_.progress(1);
+}
+
+void Model::allocate_workspace() {
+  const ModelConfig& c = config();
+  const auto rows = size_t(options_.max_rows), outputs = size_t(options_.max_outputs);
+  const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
+  const size_t width = size_t(c.width), ffn = size_t(c.ffn);
+  const auto make = [&](size_t count) { return backend_.allocate(count, "activations"); };
+  work_ = std::make_unique<Workspace>();
+  work_->x = make(rows * width);
+  work_->normed = make(rows * width);
+  work_->qkv = make(rows * (q + 2 * kv));
+  work_->attended = make(rows * q);
+  work_->gate_up = make(rows * 2 * ffn);
+  work_->activated = make(rows * ffn);
+  work_->rope = make(rows * size_t(c.rope.dims));
+  work_->picked = make(outputs * width);
+  work_->logits = backend_.allocate(outputs * size_t(c.vocab), "logits");
+  for (size_t i = 0; i < options_.taps.hidden.size(); ++i) work_->hidden.push_back(make(rows * width));
+  for (size_t i = 0; i < options_.taps.query.size(); ++i) work_->query.push_back(make(rows * q));
+  outputs_.hidden = work_->hidden;
+  outputs_.query = work_->query;
+  outputs_.logits = work_->logits;
+  StepLimits limits;
+  limits.rows = options_.max_rows;
+  limits.width = int(std::max({width, q, ffn}));
+  limits.heads = c.heads;
+  limits.kv_heads = c.kv_heads;
+  limits.head_dim = c.head_dim;
+  limits.context = context_;
+  limits.vocab = c.vocab;
+  backend_.reserve(limits);
+}
+
+KvGeometry Model::kv_geometry(int slots, int capacity, DType type) const {
+  const ModelConfig& c = config();
+  return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
+}
+
+void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, size_t stride,
+                size_t width, size_t rows) {
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i] == layer)
+      for (size_t r = 0; r < rows; ++r) std::memcpy(to[i] + r * width, from + r * stride, width * sizeof(float));
+}
+
+void Model::attention(const Layer& layer, int index, const Step& step, KvStore& kv) {
+  const ModelConfig& c = config();
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size()), q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
+  backend_.norm({w.normed, w.x, layer.attention_norm, rows, c.width, c.norm_eps});
+  backend_.linear({w.qkv, w.normed, layer.qkv.get(), layer.qkv_bias, rows, qkv});
+  backend_.rope_store({w.qkv, w.rope, layer.q_norm, layer.k_norm, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
+                       c.rope.style, &kv, index, step.seqs});
+  tap(options_.taps.query, index, w.query, w.qkv, size_t(qkv), size_t(q), size_t(rows));
+  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), layer.window,
+                   &kv, index, step.seqs});
+  backend_.linear({w.x, w.attended, layer.out.get(), layer.out_bias, rows, c.width, true});
+}
+
+void Model::feed_forward(const Layer& layer, int rows) {
+  const ModelConfig& c = config();
+  Workspace& w = *work_;
+  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps});
+  backend_.linear({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn});
+  backend_.glu({w.activated, w.gate_up, rows, c.ffn});
+  backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
+}
+
+const StepOutputs& Model::forward(const Step& step, KvStore& kv) {
+  const ModelConfig& c = config();
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
+  const size_t width = size_t(c.width);
+  SX_ASSERT(rows > 0 && rows <= options_.max_rows && outputs <= options_.max_outputs);
+  SX_ASSERT(step.positions.size() == step.tokens.size());
+  backend_.embed({w.x, step.tokens.data(), rows, embedding_});
+  backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
+  for (int i = 0; i < c.layers; ++i) {
+    tap(options_.taps.hidden, i, w.hidden, w.x, width, width, size_t(rows));
+    attention(layers_[size_t(i)], i, step, kv);
+    feed_forward(layers_[size_t(i)], rows);
+  }
+  tap(options_.taps.hidden, c.layers, w.hidden, w.x, width, width, size_t(rows));
+  if (outputs > 0) {
+    for (int i = 0; i < outputs; ++i)
+      std::memcpy(w.picked + size_t(i) * width, w.x + size_t(step.outputs[size_t(i)]) * width, width * sizeof(float));
+    backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
+    backend_.linear({w.logits, w.picked, head_.get(), nullptr, outputs, c.vocab});
+  }
+  return outputs_;
+}
+
+}  // namespace sx

@@ -1,0 +1,86 @@
+// The Llama family (llama, mistral, qwen2, qwen3): weights in a backend's layout and the forward pass over them. Weights
+// know nothing of sequences: the cache is an argument, and so is everything else a step needs.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/config.h"
+#include "model/io/model_file.h"
+
+namespace sx {
+
+// What to keep from inside a pass; declared at set-up.
+struct TapSpec {
+  std::vector<int> hidden;  // residual stream at the input of these layers; `layers` means after the last one
+  std::vector<int> query;   // rotated queries of these layers
+};
+
+struct ModelOptions {
+  int max_rows = 512;       // rows of one step
+  int max_outputs = 64;     // rows of one step whose logits are wanted
+  int context = 0;          // longest sequence; 0: the trained context
+  TapSpec taps;
+  std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
+};
+
+// One step: rows of one or more sequences. Spans stay valid during the call only.
+struct Step {
+  std::span<const Token> tokens;        // [rows]
+  std::span<const int32_t> positions;   // [rows], for RoPE
+  std::span<const SeqRows> seqs;        // cover the rows
+  std::span<const int32_t> outputs;     // rows whose logits are wanted, in that order
+};
+
+// In backend memory, valid until the next step.
+struct StepOutputs {
+  const float* logits = nullptr;              // [outputs, vocab]
+  std::span<const float* const> hidden;       // per tapped layer: [rows, width]
+  std::span<const float* const> query;        // per tapped layer: [rows, heads * head_dim]
+};
+
+class Model {
+ public:
+  // Throws sx::Error. `file` may be closed afterwards except for the embedding table, so the model keeps it.
+  static std::unique_ptr<Model> load(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options);
+  ~Model();
+
+  const ModelConfig& config() const { return file_->config(); }
+  int context() const { return context_; }
+  const ModelOptions& options() const { return options_; }
+  size_t weight_bytes() const { return weight_bytes_; }   // read by one step of one row
+  KvGeometry kv_geometry(int slots, int capacity, DType type) const;
+  std::span<const double> rope_frequencies() const { return frequencies_; }
+
+  const StepOutputs& forward(const Step& step, KvStore& kv);
+
+ private:
+  struct Layer;
+  struct Workspace;
+  Model(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options);
+  void load_weights();
+  void allocate_workspace();
+  std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
+  const float* vector(const std::string& name, int size, bool required);
+  void attention(const Layer& layer, int index, const Step& step, KvStore& kv);
+  void feed_forward(const Layer& layer, int rows);
+  void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, size_t stride, size_t width, size_t rows);
+
+  std::shared_ptr<const ModelFile> file_;
+  Backend& backend_;
+  ModelOptions options_;
+  int context_ = 0;
+  size_t weight_bytes_ = 0;
+  std::vector<Layer> layers_;
+  Tensor embedding_;
+  const float* final_norm_ = nullptr;
+  std::unique_ptr<Matrix> head_;
+  std::vector<double> frequencies_;
+  float rope_factor_ = 1;
+  std::unique_ptr<Workspace> work_;
+  StepOutputs outputs_;
+};
+
+}  // namespace sx

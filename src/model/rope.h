@@ -1,0 +1,18 @@
+// RoPE frequencies of a model: base, scaling, and the attention factor, computed once in double precision.
+#pragma once
+#include <vector>
+
+#include "model/config.h"
+
+namespace sx {
+
+struct RopeFrequencies {
+  std::vector<double> frequencies;  // [dims/2], radians per position
+  float factor = 1;                 // multiplies cos and sin (yarn)
+};
+
+// `context` is the longest sequence that will be run: "dynamic" scaling fixes its base from it, so that a token's rotation
+// never depends on how long the text became (docs/decisions/002-dynamic-rope.md).
+RopeFrequencies rope_frequencies(const ModelConfig& config, int context);
+
+}  // namespace sx

@@ -1,0 +1,1 @@
+sx_test(choose "sx_backend" choose_test.cc)
