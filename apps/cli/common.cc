@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -121,8 +123,9 @@ std::string to_json(const std::string& text) {
 }
 
 bool write_out(std::string_view text) {
-  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
-  return written == text.size() && std::fflush(stdout) == 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return true;
+  if (errno == EPIPE) return false;
+  throw Error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }
 
 void print_timings(const GenerateResult& r) {

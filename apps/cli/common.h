@@ -32,7 +32,8 @@ std::string read_file(const std::string& path);   // "-": standard input
 std::string unescape(const std::string& text);    // \n \t \r \" \\ as -e asks
 std::string to_json(const std::string& text);     // a JSON string literal; invalid UTF-8 becomes U+FFFD
 
-// Writes to standard output at once; false when nobody reads any more.
+// Writes to standard output at once; false when nobody reads any more (a closed pipe). Any other failure, such as a full
+// disk, throws.
 bool write_out(std::string_view text);
 void print_timings(const GenerateResult& result);
 

@@ -11,8 +11,9 @@ VocabularyImpl::VocabularyImpl(std::shared_ptr<const ModelFile> file, const std:
   if (tokenizer_->size() > file_->config().vocab)
     fail("'{}': the tokenizer has {} tokens, the embedding only {} rows", file_->path(), tokenizer_->size(), file_->config().vocab);
   const auto text_of = [&](Token t) { return t >= 0 ? tokenizer_->printable(t) : std::string(); };
-  chat_.emplace(chat_template.empty() ? tokenizer_->chat_template() : chat_template, text_of(tokenizer_->bos()),
-                text_of(tokenizer_->eos()));
+  const bool own = chat_template.empty();
+  chat_.emplace(own ? tokenizer_->chat_template() : chat_template, ChatTokens{text_of(tokenizer_->bos()), text_of(tokenizer_->eos())},
+                own ? fmt::format("chat template of '{}'", file_->path()) : "chat template");
 }
 
 std::unique_ptr<Vocabulary> Vocabulary::open(const std::string& model, const std::string& chat_template) {

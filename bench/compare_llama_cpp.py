@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Ours against llama.cpp, the same GGUF, the same threads, in one run.
+
+Decode at several depths, passes of several rows (what verifying a draft costs), and prefill. Each peer figure is followed
+at once by ours, so that both see the same machine. Needs the PyPI package llama-cpp-python and a built `specextend`.
+
+    python3 bench/compare_llama_cpp.py --program build/release/apps/specextend [--model FILE] [--threads 2] [--json OUT]
+"""
+import argparse
+import ctypes
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+import llama_cpp as lc
+
+
+class Peer:
+    """llama.cpp through its C interface: flash attention on, no copies of logits that nobody asked for."""
+
+    def __init__(self, model, context, threads):
+        lc.llama_log_set(silent, ctypes.c_void_p(0))
+        lc.llama_backend_init()
+        self.model = lc.llama_model_load_from_file(model.encode(), lc.llama_model_default_params())
+        p = lc.llama_context_default_params()
+        p.n_ctx, p.n_batch, p.n_ubatch = context, 2048, 512
+        p.n_threads = p.n_threads_batch = threads
+        if hasattr(p, "flash_attn_type"):
+            p.flash_attn_type = 1
+        else:
+            p.flash_attn = True
+        self.context = lc.llama_init_from_model(self.model, p)
+        self.vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(self.model))
+        self.batch = lc.llama_batch_init(2048, 0, 1)
+        self.length = 0
+        self.rng = random.Random(1)
+
+    def truncate(self, length):
+        lc.llama_memory_seq_rm(lc.llama_get_memory(self.context), 0, length, -1)
+        self.length = length
+
+    def feed(self, n, outputs):
+        b = self.batch
+        b.n_tokens = n
+        for i in range(n):
+            b.token[i] = self.rng.randrange(self.vocab)
+            b.pos[i] = self.length + i
+            b.n_seq_id[i] = 1
+            b.seq_id[i][0] = 0
+            b.logits[i] = i >= n - outputs
+        if lc.llama_decode(self.context, b) != 0:
+            raise SystemExit("llama_decode failed")
+        lc.llama_synchronize(self.context)
+        self.length += n
+
+    def fill(self, depth):
+        self.truncate(min(depth, self.length))
+        while self.length < depth:
+            self.feed(min(512, depth - self.length), 0)
+
+
+@lc.llama_log_callback
+def silent(level, text, data):
+    pass
+
+
+def timed(f):
+    start = time.perf_counter()
+    f()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def peer_decode(peer, depth, tokens):
+    peer.fill(depth)
+    times = []
+    for i in range(tokens + 2):
+        t = timed(lambda: peer.feed(1, 1))
+        if i >= 2:
+            times.append(t)
+    peer.truncate(depth)
+    return statistics.mean(times)
+
+
+def peer_rows(peer, depth, rows, repetitions):
+    peer.fill(depth)
+    times = []
+    for i in range(repetitions + 1):
+        t = timed(lambda: peer.feed(rows, rows))
+        peer.truncate(depth)
+        if i:
+            times.append(t)
+    return statistics.mean(times)
+
+
+def peer_prefill(peer, n):
+    peer.truncate(0)
+    peer.feed(8, 1)
+    peer.truncate(0)
+
+    def run():
+        done = 0
+        while done < n:
+            step = min(512, n - done)
+            peer.feed(step, 1 if done + step == n else 0)
+            done += step
+    return timed(run)
+
+
+def ours(args, *flags):
+    command = [args.program, "bench", "-m", args.model, "-t", str(args.threads), "-o", "json", "-q", *flags]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{result.stderr}")
+    return {row["test"]: row for row in json.loads(result.stdout)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="build/release/apps/specextend")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    parser.add_argument("--model", default=os.path.join(cache, "specextend/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--depths", default="0,4096,8064")
+    parser.add_argument("--row-depth", type=int, default=8064)
+    parser.add_argument("--rows", default="1,2,4,8,16")
+    parser.add_argument("--prefill", default="512,4096,8192")
+    parser.add_argument("--quick", action="store_true", help="few repetitions")
+    parser.add_argument("--json", help="append one JSON line per figure to this file")
+    args = parser.parse_args()
+    depths, rows, prefill = ([int(x) for x in t.split(",") if x] for t in (args.depths, args.rows, args.prefill))
+    tokens, repetitions = (16, 3) if args.quick else (48, 5)
+    peer = Peer(args.model, 8704, args.threads)
+    lines = []
+
+    def report(test, theirs, mine):
+        line = {"test": test, "llama_cpp_ms": round(theirs, 3), "ours_ms": round(mine["avg_ms"] / (mine["n_tokens"] if "decode" in test else 1), 3)}
+        line["ratio"] = round(line["llama_cpp_ms"] / line["ours_ms"], 2)
+        line["percent_of_limit"] = round(mine["percent_of_bound"], 1)
+        lines.append(line)
+        print(f"| {test:<24} | {line['llama_cpp_ms']:>12.2f} | {line['ours_ms']:>10.2f} | {line['ratio']:>6.2f} | {line['percent_of_limit']:>6.1f} |", flush=True)
+
+    print(f"llama.cpp {lc.__version__} (llama-cpp-python), {os.path.basename(args.model)}, {args.threads} threads\n")
+    print(f"| {'test':<24} | {'llama.cpp ms':>12} | {'ours ms':>10} | {'ratio':>6} | {'% limit':>7} |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for d in depths:
+        theirs = peer_decode(peer, d, tokens)
+        mine = ours(args, "-p", "0", "-n", str(tokens), "-d", str(d), "-r", str(repetitions))
+        report(f"decode @ {d}", theirs, next(iter(mine.values())))
+    for n in rows:
+        theirs = peer_rows(peer, args.row_depth, n, repetitions)
+        mine = ours(args, "-p", "0", "-n", "0", "--rows", str(n), "-d", str(args.row_depth), "-r", str(repetitions * 2))
+        report(f"{n} rows @ {args.row_depth}", theirs, next(iter(mine.values())))
+    for n in prefill:
+        theirs = peer_prefill(peer, n)
+        mine = ours(args, "-p", str(n), "-n", "0", "-r", "1" if n > 1000 else "3")
+        report(f"prefill {n}", theirs, next(iter(mine.values())))
+    if args.json:
+        with open(args.json, "a") as f:
+            for line in lines:
+                f.write(json.dumps({"model": os.path.basename(args.model), "threads": args.threads, **line}) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

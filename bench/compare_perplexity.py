@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Perplexity of a GGUF model by llama.cpp and by us on the same text and windows.
+
+Windows of -c tokens, each opened by BOS if the vocabulary has one, the second half scored. Needs the PyPI package
+llama-cpp-python and a built `specextend`.
+
+    python3 bench/compare_perplexity.py TEXT [--program build/release/apps/specextend] [-c 512] [--windows 40]
+"""
+import argparse
+import ctypes
+import math
+import os
+import re
+import subprocess
+
+import llama_cpp as lc
+import numpy as np
+
+
+@lc.llama_log_callback
+def silent(level, text, data):
+    pass
+
+
+def peer(args):
+    lc.llama_log_set(silent, ctypes.c_void_p(0))
+    llm = lc.Llama(args.model, n_ctx=args.c, n_batch=args.c, n_ubatch=512, n_threads=args.threads, n_threads_batch=args.threads,
+                   logits_all=True, flash_attn=True, verbose=False)
+    text = open(args.text, "rb").read()
+    tokens = llm.tokenize(text, add_bos=True, special=False)
+    bos = tokens[0] if tokens and tokens[0] == llm.token_bos() else None
+    total, count = 0.0, 0
+    for w in range(min(args.windows, len(tokens) // args.c)):
+        part = list(tokens[w * args.c:(w + 1) * args.c])
+        if bos is not None:
+            part[0] = bos
+        llm.reset()
+        llm.eval(part)
+        first = args.c // 2
+        logits = np.array(llm.scores[first:args.c - 1], dtype=np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        log_sum = np.log(np.exp(logits).sum(axis=1))
+        total += float((log_sum - logits[np.arange(len(logits)), part[first + 1:]]).sum())
+        count += len(logits)
+    return math.exp(total / count), count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text")
+    parser.add_argument("--program", default="build/release/apps/specextend")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    parser.add_argument("--model", default=os.path.join(cache, "specextend/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    parser.add_argument("-c", type=int, default=512)
+    parser.add_argument("--windows", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kv-type", default="")
+    args = parser.parse_args()
+    theirs, count = peer(args)
+    command = [args.program, "perplexity", "-m", args.model, "-f", args.text, "-c", str(args.c), "--windows", str(args.windows), "-t", str(args.threads), "-q"]
+    if args.kv_type:
+        command += ["--kv-type", args.kv_type]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    mine = float(re.search(r"perplexity ([0-9.]+)", out).group(1))
+    print(f"llama.cpp {theirs:.4f}, ours {mine:.4f}, difference {100 * (mine / theirs - 1):+.3f} % ({args.windows} windows of {args.c}, {count} tokens scored)")
+    print(out.strip())
+
+
+if __name__ == "__main__":
+    main()
