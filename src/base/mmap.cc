@@ -14,7 +14,8 @@
 namespace sx {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe is refused below instead of waiting for its other end.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("cannot open '{}': {}", path, std::strerror(errno));
   struct stat info {};
   const bool known = ::fstat(fd, &info) == 0;

@@ -1,0 +1,3 @@
+// Attention in f32 arithmetic on x86-64 with AVX-512.
+#define SX_ISA_NAMESPACE avx512
+#include "backend/cpu/attention_portable.inl"

@@ -1,0 +1,4 @@
+// Attention for any machine; also what the other levels are tested against.
+#define SX_ISA_NAMESPACE generic
+#define SX_SIMD_GENERIC 1
+#include "backend/cpu/attention_portable.inl"

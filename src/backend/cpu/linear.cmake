@@ -1,0 +1,20 @@
+# Linear layers: one translation unit per instruction set, each with its own flags, chosen at run time. Kernels are optimised
+# in every configuration (a debug build would be a hundred times slower). -fno-schedule-insns: g++ 12 otherwise moves
+# loads of tile operands far ahead of their use and spills accumulators.
+target_sources(sx_backend PRIVATE
+  cpu/linear.cc cpu/linear_generic.cc cpu/linear_neon_dot.cc cpu/linear_neon_i8mm.cc cpu/linear_avx2.cc cpu/linear_avx512.cc)
+set(kernel_flags -O3)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND kernel_flags -fno-schedule-insns)
+endif()
+set_source_files_properties(cpu/linear_generic.cc PROPERTIES COMPILE_OPTIONS "-O3")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set_source_files_properties(cpu/linear_neon_dot.cc PROPERTIES COMPILE_OPTIONS
+    "${kernel_flags};-march=armv8.2-a+fp16+dotprod")
+  set_source_files_properties(cpu/linear_neon_i8mm.cc PROPERTIES COMPILE_OPTIONS
+    "${kernel_flags};-march=armv8.2-a+fp16+dotprod+i8mm+bf16")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  set_source_files_properties(cpu/linear_avx2.cc PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c")
+  set_source_files_properties(cpu/linear_avx512.cc PROPERTIES COMPILE_OPTIONS
+    "-O3;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c")
+endif()

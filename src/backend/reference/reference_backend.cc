@@ -1,0 +1,361 @@
+// Every op as its definition reads. Weights are dequantised to f32 at set-up; K and V are kept as f32 after rounding
+// through the store's type, so that what other backends lose by storing is lost here too, and nothing else is.
+#include "backend/reference/reference_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "tensor/blocks.h"
+#include "tensor/half.h"
+
+namespace sx {
+namespace {
+
+class ReferenceMatrix final : public Matrix {
+ public:
+  explicit ReferenceMatrix(std::span<const Tensor> parts) {
+    if (parts.empty()) fail("a matrix needs at least one part");
+    in_ = static_cast<int>(parts.front().columns());
+    for (const Tensor& part : parts) {
+      if (part.rank != 2 || part.columns() != in_) {
+        fail("matrix part of rank {} with {} columns: expected rank 2 with {} columns", part.rank, part.columns(), in_);
+      }
+      const size_t before = values_.size();
+      values_.resize(before + static_cast<size_t>(part.elements()));
+      dequantise(part.type, part.data, part.elements(), values_.data() + before);
+      out_ += static_cast<int>(part.rows());
+      bytes_ += part.bytes();
+    }
+  }
+  size_t bytes() const override { return bytes_; }
+  const float* row(int o) const { return values_.data() + static_cast<size_t>(o) * static_cast<size_t>(in_); }
+
+ private:
+  std::vector<float> values_;  // [out, in]
+  size_t bytes_ = 0;           // of the parts as they came
+};
+
+// Rounds one head's K or V through the store's type. Q8_0: runs of 32 along the head, the last one may be shorter.
+void round_through(DType type, float* x, int count) {
+  switch (type) {
+    case DType::kF16:
+      for (int i = 0; i < count; ++i) x[i] = f16_to_float(float_to_f16(x[i]));
+      return;
+    case DType::kBF16:
+      for (int i = 0; i < count; ++i) x[i] = bf16_to_float(float_to_bf16(x[i]));
+      return;
+    case DType::kQ8_0:
+      for (int from = 0; from < count; from += 32) {
+        const int n = std::min(32, count - from);
+        float run[32] = {};
+        BlockQ8_0 block;
+        std::copy_n(x + from, n, run);
+        quantise(DType::kQ8_0, run, 32, &block);
+        dequantise(DType::kQ8_0, &block, 32, run);
+        std::copy_n(run, n, x + from);
+      }
+      return;
+    default: return;
+  }
+}
+
+class ReferenceKv final : public KvStore {
+ public:
+  explicit ReferenceKv(const KvGeometry& geometry) : KvStore(geometry) {
+    const DType type = geometry.type;
+    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && type != DType::kQ8_0) {
+      fail("KV type {} is not supported: expected F32, F16, BF16 or Q8_0", dtype_name(type));
+    }
+    geometry_.capacity = (geometry.capacity + kBlock - 1) / kBlock * kBlock;
+    cell_ = static_cast<size_t>(geometry_.kv_heads) * static_cast<size_t>(geometry_.head_dim);
+    const size_t cells = static_cast<size_t>(geometry_.layers) * static_cast<size_t>(geometry_.slots) *
+                         static_cast<size_t>(geometry_.capacity);
+    keys_.resize(cells * cell_);
+    values_.resize(cells * cell_);
+  }
+  size_t bytes() const override { return (keys_.size() + values_.size()) * sizeof(float); }
+
+  // One head of one cell: [head_dim].
+  float* key(int layer, int slot, int cell, int head) { return keys_.data() + offset(layer, slot, cell, head); }
+  float* value(int layer, int slot, int cell, int head) { return values_.data() + offset(layer, slot, cell, head); }
+  const float* key(int layer, int slot, int cell, int head) const {
+    return keys_.data() + offset(layer, slot, cell, head);
+  }
+  const float* value(int layer, int slot, int cell, int head) const {
+    return values_.data() + offset(layer, slot, cell, head);
+  }
+
+ private:
+  size_t offset(int layer, int slot, int cell, int head) const {
+    SX_ASSERT(layer >= 0 && layer < geometry_.layers && slot >= 0 && slot < geometry_.slots);
+    SX_ASSERT(cell >= 0 && cell < geometry_.capacity && head >= 0 && head < geometry_.kv_heads);
+    const auto place = (static_cast<size_t>(layer) * static_cast<size_t>(geometry_.slots) + static_cast<size_t>(slot)) *
+                           static_cast<size_t>(geometry_.capacity) + static_cast<size_t>(cell);
+    return place * cell_ + static_cast<size_t>(head) * static_cast<size_t>(geometry_.head_dim);
+  }
+  std::vector<float> keys_, values_;  // [layers, slots, capacity, kv_heads, head_dim]
+  size_t cell_ = 0;                   // floats of a cell's keys in one layer
+};
+
+void rms_norm(float* out, const float* x, const float* weight, int width, float eps) {
+  double sum = 0;
+  for (int i = 0; i < width; ++i) sum += static_cast<double>(x[i]) * x[i];
+  const double inverse = 1 / std::sqrt(sum / width + static_cast<double>(eps));
+  for (int i = 0; i < width; ++i) out[i] = static_cast<float>(x[i] * inverse * weight[i]);
+}
+
+// Turns pair i of a head; the pair's two places depend on the style.
+void rotate_pair(float* head, int i, int dims, RopeStyle style, double cosine, double sine) {
+  const int a = style == RopeStyle::kHalves ? i : 2 * i;
+  const int b = style == RopeStyle::kHalves ? i + dims / 2 : 2 * i + 1;
+  const double x = head[a], y = head[b];
+  head[a] = static_cast<float>(x * cosine - y * sine);
+  head[b] = static_cast<float>(x * sine + y * cosine);
+}
+
+bool is_ancestor(const SeqRows& seq, int row, int other) {
+  if (!seq.ancestors) return other <= row;
+  const uint64_t* bits = seq.ancestors + static_cast<ptrdiff_t>(row) * seq.words;
+  return (bits[other / 64] >> (other % 64)) & 1;
+}
+
+// The cells that row `row` of the sequence sees, in the order of attention.
+std::vector<int> visible_cells(const SeqRows& seq, int row, int window) {
+  std::vector<int> cells;
+  for (int c = 0; c < seq.history; ++c) cells.push_back(c);
+  for (int other = 0; other < seq.rows; ++other) {
+    if (is_ancestor(seq, row, other)) cells.push_back(seq.history + other);
+  }
+  // cells[i] has index i; the row itself is the last.
+  const int size = static_cast<int>(cells.size());
+  if (window > 0 && size > window) cells.erase(cells.begin(), cells.begin() + (size - window));
+  return cells;
+}
+
+// Logits after bias and penalties, in f32 as the definition says.
+std::vector<float> adjusted_logits(const ChooseRow& row, int vocab) {
+  std::vector<float> logits(row.logits, row.logits + vocab);
+  const Sampling& s = *row.sampling;
+  for (const TokenBias& b : row.bias) logits[static_cast<size_t>(b.token)] += b.bias;
+  for (const TokenCount& c : row.counts) {
+    float& logit = logits[static_cast<size_t>(c.token)];
+    logit = logit > 0 ? logit / s.repeat_penalty : logit * s.repeat_penalty;
+    logit -= s.presence_penalty + s.frequency_penalty * static_cast<float>(c.count);
+  }
+  return logits;
+}
+
+// The tokens that sampling may choose, most probable first.
+std::vector<Token> candidates_of(const std::vector<float>& logits, const Sampling& s) {
+  std::vector<Token> ids;
+  for (size_t t = 0; t < logits.size(); ++t) {
+    if (std::isfinite(logits[t])) ids.push_back(static_cast<Token>(t));
+  }
+  const auto logit = [&](Token t) { return static_cast<double>(logits[static_cast<size_t>(t)]); };
+  std::stable_sort(ids.begin(), ids.end(), [&](Token a, Token b) { return logit(a) > logit(b); });
+  if (s.top_k > 0 && ids.size() > static_cast<size_t>(s.top_k)) ids.resize(static_cast<size_t>(s.top_k));
+  if (s.top_p < 1 && !ids.empty()) {  // the shortest prefix that holds top_p of what top-k left
+    double total = 0, kept = 0;
+    for (const Token t : ids) total += std::exp(logit(t) - logit(ids[0]));
+    size_t n = 0;
+    do kept += std::exp(logit(ids[n++]) - logit(ids[0])); while (n < ids.size() && kept < s.top_p * total);
+    ids.resize(n);
+  }
+  if (s.min_p > 0 && !ids.empty()) {  // probability at least min_p times the largest
+    const double least = logit(ids[0]) + std::log(static_cast<double>(s.min_p));
+    std::erase_if(ids, [&](Token t) { return logit(t) < least; });
+  }
+  return ids;
+}
+
+Token choose_token(const ChooseRow& row, int vocab) {
+  const std::vector<float> logits = adjusted_logits(row, vocab);
+  const Sampling& s = *row.sampling;
+  Token best = 0;
+  if (!(s.temperature > 0)) {
+    for (Token t = 1; t < vocab; ++t) {
+      const float now = logits[static_cast<size_t>(best)], other = logits[static_cast<size_t>(t)];
+      if (other > now || (std::isnan(now) && other > -HUGE_VALF)) best = t;  // NaN never wins
+    }
+    return best;
+  }
+  std::vector<Token> ids = candidates_of(logits, s);
+  std::sort(ids.begin(), ids.end());
+  double most = 0;
+  const double inverse = 1.0 / static_cast<double>(s.temperature);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const double scaled = static_cast<double>(logits[static_cast<size_t>(ids[i])]) * inverse;
+    const double score = scaled + gumbel(s.seed, row.position, static_cast<uint64_t>(ids[i]));
+    if (i == 0 || score > most) most = score, best = ids[i];
+  }
+  return best;
+}
+
+class ReferenceBackend final : public Backend {
+ public:
+  std::string name() const override { return "reference"; }
+  DType default_kv_type() const override { return DType::kF32; }
+
+  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override {
+    return std::make_unique<ReferenceMatrix>(parts);
+  }
+  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override {
+    return std::make_unique<ReferenceKv>(geometry);
+  }
+  float* allocate(size_t count, const char*) override { return memory_.emplace_back(count).data(); }
+  void reserve(const StepLimits&) override {}
+
+  void embed(const EmbedArgs& a) override {
+    const int64_t width = a.table.columns();
+    for (int r = 0; r < a.rows; ++r) dequantise(a.table.type, a.table.row(a.tokens[r]), width, a.out + r * width);
+  }
+
+  void norm(const NormArgs& a) override {
+    for (int r = 0; r < a.rows; ++r) {
+      const ptrdiff_t at = static_cast<ptrdiff_t>(r) * a.width;
+      rms_norm(a.out + at, a.x + at, a.weight, a.width, a.eps);
+    }
+  }
+
+  void linear(const LinearArgs& a) override {
+    const auto& matrix = static_cast<const ReferenceMatrix&>(*a.weight);
+    for (int r = 0; r < a.rows; ++r) {
+      const float* x = a.x + static_cast<ptrdiff_t>(r) * matrix.in();
+      for (int o = 0; o < matrix.out(); ++o) {
+        float& out = a.out[static_cast<ptrdiff_t>(r) * a.out_stride + o];
+        const float* w = matrix.row(o);
+        double sum = 0;
+        for (int i = 0; i < matrix.in(); ++i) sum += static_cast<double>(x[i]) * w[i];
+        if (a.bias) sum += a.bias[o];
+        if (a.accumulate) sum += out;
+        out = static_cast<float>(sum);
+      }
+    }
+  }
+
+  void rope_table(const RopeTableArgs& a) override {
+    for (int r = 0; r < a.rows; ++r) {
+      for (int i = 0; i < a.dims / 2; ++i) {
+        const double angle = a.positions[r] * a.frequencies[i];
+        float* pair = a.table + (static_cast<ptrdiff_t>(r) * (a.dims / 2) + i) * 2;
+        pair[0] = static_cast<float>(std::cos(angle) * a.factor);
+        pair[1] = static_cast<float>(std::sin(angle) * a.factor);
+      }
+    }
+  }
+
+  void rope_store(const RopeStoreArgs& a) override {
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(a.heads + 2 * a.kv_heads) * a.head_dim;
+    for (const SeqRows& seq : a.seqs) {
+      for (int i = 0; i < seq.rows; ++i) {
+        const int r = seq.first_row + i;
+        store_row(a, a.qkv + r * stride, a.table + static_cast<ptrdiff_t>(r) * a.dims, seq.slot, seq.history + i);
+      }
+    }
+  }
+
+  void attend(const AttendArgs& a) override {
+    for (const SeqRows& seq : a.seqs) {
+      for (int i = 0; i < seq.rows; ++i) {
+        const std::vector<int> cells = visible_cells(seq, i, a.window);
+        const ptrdiff_t r = seq.first_row + i;
+        for (int h = 0; h < a.heads; ++h) {
+          const float* q = a.q + r * a.q_stride + static_cast<ptrdiff_t>(h) * a.head_dim;
+          const int kv_head = h / (a.heads / a.kv_heads);
+          attend_head(a, q, seq.slot, kv_head, cells, a.out + (r * a.heads + h) * a.head_dim);
+        }
+      }
+    }
+  }
+
+  void glu(const GluArgs& a) override {
+    for (int r = 0; r < a.rows; ++r) {
+      const float* gate = a.gate_up + static_cast<ptrdiff_t>(r) * 2 * a.width;
+      const float* up = gate + a.width;
+      for (int i = 0; i < a.width; ++i) {
+        const double g = gate[i];
+        a.out[static_cast<ptrdiff_t>(r) * a.width + i] = static_cast<float>(g / (1 + std::exp(-g)) * up[i]);
+      }
+    }
+  }
+
+  void kv_move(const KvMoveArgs& a) override {
+    const auto& from = static_cast<const ReferenceKv&>(*a.from);
+    auto& to = static_cast<ReferenceKv&>(*a.to);
+    const KvGeometry& g = to.geometry();
+    for (const KvMove& move : a.moves) {
+      for (int layer = 0; layer < g.layers; ++layer) {
+        for (int h = 0; h < g.kv_heads; ++h) {
+          float* key = to.key(layer, a.to_slot, move.dst, h);
+          const auto bytes = static_cast<size_t>(g.head_dim) * sizeof(float);
+          std::memmove(key, from.key(layer, a.from_slot, move.src, h), bytes);
+          std::memmove(to.value(layer, a.to_slot, move.dst, h), from.value(layer, a.from_slot, move.src, h), bytes);
+          if (move.delta == 0) continue;
+          for (int i = 0; i < a.dims / 2; ++i) {
+            const double angle = move.delta * a.frequencies[i];
+            rotate_pair(key, i, a.dims, a.style, std::cos(angle), std::sin(angle));
+          }
+          round_through(g.type, key, g.head_dim);
+        }
+      }
+    }
+  }
+
+  void choose(const ChooseArgs& a) override {
+    for (size_t r = 0; r < a.rows.size(); ++r) a.out[r] = choose_token(a.rows[r], a.vocab);
+  }
+
+ private:
+  // row: [(heads + 2 kv_heads) * head_dim]; table: [dims/2, 2].
+  static void store_row(const RopeStoreArgs& a, float* row, const float* table, int slot, int cell) {
+    auto& kv = static_cast<ReferenceKv&>(*a.kv);
+    for (int h = 0; h < a.heads + a.kv_heads; ++h) {  // queries, then keys
+      float* head = row + static_cast<ptrdiff_t>(h) * a.head_dim;
+      const bool is_key = h >= a.heads;
+      float* turned = is_key ? kv.key(a.layer, slot, cell, h - a.heads) : head;
+      if (is_key) std::copy_n(head, a.head_dim, turned);
+      if (const float* weight = is_key ? a.k_norm : a.q_norm) rms_norm(turned, turned, weight, a.head_dim, a.eps);
+      for (int i = 0; i < a.dims / 2; ++i) rotate_pair(turned, i, a.dims, a.style, table[2 * i], table[2 * i + 1]);
+      if (is_key) round_through(kv.geometry().type, turned, a.head_dim);
+    }
+    for (int h = 0; h < a.kv_heads; ++h) {
+      float* value = kv.value(a.layer, slot, cell, h);
+      std::copy_n(row + static_cast<ptrdiff_t>(a.heads + a.kv_heads + h) * a.head_dim, a.head_dim, value);
+      round_through(kv.geometry().type, value, a.head_dim);
+    }
+  }
+
+  // One query head of one row over the cells it sees; q and out: [head_dim].
+  static void attend_head(const AttendArgs& a, const float* q, int slot, int kv_head, const std::vector<int>& cells,
+                          float* out) {
+    const auto& kv = static_cast<const ReferenceKv&>(*a.kv);
+    std::vector<double> weight(cells.size());
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const float* key = kv.key(a.layer, slot, cells[c], kv_head);
+      double sum = 0;
+      for (int d = 0; d < a.head_dim; ++d) sum += static_cast<double>(q[d]) * key[d];
+      weight[c] = sum * a.scale;
+    }
+    const double largest = *std::max_element(weight.begin(), weight.end());
+    double total = 0;
+    for (double& w : weight) total += w = std::exp(w - largest);
+    std::vector<double> mean(static_cast<size_t>(a.head_dim));
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const float* value = kv.value(a.layer, slot, cells[c], kv_head);
+      for (size_t d = 0; d < mean.size(); ++d) mean[d] += weight[c] / total * value[d];
+    }
+    for (size_t d = 0; d < mean.size(); ++d) out[d] = static_cast<float>(mean[d]);
+  }
+
+  std::vector<std::vector<float>> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_reference_backend() { return std::make_unique<ReferenceBackend>(); }
+
+}  // namespace sx

@@ -1,0 +1,33 @@
+// What a model file says about its vocabulary, before anyone interprets it. GGUF fills the arrays; a Hugging Face
+// folder fills the two JSON texts. text/tokenizer turns either into a Tokenizer.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sx {
+
+enum class TokenType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct TokenizerData {
+  std::string file;                 // where it came from, for error messages
+  // From GGUF:
+  std::string model;                // "gpt2" (byte-level BPE) or "llama" (SentencePiece); empty when JSON is used
+  std::string pre;                  // pre-tokeniser's name: "smollm", "llama-bpe", "qwen2", ...
+  std::vector<std::string> tokens;
+  std::vector<float> scores;        // [tokens] or empty
+  std::vector<TokenType> types;     // [tokens] or empty
+  std::vector<std::string> merges;  // "left right"
+  int32_t bos = -1, eos = -1, eot = -1, unk = -1, pad = -1;  // -1: none
+  int add_bos = -1, add_eos = -1, add_space_prefix = -1;     // -1: not said
+  std::string chat_template;        // GGUF tokenizer.chat_template, or from tokenizer_config.json / chat_template.jinja
+  // From a Hugging Face folder:
+  std::string tokenizer_json;       // contents of tokenizer.json, empty if absent
+  std::string tokenizer_config_json;
+  std::string generation_config_json;
+  std::string special_tokens_map_json;
+  // Both: size of the embedding matrix (may exceed tokens.size()).
+  int32_t vocab = 0;
+};
+
+}  // namespace sx

@@ -1,0 +1,80 @@
+// Python's operations on values: truth, equality, order, arithmetic, membership, iteration, subscripts, text forms.
+// All of them throw Failure where Python raises, and charge their work to the heap.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/jinja/ast.h"
+#include "text/jinja/value.h"
+
+namespace sx::jinja {
+
+// Deepest nesting of lists and dicts that printing, comparing and hashing follow.
+constexpr int kMaxValueDepth = 200;
+
+const char* type_name(const Value& v);
+[[noreturn]] void fail_undefined(const Value& v);
+// Fails when v is undefined.
+inline void need(const Value& v) {
+  if (v.is_undefined()) fail_undefined(v);
+}
+
+bool truth(const Value& v);
+bool equal(const Value& a, const Value& b, int depth = 0);
+// Python's a < b; fails for types without an order.
+bool less(const Value& a, const Value& b, int depth = 0);
+size_t hash_value(const Value& v, int depth = 0);
+Value arithmetic(Op op, const Value& a, const Value& b);
+bool compare(Op op, const Value& a, const Value& b);
+bool contains(const Value& container, const Value& item);
+Value negative(const Value& v);
+Value repeat(const Value& v, int64_t count);
+
+// len(v); fails for values without a length.
+int64_t length(const Value& v);
+std::optional<int64_t> try_length(const Value& v);
+bool is_iterable(const Value& v);
+IteratorObject::Next iterate(const Value& v);
+std::vector<Value> to_vector(const Value& v);
+Value make_iterator(IteratorObject::Next next);
+// A generator: `start` runs when the first item is asked for, so its failures come only then.
+Value make_generator(std::function<IteratorObject::Next()> start);
+
+// Subscripts (access.cc). `attribute` and `item` return undefined when there is nothing, as Jinja2 does.
+Value attribute(Interpreter& interpreter, const Value& object, std::string_view name);
+Value item(Interpreter& interpreter, const Value& object, const Value& key);
+Value slice(const Value& object, const Value& begin, const Value& end, const Value& step);
+// Characters [begin, end) of a text.
+std::string substring(const Value& text, int64_t begin, int64_t end);
+
+// Text forms (text.cc).
+std::string str(const Value& v);
+void append_str(const Value& v, std::string& out);
+std::string repr(const Value& v);
+std::string format_float(double d);
+std::string escape_html(std::string_view text);
+struct JsonStyle {
+  bool ensure_ascii = false, sort_keys = false;
+  std::optional<std::string> indent;
+  std::optional<std::pair<std::string, std::string>> separators;
+};
+std::string to_json(const Value& v, const JsonStyle& style);
+
+// Formatting (format.cc): "..." % values, "...".format(...), and one value with a format specification.
+std::string format_percent(const std::string& format, const Value& values);
+std::string format_braces(Interpreter& interpreter, const std::string& format, const Args& args);
+
+// Numbers from text as int() and float() read it.
+std::optional<int64_t> parse_int(std::string_view text, int base);
+std::optional<double> parse_float(std::string_view text);
+
+// An argument that must be an integer (bool counts), or a string.
+int64_t need_int(const Value& v, const char* what);
+const std::string& need_text(const Value& v, const char* what);
+
+// Stable merge sort with a comparison that may throw and need not be consistent.
+void sort_values(std::vector<Value>& values, const std::function<bool(const Value&, const Value&)>& before);
+
+}  // namespace sx::jinja

@@ -1,0 +1,157 @@
+// Splitting, joining, replacing, padding and capitalising as Python's str does.
+#include "text/jinja/text_tools.h"
+
+#include <algorithm>
+
+#include "text/jinja/ops.h"
+#include "text/jinja/unicode.h"
+
+namespace sx::jinja {
+
+std::string replace_text(std::string_view text, std::string_view from, std::string_view to, int64_t count) {
+  Heap& heap = Heap::current();
+  heap.search(text.size(), from.size());
+  std::string out;
+  size_t at = 0;
+  const auto more = [&] {
+    heap.check_text(out.size());
+    return count < 0 || count-- > 0;
+  };
+  if (from.empty()) {
+    while (more()) {
+      out += to;
+      if (at >= text.size()) return out;
+      const size_t n = char_bytes(text, at);
+      out += text.substr(at, n);
+      at += n;
+    }
+    return out += text.substr(at);
+  }
+  for (size_t found; (found = text.find(from, at)) != std::string_view::npos && more();) {
+    (out += text.substr(at, found - at)) += to;
+    at = found + from.size();
+  }
+  return out += text.substr(at);
+}
+
+static std::vector<std::string> split_whitespace(std::string_view text, int64_t limit, bool from_right) {
+  std::vector<std::string> parts;
+  // Words as byte ranges; then the first (or last) `limit` are cut off and the rest stays whole.
+  std::vector<std::pair<size_t, size_t>> words;
+  for (size_t at = 0; at < text.size();) {
+    size_t next = at;
+    const bool space = is_space(decode_at(text, next));
+    if (!space && (words.empty() || words.back().second != at)) words.emplace_back(at, next);
+    else if (!space) words.back().second = next;
+    at = next;
+  }
+  const size_t n = words.size();
+  const size_t cut = limit < 0 || static_cast<size_t>(limit) >= n ? n : static_cast<size_t>(limit);
+  const auto word = [&](size_t i) {
+    return std::string(text.substr(words[i].first, words[i].second - words[i].first));
+  };
+  if (from_right && cut < n) {
+    const std::string_view rest = strip(text.substr(0, words[n - cut - 1].second), false, true);
+    parts.emplace_back(rest);
+    for (size_t i = n - cut; i < n; ++i) parts.push_back(word(i));
+    return parts;
+  }
+  for (size_t i = 0; i < cut; ++i) parts.push_back(word(i));
+  if (cut < n) parts.emplace_back(text.substr(words[cut].first));
+  return parts;
+}
+
+std::vector<std::string> split_text(std::string_view text, const std::string* separator, int64_t limit,
+                                    bool from_right) {
+  Heap::current().step(1 + text.size() / 4);
+  if (separator == nullptr) return split_whitespace(text, limit, from_right);
+  if (separator->empty()) raise("empty separator");
+  Heap::current().search(text.size(), separator->size());
+  std::vector<std::string> parts;
+  if (from_right) {
+    while (limit < 0 || limit-- > 0) {
+      const size_t found = text.rfind(*separator);
+      if (found == std::string_view::npos) break;
+      parts.emplace_back(text.substr(found + separator->size()));
+      text = text.substr(0, found);
+    }
+    parts.emplace_back(text);
+    std::reverse(parts.begin(), parts.end());
+    return parts;
+  }
+  while (limit < 0 || limit-- > 0) {
+    const size_t found = text.find(*separator);
+    if (found == std::string_view::npos) break;
+    parts.emplace_back(text.substr(0, found));
+    text = text.substr(found + separator->size());
+  }
+  parts.emplace_back(text);
+  return parts;
+}
+
+std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
+  Heap::current().step(1 + text.size() / 4);
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    const uint32_t c = decode_at(text, at);
+    const bool end = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    if (!end) continue;
+    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
+    lines.emplace_back(text.substr(begin, (keep_ends ? at : here) - begin));
+    begin = at;
+  }
+  if (begin < text.size()) lines.emplace_back(text.substr(begin));
+  return lines;
+}
+
+std::string capitalize_text(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const bool first = at == 0;
+    const uint32_t c = decode_at(text, at);
+    first ? append_title(c, out) : append_lower(c, out);
+  }
+  return out;
+}
+
+std::string title_text(std::string_view text) {
+  std::string out;
+  bool cased_before = false;
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t c = decode_at(text, at);
+    cased_before ? append_lower(c, out) : append_title(c, out);
+    cased_before = is_lower(c) || is_upper(c) || is_title(c);
+  }
+  return out;
+}
+
+std::string pad_text(const Value& text, int64_t width, std::string_view fill, char side) {
+  const int64_t n = length(text);
+  if (width <= n) return text.text();
+  const size_t space = static_cast<size_t>(width - n);
+  Heap& heap = Heap::current();
+  if (space > heap.max_text()) heap.check_text(space);
+  heap.check_text(text.text().size() + space * fill.size());
+  // The odd one of a centred text goes where CPython puts it.
+  const size_t left = side == '<' ? 0 : side == '>' ? space : space / 2 + (space & static_cast<size_t>(width) & 1);
+  std::string out;
+  for (size_t i = 0; i < left; ++i) out += fill;
+  out += text.text();
+  for (size_t i = left; i < space; ++i) out += fill;
+  return out;
+}
+
+std::string join_text(const std::vector<std::string>& parts, std::string_view separator) {
+  Heap& heap = Heap::current();
+  std::string out;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i != 0) out += separator;
+    out += parts[i];
+    heap.check_text(out.size());
+  }
+  return out;
+}
+
+}  // namespace sx::jinja

@@ -1,0 +1,41 @@
+// Rewrites text before it is split into words: Unicode normal forms, SentencePiece's visible spaces, replacements. Applied
+// to each stretch of text between added tokens, never to the added tokens themselves.
+#pragma once
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "text/regex.h"
+#include "text/unicode.h"
+
+namespace sx {
+
+struct NormalizeForm {
+  NormalForm form;
+};
+struct NormalizeLower {};
+struct NormalizePrepend {
+  std::string text;  // only in front of non-empty text
+};
+struct NormalizeReplace {
+  Regex pattern;
+  std::string content;
+  std::string literal;  // the pattern when it is a plain string: found without the regex engine
+};
+struct NormalizeStrip {
+  bool left, right;
+};
+using NormalizeStep = std::variant<NormalizeForm, NormalizeLower, NormalizePrepend, NormalizeReplace, NormalizeStrip>;
+
+class Normalizer {
+ public:
+  void add(NormalizeStep step);
+  bool empty() const { return steps_.empty(); }
+  std::string apply(std::string_view valid_utf8, RegexScratch& scratch) const;
+
+ private:
+  std::vector<NormalizeStep> steps_;
+};
+
+}  // namespace sx

@@ -1,0 +1,50 @@
+// Pre-tokeniser patterns, run by PCRE2 with Unicode properties and JIT. The patterns are published for Oniguruma; the few
+// classes the two engines define differently (\s, \w and their complements) are spelled out before compiling.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace sx {
+
+// Match memory, one per call of encode: patterns are shared between threads, this is not.
+class RegexScratch {
+ public:
+  RegexScratch();
+  ~RegexScratch();
+  RegexScratch(const RegexScratch&) = delete;
+  RegexScratch& operator=(const RegexScratch&) = delete;
+
+ private:
+  friend class Regex;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class Regex {
+ public:
+  struct Match {
+    size_t begin, end;
+  };
+
+  // where: file and key, for the error thrown when the pattern does not compile.
+  Regex(std::string_view pattern, const std::string& where);
+  static Regex literal(std::string_view text, const std::string& where);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) = delete;
+
+  // The first match in valid UTF-8 that starts at or after from. It may be empty.
+  bool find(std::string_view subject, size_t from, RegexScratch& scratch, Match& match) const;
+  // The next match of a scan over the whole subject: like find, but an empty match directly behind the previous match
+  // (previous_end; pass npos at the start) does not count, and the search moves on by one character.
+  bool find_next(std::string_view subject, size_t previous_end, RegexScratch& scratch, Match& match) const;
+
+ private:
+  struct Impl;
+  explicit Regex(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sx

@@ -1,0 +1,71 @@
+// Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF file or
+// from a tokenizer.json. Const and free of locks: any number of threads may share one.
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/token.h"
+#include "model/io/tokenizer_data.h"
+
+namespace sx {
+
+struct TokenizerParts;
+
+class Tokenizer {
+ public:
+  // Throws sx::Error naming the file and the field that is missing, malformed or not supported.
+  static std::unique_ptr<Tokenizer> create(const TokenizerData& data);
+  ~Tokenizer();
+
+  // add_special: beginning- and end-of-sequence tokens as the vocabulary asks for them. parse_special: control tokens
+  // written in the text become single tokens (user-defined added tokens always do). Malformed UTF-8 is read as U+FFFD, one
+  // per maximal ill-formed part.
+  std::vector<Token> encode(std::string_view utf8, bool add_special, bool parse_special) const;
+  // Valid UTF-8, malformed parts being U+FFFD. Ids outside the vocabulary print nothing.
+  std::string decode(std::span<const Token> tokens, bool skip_special = false) const;
+
+  // The bytes a token contributes when decoded; empty for control tokens and ids outside the vocabulary.
+  std::string_view bytes_of(Token token) const;
+  std::string printable(Token token) const;  // for people: control tokens by name, odd bytes escaped
+  int size() const;                          // largest id + 1
+  Token bos() const;
+  Token eos() const;
+  Token unk() const;
+  bool is_control(Token token) const;
+  bool is_end(Token token) const;                          // generation stops here
+  std::optional<Token> find(std::string_view text) const;  // by the token's text as the file writes it
+  bool adds_bos() const;
+  const std::string& chat_template() const;
+  std::string description() const;
+
+ private:
+  friend class Detokenizer;
+  explicit Tokenizer(std::unique_ptr<TokenizerParts> parts);
+  std::unique_ptr<const TokenizerParts> parts_;
+  std::vector<bool> is_end_;  // [size]
+};
+
+// Decoding as tokens arrive. Pieces end at character boundaries; all of them together with finish() are exactly
+// decode(tokens, !special).
+class Detokenizer {
+ public:
+  // special: control tokens are shown. The tokenizer must outlive this object.
+  explicit Detokenizer(const Tokenizer& tokenizer, bool special = false);
+  std::string push(Token token);
+  std::string finish();  // what is still open; afterwards the object starts anew
+
+ private:
+  std::string take(bool all);
+
+  const Tokenizer& tokenizer_;
+  bool special_;
+  bool first_ = true;    // no token has been shown yet
+  int strip_left_ = 0;   // leading characters still to be removed
+  std::string pending_;  // bytes not yet handed out
+};
+
+}  // namespace sx

@@ -1,0 +1,34 @@
+// Unigram: of all ways to cut a word into tokens, the one with the largest sum of scores (Viterbi). Stretches that no token
+// covers become the unknown token, or byte tokens.
+#pragma once
+#include <array>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "text/byte_trie.h"
+#include "text/vocabulary.h"
+
+namespace sx {
+
+class Unigram : public WordModel {
+ public:
+  // lookup: the tokens words may consist of; it must outlive this object. scores: [tokens]. least: the smallest score of
+  // the whole vocabulary. byte_token: all kNoToken without byte fallback.
+  Unigram(const std::unordered_map<std::string_view, Token>& lookup, std::vector<double> scores, double least,
+          const std::array<Token, 256>& byte_token, Token unk);
+  void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;
+
+ private:
+  void emit(std::string_view text, std::vector<Token>& out) const;
+
+  const std::unordered_map<std::string_view, Token>& lookup_;
+  std::vector<double> scores_;
+  double unknown_score_;
+  std::array<Token, 256> byte_token_;
+  Token unk_;
+  ByteTrie trie_;
+};
+
+}  // namespace sx

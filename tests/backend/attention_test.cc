@@ -1,0 +1,217 @@
+// The law for attention, as equality of bits: a row alone, in any company, chunk, tree, thread count, window. And the
+// values, against double precision.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "attention_fixture.h"
+#include "backend/cpu/attention_kernels.h"
+
+namespace sx::cpu::testing {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+
+// Every instruction set of this machine x every type, with one head shape.
+std::vector<Shape> kinds(int heads, int kv_heads, int dim) {
+  std::vector<Shape> all;
+  for (Isa isa : available_isas())
+    for (DType type : kTypes) all.push_back({isa, type, heads, kv_heads, dim});
+  return all;
+}
+
+std::vector<int> range(int first, int count) {
+  std::vector<int> v(static_cast<size_t>(count));
+  std::iota(v.begin(), v.end(), first);
+  return v;
+}
+
+bool same(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+
+// Tokens first .. first + n - 1, each decoded alone: [n][heads * dim].
+std::vector<float> decode(World& w, int slot, int history, const std::vector<int>& tokens, int window = 0) {
+  std::vector<float> all;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto one = w.step({{slot, history + static_cast<int>(i), {tokens[i]}, {}, 0}}, 1, window);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+TEST(Attention, ValuesAgreeWithDoublePrecision) {
+  struct { int heads, kv_heads, dim; } shapes[] = {{6, 2, 64}, {3, 3, 128}, {8, 1, 80}, {4, 2, 96}, {2, 1, 256}, {4, 2, 32},
+                                                  {4, 1, 48}, {2, 2, 16}, {2, 1, 8}, {3, 1, 40}, {2, 1, 10}};
+  for (const auto& h : shapes)
+    for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
+      World w(s, 1, 640);
+      const int history = 571;
+      w.fill(0, history, 0);
+      const auto out = w.step({{0, history, {history, history + 1}, {}, 0}}, 2);
+      const auto one = w.step({{0, 0, {0}, {}, 0}});
+      for (int i = 0; i < 2; ++i)
+        EXPECT_LT(relative_error(out.data() + static_cast<size_t>(i) * w.out_width(), naive(s, history + i, range(0, history + 1 + i))),
+                  tolerance(s.type)) << s.name();
+      EXPECT_LT(relative_error(one.data(), naive(s, 0, {0})), tolerance(s.type)) << s.name();
+    }
+}
+
+TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
+  struct { int heads, kv_heads, dim; } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}};
+  uint64_t dice = 1;
+  for (const auto& h : shapes)
+    for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
+      World w(s, 3, 1280);
+      const int base = 450 + random_below(dice, 40), n = 150;  // crosses block and span borders
+      w.fill(0, base, 0);
+      const auto alone = decode(w, 0, base, range(base, n));
+      for (int trial = 0; trial < 3; ++trial) {
+        const int threads = 1 + random_below(dice, 4), other = 1 + random_below(dice, 600);
+        w.fill(2, other, 5000);
+        for (int at = 0; at < n;) {
+          const int rows = std::min(n - at, 1 + random_below(dice, trial == 0 ? 8 : 100));
+          // The sequence, with a stranger before it and a tree behind it.
+          Rows mine{0, base + at, range(base + at, rows), {}, 0};
+          Rows stranger{2, other, range(7000, 1 + random_below(dice, 5)), {}, 0};
+          Rows tree{1, 3, range(8000, 9), random_tree(9, 1, dice, 4), 1};
+          const auto out = w.step({stranger, mine, tree}, threads);
+          EXPECT_TRUE(same(out.data() + stranger.tokens.size() * w.out_width(), alone.data() + static_cast<size_t>(at) * w.out_width(),
+                           static_cast<size_t>(rows) * w.out_width())) << s.name() << " row " << at << " of " << rows << " threads " << threads;
+          at += rows;
+        }
+      }
+    }
+}
+
+// Every row of a tree against its path decoded cell by cell in another slot.
+void check_tree(World& w, int history, int rows, uint64_t& dice, int bushy, int window, int threads) {
+  const int words = (rows + 63) / 64;
+  std::vector<int> parents;
+  Rows tree{0, history, range(3000, rows), random_tree(rows, words, dice, bushy, &parents), words};
+  const auto out = w.step({tree}, threads, window);
+  std::vector<int> deepest(static_cast<size_t>(rows), 1);
+  for (int i = 0; i < rows; ++i)
+    if (parents[static_cast<size_t>(i)] >= 0) deepest[static_cast<size_t>(parents[static_cast<size_t>(i)])] = 0;
+  std::vector<int> done(static_cast<size_t>(rows), 0);
+  for (int leaf = 0; leaf < rows; ++leaf) {
+    if (!deepest[static_cast<size_t>(leaf)]) continue;
+    std::vector<int> path;
+    for (int i = leaf; i >= 0; i = parents[static_cast<size_t>(i)]) path.insert(path.begin(), i);
+    for (size_t d = 0; d < path.size(); ++d) {
+      const int node = path[d];
+      const Rows plain{1, history + static_cast<int>(d), {3000 + node}, {}, 0};
+      if (done[static_cast<size_t>(node)]) {
+        w.write_only(plain);
+        continue;
+      }
+      done[static_cast<size_t>(node)] = 1;
+      const auto one = w.step({plain}, 1, window);
+      ASSERT_TRUE(same(one.data(), out.data() + static_cast<size_t>(node) * w.out_width(), w.out_width()))
+          << w.shape.name() << " history " << history << " node " << node << " depth " << d << " window " << window;
+    }
+  }
+}
+
+TEST(Attention, TreeRowsEqualTheirPathDecodedPlainly) {
+  struct { int heads, kv_heads, dim; } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}};
+  uint64_t dice = 2;
+  for (const auto& h : shapes)
+    for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
+      World w(s, 2, 1408);
+      const int histories[] = {0, 1, 60, 64, 127, 500, kSpan - 1, kSpan};
+      const int history = histories[random_below(dice, 8)];
+      w.fill(0, history, 0);
+      w.fill(1, history, 0);
+      for (int bushy : {0, 2, 8}) check_tree(w, history, 1 + random_below(dice, 40), dice, bushy, 0, 1 + random_below(dice, 3));
+      check_tree(w, history, 20, dice, 1, 33, 2);
+    }
+}
+
+TEST(Attention, LargeTreesCrossBlocksAndSpans) {
+  uint64_t dice = 3;
+  const Isa best = available_isas().front();
+  for (DType type : {DType::kBF16, DType::kF32}) {
+    World w({best, type, 3, 1, 64}, 2, 1408);
+    const int history = kSpan - 90;
+    w.fill(0, history, 0);
+    w.fill(1, history, 0);
+    check_tree(w, history, 300, dice, 0, 0, 2);
+    check_tree(w, history, 512, dice, 1, 0, 3);
+    check_tree(w, history, 200, dice, 0, 150, 2);
+  }
+}
+
+TEST(Attention, WindowsHideBothEnds) {
+  uint64_t dice = 4;
+  for (const Shape& s : kinds(3, 1, 32)) {
+    World w(s, 2, 1280);
+    const int base = kSpan - 70, n = 140;
+    w.fill(0, base, 0);
+    for (int window : {1, 37, 64, 300}) {
+      const auto alone = decode(w, 0, base, range(base, n), window);
+      for (int i : {0, 69, 70, n - 1}) {
+        const int index = base + i, low = std::max(0, index + 1 - window);
+        EXPECT_LT(relative_error(alone.data() + static_cast<size_t>(i) * w.out_width(), naive(s, index, range(low, index + 1 - low))),
+                  tolerance(s.type) * 1.5) << s.name() << " window " << window << " index " << index;
+      }
+      for (int at = 0; at < n;) {
+        const int rows = std::min(n - at, 1 + random_below(dice, 90));
+        const auto out = w.step({{0, base + at, range(base + at, rows), {}, 0}}, 1 + random_below(dice, 3), window);
+        EXPECT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(), static_cast<size_t>(rows) * w.out_width()))
+            << s.name() << " window " << window << " at " << at << " rows " << rows;
+        at += rows;
+      }
+    }
+  }
+}
+
+TEST(Attention, ChainGivenAsTreeIsTheSameChain) {
+  for (const Shape& s : kinds(3, 1, 64)) {
+    World w(s, 1, 640);
+    w.fill(0, 100, 0);
+    const Rows chain{0, 100, range(100, 30), {}, 0};
+    Rows tree = chain;
+    tree.words = 1;
+    for (int i = 0; i < 30; ++i) tree.ancestors.push_back((uint64_t(2) << i) - 1);
+    const auto a = w.step({chain}), b = w.step({tree});
+    EXPECT_TRUE(same(a.data(), b.data(), a.size())) << s.name();
+  }
+}
+
+TEST(Attention, StaleCellsAreInvisible) {
+  for (const Shape& s : kinds(3, 1, 64)) {
+    World fresh(s, 1, 256), used(s, 1, 256);
+    used.fill(0, 256, 900);
+    fresh.fill(0, 70, 0);
+    used.fill(0, 70, 0);
+    const auto a = fresh.step({{0, 70, range(70, 3), {}, 0}}), b = used.step({{0, 70, range(70, 3), {}, 0}});
+    EXPECT_TRUE(same(a.data(), b.data(), a.size())) << s.name();
+  }
+}
+
+// The same check must notice a fold in another order, or it would prove nothing.
+TEST(Attention, AnotherFoldOrderIsNoticed) {
+  for (const Shape& s : kinds(3, 1, 64)) {
+    World w(s, 1, kSpan);
+    const int n = 4 * kBlock;
+    w.fill(0, n - 1, 0);
+    const auto out = w.step({{0, n - 1, {n - 1}, {}, 0}});
+    const auto& store = static_cast<CpuKvStore&>(*w.store);
+    const auto& kernels = attention_kernels(store.layout(), s.isa);
+    const auto q = token_vector(s, n - 1);
+    std::vector<std::byte> packed(query_bytes(64));
+    for (int i = 0; i < 3; ++i) kernels.pack(packed.data(), i, q.data() + i * 64, 64, 64, w.scale());
+    const auto fold_in = [&](std::vector<int> order) {
+      std::vector<float> state(static_cast<size_t>(state_floats(64))), result(3 * 64);
+      reset_state(state.data(), 64);
+      for (int b : order) kernels.fold({state.data(), packed.data(), store.keys(0, 0, 0, b), store.values(0, 0, 0, b), 3, 64});
+      for (int i = 0; i < 3; ++i) kernels.finish(state.data(), i, result.data() + i * 64, 64, 64);
+      return result;
+    };
+    EXPECT_TRUE(same(fold_in({0, 1, 2, 3}).data(), out.data(), out.size())) << s.name();
+    EXPECT_FALSE(same(fold_in({3, 2, 1, 0}).data(), out.data(), out.size())) << s.name();
+    EXPECT_FALSE(same(fold_in({0, 2, 1, 3}).data(), out.data(), out.size())) << s.name();
+  }
+}
+
+}  // namespace
+}  // namespace sx::cpu::testing

@@ -1,0 +1,279 @@
+// The KV store and the ops that write it: cells come back as they went in, rotation and norms against double precision,
+// moves copy bits or turn keys, and a large capacity costs no memory before it is used.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <numeric>
+
+#include "attention_fixture.h"
+#include "base/error.h"
+#include "tensor/half.h"
+
+namespace sx::cpu::testing {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+
+// Largest error a stored element may have, relative to the largest element of its vector.
+double rounding(DType type) {
+  switch (type) {
+    case DType::kF32: return 0;
+    case DType::kF16: return 0x1p-11;
+    case DType::kBF16: return 0x1p-8;
+    default: return 0.5 / 127 + 1e-6;
+  }
+}
+
+double largest(const float* x, int n) {
+  double top = 0;
+  for (int i = 0; i < n; ++i) top = std::max(top, std::fabs(double(x[i])));
+  return top;
+}
+
+CpuKvStore& as_cpu(KvStore& s) { return static_cast<CpuKvStore&>(s); }
+
+TEST(KvStore, EveryCellComesBack) {
+  for (Isa isa : available_isas())
+    for (DType type : kTypes)
+      for (int dim : {8, 10, 40, 64, 80, 128, 256}) {
+        const Shape s{isa, type, 1, 2, dim};
+        World w(s, 2, 200);
+        for (int slot = 0; slot < 2; ++slot) w.fill(slot, 200, slot * 1000);
+        std::vector<float> x(static_cast<size_t>(dim));
+        for (int slot = 0; slot < 2; ++slot)
+          for (int cell = 0; cell < 200; cell += 7)
+            for (int h = 0; h < 2; ++h) {
+              const auto t = token_vector(s, slot * 1000 + cell);
+              const float *k = t.data() + (1 + h) * dim, *v = t.data() + (3 + h) * dim;
+              as_cpu(*w.store).load_key(slot, 0, h, cell, x.data());
+              for (int d = 0; d < dim; ++d) ASSERT_NEAR(x[static_cast<size_t>(d)], k[d], rounding(type) * largest(k, dim)) << s.name();
+              as_cpu(*w.store).load_value(slot, 0, h, cell, x.data());
+              for (int d = 0; d < dim; ++d) ASSERT_NEAR(x[static_cast<size_t>(d)], v[d], rounding(type) * largest(v, dim)) << s.name();
+            }
+      }
+}
+
+TEST(KvStore, ValuesAreFiniteWhateverIsWritten) {
+  for (Isa isa : available_isas())
+    for (DType type : kTypes) {
+      CpuKvStore store({1, 1, 16, 1, 64, type}, isa);
+      float v[16] = {INFINITY, -INFINITY, NAN, 1e38f, -3.4e38f, 70000, 1};
+      store_value(store.layout(), store.values(0, 0, 0, 0), 5, v);
+      float back[16];
+      store.load_value(0, 0, 0, 5, back);
+      for (float x : back) EXPECT_TRUE(std::isfinite(x)) << dtype_name(type);
+    }
+}
+
+TEST(KvStore, RefusesWhatItCannotHold) {
+  const Isa isa = Isa::kGeneric;
+  EXPECT_THROW(make_kv_store({1, 1, 64, 1, 64, DType::kQ4_0}, isa), Error);
+  EXPECT_THROW(make_kv_store({1, 1, 258, 1, 64, DType::kF32}, isa), Error);
+  EXPECT_THROW(make_kv_store({1, 1, 63, 1, 64, DType::kF32}, isa), Error);
+  EXPECT_THROW(make_kv_store({0, 1, 64, 1, 64, DType::kF32}, isa), Error);
+  EXPECT_THROW(make_kv_store({1, 1, 64, 1, 0, DType::kF32}, isa), Error);
+  EXPECT_EQ(make_kv_store({1, 1, 64, 1, 65, DType::kF32}, isa)->geometry().capacity, 128);
+}
+
+size_t resident_bytes() {
+  long pages = 0, ignored = 0;
+  if (FILE* f = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(f, "%ld %ld", &ignored, &pages) != 2) pages = 0;
+    std::fclose(f);
+  }
+  return static_cast<size_t>(pages) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST(KvStore, CapacityCostsNothingBeforeUse) {
+  const size_t before = resident_bytes();
+  const auto store = make_kv_store({30, 3, 64, 4, 131072, DType::kBF16}, available_isas().front());
+  EXPECT_GT(store->bytes(), size_t(10) << 30);
+  float x[64] = {1};
+  for (int layer = 0; layer < 30; ++layer)
+    for (int h = 0; h < 3; ++h) store_key(as_cpu(*store).layout(), as_cpu(*store).keys(0, layer, h, 0), 0, x);
+  EXPECT_LT(resident_bytes() - before, size_t(64) << 20);  // the first thousand cells of every layer
+}
+
+// ---- rope_store ----------------------------------------------------------------------------------------------------------
+
+// What rope_store should do to one head, in double.
+std::vector<double> expected_head(const float* x, int dim, int dims, RopeStyle style, double position, const float* weight,
+                                  double eps, const std::vector<double>& frequencies) {
+  std::vector<double> y(x, x + dim);
+  if (weight) {
+    double sum = 0;
+    for (double v : y) sum += v * v;
+    for (int i = 0; i < dim; ++i) y[static_cast<size_t>(i)] *= weight[i] / std::sqrt(sum / dim + eps);
+  }
+  for (int i = 0; i < dims / 2; ++i) {
+    const auto a = static_cast<size_t>(style == RopeStyle::kHalves ? i : 2 * i);
+    const auto b = static_cast<size_t>(style == RopeStyle::kHalves ? i + dims / 2 : 2 * i + 1);
+    const double c = std::cos(position * frequencies[static_cast<size_t>(i)]), s = std::sin(position * frequencies[static_cast<size_t>(i)]);
+    const double u = y[a], v = y[b];
+    y[a] = u * c - v * s;
+    y[b] = u * s + v * c;
+  }
+  return y;
+}
+
+std::vector<double> frequencies_of(int dims) {
+  std::vector<double> f;
+  for (int i = 0; i < dims / 2; ++i) f.push_back(std::pow(10000.0, -2.0 * i / dims));
+  return f;
+}
+
+std::vector<float> table_of(const std::vector<double>& f, const std::vector<int>& positions) {
+  std::vector<float> t;
+  for (int p : positions)
+    for (double w : f) t.push_back(static_cast<float>(std::cos(w * p))), t.push_back(static_cast<float>(std::sin(w * p)));
+  return t;
+}
+
+TEST(RopeStore, NormsRotatesAndWritesEveryRowOfEverySequence) {
+  ThreadPool pool(3);
+  for (RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved})
+    for (bool norms : {false, true})
+      for (int dims : {32, 64}) {
+        const int heads = 4, kv_heads = 2, dim = 64, rows = 70;
+        CpuKvStore store({2, kv_heads, dim, 2, 256, DType::kF32}, available_isas().front());
+        const Shape shape{Isa::kGeneric, DType::kF32, heads, kv_heads, dim};
+        std::vector<float> qkv, q_norm(64), k_norm(64);
+        std::vector<int> positions;
+        for (int i = 0; i < rows; ++i) {
+          const auto x = token_vector(shape, i);
+          qkv.insert(qkv.end(), x.begin(), x.end());
+          positions.push_back(i * 3);
+        }
+        for (size_t i = 0; i < 64; ++i) q_norm[i] = 1 + 0.01f * static_cast<float>(i), k_norm[i] = 2 - 0.01f * static_cast<float>(i);
+        const auto before = qkv;
+        const auto f = frequencies_of(dims);
+        const auto table = table_of(f, positions);
+        const SeqRows seqs[] = {{0, 30, 1, 50, nullptr, 0}, {30, 40, 0, 7, nullptr, 0}};
+        RopeStoreArgs a{};
+        a.qkv = qkv.data(), a.table = table.data();
+        if (norms) a.q_norm = q_norm.data(), a.k_norm = k_norm.data();
+        a.eps = 1e-5f;
+        a.heads = heads, a.kv_heads = kv_heads, a.head_dim = dim, a.dims = dims, a.style = style;
+        a.kv = &store, a.layer = 1, a.seqs = seqs;
+        rope_store(a, available_isas().front(), pool);
+        for (int i = 0; i < rows; ++i) {
+          const SeqRows& s = seqs[i < 30 ? 0 : 1];
+          const int cell = s.history + i - s.first_row;
+          const size_t at = static_cast<size_t>(i) * (heads + 2 * kv_heads) * dim;
+          float x[64];
+          for (int h = 0; h < heads + kv_heads; ++h) {
+            const float* weight = !norms ? nullptr : h < heads ? q_norm.data() : k_norm.data();
+            const auto y = expected_head(&before[at + static_cast<size_t>(h * dim)], dim, dims, style, positions[static_cast<size_t>(i)], weight, 1e-5, f);
+            if (h < heads) std::copy_n(&qkv[at + static_cast<size_t>(h * dim)], dim, x);
+            else store.load_key(s.slot, 1, h - heads, cell, x);
+            for (int d = 0; d < dim; ++d) ASSERT_NEAR(x[d], y[static_cast<size_t>(d)], 2e-5) << i << " " << h << " " << d;
+          }
+          for (int h = 0; h < kv_heads; ++h) {
+            store.load_value(s.slot, 1, h, cell, x);
+            EXPECT_EQ(0, std::memcmp(x, &before[at + static_cast<size_t>((heads + kv_heads + h) * dim)], sizeof x));
+          }
+        }
+      }
+}
+
+// ---- kv_move -------------------------------------------------------------------------------------------------------------
+
+// All of a slot's vectors, as floats.
+std::vector<float> dump(const CpuKvStore& s, int slot, int cell) {
+  const KvGeometry& g = s.geometry();
+  std::vector<float> all, x(static_cast<size_t>(g.head_dim));
+  for (int l = 0; l < g.layers; ++l)
+    for (int h = 0; h < g.kv_heads; ++h) {
+      s.load_key(slot, l, h, cell, x.data());
+      all.insert(all.end(), x.begin(), x.end());
+      s.load_value(slot, l, h, cell, x.data());
+      all.insert(all.end(), x.begin(), x.end());
+    }
+  return all;
+}
+
+void scribble(CpuKvStore& s, int slot, int cells, int seed) {
+  const KvGeometry& g = s.geometry();
+  const Shape shape{Isa::kGeneric, g.type, 1, 1, g.head_dim};
+  for (int c = 0; c < cells; ++c)
+    for (int l = 0; l < g.layers; ++l)
+      for (int h = 0; h < g.kv_heads; ++h) {
+        const auto x = token_vector(shape, seed + (c * 10 + l) * 10 + h);
+        store_key(s.layout(), s.keys(slot, l, h, c / kBlock), c % kBlock, x.data());
+        store_value(s.layout(), s.values(slot, l, h, c / kBlock), c % kBlock, x.data() + g.head_dim);
+      }
+}
+
+TEST(KvMove, CopiesBitsWithinAndBetweenStores) {
+  ThreadPool pool(2);
+  for (Isa isa : available_isas())
+    for (DType type : kTypes) {
+      CpuKvStore a({2, 3, 40, 2, 300, type}, isa), b({2, 3, 40, 3, 100, type}, isa);
+      scribble(a, 1, 300, 1);
+      const KvMove moves[] = {{250, 3, 0}, {17, 64, 0}, {64, 63, 0}};
+      KvMoveArgs m{};
+      m.from = &a, m.to = &b, m.from_slot = 1, m.to_slot = 2, m.moves = moves;
+      kv_move(m, isa, pool);
+      for (const KvMove& x : moves) EXPECT_EQ(dump(a, 1, x.src), dump(b, 2, x.dst)) << dtype_name(type);
+      EXPECT_EQ(dump(b, 2, 5), std::vector<float>(2 * 3 * 2 * 40));  // nothing else is touched
+    }
+}
+
+TEST(KvMove, CompactsAnAcceptedPathInPlace) {
+  ThreadPool pool(2);
+  for (DType type : kTypes) {
+    const Isa isa = available_isas().front();
+    CpuKvStore s({2, 2, 64, 1, 256, type}, isa);
+    scribble(s, 0, 200, 5);
+    const int path[] = {100, 103, 104, 110, 140};  // strip cells of the accepted nodes, ascending
+    std::vector<std::vector<float>> want;
+    std::vector<KvMove> moves;
+    for (int i = 0; i < 5; ++i) want.push_back(dump(s, 0, path[i])), moves.push_back({path[i], 100 + i, 0});
+    KvMoveArgs m{};
+    m.from = &s, m.to = &s, m.moves = moves;
+    kv_move(m, isa, pool);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(want[static_cast<size_t>(i)], dump(s, 0, 100 + i)) << dtype_name(type);
+  }
+}
+
+TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
+  ThreadPool pool(2);
+  for (Isa isa : available_isas())
+    for (DType type : kTypes)
+      for (RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
+        const int dim = 64, dims = 48;
+        const auto f = frequencies_of(dims);
+        CpuKvStore s({1, 1, dim, 1, 128, type}, isa);
+        const Shape shape{isa, type, 1, 1, dim};
+        const int delta[] = {-900, 5, -1, 7, -900, 0, 33};
+        std::vector<KvMove> moves;
+        for (int i = 0; i < 7; ++i) {
+          const auto x = token_vector(shape, i);
+          const auto y = expected_head(x.data(), dim, dims, style, 1000 + i, nullptr, 0, f);
+          const std::vector<float> k(y.begin(), y.end());
+          store_key(s.layout(), s.keys(0, 0, 0, 0), i, k.data());
+          store_value(s.layout(), s.values(0, 0, 0, 0), i, x.data() + dim);
+          moves.push_back({i, 70 + i, delta[i]});
+        }
+        KvMoveArgs m{};
+        m.from = &s, m.to = &s, m.moves = moves, m.frequencies = f.data(), m.dims = dims, m.style = style;
+        kv_move(m, isa, pool);
+        for (int i = 0; i < 7; ++i) {
+          const auto x = token_vector(shape, i);
+          const auto y = expected_head(x.data(), dim, dims, style, 1000 + i + delta[i], nullptr, 0, f);
+          float k[64];
+          s.load_key(0, 0, 0, 70 + i, k);
+          for (int d = 0; d < dim; ++d)
+            EXPECT_NEAR(k[d], y[static_cast<size_t>(d)], 3 * rounding(type) * largest(x.data(), dim) + 2e-5) << dtype_name(type);
+          float v[64], w[64];
+          s.load_value(0, 0, 0, i, v);
+          s.load_value(0, 0, 0, 70 + i, w);
+          EXPECT_EQ(0, std::memcmp(v, w, sizeof v));
+        }
+      }
+}
+
+}  // namespace
+}  // namespace sx::cpu::testing

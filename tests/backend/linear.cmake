@@ -1,0 +1,1 @@
+sx_test(linear sx_backend linear_test.cc)

@@ -1,0 +1,67 @@
+// The comparisons themselves on trial: a backend with a small mistake in every op must be caught by every row of the
+// table where the mistake shows, and one whose bits depend on company by every row with company.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backend/reference/reference_backend.h"
+#include "problem.h"
+#include "tampered.h"
+
+namespace sx::parity {
+namespace {
+
+// Rows on which the wrong backend is right, or wrong by less than the tolerance must allow.
+bool mistake_shows(const OpRow& row) {
+  switch (row.op) {
+    case Op::kRopeStore: return row.history + row.rows > 1;
+    case Op::kAttend:
+      if (row.window) return row.window > 1 && row.history >= row.window && row.window <= 512;
+      return row.history > 0 && row.history < (row.type == DType::kQ8_0 ? 100 : 1000);
+    case Op::kChoose: return row.in >= 3000 && (row.sampling == 1 || row.sampling == 7);  // flat distributions
+    default: return true;
+  }
+}
+
+TEST(ParityNegative, MistakesAreCaught) {
+  int caught = 0;
+  for (const OpRow& row : op_table()) {
+    if (row.large || !mistake_shows(row)) continue;
+    const auto problem = make_problem(row);
+    const auto right = make_reference_backend(), wrong = make_wrong_backend(row.op);
+    const auto a = problem->make(*right), b = problem->make(*wrong);
+    a->run(), b->run();
+    const Output reference = a->output();
+    EXPECT_NE(difference(reference, b->output(), problem->scale(reference), tolerance(row)), "") << row_name(row);
+    ++caught;
+  }
+  EXPECT_GT(caught, 500);
+}
+
+TEST(ParityNegative, VariantBitsAreCaught) {
+  int caught = 0;
+  for (const OpRow& row : op_table()) {
+    if (row.large || row.rows * row.seqs == 1 || row.op == Op::kKvMove || row.op == Op::kChoose) continue;
+    const auto problem = make_problem(row);
+    const auto variant = make_variant_backend();
+    const auto instance = problem->make(*variant);
+    instance->run();
+    const Output output = instance->output();
+    EXPECT_NE(variance(*instance, output, row.rows, true), "") << row_name(row);
+    ++caught;
+  }
+  EXPECT_GT(caught, 300);
+}
+
+TEST(ParityNegative, NansAndSizesAreCaught) {
+  const Output right{1, 2, {1, 2}};
+  const std::vector<float> scale = {1, 1};
+  EXPECT_EQ(difference(right, right, scale, {0, 0}), "");
+  EXPECT_NE(difference(right, {1, 2, {1, std::nanf("")}}, scale, {1, 1}), "");
+  EXPECT_NE(difference(right, {1, 1, {1}}, scale, {1, 1}), "");
+  EXPECT_NE(difference(right, {1, 2, {1, 2.5f}}, scale, {1, 0.4}), "");
+  EXPECT_NE(difference(right, {1, 2, {1, 2.5f}}, scale, {0.1, 1}), "");
+}
+
+}  // namespace
+}  // namespace sx::parity

@@ -1,0 +1,112 @@
+// Every row of the table on every backend: against the reference within a tolerance, and against itself in other
+// company and with other numbers of threads, bit for bit. One test per backend and op; a failing row is named.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "backend/reference/reference_backend.h"
+#include "backends.h"
+#include "problem.h"
+#include "tampered.h"
+
+namespace sx::parity {
+namespace {
+
+struct Subject {
+  std::string name;
+  BackendFactory make;
+  Op op;
+  bool threaded = true;
+};
+
+std::string test_name(const testing::TestParamInfo<Subject>& info) {
+  std::string name = info.param.name + "_" + op_name(info.param.op);
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+}
+
+using Backends = std::vector<std::pair<std::string, BackendFactory>>;
+
+std::vector<Subject> subjects(const Backends& backends, bool threaded = true) {
+  std::vector<Subject> out;
+  for (const auto& [name, make] : backends) {
+    for (int op = 0; op < static_cast<int>(Op::kCount); ++op) {
+      out.push_back({name, make, static_cast<Op>(op), threaded});
+    }
+  }
+  return out;
+}
+
+template <class Body>
+void each_row(Op op, Body body) {
+  int rows = 0;
+  for (const OpRow& row : op_table()) {
+    if (row.op != op || row.large) continue;
+    SCOPED_TRACE(row_name(row));
+    body(row);
+    ++rows;
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_GT(rows, 10);
+}
+
+Output run_on(const Problem& problem, Backend& backend) {
+  const auto instance = problem.make(backend);
+  instance->run();
+  return instance->output();
+}
+
+std::string difference_to_reference(const OpRow& row, Backend& backend) {
+  const auto problem = make_problem(row);
+  const auto right = make_reference_backend();
+  const Output reference = run_on(*problem, *right);
+  return difference(reference, run_on(*problem, backend), problem->scale(reference), tolerance(row));
+}
+
+class Parity : public testing::TestWithParam<Subject> {};
+
+TEST_P(Parity, WithinTolerance) {
+  each_row(GetParam().op, [&](const OpRow& row) {
+    const auto backend = GetParam().make(2);
+    EXPECT_EQ(difference_to_reference(row, *backend), "");
+  });
+}
+
+class Invariance : public testing::TestWithParam<Subject> {};
+
+TEST_P(Invariance, SameBitsInAnyCompany) {
+  int turn = 0;
+  each_row(GetParam().op, [&](const OpRow& row) {
+    const auto problem = make_problem(row);
+    Output first;
+    const int other = 2 + turn++ % 3;  // one thread, and two, three and four in turns
+    for (const int threads : {1, other}) {
+      if (threads > 1 && !GetParam().threaded) break;
+      const auto backend = GetParam().make(threads);
+      const auto instance = problem->make(*backend);
+      instance->run();
+      const Output output = instance->output();
+      if (threads == 1) first = output;
+      ASSERT_EQ(output.values.size(), first.values.size());
+      EXPECT_EQ(std::memcmp(output.values.data(), first.values.data(), first.values.size() * sizeof(float)), 0)
+          << threads << " threads give other bits than one";
+      const bool few = threads > 1 || !GetParam().threaded;
+      const bool guard = row.op != Op::kRopeStore && row.op != Op::kAttend && row.op != Op::kKvMove;
+      EXPECT_EQ(variance(*instance, output, output.rows - (guard ? 1 : 0), few), "") << threads << " threads";
+    }
+  });
+}
+
+BackendFactory reference() {
+  return [](int) { return make_reference_backend(); };
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Parity, testing::ValuesIn(subjects(test_backends())), test_name);
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::ValuesIn(subjects(test_backends())), test_name);
+INSTANTIATE_TEST_SUITE_P(Reference, Invariance, testing::ValuesIn(subjects({{"reference", reference()}}, false)),
+                         test_name);
+
+}  // namespace
+}  // namespace sx::parity

@@ -1,0 +1,287 @@
+// The rows of the table, made by short loops so that the whole list can be read at once; and the tolerances.
+#include "table.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/error.h"
+
+namespace sx::parity {
+namespace {
+
+constexpr std::array kWeightTypes = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
+                                     DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
+                                     DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr std::array kKvTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+
+struct Shape {
+  int in, out;
+};
+
+// Odd shapes where the type allows them: inner dimensions are whole blocks, outer ones anything.
+std::vector<Shape> linear_shapes(DType type) {
+  switch (dtype_info(type).block) {
+    case 1: return {{1, 3}, {7, 5}, {33, 17}, {64, 8}, {100, 30}, {576, 33}, {1536, 16}};
+    case 32: return {{32, 1}, {64, 5}, {96, 24}, {256, 33}, {576, 64}, {1536, 17}};
+    default: return {{256, 1}, {256, 9}, {512, 33}, {1536, 20}};
+  }
+}
+
+void add_row_ops(std::vector<OpRow>& table) {
+  for (const DType type : kWeightTypes) {
+    for (const int rows : {1, 3, 17}) {
+      const int width = dtype_info(type).block == 1 ? 37 : dtype_info(type).block * 3;
+      table.push_back({.op = Op::kEmbed, .type = type, .rows = rows, .in = width});
+    }
+  }
+  for (const int width : {1, 8, 15, 17, 64, 100, 576, 2048}) {
+    for (const int rows : {1, 2, 33}) {
+      table.push_back({.op = Op::kNorm, .rows = rows, .in = width, .in_place = rows == 2});
+      table.push_back({.op = Op::kGlu, .rows = rows, .in = width});
+    }
+  }
+  for (const int dims : {2, 8, 64, 96, 128}) {
+    for (const int rows : {1, 5, 40}) {
+      table.push_back({.op = Op::kRopeTable, .rows = rows, .head_dim = dims, .delta = rows == 5 ? 3 : 0});
+    }
+  }
+  for (int sampling = 0; sampling < 9; ++sampling) {
+    for (const int vocab : {1, 5, 31, 300, 3000}) {
+      table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 5 : 2, .in = vocab, .sampling = sampling});
+    }
+  }
+}
+
+void add_linear(std::vector<OpRow>& table) {
+  int turn = 0;  // options take turns instead of multiplying the table
+  for (const DType type : kWeightTypes) {
+    for (const Shape shape : linear_shapes(type)) {
+      for (const int rows : {1, 2, 3, 5, 16, 33}) {
+        table.push_back({.op = Op::kLinear, .type = type, .rows = rows, .in = shape.in, .out = shape.out,
+                         .bias = turn % 2 == 1, .accumulate = turn % 3 == 1, .pad = turn % 5 == 1 ? 3 : 0});
+        ++turn;
+      }
+    }
+    for (const int rows : {1, 4, 9, 64, 130}) {
+      const int in = dtype_info(type).block == 256 ? 512 : 288;
+      table.push_back({.op = Op::kLinear, .type = type, .rows = rows, .in = in, .out = 21, .bias = rows == 4, .pad = 2,
+                       .mixed = true});
+    }
+  }
+}
+
+void add_rope_store(std::vector<OpRow>& table) {
+  for (const DType type : kKvTypes) {
+    for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
+      for (const bool qk_norm : {false, true}) {
+        const OpRow base = {.op = Op::kRopeStore, .type = type, .style = style, .qk_norm = qk_norm};
+        OpRow row = base;  // the shape of a small Llama, across a block border
+        row.rows = 5, row.heads = 9, row.kv_heads = 3, row.head_dim = 64, row.history = 62;
+        table.push_back(row);
+        row.heads = 4, row.kv_heads = 4, row.dims = 32, row.rows = 1;  // part of the head stays unrotated
+        table.push_back(row);
+        row.heads = 2, row.kv_heads = 1, row.head_dim = 128, row.dims = 0, row.rows = 3, row.history = 0, row.seqs = 3;
+        table.push_back(row);
+        if (type == DType::kQ8_0) continue;
+        row.heads = 6, row.kv_heads = 2, row.head_dim = 12, row.dims = 8, row.rows = 17, row.seqs = 1;
+        table.push_back(row);
+      }
+    }
+  }
+}
+
+void add_attend(std::vector<OpRow>& table) {
+  for (const DType type : kKvTypes) {
+    const OpRow base = {.op = Op::kAttend, .type = type, .rows = 1, .heads = 6, .kv_heads = 2, .head_dim = 32};
+    // Every row for the types with kernels of their own, every third for the others.
+    const int step = type == DType::kF32 || type == DType::kBF16 ? 1 : 3;
+    int turn = 0;
+    const auto add = [&](auto change) {
+      OpRow row = base;
+      change(row);
+      if (turn++ % step == 0) table.push_back(row);
+    };
+    for (const int head_dim : {8, 16, 24, 32, 40, 64, 80, 96, 112, 128, 192, 256}) {
+      if (type == DType::kQ8_0 && head_dim % 32 != 0) continue;
+      for (const int history : {0, 70}) {
+        add([&](OpRow& r) { r.head_dim = head_dim, r.history = history, r.rows = history ? 3 : 1; });
+      }
+    }
+    for (const int ratio : {1, 2, 3, 4, 5, 7, 8}) {
+      for (const int rows : {1, 2, 7}) {
+        add([&](OpRow& r) { r.heads = 2 * ratio, r.rows = rows, r.history = 129, r.tree = rows == 7; });
+      }
+    }
+    for (const int history : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 200, 511, 512, 513, 1023, 1024, 1025, 1100}) {
+      for (const int rows : {1, 5}) add([&](OpRow& r) { r.history = history, r.rows = rows; });
+    }
+    for (const int history : {0, 1, 60, 64, 100, 505, 512, 1020}) {
+      for (const int rows : {4, 16, 33, 70}) {
+        add([&](OpRow& r) { r.history = history, r.rows = rows, r.tree = true; });
+      }
+    }
+    for (const int window : {1, 2, 7, 64, 65, 100, 512, 600}) {
+      for (const int history : {90, 640, 1030}) {
+        add([&](OpRow& r) { r.window = window, r.history = history, r.rows = 6, r.tree = history == 90; });
+      }
+      add([&](OpRow& r) { r.window = window, r.history = 577, r.rows = 66, r.tree = true; });
+    }
+    for (const int rows : {1, 4, 70}) {
+      for (const int history : {0, 61, 500}) {
+        add([&](OpRow& r) { r.seqs = 3, r.rows = rows, r.history = history; });
+        add([&](OpRow& r) { r.seqs = 2, r.rows = rows, r.history = history, r.tree = true, r.window = 80; });
+      }
+    }
+    add([&](OpRow& r) { r.rows = 200, r.history = 0; });   // prefill
+    add([&](OpRow& r) { r.rows = 150, r.history = 450; });
+  }
+}
+
+void add_kv_move(std::vector<OpRow>& table) {
+  for (const DType type : kKvTypes) {
+    for (const int delta : {0, 1, -1, 700}) {
+      for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
+        for (const bool same_slot : {false, true}) {
+          table.push_back({.op = Op::kKvMove, .type = type, .rows = 40, .heads = 4, .kv_heads = 2, .head_dim = 64,
+                           .dims = delta == 1 ? 32 : 0, .style = style, .history = 150, .delta = delta,
+                           .same_slot = same_slot});
+        }
+      }
+    }
+  }
+}
+
+// Shapes of SmolLM2-135M, for the benchmark.
+void add_large(std::vector<OpRow>& table) {
+  for (const int rows : {1, 4, 16, 64, 512}) {
+    for (const Shape shape : {Shape{576, 960}, {576, 576}, {576, 3072}, {1536, 576}}) {
+      table.push_back({.op = Op::kLinear, .type = DType::kQ4_1, .rows = rows, .in = shape.in, .out = shape.out,
+                       .large = true});
+    }
+    if (rows <= 16) {
+      table.push_back({.op = Op::kLinear, .type = DType::kQ8_0, .rows = rows, .in = 576, .out = 49152, .large = true});
+    }
+    table.push_back({.op = Op::kNorm, .rows = rows, .in = 576, .large = true});
+    table.push_back({.op = Op::kGlu, .rows = rows, .in = 1536, .large = true});
+    table.push_back({.op = Op::kRopeTable, .rows = rows, .head_dim = 64, .large = true});
+  }
+  for (const DType type : kWeightTypes) {
+    for (const int rows : {1, 8, 128}) {
+      table.push_back({.op = Op::kLinear, .type = type, .rows = rows, .in = 1536, .out = 1536, .large = true});
+    }
+  }
+  const OpRow shape = {.op = Op::kAttend, .heads = 9, .kv_heads = 3, .head_dim = 64, .large = true};
+  for (const DType type : kKvTypes) {
+    for (const int rows : {1, 4, 16}) {
+      for (const int history : {500, 2000, 8000}) {
+        OpRow row = shape;
+        row.type = type, row.rows = rows, row.history = history, row.tree = rows == 16;
+        table.push_back(row);
+      }
+    }
+    OpRow row = shape;
+    row.type = type, row.rows = 512;
+    table.push_back(row);
+    for (const int stored : {1, 16, 512}) {
+      row.op = Op::kRopeStore, row.rows = stored;
+      table.push_back(row);
+    }
+  }
+  for (const int delta : {0, 7}) {
+    table.push_back({.op = Op::kKvMove, .type = DType::kBF16, .rows = 512, .heads = 9, .kv_heads = 3, .head_dim = 64,
+                     .history = 2000, .delta = delta, .large = true});
+  }
+  for (const int sampling : {0, 1, 5}) {
+    table.push_back({.op = Op::kChoose, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
+  }
+}
+
+std::vector<OpRow> make_table() {
+  std::vector<OpRow> table;
+  add_row_ops(table);
+  add_linear(table);
+  add_rope_store(table);
+  add_attend(table);
+  add_kv_move(table);
+  add_large(table);
+  return table;
+}
+
+}  // namespace
+
+const char* op_name(Op op) {
+  switch (op) {
+    case Op::kEmbed: return "embed";
+    case Op::kNorm: return "norm";
+    case Op::kLinear: return "linear";
+    case Op::kRopeTable: return "rope_table";
+    case Op::kRopeStore: return "rope_store";
+    case Op::kAttend: return "attend";
+    case Op::kGlu: return "glu";
+    case Op::kKvMove: return "kv_move";
+    case Op::kChoose: return "choose";
+    case Op::kCount: break;
+  }
+  SX_ASSERT(false);
+  return "";
+}
+
+std::span<const OpRow> op_table() {
+  static const std::vector<OpRow> table = make_table();
+  return table;
+}
+
+std::string row_name(const OpRow& row) {
+  std::string name = op_name(row.op);
+  const bool typed = row.op != Op::kNorm && row.op != Op::kGlu && row.op != Op::kRopeTable && row.op != Op::kChoose;
+  if (typed) name += fmt::format("/{}", dtype_name(row.type));
+  if (row.op == Op::kLinear) name += fmt::format("/{}x{}", row.in, row.out);
+  else if (row.in) name += fmt::format("/{}", row.in);
+  if (row.heads) name += fmt::format("/h{}k{}d{}", row.heads, row.kv_heads, row.head_dim);
+  else if (row.head_dim) name += fmt::format("/d{}", row.head_dim);
+  if (row.heads && row.dims) name += fmt::format("r{}", row.dims);
+  if (row.heads) name += fmt::format("/history{}", row.history);
+  name += fmt::format("/rows{}", row.rows);
+  if (row.seqs > 1) name += fmt::format("x{}", row.seqs);
+  if (row.bias) name += "+bias";
+  if (row.accumulate) name += "+accumulate";
+  if (row.pad) name += fmt::format("+pad{}", row.pad);
+  if (row.mixed) name += "+mixed";
+  if (row.in_place) name += "+in_place";
+  if (row.style == RopeStyle::kInterleaved) name += "+interleaved";
+  if (row.qk_norm) name += "+qk_norm";
+  if (row.tree) name += "+tree";
+  if (row.window) name += fmt::format("+window{}", row.window);
+  if (row.delta) name += fmt::format("+delta{}", row.delta);
+  if (row.same_slot) name += "+same_slot";
+  if (row.op == Op::kChoose) name += fmt::format("+sampling{}", row.sampling);
+  return name;
+}
+
+Tolerance tolerance(const OpRow& row) {
+  switch (row.op) {
+    case Op::kEmbed:
+    case Op::kChoose: return {0, 0};
+    case Op::kNorm: return {1e-6, 5e-6};
+    case Op::kGlu: return {1e-6, 5e-6};
+    case Op::kRopeTable: return {1e-7, 3e-7};
+    case Op::kLinear:
+      // Quantised: activations are rounded to 8 bits, by half of 1/127 of their block's largest at most.
+      return dtype_is_quantised(row.type) || row.mixed ? Tolerance{8e-3, 4e-2} : Tolerance{2e-6, 2e-5};
+    case Op::kRopeStore:
+    case Op::kAttend:
+    case Op::kKvMove:
+      switch (row.type) {
+        case DType::kF32: return {2e-6, 2e-5};
+        case DType::kF16: return {1e-4, 1e-3};   // a key may fall on the other side of a rounding border
+        case DType::kBF16: return {6e-3, 4e-2};  // queries and weights may be rounded to bf16 too
+        default: return {2e-2, 0.12};            // queries may be rounded to 8 bits, and values in other groups
+      }
+    case Op::kCount: break;
+  }
+  SX_ASSERT(false);
+  return {};
+}
+
+}  // namespace sx::parity

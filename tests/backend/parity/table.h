@@ -1,0 +1,57 @@
+// The op parity table: one list of op x shape x type x options. The parity test runs every row on every backend against
+// the reference, the invariance test runs the same rows in other company and with other threads, and the benchmark
+// times them.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/dtype.h"
+#include "tensor/rope_style.h"
+
+namespace sx::parity {
+
+enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kChoose, kCount };
+
+const char* op_name(Op op);
+
+struct OpRow {
+  Op op = Op::kEmbed;
+  DType type = DType::kF32;   // of the weights (embed, linear) or of the KV store
+  int rows = 1;               // per sequence for rope_store and attend; cells moved for kv_move
+  int in = 0, out = 0;        // in: width or vocabulary; out: linear only
+  // linear
+  bool bias = false, accumulate = false;
+  int pad = 0;                // out_stride - out
+  bool mixed = false;         // three parts of types `type`, F32, Q8_0 instead of one
+  // norm
+  bool in_place = false;
+  // rope, attention, kv_move
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  int dims = 0;               // rotated; 0: head_dim
+  RopeStyle style = RopeStyle::kHalves;
+  bool qk_norm = false;
+  int history = 0;
+  bool tree = false;
+  int window = 0;
+  int seqs = 1;               // further ones have other histories and fewer rows
+  int delta = 0;              // kv_move; also rope_table's attention factor is 1 + delta / 10
+  bool same_slot = false;     // kv_move: within a slot, else into another store
+  // choose
+  int sampling = 0;           // which of the settings in row_problems.cc
+  bool large = false;         // too big for a test: benchmark only
+
+  int rotated() const { return dims ? dims : head_dim; }
+};
+
+std::span<const OpRow> op_table();
+std::string row_name(const OpRow& row);  // "linear/Q4_1/576x33/rows5+bias"
+
+// An element's error is measured in units of its natural size (see Problem::scale). `mean` bounds the root mean square
+// over the whole output, `peak` any single element.
+struct Tolerance {
+  double mean, peak;
+};
+Tolerance tolerance(const OpRow& row);
+
+}  // namespace sx::parity

@@ -1,0 +1,155 @@
+// The two tampered backends: the reference with its arguments, or the last bit of its results, changed.
+#include "tampered.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+
+namespace sx::parity {
+namespace {
+
+class Tampered : public Backend {
+ public:
+  std::string name() const override { return "tampered"; }
+  DType default_kv_type() const override { return right_->default_kv_type(); }
+  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override { return right_->make_matrix(parts); }
+  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override { return right_->make_kv(geometry); }
+  float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
+  void reserve(const StepLimits& limits) override { right_->reserve(limits); }
+  void embed(const EmbedArgs& a) override { right_->embed(a); }
+  void norm(const NormArgs& a) override { right_->norm(a); }
+  void linear(const LinearArgs& a) override { right_->linear(a); }
+  void rope_table(const RopeTableArgs& a) override { right_->rope_table(a); }
+  void rope_store(const RopeStoreArgs& a) override { right_->rope_store(a); }
+  void attend(const AttendArgs& a) override { right_->attend(a); }
+  void glu(const GluArgs& a) override { right_->glu(a); }
+  void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
+  void choose(const ChooseArgs& a) override { right_->choose(a); }
+
+ protected:
+  std::unique_ptr<Backend> right_ = make_reference_backend();
+};
+
+class Wrong final : public Tampered {
+ public:
+  explicit Wrong(Op op) : op_(op) {}
+
+  void embed(const EmbedArgs& a) override {  // the token's neighbour
+    std::vector<Token> tokens(a.tokens, a.tokens + a.rows);
+    for (Token& t : tokens) t = t > 0 ? t - 1 : t + 1;
+    EmbedArgs b = a;
+    b.tokens = tokens.data();
+    right_->embed(op_ == Op::kEmbed ? b : a);
+  }
+  void norm(const NormArgs& a) override {  // forgets the last element
+    const std::vector<float> x = without_tail(a.x, a.rows, a.width, 1);
+    NormArgs b = a;
+    b.x = x.data();
+    right_->norm(op_ == Op::kNorm ? b : a);
+  }
+  void linear(const LinearArgs& a) override {  // forgets the last 32 inputs
+    const std::vector<float> x = without_tail(a.x, a.rows, a.weight->in(), 32);
+    LinearArgs b = a;
+    b.x = x.data();
+    right_->linear(op_ == Op::kLinear ? b : a);
+  }
+  void rope_table(const RopeTableArgs& a) override {  // one position late
+    std::vector<int32_t> positions(a.positions, a.positions + a.rows);
+    for (int32_t& p : positions) ++p;
+    RopeTableArgs b = a;
+    b.positions = positions.data();
+    right_->rope_table(op_ == Op::kRopeTable ? b : a);
+  }
+  void rope_store(const RopeStoreArgs& a) override {  // the other pairing
+    RopeStoreArgs b = a;
+    b.style = a.style == RopeStyle::kHalves ? RopeStyle::kInterleaved : RopeStyle::kHalves;
+    right_->rope_store(op_ == Op::kRopeStore ? b : a);
+  }
+  void attend(const AttendArgs& a) override {  // a window one too short, or the last position of the history left out
+    AttendArgs b = a;
+    std::vector<SeqRows> seqs(a.seqs.begin(), a.seqs.end());
+    if (a.window > 1) --b.window;
+    for (SeqRows& seq : seqs) {
+      if (a.window == 0 && seq.history > 0) --seq.history;
+    }
+    b.seqs = seqs;
+    right_->attend(op_ == Op::kAttend ? b : a);
+  }
+  void glu(const GluArgs& a) override {  // silu(up) * gate
+    std::vector<float> swapped;
+    for (int r = 0; r < a.rows; ++r) {
+      const float* gate = a.gate_up + static_cast<ptrdiff_t>(r) * 2 * a.width;
+      swapped.insert(swapped.end(), gate + a.width, gate + 2 * a.width);
+      swapped.insert(swapped.end(), gate, gate + a.width);
+    }
+    GluArgs b = a;
+    b.gate_up = swapped.data();
+    right_->glu(op_ == Op::kGlu ? b : a);
+  }
+  void kv_move(const KvMoveArgs& a) override {  // forgets the last move
+    KvMoveArgs b = a;
+    b.moves = a.moves.first(a.moves.size() - 1);
+    right_->kv_move(op_ == Op::kKvMove ? b : a);
+  }
+  void choose(const ChooseArgs& a) override {  // the noise of another position
+    std::vector<ChooseRow> rows(a.rows.begin(), a.rows.end());
+    for (ChooseRow& row : rows) row.position += 1000;
+    ChooseArgs b = a;
+    b.rows = rows;
+    right_->choose(op_ == Op::kChoose ? b : a);
+  }
+
+ private:
+  static std::vector<float> without_tail(const float* x, int rows, int width, int count) {
+    std::vector<float> out(x, x + static_cast<ptrdiff_t>(rows) * width);
+    for (int r = 0; r < rows; ++r) {
+      for (int i = std::max(0, width - count); i < width; ++i) out[static_cast<size_t>(r * width + i)] = 0;
+    }
+    return out;
+  }
+  Op op_;
+};
+
+void nudge(float& x) { x = std::nextafter(x, std::numeric_limits<float>::infinity()); }
+
+class Variant final : public Tampered {
+ public:
+  void embed(const EmbedArgs& a) override {
+    right_->embed(a);
+    if (a.rows > 1) nudge(a.out[0]);
+  }
+  void norm(const NormArgs& a) override {
+    right_->norm(a);
+    if (a.rows > 1) nudge(a.out[static_cast<ptrdiff_t>(a.rows) * a.width - 1]);
+  }
+  void linear(const LinearArgs& a) override {
+    right_->linear(a);
+    if (a.rows > 1) nudge(a.out[static_cast<ptrdiff_t>(a.rows - 1) * a.out_stride]);
+  }
+  void rope_table(const RopeTableArgs& a) override {
+    right_->rope_table(a);
+    if (a.rows > 1) nudge(a.table[1]);
+  }
+  void rope_store(const RopeStoreArgs& a) override {
+    right_->rope_store(a);
+    if (a.seqs.size() > 1 || a.seqs[0].rows > 1) nudge(a.qkv[0]);
+  }
+  void attend(const AttendArgs& a) override {
+    right_->attend(a);
+    if (a.seqs.size() > 1 || a.seqs[0].rows > 1) nudge(a.out[0]);
+  }
+  void glu(const GluArgs& a) override {
+    right_->glu(a);
+    if (a.rows > 1) nudge(a.out[0]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_wrong_backend(Op op) { return std::make_unique<Wrong>(op); }
+std::unique_ptr<Backend> make_variant_backend() { return std::make_unique<Variant>(); }
+
+}  // namespace sx::parity

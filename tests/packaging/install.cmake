@@ -1,0 +1,21 @@
+# Installs the build into an empty prefix and checks that the promised files are there.
+file(REMOVE_RECURSE ${prefix})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${prefix} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+foreach(pattern
+    bin/specextend include/specextend/specextend.h include/specextend/error.h libspecextend.a
+    cmake/specextend/specextendConfig.cmake cmake/specextend/specextendConfigVersion.cmake)
+  file(GLOB found ${prefix}/${pattern} ${prefix}/lib*/${pattern} ${prefix}/lib/*/${pattern})
+  if(NOT found)
+    message(FATAL_ERROR "not installed: ${pattern}")
+  endif()
+endforeach()
+
+# The package must not know where it was built.
+file(GLOB_RECURSE package_files ${prefix}/*.cmake)
+foreach(file ${package_files})
+  file(READ ${file} text)
+  string(FIND "${text}" "${build}" position)
+  if(NOT position EQUAL -1)
+    message(FATAL_ERROR "${file} names the build folder")
+  endif()
+endforeach()
