@@ -1,6 +1,6 @@
-// Fuzzes the tokenizers. The first byte chooses: a tokenizer.json (up to the first zero byte) that then encodes the rest, or
-// arbitrary bytes through fixed vocabularies. Nothing may crash; tokens are in range; streaming equals decoding at once;
-// byte-level BPE gives valid text back.
+// Fuzzes the tokenizers. The first byte chooses: a tokenizer.json (up to the first zero byte) that then encodes the
+// rest, or arbitrary bytes through fixed vocabularies. Nothing may crash; tokens are in range; streaming equals
+// decoding at once; byte-level BPE gives valid text back.
 #include <cstddef>
 #include <cstdint>
 #include <algorithm>

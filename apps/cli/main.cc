@@ -43,6 +43,10 @@ int main(int argc, char** argv) {
   add("perplexity", "how well the model predicts a text", add_perplexity);
   add("inspect", "what is in a model file, and the memory it needs", add_inspect);
   add("tokenize", "turn text into tokens", add_tokenize);
+  if (argc > 1 && argv[1][0] != '-' && !app.get_subcommand_no_throw(argv[1])) {
+    fmt::print(stderr, "specextend: unknown command '{}'; `specextend --help` lists them\n", argv[1]);
+    return 2;
+  }
   try {
     app.parse(with_long_dashes(argc, argv));
     for (const Entry& entry : commands)

@@ -18,8 +18,8 @@ constexpr uint64_t hash_key(uint64_t seed, uint64_t position, uint64_t token) {
   return mix64(mix64(mix64(seed + 0x9e3779b97f4a7c15ull) ^ position * 0xbf58476d1ce4e5b9ull) ^ (token + 0x94d049bb133111ebull));
 }
 
-// Uniform in (0, 1): 53 bits, never 0 nor 1.
-constexpr double uniform_from(uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
+// Uniform in (0, 1): 52 bits and a half, so that neither 0 nor 1 can come out.
+constexpr double uniform_from(uint64_t bits) { return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52; }
 
 // Standard Gumbel noise for (seed, position, token).
 inline double gumbel(uint64_t seed, uint64_t position, uint64_t token) {

@@ -1,5 +1,5 @@
-// Two merge loops that give the same result: short words scan an array of ranks, long ones (a megabyte without a space is
-// one word) keep a heap over a linked list, n log n.
+// Two merge loops that give the same result: short words scan an array of ranks, long ones (a megabyte without a
+// space is one word) keep a heap over a linked list, n log n.
 #include "text/bpe.h"
 
 #include <algorithm>

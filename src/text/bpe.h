@@ -1,5 +1,5 @@
-// Byte pair encoding: a word's symbols are merged pair by pair, lowest rank first, leftmost first among equals. The symbols
-// are bytes (GPT-2, Llama 3, Qwen, SmolLM) or characters (Llama 2 and Mistral as tokenizer.json writes them).
+// Byte pair encoding: a word's symbols are merged pair by pair, lowest rank first, leftmost first among equals. The
+// symbols are bytes (GPT-2, Llama 3, Qwen, SmolLM) or characters (Llama 2 and Mistral as tokenizer.json writes them).
 #pragma once
 #include <array>
 #include <cstdint>

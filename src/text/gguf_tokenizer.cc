@@ -1,5 +1,5 @@
-// A tokenizer from GGUF's arrays: model "gpt2" is byte-level BPE with a named pre-tokeniser, model "llama" SentencePiece
-// with scores. Everything the file says is checked here, so that the models can trust it.
+// A tokenizer from GGUF's arrays: model "gpt2" is byte-level BPE with a named pre-tokeniser, model "llama"
+// SentencePiece with scores. Everything the file says is checked here, so that the models can trust it.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
-// Canonical normal forms after Unicode Standard Annex 15: decompose, order the marks, compose. Text whose characters all lie
-// below U+0300 is already in NFC and is returned as it is.
+// Canonical normal forms after Unicode Standard Annex 15: decompose, order the marks, compose. Text whose characters
+// all lie below U+0300 is already in NFC and is returned as it is.
 #include <algorithm>
 #include <array>
 #include <unordered_map>

@@ -1,5 +1,5 @@
-// Rewrites text before it is split into words: Unicode normal forms, SentencePiece's visible spaces, replacements. Applied
-// to each stretch of text between added tokens, never to the added tokens themselves.
+// Rewrites text before it is split into words: Unicode normal forms, SentencePiece's visible spaces, replacements.
+// Applied to each stretch of text between added tokens, never to the added tokens themselves.
 #pragma once
 #include <string>
 #include <string_view>

@@ -1,5 +1,6 @@
 // Cuts normalised text into the words that the vocabulary model encodes one by one. A list of steps, each cutting or
-// rewriting the pieces of the one before it, as tokenizer.json composes them; GGUF's named pre-tokenisers are such lists.
+// rewriting the pieces of the one before it, as tokenizer.json composes them; GGUF's named pre-tokenisers are such
+// lists.
 #pragma once
 #include <string>
 #include <string_view>
@@ -28,8 +29,8 @@ struct SplitStep {
 };
 // Prefixes each piece with a space when it has none (GPT-2's add_prefix_space).
 struct PrefixSpaceStep {};
-// Writes each byte as the character GPT-2's alphabet gives it. Only where further steps follow: at the end of the list the
-// words stay bytes and the model looks bytes up directly.
+// Writes each byte as the character GPT-2's alphabet gives it. Only where further steps follow: at the end of the
+// list the words stay bytes and the model looks bytes up directly.
 struct ByteAlphabetStep {};
 struct MetaspaceStep {
   enum class Prepend { kAlways, kFirst, kNever };

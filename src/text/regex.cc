@@ -1,5 +1,5 @@
-// The PCRE2 side of the pre-tokenisers. JIT code is used where the library has it; a match that exhausts the JIT stack is
-// repeated by the interpreter, so that long inputs slow down instead of failing.
+// The PCRE2 side of the pre-tokenisers. JIT code is used where the library has it; a match that exhausts the JIT
+// stack is repeated by the interpreter, so that long inputs slow down instead of failing.
 #include "text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,5 +1,5 @@
-// Pre-tokeniser patterns, run by PCRE2 with Unicode properties and JIT. The patterns are published for Oniguruma; the few
-// classes the two engines define differently (\s, \w and their complements) are spelled out before compiling.
+// Pre-tokeniser patterns, run by PCRE2 with Unicode properties and JIT. The patterns are published for Oniguruma; the
+// few classes the two engines define differently (\s, \w and their complements) are spelled out before compiling.
 #pragma once
 #include <cstddef>
 #include <memory>

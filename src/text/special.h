@@ -1,5 +1,5 @@
-// Finds added tokens (control tokens such as <|im_start|>, and user-defined ones) in raw text, before anything else looks
-// at it: leftmost first, the longest among those that start at the same place.
+// Finds added tokens (control tokens such as <|im_start|>, and user-defined ones) in raw text, before anything else
+// looks at it: leftmost first, the longest among those that start at the same place.
 #pragma once
 #include <string>
 #include <string_view>

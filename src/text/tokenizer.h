@@ -1,5 +1,5 @@
-// Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF file or
-// from a tokenizer.json. Const and free of locks: any number of threads may share one.
+// Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF
+// file or from a tokenizer.json. Const and free of locks: any number of threads may share one.
 #pragma once
 #include <memory>
 #include <optional>
@@ -21,9 +21,9 @@ class Tokenizer {
   static std::unique_ptr<Tokenizer> create(const TokenizerData& data);
   ~Tokenizer();
 
-  // add_special: beginning- and end-of-sequence tokens as the vocabulary asks for them. parse_special: control tokens
-  // written in the text become single tokens (user-defined added tokens always do). Malformed UTF-8 is read as U+FFFD, one
-  // per maximal ill-formed part.
+  // add_special: beginning- and end-of-sequence tokens as the vocabulary asks for them. parse_special: control
+  // tokens written in the text become single tokens (user-defined added tokens always do). Malformed UTF-8 is read
+  // as U+FFFD, one per maximal ill-formed part.
   std::vector<Token> encode(std::string_view utf8, bool add_special, bool parse_special) const;
   // Valid UTF-8, malformed parts being U+FFFD. Ids outside the vocabulary print nothing.
   std::string decode(std::span<const Token> tokens, bool skip_special = false) const;

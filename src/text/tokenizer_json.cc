@@ -1,5 +1,5 @@
-// A tokenizer from a Hugging Face folder: tokenizer.json for vocabulary and pipeline; tokenizer_config.json, the special
-// tokens map and generation_config.json for which tokens begin and end a text.
+// A tokenizer from a Hugging Face folder: tokenizer.json for vocabulary and pipeline; tokenizer_config.json, the
+// special tokens map and generation_config.json for which tokens begin and end a text.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
-// What a tokenizer is made of. gguf_tokenizer and tokenizer_json each build one of these from their file; Tokenizer only
-// runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
+// What a tokenizer is made of. gguf_tokenizer and tokenizer_json each build one of these from their file; Tokenizer
+// only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
 #pragma once
 #include <memory>
 #include <string>

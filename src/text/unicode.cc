@@ -1,4 +1,5 @@
-// UTF-8 decoding after table 3-7 of the Unicode standard: overlong forms, surrogates and values above 10FFFF are malformed.
+// UTF-8 decoding after table 3-7 of the Unicode standard: overlong forms, surrogates and values above 10FFFF are
+// malformed.
 #include "text/unicode.h"
 
 namespace sx {

@@ -1,5 +1,5 @@
-// UTF-8 and the little Unicode a tokeniser needs: strict decoding, replacement of malformed bytes, normal forms and lower
-// case. The tables behind the last two are generated (tools/make_unicode_tables.py).
+// UTF-8 and the little Unicode a tokeniser needs: strict decoding, replacement of malformed bytes, normal forms and
+// lower case. The tables behind the last two are generated (tools/make_unicode_tables.py).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Layout of the generated Unicode tables (tools/make_unicode_tables.py). Flat arrays of integers, sorted by the first of
-// each group.
+// Layout of the generated Unicode tables (tools/make_unicode_tables.py). Flat arrays of integers, sorted by the first
+// of each group.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
-// Unigram: of all ways to cut a word into tokens, the one with the largest sum of scores (Viterbi). Stretches that no token
-// covers become the unknown token, or byte tokens.
+// Unigram: of all ways to cut a word into tokens, the one with the largest sum of scores (Viterbi). Stretches that no
+// token covers become the unknown token, or byte tokens.
 #pragma once
 #include <array>
 #include <string>
@@ -14,8 +14,8 @@ namespace sx {
 
 class Unigram : public WordModel {
  public:
-  // lookup: the tokens words may consist of; it must outlive this object. scores: [tokens]. least: the smallest score of
-  // the whole vocabulary. byte_token: all kNoToken without byte fallback.
+  // lookup: the tokens words may consist of; it must outlive this object. scores: [tokens]. least: the smallest
+  // score of the whole vocabulary. byte_token: all kNoToken without byte fallback.
   Unigram(const std::unordered_map<std::string_view, Token>& lookup, std::vector<double> scores, double least,
           const std::array<Token, 256>& byte_token, Token unk);
   void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;

@@ -1,5 +1,5 @@
-// The tokens themselves: their text as the file writes it, the bytes they stand for, their kind. And the interface of the
-// three models that turn a word into tokens (BPE, SentencePiece's scored BPE, Unigram).
+// The tokens themselves: their text as the file writes it, the bytes they stand for, their kind. And the interface of
+// the three models that turn a word into tokens (BPE, SentencePiece's scored BPE, Unigram).
 #pragma once
 #include <string>
 #include <string_view>

@@ -20,7 +20,7 @@ class SessionTest : public ::testing::Test {
   }
   std::unique_ptr<Engine> open(int threads) {
     EngineOptions o;
-    o.model = folder_.file("tiny.gguf"), o.threads = threads, o.context = 300, o.chunk = 32;
+    o.model = folder_.file("tiny.gguf"), o.threads = threads, o.context = 300, o.chunk = 32, o.max_sessions = 2;
     return Engine::open(o);
   }
   GenerateOptions plain(int n) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "base/error.h"
@@ -17,7 +18,8 @@ TEST(KvBook, RandomHistoriesMatchAVectorOfTokens) {
   for (int trial = 0; trial < 200; ++trial) {
     const int slots = 1 + pick(4), capacity = 20 + pick(200);
     KvBook book(slots, capacity);
-    std::vector<std::vector<int>> cells(size_t(slots), std::vector<int>(size_t(capacity), -1)), text(size_t(slots));
+    std::vector<std::vector<int>> cells(size_t(slots), std::vector<int>(size_t(capacity), -1));
+    std::vector<std::vector<int>> text(static_cast<size_t>(slots));
     std::vector<bool> open(size_t(slots), false);
     for (int step = 0; step < 200; ++step) {
       if (pick(8) == 0) {

@@ -1,4 +1,5 @@
-// Byte-level BPE from GGUF arrays: the merge loops against a naive one, names of pre-tokenisers, special tokens, errors.
+// Byte-level BPE from GGUF arrays: the merge loops against a naive one, names of pre-tokenisers, special tokens,
+// errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

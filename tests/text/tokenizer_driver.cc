@@ -1,5 +1,6 @@
-// For tools/check_tokenizers.py: loads one vocabulary, then answers JSON lines. {"text": s} or {"hex": bytes} with "special"
-// and "parse" prints the ids; {"ids": [...]} with "skip" prints the text, and fails when streaming gives another one.
+// For tools/check_tokenizers.py: loads one vocabulary, then answers JSON lines. {"text": s} or {"hex": bytes} with
+// "special" and "parse" prints the ids; {"ids": [...]} with "skip" prints the text, and fails when streaming gives
+// another one.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// Streaming decoding equals decoding at once, and both equal the definition: join the bytes, replace what is ill-formed.
+// Streaming decoding equals decoding at once, and both equal the definition: join the bytes, replace what is
+// ill-formed.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -59,10 +59,10 @@ SX_INLINE float exp2_neg1(float t) {
 
 // Queries: [6][padded] floats.
 void pack(std::byte* query, int row, const float* x, int dim, int padded, float scale) {
+  if (row == 0) memset(query, 0, sizeof(float) * static_cast<size_t>(kTileRows * padded));
   float* q = reinterpret_cast<float*>(query) + row * padded;
   const float factor = scale * 1.44269504f;
   for (int d = 0; d < dim; ++d) q[d] = x[d] * factor;
-  for (int d = dim; d < padded; ++d) q[d] = 0;
 }
 
 // s[row][pos] = q . k, in log2 units.
@@ -148,7 +148,7 @@ template <class E, int R> void fold_rows(const FoldArgs& a) {
   scores<E, R>(reinterpret_cast<const float*>(a.query), a.keys, a.padded, s);
   const auto* scale = reinterpret_cast<const float*>(a.values + kBlock * a.padded);
   for (int i = 0; i < R; ++i) {
-    if (a.end) {
+    if (a.end && i < a.rows) {
       for (int j = 0; j < a.begin[i]; ++j) s[i][j] = -INFINITY;
       for (int j = a.end[i]; j < kBlock; ++j) s[i][j] = -INFINITY;
     }
@@ -161,15 +161,14 @@ template <class E, int R> void fold_rows(const FoldArgs& a) {
   add_values<E, R>(o, a.values, a.padded, s);
 }
 
+// A tile may be folded as a larger one: rows beyond a.rows are zeros that nobody reads.
 template <class E> void fold_any(const FoldArgs& a) {
-  switch (a.rows) {
-    case 1: return fold_rows<E, 1>(a);
-    case 2: return fold_rows<E, 2>(a);
-    case 3: return fold_rows<E, 3>(a);
-    case 4: return fold_rows<E, 4>(a);
-    case 5: return fold_rows<E, 5>(a);
-    default: return fold_rows<E, 6>(a);
-  }
+  if (a.rows == 1) return fold_rows<E, 1>(a);
+#if !defined(SX_SIMD_GENERIC)  // where speed matters
+  if (a.rows == 2) return fold_rows<E, 2>(a);
+  if (a.rows == 4) return fold_rows<E, 4>(a);
+#endif
+  return a.rows <= 3 ? fold_rows<E, 3>(a) : fold_rows<E, 6>(a);
 }
 
 void copy_row(float* to, int to_row, const float* from, int from_row, int padded) {
