@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
   add("perplexity", "how well the model predicts a text", add_perplexity);
   add("inspect", "what is in a model file, and the memory it needs", add_inspect);
   add("tokenize", "turn text into tokens", add_tokenize);
-  if (argc > 1 && argv[1][0] != '-' && !app.get_subcommand_no_throw(argv[1])) {
+  const auto named = [&](const Entry& entry) { return entry.app->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
     fmt::print(stderr, "specextend: unknown command '{}'; `specextend --help` lists them\n", argv[1]);
     return 2;
   }
