@@ -1,7 +1,7 @@
-// Attention as the engine calls it (attend() per layer, through the thread pool): rows 1..64 of one sequence against a
-// history, trees, and tiles of a prompt. Reports µs per pass over all layers (the minimum of each layer over many passes,
-// summed: robust on a busy machine), GB/s of K/V, GFLOP/s, and the ratio to one row. Arguments: [threads] [type] [isa]
-// [heads kv_heads head_dim layers].
+// Attention as the engine calls it (attend() per layer, through the thread pool): rows 1..64 of one sequence against
+// a history, trees, and tiles of a prompt. Reports µs per pass over all layers (the minimum of each layer over many
+// passes, summed: robust on a busy machine), GB/s of K/V, GFLOP/s, and the ratio to one row. Arguments: [threads]
+// [type] [isa] [heads kv_heads head_dim layers].
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -29,7 +29,9 @@ struct Setup {
 class Bench {
  public:
   Bench(const Setup& setup, int capacity)
-      : s_(setup), pool_(setup.threads), store_({setup.layers, setup.kv_heads, setup.dim, 1, capacity, setup.type}, setup.isa) {
+      : s_(setup),
+        pool_(setup.threads),
+        store_({setup.layers, setup.kv_heads, setup.dim, 1, capacity, setup.type}, setup.isa) {
     scratch_.reserve({512, 0, s_.heads, s_.kv_heads, s_.dim, capacity, 0}, s_.threads);
     q_.resize(static_cast<size_t>(512 * s_.heads * s_.dim));
     out_.resize(q_.size());
@@ -52,14 +54,26 @@ class Bench {
   }
 
   // Seconds of one pass over `layers` layers: the minimum of each layer, summed.
-  double seconds(int rows, int history, int layers, const uint64_t* ancestors = nullptr, int words = 0, double budget = 0.4) {
+  double seconds(int rows, int history, int layers, const uint64_t* ancestors = nullptr, int words = 0,
+                 double budget = 0.4) {
     const SeqRows seq{0, rows, 0, history, ancestors, words};
     std::vector<double> best(static_cast<size_t>(layers), 1e9);
     const double start = now();
     for (int pass = 0; pass < 3 || now() - start < budget; ++pass)
       for (int l = 0; l < layers; ++l) {
         const double t = now();
-        attend({out_.data(), q_.data(), s_.heads * s_.dim, s_.heads, s_.kv_heads, s_.dim, 0.125f, 0, &store_, l, {&seq, 1}}, s_.isa, pool_, scratch_);
+        attend({out_.data(),
+                q_.data(),
+                s_.heads * s_.dim,
+                s_.heads,
+                s_.kv_heads,
+                s_.dim,
+                0.125f,
+                0,
+                &store_,
+                l,
+                {&seq, 1}},
+               s_.isa, pool_, scratch_);
         best[static_cast<size_t>(l)] = std::min(best[static_cast<size_t>(l)], now() - t);
       }
     double sum = 0;
@@ -76,8 +90,8 @@ class Bench {
       if (rows == 1) one = t;
       const double bytes = double(s_.layers) * s_.kv_heads * context / kBlock * double(block_bytes());
       const double flop = double(s_.layers) * s_.heads * rows * context * 4 * s_.dim;
-      std::printf("context %6d rows %3d: %9.0f us  %5.1f GB/s  %6.1f GFLOP/s  x%.2f of one row\n", context, rows, t * 1e6, bytes / t * 1e-9,
-                  flop / t * 1e-9, t / one);
+      std::printf("context %6d rows %3d: %9.0f us  %5.1f GB/s  %6.1f GFLOP/s  x%.2f of one row\n", context, rows,
+                  t * 1e6, bytes / t * 1e-9, flop / t * 1e-9, t / one);
       std::fflush(stdout);
     }
   }
@@ -97,8 +111,8 @@ class Bench {
     for (int at = 0; at < tokens; at += 512) sum += last = seconds(512, at, 1, nullptr, 0, 0.05);
     double flop = 0;
     for (int p = tokens - 512; p < tokens; ++p) flop += double(s_.heads) * (p + 1) * 4 * s_.dim;
-    std::printf("prompt  %6d tokens: %.3f s for %d layers; last chunk of 512 %8.0f us per layer, %6.1f GFLOP/s\n", tokens, sum, s_.layers,
-                last / s_.layers * 1e6, flop * s_.layers / last * 1e-9);
+    std::printf("prompt  %6d tokens: %.3f s for %d layers; last chunk of 512 %8.0f us per layer, %6.1f GFLOP/s\n",
+                tokens, sum, s_.layers, last / s_.layers * 1e6, flop * s_.layers / last * 1e-9);
     std::fflush(stdout);
   }
 
@@ -117,10 +131,12 @@ int main(int argc, char** argv) {
   if (argc > 1) s.threads = std::atoi(argv[1]);
   if (argc > 2) s.type = dtype_from_name(argv[2]).value_or(s.type);
   if (argc > 3) s.isa = isa_from_name(argv[3]).value_or(s.isa);
-  if (argc > 7) s.heads = std::atoi(argv[4]), s.kv_heads = std::atoi(argv[5]), s.dim = std::atoi(argv[6]), s.layers = std::atoi(argv[7]);
+  if (argc > 7)
+    s.heads = std::atoi(argv[4]), s.kv_heads = std::atoi(argv[5]), s.dim = std::atoi(argv[6]),
+    s.layers = std::atoi(argv[7]);
   const int longest = std::getenv("BENCH_CONTEXT") ? std::atoi(std::getenv("BENCH_CONTEXT")) : 32768;
-  std::printf("%s %s, %d threads, %d layers of %d/%d heads of %d, span %d\n", isa_name(s.isa), dtype_name(s.type), s.threads, s.layers, s.heads,
-              s.kv_heads, s.dim, kSpan);
+  std::printf("%s %s, %d threads, %d layers of %d/%d heads of %d, span %d\n", isa_name(s.isa), dtype_name(s.type),
+              s.threads, s.layers, s.heads, s.kv_heads, s.dim, kSpan);
   Bench bench(s, longest);
   for (int context : {512, 1024, 2048, 4096, 8192, 16384, 32768})
     if (context <= longest) bench.decode(context);

@@ -3,7 +3,7 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 function(sx_check name)
   add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 600)
+  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 1800)
 endfunction()
 
 sx_check(layers ${Python3_EXECUTABLE} tools/check_layers.py)

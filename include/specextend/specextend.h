@@ -25,15 +25,15 @@ namespace sx {
 using Token = int32_t;
 
 struct EngineOptions {
-  std::string model;            // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
+  std::string model{};          // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
   int threads = 0;              // 0: one per core
-  std::string kv_type;          // "f32", "f16", "bf16" or "q8_0"; empty: the fastest on this machine
+  std::string kv_type{};        // "f32", "f16", "bf16" or "q8_0"; empty: the fastest on this machine
   int chunk = 512;              // rows of one step: prompt tokens are processed in chunks of this size
   int max_sessions = 1;         // sessions open at a time
   int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
-  std::string chat_template;    // Jinja source; empty: the model's own, else ChatML
-  std::function<void(double done)> on_load;  // progress 0..1
+  std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
+  std::function<void(double done)> on_load{};  // progress 0..1
 };
 
 struct SamplingOptions {
@@ -45,20 +45,20 @@ struct SamplingOptions {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   int repeat_last_n = 64;       // tokens the penalties look back at; 0: off, -1: the whole text
-  std::vector<std::pair<Token, float>> logit_bias;
+  std::vector<std::pair<Token, float>> logit_bias{};
   uint64_t seed = 0;
 };
 
 struct GenerateOptions {
   int max_tokens = -1;          // -1: until the model ends the text or the context is full
-  SamplingOptions sampling;
-  std::vector<std::string> stop;  // the text ends before the first of these
+  SamplingOptions sampling{};
+  std::vector<std::string> stop{};  // the text ends before the first of these
   bool ignore_end = false;        // go on after end-of-text tokens
   bool show_special = false;      // control tokens appear in the text
   // Called with each piece of text, always whole UTF-8 characters; false cancels.
-  std::function<bool(std::string_view text)> on_text;
+  std::function<bool(std::string_view text)> on_text{};
   // Called during the prompt with tokens done and in all; false cancels.
-  std::function<bool(int done, int total)> on_prefill;
+  std::function<bool(int done, int total)> on_prefill{};
 };
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };

@@ -2,13 +2,16 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/error.h"
 
 namespace sx {
 namespace {
 
 // About 20-50 microseconds of polite spinning, some yielding (more threads than cores), then sleep.
-constexpr int kSpins = 4000, kYields = 200;
+constexpr int kSpins = 2000, kYields = 200;
 
 inline void pause_cpu() {
 #if defined(__aarch64__)
@@ -25,20 +28,39 @@ void spin_until(Done done) {
     if (i < kSpins) pause_cpu(); else ::sched_yield();
 }
 
-int available_cores() {
+// The cores this process may use; empty if the system does not say.
+std::vector<int> available_cores() {
+  std::vector<int> cores;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-  const unsigned n = std::thread::hardware_concurrency();
-  return n ? static_cast<int>(n) : 1;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) cores.push_back(i);
+  return cores;
+}
+
+void pin_to(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  ::sched_setaffinity(0, sizeof set, &set);  // a wish: if it is refused the system places the thread
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : available_cores()) {
+ThreadPool::ThreadPool(int threads) {
+  const std::vector<int> cores = available_cores();
+  size_ = threads > 0 ? threads : std::max(1, static_cast<int>(cores.size()));
   SX_ASSERT(size_ <= 4096);
+  // A woken thread starts on its waker's core and can stay there, spinning against it. When the team fills the machine
+  // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do not
+  // sit on the same cores.
+  const bool pinned = size_ > 1 && static_cast<size_t>(size_) == cores.size();
   threads_.reserve(static_cast<size_t>(size_ - 1));
-  for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { work(i); });
+  for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i, core = pinned ? cores[static_cast<size_t>(i)] : -1] {
+      if (core >= 0) pin_to(core);
+      work(i);
+    });
 }
 
 ThreadPool::~ThreadPool() {

@@ -1,7 +1,8 @@
-// What is in a model file, for people: sizes, types, memory.
+// What is in a model file, and what the machine can do: for people and for rooflines.
 #include <filesystem>
 #include <map>
 
+#include "backend/registry.h"
 #include "base/error.h"
 #include "model/io/model_file.h"
 #include "specextend/specextend.h"
@@ -63,6 +64,11 @@ ModelSummary inspect(const std::string& model) {
                                          : "tokenizer.json";
   for (const Metadatum& m : file->metadata()) s.metadata.emplace_back(m.key, m.value);
   return s;
+}
+
+MachinePeaks measure_peaks(int threads) {
+  const CpuPeaks p = measure_cpu_peaks(threads);
+  return {p.read_gb_per_s, p.int8_gop_per_s, p.float16_gflop_per_s};
 }
 
 }  // namespace sx

@@ -28,7 +28,10 @@ class JsonView {
     if (!has(key)) wrong("has no \"{}\"", key);
     return {node_->at(key), where_ + (root_ ? ": " : ".") + key};
   }
-  JsonView at(size_t index) const { return {array().at(index), fmt::format("{}[{}]", where_, index)}; }
+  JsonView at(size_t index) const {
+    if (index >= size()) wrong("has {} elements, expected at least {}", size(), index + 1);
+    return {array()[index], fmt::format("{}[{}]", where_, index)};
+  }
   size_t size() const { return array().size(); }
 
   const std::string& string() const {

@@ -1,5 +1,6 @@
-// A small world for the tests of attention: tokens whose q, k, v are pure functions of their number, stores that are filled
-// through rope_store, and rows attended in any company. No rotation (cos 1, sin 0): index and content are independent.
+// A small world for the tests of attention: tokens whose q, k, v are pure functions of their number, stores that are
+// filled through rope_store, and rows attended in any company. No rotation (cos 1, sin 0): index and content are
+// independent.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -25,7 +26,9 @@ struct Shape {
 };
 
 inline uint64_t random_bits(uint64_t& state) { return mix64(state += 0x9e3779b97f4a7c15ull); }
-inline int random_below(uint64_t& state, int n) { return static_cast<int>(random_bits(state) % static_cast<uint64_t>(n)); }
+inline int random_below(uint64_t& state, int n) {
+  return static_cast<int>(random_bits(state) % static_cast<uint64_t>(n));
+}
 
 // [(heads + 2 kv_heads) * dim] of one token: near normal, keys with an outlier dimension.
 inline std::vector<float> token_vector(const Shape& s, int token) {
@@ -119,7 +122,8 @@ class World {
       const float* k = x.data() + shape.heads * shape.dim;
       for (int h = 0; h < shape.kv_heads; ++h) {
         store_key(s.layout(), s.keys(r.slot, 0, h, cell / kBlock), cell % kBlock, k + h * shape.dim);
-        store_value(s.layout(), s.values(r.slot, 0, h, cell / kBlock), cell % kBlock, k + (shape.kv_heads + h) * shape.dim);
+        store_value(s.layout(), s.values(r.slot, 0, h, cell / kBlock), cell % kBlock,
+                    k + (shape.kv_heads + h) * shape.dim);
       }
     }
   }
@@ -183,7 +187,8 @@ inline double tolerance(DType type) {
 }
 
 // A random tree: parents before children. Returns ancestor bits (self included).
-inline std::vector<uint64_t> random_tree(int rows, int words, uint64_t& state, int bushy, std::vector<int>* parents = nullptr) {
+inline std::vector<uint64_t> random_tree(int rows, int words, uint64_t& state, int bushy,
+                                         std::vector<int>* parents = nullptr) {
   std::vector<uint64_t> bits(static_cast<size_t>(rows * words));
   if (parents) parents->assign(static_cast<size_t>(rows), -1);
   for (int i = 0; i < rows; ++i) {

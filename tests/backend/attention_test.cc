@@ -39,8 +39,10 @@ std::vector<float> decode(World& w, int slot, int history, const std::vector<int
 }
 
 TEST(Attention, ValuesAgreeWithDoublePrecision) {
-  struct { int heads, kv_heads, dim; } shapes[] = {{6, 2, 64}, {3, 3, 128}, {8, 1, 80}, {4, 2, 96}, {2, 1, 256}, {4, 2, 32},
-                                                  {4, 1, 48}, {2, 2, 16}, {2, 1, 8}, {3, 1, 40}, {2, 1, 10}};
+  struct {
+    int heads, kv_heads, dim;
+  } shapes[] = {{6, 2, 64}, {3, 3, 128}, {8, 1, 80}, {4, 2, 96}, {2, 1, 256}, {4, 2, 32},
+                {4, 1, 48}, {2, 2, 16},  {2, 1, 8},  {3, 1, 40}, {2, 1, 10}};
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
       World w(s, 1, 640);
@@ -49,14 +51,18 @@ TEST(Attention, ValuesAgreeWithDoublePrecision) {
       const auto out = w.step({{0, history, {history, history + 1}, {}, 0}}, 2);
       const auto one = w.step({{0, 0, {0}, {}, 0}});
       for (int i = 0; i < 2; ++i)
-        EXPECT_LT(relative_error(out.data() + static_cast<size_t>(i) * w.out_width(), naive(s, history + i, range(0, history + 1 + i))),
-                  tolerance(s.type)) << s.name();
+        EXPECT_LT(relative_error(out.data() + static_cast<size_t>(i) * w.out_width(),
+                                 naive(s, history + i, range(0, history + 1 + i))),
+                  tolerance(s.type))
+            << s.name();
       EXPECT_LT(relative_error(one.data(), naive(s, 0, {0})), tolerance(s.type)) << s.name();
     }
 }
 
 TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
-  struct { int heads, kv_heads, dim; } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}};
+  struct {
+    int heads, kv_heads, dim;
+  } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}};
   uint64_t dice = 1;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
@@ -74,8 +80,10 @@ TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
           Rows stranger{2, other, range(7000, 1 + random_below(dice, 5)), {}, 0};
           Rows tree{1, 3, range(8000, 9), random_tree(9, 1, dice, 4), 1};
           const auto out = w.step({stranger, mine, tree}, threads);
-          EXPECT_TRUE(same(out.data() + stranger.tokens.size() * w.out_width(), alone.data() + static_cast<size_t>(at) * w.out_width(),
-                           static_cast<size_t>(rows) * w.out_width())) << s.name() << " row " << at << " of " << rows << " threads " << threads;
+          EXPECT_TRUE(same(out.data() + stranger.tokens.size() * w.out_width(),
+                           alone.data() + static_cast<size_t>(at) * w.out_width(),
+                           static_cast<size_t>(rows) * w.out_width()))
+              << s.name() << " row " << at << " of " << rows << " threads " << threads;
           at += rows;
         }
       }
@@ -112,7 +120,9 @@ void check_tree(World& w, int history, int rows, uint64_t& dice, int bushy, int 
 }
 
 TEST(Attention, TreeRowsEqualTheirPathDecodedPlainly) {
-  struct { int heads, kv_heads, dim; } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}};
+  struct {
+    int heads, kv_heads, dim;
+  } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}};
   uint64_t dice = 2;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
@@ -121,7 +131,8 @@ TEST(Attention, TreeRowsEqualTheirPathDecodedPlainly) {
       const int history = histories[random_below(dice, 8)];
       w.fill(0, history, 0);
       w.fill(1, history, 0);
-      for (int bushy : {0, 2, 8}) check_tree(w, history, 1 + random_below(dice, 40), dice, bushy, 0, 1 + random_below(dice, 3));
+      for (int bushy : {0, 2, 8})
+        check_tree(w, history, 1 + random_below(dice, 40), dice, bushy, 0, 1 + random_below(dice, 3));
       check_tree(w, history, 20, dice, 1, 33, 2);
     }
 }
@@ -150,13 +161,16 @@ TEST(Attention, WindowsHideBothEnds) {
       const auto alone = decode(w, 0, base, range(base, n), window);
       for (int i : {0, 69, 70, n - 1}) {
         const int index = base + i, low = std::max(0, index + 1 - window);
-        EXPECT_LT(relative_error(alone.data() + static_cast<size_t>(i) * w.out_width(), naive(s, index, range(low, index + 1 - low))),
-                  tolerance(s.type) * 1.5) << s.name() << " window " << window << " index " << index;
+        EXPECT_LT(relative_error(alone.data() + static_cast<size_t>(i) * w.out_width(),
+                                 naive(s, index, range(low, index + 1 - low))),
+                  tolerance(s.type) * 1.5)
+            << s.name() << " window " << window << " index " << index;
       }
       for (int at = 0; at < n;) {
         const int rows = std::min(n - at, 1 + random_below(dice, 90));
         const auto out = w.step({{0, base + at, range(base + at, rows), {}, 0}}, 1 + random_below(dice, 3), window);
-        EXPECT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(), static_cast<size_t>(rows) * w.out_width()))
+        EXPECT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(),
+                         static_cast<size_t>(rows) * w.out_width()))
             << s.name() << " window " << window << " at " << at << " rows " << rows;
         at += rows;
       }
@@ -203,7 +217,8 @@ TEST(Attention, AnotherFoldOrderIsNoticed) {
     const auto fold_in = [&](std::vector<int> order) {
       std::vector<float> state(static_cast<size_t>(state_floats(64))), result(3 * 64);
       reset_state(state.data(), 64);
-      for (int b : order) kernels.fold({state.data(), packed.data(), store.keys(0, 0, 0, b), store.values(0, 0, 0, b), 3, 64});
+      for (int b : order)
+        kernels.fold({state.data(), packed.data(), store.keys(0, 0, 0, b), store.values(0, 0, 0, b), 3, 64});
       for (int i = 0; i < 3; ++i) kernels.finish(state.data(), i, result.data() + i * 64, 64, 64);
       return result;
     };

@@ -48,9 +48,11 @@ TEST(KvStore, EveryCellComesBack) {
               const auto t = token_vector(s, slot * 1000 + cell);
               const float *k = t.data() + (1 + h) * dim, *v = t.data() + (3 + h) * dim;
               as_cpu(*w.store).load_key(slot, 0, h, cell, x.data());
-              for (int d = 0; d < dim; ++d) ASSERT_NEAR(x[static_cast<size_t>(d)], k[d], rounding(type) * largest(k, dim)) << s.name();
+              for (int d = 0; d < dim; ++d)
+                ASSERT_NEAR(x[static_cast<size_t>(d)], k[d], rounding(type) * largest(k, dim)) << s.name();
               as_cpu(*w.store).load_value(slot, 0, h, cell, x.data());
-              for (int d = 0; d < dim; ++d) ASSERT_NEAR(x[static_cast<size_t>(d)], v[d], rounding(type) * largest(v, dim)) << s.name();
+              for (int d = 0; d < dim; ++d)
+                ASSERT_NEAR(x[static_cast<size_t>(d)], v[d], rounding(type) * largest(v, dim)) << s.name();
             }
       }
 }
@@ -96,11 +98,11 @@ TEST(KvStore, CapacityCostsNothingBeforeUse) {
   EXPECT_LT(resident_bytes() - before, size_t(64) << 20);  // the first thousand cells of every layer
 }
 
-// ---- rope_store ----------------------------------------------------------------------------------------------------------
+// ---- rope_store ---------------------------------------------------------------------------------------------------
 
 // What rope_store should do to one head, in double.
-std::vector<double> expected_head(const float* x, int dim, int dims, RopeStyle style, double position, const float* weight,
-                                  double eps, const std::vector<double>& frequencies) {
+std::vector<double> expected_head(const float* x, int dim, int dims, RopeStyle style, double position,
+                                  const float* weight, double eps, const std::vector<double>& frequencies) {
   std::vector<double> y(x, x + dim);
   if (weight) {
     double sum = 0;
@@ -110,7 +112,8 @@ std::vector<double> expected_head(const float* x, int dim, int dims, RopeStyle s
   for (int i = 0; i < dims / 2; ++i) {
     const auto a = static_cast<size_t>(style == RopeStyle::kHalves ? i : 2 * i);
     const auto b = static_cast<size_t>(style == RopeStyle::kHalves ? i + dims / 2 : 2 * i + 1);
-    const double c = std::cos(position * frequencies[static_cast<size_t>(i)]), s = std::sin(position * frequencies[static_cast<size_t>(i)]);
+    const double c = std::cos(position * frequencies[static_cast<size_t>(i)]),
+                 s = std::sin(position * frequencies[static_cast<size_t>(i)]);
     const double u = y[a], v = y[b];
     y[a] = u * c - v * s;
     y[b] = u * s + v * c;
@@ -127,7 +130,8 @@ std::vector<double> frequencies_of(int dims) {
 std::vector<float> table_of(const std::vector<double>& f, const std::vector<int>& positions) {
   std::vector<float> t;
   for (int p : positions)
-    for (double w : f) t.push_back(static_cast<float>(std::cos(w * p))), t.push_back(static_cast<float>(std::sin(w * p)));
+    for (double w : f)
+      t.push_back(static_cast<float>(std::cos(w * p))), t.push_back(static_cast<float>(std::sin(w * p)));
   return t;
 }
 
@@ -146,7 +150,8 @@ TEST(RopeStore, NormsRotatesAndWritesEveryRowOfEverySequence) {
           qkv.insert(qkv.end(), x.begin(), x.end());
           positions.push_back(i * 3);
         }
-        for (size_t i = 0; i < 64; ++i) q_norm[i] = 1 + 0.01f * static_cast<float>(i), k_norm[i] = 2 - 0.01f * static_cast<float>(i);
+        for (size_t i = 0; i < 64; ++i)
+          q_norm[i] = 1 + 0.01f * static_cast<float>(i), k_norm[i] = 2 - 0.01f * static_cast<float>(i);
         const auto before = qkv;
         const auto f = frequencies_of(dims);
         const auto table = table_of(f, positions);
@@ -165,10 +170,12 @@ TEST(RopeStore, NormsRotatesAndWritesEveryRowOfEverySequence) {
           float x[64];
           for (int h = 0; h < heads + kv_heads; ++h) {
             const float* weight = !norms ? nullptr : h < heads ? q_norm.data() : k_norm.data();
-            const auto y = expected_head(&before[at + static_cast<size_t>(h * dim)], dim, dims, style, positions[static_cast<size_t>(i)], weight, 1e-5, f);
+            const auto y = expected_head(&before[at + static_cast<size_t>(h * dim)], dim, dims, style,
+                                         positions[static_cast<size_t>(i)], weight, 1e-5, f);
             if (h < heads) std::copy_n(&qkv[at + static_cast<size_t>(h * dim)], dim, x);
             else store.load_key(s.slot, 1, h - heads, cell, x);
-            for (int d = 0; d < dim; ++d) ASSERT_NEAR(x[d], y[static_cast<size_t>(d)], 2e-5) << i << " " << h << " " << d;
+            for (int d = 0; d < dim; ++d)
+              ASSERT_NEAR(x[d], y[static_cast<size_t>(d)], 2e-5) << i << " " << h << " " << d;
           }
           for (int h = 0; h < kv_heads; ++h) {
             store.load_value(s.slot, 1, h, cell, x);
@@ -178,7 +185,7 @@ TEST(RopeStore, NormsRotatesAndWritesEveryRowOfEverySequence) {
       }
 }
 
-// ---- kv_move -------------------------------------------------------------------------------------------------------------
+// ---- kv_move ------------------------------------------------------------------------------------------------------
 
 // All of a slot's vectors, as floats.
 std::vector<float> dump(const CpuKvStore& s, int slot, int cell) {
@@ -266,7 +273,8 @@ TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
           float k[64];
           s.load_key(0, 0, 0, 70 + i, k);
           for (int d = 0; d < dim; ++d)
-            EXPECT_NEAR(k[d], y[static_cast<size_t>(d)], 3 * rounding(type) * largest(x.data(), dim) + 2e-5) << dtype_name(type);
+            EXPECT_NEAR(k[d], y[static_cast<size_t>(d)], 3 * rounding(type) * largest(x.data(), dim) + 2e-5)
+                << dtype_name(type);
           float v[64], w[64];
           s.load_value(0, 0, 0, i, v);
           s.load_value(0, 0, 0, 70 + i, w);

@@ -1,3 +1,4 @@
+// The team of threads: everybody works once per job, barriers hold, sleepers wake.
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>

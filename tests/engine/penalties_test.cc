@@ -1,3 +1,4 @@
+// The penalty window against counting from scratch.
 #include "engine/penalties.h"
 
 #include <gtest/gtest.h>

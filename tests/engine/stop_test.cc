@@ -1,3 +1,4 @@
+// Stop strings: nothing of them is ever shown, nothing else is ever lost.
 #include "engine/stop.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// RoPE frequencies of each scaling at the places where they can be told without computing them the same way.
 #include "model/rope.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
-// attend(): the law's second half of the arithmetic. For every query row: positions are cut at absolute multiples into
-// blocks of 64 and spans of kSpan; inside a span the state is a left fold over its blocks, spans merge in ascending
-// order. Chains read the store in place. Rows of a tree read the full blocks of the history in place, then continue over
-// their own tail (rest of the history, ancestors in order of depth), gathered block by block into the same layout.
+// attend(). For every query row: positions are cut at absolute multiples into blocks of 64 and spans of kSpan; inside
+// a span the state is a left fold over its blocks, spans merge in ascending order. Chains read the store in place.
+// Rows of a tree read the full blocks of the history in place, then continue over their own tail (rest of the
+// history, ancestors in order of depth), gathered block by block into the same layout.
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
@@ -31,8 +31,14 @@ class Unit {
  public:
   Unit(const AttendArgs& args, const CpuKvStore& store, const AttentionKernels& kernels, AttentionPlan& plan,
        AttentionWorker& worker, int chunk, int head)
-      : args_(args), store_(store), kernels_(kernels), plan_(plan), worker_(worker),
-        chunk_(plan.chunks[static_cast<size_t>(chunk)]), seq_(args.seqs[static_cast<size_t>(chunk_.seq)]), head_(head) {
+      : args_(args),
+        store_(store),
+        kernels_(kernels),
+        plan_(plan),
+        worker_(worker),
+        chunk_(plan.chunks[static_cast<size_t>(chunk)]),
+        seq_(args.seqs[static_cast<size_t>(chunk_.seq)]),
+        head_(head) {
     if (worker.chunk != chunk || worker.head != head) pack(chunk);
   }
 
@@ -88,8 +94,8 @@ class Unit {
   }
 
   // Folds block b, given as two pointers, into a tile whose rows are rows [first, first + rows) of the chunk.
-  void fold(float* state, const std::byte* packed, const std::byte* keys, const std::byte* values, int b, int first, int rows,
-            const std::byte* next_keys) {
+  void fold(float* state, const std::byte* packed, const std::byte* keys, const std::byte* values, int b, int first,
+            int rows, const std::byte* next_keys) {
     FoldArgs a{state, packed, keys, values, rows, plan_.padded};
     a.next_keys = next_keys;
     const int p = b * kBlock;
@@ -130,7 +136,8 @@ class Unit {
     for (int first = 0, last; first < chunk_.tokens; first = last) {
       const int leaf = token(first).leaf;
       int end = 0;
-      for (last = first; last < chunk_.tokens && token(last).leaf == leaf; ++last) end = std::max(end, token(last).index + 1);
+      for (last = first; last < chunk_.tokens && token(last).leaf == leaf; ++last)
+        end = std::max(end, token(last).index + 1);
       if (end <= b * kBlock) continue;
       if (leaf != kDirect) {
         if (!copied) {
@@ -157,8 +164,10 @@ class Unit {
         const int row = w * 64 + std::countr_zero(left);
         const int index = seq_.history + depth[row], cell = seq_.history + row, p = index % kBlock;
         if (index / kBlock != b || worker_.cells[p] == cell) continue;
-        copy_key(store_.layout(), store_.keys(seq_.slot, args_.layer, head_, cell / kBlock), cell % kBlock, worker_.tail_keys, p);
-        copy_value(store_.layout(), store_.values(seq_.slot, args_.layer, head_, cell / kBlock), cell % kBlock, worker_.tail_values, p);
+        const std::byte* k = store_.keys(seq_.slot, args_.layer, head_, cell / kBlock);
+        const std::byte* v = store_.values(seq_.slot, args_.layer, head_, cell / kBlock);
+        copy_key(store_.layout(), k, cell % kBlock, worker_.tail_keys, p);
+        copy_value(store_.layout(), v, cell % kBlock, worker_.tail_values, p);
         worker_.cells[p] = cell;
       }
   }
@@ -180,7 +189,8 @@ class Unit {
   void write(int tile, const float* state) {
     for (int i = 0; i < rows_of(tile); ++i) {
       const int r = tile * chunk_.tile_rows + i;
-      float* out = args_.out + static_cast<size_t>(token(r / plan_.group).row) * static_cast<size_t>(args_.heads * args_.head_dim) +
+      const size_t row = static_cast<size_t>(token(r / plan_.group).row);
+      float* out = args_.out + row * static_cast<size_t>(args_.heads * args_.head_dim) +
                    static_cast<size_t>((head_ * plan_.group + r % plan_.group) * args_.head_dim);
       kernels_.finish(state, i, out, args_.head_dim, plan_.padded);
     }

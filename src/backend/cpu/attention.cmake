@@ -3,7 +3,8 @@
 target_sources(sx_backend PRIVATE
   cpu/kv_layout.cc cpu/kv_store.cc cpu/kv_rope.cc cpu/kv_move.cc
   cpu/attention.cc cpu/attention_plan.cc cpu/attention_kernels.cc cpu/attention_generic.cc)
-set_source_files_properties(cpu/kv_layout.cc cpu/kv_rope.cc cpu/kv_move.cc cpu/attention_generic.cc PROPERTIES COMPILE_OPTIONS -O3)
+set_source_files_properties(cpu/kv_layout.cc cpu/kv_rope.cc cpu/kv_move.cc cpu/attention_generic.cc
+  PROPERTIES COMPILE_OPTIONS -O3)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   target_sources(sx_backend PRIVATE cpu/attention_neon.cc cpu/attention_i8mm_bf16.cc cpu/attention_i8mm_q8.cc)

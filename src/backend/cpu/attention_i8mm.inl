@@ -26,7 +26,8 @@ inline float32x4_t exp2_neg(float32x4_t t) {
   return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vreinterpretq_s32_f32(r), 23)));
 }
 
-template <int P> inline void rescale(State& r, const float* alpha, int padded) {
+template <int P>
+inline void rescale(State& r, const float* alpha, int padded) {
   for (int i = 0; i < P; ++i) {
     const float x = alpha[2 * i], y = alpha[2 * i + 1];
     // Multiplying by one is exact and an empty row is all zeros, so skipping changes no bit.
@@ -48,7 +49,8 @@ void copy_row(float* to, int to_row, const float* from, int from_row, int padded
 
 // One pair of rows; factors a (into) and b (from) for each.
 inline void merge_pair(float* x, const float* y, int count, const float* a, const float* b) {
-  const float32x4_t f = vcombine_f32(vdup_n_f32(a[0]), vdup_n_f32(a[1])), g = vcombine_f32(vdup_n_f32(b[0]), vdup_n_f32(b[1]));
+  const float32x4_t f = vcombine_f32(vdup_n_f32(a[0]), vdup_n_f32(a[1]));
+  const float32x4_t g = vcombine_f32(vdup_n_f32(b[0]), vdup_n_f32(b[1]));
   for (int j = 0; j < count; j += 4) vst1q_f32(x + j, vfmaq_f32(vmulq_f32(vld1q_f32(y + j), g), vld1q_f32(x + j), f));
 }
 
@@ -63,7 +65,7 @@ void merge(float* into, const float* from, int padded) {
     const int i = 2 * pair;
     const bool both = into[8 + i] != 0 && into[9 + i] != 0 && from[8 + i] != 0 && from[9 + i] != 0;
     if (both)  // the usual case
-      merge_pair(into + kStateHead + pair * padded * 2, from + kStateHead + pair * padded * 2, padded * 2, a + i, b + i);
+      merge_pair(into + kStateHead + i * padded, from + kStateHead + i * padded, padded * 2, a + i, b + i);
     for (int row = i; row < i + 2; ++row) {
       if (from[8 + row] == 0) continue;
       if (into[8 + row] == 0) {

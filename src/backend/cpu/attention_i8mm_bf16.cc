@@ -1,7 +1,7 @@
-// bf16 attention with bfmmla (neon-i8mm level: i8mm, bf16 and half-precision arithmetic). One block of 64 positions and
-// 6 rows: 2 x 64 x 64 x 6 multiply-adds for head size 64, 8 KiB of K and 8 KiB of V; register tile 3 row pairs x 8 column
-// pairs = 24 accumulators, 11 loads for 24 bfmmla. Each output element has one accumulator that runs over the inner
-// dimension in order, whatever the number of rows.
+// bf16 attention with bfmmla (neon-i8mm level: i8mm, bf16 and half-precision arithmetic). One block of 64 positions
+// and 6 rows: 2 x 64 x 64 x 6 multiply-adds for head size 64, 8 KiB of K and 8 KiB of V; register tile 3 row pairs x
+// 8 column pairs = 24 accumulators, 11 loads for 24 bfmmla. Each output element has one accumulator that runs over
+// the inner dimension in order, whatever the number of rows.
 #include <arm_neon.h>
 #include <math.h>
 #include <string.h>
@@ -36,12 +36,14 @@ void pack(std::byte* query, int row, const float* x, int dim, int padded, float 
 }
 
 // s[pair][position / 2][row][position % 2], as the instruction leaves it, and the per-lane maxima top[pair][row][2].
-template <int P, bool kFetch> inline void scores(const FoldArgs& f, float (*s)[32][4], float (*top)[4]) {
+template <int P, bool kFetch>
+inline void scores(const FoldArgs& f, float (*s)[32][4], float (*top)[4]) {
   const auto* q = reinterpret_cast<const uint16_t*>(f.query);
   const auto* k = reinterpret_cast<const uint16_t*>(f.keys);
   for (int i = 0; i < P; ++i) vst1q_f32(top[i], vdupq_n_f32(kEmpty));
   // 16 positions = 8 pairs are a tile
-  multiply<P, kFetch>({q, k, f.padded / 4, kBlock / 16, reinterpret_cast<const uint16_t*>(f.values), s[0][0], 128, top[0]});
+  const auto* next = reinterpret_cast<const uint16_t*>(f.values);
+  multiply<P, kFetch>({q, k, f.padded / 4, kBlock / 16, next, s[0][0], 128, top[0]});
 }
 
 // Eight vectors at a time go through each step together: one by one their long chains of dependent instructions would
@@ -49,10 +51,10 @@ template <int P, bool kFetch> inline void scores(const FoldArgs& f, float (*s)[3
 #define SX_EACH8(...) \
   _Pragma("GCC unroll 8") for (int e = 0; e < 8; ++e) { __VA_ARGS__; }
 
-// bf16 weights 2^(s - m) of 8 x 4 positions of a row pair, in half precision: t = s - m = n + f, the quadratic 2^f is in
-// [0.7, 1.42], and its f16 bits shifted right by 3 with rounding, plus n in the exponent field, are the bf16 bits. The
-// magic number 1536 + 112 puts n + 112 into the low bits. t <= -127 (a masked position) gives exactly zero, t = 0 exactly
-// one. The quadratic is off by at most 0.2 %, as much as bf16 rounds by; rounded keys move a weight by 1 %.
+// bf16 weights 2^(s - m) of 8 x 4 positions of a row pair, in half precision: t = s - m = n + f, the quadratic 2^f is
+// in [0.7, 1.42], and its f16 bits shifted right by 3 with rounding, plus n in the exponent field, are the bf16 bits.
+// The magic number 1536 + 112 puts n + 112 into the low bits. t <= -127 (a masked position) gives exactly zero, t = 0
+// exactly one. The quadratic is off by at most 0.2 %, as much as bf16 rounds by; rounded keys move a weight by 1 %.
 inline void exp2_bf16(uint16x8_t (&w)[8], const float (*s)[4], float32x4_t m) {
   const float16x8_t magic = vdupq_n_f16(1648), least = vdupq_n_f16(-127);
   const float16x8_t c2 = vdupq_n_f16(0.2404f), c1 = vdupq_n_f16(0.7032f), c0 = vdupq_n_f16(1.0f);
@@ -74,7 +76,8 @@ inline void exp2_bf16(uint16x8_t (&w)[8], const float (*s)[4], float32x4_t m) {
 }
 
 // w[pos / 4][pair][2 rows][4 positions]; the sum of the (rounded) weights is one more column of ones.
-template <int P> SX_KERNEL void weights(uint16_t (*w)[3][8], State& r, const float (*s)[32][4], const float* alpha) {
+template <int P>
+SX_KERNEL void weights(uint16_t (*w)[3][8], State& r, const float (*s)[32][4], const float* alpha) {
   uint16x8_t one_bits = vdupq_n_u16(0x3F80);
   asm("" : "+w"(one_bits));  // g++ 12 would fold the bf16 constant wrongly
   const bfloat16x8_t ones = vreinterpretq_bf16_u16(one_bits);
@@ -103,11 +106,12 @@ template <int P> SX_KERNEL void weights(uint16_t (*w)[3][8], State& r, const flo
   }
 }
 
-template <int P, bool kFetch> inline void add_values(const FoldArgs& f, const uint16_t (*w)[3][8]) {
+template <int P, bool kFetch>
+inline void add_values(const FoldArgs& f, const uint16_t (*w)[3][8]) {
   const auto* v = reinterpret_cast<const uint16_t*>(f.values);
   // 16 channels = 8 pairs are a tile
-  multiply_add<P, kFetch>({w[0][0], v, kBlock / 4, f.padded / 16, reinterpret_cast<const uint16_t*>(f.next_keys), f.state + kStateHead,
-                           2 * f.padded, nullptr});
+  const auto* next = reinterpret_cast<const uint16_t*>(f.next_keys);
+  multiply_add<P, kFetch>({w[0][0], v, kBlock / 4, f.padded / 16, next, f.state + kStateHead, 2 * f.padded, nullptr});
 }
 
 // Hides the positions a row does not see and finds the per-lane maxima anew (the same ones for a row that sees all).
@@ -131,7 +135,8 @@ inline void raise_maxima(State& r, const float (*top)[4], float* alpha, int from
   vst1q_f32(alpha + from, exp2_neg(vsubq_f32(old, m)));
 }
 
-template <int P, bool kFetch> void fold_pairs(const FoldArgs& a) {
+template <int P, bool kFetch>
+void fold_pairs(const FoldArgs& a) {
   alignas(64) float s[P][32][4], top[4][4], alpha[8];
   alignas(64) uint16_t w[16][3][8];
   State& r = as_state(a.state);
@@ -145,7 +150,8 @@ template <int P, bool kFetch> void fold_pairs(const FoldArgs& a) {
   add_values<P, kFetch>(a, w);
 }
 
-template <bool kFetch> void fold_rows(const FoldArgs& a) {
+template <bool kFetch>
+void fold_rows(const FoldArgs& a) {
   if (a.rows <= 2) fold_pairs<1, kFetch>(a);
   else if (a.rows <= 4) fold_pairs<2, kFetch>(a);
   else fold_pairs<3, kFetch>(a);

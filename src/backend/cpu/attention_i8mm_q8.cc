@@ -59,9 +59,10 @@ inline void mask(float (*s)[kBlock], float (*top)[4], int rows, const uint8_t* b
   }
 }
 
-// Running maxima of the rows from the per-lane maxima; alpha = the factor for the old sums and outputs (exactly 1 if the
-// maximum stands).
-template <int P> inline void raise_maxima(State& r, const float (*top)[4], float* alpha) {
+// Running maxima of the rows from the per-lane maxima; alpha = the factor for the old sums and outputs (exactly 1 if
+// the maximum stands).
+template <int P>
+inline void raise_maxima(State& r, const float (*top)[4], float* alpha) {
   for (int h = 0; h < 2 * P; h += 4) {
     float32x4_t t = vpmaxq_f32(vpmaxq_f32(vld1q_f32(top[h]), vld1q_f32(top[h + 1])),
                                vpmaxq_f32(vld1q_f32(top[h + 2]), vld1q_f32(top[h + 3])));
@@ -119,14 +120,16 @@ SX_KERNEL void scores(const FoldArgs& f, float (*s)[kBlock], float (*top)[4]) {
 // Weights 2^(s - m) times the scale of the position, as bytes: w[pair][pos / 8][2 rows][8 positions]; back: one byte's
 // worth per row.
 template <int P>
-SX_KERNEL void weights(uint8_t (*w)[8][16], float* back, State& r, const float* scale, const float (*s)[kBlock], const float* alpha) {
+SX_KERNEL void weights(uint8_t (*w)[8][16], float* back, State& r, const float* scale, const float (*s)[kBlock],
+                       const float* alpha) {
   for (int i = 0; i < 2 * P; ++i) {
     alignas(64) float x[kBlock];
     const float32x4_t m = vdupq_n_f32(r.m[i]);
     float32x4_t a = vdupq_n_f32(0), b = a, high = a;
 #pragma GCC unroll 1
     for (int g = 0; g < kBlock; g += 8) {
-      const float32x4_t y = exp2_neg(vsubq_f32(vld1q_f32(s[i] + g), m)), z = exp2_neg(vsubq_f32(vld1q_f32(s[i] + g + 4), m));
+      const float32x4_t y = exp2_neg(vsubq_f32(vld1q_f32(s[i] + g), m));
+      const float32x4_t z = exp2_neg(vsubq_f32(vld1q_f32(s[i] + g + 4), m));
       a = vaddq_f32(a, y);
       b = vaddq_f32(b, z);
       const float32x4_t u = vmulq_f32(y, vld1q_f32(scale + g)), v = vmulq_f32(z, vld1q_f32(scale + g + 4));
@@ -143,7 +146,8 @@ SX_KERNEL void weights(uint8_t (*w)[8][16], float* back, State& r, const float* 
       uint16x8_t y[4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) y[j] = vreinterpretq_u16_f32(vfmaq_n_f32(magic, vld1q_f32(x + 4 * (g + j)), inverse));
-      const uint8x16_t z = vuzp1q_u8(vreinterpretq_u8_u16(vuzp1q_u16(y[0], y[1])), vreinterpretq_u8_u16(vuzp1q_u16(y[2], y[3])));
+      const uint16x8_t u = vuzp1q_u16(y[0], y[1]), v = vuzp1q_u16(y[2], y[3]);
+      const uint8x16_t z = vuzp1q_u8(vreinterpretq_u8_u16(u), vreinterpretq_u8_u16(v));
       vst1_u8(w[i / 2][g / 2] + i % 2 * 8, vget_low_u8(z));
       vst1_u8(w[i / 2][g / 2 + 1] + i % 2 * 8, vget_high_u8(z));
     }
@@ -185,7 +189,8 @@ SX_KERNEL void add_values(const FoldArgs& f, const uint8_t (*w)[8][16], const fl
   }
 }
 
-template <int P, int kDim, bool kFetch> void fold_pairs(const FoldArgs& a) {
+template <int P, int kDim, bool kFetch>
+void fold_pairs(const FoldArgs& a) {
   alignas(64) float s[2 * P][kBlock], top[8][4], alpha[8];
   alignas(64) uint8_t w[P][8][16];
   float back[2 * P];
@@ -199,7 +204,8 @@ template <int P, int kDim, bool kFetch> void fold_pairs(const FoldArgs& a) {
   add_values<P, kDim, kFetch>(a, w, back);
 }
 
-template <int kDim, bool kFetch> void fold_rows(const FoldArgs& a) {
+template <int kDim, bool kFetch>
+void fold_rows(const FoldArgs& a) {
   if (a.rows <= 2) fold_pairs<1, kDim, kFetch>(a);
   else if (a.rows <= 4) fold_pairs<2, kDim, kFetch>(a);
   else fold_pairs<3, kDim, kFetch>(a);

@@ -1,6 +1,7 @@
-// The register tile of the bf16 kernels as assembly: P row pairs x 8 column pairs of bfmmla over `steps` steps of 4 inner
-// elements. Written out because the loop is bound by the decoder (5 instructions per cycle), so loads must go in pairs and
-// four steps share one loop end, and because g++ 12 spills accumulators. Included inside an anonymous namespace.
+// The register tile of the bf16 kernels as assembly: P row pairs x 8 column pairs of bfmmla over `steps` steps of 4
+// inner elements, for a whole row of tiles at once. Written out because g++ 12 spills accumulators and loads one
+// vector at a time: about 32 bytes per cycle come out of L1, so three row pairs (11 vectors for 24 bfmmla, 6.3 cycles
+// measured) just reach the multipliers' rate and fewer do not. Included inside an anonymous namespace.
 //
 // A (queries or weights): [steps][3 pairs][2 rows][4]; B (keys or values): [steps][8 column pairs][2 columns][4];
 // accumulators v8..v31 = [pair][column pair]. `next` is what will be read after B (while K is
@@ -37,8 +38,8 @@
 
 // Eight accumulators to or from [8][4] floats at o0, o1, o2.
 #define SX_PAIRS(op, at, a, b, c, d, e, f, g, h)                                                                  \
-  op " q" #a ", q" #b ", [%[" at "]]\n" op " q" #c ", q" #d ", [%[" at "], #32]\n" op " q" #e ", q" #f ", [%[" at "], #64]\n" \
-  op " q" #g ", q" #h ", [%[" at "], #96]\n"
+  op " q" #a ", q" #b ", [%[" at "]]\n" op " q" #c ", q" #d ", [%[" at "], #32]\n"                                  \
+  op " q" #e ", q" #f ", [%[" at "], #64]\n" op " q" #g ", q" #h ", [%[" at "], #96]\n"
 #define SX_MOVE1(op) SX_PAIRS(op, "o0", 8, 9, 10, 11, 12, 13, 14, 15)
 #define SX_MOVE2(op) SX_MOVE1(op) SX_PAIRS(op, "o1", 16, 17, 18, 19, 20, 21, 22, 23)
 #define SX_MOVE3(op) SX_MOVE2(op) SX_PAIRS(op, "o2", 24, 25, 26, 27, 28, 29, 30, 31)
@@ -53,7 +54,7 @@
 #define SX_TOP3 SX_TOP2 SX_TOP(32, 24, 25, 26, 27, 28, 29, 30, 31)
 
 #define SX_CLOBBERS                                                                                                    \
-  "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", \
+  "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15",\
       "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
 
 // A row of tiles: the same A against `tiles` consecutive B, into consecutive [8][4] of o.

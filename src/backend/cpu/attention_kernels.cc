@@ -4,15 +4,23 @@
 
 namespace sx::cpu {
 
-namespace generic { const AttentionKernels* portable_attention(DType type); }
+namespace generic {
+const AttentionKernels* portable_attention(DType type);
+}
 #if defined(__aarch64__)
-namespace neon { const AttentionKernels* portable_attention(DType type); }
+namespace neon {
+const AttentionKernels* portable_attention(DType type);
+}
 namespace neon_i8mm {
 extern const AttentionKernels kAttentionBf16, kAttentionQ8;
 }
 #elif defined(__x86_64__)
-namespace avx2 { const AttentionKernels* portable_attention(DType type); }
-namespace avx512 { const AttentionKernels* portable_attention(DType type); }
+namespace avx2 {
+const AttentionKernels* portable_attention(DType type);
+}
+namespace avx512 {
+const AttentionKernels* portable_attention(DType type);
+}
 #endif
 
 const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa) {

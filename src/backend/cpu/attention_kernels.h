@@ -1,7 +1,8 @@
-// The block kernels of attention, one table per instruction set and layout. A tile is up to 6 rows (query heads of one or
-// several tokens that share a KV head); its state is a running maximum m (log2 units), sum l and output o per row.
-// Folding a block of 64 positions into a tile is the only arithmetic there is: decode, verification and prefill all call
-// the same function, and what it does to a row depends on nothing but that row's state, query, visible range and block.
+// The block kernels of attention, one table per instruction set and layout. A tile is up to 6 rows (query heads of
+// one or several tokens that share a KV head); its state is a running maximum m (log2 units), sum l and output o per
+// row. Folding a block of 64 positions into a tile is the only arithmetic there is: decode, verification and prefill
+// all call the same function, and what it does to a row depends on nothing but that row's state, query, visible range
+// and block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,16 +18,17 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kStateHead = 16;
 inline constexpr int state_floats(int padded) { return kStateHead + kTileRows * padded; }
 // Packed queries of a tile: bytes that are enough for every kernel.
-inline constexpr size_t query_bytes(int padded) { return static_cast<size_t>(kTileRows) * static_cast<size_t>(padded) * 4 + 64; }
+inline constexpr size_t query_bytes(int padded) { return size_t(kTileRows) * static_cast<size_t>(padded) * 4 + 64; }
 
 struct FoldArgs {
-  float* state;              // [state_floats]
-  const std::byte* query;    // as packed by pack()
-  const std::byte* keys;     // one K block
-  const std::byte* values;   // one V block
-  int rows;                  // of the tile, 1..6
+  float* state;             // [state_floats]
+  const std::byte* query;   // as packed by pack()
+  const std::byte* keys;    // one K block
+  const std::byte* values;  // one V block
+  int rows;                 // of the tile, 1..6
   int padded;
-  // Row i sees positions [begin[i], end[i]) of the block; null: all rows see all 64. A row that sees none is left alone.
+  // Row i sees positions [begin[i], end[i]) of the block; null: all rows see all 64. A row that sees none is left
+  // alone.
   const uint8_t* begin = nullptr;
   const uint8_t* end = nullptr;
   const std::byte* next_keys = nullptr;  // K block that comes next: prefetch it and `values` meanwhile; null: no need

@@ -8,8 +8,8 @@
 namespace sx::cpu {
 namespace {
 
-constexpr int kChunkRows = 48;                      // query rows of a chunk (at least one token)
-constexpr size_t kPartialBytes = size_t(256) << 20; // address space; pages come with use
+constexpr int kChunkRows = 48;                       // query rows of a chunk (at least one token)
+constexpr size_t kPartialBytes = size_t(256) << 20;  // address space; pages come with use
 
 // Calls visit(row) for each set bit.
 template <class Visit>
@@ -51,7 +51,11 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   memory = Pages(each * static_cast<size_t>(threads), "the scratch of attention");
   workers.assign(static_cast<size_t>(threads), {});
   std::byte* p = memory.data();
-  const auto take = [&p](size_t bytes) { std::byte* at = p; p += bytes; return at; };
+  const auto take = [&p](size_t bytes) {
+    std::byte* at = p;
+    p += bytes;
+    return at;
+  };
   for (auto& w : workers) {
     w.part = reinterpret_cast<float*>(take(tiles * state));
     w.total = reinterpret_cast<float*>(take(tiles * state));
@@ -81,7 +85,9 @@ int AttentionPlan::order_tree(const SeqRows& seq, int at) {
   // A leaf is a row that is nobody's proper ancestor. Marks live in `leaf` of the slots about to be filled.
   for (int i = 0; i < seq.rows; ++i) out[i].leaf = 0;
   for (int i = 0; i < seq.rows; ++i)
-    each_bit(ancestors_of(seq, i), seq.words, [&](int a) { if (a != i) out[a].leaf = 1; });
+    each_bit(ancestors_of(seq, i), seq.words, [&](int a) {
+      if (a != i) out[a].leaf = 1;
+    });
   // `index` serves as the mark of rows that have found their group, `row` as the list of leaves.
   int leaves = 0;
   for (int i = 0; i < seq.rows; ++i)
@@ -89,8 +95,9 @@ int AttentionPlan::order_tree(const SeqRows& seq, int at) {
   for (int i = 0; i < seq.rows; ++i) out[i].index = kDirect - 1;
   for (int i = 0; i < seq.rows && deep[i] == i; ++i) out[i].index = kDirect;  // cell == index
   for (int l = 0; l < leaves; ++l)
-    each_bit(ancestors_of(seq, out[l].row), seq.words,
-             [&](int a) { if (out[a].index < kDirect) out[a].index = out[l].row; });
+    each_bit(ancestors_of(seq, out[l].row), seq.words, [&](int a) {
+      if (out[a].index < kDirect) out[a].index = out[l].row;
+    });
   // Now index holds each row's group; sort rows by it (counting over few leaves would need more memory).
   for (int i = 0; i < seq.rows; ++i) {
     out[i].leaf = out[i].index;
@@ -169,7 +176,8 @@ void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int po
     first[s] = at;
     const bool tree = seq.ancestors && order_tree(seq, at) != 0;
     if (!tree)
-      for (int i = 0; i < seq.rows; ++i) rows[static_cast<size_t>(at + i)] = {seq.first_row + i, seq.history + i, kDirect};
+      for (int i = 0; i < seq.rows; ++i)
+        rows[static_cast<size_t>(at + i)] = {seq.first_row + i, seq.history + i, kDirect};
     cut_sequence(args, static_cast<int>(s), at, tree);
     at += seq.rows;
   }
@@ -182,7 +190,8 @@ int AttentionPlan::find_chunk(int item) const {
   int low = 0, high = chunk_count - 1;  // the last chunk whose first item is not above `item`
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (chunks[static_cast<size_t>(middle)].item <= item) low = middle; else high = middle - 1;
+    if (chunks[static_cast<size_t>(middle)].item <= item) low = middle;
+    else high = middle - 1;
   }
   return low;
 }

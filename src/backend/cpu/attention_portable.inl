@@ -1,10 +1,11 @@
-// The attention kernels for the "lanes" layouts on any instruction set, in f32 arithmetic on simd.h: K [pos/16][d][pos%16]
-// gives scores whose lanes are positions, V [pos][c] gives outputs whose lanes are channels. A block is read once for the
-// up to 6 rows of a tile; with 4 lanes the register tile is 6 rows x 16 columns = 24 accumulators. Each score and each
-// output has one accumulator that runs over its inner dimension in order, so the number of rows changes no bit.
+// The attention kernels for the "lanes" layouts on any instruction set, in f32 arithmetic on simd.h: K
+// [pos/16][d][pos%16] gives scores whose lanes are positions, V [pos][c] gives outputs whose lanes are channels. A
+// block is read once for the up to 6 rows of a tile; with 4 lanes the register tile is 6 rows x 16 columns = 24
+// accumulators. Each score and each output has one accumulator that runs over its inner dimension in order, so the
+// number of rows changes no bit.
 //
-// Include from one translation unit per instruction set with SX_ISA_NAMESPACE defined and that set's flags; nothing here
-// has external linkage except portable_attention().
+// Include from one translation unit per instruction set with SX_ISA_NAMESPACE defined and that set's flags; nothing
+// here has external linkage except portable_attention().
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 namespace sx::cpu::SX_ISA_NAMESPACE {
 namespace {
 
-constexpr float kEmpty = -1e30f;     // m of a row that has seen nothing; masked scores are -infinity, which is below it
+constexpr float kEmpty = -1e30f;  // m of a row that has seen nothing; masked scores are -infinity, which is below it
 constexpr int kColumns = 16 / kLanes;  // vectors in 16 columns
 static_assert(16 % kLanes == 0);
 
@@ -98,7 +99,8 @@ __attribute__((noinline)) void scores(const float* q, const std::byte* keys, int
 }
 
 // Scores to weights, in place; raises m, rescales and extends l; returns the factor for the old output.
-template <class E> SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
+template <class E>
+SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
   Vec top = set1(kEmpty);
   for (int j = 0; j < kBlock; j += kLanes) top = max(top, load(s + j));
   const float high = reduce_max(top), next = high > m ? high : m;
@@ -140,7 +142,8 @@ __attribute__((noinline)) void add_values(float* o, const std::byte* values, int
   }
 }
 
-template <class E, int R> void fold_rows(const FoldArgs& a) {
+template <class E, int R>
+void fold_rows(const FoldArgs& a) {
   alignas(64) float s[R][kBlock];
   float* m = a.state;
   float* l = a.state + 8;
@@ -162,7 +165,8 @@ template <class E, int R> void fold_rows(const FoldArgs& a) {
 }
 
 // A tile may be folded as a larger one: rows beyond a.rows are zeros that nobody reads.
-template <class E> void fold_any(const FoldArgs& a) {
+template <class E>
+void fold_any(const FoldArgs& a) {
   if (a.rows == 1) return fold_rows<E, 1>(a);
 #if !defined(SX_SIMD_GENERIC)  // where speed matters
   if (a.rows == 2) return fold_rows<E, 2>(a);
@@ -174,11 +178,13 @@ template <class E> void fold_any(const FoldArgs& a) {
 void copy_row(float* to, int to_row, const float* from, int from_row, int padded) {
   to[to_row] = from[from_row];
   to[8 + to_row] = from[8 + from_row];
-  memcpy(to + kStateHead + to_row * padded, from + kStateHead + from_row * padded, sizeof(float) * static_cast<size_t>(padded));
+  memcpy(to + kStateHead + to_row * padded, from + kStateHead + from_row * padded,
+         sizeof(float) * static_cast<size_t>(padded));
 }
 
 // A row that sees nothing of the block is kept aside while its tile folds it.
-template <class E> __attribute__((noinline)) void fold_aside(const FoldArgs& a) {
+template <class E>
+__attribute__((noinline)) void fold_aside(const FoldArgs& a) {
   alignas(64) float kept[kStateHead + kTileRows * kMaxHeadDim];
   for (int i = 0; i < a.rows; ++i) copy_row(kept, i, a.state, i, a.padded);
   fold_any<E>(a);
@@ -186,7 +192,8 @@ template <class E> __attribute__((noinline)) void fold_aside(const FoldArgs& a) 
     if (a.end[i] <= a.begin[i]) copy_row(a.state, i, kept, i, a.padded);
 }
 
-template <class E> void fold(const FoldArgs& a) {
+template <class E>
+void fold(const FoldArgs& a) {
   bool some = false;
   if (a.end)
     for (int i = 0; i < a.rows; ++i) some = some || a.end[i] <= a.begin[i];
@@ -217,7 +224,8 @@ void finish(const float* state, int row, float* out, int dim, int padded) {
   for (int c = 0; c < dim; ++c) out[c] = o[c] * inverse;
 }
 
-template <class E> constexpr AttentionKernels kTable = {pack, fold<E>, merge, copy_row, finish};
+template <class E>
+constexpr AttentionKernels kTable = {pack, fold<E>, merge, copy_row, finish};
 
 }  // namespace
 

@@ -71,7 +71,8 @@ void store(const KvLayout& l, const Walk& w, std::byte* block, int p, const floa
   switch (l.type) {
     case DType::kBF16: return put<uint16_t>(w, block, l.dim, x, [](float y) { return float_to_bf16(y); });
     case DType::kF16:
-      return put<uint16_t>(w, block, l.dim, x, [](float y) { return float_to_f16(std::clamp(y, -65504.0f, 65504.0f)); });
+      return put<uint16_t>(w, block, l.dim, x,
+                           [](float y) { return float_to_f16(std::clamp(y, -65504.0f, 65504.0f)); });
     case DType::kQ8_0: {
       float top = 0;
       for (int i = 0; i < l.dim; ++i) top = std::max(top, std::fabs(x[i]));
@@ -99,9 +100,7 @@ void copy_any(const KvLayout& l, const Walk& a, const std::byte* from, int p, co
   switch (l.type) {
     case DType::kBF16:
     case DType::kF16: return copy<uint16_t>(a, from, b, to, l.dim);
-    case DType::kQ8_0:
-      scales(l, to)[q] = scales(l, from)[p];
-      return copy<int8_t>(a, from, b, to, l.dim);
+    case DType::kQ8_0: scales(l, to)[q] = scales(l, from)[p]; return copy<int8_t>(a, from, b, to, l.dim);
     default: return copy<float>(a, from, b, to, l.dim);
   }
 }

@@ -6,9 +6,9 @@
 //   lanes (everything else): K lanes are positions, V lanes are channels
 //     K      [pos/16][d][pos%16]          V      [pos][c]
 //
-// q8 blocks end with 64 float scales, one per position (x = scale * q over the whole head vector). Heads are padded to a
-// multiple of 16; padding is never written, so it stays zero. V holds finite numbers only (see store_cell), hence a
-// masked position, whose weight is exactly 0, adds exactly nothing whatever stale bytes it has.
+// q8 blocks end with 64 float scales, one per position (x = scale * q over the whole head vector). Heads are padded
+// to a multiple of 16; padding is never written, so it stays zero. V holds finite numbers only (see store_cell),
+// hence a masked position, whose weight is exactly 0, adds exactly nothing whatever stale bytes it has.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +23,10 @@ inline constexpr int kMaxHeadDim = 256;
 
 struct KvLayout {
   DType type = DType::kF32;
-  bool matrix = false;     // which family
-  int dim = 0;             // elements of a head
-  int padded = 0;          // rounded up to 16
-  size_t k_bytes = 0;      // of a K block, scales included
+  bool matrix = false;  // which family
+  int dim = 0;          // elements of a head
+  int padded = 0;       // rounded up to 16
+  size_t k_bytes = 0;   // of a K block, scales included
   size_t v_bytes = 0;
 
   size_t scales_at() const { return size_t(kBlock) * static_cast<size_t>(padded); }  // q8: bytes before the scales

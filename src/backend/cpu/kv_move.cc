@@ -67,7 +67,8 @@ class Mover {
 void kv_move(const KvMoveArgs& a, Isa, ThreadPool& pool) {
   if (a.moves.empty()) return;
   const KvGeometry &from = a.from->geometry(), &to = a.to->geometry();
-  SX_ASSERT(from.layers == to.layers && from.kv_heads == to.kv_heads && from.head_dim == to.head_dim && from.type == to.type);
+  SX_ASSERT(from.layers == to.layers && from.kv_heads == to.kv_heads);
+  SX_ASSERT(from.head_dim == to.head_dim && from.type == to.type);
   SX_ASSERT(a.from_slot >= 0 && a.from_slot < from.slots && a.to_slot >= 0 && a.to_slot < to.slots);
   SX_ASSERT(a.dims <= from.head_dim);
   for (const KvMove& m : a.moves) {
@@ -77,7 +78,8 @@ void kv_move(const KvMoveArgs& a, Isa, ThreadPool& pool) {
   const int heads = from.layers * from.kv_heads, threads = pool.size();
   const auto share = [&](int thread) {
     Mover mover(a);
-    for (int i = heads * thread / threads; i < heads * (thread + 1) / threads; ++i) mover.head(i / from.kv_heads, i % from.kv_heads);
+    for (int i = heads * thread / threads; i < heads * (thread + 1) / threads; ++i)
+      mover.head(i / from.kv_heads, i % from.kv_heads);
   };
   pool.run(share);
 }

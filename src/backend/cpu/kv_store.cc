@@ -9,8 +9,8 @@ namespace sx::cpu {
 CpuKvStore::CpuKvStore(const KvGeometry& geometry, Isa isa)
     : KvStore(geometry), layout_(make_layout(geometry.type, geometry.head_dim, isa)) {
   if (geometry.layers <= 0 || geometry.kv_heads <= 0 || geometry.slots <= 0 || geometry.capacity <= 0)
-    fail("KV store of {} layers, {} heads, {} slots, {} cells: all must be positive", geometry.layers, geometry.kv_heads,
-         geometry.slots, geometry.capacity);
+    fail("KV store of {} layers, {} heads, {} slots, {} cells: all must be positive", geometry.layers,
+         geometry.kv_heads, geometry.slots, geometry.capacity);
   blocks_ = (geometry.capacity - 1) / kBlock + 1;
   extent_ = std::min(blocks_, kExtent);
   extents_ = (blocks_ + extent_ - 1) / extent_;

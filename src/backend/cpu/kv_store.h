@@ -22,7 +22,9 @@ class CpuKvStore : public KvStore {
 
   // Block b holds the cells [64 b, 64 b + 64). Blocks of one extent (b / 16) follow one another.
   std::byte* keys(int slot, int layer, int head, int b) const { return at(slot, layer, head, b, layout_.k_bytes, 0); }
-  std::byte* values(int slot, int layer, int head, int b) const { return at(slot, layer, head, b, layout_.v_bytes, v_at_); }
+  std::byte* values(int slot, int layer, int head, int b) const {
+    return at(slot, layer, head, b, layout_.v_bytes, v_at_);
+  }
 
   // One key vector as floats: [head_dim].
   void load_key(int slot, int layer, int head, int cell, float* k) const {
@@ -39,7 +41,8 @@ class CpuKvStore : public KvStore {
   std::byte* at(int slot, int layer, int head, int b, size_t block_bytes, size_t offset) const {
     const size_t extent = static_cast<size_t>(slot) * static_cast<size_t>(extents_) + static_cast<size_t>(b / extent_);
     const size_t place = (extent * static_cast<size_t>(geometry_.layers) + static_cast<size_t>(layer)) *
-                             static_cast<size_t>(geometry_.kv_heads) + static_cast<size_t>(head);
+                             static_cast<size_t>(geometry_.kv_heads) +
+                         static_cast<size_t>(head);
     return memory_.data() + place * head_bytes_ + offset + static_cast<size_t>(b % extent_) * block_bytes;
   }
 

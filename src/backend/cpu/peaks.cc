@@ -8,10 +8,8 @@
 #include "backend/cpu/isa.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
-#include "specextend/specextend.h"
 
-namespace sx {
-namespace cpu {
+namespace sx::cpu {
 namespace {
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -67,12 +65,11 @@ PeakKernels kernels_of(Isa isa) {
 }
 
 }  // namespace
-}  // namespace cpu
 
-MachinePeaks measure_peaks(int threads) {
+Peaks measure_peaks(int threads) {
   ThreadPool pool(threads);
-  const cpu::PeakKernels kernels = cpu::kernels_of(cpu::default_isa());
-  return {cpu::read_bandwidth(pool), cpu::arithmetic(pool, kernels.int8), cpu::arithmetic(pool, kernels.float16)};
+  const PeakKernels kernels = kernels_of(default_isa());
+  return {read_bandwidth(pool), arithmetic(pool, kernels.int8), arithmetic(pool, kernels.float16)};
 }
 
-}  // namespace sx
+}  // namespace sx::cpu

@@ -9,6 +9,11 @@ struct PeakKernels {
   double (*float16)(); // 16-bit (else 32-bit) float multiply-adds
 };
 
+struct Peaks {
+  double read_gb_per_s, int8_gop_per_s, float16_gflop_per_s;  // 0: not known
+};
+Peaks measure_peaks(int threads);  // 0: one per core
+
 PeakKernels peak_kernels_neon_i8mm();
 PeakKernels peak_kernels_neon_dot();
 PeakKernels peak_kernels_avx2();
