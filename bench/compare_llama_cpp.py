@@ -139,13 +139,14 @@ def main():
     def report(test, theirs, mine):
         line = {"test": test, "llama_cpp_ms": round(theirs, 3), "ours_ms": round(mine["avg_ms"] / (mine["n_tokens"] if "decode" in test else 1), 3)}
         line["ratio"] = round(line["llama_cpp_ms"] / line["ours_ms"], 2)
-        line["percent_of_limit"] = round(mine["percent_of_bound"], 1)
+        line["percent_of_read"] = round(mine["percent_of_read"])
+        line["percent_of_arithmetic"] = round(mine["percent_of_arithmetic"])
         lines.append(line)
-        print(f"| {test:<24} | {line['llama_cpp_ms']:>12.2f} | {line['ours_ms']:>10.2f} | {line['ratio']:>6.2f} | {line['percent_of_limit']:>6.1f} |", flush=True)
+        print(f"| {test:<24} | {line['llama_cpp_ms']:>12.2f} | {line['ours_ms']:>10.2f} | {line['ratio']:>6.2f} | {line['percent_of_read']:>6} | {line['percent_of_arithmetic']:>6} |", flush=True)
 
     print(f"llama.cpp {lc.__version__} (llama-cpp-python), {os.path.basename(args.model)}, {args.threads} threads\n")
-    print(f"| {'test':<24} | {'llama.cpp ms':>12} | {'ours ms':>10} | {'ratio':>6} | {'% limit':>7} |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+    print(f"| {'test':<24} | {'llama.cpp ms':>12} | {'ours ms':>10} | {'ratio':>6} | {'% read':>6} | {'% ops':>6} |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for d in depths:
         theirs = peer_decode(peer, d, tokens)
         mine = ours(args, "-p", "0", "-n", str(tokens), "-d", str(d), "-r", str(repetitions))

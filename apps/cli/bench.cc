@@ -26,26 +26,25 @@ struct Result {
   std::string test;
   int tokens, depth;
   double mean_ms, deviation_ms, tokens_per_s, deviation;
-  double bound_ms;  // the machine's limit
+  double read_ms, arithmetic_ms;  // the least this machine needs for the bytes, and for the arithmetic
 };
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Least time for `rows` rows behind `depth` cells: arithmetic of the rows, or the bytes of weights and K/V.
-double bound_ms(const StepCosts& c, const MachinePeaks& p, int rows, int depth, int outputs, int steps) {
-  if (p.read_gb_per_s <= 0) return 0;
+// Least times for `rows` rows behind `depth` cells: to read weights and K/V, and to multiply. 0: not known.
+void add_limits(Result& r, const StepCosts& c, const MachinePeaks& p, int rows, int depth, int outputs, int steps) {
   const double keys = double(rows) * depth + 0.5 * rows * (rows + 1.0);
   const double bytes = double(c.weight_bytes) + double(c.kv_bytes_per_token) * depth;
-  double arithmetic = 0;
-  if (p.int8_gop_per_s > 0) arithmetic += (c.matrix_ops_per_row * rows + c.head_ops_per_row * outputs) / p.int8_gop_per_s;
-  if (p.bf16_gflop_per_s > 0) arithmetic += c.attention_ops_per_key * keys / p.bf16_gflop_per_s;
-  return std::max(arithmetic, bytes / p.read_gb_per_s) * 1e-6 * steps;
+  const double matrix = c.matrix_ops_per_row * rows + c.head_ops_per_row * outputs, attention = c.attention_ops_per_key * keys;
+  if (p.read_gb_per_s > 0) r.read_ms = bytes / p.read_gb_per_s * 1e-6 * steps;
+  if (p.int8_gop_per_s > 0 && p.bf16_gflop_per_s > 0)
+    r.arithmetic_ms = (matrix / p.int8_gop_per_s + attention / p.bf16_gflop_per_s) * 1e-6 * steps;
 }
 
 Result summarise(std::string test, int tokens, int depth, const std::vector<double>& ms) {
-  Result r{std::move(test), tokens, depth, 0, 0, 0, 0, 0};
+  Result r{std::move(test), tokens, depth, 0, 0, 0, 0, 0, 0};
   for (double t : ms) r.mean_ms += t / double(ms.size()), r.tokens_per_s += 1e3 * tokens / t / double(ms.size());
   for (double t : ms) {
     r.deviation_ms += (t - r.mean_ms) * (t - r.mean_ms);
@@ -104,8 +103,8 @@ class Bench {
     session_->truncate(depth);
     Result r = summarise(name, n, depth, ms);
     const StepCosts c = engine_.costs();
-    if (kind == "tg") r.bound_ms = bound_ms(c, peaks_, 1, depth + n / 2, 1, n);
-    else r.bound_ms = bound_ms(c, peaks_, n, depth, kind == "vr" ? n : 1, 1);
+    if (kind == "tg") add_limits(r, c, peaks_, 1, depth + n / 2, 1, n);
+    else add_limits(r, c, peaks_, n, depth, kind == "vr" ? n : 1, 1);
     return r;
   }
 
@@ -121,9 +120,11 @@ nlohmann::ordered_json to_object(const Result& r, const Engine& e, const ModelSu
   return {{"model_filename", m.path}, {"model_type", m.name.empty() ? m.architecture : m.name}, {"model_size", m.weight_bytes},
           {"model_n_params", m.parameters}, {"backend", e.backend()}, {"type_kv", e.kv_type()}, {"test", r.test}, {"n_tokens", r.tokens},
           {"n_depth", r.depth}, {"avg_ts", r.tokens_per_s}, {"stddev_ts", r.deviation}, {"avg_ms", r.mean_ms}, {"stddev_ms", r.deviation_ms},
-          {"bound_ms", r.bound_ms}, {"percent_of_bound", r.mean_ms > 0 ? 100 * r.bound_ms / r.mean_ms : 0},
+          {"percent_of_read", 100 * r.read_ms / r.mean_ms}, {"percent_of_arithmetic", 100 * r.arithmetic_ms / r.mean_ms},
           {"peak_read_gb_per_s", p.read_gb_per_s}, {"peak_int8_gop_per_s", p.int8_gop_per_s}, {"peak_bf16_gflop_per_s", p.bf16_gflop_per_s}};
 }
+
+std::string percent(double least, double actual) { return least > 0 ? fmt::format("{:.0f}", 100 * least / actual) : "-"; }
 
 void print(const std::vector<Result>& results, const Args& a, const Engine& e, const ModelSummary& m, const MachinePeaks& p) {
   if (a.output != "md") {
@@ -133,14 +134,14 @@ void print(const std::vector<Result>& results, const Args& a, const Engine& e, c
     else for (const auto& j : all) write_out(j.dump() + "\n");
     return;
   }
-  std::string out = fmt::format("| {:<28} | {:>10} | {:>9} | {:<28} | {:<6} | {:>14} | {:>18} | {:>10} | {:>10} |\n", "model", "size", "params",
-                                "backend", "kv", "test", "t/s", "ms", "% of limit");
-  out += fmt::format("| {:-<28} | {:-<9}: | {:-<8}: | {:-<28} | {:-<6} | {:-<13}: | {:-<17}: | {:-<9}: | {:-<9}: |\n", "", "", "", "", "", "", "", "", "");
+  std::string out = fmt::format("| {:<28} | {:>10} | {:>9} | {:<28} | {:<6} | {:>14} | {:>18} | {:>10} | {:>6} | {:>6} |\n", "model", "size", "params",
+                                "backend", "kv", "test", "t/s", "ms", "% read", "% ops");
+  out += fmt::format("| {:-<28} | {:-<9}: | {:-<8}: | {:-<28} | {:-<6} | {:-<13}: | {:-<17}: | {:-<9}: | {:-<5}: | {:-<5}: |\n", "", "", "", "", "", "", "", "", "", "");
   for (const Result& r : results)
-    out += fmt::format("| {:<28} | {:>6.1f} MiB | {:>7.2f} M | {:<28} | {:<6} | {:>14} | {:>9.2f} ± {:>6.2f} | {:>10.2f} | {:>10} |\n",
+    out += fmt::format("| {:<28} | {:>6.1f} MiB | {:>7.2f} M | {:<28} | {:<6} | {:>14} | {:>9.2f} ± {:>6.2f} | {:>10.2f} | {:>6} | {:>6} |\n",
                        (m.name.empty() ? m.architecture : m.name).substr(0, 28), double(m.weight_bytes) / 1048576, double(m.parameters) / 1e6,
                        e.backend(), e.kv_type(), r.test, r.tokens_per_s, r.deviation, r.mean_ms,
-                       r.bound_ms > 0 ? fmt::format("{:.0f}", 100 * r.bound_ms / r.mean_ms) : "-");
+                       percent(r.read_ms, r.mean_ms), percent(r.arithmetic_ms, r.mean_ms));
   if (p.read_gb_per_s > 0)
     out += fmt::format("\nlimits of this machine with these threads: read {:.1f} GB/s, int8 {:.0f} Gop/s, 16-bit float {:.0f} GFLOP/s\n", p.read_gb_per_s,
                        p.int8_gop_per_s, p.bf16_gflop_per_s);

@@ -160,88 +160,7 @@ SX_ALWAYS void finish(const Output& o, size_t row, float32x4_t a, float32x4_t b)
   vst1q_f32(y, a), vst1q_f32(y + 4, b);
 }
 
-// ---- one row ---------------------------------------------------------------------------------------------------------
-// sdot over the same layout, neighbours added in integers, so lanes are four outputs. S groups far apart in memory are read
-// together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
-
-// Adds the products of inner values 16h..16h+15 to the sums of S groups: sums [group][pair of outputs]. Written so that
-// neighbouring instructions belong to different sums.
-template <class F, int S>
-SX_ALWAYS void dots_1(const uint8_t* g, size_t step, const int8x16_t* a, int h, int32x4_t (*s)[4]) {
-#pragma GCC unroll 4
-  for (int t = 0; t < S; ++t) {
-    const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
-    if constexpr (F::kQuant == Quant::kNibble) {
-#pragma GCC unroll 2
-      for (int j = 2 * h; j < 2 * h + 2; ++j) {
-        const uint8x16_t b0 = vld1q_u8(q + 16 * j), b1 = vld1q_u8(q + 64 + 16 * j);
-        s[t][0] = vusdotq_s32(s[t][0], b0, a[j]), s[t][1] = vusdotq_s32(s[t][1], b1, a[j]);
-        s[t][2] = vusdotq_s32(s[t][2], high(b0), a[j]), s[t][3] = vusdotq_s32(s[t][3], high(b1), a[j]);
-      }
-    } else if constexpr (F::kQuant == Quant::kSignedNibble) {
-      uint8x16_t b[4];
-#pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p) b[p] = vld1q_u8(q + 32 * p + 16 * h), s[t][p] = vdotq_s32(s[t][p], low_16(b[p]), a[2 * h]);
-#pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p) s[t][p] = vdotq_s32(s[t][p], high_16(b[p]), a[2 * h + 1]);
-    } else {
-#pragma GCC unroll 2
-      for (int j = 2 * h; j < 2 * h + 2; ++j)
-#pragma GCC unroll 4
-        for (int p = 0; p < 4; ++p) s[t][p] = vdotq_s32(s[t][p], load_q(q + 64 * p + 16 * j), a[j]);
-    }
-  }
-}
-
-template <class F, int S>
-SX_KERNEL void group_1(const Output* outputs, const uint8_t* g, size_t step, const ActBlock* x, int blocks) {
-  float32x4_t acc[S][2];
-#pragma GCC unroll 4
-  for (int t = 0; t < S; ++t) acc[t][0] = acc[t][1] = vdupq_n_f32(0);
-#pragma GCC unroll 1
-  for (int k = 0; k < blocks; ++k, g += F::kBytes, ++x) {
-    int32x4_t s[F::kHalves][S][4];
-    int8x16_t a[4];
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      const int part = F::kHalves == 2 ? h : 0;
-      if (h == 0 || F::kHalves == 2)
-#pragma GCC unroll 16
-        for (int i = 0; i < 4 * S; ++i) s[part][i / 4][i % 4] = vdupq_n_s32(0);
-      for (int j = 2 * h; j < 2 * h + 2; ++j) a[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(x->q[j])));
-      dots_1<F, S>(g, step, a, h, s[part]);
-    }
-    const float32x4_t dx = vld1q_dup_f32(x->dx);
-#pragma GCC unroll 2
-    for (int h = 0; h < F::kHalves; ++h) {
-      float32x4_t sx = vld1q_dup_f32(x->sx);
-      if constexpr (F::kOffset && F::kHalves == 2) {
-        const int32x4_t q = vdotq_s32(vdotq_s32(vdupq_n_s32(0), a[2 * h], vdupq_n_s8(1)), a[2 * h + 1], vdupq_n_s8(1));
-        sx = vmulq_f32(vcvtq_f32_s32(vpaddq_s32(q, q)), dx);
-      }
-      float32x4_t d[S][2], m[S][2];
-#pragma GCC unroll 4
-      for (int t = 0; t < S; ++t) load_scales<F>(g + static_cast<size_t>(t) * step + h * F::kScaleBytes, d[t]);
-#pragma GCC unroll 4
-      for (int t = 0; t < S; ++t) {
-        const int32x4_t s0 = vpaddq_s32(s[h][t][0], s[h][t][1]), s1 = vpaddq_s32(s[h][t][2], s[h][t][3]);
-        constexpr bool kPlanes = F::kQuant == Quant::kNibble;
-        const float32x4_t f0 = kPlanes ? vcvtq_f32_s32(vsubq_s32(s0, s1)) : to_float<F>(s0);
-        const float32x4_t f1 = kPlanes ? vcvtq_n_f32_s32(s1, 4) : to_float<F>(s1);
-        acc[t][0] = vfmaq_f32(acc[t][0], f0, vmulq_f32(d[t][0], dx));
-        acc[t][1] = vfmaq_f32(acc[t][1], f1, vmulq_f32(d[t][1], dx));
-      }
-      if constexpr (F::kOffset) {
-#pragma GCC unroll 4
-        for (int t = 0; t < S; ++t) load_scales<F>(g + static_cast<size_t>(t) * step + F::kOffsetsAt + h * F::kScaleBytes, m[t]);
-#pragma GCC unroll 4
-        for (int t = 0; t < S; ++t) acc[t][0] = vfmaq_f32(acc[t][0], m[t][0], sx), acc[t][1] = vfmaq_f32(acc[t][1], m[t][1], sx);
-      }
-    }
-  }
-#pragma GCC unroll 4
-  for (int t = 0; t < S; ++t) finish(outputs[t], 0, acc[t][0], acc[t][1]);
-}
+#include "backend/cpu/linear_i8mm_few.inl"
 
 // ---- many rows -------------------------------------------------------------------------------------------------------
 // A group-block unpacked into L1: operands as they are multiplied, scales as [o0 o0 o1 o1].
@@ -409,6 +328,18 @@ void run_format(const LinearJob& job) {
     }
     return;
   }
+  if constexpr (F::kHalves == 1 && F::kQuant != Quant::kSignedNibble)
+    if (rows == 2) {
+      const ActBlock* x = static_cast<const ActBlock*>(job.act);
+      const int part = (job.last - job.first) / 2;
+      for (int g = job.first; g < job.first + part; ++g) {
+        const Output outputs[2] = {output_of(job, g, 0), output_of(job, g + part, 0)};
+        group_pair_2<F>(outputs, rows, weights + static_cast<size_t>(g) * bytes, static_cast<size_t>(part) * bytes, x, blocks);
+      }
+      for (int g = job.first + 2 * part; g < job.last; ++g)
+        run_rows<F, true>(job, g, 0, rows, weights + static_cast<size_t>(g) * bytes, nullptr);
+      return;
+    }
   if (rows <= kDirectRows) {
     for (int g = job.first; g < job.last; ++g)
       run_rows<F, true>(job, g, 0, rows, weights + static_cast<size_t>(g) * bytes, nullptr);
