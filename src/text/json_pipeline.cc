@@ -30,7 +30,7 @@ void check_depth(const JsonView& view, int depth) {
 
 void normalizer_step(const JsonView& view, Normalizer& out, int depth) {
   check_depth(view, depth);
-  const std::string& type = view.at("type").string();
+  const std::string type = view.at("type").string();
   if (type == "Sequence") {
     const JsonView list = view.at("normalizers");
     for (size_t i = 0; i < list.size(); ++i) normalizer_step(list.at(i), out, depth + 1);
@@ -87,7 +87,7 @@ class PreTokenizerReader {
 
   void read(const JsonView& view, int depth) {
     check_depth(view, depth);
-    const std::string& type = view.at("type").string();
+    const std::string type = view.at("type").string();
     const std::string& where = view.where();
     if (type == "Sequence") {
       const JsonView list = view.at("pretokenizers");
@@ -155,7 +155,7 @@ void template_side(const JsonView& view, int64_t vocab, std::vector<Token>& pref
 
 void post_step(const JsonView& view, int64_t vocab, std::vector<Token>& prefix, std::vector<Token>& suffix, int depth) {
   check_depth(view, depth);
-  const std::string& type = view.at("type").string();
+  const std::string type = view.at("type").string();
   if (type == "Sequence") {
     const JsonView list = view.at("processors");
     for (size_t i = 0; i < list.size(); ++i) post_step(list.at(i), vocab, prefix, suffix, depth + 1);
@@ -190,7 +190,7 @@ std::string strip_text(std::string text, const std::string& content, int64_t sta
 
 void decoder_step(const JsonView& view, DecoderSteps& out, bool& fused, int depth) {
   check_depth(view, depth);
-  const std::string& type = view.at("type").string();
+  const std::string type = view.at("type").string();
   const bool joined = fused || out.byte_fallback;  // tokens are no longer valid text of their own
   if (type == "Sequence") {
     const JsonView list = view.at("decoders");
@@ -229,7 +229,7 @@ void decoder_step(const JsonView& view, DecoderSteps& out, bool& fused, int dept
       return replace_text(text, *pattern, content);
     });
   } else if (type == "Strip") {
-    const std::string& content = view.at("content").string();
+    const std::string content = view.at("content").string();
     if (content.empty() || utf8_step(content, 0).length != content.size())
       view.at("content").wrong("must be one character");
     const int32_t start = view.at("start").index(1 << 20), stop = view.at("stop").index(1 << 20);

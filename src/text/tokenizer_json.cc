@@ -111,7 +111,7 @@ class Reader {
       if (key.empty() || key.size() > 8 || key.find_first_not_of("0123456789") != std::string::npos) {
         entry.wrong("the key is not a token id");
       }
-      const std::string& content = entry.at("content").string();
+      const std::string content = entry.at("content").string();
       const bool known =
           std::any_of(added_.begin(), added_.end(), [&](const AddedToken& t) { return t.text == content; });
       if (!known) read_added_token(entry, static_cast<Token>(std::stol(key)));

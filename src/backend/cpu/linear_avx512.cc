@@ -1,5 +1,5 @@
-// Linear layers for x86-64 with AVX-512 and VNNI (layout: linear_lanes.inl; its integer sums are made here). vpdpbusd multiplies
-// unsigned by signed bytes and adds four neighbouring products to 32 bits without saturation. Activations x are the
+// Linear layers for x86-64 with AVX-512 and VNNI (layout: linear_lanes.inl; its integer sums are made here). vpdpbusd
+// multiplies unsigned by signed bytes and adds four neighbouring products to 32 bits without saturation. Activations x are the
 // signed operand; nibbles are unsigned as they are, signed weights get 128 added by flipping their top bit, which costs
 // 128 * (sum of x), paid back as the sum's start. Largest sum of a block: 32 * 255 * 127 + 128 * 32 * 127 < 2^31, so each
 // is the exact integer. Low and high halves of a block have their own sums, since the instruction takes 4 to 5 cycles.
@@ -80,7 +80,8 @@ SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec
   }
 }
 
-constexpr LinearKernels kTable = {"avx512-vnni", layout, pack, 1, lanes_act_bytes, lanes_quantise, lanes_panel_bytes, lanes_run};
+constexpr LinearKernels kTable = {"avx512-vnni",  layout,            pack,     1, lanes_act_bytes,
+                                  lanes_quantise, lanes_panel_bytes, lanes_run};
 
 }  // namespace
 }  // namespace avx512
