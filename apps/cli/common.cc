@@ -40,6 +40,7 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
   app.add_option("-c,--ctx-size", o.context, "tokens the context holds (0: what the model was trained for)")
       ->envname("LLAMA_ARG_CTX_SIZE");
   app.add_option("-t,--threads", o.threads, "threads (0: one per core)")->envname("LLAMA_ARG_THREADS");
+  app.add_option_function<int>("--tb,--threads-batch", [](int) {}, "accepted for compatibility: prompts use the same threads");
   app.add_option("-b,--batch-size,--ub,--ubatch-size", o.chunk, "prompt tokens processed in one step")->capture_default_str();
   app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type, "type of the KV cache: f32, f16, bf16 or q8_0 (default: the fastest here)");
   app.add_option_function<std::string>("--ctv,--cache-type-v", [&o](const std::string& type) {

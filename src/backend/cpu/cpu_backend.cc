@@ -11,7 +11,7 @@ std::string CpuBackend::name() const {
   return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.size(), pool_.size() == 1 ? "" : "s");
 }
 
-DType CpuBackend::default_kv_type() const { return isa_ == Isa::kNeonI8mm ? DType::kBF16 : DType::kF16; }
+DType CpuBackend::default_kv_type() const { return has_bf16(isa_) ? DType::kBF16 : DType::kF16; }
 
 std::unique_ptr<Matrix> CpuBackend::make_matrix(std::span<const Tensor> parts) { return pack_matrix(parts, isa_, pool_); }
 

@@ -50,6 +50,14 @@ std::vector<Isa> available_isas() {
   return found;
 }
 
+bool has_bf16(Isa isa) {
+#if defined(__x86_64__)
+  return isa == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return isa == Isa::kNeonI8mm;
+#endif
+}
+
 Isa default_isa() {
   const auto have = available_isas();
   const char* wanted = std::getenv("SPECEXTEND_ISA");

@@ -14,5 +14,6 @@ std::optional<Isa> isa_from_name(std::string_view name);
 std::vector<Isa> available_isas();                         // on this machine, best first; always ends with generic
 // The best one, or the one named by the environment variable SPECEXTEND_ISA (error if this machine lacks it).
 Isa default_isa();
+bool has_bf16(Isa isa);                                    // this machine multiplies bf16 with that set
 
 }  // namespace sx::cpu
