@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
+#include "backend/cpu/peaks.h"
 
 namespace sx {
 
@@ -15,10 +16,7 @@ struct CpuOptions {
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 // What the CPU can do at most with so many threads (0: one per core); 0 where not known.
-struct CpuPeaks {
-  double read_gb_per_s, int8_gop_per_s, float16_gflop_per_s;
-};
-CpuPeaks measure_cpu_peaks(int threads);
+cpu::Peaks measure_cpu_peaks(int threads);
 
 std::unique_ptr<Backend> make_reference_backend();  // naive, in double precision; for tests
 

@@ -10,7 +10,7 @@
 namespace sx {
 namespace {
 
-// About 20-50 microseconds of polite spinning, some yielding (more threads than cores), then sleep.
+// Some tens of microseconds of polite spinning, some yielding (more threads than cores), then sleep.
 constexpr int kSpins = 2000, kYields = 200;
 
 inline void pause_cpu() {
@@ -50,17 +50,21 @@ void pin_to(int core) {
 
 ThreadPool::ThreadPool(int threads) {
   const std::vector<int> cores = available_cores();
-  size_ = threads > 0 ? threads : std::max(1, static_cast<int>(cores.size()));
+  const size_t most = cores.empty() ? std::thread::hardware_concurrency() : cores.size();
+  size_ = threads > 0 ? threads : std::max(1, static_cast<int>(most));
   SX_ASSERT(size_ <= 4096);
   // A woken thread starts on its waker's core and can stay there, spinning against it. When the team fills the machine
   // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do not
   // sit on the same cores.
   const bool pinned = size_ > 1 && static_cast<size_t>(size_) == cores.size();
   threads_.reserve(static_cast<size_t>(size_ - 1));
-  for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i, core = pinned ? cores[static_cast<size_t>(i)] : -1] {
+  for (int i = 1; i < size_; ++i) {
+    const int core = pinned ? cores[static_cast<size_t>(i)] : -1;
+    threads_.emplace_back([this, i, core] {
       if (core >= 0) pin_to(core);
       work(i);
     });
+  }
 }
 
 ThreadPool::~ThreadPool() {

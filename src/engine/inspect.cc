@@ -67,7 +67,7 @@ ModelSummary inspect(const std::string& model) {
 }
 
 MachinePeaks measure_peaks(int threads) {
-  const CpuPeaks p = measure_cpu_peaks(threads);
+  const cpu::Peaks p = measure_cpu_peaks(threads);
   return {p.read_gb_per_s, p.int8_gop_per_s, p.float16_gflop_per_s};
 }
 

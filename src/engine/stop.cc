@@ -6,7 +6,6 @@ namespace sx {
 
 StopWatch::StopWatch(std::vector<std::string> stops) : stops_(std::move(stops)) {
   std::erase_if(stops_, [](const std::string& s) { return s.empty(); });
-  for (const auto& s : stops_) longest_ = std::max(longest_, s.size());
 }
 
 std::string StopWatch::push(std::string_view text) {

@@ -18,7 +18,6 @@ class StopWatch {
 
  private:
   std::vector<std::string> stops_;
-  size_t longest_ = 0;
   std::string held_;
   bool stopped_ = false;
 };

@@ -31,7 +31,6 @@ TEST(ThreadPool, EachVisitsEveryItemOnce) {
 TEST(ThreadPool, BarrierSeparatesPhases) {
   ThreadPool pool(4);
   std::vector<int> value(4, 0);
-  int wrong = 0;
   std::atomic<int> bad{0};
   for (int job = 0; job < 300; ++job)
     pool.run([&](int thread) {
@@ -42,8 +41,7 @@ TEST(ThreadPool, BarrierSeparatesPhases) {
         pool.barrier();
       }
     });
-  wrong = bad.load();
-  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(bad.load(), 0);
 }
 
 TEST(ThreadPool, WakesSleepersAfterIdleness) {
