@@ -20,16 +20,19 @@ inline constexpr int kSpan = 512;    // positions whose blocks are folded in one
 class Matrix;   // a weight matrix in the backend's own layout
 class KvStore;  // K/V cells of many sequences in the backend's own layout
 
-// The rows of one sequence in a step: rows [first_row, first_row + rows) of the activations. Row i of the sequence is
-// written to cell `history + i` and sees the committed cells [0, history) and its ancestors among the sequence's rows.
-// Its place in the order of attention ("index") is history + depth, depth = number of proper ancestors.
+// The rows of one sequence in a step: rows [first_row, first_row + rows) of the activations. Behind the committed cells
+// [0, history) lies the strip: node j of the current tree is written to cell history + j. Row i of the sequence is node
+// staged + i; the nodes below `staged` were written by earlier steps and are only read. A row sees the history and its
+// ancestors in the strip. Its place in the order of attention ("index") is history + depth, depth = number of proper
+// ancestors; along a path node numbers ascend.
 struct SeqRows {
   int32_t first_row = 0;
   int32_t rows = 0;
   int32_t slot = 0;                     // the sequence's place in the KvStore
   int32_t history = 0;                  // committed cells
-  const uint64_t* ancestors = nullptr;  // [rows][words] bits over the sequence's own rows, self included; null: a chain,
-  int32_t words = 0;                    // i.e. row i descends from rows 0..i-1
+  const uint64_t* ancestors = nullptr;  // [rows][words] bits over the nodes of the strip, self included; null: a chain,
+  int32_t words = 0;                    // i.e. node j descends from nodes 0..j-1
+  int32_t staged = 0;                   // nodes of the strip that earlier steps have written
 };
 
 struct EmbedArgs {
@@ -121,6 +124,25 @@ struct ChooseArgs {
   Token* out;                           // [rows]
   std::span<const ChooseRow> rows;
   int vocab;
+};
+
+// The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one token.
+struct LawArgs {
+  double* out;                          // [vocab], sums to 1
+  ChooseRow row;
+  int vocab;
+};
+
+struct Candidate {
+  Token token;
+  float logp;                           // log-probability
+};
+
+// The k likeliest tokens of each row by the plain softmax of its logits, best first, ties to the smaller id.
+struct TopKArgs {
+  Candidate* out;                       // [rows, k]
+  const float* logits;                  // [rows, vocab]
+  int rows, vocab, k;                   // k <= vocab
 };
 
 struct KvMoveArgs {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/penalties.h"
+#include "spec/penalties.h"
 #include "specextend/specextend.h"
 
 namespace sx {

@@ -178,7 +178,7 @@ void Model::feed_forward(const Layer& layer, int rows) {
   backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
 }
 
-const StepOutputs& Model::forward(const Step& step, KvStore& kv) {
+const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan& plan) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
@@ -189,8 +189,8 @@ const StepOutputs& Model::forward(const Step& step, KvStore& kv) {
   backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
   for (int i = 0; i < c.layers; ++i) {
     tap(options_.taps.hidden, i, w.hidden, w.x, width, width, size_t(rows));
-    attention(layers_[size_t(i)], i, step, kv);
-    feed_forward(layers_[size_t(i)], rows);
+    if (!plan.skip_attention || !plan.skip_attention[i]) attention(layers_[size_t(i)], i, step, kv);
+    if (!plan.skip_ffn || !plan.skip_ffn[i]) feed_forward(layers_[size_t(i)], rows);
   }
   tap(options_.taps.hidden, c.layers, w.hidden, w.x, width, width, size_t(rows));
   if (outputs > 0) {

@@ -26,6 +26,12 @@ struct ModelOptions {
   std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
 };
 
+// Parts of layers that a step leaves out: the residual stream passes by. Null: nothing is left out.
+struct LayerPlan {
+  const uint8_t* skip_attention = nullptr;  // [layers], 1: skipped; its K/V are not written either
+  const uint8_t* skip_ffn = nullptr;        // [layers]
+};
+
 // One step: rows of one or more sequences. Spans stay valid during the call only.
 struct Step {
   std::span<const Token> tokens;        // [rows]
@@ -54,7 +60,7 @@ class Model {
   KvGeometry kv_geometry(int slots, int capacity, DType type) const;
   std::span<const double> rope_frequencies() const { return frequencies_; }
 
-  const StepOutputs& forward(const Step& step, KvStore& kv);
+  const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
 
  private:
   struct Layer;

@@ -1,0 +1,50 @@
+// A drafter proposes a tree after the pending token. It may keep state per sequence; the text it is given at each draft is the
+// truth, and it catches up with it by itself (a text only grows between calls of truncate and close).
+#pragma once
+#include <span>
+
+#include "backend/ops.h"
+#include "model/llama.h"
+#include "spec/laws.h"
+#include "spec/tree.h"
+#include "spec/tree_policy.h"
+
+namespace sx {
+
+struct DraftTask {
+  SeqId seq = 0;
+  std::span<const Token> text;         // all of it; the last token is pending and is node 0 of the tree
+  const Sampling* sampling = nullptr;  // the request's own
+  std::span<const TokenBias> bias;
+  std::span<const TokenCount> counts;  // penalty window at the pending token; empty: no penalties
+  TreeLimits limits;                   // of this round, within what the configuration allows
+  TokenTree* tree = nullptr;           // just node 0; to be grown and finished
+  DraftLaws* laws = nullptr;           // where laws are kept when children are drawn (DrawMode other than kBest)
+};
+
+// What became of a drafted tree.
+struct Outcome {
+  SeqId seq = 0;
+  const TokenTree* tree = nullptr;     // as verified
+  std::span<const NodeId> path;        // committed nodes, ascending, beginning with node 0
+  Token next = kNoToken;               // chosen after the last of them: the new pending token
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  virtual void open(SeqId seq) = 0;    // a slot is taken: an empty text
+  virtual void close(SeqId seq) = 0;
+  // Forgets everything about the text from `length` tokens on.
+  virtual void truncate(SeqId seq, int length) = 0;
+  // Does a piece of the work of catching up with `text` (without the pending token); true when there is nothing left. The
+  // engine calls it after the target's prompt, and may stop in between.
+  virtual bool prefill(SeqId seq, std::span<const Token> text) = 0;
+  virtual void draft(std::span<DraftTask> tasks) = 0;
+  virtual void observe(std::span<const Outcome> outcomes) = 0;
+  // Milliseconds spent in forward passes since the last call (the rest of draft() is host work).
+  virtual double take_forward_ms() { return 0; }
+};
+
+}  // namespace sx
