@@ -15,7 +15,7 @@
 
 namespace sx {
 
-enum class AcceptKind { kMatch, kChain, kBlock, kSpecInfer, kNoReplacement, kTraversal, kTypical, kMargin };
+enum class AcceptKind { kMatch, kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal, kTypical, kMargin };
 
 struct AcceptConfig {
   AcceptKind kind = AcceptKind::kMatch;
@@ -78,7 +78,7 @@ class Rule {
   virtual void judge(const TokenTree& tree, Laws& laws, Dice& dice, Verdict& verdict) = 0;
 };
 
-// kChain, kBlock, kSpecInfer, kNoReplacement, kTraversal. `depth`: deepest level of a tree.
+// kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal. `depth`: deepest level of a tree.
 std::unique_ptr<Rule> make_rule(AcceptKind kind, int vocab, int nodes, int depth);
 
 }  // namespace sx
