@@ -8,6 +8,7 @@
 
 #include "cli/common.h"
 #include "cli/progress.h"
+#include "cli/spec_flags.h"
 
 namespace sx::cli {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 struct Args {
   EngineOptions engine;
   GenerateOptions generate;
+  SpecFlags spec;
   std::vector<std::string> bias;
   std::string system, chat_template_file, first;
   bool quiet = false;
@@ -39,6 +41,7 @@ bool read_turn(std::string& text, bool prompt) {
 
 int run(Args& a) {
   apply_bias(a.generate, a.bias);
+  a.engine.spec = resolve(a.spec);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   auto session = engine->start();
   const bool terminal = ::isatty(0) && ::isatty(2) && !a.quiet;
@@ -74,6 +77,7 @@ int run(Args& a) {
 Command add_chat(CLI::App& app) {
   auto args = std::make_shared<Args>();
   add_engine_flags(app, args->engine, args->chat_template_file);
+  add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
   app.add_option("--system,--sys", args->system, "system message");
   app.add_option("-p,--prompt", args->first, "the first message");

@@ -129,6 +129,19 @@ bool write_out(std::string_view text) {
   throw Error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }
 
+// Drafted tokens that were accepted, by depth, and where the time went.
+void print_speculation(const SpecStats& s) {
+  if (s.drafted_rounds == 0) return;
+  const PhaseTimes& t = s.times;
+  fmt::print(stderr, "\n  speculation: {} rounds, {} drafted; {} tokens drafted, {} verified, {} accepted\n", s.rounds, s.drafted_rounds, s.drafted,
+             s.verified, s.accepted);
+  fmt::print(stderr, "  acceptance length {:.2f} without, {:.2f} with the bonus token; by depth", s.accepted_per_round(), s.tokens_per_round());
+  for (size_t d = 0; d < s.tried_at_depth.size() && s.tried_at_depth[d] > 0 && d < 10; ++d)
+    fmt::print(stderr, " {:.0f}%", 100.0 * double(s.accepted_at_depth[d]) / double(s.tried_at_depth[d]));
+  fmt::print(stderr, "\n  ms: draft {:.1f}, verify {:.1f}, judge {:.1f}, commit {:.1f}, score {:.1f}, host {:.1f}\n", t.draft, t.verify, t.judge, t.commit,
+             t.score, t.host);
+}
+
 void print_timings(const GenerateResult& r) {
   const Timings& t = r.timings;
   const auto rate = [](int tokens, double ms) { return ms > 0 ? 1e3 * tokens / ms : 0.0; };
@@ -136,6 +149,7 @@ void print_timings(const GenerateResult& r) {
   fmt::print(stderr, "  {:<9}{:>8}{:>12.1f}{:>12.1f}", "prefill", t.prompt_tokens, t.prompt_ms, rate(t.prompt_tokens, t.prompt_ms));
   if (t.cached_tokens > 0) fmt::print(stderr, "  (+ {} from the cache)", t.cached_tokens);
   fmt::print(stderr, "\n  {:<9}{:>8}{:>12.1f}{:>12.1f}\n", "decode", t.generated_tokens, t.decode_ms, rate(t.generated_tokens, t.decode_ms));
+  print_speculation(r.spec);
   fmt::print(stderr, "  finished: {}\n", finish_reason_name(r.reason));
 }
 

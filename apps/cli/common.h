@@ -18,6 +18,8 @@ Command add_bench(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_tokenize(CLI::App& app);
+Command add_methods(CLI::App& app);
+Command add_verify_lossless(CLI::App& app);
 
 void add_model_flag(CLI::App& app, std::string& model);
 void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_template_file);

@@ -6,6 +6,7 @@
 
 #include "cli/common.h"
 #include "cli/progress.h"
+#include "cli/spec_flags.h"
 
 namespace sx::cli {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 struct Args {
   EngineOptions engine;
   GenerateOptions generate;
+  SpecFlags spec;
   std::vector<std::string> bias;
   std::string prompt, file, prefix, suffix, system, chat_template_file;
   bool chat = false, escape = false, quiet = false, json = false, raw = false;
@@ -36,6 +38,10 @@ void print_json(const GenerateResult& r) {
   j["finish_reason"] = finish_reason_name(r.reason);
   j["timings"] = {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens}, {"prompt_ms", r.timings.prompt_ms},
                   {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms}};
+  if (r.spec.drafted_rounds > 0) {
+    j["speculation"] = nlohmann::ordered_json::parse(spec_stats_json(r.spec));
+    j["metrics"] = nlohmann::ordered_json::parse(spec_metrics_json(r.spec));
+  }
   write_out(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
@@ -43,6 +49,7 @@ int run(Args& a) {
   if (a.prompt.empty() == a.file.empty() && !(a.prompt.empty() && !a.prefix.empty()))
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
   apply_bias(a.generate, a.bias);
+  a.engine.spec = resolve(a.spec);
   watch_interrupt();
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   const auto prompt = engine->tokenize(prompt_text(a, *engine), !a.chat, !a.raw);
@@ -67,6 +74,7 @@ int run(Args& a) {
 Command add_generate(CLI::App& app) {
   auto args = std::make_shared<Args>();
   add_engine_flags(app, args->engine, args->chat_template_file);
+  add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
   app.add_option("-p,--prompt", args->prompt, "the prompt");
   app.add_option("-f,--file", args->file, "read the prompt from a file (- is standard input)");

@@ -13,7 +13,9 @@ namespace {
 
 // llama.cpp's flags of several letters after one dash ("-ngl 0"), which the parser would read as single letters.
 std::vector<std::string> with_long_dashes(int argc, char** argv) {
-  constexpr const char* kWords[] = {"ctk", "ctv", "ub", "ngl", "fa", "tb", "hf", "mg", "sm", "ts", "dev", "np", "cb", "md", "sys"};
+  constexpr const char* kWords[] = {"ctk", "ctv", "ub", "ngl", "fa", "tb", "hf", "mg", "sm", "ts", "dev",
+                                    "np", "cb", "md", "sys", "ctkd", "ctvd",
+                                    "ngld", "devd", "cd", "td"};
   std::vector<std::string> args(argv + 1, argv + argc);
   for (auto& arg : args)
     for (const char* word : kWords)
@@ -41,6 +43,8 @@ int main(int argc, char** argv) {
   add("chat", "talk with the model; earlier turns stay in the cache", add_chat);
   add("bench", "measure prefill and decode at several depths", add_bench);
   add("perplexity", "how well the model predicts a text", add_perplexity);
+  add("methods", "the methods of speculation there are, and their settings", add_methods);
+  add("verify-lossless", "run prompts with and without speculation and compare every byte and bit", add_verify_lossless);
   add("inspect", "what is in a model file, and the memory it needs", add_inspect);
   add("tokenize", "turn text into tokens", add_tokenize);
   const auto named = [&](const Entry& entry) { return entry.app->get_name() == argv[1]; };

@@ -6,7 +6,8 @@
 //   std::cout << result.text;
 //
 // Output is reproducible to the byte: the same model, prompt, options and seed give the same text on a given machine,
-// whatever the number of threads or what else is running. Errors of the outside world throw sx::Error.
+// whatever the number of threads, what else is running, and whether and how tokens are drafted (EngineOptions::spec).
+// Errors of the outside world throw sx::Error.
 #pragma once
 #include <specextend/error.h>
 
@@ -24,6 +25,19 @@ namespace sx {
 
 using Token = int32_t;
 
+// What to speculate with. A preset is a method of the literature; settings change its numbers (spec_settings() lists them).
+struct SpecOptions {
+  std::string preset = "off";
+  std::string draft_model{};    // GGUF file or Hugging Face folder, for presets that need one
+  std::vector<std::pair<std::string, std::string>> settings{};
+  std::string json{};           // vLLM's speculative configuration; taken instead of the preset, before the settings
+};
+struct SpecPreset { std::string name, what; bool needs_draft; };
+std::vector<SpecPreset> spec_presets();
+struct SpecSetting { std::string name, what; };
+std::vector<SpecSetting> spec_settings();
+std::string spec_describe(const SpecOptions& options);  // a JSON object: setting -> value
+
 struct EngineOptions {
   std::string model{};          // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
@@ -33,6 +47,7 @@ struct EngineOptions {
   int max_sessions = 1;         // sessions open at a time
   int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
   std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
+  SpecOptions spec{};           // never changes the output, unless its rule is declared lossy
   std::function<void(double done)> on_load{};  // progress 0..1
 };
 
@@ -49,6 +64,44 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+// Milliseconds by phase of the rounds.
+struct PhaseTimes {
+  double draft = 0;             // forward passes of the drafter
+  double verify = 0;            // passes of the target
+  double judge = 0;             // choosing tokens, walking the tree
+  double commit = 0;            // moving accepted cells together
+  double score = 0;             // scoring the prefix for retrieval
+  double host = 0;              // everything else: growing trees, looking up, text
+};
+
+// One round: a tree was verified, a path of it accepted.
+struct RoundInfo {
+  int drafted = 0;                          // tokens proposed
+  int verified = 0;                         // of them, rows of the target's pass
+  int accepted = 0;                         // of them, accepted; the round made accepted + 1 tokens
+  std::span<const Token> tokens;            // the verified tree; the first is the pending token
+  std::span<const int32_t> parents;         // of each node; -1 for the first
+  std::span<const int32_t> path;            // accepted nodes, beginning with 0
+  PhaseTimes times;                         // of this round, for all sequences of its batch together
+};
+
+struct SpecStats {
+  int64_t rounds = 0;                       // passes of the target after the prompt
+  int64_t drafted_rounds = 0;               // of them with at least one drafted token
+  int64_t drafted = 0, verified = 0, accepted = 0;
+  std::vector<int64_t> histogram;           // drafted rounds by number of accepted tokens
+  std::vector<int64_t> tried_at_depth;      // [d - 1]: drafted rounds whose tree reached depth d
+  std::vector<int64_t> accepted_at_depth;   // [d - 1]: of them, those that accepted at least d tokens
+  PhaseTimes times;
+
+  // Accepted drafted tokens per drafted round, without the token every round makes anyway ("bonus token").
+  double accepted_per_round() const { return drafted_rounds ? double(accepted) / double(drafted_rounds) : 0; }
+  // Tokens per drafted round, bonus token included.
+  double tokens_per_round() const { return drafted_rounds ? accepted_per_round() + 1 : 1; }
+};
+std::string spec_stats_json(const SpecStats& stats);      // everything, as one JSON object
+std::string spec_metrics_json(const SpecStats& stats);    // as in vLLM's responses: {"speculative_decoding": {...}}
+
 struct GenerateOptions {
   int max_tokens = -1;          // -1: until the model ends the text or the context is full
   SamplingOptions sampling{};
@@ -59,6 +112,12 @@ struct GenerateOptions {
   std::function<bool(std::string_view text)> on_text{};
   // Called during the prompt with tokens done and in all; false cancels.
   std::function<bool(int done, int total)> on_prefill{};
+  bool speculate = true;          // false: this request decodes plainly
+  // Asked between the phases of a round and the chunks of a prompt; true cancels.
+  std::function<bool()> cancelled{};
+  std::function<void(const RoundInfo& round)> on_round{};
+  // Called with the logits each token is chosen from ([vocab]), before penalties, in order.
+  std::function<void(std::span<const float> logits)> on_logits{};
 };
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
@@ -77,6 +136,7 @@ struct GenerateResult {
   std::vector<Token> tokens;    // generated, without the end-of-text token
   FinishReason reason = FinishReason::kEnd;
   Timings timings;
+  SpecStats spec;
 };
 
 // One text and its cache. Not thread-safe; closing it frees its place.
@@ -148,11 +208,21 @@ class Vocabulary {
   virtual bool is_end(Token token) const = 0;             // ends a text
 };
 
+// One request of a batch.
+struct Request {
+  Session* session = nullptr;
+  std::span<const Token> prompt;
+  const GenerateOptions* options = nullptr;
+};
+
 class Engine : public Vocabulary {
  public:
   static std::unique_ptr<Engine> open(const EngineOptions& options);
 
   virtual std::unique_ptr<Session> start() = 0;
+  // Continues several sessions of this engine at once: their rounds share passes of the model. Each result is what
+  // Session::generate would have given.
+  virtual std::vector<GenerateResult> generate(std::span<const Request> requests) = 0;
   virtual int context() const = 0;
   virtual int vocab() const = 0;
   virtual const EngineOptions& options() const = 0;   // with defaults filled in

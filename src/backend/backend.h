@@ -71,8 +71,8 @@ class Backend {
   virtual void glu(const GluArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void choose(const ChooseArgs&) = 0;
-  virtual void law(const LawArgs&) {}
-  virtual void top_k(const TopKArgs&) {}
+  virtual void law(const LawArgs&) = 0;
+  virtual void top_k(const TopKArgs&) = 0;
 };
 
 }  // namespace sx

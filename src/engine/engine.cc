@@ -5,6 +5,8 @@
 
 #include "backend/registry.h"
 #include "base/error.h"
+#include "engine/generation.h"
+#include "engine/round.h"
 #include "engine/session.h"
 
 namespace sx {
@@ -32,6 +34,13 @@ EngineOptions checked(EngineOptions o) {
   return o;
 }
 
+// Rows whose logits a round needs: a whole tree for each of a few sequences; with more sequences trees get smaller.
+int round_outputs(const SpecConfig& spec, int sessions) {
+  constexpr int kEnough = 256;
+  const int tree = tree_nodes(spec);
+  return std::max({tree, std::min(sessions * tree, kEnough), sessions > kEnough ? kEnough : sessions});
+}
+
 }  // namespace
 
 std::string default_model_path() {
@@ -49,6 +58,7 @@ std::string default_model_path() {
 std::unique_ptr<Engine> Engine::open(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
 
 EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)) {
+  const SpecConfig spec = resolve(options_.spec);
   file_ = ModelFile::open(options_.model);
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
@@ -56,16 +66,49 @@ EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)
   if (options_.context == 0) options_.context = config.context;
   options_.max_outputs = std::min(options_.max_outputs, options_.chunk);
   ModelOptions model;
-  model.max_rows = options_.chunk;
-  model.max_outputs = options_.max_outputs;
+  model.max_outputs = std::max(options_.max_outputs, round_outputs(spec, options_.max_sessions));
+  model.max_rows = std::max(options_.chunk, model.max_outputs);
   model.context = options_.context;
   model.progress = options_.on_load;
   model_ = Model::load(file_, *backend_, model);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
   book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);
+  SpeculationParts parts;
+  parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
+  parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
+  parts.progress = options_.on_load;
+  speculation_ = std::make_unique<Speculation>(spec, parts);
+  round_ = std::make_unique<Round>(*this);
 }
 
+EngineImpl::~EngineImpl() = default;
+
 std::unique_ptr<Session> EngineImpl::start() { return std::make_unique<SessionImpl>(*this); }
+
+std::vector<GenerateResult> EngineImpl::generate(std::span<const Request> requests) {
+  std::vector<std::unique_ptr<Generation>> all;
+  for (const Request& r : requests) {
+    for (const auto& other : all)
+      if (&other->session == r.session) fail("two requests of a batch name the same session");
+    all.push_back(std::make_unique<Generation>(r, *this));
+  }
+  for (auto& g : all) g->prefill();
+  std::vector<Generation*> running;
+  for (;;) {
+    running.clear();
+    for (auto& g : all)
+      if (!g->done()) running.push_back(g.get());
+    if (running.empty()) break;
+    for (std::span<Generation*> rest(running); !rest.empty();) {
+      const auto some = rest.first(std::min(rest.size(), size_t(round_->max_batch())));
+      round_->run(some);
+      rest = rest.subspan(some.size());
+    }
+  }
+  std::vector<GenerateResult> results;
+  for (auto& g : all) results.push_back(g->finish());
+  return results;
+}
 
 StepCosts EngineImpl::costs() const {
   const ModelConfig& c = model_->config();

@@ -7,15 +7,20 @@
 #include "kv/book.h"
 #include "model/llama.h"
 #include "specextend/specextend.h"
+#include "engine/speculation.h"
 #include "engine/vocabulary.h"
 
 namespace sx {
 
+class Round;
+
 class EngineImpl : public Engine {
  public:
   explicit EngineImpl(const EngineOptions& options);
+  ~EngineImpl() override;
 
   std::unique_ptr<Session> start() override;
+  std::vector<GenerateResult> generate(std::span<const Request> requests) override;
   std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
     return vocabulary_->tokenize(text, add_special, parse_special);
   }
@@ -39,6 +44,7 @@ class EngineImpl : public Engine {
   Model& model() { return *model_; }
   KvStore& kv() { return *kv_; }
   KvBook& book() { return *book_; }
+  Speculation& speculation() { return *speculation_; }
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
  private:
@@ -49,6 +55,8 @@ class EngineImpl : public Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvBook> book_;
+  std::unique_ptr<Speculation> speculation_;
+  std::unique_ptr<Round> round_;
 };
 
 }  // namespace sx

@@ -1,13 +1,10 @@
-// A session: one text, its place in the KV store, and the loop that extends it. The last token of the text is always
-// pending: part of the text, not yet in the cache. A round runs it (as the only node of a tree), commits it, and lets the
-// next token be chosen.
+// A session: one text and its place in the KV store. The last token of a text being continued is always pending: part of the
+// text, not yet in the cache; a round runs it as node 0 of a tree.
 #pragma once
-#include <chrono>
 #include <memory>
 #include <vector>
 
 #include "engine/engine.h"
-#include "spec/penalties.h"
 #include "specextend/specextend.h"
 
 namespace sx {
@@ -22,20 +19,22 @@ class SessionImpl : public Session {
   void truncate(int length) override;
   int length() const override;
 
- private:
+  // For generations.
+  EngineImpl& engine() { return engine_; }
+  SeqId seq() const { return seq_; }
+  std::vector<Token>& text() { return text_; }
   void check_tokens(std::span<const Token> tokens) const;
-  // Keeps the common prefix of the cache with `text`, drops the rest.
+  // Keeps the common prefix of the cache with `text`, drops the rest; returns its length.
   int reuse(std::span<const Token> text);
-  // One step over a chain of tokens; logits of the last `outputs` rows.
+  // One step over a chain of tokens, which become history; logits of the last `outputs` rows.
   const float* extend(std::span<const Token> tokens, int outputs);
-  // Runs tokens through the cache chunk by chunk; false when cancelled.
-  bool prefill(std::span<const Token> tokens, const GenerateOptions& options, int done, int total);
-  Token choose(const float* logits, const Sampling& sampling, std::span<const TokenBias> bias, const PenaltyWindow& window);
-  void decode(const GenerateOptions& options, GenerateResult& result, Token pending, PenaltyWindow& window);
+  // Drops what is not committed: staged nodes, the pending token.
+  void settle();
 
+ private:
   EngineImpl& engine_;
   SeqId seq_;
-  std::vector<Token> cached_;        // tokens whose K/V is committed
+  std::vector<Token> text_;          // cached tokens, then (while generating) the pending one
   std::vector<int32_t> positions_;   // scratch, [max rows]
   std::vector<int32_t> outputs_;     // scratch
 };

@@ -43,6 +43,8 @@ class Drafter {
   virtual bool prefill(SeqId seq, std::span<const Token> text) = 0;
   virtual void draft(std::span<DraftTask> tasks) = 0;
   virtual void observe(std::span<const Outcome> outcomes) = 0;
+  // Expected milliseconds of one more level; 0: levels are free.
+  virtual double level_ms() const { return 0; }
   // Milliseconds spent in forward passes since the last call (the rest of draft() is host work).
   virtual double take_forward_ms() { return 0; }
 };

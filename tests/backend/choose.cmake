@@ -1,1 +1,1 @@
-sx_test(choose "sx_backend" choose_test.cc)
+sx_test(choose "sx_backend" choose_test.cc law_test.cc top_k_test.cc)

@@ -23,7 +23,7 @@ class Choose : public ::testing::Test {
     return out;
   }
   ThreadPool pool_{2};
-  ChooseScratch scratch_;
+  RowScratches scratch_{default_isa()};
 };
 
 TEST_F(Choose, GreedyTakesTheFirstOfTheLargest) {

@@ -5,6 +5,7 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "backend/cpu/attention_kernels.h"
@@ -155,14 +156,14 @@ class Unit {
     }
   }
 
-  // Puts the ancestors of `leaf` that have their index in block b in their places.
+  // Puts the ancestors of `leaf` that have their index in block b in their places. Along a path node numbers ascend, so
+  // the d-th set bit is the ancestor of depth d.
   void gather(int b, int leaf) {
     const uint64_t* bits = seq_.ancestors + static_cast<size_t>(leaf) * static_cast<size_t>(seq_.words);
-    const int32_t* depth = plan_.depth.data() + plan_.first[static_cast<size_t>(chunk_.seq)];
-    for (int w = 0; w < seq_.words; ++w)
-      for (uint64_t left = bits[w]; left; left &= left - 1) {
-        const int row = w * 64 + std::countr_zero(left);
-        const int index = seq_.history + depth[row], cell = seq_.history + row, p = index % kBlock;
+    int index = seq_.history;
+    for (int w = 0; w < seq_.words && index < (b + 1) * kBlock; ++w)
+      for (uint64_t left = bits[w]; left; left &= left - 1, ++index) {
+        const int cell = seq_.history + w * 64 + std::countr_zero(left), p = index % kBlock;
         if (index / kBlock != b || worker_.cells[p] == cell) continue;
         const std::byte* k = store_.keys(seq_.slot, args_.layer, head_, cell / kBlock);
         const std::byte* v = store_.values(seq_.slot, args_.layer, head_, cell / kBlock);

@@ -11,11 +11,14 @@ namespace {
 constexpr int kChunkRows = 48;                       // query rows of a chunk (at least one token)
 constexpr size_t kPartialBytes = size_t(256) << 20;  // address space; pages come with use
 
-// Calls visit(row) for each set bit.
+// Calls visit(row) for each set bit that stands for a row of this step; nodes below `staged` are skipped.
 template <class Visit>
-void each_bit(const uint64_t* bits, int words, Visit visit) {
-  for (int w = 0; w < words; ++w)
-    for (uint64_t left = bits[w]; left; left &= left - 1) visit(w * 64 + std::countr_zero(left));
+void each_row(const SeqRows& seq, const uint64_t* bits, Visit visit) {
+  const int from = seq.staged / 64;
+  uint64_t mask = ~uint64_t(0) << (seq.staged % 64);
+  for (int w = from; w < seq.words; ++w, mask = ~uint64_t(0))
+    for (uint64_t left = bits[w] & mask; left; left &= left - 1)
+      visit(w * 64 + std::countr_zero(left) - seq.staged);
 }
 
 const uint64_t* ancestors_of(const SeqRows& seq, int row) {
@@ -39,7 +42,6 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   const auto n = static_cast<size_t>(limits.rows);
   rows.resize(n);
   depth.resize(n);
-  first.resize(n + 1);
   chunks.resize(n);
   counters = std::make_unique<std::atomic<int32_t>[]>(n * static_cast<size_t>(limits.kv_heads));
 
@@ -70,22 +72,22 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   if (partials.size() == 0) partials = Pages(kPartialBytes, "the scratch of attention");
 }
 
-// Puts the rows of a tree in order, grouped by leaf; returns true (as 1) unless it is a chain after all.
-int AttentionPlan::order_tree(const SeqRows& seq, int at) {
-  int32_t* deep = depth.data() + at;
+// Puts the rows of a tree in order, grouped by leaf; returns false, and does nothing, if it is a chain after all.
+bool AttentionPlan::order_tree(const SeqRows& seq, int at) {
+  int32_t* deep = depth.data();
   PlannedRow* out = rows.data() + at;
   bool chain = true;
   for (int i = 0; i < seq.rows; ++i) {
     int count = 0;
     for (int w = 0; w < seq.words; ++w) count += std::popcount(ancestors_of(seq, i)[w]);
     deep[i] = count - 1;
-    chain = chain && deep[i] == i;
+    chain = chain && deep[i] == seq.staged + i;
   }
-  if (chain) return 0;
-  // A leaf is a row that is nobody's proper ancestor. Marks live in `leaf` of the slots about to be filled.
+  if (chain) return false;
+  // A leaf is a row that is no row's proper ancestor. Marks live in `leaf` of the slots about to be filled.
   for (int i = 0; i < seq.rows; ++i) out[i].leaf = 0;
   for (int i = 0; i < seq.rows; ++i)
-    each_bit(ancestors_of(seq, i), seq.words, [&](int a) {
+    each_row(seq, ancestors_of(seq, i), [&](int a) {
       if (a != i) out[a].leaf = 1;
     });
   // `index` serves as the mark of rows that have found their group, `row` as the list of leaves.
@@ -93,9 +95,9 @@ int AttentionPlan::order_tree(const SeqRows& seq, int at) {
   for (int i = 0; i < seq.rows; ++i)
     if (!out[i].leaf) out[leaves++].row = i;
   for (int i = 0; i < seq.rows; ++i) out[i].index = kDirect - 1;
-  for (int i = 0; i < seq.rows && deep[i] == i; ++i) out[i].index = kDirect;  // cell == index
+  for (int i = 0; i < seq.rows && deep[i] == seq.staged + i; ++i) out[i].index = kDirect;  // cell == index all along
   for (int l = 0; l < leaves; ++l)
-    each_bit(ancestors_of(seq, out[l].row), seq.words, [&](int a) {
+    each_row(seq, ancestors_of(seq, out[l].row), [&](int a) {
       if (out[a].index < kDirect) out[a].index = out[l].row;
     });
   // Now index holds each row's group; sort rows by it (counting over few leaves would need more memory).
@@ -107,7 +109,7 @@ int AttentionPlan::order_tree(const SeqRows& seq, int at) {
   std::sort(out, out + seq.rows, [](const PlannedRow& a, const PlannedRow& b) {
     return a.leaf != b.leaf ? a.leaf < b.leaf : a.row < b.row;
   });
-  return 1;
+  return true;
 }
 
 void AttentionPlan::cut_sequence(const AttendArgs& args, int s, int at, bool tree) {
@@ -171,13 +173,13 @@ void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int po
   for (size_t s = 0; s < args.seqs.size(); ++s) {
     const SeqRows& seq = args.seqs[s];
     if (seq.rows <= 0) continue;
-    SX_ASSERT(at + seq.rows <= limits.rows && seq.history + seq.rows <= store.geometry().capacity);
-    SX_ASSERT(s < first.size());
-    first[s] = at;
-    const bool tree = seq.ancestors && order_tree(seq, at) != 0;
+    const int nodes = seq.staged + seq.rows;
+    SX_ASSERT(at + seq.rows <= limits.rows && seq.staged >= 0 && seq.history + nodes <= store.geometry().capacity);
+    SX_ASSERT(!seq.ancestors || seq.words * 64 >= nodes);
+    const bool tree = seq.ancestors && order_tree(seq, at);
     if (!tree)
       for (int i = 0; i < seq.rows; ++i)
-        rows[static_cast<size_t>(at + i)] = {seq.first_row + i, seq.history + i, kDirect};
+        rows[static_cast<size_t>(at + i)] = {seq.first_row + i, seq.history + seq.staged + i, kDirect};
     cut_sequence(args, static_cast<int>(s), at, tree);
     at += seq.rows;
   }

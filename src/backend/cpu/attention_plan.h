@@ -20,7 +20,7 @@ inline constexpr int kDirect = -1;  // leaf of rows whose cells lie in order of 
 struct PlannedRow {
   int32_t row;    // of the activations
   int32_t index;  // sees indices up to its own
-  int32_t leaf;   // row of the sequence whose ancestors (self included) contain this row's, or kDirect
+  int32_t leaf;   // row of the sequence in this step whose ancestors (self included) contain this row's, or kDirect
 };
 
 struct Chunk {
@@ -58,8 +58,7 @@ struct AttentionPlan {
   int max_tiles = 0;        // of a chunk
   size_t max_partials = 0;  // states
   std::vector<PlannedRow> rows;
-  std::vector<int32_t> depth;  // [rows] by sequence row, in the order of seqs
-  std::vector<int32_t> first;  // [seqs] where a sequence starts in `rows` and `depth`
+  std::vector<int32_t> depth;  // [rows] of the sequence at hand
   std::vector<Chunk> chunks;
   std::unique_ptr<std::atomic<int32_t>[]> counters;
   std::vector<AttentionWorker> workers;
@@ -79,7 +78,7 @@ struct AttentionPlan {
   int find_chunk(int item) const;
 
  private:
-  int order_tree(const SeqRows& seq, int at);
+  bool order_tree(const SeqRows& seq, int at);
   void cut_sequence(const AttendArgs& args, int seq, int at, bool tree);
   void number_items(int kv_heads, int pool_threads);
 };

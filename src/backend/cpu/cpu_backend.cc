@@ -5,7 +5,8 @@
 
 namespace sx::cpu {
 
-CpuBackend::CpuBackend(int threads, Isa isa) : pool_(threads), isa_(isa), linear_scratch_(isa) {}
+CpuBackend::CpuBackend(int threads, Isa isa)
+    : pool_(threads), isa_(isa), linear_scratch_(isa), row_scratch_(isa) {}
 
 std::string CpuBackend::name() const {
   return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.size(), pool_.size() == 1 ? "" : "s");
@@ -25,7 +26,7 @@ float* CpuBackend::allocate(size_t count, const char* purpose) {
 void CpuBackend::reserve(const StepLimits& limits) {
   linear_scratch_.reserve(limits.rows, limits.width, pool_.size());
   attention_scratch_.reserve(limits, pool_.size());
-  choose_scratch_.reserve(pool_.size(), limits.vocab);
+  row_scratch_.reserve(pool_.size(), limits.vocab);
 }
 
 void CpuBackend::embed(const EmbedArgs& args) { cpu::embed(args, pool_); }
@@ -38,6 +39,8 @@ void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, i
 void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
 void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
 void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
-void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, choose_scratch_); }
+void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
+void CpuBackend::law(const LawArgs& args) { cpu::law(args, row_scratch_[0]); }
+void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }
 
 }  // namespace sx::cpu

@@ -9,6 +9,7 @@
 #include "backend/cpu/choose.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/top_k.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
 
@@ -34,13 +35,15 @@ class CpuBackend : public Backend {
   void glu(const GluArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void choose(const ChooseArgs& args) override;
+  void law(const LawArgs& args) override;
+  void top_k(const TopKArgs& args) override;
 
  private:
   ThreadPool pool_;
   Isa isa_;
   LinearScratch linear_scratch_;
   AttentionScratch attention_scratch_;
-  ChooseScratch choose_scratch_;
+  RowScratches row_scratch_;
   std::vector<Pages> memory_;
 };
 

@@ -65,7 +65,9 @@ SX_INLINE uint16_t scalar_to_f16(float x) {
 // load/store need no alignment. fma(a, b, c) = a * b + c, rounded once (generic: rounded twice). max and min: if either
 // operand is NaN the result is unspecified. reduce_*: halves folded onto each other until one lane is left.
 // Four: four neighbouring floats whose i-th is multiplied with a vector: fma_at<i>(a, x, c) = a * x[i] + c.
-// scale2(x, n) = x * 2^n for integral n in [-126, 127]. select_ge(x, y, a, b): per lane x >= y ? a : b (NaN: b).
+// max_number(x, y): the larger, y where x is NaN (y must not be).
+// scale2(x, n) = x * 2^n for integral n in [-126, 127]. add_exponent(x, w): the same with n in the last bits of w, as
+// they are when w = n + 1.5 * 2^23; x and the result are normal numbers. select_ge(x, y, a, b): per lane x >= y ? a : b (NaN: b).
 #if defined(SX_SIMD_NEON)
 
 using Vec = float32x4_t;
@@ -83,11 +85,16 @@ SX_INLINE Four load_four(const float* p) { return vld1q_f32(p); }
 template <int i> SX_INLINE Vec fma_at(Vec a, Four x, Vec c) { return vfmaq_laneq_f32(c, a, x, i); }
 SX_INLINE Vec max(Vec a, Vec b) { return vmaxq_f32(a, b); }
 SX_INLINE Vec min(Vec a, Vec b) { return vminq_f32(a, b); }
+SX_INLINE Vec max_number(Vec x, Vec y) { return vmaxnmq_f32(x, y); }
 SX_INLINE Vec abs(Vec a) { return vabsq_f32(a); }
 SX_INLINE Vec round(Vec a) { return vrndnq_f32(a); }  // to nearest, ties to even
 SX_INLINE Vec scale2(Vec x, Vec n) {
   const int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
   return vmulq_f32(x, vreinterpretq_f32_s32(power));
+}
+SX_INLINE Vec add_exponent(Vec x, Vec w) {
+  const uint32x4_t power = vshlq_n_u32(vreinterpretq_u32_f32(w), 23);
+  return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(x), power));
 }
 SX_INLINE Vec select_ge(Vec x, Vec y, Vec a, Vec b) { return vbslq_f32(vcgeq_f32(x, y), a, b); }
 SX_INLINE float reduce_add(Vec x) {
@@ -117,11 +124,16 @@ SX_INLINE Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
 SX_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 SX_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 SX_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+SX_INLINE Vec max_number(Vec x, Vec y) { return _mm256_max_ps(x, y); }  // y if either is NaN
 SX_INLINE Vec abs(Vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 SX_INLINE Vec round(Vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 SX_INLINE Vec scale2(Vec x, Vec n) {
   const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return _mm256_mul_ps(x, _mm256_castsi256_ps(power));
+}
+SX_INLINE Vec add_exponent(Vec x, Vec w) {
+  const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(w), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), power));
 }
 SX_INLINE Vec select_ge(Vec x, Vec y, Vec a, Vec b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_GE_OQ)); }
 SX_INLINE float reduce_add(Vec x) {
@@ -159,6 +171,7 @@ SX_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 SX_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 SX_INLINE Vec max(Vec a, Vec b) { return _mm512_maskz_max_ps(0xffff, a, b); }  // the plain forms trip g++ 12's
 SX_INLINE Vec min(Vec a, Vec b) { return _mm512_maskz_min_ps(0xffff, a, b); }  // -Wmaybe-uninitialized
+SX_INLINE Vec max_number(Vec x, Vec y) { return _mm512_maskz_max_ps(0xffff, x, y); }  // y if either is NaN
 SX_INLINE Vec abs(Vec a) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff)));
 }
@@ -166,6 +179,10 @@ SX_INLINE Vec round(Vec a) { return _mm512_maskz_roundscale_ps(0xffff, a, _MM_FR
 SX_INLINE Vec scale2(Vec x, Vec n) {
   const __m512i whole = _mm512_add_epi32(_mm512_maskz_cvtps_epi32(0xffff, n), _mm512_set1_epi32(127));
   return _mm512_mul_ps(x, _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, whole, 23)));
+}
+SX_INLINE Vec add_exponent(Vec x, Vec w) {
+  const __m512i power = _mm512_maskz_slli_epi32(0xffff, _mm512_castps_si512(w), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), power));
 }
 SX_INLINE Vec select_ge(Vec x, Vec y, Vec a, Vec b) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_GE_OQ), b, a);
@@ -211,9 +228,11 @@ SX_INLINE Vec div(Vec a, Vec b) { SX_LANES(a.v[i] / b.v[i]); }
 SX_INLINE Vec fma(Vec a, Vec b, Vec c) { SX_LANES(a.v[i] * b.v[i] + c.v[i]); }
 SX_INLINE Vec max(Vec a, Vec b) { SX_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 SX_INLINE Vec min(Vec a, Vec b) { SX_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+SX_INLINE Vec max_number(Vec x, Vec y) { SX_LANES(x.v[i] > y.v[i] ? x.v[i] : y.v[i]); }
 SX_INLINE Vec abs(Vec a) { SX_LANES(bits_float(float_bits(a.v[i]) & 0x7fffffffu)); }
 SX_INLINE Vec round(Vec a) { SX_LANES(__builtin_rintf(a.v[i])); }
 SX_INLINE Vec scale2(Vec x, Vec n) { SX_LANES(x.v[i] * bits_float(uint32_t(int32_t(n.v[i]) + 127) << 23)); }
+SX_INLINE Vec add_exponent(Vec x, Vec w) { SX_LANES(bits_float(float_bits(x.v[i]) + (float_bits(w.v[i]) << 23))); }
 SX_INLINE Vec select_ge(Vec x, Vec y, Vec a, Vec b) { SX_LANES(x.v[i] >= y.v[i] ? a.v[i] : b.v[i]); }
 SX_INLINE float reduce_add(Vec x) { return (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]); }
 SX_INLINE float reduce_max(Vec x) {

@@ -117,18 +117,19 @@ void rotate_pair(float* head, int i, int dims, RopeStyle style, double cosine, d
   head[b] = static_cast<float>(x * sine + y * cosine);
 }
 
-bool is_ancestor(const SeqRows& seq, int row, int other) {
-  if (!seq.ancestors) return other <= row;
+// Whether a node of the strip is row `row` of this step or an ancestor of it.
+bool is_ancestor(const SeqRows& seq, int row, int node) {
+  if (!seq.ancestors) return node <= seq.staged + row;
   const uint64_t* bits = seq.ancestors + static_cast<ptrdiff_t>(row) * seq.words;
-  return (bits[other / 64] >> (other % 64)) & 1;
+  return (bits[node / 64] >> (node % 64)) & 1;
 }
 
 // The cells that row `row` of the sequence sees, in the order of attention.
 std::vector<int> visible_cells(const SeqRows& seq, int row, int window) {
   std::vector<int> cells;
   for (int c = 0; c < seq.history; ++c) cells.push_back(c);
-  for (int other = 0; other < seq.rows; ++other) {
-    if (is_ancestor(seq, row, other)) cells.push_back(seq.history + other);
+  for (int node = 0; node < seq.staged + seq.rows; ++node) {
+    if (is_ancestor(seq, row, node)) cells.push_back(seq.history + node);
   }
   // cells[i] has index i; the row itself is the last.
   const int size = static_cast<int>(cells.size());
@@ -172,17 +173,21 @@ std::vector<Token> candidates_of(const std::vector<float>& logits, const Samplin
   return ids;
 }
 
+// The first of the largest; NaN never wins, and with nothing above -infinity it is 0.
+Token first_of_largest(const std::vector<float>& logits) {
+  Token best = 0;
+  float most = -HUGE_VALF;
+  for (size_t t = 0; t < logits.size(); ++t) {
+    if (logits[t] > most) most = logits[t], best = static_cast<Token>(t);
+  }
+  return best;
+}
+
 Token choose_token(const ChooseRow& row, int vocab) {
   const std::vector<float> logits = adjusted_logits(row, vocab);
   const Sampling& s = *row.sampling;
-  Token best = 0;
-  if (!(s.temperature > 0)) {
-    for (Token t = 1; t < vocab; ++t) {
-      const float now = logits[static_cast<size_t>(best)], other = logits[static_cast<size_t>(t)];
-      if (other > now || (std::isnan(now) && other > -HUGE_VALF)) best = t;  // NaN never wins
-    }
-    return best;
-  }
+  Token best = first_of_largest(logits);
+  if (!(s.temperature > 0)) return best;
   std::vector<Token> ids = candidates_of(logits, s);
   std::sort(ids.begin(), ids.end());
   double most = 0;
@@ -193,6 +198,41 @@ Token choose_token(const ChooseRow& row, int vocab) {
     if (i == 0 || score > most) most = score, best = ids[i];
   }
   return best;
+}
+
+void law_of(const ChooseRow& row, int vocab, double* out) {
+  const std::vector<float> logits = adjusted_logits(row, vocab);
+  std::fill_n(out, vocab, 0.0);
+  const std::vector<Token> ids = candidates_of(logits, *row.sampling);
+  if (!(row.sampling->temperature > 0) || ids.empty()) {
+    out[first_of_largest(logits)] = 1;
+    return;
+  }
+  const double temperature = static_cast<double>(row.sampling->temperature);
+  const auto scaled = [&](Token t) { return static_cast<double>(logits[static_cast<size_t>(t)]) / temperature; };
+  double sum = 0;
+  for (const Token t : ids) sum += out[t] = std::exp(scaled(t) - scaled(ids[0]));  // ids[0] is the likeliest
+  for (const Token t : ids) out[t] /= sum;
+}
+
+// row: [vocab]; out: [k]. What is not finite comes last.
+void likeliest(const float* row, int vocab, int k, Candidate* out) {
+  std::vector<double> logit(row, row + vocab);
+  std::vector<Token> ids(static_cast<size_t>(vocab));
+  for (size_t t = 0; t < ids.size(); ++t) {
+    ids[t] = static_cast<Token>(t);
+    if (!std::isfinite(logit[t])) logit[t] = -HUGE_VAL;
+  }
+  const auto value = [&](Token t) { return logit[static_cast<size_t>(t)]; };
+  std::stable_sort(ids.begin(), ids.end(), [&](Token a, Token b) { return value(a) > value(b); });
+  const double largest = value(ids[0]);
+  double sum = 0;
+  for (const double x : logit) sum += std::exp(x - largest);
+  for (int i = 0; i < k; ++i) {
+    const Token t = ids[static_cast<size_t>(i)];
+    const bool finite = std::isfinite(value(t));
+    out[i] = {t, finite ? static_cast<float>(value(t) - largest - std::log(sum)) : -HUGE_VALF};
+  }
 }
 
 class ReferenceBackend final : public Backend {
@@ -253,7 +293,8 @@ class ReferenceBackend final : public Backend {
     for (const SeqRows& seq : a.seqs) {
       for (int i = 0; i < seq.rows; ++i) {
         const int r = seq.first_row + i;
-        store_row(a, a.qkv + r * stride, a.table + static_cast<ptrdiff_t>(r) * a.dims, seq.slot, seq.history + i);
+        const int cell = seq.history + seq.staged + i;
+        store_row(a, a.qkv + r * stride, a.table + static_cast<ptrdiff_t>(r) * a.dims, seq.slot, cell);
       }
     }
   }
@@ -307,6 +348,12 @@ class ReferenceBackend final : public Backend {
 
   void choose(const ChooseArgs& a) override {
     for (size_t r = 0; r < a.rows.size(); ++r) a.out[r] = choose_token(a.rows[r], a.vocab);
+  }
+
+  void law(const LawArgs& a) override { law_of(a.row, a.vocab, a.out); }
+
+  void top_k(const TopKArgs& a) override {
+    for (ptrdiff_t r = 0; r < a.rows; ++r) likeliest(a.logits + r * a.vocab, a.vocab, a.k, a.out + r * a.k);
   }
 
  private:

@@ -107,32 +107,35 @@ class Heads {
 };
 
 struct Sequence {
-  int rows, history, slot, first_row;
-  std::vector<uint64_t> ancestors;  // [rows][words], empty: a chain
+  int rows, staged, history, slot, first_row;
+  std::vector<uint64_t> ancestors;  // [nodes][words], empty: a chain
   int words = 0;
-  std::vector<float> past, qkv;     // [history, width], [rows, width]
+  std::vector<float> past, qkv;     // [history, width], [nodes, width]
 
-  // Rows of the sequence that row i descends from, itself included.
-  std::vector<int> path(int i) const {
+  int nodes() const { return staged + rows; }
+  // Nodes that row i of the step descends from, itself included.
+  std::vector<int> path(int i) const { return node_path(staged + i); }
+  std::vector<int> node_path(int node) const {
     std::vector<int> out;
-    for (int other = 0; other <= i; ++other) {
-      if (ancestors.empty() || (ancestors[product(i, words) + static_cast<size_t>(other / 64)] >> (other % 64) & 1)) {
+    for (int other = 0; other <= node; ++other) {
+      if (ancestors.empty() || (ancestors[product(node, words) + static_cast<size_t>(other / 64)] >> (other % 64) & 1)) {
         out.push_back(other);
       }
     }
     return out;
   }
   SeqRows rows_at(int first) const {
-    return {first, rows, slot, history, ancestors.empty() ? nullptr : ancestors.data(), words};
+    const uint64_t* bits = ancestors.empty() ? nullptr : ancestors.data() + product(staged, words);
+    return {first, rows, slot, history, bits, words, staged};
   }
 };
 
 // Every node hangs from one of the last few nodes, so that there are both long paths and many leaves; now and then a
 // second root.
 void grow_tree(Sequence& seq, Random& random) {
-  seq.words = (seq.rows + 63) / 64;
-  seq.ancestors.assign(product(seq.rows, seq.words), 0);
-  for (int i = 0; i < seq.rows; ++i) {
+  seq.words = (seq.nodes() + 63) / 64;
+  seq.ancestors.assign(product(seq.nodes(), seq.words), 0);
+  for (int i = 0; i < seq.nodes(); ++i) {
     uint64_t* mine = seq.ancestors.data() + product(i, seq.words);
     if (i > 0 && random.below(20) != 0) {
       const int parent = std::max(0, i - 1 - random.below(4));
@@ -146,12 +149,13 @@ class StepProblem final : public Problem {
  public:
   explicit StepProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
     for (int s = 0; s < row.seqs; ++s) {
-      Sequence seq{std::max(1, row.rows - s), row.history + 37 * s, row.seqs - 1 - s, total_, {}, 0, {}, {}};
+      Sequence seq{std::max(1, row.rows - s), std::max(0, row.staged - 3 * s), row.history + 37 * s, row.seqs - 1 - s, total_,
+                   {}, 0, {}, {}};
       if (row.tree) grow_tree(seq, random_);
       seq.past = random_.normals(product(seq.history, heads_.width()));
-      seq.qkv = random_.normals(product(seq.rows, heads_.width()));
+      seq.qkv = random_.normals(product(seq.nodes(), heads_.width()));
       total_ += seq.rows;
-      longest_ = std::max(longest_, seq.history + seq.rows);
+      longest_ = std::max(longest_, seq.history + seq.nodes());
       seqs_.push_back(std::move(seq));
     }
   }
@@ -167,7 +171,7 @@ class StepProblem final : public Problem {
       return {(8.0 * heads_.q_width() + (4 + bytes) * kv_columns) * total_, 3.0 * heads_.width() * total_};
     }
     for (const Sequence& seq : seqs_) {
-      cost.bytes += bytes * 2 * row_.kv_heads * row_.head_dim * (seq.history + seq.rows);
+      cost.bytes += bytes * 2 * row_.kv_heads * row_.head_dim * (seq.history + seq.nodes());
       for (int i = 0; i < seq.rows; ++i) {
         const auto seen = static_cast<double>(seq.path(i).size()) + seq.history;
         cost.flops += 4.0 * row_.heads * row_.head_dim * (row_.window ? std::min<double>(seen, row_.window) : seen);
@@ -195,8 +199,9 @@ class StepInstance final : public Instance {
     std::vector<int> positions;
     for (const Sequence& seq : p_.seqs_) {
       heads_.fill(backend, desk_, seq.past, *kv_, kLayer, seq.slot);
+      stage(seq);
       for (int i = 0; i < seq.rows; ++i) positions.push_back(seq.history + static_cast<int>(seq.path(i).size()) - 1);
-      qkv.insert(qkv.end(), seq.qkv.begin(), seq.qkv.end());
+      qkv.insert(qkv.end(), seq.qkv.begin() + static_cast<ptrdiff_t>(product(seq.staged, heads_.width())), seq.qkv.end());
       list_.push_back(seq.rows_at(seq.first_row));
     }
     qkv_ = upload(backend, qkv);
@@ -241,6 +246,15 @@ class StepInstance final : public Instance {
     out.insert(out.end(), attended, attended + heads_.q_width());
   }
 
+  // What earlier steps have written of the strip.
+  void stage(const Sequence& seq) {
+    for (int node = 0; node < seq.staged; ++node) {
+      const int position = seq.history + static_cast<int>(seq.node_path(node).size()) - 1;
+      heads_.store(backend_, desk_, seq.qkv.data() + product(node, heads_.width()), {&position, 1}, *kv_, kLayer,
+                   {seq.slot, seq.history + node});
+    }
+  }
+
   // Row i of the sequence in the spare slot: history and path as committed cells, then a step of this row alone.
   void decode(const Sequence& seq, int i, std::vector<float>& out) {
     const int spare = p_.row_.seqs;
@@ -258,7 +272,8 @@ class StepInstance final : public Instance {
       backend_.kv_move({.from = kv_.get(), .to = kv_.get(), .from_slot = seq.slot, .to_slot = spare, .moves = moves,
                         .frequencies = nullptr, .dims = 0, .style = p_.row_.style});
     }
-    heads_.decode(backend_, desk_, seq.qkv.data() + product(i, heads_.width()), *kv_, kLayer, {spare, length});
+    const float* qkv = seq.qkv.data() + product(seq.staged + i, heads_.width());
+    heads_.decode(backend_, desk_, qkv, *kv_, kLayer, {spare, length});
     append(out, desk_.qkv, desk_.out);
   }
 

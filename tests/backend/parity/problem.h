@@ -48,7 +48,7 @@ class Problem {
 };
 
 std::unique_ptr<Problem> make_problem(const OpRow& row);
-std::unique_ptr<Problem> make_row_problem(const OpRow& row);  // embed norm linear rope_table glu choose
+std::unique_ptr<Problem> make_row_problem(const OpRow& row);  // embed norm linear rope_table glu choose law top_k
 std::unique_ptr<Problem> make_kv_problem(const OpRow& row);   // rope_store attend kv_move
 
 // Backend memory with these values.

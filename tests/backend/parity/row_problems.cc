@@ -1,9 +1,11 @@
-// Problems of the ops whose rows have nothing to do with each other: embed, norm, linear, rope_table, glu, choose.
+// Problems of the ops whose rows have nothing to do with each other: embed, norm, linear, rope_table, glu,
+// choose, law, top_k.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 
 #include "base/error.h"
@@ -39,6 +41,7 @@ std::vector<int> all_rows(int rows) {
 struct Call {
   std::function<void()> run;
   float* out = nullptr;
+  std::function<void()> finish = [] {};  // brings results of another type there; not part of the op
 };
 using Prepare = std::function<Call(std::span<const int> rows)>;
 
@@ -51,12 +54,14 @@ class RowInstance final : public Instance {
   }
   void run() override { call_.run(); }
   Output output() override {
+    call_.finish();
     together_.values.assign(call_.out, call_.out + product(together_.rows, columns_));
     return together_;
   }
   std::vector<float> again(std::span<const int> rows) override {
     const Call call = prepare_(rows);
     call.run();
+    call.finish();
     return {call.out, call.out + rows.size() * static_cast<size_t>(columns_)};
   }
 
@@ -255,46 +260,53 @@ class LinearProblem final : public Problem {
   std::vector<float> x_, bias_, old_;
 };
 
-class ChooseProblem final : public Problem {
+// What choose, law and top_k share: rows of logits, and how to sample from them.
+class LogitProblem : public Problem {
  public:
-  explicit ChooseProblem(const OpRow& row) : Problem(row), sampling_(kSettings[static_cast<size_t>(row.sampling)]) {
+  explicit LogitProblem(const OpRow& row) : Problem(row), sampling_(kSettings[static_cast<size_t>(row.sampling)]) {
     Random random(row_name(row));
-    logits_ = random.normals(product(row.rows, row.in), 3);
-    if (row.in >= 5) logits_[1] = logits_[3] = 20;  // a tie at the top of row 0
+    logits_ = random.normals(product(row.rows, row.in), row.large ? 2.0f : 3.0f);
+    if (row.large) {  // a head as models have it: thirty tokens hold nearly everything
+      for (int i = 0; i < 30 * row.rows; ++i) {
+        logits_[product(i / 30, row.in) + static_cast<size_t>(random.below(row.in))] = 16 - 0.3f * static_cast<float>(i % 30);
+      }
+    } else if (row.in >= 5) {
+      logits_[1] = logits_[3] = 20;  // a tie at the top of row 0
+    }
     if (row.in >= 31) {
       logits_[7] = -std::numeric_limits<float>::infinity();
       logits_[9] = std::numeric_limits<float>::quiet_NaN();
     }
-    if (row.sampling < 6) return;
+    if (sampling_.repeat_penalty == 1 && sampling_.presence_penalty == 0) return;
     for (int i = 0; i < std::min(4, row.in); ++i) {
       bias_.push_back({i, static_cast<float>(i) - 1.5f});
       counts_.push_back({row.in - 1 - i, 1 + i});
     }
-  }
-  std::unique_ptr<Instance> make(Backend& backend) const override {
-    backend.reserve({.rows = row_.rows, .width = 64, .heads = 1, .kv_heads = 1, .head_dim = 8, .vocab = row_.in});
-    return std::make_unique<RowInstance>(row_.rows, 1, [this, &backend](std::span<const int> rows) {
-      const float* logits = upload(backend, pick(logits_, row_.in, rows));
-      float* out = guarded(backend, rows.size(), 1);
-      std::vector<ChooseRow> list;
-      for (size_t i = 0; i < rows.size(); ++i) {
-        const auto position = static_cast<uint64_t>(100 + rows[i]);
-        list.push_back({logits + i * static_cast<size_t>(row_.in), position, &sampling_, bias_, counts_});
-      }
-      return Call{[=, this, &backend] {
-                    std::vector<Token> tokens(list.size());
-                    backend.choose({tokens.data(), list, row_.in});
-                    std::copy(tokens.begin(), tokens.end(), out);  // below 2^24: exact as floats
-                  }, out};
-    });
   }
   std::vector<float> scale(const Output& reference) const override {
     return std::vector<float>(reference.values.size(), 1.0f);
   }
   Cost cost() const override { return {4.0 * row_.rows * row_.in, 0}; }
 
+ protected:
+  void reserve(Backend& backend) const {
+    backend.reserve({.rows = row_.rows, .width = 64, .heads = 1, .kv_heads = 1, .head_dim = 8, .vocab = row_.in});
+  }
+  const float* upload_logits(Backend& backend, std::span<const int> rows) const {
+    return upload(backend, pick(logits_, row_.in, rows));
+  }
+  // logits: of these rows, one after the other.
+  std::vector<ChooseRow> choose_rows(const float* logits, std::span<const int> rows) const {
+    std::vector<ChooseRow> list;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto position = static_cast<uint64_t>(100 + rows[i]);
+      list.push_back({logits + i * static_cast<size_t>(row_.in), position, &sampling_, bias_, counts_});
+    }
+    return list;
+  }
+
  private:
-  static constexpr std::array<Sampling, 9> kSettings = {{
+  static constexpr std::array<Sampling, kSamplings> kSettings = {{
       {},
       {.temperature = 1, .seed = 1},
       {.temperature = 0.7f, .top_k = 4, .seed = 2},
@@ -304,11 +316,78 @@ class ChooseProblem final : public Problem {
       {.temperature = 0, .repeat_penalty = 1.3f},
       {.temperature = 1, .presence_penalty = 0.5f, .frequency_penalty = 0.25f, .seed = 6},
       {.temperature = 1, .top_k = 10, .top_p = 0.95f, .repeat_penalty = 1.1f, .frequency_penalty = -0.5f, .seed = 7},
+      {.temperature = 0.7f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = 8},
   }};
   Sampling sampling_;
   std::vector<float> logits_;
   std::vector<TokenBias> bias_;
   std::vector<TokenCount> counts_;
+};
+
+class ChooseProblem final : public LogitProblem {
+ public:
+  using LogitProblem::LogitProblem;
+  std::unique_ptr<Instance> make(Backend& backend) const override {
+    reserve(backend);
+    return std::make_unique<RowInstance>(row_.rows, 1, [this, &backend](std::span<const int> rows) {
+      const auto list = choose_rows(upload_logits(backend, rows), rows);
+      const auto tokens = std::make_shared<std::vector<Token>>(rows.size());
+      float* out = guarded(backend, rows.size(), 1);
+      return Call{[=, this, &backend] { backend.choose({tokens->data(), list, row_.in}); }, out,
+                  [=] { std::copy(tokens->begin(), tokens->end(), out); }};  // below 2^24: exact as floats
+    });
+  }
+};
+
+class LawProblem final : public LogitProblem {
+ public:
+  using LogitProblem::LogitProblem;
+  std::unique_ptr<Instance> make(Backend& backend) const override {
+    reserve(backend);
+    return std::make_unique<RowInstance>(row_.rows, row_.in, [this, &backend](std::span<const int> rows) {
+      const auto list = choose_rows(upload_logits(backend, rows), rows);
+      const auto law = std::make_shared<std::vector<double>>(product(static_cast<int>(rows.size()) + 1, row_.in), kGuard);
+      float* out = guarded(backend, rows.size(), row_.in);
+      return Call{[=, this, &backend] {
+                    for (size_t i = 0; i < list.size(); ++i) {
+                      backend.law({law->data() + i * static_cast<size_t>(row_.in), list[i], row_.in});
+                    }
+                  }, out, [=] { std::copy(law->begin(), law->end(), out); }};
+    });
+  }
+  std::vector<float> scale(const Output& reference) const override {  // the row's largest
+    std::vector<float> sizes;
+    for (int r = 0; r < reference.rows; ++r) {
+      sizes.insert(sizes.end(), static_cast<size_t>(row_.in), *std::max_element(reference.row(r), reference.row(r + 1)));
+    }
+    return sizes;
+  }
+};
+
+// The output has a token and its log-probability for each candidate.
+class TopKProblem final : public LogitProblem {
+ public:
+  using LogitProblem::LogitProblem;
+  std::unique_ptr<Instance> make(Backend& backend) const override {
+    reserve(backend);
+    return std::make_unique<RowInstance>(row_.rows, 2 * row_.out, [this, &backend](std::span<const int> rows) {
+      const float* logits = upload_logits(backend, rows);
+      const int count = static_cast<int>(rows.size());
+      const auto best = std::make_shared<std::vector<Candidate>>(product(count + 1, row_.out), Candidate{54321, kGuard});
+      float* out = guarded(backend, rows.size(), 2 * row_.out);
+      return Call{[=, this, &backend] { backend.top_k({best->data(), logits, count, row_.in, row_.out}); }, out, [=] {
+                    for (size_t i = 0; i < best->size(); ++i) {
+                      out[2 * i] = static_cast<float>((*best)[i].token);
+                      out[2 * i + 1] = std::max(-1e6f, (*best)[i].logp);  // -infinity cannot be subtracted
+                    }
+                  }};
+    });
+  }
+  std::vector<float> scale(const Output& reference) const override {
+    std::vector<float> sizes(reference.values.size(), 1.0f);
+    for (size_t i = 0; i < sizes.size(); i += 2) sizes[i] = 1e-9f;  // another token is no small error
+    return sizes;
+  }
 };
 
 }  // namespace
@@ -321,6 +400,8 @@ std::unique_ptr<Problem> make_row_problem(const OpRow& row) {
     case Op::kRopeTable: return std::make_unique<RopeTableProblem>(row);
     case Op::kGlu: return std::make_unique<GluProblem>(row);
     case Op::kChoose: return std::make_unique<ChooseProblem>(row);
+    case Op::kLaw: return std::make_unique<LawProblem>(row);
+    case Op::kTopK: return std::make_unique<TopKProblem>(row);
     default: break;
   }
   SX_ASSERT(false);

@@ -46,9 +46,15 @@ void add_row_ops(std::vector<OpRow>& table) {
       table.push_back({.op = Op::kRopeTable, .rows = rows, .head_dim = dims, .delta = rows == 5 ? 3 : 0});
     }
   }
-  for (int sampling = 0; sampling < 9; ++sampling) {
+  for (int sampling = 0; sampling < kSamplings; ++sampling) {
     for (const int vocab : {1, 5, 31, 300, 3000}) {
       table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 5 : 2, .in = vocab, .sampling = sampling});
+      table.push_back({.op = Op::kLaw, .rows = 2, .in = vocab, .sampling = sampling});
+    }
+  }
+  for (const int vocab : {1, 5, 31, 300, 1024, 3001}) {
+    for (const int k : {1, 4, 10, 64, vocab}) {
+      if (k <= vocab) table.push_back({.op = Op::kTopK, .rows = k % 3 + 1, .in = vocab, .out = k});
     }
   }
 }
@@ -79,6 +85,9 @@ void add_rope_store(std::vector<OpRow>& table) {
         OpRow row = base;  // the shape of a small Llama, across a block border
         row.rows = 5, row.heads = 9, row.kv_heads = 3, row.head_dim = 64, row.history = 62;
         table.push_back(row);
+        row.staged = 4;
+        table.push_back(row);
+        row.staged = 0;
         row.heads = 4, row.kv_heads = 4, row.dims = 32, row.rows = 1;  // part of the head stays unrotated
         table.push_back(row);
         row.heads = 2, row.kv_heads = 1, row.head_dim = 128, row.dims = 0, row.rows = 3, row.history = 0, row.seqs = 3;
@@ -131,6 +140,13 @@ void add_attend(std::vector<OpRow>& table) {
       for (const int history : {0, 61, 500}) {
         add([&](OpRow& r) { r.seqs = 3, r.rows = rows, r.history = history; });
         add([&](OpRow& r) { r.seqs = 2, r.rows = rows, r.history = history, r.tree = true, r.window = 80; });
+      }
+    }
+    for (const int staged : {1, 5, 40, 70}) {  // trees and chains that grow over several steps
+      for (const int history : {0, 62, 450, 1000}) {
+        add([&](OpRow& r) { r.staged = staged, r.rows = 9, r.history = history, r.tree = true; });
+        add([&](OpRow& r) { r.staged = staged, r.rows = 3, r.history = history; });
+        add([&](OpRow& r) { r.staged = staged, r.rows = 20, r.history = history, r.tree = true, r.seqs = 2, r.window = 50; });
       }
     }
     add([&](OpRow& r) { r.rows = 200, r.history = 0; });   // prefill
@@ -192,8 +208,16 @@ void add_large(std::vector<OpRow>& table) {
     table.push_back({.op = Op::kKvMove, .type = DType::kBF16, .rows = 512, .heads = 9, .kv_heads = 3, .head_dim = 64,
                      .history = 2000, .delta = delta, .large = true});
   }
-  for (const int sampling : {0, 1, 5}) {
+  for (const int sampling : {0, 1, 3, 8, 9}) {  // greedy, all tokens, top-p, with penalties, the default settings
     table.push_back({.op = Op::kChoose, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
+    table.push_back({.op = Op::kLaw, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
+  }
+  for (const int vocab : {49152, 151936}) {
+    for (const int rows : {1, 8}) {
+      for (const int k : {1, 10, 64}) {
+        table.push_back({.op = Op::kTopK, .rows = rows, .in = vocab, .out = k, .large = true});
+      }
+    }
   }
 }
 
@@ -221,6 +245,8 @@ const char* op_name(Op op) {
     case Op::kGlu: return "glu";
     case Op::kKvMove: return "kv_move";
     case Op::kChoose: return "choose";
+    case Op::kLaw: return "law";
+    case Op::kTopK: return "top_k";
     case Op::kCount: break;
   }
   SX_ASSERT(false);
@@ -234,14 +260,16 @@ std::span<const OpRow> op_table() {
 
 std::string row_name(const OpRow& row) {
   std::string name = op_name(row.op);
-  const bool typed = row.op != Op::kNorm && row.op != Op::kGlu && row.op != Op::kRopeTable && row.op != Op::kChoose;
-  if (typed) name += fmt::format("/{}", dtype_name(row.type));
+  const bool sampled = row.op == Op::kChoose || row.op == Op::kLaw;
+  const bool plain = row.op == Op::kNorm || row.op == Op::kGlu || row.op == Op::kRopeTable || row.op == Op::kTopK;
+  if (!plain && !sampled) name += fmt::format("/{}", dtype_name(row.type));
   if (row.op == Op::kLinear) name += fmt::format("/{}x{}", row.in, row.out);
   else if (row.in) name += fmt::format("/{}", row.in);
   if (row.heads) name += fmt::format("/h{}k{}d{}", row.heads, row.kv_heads, row.head_dim);
   else if (row.head_dim) name += fmt::format("/d{}", row.head_dim);
   if (row.heads && row.dims) name += fmt::format("r{}", row.dims);
   if (row.heads) name += fmt::format("/history{}", row.history);
+  if (row.op == Op::kTopK) name += fmt::format("/k{}", row.out);
   name += fmt::format("/rows{}", row.rows);
   if (row.seqs > 1) name += fmt::format("x{}", row.seqs);
   if (row.bias) name += "+bias";
@@ -252,10 +280,11 @@ std::string row_name(const OpRow& row) {
   if (row.style == RopeStyle::kInterleaved) name += "+interleaved";
   if (row.qk_norm) name += "+qk_norm";
   if (row.tree) name += "+tree";
+  if (row.staged) name += fmt::format("+staged{}", row.staged);
   if (row.window) name += fmt::format("+window{}", row.window);
   if (row.delta) name += fmt::format("+delta{}", row.delta);
   if (row.same_slot) name += "+same_slot";
-  if (row.op == Op::kChoose) name += fmt::format("+sampling{}", row.sampling);
+  if (sampled) name += fmt::format("+sampling{}", row.sampling);
   return name;
 }
 
@@ -263,6 +292,8 @@ Tolerance tolerance(const OpRow& row) {
   switch (row.op) {
     case Op::kEmbed:
     case Op::kChoose: return {0, 0};
+    case Op::kLaw: return {1e-7, 1e-7};   // of the row's largest
+    case Op::kTopK: return {1e-5, 1e-5};  // of log-probabilities; tokens are exact
     case Op::kNorm: return {1e-6, 5e-6};
     case Op::kGlu: return {1e-6, 5e-6};
     case Op::kRopeTable: return {1e-7, 3e-7};

@@ -11,7 +11,7 @@
 
 namespace sx::parity {
 
-enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kChoose, kCount };
+enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kChoose, kLaw, kTopK, kCount };
 
 const char* op_name(Op op);
 
@@ -19,7 +19,7 @@ struct OpRow {
   Op op = Op::kEmbed;
   DType type = DType::kF32;   // of the weights (embed, linear) or of the KV store
   int rows = 1;               // per sequence for rope_store and attend; cells moved for kv_move
-  int in = 0, out = 0;        // in: width or vocabulary; out: linear only
+  int in = 0, out = 0;        // in: width or vocabulary; out: of linear, or k of top_k
   // linear
   bool bias = false, accumulate = false;
   int pad = 0;                // out_stride - out
@@ -33,17 +33,19 @@ struct OpRow {
   bool qk_norm = false;
   int history = 0;
   bool tree = false;
+  int staged = 0;             // so many of the first rows are written by earlier steps; outputs are the other rows'
   int window = 0;
   int seqs = 1;               // further ones have other histories and fewer rows
   int delta = 0;              // kv_move; also rope_table's attention factor is 1 + delta / 10
   bool same_slot = false;     // kv_move: within a slot, else into another store
-  // choose
+  // choose, law
   int sampling = 0;           // which of the settings in row_problems.cc
   bool large = false;         // too big for a test: benchmark only
 
   int rotated() const { return dims ? dims : head_dim; }
 };
 
+inline constexpr int kSamplings = 10;    // settings of choose and law
 std::span<const OpRow> op_table();
 std::string row_name(const OpRow& row);  // "linear/Q4_1/576x33/rows5+bias"
 

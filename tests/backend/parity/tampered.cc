@@ -28,6 +28,8 @@ class Tampered : public Backend {
   void glu(const GluArgs& a) override { right_->glu(a); }
   void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
   void choose(const ChooseArgs& a) override { right_->choose(a); }
+  void law(const LawArgs& a) override { right_->law(a); }
+  void top_k(const TopKArgs& a) override { right_->top_k(a); }
 
  protected:
   std::unique_ptr<Backend> right_ = make_reference_backend();
@@ -101,6 +103,22 @@ class Wrong final : public Tampered {
     b.rows = rows;
     right_->choose(op_ == Op::kChoose ? b : a);
   }
+  void law(const LawArgs& a) override {  // a slightly other temperature
+    Sampling sampling = *a.row.sampling;
+    sampling.temperature *= 1.001f;
+    LawArgs b = a;
+    b.row.sampling = &sampling;
+    right_->law(op_ == Op::kLaw ? b : a);
+  }
+  void top_k(const TopKArgs& a) override {  // forgets the last logit
+    std::vector<float> logits(a.logits, a.logits + static_cast<ptrdiff_t>(a.rows) * a.vocab);
+    for (int r = 1; r <= a.rows; ++r) {
+      logits[static_cast<size_t>(r * a.vocab - 1)] = -std::numeric_limits<float>::infinity();
+    }
+    TopKArgs b = a;
+    b.logits = logits.data();
+    right_->top_k(op_ == Op::kTopK ? b : a);
+  }
 
  private:
   static std::vector<float> without_tail(const float* x, int rows, int width, int count) {
@@ -144,6 +162,10 @@ class Variant final : public Tampered {
   void glu(const GluArgs& a) override {
     right_->glu(a);
     if (a.rows > 1) nudge(a.out[0]);
+  }
+  void top_k(const TopKArgs& a) override {
+    right_->top_k(a);
+    if (a.rows > 1) nudge(a.out[0].logp);
   }
 };
 

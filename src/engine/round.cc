@@ -1,0 +1,155 @@
+#include "engine/round.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace sx {
+
+Round::Round(EngineImpl& engine) : engine_(engine), spec_(engine.speculation()), max_rows_(engine.model().options().max_outputs) {
+  const size_t rows = size_t(max_rows_), most = std::min(rows, size_t(engine.options().max_sessions));
+  tokens_.resize(rows);
+  positions_.resize(rows);
+  outputs_.resize(rows);
+  for (size_t i = 0; i < rows; ++i) outputs_[i] = int32_t(i);
+  active_.reserve(most);
+  tasks_.reserve(most);
+  outcomes_.reserve(most);
+  seqs_.reserve(most);
+  committed_.reserve(most);
+  moves_.reserve(kMaxTreeNodes);
+}
+
+void Round::run(std::span<Generation* const> batch) {
+  SX_ASSERT(int(batch.size()) <= max_rows_);
+  const double start = now_ms();
+  times_ = {};
+  active_.assign(batch.begin(), batch.end());
+  for (Generation* g : active_) g->exhausted();
+  if (!go_on()) return;
+  draft();
+  if (!go_on()) return;
+  verify();
+  if (!go_on()) return;
+  judge();
+  commit();
+  times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit;
+  count();
+}
+
+bool Round::go_on() {
+  std::erase_if(active_, [](Generation* g) { return g->cancelled(); });
+  return !active_.empty();
+}
+
+double Round::since(double& mark) const {
+  const double now = now_ms(), passed = now - mark;
+  mark = now;
+  return passed;
+}
+
+// Every request gets its share of the rows of a pass. A request that speculation does not suit now keeps a tree of one node.
+void Round::draft() {
+  tasks_.clear();
+  const int share = max_rows_ / int(active_.size()) - 1;
+  for (Generation* g : active_) {
+    g->tree->reset(g->session.text().back());
+    g->drafted = 0;
+    const int room = engine_.context() - g->session.length() - 1;
+    const int depth = std::min({spec_.depth(), g->remaining() - 1, room});
+    const int nodes = std::min({spec_.nodes(), share, room});
+    g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && nodes > 0 && (!spec_.priced() || g->controller.draft_now());
+    if (!g->drafting) continue;
+    DraftTask task{g->session.seq(), g->session.text(), &g->sampling, g->bias, g->window.counts(), {nodes, depth}, g->tree, g->laws};
+    if (spec_.priced()) {  // all prices of a round are those of the first request: histories of a batch matter little here
+      const double history = g->session.length();
+      if (tasks_.empty()) spec_.price().costs(spec_.nodes(), int(active_.size()), history, spec_.costs());
+      const double plain = spec_.price().predict(int(active_.size()), history);
+      task.limits.verify_cost = spec_.costs().data();
+      task.limits.level_cost = float(spec_.drafter()->level_ms() / plain);
+    }
+    tasks_.push_back(task);
+  }
+  if (tasks_.empty()) return;
+  spec_.drafter()->draft(tasks_);
+  times_.draft = spec_.drafter()->take_forward_ms();
+  for (Generation* g : active_) {
+    if (!g->drafting) continue;
+    g->drafted = g->tree->drafted();
+    if (!spec_.priced()) continue;
+    const double sunk = times_.draft / std::max(1e-6, spec_.price().predict(int(active_.size()), g->session.length()));
+    const int worth = worthwhile_nodes(*g->tree, spec_.costs(), sunk, g->controller.trust());
+    if (worth < g->tree->drafted()) g->tree->keep_best(worth);
+  }
+}
+
+void Round::verify() {
+  double mark = now_ms();
+  seqs_.clear();
+  int rows = 0;
+  double history = 0;
+  for (Generation* g : active_) {
+    TokenTree& tree = *g->tree;
+    const int size = tree.size(), length = g->session.length();
+    engine_.book().stage(g->session.seq(), size);
+    seqs_.push_back({rows, size, g->session.seq(), length, size > 1 ? tree.ancestors() : nullptr, size > 1 ? tree.words() : 0});
+    for (NodeId n = 0; n < size; ++n) {
+      tokens_[size_t(rows + n)] = tree.token(n);
+      positions_[size_t(rows + n)] = length + tree.depth(n);
+    }
+    rows += size;
+    history += length;
+  }
+  const size_t n = size_t(rows);
+  logits_ = engine_.model().forward({std::span(tokens_).first(n), std::span(positions_).first(n), seqs_, std::span(outputs_).first(n)},
+                                    engine_.kv()).logits;
+  times_.verify = since(mark);
+  spec_.price().observe(rows, history / double(active_.size()), times_.verify);
+}
+
+void Round::judge() {
+  double mark = now_ms();
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Generation& g = *active_[i];
+    const float* logits = logits_ + size_t(seqs_[i].first_row) * size_t(engine_.vocab());
+    spec_.acceptance().judge({g.tree, logits, engine_.vocab(), g.session.text().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
+  }
+  times_.judge = since(mark);
+  committed_.clear();
+  for (size_t i = 0; i < active_.size(); ++i)
+    committed_.push_back(active_[i]->take(logits_ + size_t(seqs_[i].first_row) * size_t(engine_.vocab())));
+}
+
+void Round::commit() {
+  double mark = now_ms();
+  outcomes_.clear();
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Generation& g = *active_[i];
+    const auto path = std::span(g.verdict.path).first(size_t(committed_[i]));
+    moves_.clear();
+    engine_.book().commit(g.session.seq(), path, moves_);
+    if (!moves_.empty()) engine_.device().kv_move({&engine_.kv(), &engine_.kv(), g.session.seq(), g.session.seq(), moves_});
+    const bool whole = path.size() == g.verdict.path.size();
+    const Token next = whole ? g.verdict.next : g.tree->token(g.verdict.path[path.size()]);
+    if (g.drafting) outcomes_.push_back({g.session.seq(), g.tree, path, next});
+  }
+  if (!outcomes_.empty()) spec_.drafter()->observe(outcomes_);
+  times_.commit = since(mark);
+}
+
+void Round::count() {
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Generation& g = *active_[i];
+    g.count(g.drafted, committed_[i], times_);
+    if (!g.drafting || !spec_.priced()) continue;
+    double expected = 0;
+    for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
+    const int others = int(active_.size());
+    const double plain = spec_.price().predict(others, g.session.length());
+    const double spent = times_.draft + spec_.price().predict(others + g.tree->drafted(), g.session.length());
+    g.controller.observe(expected, int(g.verdict.path.size()) - 1, double(g.verdict.path.size()) * plain / spent);
+  }
+}
+
+}  // namespace sx

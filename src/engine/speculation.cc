@@ -1,0 +1,172 @@
+#include "engine/speculation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/generation.h"
+#include "engine/vocabulary.h"
+#include "spec/drafter_model.h"
+#include "spec/drafters.h"
+
+namespace sx {
+namespace {
+
+constexpr double kMeasureMs = 400;   // time that may be spent on prices when an engine opens
+constexpr int kFarHistory = 2048;
+
+// A draft must mean the same by its tokens. Sizes may differ by padding: tokens only one side has are never drafted.
+void check_vocabulary(const Tokenizer& target, const Tokenizer& draft, const std::string& path) {
+  const int common = std::min(target.size(), draft.size());
+  int different = 0, first = -1;
+  for (Token t = 0; t < common; ++t)
+    if (target.printable(t) != draft.printable(t) && ++different == 1) first = t;
+  if (different > 0)
+    fail("draft model '{}': its vocabulary is not the target's: {} of the {} common tokens differ, the first is {} ('{}' in the "
+         "target, '{}' in the draft); use a draft of the same model family", path, different, common, first, target.printable(first),
+         draft.printable(first));
+  if (std::abs(target.size() - draft.size()) > common / 8)
+    fail("draft model '{}': its vocabulary has {} tokens, the target's {}: too different to be padding", path, draft.size(), target.size());
+}
+
+// Which halves of layers to leave out for a share of them: spread evenly, the first and last layers stay.
+void skip_share(double share, int layers, std::vector<uint8_t>& attention, std::vector<uint8_t>& ffn) {
+  const int halves = 2 * layers, most = std::max(0, halves - 4), wanted = std::min(most, int(std::lround(share * halves)));
+  for (int i = 0; i < wanted; ++i) {
+    const int half = 2 + int((int64_t(i) * 2 + 1) * most / (2 * wanted));
+    (half % 2 == 0 ? attention : ffn)[size_t(half / 2)] = 1;
+  }
+}
+
+}  // namespace
+
+SpecConfig configured(const SpecOptions& options) {
+  SpecConfig config = options.json.empty() ? preset_config(options.preset) : config_from_json(options.json);
+  if (!options.draft_model.empty()) apply_setting(config, "draft-model", options.draft_model);
+  for (const auto& [name, value] : options.settings) apply_setting(config, name, value);
+  return config;
+}
+
+SpecConfig resolve(const SpecOptions& options) {
+  SpecConfig config = configured(options);
+  check_config(config);
+  return config;
+}
+
+int tree_nodes(const SpecConfig& config) { return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1; }
+
+Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts) : config_(config) {
+  nodes_ = tree_nodes(config) - 1;
+  depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
+  acceptance_ = make_acceptance(config.accept, *parts.backend, {parts.target->config().vocab, nodes_ + 1, std::max(1, depth_)});
+  int capacity = nodes_ + 1;
+  if (config.on()) {
+    drafter_ = make_drafter(config.drafter, parts);
+    if (config.drafter != DrafterKind::kNgram && config.drafter != DrafterKind::kSuffix)
+      capacity = std::max(capacity, make_tree_policy(config.tree)->capacity() + nodes_);
+  }
+  for (int i = 0; i < parts.slots; ++i) {
+    trees_.push_back(std::make_unique<TokenTree>(capacity));
+    if (config.on() && acceptance_->draws() != DrawMode::kBest)
+      laws_.push_back(std::make_unique<DraftLaws>(nodes_ + 1, parts.target->config().vocab));
+  }
+  costs_.resize(size_t(nodes_) + 1, 1.0f);
+  // Cutting a tree by what was drafted would bias rules that rely on how it was drawn.
+  if (config.on() && config.price && acceptance_->draws() == DrawMode::kBest) measure(parts);
+}
+
+Speculation::~Speculation() = default;
+
+std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const SpeculationParts& parts) {
+  const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
+  switch (kind) {
+    case DrafterKind::kModel: return make_small_model(parts);
+    case DrafterKind::kSelf: return make_self(parts);
+    case DrafterKind::kNgram: return make_ngram_drafter(config_.index, config_.tree, limits);
+    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, config_.tree, limits);
+    case DrafterKind::kFuse:
+      return make_fuse_drafter(make_drafter(config_.fuse_model, parts), make_drafter(config_.fuse_index, parts), parts.slots, nodes_);
+    case DrafterKind::kNone: break;
+  }
+  fail("no drafter of this kind");
+}
+
+std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& parts) {
+  auto file = ModelFile::open(config_.draft_model);
+  const VocabularyImpl vocabulary(file, {});
+  check_vocabulary(*parts.tokenizer, vocabulary.tokenizer(), config_.draft_model);
+  ModelOptions options;
+  options.max_outputs = model_drafter_rows(config_.tree, parts.slots);
+  options.max_rows = std::max(parts.chunk, options.max_outputs);
+  options.context = parts.context + kMaxTreeNodes;
+  options.progress = parts.progress;
+  draft_ = Model::load(file, *parts.backend, options);
+  DType type = parts.backend->default_kv_type();
+  if (!config_.draft_kv_type.empty()) {
+    const auto named = dtype_from_name(config_.draft_kv_type);
+    if (!named || (*named != DType::kF32 && *named != DType::kF16 && *named != DType::kBF16 && *named != DType::kQ8_0))
+      fail("draft KV type '{}' is not known: use f32, f16, bf16 or q8_0", config_.draft_kv_type);
+    type = *named;
+  }
+  draft_kv_ = parts.backend->make_kv(draft_->kv_geometry(parts.slots, parts.context + kMaxTreeNodes, type));
+  ModelDrafterOptions drafter;
+  drafter.backend = parts.backend, drafter.model = draft_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
+  drafter.guess = {acceptance_->draws(), config_.couple};
+  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab, drafter.context = parts.context;
+  return std::make_unique<ModelDrafter>(drafter);
+}
+
+std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
+  const int layers = parts.target->config().layers;
+  ModelDrafterOptions drafter;
+  drafter.backend = parts.backend, drafter.model = parts.target, drafter.kv = parts.kv, drafter.tree = config_.tree;
+  drafter.guess = {acceptance_->draws(), config_.couple};
+  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab, drafter.context = parts.context;
+  drafter.own_cache = false;
+  drafter.skip_attention.assign(size_t(layers), 0);
+  drafter.skip_ffn.assign(size_t(layers), 0);
+  const auto leave_out = [&](int layer) {
+    if (layer < 0 || layer >= layers) fail("layer {} cannot be skipped: the model has layers 0 to {}", layer, layers - 1);
+    drafter.skip_attention[size_t(layer)] = drafter.skip_ffn[size_t(layer)] = 1;
+  };
+  if (config_.self.exit > 0) {
+    if (config_.self.exit >= layers) fail("exit at layer {}: the model has only {} layers", config_.self.exit, layers);
+    for (int i = config_.self.exit; i < layers; ++i) leave_out(i);
+  } else if (!config_.self.layers.empty()) {
+    for (int layer : config_.self.layers) leave_out(layer);
+  } else {
+    skip_share(double(config_.self.skip), layers, drafter.skip_attention, drafter.skip_ffn);
+  }
+  return std::make_unique<ModelDrafter>(drafter);
+}
+
+// Times passes of 1, 2, 4, ... rows on an empty and on a filled cache, in slot 0, which nobody uses yet.
+void Speculation::measure(const SpeculationParts& parts) {
+  const double start = now_ms();
+  const int most = std::min({nodes_ + 1, parts.target->options().max_outputs, parts.target->options().max_rows, 64});
+  const int far = std::min(kFarHistory, parts.context - most);
+  std::vector<Token> tokens(size_t(most), 0);
+  std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
+  const auto time = [&](int rows, int history) {
+    for (int i = 0; i < rows; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
+    const SeqRows seq{0, rows, 0, history, nullptr, 0};
+    const size_t n = size_t(rows);
+    const double before = now_ms();
+    parts.target->forward({std::span(tokens).first(n), std::span(positions).first(n), std::span(&seq, 1), std::span(outputs).first(n)},
+                          *parts.kv);
+    return now_ms() - before;
+  };
+  time(1, 0);
+  if (far > 0) {  // cells of their own, not pages of zeros
+    std::vector<KvMove> moves;
+    for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});
+    parts.backend->kv_move({parts.kv, parts.kv, 0, 0, moves});
+  }
+  for (int rows : StepPrice::kRows) {
+    if (rows > most || (rows > 2 && now_ms() - start > kMeasureMs)) break;
+    price_.set(rows, 0, std::min(time(rows, 0), time(rows, 0)));
+    if (far > 0) price_.set(rows, far, std::min(time(rows, far), time(rows, far)));
+  }
+}
+
+}  // namespace sx

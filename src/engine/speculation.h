@@ -1,0 +1,68 @@
+// What an engine speculates with: its configuration made into a drafter, an acceptance rule, trees for every slot and prices.
+// With speculation off there is no drafter, and trees have one node.
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/llama.h"
+#include "spec/acceptance.h"
+#include "spec/config.h"
+#include "spec/drafter.h"
+#include "spec/price.h"
+#include "specextend/specextend.h"
+#include "text/tokenizer.h"
+
+namespace sx {
+
+SpecConfig configured(const SpecOptions& options);  // throws sx::Error on names and values that do not exist
+SpecConfig resolve(const SpecOptions& options);     // and on combinations that do not fit
+
+// Nodes of a tree within a context, node 0 included.
+int tree_nodes(const SpecConfig& config);
+
+struct SpeculationParts {
+  Backend* backend = nullptr;
+  Model* target = nullptr;
+  KvStore* kv = nullptr;                 // of the target
+  const Tokenizer* tokenizer = nullptr;  // of the target
+  int slots = 1, context = 0, chunk = 512;
+  std::function<void(double)> progress;  // of loading a draft model
+};
+
+class Speculation {
+ public:
+  Speculation(const SpecConfig& config, const SpeculationParts& parts);
+  ~Speculation();
+
+  const SpecConfig& config() const { return config_; }
+  Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
+  Acceptance& acceptance() { return *acceptance_; }
+  StepPrice& price() { return price_; }
+  bool priced() const { return price_.known(); }
+  int nodes() const { return nodes_; }                  // drafted nodes of a tree at most
+  int depth() const { return depth_; }                  // deepest level
+  TokenTree* tree(SeqId seq) const { return trees_[size_t(seq)].get(); }
+  DraftLaws* laws(SeqId seq) const { return laws_.empty() ? nullptr : laws_[size_t(seq)].get(); }
+  std::span<float> costs() { return costs_; }           // scratch, [nodes + 1]
+
+ private:
+  std::unique_ptr<Drafter> make_drafter(DrafterKind kind, const SpeculationParts& parts);
+  std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts);
+  std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
+  void measure(const SpeculationParts& parts);
+
+  SpecConfig config_;
+  int nodes_ = 0, depth_ = 0;
+  std::unique_ptr<Model> draft_;         // a small model and its cache
+  std::unique_ptr<KvStore> draft_kv_;
+  std::unique_ptr<Acceptance> acceptance_;
+  std::unique_ptr<Drafter> drafter_;
+  std::vector<std::unique_ptr<TokenTree>> trees_;
+  std::vector<std::unique_ptr<DraftLaws>> laws_;
+  StepPrice price_;
+  std::vector<float> costs_;
+};
+
+}  // namespace sx

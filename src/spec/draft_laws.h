@@ -1,0 +1,39 @@
+// From a drafter's logits to candidates: the likeliest tokens after the request's own bias, penalties, filters and temperature,
+// ranked with the noise the target will use when it samples; or draws from the law, which is then kept for the judge.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "spec/drafter.h"
+
+namespace sx {
+
+struct GuessOptions {
+  DrawMode draws = DrawMode::kBest;
+  bool couple = true;      // kBest: rank with the target's noise when it samples
+};
+
+class Guesser {
+ public:
+  // `width`: candidates per node; `rows`: nodes of one step; `vocab`: tokens that may be guessed; `stride`: of the drafter's logits.
+  Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride);
+
+  // Candidates after a node from its row of logits; they stay until the next call for the same place (0..rows-1). `position`: of
+  // the token guessed.
+  std::span<const Candidate> guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
+  // The top candidates of all rows of a step at once, before the calls of guess for its rows (rows lie `stride` apart).
+  void prepare(const float* logits, int rows);
+
+ private:
+  std::span<const Candidate> best(const DraftTask& task, uint64_t position, const float* logits, int place);
+  std::span<const Candidate> drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
+
+  Backend& backend_;
+  GuessOptions options_;
+  int width_, pool_, vocab_, stride_;
+  std::vector<Candidate> candidates_;   // [rows, pool]
+  std::vector<double> law_;             // [vocab]
+};
+
+}  // namespace sx

@@ -1,0 +1,292 @@
+// The settings of speculation by name. One table says for each how its value is read, written and explained; texts are read
+// strictly, and a refusal names the setting, the text and what would be accepted.
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "model/io/printable.h"
+#include "spec/config.h"
+
+namespace sx {
+namespace {
+
+constexpr int kMostNodes = kMaxTreeNodes - 1;  // drafted: without node 0
+constexpr int kMostLayers = 1024;              // of a model: more than any has
+
+struct Setting {
+  const char* name;
+  std::string what;  // meaning and values, one line
+  std::function<void(SpecConfig&, std::string_view)> set;
+  std::function<std::string(const SpecConfig&)> get;
+};
+
+[[noreturn]] void refuse(const char* name, std::string_view text, std::string_view expected) {
+  fail("speculation setting {}: '{}' given, expected {}", name, printable(text, 60), expected);
+}
+
+// The whole text as a number within [least, most], which no NaN is.
+template <class T>
+std::optional<T> number_in(std::string_view text, T least, T most) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end || !(value >= least && value <= most)) return std::nullopt;
+  return value;
+}
+
+// "1,1,3"; an empty text is an empty list. Nothing when a piece is not a number of the range or there are too many.
+template <class T>
+std::optional<std::vector<T>> list_in(std::string_view text, T least, T most) {
+  std::vector<T> list;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const auto value = number_in(text.substr(0, comma), least, most);
+    if (!value || comma + 1 == text.size() || list.size() == size_t(kMaxTreeNodes)) return std::nullopt;
+    list.push_back(*value);
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return list;
+}
+
+template <class T>
+std::string range_text(T least, T most) {
+  return fmt::format("{} from {} to {}", std::is_integral_v<T> ? "a whole number" : "a number", least, most);
+}
+
+// `field` gives the member of a configuration, const or not.
+template <class T, class Field>
+Setting number(const char* name, const char* what, T least, T most, Field field) {
+  const std::string values = range_text(least, most);
+  return {name, fmt::format("{}: {}", what, values),
+          [=](SpecConfig& config, std::string_view text) {
+            const auto value = number_in(text, least, most);
+            if (!value) refuse(name, text, values);
+            field(config) = *value;
+          },
+          [=](const SpecConfig& config) { return fmt::format("{}", field(config)); }};
+}
+
+template <class T, class Field>
+Setting list(const char* name, const char* what, T least, T most, Field field) {
+  const std::string values = fmt::format("a list with commas, each {}", range_text(least, most));
+  return {name, fmt::format("{}: {}", what, values),
+          [=](SpecConfig& config, std::string_view text) {
+            auto value = list_in(text, least, most);
+            if (!value) refuse(name, text, values);
+            field(config) = std::move(*value);
+          },
+          [=](const SpecConfig& config) { return fmt::format("{}", fmt::join(field(config), ",")); }};
+}
+
+template <class T>
+using Names = std::vector<std::pair<const char*, T>>;
+
+template <class T, class Field>
+Setting choice(const char* name, const char* what, const Names<T>& names, Field field) {
+  std::string values;
+  for (const auto& [word, value] : names) {
+    if (!values.empty()) values += &word == &names.back().first ? " or " : ", ";
+    values += *word ? word : "nothing";
+  }
+  return {name, fmt::format("{}: {}", what, values),
+          [=](SpecConfig& config, std::string_view text) {
+            for (const auto& [word, value] : names)
+              if (text == word) return void(field(config) = value);
+            refuse(name, text, values);
+          },
+          [=](const SpecConfig& config) -> std::string {
+            for (const auto& [word, value] : names)
+              if (field(config) == value) return word;
+            return "?";  // not a value of the enumeration: apply_setting refuses it
+          }};
+}
+
+template <class Field>
+Setting flag(const char* name, const char* what, Field field) {
+  return choice<bool>(name, what, {{"on", true}, {"off", false}}, field);
+}
+
+// Nodes and depth of the tree that has these children per node, level by level; no nodes: more than a tree may have.
+std::pair<int, int> shape_of_widths(const std::vector<int>& widths) {
+  int64_t level = 1, nodes = 0;
+  for (int width : widths) {
+    level *= width;
+    nodes += level;
+    if (nodes > kMostNodes) return {0, 0};
+  }
+  return {int(nodes), int(widths.size())};
+}
+
+// The same for rank paths: each is a node (check_tree_config sees to those on the way).
+std::pair<int, int> shape_of_paths(const std::vector<std::vector<int>>& paths) {
+  size_t depth = 0;
+  for (const auto& path : paths) depth = std::max(depth, path.size());
+  return {int(paths.size()), int(depth)};
+}
+
+// A static tree has the nodes and the depth of its shape.
+void follow_shape(TreeConfig& tree, std::pair<int, int> shape, const char* name, std::string_view text) {
+  if (shape.first == 0) refuse(name, text, fmt::format("a tree of at most {} nodes", kMostNodes));
+  if (tree.kind == TreeKind::kStatic) std::tie(tree.nodes, tree.depth) = shape;
+}
+
+Setting widths_setting() {
+  Setting setting = list("widths", "static: children per node, level by level", 1, kMostNodes,
+                         [](auto& c) -> auto& { return c.tree.widths; });
+  setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
+    SpecConfig changed = config;
+    read(changed, text);
+    if (!text.empty()) follow_shape(changed.tree, shape_of_widths(changed.tree.widths), "widths", text);
+    config = std::move(changed);
+  };
+  return setting;
+}
+
+Setting paths_setting() {
+  constexpr const char* kName = "paths";
+  constexpr const char* kValues = "at most 511 nodes with semicolons, each as ranks with commas: 0;0,0;1";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    SpecConfig changed = config;
+    changed.tree.paths.clear();
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t end = rest.find(';');
+      auto path = list_in(rest.substr(0, end), 0, kMostNodes - 1);
+      if (!path || path->empty() || end + 1 == rest.size() || changed.tree.paths.size() == size_t(kMostNodes))
+        refuse(kName, text, kValues);
+      changed.tree.paths.push_back(std::move(*path));
+      rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+    }
+    if (!text.empty()) follow_shape(changed.tree, shape_of_paths(changed.tree.paths), kName, text);
+    config = std::move(changed);
+  };
+  const auto get = [](const SpecConfig& config) {
+    std::string text;
+    for (const auto& path : config.tree.paths)
+      text += fmt::format("{}{}", text.empty() ? "" : ";", fmt::join(path, ","));
+    return text;
+  };
+  return {kName, fmt::format("static: instead of widths, {}", kValues), set, get};
+}
+
+// The length of a chain is its depth: a depth that was not set apart goes along.
+Setting nodes_setting() {
+  Setting setting = number("nodes", "drafted nodes of a tree; of a chain: its length", 1, kMostNodes,
+                           [](auto& c) -> auto& { return c.tree.nodes; });
+  setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
+    TreeConfig& tree = config.tree;
+    const bool together = tree.depth == tree.nodes;
+    read(config, text);
+    if (tree.kind == TreeKind::kChain) tree.depth = together ? tree.nodes : std::min(tree.depth, tree.nodes);
+  };
+  return setting;
+}
+
+Setting draft_model_setting() {
+  return {"draft-model", "the model that drafts: a GGUF file or a Hugging Face folder",
+          [](SpecConfig& config, std::string_view text) { config.draft_model = text; },
+          [](const SpecConfig& config) { return config.draft_model; }};
+}
+
+// What others depend on comes first: settings that are applied in this order do not depend on the order they were given in.
+std::vector<Setting> make_settings() {
+  using D = DrafterKind;
+  using T = TreeKind;
+  using A = AcceptKind;
+  return {
+      choice<D>("drafter", "who drafts",
+                {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
+                 {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
+                [](auto& c) -> auto& { return c.drafter; }),
+      choice<D>("fuse-model", "fuse: the drafter with a law", {{"model", D::kModel}, {"self", D::kSelf}},
+                [](auto& c) -> auto& { return c.fuse_model; }),
+      choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
+                [](auto& c) -> auto& { return c.fuse_index; }),
+      choice<T>("tree", "how a model's guesses become a tree",
+                {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
+                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference}, {"best-first", T::kBestFirst}},
+                [](auto& c) -> auto& { return c.tree.kind; }),
+      widths_setting(),
+      paths_setting(),
+      list("rates", "sequoia: how often the first, second, ... child is the accepted one", 0.0, 1.0,
+           [](auto& c) -> auto& { return c.tree.rates; }),
+      nodes_setting(),
+      number("depth", "deepest level of a tree", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.depth; }),
+      number("topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
+      number("threshold", "opt-tree: least gain of a further level in tokens", 0.0f, 10.0f,
+             [](auto& c) -> auto& { return c.tree.threshold; }),
+      number("beams", "best-first: nodes run at a time", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.beams; }),
+      number("decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
+             [](auto& c) -> auto& { return c.tree.decay; }),
+      choice<A>("accept", "which drafted tokens become text",
+                {{"match", A::kMatch}, {"chain", A::kChain}, {"block", A::kBlockwise}, {"specinfer", A::kSpecInfer},
+                 {"no-replacement", A::kNoReplacement}, {"traversal", A::kTraversal}, {"typical", A::kTypical},
+                 {"margin", A::kMargin}},
+                [](auto& c) -> auto& { return c.accept.kind; }),
+      number("epsilon", "typical: probability that always passes", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.accept.epsilon; }),
+      number("alpha", "typical: factor on exp(-entropy)", 0.0f, 1.0f, [](auto& c) -> auto& { return c.accept.alpha; }),
+      number("margin", "margin: share of the first choice's probability that the second needs", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.accept.margin; }),
+      number("ngram-min", "ngram: shortest match", 1, 32, [](auto& c) -> auto& { return c.index.ngram_min; }),
+      number("ngram-max", "ngram: longest match, looked for first", 1, 32,
+             [](auto& c) -> auto& { return c.index.ngram_max; }),
+      number("match-max", "suffix: longest match that is looked for", 1, 1024,
+             [](auto& c) -> auto& { return c.index.match_max; }),
+      number("factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
+             [](auto& c) -> auto& { return c.index.factor; }),
+      number("offset", "suffix: drafted tokens beside those", 0.0f, 511.0f, [](auto& c) -> auto& { return c.index.offset; }),
+      number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.index.min_prob; }),
+      number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
+             [](auto& c) -> auto& { return c.self.skip; }),
+      list("skip-layers", "self: layers left out, instead of a share", 0, kMostLayers - 1,
+           [](auto& c) -> auto& { return c.self.layers; }),
+      number("exit", "self: all layers from this one on are left out, instead of a share (0: no)", 0, kMostLayers - 1,
+             [](auto& c) -> auto& { return c.self.exit; }),
+      flag("price", "cut trees to what pays by measured times (rule match)", [](auto& c) -> auto& { return c.price; }),
+      flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),
+      flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
+      draft_model_setting(),
+      choice<std::string>("draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",
+                          {{"", ""}, {"f32", "f32"}, {"f16", "f16"}, {"bf16", "bf16"}, {"q8_0", "q8_0"}},
+                          [](auto& c) -> auto& { return c.draft_kv_type; }),
+  };
+}
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> table = make_settings();
+  return table;
+}
+
+const Setting& setting_named(std::string_view name) {
+  std::string names;
+  for (const Setting& setting : settings()) {
+    if (name == setting.name) return setting;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", setting.name);
+  }
+  fail("speculation has no setting '{}'; there are {}", printable(name, 60), names);
+}
+
+}  // namespace
+
+std::span<const SettingInfo> setting_infos() {
+  static const std::vector<SettingInfo> infos = [] {
+    std::vector<SettingInfo> list;
+    for (const Setting& setting : settings()) list.push_back({setting.name, setting.what.c_str()});
+    return list;
+  }();
+  return infos;
+}
+
+void apply_setting(SpecConfig& config, std::string_view name, std::string_view value) {
+  setting_named(name).set(config, value);
+}
+
+std::string setting_value(const SpecConfig& config, std::string_view name) { return setting_named(name).get(config); }
+
+}  // namespace sx

@@ -1,0 +1,78 @@
+// Nothing is allocated inside a round: a counting operator new watches whole generations of every preset, between the first
+// and the last round.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "specextend/specextend.h"
+#include "support/model_writer.h"
+
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // g++ sees only one half of the pair when it inlines
+
+namespace {
+std::atomic<long> g_allocations{0};
+}
+
+void* operator new(size_t size) {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* p = std::malloc(size ? size : 1)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace sx {
+namespace {
+
+void expect_no_allocation(const EngineOptions& options, const GenerateOptions& how, const std::string& what) {
+  auto engine = Engine::open(options);
+  std::vector<Token> prompt;
+  for (int i = 0; i < 150; ++i) prompt.push_back(Token(3 + (i * i) % 40));
+  auto session = engine->start();
+  GenerateOptions o = how;
+  long first = -1, last = -1;
+  int64_t verified = 0;
+  o.on_round = [&](const RoundInfo& r) {
+    last = g_allocations.load();
+    if (first < 0) first = last;
+    verified += r.verified;
+  };
+  const auto result = session->generate(prompt, o);
+  EXPECT_EQ(first, last) << what;
+  EXPECT_GT(result.tokens.size(), 20u) << what;
+  EXPECT_EQ(verified > 0, options.spec.preset != "off") << what;
+}
+
+TEST(RoundAllocation, NothingInAnyPreset) {
+  const testing::TempFolder folder;
+  testing::TinySpec spec;
+  spec.weights = DType::kQ8_0, spec.gain = 2;
+  testing::write_tiny_gguf(folder.file("target.gguf"), spec);
+  spec.weights = DType::kQ4_0;
+  testing::write_tiny_gguf(folder.file("draft.gguf"), spec);
+  GenerateOptions greedy, sampled;
+  greedy.max_tokens = sampled.max_tokens = 120, greedy.ignore_end = sampled.ignore_end = true;
+  sampled.sampling.temperature = 0.8f, sampled.sampling.repeat_penalty = 1.1f;
+  for (const SpecPreset& preset : spec_presets()) {
+    EngineOptions o;
+    o.model = folder.file("target.gguf"), o.context = 400, o.threads = 2, o.spec.preset = preset.name;
+    if (preset.needs_draft) o.spec.draft_model = folder.file("draft.gguf");
+    o.spec.settings = {{"price", "off"}};
+    if (preset.name == "self-exit") o.spec.settings.push_back({"exit", "1"});
+    expect_no_allocation(o, greedy, preset.name + " greedy");
+    expect_no_allocation(o, sampled, preset.name + " sampled");
+  }
+  for (const char* rule : {"chain", "block", "specinfer", "no-replacement", "traversal"}) {
+    EngineOptions o;
+    o.model = folder.file("target.gguf"), o.context = 400, o.threads = 2, o.spec.preset = "sd";
+    o.spec.draft_model = folder.file("draft.gguf");
+    o.spec.settings = {{"accept", rule}};
+    expect_no_allocation(o, sampled, rule);
+  }
+}
+
+}  // namespace
+}  // namespace sx

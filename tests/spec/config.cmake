@@ -1,0 +1,1 @@
+sx_test(spec_config "sx_spec" config_test.cc config_json_test.cc)
