@@ -1,5 +1,5 @@
-// Fuzzes vLLM's speculative configuration and the settings: any text either yields a configuration whose settings can be
-// written and read back, or throws sx::Error. The text is also tried as the value of one of the settings.
+// Fuzzes vLLM's speculative configuration and the settings: any text either yields a configuration whose settings can
+// be written and read back, or throws sx::Error. The text is also tried as the value of one of the settings.
 #include <cstddef>
 #include <cstdint>
 #include <string>

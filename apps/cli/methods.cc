@@ -31,9 +31,10 @@ std::string all_text() {
   for (const SpecPreset& preset : spec_presets()) width = std::max(width, preset.name.size());
   std::string out = fmt::format("{:<{}}  draft model  what it does\n", "method", width);
   for (const SpecPreset& preset : spec_presets())
-    out += fmt::format("{:<{}}  {:<11}  {}\n", preset.name, width, preset.needs_draft ? "-md FILE" : "none", preset.what);
-  return out + "\n`specextend methods NAME` shows the settings of one, --spec NAME uses it. Each keeps the text as it is without "
-               "speculation.\n";
+    out += fmt::format("{:<{}}  {:<11}  {}\n", preset.name, width, preset.needs_draft ? "-md FILE" : "none",
+                       preset.what);
+  return out + "\n`specextend methods NAME` shows the settings of one, --spec NAME uses it. Each keeps the text as it "
+               "is without speculation.\n";
 }
 
 std::string one_text(const Json& values) {

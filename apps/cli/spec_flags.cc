@@ -31,16 +31,20 @@ struct Word {
 };
 constexpr const char* kHead = "drafts with a head on the target, which is not supported yet";
 constexpr Word kWords[] = {
-    {"none", "off"}, {"draft", "sd"}, {"draft-simple", "sd"}, {"ngram-simple", "ngram"}, {"ngram-mod", "suffix"},
-    {"ngram-cache", "suffix"}, {"ngram-map-k", "suffix"}, {"ngram-map-k4v", "suffix"},
-    {"eagle3", "", kHead}, {"draft-eagle3", "", kHead}, {"mtp", "", kHead}, {"draft-mtp", "", kHead}, {"dflash", "", kHead},
-    {"draft-dflash", "", kHead},
+    {"none", "off"},           {"draft", "sd"},
+    {"draft-simple", "sd"},    {"ngram-simple", "ngram"},
+    {"ngram-mod", "suffix"},   {"ngram-cache", "suffix"},
+    {"ngram-map-k", "suffix"}, {"ngram-map-k4v", "suffix"},
+    {"eagle3", "", kHead},     {"draft-eagle3", "", kHead},
+    {"mtp", "", kHead},        {"draft-mtp", "", kHead},
+    {"dflash", "", kHead},     {"draft-dflash", "", kHead},
 };
 
 std::string preset_of(const std::string& word) {
   for (const Word& known : kWords) {
     if (word != known.word) continue;
-    if (!*known.preset) throw Error(fmt::format("--spec {}: {}; `specextend methods` lists what there is", word, known.why));
+    if (!*known.preset)
+      throw Error(fmt::format("--spec {}: {}; `specextend methods` lists what there is", word, known.why));
     return known.preset;
   }
   return word;  // a preset by its name, or the library says that there is none
@@ -58,12 +62,14 @@ void take_preset(const std::string& given, SpecOptions& options) {
     options.preset = "fuse";
     options.settings.emplace_back("fuse-index", has("ngram") ? "ngram" : "suffix");
   } else {
-    throw Error(fmt::format("--spec '{}': expected one preset, or a draft model and a look-up, e.g. draft,ngram-mod", given));
+    throw Error(
+        fmt::format("--spec '{}': expected one preset, or a draft model and a look-up, e.g. draft,ngram-mod", given));
   }
 }
 
 void ignore(CLI::App& app, const char* spellings, const char* why) {
-  app.add_option_function<std::string>(spellings, [](const std::string&) {}, fmt::format("accepted for compatibility: {}", why))
+  app.add_option_function<std::string>(
+         spellings, [](const std::string&) {}, fmt::format("accepted for compatibility: {}", why))
       ->group(kGroup);
 }
 
@@ -71,8 +77,10 @@ void ignore(CLI::App& app, const char* spellings, const char* why) {
 
 void add_spec_flags(CLI::App& app, SpecFlags& flags) {
   app.add_option("--spec,--spec-type", flags.spec,
-                 "how to speculate: a preset (`specextend methods` lists them) or off; the text stays the same")->group(kGroup);
-  app.add_option("--speculative-config", flags.json, "vLLM's speculative configuration, instead of --spec: '{\"method\": \"suffix\"}'")
+                 "how to speculate: a preset (`specextend methods` lists them) or off; the text stays the same")
+      ->group(kGroup);
+  app.add_option("--speculative-config", flags.json,
+                 "vLLM's speculative configuration, instead of --spec: '{\"method\": \"suffix\"}'")
       ->group(kGroup);
   app.add_flag("--allow-lossy", flags.allow_lossy, "allow rules that change the text")->group(kGroup);
   for (const SpecSetting& setting : spec_settings()) {
@@ -82,10 +90,12 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags) {
     const auto take = [&flags, name = setting.name](const std::string& value) { flags.settings[name] = value; };
     app.add_option_function<std::string>(spellings, take, setting.what)->group(kGroup);
   }
-  app.add_option("--ctvd,--cache-type-v-draft,--spec-draft-type-v", flags.value_type, "the same as -ctkd: K and V share one type")
+  app.add_option("--ctvd,--cache-type-v-draft,--spec-draft-type-v", flags.value_type,
+                 "the same as -ctkd: K and V share one type")
       ->group(kGroup);
   ignore(app, "--draft-min,--draft-n-min,--spec-draft-n-min", "short drafts are verified too");
-  ignore(app, "--ngld,--gpu-layers-draft,--n-gpu-layers-draft,--spec-draft-ngl", "the draft model runs where the target runs");
+  ignore(app, "--ngld,--gpu-layers-draft,--n-gpu-layers-draft,--spec-draft-ngl",
+         "the draft model runs where the target runs");
   ignore(app, "--devd,--device-draft,--spec-draft-device", "the draft model runs where the target runs");
   ignore(app, "--cd,--ctx-size-draft,--spec-draft-ctx-size", "the draft model's context is the target's");
   ignore(app, "--td,--threads-draft,--spec-draft-threads", "drafts use the same threads");
@@ -105,8 +115,9 @@ SpecOptions resolve(const SpecFlags& flags) {
   if (!flags.spec.empty()) take_preset(flags.spec, options);
   else if (flags.json.empty() && !options.draft_model.empty()) options.preset = "sd";
   else if (flags.json.empty() && !given.empty())
-    throw Error(fmt::format("setting {} of speculation is given, but no method: add --spec PRESET, or -md FILE for a draft model",
-                            given.begin()->first));
+    throw Error(fmt::format(
+        "setting {} of speculation is given, but no method: add --spec PRESET, or -md FILE for a draft model",
+        given.begin()->first));
   // In the library's order, in which none depends on one that comes later.
   for (const SpecSetting& setting : spec_settings())
     if (const auto value = given.find(setting.name); value != given.end()) options.settings.push_back(*value);

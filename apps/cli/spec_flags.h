@@ -10,10 +10,10 @@ namespace sx::cli {
 
 // As given on the command line.
 struct SpecFlags {
-  std::string spec;                              // preset, or llama.cpp's word for one; empty: not given
-  std::string json;                              // vLLM's configuration
-  std::map<std::string, std::string> settings;   // by name; only those given
-  std::string value_type;                        // -ctvd
+  std::string spec;                             // preset, or llama.cpp's word for one; empty: not given
+  std::string json;                             // vLLM's configuration
+  std::map<std::string, std::string> settings;  // by name; only those given
+  std::string value_type;                       // -ctvd
   bool allow_lossy = false;
 };
 

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "engine/generation.h"
-#include "engine/vocabulary.h"
 #include "spec/drafter_model.h"
 #include "spec/drafters.h"
 
@@ -15,18 +14,28 @@ namespace {
 constexpr double kMeasureMs = 400;   // time that may be spent on prices when an engine opens
 constexpr int kFarHistory = 2048;
 
-// A draft must mean the same by its tokens. Sizes may differ by padding: tokens only one side has are never drafted.
-void check_vocabulary(const Tokenizer& target, const Tokenizer& draft, const std::string& path) {
-  const int common = std::min(target.size(), draft.size());
+// A draft must mean the same by its tokens. Sizes may differ by padding: tokens only one side has are never drafted. Drafts are
+// often published without their tokenizer; then the number of tokens must be the same.
+void check_vocabulary(const Tokenizer& target, int target_vocab, const ModelFile& file) {
+  const TokenizerData& data = file.tokenizer();
+  if (data.model.empty() && data.tokenizer_json.empty()) {
+    if (file.config().vocab != target_vocab)
+      fail("draft model '{}' has no tokenizer and {} tokens, the target has {}: it cannot be its draft", file.path(), file.config().vocab,
+           target_vocab);
+    return;
+  }
+  const auto own = Tokenizer::create(data);
+  const int common = std::min(target.size(), own->size());
   int different = 0, first = -1;
   for (Token t = 0; t < common; ++t)
-    if (target.printable(t) != draft.printable(t) && ++different == 1) first = t;
+    if (target.printable(t) != own->printable(t) && ++different == 1) first = t;
   if (different > 0)
     fail("draft model '{}': its vocabulary is not the target's: {} of the {} common tokens differ, the first is {} ('{}' in the "
-         "target, '{}' in the draft); use a draft of the same model family", path, different, common, first, target.printable(first),
-         draft.printable(first));
-  if (std::abs(target.size() - draft.size()) > common / 8)
-    fail("draft model '{}': its vocabulary has {} tokens, the target's {}: too different to be padding", path, draft.size(), target.size());
+         "target, '{}' in the draft); use a draft of the same model family", file.path(), different, common, first,
+         target.printable(first), own->printable(first));
+  if (std::abs(target.size() - own->size()) > common / 8)
+    fail("draft model '{}': its vocabulary has {} tokens, the target's {}: too different to be padding", file.path(), own->size(),
+         target.size());
 }
 
 // Which halves of layers to leave out for a share of them: spread evenly, the first and last layers stay.
@@ -93,8 +102,7 @@ std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const Specu
 
 std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& parts) {
   auto file = ModelFile::open(config_.draft_model);
-  const VocabularyImpl vocabulary(file, {});
-  check_vocabulary(*parts.tokenizer, vocabulary.tokenizer(), config_.draft_model);
+  check_vocabulary(*parts.tokenizer, parts.target->config().vocab, *file);
   ModelOptions options;
   options.max_outputs = model_drafter_rows(config_.tree, parts.slots);
   options.max_rows = std::max(parts.chunk, options.max_outputs);

@@ -1,5 +1,5 @@
-// The presets, methods of the literature with the numbers they were published with, and what does not fit together. Every
-// preset judges with `match`, whatever rule its paper used: text never changes unless it is asked for.
+// The presets, methods of the literature with the numbers they were published with, and what does not fit together.
+// Every preset judges with `match`, whatever rule its paper used: text never changes unless it is asked for.
 #include "spec/config.h"
 
 #include <algorithm>
@@ -93,11 +93,11 @@ void check_ranges(const SpecConfig& config) {
 
 void check_draft_model(const SpecConfig& config) {
   if (config.needs_model() && config.draft_model.empty())
-    fail("speculation {} drafts with a model and none is given: name one with -md FILE (setting draft-model), "
-         "or take a preset that needs none: {}", config.preset, preset_names(false));
+    fail("speculation {} drafts with a model and none is given: name one with -md FILE (setting draft-model), or take "
+         "a preset that needs none: {}", config.preset, preset_names(false));
   if (!config.needs_model() && !config.draft_model.empty())
-    fail("speculation {} does not use the draft model '{}': leave it out, or take a preset that uses one: {}", config.preset,
-         printable(config.draft_model), preset_names(true));
+    fail("speculation {} does not use the draft model '{}': leave it out, or take a preset that uses one: {}",
+         config.preset, printable(config.draft_model), preset_names(true));
   if (!config.needs_model() && !config.draft_kv_type.empty())
     fail("speculation {} has no draft model whose cache could be {}: leave draft-kv-type out", config.preset,
          config.draft_kv_type);
@@ -120,8 +120,8 @@ void check_tree(const SpecConfig& config) {
   const std::string name = setting_value(config, "tree");
   const auto only = [&](const char* setting, bool given, const char* needed) {
     if (given && name != needed)
-      fail("speculation setting {} belongs to tree {}, not to tree {}: leave it out or set tree to {}", setting, needed, name,
-           needed);
+      fail("speculation setting {} belongs to tree {}, not to tree {}: leave it out or set tree to {}", setting, needed,
+           name, needed);
   };
   only("widths", !tree.widths.empty(), "static");
   only("paths", !tree.paths.empty(), "static");
@@ -143,22 +143,22 @@ void check_rule(const SpecConfig& config) {
                     tree = setting_value(config, "tree");
   if (kind == AcceptKind::kTypical || kind == AcceptKind::kMargin) {
     if (!config.allow_lossy)
-      fail("speculation rule {} changes the text: set allow-lossy to on (--allow-lossy) if that is wanted, or take match, "
-           "which never does", rule);
+      fail("speculation rule {} changes the text: say --allow-lossy (setting allow-lossy) if that is wanted, or take "
+           "match, which never does", rule);
     return;
   }
   if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)
-    fail("speculation rule {} needs draws from a drafter's law, and drafter {} has none: take match, or drafter model or self",
-         rule, drafter);
+    fail("speculation rule {} needs draws from a drafter's law, and drafter {} has none: take match, or drafter model "
+         "or self", rule, drafter);
   const bool chains = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
   if (chains && config.tree.kind != TreeKind::kChain)
-    fail("speculation rule {} judges chains, not tree {}: take match, or for drawn trees specinfer, no-replacement or "
-         "traversal with tree static or sequoia", rule, tree);
+    fail("speculation rule {} judges chains, not tree {}: take match or tree chain; trees static and sequoia go with "
+         "specinfer, no-replacement and traversal", rule, tree);
   const bool fixed = config.tree.kind == TreeKind::kChain || config.tree.kind == TreeKind::kStatic ||
                      config.tree.kind == TreeKind::kSequoia;
   if (!fixed)
-    fail("speculation rule {} needs a tree whose shape does not depend on the guesses, and tree {} does: take match, or tree "
-         "chain, static or sequoia", rule, tree);
+    fail("speculation rule {} needs a tree whose shape does not depend on the guesses, and that of tree {} does: take "
+         "match, or tree chain, static or sequoia", rule, tree);
 }
 
 }  // namespace
@@ -180,8 +180,8 @@ SpecConfig preset_config(std::string_view name) {
     preset.fill(config);
     return config;
   }
-  fail("speculation has no preset '{}'; there are off, {} and with a draft model {}", printable(name, 60), preset_names(false),
-       preset_names(true));
+  fail("speculation has no preset '{}'; there are off, {} and with a draft model {}", printable(name, 60),
+       preset_names(false), preset_names(true));
 }
 
 void check_config(const SpecConfig& config) {

@@ -1,5 +1,6 @@
-// vLLM's speculative configuration, a JSON object, as presets and settings. What is left out means what it means there. Keys
-// that only steer vLLM's own machinery are checked for their type and ignored; what could not be honoured is refused by name.
+// vLLM's speculative configuration, a JSON object, as presets and settings. What is left out means what it means there.
+// Keys that only steer vLLM's own machinery are checked for their type and ignored; what could not be honoured is
+// refused by name.
 #include <algorithm>
 
 #include "base/error.h"
@@ -29,8 +30,8 @@ bool is_kind(const Json& value, Kind kind) {
   return false;
 }
 
-// How a key is taken. `settings`: named with spaces, each gets the value; null: nothing to set. `only`: the single value that
-// is accepted, as JSON. `method`: the one method that reads the key; null: all.
+// How a key is taken. `settings`: named with spaces, each gets the value; null: nothing to set. `only`: the one value
+// that is accepted, as JSON. `method`: the one method that reads the key; null: all.
 struct Key {
   const char* name;
   Kind kind;
@@ -85,14 +86,14 @@ void check_keys(const Json& json) {
     if (value.is_null()) continue;
     const std::string text = printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), 60);
     if (key->only && text != key->only) fail("{}: key '{}' is {}; only {} is supported", kWhere, name, text, key->only);
-    if (!is_kind(value, key->kind)) fail("{}: key '{}' is {}; {} is expected", kWhere, name, text, kind_name(key->kind));
+    if (!is_kind(value, key->kind))
+      fail("{}: key '{}' is {}; {} is expected", kWhere, name, text, kind_name(key->kind));
   }
 }
 
 bool any_of_method(const Json& json, std::string_view method) {
-  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const Key& key) {
-    return key.method && key.method == method && json_member(json, key.name);
-  });
+  return std::any_of(std::begin(kKeys), std::end(kKeys),
+                     [&](const Key& key) { return key.method && key.method == method && json_member(json, key.name); });
 }
 
 // draft_model, ngram or suffix.
@@ -108,8 +109,8 @@ std::string method_of(const Json& json) {
   if (method == "draft_model" || method == "ngram" || method == "suffix") return method;
   constexpr const char* kHeads[] = {"eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "dflash", "dspark"};
   if (std::find(std::begin(kHeads), std::end(kHeads), method) != std::end(kHeads) || method.ends_with("_mtp"))
-    fail("{}: method '{}' drafts with a head on the target, which is not supported yet; use {}", kWhere, printable(method, 60),
-         kUse);
+    fail("{}: method '{}' drafts with a head on the target, which is not supported yet; use {}", kWhere,
+         printable(method, 60), kUse);
   fail("{}: method '{}' is not known; use {}", kWhere, printable(method, 60), kUse);
 }
 
@@ -164,7 +165,8 @@ void set_model(SpecConfig& config, const Json& json, const std::string& method) 
 SpecConfig config_from_json(std::string_view text) {
   if (text.size() > kMostBytes) fail("{}: {} bytes; at most {} are accepted", kWhere, text.size(), kMostBytes);
   const Json json = parse_json(text, kWhere);
-  if (!json.is_object()) fail("{}: is {}; an object like {{\"method\": \"suffix\"}} is expected", kWhere, json.type_name());
+  if (!json.is_object())
+    fail("{}: is {}; an object like {{\"method\": \"suffix\"}} is expected", kWhere, json.type_name());
   check_keys(json);
   const std::string method = method_of(json);
   SpecConfig config = preset_config(method == "draft_model" ? "sd" : method);
@@ -189,8 +191,8 @@ SpecConfig config_from_json(std::string_view text) {
     set(config, "draft_sample_method", "couple",
         translate("draft_sample_method", *draws, {{"greedy", "off"}, {"probabilistic", "on"}}));
     if (!config.couple && config.accept.kind == AcceptKind::kBlockwise)
-      fail("{}: key 'rejection_sample_method' is 'block', which needs draws: 'draft_sample_method' must be 'probabilistic'",
-           kWhere);
+      fail("{}: key 'rejection_sample_method' is 'block', which needs draws: 'draft_sample_method' must be "
+           "'probabilistic'", kWhere);
   }
   if (const auto type = json_string(json, "kv_cache_dtype", kWhere))
     set(config, "kv_cache_dtype", "draft-kv-type",

@@ -1,5 +1,5 @@
-// The settings of speculation by name. One table says for each how its value is read, written and explained; texts are read
-// strictly, and a refusal names the setting, the text and what would be accepted.
+// The settings of speculation by name. One table says for each how its value is read, written and explained; texts are
+// read strictly, and a refusal names the setting, the text and what would be accepted.
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -192,11 +192,8 @@ Setting draft_model_setting() {
           [](const SpecConfig& config) { return config.draft_model; }};
 }
 
-// What others depend on comes first: settings that are applied in this order do not depend on the order they were given in.
-std::vector<Setting> make_settings() {
+std::vector<Setting> drafter_settings() {
   using D = DrafterKind;
-  using T = TreeKind;
-  using A = AcceptKind;
   return {
       choice<D>("drafter", "who drafts",
                 {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
@@ -206,9 +203,16 @@ std::vector<Setting> make_settings() {
                 [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
                 [](auto& c) -> auto& { return c.fuse_index; }),
+  };
+}
+
+std::vector<Setting> tree_settings() {
+  using T = TreeKind;
+  return {
       choice<T>("tree", "how a model's guesses become a tree",
                 {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
-                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference}, {"best-first", T::kBestFirst}},
+                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference},
+                 {"best-first", T::kBestFirst}},
                 [](auto& c) -> auto& { return c.tree.kind; }),
       widths_setting(),
       paths_setting(),
@@ -219,9 +223,16 @@ std::vector<Setting> make_settings() {
       number("topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
       number("threshold", "opt-tree: least gain of a further level in tokens", 0.0f, 10.0f,
              [](auto& c) -> auto& { return c.tree.threshold; }),
-      number("beams", "best-first: nodes run at a time", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.beams; }),
+      number("beams", "best-first: nodes run at a time", 1, kMostNodes,
+             [](auto& c) -> auto& { return c.tree.beams; }),
       number("decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
              [](auto& c) -> auto& { return c.tree.decay; }),
+  };
+}
+
+std::vector<Setting> accept_settings() {
+  using A = AcceptKind;
+  return {
       choice<A>("accept", "which drafted tokens become text",
                 {{"match", A::kMatch}, {"chain", A::kChain}, {"block", A::kBlockwise}, {"specinfer", A::kSpecInfer},
                  {"no-replacement", A::kNoReplacement}, {"traversal", A::kTraversal}, {"typical", A::kTypical},
@@ -229,9 +240,16 @@ std::vector<Setting> make_settings() {
                 [](auto& c) -> auto& { return c.accept.kind; }),
       number("epsilon", "typical: probability that always passes", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.accept.epsilon; }),
-      number("alpha", "typical: factor on exp(-entropy)", 0.0f, 1.0f, [](auto& c) -> auto& { return c.accept.alpha; }),
+      number("alpha", "typical: factor on exp(-entropy)", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.accept.alpha; }),
       number("margin", "margin: share of the first choice's probability that the second needs", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.accept.margin; }),
+  };
+}
+
+// Numbers of single drafters.
+std::vector<Setting> own_settings() {
+  return {
       number("ngram-min", "ngram: shortest match", 1, 32, [](auto& c) -> auto& { return c.index.ngram_min; }),
       number("ngram-max", "ngram: longest match, looked for first", 1, 32,
              [](auto& c) -> auto& { return c.index.ngram_max; }),
@@ -239,7 +257,8 @@ std::vector<Setting> make_settings() {
              [](auto& c) -> auto& { return c.index.match_max; }),
       number("factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
              [](auto& c) -> auto& { return c.index.factor; }),
-      number("offset", "suffix: drafted tokens beside those", 0.0f, 511.0f, [](auto& c) -> auto& { return c.index.offset; }),
+      number("offset", "suffix: drafted tokens beside those", 0.0f, 511.0f,
+             [](auto& c) -> auto& { return c.index.offset; }),
       number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.index.min_prob; }),
       number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
@@ -248,7 +267,13 @@ std::vector<Setting> make_settings() {
            [](auto& c) -> auto& { return c.self.layers; }),
       number("exit", "self: all layers from this one on are left out, instead of a share (0: no)", 0, kMostLayers - 1,
              [](auto& c) -> auto& { return c.self.exit; }),
-      flag("price", "cut trees to what pays by measured times (rule match)", [](auto& c) -> auto& { return c.price; }),
+  };
+}
+
+std::vector<Setting> other_settings() {
+  return {
+      flag("price", "cut trees to what pays by measured times (rule match)",
+           [](auto& c) -> auto& { return c.price; }),
       flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),
       flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
       draft_model_setting(),
@@ -258,8 +283,14 @@ std::vector<Setting> make_settings() {
   };
 }
 
+// What others depend on comes first: applied in this order, it does not matter in which they were given.
 const std::vector<Setting>& settings() {
-  static const std::vector<Setting> table = make_settings();
+  static const std::vector<Setting> table = [] {
+    std::vector<Setting> all;
+    for (auto make : {drafter_settings, tree_settings, accept_settings, own_settings, other_settings})
+      for (Setting& setting : make()) all.push_back(std::move(setting));
+    return all;
+  }();
   return table;
 }
 

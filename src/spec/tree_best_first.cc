@@ -1,6 +1,6 @@
-// Best-first growth (SpecExec): a pool holds the most probable prefixes seen so far, up to the budget; each pass runs the best
-// that have not been run, until no new one can enter. Guesses become nodes only when they are run or when the tree is
-// finished, so that ids stay and the tree stays small.
+// Best-first growth (SpecExec): a pool holds the most probable prefixes seen so far, up to the budget; each pass runs
+// the best that have not been run, until no new one can enter. Guesses become nodes only when they are run or when the
+// tree is finished, so that ids stay and the tree stays small.
 #include <cmath>
 
 #include "base/error.h"
@@ -12,14 +12,15 @@ namespace {
 class BestFirstPolicy : public TreePolicy {
  public:
   explicit BestFirstPolicy(const TreeConfig& config)
-      : config_(config), log_decay_(std::log(config.decay)), spare_(2 * config.nodes + config.beams), pool_(config.nodes) {
+      : config_(config), log_decay_(std::log(config.decay)), spare_(2 * config.nodes + config.beams),
+        pool_(config.nodes) {
     frontier_.reserve(static_cast<size_t>(config.nodes));
     kept_.reserve(static_cast<size_t>(config.nodes) + 1);
   }
 
   int width() const override { return config_.topk; }
-  // The best node of a pass is in the final tree for sure, as nothing that comes later is better; so nodes that were run and
-  // fall out again are among the others, of which there are at most spare_.
+  // The best node of a pass is in the final tree for sure, as nothing that comes later is better; so nodes that were
+  // run and fall out again are among the others, of which there are at most spare_.
   int capacity() const override { return 1 + config_.nodes + spare_; }
   int rows() const override { return std::min(config_.beams, config_.nodes); }
   bool fixed_shape() const override { return false; }
@@ -94,7 +95,8 @@ void BestFirstPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::
 
 void BestFirstPolicy::finish(TokenTree& tree) {
   kept_.assign(1, 0);
-  for (const Guess& g : pool_.sort()) kept_.push_back(g.node != kNoNode ? g.node : tree.add(g.parent, g.token, g.score));
+  for (const Guess& g : pool_.sort())
+    kept_.push_back(g.node != kNoNode ? g.node : tree.add(g.parent, g.token, g.score));
   std::sort(kept_.begin(), kept_.end());
   tree.keep(kept_);
 }

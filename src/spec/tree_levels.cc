@@ -1,6 +1,6 @@
-// Trees grown level by level from the most probable paths: EAGLE-2 (a frontier of k nodes, k children each, to a given depth)
-// and OPT-Tree (frontier and children without a bound of their own; deepens while that pays). Unlike the published
-// procedures they never keep or run a node that can no longer be among the best; the final tree is the same.
+// Trees grown level by level from the most probable paths: EAGLE-2 (a frontier of k nodes, k children each, to a given
+// depth) and OPT-Tree (frontier and children without a bound of their own; deepens while that pays). Unlike the
+// published procedures they never keep or run a node that can no longer be among the best; the final tree is the same.
 #include <cmath>
 
 #include "base/error.h"
@@ -104,6 +104,8 @@ bool LevelPolicy::pays(const TokenTree& tree, std::span<const NodeId> frontier) 
 
 }  // namespace
 
-std::unique_ptr<TreePolicy> make_level_policy(const TreeConfig& config) { return std::make_unique<LevelPolicy>(config); }
+std::unique_ptr<TreePolicy> make_level_policy(const TreeConfig& config) {
+  return std::make_unique<LevelPolicy>(config);
+}
 
 }  // namespace sx

@@ -1,5 +1,6 @@
-// OPT-Tree exactly as its published implementation and SpecExtend's grow it, for comparison: every node of a level is run, and
-// the newest level counts neither for the stop rule nor for the final tree. Only ties are broken so that trees are valid.
+// OPT-Tree exactly as its published implementation and SpecExtend's grow it, for comparison: every node of a level is
+// run, and the newest level counts neither for the stop rule nor for the final tree. Only ties are broken so that trees
+// are valid.
 #include <numeric>
 
 #include "base/error.h"

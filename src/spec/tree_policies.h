@@ -12,8 +12,8 @@ namespace sx {
 
 inline constexpr float kNever = -std::numeric_limits<float>::infinity();  // score of a path that cannot be
 inline constexpr int kMaxDrafted = kMaxTreeNodes - 1;
-inline constexpr int kMaxGrown = 16384;       // nodes of a tree while it grows, node 0 included
-inline constexpr int kMaxRun = kMaxDrafted;   // nodes run in a round: a drafter stages them and node 0 like a verified tree
+inline constexpr int kMaxGrown = 16384;      // nodes of a tree while it grows, node 0 included
+inline constexpr int kMaxRun = kMaxDrafted;  // nodes run in a round: a drafter stages them like a verified tree
 
 // A child some law proposes, not necessarily a node yet.
 struct Guess {
@@ -68,7 +68,8 @@ inline float path_score(float parent, float logp) { return parent + std::min(log
 // The score a node must beat to be worth its row in the cheapest case: log of the smallest price of one more row, minus
 // infinity when prices are not known or some row is free. `nodes`: <= limits.nodes.
 float dead_score(const TreeLimits& limits, int nodes);
-// Average price of a further row after `nodes` (< limits.nodes) drafted ones, if as many are added as makes it cheapest.
+// Average price of a further row after `nodes` (< limits.nodes) drafted ones, if as many are added as makes it
+// cheapest.
 float row_cost(const TreeLimits& limits, int nodes);
 
 std::unique_ptr<TreePolicy> make_static_policy(const TreeConfig& config);     // chain, static

@@ -1,5 +1,5 @@
-// T[size][depth][b] = max over y of T[y][depth][b-1] + rate_b * best[size-y][depth-1]: the b-th child's subtree gets size - y
-// nodes. Sizes are upper bounds, so that trees too small to use them all are covered.
+// T[size][depth][b] = max over y of T[y][depth][b-1] + rate_b * best[size-y][depth-1]: the b-th child's subtree gets
+// size - y nodes. Sizes are upper bounds, so that trees too small to use them all are covered.
 #include "spec/tree_sequoia.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@ void TreeShape::add(int parent_place, int child_rank) {
 
 SequoiaSolver::SequoiaSolver(int nodes, int depth, int branches)
     : total_(nodes + 1), depth_(depth), branches_(branches), solved_(depth), best_(at(depth, total_) + 1),
-      best_branches_(best_.size()), split_(split_at(depth, branches, total_) + 1), fewer_(static_cast<size_t>(total_) + 1),
-      more_(static_cast<size_t>(total_) + 1), budget_(static_cast<size_t>(total_)) {
+      best_branches_(best_.size()), split_(split_at(depth, branches, total_) + 1),
+      fewer_(static_cast<size_t>(total_) + 1), more_(static_cast<size_t>(total_) + 1), budget_(static_cast<size_t>(total_)) {
   SX_ASSERT(nodes >= 1 && depth >= 1 && branches >= 1);
 }
 

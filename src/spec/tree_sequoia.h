@@ -1,5 +1,5 @@
-// Sequoia's dynamic programme: the tree of a given size and depth that accepts most tokens when the i-th child of a node is the
-// accepted one at a known rate. A solver keeps its tables, so that solving again allocates nothing.
+// Sequoia's dynamic programme: the tree of a given size and depth that accepts most tokens when the i-th child of a
+// node is the accepted one at a known rate. A solver keeps its tables, so that solving again allocates nothing.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -22,11 +22,12 @@ class SequoiaSolver {
  public:
   SequoiaSolver(int nodes, int depth, int branches);   // nodes without node 0
 
-  // rates[i]: how often child i of a node is the accepted one, [branches]. A child may only be there if those of smaller rank
-  // are. Takes nodes^2 * depth * branches / 2 steps, where depth is at most what such a tree makes use of.
+  // rates[i]: how often child i of a node is the accepted one, [branches]. A child may only be there if those of
+  // smaller rank are. Takes nodes^2 * depth * branches / 2 steps, where depth is at most what such a tree makes use of.
   void solve(std::span<const double> rates);
 
-  // The answers for any size and depth up to those of the constructor: accepted drafted tokens per round, and the shape.
+  // The answers for any size and depth up to those of the constructor: accepted drafted tokens per round, and the
+  // shape.
   double expected(int nodes, int depth) const { return best_[at(depth, nodes + 1)] - 1; }
   void shape(int nodes, int depth, TreeShape& shape);
 

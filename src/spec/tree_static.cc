@@ -1,5 +1,5 @@
-// Trees whose shape is settled before anything is drafted: chains, widths by level (SpecInfer), lists of rank paths (Medusa),
-// and the best shape for measured acceptance rates (Sequoia).
+// Trees whose shape is settled before anything is drafted: chains, widths by level (SpecInfer), lists of rank paths
+// (Medusa), and the best shape for measured acceptance rates (Sequoia).
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -223,7 +223,12 @@ void check_static_shape(const TreeConfig& config) {
   if (nodes > kMaxDrafted) fail("tree: the static shape has more than {} nodes", kMaxDrafted);
 }
 
-std::unique_ptr<TreePolicy> make_static_policy(const TreeConfig& config) { return std::make_unique<StaticPolicy>(config); }
-std::unique_ptr<TreePolicy> make_sequoia_policy(const TreeConfig& config) { return std::make_unique<SequoiaPolicy>(config); }
+std::unique_ptr<TreePolicy> make_static_policy(const TreeConfig& config) {
+  return std::make_unique<StaticPolicy>(config);
+}
+
+std::unique_ptr<TreePolicy> make_sequoia_policy(const TreeConfig& config) {
+  return std::make_unique<SequoiaPolicy>(config);
+}
 
 }  // namespace sx

@@ -43,12 +43,13 @@ inline std::vector<float> token_vector(const Shape& s, int token) {
   return x;
 }
 
-// Rows of one sequence for a call: tokens[i] goes to cell history + i.
+// Rows of one sequence for a call: tokens[i] goes to cell history + staged + i.
 struct Rows {
   int slot = 0, history = 0;
   std::vector<int> tokens;
   std::vector<uint64_t> ancestors;  // empty: chain
   int words = 0;
+  int staged = 0;
 };
 
 class World {
@@ -72,6 +73,7 @@ class World {
       s.rows = static_cast<int32_t>(r.tokens.size());
       s.slot = r.slot;
       s.history = r.history;
+      s.staged = r.staged;
       if (!r.ancestors.empty()) s.ancestors = r.ancestors.data(), s.words = r.words;
       seqs.push_back(s);
       for (int t : r.tokens) {
@@ -186,14 +188,15 @@ inline double tolerance(DType type) {
   }
 }
 
-// A random tree: parents before children. Returns ancestor bits (self included).
+// A random tree: parents before children, now and then a further root. Returns ancestor bits (self included).
 inline std::vector<uint64_t> random_tree(int rows, int words, uint64_t& state, int bushy,
                                          std::vector<int>* parents = nullptr) {
   std::vector<uint64_t> bits(static_cast<size_t>(rows * words));
   if (parents) parents->assign(static_cast<size_t>(rows), -1);
   for (int i = 0; i < rows; ++i) {
     // bushy 0: mostly the last row (long paths); larger: any earlier row.
-    const int parent = i == 0 ? -1 : random_below(state, 8) >= bushy ? i - 1 : random_below(state, i);
+    const bool root = i == 0 || random_below(state, 40) == 0;
+    const int parent = root ? -1 : random_below(state, 8) >= bushy ? i - 1 : random_below(state, i);
     for (int w = 0; w < words && parent >= 0; ++w)
       bits[static_cast<size_t>(i * words + w)] = bits[static_cast<size_t>(parent * words + w)];
     bits[static_cast<size_t>(i * words + i / 64)] |= uint64_t(1) << (i % 64);

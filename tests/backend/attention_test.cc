@@ -151,6 +151,135 @@ TEST(Attention, LargeTreesCrossBlocksAndSpans) {
   }
 }
 
+// A tree of one sequence that is written in several steps.
+struct Grown {
+  int slot, history, first_token;
+  std::vector<int> parents;
+  std::vector<uint64_t> bits;  // [nodes][words]
+  int words;
+  int width = 0;               // of a level, if nodes are numbered level by level
+  int done = 0;                // nodes that are written
+
+  int nodes() const { return static_cast<int>(parents.size()); }
+  // How many nodes come next: a level, or any number.
+  int portion(uint64_t& dice) const {
+    const int any = random_below(dice, random_below(dice, 4) ? 12 : 200);
+    return std::min(nodes() - done, width == 0 ? any : done == 0 ? 1 : random_below(dice, 5) ? width : 0);
+  }
+  // The next `rows` nodes; `tight`: with as few words as they need.
+  Rows next(int rows, bool tight) {
+    Rows r{slot, history, range(first_token + done, rows), {}, tight ? (done + rows + 63) / 64 : words, done};
+    for (int i = done; i < done + rows; ++i)
+      r.ancestors.insert(r.ancestors.end(), bits.begin() + i * words, bits.begin() + i * words + r.words);
+    done += rows;
+    return r;
+  }
+};
+
+Grown make_grown(int slot, int history, int nodes, bool by_level, uint64_t& dice) {
+  Grown g{slot, history, 3000 + 1000 * slot, {}, {}, (nodes + 63) / 64};
+  if (!by_level) {
+    g.bits = random_tree(nodes, g.words, dice, random_below(dice, 9), &g.parents);
+    return g;
+  }
+  g.width = 1 + random_below(dice, 12);
+  for (int i = 0; i < nodes; ++i) {
+    const int level = (i + g.width - 1) / g.width;  // node 0 alone on level 0
+    const int first = level <= 1 ? 0 : (level - 2) * g.width + 1, last = level <= 1 ? 0 : (level - 1) * g.width;
+    g.parents.push_back(i == 0 ? -1 : first + random_below(dice, last - first + 1));
+    g.bits.resize(g.bits.size() + static_cast<size_t>(g.words));
+    uint64_t* mine = g.bits.data() + i * g.words;
+    if (i > 0) std::copy_n(g.bits.data() + g.parents.back() * g.words, g.words, mine);
+    mine[i / 64] |= uint64_t(1) << (i % 64);
+  }
+  return g;
+}
+
+// Two trees grow side by side, in portions; every row must equal the row of the same tree written in one step (which
+// check_tree compares with plain decoding) and, for some nodes, the path decoded plainly.
+void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool by_level, int window, uint64_t& dice) {
+  const int capacity = std::max(history_a, history_b) + nodes + 1;
+  World once(s, 3, capacity), grown(s, 2, capacity);
+  std::vector<Grown> trees = {make_grown(0, history_a, nodes, by_level, dice),
+                              make_grown(1, history_b, nodes / 2 + 1, by_level, dice)};
+  std::vector<std::vector<float>> expected;
+  for (Grown& t : trees) {
+    grown.fill(t.slot, capacity, 9000);  // what lies in the strip before must not matter
+    for (World* w : {&once, &grown}) w->fill(t.slot, t.history, 100 * t.slot);
+    expected.push_back(once.step({t.next(t.nodes(), true)}, 2, window));
+    t.done = 0;
+  }
+  while (trees[0].done < trees[0].nodes() || trees[1].done < trees[1].nodes()) {
+    std::vector<Rows> step;
+    std::vector<std::pair<size_t, int>> what;  // tree, first node
+    for (size_t t = 0; t < 2; ++t) {
+      const int rows = trees[t].portion(dice);
+      if (rows == 0 && random_below(dice, 2)) continue;  // a sequence without rows, or none at all
+      what.push_back({t, trees[t].done});
+      step.push_back(trees[t].next(rows, random_below(dice, 2) == 0));
+    }
+    if (random_below(dice, 2)) std::reverse(step.begin(), step.end()), std::reverse(what.begin(), what.end());
+    const auto out = grown.step(step, 1 + random_below(dice, 3), window);
+    size_t at = 0;
+    for (size_t i = 0; i < step.size(); ++i) {
+      const size_t count = step[i].tokens.size() * grown.out_width();
+      const auto first = static_cast<size_t>(what[i].second) * grown.out_width();
+      ASSERT_TRUE(same(out.data() + at, expected[what[i].first].data() + first, count))
+          << s.name() << " history " << step[i].history << " staged " << step[i].staged << " rows "
+          << step[i].tokens.size() << " window " << window << (by_level ? " by level" : "");
+      at += count;
+    }
+  }
+  for (size_t t = 0; t < 2; ++t) {
+    once.fill(2, trees[t].history, 100 * trees[t].slot);
+    std::vector<int> path;
+    const int node = trees[t].nodes() - 1 - random_below(dice, std::min(8, trees[t].nodes()));
+    for (int i = node; i >= 0; i = trees[t].parents[static_cast<size_t>(i)]) path.insert(path.begin(), trees[t].first_token + i);
+    const auto plain = decode(once, 2, trees[t].history, path, window);
+    const size_t last = (path.size() - 1) * once.out_width();
+    ASSERT_TRUE(same(plain.data() + last, expected[t].data() + static_cast<size_t>(node) * once.out_width(), once.out_width()))
+        << s.name() << " node " << node;
+  }
+}
+
+TEST(Attention, TreesThatGrowOverSeveralSteps) {
+  uint64_t dice = 5;
+  const int histories[] = {0, 1, 50, 63, 64, 120, kSpan - 20, kSpan - 1, kSpan, 2 * kSpan - 30};
+  for (const Shape& s : kinds(3, 1, 64))
+    for (int turn = 0; turn < 6; ++turn)
+      check_grown(s, histories[random_below(dice, 10)], histories[random_below(dice, 10)], 1 + random_below(dice, 90),
+                  turn % 2 == 0, turn == 5 ? 20 + random_below(dice, 60) : 0, dice);
+  for (const Shape& s : kinds(4, 2, 80)) check_grown(s, 60, kSpan - 5, 40, true, 0, dice);
+  const Isa best = available_isas().front();
+  for (DType type : kTypes)
+    for (bool by_level : {false, true}) check_grown({best, type, 3, 1, 64}, kSpan - 100, 2 * kSpan - 9, 512, by_level, 0, dice);
+}
+
+TEST(Attention, ChainsThatGrowOverSeveralSteps) {
+  uint64_t dice = 6;
+  for (const Shape& s : kinds(3, 1, 64))
+    for (int window : {0, 45}) {
+      World w(s, 2, 768);
+      const int base = kSpan - 70, n = 140;
+      for (int slot : {0, 1}) w.fill(slot, base, 0);
+      const auto alone = decode(w, 0, base, range(base, n), window);
+      for (int at = 0; at < n;) {
+        const int rows = std::min(n - at, 1 + random_below(dice, 40));
+        Rows chain{1, base, range(base + at, rows), {}, 0, at};
+        if (random_below(dice, 2)) {  // given as bits
+          chain.words = (at + rows + 63) / 64;
+          for (int i = at; i < at + rows; ++i)
+            for (int k = 0; k < chain.words; ++k)
+              chain.ancestors.push_back(i >= k * 64 + 63 ? ~uint64_t(0) : i < k * 64 ? 0 : (uint64_t(2) << (i % 64)) - 1);
+        }
+        const auto out = w.step({chain}, 1 + random_below(dice, 3), window);
+        ASSERT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(), out.size()))
+            << s.name() << " window " << window << " at " << at << " rows " << rows;
+        at += rows;
+      }
+    }
+}
+
 TEST(Attention, WindowsHideBothEnds) {
   uint64_t dice = 4;
   for (const Shape& s : kinds(3, 1, 32)) {

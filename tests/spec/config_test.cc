@@ -1,5 +1,5 @@
-// Presets against the numbers of the papers, settings against their own stated ranges, and the combinations that are refused
-// against a second statement of the rules.
+// Presets against the numbers of the papers, settings against their own stated ranges, and the combinations that are
+// refused against a second statement of the rules.
 #include "spec/config.h"
 
 #include <gmock/gmock.h>
@@ -45,25 +45,45 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
   const std::map<std::string, std::map<std::string, std::string>> expected = {
       {"off", {{"drafter", "none"}}},
       {"sd", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "5"}, {"depth", "5"}}},
-      {"specinfer", {{"drafter", "model"}, {"tree", "static"}, {"widths", "1,1,3,1,1,1,1,1"}, {"nodes", "20"}, {"depth", "8"}}},
-      {"opt-tree", {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
+      {"specinfer",
+       {{"drafter", "model"}, {"tree", "static"}, {"widths", "1,1,3,1,1,1,1,1"}, {"nodes", "20"}, {"depth", "8"}}},
+      {"opt-tree",
+       {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
       {"opt-tree-reference",
        {{"drafter", "model"}, {"tree", "opt-tree-reference"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
       {"eagle2-tree", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"specexec",
-       {{"drafter", "model"}, {"tree", "best-first"}, {"nodes", "64"}, {"beams", "32"}, {"topk", "16"}, {"decay", "0.95"},
+       {{"drafter", "model"},
+        {"tree", "best-first"},
+        {"nodes", "64"},
+        {"beams", "32"},
+        {"topk", "16"},
+        {"decay", "0.95"},
         {"depth", "32"}}},
       {"sequoia", {{"drafter", "model"}, {"tree", "sequoia"}, {"nodes", "64"}, {"depth", "8"}}},
       {"suffix",
-       {{"drafter", "suffix"}, {"nodes", "32"}, {"depth", "32"}, {"min-prob", "0.1"}, {"match-max", "64"}, {"factor", "1"},
+       {{"drafter", "suffix"},
+        {"nodes", "32"},
+        {"depth", "32"},
+        {"min-prob", "0.1"},
+        {"match-max", "64"},
+        {"factor", "1"},
         {"offset", "0"}}},
       {"ngram", {{"drafter", "ngram"}, {"tree", "chain"}, {"nodes", "10"}, {"ngram-min", "1"}, {"ngram-max", "3"}}},
       {"self-skip", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "5"}, {"skip", "0.45"}, {"exit", "0"}}},
       {"self-exit", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "6"}, {"exit", "8"}}},
       {"fuse",
-       {{"drafter", "fuse"}, {"fuse-model", "model"}, {"fuse-index", "suffix"}, {"tree", "best-first"}, {"nodes", "32"}}},
+       {{"drafter", "fuse"},
+        {"fuse-model", "model"},
+        {"fuse-index", "suffix"},
+        {"tree", "best-first"},
+        {"nodes", "32"}}},
       {"self-suffix",
-       {{"drafter", "fuse"}, {"fuse-model", "self"}, {"fuse-index", "suffix"}, {"tree", "best-first"}, {"nodes", "32"}}},
+       {{"drafter", "fuse"},
+        {"fuse-model", "self"},
+        {"fuse-index", "suffix"},
+        {"tree", "best-first"},
+        {"nodes", "32"}}},
   };
   size_t seen = 0;
   for (const PresetInfo& info : preset_infos()) {
@@ -84,7 +104,8 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
 }
 
 TEST(Presets, UnknownNamesListTheKnown) {
-  EXPECT_THAT(error_of([] { preset_config("medusa"); }), AllOf(HasSubstr("'medusa'"), HasSubstr("opt-tree"), HasSubstr("suffix")));
+  EXPECT_THAT(error_of([] { preset_config("medusa"); }),
+              AllOf(HasSubstr("'medusa'"), HasSubstr("opt-tree"), HasSubstr("suffix")));
   EXPECT_NE(error_of([] { preset_config(""); }), "");
   EXPECT_NE(error_of([] { preset_config("SD"); }), "");
 }
@@ -96,10 +117,10 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
     EXPECT_EQ(std::string(info.what).find('\n'), std::string::npos);
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "drafter", "fuse-model", "fuse-index", "tree", "nodes", "depth", "topk", "threshold", "beams", "decay",
-                         "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min", "ngram-max", "match-max",
-                         "factor", "offset", "min-prob", "skip", "skip-layers", "exit", "price", "couple", "allow-lossy",
-                         "draft-model", "draft-kv-type"));
+                         "drafter", "fuse-model", "fuse-index", "tree", "nodes", "depth", "topk", "threshold", "beams",
+                         "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
+                         "ngram-max", "match-max", "factor", "offset", "min-prob", "skip", "skip-layers", "exit",
+                         "price", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }
@@ -115,15 +136,37 @@ TEST(Settings, RangesHoldToTheirEnds) {
     SCOPED_TRACE(info.name);
     const bool whole = match[2].matched;
     const double least = std::stod(match[3]), most = std::stod(match[4]), step = whole ? 1 : 0.001;
-    const auto text = [&](double value) { return whole ? fmt::format("{}", int(value)) : fmt::format("{}", float(value)); };
+    const auto text = [&](double value) {
+      return whole ? fmt::format("{}", int(value)) : fmt::format("{}", float(value));
+    };
     for (double inside : {least, most, least + step, most - step}) {
       SpecConfig config;
       EXPECT_NO_THROW(apply_setting(config, info.name, text(inside))) << inside;
       EXPECT_EQ(setting_value(config, info.name), text(inside));
     }
-    std::vector<std::string> wrong = {text(least - step), text(most + step), "", " ", "x", "nan", "-nan", "inf", "-inf", "1e99",
-                                      "99999999999999999999", "-99999999999999999999", "0x4", "--4", "4,4", "4 ", " 4", "+4",
-                                      "4x", std::string("4\0", 2), "٤", "1e", "."};
+    std::vector<std::string> wrong = {text(least - step),
+                                      text(most + step),
+                                      "",
+                                      " ",
+                                      "x",
+                                      "nan",
+                                      "-nan",
+                                      "inf",
+                                      "-inf",
+                                      "1e99",
+                                      "99999999999999999999",
+                                      "-99999999999999999999",
+                                      "0x4",
+                                      "--4",
+                                      "4,4",
+                                      "4 ",
+                                      " 4",
+                                      "+4",
+                                      "4x",
+                                      std::string("4\0", 2),
+                                      "٤",
+                                      "1e",
+                                      "."};
     if (whole) wrong.insert(wrong.end(), {"4.0", "4.5", "4e0", "1e2"});
     for (const std::string& value : wrong) {
       const std::string error = set_error(info.name, value);
@@ -170,7 +213,8 @@ TEST(Settings, Lists) {
   EXPECT_EQ(config.tree.paths, (std::vector<std::vector<int>>{{0}, {0, 0}, {1}, {0, 2, 5}}));
   EXPECT_EQ(setting_value(config, "paths"), "0;0,0;1;0,2,5");
   EXPECT_EQ(config.tree.nodes, 5) << "a chain's numbers stay";
-  for (const char* wrong : {",", "1,", ",1", "1,,2", "1;2", "1, 2", "a", "-1", "0", "1.5", "512", "300,300", "99999999999999"})
+  for (const char* wrong :
+       {",", "1,", ",1", "1,,2", "1;2", "1, 2", "a", "-1", "0", "1.5", "512", "300,300", "99999999999999"})
     EXPECT_THAT(set_error("widths", wrong), HasSubstr("widths")) << wrong;
   for (const char* wrong : {";", "0;", ";0", "0;;1", ",", "0,", "0,;1", "a", "-1", "511", "0 ;1"})
     EXPECT_THAT(set_error("paths", wrong), HasSubstr("paths")) << wrong;
@@ -238,18 +282,30 @@ TEST(Settings, DepthOfAChainFollowsItsLength) {
 // Writing all settings of a random configuration and reading them into a fresh one gives the same.
 TEST(Settings, RoundTrip) {
   const std::map<std::string, std::vector<std::string>> samples = {
-      {"widths", {"", "2,2,2", "1,5"}}, {"paths", {"", "0;1;0,3"}}, {"rates", {"", "0.123456789012345,0.1"}},
-      {"skip-layers", {"", "0,2,1000"}}, {"draft-model", {"", "a b/ü.gguf", "-"}}, {"threshold", {"0.3", "0.333333343"}},
-      {"nodes", {"1", "17", "511"}}, {"depth", {"1", "8"}}, {"decay", {"0.9", "1"}}, {"skip", {"0", "0.1", "0.7"}},
-      {"tree", {"chain", "static", "sequoia", "eagle2", "best-first"}}, {"drafter", {"model", "self", "fuse"}},
-      {"accept", {"block", "typical"}}, {"price", {"on", "off"}}, {"exit", {"0", "12"}}, {"draft-kv-type", {"", "q8_0"}}};
+      {"widths", {"", "2,2,2", "1,5"}},
+      {"paths", {"", "0;1;0,3"}},
+      {"rates", {"", "0.123456789012345,0.1"}},
+      {"skip-layers", {"", "0,2,1000"}},
+      {"draft-model", {"", "a b/ü.gguf", "-"}},
+      {"threshold", {"0.3", "0.333333343"}},
+      {"nodes", {"1", "17", "511"}},
+      {"depth", {"1", "8"}},
+      {"decay", {"0.9", "1"}},
+      {"skip", {"0", "0.1", "0.7"}},
+      {"tree", {"chain", "static", "sequoia", "eagle2", "best-first"}},
+      {"drafter", {"model", "self", "fuse"}},
+      {"accept", {"block", "typical"}},
+      {"price", {"on", "off"}},
+      {"exit", {"0", "12"}},
+      {"draft-kv-type", {"", "q8_0"}}};
   std::mt19937 random(2);
   const auto presets = preset_infos();
   for (int round = 0; round < 500; ++round) {
     SpecConfig config = preset_config(presets[random() % presets.size()].name);
     for (const SettingInfo& info : setting_infos()) {
       const auto sample = samples.find(info.name);
-      if (sample != samples.end() && random() % 2) apply_setting(config, info.name, sample->second[random() % sample->second.size()]);
+      if (sample != samples.end() && random() % 2)
+        apply_setting(config, info.name, sample->second[random() % sample->second.size()]);
     }
     SpecConfig copy;
     for (const SettingInfo& info : setting_infos()) apply_setting(copy, info.name, setting_value(config, info.name));
@@ -260,32 +316,37 @@ TEST(Settings, RoundTrip) {
 // Every drafter, tree and rule, with and without consent: allowed exactly where this says so.
 TEST(Check, Combinations) {
   const std::vector<std::string> drafters = {"model", "self", "ngram", "suffix", "fuse"},
-      trees = {"chain", "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference", "best-first"},
-      rules = {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"};
+                                 trees = {"chain",     "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference",
+                                          "best-first"},
+                                 rules = {"match",          "chain",     "block",   "specinfer",
+                                          "no-replacement", "traversal", "typical", "margin"};
   const auto in = [](const std::string& word, std::initializer_list<const char*> list) {
     return std::find(list.begin(), list.end(), word) != list.end();
   };
   int allowed = 0;
-  for (const auto& drafter : drafters) for (const auto& tree : trees) for (const auto& rule : rules) for (bool consent : {false, true}) {
-    SpecConfig config = preset_config("sd");
-    apply_setting(config, "drafter", drafter);
-    apply_setting(config, "tree", tree);
-    if (tree == "static") apply_setting(config, "widths", "2,2");
-    if (tree == "sequoia") apply_setting(config, "rates", "0.6,0.2");
-    apply_setting(config, "accept", rule);
-    config.allow_lossy = consent;
-    bool good = true;
-    if (drafter == "ngram") good = tree == "chain";
-    if (drafter == "suffix") good = tree == "best-first";
-    if (in(rule, {"chain", "block"})) good = good && in(drafter, {"model", "self"}) && tree == "chain";
-    if (in(rule, {"specinfer", "no-replacement", "traversal"}))
-      good = good && in(drafter, {"model", "self"}) && in(tree, {"chain", "static", "sequoia"});
-    if (in(rule, {"typical", "margin"})) good = good && consent;
-    const std::string error = error_of([&] { check_config(with_model(config)); });
-    ASSERT_EQ(error.empty(), good) << drafter << " " << tree << " " << rule << " " << consent << ": " << error;
-    if (!good) { EXPECT_TRUE(error.find(drafter) != error.npos || error.find(rule) != error.npos) << error; }
-    allowed += good;
-  }
+  for (const auto& drafter : drafters)
+    for (const auto& tree : trees)
+      for (const auto& rule : rules)
+        for (bool consent : {false, true}) {
+          SpecConfig config = preset_config("sd");
+          apply_setting(config, "drafter", drafter);
+          apply_setting(config, "tree", tree);
+          if (tree == "static") apply_setting(config, "widths", "2,2");
+          if (tree == "sequoia") apply_setting(config, "rates", "0.6,0.2");
+          apply_setting(config, "accept", rule);
+          config.allow_lossy = consent;
+          bool good = true;
+          if (drafter == "ngram") good = tree == "chain";
+          if (drafter == "suffix") good = tree == "best-first";
+          if (in(rule, {"chain", "block"})) good = good && in(drafter, {"model", "self"}) && tree == "chain";
+          if (in(rule, {"specinfer", "no-replacement", "traversal"}))
+            good = good && in(drafter, {"model", "self"}) && in(tree, {"chain", "static", "sequoia"});
+          if (in(rule, {"typical", "margin"})) good = good && consent;
+          const std::string error = error_of([&] { check_config(with_model(config)); });
+          ASSERT_EQ(error.empty(), good) << drafter << " " << tree << " " << rule << " " << consent << ": " << error;
+          if (!good) { EXPECT_TRUE(error.find(drafter) != error.npos || error.find(rule) != error.npos) << error; }
+          allowed += good;
+        }
   EXPECT_GT(allowed, 50);
 }
 

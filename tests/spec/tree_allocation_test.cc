@@ -1,4 +1,5 @@
-// Drafting allocates nothing: a counting operator new watches whole rounds of every policy, observing and solving included.
+// Drafting allocates nothing: a counting operator new watches whole rounds of every policy, observing and solving
+// included.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -42,8 +43,13 @@ std::vector<TreeConfig> configs() {
 }
 
 // A round on a language of kLaws laws; the walk of the verdict takes any child.
-void round(TreePolicy& policy, TokenTree& tree, const TreeLimits& limits, uint64_t number, std::span<const Candidate> table,
-           std::vector<NodeLaw>& laws, std::vector<NodeId>& next, std::vector<NodeId>& path) {
+struct Scratch {
+  std::vector<NodeLaw> laws;
+  std::vector<NodeId> next, path;
+};
+void round(TreePolicy& policy, TokenTree& tree, const TreeLimits& limits, uint64_t number,
+           std::span<const Candidate> table, Scratch& scratch) {
+  auto& [laws, next, path] = scratch;
   tree.reset(Token(number % kVocab));
   policy.start(limits);
   const auto law = [&](NodeId n) {
@@ -74,18 +80,17 @@ TEST(TreeAllocation, RoundsAllocateNothing) {
   for (const TreeConfig& config : configs()) {
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
-    std::vector<NodeLaw> laws;
-    std::vector<NodeId> next, path;
-    laws.reserve(size_t(std::max(1, policy->rows())));
-    next.reserve(size_t(policy->rows()));
-    path.reserve(kMaxTreeNodes);
+    Scratch scratch;
+    scratch.laws.reserve(size_t(policy->rows()));
+    scratch.next.reserve(size_t(policy->rows()));
+    scratch.path.reserve(kMaxTreeNodes);
     const long before = g_allocations.load();
     int deepest = 0;
     for (uint64_t number = 0; number < 200; ++number) {
       TreeLimits limits{511, 511};
       if (number % 3 == 1) limits.nodes = int(number), limits.depth = 1 + int(number % 7);
       if (number % 3 == 2) limits.verify_cost = cost.data(), limits.level_cost = 0.02f;
-      round(*policy, tree, limits, number, table, laws, next, path);
+      round(*policy, tree, limits, number, table, scratch);
       deepest = std::max(deepest, tree.max_depth());
     }
     EXPECT_EQ(g_allocations.load() - before, 0) << int(config.kind);

@@ -1,12 +1,12 @@
-// A random language for tests of tree policies: the law after a path is a pure function of the path, so an oracle can ask for
-// any of them. Also the loop a drafter runs, with checks of what a policy promises at each turn.
+// A random language for tests of tree policies: the law after a path is a pure function of the path, so an oracle can
+// ask for any of them. Also the loop a drafter runs, with checks of what a policy promises at each turn, and parts of
+// slow oracles.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 #include <vector>
 
@@ -21,10 +21,11 @@ class Language {
  public:
   // `sure`: share of paths after which one token has probability 1 and the others 0.
   Language(uint64_t seed, int vocab, double sure = 0) : seed_(seed), vocab_(vocab), sure_(sure) {}
+  virtual ~Language() = default;
   int vocab() const { return vocab_; }
 
   // All tokens, best first, ties to the smaller id.
-  std::vector<Candidate> law(const Path& path) const {
+  virtual std::vector<Candidate> law(const Path& path) const {
     uint64_t key = mix64(seed_ + 1);
     for (Token t : path) key = hash_key(key, path.size(), uint64_t(t));
     std::vector<Candidate> all(static_cast<size_t>(vocab_));
@@ -32,7 +33,8 @@ class Language {
       const auto chosen = Token(hash_key(key, 2, 0) % uint64_t(vocab_));
       for (int t = 0; t < vocab_; ++t) all[size_t(t)] = {t, t == chosen ? 0 : -std::numeric_limits<float>::infinity()};
     } else {
-      const double sharp = 6 * uniform_from(hash_key(key, 3, 0));
+      // Some languages are easy to predict.
+      const double sharp = double(4 + 6 * (seed_ % 4)) * uniform_from(hash_key(key, 3, 0));
       double sum = 0;
       std::vector<double> logits(static_cast<size_t>(vocab_));
       for (int t = 0; t < vocab_; ++t) {
@@ -105,6 +107,95 @@ inline Drafted draft(TreePolicy& policy, TokenTree& tree, const TreeLimits& limi
   }
   return result;
 }
+
+// --- What slow oracles are made of.
+
+struct Slow {
+  Path path;
+  float score;
+  double p() const { return std::exp(double{score}); }
+  int depth() const { return int(path.size()); }
+};
+
+// Best first, ties to the shallower, then in the order of arrival.
+inline void sort_best(std::vector<Slow>& all) {
+  std::stable_sort(all.begin(), all.end(), [](const Slow& a, const Slow& b) {
+    return a.score != b.score ? a.score > b.score : a.depth() < b.depth();
+  });
+}
+
+inline void keep_first(std::vector<Slow>& all, int n) { all.resize(std::min(all.size(), size_t(n))); }
+
+inline std::vector<Slow> children(const Slow& of, const Language& language, int most) {
+  std::vector<Slow> result;
+  for (const Candidate& c : language.law(of.path)) {
+    if (int(result.size()) == most || c.logp == -std::numeric_limits<float>::infinity()) break;
+    result.push_back({of.path, of.score + std::min(c.logp, 0.0f)});
+    result.back().path.push_back(c.token);
+  }
+  return result;
+}
+
+inline std::set<Path> paths(const std::vector<Slow>& nodes) {
+  std::set<Path> result;
+  for (const Slow& n : nodes) result.insert(n.path);
+  return result;
+}
+
+inline std::multiset<float> scores(const std::vector<Slow>& nodes) {
+  std::multiset<float> result;
+  for (const Slow& n : nodes) result.insert(n.score);
+  return result;
+}
+
+inline std::multiset<float> scores(const TokenTree& tree) {
+  std::multiset<float> result;
+  for (NodeId n = 1; n < tree.size(); ++n) result.insert(tree.score(n));
+  return result;
+}
+
+// Every prefix up to a depth whose score beats `floor`.
+inline std::vector<Slow> all_prefixes(const Language& language, int depth, double floor = 0) {
+  std::vector<Slow> all, level = {{{}, 0}};
+  for (int d = 0; d < depth; ++d) {
+    std::vector<Slow> below;
+    for (const Slow& n : level)
+      for (const Slow& c : children(n, language, language.vocab()))
+        if (c.p() > floor) below.push_back(c);
+    all.insert(all.end(), below.begin(), below.end());
+    level = below;
+  }
+  return all;
+}
+
+// The budget's best so far: what a further node must beat.
+inline float floor_of(std::vector<Slow> all, int nodes) {
+  sort_best(all);
+  return int(all.size()) < nodes ? -std::numeric_limits<float>::infinity() : all[size_t(nodes) - 1].score;
+}
+
+// Those whose children could still be among the budget's best: what is worth running.
+inline std::vector<Slow> still_useful(const std::vector<Slow>& level, const std::vector<Slow>& all, int nodes) {
+  std::vector<Slow> result;
+  for (const Slow& n : level)
+    if (n.score > floor_of(all, nodes)) result.push_back(n);
+  return result;
+}
+
+inline double sum(const std::vector<Slow>& nodes) {
+  double total = 0;
+  for (const Slow& n : nodes) total += n.p();
+  return total;
+}
+
+struct Prices {
+  double row = 0, level = 0;  // of one more row, of one more pass
+  std::vector<float> cost;
+  Prices(double r, double l, int nodes) : row(r), level(l) {
+    for (int n = 0; n <= nodes; ++n) cost.push_back(float(1 + r * n));
+  }
+  TreeLimits limits(const TreeConfig& c) const { return {c.nodes, c.depth, cost.data(), float(level)}; }
+};
 
 inline TreeLimits limits_of(const TreeConfig& config) { return {config.nodes, config.depth}; }
 

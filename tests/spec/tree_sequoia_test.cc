@@ -1,5 +1,5 @@
-// The dynamic programme against all trees there are (small sizes), and against the best paths taken greedily, which is right when
-// rates fall with the rank (large sizes).
+// The dynamic programme against all trees there are (small sizes), and against the best paths taken greedily, which is
+// right when rates fall with the rank (large sizes).
 #include "spec/tree_sequoia.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,8 @@
 namespace sx {
 namespace {
 
-// Every ordered tree of up to `nodes` drafted nodes, in preorder: the next node goes below any node of the rightmost path.
+// Every ordered tree of up to `nodes` drafted nodes, in preorder: the next node goes below any node of the rightmost
+// path.
 class AllTrees {
  public:
   AllTrees(std::vector<double> rates, int nodes, int depth) : rates_(std::move(rates)), nodes_(nodes), depth_(depth) {}

@@ -1,5 +1,5 @@
-// Shapes settled beforehand: widths and rank paths against a literal listing, chains with and without prices, Sequoia's learning;
-// and what check_tree_config refuses.
+// Shapes settled beforehand: widths and rank paths against a literal listing, chains with and without prices, Sequoia's
+// learning; and what check_tree_config refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,40 +53,44 @@ std::vector<Path> literal(RankPaths ranks, const TreeLimits& limits, const Langu
   return result;
 }
 
-void expect_literal(const TreeConfig& config, const RankPaths& ranks, const TreeLimits& limits, const Language& language) {
-  const auto policy = make_tree_policy(config);
-  EXPECT_TRUE(policy->fixed_shape());
-  TokenTree tree(policy->capacity());
-  for (int again = 0; again < 2; ++again) {
-    const Drafted drafted = draft(*policy, tree, limits, language);
-    std::vector<Path> got;
-    for (NodeId n = 1; n < tree.size(); ++n) got.push_back(testing::path_of(tree, n));
-    EXPECT_EQ(got, literal(ranks, limits, language));
-    int expanded = 0;  // only nodes that have children are run, a level at a time
-    for (NodeId n = 1; n < tree.size(); ++n) expanded += tree.first_child(n) != kNoNode;
-    EXPECT_GE(drafted.run, expanded);
-    EXPECT_LE(drafted.passes, std::max(0, limits.depth - 1));
-  }
+void expect_literal(TreePolicy& policy, const RankPaths& ranks, const TreeLimits& limits, const Language& language) {
+  EXPECT_TRUE(policy.fixed_shape());
+  TokenTree tree(policy.capacity());
+  const Drafted drafted = draft(policy, tree, limits, language);
+  std::vector<Path> got;
+  for (NodeId n = 1; n < tree.size(); ++n) got.push_back(testing::path_of(tree, n));
+  EXPECT_EQ(got, literal(ranks, limits, language));
+  int expanded = 0;  // only nodes that get children are run, a level at a time
+  for (NodeId n = 1; n < tree.size(); ++n) expanded += tree.first_child(n) != kNoNode;
+  EXPECT_EQ(drafted.run, expanded);
+  EXPECT_LE(drafted.passes, std::max(0, limits.depth - 1));
 }
 
+constexpr TreeLimits kLimits[] = {{511, 511}, {1, 9}, {9, 1}, {10, 3}, {0, 4}, {5, 0}, {10, 4}, {3, 4}};
+
 TEST(StaticTree, WidthsAndPathsAreLiteral) {
-  const std::vector<std::vector<int>> shapes = {{1}, {3}, {1, 1, 3, 1, 1}, {4, 2, 2, 1}, {2, 2, 2, 2, 2, 2, 2}, {7, 3}, {510}};
-  const RankPaths medusa = {{0}, {0, 0}, {1}, {0, 1}, {2}, {0, 0, 0}, {1, 0}, {0, 0, 2}, {3}, {0, 0, 2, 1}, {5}, {1, 0, 4}};
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    const Language language(seed, 5, 0.1);  // fewer candidates than some widths
-    for (const TreeLimits& limits : {TreeLimits{511, 511}, TreeLimits{1, 9}, TreeLimits{9, 1}, TreeLimits{10, 3}, TreeLimits{0, 4},
-                                     TreeLimits{5, 0}, TreeLimits{3, 2}}) {
-      TreeConfig config;
-      config.kind = TreeKind::kStatic;
-      for (const auto& widths : shapes) {
-        config.widths = widths;
-        expect_literal(config, paths_of_widths(widths), limits, language);
+  const std::vector<std::vector<int>> shapes = {{1}, {3}, {1, 1, 3, 1, 1}, {4, 2, 2, 1}, {2, 2, 2, 2, 2, 2, 2},
+                                                {7, 3}, {510}};
+  const RankPaths medusa = {{0}, {0, 0}, {1}, {0, 1}, {2}, {0, 0, 0}, {1, 0}, {0, 0, 2},
+                            {3}, {0, 0, 2, 1}, {5}, {1, 0, 4}};
+  TreeConfig config;
+  config.nodes = 6;
+  const auto chain = make_tree_policy(config);
+  config.kind = TreeKind::kStatic;
+  config.widths = shapes[2];
+  config.paths = medusa;  // wins over widths
+  const auto listed = make_tree_policy(config);
+  config.paths.clear();
+  for (const auto& widths : shapes) {
+    config.widths = widths;
+    const auto policy = make_tree_policy(config);
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      const Language language(seed, 5, 0.1);  // fewer candidates than some widths
+      for (const TreeLimits& limits : kLimits) {
+        expect_literal(*policy, paths_of_widths(widths), limits, language);
+        expect_literal(*listed, medusa, limits, language);
+        expect_literal(*chain, paths_of_widths({1, 1, 1, 1, 1, 1}), limits, language);
       }
-      config.paths = medusa;  // wins over widths
-      expect_literal(config, medusa, limits, language);
-      config.kind = TreeKind::kChain;
-      config.nodes = 6;
-      expect_literal(config, paths_of_widths({1, 1, 1, 1, 1, 1}), limits, language);
     }
   }
 }
@@ -95,11 +99,11 @@ TEST(StaticTree, LargestShapes) {
   TreeConfig config;
   config.kind = TreeKind::kStatic;
   config.widths = {511};
-  expect_literal(config, paths_of_widths({511}), {511, 5}, Language(1, 600));
+  expect_literal(*make_tree_policy(config), paths_of_widths({511}), {511, 5}, Language(1, 600));
   config.kind = TreeKind::kChain;
   config.nodes = 511;
   EXPECT_EQ(make_tree_policy(config)->capacity(), 512);
-  expect_literal(config, paths_of_widths(std::vector<int>(40, 1)), {40, 100}, Language(2, 3));
+  expect_literal(*make_tree_policy(config), paths_of_widths(std::vector<int>(40, 1)), {40, 100}, Language(2, 3));
 }
 
 TEST(StaticTree, RowsAreTheParentsOfALevel) {
@@ -197,8 +201,8 @@ TEST(SequoiaTree, IsTheSolversShape) {
   config.rates = {0.4, 0.2, 0.1, 0.05};
   SequoiaSolver solver(30, 6, 4);
   solver.solve(config.rates);
-  for (const TreeLimits& limits : {TreeLimits{30, 6}, TreeLimits{12, 6}, TreeLimits{30, 2}, TreeLimits{1, 1}, TreeLimits{0, 3},
-                                   TreeLimits{100, 100}}) {
+  const auto policy = make_tree_policy(config);
+  for (const TreeLimits& limits : kLimits) {
     TreeShape shape;
     solver.shape(std::min(30, limits.nodes), std::min(6, limits.depth), shape);
     RankPaths ranks(size_t(shape.size()));
@@ -207,7 +211,7 @@ TEST(SequoiaTree, IsTheSolversShape) {
       ranks[n].push_back(shape.rank[n]);
     }
     ranks.erase(ranks.begin());
-    for (uint64_t seed = 0; seed < 5; ++seed) expect_literal(config, ranks, limits, Language(seed, 6));
+    for (uint64_t seed = 0; seed < 5; ++seed) expect_literal(*policy, ranks, limits, Language(seed, 6));
   }
 }
 
@@ -227,14 +231,16 @@ TEST(SequoiaTree, LearnsTheRates) {
   TreeShape shape;
   const std::vector<double> truth = {0.1, 0.7, 0.1};
   std::vector<std::set<Path>> seen;
-  for (int round = 0; round < 64 * 20; ++round) {
+  for (int round = 0; round < 64 * 40; ++round) {
     const Drafted drafted = draft(*policy, tree, {16, 5}, language);
     if (round % 64 == 0) {
       seen.push_back(drafted.paths);
       solver.shape(16, 5, shape);
       ASSERT_EQ(tree.size(), shape.size());
-      for (NodeId n = 1; n < tree.size(); ++n)
-        ASSERT_EQ(std::pair(tree.parent(n), tree.rank(n)), std::pair(int(shape.parent[size_t(n)]), int(shape.rank[size_t(n)])));
+      for (NodeId n = 1; n < tree.size(); ++n) {
+        ASSERT_EQ(tree.parent(n), shape.parent[size_t(n)]);
+        ASSERT_EQ(tree.rank(n), shape.rank[size_t(n)]);
+      }
     }
     std::vector<NodeId> path = {0};
     for (uint64_t turn = 0; path.back() != kNoNode; ++turn) {

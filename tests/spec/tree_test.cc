@@ -33,7 +33,8 @@ void add_random(Random& random, TokenTree& tree, std::vector<Naive>& naive, bool
   const auto source = uint8_t(1 + below(random, 3));
   int rank = 0;
   for (const Naive& n : naive) rank += n.parent == parent;
-  naive.push_back({token, parent, naive[size_t(parent)].depth + 1, rank, std::min(score, naive[size_t(parent)].score), source});
+  const float clamped = std::min(score, naive[size_t(parent)].score);
+  naive.push_back({token, parent, naive[size_t(parent)].depth + 1, rank, clamped, source});
   EXPECT_EQ(tree.add(parent, token, score, source), size);
 }
 

@@ -141,8 +141,12 @@ std::vector<int> visible_cells(const SeqRows& seq, int row, int window) {
 std::vector<float> adjusted_logits(const ChooseRow& row, int vocab) {
   std::vector<float> logits(row.logits, row.logits + vocab);
   const Sampling& s = *row.sampling;
-  for (const TokenBias& b : row.bias) logits[static_cast<size_t>(b.token)] += b.bias;
+  const auto known = [&](Token t) { return t >= 0 && t < vocab; };
+  for (const TokenBias& b : row.bias) {
+    if (known(b.token)) logits[static_cast<size_t>(b.token)] += b.bias;
+  }
   for (const TokenCount& c : row.counts) {
+    if (!known(c.token) || c.count <= 0) continue;
     float& logit = logits[static_cast<size_t>(c.token)];
     logit = logit > 0 ? logit / s.repeat_penalty : logit * s.repeat_penalty;
     logit -= s.presence_penalty + s.frequency_penalty * static_cast<float>(c.count);

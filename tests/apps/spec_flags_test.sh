@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# The flags of speculation from outside: every preset prints the text of plain decoding, llama.cpp's and vLLM's spellings
+# mean what they say, and what does not fit together is refused by name. Arguments: the program, the maker of tiny models.
+set -u
+program=$1 make_tiny=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+equal() { [ "$2" = "$3" ] || fail "$1: '$2' is not '$3'"; }
+contains() { case "$2" in *"$3"*) ;; *) fail "$1: '$3' is not in: $2" ;; esac; }
+
+"$make_tiny" tiny.gguf || exit 1
+text() { "$program" generate -m tiny.gguf -p "A fox, a dog, a fox, a dog, a fox," -n 24 --ignore-eos -q "$@" | sha256sum; }
+plain=$(text) sampled=$(text --temp 1 -s 5)
+[ "$plain" != "$sampled" ] || fail "sampling changes nothing"
+
+"$program" methods >methods.txt || fail "methods exits with $?"
+presets=$("$program" methods --json | sed -n 's/.*"name": "\(.*\)",/\1/p')
+[ "$(echo "$presets" | wc -l)" -ge 14 ] || fail "presets: $presets"
+for preset in $presets; do
+  contains "table of methods" "$(cat methods.txt)" "$preset"
+  arguments=(--spec "$preset")
+  if grep -q "^$preset  .*-md FILE" methods.txt; then arguments+=(-md tiny.gguf); fi
+  if [ "$preset" = self-exit ]; then arguments+=(--spec-exit 1); fi
+  equal "$preset, greedy" "$(text "${arguments[@]}")" "$plain"
+  equal "$preset, sampled" "$(text "${arguments[@]}" --temp 1 -s 5)" "$sampled"
+done
+
+# llama.cpp's spellings.
+equal "-md alone" "$(text -md tiny.gguf)" "$plain"
+equal "llama.cpp's flags" "$(text -md tiny.gguf --draft-max 8 --draft-min 1 --draft-p-min 0.5 -ngld 9 -devd x -cd 99 -td 2 \
+  -ctkd f16 -ctvd f16)" "$plain"
+for type in none ngram-simple ngram-mod ngram-cache; do equal "--spec-type $type" "$(text --spec-type $type)" "$plain"; done
+equal "--spec-type list" "$(text --spec-type draft,ngram-mod -md tiny.gguf)" "$plain"
+# vLLM's configuration.
+equal "suffix by JSON" "$(text --speculative-config '{"method": "suffix", "num_speculative_tokens": 8}')" "$plain"
+equal "model by JSON" "$(text --speculative-config '{"model": "tiny.gguf", "num_speculative_tokens": 3}')" "$plain"
+
+value() { "$program" methods "${@:2}" --json | sed -n "s/^  \"$1\": \"\(.*\)\",\{0,1\}$/\1/p"; }
+equal "chain length" "$(value depth sd --spec-nodes 9)" 9
+equal "smaller depth" "$(value depth sd --spec-depth 4 --spec-nodes 9)" 4
+equal "--draft-max" "$(value nodes sd --draft-max 7)" 7
+equal "order of flags" "$(value nodes sd --spec-widths 2,3 --spec-tree static)" 8
+equal "--allow-lossy" "$(value allow-lossy sd --allow-lossy)" on
+equal "-ctvd alone" "$(value draft-kv-type sd -ctvd q8_0)" q8_0
+equal "list of types" "$(value fuse-index draft,ngram-simple)" ngram
+equal "JSON, then flags" "$(value ngram-max --speculative-config '{"method": "ngram"}' --spec-ngram-max 7)" 7
+contains "settings of a method" "$("$program" methods specexec)" "--spec-beams"
+
+refuse() {  # what, expected words, arguments...
+  local what=$1 words=$2
+  shift 2
+  if "$program" generate -m tiny.gguf -p Hi -n 2 -q "$@" >out.txt 2>err.txt </dev/null; then fail "$what: no error"; fi
+  contains "$what" "$(cat err.txt out.txt)" "$words"
+}
+refuse "unknown preset" "'magic'" --spec magic
+refuse "no draft model" "-md FILE" --spec sd
+refuse "useless draft model" "tiny.gguf" --spec suffix -md tiny.gguf
+refuse "absent draft model" "absent.gguf" --spec sd -md absent.gguf
+refuse "value out of range" "1 to 511" --spec suffix --spec-nodes 512
+refuse "setting without a method" "nodes" --spec-nodes 4
+refuse "head" "not supported yet" --spec-type eagle3
+refuse "list of heads" "not supported yet" --spec-type draft-mtp,ngram-mod
+refuse "list of one kind" "ngram-mod" --spec-type ngram-mod,ngram-simple
+refuse "rule and drafter" "block" --spec suffix --accept block
+refuse "lossy rule" "--allow-lossy" --spec ngram --accept typical
+refuse "two types" "share one type" -md tiny.gguf -ctkd f16 -ctvd q8_0
+refuse "preset and JSON" "exclude" --spec suffix --speculative-config '{"method": "suffix"}'
+refuse "bad JSON" "column" --speculative-config '{"method" "suffix"}'
+refuse "JSON of a head" "medusa" --speculative-config '{"method": "medusa"}'
+text --spec ngram --accept typical --allow-lossy >/dev/null || fail "lossy rule with consent"
+
+[ "$failures" -eq 0 ] && echo "all checks passed"
+exit "$failures"
