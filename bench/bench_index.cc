@@ -1,5 +1,6 @@
-// What looking a text up in itself costs: indexing (also anew, after a truncation), drafting and learning from a verdict, on a
-// text whose tokens follow Zipf's law and which quotes itself. Time per item is time per token or per round.
+// What looking a text up in itself costs: indexing (also anew, after a truncation), drafting and learning from a
+// verdict, on a text whose tokens follow Zipf's law and which quotes itself. Time per item is time per token or per
+// round.
 //   bench_index [flags of Google Benchmark]
 #include <benchmark/benchmark.h>
 
@@ -72,7 +73,8 @@ void rounds(benchmark::State& state, bool suffix) {
     for (; at < text.size(); ++done) {
       tree.reset(text[at - 1]);
       DraftTask task;
-      task.text = std::span(text).first(at), task.limits = {int(state.range(1)), int(state.range(1)), nullptr, 0}, task.tree = &tree;
+      task.text = std::span(text).first(at), task.tree = &tree;
+      task.limits.nodes = task.limits.depth = int(state.range(1));
       drafter->draft({&task, 1});
       path.assign(1, 0);
       for (NodeId c; at < text.size() && (c = tree.child(path.back(), text[at])) != kNoNode; ++at) path.push_back(c);
@@ -87,7 +89,8 @@ void rounds(benchmark::State& state, bool suffix) {
 BENCHMARK(append)->Arg(8192)->Arg(131072)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(reindex, suffix, true)->Arg(8192)->Arg(131072)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(reindex, ngram, false)->Arg(8192)->Arg(131072)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(rounds, suffix, true)->Args({8192, 16})->Args({8192, 64})->Args({131072, 16})->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(rounds, suffix, true)
+    ->Args({8192, 16})->Args({8192, 64})->Args({131072, 16})->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(rounds, ngram, false)->Args({8192, 16})->Args({131072, 16})->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -135,10 +135,10 @@ int run(Args& a) {
     std::string text = a.prefix + texts[i] + a.suffix;
     if (a.chat) text = engine->apply_template(fmt::format(R"([{{"role":"user","content":{}}}])", to_json(text)));
     const auto prompt = engine->tokenize(text, !a.chat, true);
+    auto session = engine->start();
     for (const Named& setting : settings_of(a)) {
       if (interrupted()) break;
       line.update(double(i) / double(texts.size()), fmt::format("{} / {} prompts", i, texts.size()));
-      auto session = engine->start();
       const Run plain = run_one(*engine, *session, prompt, setting.options, false);
       const Run spec = run_one(*engine, *session, prompt, setting.options, true);
       if (interrupted()) break;

@@ -8,6 +8,10 @@ namespace sx {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+std::string text_of(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+}  // namespace
+
 std::string spec_stats_json(const SpecStats& s) {
   Json j;
   j["rounds"] = s.rounds;
@@ -22,7 +26,7 @@ std::string spec_stats_json(const SpecStats& s) {
   j["accepted_at_depth"] = s.accepted_at_depth;
   const PhaseTimes& t = s.times;
   j["ms"] = {{"draft", t.draft}, {"verify", t.verify}, {"judge", t.judge}, {"commit", t.commit}, {"score", t.score}, {"host", t.host}};
-  return j.dump();
+  return text_of(j);
 }
 
 std::string spec_metrics_json(const SpecStats& s) {
@@ -37,7 +41,7 @@ std::string spec_metrics_json(const SpecStats& s) {
   j["num_draft_tokens"] = tried;  // a tree counts by its depth, as the chain of tokens it can yield
   j["num_spec_tokens"] = s.histogram.empty() ? 0 : s.histogram.size() - 1;
   j["num_tree_nodes"] = s.verified;
-  return Json{{"speculative_decoding", j}}.dump();
+  return text_of({{"speculative_decoding", j}});
 }
 
 std::vector<SpecPreset> spec_presets() {
@@ -56,7 +60,7 @@ std::string spec_describe(const SpecOptions& options) {
   const SpecConfig config = configured(options);
   Json j{{"preset", config.preset}};
   for (const SettingInfo& s : setting_infos()) j[s.name] = setting_value(config, s.name);
-  return j.dump();
+  return text_of(j);
 }
 
 }  // namespace sx

@@ -1,6 +1,6 @@
-// How often what the text's own past suggests comes true. The share of a continuation among those seen says little by itself
-// (a pair seen once has share 1), so the chance that the text follows its past at all is measured as it runs, by what
-// was known: how long the match is and how many continuations of it have been seen.
+// How often what the text's own past suggests comes true. The share of a continuation among those seen says little by
+// itself (a pair seen once has share 1), so the chance that the text follows its past at all is measured as it runs, by
+// what was known: how long the match is and how many continuations of it have been seen.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,13 +12,15 @@
 
 namespace sx {
 
+struct Outcome;
+
 class Calibration {
  public:
   // `memory`: observations after which one counts a 1/e-th of a new one.
   explicit Calibration(float memory);
 
-  // Buckets by tokens matched (1, 2, 3-4, 5-8, 9-16, 17-32, more) and continuations seen (1, 2-3, more). A node deep in a
-  // draft is a longer match: if its parent is accepted, the text has matched that far.
+  // Buckets by tokens matched (1, 2, 3-4, 5-8, 9-16, 17-32, more) and continuations seen (1, 2-3, more). A node deep in
+  // a draft is a longer match: if its parent is accepted, the text has matched that far.
   static constexpr int kLengths = 7, kCounts = 3, kBuckets = kLengths * kCounts;
   static int bucket(int matched, int continuations);
 
@@ -70,7 +72,6 @@ struct Cut { int nodes = 0; float worth = 1; };
 Cut best_cut(std::span<const float> probabilities, const float* cost);
 
 // Learns from a verdict. The tree may have lost nodes of the proposal and gained others.
-struct Outcome;
 void learn(const Outcome& outcome, const Proposal& proposal, Calibration& own, Calibration& shared);
 
 }  // namespace sx

@@ -1,6 +1,6 @@
-// One tree from two drafters: the index proposes first because it costs nothing; the model drafts unless the index is as good
-// as certain; the union of their paths competes for the budget by score. After RASD (union under one budget) and HOWL (no
-// model pass while the text is being copied).
+// One tree from two drafters: the index proposes first because it costs nothing; the model drafts unless the index is
+// as good as certain; the union of their paths competes for the budget by score. After RASD (union under one budget)
+// and HOWL (no model pass while the text is being copied).
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -23,7 +23,8 @@ class FuseDrafter final : public Drafter {
   FuseDrafter(std::unique_ptr<Drafter> model, std::unique_ptr<Drafter> index, int slots, int nodes)
       : model_(std::move(model)), index_(std::move(index)) {
     if (!model_ || !index_) fail("fusing drafters: two are needed");
-    if (slots < 1 || nodes < 1) fail("fusing drafters: {} slots and {} nodes, expected at least one of each", slots, nodes);
+    if (slots < 1 || nodes < 1)
+      fail("fusing drafters: {} slots and {} nodes, expected at least one of each", slots, nodes);
     found_.reserve(size_t(slots));
     for (int i = 0; i < slots; ++i) found_.emplace_back(nodes + 1);
     index_tasks_.reserve(size_t(slots));
@@ -121,8 +122,8 @@ void FuseDrafter::merge(const DraftTask& task, const TokenTree& found) {
   }
 }
 
-// Drops those nodes of the tree that would not be among the best `nodes` once the missing ones have come. Returns the score a
-// missing one needs to be among them.
+// Drops those nodes of the tree that would not be among the best `nodes` once the missing ones have come. Returns the
+// score a missing one needs to be among them.
 float FuseDrafter::make_room(TokenTree& tree, int nodes) {
   scores_.clear();
   for (NodeId n = 1; n < tree.size(); ++n) scores_.push_back(tree.score(n));
@@ -149,7 +150,8 @@ void FuseDrafter::finish(TokenTree& tree, const TreeLimits& limits) {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_fuse_drafter(std::unique_ptr<Drafter> model, std::unique_ptr<Drafter> index, int slots, int nodes) {
+std::unique_ptr<Drafter> make_fuse_drafter(std::unique_ptr<Drafter> model, std::unique_ptr<Drafter> index, int slots,
+                                           int nodes) {
   return std::make_unique<FuseDrafter>(std::move(model), std::move(index), slots, nodes);
 }
 

@@ -8,7 +8,8 @@
 namespace sx {
 namespace {
 
-// Observations that count: the text at hand changes its manner within hundreds of tokens, the average of all texts slowly.
+// Observations that count: the text at hand changes its manner within hundreds of tokens, the average of all texts
+// slowly.
 constexpr float kOwnMemory = 64, kSharedMemory = 1024;
 constexpr float kLeast = std::numeric_limits<float>::min();  // scores stay finite however long and unlikely a path
 
@@ -18,7 +19,8 @@ IndexDrafter::Slot::Slot() : calibration(kOwnMemory) {}
 
 IndexDrafter::IndexDrafter(const TreeConfig& tree, const IndexLimits& limits)
     : max_nodes_(tree.nodes), capacity_(limits.context + 1), shared_(kSharedMemory) {
-  if (tree.nodes < 1 || tree.nodes >= kMaxTreeNodes) fail("index drafter: {} nodes, expected 1 to {}", tree.nodes, kMaxTreeNodes - 1);
+  if (tree.nodes < 1 || tree.nodes >= kMaxTreeNodes)
+    fail("index drafter: {} nodes, expected 1 to {}", tree.nodes, kMaxTreeNodes - 1);
   if (limits.slots < 1 || limits.context < 1)
     fail("index drafter: {} slots of {} tokens, expected at least one of each", limits.slots, limits.context);
   slots_.resize(size_t(limits.slots));
@@ -48,8 +50,8 @@ void IndexDrafter::close(SeqId seq) {
   slot(seq).open = false;
 }
 
-// An automaton cannot unlearn; the text comes again with the next call, and indexing it anew takes a few hundred nanoseconds a
-// token.
+// An automaton cannot unlearn; the text comes again with the next call, and indexing it anew takes a few hundred
+// nanoseconds a token.
 void IndexDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
   s.proposal.reset(kNoToken);

@@ -1,5 +1,5 @@
-// What the drafters that look a text up in itself share: catching up with the text, cutting a draft to what pays, learning
-// from the verdicts. The index itself and what it proposes are the derived classes' part.
+// What the drafters that look a text up in itself share: catching up with the text, cutting a draft to what pays,
+// learning from the verdicts. The index itself and what it proposes are the derived classes' part.
 #pragma once
 #include <span>
 #include <vector>

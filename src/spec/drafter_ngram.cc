@@ -1,5 +1,5 @@
-// Prompt lookup: the text's last n tokens are looked for earlier in the text, long n first, and what followed the most recent
-// occurrence is copied. Index: per n, a hash table from n-grams to the last two places where they end.
+// Prompt lookup: the text's last n tokens are looked for earlier in the text, long n first, and what followed the most
+// recent occurrence is copied. Index: per n, a hash table from n-grams to the last two places where they end.
 #include <algorithm>
 #include <bit>
 #include <vector>
@@ -16,7 +16,8 @@ class NgramDrafter final : public IndexDrafter {
  public:
   NgramDrafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits)
       : IndexDrafter(tree, limits), min_(config.ngram_min), max_(config.ngram_max), tables_(size_t(limits.slots)) {
-    if (min_ < 1 || max_ < min_) fail("n-gram drafter: lengths {} to {}, expected 1 <= ngram_min <= ngram_max", min_, max_);
+    if (min_ < 1 || max_ < min_)
+      fail("n-gram drafter: lengths {} to {}, expected 1 <= ngram_min <= ngram_max", min_, max_);
   }
 
  protected:
@@ -46,8 +47,8 @@ class NgramDrafter final : public IndexDrafter {
     const int source = earlier_end(seq, text);
     if (source == 0) return {};
     int matched = 1;
-    while (matched < std::min(source, kLongestMatch) && text[size_t(source - 1 - matched)] == text[size_t(size - 1 - matched)])
-      ++matched;
+    const auto agree = [&](int back) { return text[size_t(source - 1 - back)] == text[size_t(size - 1 - back)]; };
+    while (matched < std::min(source, kLongestMatch) && agree(matched)) ++matched;
     const int nodes = std::min(limits.nodes, limits.depth);
     for (int i = 0; i < nodes; ++i) {
       Proposal::Node& parent = proposal.nodes.back();
@@ -99,7 +100,8 @@ class NgramDrafter final : public IndexDrafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_ngram_drafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits) {
+std::unique_ptr<Drafter> make_ngram_drafter(const IndexConfig& config, const TreeConfig& tree,
+                                            const IndexLimits& limits) {
   return std::make_unique<NgramDrafter>(config, tree, limits);
 }
 

@@ -1,5 +1,5 @@
-// Drafting with a suffix automaton over prompt and output, after SuffixDecoding: from each of the longest suffixes that have
-// come before, a best-first tree of what followed them; the tree that promises most is taken.
+// Drafting with a suffix automaton over prompt and output, after SuffixDecoding: from each of the longest suffixes that
+// have come before, a best-first tree of what followed them; the tree that promises most is taken.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -17,8 +17,8 @@ constexpr int kChildren = 64;     // continuations of a state that are looked at
 constexpr int kLinkWalk = 64;     // links followed to a suffix of at most match_max tokens
 constexpr float kLeastPath = 1e-3f;
 
-// A node that may be drafted next. All in the heap are paths of which none leads to another, so their shares sum to at most 1
-// and 1 / least share bounds their number.
+// A node that may be drafted next. All in the heap are paths of which none leads to another, so their shares sum to at
+// most 1 and 1 / least share bounds their number.
 struct Growth {
   float probability, share_of_path, share;
   int32_t order;                  // ties: first come, first served
@@ -42,7 +42,9 @@ class SuffixDrafter final : public IndexDrafter {
   }
 
  protected:
-  void make_index(SeqId seq, int capacity) override { automata_[size_t(seq)] = std::make_unique<SuffixAutomaton>(capacity); }
+  void make_index(SeqId seq, int capacity) override {
+    automata_[size_t(seq)] = std::make_unique<SuffixAutomaton>(capacity);
+  }
   void clear_index(SeqId seq) override { automata_[size_t(seq)]->clear(); }
   void extend_index(SeqId seq, std::span<const Token> text, int from, int to) override {
     for (int i = from; i < to; ++i) automata_[size_t(seq)]->append(text[size_t(i)]);
@@ -88,7 +90,8 @@ class SuffixDrafter final : public IndexDrafter {
       heap_.pop_back();
       const int depth = candidate_.nodes[size_t(g.parent)].depth + 1;
       candidate_.nodes.push_back({g.parent, g.token, depth, g.share, g.probability, 0});
-      if (depth < match.limits.depth && candidate_.drafted() < nodes) expand(match, candidate_.drafted(), g.state, g.share_of_path);
+      if (depth < match.limits.depth && candidate_.drafted() < nodes)
+        expand(match, candidate_.drafted(), g.state, g.share_of_path);
     }
   }
 
@@ -126,7 +129,8 @@ class SuffixDrafter final : public IndexDrafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits) {
+std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree,
+                                             const IndexLimits& limits) {
   return std::make_unique<SuffixDrafter>(config, tree, limits);
 }
 

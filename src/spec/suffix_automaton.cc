@@ -1,3 +1,4 @@
+// The classical online construction (Blumer et al.), with edges in one hash table and counts kept as the text grows.
 #include "spec/suffix_automaton.h"
 
 #include <algorithm>
@@ -61,8 +62,8 @@ void SuffixAutomaton::append(Token token) {
   for (int walked = 0; s != kRoot && walked < kCountWalk; ++walked, s = at(s).link) ++at(s).count;
 }
 
-// The strings of `state` up to the one that `token` makes of parent's longest get a state of their own, because they now end
-// at one place more than the longer ones.
+// The strings of `state` up to the one that `token` makes of parent's longest get a state of their own, because they
+// now end at one place more than the longer ones.
 SuffixAutomaton::State SuffixAutomaton::split(State parent, Token token, State state) {
   const State copy = new_state(at(parent).length + 1, at(state).count, at(state).link);
   int32_t* tail = &at(copy).edge;

@@ -1,5 +1,6 @@
-// Every substring of one text with the number of places where it ends: a suffix automaton grown token by token. Following
-// edges from a state spells what has come after its strings so far. Memory is taken once; growing allocates nothing.
+// Every substring of one text with the number of places where it ends: a suffix automaton grown token by token.
+// Following edges from a state spells what has come after its strings so far. Memory is taken once; growing allocates
+// nothing.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -24,7 +25,7 @@ class SuffixAutomaton {
     int32_t next = kNoEdge;     // another edge of `from`
   };
 
-  // `capacity`: tokens of the longest text. About 130 bytes per token.
+  // `capacity`: tokens of the longest text. 100 to 160 bytes per token.
   explicit SuffixAutomaton(int capacity);
 
   // Back to the empty text, in time proportional to what was there.
@@ -36,14 +37,14 @@ class SuffixAutomaton {
   int capacity() const { return capacity_; }
   int states() const { return used_; }
 
-  // The state of the whole text. Its link is the longest suffix that also ends earlier, that one's link the next shorter
-  // suffix which ends at still more places, and so on up to the root (the empty string).
+  // The state of the whole text. Its link is the longest suffix that also ends earlier, that one's link the next
+  // shorter suffix which ends at still more places, and so on up to the root (the empty string).
   State last() const { return last_; }
   State link(State s) const { return at(s).link; }
   // Of the longest string of the state.
   int length(State s) const { return at(s).length; }
-  // Places where the state's strings end. Exact unless a suffix of the text had more than kCountWalk shorter states above it
-  // (a long run of one token, say): then the shortest strings miss some of their places. 0 for the root.
+  // Places where the state's strings end. Exact unless a suffix of the text had more than kCountWalk shorter states
+  // above it (a long run of one token, say): then the shortest strings miss some of their places. 0 for the root.
   int count(State s) const { return at(s).count; }
   // kNoState: `token` never followed.
   State next(State s, Token token) const;

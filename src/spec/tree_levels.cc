@@ -83,7 +83,7 @@ void LevelPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vect
   add_level(tree, laws);
   if (level_ == depth_) return;
   // The level lies in the tree best first, so those worth running come first in it.
-  const int most = std::min(branch_, kMaxRun - run_);
+  const int most = std::min(branch_, pass_limit(run_));
   for (NodeId n = first; n < tree.size() && n - first < most && tree.score(n) > floor_; ++n) next.push_back(n);
   if (!pays(tree, next)) next.clear();
   run_ += static_cast<int>(next.size());

@@ -24,7 +24,7 @@ class OptReferencePolicy : public TreePolicy {
   void start(const TreeLimits& limits) override {
     nodes_ = std::clamp(limits.nodes, 0, config_.nodes);
     // The newest level is dropped, so there may be one more than the final tree is deep.
-    most_levels_ = limits.depth <= 0 ? 0 : std::min(limits.depth + 1, config_.depth);
+    most_levels_ = limits.depth <= 0 ? 0 : 1 + std::min(limits.depth, config_.depth - 1);
     levels_ = 0;
     newest_ = 1;
     sum_ = 0;

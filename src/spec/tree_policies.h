@@ -15,6 +15,9 @@ inline constexpr int kMaxDrafted = kMaxTreeNodes - 1;
 inline constexpr int kMaxGrown = 16384;      // nodes of a tree while it grows, node 0 included
 inline constexpr int kMaxRun = kMaxDrafted;  // nodes run in a round: a drafter stages them like a verified tree
 
+// Most nodes to run in a pass when `run` have been: half of what is left, so that deeper levels get their turn.
+inline int pass_limit(int run) { return (kMaxRun - run + 1) / 2; }
+
 // A child some law proposes, not necessarily a node yet.
 struct Guess {
   float value;    // what it is ranked by

@@ -110,7 +110,7 @@ class StaticPolicy : public TreePolicy {
 void StaticPolicy::start(const TreeLimits& limits) {
   limits_ = limits;
   const auto deeper = std::upper_bound(shape_.depth.begin(), shape_.depth.end(), limits.depth);
-  count_ = std::min(static_cast<int>(deeper - shape_.depth.begin()), limits.nodes + 1);
+  count_ = 1 + std::min(static_cast<int>(deeper - shape_.depth.begin()) - 1, limits.nodes);
   place_[0] = 0;
 }
 
@@ -131,7 +131,7 @@ void StaticPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vec
   }
 }
 
-// Measures the rates as it goes and now and then takes the shape that is best for them.
+// Measures the rates as it goes and now and then takes the shape that is best for them; it depends on past rounds only.
 class SequoiaPolicy : public StaticPolicy {
  public:
   explicit SequoiaPolicy(const TreeConfig& config)
@@ -197,10 +197,10 @@ void check_paths(const std::vector<std::vector<int>>& paths) {
     if (path.empty()) fail("tree: paths has an empty rank path");
     for (int rank : path)
       if (rank < 0 || rank >= kMaxDrafted)
-        fail("tree: paths has {}: ranks from 0 to {} are expected", fmt::format("{}", path), kMaxDrafted - 1);
+        fail("tree: paths has {}: ranks from 0 to {} are expected", path, kMaxDrafted - 1);
     const std::vector<int> parent(path.begin(), path.end() - 1);
     if (!parent.empty() && !all.contains(parent))
-      fail("tree: paths has {} but not {}, which it begins with", fmt::format("{}", path), fmt::format("{}", parent));
+      fail("tree: paths has {} but not {}, which it begins with", path, parent);
   }
 }
 

@@ -1,9 +1,12 @@
-// A tree against plain decoding: every node's logits must have the bits its path has when decoded token by token, on every
-// instruction set, across block and span borders, with several ragged sequences in one pass, and after a commit.
+// A tree against plain decoding: every node's logits must have the bits its path has when decoded token by token, on
+// every instruction set, across block and span borders, with several ragged sequences in one pass, and after a commit.
+// And trees that grow over several steps, level by level or in any portions, against both.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "backend/registry.h"
@@ -132,6 +135,148 @@ void check(const std::string& path, cpu::Isa isa, DType kv_type, int history_a, 
     for (size_t i = 0; i < kept.size(); ++i) plain.chain(0, history[s] + int(i), {t.token[size_t(kept[i])]});
     const auto next_plain = plain.chain(0, book.length(0), {7}), next = tree_run.chain(s, book.length(0), {7});
     ASSERT_TRUE(same_row(next, 0, next_plain, 0, vocab)) << cpu::isa_name(isa) << " after the commit";
+  }
+}
+
+// The same tree with its nodes numbered level by level.
+Tree by_level(const Tree& t) {
+  std::vector<int> order(t.token.size()), number(t.token.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return t.depth[size_t(a)] < t.depth[size_t(b)]; });
+  Tree out;
+  out.words = t.words;
+  out.ancestors.assign(t.ancestors.size(), 0);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto from = size_t(order[i]);
+    number[from] = int(i);
+    const int parent = t.parent[from] < 0 ? -1 : number[size_t(t.parent[from])];
+    out.token.push_back(t.token[from]);
+    out.parent.push_back(parent);
+    out.depth.push_back(t.depth[from]);
+    uint64_t* mine = &out.ancestors[i * size_t(t.words)];
+    if (parent >= 0) std::copy_n(&out.ancestors[size_t(parent * t.words)], t.words, mine);
+    mine[i / 64] |= 1ull << (i % 64);
+  }
+  return out;
+}
+
+// The sizes of the steps in which a tree is written: its levels (numbered level by level), or anything.
+std::vector<int> portions(const Tree& t, bool levels, std::mt19937& random) {
+  std::vector<int> sizes;
+  for (int done = 0, nodes = int(t.token.size()); done < nodes; done += sizes.back()) {
+    int rows = std::min(nodes - done, 1 + int(random() % 60));
+    if (levels) rows = int(std::count(t.depth.begin(), t.depth.end(), t.depth[size_t(done)]));
+    sizes.push_back(rows);
+  }
+  return sizes;
+}
+
+// A sequence whose tree is written in one step (slot 2 + s) and, portion by portion, in several (slot s).
+struct Growing {
+  Tree tree;
+  int slot, history;
+  std::vector<Token> text;    // [history]
+  std::vector<int> sizes;     // of the portions
+  std::vector<float> once;    // logits of all nodes from the single step
+  int done = 0;               // nodes written so far
+
+  std::vector<int32_t> positions(int from, int rows) const {
+    std::vector<int32_t> out;
+    for (int i = from; i < from + rows; ++i) out.push_back(history + tree.depth[size_t(i)]);
+    return out;
+  }
+  SeqRows rows_at(int first_row, int rows, int into, int staged) const {
+    return {first_row, rows, into, history, &tree.ancestors[size_t(staged * tree.words)], tree.words, staged};
+  }
+};
+
+void fill(Runner& run, int slot, const std::vector<Token>& text) {
+  for (size_t at = 0; at < text.size(); at += 500)
+    run.chain(slot, int(at), {text.begin() + ptrdiff_t(at), text.begin() + ptrdiff_t(std::min(text.size(), at + 500))});
+}
+
+Growing make_growing(Runner& run, int slot, int history, Tree tree, bool levels, std::mt19937& random) {
+  Growing g{std::move(tree), slot, history, random_text(history, run.vocab(), random), {}, {}};
+  g.sizes = portions(g.tree, levels, random);
+  for (const int s : {slot, 2 + slot}) fill(run, s, g.text);
+  const int nodes = int(g.tree.token.size());
+  g.once = run.step(g.tree.token, g.positions(0, nodes), {g.rows_at(0, nodes, 2 + slot, 0)});
+  return g;
+}
+
+// The path to the last node, decoded plainly in slot 4.
+void check_last_path(Runner& run, const Growing& g) {
+  fill(run, 4, g.text);
+  int at = g.history;
+  for (const NodeId node : path_to(g.tree, int(g.tree.token.size()) - 1)) {
+    const auto one = run.chain(4, at++, {g.tree.token[size_t(node)]});
+    ASSERT_TRUE(same_row(one, 0, g.once, size_t(node), run.vocab())) << "history " << g.history << " node " << node;
+  }
+}
+
+// Two sequences grow their trees side by side, each in its own portions; the shorter one drops out of the last steps.
+// Every node against the tree written in one step, and some paths against plain decoding.
+void check_grown(const std::string& path, cpu::Isa isa, DType kv_type, std::pair<int, int> history, int nodes,
+                 bool levels, unsigned seed) {
+  SCOPED_TRACE(fmt::format("{} KV {} seed {}", cpu::isa_name(isa), dtype_name(kv_type), seed));
+  std::mt19937 random(seed);
+  Runner run(path, isa, 2, kv_type, 5);
+  const auto tree = [&](int size) {
+    const Tree t = random_tree(size, run.vocab(), random);
+    return levels ? by_level(t) : t;
+  };
+  std::vector<Growing> all;
+  all.push_back(make_growing(run, 0, history.first, tree(nodes), levels, random));
+  all.push_back(make_growing(run, 1, history.second, tree(nodes / 2 + 1), levels, random));
+  for (size_t n = 0; n < std::max(all[0].sizes.size(), all[1].sizes.size()); ++n) {
+    std::vector<Token> tokens;
+    std::vector<int32_t> positions;
+    std::vector<SeqRows> seqs;
+    for (Growing& g : all) {
+      if (n >= g.sizes.size()) continue;
+      seqs.push_back(g.rows_at(int(tokens.size()), g.sizes[n], g.slot, g.done));
+      const auto more = g.positions(g.done, g.sizes[n]);
+      positions.insert(positions.end(), more.begin(), more.end());
+      tokens.insert(tokens.end(), g.tree.token.begin() + g.done, g.tree.token.begin() + g.done + g.sizes[n]);
+      g.done += g.sizes[n];
+    }
+    const auto logits = run.step(tokens, positions, seqs);
+    for (const SeqRows& q : seqs)
+      for (int i = 0; i < q.rows; ++i) {
+        const auto& once = all[size_t(q.slot)].once;
+        ASSERT_TRUE(same_row(logits, size_t(q.first_row + i), once, size_t(q.staged + i), run.vocab()))
+            << "history " << q.history << " node " << q.staged + i << " staged " << q.staged;
+      }
+  }
+  for (const Growing& g : all) check_last_path(run, g);
+}
+
+TEST(Tree, GrownOverSeveralStepsIsTheSameTree) {
+  const TempFolder folder;
+  TinySpec spec;
+  spec.weights = DType::kQ8_0, spec.heads = 6, spec.kv_heads = 2, spec.width = 96, spec.ffn = 96;
+  testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
+  spec.window = 40, spec.layers = 1;
+  testing::write_tiny_gguf(folder.file("window.gguf"), spec);
+  unsigned seed = 100;
+  for (cpu::Isa isa : cpu::available_isas())
+    for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0})
+      for (bool levels : {false, true}) {
+        check_grown(folder.file("tiny.gguf"), isa, type, {levels ? 500 : 60, levels ? 3 : 490}, 60, levels, ++seed);
+        check_grown(folder.file("window.gguf"), isa, type, {levels ? 30 : 90, 64}, 40, levels, ++seed);
+      }
+}
+
+TEST(Tree, LargeTreesGrowAcrossBordersOfSpans) {
+  const TempFolder folder;
+  TinySpec spec;
+  spec.weights = DType::kQ4_1, spec.layers = 1;
+  testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
+  unsigned seed = 200;
+  for (bool levels : {false, true}) {
+    for (DType type : {DType::kBF16, DType::kF32})
+      check_grown(folder.file("tiny.gguf"), cpu::available_isas().front(), type, {400, 880}, 512, levels, ++seed);
+    check_grown(folder.file("tiny.gguf"), cpu::Isa::kGeneric, DType::kF16, {1010, 2}, 300, levels, ++seed);
   }
 }
 

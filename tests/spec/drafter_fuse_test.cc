@@ -192,7 +192,8 @@ TEST(FuseDrafter, TheModelRestsWhileTheIndexIsSure) {
   const std::vector<float> cost = {1, 1.01f, 1.02f, 1.03f, 1.04f, 1.05f, 1.06f};
   const auto models_run = [&](float first, float decay, const float* prices, float level) {
     Rig rig(2, 6);
-    for (int i = 0; i < 5; ++i) rig.index->drafts[0].push_back({i, 10 + i, std::log(first) + float(i) * std::log(decay)});
+    for (int i = 0; i < 5; ++i)
+      rig.index->drafts[0].push_back({i, 10 + i, std::log(first) + float(i) * std::log(decay)});
     rig.model->drafts[0] = {{0, 50, -1}};
     TokenTree a(7), b(7);
     a.reset(1), b.reset(1);
@@ -246,8 +247,8 @@ TEST(FuseDrafter, SetUpErrors) {
                                  std::make_unique<FakeDrafter>(kFromIndex, calls), 0, 4), Error);
 }
 
-// With a real index over a text that is copied, nothing is allocated, and the index learns that it is right although the
-// trees are full of another drafter's nodes.
+// With a real index over a text that is copied, nothing is allocated, and the index learns that it is right although
+// the trees are full of another drafter's nodes.
 TEST(FuseDrafter, ARealIndexInsideLearnsAndAllocatesNothing) {
   std::mt19937 random(3);
   Calls calls;

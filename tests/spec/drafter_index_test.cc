@@ -34,7 +34,8 @@ using Text = std::vector<Token>;
 enum class Kind { kNgram, kSuffix };
 
 struct Rig {
-  explicit Rig(Kind kind, int nodes = 16, IndexConfig config = {}, int slots = 1, int context = 20000) : tree(nodes + 1) {
+  explicit Rig(Kind kind, int nodes = 16, IndexConfig config = {}, int slots = 1, int context = 20000)
+      : tree(nodes + 1) {
     TreeConfig shape;
     shape.nodes = nodes;
     shape.depth = nodes;
@@ -59,7 +60,8 @@ struct Rig {
   size_t judge(const Text& truth, size_t at, SeqId seq = 0) {
     path.assign(1, 0);
     size_t next = at;
-    for (NodeId c; next < truth.size() && (c = tree.child(path.back(), truth[next])) != kNoNode; ++next) path.push_back(c);
+    for (NodeId c; next < truth.size() && (c = tree.child(path.back(), truth[next])) != kNoNode; ++next)
+      path.push_back(c);
     const Outcome outcome{seq, &tree, path, next < truth.size() ? truth[next] : kNoToken};
     drafter->observe({&outcome, 1});
     return next - at + 1;
@@ -80,7 +82,8 @@ Text random_text(std::mt19937& random, int size, int alphabet) {
 // Everything about a tree in one value.
 std::vector<std::tuple<Token, NodeId, float, int>> content(const TokenTree& tree) {
   std::vector<std::tuple<Token, NodeId, float, int>> nodes;
-  for (NodeId n = 0; n < tree.size(); ++n) nodes.emplace_back(tree.token(n), tree.parent(n), tree.score(n), tree.source(n));
+  for (NodeId n = 0; n < tree.size(); ++n)
+    nodes.emplace_back(tree.token(n), tree.parent(n), tree.score(n), tree.source(n));
   return nodes;
 }
 
@@ -155,7 +158,9 @@ std::vector<float> suffix_oracle(const Text& text, const IndexConfig& config, co
     for (size_t k = 1; limits.verify_cost && k <= oracle.found.size(); ++k)
       if (worth(oracle.found, k, limits.verify_cost) > worth(oracle.found, keep, limits.verify_cost) + 1e-9) keep = k;
     const double value = worth(oracle.found, keep, limits.verify_cost);
-    if (tried++ == 0 || value > best_worth + 1e-6) best.assign(oracle.found.begin(), oracle.found.begin() + long(keep)), best_worth = value;
+    if (tried++ > 0 && value <= best_worth + 1e-6) continue;
+    best.assign(oracle.found.begin(), oracle.found.begin() + long(keep));
+    best_worth = value;
   }
   return best;
 }
@@ -221,7 +226,7 @@ TEST(NgramDrafter, EqualsSearch) {
     IndexConfig config;
     config.ngram_min = 1 + int(random() % 3);
     config.ngram_max = config.ngram_min + int(random() % 4);
-    Rig rig(Kind::kNgram, 16, config);
+    Rig rig(Kind::kNgram, 16, config, 1, 50);
     rig.limits.nodes = 1 + int(random() % 16), rig.limits.depth = 1 + int(random() % 16);
     Text expected;
     const int size = int(text.size());
@@ -240,7 +245,7 @@ TEST(NgramDrafter, EqualsSearch) {
   }
 }
 
-// Every path of the tree has come in the text after some suffix of it (or after what a copy had reached at the text's end).
+// The probabilities are those of the oracle; besides, every pair of tokens along a path has come before.
 TEST(SuffixDrafter, EqualsSearch) {
   std::mt19937 random(3);
   for (int repeat = 0; repeat < 1500; ++repeat) {
@@ -248,7 +253,7 @@ TEST(SuffixDrafter, EqualsSearch) {
     IndexConfig config;
     config.factor = float(random() % 4), config.offset = float(random() % 8);
     config.min_prob = repeat % 3 == 0 ? 0.3f : 0.1f;
-    Rig rig(Kind::kSuffix, 16, config);
+    Rig rig(Kind::kSuffix, 16, config, 1, 50);
     rig.limits.nodes = 1 + int(random() % 16), rig.limits.depth = 1 + int(random() % 6);
     std::vector<float> cost = costs(random, rig.limits.nodes, repeat % 4 == 0 ? 1.0 : 0.3);
     if (repeat % 2 == 1) rig.limits.verify_cost = cost.data();
@@ -282,23 +287,6 @@ TEST(SuffixDrafter, LongestMatchIsALimit) {
   EXPECT_EQ(two.draft(text).token(1), 5);
 }
 
-TEST(Calibration, TheCutMaximisesTokensPerCost) {
-  std::mt19937 random(4);
-  for (int repeat = 0; repeat < 2000; ++repeat) {
-    const int nodes = int(random() % 20);
-    std::vector<float> probabilities;
-    for (int i = 0; i < nodes; ++i) probabilities.push_back(float(random() % 1000) / 1000);
-    std::sort(probabilities.begin(), probabilities.end(), std::greater<>());
-    const std::vector<float> cost = costs(random, nodes, repeat % 2 ? 0.1 : 0.8);
-    double most = 0;
-    for (int n = 0; n <= nodes; ++n) most = std::max(most, worth(probabilities, size_t(n), cost.data()));
-    const Cut cut = best_cut(probabilities, cost.data());
-    ASSERT_NEAR(worth(probabilities, size_t(cut.nodes), cost.data()), most, 1e-6);
-    ASSERT_NEAR(double(cut.worth), most, 1e-5);
-    ASSERT_EQ(best_cut(probabilities, nullptr).nodes, nodes);
-  }
-}
-
 // --- catching up ---
 
 TEST(IndexDrafter, TruncatedAndReopenedDraftsAreThoseOfAFreshOne) {
@@ -309,7 +297,7 @@ TEST(IndexDrafter, TruncatedAndReopenedDraftsAreThoseOfAFreshOne) {
       Text text = random_text(random, 2 + int(random() % 500), 2 + int(random() % 30));
       if (random() % 2) used.drafter->prefill(0, std::span(text).first(text.size() - 1));
       if (random() % 2) used.draft(text);
-      const size_t kept = random() % text.size();
+      const size_t kept = random() % 2 ? text.size() - 1 - random() % 2 : random() % text.size();
       used.drafter->truncate(0, int(kept));
       if (repeat % 10 == 0) used.drafter->close(0), used.drafter->open(0);
       text.resize(kept);
@@ -366,80 +354,7 @@ TEST(IndexDrafter, SetUpErrorsNameTheNumber) {
 
 // --- measuring ---
 
-TEST(Calibration, Buckets) {
-  const int lengths[] = {1, 2, 4, 8, 16, 32, 1000}, counts[] = {1, 3, 1000};
-  int matched = 1;
-  for (int l = 0; l < 7; ++l)
-    for (; matched <= lengths[l]; ++matched) {
-      int seen = 1;
-      for (int c = 0; c < 3; ++c)
-        for (; seen <= std::min(counts[c], 6); ++seen) ASSERT_EQ(Calibration::bucket(matched, seen), l * 3 + c);
-    }
-}
-
-TEST(Calibration, FindsTheRateAndFollowsIt) {
-  std::mt19937 random(7);
-  Calibration calibration(64);
-  for (double rate : {0.05, 0.9, 0.3, 0.98, 0.0, 0.6}) {
-    double sum = 0;
-    const float share = rate < 0.5 ? 0.5f : 1;  // half of what follows was tried: right half as often
-    for (int i = 0; i < 600; ++i) {
-      calibration.record(4, share, double(random() % 100000) < rate * double(share) * 100000);
-      if (i >= 300) sum += double(calibration.chance(4)) / 300;
-    }
-    EXPECT_NEAR(sum, std::clamp(rate, 0.01, 0.99), 0.08);
-  }
-  EXPECT_EQ(calibration.chance(5), Calibration(64).chance(5)) << "other buckets stay";
-}
-
-TEST(Calibration, ExploringStaysWithinItsShare) {
-  for (float price : {0.05f, 0.2f, 1.0f}) {
-    Calibration calibration(64);
-    int tried = 0;
-    for (int i = 0; i < 10000; ++i) tried += calibration.skip(3, price);
-    EXPECT_LE(float(tried) * price, 10000 * Calibration::kExplore * 1.01f);
-    EXPECT_GE(float(tried) * price, 10000 * Calibration::kExplore * 0.7f);
-  }
-}
-
-TEST(Calibration, LearnsFromWhatWasVerified) {
-  // Proposed: 0 -> 10 (share 0.6), 0 -> 11 (0.4), 10 -> 12, 12 -> 13; buckets of the parents 2, 5, 7.
-  Proposal proposal;
-  proposal.nodes = {{-1, 1, 0, 1, 1, 2}, {0, 10, 1, 0.6f, 0.5f, 5}, {0, 11, 1, 0.4f, 0.3f, 0}, {1, 12, 2, 1, 0.4f, 7}, {3, 13, 3, 1, 0.3f, 0}};
-  const auto chances = [](const Calibration& c) {
-    std::vector<float> all;
-    for (int b = 0; b < Calibration::kBuckets; ++b) all.push_back(c.chance(b));
-    return all;
-  };
-  // `model`: node 10 -> 20 was drafted by a model; `trimmed`: node 11 was not verified.
-  const auto expect = [&](bool trimmed, std::vector<Token> path, Token next, auto records) {
-    TokenTree tree(8);
-    tree.reset(1);
-    const NodeId a = tree.add(0, 10, -1, kFromIndex);
-    if (!trimmed) tree.add(0, 11, -2, kFromIndex);
-    const NodeId c = tree.add(a, 12, -2, kFromIndex | kFromModel);
-    tree.add(a, 20, -3, kFromModel);
-    tree.add(c, 13, -4, kFromIndex);
-    std::vector<NodeId> ids = {0};
-    for (Token token : path) ids.push_back(tree.child(ids.back(), token));
-    Calibration own(64), shared(64), expected(64);
-    learn({0, &tree, ids, next}, proposal, own, shared);
-    records(expected);
-    EXPECT_EQ(chances(own), chances(expected));
-    EXPECT_EQ(chances(shared), chances(expected));
-  };
-  expect(false, {}, 99, [](Calibration& c) { c.record(2, 1.0f, false); });
-  expect(true, {}, 99, [](Calibration& c) { c.record(2, 0.6f, false); });
-  expect(false, {}, 11, [](Calibration& c) { c.record(2, 1.0f, true); });  // the text ended, the guess was right
-  expect(false, {}, kNoToken, [](Calibration&) {});
-  expect(false, {11}, 99, [](Calibration& c) { c.record(2, 1.0f, true); });
-  expect(false, {10}, 99, [](Calibration& c) { c.record(2, 1.0f, true), c.record(5, 1, false); });
-  expect(false, {10, 20}, 13, [](Calibration& c) { c.record(2, 1.0f, true), c.record(5, 1, false); });
-  expect(false, {10, 12}, kNoToken, [](Calibration& c) { c.record(2, 1.0f, true), c.record(5, 1, true); });
-  expect(true, {10, 12, 13}, 4, [](Calibration& c) { c.record(2, 0.6f, true), c.record(5, 1, true), c.record(7, 1, true); });
-}
-
-// A text that quotes itself but goes on otherwise, then one that copies: the cost of being wrong stays small, the gain is found.
+// A text that quotes itself but goes on otherwise, then one that copies: being wrong costs little, the gain is found.
 TEST(IndexDrafter, LosesLittleAndRecovers) {
   std::mt19937 random(8);
   // A pass over n nodes on two cores at 8K tokens.

@@ -161,11 +161,12 @@ TEST(SuffixAutomaton, AClearedOneIsAsGoodAsNew) {
       ASSERT_EQ(used.count(s), fresh.count(s));
       ASSERT_EQ(used.link(s), fresh.link(s));
       int32_t a = used.first_edge(s), b = fresh.first_edge(s);
-      for (; a != SuffixAutomaton::kNoEdge && b != SuffixAutomaton::kNoEdge; a = used.edge(a).next, b = fresh.edge(b).next) {
+      while (a != SuffixAutomaton::kNoEdge && b != SuffixAutomaton::kNoEdge) {
         ASSERT_EQ(used.edge(a).token, fresh.edge(b).token);
         ASSERT_EQ(used.edge(a).to, fresh.edge(b).to);
+        a = used.edge(a).next, b = fresh.edge(b).next;
       }
-      ASSERT_EQ(a == SuffixAutomaton::kNoEdge, b == SuffixAutomaton::kNoEdge);
+      ASSERT_EQ(a, b) << "one list is longer";
     }
   }
 }

@@ -66,7 +66,7 @@ void expect_literal(TreePolicy& policy, const RankPaths& ranks, const TreeLimits
   EXPECT_LE(drafted.passes, std::max(0, limits.depth - 1));
 }
 
-constexpr TreeLimits kLimits[] = {{511, 511}, {1, 9}, {9, 1}, {10, 3}, {0, 4}, {5, 0}, {10, 4}, {3, 4}};
+constexpr TreeLimits kLimits[] = {{511, 511}, {1, 9}, {9, 1}, {9, 3}, {10, 3}, {0, 4}, {5, 0}, {10, 4}, {3, 4}};
 
 TEST(StaticTree, WidthsAndPathsAreLiteral) {
   const std::vector<std::vector<int>> shapes = {{1}, {3}, {1, 1, 3, 1, 1}, {4, 2, 2, 1}, {2, 2, 2, 2, 2, 2, 2},
