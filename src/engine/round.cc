@@ -59,9 +59,11 @@ void Round::draft() {
     const int room = engine_.context() - g->session.length() - 1;
     const int depth = std::min({spec_.depth(), g->remaining() - 1, room});
     const int nodes = std::min({spec_.nodes(), share, room});
-    g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && nodes > 0 && (!spec_.priced() || g->controller.draft_now());
+    g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && nodes > 0;
+    g->paused = g->drafting && spec_.priced() && spec_.runs_model() && !g->controller.draft_now();
+    if (g->paused) g->drafting = spec_.has_index();
     if (!g->drafting) continue;
-    DraftTask task{g->session.seq(), g->session.text(), &g->sampling, g->bias, g->window.counts(), {nodes, depth}, g->tree, g->laws};
+    DraftTask task{g->session.seq(), g->session.text(), &g->sampling, g->bias, g->window.counts(), {nodes, depth}, g->tree, g->paused, g->laws};
     if (spec_.priced()) {  // all prices of a round are those of the first request: histories of a batch matter little here
       const double history = g->session.length();
       if (tasks_.empty()) spec_.price().costs(spec_.nodes(), int(active_.size()), history, spec_.costs());
@@ -77,7 +79,7 @@ void Round::draft() {
   for (Generation* g : active_) {
     if (!g->drafting) continue;
     g->drafted = g->tree->drafted();
-    if (!spec_.priced()) continue;
+    if (!spec_.priced() || !spec_.runs_model()) continue;  // an index has cut its tree itself
     const double sunk = times_.draft / std::max(1e-6, spec_.price().predict(int(active_.size()), g->session.length()));
     const int worth = worthwhile_nodes(*g->tree, spec_.costs(), sunk, g->controller.trust());
     if (worth < g->tree->drafted()) g->tree->keep_best(worth);
@@ -142,7 +144,7 @@ void Round::count() {
   for (size_t i = 0; i < active_.size(); ++i) {
     Generation& g = *active_[i];
     g.count(g.drafted, committed_[i], times_);
-    if (!g.drafting || !spec_.priced()) continue;
+    if (!g.drafting || g.paused || !spec_.priced()) continue;
     double expected = 0;
     for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
     const int others = int(active_.size());

@@ -41,6 +41,8 @@ class Speculation {
   Acceptance& acceptance() { return *acceptance_; }
   StepPrice& price() { return price_; }
   bool priced() const { return price_.known(); }
+  bool runs_model() const { return config_.drafter != DrafterKind::kNgram && config_.drafter != DrafterKind::kSuffix; }
+  bool has_index() const { return !runs_model() || config_.drafter == DrafterKind::kFuse; }
   int nodes() const { return nodes_; }                  // drafted nodes of a tree at most
   int depth() const { return depth_; }                  // deepest level
   TokenTree* tree(SeqId seq) const { return trees_[size_t(seq)].get(); }

@@ -59,6 +59,10 @@ class Model {
   size_t weight_bytes() const { return weight_bytes_; }   // read by one step of one row
   KvGeometry kv_geometry(int slots, int capacity, DType type) const;
   std::span<const double> rope_frequencies() const { return frequencies_; }
+  // What heads share with their target.
+  const Tensor& embedding() const { return embedding_; }       // [vocab, width]
+  const Matrix& head() const { return *head_; }                // width -> vocab
+  const float* final_norm() const { return final_norm_; }      // [width]
 
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
 

@@ -19,6 +19,7 @@ struct DraftTask {
   std::span<const TokenCount> counts;  // penalty window at the pending token; empty: no penalties
   TreeLimits limits;                   // of this round, within what the configuration allows
   TokenTree* tree = nullptr;           // just node 0; to be grown and finished
+  bool cheap_only = false;             // no passes of a model this time; drafters that are nothing else are not asked then
   DraftLaws* laws = nullptr;           // where laws are kept when children are drawn (DrawMode other than kBest)
 };
 

@@ -75,7 +75,7 @@ void FuseDrafter::draft(std::span<DraftTask> tasks) {
   }
   index_->draft(index_tasks_);
   for (size_t i = 0; i < tasks.size(); ++i)
-    if (!sure(found_[i], tasks[i].limits)) model_tasks_.push_back(tasks[i]);
+    if (!tasks[i].cheap_only && !sure(found_[i], tasks[i].limits)) model_tasks_.push_back(tasks[i]);
   if (!model_tasks_.empty()) model_->draft(model_tasks_);
   for (size_t i = 0; i < tasks.size(); ++i) {
     merge(tasks[i], found_[i]);

@@ -229,10 +229,12 @@ TEST(NgramDrafter, EqualsSearch) {
     Rig rig(Kind::kNgram, 16, config, 1, 50);
     rig.limits.nodes = 1 + int(random() % 16), rig.limits.depth = 1 + int(random() % 16);
     Text expected;
+    int matched = 1;  // tokens before the two places that agree
     const int size = int(text.size());
     for (int n = std::min(config.ngram_max, size - 1); n >= config.ngram_min && expected.empty(); --n)
       for (int end = size - 1; end >= n && expected.empty(); --end)
         if (std::equal(text.end() - n, text.end(), text.begin() + (end - n))) {
+          while (matched < end && text[size_t(end - 1 - matched)] == text[size_t(size - 1 - matched)]) ++matched;
           Text grown = text;
           for (int i = 0; i < std::min(rig.limits.nodes, rig.limits.depth); ++i) {
             expected.push_back(grown[size_t(end + i)]);
@@ -242,6 +244,11 @@ TEST(NgramDrafter, EqualsSearch) {
     const TokenTree& tree = rig.draft(text);
     ASSERT_EQ(Text(tree.tokens().begin() + 1, tree.tokens().end()), expected);
     ASSERT_EQ(tree.max_depth(), int(expected.size()));
+    double probability = 1;
+    for (NodeId n = 1; n < tree.size(); ++n) {
+      probability *= double(Calibration(64).chance(Calibration::bucket(matched + n - 1, 1)));
+      ASSERT_NEAR(std::exp(double(tree.score(n))), probability, 1e-4);
+    }
   }
 }
 
@@ -381,6 +388,28 @@ TEST(IndexDrafter, LosesLittleAndRecovers) {
     }
     EXPECT_LT(spent, 1.03 * double(copy_at - 1000));
     EXPECT_LT(copied, 900 / 1.8);
+  }
+}
+
+// What never came true is not worth its price; tried now and then all the same, it is found when it comes true again.
+TEST(IndexDrafter, WhatDoesNotPayIsTriedNowAndThen) {
+  const Text text = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3};
+  const float cost[] = {1, 1.2f, 1.5f, 1.8f, 2.1f};
+  for (Kind kind : {Kind::kNgram, Kind::kSuffix}) {
+    Rig rig(kind, 4);
+    rig.limits.verify_cost = cost;
+    const auto rounds = [&](int count, const Text& truth) {
+      int drafted = 0;
+      for (int i = 0; i < count; ++i) drafted += rig.draft(text).drafted() > 0, rig.judge(truth, text.size());
+      return drafted;
+    };
+    const Text wrong = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 99}, right = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7};
+    EXPECT_LT(rounds(400, wrong), 150);
+    const int tried = rounds(1000, wrong);
+    EXPECT_GE(tried, 20);
+    EXPECT_LE(tried, 60);
+    rounds(200, right);
+    EXPECT_EQ(rounds(100, right), 100);
   }
 }
 

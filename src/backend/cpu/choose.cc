@@ -36,6 +36,7 @@ struct Ready {
 };
 
 Ready prepare(const ChooseRow& row, int vocab, RowScratch& scratch) {
+  SX_ASSERT(static_cast<size_t>(vocab) <= scratch.copy.size());
   Ready r{row.logits, vocab, kNever, 0, row.sampling->temperature > 0};
   if (!row.bias.empty() || !row.counts.empty()) {
     std::memcpy(scratch.copy.data(), row.logits, static_cast<size_t>(vocab) * sizeof(float));
@@ -183,7 +184,7 @@ class Race {
     for (int from = 0; from < r_.vocab; from += kSlab) {
       const float* maxima = scratch.maxima.data() + from / kSlab * kGroups;
       const double top = double(*std::max_element(maxima, maxima + kGroups));
-      const double needed = 1.0 - std::exp(top * inverse_ - best_) * kMargin - 1e-12;  // of u
+      const double needed = 1.0 - std::exp(top * inverse_ - best_) * kMargin - 1e-12;  // of u; below 1
       const uint64_t least = needed > 0 ? static_cast<uint64_t>(needed * 0x1p52) << 12 : 0;
       const int to = std::min(from + kSlab, r_.vocab);
       for (Token t = from; t < to; ++t)

@@ -1,0 +1,170 @@
+"""The two ends of smoke_test.sh: `make` writes a tiny random target (a GGUF file) with a little text, `check` reads
+what the pipeline left and fails with a message where something is wrong.
+
+    python smoke.py make FOLDER
+    python smoke.py check FOLDER
+"""
+import json
+import os
+import re
+import struct
+import sys
+
+import numpy as np
+import safetensors
+
+import frames
+
+HIDDEN, LAYERS, HEADS, KV_HEADS, FFN = 96, 8, 3, 1, 192
+WORDS = ("river stone window garden letter morning captain answer silver market winter bridge music harbor lantern "
+         "paper forest engine county ticket shadow mirror number castle season harvest village signal doctor").split()
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", frames.CHAT_HEAD.split("\n")[1].removesuffix("<|im_end|>"),
+           "Summarize the following text into a summary of less than "]
+PLANTED = "a planted sentence of the evaluation that has more than twelve words and must never be trained on"
+
+
+def byte_letters():
+    """the letters that stand for the 256 bytes in a byte-level vocabulary"""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    shifted = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(shifted)) for b in range(256)]
+
+
+def pack(kind, value):
+    if kind == 8:
+        data = value.encode()
+        return struct.pack("<Q", len(data)) + data
+    if kind == 9:
+        inner, items = value
+        return struct.pack("<IQ", inner, len(items)) + b"".join(pack(inner, x) for x in items)
+    return struct.pack({4: "<I", 5: "<i", 6: "<f"}[kind], value)
+
+
+def quantised(weight, kind):
+    """float [rows, columns] -> (bytes, type number)"""
+    blocks = weight.reshape(-1, 32).astype(np.float32)
+    if kind == "f32":
+        return weight.astype(np.float32).tobytes(), 0
+    if kind == "q8_0":
+        step = (np.abs(blocks).max(1, keepdims=True) / 127).astype(np.float16)
+        values = np.round(blocks / step.astype(np.float32)).clip(-127, 127).astype(np.int8)
+        return np.concatenate([step.view(np.uint8), values.view(np.uint8)], 1).tobytes(), 8
+    low = blocks.min(1, keepdims=True)
+    step = ((blocks.max(1, keepdims=True) - low) / 15).astype(np.float16)
+    values = np.round((blocks - low) / step.astype(np.float32)).clip(0, 15).astype(np.uint8)
+    packed = values[:, :16] | values[:, 16:] << 4
+    return np.concatenate([step.view(np.uint8), low.astype(np.float16).view(np.uint8), packed], 1).tobytes(), 3
+
+
+def tiny_target(path, rng):
+    letters = byte_letters()
+    merges = sorted({f"{a} {b}" for word in WORDS for a, b in zip(word, word[1:])})
+    tokens = SPECIAL + letters + [m.replace(" ", "") for m in merges]
+    tokens += [f"unused{i}" for i in range(-len(tokens) % 32)]
+    meta = [("general.architecture", 8, "llama"), ("llama.block_count", 4, LAYERS), ("llama.context_length", 4, 1024),
+            ("llama.embedding_length", 4, HIDDEN), ("llama.feed_forward_length", 4, FFN),
+            ("llama.attention.head_count", 4, HEADS), ("llama.attention.head_count_kv", 4, KV_HEADS),
+            ("llama.attention.layer_norm_rms_epsilon", 6, 1e-5), ("llama.rope.freq_base", 6, 10000.0),
+            ("tokenizer.ggml.tokens", 9, (8, tokens)), ("tokenizer.ggml.merges", 9, (8, merges)),
+            ("tokenizer.ggml.token_type", 9, (5, [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)))),
+            ("tokenizer.ggml.bos_token_id", 4, 1), ("tokenizer.ggml.eos_token_id", 4, 2)]
+    normal = lambda rows, columns: rng.standard_normal((rows, columns)) / np.sqrt(columns)
+    kv = HIDDEN // HEADS * KV_HEADS
+    embedding = normal(len(tokens), HIDDEN)
+    embedding[[0, 2]] = -embedding.mean(0)  # never the best next token, so that texts do not end at once
+    tensors = [("token_embd.weight", embedding, "q8_0"), ("output_norm.weight", np.ones(HIDDEN), "f32")]
+    shapes = dict(attn_q=(HIDDEN, HIDDEN), attn_k=(kv, HIDDEN), attn_v=(kv, HIDDEN), attn_output=(HIDDEN, HIDDEN),
+                  ffn_gate=(FFN, HIDDEN), ffn_up=(FFN, HIDDEN), ffn_down=(HIDDEN, FFN))
+    for i in range(LAYERS):
+        tensors += [(f"blk.{i}.{n}_norm.weight", np.ones(HIDDEN), "f32") for n in ("attn", "ffn")]
+        tensors += [(f"blk.{i}.{n}.weight", 0.3 * normal(*s), "q4_1") for n, s in shapes.items()]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(meta))
+    head += b"".join(pack(8, k) + struct.pack("<I", kind) + pack(kind, v) for k, kind, v in meta)
+    data = b""
+    for name, weight, kind in tensors:
+        raw, number = quantised(weight, kind)
+        dims = weight.shape[::-1]
+        head += pack(8, name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims)
+        head += struct.pack("<IQ", number, len(data))
+        data += raw + bytes(-len(raw) % 32)
+    with open(path, "wb") as f:
+        f.write(head + bytes(-len(head) % 32) + data)
+
+
+def make(folder):
+    rng = np.random.default_rng(0)
+    sentence = lambda: " ".join(rng.choice(WORDS, 12)).capitalize() + "."
+    os.makedirs(f"{folder}/text", exist_ok=True)
+    tiny_target(f"{folder}/target.gguf", rng)
+    for i in range(4):
+        paragraphs = [" ".join(sentence() for _ in range(4)) for _ in range(40)]
+        if i == 2:
+            paragraphs.insert(7, f"Before it. {PLANTED.capitalize()}! After it.")
+        with open(f"{folder}/text/{i}.txt", "w") as f:
+            f.write("\n\n".join(paragraphs))
+    with open(f"{folder}/evaluation.jsonl", "w") as f:
+        for i in range(4):
+            text = f"{frames.SUMMARY[0] % 100}{' '.join(sentence() for _ in range(40))} {PLANTED}{frames.SUMMARY[1]}"
+            f.write(json.dumps(dict(text=text)) + "\n")
+
+
+def expect(condition, message):
+    if not condition:
+        raise SystemExit(f"smoke test FAILED: {message}")
+
+
+def check_curve(log):
+    """the losses of the last logged step against those of the first"""
+    found = re.findall(r"^step .*small ([\d.]+) \|.*eagle3 ([\d.]+) \|.*medusa ([\d.]+) \|", log, flags=re.M)
+    expect(len(found) >= 4, f"{len(found)} logged steps in train.log, expected at least 4")
+    for name, first, last in zip(("small", "eagle3", "medusa"), *(map(float, found[i]) for i in (0, -1))):
+        expect(last < 0.8 * first, f"{name}: loss {first} at the start and {last} at the end, expected a fall by 20%")
+        print(f"{name}: loss {first} -> {last}")
+
+
+def check_files(folder):
+    for draft, tensor in (("small", "model.layers.1.mlp.down_proj.weight"), ("eagle3", "d2t"), ("medusa", "token_map")):
+        with open(f"{folder}/drafts/{draft}/config.json") as f:
+            config = json.load(f)
+        with safetensors.safe_open(f"{folder}/drafts/{draft}/model.safetensors", "np") as f:
+            expect(tensor in f.keys(), f"{draft}: tensor {tensor} is missing")
+            if draft == "eagle3":
+                d2t, t2d = f.get_tensor("d2t"), f.get_tensor("t2d")
+                ids = d2t + np.arange(len(d2t))
+                expect(len(ids) == config["draft_vocab_size"], "eagle3: d2t is not draft_vocab_size long")
+                expect(np.array_equal(np.flatnonzero(t2d), ids), "eagle3: d2t and t2d disagree")
+                expect(len(config["eagle_aux_hidden_state_layer_ids"]) == 3, "eagle3: expected three taps")
+            if draft == "medusa":
+                tree = {tuple(p) for p in config["medusa_choices"]}
+                expect(0 < len(tree) <= 63, f"medusa: {len(tree)} nodes in the tree, expected 1 to 63")
+                expect(all(p[:-1] in tree for p in tree if len(p) > 1), "medusa: a node of the tree lacks its parent")
+
+
+def check_results(folder):
+    def read(name):
+        with open(f"{folder}/{name}.json") as f:
+            return json.load(f)
+    results, itself = read("results"), read("self")
+    expect(len(results) == 2 * 2 * 5, f"{len(results)} results, expected 20")
+    for r in results:
+        most = 5 if r["draft"] == "medusa" else 6
+        what = " ".join(r[k] for k in ("frame", "draft", "form", "shape"))
+        expect(1.2 < r["tokens_per_round"] <= most, f"{what}: {r['tokens_per_round']} tokens per round")
+    for r in itself:
+        if r["form"] == "bf16":
+            expect(r["tokens_per_round"] > 5.8, f"the target drafting for itself, {r['shape']}: {r['tokens_per_round']}")
+
+
+def check(folder):
+    with open(f"{folder}/corpus.log") as f:
+        text = f.read()
+    expect(" 1 paragraphs dropped" in text, f"the planted paragraph was not dropped: {text}")
+    with open(f"{folder}/train.log") as f:
+        check_curve(f.read())
+    check_files(folder)
+    check_results(folder)
+    print("smoke test passed")
+
+
+if __name__ == "__main__":
+    {"make": make, "check": check}[sys.argv[1]](sys.argv[2])

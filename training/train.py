@@ -1,0 +1,238 @@
+"""Distils the three drafts from the target in one loop: one forward of the target per batch feeds all of them.
+
+    python train.py MODEL tokens.npy SAMPLES OUT --seconds 780 [--start-from OLDER]
+
+The loss is KL(target || draft) at every position. For the last part of the run the weights are quantised as they will
+be shipped (gradients pass straight through). The schedule follows the clock (--seconds), or --steps where given.
+Writes OUT/{small,eagle3,medusa}, again at every validation, and medusa's static tree at the end.
+"""
+import argparse
+import glob
+import time
+from collections import Counter
+
+import numpy as np
+import torch
+
+from fused import CUDA, DEVICE
+from models import EagleDraft, MedusaDraft, SmallDraft, Target, medusa_block
+
+TREE_NODES, TREE_RANKS = 63, 10
+REAL_SHARE = 0.5        # of the real text is seen in each epoch
+
+
+def load_rows(args, vocab):
+    """-> training rows [N, length], number of sampled ones, held-out samples by kind, word counts"""
+    rows, held, counts = [], {}, torch.zeros(vocab, dtype=torch.float64)
+    for path in sorted(glob.glob(f"{args.samples}/sample_*.pt")):
+        batch = torch.load(path)
+        ids = batch["ids"]
+        counts += torch.bincount(ids[:, batch["prompt"]:].flatten().long(), minlength=vocab)
+        counts += 0.25 * torch.bincount(ids[:, :batch["prompt"]].flatten().long(), minlength=vocab)
+        name = f"{batch['kind']}-{ids.shape[1]}"
+        if name not in held:
+            n = args.held_out * (args.length // ids.shape[1])
+            held[name] = dict(batch, ids=ids[:n], temperature=batch["temperature"][:n])
+            ids = ids[n:]
+        rows.append(ids[:len(ids) * ids.shape[1] // args.length * args.length // ids.shape[1]].reshape(-1, args.length))
+    sampled = sum(len(r) for r in rows)
+    real = torch.from_numpy(np.load(args.corpus).astype(np.int32))
+    counts += 0.25 * torch.bincount(real.long(), minlength=vocab)
+    real = real[:len(real) // args.length * args.length].view(-1, args.length)
+    held["real"] = dict(kind="real", ids=real[:args.held_out])
+    return torch.cat(rows + [real[args.held_out:]]).to(DEVICE), sampled, held, counts
+
+
+def frequent(counts, size):
+    """the `size` most frequent words, special ones always, as sorted ids"""
+    counts = counts.clone()
+    counts[:3] = counts.max() + 1
+    ids = counts.topk(size).indices.sort().values
+    print(f"vocabulary of {size}: {counts[ids].sum() / counts.sum():.4f} of the word mass", flush=True)
+    return ids.to(DEVICE)
+
+
+def optimizer(draft, rate, slow):
+    """tensors named in `slow` (embedding, heads) learn at half the rate and do not decay; neither do vectors"""
+    groups = [dict(params=[], rate=rate, weight_decay=0.02), dict(params=[], rate=rate, weight_decay=0.0),
+              dict(params=[], rate=rate / 2, weight_decay=0.0)]
+    for name in draft.names:
+        group = 2 if any(s in name for s in slow) else 0 if draft[name].ndim > 1 else 1
+        groups[group]["params"].append(draft[name])
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=(0.9, 0.95), eps=1e-8, fused=CUDA)
+
+
+class Trainer:
+    def __init__(self, args):
+        self.args, self.target = args, Target(args.model)
+        self.rows, self.sampled, self.held, counts = load_rows(args, self.target.vocab)
+        print(f"{len(self.rows)} rows of {args.length} tokens, {self.sampled} of them sampled", flush=True)
+        self.small = SmallDraft(self.target, *args.small).to(DEVICE)
+        self.eagle = EagleDraft(self.target, frequent(counts, args.eagle_vocab), args.unroll).to(DEVICE)
+        self.medusa = MedusaDraft(self.target, frequent(counts, args.medusa_vocab), args.medusa_heads).to(DEVICE)
+        self.drafts = [self.small, self.eagle, self.medusa]
+        for draft in self.drafts[:2] if args.start_from else []:
+            taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
+            print(f"{draft.folder}: {len(taken)} of {len(draft.names)} tensors start from {args.start_from}")
+        self.clip = [1.0, 0.5, 0.5]
+        self.optimizers = [optimizer(d, rate, slow) for d, rate, slow in
+                           zip(self.drafts, args.rates, (["embed"], ["lm_head"], ["lm_head"]))]
+        for draft in self.drafts:
+            print(f"{draft.folder}: {sum(p.numel() for p in draft.parameters()):,} parameters", flush=True)
+
+    def losses(self, ids, learn):
+        """ids [B, T] -> [small loss, agreement; eagle loss, agreements; medusa loss, agreements]"""
+        hidden, taps = self.target.forward(ids, fixed_shape=True)
+        best = torch.empty(ids.numel(), dtype=torch.long, device=DEVICE)  # filled by the small draft's loss
+        result = []
+        with torch.set_grad_enabled(learn):
+            for draft in self.drafts:
+                if draft is self.small:
+                    loss, hits = draft.loss(ids, hidden, self.target, best)
+                elif draft is self.eagle:
+                    loss, hits = draft.loss(ids, hidden, taps, self.target, best.view(ids.shape))
+                else:
+                    loss, hits = draft.loss(ids, hidden, self.target, best.view(ids.shape))
+                if learn:
+                    loss.backward()
+                result += [loss.detach().view(1), hits.detach().view(-1)]
+        return torch.cat(result)
+
+    def text(self, values):
+        v = [f"{x:.3f}" for x in values.tolist()]
+        e = 3 + self.args.unroll
+        return f"small {v[0]} | {v[1]}  eagle3 {v[2]} | {' '.join(v[3:e])}  medusa {v[e]} | {' '.join(v[e + 1:])}"
+
+    def validate(self, step):
+        """prints losses and agreements on held-out rows, writes the checkpoints"""
+        for name, batch in self.held.items():
+            rows = batch["ids"].reshape(-1, self.args.length).to(DEVICE).long()
+            groups = [rows[i:i + self.args.rows] for i in range(0, len(rows) - self.args.rows + 1, self.args.rows)]
+            values = torch.stack([self.losses(g, learn=False) for g in groups]).mean(0)
+            print(f"  held out {name}, step {step}: {self.text(values)}", flush=True)
+        for draft in self.drafts:
+            draft.save(f"{self.args.out}/{draft.folder}")
+
+    def epoch(self):
+        """numbers of the rows of one epoch: all sampled ones, a part of the real ones"""
+        real = self.sampled + torch.randperm(len(self.rows) - self.sampled)
+        pick = torch.cat([torch.arange(self.sampled), real[:int(len(real) * REAL_SHARE)]])
+        return pick[torch.randperm(len(pick))].to(DEVICE).split(self.args.rows)[:-1]
+
+    def progress(self, step, clock):
+        if self.args.steps:
+            return step / self.args.steps
+        return (time.time() - clock) / self.args.seconds if clock else 0.0
+
+    def update(self, ids, step, done):
+        """one step; the rate warms up, stays flat for 25% of the run and falls linearly to 0"""
+        rate = min(1.0, (step + 1) / self.args.warm_up) * min(1.0, (1 - done) / 0.75)
+        if done > 1 - self.args.quantised_share:
+            for draft in self.drafts:
+                draft.quantised = True
+        values = self.losses(ids, learn=True)
+        for draft, optim, clip in zip(self.drafts, self.optimizers, self.clip):
+            torch.nn.utils.clip_grad_norm_(draft.parameters(), clip)
+            for group in optim.param_groups:
+                group["lr"] = group["rate"] * rate
+            optim.step()
+            optim.zero_grad(set_to_none=True)
+        return values
+
+    def run(self):
+        step, epochs, queue, clock, mean, since = 0, 0, [], None, [], time.time()
+        next_check = self.args.validate_every
+        while self.progress(step, clock) < 1.0:
+            if not queue:
+                queue, epochs = list(self.epoch()), epochs + 1
+            ids = self.rows[queue.pop()].long()
+            done = self.progress(step, clock)
+            mean.append(self.update(ids, step, done))
+            step += 1
+            if step == 3:  # compiled by now
+                torch.cuda.synchronize() if CUDA else None
+                print(f"first steps {time.time() - since:.0f}s", flush=True)
+                clock, since, mean = time.time(), time.time(), []
+            elif step % self.args.log_every == 0 and mean:
+                values = torch.stack(mean).mean(0)  # waits for the device
+                speed = len(mean) * ids.numel() / (time.time() - since) / 1e3
+                print(f"step {step} epoch {epochs} {100 * done:.0f}% {speed:.0f}K tokens/s {self.text(values)}", flush=True)
+                if clock and time.time() - clock > next_check:
+                    self.validate(step)
+                    next_check += self.args.validate_every
+                mean, since = [], time.time()
+        print(f"{step} steps, {step * self.args.rows * self.args.length / 1e6:.1f}M tokens, {epochs} epochs begun", flush=True)
+        self.medusa.config["medusa_choices"] = self.static_tree()
+        self.validate(step)
+
+    @torch.no_grad()
+    def static_tree(self):
+        """The tree of TREE_NODES rank paths that accepts most on held-out greedy text: a path counts whenever the true
+        tokens have exactly these ranks, and a prefix is never rarer than its extension."""
+        w, paths = self.medusa.weights(), Counter()
+        for batch in self.held.values():
+            if batch["kind"] in ("real", "text", "report"):
+                continue
+            ids = batch["ids"][batch["temperature"] == 0].to(DEVICE).long()
+            for i in range(0, len(ids), 16):
+                hidden, _ = self.target.forward(ids[i:i + 16])
+                first = max(0, batch["prompt"] - 2)
+                paths.update(rank_paths(w, self.medusa, hidden[:, first:], ids[i:i + 16, first:]))
+        tree = Counter()
+        for path, count in paths.items():
+            for depth in range(1, len(path) + 1):
+                tree[path[:depth]] += count
+        return sorted((list(p) for p, _ in tree.most_common(TREE_NODES)), key=lambda p: (len(p), p))
+
+
+def rank_paths(weights, draft, hidden, ids):
+    """hidden [B, T, C], ids [B, T] -> for each position the ranks of the true tokens by head, cut at the first miss"""
+    n, ranks = ids.shape[1] - draft.heads - 1, []
+    if n < 1:
+        return []
+    for k in range(draft.heads):
+        y = medusa_block(hidden[:, :n], weights[f"blocks.{k}.layers.0.weight"], weights[f"blocks.{k}.layers.0.bias"])
+        top = draft.vocabulary[(y @ weights[f"lm_heads.{k}.weight"].T).topk(TREE_RANKS, -1).indices]
+        hit = top == ids[:, k + 2:k + 2 + n, None]
+        ranks.append(torch.where(hit.any(-1), hit.float().argmax(-1), TREE_RANKS))
+    found = []
+    for row in torch.stack(ranks, -1).view(-1, draft.heads).tolist():
+        miss = row.index(TREE_RANKS) if TREE_RANKS in row else len(row)
+        if miss:
+            found.append(tuple(row[:miss]))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("corpus")
+    parser.add_argument("samples")
+    parser.add_argument("out")
+    parser.add_argument("--start-from", help="folder with an earlier small/ and eagle3/")
+    parser.add_argument("--seconds", type=float, default=780)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--small", type=int, nargs=5, default=[256, 5, 4, 2, 768],
+                        metavar=("HIDDEN", "LAYERS", "HEADS", "KV_HEADS", "FFN"))
+    parser.add_argument("--unroll", type=int, default=5)
+    parser.add_argument("--eagle-vocab", type=int, default=16384)
+    parser.add_argument("--medusa-vocab", type=int, default=8192)
+    parser.add_argument("--medusa-heads", type=int, default=4)
+    parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1e-3], metavar=("SMALL", "EAGLE", "MEDUSA"))
+    parser.add_argument("--warm-up", type=int, default=150, help="steps")
+    parser.add_argument("--quantised-share", type=float, default=0.35, help="of the run, at its end")
+    parser.add_argument("--held-out", type=int, default=32, help="rows per kind")
+    parser.add_argument("--validate-every", type=float, default=120, help="seconds")
+    parser.add_argument("--log-every", type=int, default=100, help="steps")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    Trainer(args).run()
+    if CUDA:
+        print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+
+
+if __name__ == "__main__":
+    main()
