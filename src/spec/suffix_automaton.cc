@@ -16,8 +16,12 @@ SuffixAutomaton::SuffixAutomaton(int capacity) : capacity_(capacity) {
 }
 
 void SuffixAutomaton::clear() {
-  for (State s = 0; s < used_; ++s)
-    for (int32_t e = at(s).edge; e != kNoEdge; e = edge(e).next) edges_[static_cast<size_t>(e)].from = kNoState;
+  if (tokens_ > capacity_ / 8) {
+    std::fill(edges_.begin(), edges_.end(), Edge());
+  } else {  // little is used of a table that may be large
+    for (State s = 0; s < used_; ++s)
+      for (int32_t e = at(s).edge; e != kNoEdge; e = edge(e).next) edges_[static_cast<size_t>(e)].from = kNoState;
+  }
   tokens_ = used_ = 0;
   last_ = new_state(0, 0, kNoState);
 }

@@ -26,7 +26,7 @@ std::vector<int> range(int first, int count) {
   return v;
 }
 
-bool same(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+bool same(const float* a, const float* b, size_t n) { return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 // Tokens first .. first + n - 1, each decoded alone: [n][heads * dim].
 std::vector<float> decode(World& w, int slot, int history, const std::vector<int>& tokens, int window = 0) {
