@@ -1,6 +1,6 @@
-// The rules that keep the target's law, on the real weights of the default model: 10,000 seeded rounds each, drafted and
-// judged by the engine's own parts, and a chi-square test of the tokens that come out against the target's law. Logits
-// are a pure function of the text, so every text is run once and remembered. The same test must find out wrong rules.
+// The rules that keep the target's law, on the real weights of the default model: 10,000 seeded rounds each, drafted
+// and judged by the engine's own parts, and a chi-square test of what comes out against the target's law. Logits are a
+// pure function of the text, so every text is run once and remembered. The same test must find out wrong rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>

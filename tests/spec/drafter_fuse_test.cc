@@ -216,6 +216,23 @@ TEST(FuseDrafter, TheModelRestsWhileTheIndexIsSure) {
   EXPECT_EQ(models_run(0.9f, 0.9f, cost.data(), 0.0f), (std::vector<SeqId>{0, 1}));    // the model is free
 }
 
+TEST(FuseDrafter, TheModelRestsWhenOnlyCheapDraftsAreWanted) {
+  Rig rig(1, 6);
+  rig.index->drafts[0] = {{0, 10, -2}};
+  rig.model->drafts[0] = {{0, 50, -1}};
+  TokenTree tree(7);
+  const Text text = {1};
+  for (bool cheap : {true, false}) {
+    tree.reset(1);
+    DraftTask task;
+    task.text = text, task.limits = {6, 6, nullptr, 0}, task.tree = &tree, task.cheap_only = cheap;
+    rig.fuse->draft({&task, 1});
+    EXPECT_EQ(rig.model->drafted.empty(), cheap);
+    EXPECT_EQ(tree.drafted(), cheap ? 1 : 2);
+    EXPECT_NE(tree.child(0, 10), kNoNode);
+  }
+}
+
 TEST(FuseDrafter, PassesEverythingOn) {
   Rig rig(2, 4);
   rig.index->prefills_needed = 3, rig.model->prefills_needed = 2;
