@@ -46,7 +46,6 @@ class Generation {
   TokenTree* tree = nullptr;     // of the session's slot
   DraftLaws* laws = nullptr;
   bool drafting = false;         // in this round
-  bool paused = false;           // no model drafts in this round
   int drafted = 0;               // tokens proposed in this round
   int remaining() const { return limit_ - int(result_.tokens.size()); }
 

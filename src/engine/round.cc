@@ -49,7 +49,7 @@ double Round::since(double& mark) const {
   return passed;
 }
 
-// Every request gets its share of the rows of a pass. A request that speculation does not suit now keeps a tree of one node.
+// Every request gets its share of the rows of a pass. A request that cannot pay for a draft keeps a tree of one node.
 void Round::draft() {
   tasks_.clear();
   const int share = max_rows_ / int(active_.size()) - 1;
@@ -58,20 +58,10 @@ void Round::draft() {
     g->drafted = 0;
     const int room = engine_.context() - g->session.length() - 1;
     const int depth = std::min({spec_.depth(), g->remaining() - 1, room});
-    const int nodes = std::min({spec_.nodes(), share, room});
-    g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && nodes > 0;
-    g->paused = g->drafting && spec_.priced() && spec_.runs_model() && !g->controller.draft_now();
-    if (g->paused) g->drafting = spec_.has_index();
-    if (!g->drafting) continue;
-    DraftTask task{g->session.seq(), g->session.text(), &g->sampling, g->bias, g->window.counts(), {nodes, depth}, g->tree, g->paused, g->laws};
-    if (spec_.priced()) {  // all prices of a round are those of the first request: histories of a batch matter little here
-      const double history = g->session.length();
-      if (tasks_.empty()) spec_.price().costs(spec_.nodes(), int(active_.size()), history, spec_.costs());
-      const double plain = spec_.price().predict(int(active_.size()), history);
-      task.limits.verify_cost = spec_.costs().data();
-      task.limits.level_cost = float(spec_.drafter()->level_ms() / plain);
-    }
-    tasks_.push_back(task);
+    DraftTask task{g->session.seq(), g->session.text(), &g->sampling, g->bias, g->window.counts(),
+                   {std::min({spec_.nodes(), share, room}), depth}, g->tree, false, g->laws};
+    g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && task.limits.nodes > 0 && (!spec_.priced() || affordable(*g, task));
+    if (g->drafting) tasks_.push_back(task);
   }
   if (tasks_.empty()) return;
   spec_.drafter()->draft(tasks_);
@@ -80,10 +70,28 @@ void Round::draft() {
     if (!g->drafting) continue;
     g->drafted = g->tree->drafted();
     if (!spec_.priced() || !spec_.runs_model()) continue;  // an index has cut its tree itself
-    const double sunk = times_.draft / std::max(1e-6, spec_.price().predict(int(active_.size()), g->session.length()));
-    const int worth = worthwhile_nodes(*g->tree, spec_.costs(), sunk, g->controller.trust());
+    const int worth = worthwhile_nodes(*g->tree, spec_.costs(), times_.draft / plain_ms(*g), g->controller.trust());
     if (worth < g->tree->drafted()) g->tree->keep_best(worth);
   }
+}
+
+// A round of these requests without drafts.
+double Round::plain_ms(const Generation& g) const { return std::max(1e-6, spec_.price().predict(int(active_.size()), g.session.length())); }
+
+// Sets the prices of a draft, and its limits to what the request can pay; false: not even one node, or not the drafting.
+bool Round::affordable(Generation& g, DraftTask& task) {
+  // Prices of a batch are those of its first request: its histories matter little here.
+  if (tasks_.empty()) spec_.price().costs(spec_.nodes(), int(active_.size()), g.session.length(), spec_.costs());
+  const std::span<const float> cost = spec_.costs();
+  task.limits.verify_cost = cost.data();
+  task.limits.level_cost = float(spec_.drafter()->level_ms() / plain_ms(g));
+  double credit = g.controller.credit();
+  task.cheap_only = spec_.runs_model() && credit < g.controller.draft_cost() + double(cost[1]) - 1;
+  if (task.cheap_only && !spec_.has_index()) return false;
+  if (spec_.runs_model() && !task.cheap_only) credit -= g.controller.draft_cost();
+  int& nodes = task.limits.nodes;
+  while (nodes > 0 && double(cost[size_t(nodes)]) - 1 > credit) --nodes;
+  return nodes > 0;
 }
 
 void Round::verify() {
@@ -144,13 +152,13 @@ void Round::count() {
   for (size_t i = 0; i < active_.size(); ++i) {
     Generation& g = *active_[i];
     g.count(g.drafted, committed_[i], times_);
-    if (!g.drafting || g.paused || !spec_.priced()) continue;
+    if (!g.drafting || !spec_.priced()) {
+      g.controller.plain_round();
+      continue;
+    }
     double expected = 0;
     for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
-    const int others = int(active_.size());
-    const double plain = spec_.price().predict(others, g.session.length());
-    const double spent = times_.draft + spec_.price().predict(others + g.tree->drafted(), g.session.length());
-    g.controller.observe(expected, int(g.verdict.path.size()) - 1, double(g.verdict.path.size()) * plain / spent);
+    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), double(spec_.costs()[size_t(g.tree->drafted())]));
   }
 }
 

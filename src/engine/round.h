@@ -20,6 +20,8 @@ class Round {
 
  private:
   void draft();
+  double plain_ms(const Generation& g) const;
+  bool affordable(Generation& g, DraftTask& task);
   void verify();
   void judge();
   void commit();

@@ -5,31 +5,21 @@
 namespace sx {
 namespace {
 
+constexpr double kShare = 0.03;      // of the time, for trying
+constexpr double kMost = 4;          // plain steps; what was earned long ago is not staked on what does not pay now
 constexpr double kForget = 0.95;     // of the sums behind trust, per drafted round
-constexpr double kLearn = 0.15;      // weight of a round in the running gain
-constexpr double kStart = 1.1;       // gain assumed after a pause: a few poor rounds end the trial
-constexpr int kLongestPause = 64;    // rounds
+constexpr double kLearn = 0.2;       // weight of a round in the cost of drafting
 
 }  // namespace
 
-bool Controller::draft_now() {
-  if (pause_ == 0) return true;
-  --pause_;
-  return false;
-}
+void Controller::plain_round() { credit_ = std::min(kMost, credit_ + kShare); }
 
-void Controller::observe(double expected, int accepted, double gain) {
-  sum_expected_ = 4 + kForget * (sum_expected_ - 4) + expected;  // four tokens kept as hoped for: trust recovers by itself
+void Controller::drafted_round(double expected, int accepted, double drafting, double verifying) {
+  credit_ = std::min(kMost, credit_ + kShare + accepted + 1 - drafting - verifying);
+  if (drafting > 0) draft_cost_ = draft_cost_ == 0 ? drafting : draft_cost_ + kLearn * (drafting - draft_cost_);
+  sum_expected_ = 4 + kForget * (sum_expected_ - 4) + expected;  // four tokens as hoped for stay: trust recovers by itself
   sum_accepted_ = 4 + kForget * (sum_accepted_ - 4) + accepted;
   trust_ = std::clamp(sum_accepted_ / sum_expected_, 0.05, 1.5);
-  gain_ += kLearn * (gain - gain_);
-  if (gain_ >= 1) {
-    next_pause_ = std::max(4, next_pause_ - (gain_ > 1.05 ? 1 : 0));
-    return;
-  }
-  pause_ = next_pause_;
-  next_pause_ = std::min(2 * next_pause_, kLongestPause);
-  gain_ = kStart;
 }
 
 }  // namespace sx

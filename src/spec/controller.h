@@ -1,23 +1,26 @@
-// Whether a request should draft at all: drafting pauses when it has not paid lately and is tried again after ever longer
-// pauses. Also how far the drafter's own probabilities can be trusted.
+// How much a request may stake on drafts. Time is counted in plain steps: every round earns a little, accepted tokens earn a
+// step each, passes cost what they cost; a draft is made only while its price is covered. So speculation can lose at most
+// the stake at the start and a small share of the time, whatever is drafted.
 #pragma once
 
 namespace sx {
 
 class Controller {
  public:
-  // True: draft in this round.
-  bool draft_now();
+  // Plain steps that may be spent beyond those a plain round takes.
+  double credit() const { return credit_; }
+  // What drafting has cost lately, in plain steps, without verification.
+  double draft_cost() const { return draft_cost_; }
   // Accepted tokens per token the drafter expected to be accepted, lately.
   double trust() const { return trust_; }
-  // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `gain`: tokens of the round in the
-  // time plain decoding would have needed for them, over the time it took.
-  void observe(double expected, int accepted, double gain);
+
+  void plain_round();
+  // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `drafting`, `verifying`: what it cost.
+  void drafted_round(double expected, int accepted, double drafting, double verifying);
 
  private:
-  double gain_ = 1.1, trust_ = 1;
+  double credit_ = 1, draft_cost_ = 0, trust_ = 1;
   double sum_expected_ = 4, sum_accepted_ = 4;
-  int pause_ = 0, next_pause_ = 4;
 };
 
 }  // namespace sx

@@ -234,10 +234,11 @@ void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool b
     once.fill(2, trees[t].history, 100 * trees[t].slot);
     std::vector<int> path;
     const int node = trees[t].nodes() - 1 - random_below(dice, std::min(8, trees[t].nodes()));
-    for (int i = node; i >= 0; i = trees[t].parents[static_cast<size_t>(i)]) path.insert(path.begin(), trees[t].first_token + i);
+    for (int i = node; i >= 0; i = trees[t].parents[static_cast<size_t>(i)])
+      path.insert(path.begin(), trees[t].first_token + i);
     const auto plain = decode(once, 2, trees[t].history, path, window);
-    const size_t last = (path.size() - 1) * once.out_width();
-    ASSERT_TRUE(same(plain.data() + last, expected[t].data() + static_cast<size_t>(node) * once.out_width(), once.out_width()))
+    const size_t width = once.out_width(), last = (path.size() - 1) * width;
+    ASSERT_TRUE(same(plain.data() + last, expected[t].data() + static_cast<size_t>(node) * width, width))
         << s.name() << " node " << node;
   }
 }
@@ -252,7 +253,8 @@ TEST(Attention, TreesThatGrowOverSeveralSteps) {
   for (const Shape& s : kinds(4, 2, 80)) check_grown(s, 60, kSpan - 5, 40, true, 0, dice);
   const Isa best = available_isas().front();
   for (DType type : kTypes)
-    for (bool by_level : {false, true}) check_grown({best, type, 3, 1, 64}, kSpan - 100, 2 * kSpan - 9, 512, by_level, 0, dice);
+    for (bool by_level : {false, true})
+      check_grown({best, type, 3, 1, 64}, kSpan - 100, 2 * kSpan - 9, 512, by_level, 0, dice);
 }
 
 TEST(Attention, ChainsThatGrowOverSeveralSteps) {
@@ -269,8 +271,10 @@ TEST(Attention, ChainsThatGrowOverSeveralSteps) {
         if (random_below(dice, 2)) {  // given as bits
           chain.words = (at + rows + 63) / 64;
           for (int i = at; i < at + rows; ++i)
-            for (int k = 0; k < chain.words; ++k)
-              chain.ancestors.push_back(i >= k * 64 + 63 ? ~uint64_t(0) : i < k * 64 ? 0 : (uint64_t(2) << (i % 64)) - 1);
+            for (int k = 0; k < chain.words; ++k) {
+              const uint64_t some = i < k * 64 ? 0 : (uint64_t(2) << (i % 64)) - 1;
+              chain.ancestors.push_back(i >= k * 64 + 63 ? ~uint64_t(0) : some);
+            }
         }
         const auto out = w.step({chain}, 1 + random_below(dice, 3), window);
         ASSERT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(), out.size()))

@@ -1,5 +1,5 @@
-// law() and choose() against the definition of sampling, on every instruction set: the same tokens, the same support, the
-// probabilities to twelve digits, and draws that follow them.
+// law() and choose() against the definition of sampling, on every instruction set: the same tokens, the same support,
+// the probabilities to eleven digits, and draws that follow them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -79,7 +79,8 @@ TEST_P(Law, EqualProbabilitiesAtTheBorderOfTopP) {
       c.logits.assign(static_cast<size_t>(vocab), 0.75f);
       c.sampling.temperature = 1, c.sampling.top_p = share;
       const std::vector<double> p = law_of(c);
-      EXPECT_EQ(std::count_if(p.begin(), p.end(), [](double x) { return x > 0; }), static_cast<int>(share * float(vocab)));
+      const auto support = std::count_if(p.begin(), p.end(), [](double x) { return x > 0; });
+      EXPECT_EQ(support, static_cast<int>(share * float(vocab)));
       EXPECT_EQ(p, distribution(c));
     }
   }

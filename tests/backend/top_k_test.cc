@@ -1,5 +1,5 @@
-// top_k() against a full sort and a logarithm of sums in double precision; its bits in any company; and the pieces that choose()
-// uses too.
+// top_k() against a full sort and a logarithm of sums in double precision; its bits in any company; and the pieces that
+// choose() uses too.
 #include "backend/cpu/top_k.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +25,9 @@ std::vector<Candidate> sorted(const std::vector<float>& row) {
     all.push_back({static_cast<Token>(t), std::isfinite(row[t]) ? row[t] : -kInfinity});
     if (std::isfinite(row[t])) sum += std::exp(double(row[t]) - double(top));
   }
-  std::sort(all.begin(), all.end(),
-            [](const Candidate& a, const Candidate& b) { return a.logp != b.logp ? a.logp > b.logp : a.token < b.token; });
+  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return a.logp != b.logp ? a.logp > b.logp : a.token < b.token;
+  });
   for (Candidate& c : all)
     if (std::isfinite(c.logp)) c.logp = static_cast<float>(double(c.logp) - double(top) - std::log(sum));
   return all;

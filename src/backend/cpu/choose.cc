@@ -61,7 +61,8 @@ Ready prepare(const ChooseRow& row, int vocab, RowScratch& scratch) {
 inline double power_of_two(double x) {
   constexpr double kShift = 0x1.8p52;  // sums with it are whole, and their last bits the exponent
   const double w = x + kShift, f = x - (w - kShift), ff = f * f;
-  const double a = 1.0 + f * 0.6931471805412329;  // a minimax polynomial on [-0.5, 0.5] that is exact at 0, in short chains
+  // A minimax polynomial on [-0.5, 0.5] that is exact at 0, in short chains.
+  const double a = 1.0 + f * 0.6931471805412329;
   const double b = 0.24022650694742637 + f * 0.05550410959227876;
   const double c = 0.009618129558824302 + f * 0.0013333434158352689;
   const double d = 0.000154030982978597 + f * 1.531420903803661e-05 + ff * 1.334418095993795e-06;
@@ -155,7 +156,8 @@ Left filter(const Ready& r, const Sampling& s, RowScratch& scratch) {
       left = {false, pick_above(least, r.logits, r.vocab, scratch)};
     } else {
       Token* tokens = scratch.tokens.data();
-      const auto end = std::remove_if(tokens, tokens + left.count, [&](Token t) { return double(r.logits[t]) < least; });
+      const auto below = [&](Token t) { return double(r.logits[t]) < least; };
+      const auto end = std::remove_if(tokens, tokens + left.count, below);
       left.count = static_cast<size_t>(end - tokens);
     }
   }

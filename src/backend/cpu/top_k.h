@@ -1,6 +1,6 @@
 // Looking through rows of logits: the largest of each group of tokens first, and with these the largest token, or the k
-// largest, without sorting a vocabulary; and top_k(), the likeliest tokens of each row. One row is one thread's work, and
-// nothing depends on the number of threads or rows.
+// largest, without sorting a vocabulary; and top_k(), the likeliest tokens of each row. One row is one thread's work,
+// and nothing depends on the number of threads or rows.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -10,8 +10,8 @@ inline constexpr int kSlab = 1024, kGroups = 16;
 struct RowKernels {
   // maxima[kGroups]: the largest of each group; NaN is never it, and without any other value it is -infinity.
   void (*find_maxima)(const float* x, int count, float* maxima);
-  // The sum of e^(x - top) for a finite top that no x exceeds, relative error below 3e-6; NaN and -infinity add nothing.
-  // Each group has its own partial sum, so the bits depend on the slab only.
+  // The sum of e^(x - top) for a finite top that no x exceeds, relative error below 3e-6; NaN and -infinity add
+  // nothing. Each group has its own partial sum, so the bits depend on the slab only.
   float (*sum_powers)(const float* x, int count, float top);
 };
 

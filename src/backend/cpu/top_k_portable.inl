@@ -1,8 +1,8 @@
-// The row kernels on simd.h. At 4 lanes a row of logits costs about one instruction per vector for the maxima and 18 for
-// the powers: two to three microseconds and thirty for 49,152 logits on a Neoverse V1.
+// The row kernels on simd.h. At 4 lanes a row of logits costs about one instruction per vector for the maxima and 18
+// for the powers: 3 and 33 microseconds for 49,152 logits on a Neoverse V1, which does two to three of them per cycle.
 //
-// Include from one translation unit per instruction set with SX_ISA_NAMESPACE defined and that set's flags; nothing here
-// has external linkage except kRowKernels.
+// Include from one translation unit per instruction set with SX_ISA_NAMESPACE defined and that set's flags; nothing
+// here has external linkage except kRowKernels.
 #include "backend/cpu/simd.h"
 #include "backend/cpu/top_k_kernels.h"
 

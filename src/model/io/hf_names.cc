@@ -1,4 +1,4 @@
-// Hugging Face tensor names to canonical (GGUF) ones.
+// Hugging Face tensor names to canonical (GGUF) ones and back.
 #include <fmt/format.h>
 
 #include "model/io/hf_config.h"
@@ -42,6 +42,21 @@ std::optional<std::string> canonical_name(std::string_view name) {
     for (const auto& pair : kLayer) {
       if (part == pair.theirs) return fmt::format("blk.{}.{}{}", number, pair.ours, suffix);
     }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> hf_name(std::string_view name) {
+  for (const auto& pair : kWhole) {
+    if (name == pair.ours) return std::string(pair.theirs);
+  }
+  constexpr std::string_view kPrefix = "blk.";
+  const size_t first = name.find('.'), second = name.find('.', first + 1), last = name.rfind('.');
+  if (!name.starts_with(kPrefix) || second == std::string_view::npos || last <= second) return std::nullopt;
+  const std::string_view part = name.substr(second + 1, last - second - 1);
+  for (const auto& pair : kLayer) {
+    if (part != pair.ours) continue;
+    return fmt::format("model.layers.{}.{}{}", name.substr(first + 1, second - first - 1), pair.theirs, name.substr(last));
   }
   return std::nullopt;
 }

@@ -118,9 +118,8 @@ struct Sequence {
   std::vector<int> node_path(int node) const {
     std::vector<int> out;
     for (int other = 0; other <= node; ++other) {
-      if (ancestors.empty() || (ancestors[product(node, words) + static_cast<size_t>(other / 64)] >> (other % 64) & 1)) {
-        out.push_back(other);
-      }
+      const size_t word = product(node, words) + static_cast<size_t>(other / 64);
+      if (ancestors.empty() || (ancestors[word] >> (other % 64) & 1)) out.push_back(other);
     }
     return out;
   }
@@ -149,8 +148,8 @@ class StepProblem final : public Problem {
  public:
   explicit StepProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
     for (int s = 0; s < row.seqs; ++s) {
-      Sequence seq{std::max(1, row.rows - s), std::max(0, row.staged - 3 * s), row.history + 37 * s, row.seqs - 1 - s, total_,
-                   {}, 0, {}, {}};
+      Sequence seq{std::max(1, row.rows - s), std::max(0, row.staged - 3 * s), row.history + 37 * s, row.seqs - 1 - s,
+                   total_, {}, 0, {}, {}};
       if (row.tree) grow_tree(seq, random_);
       seq.past = random_.normals(product(seq.history, heads_.width()));
       seq.qkv = random_.normals(product(seq.nodes(), heads_.width()));
@@ -201,7 +200,8 @@ class StepInstance final : public Instance {
       heads_.fill(backend, desk_, seq.past, *kv_, kLayer, seq.slot);
       stage(seq);
       for (int i = 0; i < seq.rows; ++i) positions.push_back(seq.history + static_cast<int>(seq.path(i).size()) - 1);
-      qkv.insert(qkv.end(), seq.qkv.begin() + static_cast<ptrdiff_t>(product(seq.staged, heads_.width())), seq.qkv.end());
+      const auto first = static_cast<ptrdiff_t>(product(seq.staged, heads_.width()));
+      qkv.insert(qkv.end(), seq.qkv.begin() + first, seq.qkv.end());
       list_.push_back(seq.rows_at(seq.first_row));
     }
     qkv_ = upload(backend, qkv);

@@ -268,7 +268,8 @@ class LogitProblem : public Problem {
     logits_ = random.normals(product(row.rows, row.in), row.large ? 2.0f : 3.0f);
     if (row.large) {  // a head as models have it: thirty tokens hold nearly everything
       for (int i = 0; i < 30 * row.rows; ++i) {
-        logits_[product(i / 30, row.in) + static_cast<size_t>(random.below(row.in))] = 16 - 0.3f * static_cast<float>(i % 30);
+        const size_t at = product(i / 30, row.in) + static_cast<size_t>(random.below(row.in));
+        logits_[at] = 16 - 0.3f * static_cast<float>(i % 30);
       }
     } else if (row.in >= 5) {
       logits_[1] = logits_[3] = 20;  // a tie at the top of row 0
@@ -346,7 +347,8 @@ class LawProblem final : public LogitProblem {
     reserve(backend);
     return std::make_unique<RowInstance>(row_.rows, row_.in, [this, &backend](std::span<const int> rows) {
       const auto list = choose_rows(upload_logits(backend, rows), rows);
-      const auto law = std::make_shared<std::vector<double>>(product(static_cast<int>(rows.size()) + 1, row_.in), kGuard);
+      const size_t size = product(static_cast<int>(rows.size()) + 1, row_.in);
+      const auto law = std::make_shared<std::vector<double>>(size, kGuard);
       float* out = guarded(backend, rows.size(), row_.in);
       return Call{[=, this, &backend] {
                     for (size_t i = 0; i < list.size(); ++i) {
@@ -358,7 +360,8 @@ class LawProblem final : public LogitProblem {
   std::vector<float> scale(const Output& reference) const override {  // the row's largest
     std::vector<float> sizes;
     for (int r = 0; r < reference.rows; ++r) {
-      sizes.insert(sizes.end(), static_cast<size_t>(row_.in), *std::max_element(reference.row(r), reference.row(r + 1)));
+      const float largest = *std::max_element(reference.row(r), reference.row(r + 1));
+      sizes.insert(sizes.end(), static_cast<size_t>(row_.in), largest);
     }
     return sizes;
   }
@@ -373,7 +376,8 @@ class TopKProblem final : public LogitProblem {
     return std::make_unique<RowInstance>(row_.rows, 2 * row_.out, [this, &backend](std::span<const int> rows) {
       const float* logits = upload_logits(backend, rows);
       const int count = static_cast<int>(rows.size());
-      const auto best = std::make_shared<std::vector<Candidate>>(product(count + 1, row_.out), Candidate{54321, kGuard});
+      const size_t size = product(count + 1, row_.out);
+      const auto best = std::make_shared<std::vector<Candidate>>(size, Candidate{54321, kGuard});
       float* out = guarded(backend, rows.size(), 2 * row_.out);
       return Call{[=, this, &backend] { backend.top_k({best->data(), logits, count, row_.in, row_.out}); }, out, [=] {
                     for (size_t i = 0; i < best->size(); ++i) {

@@ -146,7 +146,9 @@ void add_attend(std::vector<OpRow>& table) {
       for (const int history : {0, 62, 450, 1000}) {
         add([&](OpRow& r) { r.staged = staged, r.rows = 9, r.history = history, r.tree = true; });
         add([&](OpRow& r) { r.staged = staged, r.rows = 3, r.history = history; });
-        add([&](OpRow& r) { r.staged = staged, r.rows = 20, r.history = history, r.tree = true, r.seqs = 2, r.window = 50; });
+        add([&](OpRow& r) {
+          r.staged = staged, r.rows = 20, r.history = history, r.tree = true, r.seqs = 2, r.window = 50;
+        });
       }
     }
     add([&](OpRow& r) { r.rows = 200, r.history = 0; });   // prefill

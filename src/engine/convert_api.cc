@@ -1,0 +1,128 @@
+// Serves include/specextend/convert.h: names to types, vocabularies to the form of the output, jobs to the model room.
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "engine/convert_vocabulary.h"
+#include "model/convert/convert.h"
+#include "model/convert/quantize.h"
+#include "model/convert/widen.h"
+#include "specextend/convert.h"
+#include "specextend/specextend.h"
+
+namespace sx {
+namespace {
+
+std::optional<DType> type_named(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const auto type = dtype_from_name(name);
+  if (!type) fail("type '{}' is not known; F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q4_K are", name);
+  return type;
+}
+
+DType required_type(const std::string& name) {
+  const auto type = type_named(name);
+  if (!type) fail("no type given; F32, F16, BF16, Q8_0, Q4_0, Q4_1 or Q4_K is expected");
+  return *type;
+}
+
+ConvertResult result_of(const ConvertReport& report, std::vector<std::string> notes) {
+  ConvertResult out;
+  out.path = report.path;
+  out.bytes = report.bytes;
+  out.notes = std::move(notes);
+  out.notes.insert(out.notes.end(), report.notes.begin(), report.notes.end());
+  std::map<std::string, int> types;
+  for (const auto& tensor : report.tensors) {
+    out.parameters += static_cast<uint64_t>(tensor.elements());
+    ++types[dtype_name(tensor.type)];
+  }
+  for (const auto& [type, count] : types) out.types += fmt::format("{}{} {}", out.types.empty() ? "" : ", ", type, count);
+  return out;
+}
+
+std::shared_ptr<ModelFile> open_source(const std::string& model, const std::string& out) {
+  if (out.empty()) fail("no output given");
+  return ModelFile::open(model.empty() ? default_model_path() : model);
+}
+
+bool is_gguf(const ModelFile& file) { return file.format().starts_with("GGUF"); }
+
+// The vocabulary as arrays: a GGUF file's own, a folder's converted.
+TokenizerData gguf_vocabulary(const ModelFile& file, const std::string& pre, bool wanted, std::vector<std::string>& notes) {
+  if (is_gguf(file)) return file.tokenizer();
+  if (wanted) return vocabulary_to_gguf(file.tokenizer(), pre, notes);
+  TokenizerData bare = file.tokenizer();
+  bare.tokenizer_json.clear();
+  return vocabulary_to_gguf(bare, pre, notes);
+}
+
+void expect_gguf_name(const std::string& out) {
+  if (!out.ends_with(".gguf")) fail("'{}': a GGUF file is written, and its name must end in .gguf", out);
+}
+
+}  // namespace
+
+ConvertResult quantize(const QuantizeOptions& options) {
+  expect_gguf_name(options.out);
+  QuantizeJob job;
+  job.out = options.out;
+  job.types = {required_type(options.type), type_named(options.embedding), type_named(options.output), options.requantize};
+  job.force = options.force;
+  job.dry_run = options.dry_run;
+  job.write = {options.threads, options.on_progress};
+  const auto file = open_source(options.model, options.out);
+  std::vector<std::string> notes;
+  const TokenizerData vocabulary = gguf_vocabulary(*file, options.pre, options.tokenizer, notes);
+  return result_of(quantize_model(*file, vocabulary, job), std::move(notes));
+}
+
+ConvertResult convert(const ConvertOptions& options) {
+  const auto file = open_source(options.model, options.out);
+  ConvertJob job;
+  job.out = options.out;
+  job.type = type_named(options.type);
+  job.force = options.force;
+  job.dry_run = options.dry_run;
+  job.write = {options.threads, options.on_progress};
+  std::vector<std::string> notes;
+  if (!is_gguf(*file)) {
+    expect_gguf_name(options.out);
+    const TokenizerData vocabulary = gguf_vocabulary(*file, options.pre, options.tokenizer, notes);
+    return result_of(convert_to_gguf(*file, vocabulary, job), std::move(notes));
+  }
+  if (options.out.ends_with(".gguf")) {
+    fail("'{}' is a GGUF file already and becomes a folder; `specextend quantize` changes its types", file->path());
+  }
+  TokenizerData source = file->tokenizer();
+  if (!options.tokenizer) source.tokens.clear();
+  return result_of(convert_to_folder(*file, vocabulary_to_folder(source, notes), job), std::move(notes));
+}
+
+ConvertResult widen(const WidenOptions& options) {
+  WideShape shape = options.shape.empty() ? WideShape{} : named_shape(options.shape);
+  const auto set = [](int& size, int wanted, const char* name) {
+    if (wanted < 0) fail("{} is {}; a positive number is expected", name, wanted);
+    if (wanted > 0) size = wanted;
+  };
+  set(shape.width, options.width, "the width");
+  set(shape.layers, options.layers, "the number of layers");
+  set(shape.heads, options.heads, "the number of heads");
+  set(shape.kv_heads, options.kv_heads, "the number of KV heads");
+  set(shape.head_dim, options.head_dim, "the head size");
+  set(shape.ffn, options.ffn, "the feed-forward length");
+  QuantizeJob job;
+  job.out = options.out;
+  job.types = {required_type(options.type), type_named(options.embedding), type_named(options.output), true};
+  job.force = options.force;
+  job.dry_run = options.dry_run;
+  job.write = {options.threads, options.on_progress};
+  expect_gguf_name(options.out);
+  const auto file = open_source(options.model, options.out);
+  std::vector<std::string> notes;
+  const TokenizerData vocabulary = gguf_vocabulary(*file, {}, true, notes);
+  return result_of(widen_model(*file, vocabulary, shape, job), std::move(notes));
+}
+
+}  // namespace sx

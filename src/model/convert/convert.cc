@@ -1,0 +1,126 @@
+#include "model/convert/convert.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "model/convert/quantize.h"
+#include "model/io/hf_config.h"
+#include "model/io/hf_writer.h"
+#include "model/io/safetensors_writer.h"
+#include "tensor/blocks.h"
+#include "tensor/quantise_search.h"
+
+namespace sx {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
+
+void check_type(const ConvertJob& job) {
+  if (job.type && !is_float(*job.type)) {
+    fail("type {}: conversion writes F32, F16 or BF16; `specextend quantize` makes quantised files", dtype_name(*job.type));
+  }
+}
+
+DType matrix_type(const ConvertJob& job, const NamedTensor* source) {
+  if (job.type) return *job.type;
+  return source && is_float(source->tensor.type) ? source->tensor.type : DType::kBF16;
+}
+
+// The type of most elements, for the label of the whole file.
+DType main_type(const ModelFile& file, const ConvertJob& job) {
+  const NamedTensor* first = file.find("blk.0.ffn_down.weight");
+  return matrix_type(job, first);
+}
+
+// Norms and biases take the narrow type only if nothing is lost by it.
+DType vector_type(const NamedTensor* source, DType narrow) {
+  if (!source || narrow == DType::kF32) return narrow;
+  const auto count = source->tensor.elements();
+  std::vector<float> values(static_cast<size_t>(count)), back(values.size());
+  std::vector<std::byte> bytes(dtype_bytes(narrow, count));
+  dequantise(source->tensor.type, source->tensor.data, count, values.data());
+  quantise(narrow, values.data(), count, bytes.data());
+  dequantise(narrow, bytes.data(), count, back.data());
+  return values == back ? narrow : DType::kF32;
+}
+
+struct NewFolder {
+  explicit NewFolder(std::string where, bool force) : path(std::move(where)) {
+    std::error_code error;
+    if (fs::exists(path, error) && !fs::is_directory(path, error)) fail("'{}' exists and is no folder", path);
+    if (fs::is_directory(path, error) && !fs::is_empty(path, error) && !force) {
+      fail("folder '{}' exists and is not empty; --force overwrites its files", path);
+    }
+    made = fs::create_directories(path, error);
+    if (error) fail("cannot make the folder '{}': {}", path, error.message());
+  }
+  ~NewFolder() {
+    std::error_code ignored;
+    if (made && !kept) fs::remove(path, ignored);  // only if nothing is in it
+  }
+  std::string path;
+  bool made = false, kept = false;
+};
+
+void write_texts(const std::string& folder, const std::string& config, const TokenizerData& vocabulary, bool force) {
+  const auto put = [&](const char* name, const std::string& text) {
+    if (!text.empty()) write_text_file((fs::path(folder) / name).string(), text, force);
+  };
+  put("config.json", config);
+  put("generation_config.json", vocabulary.generation_config_json.empty() ? generation_config_to_json(vocabulary)
+                                                                          : vocabulary.generation_config_json);
+  put("tokenizer.json", vocabulary.tokenizer_json);
+  put("tokenizer_config.json", vocabulary.tokenizer_config_json);
+  put("special_tokens_map.json", vocabulary.special_tokens_map_json);
+}
+
+}  // namespace
+
+ConvertReport convert_to_gguf(const ModelFile& file, const TokenizerData& vocabulary, const ConvertJob& job) {
+  check_type(job);
+  const ModelConfig& config = file.config();
+  const RopeStyle style = config.arch == Arch::kLlama ? RopeStyle::kInterleaved : RopeStyle::kHalves;
+  auto plans = plan_model(file, config, style, [&](const OutputTensor& tensor, const NamedTensor* source) {
+    return tensor.shape.size() < 2 ? DType::kF32 : matrix_type(job, source);
+  });
+  add_rope_plan(config, plans);
+  QuantizeJob write{job.out, {}, job.force, job.dry_run, job.write};
+  return write_gguf(file, gguf_keys_for(file, vocabulary, main_type(file, job)), plans, write);
+}
+
+ConvertReport convert_to_folder(const ModelFile& file, const TokenizerData& vocabulary, const ConvertJob& job) {
+  check_type(job);
+  const ModelConfig config = with_hf_biases(file.config());
+  const DType main = main_type(file, job);
+  const std::string config_text = config_to_json(file.config(), vocabulary, main, file.path());
+  auto plans = plan_model(file, config, RopeStyle::kHalves, [&](const OutputTensor& tensor, const NamedTensor* source) {
+    return tensor.shape.size() < 2 ? vector_type(source, main) : matrix_type(job, source);
+  });
+  for (auto& plan : plans) {
+    const auto name = hf_name(plan.out.name);
+    if (!name) fail("{}: tensor '{}' has no name in a folder", file.path(), plan.out.name);
+    plan.out.name = *name;
+  }
+  ConvertReport report;
+  report.path = job.out;
+  report.tensors = outputs_of(plans);
+  for (const auto& tensor : report.tensors) report.bytes += tensor.bytes();
+  const auto quantised = [](const NamedTensor& t) { return dtype_is_quantised(t.tensor.type); };
+  if (std::any_of(file.tensors().begin(), file.tensors().end(), quantised) && main != DType::kF32) {
+    report.notes.push_back(fmt::format("quantised weights were written as {}, which rounds them; --type F32 keeps them exactly",
+                                       dtype_name(main)));
+  }
+  if (job.dry_run) return report;
+  NewFolder folder(job.out, job.force);
+  SafetensorsOutput out(job.out, report.tensors, job.force, job.shard_bytes);
+  write_tensors(file, plans, out, job.write);
+  out.finish();
+  write_texts(job.out, config_text, vocabulary, job.force);
+  folder.kept = true;
+  return report;
+}
+
+}  // namespace sx

@@ -1,0 +1,105 @@
+#include "model/convert/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "model/convert/gguf_keys.h"
+#include "tensor/quantise_search.h"
+
+namespace sx {
+namespace {
+
+bool four_bits(DType type) { return type == DType::kQ4_0 || type == DType::kQ4_1 || type == DType::kQ4_K; }
+
+void check_type(DType type) {
+  if (!can_quantise_search(type)) {
+    fail("type {} cannot be written; F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q4_K can", dtype_name(type));
+  }
+}
+
+// A source that is quantised loses more when it is quantised again.
+void check_source(const NamedTensor& source, DType type, bool requantise) {
+  if (requantise || !dtype_is_quantised(source.tensor.type) || source.tensor.type == type) return;
+  fail("{}: tensor '{}' is already {}; quantising from the original weights is better (--requantize does it anyway)",
+       source.file, source.original, dtype_name(source.tensor.type));
+}
+
+}  // namespace
+
+DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, std::vector<std::string>& notes) {
+  if (tensor.shape.size() < 2) return DType::kF32;
+  const DType beside = four_bits(choice.matrices) ? DType::kQ8_0 : choice.matrices;
+  DType type = choice.matrices;
+  if (tensor.name == "token_embd.weight") type = choice.embedding.value_or(beside);
+  if (tensor.name == "output.weight") type = choice.output.value_or(beside);
+  const auto fits = [&](DType t) { return tensor.columns() % dtype_info(t).block == 0; };
+  if (fits(type)) return type;
+  const DType other = fits(DType::kQ8_0) ? DType::kQ8_0 : DType::kF16;
+  // One note for all layers.
+  std::string name = tensor.name;
+  if (name.starts_with("blk.")) name.replace(4, name.find('.', 4) - 4, "*");
+  auto note = fmt::format("'{}' is {}: its rows of {} do not divide into {}'s blocks of {}", name, dtype_name(other),
+                          tensor.columns(), dtype_name(type), dtype_info(type).block);
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
+  return other;
+}
+
+GgufKeys gguf_keys_for(const ModelFile& file, const TokenizerData& vocabulary, DType type) {
+  GgufKeys keys;
+  if (file.format().starts_with("GGUF")) {
+    copy_keys(keys, GgufFile(file.path()), type);
+  } else {
+    ModelConfig config = file.config();
+    if (config.name.empty()) config.name = std::filesystem::path(file.path()).lexically_normal().filename().string();
+    add_config_keys(keys, config, type, file.path());
+    add_tokenizer_keys(keys, vocabulary);
+  }
+  return keys;
+}
+
+void add_rope_plan(const ModelConfig& config, std::vector<TensorPlan>& plans) {
+  TensorPlan plan;
+  plan.values = rope_divisors(config);
+  if (plan.values.empty()) return;
+  plan.out = {"rope_freqs.weight", DType::kF32, {static_cast<int64_t>(plan.values.size())}};
+  plans.push_back(std::move(plan));
+}
+
+ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans, const QuantizeJob& job) {
+  ConvertReport report;
+  report.path = job.out;
+  report.tensors = outputs_of(plans);
+  report.bytes = gguf_file_bytes(keys, report.tensors);
+  if (job.dry_run) return report;
+  std::error_code ignored;
+  if (std::filesystem::equivalent(job.out, file.path(), ignored)) fail("'{}' would overwrite itself", job.out);
+  GgufOutput out(job.out, keys, report.tensors, job.force);
+  write_tensors(file, plans, out, job.write);
+  out.finish();
+  return report;
+}
+
+ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabulary, const QuantizeJob& job) {
+  const TypeChoice& types = job.types;
+  check_type(types.matrices);
+  if (types.embedding) check_type(*types.embedding);
+  if (types.output) check_type(*types.output);
+  const ModelConfig& config = file.config();
+  if (types.output && config.tied_head) {
+    fail("{}: the output head is the embedding; --embedding chooses the type of both", file.path());
+  }
+  const RopeStyle style = config.arch == Arch::kLlama ? RopeStyle::kInterleaved : RopeStyle::kHalves;
+  std::vector<std::string> notes;
+  auto plans = plan_model(file, config, style, [&](const OutputTensor& tensor, const NamedTensor* source) {
+    const DType type = choose_type(types, tensor, notes);
+    if (source) check_source(*source, type, types.requantise);
+    return type;
+  });
+  add_rope_plan(config, plans);
+  ConvertReport report = write_gguf(file, gguf_keys_for(file, vocabulary, types.matrices), plans, job);
+  report.notes.insert(report.notes.end(), notes.begin(), notes.end());
+  return report;
+}
+
+}  // namespace sx

@@ -1,0 +1,36 @@
+// A model in another type: GGUF or folder in, GGUF out.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "model/convert/plan.h"
+#include "model/io/gguf_writer.h"
+
+namespace sx {
+
+// Types by kind of tensor. Norms and biases stay F32.
+struct TypeChoice {
+  DType matrices = DType::kQ8_0;
+  std::optional<DType> embedding{}, output{};  // default: Q8_0 beside 4-bit matrices, else like the matrices
+  bool requantise = false;                 // quantised sources are accepted, at a loss
+};
+
+// The type of a tensor under the choice; rows that a block type does not divide fall back to Q8_0 or F16 with a note.
+DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, std::vector<std::string>& notes);
+
+struct QuantizeJob {
+  std::string out{};
+  TypeChoice types{};
+  bool force = false, dry_run = false;
+  WriteOptions write{};
+};
+
+// `vocabulary`: in GGUF's form, for folders; a GGUF source keeps its own keys.
+ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabulary, const QuantizeJob& job);
+
+// What quantize and convert share: all the keys of a GGUF file for the model, and the file written from plans.
+GgufKeys gguf_keys_for(const ModelFile& file, const TokenizerData& vocabulary, DType type);
+void add_rope_plan(const ModelConfig& config, std::vector<TensorPlan>& plans);
+ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans, const QuantizeJob& job);
+
+}  // namespace sx

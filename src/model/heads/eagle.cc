@@ -1,0 +1,238 @@
+#include "model/heads/eagle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "model/heads/head_weights.h"
+#include "model/rope.h"
+#include "tensor/blocks.h"
+
+namespace sx {
+namespace {
+
+// Columns [at, at + width) of `to`, whose rows are `stride` wide, from contiguous rows.
+void put_columns(float* to, size_t stride, size_t at, const float* from, size_t width, size_t rows) {
+  for (size_t r = 0; r < rows; ++r) std::memcpy(to + r * stride + at, from + r * width, width * sizeof(float));
+}
+
+}  // namespace
+
+struct EagleHead::Layer {
+  const float *input_norm, *hidden_norm, *ffn_norm;             // [width]; null where the layer has none
+  const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // or null
+  std::unique_ptr<Matrix> qkv, out, gate_up, down;
+};
+
+// Activations of one step, f32, in backend memory.
+struct EagleHead::Workspace {
+  float* x;           // [rows, width] residual stream
+  float* embedded;    // [rows, width]
+  float* normed;      // [rows, the larger of width and the target's]
+  float* wide;        // [rows, the widest concatenation]
+  float* qkv;         // [rows, (heads + 2 kv_heads) * head_dim]
+  float* attended;    // [rows, heads * head_dim]
+  float* gate_up;     // [rows, 2 ffn]
+  float* activated;   // [rows, ffn]
+  float* rope;        // [rows, dims]
+  float* after_norm;  // [rows, width], with norm_output only
+  float* picked;      // [outputs, width]
+  float* logits;      // [outputs, draft_vocab]
+};
+
+EagleHead::EagleHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
+                     const EagleOptions& options)
+    : file_(std::move(file)), target_(target), backend_(backend), options_(options) {}
+EagleHead::~EagleHead() = default;
+
+std::unique_ptr<EagleHead> EagleHead::load(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
+                                           const EagleOptions& options) {
+  const HeadConfig& config = file->config();
+  if (config.kind == HeadConfig::Kind::kMedusa) fail("{}: this is a Medusa head, not an EAGLE head", file->path());
+  if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
+    fail("{}: the head was opened for another target", file->path());
+  std::unique_ptr<EagleHead> head(new EagleHead(std::move(file), target, backend, options));
+  if (options.context <= 0) head->options_.context = head->config().trained_length();
+  RopeFrequencies rope = sx::rope_frequencies(head->config().cell, head->options_.context);
+  head->frequencies_ = std::move(rope.frequencies);
+  head->rope_factor_ = rope.factor;
+  head->load_weights();
+  head->allocate_workspace();
+  head->make_mask_state();
+  return head;
+}
+
+void EagleHead::load_weights() {
+  HeadWeights weights(*file_, backend_);
+  for (int i = 0; i < config().cell.layers; ++i) {
+    const auto name = [&](const char* part) { return fmt::format("layers.{}.{}", i, part); };
+    Layer layer;
+    layer.input_norm = weights.vector({name("input_layernorm.weight")});
+    layer.hidden_norm = weights.vector({name("hidden_norm.weight")});
+    layer.ffn_norm = weights.vector({name("post_attention_layernorm.weight")});
+    layer.qkv = weights.matrix(
+        {name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
+    layer.out = weights.matrix({name("self_attn.o_proj.weight")});
+    layer.gate_up = weights.matrix({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")});
+    layer.down = weights.matrix({name("mlp.down_proj.weight")});
+    layer.qkv_bias =
+        weights.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
+    layer.out_bias = weights.vector({name("self_attn.o_proj.bias")});
+    layer.gate_up_bias = weights.vector({name("mlp.gate_proj.bias"), name("mlp.up_proj.bias")});
+    layer.down_bias = weights.vector({name("mlp.down_proj.bias")});
+    layers_.push_back(std::move(layer));
+  }
+  embedding_ = config().own_embedding ? file_->get("embed_tokens.weight") : target_.embedding();
+  if (config().own_head) own_head_ = weights.matrix({"lm_head.weight"});
+  head_ = own_head_ ? own_head_.get() : &target_.head();
+  weight_bytes_ = weights.bytes() + (own_head_ ? 0 : head_->bytes());
+  fc_ = weights.matrix({"fc.weight"});
+  if (!eagle3()) weight_bytes_ += fc_->bytes();  // EAGLE-3 needs it for the target's states only
+  fc_bias_ = weights.vector({"fc.bias"});
+  final_norm_ = weights.vector({"norm.weight"});
+  input_norm_ = weights.vector({"input_norm.weight"});
+  for (size_t i = 0; config().fc_norm && i < config().features.size(); ++i)
+    fc_norms_.push_back(weights.vector({fmt::format("fc_norm.{}.weight", i)}));
+}
+
+void EagleHead::allocate_workspace() {
+  const ModelConfig& c = config().cell;
+  const auto rows = size_t(options_.max_rows), outputs = size_t(options_.max_outputs);
+  const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
+  const size_t width = size_t(c.width), ffn = size_t(c.ffn), target = size_t(config().target_width);
+  const size_t wide = std::max(2 * width, target * config().features.size());
+  const auto make = [&](size_t count) { return backend_.allocate(count, "activations of the draft head"); };
+  work_ = std::make_unique<Workspace>();
+  work_->x = make(rows * width);
+  work_->embedded = make(rows * width);
+  work_->normed = make(rows * std::max(width, target));
+  work_->wide = make(rows * wide);
+  work_->qkv = make(rows * (q + 2 * kv));
+  work_->attended = make(rows * q);
+  work_->gate_up = make(rows * 2 * ffn);
+  work_->activated = make(rows * ffn);
+  work_->rope = make(rows * size_t(c.rope.dims));
+  work_->after_norm = config().norm_output ? make(rows * width) : nullptr;
+  work_->picked = make(outputs * width);
+  work_->logits = make(outputs * size_t(config().draft_vocab));
+  outputs_ = {work_->logits, config().norm_output ? work_->after_norm : work_->x};
+  StepLimits limits;
+  limits.rows = options_.max_rows;
+  limits.width = int(std::max({wide, q, ffn}));
+  limits.heads = c.heads;
+  limits.kv_heads = c.kv_heads;
+  limits.head_dim = c.head_dim;
+  limits.context = options_.context;
+  limits.vocab = config().draft_vocab;
+  backend_.reserve(limits);
+}
+
+void EagleHead::make_mask_state() {
+  if (config().mask_token < 0) return;
+  const Tensor& mask = file_->get("mask_hidden");  // [1, features * target width]
+  std::vector<float> values(size_t(mask.elements()));
+  dequantise(mask.type, mask.data, mask.elements(), values.data());
+  std::vector<const float*> taps;
+  for (size_t i = 0; i < config().features.size(); ++i)
+    taps.push_back(values.data() + i * size_t(config().target_width));
+  float* state = backend_.allocate(size_t(config().cell.width), "mask state");
+  fuse(taps, 0, 1, state);
+  mask_state_ = state;
+}
+
+KvGeometry EagleHead::kv_geometry(int slots, int capacity, DType type) const {
+  const ModelConfig& c = config().cell;
+  return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
+}
+
+void EagleHead::fuse(std::span<const float* const> taps, int first_row, int rows, float* out) {
+  const ModelConfig &c = config().cell, &t = target_.config();
+  const size_t target = size_t(config().target_width), all = target * taps.size();
+  SX_ASSERT(taps.size() == config().features.size() && rows > 0 && rows <= options_.max_rows);
+  const auto from = [&](size_t tap) { return taps[tap] + size_t(first_row) * target; };
+  if (!eagle3()) {
+    backend_.norm({out, from(0), target_.final_norm(), rows, t.width, t.norm_eps});
+    return;
+  }
+  Workspace& w = *work_;
+  for (size_t i = 0; i < taps.size(); ++i) {
+    if (config().fc_norm) backend_.norm({w.normed, from(i), fc_norms_[i], rows, int(target), c.norm_eps});
+    put_columns(w.wide, all, i * target, config().fc_norm ? w.normed : from(i), target, size_t(rows));
+  }
+  if (config().norm_before_fc) backend_.norm({w.wide, w.wide, input_norm_, rows, int(all), c.norm_eps});
+  backend_.linear({out, w.wide, fc_.get(), fc_bias_, rows, c.width});
+}
+
+const float* EagleHead::enter_cell(const EagleStep& step) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size());
+  const size_t width = size_t(c.width), count = size_t(rows);
+  backend_.embed({w.embedded, step.tokens.data(), rows, embedding_});
+  if (!eagle3()) {  // [embedding; state] through fc; layer 0 has no input norm
+    put_columns(w.wide, 2 * width, 0, w.embedded, width, count);
+    put_columns(w.wide, 2 * width, width, step.states, width, count);
+    backend_.linear({w.x, w.wide, fc_.get(), fc_bias_, rows, c.width});
+    return w.x;
+  }
+  const Layer& first = layers_.front();
+  backend_.norm({w.embedded, w.embedded, first.input_norm, rows, c.width, c.norm_eps});
+  backend_.norm({w.normed, step.states, first.hidden_norm, rows, c.width, c.norm_eps});
+  put_columns(w.wide, 2 * width, 0, w.embedded, width, count);
+  put_columns(w.wide, 2 * width, width, w.normed, width, count);
+  // The states may be those of the last step, that is, x itself.
+  std::memmove(w.x, config().norm_before_residual ? w.normed : step.states, count * width * sizeof(float));
+  return w.wide;
+}
+
+void EagleHead::attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size()), qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
+  backend_.linear({w.qkv, input, layer.qkv.get(), layer.qkv_bias, rows, qkv});
+  backend_.rope_store({w.qkv, w.rope, nullptr, nullptr, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
+                       c.rope.style, &kv, index, step.seqs});
+  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), 0, &kv,
+                   index, step.seqs});
+  backend_.linear({w.x, w.attended, layer.out.get(), layer.out_bias, rows, c.width, true});
+}
+
+void EagleHead::feed_forward(const Layer& layer, int rows) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps});
+  backend_.linear({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn});
+  backend_.glu({w.activated, w.gate_up, rows, c.ffn});
+  backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
+}
+
+const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
+  const size_t width = size_t(c.width);
+  SX_ASSERT(rows > 0 && rows <= options_.max_rows && outputs <= options_.max_outputs && step.states);
+  SX_ASSERT(step.positions.size() == step.tokens.size());
+  backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
+  const float* input = enter_cell(step);
+  for (int i = 0; i < c.layers; ++i) {
+    const Layer& layer = layers_[size_t(i)];
+    if (i > 0) {
+      backend_.norm({w.normed, w.x, layer.input_norm, rows, c.width, c.norm_eps});
+      input = w.normed;
+    }
+    attention(layer, i, input, step, kv);
+    feed_forward(layer, rows);
+  }
+  if (config().norm_output) backend_.norm({w.after_norm, w.x, final_norm_, rows, c.width, c.norm_eps});
+  if (outputs > 0) {
+    for (int i = 0; i < outputs; ++i)
+      std::memcpy(w.picked + size_t(i) * width, w.x + size_t(step.outputs[size_t(i)]) * width, width * sizeof(float));
+    if (eagle3()) backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
+    backend_.linear({w.logits, w.picked, head_, nullptr, outputs, config().draft_vocab});
+  }
+  return outputs_;
+}
+
+}  // namespace sx

@@ -1,0 +1,88 @@
+// EAGLE-1 (HASS) and EAGLE-3 draft heads: a decoder of one or few layers that reads the target's states and the next
+// token, shares embedding and output head with the target where it has none, and keeps K/V in a store of its own.
+//
+// Slot i of the draft pairs the target's state at position i with the token at position i + 1; its RoPE position is i.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/heads/head_file.h"
+#include "model/llama.h"
+
+namespace sx {
+
+struct EagleOptions {
+  int max_rows = 512;    // rows of one step, and of one call of fuse()
+  int max_outputs = 64;  // rows of one step whose logits are wanted
+  int context = 0;       // longest history; 0: the trained length
+};
+
+// One step, as Model's. Spans stay valid during the call only.
+struct EagleStep {
+  std::span<const Token> tokens;       // [rows]
+  std::span<const int32_t> positions;  // [rows], for RoPE
+  std::span<const SeqRows> seqs;       // cover the rows
+  const float* states = nullptr;       // [rows, width]: from fuse(), or rows of an earlier step's states
+  std::span<const int32_t> outputs;    // rows whose logits are wanted, in that order
+};
+
+// In backend memory, valid until the next step (which may be given `states` as they are).
+struct EagleOutputs {
+  const float* logits = nullptr;  // [outputs, draft_vocab]
+  const float* states = nullptr;  // [rows, width]: what the next level of the draft is fed with
+};
+
+class EagleHead {
+ public:
+  // `target` must live as long as the head and be on the same backend. Throws sx::Error.
+  static std::unique_ptr<EagleHead> load(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
+                                         const EagleOptions& options);
+  ~EagleHead();
+
+  const HeadConfig& config() const { return file_->config(); }
+  const EagleOptions& options() const { return options_; }
+  size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
+  KvGeometry kv_geometry(int slots, int capacity, DType type) const;
+  std::span<const double> rope_frequencies() const { return frequencies_; }
+  std::span<const Token> token_map() const { return file_->token_map(); }  // draft id -> target id; empty: the same
+  // Parallel drafting: the state beside config().mask_token, [width]; null if the head does not draft so.
+  const float* mask_state() const { return mask_state_; }
+
+  // The target's tapped states (per tap: [.., target width]; rows [first_row, first_row + rows) of each) to what the
+  // cell takes as its states: out [rows, width].
+  void fuse(std::span<const float* const> taps, int first_row, int rows, float* out);
+  const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
+
+ private:
+  struct Layer;
+  struct Workspace;
+  EagleHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend, const EagleOptions& options);
+  void load_weights();
+  void allocate_workspace();
+  void make_mask_state();
+  bool eagle3() const { return config().kind == HeadConfig::Kind::kEagle3; }
+  const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
+  void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv);
+  void feed_forward(const Layer& layer, int rows);
+
+  std::shared_ptr<const HeadFile> file_;
+  const Model& target_;
+  Backend& backend_;
+  EagleOptions options_;
+  size_t weight_bytes_ = 0;
+  std::vector<Layer> layers_;
+  Tensor embedding_;  // [vocab, width], the target's or its own
+  std::unique_ptr<Matrix> fc_, own_head_;
+  const Matrix* head_ = nullptr;  // width -> draft_vocab
+  const float *fc_bias_ = nullptr, *final_norm_ = nullptr, *input_norm_ = nullptr;
+  std::vector<const float*> fc_norms_;  // per feature, or empty
+  std::vector<double> frequencies_;
+  float rope_factor_ = 1;
+  std::unique_ptr<Workspace> work_;
+  const float* mask_state_ = nullptr;
+  EagleOutputs outputs_;
+};
+
+}  // namespace sx

@@ -1,0 +1,289 @@
+#include "model/heads/head_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "model/io/hf_config.h"
+#include "model/io/json_text.h"
+#include "model/io/printable.h"
+#include "model/io/validate.h"
+
+namespace sx {
+namespace {
+
+using Kind = HeadConfig::Kind;
+using Names = std::unordered_set<std::string>;
+
+constexpr size_t kMaxFeatures = 16;
+constexpr int kMaxMedusaHeads = 64, kMaxMedusaLayers = 16, kMaxHeadLayers = 16;
+
+// config.json and what surrounds it.
+struct Source {
+  const Json& json;  // the whole file
+  const Json& cell;  // where the Llama fields are: the file, or what speculators nests
+  const std::string& file;
+  const Names& names;
+  const ModelConfig& target;
+
+  bool has(const std::string& name) const { return names.contains(name); }
+  std::optional<int> integer(const Json& object, const char* key) const {
+    const auto value = json_int(object, key, file);
+    if (!value) return std::nullopt;
+    if (*value < 0 || *value > std::numeric_limits<int>::max())
+      fail("{}: key '{}' is {}, out of range", file, key, *value);
+    return static_cast<int>(*value);
+  }
+};
+
+// "12.rest" -> 12, and `text` becomes "rest". At most 4 digits, one spelling per number.
+std::optional<int> take_number(std::string_view& text) {
+  const size_t dot = text.find('.');
+  if (dot == std::string_view::npos || dot == 0 || dot > 4 || (dot > 1 && text[0] == '0')) return std::nullopt;
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + dot, number);
+  if (error != std::errc() || end != text.data() + dot || text[0] == '-') return std::nullopt;
+  text.remove_prefix(dot + 1);
+  return number;
+}
+
+bool any_starts_with(const Names& names, std::string_view prefix) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
+std::string first_architecture(const Source& in) {
+  const Json* list = json_member(in.json, "architectures");
+  if (!list) return {};
+  if (!list->is_array() || list->empty() || !(*list)[0].is_string())
+    fail("{}: key 'architectures' is not a list of names", in.file);
+  return (*list)[0].get<std::string>();
+}
+
+// Speculators' files differ in one default.
+bool is_speculators(const Source& in) {
+  return json_member(in.json, "speculators_model_type") || json_member(in.json, "speculators_config") ||
+         &in.cell != &in.json || first_architecture(in).find("Speculator") != std::string::npos;
+}
+
+Kind find_kind(const Source& in) {
+  const auto text = [&](const char* key) { return json_string(in.json, key, in.file).value_or(""); };
+  const std::string architecture = first_architecture(in);
+  if (any_starts_with(in.names, "blocks.") || any_starts_with(in.names, "lm_heads.") ||
+      json_member(in.json, "medusa_num_heads") || text("model_type") == "medusa")
+    return Kind::kMedusa;
+  if (in.has("layers.0.hidden_norm.weight") || json_member(in.json, "draft_vocab_size") ||
+      architecture.find("agle3") != std::string::npos || text("speculators_model_type") == "eagle3")
+    return Kind::kEagle3;
+  if (in.has("fc.weight")) return Kind::kEagle1;
+  fail(
+      "{}: this is no draft head: there are neither 'fc.weight' (EAGLE) nor Medusa's '0.0.linear.weight' or "
+      "'blocks.0.layers.0.weight' among its tensors",
+      in.file);
+}
+
+// The decoder's fields by the reader of Llama configs: only those that a head's class reads, as if it were a Llama.
+ModelConfig read_cell(const Source& in) {
+  Json plain = {{"architectures", {"LlamaForCausalLM"}}, {"num_hidden_layers", 1}, {"max_position_embeddings", 2048}};
+  for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                          "vocab_size", "num_hidden_layers", "max_position_embeddings", "rms_norm_eps", "hidden_act",
+                          "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"})
+    if (const Json* value = json_member(in.cell, key)) plain[key] = *value;
+  if (json_member(in.json, "quantization_config")) plain["quantization_config"] = true;
+  ModelConfig cell = config_from_json(plain.dump(-1, ' ', false, Json::error_handler_t::replace), in.file);
+  validate_config(cell, in.file);
+  if (cell.layers > kMaxHeadLayers)
+    fail("{}: key 'num_hidden_layers' is {}; a head has at most {}", in.file, cell.layers, kMaxHeadLayers);
+  cell.tied_head = false;
+  cell.qkv_bias = in.has("layers.0.self_attn.q_proj.bias");
+  cell.out_bias = in.has("layers.0.self_attn.o_proj.bias");
+  cell.mlp_bias = in.has("layers.0.mlp.gate_proj.bias");
+  if (json_bool(in.cell, "attention_bias", in.file).value_or(false) && !cell.qkv_bias)
+    fail("{}: key 'attention_bias' is true, but tensor 'layers.0.self_attn.q_proj.bias' is missing", in.file);
+  if (json_bool(in.cell, "mlp_bias", in.file).value_or(false) && !cell.mlp_bias)
+    fail("{}: key 'mlp_bias' is true, but tensor 'layers.0.mlp.gate_proj.bias' is missing", in.file);
+  return cell;
+}
+
+void check_vocab(const Source& in, int vocab) {
+  if (vocab != in.target.vocab)
+    fail("{}: the head's vocabulary (key 'vocab_size') is {}, the target's is {}", in.file, vocab, in.target.vocab);
+}
+
+// A flag that config.json states, else what the presence of a tensor shows.
+bool flag_or_tensor(const Source& in, const Json* holder, const char* key, const std::string& tensor) {
+  std::optional<bool> said;
+  if (holder) said = json_bool(*holder, key, in.file);
+  if (!said) said = json_bool(in.json, key, in.file);
+  return said.value_or(in.has(tensor));
+}
+
+std::vector<int> read_features(const Source& in, const Json* eagle) {
+  constexpr const char* kIds = "eagle_aux_hidden_state_layer_ids";
+  const char* key = kIds;
+  const Json* list = eagle ? json_member(*eagle, key) : nullptr;
+  if (!list) list = json_member(in.json, key);
+  if (!list) list = json_member(in.json, key = "eagle_aux_hidden_state_layer_inputs");
+  const int layers = in.target.layers;
+  std::vector<int> features = {2, layers / 2, layers - 3};
+  if (!list) {
+    if (layers < 3)
+      fail("{}: key '{}' is missing, and its default (2, n/2, n-3) does not exist in a target of {} layers", in.file,
+           kIds, layers);
+    return features;
+  }
+  if (!list->is_array() || list->empty() || list->size() > kMaxFeatures)
+    fail("{}: key '{}' is not a list of 1 to {} layers", in.file, key, kMaxFeatures);
+  features.clear();
+  for (const auto& entry : *list) {
+    if (!entry.is_number_unsigned() || entry.get<uint64_t>() > static_cast<uint64_t>(layers))
+      fail("{}: key '{}' lists {}; layers 0 to {} of the target have inputs, and {} means after the last", in.file, key,
+           printable(entry.dump(-1, ' ', false, Json::error_handler_t::replace)), layers - 1, layers);
+    features.push_back(static_cast<int>(entry.get<uint64_t>()));
+  }
+  return features;
+}
+
+void read_eagle1(const Source& in, HeadConfig& config) {
+  config.target_width = config.cell.width;  // its states go through the target's head
+  if (config.cell.width != in.target.width)
+    fail("{}: key 'hidden_size' is {}, the target's width is {}", in.file, config.cell.width, in.target.width);
+  config.draft_vocab = config.cell.vocab;
+  config.features = {in.target.layers};
+  config.own_head = in.has("lm_head.weight");
+  config.bias = flag_or_tensor(in, nullptr, "bias", "fc.bias");
+}
+
+void read_eagle3(const Source& in, HeadConfig& config) {
+  const Json* eagle = json_member(in.json, "eagle_config");
+  if (eagle && !eagle->is_object()) fail("{}: key 'eagle_config' is not an object", in.file);
+  if (eagle && !json_bool(*eagle, "use_aux_hidden_state", in.file).value_or(true))
+    fail("{}: key 'use_aux_hidden_state' is false: an EAGLE-3 head without features of inner layers is not supported",
+         in.file);
+  const auto said = in.integer(in.json, "target_hidden_size");
+  config.target_width = said.value_or(config.cell.width);
+  if (config.target_width != in.target.width)
+    fail("{}: key '{}' is {}, the target's width is {}", in.file, said ? "target_hidden_size" : "hidden_size",
+         config.target_width, in.target.width);
+  config.features = read_features(in, eagle);
+  if (const auto count = in.integer(in.json, "num_aux_hidden_states");
+      count && size_t(*count) != config.features.size())
+    fail("{}: key 'num_aux_hidden_states' is {}, but {} layers are read", in.file, *count, config.features.size());
+  config.draft_vocab = in.integer(in.json, "draft_vocab_size").value_or(config.cell.vocab);
+  if (config.draft_vocab < 1 || config.draft_vocab > config.cell.vocab)
+    fail("{}: key 'draft_vocab_size' is {}; 1 to {} (the vocabulary) is expected", in.file, config.draft_vocab,
+         config.cell.vocab);
+  config.own_head = in.has("lm_head.weight");
+  if (!config.own_head && config.draft_vocab != config.cell.vocab)
+    fail("{}: tensor 'lm_head.weight' is missing; a draft vocabulary of {} (of {}) needs its own head", in.file,
+         config.draft_vocab, config.cell.vocab);
+  if (config.draft_vocab != config.cell.vocab && !in.has("d2t"))
+    fail("{}: tensor 'd2t' is missing; it says what the {} ids of the draft vocabulary mean", in.file,
+         config.draft_vocab);
+  config.bias = in.has("fc.bias");
+  config.norm_before_residual = json_bool(in.json, "norm_before_residual", in.file).value_or(is_speculators(in));
+  config.norm_before_fc = flag_or_tensor(in, eagle, "norm_before_fc", "input_norm.weight");
+  config.fc_norm = flag_or_tensor(in, eagle, "fc_norm", "fc_norm.0.weight");
+  if (config.fc_norm && config.norm_before_fc)
+    fail("{}: 'fc_norm' and 'norm_before_fc' are both on; one norm before fc is expected", in.file);
+  config.norm_output = json_bool(in.json, "norm_output", in.file)
+                           .value_or(eagle && json_bool(*eagle, "norm_output", in.file).value_or(false));
+  const auto mask = in.integer(in.json, "mask_token_id");
+  if (in.has("mask_hidden") && !mask) fail("{}: key 'mask_token_id' is missing; 'mask_hidden' belongs to it", in.file);
+  if (in.has("mask_hidden") && *mask >= config.cell.vocab)
+    fail("{}: key 'mask_token_id' is {}, outside the vocabulary of {}", in.file, *mask, config.cell.vocab);
+  if (in.has("mask_hidden")) config.mask_token = *mask;
+}
+
+// Heads and blocks are counted by the tensors: published configs are known to give too small a number of heads.
+void count_medusa(const Source& in, HeadConfig& config) {
+  int lm_heads = 0;
+  for (std::string_view name : in.names) {
+    const bool block = name.starts_with("blocks.");
+    if (!block && !name.starts_with("lm_heads.")) continue;
+    name.remove_prefix(name.find('.') + 1);
+    const auto head = take_number(name);
+    if (!head) continue;  // refused later, as a tensor that does not belong here
+    (block ? config.medusa_heads : lm_heads) = std::max(block ? config.medusa_heads : lm_heads, *head + 1);
+    if (!block || !name.starts_with("layers.")) continue;
+    name.remove_prefix(std::string_view("layers.").size());
+    if (const auto layer = take_number(name)) config.medusa_layers = std::max(config.medusa_layers, *layer + 1);
+  }
+  config.shared_head = lm_heads == 1 && config.medusa_heads > 1;
+  if (config.medusa_heads < 1 || config.medusa_layers < 1)
+    fail("{}: no residual block of a Medusa head ('0.0.linear.weight' or 'blocks.0.layers.0.weight') is there",
+         in.file);
+  if (config.medusa_heads > kMaxMedusaHeads || config.medusa_layers > kMaxMedusaLayers)
+    fail("{}: {} Medusa heads of {} blocks; at most {} of {} are accepted", in.file, config.medusa_heads,
+         config.medusa_layers, kMaxMedusaHeads, kMaxMedusaLayers);
+}
+
+void read_medusa(const Source& in, HeadConfig& config) {
+  config.target_width = config.cell.width = in.integer(in.json, "hidden_size").value_or(in.target.width);
+  if (config.cell.width != in.target.width)
+    fail("{}: key 'hidden_size' is {}, the target's width is {}", in.file, config.cell.width, in.target.width);
+  config.cell.vocab = in.integer(in.json, "vocab_size").value_or(in.target.vocab);
+  config.cell.context = in.target.context;
+  config.cell.norm_eps = in.target.norm_eps;
+  config.draft_vocab = config.cell.vocab;  // with a token map: its length
+  config.features = {in.target.layers};
+  config.own_head = true;
+  count_medusa(in, config);
+  config.bias = in.has("blocks.0.layers.0.bias");
+  const auto heads = in.integer(in.json, "medusa_num_heads"), layers = in.integer(in.json, "medusa_num_layers");
+  if (heads && *heads > config.medusa_heads)
+    fail("{}: key 'medusa_num_heads' is {}, but there are tensors of {} heads", in.file, *heads, config.medusa_heads);
+  if (layers && *layers != config.medusa_layers)
+    fail("{}: key 'medusa_num_layers' is {}, but there are tensors of {}", in.file, *layers, config.medusa_layers);
+}
+
+}  // namespace
+
+const char* head_kind_name(HeadConfig::Kind kind) {
+  return kind == Kind::kEagle1 ? "EAGLE-1" : kind == Kind::kEagle3 ? "EAGLE-3" : "Medusa";
+}
+
+std::string canonical_head_name(std::string_view name) {
+  for (const std::string_view prefix : {"medusa_head.", "model."})
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  constexpr std::string_view kMidlayer = "midlayer.";
+  if (name.starts_with(kMidlayer)) return "layers.0." + std::string(name.substr(kMidlayer.size()));
+  // Medusa's own naming: head, place, part.
+  std::string_view rest = name;
+  const auto head = take_number(rest);
+  const auto place = head ? take_number(rest) : std::nullopt;
+  if (!place) return std::string(name);
+  if (rest == "linear.weight") return fmt::format("blocks.{}.layers.{}.weight", *head, *place);
+  if (rest == "linear.bias") return fmt::format("blocks.{}.layers.{}.bias", *head, *place);
+  if (rest == "weight") return fmt::format("lm_heads.{}.weight", *head);
+  return std::string(name);
+}
+
+HeadConfig head_config_from_json(std::string_view text, const std::string& file,
+                                 const std::unordered_set<std::string>& names, const ModelConfig& target) {
+  const Json json = parse_json(text, file);
+  if (!json.is_object()) fail("{}: not a JSON object", file);
+  const Json* nested = json_member(json, "transformer_layer_config");
+  if (nested && !nested->is_object()) fail("{}: key 'transformer_layer_config' is not an object", file);
+  const Source in{json, nested ? *nested : json, file, names, target};
+  HeadConfig config;
+  config.kind = find_kind(in);
+  if (config.kind == Kind::kMedusa) {
+    read_medusa(in, config);
+  } else {
+    config.cell = read_cell(in);
+    config.kind == Kind::kEagle1 ? read_eagle1(in, config) : read_eagle3(in, config);
+    config.own_embedding = in.has("embed_tokens.weight");
+    if (!config.own_embedding && config.cell.width != target.width)
+      fail("{}: tensor 'embed_tokens.weight' is missing; the target's embedding is {} wide, the head {}", file,
+           target.width, config.cell.width);
+    if (!config.own_head && config.cell.width != target.width)
+      fail("{}: tensor 'lm_head.weight' is missing; the target's head takes {} inputs, the draft's state is {} wide",
+           file, target.width, config.cell.width);
+  }
+  check_vocab(in, config.cell.vocab);
+  return config;
+}
+
+}  // namespace sx

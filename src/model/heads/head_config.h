@@ -1,0 +1,52 @@
+// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, or Medusa. Filled from the head's own config.json
+// and the names of its tensors, and checked against the target it is meant for.
+#pragma once
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "model/config.h"
+
+namespace sx {
+
+struct HeadConfig {
+  enum class Kind { kEagle1, kEagle3, kMedusa };
+
+  Kind kind = Kind::kEagle1;
+  // The head's own decoder: layers, width, heads, RoPE, norm epsilon and trained length (`context`), read literally
+  // from its config and never inherited from the target. `vocab` is the target's. Medusa: width and vocab matter.
+  ModelConfig cell;
+  int target_width = 0;
+  int draft_vocab = 0;  // columns of the logits
+  // EAGLE-3: the states it reads are the inputs of these target layers, low to high; `layers` of the target means after
+  // its last layer. EAGLE-1 and Medusa read the state after the last layer and the target's final norm: one entry.
+  std::vector<int> features;
+  bool bias = false;           // of fc (EAGLE) or of the residual blocks (Medusa)
+  bool own_embedding = false;  // else the target's
+  bool own_head = false;       // else the target's
+  // EAGLE-3 only.
+  bool norm_before_residual = false;  // the residual is the normed state
+  bool norm_before_fc = false;        // one norm over all features before fc
+  bool fc_norm = false;               // one norm for each feature before fc
+  bool norm_output = false;           // the next level is fed the state after `norm`
+  int mask_token = -1;                // parallel drafting: stands for tokens not yet known; -1: none
+  // Medusa only.
+  int medusa_heads = 0, medusa_layers = 0;
+  bool shared_head = false;  // all heads use lm_heads.0
+
+  int trained_length() const { return cell.context; }
+};
+
+const char* head_kind_name(HeadConfig::Kind kind);  // "EAGLE-1", ...
+
+// "midlayer.hidden_norm.weight" -> "layers.0.hidden_norm.weight", "2.0.linear.bias" -> "blocks.2.layers.0.bias", ...:
+// one name for each tensor, whoever wrote the file. Unknown names come back as they are.
+std::string canonical_head_name(std::string_view name);
+
+// `names`: canonical names of the tensors there are; they settle what config.json leaves open. `file`: for messages.
+// Throws sx::Error where the config is wrong or does not fit the target.
+HeadConfig head_config_from_json(std::string_view text, const std::string& file,
+                                 const std::unordered_set<std::string>& names, const ModelConfig& target);
+
+}  // namespace sx

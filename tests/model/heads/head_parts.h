@@ -1,0 +1,44 @@
+// Draft heads in pieces for tests: read from a golden folder or made at random, changed at will, written to a folder.
+#pragma once
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "support/model_writer.h"
+
+namespace sx::testing {
+
+struct HeadPart {
+  std::string name, dtype;  // dtype as in the header: "F32", ...
+  std::vector<int64_t> shape;
+  Bytes data;
+};
+
+struct HeadParts {
+  nlohmann::ordered_json config;
+  std::vector<HeadPart> tensors;
+  std::map<std::string, std::string> metadata;
+
+  HeadPart& get(const std::string& name);
+  void remove(const std::string& name);
+  void rename(const std::string& from, const std::string& to) { get(from).name = to; }
+  void reshape(const std::string& name, std::vector<int64_t> shape);  // zeros
+  Bytes safetensors() const;
+  void write(const std::string& folder) const;
+};
+
+std::string golden_folder(const std::string& name);
+HeadParts read_parts(const std::string& folder);
+
+// Random weights in `type` for a head whose config is given; optional tensors (without shapes) by `extra`. Quantised
+// types go into U8 tensors with metadata; norms and biases stay F32.
+HeadParts random_head(nlohmann::ordered_json config, const std::vector<std::string>& extra, const ModelConfig& target,
+                      DType type, unsigned seed);
+
+// Head configs of width 64: an EAGLE-1 and an EAGLE-3 one.
+nlohmann::ordered_json eagle1_config(const ModelConfig& target);
+nlohmann::ordered_json eagle3_config(const ModelConfig& target, int layers, int draft_vocab);
+
+}  // namespace sx::testing
