@@ -81,7 +81,7 @@ def build_text(args):
     tokens = np.concatenate(parts)
     np.save(args.out, tokens)
     print(f"{len(paths)} documents, {characters / 1e6:.1f}M characters, {tokens.size / 1e6:.2f}M tokens; "
-          f"{dropped} paragraphs dropped (they share {RUN} words in a row with {len(args.evaluation)} evaluation files)")
+          f"{dropped} paragraphs dropped (they share {RUN} words in a row with the evaluation)")
 
 
 def build_prompts(args):

@@ -207,7 +207,7 @@ def accepted(ids, known, tree, nodes):
     flat = torch.cat([s.reshape(rows, -1) for s in scores], 1)
     least = flat.topk(min(nodes, flat.shape[1]), -1).values[:, -1:]
     alive = torch.ones(rows, dtype=torch.bool, device=DEVICE)
-    parent, count = torch.zeros(rows, dtype=torch.long, device=DEVICE), torch.zeros(rows, dtype=torch.long, device=DEVICE)
+    parent, count = torch.zeros(2, rows, dtype=torch.long, device=DEVICE).unbind()
     for level, (tokens, score, beams) in enumerate(zip(levels, scores, chosen)):
         width = tokens.shape[-1]
         of_parent = parent[:, None, None].expand(-1, 1, width)
@@ -236,8 +236,9 @@ class Tally:
 
     def result(self):
         tokens, rounds, early_tokens, early_rounds = self.sums
-        ratio = tokens.sum() / rounds.sum()
-        error = np.sqrt(((tokens - ratio * rounds) ** 2).sum()) / rounds.sum()  # over prompts, by the delta method
+        count = max(1, rounds.sum())
+        ratio = tokens.sum() / count
+        error = np.sqrt(((tokens - ratio * rounds) ** 2).sum()) / count  # over prompts, by the delta method
         return dict(tokens_per_round=round(ratio, 3), standard_error=round(error, 3), rounds=int(rounds.sum()),
                     before_loop=round(early_tokens.sum() / max(1, early_rounds.sum()), 3))
 
@@ -291,7 +292,8 @@ def evaluate(args):
               f"tokens generated, {100 * text['looped']:.0f}% of them after a loop began", flush=True)
 
         def report(draft, form, shape, size, result):
-            results.append(dict(frame=frame, draft=draft, form=form, shape=shape, megabytes=round(size / 1e6, 2)) | result)
+            what = dict(frame=frame, draft=draft, form=form, shape=shape, megabytes=round(size / 1e6, 2))
+            results.append(what | result)
             print(f"  {draft:7s} {form:8s} {shape:9s} {result['tokens_per_round']:.3f} "
                   f"+- {result['standard_error']:.3f}   before loops {result['before_loop']:.3f}   "
                   f"{size / 1e6:.2f} MB", flush=True)

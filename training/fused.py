@@ -23,24 +23,30 @@ def compiled(function):
 
 
 @compiled
-def kl_rows(teacher, student, weight):
-    """logits [N, V] each, weight [N] -> loss sum, d loss / d student logits, teacher's argmax [N], weighted hits"""
+def kl_rows(teacher, student, weight, hard):
+    """logits [N, V] each, weight [N] -> loss sum, d loss / d student logits, teacher's argmax [N], weighted hits;
+    hard: the teacher's argmax has all the probability"""
     teacher, student = teacher.float(), student.float()
-    log_p, log_q = teacher.log_softmax(-1), student.log_softmax(-1)
-    p = log_p.exp()
-    loss = ((p * (log_p - log_q)).sum(-1) * weight).sum()
+    best, log_q = teacher.argmax(-1), student.log_softmax(-1)
+    if hard:
+        p = (torch.arange(teacher.shape[-1], device=teacher.device)[None] == best[:, None]).float()
+        rows = -(p * log_q).sum(-1)
+    else:
+        log_p = teacher.log_softmax(-1)
+        p = log_p.exp()
+        rows = (p * (log_p - log_q)).sum(-1)
+    loss = (rows * weight).sum()
     gradient = (log_q.exp() - p) * weight[:, None]
-    best = teacher.argmax(-1)
     return loss, gradient.to(COMPUTE), best, ((best == student.argmax(-1)) * weight).sum()
 
 
 class HeadLoss(torch.autograd.Function):
     """Mean over rows of weight * KL(softmax(teacher Wt^T) || softmax(student Ws^T)), and the share of rows where both
     have the same argmax (a row of weight 0 is a miss). Works through `chunk` rows at a time and makes the gradients on
-    the spot. `best` [N], where given, receives the teacher's argmax."""
+    the spot. `best` [N], where given, receives the teacher's argmax. `hard`: cross-entropy with that argmax instead."""
 
     @staticmethod
-    def forward(ctx, student, w_student, teacher, w_teacher, weight, chunk, best=None):
+    def forward(ctx, student, w_student, teacher, w_teacher, weight, chunk, best=None, hard=False):
         rows = student.shape[0]
         w = w_student.to(student.dtype)
         d_student = torch.empty_like(student)
@@ -49,7 +55,7 @@ class HeadLoss(torch.autograd.Function):
         hits = torch.zeros((), device=w.device)
         for i in range(0, rows, chunk):
             s = slice(i, i + chunk)
-            loss, g, top, hit = kl_rows(F.linear(teacher[s], w_teacher), F.linear(student[s], w), weight[s])
+            loss, g, top, hit = kl_rows(F.linear(teacher[s], w_teacher), F.linear(student[s], w), weight[s], hard)
             if best is not None:
                 best[s] = top
             d_student[s] = g @ w
@@ -63,7 +69,7 @@ class HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g, _):
         d_student, d_w = ctx.saved_tensors
-        return d_student * g.to(d_student.dtype), (d_w * g).to(ctx.kind), None, None, None, None, None
+        return d_student * g.to(d_student.dtype), (d_w * g).to(ctx.kind), None, None, None, None, None, None
 
 
 def causal_block(q, k, v, scale):
@@ -91,7 +97,7 @@ class UnrolledAttention(torch.autograd.Function):
     earlier unrolled steps made (extra = k_1..k_n, v_1..v_n).
 
     The block goes through the flash kernel, the extra keys are merged by log-sum-exp. In the backward pass the flash
-    kernel is given the merged output and the merged log-sum-exp, which makes its gradients those of the whole softmax."""
+    kernel gets the merged output and the merged log-sum-exp, which makes its gradients those of the whole softmax."""
 
     @staticmethod
     def forward(ctx, q, k0, v0, *extra):

@@ -357,7 +357,8 @@ class MedusaDraft(Draft):
     folder = "medusa"
     crop = 8
 
-    def __init__(self, target, vocabulary, heads=4):
+    def __init__(self, target, vocabulary, heads=4, hard=False):
+        """hard: learn the target's argmax instead of its distribution"""
         super().__init__(dict(
             architectures=["MedusaModel"], model_type="medusa", hidden_size=target.hidden, vocab_size=target.vocab,
             truncated_vocab_size=len(vocabulary), num_heads=heads, num_hidden_layers=1, medusa_num_heads=heads,
@@ -367,7 +368,7 @@ class MedusaDraft(Draft):
             self.add(f"blocks.{k}.layers.0.bias", torch.zeros(target.hidden))
             self.add(f"lm_heads.{k}.weight", target.head[vocabulary])
         self.constants = dict(token_map=vocabulary)
-        self.vocabulary, self.heads = vocabulary, heads
+        self.vocabulary, self.heads, self.hard = vocabulary, heads, hard
         self.known = torch.zeros(target.vocab, dtype=torch.bool, device=DEVICE)
         self.known[vocabulary] = True
 
@@ -387,7 +388,8 @@ class MedusaDraft(Draft):
             y = medusa_block(x, w[f"blocks.{k}.layers.0.weight"], w[f"blocks.{k}.layers.0.bias"])
             teacher = hidden[:, k + 1:k + 1 + n].reshape(rows * n, -1)[pick]
             known = self.known[best[:, k + 1:k + 1 + n].reshape(-1)[pick]].float()
-            loss, hit = HeadLoss.apply(y, w[f"lm_heads.{k}.weight"], teacher, teacher_head, known, len(pick))
+            loss, hit = HeadLoss.apply(y, w[f"lm_heads.{k}.weight"], teacher, teacher_head, known, len(pick), None,
+                                       self.hard)
             losses.append(loss * 0.8 ** k)
             hits.append(hit)
         return sum(losses), torch.stack(hits)

@@ -1,6 +1,6 @@
 """Samples training text from the target, many rows at once with a key/value cache.
 
-    python sample.py MODEL tokens.npy FOLDER --seconds 240
+    python sample.py MODEL tokens.npy FOLDER --seconds 260
 
 All rows of a batch have prompts of one length, so decoding runs in lockstep and needs no mask. Kinds of rows:
   report  the opening of a report that does not exist (frames.py), continued: modern prose for the other kinds
@@ -114,7 +114,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("corpus")
     parser.add_argument("out")
-    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--seconds", type=float, default=260)
     parser.add_argument("--tokens", type=int, default=3072 * 1024, help="tokens of a batch, prompts included")
     parser.add_argument("--length", type=int, default=2048, help="of a long row; others are half or a quarter of it")
     parser.add_argument("--batches", type=int, default=10**9)
@@ -150,8 +150,8 @@ def main():
             prompts.reports = fresh if prompts.reports is None else np.concatenate([prompts.reports, fresh])
         took = time.time() - began
         longest[(kind, length)], generated, count = took, generated + rows * (length - given), count + 1
-        print(f"{kind} {rows} x {length} ({given} given): {took:.1f}s, {rows * (length - given) / took / 1e3:.0f}K tokens/s",
-              flush=True)
+        speed = rows * (length - given) / took / 1e3
+        print(f"{kind} {rows} x {length} ({given} given): {took:.1f}s, {speed:.0f}K tokens/s", flush=True)
         if count <= len(plan):
             print("    " + repr(prompts.decode(ids[1, max(0, given - 16):given + 60].tolist())), flush=True)
     print(f"{generated / 1e6:.2f}M tokens sampled in {count} batches, {time.time() - start:.0f}s", flush=True)

@@ -1,5 +1,5 @@
-"""The two ends of smoke_test.sh: `make` writes a tiny random target (a GGUF file) with a little text, `check` reads
-what the pipeline left and fails with a message where something is wrong.
+"""The two ends of smoke_test.sh: `make` writes a tiny random target (a GGUF file) with a little text, `check` compares
+the losses and the attention with plain versions of them, reads what the pipeline left, and fails with a message.
 
     python smoke.py make FOLDER
     python smoke.py check FOLDER
@@ -12,8 +12,11 @@ import sys
 
 import numpy as np
 import safetensors
+import torch
 
 import frames
+import fused
+import quantise
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN = 96, 8, 3, 1, 192
 WORDS = ("river stone window garden letter morning captain answer silver market winter bridge music harbor lantern "
@@ -151,11 +154,68 @@ def check_results(folder):
         what = " ".join(r[k] for k in ("frame", "draft", "form", "shape"))
         expect(1.2 < r["tokens_per_round"] <= most, f"{what}: {r['tokens_per_round']} tokens per round")
     for r in itself:
-        if r["form"] == "bf16":
-            expect(r["tokens_per_round"] > 5.8, f"the target drafting for itself, {r['shape']}: {r['tokens_per_round']}")
+        if r["form"] == "bf16" and r["shape"] == "chain 5":
+            expect(r["tokens_per_round"] == 6, f"the target drafting for itself: {r['tokens_per_round']}, expected 6")
+
+
+def relative(a, b):
+    return ((a.double() - b.double()).norm() / b.double().norm()).item()
+
+
+def check_attention():
+    """UnrolledAttention against one softmax written out, values and gradients"""
+    torch.manual_seed(0)
+    make = lambda: torch.randn(2, 3, 20, 8, dtype=torch.float64, requires_grad=True)
+    inputs = [make() for _ in range(7)]  # q, k0, v0, k1, k2, v1, v2
+    q, k0, v0, k1, k2, v1, v2 = inputs
+    z = (q @ k0.transpose(-1, -2)).masked_fill(~torch.ones(20, 20, dtype=torch.bool).tril(), -torch.inf)
+    z = (torch.cat([z] + [(q * k).sum(-1, keepdim=True) for k in (k1, k2)], -1) / 8 ** 0.5).softmax(-1)
+    truth = z[..., :20] @ v0 + z[..., 20:21] * v1 + z[..., 21:] * v2
+    found = fused.UnrolledAttention.apply(*inputs)
+    weight = torch.randn_like(truth)
+    pairs = zip(torch.autograd.grad(found, inputs, weight), torch.autograd.grad(truth, inputs, weight))
+    worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
+    expect(worst < 1e-5, f"UnrolledAttention is off by {worst:.1e}")
+
+
+def check_loss():
+    """HeadLoss against autograd through whole logits, in uneven chunks"""
+    student, w = torch.randn(50, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    teacher, w_teacher, weight = torch.randn(50, 24), torch.randn(40, 24), (torch.rand(50) < 0.7).float()
+    best = torch.empty(50, dtype=torch.long)
+    found, hits = fused.HeadLoss.apply(student, w, teacher, w_teacher, weight, 16, best)
+    p, log_q = (teacher @ w_teacher.T).softmax(-1), (student @ w.T).log_softmax(-1)
+    truth = ((p * (p.log() - log_q)).sum(-1) * weight).mean()
+    pairs = zip(torch.autograd.grad(found, [student, w]), torch.autograd.grad(truth, [student, w], retain_graph=True))
+    worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
+    expect(worst < 1e-5, f"HeadLoss is off by {worst:.1e}")
+    expect(torch.equal(best, p.argmax(-1)), "HeadLoss gives a wrong argmax")
+    found = fused.HeadLoss.apply(student, w, teacher, w_teacher, weight, 16, None, True)[0]
+    truth = (torch.nn.functional.nll_loss(log_q, best, reduction="none") * weight).mean()
+    pairs = zip(torch.autograd.grad(found, [student, w]), torch.autograd.grad(truth, [student, w]))
+    worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
+    expect(worst < 1e-5, f"HeadLoss with hard labels is off by {worst:.1e}")
+    expect(abs(hits - ((log_q.argmax(-1) == best) * weight).mean()) < 1e-6, "HeadLoss counts hits wrongly")
+
+
+def check_quantisation():
+    """blocks of 32 with at most 16 levels and errors of half a step; a step at the far end, which has one level less"""
+    weight = torch.randn(64, 96)
+    blocks, seen = weight.reshape(-1, 32), quantise.q4_0(weight).reshape(-1, 32)
+    extreme = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
+    step = extreme.abs() / 8
+    far = blocks * -extreme.sign() > 7.5 * step
+    error = (blocks - seen).abs() / step
+    expect(error[~far].max() < 0.51 and error[far].max() < 1.01, "q4_0 is off by more than its step")
+    expect(max(len(b.unique()) for b in seen) <= 16, "q4_0 has more than 16 levels")
+    error = (blocks - quantise.q8_0(weight).reshape(-1, 32)).abs() / (extreme.abs() / 127)
+    expect(error.max() < 0.57, "q8_0 is off by more than half a step")
 
 
 def check(folder):
+    check_attention()
+    check_loss()
+    check_quantisation()
     with open(f"{folder}/corpus.log") as f:
         text = f.read()
     expect(" 1 paragraphs dropped" in text, f"the planted paragraph was not dropped: {text}")

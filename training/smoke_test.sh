@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole pipeline on a CPU in under two minutes, with a tiny random target: reads a GGUF file, makes a corpus, samples,
-# trains, starts again from the result, evaluates, and checks all of it. PYTHON names the interpreter.
+# The whole pipeline on a CPU in under two minutes, with a tiny random target: reads a GGUF file, makes a corpus,
+# samples, trains, starts again from the result, evaluates, and checks all of it. PYTHON names the interpreter.
 set -euo pipefail
 python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +20,7 @@ run corpus prompts evaluation.jsonl model prompts.npz --length 256 --rows 3
 run sample model tokens.npy samples --tokens 4096 --length 512 --batches 6 > sample.log
 run train model tokens.npy samples drafts "${tiny[@]}" --steps 40 > train.log || { cat train.log; exit 1; }
 run train model tokens.npy samples again "${tiny[@]}" --steps 6 --start-from drafts --small 64 3 2 1 128 \
-  --eagle-vocab 288 > again.log || { cat again.log; exit 1; }
+  --eagle-vocab 288 --medusa-hard > again.log || { cat again.log; exit 1; }
 run evaluate model drafts prompts.npz results.json --generate 31
 mkdir self && ln -s ../model self/small
 run evaluate model self prompts.npz self.json --generate 25 > self.log

@@ -1,6 +1,6 @@
 """Distils the three drafts from the target in one loop: one forward of the target per batch feeds all of them.
 
-    python train.py MODEL tokens.npy SAMPLES OUT --seconds 780 [--start-from OLDER]
+    python train.py MODEL tokens.npy SAMPLES OUT --seconds 1000 [--start-from OLDER]
 
 The loss is KL(target || draft) at every position. For the last part of the run the weights are quantised as they will
 be shipped (gradients pass straight through). The schedule follows the clock (--seconds), or --steps where given.
@@ -69,7 +69,8 @@ class Trainer:
         print(f"{len(self.rows)} rows of {args.length} tokens, {self.sampled} of them sampled", flush=True)
         self.small = SmallDraft(self.target, *args.small).to(DEVICE)
         self.eagle = EagleDraft(self.target, frequent(counts, args.eagle_vocab), args.unroll).to(DEVICE)
-        self.medusa = MedusaDraft(self.target, frequent(counts, args.medusa_vocab), args.medusa_heads).to(DEVICE)
+        words = frequent(counts, args.medusa_vocab)
+        self.medusa = MedusaDraft(self.target, words, args.medusa_heads, args.medusa_hard).to(DEVICE)
         self.drafts = [self.small, self.eagle, self.medusa]
         for draft in self.drafts[:2] if args.start_from else []:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
@@ -156,12 +157,14 @@ class Trainer:
             elif step % self.args.log_every == 0 and mean:
                 values = torch.stack(mean).mean(0)  # waits for the device
                 speed = len(mean) * ids.numel() / (time.time() - since) / 1e3
-                print(f"step {step} epoch {epochs} {100 * done:.0f}% {speed:.0f}K tokens/s {self.text(values)}", flush=True)
+                print(f"step {step} epoch {epochs} {100 * done:.0f}% {speed:.0f}K tokens/s {self.text(values)}",
+                      flush=True)
                 if clock and time.time() - clock > next_check:
                     self.validate(step)
                     next_check += self.args.validate_every
                 mean, since = [], time.time()
-        print(f"{step} steps, {step * self.args.rows * self.args.length / 1e6:.1f}M tokens, {epochs} epochs begun", flush=True)
+        tokens = step * self.args.rows * self.args.length
+        print(f"{step} steps, {tokens / 1e6:.1f}M tokens, {epochs} epochs begun", flush=True)
         self.medusa.config["medusa_choices"] = self.static_tree()
         self.validate(step)
 
@@ -210,7 +213,7 @@ def main():
     parser.add_argument("samples")
     parser.add_argument("out")
     parser.add_argument("--start-from", help="folder with an earlier small/ and eagle3/")
-    parser.add_argument("--seconds", type=float, default=780)
+    parser.add_argument("--seconds", type=float, default=1000)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=2048)
@@ -220,7 +223,9 @@ def main():
     parser.add_argument("--eagle-vocab", type=int, default=16384)
     parser.add_argument("--medusa-vocab", type=int, default=8192)
     parser.add_argument("--medusa-heads", type=int, default=4)
-    parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1e-3], metavar=("SMALL", "EAGLE", "MEDUSA"))
+    parser.add_argument("--medusa-hard", action="store_true", help="learn the target's argmax, not its distribution")
+    parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1.5e-3],
+                        metavar=("SMALL", "EAGLE", "MEDUSA"))
     parser.add_argument("--warm-up", type=int, default=150, help="steps")
     parser.add_argument("--quantised-share", type=float, default=0.35, help="of the run, at its end")
     parser.add_argument("--held-out", type=int, default=32, help="rows per kind")

@@ -20,6 +20,9 @@ Command add_inspect(CLI::App& app);
 Command add_tokenize(CLI::App& app);
 Command add_methods(CLI::App& app);
 Command add_verify_lossless(CLI::App& app);
+Command add_quantize(CLI::App& app);
+Command add_convert(CLI::App& app);
+Command add_widen(CLI::App& app);
 
 void add_model_flag(CLI::App& app, std::string& model);
 void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_template_file);

@@ -47,6 +47,9 @@ int main(int argc, char** argv) {
   add("verify-lossless", "run prompts with and without speculation and compare every byte and bit", add_verify_lossless);
   add("inspect", "what is in a model file, and the memory it needs", add_inspect);
   add("tokenize", "turn text into tokens", add_tokenize);
+  add("quantize", "write a model in another type, as GGUF", add_quantize);
+  add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
+  add("widen", "write a model in a larger shape that computes the same", add_widen);
   const auto named = [&](const Entry& entry) { return entry.app->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
     fmt::print(stderr, "specextend: unknown command '{}'; `specextend --help` lists them\n", argv[1]);

@@ -5,7 +5,7 @@
 namespace sx {
 namespace {
 
-constexpr double kShare = 0.03;      // of the time, for trying
+constexpr double kShare = 0.015;     // of the time, for trying
 constexpr double kMost = 4;          // plain steps; what was earned long ago is not staked on what does not pay now
 constexpr double kForget = 0.95;     // of the sums behind trust, per drafted round
 constexpr double kLearn = 0.2;       // weight of a round in the cost of drafting

@@ -32,11 +32,13 @@ float inverse_or_zero(float d) {
 
 // The scale and offset of least squared error for given codes.
 AffineRun fit(const float* x, const int8_t* code, bool below_zero) {
-  double sx = 0, sq = 0, sxq = 0, sqq = 0;
+  double sx = 0, sxq = 0;
+  int whole_q = 0, whole_qq = 0;
   for (size_t i = 0; i < kRun; ++i) {
-    const double value = static_cast<double>(x[i]), q = code[i];
-    sx += value, sq += q, sxq += value * q, sqq += q * q;
+    sx += static_cast<double>(x[i]), sxq += static_cast<double>(x[i]) * code[i];
+    whole_q += code[i], whole_qq += code[i] * code[i];
   }
+  const double sq = whole_q, sqq = whole_qq;
   const double determinant = kRun * sqq - sq * sq;
   double scale = determinant > 0 ? (kRun * sxq - sx * sq) / determinant : 0;
   double offset = (sx - scale * sq) / kRun;
@@ -143,14 +145,17 @@ AffineRun from_range(const float* x) {
 
 float code_affine(const float* x, float scale, float offset, int8_t* code) {
   const float inverse = inverse_or_zero(scale);
-  float error = 0;
-  for (size_t i = 0; i < kRun; ++i) {
-    const float q = std::clamp(std::nearbyint((x[i] - offset) * inverse), 0.0f, 15.0f);
-    const float miss = x[i] - (scale * q + offset);
-    error += miss * miss;
-    code[i] = static_cast<int8_t>(q);
+  constexpr size_t kLanes = 8;  // partial sums, so that the loops become vectors without any change of order
+  float error[kLanes] = {};
+  for (size_t i = 0; i < kRun; i += kLanes) {
+    for (size_t k = 0; k < kLanes; ++k) {
+      const float value = x[i + k], q = std::min(std::max(std::nearbyint((value - offset) * inverse), 0.0f), 15.0f);
+      const float miss = value - (scale * q + offset);
+      error[k] += miss * miss;
+      code[i + k] = static_cast<int8_t>(q);
+    }
   }
-  return error;
+  return ((error[0] + error[1]) + (error[2] + error[3])) + ((error[4] + error[5]) + (error[6] + error[7]));
 }
 
 AffineRun search_affine(const float* x, bool below_zero) {

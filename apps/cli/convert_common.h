@@ -1,0 +1,21 @@
+// What quantize, convert and widen share: flags for the output, a progress line, and the report at the end.
+#pragma once
+#include <specextend/convert.h>
+
+#include <functional>
+#include <string>
+
+#include "cli/common.h"
+
+namespace sx::cli {
+
+struct OutputFlags {
+  bool force = false, dry_run = false, quiet = false;
+  int threads = 0;
+};
+void add_output_flags(CLI::App& app, OutputFlags& flags);
+
+// Runs `work` with a progress callback (Ctrl-C cancels, and nothing half-written stays) and prints what came out.
+int run_conversion(const char* label, const OutputFlags& flags, const std::function<ConvertResult(std::function<void(double)>)>& work);
+
+}  // namespace sx::cli

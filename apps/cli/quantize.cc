@@ -1,0 +1,40 @@
+// `specextend quantize`: a model in another type, as a GGUF file.
+#include <memory>
+
+#include "cli/convert_common.h"
+
+namespace sx::cli {
+namespace {
+
+struct Args {
+  QuantizeOptions options;
+  OutputFlags flags;
+  bool no_tokenizer = false;
+};
+
+}  // namespace
+
+Command add_quantize(CLI::App& app) {
+  auto args = std::make_shared<Args>();
+  QuantizeOptions& o = args->options;
+  app.add_option("IN", o.model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("OUT", o.out, "GGUF file to write")->required();
+  app.add_option("TYPE", o.type, "of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, F16, BF16 or F32")->required();
+  app.add_option("--embedding", o.embedding, "type of the embedding (default: Q8_0 beside 4-bit types, else TYPE)");
+  app.add_option("--output", o.output, "type of the output head (default: as for the embedding)");
+  app.add_flag("--requantize", o.requantize, "accept weights that are quantised already");
+  app.add_option("--pre", o.pre, "folders: GGUF's name of the pre-tokeniser, where it is not found");
+  app.add_flag("--no-tokenizer", args->no_tokenizer, "folders: leave the vocabulary out");
+  add_output_flags(app, args->flags);
+  return [args] {
+    return run_conversion("quantizing", args->flags, [&](std::function<void(double)> progress) {
+      QuantizeOptions options = args->options;
+      options.tokenizer = !args->no_tokenizer;
+      options.force = args->flags.force, options.dry_run = args->flags.dry_run, options.threads = args->flags.threads;
+      options.on_progress = std::move(progress);
+      return quantize(options);
+    });
+  };
+}
+
+}  // namespace sx::cli
