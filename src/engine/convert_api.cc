@@ -8,6 +8,7 @@
 #include "model/convert/convert.h"
 #include "model/convert/quantize.h"
 #include "model/convert/widen.h"
+#include "model/convert/widen_head.h"
 #include "specextend/convert.h"
 #include "specextend/specextend.h"
 
@@ -118,6 +119,7 @@ ConvertResult widen(const WidenOptions& options) {
   job.force = options.force;
   job.dry_run = options.dry_run;
   job.write = {options.threads, options.on_progress};
+  if (is_eagle3_folder(options.model)) return result_of(widen_eagle3(options.model, shape, job), {});
   expect_gguf_name(options.out);
   const auto file = open_source(options.model, options.out);
   std::vector<std::string> notes;

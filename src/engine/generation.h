@@ -46,6 +46,7 @@ class Generation {
   TokenTree* tree = nullptr;     // of the session's slot
   DraftLaws* laws = nullptr;
   bool drafting = false;         // in this round
+  int first_row = 0;             // of its tree in this round's pass
   int drafted = 0;               // tokens proposed in this round
   int remaining() const { return limit_ - int(result_.tokens.size()); }
 

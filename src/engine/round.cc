@@ -103,6 +103,7 @@ void Round::verify() {
     TokenTree& tree = *g->tree;
     const int size = tree.size(), length = g->session.length();
     engine_.book().stage(g->session.seq(), size);
+    g->first_row = rows;
     seqs_.push_back({rows, size, g->session.seq(), length, size > 1 ? tree.ancestors() : nullptr, size > 1 ? tree.words() : 0});
     for (NodeId n = 0; n < size; ++n) {
       tokens_[size_t(rows + n)] = tree.token(n);
@@ -120,15 +121,13 @@ void Round::verify() {
 
 void Round::judge() {
   double mark = now_ms();
-  for (size_t i = 0; i < active_.size(); ++i) {
-    Generation& g = *active_[i];
-    const float* logits = logits_ + size_t(seqs_[i].first_row) * size_t(engine_.vocab());
-    spec_.acceptance().judge({g.tree, logits, engine_.vocab(), g.session.text().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
+  for (Generation* each : active_) {
+    Generation& g = *each;
+    spec_.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.text().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
   }
   times_.judge = since(mark);
   committed_.clear();
-  for (size_t i = 0; i < active_.size(); ++i)
-    committed_.push_back(active_[i]->take(logits_ + size_t(seqs_[i].first_row) * size_t(engine_.vocab())));
+  for (Generation* g : active_) committed_.push_back(g->take(logits_of(*g)));
 }
 
 void Round::commit() {

@@ -29,6 +29,7 @@ class Round {
   // Drops requests that have ended; true if any is left.
   bool go_on();
   double since(double& mark) const;
+  const float* logits_of(const Generation& g) const { return logits_ + size_t(g.first_row) * size_t(engine_.vocab()); }
 
   EngineImpl& engine_;
   Speculation& spec_;

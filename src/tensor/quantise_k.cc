@@ -25,28 +25,52 @@ float round_up_to_f16(float x) {
   return f16_to_float(f16_to_float(bits) < x ? static_cast<uint16_t>(bits + 1) : bits);
 }
 
-float inverse_or_zero(float d) {
-  const float inverse = d == 0 ? 0 : 1 / d;
-  return std::isfinite(inverse) ? inverse : 0;
+// What codes 0..15 for x = scale * code + offset leave: the squared error and the sums that refit both.
+struct Fit {
+  double error = 0, q = 0, xq = 0, qq = 0;
+};
+
+float code_of(float x, float offset, float inverse) {
+  return nearest_small(std::min(std::max((x - offset) * inverse, 0.0f), 15.0f));
 }
 
-// The scale and offset of least squared error for given codes.
-AffineRun fit(const float* x, const int8_t* code, bool below_zero) {
-  double sx = 0, sxq = 0;
-  int whole_q = 0, whole_qq = 0;
-  for (size_t i = 0; i < kRun; ++i) {
-    sx += static_cast<double>(x[i]), sxq += static_cast<double>(x[i]) * code[i];
-    whole_q += code[i], whole_qq += code[i] * code[i];
+float error_of(const float* x, float scale, float offset) {
+  const float inverse = inverse_or_zero(scale);
+  float error[kLanes] = {};
+  for (size_t i = 0; i < kRun; i += kLanes) {
+    for (size_t k = 0; k < kLanes; ++k) {
+      const float miss = x[i + k] - (scale * code_of(x[i + k], offset, inverse) + offset);
+      error[k] += miss * miss;
+    }
   }
-  const double sq = whole_q, sqq = whole_qq;
-  const double determinant = kRun * sqq - sq * sq;
-  double scale = determinant > 0 ? (kRun * sxq - sx * sq) / determinant : 0;
-  double offset = (sx - scale * sq) / kRun;
+  return static_cast<float>(sum_lanes(error));
+}
+
+Fit judge_affine(const float* x, float scale, float offset) {
+  const float inverse = inverse_or_zero(scale);
+  float error[kLanes] = {}, sq[kLanes] = {}, xq[kLanes] = {}, qq[kLanes] = {};
+  for (size_t i = 0; i < kRun; i += kLanes) {
+    for (size_t k = 0; k < kLanes; ++k) {
+      const float value = x[i + k], q = code_of(value, offset, inverse), miss = value - (scale * q + offset);
+      error[k] += miss * miss;
+      sq[k] += q;
+      xq[k] += value * q;
+      qq[k] += q * q;
+    }
+  }
+  return {sum_lanes(error), sum_lanes(sq), sum_lanes(xq), sum_lanes(qq)};
+}
+
+// The scale and offset of least squared error for the codes that were judged; `sum`: of x.
+AffineRun refit_run(const Fit& fit, double sum, bool below_zero) {
+  const double determinant = kRun * fit.qq - fit.q * fit.q;
+  double scale = determinant > 0 ? (kRun * fit.xq - sum * fit.q) / determinant : 0;
+  double offset = (sum - scale * fit.q) / kRun;
   if (below_zero && offset > 0) {
     offset = 0;
-    scale = sqq > 0 ? sxq / sqq : 0;
+    scale = fit.qq > 0 ? fit.xq / fit.qq : 0;
   }
-  if (below_zero && scale < 0) scale = 0, offset = std::min(0.0, sx / kRun);
+  if (below_zero && scale < 0) scale = 0, offset = std::min(0.0, sum / kRun);
   return {static_cast<float>(scale), static_cast<float>(offset)};
 }
 
@@ -61,22 +85,25 @@ int nearest_multiple(float value, float unit) {
   return std::clamp(static_cast<int>(std::nearbyint(value * inverse_or_zero(unit))), 0, kMost);
 }
 
-float run_error(const float* x, const Super& super, int scale, int minimum, int8_t* code) {
-  return code_affine(x, super.d * static_cast<float>(scale), -(super.dmin * static_cast<float>(minimum)), code);
+float run_error(const float* x, const Super& super, int scale, int minimum) {
+  return error_of(x, super.d * static_cast<float>(scale), -(super.dmin * static_cast<float>(minimum)));
+}
+
+void run_codes(const float* x, const Super& super, size_t run, int8_t* code) {
+  code_affine(x + run * kRun, super.d * static_cast<float>(super.scale[run]), -(super.dmin * static_cast<float>(super.minimum[run])), code);
 }
 
 // Multiples nearest to the runs' own scales, then the best neighbours of each.
 void choose_multiples(const float* x, const std::array<AffineRun, kRuns>& runs, bool neighbours, Super& super) {
-  std::array<int8_t, kRun> code;
   super.error = 0;
   for (size_t s = 0; s < kRuns; ++s) {
     const int scale = nearest_multiple(runs[s].scale, super.d), minimum = nearest_multiple(-runs[s].offset, super.dmin);
-    float best = run_error(x + s * kRun, super, scale, minimum, code.data());
+    float best = run_error(x + s * kRun, super, scale, minimum);
     super.scale[s] = scale, super.minimum[s] = minimum;
     const int reach = neighbours ? 2 : 0;
     for (int a = std::max(0, scale - reach); a <= std::min(kMost, scale + reach); ++a) {
       for (int b = std::max(0, minimum - reach); b <= std::min(kMost, minimum + reach); ++b) {
-        const float error = run_error(x + s * kRun, super, a, b, code.data());
+        const float error = run_error(x + s * kRun, super, a, b);
         if (error < best) best = error, super.scale[s] = a, super.minimum[s] = b;
       }
     }
@@ -89,7 +116,7 @@ bool refit(const float* x, const Super& super, float& d, float& dmin) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;  // columns: a = scale * code, b = -minimum
   std::array<int8_t, kRun> code;
   for (size_t s = 0; s < kRuns; ++s) {
-    run_error(x + s * kRun, super, super.scale[s], super.minimum[s], code.data());
+    run_codes(x, super, s, code.data());
     for (size_t i = 0; i < kRun; ++i) {
       const double a = super.scale[s] * code[i], b = -super.minimum[s], value = static_cast<double>(x[s * kRun + i]);
       aa += a * a, ab += a * b, bb += b * b, ax += a * value, bx += b * value;
@@ -143,27 +170,17 @@ AffineRun from_range(const float* x) {
 
 }  // namespace
 
-float code_affine(const float* x, float scale, float offset, int8_t* code) {
+void code_affine(const float* x, float scale, float offset, int8_t* code) {
   const float inverse = inverse_or_zero(scale);
-  constexpr size_t kLanes = 8;  // partial sums, so that the loops become vectors without any change of order
-  float error[kLanes] = {};
-  for (size_t i = 0; i < kRun; i += kLanes) {
-    for (size_t k = 0; k < kLanes; ++k) {
-      const float value = x[i + k], q = std::min(std::max(std::nearbyint((value - offset) * inverse), 0.0f), 15.0f);
-      const float miss = value - (scale * q + offset);
-      error[k] += miss * miss;
-      code[i + k] = static_cast<int8_t>(q);
-    }
-  }
-  return ((error[0] + error[1]) + (error[2] + error[3])) + ((error[4] + error[5]) + (error[6] + error[7]));
+  for (size_t i = 0; i < kRun; ++i) code[i] = static_cast<int8_t>(code_of(x[i], offset, inverse));
 }
 
 AffineRun search_affine(const float* x, bool below_zero) {
   const auto [least, most] = std::minmax_element(x, x + kRun);
   const float low = below_zero ? std::min(*least, 0.0f) : *least, high = *most, range = high - low;
   AffineRun best{0, low};
-  float best_error = std::numeric_limits<float>::infinity();
-  std::array<int8_t, kRun> code;
+  double best_error = std::numeric_limits<double>::infinity(), sum = 0;
+  for (size_t i = 0; i < kRun; ++i) sum += static_cast<double>(x[i]);
   for (int trim = 0; trim < 36; ++trim) {  // up to a tenth of the range is cut from either end, or a little added
     const float cut_low = static_cast<float>(trim / 6) * 0.025f - 0.025f, cut_high = static_cast<float>(trim % 6) * 0.025f - 0.025f;
     AffineRun run{range * (1 - cut_low - cut_high) / 15, low + range * cut_low};
@@ -171,10 +188,10 @@ AffineRun search_affine(const float* x, bool below_zero) {
     for (int round = 0; round < 3; ++round) {
       if (!below_zero) run = {round_to_f16(run.scale), round_to_f16(run.offset)};
       if (!std::isfinite(run.scale) || !std::isfinite(run.offset)) break;
-      const float error = code_affine(x, run.scale, run.offset, code.data());
-      if (error < best_error) best_error = error, best = run;
+      const Fit fit = judge_affine(x, run.scale, run.offset);
+      if (fit.error < best_error) best_error = fit.error, best = run;
       else if (round > 0) break;
-      run = fit(x, code.data(), below_zero);
+      run = refit_run(fit, sum, below_zero);
     }
   }
   return best;
@@ -200,7 +217,7 @@ void search_q4_k(const float* x, float, void* out) {
   BlockQ4_K block{float_to_f16(best.d), float_to_f16(best.dmin), {}, {}};
   pack_multiples(best, block.scales);
   std::array<std::array<int8_t, kRun>, kRuns> code;
-  for (size_t s = 0; s < kRuns; ++s) run_error(x + s * kRun, best, best.scale[s], best.minimum[s], code[s].data());
+  for (size_t s = 0; s < kRuns; ++s) run_codes(x, best, s, code[s].data());
   for (size_t i = 0; i < 128; ++i) {  // a pair of runs takes 32 bytes: the first in the low nibbles
     const size_t pair = i / kRun;
     block.q[i] = static_cast<uint8_t>(code[2 * pair][i % kRun] | code[2 * pair + 1][i % kRun] << 4);

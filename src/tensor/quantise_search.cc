@@ -16,46 +16,35 @@
 namespace sx {
 namespace {
 
-constexpr int kRun = 32;  // elements that share a scale
+constexpr size_t kRun = 32;  // elements that share a scale
 
 float round_to_f16(float x) { return f16_to_float(float_to_f16(x)); }
 
-float inverse_or_zero(float d) {
-  const float inverse = d == 0 ? 0 : 1 / d;
-  return std::isfinite(inverse) ? inverse : 0;
-}
-
-// Codes of one run in low..high for x = d * code, the squared error they leave, and the sums that refit d.
-struct Symmetric {
-  std::array<int8_t, kRun> code;
+// What codes in low..high for x = d * code leave: the squared error, and the sums that refit d.
+struct Fit {
   double error = 0, xq = 0, qq = 0;
 };
 
-Symmetric code_symmetric(const float* x, float d, float low, float high) {
+float code_of(float x, float inverse, float low, float high) {
+  return nearest_small(std::min(std::max(x * inverse, low), high));
+}
+
+Fit judge_symmetric(const float* x, float d, float low, float high) {
   const float inverse = inverse_or_zero(d);
-  Symmetric out;
-  constexpr size_t kLanes = 8;  // partial sums, so that the loops become vectors without any change of order
   float error[kLanes] = {}, xq[kLanes] = {}, qq[kLanes] = {};
   for (size_t i = 0; i < kRun; i += kLanes) {
     for (size_t k = 0; k < kLanes; ++k) {
-      const float value = x[i + k], q = std::min(std::max(std::nearbyint(value * inverse), low), high);
-      const float miss = value - d * q;
+      const float value = x[i + k], q = code_of(value, inverse, low, high), miss = value - d * q;
       error[k] += miss * miss;
       xq[k] += value * q;
       qq[k] += q * q;
-      out.code[i + k] = static_cast<int8_t>(q);
     }
   }
-  for (size_t k = 0; k < kLanes; ++k) {
-    out.error += static_cast<double>(error[k]);
-    out.xq += static_cast<double>(xq[k]);
-    out.qq += static_cast<double>(qq[k]);
-  }
-  return out;
+  return {sum_lanes(error), sum_lanes(xq), sum_lanes(qq)};
 }
 
 struct Best {
-  Symmetric codes;
+  double error = std::numeric_limits<double>::infinity();
   float d = 0;
 };
 
@@ -64,8 +53,8 @@ void try_scale(const float* x, float d, float low, float high, Best& best) {
   for (int round = 0; round < 3; ++round) {
     d = round_to_f16(d);
     if (!std::isfinite(d)) return;
-    const Symmetric found = code_symmetric(x, d, low, high);
-    if (found.error < best.codes.error) best = {found, d};
+    const Fit found = judge_symmetric(x, d, low, high);
+    if (found.error < best.error) best = {found.error, d};
     if (found.qq == 0) return;
     const auto next = static_cast<float>(found.xq / found.qq);
     if (round_to_f16(next) == d) return;
@@ -100,26 +89,26 @@ void store_nibbles(const int8_t* code, int bias, uint8_t* out) {
 
 void search_q8_0(const float* x, float largest, void* out) {
   Best best;
-  best.codes.error = std::numeric_limits<double>::infinity();
   for (const float steps : {127.0f, 126.8f, 126.6f, 126.4f, 126.2f, 126.0f, 125.5f, 125.0f, 124.0f}) {
     try_scale(x, largest / steps, -127, 127, best);
   }
   // Where 16 bits are coarse: the next scale above, too.
   try_scale(x, f16_to_float(static_cast<uint16_t>(float_to_f16(largest / 127) + 1)), -127, 127, best);
   BlockQ8_0 block{float_to_f16(best.d), {}};
-  std::memcpy(block.q, best.codes.code.data(), kRun);
+  for (size_t i = 0; i < kRun; ++i) block.q[i] = static_cast<int8_t>(code_of(x[i], inverse_or_zero(best.d), -127, 127));
   std::memcpy(out, &block, sizeof(block));
 }
 
 void search_q4_0(const float* x, float largest, void* out) {
   Best best;
-  best.codes.error = std::numeric_limits<double>::infinity();
   // Codes reach from -8 to 7, so the sign of the scale matters; larger divisors clip the extreme value.
   for (const float sign : {-1.0f, 1.0f}) {
     for (int i = -9; i <= 12; ++i) try_scale(x, sign * largest / (8 + 0.15f * static_cast<float>(i)), -8, 7, best);
   }
   BlockQ4_0 block{float_to_f16(best.d), {}};
-  store_nibbles(best.codes.code.data(), 8, block.q);
+  std::array<int8_t, kRun> code;
+  for (size_t i = 0; i < kRun; ++i) code[i] = static_cast<int8_t>(code_of(x[i], inverse_or_zero(best.d), -8, 7));
+  store_nibbles(code.data(), 8, block.q);
   std::memcpy(out, &block, sizeof(block));
 }
 

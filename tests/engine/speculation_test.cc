@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Speculation, EveryPreset, ::testing::ValuesIn(preset_na
 TEST(Speculation, EveryLimitInsideAPath) {
   const auto prompt = prompt_of(70, 3);
   auto plain = Engine::open(plain_options(200, 1, 1));
-  auto engine = Engine::open(spec_options("sd", false, 200, 2, 1));
+  auto engine = Engine::open(spec_options("sd", false, 200, 1, 1));
   for (int tokens = 0; tokens <= 30; ++tokens) {
     const auto a = answers(*plain, {prompt}, {setting(0, tokens, 0)}, false), b = answers(*engine, {prompt}, {setting(0, tokens, 0)}, false);
     expect_equal(a[0], b[0], fmt::format("{} tokens", tokens));
@@ -196,7 +196,7 @@ TEST(Speculation, EveryEndOfContext) {
   for (int context = 60; context <= 90; ++context) {
     auto plain = Engine::open(plain_options(context, 1, 1));
     for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip"}) {
-      auto engine = Engine::open(spec_options(preset, false, context, 2, 1));
+      auto engine = Engine::open(spec_options(preset, false, context, 1, 1));
       const auto a = answers(*plain, {prompt}, {setting(0, -1, 0)}, false), b = answers(*engine, {prompt}, {setting(0, -1, 0)}, false);
       EXPECT_EQ(a[0].reason, FinishReason::kContext);
       expect_equal(a[0], b[0], fmt::format("{} context {}", preset, context));
@@ -210,7 +210,7 @@ TEST(Speculation, EndOfTextInsideAPath) {
   int ended = 0;
   auto plain = Engine::open(plain_options(400, 1, 1));
   for (const char* preset : {"sd", "specexec", "suffix", "fuse"}) {
-    auto engine = Engine::open(spec_options(preset, false, 400, 2, 1));
+    auto engine = Engine::open(spec_options(preset, false, 400, 1, 1));
     for (unsigned seed = 0; seed < 40; ++seed) {
       GenerateOptions o = setting(1, 60, seed);
       o.sampling.logit_bias = {{0, 2.0f + float(seed % 8)}};
@@ -230,7 +230,7 @@ TEST(Speculation, CancelledBetweenAnyTwoPhases) {
   auto plain = Engine::open(plain_options(300, 1, 1));
   const auto expected = answers(*plain, {prompt}, {setting(0, 40, 0)}, false)[0];
   for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "fuse", "off"}) {
-    auto engine = Engine::open(spec_options(preset, false, 300, 2, 1));
+    auto engine = Engine::open(spec_options(preset, false, 300, 1, 1));
     auto session = engine->start();
     for (int stop_at = 0; stop_at < 40; ++stop_at) {
       GenerateOptions o = setting(0, 40, 0);
@@ -245,10 +245,32 @@ TEST(Speculation, CancelledBetweenAnyTwoPhases) {
   }
 }
 
+// One request of a batch is cancelled at any moment; the others do not notice.
+TEST(Speculation, CancelledInABatch) {
+  auto plain = Engine::open(plain_options(300, 1, 1));
+  std::vector<std::vector<Token>> prompts;
+  std::vector<GenerateOptions> options;
+  for (unsigned i = 0; i < 3; ++i) prompts.push_back(prompt_of(60 + int(i) * 7, 20 + i)), options.push_back(setting(int(i), 25, i));
+  const auto expected = answers(*plain, prompts, options, false);
+  for (const char* preset : {"sd", "opt-tree", "suffix"}) {
+    auto engine = Engine::open(spec_options(preset, false, 300, 1, 3));
+    for (int stop_at = 0; stop_at < 10; ++stop_at)
+      for (size_t victim = 0; victim < 3; ++victim) {
+        auto with = options;
+        int asked = 0;
+        with[victim].cancelled = [&] { return asked++ == stop_at; };
+        const auto found = answers(*engine, prompts, with, true);
+        for (size_t i = 0; i < 3; ++i)
+          if (i != victim) expect_equal(expected[i], found[i], fmt::format("{}: {} beside {} cancelled at {}", preset, i, victim, stop_at));
+        EXPECT_TRUE(std::equal(found[victim].tokens.begin(), found[victim].tokens.end(), expected[victim].tokens.begin()));
+      }
+  }
+}
+
 // A callback that throws leaves the session usable.
 TEST(Speculation, ThrowingCallbacks) {
   const auto prompt = prompt_of(80, 6);
-  auto engine = Engine::open(spec_options("sd", false, 300, 2, 1));
+  auto engine = Engine::open(spec_options("sd", false, 300, 1, 1));
   auto session = engine->start();
   const auto expected = session->generate(prompt, setting(0, 30, 0));
   for (size_t at = 0; at < 60; ++at) {
@@ -271,7 +293,7 @@ TEST(Speculation, PromptsInAnyOrder) {
   std::mt19937 random(9);
   auto plain = Engine::open(plain_options(700, 1, 1));
   for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "fuse"}) {
-    auto engine = Engine::open(spec_options(preset, false, 700, 2, 1));
+    auto engine = Engine::open(spec_options(preset, false, 700, 1, 1));
     auto session = engine->start();
     std::vector<Token> last;
     for (int i = 0; i < 25; ++i) {
@@ -306,7 +328,7 @@ TEST(Speculation, WrongDraftsAreRefused) {
 }
 
 TEST(Speculation, CountersAddUp) {
-  auto engine = Engine::open(spec_options("opt-tree", false, 300, 2, 1));
+  auto engine = Engine::open(spec_options("opt-tree", false, 300, 1, 1));
   auto session = engine->start();
   GenerateOptions o = setting(0, 50, 0);
   int64_t rounds = 0, made = 0, drafted = 0, verified = 0;

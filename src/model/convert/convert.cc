@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "model/convert/new_folder.h"
 #include "model/convert/quantize.h"
 #include "model/io/hf_config.h"
 #include "model/io/hf_writer.h"
@@ -46,24 +47,6 @@ DType vector_type(const NamedTensor* source, DType narrow) {
   dequantise(narrow, bytes.data(), count, back.data());
   return values == back ? narrow : DType::kF32;
 }
-
-struct NewFolder {
-  explicit NewFolder(std::string where, bool force) : path(std::move(where)) {
-    std::error_code error;
-    if (fs::exists(path, error) && !fs::is_directory(path, error)) fail("'{}' exists and is no folder", path);
-    if (fs::is_directory(path, error) && !fs::is_empty(path, error) && !force) {
-      fail("folder '{}' exists and is not empty; --force overwrites its files", path);
-    }
-    made = fs::create_directories(path, error);
-    if (error) fail("cannot make the folder '{}': {}", path, error.message());
-  }
-  ~NewFolder() {
-    std::error_code ignored;
-    if (made && !kept) fs::remove(path, ignored);  // only if nothing is in it
-  }
-  std::string path;
-  bool made = false, kept = false;
-};
 
 void write_texts(const std::string& folder, const std::string& config, const TokenizerData& vocabulary, bool force) {
   const auto put = [&](const char* name, const std::string& text) {
@@ -116,7 +99,7 @@ ConvertReport convert_to_folder(const ModelFile& file, const TokenizerData& voca
   if (job.dry_run) return report;
   NewFolder folder(job.out, job.force);
   SafetensorsOutput out(job.out, report.tensors, job.force, job.shard_bytes);
-  write_tensors(file, plans, out, job.write);
+  write_tensors([&](const Tensor& tensor) { file.release(tensor); }, plans, out, job.write);
   out.finish();
   write_texts(job.out, config_text, vocabulary, job.force);
   folder.kept = true;

@@ -162,14 +162,15 @@ std::vector<OutputTensor> outputs_of(const std::vector<TensorPlan>& plans) {
   return out;
 }
 
-void write_tensors(const ModelFile& file, const std::vector<TensorPlan>& plans, TensorOutput& out, const WriteOptions& options) {
+void write_tensors(const std::function<void(const Tensor&)>& release, const std::vector<TensorPlan>& plans, TensorOutput& out,
+                   const WriteOptions& options) {
   int64_t total = 0;
   for (const auto& plan : plans) total += plan.out.elements();
   Writer writer(out, options, total);
   for (size_t i = 0; i < plans.size(); ++i) {
     out.begin(i);
     writer.write(plans[i]);
-    if (plans[i].source) file.release(plans[i].source->tensor);
+    if (plans[i].source) release(plans[i].source->tensor);
   }
 }
 

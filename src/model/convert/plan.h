@@ -28,8 +28,8 @@ struct WriteOptions {
 };
 
 // Rows whose type does not change are copied byte by byte. Throws, naming file and tensor, for values that are not
-// finite or too large for the type. `file`: the source of all plans.
-void write_tensors(const ModelFile& file, const std::vector<TensorPlan>& plans, TensorOutput& out, const WriteOptions& options);
+// finite or too large for the type. `release`: called with every source that is done.
+void write_tensors(const std::function<void(const Tensor&)>& release, const std::vector<TensorPlan>& plans, TensorOutput& out, const WriteOptions& options);
 
 std::vector<OutputTensor> outputs_of(const std::vector<TensorPlan>& plans);
 

@@ -75,7 +75,7 @@ ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std:
   std::error_code ignored;
   if (std::filesystem::equivalent(job.out, file.path(), ignored)) fail("'{}' would overwrite itself", job.out);
   GgufOutput out(job.out, keys, report.tensors, job.force);
-  write_tensors(file, plans, out, job.write);
+  write_tensors([&](const Tensor& tensor) { file.release(tensor); }, plans, out, job.write);
   out.finish();
   return report;
 }

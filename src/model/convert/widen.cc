@@ -23,13 +23,13 @@ constexpr Named kShapes[] = {{"llama-1b", {2048, 16, 32, 8, 64, 8192}},
                              {"llama-70b", {8192, 80, 64, 8, 128, 28672}}};
 
 // Where dimension `dim` of a head of the old model sits in a head of the new one: its rotary pair on the pair of the same
-// frequency, interleaved; what is not rotated behind those.
-int64_t place_in_head(const ModelConfig& from, int64_t dim, int64_t ratio) {
+// frequency; what is not rotated behind those.
+int64_t place_in_head(const ModelConfig& from, int64_t dim, int64_t ratio, RopeStyle style) {
   const int64_t dims = from.rope.dims, half = dims / 2;
   if (dim >= dims) return dims * ratio + (dim - dims);
   const bool halves = from.rope.style == RopeStyle::kHalves;
   const int64_t pair = halves ? dim % half : dim / 2, part = halves ? dim / half : dim % 2;
-  return 2 * pair * ratio + part;
+  return style == RopeStyle::kInterleaved ? 2 * pair * ratio + part : pair * ratio + part * half * ratio;
 }
 
 // Old head -> new head: heads of one KV head stay together.
@@ -55,10 +55,10 @@ void check_shape(const ModelConfig& from, const ModelConfig& to, const std::stri
 }
 
 // All scalings but the dynamic one become explicit divisors of the frequencies of the plain base.
-void embed_rope(const ModelConfig& from, int64_t ratio, ModelConfig& to, float& query_scale) {
+void embed_rope(const ModelConfig& from, int64_t ratio, RopeStyle style, ModelConfig& to, float& query_scale) {
   const RopeFrequencies old = rope_frequencies(from, from.context);
   RopeConfig rope;
-  rope.style = RopeStyle::kInterleaved;
+  rope.style = style;
   rope.dims = from.rope.dims * static_cast<int>(ratio);
   rope.base = from.rope.base;
   if (from.rope.scaling != RopeScaling::kNone || !from.rope.factors.empty()) {
@@ -121,8 +121,7 @@ class Planner {
       return;
     }
     plan.columns = columns;
-    plan.rows.assign(static_cast<size_t>(plan.out.shape[0]), -1);
-    for (size_t i = 0; i < rows.size(); ++i) plan.rows[static_cast<size_t>(rows[i])] = static_cast<int64_t>(i);
+    plan.rows = rows_from(rows, plan.out.shape[0]);
   }
 
   const ModelFile& file_;
@@ -139,6 +138,12 @@ std::vector<int64_t> same(int count) {
 
 }  // namespace
 
+std::vector<int64_t> rows_from(const std::vector<int64_t>& places, int64_t count) {
+  std::vector<int64_t> out(static_cast<size_t>(count), -1);
+  for (size_t i = 0; i < places.size(); ++i) out[static_cast<size_t>(places[i])] = static_cast<int64_t>(i);
+  return out;
+}
+
 WideShape named_shape(const std::string& name) {
   std::string known;
   for (const auto& entry : kShapes) {
@@ -148,7 +153,7 @@ WideShape named_shape(const std::string& name) {
   fail("shape '{}' is not known; there are {}", name, known);
 }
 
-WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, const std::string& file) {
+WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle style, const std::string& file) {
   WideMaps maps;
   ModelConfig& to = maps.config;
   to = from;
@@ -163,7 +168,7 @@ WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, const std::s
   to.norm_eps = static_cast<float>(static_cast<double>(from.norm_eps) * narrow);
   maps.norm_scale = static_cast<float>(std::sqrt(narrow));
   maps.query_scale = static_cast<float>(std::sqrt(static_cast<double>(ratio)));
-  embed_rope(from, ratio, to, maps.query_scale);
+  embed_rope(from, ratio, style, to, maps.query_scale);
   if (!to.windowed_layers.empty()) to.windowed_layers.resize(static_cast<size_t>(to.layers), 0);
   validate_config(to, file);
   maps.width = same(from.width);
@@ -171,18 +176,18 @@ WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, const std::s
   const int64_t group = from.heads / from.kv_heads, wide_group = to.heads / to.kv_heads;
   for (int64_t i = 0; i < from.heads * head; ++i) {
     const int64_t place = place_of_head(i / head, group, wide_group) * wide_head;
-    maps.query.push_back(place + place_in_head(from, i % head, ratio));
+    maps.query.push_back(place + place_in_head(from, i % head, ratio, style));
     maps.attended.push_back(place + i % head);
   }
   for (int64_t i = 0; i < from.kv_heads * head; ++i) {
-    maps.key.push_back(i / head * wide_head + place_in_head(from, i % head, ratio));
+    maps.key.push_back(i / head * wide_head + place_in_head(from, i % head, ratio, style));
     maps.value.push_back(i / head * wide_head + i % head);
   }
   return maps;
 }
 
 ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape, const QuantizeJob& job) {
-  const WideMaps maps = wide_maps(file.config(), shape, file.path());
+  const WideMaps maps = wide_maps(file.config(), shape, RopeStyle::kInterleaved, file.path());
   if (job.types.output && maps.config.tied_head) {
     fail("{}: the output head is the embedding; --embedding chooses the type of both", file.path());
   }

@@ -10,7 +10,7 @@ namespace sx {
 
 // 0: as in the source.
 struct WideShape {
-  int width = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;  // all or by name
+  int width = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
 };
 
 // "llama-8b", "llama-3b", "llama-1b", "llama-70b"; throws for other names, listing them.
@@ -26,6 +26,9 @@ struct WideMaps {
   std::vector<int64_t> query, key, value, attended;  // rows of q, k, v; columns of the attention's output
   float norm_scale = 1, query_scale = 1;
 };
-WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, const std::string& file);
+// `style`: how the twin pairs the rotated dimensions of q and k.
+WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle style, const std::string& file);
+// Old rows -> new rows turned round: for each of `count` new rows the old one, or -1.
+std::vector<int64_t> rows_from(const std::vector<int64_t>& places, int64_t count);
 
 }  // namespace sx
