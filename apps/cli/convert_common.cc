@@ -15,7 +15,8 @@ void add_output_flags(CLI::App& app, OutputFlags& flags) {
   app.add_option("-t,--threads", flags.threads, "threads (0: one per core)")->check(CLI::NonNegativeNumber);
 }
 
-int run_conversion(const char* label, const OutputFlags& flags, const std::function<ConvertResult(std::function<void(double)>)>& work) {
+int run_conversion(const char* label, const OutputFlags& flags,
+                   const std::function<ConvertResult(std::function<void(double)>)>& work) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes shows up as a failed write
   watch_interrupt();
   ProgressLine line(label, flags.quiet);
@@ -25,8 +26,9 @@ int run_conversion(const char* label, const OutputFlags& flags, const std::funct
   });
   line.clear();
   if (flags.quiet) return 0;
-  fmt::print(stderr, "{} {}: {:.3f} GB, {:.1f} M parameters ({})\n", flags.dry_run ? "would write" : "wrote", result.path,
-             static_cast<double>(result.bytes) / 1e9, static_cast<double>(result.parameters) / 1e6, result.types);
+  fmt::print(stderr, "{} {}: {:.3f} GB, {:.1f} M parameters ({})\n", flags.dry_run ? "would write" : "wrote",
+             result.path, static_cast<double>(result.bytes) / 1e9, static_cast<double>(result.parameters) / 1e6,
+             result.types);
   for (const auto& note : result.notes) fmt::print(stderr, "note: {}\n", note);
   return 0;
 }

@@ -16,6 +16,7 @@ struct OutputFlags {
 void add_output_flags(CLI::App& app, OutputFlags& flags);
 
 // Runs `work` with a progress callback (Ctrl-C cancels, and nothing half-written stays) and prints what came out.
-int run_conversion(const char* label, const OutputFlags& flags, const std::function<ConvertResult(std::function<void(double)>)>& work);
+int run_conversion(const char* label, const OutputFlags& flags,
+                   const std::function<ConvertResult(std::function<void(double)>)>& work);
 
 }  // namespace sx::cli

@@ -16,8 +16,8 @@ struct Args {
 Command add_widen(CLI::App& app) {
   auto args = std::make_shared<Args>();
   WidenOptions& o = args->options;
-  app.add_option("IN", o.model, "GGUF file or Hugging Face folder")->required();
-  app.add_option("OUT", o.out, "GGUF file to write")->required();
+  app.add_option("IN", o.model, "GGUF file, Hugging Face folder, or folder of an EAGLE-3 head")->required();
+  app.add_option("OUT", o.out, "GGUF file to write; a folder for a head")->required();
   app.add_option("--shape", o.shape, "llama-1b, llama-3b, llama-8b or llama-70b; the numbers below change it");
   app.add_option("--width", o.width, "width of the residual stream");
   app.add_option("--layers", o.layers, "number of layers");

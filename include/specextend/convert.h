@@ -1,5 +1,6 @@
-// Preparing model files: other types, other forms, larger shapes. Everything is written tensor by tensor under a temporary
-// name, so that neither memory nor a failure half-way matters; files in the way are never overwritten unless `force`.
+// Preparing model files: other types, other forms, larger shapes. Everything is written tensor by tensor under a
+// temporary name, so that neither memory nor a failure half-way matters; files in the way are never overwritten unless
+// `force`.
 //
 //   sx::quantize({.model = "model-folder", .out = "model.gguf", .type = "Q4_K"});
 //
@@ -15,24 +16,24 @@
 namespace sx {
 
 struct QuantizeOptions {
-  std::string model{};         // GGUF file or Hugging Face folder
-  std::string out{};           // GGUF file
-  std::string type{};          // of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, F16, BF16 or F32; norms stay F32
-  std::string embedding{};     // type of token_embd; empty: Q8_0 beside 4-bit matrices, else `type`
-  std::string output{};        // type of the head, if it is not the embedding; empty: as for the embedding
-  bool requantize = false;     // accept weights that are quantised already
-  std::string pre{};           // folders: name of the pre-tokeniser in GGUF; empty: found by its patterns
-  bool tokenizer = true;       // folders: write the vocabulary too
+  std::string model{};      // GGUF file or Hugging Face folder
+  std::string out{};        // GGUF file
+  std::string type{};       // of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, F16, BF16 or F32; norms stay F32
+  std::string embedding{};  // type of token_embd; empty: Q8_0 beside 4-bit matrices, else `type`
+  std::string output{};     // type of the head, if it is not the embedding; empty: as for the embedding
+  bool requantize = false;  // accept weights that are quantised already
+  std::string pre{};        // folders: name of the pre-tokeniser in GGUF; empty: found by its patterns
+  bool tokenizer = true;    // folders: write the vocabulary too
   bool force = false;
-  bool dry_run = false;        // plan and report only
-  int threads = 0;             // 0: one per core
+  bool dry_run = false;                            // plan and report only
+  int threads = 0;                                 // 0: one per core
   std::function<void(double done)> on_progress{};  // 0..1; may throw to cancel
 };
 
 struct ConvertOptions {
-  std::string model{};         // a folder becomes a GGUF file, a GGUF file a folder
+  std::string model{};  // a folder becomes a GGUF file, a GGUF file a folder
   std::string out{};
-  std::string type{};          // F32, F16 or BF16; empty: as they are, quantised weights as BF16
+  std::string type{};  // F32, F16 or BF16; empty: as they are, quantised weights as BF16
   std::string pre{};
   bool tokenizer = true;
   bool force = false;
@@ -41,12 +42,12 @@ struct ConvertOptions {
   std::function<void(double done)> on_progress{};
 };
 
-// The wide twin: the same function in a larger Llama shape. Numbers that are 0 stay as they are, or as the named shape has
-// them. Also takes the folder of an EAGLE-3 head: its twin fits the twin of its target and is a folder again.
+// The wide twin: the same function in a larger Llama shape. Numbers that are 0 stay as they are, or as the named shape
+// has them. Also takes the folder of an EAGLE-3 head: its twin fits the twin of its target and is a folder again.
 struct WidenOptions {
   std::string model{};
   std::string out{};
-  std::string shape{};         // "llama-1b", "llama-3b", "llama-8b", "llama-70b" or empty
+  std::string shape{};  // "llama-1b", "llama-3b", "llama-8b", "llama-70b" or empty
   int width = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
   std::string type = "BF16";
   std::string embedding{}, output{};
@@ -58,9 +59,9 @@ struct WidenOptions {
 
 struct ConvertResult {
   std::string path;
-  uint64_t bytes = 0;          // of the weights' file or files
+  uint64_t bytes = 0;  // of the weights' file or files
   uint64_t parameters = 0;
-  std::string types;           // "Q4_K 210, Q8_0 1, F32 61"
+  std::string types;               // "Q4_K 210, Q8_0 1, F32 61"
   std::vector<std::string> notes;  // what was done otherwise than asked, one sentence each
 };
 

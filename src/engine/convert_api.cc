@@ -39,7 +39,8 @@ ConvertResult result_of(const ConvertReport& report, std::vector<std::string> no
     out.parameters += static_cast<uint64_t>(tensor.elements());
     ++types[dtype_name(tensor.type)];
   }
-  for (const auto& [type, count] : types) out.types += fmt::format("{}{} {}", out.types.empty() ? "" : ", ", type, count);
+  for (const auto& [type, count] : types)
+    out.types += fmt::format("{}{} {}", out.types.empty() ? "" : ", ", type, count);
   return out;
 }
 
@@ -51,7 +52,8 @@ std::shared_ptr<ModelFile> open_source(const std::string& model, const std::stri
 bool is_gguf(const ModelFile& file) { return file.format().starts_with("GGUF"); }
 
 // The vocabulary as arrays: a GGUF file's own, a folder's converted.
-TokenizerData gguf_vocabulary(const ModelFile& file, const std::string& pre, bool wanted, std::vector<std::string>& notes) {
+TokenizerData gguf_vocabulary(const ModelFile& file, const std::string& pre, bool wanted,
+                              std::vector<std::string>& notes) {
   if (is_gguf(file)) return file.tokenizer();
   if (wanted) return vocabulary_to_gguf(file.tokenizer(), pre, notes);
   TokenizerData bare = file.tokenizer();
@@ -69,7 +71,8 @@ ConvertResult quantize(const QuantizeOptions& options) {
   expect_gguf_name(options.out);
   QuantizeJob job;
   job.out = options.out;
-  job.types = {required_type(options.type), type_named(options.embedding), type_named(options.output), options.requantize};
+  job.types = {required_type(options.type), type_named(options.embedding), type_named(options.output),
+               options.requantize};
   job.force = options.force;
   job.dry_run = options.dry_run;
   job.write = {options.threads, options.on_progress};

@@ -16,15 +16,19 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 // One name per family of patterns; the first that fits is written.
-constexpr const char* kPreNames[] = {"gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "stablelm2", "qwen35", "deepseek-llm",
-                                     "deepseek-coder", "deepseek-v3", "falcon", "tekken", "gpt-4o", "bloom", "viking",
-                                     "superbpe", "bailingmoe", "seed-coder", "default"};
+constexpr const char* kPreNames[] = {"gpt-2",     "smollm",     "llama-bpe",    "dbrx",           "qwen2",
+                                     "stablelm2", "qwen35",     "deepseek-llm", "deepseek-coder", "deepseek-v3",
+                                     "falcon",    "tekken",     "gpt-4o",       "bloom",          "viking",
+                                     "superbpe",  "bailingmoe", "seed-coder",   "default"};
 
 // Words, numbers, spaces, code, scripts and signs on which pre-tokenisers differ.
-constexpr const char* kSamples[] = {
-    "Hello, world! It's 3.14159 o'clock; we'll DON'T 1234567 times.", "  two  spaces\n\n\tand tabs \r\n end ",
-    "for (int i = 0; i < 10; ++i) { x[i] += \"a_b\"; }  // 100%", "Ünïcödé: naïve façade, straße, ελληνικά, русский, हिन्दी",
-    "中文字符和日本語のテキスト、한국어 문장입니다。", "emoji 😀👩‍👩‍👧 and\u00a0no-break, \u200bzero width…", "e\u0301 a\u0308 <|im_start|>user</s><s> x"};
+constexpr const char* kSamples[] = {"Hello, world! It's 3.14159 o'clock; we'll DON'T 1234567 times.",
+                                    "  two  spaces\n\n\tand tabs \r\n end ",
+                                    "for (int i = 0; i < 10; ++i) { x[i] += \"a_b\"; }  // 100%",
+                                    "Ünïcödé: naïve façade, straße, ελληνικά, русский, हिन्दी",
+                                    "中文字符和日本語のテキスト、한국어 문장입니다。",
+                                    "emoji 😀👩‍👩‍👧 and\u00a0no-break, \u200bzero width…",
+                                    "e\u0301 a\u0308 <|im_start|>user</s><s> x"};
 
 // The patterns by which a tokenizer.json cuts text, if it cuts as GGUF's byte-level vocabularies do.
 struct Cutter {
@@ -52,7 +56,8 @@ struct Cutter {
 };
 
 bool holds_type(const nlohmann::json& node, const char* type) {
-  if (node.is_array()) return std::any_of(node.begin(), node.end(), [&](const auto& child) { return holds_type(child, type); });
+  if (node.is_array())
+    return std::any_of(node.begin(), node.end(), [&](const auto& child) { return holds_type(child, type); });
   if (!node.is_object()) return false;
   if (node.contains("type") && node["type"] == type) return true;
   return std::any_of(node.begin(), node.end(), [&](const auto& child) { return holds_type(child, type); });
@@ -108,7 +113,8 @@ bool adds_space(const nlohmann::json& root) {
   if (root.contains("normalizer") && holds_type(root["normalizer"], "Prepend")) return true;
   if (!root.contains("pre_tokenizer") || !holds_type(root["pre_tokenizer"], "Metaspace")) return false;
   const std::string text = root["pre_tokenizer"].dump();
-  return text.find(R"("prepend_scheme":"never")") == std::string::npos && text.find(R"("add_prefix_space":false)") == std::string::npos;
+  return text.find(R"("prepend_scheme":"never")") == std::string::npos &&
+         text.find(R"("add_prefix_space":false)") == std::string::npos;
 }
 
 void fill_tokens(const TokenizerParts& parts, int vocab, TokenizerData& out) {
@@ -129,8 +135,9 @@ void compare(const TokenizerData& from, const TokenizerData& to, std::vector<std
     for (const bool special : {false, true}) {
       const auto a = before->encode(sample, special, special), b = after->encode(sample, special, special);
       if (a == b && before->decode(a) == after->decode(a)) continue;
-      notes.push_back(fmt::format("the converted vocabulary treats some texts differently, e.g. \"{}\": {} tokens before, {} after",
-                                  sample, a.size(), b.size()));
+      notes.push_back(
+          fmt::format("the converted vocabulary treats some texts differently, e.g. \"{}\": {} tokens before, {} after",
+                      sample, a.size(), b.size()));
       return;
     }
   }
@@ -251,14 +258,32 @@ OrderedJson tokenizer_json(const TokenizerData& gguf, const TokenizerParts& part
     if (v.find(v.text[i]) == static_cast<Token>(i)) words.Container::emplace_back(v.text[i], i);
     const bool control = v.is_control(static_cast<Token>(i));
     if (!control && v.type[i] != TokenType::kUserDefined) continue;
-    added.push_back({{"id", i}, {"content", v.text[i]}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                     {"normalized", false}, {"special", control}});
+    added.push_back({{"id", i},
+                     {"content", v.text[i]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", control}});
   }
-  OrderedJson out{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added},
-                  {"normalizer", nullptr}, {"pre_tokenizer", nullptr}, {"post_processor", post_processor(parts)}, {"decoder", nullptr}};
-  OrderedJson model{{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-                    {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false},
-                    {"vocab", std::move(words)}, {"merges", nullptr}};
+  OrderedJson out{{"version", "1.0"},
+                  {"truncation", nullptr},
+                  {"padding", nullptr},
+                  {"added_tokens", added},
+                  {"normalizer", nullptr},
+                  {"pre_tokenizer", nullptr},
+                  {"post_processor", post_processor(parts)},
+                  {"decoder", nullptr}};
+  OrderedJson model{{"type", "BPE"},
+                    {"dropout", nullptr},
+                    {"unk_token", nullptr},
+                    {"continuing_subword_prefix", nullptr},
+                    {"end_of_word_suffix", nullptr},
+                    {"fuse_unk", false},
+                    {"byte_fallback", false},
+                    {"ignore_merges", false},
+                    {"vocab", std::move(words)},
+                    {"merges", nullptr}};
   if (gguf.model == "llama") sentence_piece_pipeline(gguf, out, model);
   else byte_level_pipeline(gguf, parts.vocabulary, out, model);
   out["model"] = std::move(model);
@@ -267,7 +292,8 @@ OrderedJson tokenizer_json(const TokenizerData& gguf, const TokenizerParts& part
 
 OrderedJson tokenizer_config(const TokenizerData& gguf, const TokenizerParts& parts) {
   OrderedJson out{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
-  const std::pair<const char*, int32_t> names[] = {{"bos_token", gguf.bos}, {"eos_token", gguf.eos}, {"unk_token", gguf.unk}, {"pad_token", gguf.pad}};
+  const std::pair<const char*, int32_t> names[] = {
+      {"bos_token", gguf.bos}, {"eos_token", gguf.eos}, {"unk_token", gguf.unk}, {"pad_token", gguf.pad}};
   for (const auto& [name, id] : names) {
     if (id >= 0) out[name] = gguf.tokens[static_cast<size_t>(id)];
   }
@@ -322,7 +348,9 @@ TokenizerData vocabulary_to_folder(const TokenizerData& gguf, std::vector<std::s
   try {
     out.tokenizer_json = tokenizer_json(gguf, *parts).dump(1) + "\n";
     out.tokenizer_config_json = tokenizer_config(gguf, *parts).dump(2) + "\n";
-  } catch (const nlohmann::json::exception& error) { fail("{}: a token cannot be written to JSON: {}", gguf.file, error.what()); }
+  } catch (const nlohmann::json::exception& error) {
+    fail("{}: a token cannot be written to JSON: {}", gguf.file, error.what());
+  }
   compare(gguf, out, notes);
   return out;
 }

@@ -8,8 +8,8 @@
 
 namespace sx {
 
-// `pre`: name of the pre-tokeniser for GGUF; empty: found by its patterns, and an error that names them if it has no name.
-// A folder without tokenizer.json gives the ids alone. `notes` gets a sentence if some text is split differently.
+// `pre`: name of the pre-tokeniser for GGUF; empty: found by its patterns, and an error that names them if it has no
+// name. A folder without tokenizer.json gives the ids alone. `notes` gets a sentence if some text is split differently.
 TokenizerData vocabulary_to_gguf(const TokenizerData& folder, const std::string& pre, std::vector<std::string>& notes);
 // Fills the JSON texts and keeps the ids; without tokens, the ids alone.
 TokenizerData vocabulary_to_folder(const TokenizerData& gguf, std::vector<std::string>& notes);

@@ -90,7 +90,8 @@ float run_error(const float* x, const Super& super, int scale, int minimum) {
 }
 
 void run_codes(const float* x, const Super& super, size_t run, int8_t* code) {
-  code_affine(x + run * kRun, super.d * static_cast<float>(super.scale[run]), -(super.dmin * static_cast<float>(super.minimum[run])), code);
+  code_affine(x + run * kRun, super.d * static_cast<float>(super.scale[run]),
+              -(super.dmin * static_cast<float>(super.minimum[run])), code);
 }
 
 // Multiples nearest to the runs' own scales, then the best neighbours of each.
@@ -182,7 +183,8 @@ AffineRun search_affine(const float* x, bool below_zero) {
   double best_error = std::numeric_limits<double>::infinity(), sum = 0;
   for (size_t i = 0; i < kRun; ++i) sum += static_cast<double>(x[i]);
   for (int trim = 0; trim < 36; ++trim) {  // up to a tenth of the range is cut from either end, or a little added
-    const float cut_low = static_cast<float>(trim / 6) * 0.025f - 0.025f, cut_high = static_cast<float>(trim % 6) * 0.025f - 0.025f;
+    const float cut_low = static_cast<float>(trim / 6) * 0.025f - 0.025f,
+                cut_high = static_cast<float>(trim % 6) * 0.025f - 0.025f;
     AffineRun run{range * (1 - cut_low - cut_high) / 15, low + range * cut_low};
     if (below_zero) run.offset = std::min(run.offset, 0.0f);
     for (int round = 0; round < 3; ++round) {

@@ -82,9 +82,7 @@ double block_error(DType type, const void* block, const float* x) {
 }
 
 void store_nibbles(const int8_t* code, int bias, uint8_t* out) {
-  for (size_t i = 0; i < 16; ++i) {
-    out[i] = static_cast<uint8_t>((code[i] + bias) | (code[i + 16] + bias) << 4);
-  }
+  for (size_t i = 0; i < 16; ++i) { out[i] = static_cast<uint8_t>((code[i] + bias) | (code[i + 16] + bias) << 4); }
 }
 
 void search_q8_0(const float* x, float largest, void* out) {
@@ -146,8 +144,13 @@ void each_block(DType type, const float* values, int64_t count, void* out, Searc
 
 bool can_quantise_search(DType type) {
   switch (type) {
-    case DType::kF32: case DType::kF16: case DType::kBF16:
-    case DType::kQ8_0: case DType::kQ4_0: case DType::kQ4_1: case DType::kQ4_K: return true;
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ4_K: return true;
     default: return false;
   }
 }
@@ -155,7 +158,9 @@ bool can_quantise_search(DType type) {
 void quantise_search(DType type, const float* values, int64_t count, void* out) {
   SX_ASSERT(count >= 0 && count % dtype_info(type).block == 0);
   switch (type) {
-    case DType::kF32: case DType::kF16: case DType::kBF16: return quantise(type, values, count, out);
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16: return quantise(type, values, count, out);
     case DType::kQ8_0: return each_block(type, values, count, out, search_q8_0);
     case DType::kQ4_0: return each_block(type, values, count, out, search_q4_0);
     case DType::kQ4_1: return each_block(type, values, count, out, search_q4_1);

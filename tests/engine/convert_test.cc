@@ -31,7 +31,8 @@ std::string message_of(const std::function<void()>& body) {
 }
 
 std::string random_text(std::mt19937& random) {
-  static const char* kPieces[] = {"a", "b", "ab", "the", " ", "  ", "\n", "1", "23", "!", "é", "中", "😀", "<|im_end|>", "'s", "Z", "\t", "<s>", "▁", "_x"};
+  static const char* kPieces[] = {"a", "b",  "ab", "the",        " ",  "  ", "\n", "1",   "23", "!",
+                                  "é", "中", "😀",  "<|im_end|>", "'s", "Z",  "\t", "<s>", "▁",  "_x"};
   std::string out;
   for (size_t n = random() % 30; n > 0; --n) out += kPieces[random() % std::size(kPieces)];
   return out;
@@ -57,7 +58,8 @@ TEST(ConvertVocabulary, TinyFolderBecomesTheTestWritersArrays) {
   const TempFolder temp;
   testing::write_tiny_hf(temp.file("folder"), {});
   testing::write_tiny_gguf(temp.file("a.gguf"), {});
-  const auto folder = ModelFile::open(temp.file("folder"))->tokenizer(), expected = ModelFile::open(temp.file("a.gguf"))->tokenizer();
+  const auto folder = ModelFile::open(temp.file("folder"))->tokenizer(),
+             expected = ModelFile::open(temp.file("a.gguf"))->tokenizer();
   std::vector<std::string> notes;
   const TokenizerData made = vocabulary_to_gguf(folder, "", notes);
   EXPECT_TRUE(notes.empty()) << notes[0];
@@ -80,7 +82,8 @@ TEST(ConvertVocabulary, EveryPreTokeniserIsFoundAgainByItsPatterns) {
   testing::write_tiny_gguf(temp.file("a.gguf"), {});
   TokenizerData gguf = ModelFile::open(temp.file("a.gguf"))->tokenizer();
   std::vector<std::string> notes;
-  for (const char* name : {"gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "stablelm2", "qwen35", "deepseek-v3", "tekken", "gpt-4o", "refact", "llama3"}) {
+  for (const char* name : {"gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "stablelm2", "qwen35", "deepseek-v3",
+                           "tekken", "gpt-4o", "refact", "llama3"}) {
     gguf.pre = name;
     for (const int add_bos : {0, 1}) {
       gguf.add_bos = add_bos;
@@ -107,7 +110,8 @@ TEST(ConvertVocabulary, UnknownPatternsAreNamedAndCanBeOverruled) {
   ASSERT_NE(at, std::string::npos);
   folder.tokenizer_json.replace(at, from.size(), R"(| ?\\p{N}{1,7}|)");
   std::vector<std::string> notes;
-  EXPECT_THAT(message_of([&] { vocabulary_to_gguf(folder, "", notes); }), ::testing::AllOf(HasSubstr("{1,7}"), HasSubstr("--pre NAME")));
+  EXPECT_THAT(message_of([&] { vocabulary_to_gguf(folder, "", notes); }),
+              ::testing::AllOf(HasSubstr("{1,7}"), HasSubstr("--pre NAME")));
   EXPECT_EQ(vocabulary_to_gguf(folder, "gpt-2", notes).pre, "gpt-2");
 }
 
@@ -122,8 +126,10 @@ TokenizerData sentence_piece(bool prefix) {
   add("<unk>", TokenType::kUnknown, 0), add("<s>", TokenType::kControl, 0), add("</s>", TokenType::kControl, 0);
   for (int byte = 0; byte < 256; ++byte) add(fmt::format("<0x{:02X}>", byte), TokenType::kByte, 0);
   float score = 0;
-  for (const char* piece : {"▁t", "he", "▁the", "ab", "▁a", "abab", "▁▁", "in", "▁ab", "th", "the"}) add(piece, TokenType::kNormal, score -= 1);
-  for (const char* letter : {"▁", "a", "b", "t", "h", "e", "i", "n", "1", "2", "3", "é", "Z"}) add(letter, TokenType::kNormal, score -= 1);
+  for (const char* piece : {"▁t", "he", "▁the", "ab", "▁a", "abab", "▁▁", "in", "▁ab", "th", "the"})
+    add(piece, TokenType::kNormal, score -= 1);
+  for (const char* letter : {"▁", "a", "b", "t", "h", "e", "i", "n", "1", "2", "3", "é", "Z"})
+    add(letter, TokenType::kNormal, score -= 1);
   data.unk = 0, data.bos = 1, data.eos = 2;
   data.add_bos = 1, data.add_space_prefix = prefix;
   data.vocab = int32_t(data.tokens.size());
@@ -169,17 +175,24 @@ TEST(ConvertApi, ModelsInAllFormsSayTheSame) {
   spec.gain = 3;
   testing::write_tiny_hf(temp.file("folder"), spec);
   double last = 0;
-  const auto result = convert({.model = temp.file("folder"), .out = temp.file("a.gguf"), .on_progress = [&](double done) { last = done; }});
+  const auto result = convert(
+      {.model = temp.file("folder"), .out = temp.file("a.gguf"), .on_progress = [&](double done) { last = done; }});
   EXPECT_EQ(last, 1);
   EXPECT_EQ(result.bytes, fs::file_size(temp.file("a.gguf")));
   EXPECT_EQ(result.types, "F32 21");
   convert({.model = temp.file("a.gguf"), .out = temp.file("back")});
-  widen({.model = temp.file("a.gguf"), .out = temp.file("wide.gguf"), .width = 128, .layers = 3, .head_dim = 32, .type = "f32"});
+  widen({.model = temp.file("a.gguf"),
+         .out = temp.file("wide.gguf"),
+         .width = 128,
+         .layers = 3,
+         .head_dim = 32,
+         .type = "f32"});
   const std::string text = text_of(temp.file("folder"));
   EXPECT_EQ(text_of(temp.file("a.gguf")), text);
   EXPECT_EQ(text_of(temp.file("back")), text);
   EXPECT_EQ(text_of(temp.file("wide.gguf")), text);
-  const auto small = quantize({.model = temp.file("folder"), .out = temp.file("q.gguf"), .type = "q4_0", .output = "F16"});
+  const auto small =
+      quantize({.model = temp.file("folder"), .out = temp.file("q.gguf"), .type = "q4_0", .output = "F16"});
   EXPECT_EQ(small.types, "F16 1, F32 5, Q4_0 14, Q8_0 1");
   EXPECT_FALSE(text_of(temp.file("q.gguf")).empty());
 }
@@ -202,12 +215,17 @@ TEST(ConvertApi, Refusals) {
   const TempFolder temp;
   testing::write_tiny_gguf(temp.file("a.gguf"), {});
   const std::string in = temp.file("a.gguf");
-  EXPECT_THAT(message_of([&] { quantize({.model = in, .out = temp.file("b"), .type = "Q8_0"}); }), HasSubstr("must end in .gguf"));
-  EXPECT_THAT(message_of([&] { quantize({.model = in, .out = temp.file("b.gguf"), .type = "Q9"}); }), HasSubstr("type 'Q9' is not known"));
+  EXPECT_THAT(message_of([&] { quantize({.model = in, .out = temp.file("b"), .type = "Q8_0"}); }),
+              HasSubstr("must end in .gguf"));
+  EXPECT_THAT(message_of([&] { quantize({.model = in, .out = temp.file("b.gguf"), .type = "Q9"}); }),
+              HasSubstr("type 'Q9' is not known"));
   EXPECT_THAT(message_of([&] { convert({.model = in, .out = temp.file("b.gguf")}); }), HasSubstr("GGUF file already"));
-  EXPECT_THAT(message_of([&] { convert({.model = temp.file("no"), .out = temp.file("b")}); }), HasSubstr("no such file"));
-  EXPECT_THAT(message_of([&] { widen({.model = in, .out = temp.file("b.gguf"), .shape = "huge"}); }), HasSubstr("llama-8b"));
-  EXPECT_THAT(message_of([&] { widen({.model = in, .out = temp.file("b.gguf"), .width = -5}); }), HasSubstr("the width is -5"));
+  EXPECT_THAT(message_of([&] { convert({.model = temp.file("no"), .out = temp.file("b")}); }),
+              HasSubstr("no such file"));
+  EXPECT_THAT(message_of([&] { widen({.model = in, .out = temp.file("b.gguf"), .shape = "huge"}); }),
+              HasSubstr("llama-8b"));
+  EXPECT_THAT(message_of([&] { widen({.model = in, .out = temp.file("b.gguf"), .width = -5}); }),
+              HasSubstr("the width is -5"));
 }
 
 }  // namespace

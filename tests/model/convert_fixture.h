@@ -47,7 +47,8 @@ inline double largest_difference(const std::vector<float>& a, const std::vector<
 
 inline double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference += std::pow(double(a[i]) - double(b[i]), 2), power += double(a[i]) * double(a[i]);
+  for (size_t i = 0; i < a.size(); ++i)
+    difference += std::pow(double(a[i]) - double(b[i]), 2), power += double(a[i]) * double(a[i]);
   return std::sqrt(difference / power);
 }
 

@@ -38,11 +38,13 @@ void expect_same_tensors(const ModelFile& a, const ModelFile& b) {
 
 void expect_same_config(const ModelConfig& a, const ModelConfig& b) {
   const auto fields = [](const ModelConfig& c) {
-    return std::tuple(c.arch, c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, c.context, c.norm_eps, c.window,
-                      c.windowed_layers, c.tied_head, c.qkv_bias, c.out_bias, c.mlp_bias, c.qk_norm);
+    return std::tuple(c.arch, c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, c.context, c.norm_eps,
+                      c.window, c.windowed_layers, c.tied_head, c.qkv_bias, c.out_bias, c.mlp_bias, c.qk_norm);
   };
   EXPECT_EQ(fields(a), fields(b));
-  const auto rope = [](const RopeConfig& r) { return std::tuple(r.dims, r.base, r.factor, r.original_context, r.beta_fast, r.beta_slow); };
+  const auto rope = [](const RopeConfig& r) {
+    return std::tuple(r.dims, r.base, r.factor, r.original_context, r.beta_fast, r.beta_slow);
+  };
   EXPECT_EQ(a.rope.scaling, b.rope.scaling);
   EXPECT_EQ(rope(a.rope), rope(b.rope));
 }
@@ -71,7 +73,8 @@ std::vector<Case> cases() {
   add("qwen2", [](TinySpec& s) { s.arch = "qwen2", s.weights = DType::kBF16; });
   add("qwen2_window", [](TinySpec& s) { s.arch = "qwen2", s.window = 24, s.windowed_layers = {0, 1}; });
   add("qwen3", [](TinySpec& s) { s.arch = "qwen3", s.head_dim = 32, s.tied = true; });
-  add("qwen3_yarn", [](TinySpec& s) { s.arch = "qwen3", s.scaling = RopeScaling::kYarn, s.factor = 2, s.original_context = 1024; });
+  add("qwen3_yarn",
+      [](TinySpec& s) { s.arch = "qwen3", s.scaling = RopeScaling::kYarn, s.factor = 2, s.original_context = 1024; });
   return out;
 }
 
@@ -105,12 +108,11 @@ TEST_P(Convert, FolderToGgufEqualsTheTestWritersFileAndComesBackUnchanged) {
   const auto between = logits_of(temp.file("made.gguf"), text);
   EXPECT_TRUE(same_bits(between, logits_of(temp.file("expected.gguf"), text)));
   EXPECT_LT(largest_difference(before, between), 1e-4);  // llama: the same sums in another order
-  if (spec.arch.starts_with("qwen")) {
-    EXPECT_TRUE(same_bits(before, between));
-  }
+  if (spec.arch.starts_with("qwen")) { EXPECT_TRUE(same_bits(before, between)); }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Convert, ::testing::ValuesIn(cases()), [](const auto& row) { return std::string(row.param.name); });
+INSTANTIATE_TEST_SUITE_P(Models, Convert, ::testing::ValuesIn(cases()),
+                         [](const auto& row) { return std::string(row.param.name); });
 
 TEST(ConvertTypes, QuantisedGgufToFolderIsItsDequantisedValues) {
   const TempFolder temp;
@@ -169,7 +171,8 @@ TEST(ConvertNames, EveryTensorNameGoesBothWays) {
       EXPECT_EQ(canonical_name(tensor.hf_name), tensor.name);
     }
   }
-  for (const char* name : {"rope_freqs.weight", "blk.weight", "blk.0.attn_q", "blk.0.unknown.weight", ""}) EXPECT_FALSE(hf_name(name));
+  for (const char* name : {"rope_freqs.weight", "blk.weight", "blk.0.attn_q", "blk.0.unknown.weight", ""})
+    EXPECT_FALSE(hf_name(name));
 }
 
 struct QuantizeCase {
@@ -185,8 +188,9 @@ TEST(Quantize, ModelsRunAndTheirLogitsAreNear) {
   const auto file = ModelFile::open(temp.file("folder"));
   const auto text = random_text(48, spec.vocab, 4);
   const auto exact = logits_of(temp.file("folder"), text);
-  const QuantizeCase rows[] = {{DType::kF32, DType::kF32, 1e-5},  {DType::kF16, DType::kF16, 2e-2},  {DType::kBF16, DType::kBF16, 2e-2},
-                               {DType::kQ8_0, DType::kQ8_0, 4e-2}, {DType::kQ4_1, DType::kQ8_0, 0.3}, {DType::kQ4_0, DType::kQ8_0, 0.35},
+  const QuantizeCase rows[] = {{DType::kF32, DType::kF32, 1e-5},   {DType::kF16, DType::kF16, 2e-2},
+                               {DType::kBF16, DType::kBF16, 2e-2}, {DType::kQ8_0, DType::kQ8_0, 4e-2},
+                               {DType::kQ4_1, DType::kQ8_0, 0.3},  {DType::kQ4_0, DType::kQ8_0, 0.35},
                                {DType::kQ4_K, DType::kQ8_0, 0.3}};
   for (const auto& row : rows) {
     const std::string path = temp.file(std::string(dtype_name(row.type)) + ".gguf");
@@ -204,7 +208,8 @@ TEST(Quantize, ModelsRunAndTheirLogitsAreNear) {
       TinySpec plain = spec;
       plain.weights = row.type, plain.embedding = row.embedding;
       testing::write_tiny_gguf(temp.file("plain.gguf"), plain);
-      EXPECT_LT(difference, relative_difference(exact, logits_of(temp.file("plain.gguf"), text))) << dtype_name(row.type);
+      EXPECT_LT(difference, relative_difference(exact, logits_of(temp.file("plain.gguf"), text)))
+          << dtype_name(row.type);
     }
     RecordProperty(std::string("difference_") + dtype_name(row.type), std::to_string(difference));
   }
@@ -230,7 +235,8 @@ TEST(Quantize, RowsThatDoNotDivideFallBackWithANote) {
   TinySpec spec;
   spec.width = 96, spec.heads = 3, spec.kv_heads = 3, spec.ffn = 256;
   testing::write_tiny_gguf(temp.file("a.gguf"), spec);
-  auto report = quantize_model(*ModelFile::open(temp.file("a.gguf")), {}, {.out = temp.file("k.gguf"), .types = {DType::kQ4_K, {}, {}}});
+  auto report = quantize_model(*ModelFile::open(temp.file("a.gguf")), {},
+                               {.out = temp.file("k.gguf"), .types = {DType::kQ4_K, {}, {}}});
   EXPECT_THAT(report.notes, ::testing::Contains(HasSubstr("'blk.*.attn_q.weight' is Q8_0: its rows of 96")));
   EXPECT_EQ(report.notes.size(), 6u);  // q k v output gate up
   auto made = ModelFile::open(temp.file("k.gguf"));
@@ -238,7 +244,8 @@ TEST(Quantize, RowsThatDoNotDivideFallBackWithANote) {
   EXPECT_EQ(made->get("blk.0.ffn_down.weight").type, DType::kQ4_K);
   spec.width = 80, spec.heads = 5, spec.kv_heads = 5;
   testing::write_tiny_gguf(temp.file("b.gguf"), spec);
-  quantize_model(*ModelFile::open(temp.file("b.gguf")), {}, {.out = temp.file("c.gguf"), .types = {DType::kQ4_0, {}, {}}});
+  quantize_model(*ModelFile::open(temp.file("b.gguf")), {},
+                 {.out = temp.file("c.gguf"), .types = {DType::kQ4_0, {}, {}}});
   made = ModelFile::open(temp.file("c.gguf"));
   EXPECT_EQ(made->get("blk.0.attn_q.weight").type, DType::kF16);
   EXPECT_EQ(made->get("token_embd.weight").type, DType::kF16);
@@ -255,7 +262,8 @@ TEST(Quantize, Refusals) {
     return message_of([&] { quantize_model(*file, {}, {.out = out, .types = types, .force = force}); });
   };
   EXPECT_THAT(run(temp.file("x.gguf"), {DType::kQ5_0, {}, {}}), HasSubstr("Q5_0 cannot be written"));
-  EXPECT_THAT(run(temp.file("x.gguf"), {DType::kQ8_0, {}, DType::kF16}), HasSubstr("--embedding chooses the type of both"));
+  EXPECT_THAT(run(temp.file("x.gguf"), {DType::kQ8_0, {}, DType::kF16}),
+              HasSubstr("--embedding chooses the type of both"));
   EXPECT_THAT(run(temp.file("no/x.gguf"), {}), HasSubstr("there is no folder"));
   testing::write_file(temp.file("there.gguf"), std::string_view("something"));
   EXPECT_THAT(run(temp.file("there.gguf"), {}), HasSubstr("exists; --force overwrites it"));
@@ -265,7 +273,9 @@ TEST(Quantize, Refusals) {
   EXPECT_THAT(run("/dev/full", {}, true), HasSubstr("no regular file"));
   EXPECT_THAT(run(temp.file("a.gguf"), {}, true), HasSubstr("overwrite itself"));
   const auto again = ModelFile::open(temp.file("there.gguf"));
-  EXPECT_THAT(message_of([&] { quantize_model(*again, {}, {.out = temp.file("y.gguf"), .types = {DType::kQ4_0, {}, {}}}); }),
+  EXPECT_THAT(message_of([&] {
+                quantize_model(*again, {}, {.out = temp.file("y.gguf"), .types = {DType::kQ4_0, {}, {}}});
+              }),
               HasSubstr("tensor 'blk.0.attn_q.weight' is already Q8_0"));
   quantize_model(*again, {}, {.out = temp.file("y.gguf"), .types = {DType::kQ4_0, {}, {}, true}});
   EXPECT_NO_THROW(ModelFile::open(temp.file("y.gguf")));
@@ -278,9 +288,12 @@ TEST(Quantize, ValuesThatAreNoNumbersAreNamed) {
     auto bytes = testing::read_file(temp.file("folder/model.safetensors"));
     std::memcpy(bytes.data() + bytes.size() - 4, &value, 4);  // the last value of the head
     testing::write_file(temp.file("folder/model.safetensors"), bytes);
-    return message_of([&] { quantize_model(*ModelFile::open(temp.file("folder")), {}, {.out = temp.file("x.gguf"), .types = {type, {}, {}}}); });
+    return message_of([&] {
+      quantize_model(*ModelFile::open(temp.file("folder")), {}, {.out = temp.file("x.gguf"), .types = {type, {}, {}}});
+    });
   };
-  EXPECT_THAT(with_value(NAN, DType::kQ8_0), HasSubstr("tensor 'lm_head.weight' holds a value that is not a finite number"));
+  EXPECT_THAT(with_value(NAN, DType::kQ8_0),
+              HasSubstr("tensor 'lm_head.weight' holds a value that is not a finite number"));
   EXPECT_THAT(with_value(1e6f, DType::kF16), HasSubstr("tensor 'lm_head.weight' holds a value too large for F16"));
   EXPECT_EQ(with_value(1e6f, DType::kBF16), "no error");
   EXPECT_FALSE(fs::exists(temp.file("x.gguf.partial")));
@@ -296,7 +309,9 @@ TEST(Output, AFailedWriteLeavesNothingBehind) {
   const auto old = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{100'000, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const auto gguf = message_of([&] { quantize_model(*file, {}, {.out = temp.file("x.gguf"), .types = {DType::kF32, {}, {}}}); });
+  const auto gguf = message_of([&] {
+    quantize_model(*file, {}, {.out = temp.file("x.gguf"), .types = {DType::kF32, {}, {}}});
+  });
   const auto folder = message_of([&] { convert_to_folder(*file, {}, {.out = temp.file("folder")}); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, old);
@@ -312,7 +327,9 @@ TEST(Output, CancelledWorkLeavesNothingBehind) {
   const TempFolder temp;
   testing::write_tiny_gguf(temp.file("a.gguf"), {});
   const auto file = ModelFile::open(temp.file("a.gguf"));
-  WriteOptions cancel{1, [](double done) { if (done > 0.5) fail("enough"); }};
+  WriteOptions cancel{1, [](double done) {
+                        if (done > 0.5) fail("enough");
+                      }};
   EXPECT_EQ(message_of([&] { quantize_model(*file, {}, {.out = temp.file("x.gguf"), .write = cancel}); }), "enough");
   EXPECT_FALSE(fs::exists(temp.file("x.gguf")) || fs::exists(temp.file("x.gguf.partial")));
 }
@@ -321,9 +338,12 @@ TEST(Output, FoldersInTheWayAreRefused) {
   const TempFolder temp;
   testing::write_tiny_gguf(temp.file("a.gguf"), {});
   const auto file = ModelFile::open(temp.file("a.gguf"));
-  EXPECT_THAT(message_of([&] { convert_to_folder(*file, {}, {.out = temp.path()}); }), HasSubstr("is not empty; --force"));
-  EXPECT_THAT(message_of([&] { convert_to_folder(*file, {}, {.out = temp.file("a.gguf")}); }), HasSubstr("is no folder"));
-  EXPECT_THAT(message_of([&] { convert_to_folder(*file, {}, {.out = temp.file("f"), .type = DType::kQ8_0}); }), HasSubstr("specextend quantize"));
+  EXPECT_THAT(message_of([&] { convert_to_folder(*file, {}, {.out = temp.path()}); }),
+              HasSubstr("is not empty; --force"));
+  EXPECT_THAT(message_of([&] { convert_to_folder(*file, {}, {.out = temp.file("a.gguf")}); }),
+              HasSubstr("is no folder"));
+  EXPECT_THAT(message_of([&] { convert_to_folder(*file, {}, {.out = temp.file("f"), .type = DType::kQ8_0}); }),
+              HasSubstr("specextend quantize"));
   EXPECT_FALSE(fs::exists(temp.file("f")));
 }
 

@@ -1,5 +1,5 @@
-// The wide twin of tiny models: the same argmax and nearly the same logits as the model it embeds, for every way in which
-// a shape can grow; and what cannot be embedded is refused.
+// The wide twin of tiny models: the same argmax and nearly the same logits as the model it embeds, for every way in
+// which a shape can grow; and what cannot be embedded is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -52,9 +52,11 @@ std::vector<Case> cases() {
   add("linear", {.head_dim = 32}, [](TinySpec& s) { s.scaling = RopeScaling::kLinear, s.factor = 4; });
   add("llama3", {.width = 128, .head_dim = 32},
       [](TinySpec& s) { s.scaling = RopeScaling::kLlama3, s.factor = 8, s.original_context = 256; });
-  add("llama3_from_folder", {.width = 128, .head_dim = 32},
+  add(
+      "llama3_from_folder", {.width = 128, .head_dim = 32},
       [](TinySpec& s) { s.scaling = RopeScaling::kLlama3, s.factor = 8, s.original_context = 256; }, true);
-  add("yarn", {.width = 128, .head_dim = 64}, [](TinySpec& s) { s.scaling = RopeScaling::kYarn, s.factor = 4, s.original_context = 512; });
+  add("yarn", {.width = 128, .head_dim = 64},
+      [](TinySpec& s) { s.scaling = RopeScaling::kYarn, s.factor = 4, s.original_context = 512; });
   add("window", {.width = 128, .layers = 4}, [](TinySpec& s) { s.window = 16, s.windowed_layers = {1, 0}; });
   return out;
 }
@@ -82,12 +84,15 @@ TEST_P(Widen, ComputesTheSameFunction) {
   EXPECT_LT(largest_difference(before, after), 1e-4);
   const auto vocab = ptrdiff_t(c.spec.vocab);
   for (ptrdiff_t i = 0; i < ptrdiff_t(text.size()); ++i) {
-    const auto argmax = [&](const std::vector<float>& l) { return std::max_element(&l[size_t(i * vocab)], &l[size_t(i * vocab)] + vocab) - &l[size_t(i * vocab)]; };
+    const auto argmax = [&](const std::vector<float>& l) {
+      return std::max_element(&l[size_t(i * vocab)], &l[size_t(i * vocab)] + vocab) - &l[size_t(i * vocab)];
+    };
     EXPECT_EQ(argmax(before), argmax(after)) << "position " << i;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Widen, ::testing::ValuesIn(cases()), [](const auto& row) { return std::string(row.param.name); });
+INSTANTIATE_TEST_SUITE_P(Shapes, Widen, ::testing::ValuesIn(cases()),
+                         [](const auto& row) { return std::string(row.param.name); });
 
 TEST(WidenTypes, QuantisedSourcesAndTargets) {
   const TempFolder temp;
@@ -99,7 +104,8 @@ TEST(WidenTypes, QuantisedSourcesAndTargets) {
   convert_to_folder(*file, {}, {.out = temp.file("exact"), .type = DType::kF32});
   const auto exact = logits_of(temp.file("exact"), text);
   const WideShape shape{256, 3, 16, 4, 32, 512};
-  for (const auto& [type, near] : {std::pair{DType::kF32, 1e-4}, {DType::kBF16, 0.03}, {DType::kQ8_0, 0.06}, {DType::kQ4_0, 0.5}}) {
+  for (const auto& [type, near] :
+       {std::pair{DType::kF32, 1e-4}, {DType::kBF16, 0.03}, {DType::kQ8_0, 0.06}, {DType::kQ4_0, 0.5}}) {
     const std::string path = temp.file(std::string(dtype_name(type)) + ".gguf");
     widen_model(*file, file->tokenizer(), shape, {.out = path, .types = {type}});
     const auto made = ModelFile::open(path);
@@ -114,7 +120,8 @@ TEST(WidenFiles, ZerosAreHolesAndADryRunWritesNothing) {
   testing::write_tiny_gguf(temp.file("small.gguf"), {});
   const auto file = ModelFile::open(temp.file("small.gguf"));
   const WideShape shape{2048, 8, 32, 8, 64, 8192};
-  const auto planned = widen_model(*file, {}, shape, {.out = temp.file("wide.gguf"), .types = {DType::kBF16}, .dry_run = true});
+  const auto planned =
+      widen_model(*file, {}, shape, {.out = temp.file("wide.gguf"), .types = {DType::kBF16}, .dry_run = true});
   EXPECT_FALSE(fs::exists(temp.file("wide.gguf")));
   widen_model(*file, {}, shape, {.out = temp.file("wide.gguf"), .types = {DType::kBF16}});
   EXPECT_EQ(planned.bytes, fs::file_size(temp.file("wide.gguf")));
@@ -128,7 +135,10 @@ TEST(WidenFiles, TooLargeForTheDiskIsSaidBeforeWriting) {
   const TempFolder temp;
   testing::write_tiny_gguf(temp.file("small.gguf"), {});
   const WideShape huge{131072, 1024, 4096, 2, 16, 1 << 20};
-  EXPECT_THAT(message_of([&] { widen_model(*ModelFile::open(temp.file("small.gguf")), {}, huge, {.out = temp.file("x.gguf"), .types = {DType::kBF16}}); }),
+  EXPECT_THAT(message_of([&] {
+                widen_model(*ModelFile::open(temp.file("small.gguf")), {}, huge,
+                            {.out = temp.file("x.gguf"), .types = {DType::kBF16}});
+              }),
               HasSubstr("and the disk has"));
   EXPECT_FALSE(fs::exists(temp.file("x.gguf")) || fs::exists(temp.file("x.gguf.partial")));
 }
@@ -137,7 +147,8 @@ TEST(WidenRefusals, NameWhatDoesNotFit) {
   const TempFolder temp;
   const auto refusal = [&](TinySpec spec, WideShape shape) {
     testing::write_tiny_hf(temp.file("folder"), spec);
-    return message_of([&] { widen_model(*ModelFile::open(temp.file("folder")), {}, shape, {.out = temp.file("x.gguf")}); });
+    return message_of(
+        [&] { widen_model(*ModelFile::open(temp.file("folder")), {}, shape, {.out = temp.file("x.gguf")}); });
   };
   EXPECT_THAT(refusal({}, {.width = 32}), HasSubstr("the width would shrink from 64 to 32"));
   EXPECT_THAT(refusal({}, {.layers = 1}), HasSubstr("number of layers"));

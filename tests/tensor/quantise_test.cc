@@ -113,9 +113,13 @@ TEST_P(QuantiseSearch, ErrorOfEveryBlockIsBounded) {
     const Floats x = random_block(block, round % 8, random);
     if (round % 8 == 6) continue;  // so small that 16-bit scales have few bits left
     const auto [low, high] = std::minmax_element(x.begin(), x.end());
-    const float range = std::max(*high, 0.0f) - std::min(*low, 0.0f), largest = std::max(std::fabs(*low), std::fabs(*high));
+    const float range = std::max(*high, 0.0f) - std::min(*low, 0.0f),
+                largest = std::max(std::fabs(*low), std::fabs(*high));
     // Q4_0's codes are lopsided: the far end of the other sign may miss by a whole step. Q4_K rounds scales to 6 bits.
-    const float step = type == DType::kQ8_0 ? largest / 127 / 2 : type == DType::kQ4_1 ? range / 15 / 2 : type == DType::kQ4_0 ? largest / 8 : range / 15;
+    const float step = type == DType::kQ8_0   ? largest / 127 / 2
+                       : type == DType::kQ4_1 ? range / 15 / 2
+                       : type == DType::kQ4_0 ? largest / 8
+                                              : range / 15;
     const double most = double(block) * std::pow(double(step) * 1.02 + 6e-8, 2);
     ASSERT_LE(squared_error(x, searched(type, x)), most) << dtype_name(type) << " kind " << round % 8;
   }
@@ -149,7 +153,8 @@ TEST_P(QuantiseSearch, SmallestAndLargestNumbersStayFinite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, QuantiseSearch, ::testing::Values(DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K),
+INSTANTIATE_TEST_SUITE_P(Types, QuantiseSearch,
+                         ::testing::Values(DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K),
                          [](const auto& row) { return std::string(dtype_name(row.param)); });
 
 // All 65536 scales of Q4_0 by brute force: the search must come close to the true optimum.

@@ -21,7 +21,8 @@ bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 ||
 
 void check_type(const ConvertJob& job) {
   if (job.type && !is_float(*job.type)) {
-    fail("type {}: conversion writes F32, F16 or BF16; `specextend quantize` makes quantised files", dtype_name(*job.type));
+    fail("type {}: conversion writes F32, F16 or BF16; `specextend quantize` makes quantised files",
+         dtype_name(*job.type));
   }
 }
 
@@ -93,8 +94,8 @@ ConvertReport convert_to_folder(const ModelFile& file, const TokenizerData& voca
   for (const auto& tensor : report.tensors) report.bytes += tensor.bytes();
   const auto quantised = [](const NamedTensor& t) { return dtype_is_quantised(t.tensor.type); };
   if (std::any_of(file.tensors().begin(), file.tensors().end(), quantised) && main != DType::kF32) {
-    report.notes.push_back(fmt::format("quantised weights were written as {}, which rounds them; --type F32 keeps them exactly",
-                                       dtype_name(main)));
+    report.notes.push_back(fmt::format(
+        "quantised weights were written as {}, which rounds them; --type F32 keeps them exactly", dtype_name(main)));
   }
   if (job.dry_run) return report;
   NewFolder folder(job.out, job.force);

@@ -37,7 +37,8 @@ void add_yarn(GgufKeys& keys, const std::string& scaling, const RopeConfig& rope
     attention = yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
   }
   // GGUF's factor multiplies the derived one; ours replaces it.
-  if (attention != 0) keys.add_f32(scaling + "attn_factor", static_cast<float>(attention / yarn_mscale(rope.factor, 1)));
+  if (attention != 0)
+    keys.add_f32(scaling + "attn_factor", static_cast<float>(attention / yarn_mscale(rope.factor, 1)));
 }
 
 void add_rope(GgufKeys& keys, const std::string& arch, const RopeConfig& rope, const std::string& file) {
@@ -45,13 +46,15 @@ void add_rope(GgufKeys& keys, const std::string& arch, const RopeConfig& rope, c
   keys.add_f32(arch + ".rope.freq_base", static_cast<float>(rope.base));
   const std::string scaling = arch + ".rope.scaling.";
   switch (rope.scaling) {
-    case RopeScaling::kNone: case RopeScaling::kLlama3: return;  // divisors are a tensor
+    case RopeScaling::kNone:
+    case RopeScaling::kLlama3: return;  // divisors are a tensor
     case RopeScaling::kDynamic: fail("{}: dynamic RoPE scaling cannot be said in GGUF", file);
     case RopeScaling::kLinear: keys.add_string(scaling + "type", "linear"); break;
     case RopeScaling::kYarn: keys.add_string(scaling + "type", "yarn"); break;
   }
   keys.add_f32(scaling + "factor", static_cast<float>(rope.factor));
-  if (rope.original_context) keys.add_u32(scaling + "original_context_length", static_cast<uint32_t>(rope.original_context));
+  if (rope.original_context)
+    keys.add_u32(scaling + "original_context_length", static_cast<uint32_t>(rope.original_context));
   if (rope.scaling == RopeScaling::kYarn) add_yarn(keys, scaling, rope, file);
 }
 
@@ -95,11 +98,13 @@ void add_tokenizer_keys(GgufKeys& keys, const TokenizerData& t) {
     }
     if (!t.merges.empty()) keys.add_strings("tokenizer.ggml.merges", t.merges);
   }
-  const std::pair<const char*, int32_t> ids[] = {{"bos", t.bos}, {"eos", t.eos}, {"eot", t.eot}, {"unknown", t.unk}, {"padding", t.pad}};
+  const std::pair<const char*, int32_t> ids[] = {
+      {"bos", t.bos}, {"eos", t.eos}, {"eot", t.eot}, {"unknown", t.unk}, {"padding", t.pad}};
   for (const auto& [name, id] : ids) {
     if (id >= 0) keys.add_u32(fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(id));
   }
-  const std::pair<const char*, int> flags[] = {{"bos_token", t.add_bos}, {"eos_token", t.add_eos}, {"space_prefix", t.add_space_prefix}};
+  const std::pair<const char*, int> flags[] = {
+      {"bos_token", t.add_bos}, {"eos_token", t.add_eos}, {"space_prefix", t.add_space_prefix}};
   for (const auto& [name, flag] : flags) {
     if (flag >= 0) keys.add_bool(fmt::format("tokenizer.ggml.add_{}", name), flag != 0);
   }

@@ -12,7 +12,8 @@ namespace sx {
 struct NewFolder {
   explicit NewFolder(std::string where, bool force) : path(std::move(where)) {
     std::error_code error;
-    if (std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error)) fail("'{}' exists and is no folder", path);
+    if (std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error))
+      fail("'{}' exists and is no folder", path);
     if (std::filesystem::is_directory(path, error) && !std::filesystem::is_empty(path, error) && !force) {
       fail("folder '{}' exists and is not empty; --force overwrites its files", path);
     }

@@ -34,9 +34,7 @@ class RowMaker {
 
   size_t row_bytes() const { return row_bytes_; }
   int64_t rows() const { return plan_.out.elements() / plan_.out.columns(); }
-  bool zeros(int64_t row) const {
-    return plan_.source ? source_row(row) < 0 : plan_.values.empty();
-  }
+  bool zeros(int64_t row) const { return plan_.source ? source_row(row) < 0 : plan_.values.empty(); }
 
   void make(int64_t row, Scratch& scratch, std::byte* to) {
     if (zeros(row)) {
@@ -68,7 +66,8 @@ class RowMaker {
     const auto columns = static_cast<size_t>(plan_.out.columns());
     scratch.row.assign(columns, 0.0f);
     if (!plan_.source) {
-      std::copy_n(plan_.values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(row) * columns), columns, scratch.row.begin());
+      std::copy_n(plan_.values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(row) * columns), columns,
+                  scratch.row.begin());
       return;
     }
     const Tensor& tensor = plan_.source->tensor;
@@ -98,7 +97,10 @@ class RowMaker {
 class Writer {
  public:
   Writer(TensorOutput& out, const WriteOptions& options, int64_t total)
-      : out_(out), progress_(options.progress), total_(total), pool_(options.threads),
+      : out_(out),
+        progress_(options.progress),
+        total_(total),
+        pool_(options.threads),
         scratch_(static_cast<size_t>(pool_.size())) {}
 
   void write(const TensorPlan& plan) {
@@ -129,7 +131,8 @@ class Writer {
     const int64_t threads = pool_.size();
     pool_.run([&](int thread) {
       for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
-        maker.make(first + i, scratch_[static_cast<size_t>(thread)], buffer_.data() + static_cast<size_t>(i) * maker.row_bytes());
+        maker.make(first + i, scratch_[static_cast<size_t>(thread)],
+                   buffer_.data() + static_cast<size_t>(i) * maker.row_bytes());
       }
     });
   }
@@ -162,8 +165,8 @@ std::vector<OutputTensor> outputs_of(const std::vector<TensorPlan>& plans) {
   return out;
 }
 
-void write_tensors(const std::function<void(const Tensor&)>& release, const std::vector<TensorPlan>& plans, TensorOutput& out,
-                   const WriteOptions& options) {
+void write_tensors(const std::function<void(const Tensor&)>& release, const std::vector<TensorPlan>& plans,
+                   TensorOutput& out, const WriteOptions& options) {
   int64_t total = 0;
   for (const auto& plan : plans) total += plan.out.elements();
   Writer writer(out, options, total);
@@ -181,7 +184,8 @@ std::vector<int64_t> rope_row_order(const ModelConfig& config, int heads, RopeSt
   for (int64_t row = 0; row < heads * head; ++row) {
     const int64_t base = row / head * head, within = row % head;
     int64_t from = within;
-    if (within < dims) from = to == RopeStyle::kInterleaved ? within % 2 * half + within / 2 : within % half * 2 + within / half;
+    if (within < dims)
+      from = to == RopeStyle::kInterleaved ? within % 2 * half + within / 2 : within % half * 2 + within / half;
     out.push_back(base + from);
   }
   return out;

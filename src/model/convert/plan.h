@@ -17,7 +17,7 @@ struct TensorPlan {
   std::vector<int64_t> rows;            // output row -> source row, -1: zeros; empty: the same rows
   std::vector<int64_t> columns;         // source column -> output column, the others are zeros; empty: the same columns
   float scale = 1;
-  std::vector<float> values;            // a small tensor given outright
+  std::vector<float> values;  // a small tensor given outright
 };
 
 using Progress = std::function<void(double done)>;  // 0..1; may throw to cancel
@@ -29,7 +29,8 @@ struct WriteOptions {
 
 // Rows whose type does not change are copied byte by byte. Throws, naming file and tensor, for values that are not
 // finite or too large for the type. `release`: called with every source that is done.
-void write_tensors(const std::function<void(const Tensor&)>& release, const std::vector<TensorPlan>& plans, TensorOutput& out, const WriteOptions& options);
+void write_tensors(const std::function<void(const Tensor&)>& release, const std::vector<TensorPlan>& plans,
+                   TensorOutput& out, const WriteOptions& options);
 
 std::vector<OutputTensor> outputs_of(const std::vector<TensorPlan>& plans);
 

@@ -66,7 +66,8 @@ void add_rope_plan(const ModelConfig& config, std::vector<TensorPlan>& plans) {
   plans.push_back(std::move(plan));
 }
 
-ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans, const QuantizeJob& job) {
+ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans,
+                         const QuantizeJob& job) {
   ConvertReport report;
   report.path = job.out;
   report.tensors = outputs_of(plans);

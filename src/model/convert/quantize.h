@@ -12,7 +12,7 @@ namespace sx {
 struct TypeChoice {
   DType matrices = DType::kQ8_0;
   std::optional<DType> embedding{}, output{};  // default: Q8_0 beside 4-bit matrices, else like the matrices
-  bool requantise = false;                 // quantised sources are accepted, at a loss
+  bool requantise = false;                     // quantised sources are accepted, at a loss
 };
 
 // The type of a tensor under the choice; rows that a block type does not divide fall back to Q8_0 or F16 with a note.
@@ -31,6 +31,7 @@ ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabul
 // What quantize and convert share: all the keys of a GGUF file for the model, and the file written from plans.
 GgufKeys gguf_keys_for(const ModelFile& file, const TokenizerData& vocabulary, DType type);
 void add_rope_plan(const ModelConfig& config, std::vector<TensorPlan>& plans);
-ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans, const QuantizeJob& job);
+ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans,
+                         const QuantizeJob& job);
 
 }  // namespace sx

@@ -22,8 +22,8 @@ constexpr Named kShapes[] = {{"llama-1b", {2048, 16, 32, 8, 64, 8192}},
                              {"llama-8b", {4096, 32, 32, 8, 128, 14336}},
                              {"llama-70b", {8192, 80, 64, 8, 128, 28672}}};
 
-// Where dimension `dim` of a head of the old model sits in a head of the new one: its rotary pair on the pair of the same
-// frequency; what is not rotated behind those.
+// Where dimension `dim` of a head of the old model sits in a head of the new one: its rotary pair on the pair of the
+// same frequency; what is not rotated behind those.
 int64_t place_in_head(const ModelConfig& from, int64_t dim, int64_t ratio, RopeStyle style) {
   const int64_t dims = from.rope.dims, half = dims / 2;
   if (dim >= dims) return dims * ratio + (dim - dims);
@@ -33,25 +33,31 @@ int64_t place_in_head(const ModelConfig& from, int64_t dim, int64_t ratio, RopeS
 }
 
 // Old head -> new head: heads of one KV head stay together.
-int64_t place_of_head(int64_t head, int64_t group, int64_t wide_group) { return head / group * wide_group + head % group; }
+int64_t place_of_head(int64_t head, int64_t group, int64_t wide_group) {
+  return head / group * wide_group + head % group;
+}
 
 void check_shape(const ModelConfig& from, const ModelConfig& to, const std::string& file) {
   const auto at_least = [&](const char* what, int old_size, int new_size) {
-    if (new_size < old_size) fail("{}: the {} would shrink from {} to {}; a twin can only be larger", file, what, old_size, new_size);
+    if (new_size < old_size)
+      fail("{}: the {} would shrink from {} to {}; a twin can only be larger", file, what, old_size, new_size);
   };
   at_least("width", from.width, to.width);
   at_least("number of layers", from.layers, to.layers);
   at_least("number of KV heads", from.kv_heads, to.kv_heads);
   at_least("feed-forward length", from.ffn, to.ffn);
   if (to.head_dim % from.head_dim != 0) {
-    fail("{}: heads of {} do not embed in heads of {}: a multiple is needed, or the rotations differ", file, from.head_dim, to.head_dim);
+    fail("{}: heads of {} do not embed in heads of {}: a multiple is needed, or the rotations differ", file,
+         from.head_dim, to.head_dim);
   }
   if (to.heads % to.kv_heads != 0) fail("{} heads are not a multiple of {} KV heads", to.heads, to.kv_heads);
   if (to.heads / to.kv_heads < from.heads / from.kv_heads) {
-    fail("{}: {} heads share a KV head, but only {} would in the twin", file, from.heads / from.kv_heads, to.heads / to.kv_heads);
+    fail("{}: {} heads share a KV head, but only {} would in the twin", file, from.heads / from.kv_heads,
+         to.heads / to.kv_heads);
   }
   if (from.qk_norm) fail("{}: norms of q and k (qwen3) cannot be embedded: they would see the padding", file);
-  if (from.rope.scaling == RopeScaling::kDynamic) fail("{}: dynamic RoPE scaling depends on the head size and cannot be embedded", file);
+  if (from.rope.scaling == RopeScaling::kDynamic)
+    fail("{}: dynamic RoPE scaling depends on the head size and cannot be embedded", file);
 }
 
 // All scalings but the dynamic one become explicit divisors of the frequencies of the plain base.
@@ -115,7 +121,8 @@ class Planner {
   }
 
   // A matrix by its rows (old -> new, here turned round) and columns; a bias has only the rows, as its elements.
-  static void place(TensorPlan& plan, bool bias, const std::vector<int64_t>& rows, const std::vector<int64_t>& columns) {
+  static void place(TensorPlan& plan, bool bias, const std::vector<int64_t>& rows,
+                    const std::vector<int64_t>& columns) {
     if (bias) {
       plan.columns = rows;
       return;
@@ -160,7 +167,8 @@ WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle st
   to.arch = Arch::kLlama;
   to.arch_name = "llama";
   const auto set = [](int& size, int wanted) { size = wanted > 0 ? wanted : size; };
-  set(to.width, shape.width), set(to.layers, shape.layers), set(to.heads, shape.heads), set(to.kv_heads, shape.kv_heads);
+  set(to.width, shape.width), set(to.layers, shape.layers), set(to.heads, shape.heads),
+      set(to.kv_heads, shape.kv_heads);
   set(to.head_dim, shape.head_dim), set(to.ffn, shape.ffn);
   check_shape(from, to, file);
   const int64_t ratio = to.head_dim / from.head_dim, head = from.head_dim, wide_head = to.head_dim;
@@ -186,7 +194,8 @@ WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle st
   return maps;
 }
 
-ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape, const QuantizeJob& job) {
+ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape,
+                          const QuantizeJob& job) {
   const WideMaps maps = wide_maps(file.config(), shape, RopeStyle::kInterleaved, file.path());
   if (job.types.output && maps.config.tied_head) {
     fail("{}: the output head is the embedding; --embedding chooses the type of both", file.path());

@@ -1,6 +1,6 @@
-// The wide twin: a model embedded in a larger Llama shape that computes the same function. All that is new is zero; norms
-// are rescaled for the longer rows, and every old rotary pair sits on a new one that turns at the same speed. A small
-// model's text at a large model's cost.
+// The wide twin: a model embedded in a larger Llama shape that computes the same function. All that is new is zero;
+// norms are rescaled for the longer rows, and every old rotary pair sits on a new one that turns at the same speed. A
+// small model's text at a large model's cost.
 #pragma once
 #include <string>
 
@@ -17,12 +17,13 @@ struct WideShape {
 WideShape named_shape(const std::string& name);
 
 // Always a llama GGUF. `vocabulary`: in GGUF's form.
-ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape, const QuantizeJob& job);
+ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape,
+                          const QuantizeJob& job);
 
 // Parts of it, for tests and for heads: the configuration of the twin, and the places of old elements in the new shape.
 struct WideMaps {
-  ModelConfig config;                 // of the twin
-  std::vector<int64_t> width, ffn;    // old element -> new element
+  ModelConfig config;                                // of the twin
+  std::vector<int64_t> width, ffn;                   // old element -> new element
   std::vector<int64_t> query, key, value, attended;  // rows of q, k, v; columns of the attention's output
   float norm_scale = 1, query_scale = 1;
 };

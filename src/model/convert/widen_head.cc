@@ -27,13 +27,17 @@ ModelConfig any_target(const Json& json, const std::string& file) {
 
 void check_head(const Json& json, const HeadConfig& config, const std::string& file) {
   if (config.kind != HeadConfig::Kind::kEagle3) fail("{}: only EAGLE-3 heads can be widened", file);
-  if (json_member(json, "transformer_layer_config")) fail("{}: heads with a nested 'transformer_layer_config' cannot be widened", file);
+  if (json_member(json, "transformer_layer_config"))
+    fail("{}: heads with a nested 'transformer_layer_config' cannot be widened", file);
   const Json* eagle = json_member(json, "eagle_config");
-  const bool said = json_member(json, "eagle_aux_hidden_state_layer_ids") || json_member(json, "eagle_aux_hidden_state_layer_inputs") ||
+  const bool said = json_member(json, "eagle_aux_hidden_state_layer_ids") ||
+                    json_member(json, "eagle_aux_hidden_state_layer_inputs") ||
                     (eagle && json_member(*eagle, "eagle_aux_hidden_state_layer_ids"));
   if (!said) {
-    fail("{}: the layers it reads are not given ('eagle_aux_hidden_state_layer_ids'); the default would be others in a deeper twin",
-         file);
+    fail(
+        "{}: the layers it reads are not given ('eagle_aux_hidden_state_layer_ids'); the default would be others in a "
+        "deeper twin",
+        file);
   }
   const RopeScaling scaling = config.cell.rope.scaling;
   if (scaling == RopeScaling::kYarn || scaling == RopeScaling::kDynamic) {
@@ -51,8 +55,12 @@ std::vector<int64_t> repeated(int64_t count, int64_t width, int64_t wide) {
 class HeadPlanner {
  public:
   HeadPlanner(const HeadConfig& config, const WideMaps& maps, DType type)
-      : maps_(maps), type_(type), width_(config.cell.width), wide_(maps.config.width),
-        features_(repeated(static_cast<int64_t>(config.features.size()), width_, wide_)), pair_(repeated(2, width_, wide_)) {}
+      : maps_(maps),
+        type_(type),
+        width_(config.cell.width),
+        wide_(maps.config.width),
+        features_(repeated(static_cast<int64_t>(config.features.size()), width_, wide_)),
+        pair_(repeated(2, width_, wide_)) {}
 
   TensorPlan plan(const NamedTensor& source) const {
     TensorPlan out;
@@ -74,7 +82,8 @@ class HeadPlanner {
     } else if (name == "embed_tokens.weight" || name == "lm_head.weight") {
       columns(out, maps_.width);
     } else if (ends(".q_proj.")) {
-      place(out, maps_.query, maps_.config.heads * maps_.config.head_dim, t.columns() == 2 * width_ ? pair_ : maps_.width);
+      place(out, maps_.query, maps_.config.heads * maps_.config.head_dim,
+            t.columns() == 2 * width_ ? pair_ : maps_.width);
       out.scale = maps_.query_scale;
     } else if (ends(".k_proj.") || ends(".v_proj.")) {
       place(out, ends(".k_proj.") ? maps_.key : maps_.value, maps_.config.kv_heads * maps_.config.head_dim,
@@ -94,15 +103,16 @@ class HeadPlanner {
   // The last dimension: places of its old elements, and its new size (all of the attended heads, not only those used).
   void columns(TensorPlan& plan, const std::vector<int64_t>& places) const {
     plan.columns = places;
-    plan.out.shape.back() = &places == &features_    ? static_cast<int64_t>(features_.size()) / width_ * wide_
-                            : &places == &pair_      ? 2 * wide_
+    plan.out.shape.back() = &places == &features_        ? static_cast<int64_t>(features_.size()) / width_ * wide_
+                            : &places == &pair_          ? 2 * wide_
                             : &places == &maps_.attended ? int64_t{maps_.config.heads} * maps_.config.head_dim
-                            : &places == &maps_.ffn  ? maps_.config.ffn
-                                                     : wide_;
+                            : &places == &maps_.ffn      ? maps_.config.ffn
+                                                         : wide_;
   }
 
   // A matrix by rows and columns; of a bias (one dimension) the rows are the elements.
-  void place(TensorPlan& plan, const std::vector<int64_t>& rows, int64_t row_count, const std::vector<int64_t>& in) const {
+  void place(TensorPlan& plan, const std::vector<int64_t>& rows, int64_t row_count,
+             const std::vector<int64_t>& in) const {
     if (plan.out.shape.size() == 1) {
       plan.columns = rows;
       plan.out.shape[0] = row_count;
@@ -139,12 +149,14 @@ bool is_eagle3_folder(const std::string& path) {
   if (text.empty()) return false;
   const Json json = parse_json(text, config_path(path));
   const Json* names = json_member(json, "architectures");
-  return json_member(json, "draft_vocab_size") || (names && names->dump(-1, ' ', false, Json::error_handler_t::replace).find("agle3") != std::string::npos);
+  return json_member(json, "draft_vocab_size") ||
+         (names && names->dump(-1, ' ', false, Json::error_handler_t::replace).find("agle3") != std::string::npos);
 }
 
 ConvertReport widen_eagle3(const std::string& folder, const WideShape& shape, const QuantizeJob& job) {
   const std::string file = config_path(folder);
-  if (dtype_is_quantised(job.types.matrices)) fail("a head is written as F32, F16 or BF16, not {}", dtype_name(job.types.matrices));
+  if (dtype_is_quantised(job.types.matrices))
+    fail("a head is written as F32, F16 or BF16, not {}", dtype_name(job.types.matrices));
   const Json json = parse_json(read_text_file(file, kMaxConfig), file);
   const auto head = HeadFile::open(folder, any_target(json, file));
   const HeadConfig& config = head->config();

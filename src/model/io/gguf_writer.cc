@@ -46,10 +46,15 @@ void append_value(Bytes& out, const GgufValue& value) {
     append(out, static_cast<T>(std::get<uint64_t>(value.value)));
   };
   switch (value.type) {
-    case GgufType::kU8: case GgufType::kI8: case GgufType::kBool: return whole(uint8_t{});
-    case GgufType::kU16: case GgufType::kI16: return whole(uint16_t{});
-    case GgufType::kU32: case GgufType::kI32: return whole(uint32_t{});
-    case GgufType::kU64: case GgufType::kI64: return whole(uint64_t{});
+    case GgufType::kU8:
+    case GgufType::kI8:
+    case GgufType::kBool: return whole(uint8_t{});
+    case GgufType::kU16:
+    case GgufType::kI16: return whole(uint16_t{});
+    case GgufType::kU32:
+    case GgufType::kI32: return whole(uint32_t{});
+    case GgufType::kU64:
+    case GgufType::kI64: return whole(uint64_t{});
     case GgufType::kF32: return append(out, static_cast<float>(std::get<double>(value.value)));
     case GgufType::kF64: return append(out, std::get<double>(value.value));
     case GgufType::kString: return append_text(out, std::get<std::string_view>(value.value));

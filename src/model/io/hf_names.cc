@@ -56,7 +56,8 @@ std::optional<std::string> hf_name(std::string_view name) {
   const std::string_view part = name.substr(second + 1, last - second - 1);
   for (const auto& pair : kLayer) {
     if (part != pair.ours) continue;
-    return fmt::format("model.layers.{}.{}{}", name.substr(first + 1, second - first - 1), pair.theirs, name.substr(last));
+    const std::string_view number = name.substr(first + 1, second - first - 1);
+    return fmt::format("model.layers.{}.{}{}", number, pair.theirs, name.substr(last));
   }
   return std::nullopt;
 }

@@ -20,7 +20,8 @@ Class class_of(const ModelConfig& config, const std::string& file) {
   const bool biases = config.qkv_bias || config.out_bias;
   switch (config.arch) {
     case Arch::kQwen2:
-      if (config.out_bias || config.mlp_bias || config.qk_norm) fail("{}: Qwen2 folders have biases in q, k and v only", file);
+      if (config.out_bias || config.mlp_bias || config.qk_norm)
+        fail("{}: Qwen2 folders have biases in q, k and v only", file);
       return {"Qwen2ForCausalLM", "qwen2"};
     case Arch::kQwen3:
       if (config.mlp_bias) fail("{}: Qwen3 folders have no biases in the feed-forward layers", file);
@@ -43,7 +44,9 @@ OrderedJson scaling_of(const RopeConfig& rope) {
     case RopeScaling::kLinear: return {{"rope_type", "linear"}, {"factor", rope.factor}};
     case RopeScaling::kDynamic: return {{"rope_type", "dynamic"}, {"factor", rope.factor}};
     case RopeScaling::kLlama3:
-      out = {{"rope_type", "llama3"}, {"factor", rope.factor}, {"low_freq_factor", rope.low_frequency_factor},
+      out = {{"rope_type", "llama3"},
+             {"factor", rope.factor},
+             {"low_freq_factor", rope.low_frequency_factor},
              {"high_freq_factor", rope.high_frequency_factor}};
       original();
       return out;
@@ -75,7 +78,8 @@ void add_window(const ModelConfig& config, OrderedJson& out) {
   if (qwen) out["max_window_layers"] = first;
   if (!qwen && config.windowed_layers.empty()) return;
   out["layer_types"] = OrderedJson::array();
-  for (int i = 0; i < config.layers; ++i) out["layer_types"].push_back(windowed(i) ? "sliding_attention" : "full_attention");
+  for (int i = 0; i < config.layers; ++i)
+    out["layer_types"].push_back(windowed(i) ? "sliding_attention" : "full_attention");
 }
 
 // The shortest decimal that reads back as this float, as a double: 1e-05 rather than 9.99999974e-06.
@@ -104,7 +108,8 @@ std::vector<float> llama3_factors(const RopeConfig& rope) {
   const double context = rope.original_context;
   for (int i = 0; i < rope.dims / 2; ++i) {
     const double wave = 2 * std::numbers::pi * std::pow(rope.base, 2.0 * i / rope.dims);
-    const double smooth = (context / wave - rope.low_frequency_factor) / (rope.high_frequency_factor - rope.low_frequency_factor);
+    const double smooth =
+        (context / wave - rope.low_frequency_factor) / (rope.high_frequency_factor - rope.low_frequency_factor);
     double factor = 1 / ((1 - smooth) / rope.factor + smooth);
     if (wave < context / rope.high_frequency_factor) factor = 1;
     if (wave > context / rope.low_frequency_factor) factor = rope.factor;
@@ -129,14 +134,18 @@ RopeConfig rope_without_factors(const RopeConfig& rope, const std::string& file)
   for (out.original_context = 64; out.original_context <= 1 << 24; out.original_context *= 2) {
     if (rope.scaling == RopeScaling::kNone && same(llama3_factors(out))) return out;
   }
-  fail("{}: the RoPE divisors (rope_freqs.weight) are not those of Llama 3's scaling, and a folder can say nothing else", file);
+  fail(
+      "{}: the RoPE divisors (rope_freqs.weight) are not those of Llama 3's scaling, and a folder can say nothing else",
+      file);
 }
 
-std::string config_to_json(const ModelConfig& given, const TokenizerData& tokenizer, DType type, const std::string& file) {
+std::string config_to_json(const ModelConfig& given, const TokenizerData& tokenizer, DType type,
+                           const std::string& file) {
   ModelConfig config = with_hf_biases(given);
   config.rope = rope_without_factors(given.rope, file);
   if (config.rope.dims != config.head_dim) {
-    fail("{}: only {} of {} dimensions are rotated, which these folders cannot say", file, config.rope.dims, config.head_dim);
+    fail("{}: only {} of {} dimensions are rotated, which these folders cannot say", file, config.rope.dims,
+         config.head_dim);
   }
   const Class kind = class_of(config, file);
   OrderedJson out{{"architectures", OrderedJson::array({kind.name})}, {"model_type", kind.model_type}};

@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kPage = 4096;
 
 bool all_zeros(std::span<const std::byte> bytes) {
-  return bytes.empty() || (bytes[0] == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+  return bytes.empty() ||
+         (bytes[0] == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 
 std::filesystem::path folder_of(const std::string& path) {
@@ -34,12 +35,13 @@ void check_output(const std::string& path, uint64_t size, bool force) {
     if (!force) fail("'{}' exists; --force overwrites it", path);
   }
   const auto folder = folder_of(path);
-  if (!std::filesystem::is_directory(folder, error)) fail("cannot write '{}': there is no folder '{}'", path, folder.string());
+  if (!std::filesystem::is_directory(folder, error))
+    fail("cannot write '{}': there is no folder '{}'", path, folder.string());
   const auto space = std::filesystem::space(folder, error);
   if (error) return;  // the write will tell
   if (space.available < size) {
-    fail("cannot write '{}': it takes {:.1f} GB, and the disk has {:.1f} GB left", path, static_cast<double>(size) / 1e9,
-         static_cast<double>(space.available) / 1e9);
+    fail("cannot write '{}': it takes {:.1f} GB, and the disk has {:.1f} GB left", path,
+         static_cast<double>(size) / 1e9, static_cast<double>(space.available) / 1e9);
   }
 }
 

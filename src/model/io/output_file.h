@@ -19,7 +19,7 @@ class OutputFile {
   void write(std::span<const std::byte> bytes);  // pages of zeros become holes
   void write_zeros(uint64_t count);              // a hole
   uint64_t position() const { return position_; }
-  void finish();                                 // gives the file its name; exactly `size` bytes must have been written
+  void finish();  // gives the file its name; exactly `size` bytes must have been written
 
  private:
   [[noreturn]] void failed(const char* doing);

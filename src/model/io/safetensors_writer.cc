@@ -16,7 +16,8 @@ std::string header_of(std::span<const OutputTensor> tensors) {
   uint64_t at = 0;
   for (const auto& tensor : tensors) {
     SX_ASSERT(!dtype_is_quantised(tensor.type));
-    header[tensor.name] = {{"dtype", dtype_name(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", {at, at + tensor.bytes()}}};
+    header[tensor.name] = {
+        {"dtype", dtype_name(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", {at, at + tensor.bytes()}}};
     at += tensor.bytes();
   }
   std::string text = header.dump();
@@ -36,8 +37,9 @@ SafetensorsOutput::SafetensorsOutput(std::string folder, std::vector<OutputTenso
   uint64_t all = 0;
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = shards_[i];
-    const std::string name = shards_.size() == 1 ? "model.safetensors"
-                                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+    const std::string name = shards_.size() == 1
+                                 ? "model.safetensors"
+                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
     shard.path = (std::filesystem::path(folder_) / name).string();
     shard.header = header_of(std::span(tensors_).subspan(shard.first, shard.end - shard.first));
     all += shard.data + shard.header.size();
