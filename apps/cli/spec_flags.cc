@@ -29,13 +29,13 @@ struct Word {
   const char* preset;
   const char* why = "";
 };
-constexpr const char* kHead = "drafts with a head on the target, which is not supported yet";
+constexpr const char* kHead = "drafts with a head of a kind that is not supported yet";
 constexpr Word kWords[] = {
     {"none", "off"},           {"draft", "sd"},
     {"draft-simple", "sd"},    {"ngram-simple", "ngram"},
     {"ngram-mod", "suffix"},   {"ngram-cache", "suffix"},
     {"ngram-map-k", "suffix"}, {"ngram-map-k4v", "suffix"},
-    {"eagle3", "", kHead},     {"draft-eagle3", "", kHead},
+    {"draft-eagle3", "eagle3"}, {"medusa", "", kHead},
     {"mtp", "", kHead},        {"draft-mtp", "", kHead},
     {"dflash", "", kHead},     {"draft-dflash", "", kHead},
 };

@@ -70,11 +70,14 @@ EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)
   model.max_rows = std::max(options_.chunk, model.max_outputs);
   model.context = options_.context;
   model.progress = options_.on_load;
+  const auto head = open_head(spec, config);
+  if (head) model.taps = head->taps();
   model_ = Model::load(file_, *backend_, model);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
   book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
+  parts.head = head;
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
   parts.progress = options_.on_load;
   speculation_ = std::make_unique<Speculation>(spec, parts);

@@ -113,8 +113,8 @@ void Round::verify() {
     history += length;
   }
   const size_t n = size_t(rows);
-  logits_ = engine_.model().forward({std::span(tokens_).first(n), std::span(positions_).first(n), seqs_, std::span(outputs_).first(n)},
-                                    engine_.kv()).logits;
+  step_ = &engine_.model().forward({std::span(tokens_).first(n), std::span(positions_).first(n), seqs_, std::span(outputs_).first(n)},
+                                   engine_.kv());
   times_.verify = since(mark);
   spec_.price().observe(rows, history / double(active_.size()), times_.verify);
 }
@@ -136,12 +136,14 @@ void Round::commit() {
   for (size_t i = 0; i < active_.size(); ++i) {
     Generation& g = *active_[i];
     const auto path = std::span(g.verdict.path).first(size_t(committed_[i]));
+    const int history = g.session.length();
     moves_.clear();
     engine_.book().commit(g.session.seq(), path, moves_);
     if (!moves_.empty()) engine_.device().kv_move({&engine_.kv(), &engine_.kv(), g.session.seq(), g.session.seq(), moves_});
     const bool whole = path.size() == g.verdict.path.size();
     const Token next = whole ? g.verdict.next : g.tree->token(g.verdict.path[path.size()]);
-    if (g.drafting) outcomes_.push_back({g.session.seq(), g.tree, path, next});
+    if (g.drafting || (spec_.drafter() && spec_.drafter()->reads_target()))
+      outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, history, g.session.text()});
   }
   if (!outcomes_.empty()) spec_.drafter()->observe(outcomes_);
   times_.commit = since(mark);

@@ -29,7 +29,7 @@ class Round {
   // Drops requests that have ended; true if any is left.
   bool go_on();
   double since(double& mark) const;
-  const float* logits_of(const Generation& g) const { return logits_ + size_t(g.first_row) * size_t(engine_.vocab()); }
+  const float* logits_of(const Generation& g) const { return step_->logits + size_t(g.first_row) * size_t(engine_.vocab()); }
 
   EngineImpl& engine_;
   Speculation& spec_;
@@ -42,7 +42,7 @@ class Round {
   std::vector<SeqRows> seqs_;
   std::vector<KvMove> moves_;
   std::vector<int> committed_;          // per active request
-  const float* logits_ = nullptr;       // [rows, vocab]
+  const StepOutputs* step_ = nullptr;   // of the round's pass
   PhaseTimes times_;
 };
 

@@ -42,7 +42,12 @@ int SessionImpl::reuse(std::span<const Token> text) {
   const size_t most = std::min(text.size(), text_.size());
   const size_t same = size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(most), text_.begin()).first - text.begin());
   truncate(int(same));
-  return int(same);
+  // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays right.
+  if (const Drafter* drafter = engine_.speculation().drafter(); drafter && drafter->covered(seq_) < int(same)) {
+    engine_.book().truncate(seq_, drafter->covered(seq_));
+    text_.resize(size_t(length()));
+  }
+  return length();
 }
 
 const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
@@ -55,6 +60,8 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
       engine_.kv());
   engine_.book().append(seq_, rows);
   text_.insert(text_.end(), tokens.begin(), tokens.end());
+  if (Drafter* drafter = engine_.speculation().drafter(); drafter && drafter->reads_target())
+    drafter->prompt({seq_, history, rows, &out, text_});
   return out.logits;
 }
 

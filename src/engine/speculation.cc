@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/generation.h"
+#include "spec/drafter_eagle.h"
 #include "spec/drafter_model.h"
 #include "spec/drafters.h"
 
@@ -36,6 +37,14 @@ void check_vocabulary(const Tokenizer& target, int target_vocab, const ModelFile
   if (std::abs(target.size() - own->size()) > common / 8)
     fail("draft model '{}': its vocabulary has {} tokens, the target's {}: too different to be padding", file.path(), own->size(),
          target.size());
+}
+
+DType draft_kv_type(const SpecConfig& config, const Backend& backend) {
+  if (config.draft_kv_type.empty()) return backend.default_kv_type();
+  const auto named = dtype_from_name(config.draft_kv_type);
+  if (!named || (*named != DType::kF32 && *named != DType::kF16 && *named != DType::kBF16 && *named != DType::kQ8_0))
+    fail("draft KV type '{}' is not known: use f32, f16, bf16 or q8_0", config.draft_kv_type);
+  return *named;
 }
 
 // Which halves of layers to leave out for a share of them: spread evenly, the first and last layers stay.
@@ -89,7 +98,7 @@ Speculation::~Speculation() = default;
 std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const SpeculationParts& parts) {
   const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
   switch (kind) {
-    case DrafterKind::kModel: return make_small_model(parts);
+    case DrafterKind::kModel: return parts.head ? make_head(parts) : make_small_model(parts);
     case DrafterKind::kSelf: return make_self(parts);
     case DrafterKind::kNgram: return make_ngram_drafter(config_.index, config_.tree, limits);
     case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, config_.tree, limits);
@@ -109,19 +118,36 @@ std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& p
   options.context = parts.context + kMaxTreeNodes;
   options.progress = parts.progress;
   draft_ = Model::load(file, *parts.backend, options);
-  DType type = parts.backend->default_kv_type();
-  if (!config_.draft_kv_type.empty()) {
-    const auto named = dtype_from_name(config_.draft_kv_type);
-    if (!named || (*named != DType::kF32 && *named != DType::kF16 && *named != DType::kBF16 && *named != DType::kQ8_0))
-      fail("draft KV type '{}' is not known: use f32, f16, bf16 or q8_0", config_.draft_kv_type);
-    type = *named;
-  }
+  const DType type = draft_kv_type(config_, *parts.backend);
   draft_kv_ = parts.backend->make_kv(draft_->kv_geometry(parts.slots, parts.context + kMaxTreeNodes, type));
   ModelDrafterOptions drafter;
   drafter.backend = parts.backend, drafter.model = draft_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab, drafter.context = parts.context;
   return std::make_unique<ModelDrafter>(drafter);
+}
+
+std::shared_ptr<const HeadFile> open_head(const SpecConfig& config, const ModelConfig& target) {
+  if (!config.needs_model() || !is_head_folder(config.draft_model)) return nullptr;
+  auto head = HeadFile::open(config.draft_model, target);
+  if (head->config().kind == HeadConfig::Kind::kMedusa)
+    fail("draft '{}': Medusa heads can be read but not drafted with yet; use an EAGLE head or a draft model", config.draft_model);
+  return head;
+}
+
+std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
+  EagleOptions options;
+  options.max_outputs = model_drafter_rows(config_.tree, 1);
+  options.max_rows = std::max(parts.chunk, options.max_outputs) + EagleDrafter::kWaiting;
+  options.context = parts.context + kMaxTreeNodes;
+  head_ = EagleHead::load(parts.head, *parts.target, *parts.backend, options);
+  draft_kv_ = parts.backend->make_kv(
+      head_->kv_geometry(parts.slots, parts.context + kMaxTreeNodes, draft_kv_type(config_, *parts.backend)));
+  EagleDrafterOptions drafter;
+  drafter.backend = parts.backend, drafter.head = head_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
+  drafter.guess = {acceptance_->draws(), config_.couple};
+  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
+  return std::make_unique<EagleDrafter>(drafter);
 }
 
 std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {

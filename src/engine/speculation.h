@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/heads/eagle.h"
 #include "model/llama.h"
 #include "spec/acceptance.h"
 #include "spec/config.h"
@@ -27,9 +28,13 @@ struct SpeculationParts {
   Model* target = nullptr;
   KvStore* kv = nullptr;                 // of the target
   const Tokenizer* tokenizer = nullptr;  // of the target
+  std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   int slots = 1, context = 0, chunk = 512;
   std::function<void(double)> progress;  // of loading a draft model
 };
+
+// The head that the configuration names as its draft model, opened for `target`; null if it names none or a model of its own.
+std::shared_ptr<const HeadFile> open_head(const SpecConfig& config, const ModelConfig& target);
 
 class Speculation {
  public:
@@ -52,12 +57,14 @@ class Speculation {
  private:
   std::unique_ptr<Drafter> make_drafter(DrafterKind kind, const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts);
+  std::unique_ptr<Drafter> make_head(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
   void measure(const SpeculationParts& parts);
 
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   std::unique_ptr<Model> draft_;         // a small model and its cache
+  std::unique_ptr<EagleHead> head_;      // or a head
   std::unique_ptr<KvStore> draft_kv_;
   std::unique_ptr<Acceptance> acceptance_;
   std::unique_ptr<Drafter> drafter_;

@@ -34,6 +34,11 @@ void fill_fuse(SpecConfig& c, DrafterKind model) {
   c.fuse_model = model;
 }
 
+void fill_eagle2(SpecConfig& c) {
+  fill_tree(c, DrafterKind::kModel, TreeKind::kEagle2, 59, 8);
+  c.tree.topk = 10;
+}
+
 constexpr Preset kPresets[] = {
     {{"off", "plain decoding", false}, [](SpecConfig&) {}},
     {{"sd", "a draft model proposes a chain of 5 (Leviathan, Chen)", true},
@@ -48,10 +53,16 @@ constexpr Preset kPresets[] = {
     {{"opt-tree-reference", "OPT-Tree as published", true},
      [](SpecConfig& c) { fill_tree(c, DrafterKind::kModel, TreeKind::kOptTreeReference, 50, 10); }},
     {{"eagle2-tree", "EAGLE-2's dynamic tree with a draft model in place of the head", true},
+     fill_eagle2},
+    {{"eagle1", "an EAGLE-1 head fills the fixed tree of 25 nodes it was published with", true},
      [](SpecConfig& c) {
-       fill_tree(c, DrafterKind::kModel, TreeKind::kEagle2, 59, 8);
-       c.tree.topk = 10;
+       fill_tree(c, DrafterKind::kModel, TreeKind::kStatic, 25, 5);
+       c.tree.paths = {{0}, {1}, {2}, {3}, {0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 0}, {0, 0, 0},
+                       {0, 0, 1}, {0, 0, 2}, {0, 1, 0}, {0, 1, 1}, {0, 2, 0}, {0, 2, 1}, {1, 0, 0}, {0, 0, 0, 0},
+                       {0, 0, 0, 1}, {0, 0, 0, 2}, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 1}};
      }},
+    {{"eagle2", "an EAGLE-1 head grows EAGLE-2's dynamic tree of 59 nodes", true}, fill_eagle2},
+    {{"eagle3", "an EAGLE-3 head grows EAGLE-2's dynamic tree of 59 nodes", true}, fill_eagle2},
     {{"specexec", "the most probable prefixes, best first (SpecExec)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kBestFirst, 64, 32);

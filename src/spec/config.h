@@ -40,7 +40,7 @@ struct SpecConfig {
   bool price = true;                  // cut trees to what pays by measured times (rule match only); false: sizes as given
   bool couple = true;                 // when the target samples, rank guesses with the target's own noise
   bool allow_lossy = false;
-  std::string draft_model;            // of kModel: GGUF file or folder
+  std::string draft_model;            // of kModel: GGUF file or folder, of a model or of an EAGLE head
   std::string draft_kv_type;          // "": the fastest
 
   bool on() const { return drafter != DrafterKind::kNone; }

@@ -55,9 +55,9 @@ void normalise(std::span<Candidate> c) {
 
 }  // namespace
 
-Guesser::Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride)
+Guesser::Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map)
     : backend_(backend), options_(options), width_(std::min(width, vocab)), pool_(std::min(std::max(width, kPool), vocab)),
-      vocab_(vocab), stride_(stride), candidates_(size_t(rows) * size_t(pool_)) {
+      vocab_(vocab), stride_(stride), map_(map), candidates_(size_t(rows) * size_t(pool_)) {
   if (options.draws != DrawMode::kBest) law_.resize(size_t(vocab));
 }
 
@@ -76,9 +76,16 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t positio
   const std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
   const Sampling& s = *task.sampling;
   const bool reweighted = !task.bias.empty() || !task.counts.empty();
-  if (greedy(s) && !reweighted) return pool.first(size_t(width_));
+  if (greedy(s) && !reweighted) {
+    for (Candidate& c : pool.first(size_t(width_))) c.token = target_token(c.token);
+    return pool.first(size_t(width_));
+  }
   // From here on logp holds logits until they are normalised over the pool.
-  for (Candidate& c : pool) c.logp = penalised(logits[c.token], c.token, task);
+  for (Candidate& c : pool) {
+    const float logit = logits[c.token];
+    c.token = target_token(c.token);
+    c.logp = penalised(logit, c.token, task);
+  }
   if (reweighted) sort_best(pool);
   size_t count = pool.size();
   if (!greedy(s)) {
@@ -96,11 +103,12 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t positio
 std::span<const Candidate> Guesser::drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
   SX_ASSERT(task.laws && task.laws->vocab() >= vocab_);
   const std::span<Candidate> out(candidates_.data() + size_t(place) * size_t(pool_), size_t(width_));
-  backend_.law({law_.data(), {logits, position, task.sampling, task.bias, {}}, vocab_});
+  const auto bias = map_.empty() ? task.bias : std::span<const TokenBias>();  // biases are by the target's tokens
+  backend_.law({law_.data(), {logits, position, task.sampling, bias, {}}, vocab_});
   float* kept = task.laws->row(node);
   double left = 0;
-  for (int t = 0; t < vocab_; ++t) left += double(kept[t] = float(law_[size_t(t)]));
-  std::fill(kept + vocab_, kept + task.laws->vocab(), 0.0f);
+  std::fill(kept, kept + task.laws->vocab(), 0.0f);
+  for (int t = 0; t < vocab_; ++t) left += double(kept[target_token(t)] = float(law_[size_t(t)]));
   // Draws are taken from the law as it is kept. Their dice are keyed by the round (where its tree begins) and the node: never
   // the same twice, also when an earlier round had a tree over these positions.
   const uint64_t seed = mix64(task.sampling->seed ^ kDrawTag);
@@ -109,7 +117,8 @@ std::span<const Candidate> Guesser::drawn(const DraftTask& task, NodeId node, ui
     const double u = uniform_from(hash_key(seed, task.text.size(), uint64_t(node) * 4096 + count)) * left;
     double sum = 0;
     Token token = kNoToken;
-    for (int t = 0; t < vocab_; ++t) {
+    for (int own = 0; own < vocab_; ++own) {
+      const Token t = target_token(own);
       if (!(kept[t] > 0)) continue;
       if (options_.draws == DrawMode::kDistinct &&
           std::any_of(out.begin(), out.begin() + ptrdiff_t(count), [&](const Candidate& c) { return c.token == t; })) continue;

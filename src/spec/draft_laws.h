@@ -16,8 +16,9 @@ struct GuessOptions {
 
 class Guesser {
  public:
-  // `width`: candidates per node; `rows`: nodes of one step; `vocab`: tokens that may be guessed; `stride`: of the drafter's logits.
-  Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride);
+  // `width`: candidates per node; `rows`: nodes of one step; `vocab`: tokens that may be guessed; `stride`: of the drafter's
+  // logits; `map`: the target's token for each of the drafter's, empty: the same.
+  Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map = {});
 
   // Candidates after a node from its row of logits; they stay until the next call for the same place (0..rows-1). `position`: of
   // the token guessed.
@@ -31,7 +32,10 @@ class Guesser {
 
   Backend& backend_;
   GuessOptions options_;
+  Token target_token(Token own) const { return map_.empty() ? own : map_[size_t(own)]; }
+
   int width_, pool_, vocab_, stride_;
+  std::span<const Token> map_;
   std::vector<Candidate> candidates_;   // [rows, pool]
   std::vector<double> law_;             // [vocab]
 };

@@ -1,6 +1,7 @@
 // A drafter proposes a tree after the pending token. It may keep state per sequence; the text it is given at each draft is the
 // truth, and it catches up with it by itself (a text only grows between calls of truncate and close).
 #pragma once
+#include <limits>
 #include <span>
 
 #include "backend/ops.h"
@@ -29,6 +30,20 @@ struct Outcome {
   const TokenTree* tree = nullptr;     // as verified
   std::span<const NodeId> path;        // committed nodes, ascending, beginning with node 0
   Token next = kNoToken;               // chosen after the last of them: the new pending token
+  // For drafters that read the target's inside: the pass, the row of node 0 in it, and the text with the new pending token.
+  const StepOutputs* outputs = nullptr;
+  int first_row = 0;
+  int history = 0;                     // tokens committed before the round
+  std::span<const Token> text{};
+};
+
+// A chunk of a prompt went through the target: rows [0, rows) of the outputs are tokens [first, first + rows) of the text, which
+// ends with them.
+struct PromptChunk {
+  SeqId seq = 0;
+  int first = 0, rows = 0;
+  const StepOutputs* outputs = nullptr;
+  std::span<const Token> text;
 };
 
 class Drafter {
@@ -44,6 +59,11 @@ class Drafter {
   virtual bool prefill(SeqId seq, std::span<const Token> text) = 0;
   virtual void draft(std::span<DraftTask> tasks) = 0;
   virtual void observe(std::span<const Outcome> outcomes) = 0;
+  // Drafters that read the target's inside see every chunk of a prompt and the outcome of every round, drafted or not.
+  virtual bool reads_target() const { return false; }
+  virtual void prompt(const PromptChunk&) {}
+  // Tokens of the text whose pass such a drafter has seen and kept; the target must run the others again.
+  virtual int covered(SeqId) const { return std::numeric_limits<int>::max(); }
   // Expected milliseconds of one more level; 0: levels are free.
   virtual double level_ms() const { return 0; }
   // Milliseconds spent in forward passes since the last call (the rest of draft() is host work).

@@ -46,6 +46,9 @@ class FuseDrafter final : public Drafter {
     model_->observe(outcomes);
     index_->observe(outcomes);
   }
+  bool reads_target() const override { return model_->reads_target(); }
+  void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
+  int covered(SeqId seq) const override { return model_->covered(seq); }
   double level_ms() const override { return model_->level_ms(); }
   double take_forward_ms() override { return model_->take_forward_ms() + index_->take_forward_ms(); }
 

@@ -61,7 +61,8 @@ refuse "useless draft model" "tiny.gguf" --spec suffix -md tiny.gguf
 refuse "absent draft model" "absent.gguf" --spec sd -md absent.gguf
 refuse "value out of range" "1 to 511" --spec suffix --spec-nodes 512
 refuse "setting without a method" "nodes" --spec-nodes 4
-refuse "head" "not supported yet" --spec-type eagle3
+refuse "head" "not supported yet" --spec-type draft-mtp
+refuse "no head" "-md FILE" --spec-type draft-eagle3
 refuse "list of heads" "not supported yet" --spec-type draft-mtp,ngram-mod
 refuse "list of one kind" "ngram-mod" --spec-type ngram-mod,ngram-simple
 refuse "rule and drafter" "block" --spec suffix --accept block

@@ -94,7 +94,6 @@ TEST(SpeculativeConfig, RefusalsNameTheKeyAndWhatIsRight) {
       {"7", {"number", "object"}},
       {"{}", {"'method'", "'model'"}},
       {R"({"num_speculative_tokens": 5})", {"'method'"}},
-      {R"({"method": "eagle3", "model": "m"})", {"eagle3", "head", "not supported yet", "draft_model"}},
       {R"({"method": "medusa"})", {"medusa", "not supported yet"}},
       {R"({"method": "deepseek_mtp"})", {"deepseek_mtp", "not supported yet"}},
       {R"({"method": "magic"})", {"magic", "not known", "suffix"}},

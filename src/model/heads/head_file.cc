@@ -308,4 +308,17 @@ void HeadFile::release(const Tensor& tensor) const {
   for (const auto& file : files_) file.drop(tensor.data, tensor.bytes());
 }
 
+bool is_head_folder(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return false;
+  for (const std::string& file : weight_files(path)) {
+    const SafetensorsFile weights(file);
+    for (const SafetensorsTensor& t : weights.tensors()) {
+      const std::string name = canonical_head_name(t.name);
+      if (name == "fc.weight" || name.starts_with("blocks.") || name.starts_with("lm_heads.")) return true;
+    }
+  }
+  return weight_files(path).empty() && !files_ending(path, {".bin", ".pt"}).empty();  // opening it says how to convert
+}
+
 }  // namespace sx

@@ -51,6 +51,9 @@ class HeadFile {
   std::vector<Token> token_map_;
 };
 
+// Whether a folder holds a draft head rather than a model of its own, judged by the names of its tensors.
+bool is_head_folder(const std::string& path);
+
 // Canonical names and shapes of the tensors that such a head has, except those that only training needs.
 struct HeadTensor {
   std::string name;

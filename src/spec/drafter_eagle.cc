@@ -1,0 +1,182 @@
+#include "spec/drafter_eagle.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace sx {
+namespace {
+
+constexpr double kLearn = 0.1;
+
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
+    : options_(options), slots_(size_t(options.slots)),
+      guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
+               options.head->config().draft_vocab, options.head->config().draft_vocab, options.head->token_map()) {
+  const size_t rows = size_t(options.head->options().max_rows);
+  tokens_.resize(rows);
+  positions_.resize(rows);
+  outputs_.reserve(size_t(options.head->options().max_outputs));
+  seqs_.reserve(1);
+  moves_.reserve(kMaxTreeNodes);
+  states_ = options.backend->allocate(rows * width(), "states of the draft head");
+  for (Slot& s : slots_) {
+    s.states = options.backend->allocate(kWaiting * width(), "states of the draft head");
+    s.strip_states = options.backend->allocate(size_t(kMaxTreeNodes + 1) * width(), "states of the draft head");
+    s.strip.resize(kMaxTreeNodes);
+    s.bits.resize(size_t(kMaxTreeNodes) * kWords);
+    s.policy = make_tree_policy(options.tree);
+    s.next.reserve(size_t(s.policy->rows()));
+    s.laws.reserve(size_t(s.policy->rows()));
+  }
+}
+
+EagleDrafter::Slot& EagleDrafter::slot(SeqId seq) {
+  SX_ASSERT(seq >= 0 && size_t(seq) < slots_.size());
+  return slots_[size_t(seq)];
+}
+
+// Pair j holds token j + 1, so the pair of the last kept token's state goes; its state is gone too unless it waits.
+void EagleDrafter::truncate(SeqId seq, int length) {
+  Slot& s = slot(seq);
+  s.staged = 0;
+  const int seen = std::min(s.length + s.waiting, length), pairs = std::min(s.length, std::max(0, length - 1));
+  s.waiting = pairs < s.length ? 0 : seen - pairs;
+  s.length = pairs;
+}
+
+int EagleDrafter::add_rows(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged) {
+  SX_ASSERT(rows <= int(tokens_.size()));
+  seqs_.clear();
+  outputs_.clear();
+  seqs_.push_back({0, rows, seq, history, ancestors, ancestors ? kWords : 0, staged});
+  return rows;
+}
+
+void EagleDrafter::forward() {
+  const double start = now_ms();
+  const size_t rows = size_t(seqs_[0].rows);
+  result_ = options_.head->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, states_, outputs_}, *options_.kv);
+  if (!outputs_.empty()) guesser_.prepare(result_.logits, int(outputs_.size()));
+  forward_ms_ += now_ms() - start;
+}
+
+void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
+  Slot& s = slot(seq);
+  const int rows = std::min(s.waiting, int(text.size()) - 1 - s.length);
+  if (rows <= 0) return;
+  add_rows(seq, rows, s.length, nullptr, 0);
+  std::memcpy(states_, s.states, size_t(rows) * width() * sizeof(float));
+  for (int i = 0; i < rows; ++i) {
+    tokens_[size_t(i)] = text[size_t(s.length + i + 1)];
+    positions_[size_t(i)] = position(s.length + i);
+  }
+  outputs_.push_back(rows - 1);
+  forward();
+  std::memcpy(s.strip_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), width() * sizeof(float));
+  s.length += rows;
+  s.waiting -= rows;
+  std::memmove(s.states, s.states + size_t(rows) * width(), size_t(s.waiting) * width() * sizeof(float));
+}
+
+void EagleDrafter::prompt(const PromptChunk& chunk) {
+  Slot& s = slot(chunk.seq);
+  if (chunk.first != s.length + s.waiting) return;  // it has lost the thread: covered() says so
+  const int rows = s.waiting + chunk.rows - 1;      // the last state waits for its token
+  add_rows(chunk.seq, rows, s.length, nullptr, 0);
+  std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));
+  options_.head->fuse(chunk.outputs->hidden, 0, chunk.rows, states_ + size_t(s.waiting) * width());
+  for (int i = 0; i < rows; ++i) {
+    tokens_[size_t(i)] = chunk.text[size_t(s.length + i + 1)];
+    positions_[size_t(i)] = position(s.length + i);
+  }
+  std::memcpy(s.states, states_ + size_t(rows) * width(), width() * sizeof(float));
+  if (rows > 0) forward();
+  s.length += rows;
+  s.waiting = 1;
+}
+
+void EagleDrafter::make_laws(DraftTask& task, int count) {
+  Slot& s = slot(task.seq);
+  s.laws.clear();
+  for (int i = 0; i < count; ++i) {
+    const NodeId node = s.next.empty() ? 0 : s.next[size_t(i)];
+    const uint64_t place = task.text.size() + size_t(task.tree->depth(node));
+    const float* logits = result_.logits + size_t(i) * size_t(options_.head->config().draft_vocab);
+    s.laws.push_back({node, guesser_.guess(task, node, place, logits, i)});
+  }
+  s.next.clear();
+  s.policy->grow(*task.tree, s.laws, s.next);
+}
+
+bool EagleDrafter::run_level(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  const int rows = int(s.next.size());
+  if (s.staged + rows > kMaxTreeNodes || s.length + s.staged + rows > options_.kv->geometry().capacity) s.next.clear();
+  if (s.next.empty()) return false;
+  add_rows(task.seq, rows, s.length, s.bits.data() + size_t(s.staged) * kWords, s.staged);
+  for (int i = 0; i < rows; ++i) {
+    const NodeId node = s.next[size_t(i)], parent_node = task.tree->parent(node);
+    int parent = s.staged - 1;
+    while (parent >= 0 && s.strip[size_t(parent)].node != parent_node) --parent;
+    const int at = s.staged + i;
+    s.strip[size_t(at)] = {parent, node};
+    uint64_t* bits = s.bits.data() + size_t(at) * kWords;
+    if (parent < 0) std::fill_n(bits, kWords, 0);
+    else std::copy_n(s.bits.data() + size_t(parent) * kWords, kWords, bits);
+    bits[at / 64] |= uint64_t(1) << (at % 64);
+    const float* from = s.strip_states + size_t(parent < 0 ? kMaxTreeNodes : parent) * width();
+    std::memcpy(states_ + size_t(i) * width(), from, width() * sizeof(float));
+    tokens_[size_t(i)] = task.tree->token(node);
+    positions_[size_t(i)] = position(s.length - 1 + task.tree->depth(node));
+    outputs_.push_back(i);
+  }
+  const double before = forward_ms_;
+  forward();
+  const double ms = forward_ms_ - before;
+  level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
+  std::memcpy(s.strip_states + size_t(s.staged) * width(), result_.states, size_t(rows) * width() * sizeof(float));
+  s.staged += rows;
+  return true;
+}
+
+void EagleDrafter::draft_one(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  s.staged = 0;
+  if (s.waiting == 0 || s.length + s.waiting != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
+  flush(task.seq, task.text);
+  s.policy->start(task.limits);
+  s.next.clear();
+  make_laws(task, 1);
+  while (run_level(task)) make_laws(task, int(s.next.size()));
+  s.policy->finish(*task.tree);
+}
+
+void EagleDrafter::draft(std::span<DraftTask> tasks) {
+  for (DraftTask& task : tasks) draft_one(task);
+}
+
+// The pass gave the states of the committed nodes. What the head made of drafted nodes is not kept: it was fed its own states.
+void EagleDrafter::observe(std::span<const Outcome> outcomes) {
+  for (const Outcome& o : outcomes) {
+    Slot& s = slot(o.seq);
+    s.staged = 0;
+    if (s.length + s.waiting != o.history) continue;  // it has lost the thread: covered() says so
+    s.policy->observe(*o.tree, o.path);
+    for (NodeId node : o.path) {
+      if (s.waiting == kWaiting) flush(o.seq, o.text);
+      SX_ASSERT(s.waiting < kWaiting);
+      options_.head->fuse(o.outputs->hidden, o.first_row + node, 1, s.states + size_t(s.waiting++) * width());
+    }
+  }
+}
+
+}  // namespace sx

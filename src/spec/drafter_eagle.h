@@ -1,0 +1,81 @@
+// Drafting with an EAGLE head: slot j of its cache pairs the target's state after token j with token j + 1. States of tokens
+// whose successor is not known yet wait; deeper levels of a tree are fed the head's own states.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "model/heads/eagle.h"
+#include "spec/draft_laws.h"
+#include "spec/drafter.h"
+
+namespace sx {
+
+struct EagleDrafterOptions {
+  Backend* backend = nullptr;
+  EagleHead* head = nullptr;            // max_rows >= a chunk of a prompt + kWaiting
+  KvStore* kv = nullptr;                // capacity >= context + strip
+  TreeConfig tree;
+  GuessOptions guess;
+  int slots = 1;
+  int vocab = 0;                        // of the target
+};
+
+class EagleDrafter : public Drafter {
+ public:
+  static constexpr int kWaiting = 64;   // states that may wait before they are run
+
+  explicit EagleDrafter(const EagleDrafterOptions& options);
+
+  void open(SeqId seq) override { forget(slot(seq)); }
+  void close(SeqId seq) override { forget(slot(seq)); }
+  void truncate(SeqId seq, int length) override;
+  bool prefill(SeqId, std::span<const Token>) override { return true; }  // it follows the target's prompt
+  void draft(std::span<DraftTask> tasks) override;
+  void observe(std::span<const Outcome> outcomes) override;
+  bool reads_target() const override { return true; }
+  void prompt(const PromptChunk& chunk) override;
+  int covered(SeqId seq) const override { return slots_[size_t(seq)].length + slots_[size_t(seq)].waiting; }
+  double take_forward_ms() override { return std::exchange(forward_ms_, 0.0); }
+  double level_ms() const override { return level_ms_; }
+
+ private:
+  struct StripNode { int32_t parent; NodeId node; };
+  struct Slot {
+    int length = 0;                     // pairs in the cache
+    int waiting = 0;                    // states after them
+    int staged = 0;                     // nodes in the strip
+    float* states = nullptr;            // [kWaiting, width] waiting
+    float* strip_states = nullptr;      // [kMaxTreeNodes + 1, width] what each node of the strip, and last the root, gave
+    std::vector<StripNode> strip;
+    std::vector<uint64_t> bits;         // [kMaxTreeNodes][kWords]
+    std::unique_ptr<TreePolicy> policy;
+    std::vector<NodeId> next;
+    std::vector<NodeLaw> laws;
+    int first_row = 0;
+  };
+  static constexpr int kWords = kMaxTreeNodes / 64;
+  static void forget(Slot& s) { s.length = s.waiting = s.staged = 0; }
+  Slot& slot(SeqId seq);
+  size_t width() const { return size_t(options_.head->config().cell.width); }
+  int position(int pair) const { return std::min(pair, options_.head->config().trained_length() - 1); }
+  // Runs the waiting states whose tokens `text` has; keeps the others waiting.
+  void flush(SeqId seq, std::span<const Token> text);
+  int add_rows(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged);
+  void forward();
+  void draft_one(DraftTask& task);
+  bool run_level(DraftTask& task);
+  void make_laws(DraftTask& task, int count);
+
+  EagleDrafterOptions options_;
+  std::vector<Slot> slots_;
+  std::vector<Token> tokens_;           // one step
+  std::vector<int32_t> positions_, outputs_;
+  std::vector<SeqRows> seqs_;
+  std::vector<KvMove> moves_;
+  float* states_ = nullptr;             // [rows, width] of the step
+  Guesser guesser_;
+  EagleOutputs result_;
+  double forward_ms_ = 0, level_ms_ = 0;
+};
+
+}  // namespace sx
