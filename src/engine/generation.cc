@@ -1,9 +1,9 @@
 #include "engine/generation.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace sx {
@@ -49,10 +49,6 @@ SessionImpl& session_of(const Request& request, EngineImpl& engine) {
 }
 
 }  // namespace
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Generation::Generation(const Request& request, EngineImpl& engine)
     : session(session_of(request, engine)), options(*request.options), sampling(to_sampling(options.sampling)),

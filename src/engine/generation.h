@@ -65,6 +65,4 @@ class Generation {
   std::vector<int32_t> parents_;  // scratch for on_round
 };
 
-double now_ms();
-
 }  // namespace sx

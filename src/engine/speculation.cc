@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "engine/generation.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_model.h"
 #include "spec/drafters.h"
@@ -123,7 +123,7 @@ std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& p
   ModelDrafterOptions drafter;
   drafter.backend = parts.backend, drafter.model = draft_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
-  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab, drafter.context = parts.context;
+  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
   return std::make_unique<ModelDrafter>(drafter);
 }
 
@@ -146,7 +146,7 @@ std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
   EagleDrafterOptions drafter;
   drafter.backend = parts.backend, drafter.head = head_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
-  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
+  drafter.slots = parts.slots;
   return std::make_unique<EagleDrafter>(drafter);
 }
 
@@ -155,7 +155,7 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   ModelDrafterOptions drafter;
   drafter.backend = parts.backend, drafter.model = parts.target, drafter.kv = parts.kv, drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
-  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab, drafter.context = parts.context;
+  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
   drafter.own_cache = false;
   drafter.skip_attention.assign(size_t(layers), 0);
   drafter.skip_ffn.assign(size_t(layers), 0);

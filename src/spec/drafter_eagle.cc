@@ -1,19 +1,15 @@
 #include "spec/drafter_eagle.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace sx {
 namespace {
 
 constexpr double kLearn = 0.1;
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -53,12 +49,11 @@ void EagleDrafter::truncate(SeqId seq, int length) {
   s.length = pairs;
 }
 
-int EagleDrafter::add_rows(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged) {
+void EagleDrafter::begin_step(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged) {
   SX_ASSERT(rows <= int(tokens_.size()));
   seqs_.clear();
   outputs_.clear();
   seqs_.push_back({0, rows, seq, history, ancestors, ancestors ? kWords : 0, staged});
-  return rows;
 }
 
 void EagleDrafter::forward() {
@@ -73,7 +68,7 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   Slot& s = slot(seq);
   const int rows = std::min(s.waiting, int(text.size()) - 1 - s.length);
   if (rows <= 0) return;
-  add_rows(seq, rows, s.length, nullptr, 0);
+  begin_step(seq, rows, s.length, nullptr, 0);
   std::memcpy(states_, s.states, size_t(rows) * width() * sizeof(float));
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = text[size_t(s.length + i + 1)];
@@ -91,7 +86,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   Slot& s = slot(chunk.seq);
   if (chunk.first != s.length + s.waiting) return;  // it has lost the thread: covered() says so
   const int rows = s.waiting + chunk.rows - 1;      // the last state waits for its token
-  add_rows(chunk.seq, rows, s.length, nullptr, 0);
+  begin_step(chunk.seq, rows, s.length, nullptr, 0);
   std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));
   options_.head->fuse(chunk.outputs->hidden, 0, chunk.rows, states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
@@ -122,7 +117,7 @@ bool EagleDrafter::run_level(DraftTask& task) {
   const int rows = int(s.next.size());
   if (s.staged + rows > kMaxTreeNodes || s.length + s.staged + rows > options_.kv->geometry().capacity) s.next.clear();
   if (s.next.empty()) return false;
-  add_rows(task.seq, rows, s.length, s.bits.data() + size_t(s.staged) * kWords, s.staged);
+  begin_step(task.seq, rows, s.length, s.bits.data() + size_t(s.staged) * kWords, s.staged);
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)], parent_node = task.tree->parent(node);
     int parent = s.staged - 1;

@@ -17,7 +17,6 @@ struct EagleDrafterOptions {
   TreeConfig tree;
   GuessOptions guess;
   int slots = 1;
-  int vocab = 0;                        // of the target
 };
 
 class EagleDrafter : public Drafter {
@@ -60,7 +59,7 @@ class EagleDrafter : public Drafter {
   int position(int pair) const { return std::min(pair, options_.head->config().trained_length() - 1); }
   // Runs the waiting states whose tokens `text` has; keeps the others waiting.
   void flush(SeqId seq, std::span<const Token> text);
-  int add_rows(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged);
+  void begin_step(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged);
   void forward();
   void draft_one(DraftTask& task);
   bool run_level(DraftTask& task);

@@ -1,8 +1,8 @@
 #include "spec/drafter_model.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace sx {
@@ -10,10 +10,6 @@ namespace {
 
 constexpr int kMostOutputs = 128;  // rows of a level over several sequences, unless one sequence needs more
 constexpr double kLearn = 0.1;
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

@@ -19,7 +19,6 @@ struct ModelDrafterOptions {
   GuessOptions guess;                   // how laws become candidates
   int slots = 1;
   int vocab = 0;                        // of the target; tokens beyond the smaller vocabulary are never drafted
-  int context = 0;                      // tokens of a text
   bool own_cache = true;                // false: the target's cache; the model is the target
   std::vector<uint8_t> skip_attention, skip_ffn;  // [layers] or empty
 };
