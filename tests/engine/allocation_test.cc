@@ -2,27 +2,11 @@
 // worth of outputs, greedy and sampled choices included.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include "backend/registry.h"
 #include "model/llama.h"
+#include "support/counting_new.h"
 #include "support/model_writer.h"
-
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // g++ sees only one half of the pair when it inlines
-
-namespace {
-std::atomic<long> g_allocations{0};
-}
-
-void* operator new(size_t size) {
-  g_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* p = std::malloc(size ? size : 1)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace sx {
 namespace {
