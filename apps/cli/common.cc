@@ -95,6 +95,13 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   return engine;
 }
 
+std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text) {
+  std::string messages = "[";
+  if (!system.empty()) messages += fmt::format(R"({{"role":"system","content":{}}},)", to_json(system));
+  messages += fmt::format(R"({{"role":"user","content":{}}}])", to_json(text));
+  return engine.apply_template(messages);
+}
+
 std::string read_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream in(path, std::ios::binary);

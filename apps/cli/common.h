@@ -33,6 +33,8 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
 // Resolves "--logit-bias TOKEN+VALUE" (or -VALUE) into the options.
 void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias);
 
+// The prompt for one user's message, after a system message unless that is empty, through the chat template.
+std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text);
 std::string read_file(const std::string& path);   // "-": standard input
 std::string unescape(const std::string& text);    // \n \t \r \" \\ as -e asks
 std::string to_json(const std::string& text);     // a JSON string literal; invalid UTF-8 becomes U+FFFD

@@ -24,11 +24,7 @@ std::string prompt_text(const Args& a, const Engine& engine) {
   std::string text = a.file.empty() ? a.prompt : read_file(a.file);
   if (a.escape) text = unescape(text);
   text = a.prefix + text + a.suffix;
-  if (!a.chat) return text;
-  std::string messages = "[";
-  if (!a.system.empty()) messages += fmt::format(R"({{"role":"system","content":{}}},)", to_json(a.system));
-  messages += fmt::format(R"({{"role":"user","content":{}}}])", to_json(text));
-  return engine.apply_template(messages);
+  return a.chat ? chat_prompt(engine, a.system, text) : text;
 }
 
 void print_json(const GenerateResult& r) {

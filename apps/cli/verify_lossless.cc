@@ -133,7 +133,7 @@ int run(Args& a) {
   ProgressLine line("verify", a.quiet);
   for (size_t i = 0; i < texts.size() && !interrupted(); ++i) {
     std::string text = a.prefix + texts[i] + a.suffix;
-    if (a.chat) text = engine->apply_template(fmt::format(R"([{{"role":"user","content":{}}}])", to_json(text)));
+    if (a.chat) text = chat_prompt(*engine, {}, text);
     const auto prompt = engine->tokenize(text, !a.chat, true);
     auto session = engine->start();
     for (const Named& setting : settings_of(a)) {

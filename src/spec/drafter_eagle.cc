@@ -22,13 +22,10 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
   positions_.resize(rows);
   outputs_.reserve(size_t(options.head->options().max_outputs));
   seqs_.reserve(1);
-  moves_.reserve(kMaxTreeNodes);
   states_ = options.backend->allocate(rows * width(), "states of the draft head");
   for (Slot& s : slots_) {
     s.states = options.backend->allocate(kWaiting * width(), "states of the draft head");
     s.strip_states = options.backend->allocate(size_t(kMaxTreeNodes + 1) * width(), "states of the draft head");
-    s.strip.resize(kMaxTreeNodes);
-    s.bits.resize(size_t(kMaxTreeNodes) * kWords);
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
     s.laws.reserve(size_t(s.policy->rows()));
@@ -43,17 +40,16 @@ EagleDrafter::Slot& EagleDrafter::slot(SeqId seq) {
 // Pair j holds token j + 1, so the pair of the last kept token's state goes; its state is gone too unless it waits.
 void EagleDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
-  s.staged = 0;
+  s.strip.clear();
   const int seen = std::min(s.length + s.waiting, length), pairs = std::min(s.length, std::max(0, length - 1));
   s.waiting = pairs < s.length ? 0 : seen - pairs;
   s.length = pairs;
 }
 
-void EagleDrafter::begin_step(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged) {
-  SX_ASSERT(rows <= int(tokens_.size()));
-  seqs_.clear();
+void EagleDrafter::begin_step(const SeqRows& rows) {
+  SX_ASSERT(rows.rows <= int(tokens_.size()));
   outputs_.clear();
-  seqs_.push_back({0, rows, seq, history, ancestors, ancestors ? kWords : 0, staged});
+  seqs_.assign(1, rows);
 }
 
 void EagleDrafter::forward() {
@@ -68,7 +64,7 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   Slot& s = slot(seq);
   const int rows = std::min(s.waiting, int(text.size()) - 1 - s.length);
   if (rows <= 0) return;
-  begin_step(seq, rows, s.length, nullptr, 0);
+  begin_step({0, rows, seq, s.length});
   std::memcpy(states_, s.states, size_t(rows) * width() * sizeof(float));
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = text[size_t(s.length + i + 1)];
@@ -86,7 +82,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   Slot& s = slot(chunk.seq);
   if (chunk.first != s.length + s.waiting) return;  // it has lost the thread: covered() says so
   const int rows = s.waiting + chunk.rows - 1;      // the last state waits for its token
-  begin_step(chunk.seq, rows, s.length, nullptr, 0);
+  begin_step({0, rows, chunk.seq, s.length});
   std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));
   options_.head->fuse(chunk.outputs->hidden, 0, chunk.rows, states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
@@ -114,20 +110,13 @@ void EagleDrafter::make_laws(DraftTask& task, int count) {
 
 bool EagleDrafter::run_level(DraftTask& task) {
   Slot& s = slot(task.seq);
-  const int rows = int(s.next.size());
-  if (s.staged + rows > kMaxTreeNodes || s.length + s.staged + rows > options_.kv->geometry().capacity) s.next.clear();
+  const int rows = int(s.next.size()), staged = s.strip.size();
+  if (!s.strip.has_room(rows) || s.length + staged + rows > options_.kv->geometry().capacity) s.next.clear();
   if (s.next.empty()) return false;
-  begin_step(task.seq, rows, s.length, s.bits.data() + size_t(s.staged) * kWords, s.staged);
+  begin_step({0, rows, task.seq, s.length, s.strip.ancestors(staged), DraftStrip::kWords, staged});
   for (int i = 0; i < rows; ++i) {
-    const NodeId node = s.next[size_t(i)], parent_node = task.tree->parent(node);
-    int parent = s.staged - 1;
-    while (parent >= 0 && s.strip[size_t(parent)].node != parent_node) --parent;
-    const int at = s.staged + i;
-    s.strip[size_t(at)] = {parent, node};
-    uint64_t* bits = s.bits.data() + size_t(at) * kWords;
-    if (parent < 0) std::fill_n(bits, kWords, 0);
-    else std::copy_n(s.bits.data() + size_t(parent) * kWords, kWords, bits);
-    bits[at / 64] |= uint64_t(1) << (at % 64);
+    const NodeId node = s.next[size_t(i)];
+    const int parent = s.strip.parent(s.strip.add(*task.tree, node));
     const float* from = s.strip_states + size_t(parent < 0 ? kMaxTreeNodes : parent) * width();
     std::memcpy(states_ + size_t(i) * width(), from, width() * sizeof(float));
     tokens_[size_t(i)] = task.tree->token(node);
@@ -138,14 +127,13 @@ bool EagleDrafter::run_level(DraftTask& task) {
   forward();
   const double ms = forward_ms_ - before;
   level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
-  std::memcpy(s.strip_states + size_t(s.staged) * width(), result_.states, size_t(rows) * width() * sizeof(float));
-  s.staged += rows;
+  std::memcpy(s.strip_states + size_t(staged) * width(), result_.states, size_t(rows) * width() * sizeof(float));
   return true;
 }
 
 void EagleDrafter::draft_one(DraftTask& task) {
   Slot& s = slot(task.seq);
-  s.staged = 0;
+  s.strip.clear();
   if (s.waiting == 0 || s.length + s.waiting != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
   flush(task.seq, task.text);
   s.policy->start(task.limits);
@@ -163,7 +151,7 @@ void EagleDrafter::draft(std::span<DraftTask> tasks) {
 void EagleDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
-    s.staged = 0;
+    s.strip.clear();
     if (s.length + s.waiting != o.history) continue;  // it has lost the thread: covered() says so
     s.policy->observe(*o.tree, o.path);
     for (NodeId node : o.path) {

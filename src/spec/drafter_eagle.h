@@ -7,6 +7,7 @@
 #include "model/heads/eagle.h"
 #include "spec/draft_laws.h"
 #include "spec/drafter.h"
+#include "spec/strip.h"
 
 namespace sx {
 
@@ -25,8 +26,8 @@ class EagleDrafter : public Drafter {
 
   explicit EagleDrafter(const EagleDrafterOptions& options);
 
-  void open(SeqId seq) override { forget(slot(seq)); }
-  void close(SeqId seq) override { forget(slot(seq)); }
+  void open(SeqId seq) override { truncate(seq, 0); }
+  void close(SeqId seq) override { truncate(seq, 0); }
   void truncate(SeqId seq, int length) override;
   bool prefill(SeqId, std::span<const Token>) override { return true; }  // it follows the target's prompt
   void draft(std::span<DraftTask> tasks) override;
@@ -38,28 +39,22 @@ class EagleDrafter : public Drafter {
   double level_ms() const override { return level_ms_; }
 
  private:
-  struct StripNode { int32_t parent; NodeId node; };
   struct Slot {
     int length = 0;                     // pairs in the cache
     int waiting = 0;                    // states after them
-    int staged = 0;                     // nodes in the strip
     float* states = nullptr;            // [kWaiting, width] waiting
     float* strip_states = nullptr;      // [kMaxTreeNodes + 1, width] what each node of the strip, and last the root, gave
-    std::vector<StripNode> strip;
-    std::vector<uint64_t> bits;         // [kMaxTreeNodes][kWords]
+    DraftStrip strip;                   // nodes that have been run
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
     std::vector<NodeLaw> laws;
-    int first_row = 0;
   };
-  static constexpr int kWords = kMaxTreeNodes / 64;
-  static void forget(Slot& s) { s.length = s.waiting = s.staged = 0; }
   Slot& slot(SeqId seq);
   size_t width() const { return size_t(options_.head->config().cell.width); }
   int position(int pair) const { return std::min(pair, options_.head->config().trained_length() - 1); }
   // Runs the waiting states whose tokens `text` has; keeps the others waiting.
   void flush(SeqId seq, std::span<const Token> text);
-  void begin_step(SeqId seq, int rows, int history, const uint64_t* ancestors, int staged);
+  void begin_step(const SeqRows& rows);
   void forward();
   void draft_one(DraftTask& task);
   bool run_level(DraftTask& task);
@@ -70,7 +65,6 @@ class EagleDrafter : public Drafter {
   std::vector<Token> tokens_;           // one step
   std::vector<int32_t> positions_, outputs_;
   std::vector<SeqRows> seqs_;
-  std::vector<KvMove> moves_;
   float* states_ = nullptr;             // [rows, width] of the step
   Guesser guesser_;
   EagleOutputs result_;

@@ -31,8 +31,6 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options)
   moves_.reserve(kMaxTreeNodes);
   for (Slot& s : slots_) {
     s.policy = make_tree_policy(options.tree);
-    s.strip.resize(kMaxTreeNodes);
-    s.bits.resize(size_t(kMaxTreeNodes) * kWords);
     s.next.reserve(size_t(s.policy->rows()));
     s.laws.reserve(size_t(s.policy->rows()));
   }
@@ -43,23 +41,23 @@ ModelDrafter::Slot& ModelDrafter::slot(SeqId seq) {
   return slots_[size_t(seq)];
 }
 
-void ModelDrafter::open(SeqId seq) { slot(seq).length = slot(seq).staged = 0; }
-void ModelDrafter::close(SeqId seq) { slot(seq).length = slot(seq).staged = 0; }
+void ModelDrafter::open(SeqId seq) { truncate(seq, 0); }
+void ModelDrafter::close(SeqId seq) { truncate(seq, 0); }
 
 void ModelDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
   s.length = std::min(s.length, length);
-  s.staged = 0;
+  s.strip.clear();
 }
 
 double ModelDrafter::take_forward_ms() { return std::exchange(forward_ms_, 0.0); }
 
-// Adds rows to the current step; returns the first of them.
-int ModelDrafter::add_rows(Slot& s, SeqId seq, int rows, int history, const uint64_t* ancestors) {
+// Adds a sequence's rows behind those of the current step; returns the first of them.
+int ModelDrafter::add_rows(const SeqRows& rows) {
   const int first = seqs_.empty() ? 0 : seqs_.back().first_row + seqs_.back().rows;
-  SX_ASSERT(first + rows <= rows_);
-  seqs_.push_back({first, rows, seq, history, ancestors, ancestors ? kWords : 0, ancestors ? s.staged : 0});
-  return first;
+  SX_ASSERT(first + rows.rows <= rows_);
+  seqs_.push_back(rows);
+  return seqs_.back().first_row = first;
 }
 
 const StepOutputs& ModelDrafter::forward() {
@@ -82,7 +80,7 @@ bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
   const int rows = std::min(left, rows_);
   seqs_.clear();
   outputs_.clear();
-  add_rows(s, seq, rows, s.length, nullptr);
+  add_rows({0, rows, seq, s.length});
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = std::min(text[size_t(s.length + i)], Token(options_.model->config().vocab - 1));
     positions_[size_t(i)] = s.length + i;
@@ -104,32 +102,20 @@ void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
   outputs_.clear();
   for (DraftTask& task : tasks) {
     Slot& s = slot(task.seq);
-    s.staged = 0;
+    s.strip.clear();
     const int length = int(task.text.size());
     const int from = options_.own_cache ? s.length : length - 1, rows = length - from;
     SX_ASSERT(rows > 0 && rows <= share);
-    const int first = add_rows(s, task.seq, rows, from, nullptr);
+    const int first = add_rows({0, rows, task.seq, from});
     for (int i = 0; i < rows; ++i) {
       tokens_[size_t(first + i)] = std::min(task.text[size_t(from + i)], Token(options_.model->config().vocab - 1));
       positions_[size_t(first + i)] = from + i;
     }
     outputs_.push_back(first + rows - 1);
-    if (options_.own_cache) {
-      s.length = length;
-    } else {  // node 0 lies in the strip
-      s.strip[0] = {task.text.back(), -1, 0};
-      std::fill_n(s.bits.begin(), kWords, 0);
-      s.bits[0] = 1;
-      s.staged = 1;
-    }
+    if (options_.own_cache) s.length = length;
+    else s.strip.add(*task.tree, 0);
   }
   forward();
-}
-
-int ModelDrafter::strip_of(const Slot& s, NodeId node) const {
-  for (int i = s.staged - 1; i >= 0; --i)
-    if (s.strip[size_t(i)].node == node) return i;
-  return -1;  // node 0 in a cache of the drafter's own
 }
 
 // Runs the nodes the policies asked for; false when there are none.
@@ -140,22 +126,17 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
     Slot& s = slot(task.seq);
     const int pending = int(task.text.size()) - 1, history = options_.own_cache ? pending + 1 : pending;
     const int rows = int(s.next.size());
-    if (s.staged + rows > kMaxTreeNodes || history + s.staged + rows > options_.kv->geometry().capacity) s.next.clear();
+    const int staged = s.strip.size();
+    if (!s.strip.has_room(rows) || history + staged + rows > options_.kv->geometry().capacity) s.next.clear();
     if (s.next.empty()) continue;
-    s.first_row = add_rows(s, task.seq, rows, history, s.bits.data() + size_t(s.staged) * kWords);
+    s.first_row = add_rows({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
     for (int i = 0; i < rows; ++i) {
       const NodeId node = s.next[size_t(i)];
-      const int at = s.staged + i, parent = strip_of(s, task.tree->parent(node));
-      s.strip[size_t(at)] = {task.tree->token(node), parent, node};
-      uint64_t* bits = s.bits.data() + size_t(at) * kWords;
-      if (parent < 0) std::fill_n(bits, kWords, 0);
-      else std::copy_n(s.bits.data() + size_t(parent) * kWords, kWords, bits);
-      bits[at / 64] |= uint64_t(1) << (at % 64);
+      s.strip.add(*task.tree, node);
       tokens_[size_t(s.first_row + i)] = task.tree->token(node);
       positions_[size_t(s.first_row + i)] = pending + task.tree->depth(node);
       outputs_.push_back(s.first_row + i);
     }
-    s.staged += rows;
   }
   if (outputs_.empty()) return false;
   const double before = forward_ms_;
@@ -209,21 +190,21 @@ void ModelDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
     s.policy->observe(*o.tree, o.path);
-    if (!options_.own_cache || s.staged == 0) continue;
+    if (!options_.own_cache || s.strip.size() == 0) continue;
     moves_.clear();
     int parent = -1, kept = 0;
     for (size_t i = 1; i < o.path.size(); ++i) {
       const Token token = o.tree->token(o.path[i]);
       int found = parent + 1;
-      while (found < s.staged && (s.strip[size_t(found)].parent != parent || s.strip[size_t(found)].token != token)) ++found;
-      if (found == s.staged) break;
+      while (found < s.strip.size() && (s.strip.parent(found) != parent || s.strip.token(found) != token)) ++found;
+      if (found == s.strip.size()) break;
       if (found != kept) moves_.push_back({s.length + found, s.length + kept, 0});
       parent = found;
       ++kept;
     }
     if (!moves_.empty()) options_.backend->kv_move({options_.kv, options_.kv, o.seq, o.seq, moves_});
     s.length += kept;
-    s.staged = 0;
+    s.strip.clear();
   }
 }
 

@@ -7,6 +7,7 @@
 #include "kv/book.h"
 #include "spec/drafter.h"
 #include "spec/draft_laws.h"
+#include "spec/strip.h"
 #include "spec/tree_policy.h"
 
 namespace sx {
@@ -40,28 +41,22 @@ class ModelDrafter : public Drafter {
   double level_ms() const override { return level_ms_; }
 
  private:
-  // A node of the tree that has been run; its cell is history + its place in the strip.
-  struct StripNode { Token token; int32_t parent; NodeId node; };
   struct Slot {
     int length = 0;                     // cells of the history (own cache)
-    int staged = 0;                     // nodes in the strip
-    std::vector<StripNode> strip;       // [kMaxTreeNodes]
-    std::vector<uint64_t> bits;         // [kMaxTreeNodes][kWords] ancestors in the strip
+    DraftStrip strip;                   // nodes that have been run; cells behind the history
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
     std::vector<NodeLaw> laws;
     int first_row = 0;                  // of this task in the current step
   };
 
-  static constexpr int kWords = kMaxTreeNodes / 64;
   Slot& slot(SeqId seq);
   void draft_group(std::span<DraftTask> tasks);
   void catch_up(std::span<DraftTask> tasks);
   bool run_level(std::span<DraftTask> tasks);
   void make_laws(DraftTask& task, int row, int count);
-  int add_rows(Slot& s, SeqId seq, int rows, int history, const uint64_t* ancestors);
+  int add_rows(const SeqRows& rows);
   const StepOutputs& forward();
-  int strip_of(const Slot& s, NodeId node) const;
 
   ModelDrafterOptions options_;
   int vocab_;                           // common to both models

@@ -1,0 +1,46 @@
+// The nodes of a growing tree that a drafter has run, in the order of their cells behind the history, with the ancestor bits
+// attention needs. A tree may have more nodes than its strip: those that were never run.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/token.h"
+#include "spec/tree.h"
+
+namespace sx {
+
+class DraftStrip {
+ public:
+  static constexpr int kWords = kMaxTreeNodes / 64;
+
+  DraftStrip() : nodes_(kMaxTreeNodes), bits_(size_t(kMaxTreeNodes) * kWords) {}
+
+  void clear() { size_ = 0; }
+  int size() const { return size_; }
+  bool has_room(int nodes) const { return size_ + nodes <= kMaxTreeNodes; }
+  Token token(int place) const { return nodes_[size_t(place)].token; }
+  int parent(int place) const { return nodes_[size_t(place)].parent; }  // a place; -1: the parent lies in the history
+  const uint64_t* ancestors(int place) const { return bits_.data() + size_t(place) * kWords; }
+
+  // The node was run next. Returns its place.
+  int add(const TokenTree& tree, NodeId node) {
+    const NodeId parent_node = tree.parent(node);
+    int parent = parent_node == kNoNode ? -1 : size_ - 1;
+    while (parent >= 0 && nodes_[size_t(parent)].node != parent_node) --parent;
+    nodes_[size_t(size_)] = {tree.token(node), parent, node};
+    uint64_t* bits = bits_.data() + size_t(size_) * kWords;
+    if (parent < 0) std::fill_n(bits, kWords, 0);
+    else std::copy_n(ancestors(parent), kWords, bits);
+    bits[size_ / 64] |= uint64_t(1) << (size_ % 64);
+    return size_++;
+  }
+
+ private:
+  struct Node { Token token; int32_t parent; NodeId node; };
+  int size_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<uint64_t> bits_;  // [kMaxTreeNodes][kWords]
+};
+
+}  // namespace sx
