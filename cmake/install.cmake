@@ -36,6 +36,8 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/specextend DESTINATION ${CMAKE_INS
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT specextendTargets NAMESPACE specextend:: DESTINATION ${SX_PACKAGE_DIR})
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The drafts, where engine/shipped_drafts.cc looks for them beside the program.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/ DESTINATION share/specextend/models OPTIONAL)
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/specextendConfig.cmake.in
   ${CMAKE_BINARY_DIR}/specextendConfig.cmake INSTALL_DESTINATION ${SX_PACKAGE_DIR})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/specextendConfigVersion.cmake COMPATIBILITY SameMinorVersion)

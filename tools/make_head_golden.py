@@ -36,23 +36,25 @@ def random_norm(gen, size):
     return 1 + 0.3 * torch.randn(size, generator=gen)
 
 
-def random_layer(gen, name, inputs, input_norm, hidden_norm=False, bias=False):
-    """Weights of a Llama layer whose attention reads `inputs` numbers."""
-    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+def random_layer(gen, name, inputs, input_norm, hidden_norm=False, bias=False, cell=None):
+    """Weights of a Llama layer whose attention reads `inputs` numbers; cell: its config where sizes are not ours."""
+    cell = cell or cell_config()
+    width, ffn = cell["hidden_size"], cell["intermediate_size"]
+    q, kv = HEADS * cell["head_dim"], KV_HEADS * cell["head_dim"]
     out = {
         f"{name}.self_attn.q_proj.weight": random_matrix(gen, q, inputs, 3),
         f"{name}.self_attn.k_proj.weight": random_matrix(gen, kv, inputs, 3),
         f"{name}.self_attn.v_proj.weight": random_matrix(gen, kv, inputs),
-        f"{name}.self_attn.o_proj.weight": random_matrix(gen, WIDTH, q),
-        f"{name}.mlp.gate_proj.weight": random_matrix(gen, FFN, WIDTH),
-        f"{name}.mlp.up_proj.weight": random_matrix(gen, FFN, WIDTH),
-        f"{name}.mlp.down_proj.weight": random_matrix(gen, WIDTH, FFN),
-        f"{name}.post_attention_layernorm.weight": random_norm(gen, WIDTH),
+        f"{name}.self_attn.o_proj.weight": random_matrix(gen, width, q),
+        f"{name}.mlp.gate_proj.weight": random_matrix(gen, ffn, width),
+        f"{name}.mlp.up_proj.weight": random_matrix(gen, ffn, width),
+        f"{name}.mlp.down_proj.weight": random_matrix(gen, width, ffn),
+        f"{name}.post_attention_layernorm.weight": random_norm(gen, width),
     }
     if input_norm:
-        out[f"{name}.input_layernorm.weight"] = random_norm(gen, WIDTH)
+        out[f"{name}.input_layernorm.weight"] = random_norm(gen, width)
     if hidden_norm:
-        out[f"{name}.hidden_norm.weight"] = random_norm(gen, WIDTH)
+        out[f"{name}.hidden_norm.weight"] = random_norm(gen, width)
     if bias:
         for part, size in (("q", q), ("k", kv), ("v", kv)):
             out[f"{name}.self_attn.{part}_proj.bias"] = 0.3 * torch.randn(size, generator=gen)
@@ -80,14 +82,14 @@ def rotate(x, positions, base):
 def llama_layer(w, name, x, attention_input, positions, mask, base):
     """x: residual stream [rows, width]; mask[i, j]: row i sees row j."""
     rows = len(x)
-    q = linear(attention_input, w, f"{name}.self_attn.q_proj").view(rows, HEADS, HEAD_DIM)
-    k = linear(attention_input, w, f"{name}.self_attn.k_proj").view(rows, KV_HEADS, HEAD_DIM)
-    v = linear(attention_input, w, f"{name}.self_attn.v_proj").view(rows, KV_HEADS, HEAD_DIM)
+    q = linear(attention_input, w, f"{name}.self_attn.q_proj").view(rows, HEADS, -1)
+    k = linear(attention_input, w, f"{name}.self_attn.k_proj").view(rows, KV_HEADS, -1)
+    v = linear(attention_input, w, f"{name}.self_attn.v_proj").view(rows, KV_HEADS, -1)
     q, k = rotate(q, positions, base), rotate(k, positions, base)
     k, v = k.repeat_interleave(HEADS // KV_HEADS, 1), v.repeat_interleave(HEADS // KV_HEADS, 1)
-    scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(HEAD_DIM)
+    scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1])
     weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
-    attended = torch.einsum("hij,jhd->ihd", weights, v).reshape(rows, HEADS * HEAD_DIM)
+    attended = torch.einsum("hij,jhd->ihd", weights, v).reshape(rows, -1)
     x = x + linear(attended, w, f"{name}.self_attn.o_proj")
     h = rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], EPS)
     gate, up = linear(h, w, f"{name}.mlp.gate_proj"), linear(h, w, f"{name}.mlp.up_proj")
@@ -120,22 +122,60 @@ def cell_config():
                 num_hidden_layers=1, max_position_embeddings=64)
 
 
-def write(folder, config, tensors):
+def write(folder, config, tensors, metadata=None):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
-    save_file({k: v.contiguous() for k, v in tensors.items()}, str(folder / "model.safetensors"))
+    path = folder / "model.safetensors"
+    save_file({k: v.contiguous() for k, v in tensors.items()}, str(path), metadata)
+    if metadata:  # comes in another order each time
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+        header["__metadata__"] = dict(sorted(metadata.items()))
+        text = json.dumps(header, separators=(",", ":")).encode().ljust(size)
+        assert len(text) == size
+        path.write_bytes(data[:8] + text + data[8 + size:])
+
+
+def store(head, dtype):
+    """Rounds a head's weights to a 16-bit type; its golden is then computed from the rounded ones."""
+    head.files = {k: v.to(dtype) if v.dtype == torch.float32 else v for k, v in head.files.items()}
+    if isinstance(head, Medusa):
+        head.weights = {k: v.to(dtype) for k, v in head.weights.items()}
+    return head
+
+
+def q8_0(head):
+    """Rounds a head's matrices to blocks of 32 (a half-precision step, 32 bytes) and keeps the blocks for its file."""
+    head.blocks, head.metadata = {}, {}
+    for name, weight in head.files.items():
+        if weight.dim() != 2:
+            continue
+        blocks = weight.reshape(-1, 32)
+        step = (blocks.abs().amax(1, keepdim=True) / 127).half()
+        levels = (blocks / step.float()).round().clamp(-127, 127)
+        head.files[name] = (levels * step.float()).reshape(weight.shape)
+        head.blocks[name] = torch.cat([step.view(torch.uint8), levels.to(torch.int8).view(torch.uint8)], 1).flatten()
+        head.metadata.update({name: "q8_0", name + ".shape": f"{weight.shape[0]},{weight.shape[1]}"})
+    return head
 
 
 class Eagle1:
-    def __init__(self, seed, bias):
+    def __init__(self, seed, bias, layers=1, own_head=False):
         gen = generator(seed)
+        self.layers = layers
         self.files = random_layer(gen, "layers.0", WIDTH, False)
         self.files["fc.weight"] = random_matrix(gen, WIDTH, 2 * WIDTH)
         self.files["embed_tokens.weight"] = torch.randn(VOCAB, WIDTH, generator=gen)
         if bias:
             self.files["fc.bias"] = torch.randn(WIDTH, generator=gen)
-        self.config = dict(cell_config(), architectures=["LlamaForCausalLM"], rope_theta=20000.0, bias=bias)
+        for i in range(1, layers):
+            self.files.update(random_layer(gen, f"layers.{i}", WIDTH, True))
+        if own_head:
+            self.files["lm_head.weight"] = random_matrix(gen, VOCAB, WIDTH)
+        self.config = dict(cell_config(), architectures=["LlamaForCausalLM"], rope_theta=20000.0, bias=bias,
+                           num_hidden_layers=layers)
         self.base, self.features = 20000.0, [TARGET_LAYERS]
 
     def fuse(self, target, taps):
@@ -145,12 +185,15 @@ class Eagle1:
         w = {k: v.double() for k, v in self.files.items()}
         x = linear(torch.cat([w["embed_tokens.weight"][tokens], states], -1), w, "fc")
         x = llama_layer(w, "layers.0", x, x, positions, mask, self.base)
-        return x @ target.head.T, x
+        for i in range(1, self.layers):
+            normed = rms_norm(x, w[f"layers.{i}.input_layernorm.weight"], EPS)
+            x = llama_layer(w, f"layers.{i}", x, normed, positions, mask, self.base)
+        return x @ w.get("lm_head.weight", target.head).T, x
 
 
 class Eagle3:
     """Options: layer (name of layer 0), own_embedding, shared_head, before_residual, before_fc, fc_norm, norm_output,
-    layers, bias, features (default: none in the config), base (default: none in the config)."""
+    layers, bias, features (default: none in the config), base (default: none in the config), cell (its own sizes)."""
 
     def __init__(self, seed, config=None, nested=False, **options):
         gen = generator(seed)
@@ -158,25 +201,26 @@ class Eagle3:
         self.name = options.get("layer", "midlayer")
         self.features = options.get("features", [2, TARGET_LAYERS // 2, TARGET_LAYERS - 3])
         inputs = WIDTH * len(self.features)
-        self.files = random_layer(gen, self.name, 2 * WIDTH, True, True, options.get("bias", False))
+        cell = dict(cell_config(), **options.get("cell", {}))
+        width = cell["hidden_size"]
+        self.files = random_layer(gen, self.name, 2 * width, True, True, options.get("bias", False), cell)
         for i in range(1, options.get("layers", 1)):
-            self.files.update(random_layer(gen, f"layers.{i}", WIDTH, True, False, options.get("bias", False)))
-        self.files["fc.weight"] = random_matrix(gen, WIDTH, inputs)
-        self.files["norm.weight"] = random_norm(gen, WIDTH)
+            self.files.update(random_layer(gen, f"layers.{i}", width, True, False, options.get("bias", False), cell))
+        self.files["fc.weight"] = random_matrix(gen, width, inputs)
+        self.files["norm.weight"] = random_norm(gen, width)
         if not options.get("shared_head"):
-            self.files["lm_head.weight"] = random_matrix(gen, DRAFT_VOCAB, WIDTH)
+            self.files["lm_head.weight"] = random_matrix(gen, DRAFT_VOCAB, width)
             ids = torch.randperm(VOCAB, generator=gen)[:DRAFT_VOCAB].sort().values
             self.files["d2t"] = ids - torch.arange(DRAFT_VOCAB)
             self.files["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).scatter_(0, ids, True)
         if options.get("own_embedding"):
-            self.files["embed_tokens.weight"] = torch.randn(VOCAB, WIDTH, generator=gen)
+            self.files["embed_tokens.weight"] = torch.randn(VOCAB, width, generator=gen)
         if options.get("before_fc"):
             self.files["input_norm.weight"] = random_norm(gen, inputs)
         if options.get("fc_norm"):
             for i in range(len(self.features)):
                 self.files[f"fc_norm.{i}.weight"] = random_norm(gen, WIDTH)
         self.base = options.get("base", 10000.0)
-        cell = cell_config()
         cell["num_hidden_layers"] = options.get("layers", 1)
         cell["attention_bias"] = options.get("bias", False)
         if "base" in options:
@@ -283,6 +327,24 @@ def other_heads():
     }
 
 
+def stored_heads():
+    """Own head, more layers or blocks; weights as they are stored."""
+    medusa = dict(model_type="medusa", hidden_size=WIDTH, vocab_size=VOCAB)
+    wide = dict(hidden_size=32, intermediate_size=64, head_dim=16)  # whole blocks of 32 in every row
+    ids = [1, 3, 5, 7]
+    return {
+        "eagle1-own-head": Eagle1(51, True, own_head=True),
+        "eagle1-three-layers": Eagle1(52, False, layers=3),
+        "eagle1-f16": store(Eagle1(53, True), torch.float16),
+        "eagle3-f16": store(Eagle3(54, {}), torch.float16),
+        "eagle3-bf16": store(Eagle3(55, {}, layers=2, layer="layers.0", bias=True), torch.bfloat16),
+        "eagle3-q8_0": q8_0(Eagle3(56, dict(target_hidden_size=WIDTH, eagle_aux_hidden_state_layer_ids=ids), cell=wide,
+                                   features=ids, own_embedding=True)),
+        "medusa-three-blocks": Medusa(57, 2, 3, "vllm", mapped=True, config=dict(medusa, medusa_num_layers=3)),
+        "medusa-bf16": store(Medusa(58, 2, 1, "official", config=dict(medusa, medusa_num_heads=2)), torch.bfloat16),
+    }
+
+
 def tree_depths():
     depths = []
     for parent in PARENTS:
@@ -311,7 +373,7 @@ def eagle_golden(head, target, seed):
     positions = torch.tensor(list(range(CHAIN)) + [CHAIN + d for d in tree_depths()])
     mask = tree_mask()
     fused = head.fuse(target, taps.double())
-    states = torch.zeros(total, WIDTH, dtype=torch.float64)
+    states = torch.zeros(total, fused.shape[-1], dtype=torch.float64)
     states[:CHAIN] = fused
     # Level by level: a node is fed with the state that its parent's row gave.
     for _ in range(1 + max(tree_depths()) + 1):
@@ -353,10 +415,12 @@ def main():
     target = Target()
     target.save(root / "target")
     check_variants_matter(target)
-    for number, (name, head) in enumerate({**eagle3_heads(), **other_heads()}.items()):
-        write(root / name, head.config, head.files)
+    for number, (name, head) in enumerate({**eagle3_heads(), **other_heads(), **stored_heads()}.items()):
+        write(root / name, head.config, head.files | getattr(head, "blocks", {}), getattr(head, "metadata", None))
         make = medusa_golden if isinstance(head, Medusa) else eagle_golden
         golden = make(head, target, 100 + number)
+        if name in ("eagle3-f16", "eagle3-bf16", "eagle3-q8_0"):
+            golden["fc"] = head.files["fc.weight"].float()
         save_file({k: v.contiguous() for k, v in golden.items()}, str(root / name / "golden.safetensors"))
     for file in root.rglob("*"):
         if file.is_file():

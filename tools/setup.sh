@@ -7,7 +7,8 @@ SX_LOGS="$SX_ROOT/build/logs"
 SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
   python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
-SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache python3-jinja2)
+SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache python3-jinja2
+  python3-venv)
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
@@ -67,6 +68,42 @@ install_packages() {
 # The system's python3 (the one python3-pip belongs to), else whichever is first on the path.
 find_python() {
   if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else command -v python3 || die "python3 is missing"; fi
+}
+
+# The virtual environment of the training recipe (PyTorch, 0.7 GB), kept between runs. It is the right one when the
+# file `made-of` in it, written last, says what it was made of.
+SX_TRAINING="${XDG_CACHE_HOME:-$HOME/.cache}/specextend/training-venv"
+training_parts() {
+  "$(find_python)" --version; uname -m; declare -f training_pip; cat "$SX_ROOT/training/requirements.txt"
+}
+training_ready() { [[ -x "$SX_TRAINING/bin/python" ]] && cmp -s "$SX_TRAINING/made-of" <(training_parts); }
+
+# A torch without CUDA, which is gigabytes of libraries: for aarch64 pip's index has it up to 2.9, for x86-64 only
+# PyTorch's own index has. Where neither helps, the one with CUDA does.
+training_pip() {
+  local pip=("$SX_TRAINING/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2)
+  local requirements="$SX_ROOT/training/requirements.txt"
+  case "$(uname -m)" in
+    aarch64) "${pip[@]}" -r "$requirements" 'torch<2.10' && return ;;
+    x86_64) "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu \
+      "$(grep '^torch\b' "$requirements")" || true ;;
+  esac
+  "${pip[@]}" -r "$requirements"
+}
+
+make_training_environment() {
+  exec 9>"$SX_TRAINING.lock" && flock 9 || return
+  ! training_ready || return 0  # another run was faster
+  rm -rf "$SX_TRAINING" && "$(find_python)" -m venv "$SX_TRAINING" && training_pip &&
+    training_parts >"$SX_TRAINING/made-of"
+}
+
+# Makes the environment if need be; false, with a log that says why, where that cannot be done (no network).
+set_up_training() {
+  ! training_ready || return 0
+  say "training: fetching PyTorch into $SX_TRAINING (once)"
+  mkdir -p "$SX_LOGS" "${SX_TRAINING%/*}"
+  (make_training_environment) >"$SX_LOGS/training.log" 2>&1
 }
 
 # build PRESET [TARGETS...]: configures (when never done or when the last configuration failed) and builds.

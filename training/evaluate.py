@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 import quantise
 from frames import STOP_TOKENS
 from fused import DEVICE
-from models import (LAYER, EagleDraft, MedusaDraft, SmallDraft, Target, join_heads, read_config, rms, rope_tables,
-                    rotate, split_heads)
+from models import (LAYER, EagleDraft, MedusaDraft, SmallDraft, Target, join_heads, medusa_state, read_config, rms,
+                    rope_tables, rotate, split_heads)
 
 SLACK = 8        # tokens generated beyond those judged
 LOOP_RUN = 8     # tokens
@@ -266,7 +266,7 @@ def run_medusa(folder, form, text):
     ranks = max(max(path) for path in tree) + 1
     ids, hidden, tops = text["ids"], text["hidden"].float()[:, text["given"] - 1:], []
     for k in range(config["medusa_num_heads"]):
-        y = hidden + F.silu(F.linear(hidden, w[f"blocks.{k}.layers.0.weight"], w[f"blocks.{k}.layers.0.bias"]))
+        y = medusa_state(hidden, w, k)
         tops.append(w["token_map"][F.linear(y, w[f"lm_heads.{k}.weight"]).topk(ranks, -1).indices].tolist())
     tally = Tally(text)
     for row, tokens in enumerate(ids.tolist()):

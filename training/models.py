@@ -352,20 +352,31 @@ def medusa_block(x, weight, bias):
     return x + F.silu(F.linear(x, weight) + bias)
 
 
+def medusa_state(x, weights, head):
+    """x [.., C] through the residual blocks of one head"""
+    i = 0
+    while f"blocks.{head}.layers.{i}.weight" in weights:
+        x = medusa_block(x, weights[f"blocks.{head}.layers.{i}.weight"], weights[f"blocks.{head}.layers.{i}.bias"])
+        i += 1
+    return x
+
+
 class MedusaDraft(Draft):
     """heads on the target's normed hidden state at position p; head k guesses token p + 2 + k"""
     folder = "medusa"
     crop = 8
 
-    def __init__(self, target, vocabulary, heads=4, hard=False):
-        """hard: learn the target's argmax instead of its distribution"""
+    def __init__(self, target, vocabulary, heads=4, layers=3, hard=False):
+        """layers: residual blocks of a head; hard: learn the target's argmax instead of its distribution"""
         super().__init__(dict(
             architectures=["MedusaModel"], model_type="medusa", hidden_size=target.hidden, vocab_size=target.vocab,
-            truncated_vocab_size=len(vocabulary), num_heads=heads, num_hidden_layers=1, medusa_num_heads=heads,
-            medusa_num_layers=1, medusa_fc_bias=True, max_position_embeddings=POSITIONS, torch_dtype="bfloat16"))
+            truncated_vocab_size=len(vocabulary), num_heads=heads, num_hidden_layers=layers, medusa_num_heads=heads,
+            medusa_num_layers=layers, medusa_fc_bias=True, max_position_embeddings=POSITIONS, torch_dtype="bfloat16"))
         for k in range(heads):
-            self.add(f"blocks.{k}.layers.0.weight", torch.zeros(target.hidden, target.hidden))
-            self.add(f"blocks.{k}.layers.0.bias", torch.zeros(target.hidden))
+            for i in range(layers):  # blocks after the first need different weights to learn different things
+                weight = torch.randn(target.hidden, target.hidden) * (0.5 / math.sqrt(target.hidden)) * (i > 0)
+                self.add(f"blocks.{k}.layers.{i}.weight", weight)
+                self.add(f"blocks.{k}.layers.{i}.bias", torch.zeros(target.hidden))
             self.add(f"lm_heads.{k}.weight", target.head[vocabulary])
         self.constants = dict(token_map=vocabulary)
         self.vocabulary, self.heads, self.hard = vocabulary, heads, hard
@@ -385,7 +396,7 @@ class MedusaDraft(Draft):
         teacher_head = target.head[self.vocabulary]
         losses, hits = [], []
         for k in range(self.heads):
-            y = medusa_block(x, w[f"blocks.{k}.layers.0.weight"], w[f"blocks.{k}.layers.0.bias"])
+            y = medusa_state(x, w, k)
             teacher = hidden[:, k + 1:k + 1 + n].reshape(rows * n, -1)[pick]
             known = self.known[best[:, k + 1:k + 1 + n].reshape(-1)[pick]].float()
             loss, hit = HeadLoss.apply(y, w[f"lm_heads.{k}.weight"], teacher, teacher_head, known, len(pick), None,

@@ -16,6 +16,7 @@ import torch
 
 import frames
 import fused
+import models
 import quantise
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN = 96, 8, 3, 1, 192
@@ -117,12 +118,14 @@ def expect(condition, message):
 
 
 def check_curve(log):
-    """the losses of the last logged step against those of the first"""
-    found = re.findall(r"^step .*small ([\d.]+) \|.*eagle3 ([\d.]+) \|.*medusa ([\d.]+) \|", log, flags=re.M)
-    expect(len(found) >= 4, f"{len(found)} logged steps in train.log, expected at least 4")
-    for name, first, last in zip(("small", "eagle3", "medusa"), *(map(float, found[i]) for i in (0, -1))):
-        expect(last < 0.8 * first, f"{name}: loss {first} at the start and {last} at the end, expected a fall by 20%")
-        print(f"{name}: loss {first} -> {last}")
+    """the losses on held-out rows, mean over their kinds, after the last step against those before the first"""
+    found = re.findall(r"^  held out .*step (\d+): small ([\d.]+) \|.*eagle3 ([\d.]+) \|.*medusa ([\d.]+) \|", log, flags=re.M)
+    steps = sorted({int(f[0]) for f in found})
+    expect(len(steps) >= 2 and steps[0] == 0, f"validated at the steps {steps}, expected 0 and the last")
+    for i, name in enumerate(("small", "eagle3", "medusa"), 1):
+        first, last = (sum(float(f[i]) for f in found if int(f[0]) == at) for at in (steps[0], steps[-1]))
+        expect(last < 0.85 * first, f"{name}: loss {first:.2f} at the start and {last:.2f} at the end, expected a fall by 15%")
+        print(f"{name}: loss {first:.2f} -> {last:.2f}")
 
 
 def check_files(folder):
@@ -141,6 +144,24 @@ def check_files(folder):
                 tree = {tuple(p) for p in config["medusa_choices"]}
                 expect(0 < len(tree) <= 63, f"medusa: {len(tree)} nodes in the tree, expected 1 to 63")
                 expect(all(p[:-1] in tree for p in tree if len(p) > 1), "medusa: a node of the tree lacks its parent")
+
+
+def check_options(folder):
+    """what the other two trainings were asked for: sizes in `again`, one draft alone in `alone`"""
+    def read(name):
+        with open(f"{folder}/{name}/config.json") as f:
+            config = json.load(f)
+        with safetensors.safe_open(f"{folder}/{name}/model.safetensors", "np") as f:
+            return config, {k: f.get_slice(k).get_shape() for k in f.keys()}
+    for name, layers in (("drafts/medusa", 3), ("again/medusa", 1), ("alone/medusa", 3)):
+        config, shapes = read(name)
+        found = len([n for n in shapes if n.startswith("blocks.0.") and n.endswith(".weight")])
+        expect(config["medusa_num_layers"] == found == layers, f"{name}: {found} blocks, expected {layers}")
+    drafts = os.listdir(f"{folder}/alone")
+    expect(drafts == ["medusa"], f"alone: drafts {drafts}, expected medusa alone")
+    config, shapes = read("again/eagle3")
+    expect(config["draft_vocab_size"] == shapes["d2t"][0] == 288, "again/eagle3: expected a vocabulary of 288")
+    expect(read("again/small")[0]["num_hidden_layers"] == 3, "again/small: expected 3 layers")
 
 
 def check_results(folder):
@@ -176,6 +197,17 @@ def check_attention():
     pairs = zip(torch.autograd.grad(found, inputs, weight), torch.autograd.grad(truth, inputs, weight))
     worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
     expect(worst < 1e-5, f"UnrolledAttention is off by {worst:.1e}")
+
+
+def check_medusa():
+    """medusa_state against its blocks written out"""
+    x, w = torch.randn(5, 8), {f"blocks.1.layers.{i}.{n}": torch.randn(8, 8)[:8 if n == "weight" else 1].squeeze(0)
+                               for i in range(3) for n in ("weight", "bias")}
+    truth = x
+    for i in range(3):
+        z = truth @ w[f"blocks.1.layers.{i}.weight"].T + w[f"blocks.1.layers.{i}.bias"]
+        truth = truth + z * torch.sigmoid(z)
+    expect(relative(models.medusa_state(x, w, 1), truth) < 1e-6, "medusa_state differs from three blocks written out")
 
 
 def check_loss():
@@ -215,6 +247,7 @@ def check_quantisation():
 def check(folder):
     check_attention()
     check_loss()
+    check_medusa()
     check_quantisation()
     with open(f"{folder}/corpus.log") as f:
         text = f.read()
@@ -222,6 +255,7 @@ def check(folder):
     with open(f"{folder}/train.log") as f:
         check_curve(f.read())
     check_files(folder)
+    check_options(folder)
     check_results(folder)
     print("smoke test passed")
 

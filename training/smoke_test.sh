@@ -20,8 +20,9 @@ run corpus prompts evaluation.jsonl model prompts.npz --length 256 --rows 3
 run sample model tokens.npy samples --tokens 4096 --length 512 --batches 6 > sample.log
 run train model tokens.npy samples drafts "${tiny[@]}" --steps 40 > train.log || { cat train.log; exit 1; }
 run train model tokens.npy samples again "${tiny[@]}" --steps 6 --start-from drafts --small 64 3 2 1 128 \
-  --eagle-vocab 288 --medusa-hard > again.log || { cat again.log; exit 1; }
+  --eagle-vocab 288 --medusa-soft --medusa-layers 1 > again.log || { cat again.log; exit 1; }
 run evaluate model drafts prompts.npz results.json --generate 31
+run train model tokens.npy samples alone "${tiny[@]}" --steps 6 --only medusa > alone.log || { cat alone.log; exit 1; }
 mkdir self && ln -s ../model self/small
 run evaluate model self prompts.npz self.json --generate 25 > self.log
 run smoke check .

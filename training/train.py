@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fused import CUDA, DEVICE
-from models import EagleDraft, MedusaDraft, SmallDraft, Target, medusa_block
+from models import EagleDraft, MedusaDraft, SmallDraft, Target, medusa_state
 
 TREE_NODES, TREE_RANKS = 63, 10
 REAL_SHARE = 0.5        # of the real text is seen in each epoch
@@ -70,21 +70,26 @@ class Trainer:
         self.small = SmallDraft(self.target, *args.small).to(DEVICE)
         self.eagle = EagleDraft(self.target, frequent(counts, args.eagle_vocab), args.unroll).to(DEVICE)
         words = frequent(counts, args.medusa_vocab)
-        self.medusa = MedusaDraft(self.target, words, args.medusa_heads, args.medusa_hard).to(DEVICE)
-        self.drafts = [self.small, self.eagle, self.medusa]
-        for draft in self.drafts[:2] if args.start_from else []:
+        self.medusa = MedusaDraft(self.target, words, args.medusa_heads, args.medusa_layers,
+                                  not args.medusa_soft).to(DEVICE)
+        self.drafts = [d for d in (self.small, self.eagle, self.medusa) if not args.only or d.folder in args.only]
+        for draft in [d for d in self.drafts if args.start_from and d is not self.medusa]:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
             print(f"{draft.folder}: {len(taken)} of {len(draft.names)} tensors start from {args.start_from}")
-        self.clip = [1.0, 0.5, 0.5]
-        self.optimizers = [optimizer(d, rate, slow) for d, rate, slow in
-                           zip(self.drafts, args.rates, (["embed"], ["lm_head"], ["lm_head"]))]
+        rates = dict(zip(("small", "eagle3", "medusa"), args.rates))
+        self.clip = [1.0 if d is self.small else 0.5 for d in self.drafts]
+        self.optimizers = [optimizer(d, rates[d.folder], ["embed" if d is self.small else "lm_head"])
+                           for d in self.drafts]
         for draft in self.drafts:
             print(f"{draft.folder}: {sum(p.numel() for p in draft.parameters()):,} parameters", flush=True)
 
     def losses(self, ids, learn):
         """ids [B, T] -> [small loss, agreement; eagle loss, agreements; medusa loss, agreements]"""
         hidden, taps = self.target.forward(ids, fixed_shape=True)
-        best = torch.empty(ids.numel(), dtype=torch.long, device=DEVICE)  # filled by the small draft's loss
+        best = torch.empty(ids.numel(), dtype=torch.long, device=DEVICE)  # filled by the small draft's loss, if any
+        if self.small not in self.drafts:
+            for rows, part in zip(best.split(8192), hidden.view(ids.numel(), -1).split(8192)):
+                rows.copy_((part @ self.target.head.T).argmax(-1))
         result = []
         with torch.set_grad_enabled(learn):
             for draft in self.drafts:
@@ -100,9 +105,12 @@ class Trainer:
         return torch.cat(result)
 
     def text(self, values):
-        v = [f"{x:.3f}" for x in values.tolist()]
-        e = 3 + self.args.unroll
-        return f"small {v[0]} | {v[1]}  eagle3 {v[2]} | {' '.join(v[3:e])}  medusa {v[e]} | {' '.join(v[e + 1:])}"
+        v, parts = [f"{x:.3f}" for x in values.tolist()], []
+        for draft in self.drafts:
+            hits = 1 if draft is self.small else self.args.unroll if draft is self.eagle else self.args.medusa_heads
+            parts.append(f"{draft.folder} {v[0]} | {' '.join(v[1:1 + hits])}")
+            v = v[1 + hits:]
+        return "  ".join(parts)
 
     def validate(self, step):
         """prints losses and agreements on held-out rows, writes the checkpoints"""
@@ -143,6 +151,7 @@ class Trainer:
     def run(self):
         step, epochs, queue, clock, mean, since = 0, 0, [], None, [], time.time()
         next_check = self.args.validate_every
+        self.validate(0)
         while self.progress(step, clock) < 1.0:
             if not queue:
                 queue, epochs = list(self.epoch()), epochs + 1
@@ -165,7 +174,8 @@ class Trainer:
                 mean, since = [], time.time()
         tokens = step * self.args.rows * self.args.length
         print(f"{step} steps, {tokens / 1e6:.1f}M tokens, {epochs} epochs begun", flush=True)
-        self.medusa.config["medusa_choices"] = self.static_tree()
+        if self.medusa in self.drafts:
+            self.medusa.config["medusa_choices"] = self.static_tree()
         self.validate(step)
 
     @torch.no_grad()
@@ -194,7 +204,7 @@ def rank_paths(weights, draft, hidden, ids):
     if n < 1:
         return []
     for k in range(draft.heads):
-        y = medusa_block(hidden[:, :n], weights[f"blocks.{k}.layers.0.weight"], weights[f"blocks.{k}.layers.0.bias"])
+        y = medusa_state(hidden[:, :n], weights, k)
         top = draft.vocabulary[(y @ weights[f"lm_heads.{k}.weight"].T).topk(TREE_RANKS, -1).indices]
         hit = top == ids[:, k + 2:k + 2 + n, None]
         ranks.append(torch.where(hit.any(-1), hit.float().argmax(-1), TREE_RANKS))
@@ -221,9 +231,11 @@ def main():
                         metavar=("HIDDEN", "LAYERS", "HEADS", "KV_HEADS", "FFN"))
     parser.add_argument("--unroll", type=int, default=5)
     parser.add_argument("--eagle-vocab", type=int, default=16384)
-    parser.add_argument("--medusa-vocab", type=int, default=8192)
+    parser.add_argument("--medusa-vocab", type=int, default=11264)
     parser.add_argument("--medusa-heads", type=int, default=4)
-    parser.add_argument("--medusa-hard", action="store_true", help="learn the target's argmax, not its distribution")
+    parser.add_argument("--medusa-layers", type=int, default=3, help="residual blocks of a head")
+    parser.add_argument("--medusa-soft", action="store_true", help="learn the target's distribution, not its argmax")
+    parser.add_argument("--only", nargs="+", choices=["small", "eagle3", "medusa"], help="drafts to train (all)")
     parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1.5e-3],
                         metavar=("SMALL", "EAGLE", "MEDUSA"))
     parser.add_argument("--warm-up", type=int, default=150, help="steps")

@@ -92,6 +92,8 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   if (!quiet) options.on_load = [&](double done) { line.update(done, ""); };
   auto engine = Engine::open(options);
   line.clear();
+  const std::string& draft = engine->options().spec.draft_model;
+  if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
   return engine;
 }
 

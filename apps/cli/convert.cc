@@ -21,6 +21,7 @@ Command add_convert(CLI::App& app) {
   app.add_option("OUT", o.out, "GGUF file or folder to write: the other form")->required();
   app.add_option("--type", o.type, "F32, F16 or BF16 (default: as they are; quantised weights become BF16)");
   app.add_option("--pre", o.pre, "GGUF's name of the pre-tokeniser, where it is not found");
+  app.add_option("--vocabulary", o.vocabulary, "folders: write the vocabulary of this model, e.g. of a draft's target");
   app.add_flag("--no-tokenizer", args->no_tokenizer, "leave the vocabulary out");
   add_output_flags(app, args->flags);
   return [args] {

@@ -1,5 +1,6 @@
-// `specextend inspect`: what is in a model file, and the memory a context needs.
+// `specextend inspect`: what is in a model file or a draft head, and the memory a context needs.
 #include <fmt/format.h>
+#include <specextend/drafts.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,7 +13,7 @@ namespace {
 struct Args {
   std::string model, file;
   std::vector<int> contexts;
-  bool tensors = false, metadata = false, json = false;
+  bool tensors = false, metadata = false, json = false, target = false;
 };
 
 std::string bytes_text(size_t bytes) {
@@ -26,6 +27,13 @@ std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("
 
 constexpr const char* kTypes[] = {"f32", "bf16", "q8_0"};
 
+nlohmann::ordered_json tensor_list(const std::vector<TensorSummary>& tensors) {
+  nlohmann::ordered_json out;
+  for (const auto& t : tensors)
+    out.push_back({{"name", t.name}, {"type", t.type}, {"shape", t.shape}, {"bytes", t.bytes}});
+  return out;
+}
+
 void print_json(const ModelSummary& s, const Args& a) {
   nlohmann::ordered_json j{{"path", s.path}, {"format", s.format}, {"name", s.name}, {"architecture", s.architecture},
       {"layers", s.layers}, {"width", s.width}, {"heads", s.heads}, {"kv_heads", s.kv_heads}, {"head_dim", s.head_dim},
@@ -35,13 +43,56 @@ void print_json(const ModelSummary& s, const Args& a) {
   for (int context : a.contexts)
     for (const char* type : kTypes) j["kv_bytes"][std::to_string(context)][type] = s.kv_bytes(context, type);
   if (a.metadata) for (const auto& [key, value] : s.metadata) j["metadata"][key] = value;
-  if (a.tensors)
-    for (const auto& t : s.tensors) j["tensors"].push_back({{"name", t.name}, {"type", t.type}, {"shape", t.shape}, {"bytes", t.bytes}});
+  if (a.tensors) j["tensors"] = tensor_list(s.tensors);
   write_out(j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+std::string tensor_lines(const std::vector<TensorSummary>& tensors) {
+  std::string out = "\ntensors\n";
+  for (const auto& t : tensors)
+    out += fmt::format("  {:<32}{:<6}{:<18}{:>12}\n", t.name, t.type, shape_text(t.shape), bytes_text(t.bytes));
+  return out;
+}
+
+// What a draft must agree with, as drafts.json has it.
+int print_target(const std::string& model) {
+  const DraftTarget t = draft_target(model);
+  const nlohmann::ordered_json j{{"architecture", t.architecture}, {"layers", t.layers}, {"width", t.width},
+                                 {"vocab", t.vocab}, {"vocabulary", t.vocabulary}};
+  return write_out(j.dump(2) + "\n") ? 0 : 1;
+}
+
+int print_head(const HeadSummary& s, const Args& a) {
+  if (a.json) {
+    nlohmann::ordered_json j{{"path", s.path}, {"kind", s.kind}, {"layers", s.layers}, {"heads", s.heads},
+        {"width", s.width}, {"target_width", s.target_width}, {"vocab", s.vocab}, {"draft_vocab", s.draft_vocab},
+        {"context", s.context}, {"reads", s.reads}, {"own_embedding", s.own_embedding}, {"own_output", s.own_output},
+        {"types", s.types}, {"parameters", s.parameters}, {"file_bytes", s.file_bytes}, {"weight_bytes", s.weight_bytes}};
+    if (a.tensors) j["tensors"] = tensor_list(s.tensors);
+    return write_out(j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n") ? 0 : 1;
+  }
+  std::string out;
+  const auto line = [&](const char* what, const std::string& value) { out += fmt::format("{:<14}{}\n", what, value); };
+  line("folder", s.path);
+  line("format", fmt::format("{} head, safetensors, {}", s.kind, bytes_text(s.file_bytes)));
+  line("parameters", fmt::format("{:.1f} M", double(s.parameters) / 1e6));
+  line("layers", s.heads > 1 ? fmt::format("{} heads of {} residual blocks, width {}", s.heads, s.layers, s.width)
+                             : fmt::format("{} of width {}", s.layers, s.width));
+  line("target", fmt::format("width {}, {} tokens; reads {}", s.target_width, s.vocab, s.reads));
+  const auto whose = [](bool own) { return own ? "its own" : "the target's"; };
+  line("vocabulary", fmt::format("{} tokens; embedding {}, output {}", s.draft_vocab, whose(s.own_embedding),
+                                 whose(s.own_output)));
+  if (s.context > 0) line("context", fmt::format("{} tokens trained", s.context));
+  line("tensors", fmt::format("{} ({}), {}", s.tensors.size(), s.types, bytes_text(s.weight_bytes)));
+  if (a.tensors) out += tensor_lines(s.tensors);
+  return write_out(out) ? 0 : 1;
+}
+
 int run(Args& a) {
-  const ModelSummary s = inspect(a.file.empty() ? a.model : a.file);
+  const std::string path = a.file.empty() ? a.model : a.file;
+  if (a.target) return print_target(path);
+  if (is_head(path)) return print_head(inspect_head(path), a);
+  const ModelSummary s = inspect(path);
   if (a.contexts.empty()) a.contexts = {s.context};
   for (int context : a.contexts)
     if (context < 1 || context > (1 << 24)) throw Error(fmt::format("context {}: expected 1 to {}", context, 1 << 24));
@@ -74,10 +125,7 @@ int run(Args& a) {
     out += "\nmetadata\n";
     for (const auto& [key, value] : s.metadata) out += fmt::format("  {} = {}\n", key, value);
   }
-  if (a.tensors) {
-    out += "\ntensors\n";
-    for (const auto& t : s.tensors) out += fmt::format("  {:<32}{:<6}{:<18}{:>12}\n", t.name, t.type, shape_text(t.shape), bytes_text(t.bytes));
-  }
+  if (a.tensors) out += tensor_lines(s.tensors);
   return write_out(out) ? 0 : 1;
 }
 
@@ -85,11 +133,12 @@ int run(Args& a) {
 
 Command add_inspect(CLI::App& app) {
   auto args = std::make_shared<Args>();
-  app.add_option("FILE", args->file, "model file or folder");
+  app.add_option("FILE", args->file, "model file or folder, or the folder of a draft head");
   add_model_flag(app, args->model);
   app.add_option("-c,--ctx-size", args->contexts, "contexts to show memory for (default: the trained one)")->delimiter(',');
   app.add_flag("--tensors", args->tensors, "list every tensor");
   app.add_flag("--metadata", args->metadata, "list the file's metadata");
+  app.add_flag("--target", args->target, "print what a draft must agree with, as in drafts.json");
   app.add_flag("--json", args->json, "print JSON");
   return [args] { return run(*args); };
 }

@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   add("verify-lossless", "run prompts with and without speculation and compare every byte and bit", add_verify_lossless);
   add("inspect", "what is in a model file, and the memory it needs", add_inspect);
   add("tokenize", "turn text into tokens", add_tokenize);
-  add("quantize", "write a model in another type, as GGUF", add_quantize);
+  add("quantize", "write a model in another type, as GGUF; a draft head as a folder", add_quantize);
   add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
   add("widen", "write a model in a larger shape that computes the same", add_widen);
   const auto named = [&](const Entry& entry) { return entry.app->get_name() == argv[1]; };

@@ -1,5 +1,7 @@
-// `specextend methods`: the presets of speculation, and the settings of one of them with their values.
+// `specextend methods`: the presets of speculation with the drafts that were shipped for them, and the settings of one
+// preset with their values.
 #include <fmt/format.h>
+#include <specextend/drafts.h>
 
 #include <algorithm>
 #include <memory>
@@ -16,8 +18,33 @@ using Json = nlohmann::ordered_json;
 struct Args {
   SpecFlags spec;
   std::string name;
-  bool json = false;
+  bool json = false, drafts = false;
 };
+
+std::string drafts_json() {
+  Json list = Json::array();
+  for (const ShippedDraft& d : shipped_drafts()) {
+    const DraftTarget& t = d.target;
+    list.push_back({{"name", d.name}, {"kind", d.kind}, {"path", d.path}, {"size", d.bytes}, {"sha256", d.sha256},
+                    {"target", {{"architecture", t.architecture}, {"layers", t.layers}, {"width", t.width},
+                                {"vocab", t.vocab}, {"vocabulary", t.vocabulary}}}});
+  }
+  return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string drafts_text() {
+  const auto drafts = shipped_drafts();
+  if (drafts.empty()) return "shipped drafts: none found\n";
+  size_t width = 0;
+  for (const ShippedDraft& d : drafts) width = std::max(width, d.name.size());
+  std::string out = fmt::format("shipped drafts in {}, taken where -md is left out and the target fits:\n",
+                                shipped_drafts_folder());
+  for (const ShippedDraft& d : drafts)
+    out += fmt::format("  {:<{}}  {:<6}  {:>5.1f} MB  for {}, {} layers of width {}, {} tokens\n", d.name, width,
+                       d.kind, double(d.bytes) / 1e6, d.target.architecture, d.target.layers, d.target.width,
+                       d.target.vocab);
+  return out;
+}
 
 std::string all_json() {
   Json list = Json::array();
@@ -33,8 +60,9 @@ std::string all_text() {
   for (const SpecPreset& preset : spec_presets())
     out += fmt::format("{:<{}}  {:<11}  {}\n", preset.name, width, preset.needs_draft ? "-md FILE" : "none",
                        preset.what);
-  return out + "\n`specextend methods NAME` shows the settings of one, --spec NAME uses it. Each keeps the text as it "
-               "is without speculation.\n";
+  return out + "\n" + drafts_text() +
+         "\n`specextend methods NAME` shows the settings of one, --spec NAME uses it. Each keeps the text as it is "
+         "without speculation.\n";
 }
 
 std::string one_text(const Json& values) {
@@ -47,6 +75,7 @@ std::string one_text(const Json& values) {
 }
 
 int run(const Args& a) {
+  if (a.drafts) return write_out(a.json ? drafts_json() : drafts_text()) ? 0 : 1;
   SpecFlags flags = a.spec;
   if (!a.name.empty()) {
     if (!flags.spec.empty()) throw Error(fmt::format("method {} and --spec {}: give one of them", a.name, flags.spec));
@@ -63,6 +92,7 @@ int run(const Args& a) {
 Command add_methods(CLI::App& app) {
   auto args = std::make_shared<Args>();
   app.add_option("NAME", args->name, "show the settings of this method");
+  app.add_flag("--drafts", args->drafts, "show only the shipped drafts");
   app.add_flag("--json", args->json, "print JSON");
   add_spec_flags(app, args->spec);
   return [args] { return run(*args); };

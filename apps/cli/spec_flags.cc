@@ -41,6 +41,8 @@ constexpr Word kWords[] = {
 };
 
 std::string preset_of(const std::string& word) {
+  for (const SpecPreset& preset : spec_presets())
+    if (word == preset.name) return word;
   for (const Word& known : kWords) {
     if (word != known.word) continue;
     if (!*known.preset)

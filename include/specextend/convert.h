@@ -11,18 +11,22 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sx {
 
 struct QuantizeOptions {
-  std::string model{};      // GGUF file or Hugging Face folder
-  std::string out{};        // GGUF file
+  std::string model{};      // GGUF file, Hugging Face folder, or the folder of a draft head
+  std::string out{};        // GGUF file; a folder for a head
   std::string type{};       // of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, F16, BF16 or F32; norms stay F32
   std::string embedding{};  // type of token_embd; empty: Q8_0 beside 4-bit matrices, else `type`
   std::string output{};     // type of the head, if it is not the embedding; empty: as for the embedding
+  std::vector<std::pair<std::string, std::string>> tensors{};  // (name in the output, type) of single matrices
+  bool nearest = false;     // plain rounding as simulated in training, instead of the search for the least error
   bool requantize = false;  // accept weights that are quantised already
   std::string pre{};        // folders: name of the pre-tokeniser in GGUF; empty: found by its patterns
+  std::string vocabulary{};  // folders: the model whose vocabulary is written, e.g. a draft's target; empty: its own
   bool tokenizer = true;    // folders: write the vocabulary too
   bool force = false;
   bool dry_run = false;                            // plan and report only
@@ -35,6 +39,7 @@ struct ConvertOptions {
   std::string out{};
   std::string type{};  // F32, F16 or BF16; empty: as they are, quantised weights as BF16
   std::string pre{};
+  std::string vocabulary{};  // as for quantize
   bool tokenizer = true;
   bool force = false;
   bool dry_run = false;

@@ -70,7 +70,7 @@ struct PhaseTimes {
   double verify = 0;            // passes of the target
   double judge = 0;             // choosing tokens, walking the tree
   double commit = 0;            // moving accepted cells together
-  double score = 0;             // scoring the prefix for retrieval
+  double score = 0;             // choosing and gathering the cells a draft works on
   double host = 0;              // everything else: growing trees, looking up, text
 };
 
@@ -83,6 +83,9 @@ struct RoundInfo {
   std::span<const int32_t> parents;         // of each node; -1 for the first
   std::span<const int32_t> path;            // accepted nodes, beginning with 0
   PhaseTimes times;                         // of this round, for all sequences of its batch together
+  // Places in the text that the draft works on where these are not all of it, ascending, and how often they have been chosen.
+  std::span<const int32_t> cells;
+  int refreshes = 0;
 };
 
 struct SpecStats {

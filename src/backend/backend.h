@@ -70,6 +70,7 @@ class Backend {
   virtual void attend(const AttendArgs&) = 0;
   virtual void glu(const GluArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
+  virtual void kv_score(const KvScoreArgs&) = 0;
   virtual void choose(const ChooseArgs&) = 0;
   virtual void law(const LawArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;

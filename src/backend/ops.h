@@ -153,6 +153,25 @@ struct KvMoveArgs {
   const double* frequencies = nullptr; // [dims/2]; needed when a delta is not 0
   int dims = 0;
   RopeStyle style = RopeStyle::kHalves;
+  int layer = -1, head = -1;           // only this layer, only this key/value head; -1: all
+};
+
+// What one query sees in each chunk of a history.
+enum class ScoreKind {
+  kMass,    // sum of its attention over the chunk (softmax over all cells of all chunks)
+  kPeak,    // largest attention of a cell
+  kLogit,   // mean of q k * scale: the query times the mean key
+  kBound,   // the largest q k * scale could be, given smallest and largest value of each dimension in the chunk
+};
+struct KvScoreArgs {
+  float* out;            // [heads, chunks]
+  const float* q;        // [heads * head_dim], rotated
+  int heads, kv_heads, head_dim;
+  float scale;
+  const KvStore* kv;
+  int layer, slot;
+  std::span<const int32_t> borders;    // [chunks + 1], ascending: chunk c is the cells [borders[c], borders[c + 1])
+  ScoreKind kind = ScoreKind::kMass;
 };
 
 }  // namespace sx

@@ -7,6 +7,7 @@
 #include "engine/convert_vocabulary.h"
 #include "model/convert/convert.h"
 #include "model/convert/quantize.h"
+#include "model/convert/quantize_head.h"
 #include "model/convert/widen.h"
 #include "model/convert/widen_head.h"
 #include "specextend/convert.h"
@@ -51,14 +52,36 @@ std::shared_ptr<ModelFile> open_source(const std::string& model, const std::stri
 
 bool is_gguf(const ModelFile& file) { return file.format().starts_with("GGUF"); }
 
+// What is said about the vocabulary of the output.
+struct VocabularyChoice {
+  std::string pre{}, from{};
+  bool wanted = true;
+};
+
+TokenizerData gguf_vocabulary(const ModelFile& file, const VocabularyChoice& choice, std::vector<std::string>& notes);
+
+// That of another model. What it has beyond the embedding's rows could never be chosen.
+TokenizerData borrowed_vocabulary(const ModelFile& file, const VocabularyChoice& choice,
+                                  std::vector<std::string>& notes) {
+  if (is_gguf(file)) fail("{}: a GGUF file keeps its own vocabulary; another one is for folders", file.path());
+  if (!choice.wanted) fail("{}: a vocabulary is named and none is wanted; give one of the two", choice.from);
+  const auto other = ModelFile::open(choice.from);
+  TokenizerData out = gguf_vocabulary(*other, {choice.pre, {}, true}, notes);
+  if (out.tokens.empty()) fail("{}: it has no vocabulary that could be written", choice.from);
+  if (static_cast<int64_t>(out.tokens.size()) > file.config().vocab)
+    fail("{}: its vocabulary has {} tokens, the embedding of '{}' only {} rows", choice.from, out.tokens.size(),
+         file.path(), file.config().vocab);
+  return out;
+}
+
 // The vocabulary as arrays: a GGUF file's own, a folder's converted.
-TokenizerData gguf_vocabulary(const ModelFile& file, const std::string& pre, bool wanted,
-                              std::vector<std::string>& notes) {
+TokenizerData gguf_vocabulary(const ModelFile& file, const VocabularyChoice& choice, std::vector<std::string>& notes) {
+  if (!choice.from.empty()) return borrowed_vocabulary(file, choice, notes);
   if (is_gguf(file)) return file.tokenizer();
-  if (wanted) return vocabulary_to_gguf(file.tokenizer(), pre, notes);
+  if (choice.wanted) return vocabulary_to_gguf(file.tokenizer(), choice.pre, notes);
   TokenizerData bare = file.tokenizer();
   bare.tokenizer_json.clear();
-  return vocabulary_to_gguf(bare, pre, notes);
+  return vocabulary_to_gguf(bare, choice.pre, notes);
 }
 
 void expect_gguf_name(const std::string& out) {
@@ -68,17 +91,25 @@ void expect_gguf_name(const std::string& out) {
 }  // namespace
 
 ConvertResult quantize(const QuantizeOptions& options) {
-  expect_gguf_name(options.out);
   QuantizeJob job;
   job.out = options.out;
   job.types = {required_type(options.type), type_named(options.embedding), type_named(options.output),
                options.requantize};
+  for (const auto& [name, type] : options.tensors) job.types.single.emplace_back(name, required_type(type));
   job.force = options.force;
   job.dry_run = options.dry_run;
-  job.write = {options.threads, options.on_progress};
+  job.write = {options.threads, options.on_progress, options.nearest};
+  if (is_head_folder(options.model)) {
+    if (options.out.empty()) fail("no output given");
+    if (options.out.ends_with(".gguf")) fail("'{}': a draft head is written as a folder, not as GGUF", options.out);
+    if (!options.vocabulary.empty() || !options.pre.empty()) fail("{}: a draft head has no vocabulary", options.model);
+    return result_of(quantize_head(options.model, job), {});
+  }
+  expect_gguf_name(options.out);
   const auto file = open_source(options.model, options.out);
   std::vector<std::string> notes;
-  const TokenizerData vocabulary = gguf_vocabulary(*file, options.pre, options.tokenizer, notes);
+  const VocabularyChoice choice{options.pre, options.vocabulary, options.tokenizer};
+  const TokenizerData vocabulary = gguf_vocabulary(*file, choice, notes);
   return result_of(quantize_model(*file, vocabulary, job), std::move(notes));
 }
 
@@ -93,9 +124,11 @@ ConvertResult convert(const ConvertOptions& options) {
   std::vector<std::string> notes;
   if (!is_gguf(*file)) {
     expect_gguf_name(options.out);
-    const TokenizerData vocabulary = gguf_vocabulary(*file, options.pre, options.tokenizer, notes);
+    const VocabularyChoice choice{options.pre, options.vocabulary, options.tokenizer};
+    const TokenizerData vocabulary = gguf_vocabulary(*file, choice, notes);
     return result_of(convert_to_gguf(*file, vocabulary, job), std::move(notes));
   }
+  if (!options.vocabulary.empty()) fail("{}: a folder gets the vocabulary of its GGUF file", options.out);
   if (options.out.ends_with(".gguf")) {
     fail("'{}' is a GGUF file already and becomes a folder; `specextend quantize` changes its types", file->path());
   }
@@ -126,7 +159,7 @@ ConvertResult widen(const WidenOptions& options) {
   expect_gguf_name(options.out);
   const auto file = open_source(options.model, options.out);
   std::vector<std::string> notes;
-  const TokenizerData vocabulary = gguf_vocabulary(*file, {}, true, notes);
+  const TokenizerData vocabulary = gguf_vocabulary(*file, {}, notes);
   return result_of(widen_model(*file, vocabulary, shape, job), std::move(notes));
 }
 

@@ -1,9 +1,11 @@
 #include "engine/convert_vocabulary.h"
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "engine/sha256.h"
 #include "text/json_view.h"
 #include "text/pre_names.h"
 #include "text/pretokenizer.h"
@@ -353,6 +355,19 @@ TokenizerData vocabulary_to_folder(const TokenizerData& gguf, std::vector<std::s
   }
   compare(gguf, out, notes);
   return out;
+}
+
+// The texts of all tokens with their ids. Padding up to the size of the embedding is left out: only some files have it.
+std::string vocabulary_fingerprint(const TokenizerData& data) {
+  const auto parts = data.tokenizer_json.empty() ? gguf_tokenizer(data) : json_tokenizer(data);
+  const auto& texts = parts->vocabulary.text;
+  Sha256 sum;
+  for (size_t id = 0; id < texts.size(); ++id) {
+    if (texts[id].empty() || texts[id] == fmt::format("[PAD{}]", id)) continue;
+    const std::string entry = fmt::format("{} {} {}\n", id, texts[id].size(), texts[id]);
+    sum.add(std::as_bytes(std::span(entry)));
+  }
+  return sum.hex().substr(0, 16);
 }
 
 }  // namespace sx

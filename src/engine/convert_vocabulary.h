@@ -14,4 +14,7 @@ TokenizerData vocabulary_to_gguf(const TokenizerData& folder, const std::string&
 // Fills the JSON texts and keeps the ids; without tokens, the ids alone.
 TokenizerData vocabulary_to_folder(const TokenizerData& gguf, std::vector<std::string>& notes);
 
+// 16 hexadecimal digits that both forms of a vocabulary share, and no other vocabulary.
+std::string vocabulary_fingerprint(const TokenizerData& data);
+
 }  // namespace sx

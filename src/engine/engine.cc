@@ -8,6 +8,7 @@
 #include "engine/generation.h"
 #include "engine/round.h"
 #include "engine/session.h"
+#include "engine/shipped_drafts.h"
 
 namespace sx {
 namespace {
@@ -58,20 +59,23 @@ std::string default_model_path() {
 std::unique_ptr<Engine> Engine::open(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
 
 EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)) {
-  const SpecConfig spec = resolve(options_.spec);
+  if (!lacks_draft(options_.spec)) resolve(options_.spec);  // errors of the configuration come before those of files
   file_ = ModelFile::open(options_.model);
+  take_shipped_draft(options_.spec, *file_);
+  SpecConfig spec = resolve(options_.spec);
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
   backend_ = make_cpu_backend({options_.threads, std::nullopt});
   if (options_.context == 0) options_.context = config.context;
   options_.max_outputs = std::min(options_.max_outputs, options_.chunk);
+  const auto head = open_head(spec, config);  // before sizes: it may bring a tree
   ModelOptions model;
   model.max_outputs = std::max(options_.max_outputs, round_outputs(spec, options_.max_sessions));
   model.max_rows = std::max(options_.chunk, model.max_outputs);
   model.context = options_.context;
   model.progress = options_.on_load;
-  const auto head = open_head(spec, config);
   if (head) model.taps = head->taps();
+  if (spec.needs_model()) model.taps.query = DraftCache::target_layers(spec.cache, config.layers);
   model_ = Model::load(file_, *backend_, model);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
   book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);

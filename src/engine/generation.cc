@@ -108,7 +108,7 @@ void Generation::prefill() {
   result_.timings.cached_tokens = session.reuse(before_last);
   const auto rest = before_last.subspan(size_t(result_.timings.cached_tokens));
   const bool finished = chunks(rest, result_.timings.cached_tokens, int(prompt_.size()) - 1);
-  if (Drafter* drafter = engine_.speculation().drafter()) drafter->take_forward_ms();  // not of any round
+  if (Drafter* drafter = engine_.speculation().drafter()) drafter->take_forward_ms(), drafter->take_cache_ms();  // not of any round
   prompt_end_ = now_ms();
   result_.timings.prompt_ms = prompt_end_ - start_;
   result_.timings.prompt_tokens = int(rest.size());
@@ -164,6 +164,7 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times) {
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
   RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times};
+  if (const Drafter* drafter = engine_.speculation().drafter()) info.cells = drafter->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
 }
 

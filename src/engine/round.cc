@@ -35,7 +35,7 @@ void Round::run(std::span<Generation* const> batch) {
   if (!go_on()) return;
   judge();
   commit();
-  times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit;
+  times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit - times_.score;
   count();
 }
 
@@ -67,6 +67,7 @@ void Round::draft() {
   if (tasks_.empty()) return;
   spec_.drafter()->draft(tasks_);
   times_.draft = spec_.drafter()->take_forward_ms();
+  times_.score = spec_.drafter()->take_cache_ms();
   for (Generation* g : active_) {
     if (!g->drafting) continue;
     g->drafted = g->tree->drafted();
@@ -146,8 +147,12 @@ void Round::commit() {
     if (g.drafting || (spec_.drafter() && spec_.drafter()->reads_target()))
       outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, history, g.session.text()});
   }
-  if (!outcomes_.empty()) spec_.drafter()->observe(outcomes_);
   times_.commit = since(mark);
+  if (outcomes_.empty()) return;
+  spec_.drafter()->observe(outcomes_);
+  const double cache = spec_.drafter()->take_cache_ms(), draft = spec_.drafter()->take_forward_ms();
+  times_.score += cache, times_.draft += draft;
+  times_.commit += since(mark) - cache - draft;
 }
 
 void Round::count() {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "spec/drafter_eagle.h"
+#include "spec/drafter_medusa.h"
 #include "spec/drafter_model.h"
 #include "spec/drafters.h"
 
@@ -45,6 +46,21 @@ DType draft_kv_type(const SpecConfig& config, const Backend& backend) {
   if (!named || (*named != DType::kF32 && *named != DType::kF16 && *named != DType::kBF16 && *named != DType::kQ8_0))
     fail("draft KV type '{}' is not known: use f32, f16, bf16 or q8_0", config.draft_kv_type);
   return *named;
+}
+
+// The tree of preset medusa stands for that of the heads it will meet. Other limits that were set stay.
+void take_medusa_tree(const HeadConfig& head, TreeConfig& tree) {
+  const auto preset = medusa_paths(kMedusaHeads);
+  if (tree.kind != TreeKind::kStatic || tree.paths != preset) return;
+  tree.paths = head.medusa_choices.empty() ? medusa_paths(head.medusa_heads) : head.medusa_choices;
+  if (tree.nodes == int(preset.size())) tree.nodes = int(tree.paths.size());
+  if (tree.depth == kMedusaHeads) tree.depth = head.medusa_heads;
+}
+
+bool ends_sentence(const Tokenizer& tokenizer, Token token) {
+  const std::string_view text = tokenizer.bytes_of(token);
+  const size_t last = text.find_last_not_of(" \"')]");
+  return text.ends_with('\n') || (last != std::string_view::npos && std::string_view(".!?").find(text[last]) != std::string_view::npos);
 }
 
 // Which halves of layers to leave out for a share of them: spread evenly, the first and last layers stay.
@@ -117,37 +133,71 @@ std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& p
   options.max_rows = std::max(parts.chunk, options.max_outputs);
   options.context = parts.context + kMaxTreeNodes;
   options.progress = parts.progress;
+  if (config_.cache.reads_draft())
+    for (int i = 0; i < file->config().layers; ++i) options.taps.query.push_back(i);
   draft_ = Model::load(file, *parts.backend, options);
-  const DType type = draft_kv_type(config_, *parts.backend);
-  draft_kv_ = parts.backend->make_kv(draft_->kv_geometry(parts.slots, parts.context + kMaxTreeNodes, type));
+  make_cache(parts, draft_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), draft_->config(), draft_->rope_frequencies());
   ModelDrafterOptions drafter;
-  drafter.backend = parts.backend, drafter.model = draft_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
+  drafter.backend = parts.backend, drafter.model = draft_.get(), drafter.cache = cache_.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
   return std::make_unique<ModelDrafter>(drafter);
 }
 
-std::shared_ptr<const HeadFile> open_head(const SpecConfig& config, const ModelConfig& target) {
+std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target) {
   if (!config.needs_model() || !is_head_folder(config.draft_model)) return nullptr;
   auto head = HeadFile::open(config.draft_model, target);
-  if (head->config().kind == HeadConfig::Kind::kMedusa)
-    fail("draft '{}': Medusa heads can be read but not drafted with yet; use an EAGLE head or a draft model", config.draft_model);
+  if (head->config().kind != HeadConfig::Kind::kMedusa) return head;
+  take_medusa_tree(head->config(), config.tree);
+  try {
+    check_config(config);
+  } catch (const Error& error) { fail("draft '{}': its tree (medusa_choices) does not fit: {}", head->path(), error.what()); }
   return head;
 }
 
 std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
+  if (parts.head->config().kind == HeadConfig::Kind::kMedusa) return make_medusa(parts);
   EagleOptions options;
   options.max_outputs = model_drafter_rows(config_.tree, 1);
   options.max_rows = std::max(parts.chunk, options.max_outputs) + EagleDrafter::kWaiting;
   options.context = parts.context + kMaxTreeNodes;
+  options.queries = config_.cache.reads_draft();
   head_ = EagleHead::load(parts.head, *parts.target, *parts.backend, options);
-  draft_kv_ = parts.backend->make_kv(
-      head_->kv_geometry(parts.slots, parts.context + kMaxTreeNodes, draft_kv_type(config_, *parts.backend)));
+  make_cache(parts, head_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), head_->config().cell, head_->rope_frequencies());
   EagleDrafterOptions drafter;
-  drafter.backend = parts.backend, drafter.head = head_.get(), drafter.kv = draft_kv_.get(), drafter.tree = config_.tree;
+  drafter.backend = parts.backend, drafter.head = head_.get(), drafter.cache = cache_.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots;
   return std::make_unique<EagleDrafter>(drafter);
+}
+
+std::unique_ptr<Drafter> Speculation::make_medusa(const SpeculationParts& parts) {
+  medusa_ = MedusaHeads::load(parts.head, *parts.target, *parts.backend, parts.slots);
+  MedusaDrafterOptions drafter;
+  drafter.backend = parts.backend, drafter.heads = medusa_.get(), drafter.tree = config_.tree;
+  drafter.guess = {acceptance_->draws(), config_.couple};
+  drafter.slots = parts.slots;
+  return std::make_unique<MedusaDrafter>(drafter);
+}
+
+// `cells`: what a cell of the drafter is; its model reads positions by `draft`'s RoPE.
+void Speculation::make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies) {
+  DraftCacheParts cache;
+  cells.capacity = DraftCache::work_cells(config_.cache, parts.context) + kMaxTreeNodes;
+  work_kv_ = parts.backend->make_kv(cells);
+  if (config_.cache.bounded()) {
+    cells.capacity = parts.context;
+    full_kv_ = parts.backend->make_kv(cells);
+  }
+  if (config_.cache.sentences) {
+    sentence_ends_.resize(size_t(parts.target->config().vocab));
+    for (Token t = 0; t < std::min(parts.tokenizer->size(), parts.target->config().vocab); ++t) sentence_ends_[size_t(t)] = ends_sentence(*parts.tokenizer, t);
+  }
+  cache.backend = parts.backend, cache.draft = &draft, cache.frequencies = frequencies;
+  cache.work = work_kv_.get(), cache.full = full_kv_.get();
+  cache.target = &parts.target->config(), cache.target_kv = parts.kv, cache.sentence_ends = sentence_ends_;
+  cache.slots = parts.slots, cache.context = parts.context;
+  cache_ = std::make_unique<DraftCache>(config_.cache, cache);
 }
 
 std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
@@ -156,7 +206,6 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   drafter.backend = parts.backend, drafter.model = parts.target, drafter.kv = parts.kv, drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
-  drafter.own_cache = false;
   drafter.skip_attention.assign(size_t(layers), 0);
   drafter.skip_ffn.assign(size_t(layers), 0);
   const auto leave_out = [&](int layer) {

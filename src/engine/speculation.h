@@ -7,9 +7,11 @@
 
 #include "backend/backend.h"
 #include "model/heads/eagle.h"
+#include "model/heads/medusa.h"
 #include "model/llama.h"
 #include "spec/acceptance.h"
 #include "spec/config.h"
+#include "spec/draft_cache.h"
 #include "spec/drafter.h"
 #include "spec/price.h"
 #include "specextend/specextend.h"
@@ -34,7 +36,8 @@ struct SpeculationParts {
 };
 
 // The head that the configuration names as its draft model, opened for `target`; null if it names none or a model of its own.
-std::shared_ptr<const HeadFile> open_head(const SpecConfig& config, const ModelConfig& target);
+// Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
+std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
 class Speculation {
  public:
@@ -58,14 +61,19 @@ class Speculation {
   std::unique_ptr<Drafter> make_drafter(DrafterKind kind, const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_head(const SpeculationParts& parts);
+  std::unique_ptr<Drafter> make_medusa(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
+  void make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies);
   void measure(const SpeculationParts& parts);
 
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   std::unique_ptr<Model> draft_;         // a small model and its cache
   std::unique_ptr<EagleHead> head_;      // or a head
-  std::unique_ptr<KvStore> draft_kv_;
+  std::unique_ptr<MedusaHeads> medusa_;  // or several
+  std::unique_ptr<KvStore> work_kv_, full_kv_;
+  std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
+  std::unique_ptr<DraftCache> cache_;
   std::unique_ptr<Acceptance> acceptance_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;

@@ -1,5 +1,6 @@
 #include "model/llama.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -155,7 +156,8 @@ void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* cons
       for (size_t r = 0; r < rows; ++r) std::memcpy(to[i] + r * width, from + r * stride, width * sizeof(float));
 }
 
-void Model::attention(const Layer& layer, int index, const Step& step, KvStore& kv) {
+// cells_only: nobody reads what the layer gives, only its cells and queries.
+void Model::attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
@@ -164,8 +166,10 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
   backend_.rope_store({w.qkv, w.rope, layer.q_norm, layer.k_norm, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
                        c.rope.style, &kv, index, step.seqs});
   tap(options_.taps.query, index, w.query, w.qkv, size_t(qkv), size_t(q), size_t(rows));
-  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), layer.window,
-                   &kv, index, step.seqs});
+  if (cells_only) return;
+  if (layer.window > 0) window = window > 0 ? std::min(window, layer.window) : layer.window;
+  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), window, &kv, index,
+                   step.seqs});
   backend_.linear({w.x, w.attended, layer.out.get(), layer.out_bias, rows, c.width, true});
 }
 
@@ -187,10 +191,13 @@ const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan
   SX_ASSERT(step.positions.size() == step.tokens.size());
   backend_.embed({w.x, step.tokens.data(), rows, embedding_});
   backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
+  const auto& taps = options_.taps.hidden;
+  const bool end_unread = outputs == 0 && std::find(taps.begin(), taps.end(), c.layers) == taps.end();
   for (int i = 0; i < c.layers; ++i) {
+    const bool cells_only = end_unread && i == c.layers - 1;
     tap(options_.taps.hidden, i, w.hidden, w.x, width, width, size_t(rows));
-    if (!plan.skip_attention || !plan.skip_attention[i]) attention(layers_[size_t(i)], i, step, kv);
-    if (!plan.skip_ffn || !plan.skip_ffn[i]) feed_forward(layers_[size_t(i)], rows);
+    if (!plan.skip_attention || !plan.skip_attention[i]) attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
+    if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i])) feed_forward(layers_[size_t(i)], rows);
   }
   tap(options_.taps.hidden, c.layers, w.hidden, w.x, width, width, size_t(rows));
   if (outputs > 0) {

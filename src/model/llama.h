@@ -26,10 +26,11 @@ struct ModelOptions {
   std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
 };
 
-// Parts of layers that a step leaves out: the residual stream passes by. Null: nothing is left out.
+// What a step does differently. Parts of layers that are left out: the residual stream passes by. Null: nothing is left out.
 struct LayerPlan {
   const uint8_t* skip_attention = nullptr;  // [layers], 1: skipped; its K/V are not written either
   const uint8_t* skip_ffn = nullptr;        // [layers]
+  int window = 0;                           // rows see this many cells at most, beside the model's own limit; 0: all
 };
 
 // One step: rows of one or more sequences. Spans stay valid during the call only.
@@ -74,7 +75,7 @@ class Model {
   void allocate_workspace();
   std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
   const float* vector(const std::string& name, int size, bool required);
-  void attention(const Layer& layer, int index, const Step& step, KvStore& kv);
+  void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
   void feed_forward(const Layer& layer, int rows);
   void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, size_t stride, size_t width, size_t rows);
 

@@ -3,9 +3,11 @@
 #include "spec/config.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "model/io/printable.h"
+#include "spec/drafter_medusa.h"
 
 namespace sx {
 namespace {
@@ -39,6 +41,17 @@ void fill_eagle2(SpecConfig& c) {
   c.tree.topk = 10;
 }
 
+void fill_cache(SpecConfig& c, CacheKind kind) {
+  c.cache.kind = kind;
+  c.cache.positions = CachePositions::kCompact;
+}
+
+// SpecExtend: the target's attention chooses what the draft works on.
+void fill_retrieval(SpecConfig& c, TreeKind tree, int nodes, int depth) {
+  fill_tree(c, DrafterKind::kModel, tree, nodes, depth);
+  fill_cache(c, CacheKind::kRetrieval);
+}
+
 constexpr Preset kPresets[] = {
     {{"off", "plain decoding", false}, [](SpecConfig&) {}},
     {{"sd", "a draft model proposes a chain of 5 (Leviathan, Chen)", true},
@@ -63,6 +76,28 @@ constexpr Preset kPresets[] = {
      }},
     {{"eagle2", "an EAGLE-1 head grows EAGLE-2's dynamic tree of 59 nodes", true}, fill_eagle2},
     {{"eagle3", "an EAGLE-3 head grows EAGLE-2's dynamic tree of 59 nodes", true}, fill_eagle2},
+    {{"medusa", "Medusa heads fill their own fixed tree, or one of 63 nodes", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kModel, TreeKind::kStatic, 63, kMedusaHeads);
+       c.tree.paths = medusa_paths(kMedusaHeads);
+     }},
+    {{"specextend", "a draft model on the chunks the target attends to grows a tree (SpecExtend)", true},
+     [](SpecConfig& c) { fill_retrieval(c, TreeKind::kOptTree, 50, 10); }},
+    {{"specextend-eagle3", "an EAGLE-3 head on the chunks the target attends to grows a tree (SpecExtend)", true},
+     [](SpecConfig& c) {
+       fill_retrieval(c, TreeKind::kEagle2, 59, 8);
+       c.tree.topk = 10;
+     }},
+    {{"specextend-reference", "SpecExtend as published, faults included", true},
+     [](SpecConfig& c) {
+       fill_retrieval(c, TreeKind::kOptTreeReference, 50, 10);
+       c.cache.faults = kFaultMask | kFaultPosition | kFaultHole | kFaultGuarantee | kFaultHalf | kFaultOrder;
+     }},
+    {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 5, 5);
+       fill_cache(c, CacheKind::kStreaming);
+     }},
     {{"specexec", "the most probable prefixes, best first (SpecExec)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kBestFirst, 64, 32);
@@ -126,6 +161,23 @@ void check_drafter(const SpecConfig& config) {
     fail("speculation settings exit {} and skip-layers exclude each other: give one of them", config.self.exit);
 }
 
+void check_cache(const SpecConfig& config) {
+  const CacheConfig& cache = config.cache;
+  const std::string name = setting_value(config, "cache");
+  if (!cache.bounded()) {
+    if (cache.faults != 0) fail("speculation setting faults belongs to cache retrieval, not to cache full");
+    return;
+  }
+  if (!config.needs_model()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
+  if (cache.chunk > cache.budget) fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);
+  if (cache.per_head() && cache.sentences)
+    fail("speculation setting sentences does not go with cache {}: its heads choose for themselves and need chunks of one length", name);
+  if (cache.interval_min > cache.interval_max)
+    fail("speculation setting interval-min is {} and interval-max {}", cache.interval_min, cache.interval_max);
+  if (cache.faults != 0 && cache.kind != CacheKind::kRetrieval)
+    fail("speculation setting faults belongs to cache retrieval, not to cache {}", name);
+}
+
 void check_tree(const SpecConfig& config) {
   const TreeConfig& tree = config.tree;
   const std::string name = setting_value(config, "tree");
@@ -145,6 +197,17 @@ void check_tree(const SpecConfig& config) {
   own(DrafterKind::kNgram, TreeKind::kChain, "chain");
   own(DrafterKind::kSuffix, TreeKind::kBestFirst, "best-first");
   check_tree_config(tree);
+}
+
+// Draws without replacement are judged in their order: one that is drawn and left out of the tree would bias the rest.
+void check_gaps(const TreeConfig& tree, const std::string& rule) {
+  const std::set<std::vector<int>> all(tree.paths.begin(), tree.paths.end());
+  for (const std::vector<int>& path : tree.paths) {
+    std::vector<int> before = path;
+    if (before.empty() || before.back()-- <= 0 || all.contains(before)) continue;
+    fail("speculation rule {} needs a tree without gaps, and its paths have {} but not {}: add that, or take match or "
+         "specinfer", rule, fmt::join(path, ","), fmt::join(before, ","));
+  }
 }
 
 void check_rule(const SpecConfig& config) {
@@ -170,6 +233,8 @@ void check_rule(const SpecConfig& config) {
   if (!fixed)
     fail("speculation rule {} needs a tree whose shape does not depend on the guesses, and that of tree {} does: take "
          "match, or tree chain, static or sequoia", rule, tree);
+  const bool distinct = kind == AcceptKind::kNoReplacement || kind == AcceptKind::kTraversal;
+  if (distinct && config.tree.kind == TreeKind::kStatic) check_gaps(config.tree, rule);
 }
 
 }  // namespace
@@ -200,6 +265,7 @@ void check_config(const SpecConfig& config) {
   check_draft_model(config);
   if (!config.on()) return;
   check_drafter(config);
+  check_cache(config);
   check_tree(config);
   check_rule(config);
 }

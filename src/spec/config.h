@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "spec/acceptance.h"
+#include "spec/cache_config.h"
 #include "spec/tree_policy.h"
 
 namespace sx {
@@ -40,8 +41,9 @@ struct SpecConfig {
   bool price = true;                  // cut trees to what pays by measured times (rule match only); false: sizes as given
   bool couple = true;                 // when the target samples, rank guesses with the target's own noise
   bool allow_lossy = false;
-  std::string draft_model;            // of kModel: GGUF file or folder, of a model or of an EAGLE head
+  std::string draft_model;            // of kModel: GGUF file or folder, of a model or of a draft head
   std::string draft_kv_type;          // "": the fastest
+  CacheConfig cache;                  // of a draft model or head
 
   bool on() const { return drafter != DrafterKind::kNone; }
   bool needs_model() const { return drafter == DrafterKind::kModel || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kModel); }

@@ -104,11 +104,12 @@ std::string method_of(const Json& json) {
   if (method.empty() && any_of_method(json, "ngram")) method = "ngram";
   if (method.empty() && any_of_method(json, "suffix")) method = "suffix";
   if (method == "[ngram]") method = "ngram";
-  if (method == "eagle" || method == "eagle3") method = "draft_model";  // a chain; that the model is a head shows in its folder
+  // A chain; that the model is a head, and which, shows in its folder.
+  if (method == "eagle" || method == "eagle3" || method == "medusa") method = "draft_model";
   constexpr const char* kUse = "draft_model with a model, or suffix or ngram without one";
   if (method.empty()) fail("{}: neither key 'method' nor key 'model' is given; use {}", kWhere, kUse);
   if (method == "draft_model" || method == "ngram" || method == "suffix") return method;
-  constexpr const char* kHeads[] = {"medusa", "mtp", "mlp_speculator", "dflash", "dspark"};
+  constexpr const char* kHeads[] = {"mtp", "mlp_speculator", "dflash", "dspark"};
   if (std::find(std::begin(kHeads), std::end(kHeads), method) != std::end(kHeads) || method.ends_with("_mtp"))
     fail("{}: method '{}' drafts with a head on the target, which is not supported yet; use {}", kWhere,
          printable(method, 60), kUse);

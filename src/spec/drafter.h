@@ -68,6 +68,10 @@ class Drafter {
   virtual double level_ms() const { return 0; }
   // Milliseconds spent in forward passes since the last call (the rest of draft() is host work).
   virtual double take_forward_ms() { return 0; }
+  // Milliseconds spent on choosing and gathering the cells it works on.
+  virtual double take_cache_ms() { return 0; }
+  // The cells of the text it works on where these are not all, ascending; `refreshes`: how often they have been chosen.
+  virtual std::span<const int32_t> working_cells(SeqId, int& refreshes) const { refreshes = 0; return {}; }
 };
 
 }  // namespace sx

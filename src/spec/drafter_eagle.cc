@@ -29,6 +29,7 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
     s.laws.reserve(size_t(s.policy->rows()));
+    if (options.cache->config().faults & kFaultMask) s.strip.keep_stale_parents();
   }
 }
 
@@ -41,9 +42,15 @@ EagleDrafter::Slot& EagleDrafter::slot(SeqId seq) {
 void EagleDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
   s.strip.clear();
-  const int seen = std::min(s.length + s.waiting, length), pairs = std::min(s.length, std::max(0, length - 1));
-  s.waiting = pairs < s.length ? 0 : seen - pairs;
-  s.length = pairs;
+  const int known = pairs(seq), seen = std::min(known + s.waiting, length), kept = std::min(known, std::max(0, length - 1));
+  s.waiting = kept < known ? 0 : seen - kept;
+  options_.cache->truncate(seq, kept);
+}
+
+std::span<const int32_t> EagleDrafter::working_cells(SeqId seq, int& refreshes) const {
+  if (!options_.cache->bounded()) return {};
+  refreshes = options_.cache->refreshes(seq);
+  return options_.cache->cells(seq);
 }
 
 void EagleDrafter::begin_step(const SeqRows& rows) {
@@ -52,46 +59,57 @@ void EagleDrafter::begin_step(const SeqRows& rows) {
   seqs_.assign(1, rows);
 }
 
-void EagleDrafter::forward() {
+void EagleDrafter::forward(KvStore& kv, int window, bool cells_only) {
   const double start = now_ms();
   const size_t rows = size_t(seqs_[0].rows);
-  result_ = options_.head->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, states_, outputs_}, *options_.kv);
+  result_ = options_.head->forward(
+      {std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, states_, outputs_, window, cells_only}, kv);
   if (!outputs_.empty()) guesser_.prepare(result_.logits, int(outputs_.size()));
   forward_ms_ += now_ms() - start;
 }
 
 void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   Slot& s = slot(seq);
-  const int rows = std::min(s.waiting, int(text.size()) - 1 - s.length);
+  DraftCache& cache = *options_.cache;
+  const int rows = std::min(s.waiting, int(text.size()) - 1 - pairs(seq));
   if (rows <= 0) return;
-  begin_step({0, rows, seq, s.length});
+  cache.prepare(seq, text, rows);
+  begin_step({0, rows, seq, cache.work(seq)});
   std::memcpy(states_, s.states, size_t(rows) * width() * sizeof(float));
   for (int i = 0; i < rows; ++i) {
-    tokens_[size_t(i)] = text[size_t(s.length + i + 1)];
-    positions_[size_t(i)] = position(s.length + i);
+    tokens_[size_t(i)] = text[size_t(pairs(seq) + i + 1)];
+    positions_[size_t(i)] = cache.position(seq, i);
   }
   outputs_.push_back(rows - 1);
-  forward();
+  forward(cache.store());
+  cache.appended(seq, rows);
+  if (cache.reads_draft()) cache.note_own(seq, result_.query, rows - 1, 1, positions_[size_t(rows - 1)], pairs(seq) - 1);
   std::memcpy(s.strip_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), width() * sizeof(float));
-  s.length += rows;
   s.waiting -= rows;
   std::memmove(s.states, s.states + size_t(rows) * width(), size_t(s.waiting) * width() * sizeof(float));
+  cache.refresh_late(seq, text);
 }
 
 void EagleDrafter::prompt(const PromptChunk& chunk) {
   Slot& s = slot(chunk.seq);
-  if (chunk.first != s.length + s.waiting) return;  // it has lost the thread: covered() says so
-  const int rows = s.waiting + chunk.rows - 1;      // the last state waits for its token
-  begin_step({0, rows, chunk.seq, s.length});
+  DraftCache& cache = *options_.cache;
+  const int known = pairs(chunk.seq);
+  if (chunk.first != known + s.waiting) return;  // it has lost the thread: covered() says so
+  if (cache.reads_target()) cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1);
+  const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
+  begin_step({0, rows, chunk.seq, known});
   std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));
   options_.head->fuse(chunk.outputs->hidden, 0, chunk.rows, states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
-    tokens_[size_t(i)] = chunk.text[size_t(s.length + i + 1)];
-    positions_[size_t(i)] = position(s.length + i);
+    tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];
+    positions_[size_t(i)] = cache.prompt_position(known + i);
   }
   std::memcpy(s.states, states_ + size_t(rows) * width(), width() * sizeof(float));
-  if (rows > 0) forward();
-  s.length += rows;
+  if (rows > 0) {
+    forward(cache.prompt_store(), cache.prompt_window(), true);
+    if (cache.reads_draft()) cache.note_own(chunk.seq, result_.query, 0, rows, known + rows - 1, known + rows - 1);
+    cache.prompted(chunk.seq, rows);
+  }
   s.waiting = 1;
 }
 
@@ -111,20 +129,22 @@ void EagleDrafter::make_laws(DraftTask& task, int count) {
 bool EagleDrafter::run_level(DraftTask& task) {
   Slot& s = slot(task.seq);
   const int rows = int(s.next.size()), staged = s.strip.size();
-  if (!s.strip.has_room(rows) || s.length + staged + rows > options_.kv->geometry().capacity) s.next.clear();
+  DraftCache& cache = *options_.cache;
+  const int history = cache.work(task.seq), fault = cache.config().faults & kFaultPosition ? 1 : 0;
+  if (!s.strip.has_room(rows) || history + staged + rows > cache.store().geometry().capacity) s.next.clear();
   if (s.next.empty()) return false;
-  begin_step({0, rows, task.seq, s.length, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+  begin_step({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
-    const int parent = s.strip.parent(s.strip.add(*task.tree, node));
+    const int parent = s.strip.parent(s.strip.add(*task.tree, node, i));
     const float* from = s.strip_states + size_t(parent < 0 ? kMaxTreeNodes : parent) * width();
     std::memcpy(states_ + size_t(i) * width(), from, width() * sizeof(float));
     tokens_[size_t(i)] = task.tree->token(node);
-    positions_[size_t(i)] = position(s.length - 1 + task.tree->depth(node));
+    positions_[size_t(i)] = std::max(0, cache.position(task.seq, task.tree->depth(node) - 1 - fault));
     outputs_.push_back(i);
   }
   const double before = forward_ms_;
-  forward();
+  forward(cache.store());
   const double ms = forward_ms_ - before;
   level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
   std::memcpy(s.strip_states + size_t(staged) * width(), result_.states, size_t(rows) * width() * sizeof(float));
@@ -134,9 +154,11 @@ bool EagleDrafter::run_level(DraftTask& task) {
 void EagleDrafter::draft_one(DraftTask& task) {
   Slot& s = slot(task.seq);
   s.strip.clear();
-  if (s.waiting == 0 || s.length + s.waiting != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
+  if (s.waiting == 0 || covered(task.seq) != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
   flush(task.seq, task.text);
-  s.policy->start(task.limits);
+  TreeLimits limits = task.limits;
+  if (options_.cache->config().faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
+  s.policy->start(limits);
   s.next.clear();
   make_laws(task, 1);
   while (run_level(task)) make_laws(task, int(s.next.size()));
@@ -152,8 +174,13 @@ void EagleDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
     s.strip.clear();
-    if (s.length + s.waiting != o.history) continue;  // it has lost the thread: covered() says so
-    s.policy->observe(*o.tree, o.path);
+    if (covered(o.seq) != o.history) continue;  // it has lost the thread: covered() says so
+    DraftCache& cache = *options_.cache;
+    if (cache.reads_target()) cache.note_target(o.seq, o.outputs->query, o.first_row + o.path.back());
+    if (o.tree->size() > 1) {
+      s.policy->observe(*o.tree, o.path);
+      cache.observe(o.seq, int(o.path.size()) - 1);
+    }
     for (NodeId node : o.path) {
       if (s.waiting == kWaiting) flush(o.seq, o.text);
       SX_ASSERT(s.waiting < kWaiting);

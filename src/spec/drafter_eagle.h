@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/heads/eagle.h"
+#include "spec/draft_cache.h"
 #include "spec/draft_laws.h"
 #include "spec/drafter.h"
 #include "spec/strip.h"
@@ -14,7 +15,7 @@ namespace sx {
 struct EagleDrafterOptions {
   Backend* backend = nullptr;
   EagleHead* head = nullptr;            // max_rows >= a chunk of a prompt + kWaiting
-  KvStore* kv = nullptr;                // capacity >= context + strip
+  DraftCache* cache = nullptr;          // of pairs
   TreeConfig tree;
   GuessOptions guess;
   int slots = 1;
@@ -34,14 +35,15 @@ class EagleDrafter : public Drafter {
   void observe(std::span<const Outcome> outcomes) override;
   bool reads_target() const override { return true; }
   void prompt(const PromptChunk& chunk) override;
-  int covered(SeqId seq) const override { return slots_[size_t(seq)].length + slots_[size_t(seq)].waiting; }
+  int covered(SeqId seq) const override { return pairs(seq) + slots_[size_t(seq)].waiting; }
+  double take_cache_ms() override { return options_.cache->take_ms(); }
+  std::span<const int32_t> working_cells(SeqId seq, int& refreshes) const override;
   double take_forward_ms() override { return std::exchange(forward_ms_, 0.0); }
   double level_ms() const override { return level_ms_; }
 
  private:
   struct Slot {
-    int length = 0;                     // pairs in the cache
-    int waiting = 0;                    // states after them
+    int waiting = 0;                    // states after the pairs in the cache
     float* states = nullptr;            // [kWaiting, width] waiting
     float* strip_states = nullptr;      // [kMaxTreeNodes + 1, width] what each node of the strip, and last the root, gave
     DraftStrip strip;                   // nodes that have been run
@@ -51,11 +53,11 @@ class EagleDrafter : public Drafter {
   };
   Slot& slot(SeqId seq);
   size_t width() const { return size_t(options_.head->config().cell.width); }
-  int position(int pair) const { return std::min(pair, options_.head->config().trained_length() - 1); }
+  int pairs(SeqId seq) const { return options_.cache->length(seq); }
   // Runs the waiting states whose tokens `text` has; keeps the others waiting.
   void flush(SeqId seq, std::span<const Token> text);
   void begin_step(const SeqRows& rows);
-  void forward();
+  void forward(KvStore& kv, int window = 0, bool cells_only = false);
   void draft_one(DraftTask& task);
   bool run_level(DraftTask& task);
   void make_laws(DraftTask& task, int count);

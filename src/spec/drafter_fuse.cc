@@ -51,6 +51,8 @@ class FuseDrafter final : public Drafter {
   int covered(SeqId seq) const override { return model_->covered(seq); }
   double level_ms() const override { return model_->level_ms(); }
   double take_forward_ms() override { return model_->take_forward_ms() + index_->take_forward_ms(); }
+  double take_cache_ms() override { return model_->take_cache_ms(); }
+  std::span<const int32_t> working_cells(SeqId seq, int& refreshes) const override { return model_->working_cells(seq, refreshes); }
 
  private:
   static bool sure(const TokenTree& found, const TreeLimits& limits);

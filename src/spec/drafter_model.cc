@@ -20,7 +20,8 @@ int model_drafter_rows(const TreeConfig& tree, int slots) {
 
 ModelDrafter::ModelDrafter(const ModelDrafterOptions& options)
     : options_(options), vocab_(std::min(options.vocab, options.model->config().vocab)),
-      rows_(options.model->options().max_rows), slots_(size_t(options.slots)),
+      rows_(options.model->options().max_rows),
+      most_new_(options.cache && options.cache->bounded() ? std::min(rows_, DraftCache::kSlack / 2) : rows_), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.model->options().max_outputs, vocab_,
                options.model->config().vocab) {
   SX_ASSERT(model_drafter_rows(options.tree, 1) <= std::min(rows_, options.model->options().max_outputs));
@@ -33,6 +34,7 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options)
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
     s.laws.reserve(size_t(s.policy->rows()));
+    if (options.cache && (options.cache->config().faults & kFaultMask)) s.strip.keep_stale_parents();
   }
 }
 
@@ -45,9 +47,8 @@ void ModelDrafter::open(SeqId seq) { truncate(seq, 0); }
 void ModelDrafter::close(SeqId seq) { truncate(seq, 0); }
 
 void ModelDrafter::truncate(SeqId seq, int length) {
-  Slot& s = slot(seq);
-  s.length = std::min(s.length, length);
-  s.strip.clear();
+  slot(seq).strip.clear();
+  if (options_.cache) options_.cache->truncate(seq, length);
 }
 
 double ModelDrafter::take_forward_ms() { return std::exchange(forward_ms_, 0.0); }
@@ -60,13 +61,13 @@ int ModelDrafter::add_rows(const SeqRows& rows) {
   return seqs_.back().first_row = first;
 }
 
-const StepOutputs& ModelDrafter::forward() {
+const StepOutputs& ModelDrafter::forward(KvStore& kv, int window) {
   const double start = now_ms();
   const size_t rows = size_t(seqs_.back().first_row + seqs_.back().rows);
   const LayerPlan plan{options_.skip_attention.empty() ? nullptr : options_.skip_attention.data(),
-                       options_.skip_ffn.empty() ? nullptr : options_.skip_ffn.data()};
+                       options_.skip_ffn.empty() ? nullptr : options_.skip_ffn.data(), window};
   const StepOutputs& out =
-      options_.model->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_}, *options_.kv, plan);
+      options_.model->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_}, kv, plan);
   logits_ = out.logits;
   guesser_.prepare(logits_, int(outputs_.size()));
   forward_ms_ += now_ms() - start;
@@ -74,48 +75,66 @@ const StepOutputs& ModelDrafter::forward() {
 }
 
 bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
-  Slot& s = slot(seq);
-  const int left = int(text.size()) - s.length;
-  if (!options_.own_cache || left <= 0) return true;
+  if (!options_.cache) return true;
+  DraftCache& cache = *options_.cache;
+  const int known = cache.length(seq), left = int(text.size()) - known;
+  if (left <= 0 || !cache.writes_full()) return true;
   const int rows = std::min(left, rows_);
   seqs_.clear();
   outputs_.clear();
-  add_rows({0, rows, seq, s.length});
+  add_rows({0, rows, seq, known});
   for (int i = 0; i < rows; ++i) {
-    tokens_[size_t(i)] = std::min(text[size_t(s.length + i)], Token(options_.model->config().vocab - 1));
-    positions_[size_t(i)] = s.length + i;
+    tokens_[size_t(i)] = std::min(text[size_t(known + i)], Token(options_.model->config().vocab - 1));
+    positions_[size_t(i)] = cache.prompt_position(known + i);
   }
-  forward();
-  s.length += rows;
+  const StepOutputs& out = forward(cache.prompt_store(), cache.prompt_window());
+  if (cache.reads_draft()) cache.note_own(seq, out.query, 0, rows, known + rows - 1, known + rows - 1);
+  cache.prompted(seq, rows);
   return rows == left;
+}
+
+void ModelDrafter::prompt(const PromptChunk& chunk) {
+  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1);
+}
+
+std::span<const int32_t> ModelDrafter::working_cells(SeqId seq, int& refreshes) const {
+  if (!options_.cache || !options_.cache->bounded()) return {};
+  refreshes = options_.cache->refreshes(seq);
+  return options_.cache->cells(seq);
 }
 
 // Brings each cache up to the pending token, whose law starts the tree.
 void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
-  const int share = rows_ / int(tasks.size());
-  for (DraftTask& task : tasks) {  // what does not fit in one step is run before it
-    const Slot& s = slot(task.seq);
-    while (options_.own_cache && int(task.text.size()) - s.length > share)
-      prefill(task.seq, task.text.first(std::min(task.text.size() - 1, size_t(s.length + rows_))));
-  }
+  DraftCache* cache = options_.cache;
+  const int share = std::min(rows_ / int(tasks.size()), most_new_);
+  for (DraftTask& task : tasks)  // what does not fit in one step is run before it
+    while (cache && cache->writes_full() && int(task.text.size()) - cache->length(task.seq) > share)
+      prefill(task.seq, task.text.first(std::min(task.text.size() - 1, size_t(cache->length(task.seq) + rows_))));
   seqs_.clear();
   outputs_.clear();
   for (DraftTask& task : tasks) {
     Slot& s = slot(task.seq);
     s.strip.clear();
     const int length = int(task.text.size());
-    const int from = options_.own_cache ? s.length : length - 1, rows = length - from;
+    if (cache) cache->prepare(task.seq, task.text, std::min(share, length - cache->length(task.seq)));
+    const int from = cache ? cache->length(task.seq) : length - 1, rows = length - from;
     SX_ASSERT(rows > 0 && rows <= share);
-    const int first = add_rows({0, rows, task.seq, from});
+    s.first_row = add_rows({0, rows, task.seq, cache ? cache->work(task.seq) : from});
     for (int i = 0; i < rows; ++i) {
-      tokens_[size_t(first + i)] = std::min(task.text[size_t(from + i)], Token(options_.model->config().vocab - 1));
-      positions_[size_t(first + i)] = from + i;
+      tokens_[size_t(s.first_row + i)] = std::min(task.text[size_t(from + i)], Token(options_.model->config().vocab - 1));
+      positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, i) : from + i;
     }
-    outputs_.push_back(first + rows - 1);
-    if (options_.own_cache) s.length = length;
-    else s.strip.add(*task.tree, 0);
+    outputs_.push_back(s.first_row + rows - 1);
+    if (!cache) s.strip.add(*task.tree, 0);
   }
-  forward();
+  const StepOutputs& out = forward(cache ? cache->store() : *options_.kv);
+  for (size_t i = 0; cache && i < tasks.size(); ++i) {
+    const SeqRows& rows = seqs_[i];
+    const int last = rows.first_row + rows.rows - 1;
+    cache->appended(rows.slot, rows.rows);
+    if (cache->reads_draft()) cache->note_own(rows.slot, out.query, last, 1, positions_[size_t(last)], cache->length(rows.slot) - 1);
+    cache->refresh_late(rows.slot, tasks[i].text);
+  }
 }
 
 // Runs the nodes the policies asked for; false when there are none.
@@ -124,23 +143,24 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   outputs_.clear();
   for (DraftTask& task : tasks) {
     Slot& s = slot(task.seq);
-    const int pending = int(task.text.size()) - 1, history = options_.own_cache ? pending + 1 : pending;
-    const int rows = int(s.next.size());
-    const int staged = s.strip.size();
-    if (!s.strip.has_room(rows) || history + staged + rows > options_.kv->geometry().capacity) s.next.clear();
+    const DraftCache* cache = options_.cache;
+    const int pending = int(task.text.size()) - 1, history = cache ? cache->work(task.seq) : pending;
+    const int rows = int(s.next.size()), staged = s.strip.size();
+    if (!s.strip.has_room(rows) || history + staged + rows > kv().geometry().capacity) s.next.clear();
     if (s.next.empty()) continue;
     s.first_row = add_rows({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
     for (int i = 0; i < rows; ++i) {
       const NodeId node = s.next[size_t(i)];
-      s.strip.add(*task.tree, node);
+      const int depth = task.tree->depth(node);
+      s.strip.add(*task.tree, node, i);
       tokens_[size_t(s.first_row + i)] = task.tree->token(node);
-      positions_[size_t(s.first_row + i)] = pending + task.tree->depth(node);
+      positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, depth - 1) : pending + depth;
       outputs_.push_back(s.first_row + i);
     }
   }
   if (outputs_.empty()) return false;
   const double before = forward_ms_;
-  forward();
+  forward(kv());
   const double ms = forward_ms_ - before;
   level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
   return true;
@@ -164,7 +184,9 @@ void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   catch_up(tasks);
   for (size_t i = 0; i < tasks.size(); ++i) {
     Slot& s = slot(tasks[i].seq);
-    s.policy->start(tasks[i].limits);
+    TreeLimits limits = tasks[i].limits;
+    if (options_.cache && (options_.cache->config().faults & kFaultLevel)) limits.depth = std::max(1, limits.depth - 1);
+    s.policy->start(limits);
     s.next.clear();
     make_laws(tasks[i], int(i), 1);
   }
@@ -189,21 +211,27 @@ void ModelDrafter::draft(std::span<DraftTask> tasks) {
 void ModelDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
-    s.policy->observe(*o.tree, o.path);
-    if (!options_.own_cache || s.strip.size() == 0) continue;
+    DraftCache* cache = options_.cache;
+    if (cache && cache->reads_target()) cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back());
+    if (o.tree->size() > 1) {
+      s.policy->observe(*o.tree, o.path);
+      if (cache) cache->observe(o.seq, int(o.path.size()) - 1);
+    }
+    if (!cache || s.strip.size() == 0) continue;
     moves_.clear();
+    const int history = cache->work(o.seq);
     int parent = -1, kept = 0;
     for (size_t i = 1; i < o.path.size(); ++i) {
       const Token token = o.tree->token(o.path[i]);
       int found = parent + 1;
       while (found < s.strip.size() && (s.strip.parent(found) != parent || s.strip.token(found) != token)) ++found;
       if (found == s.strip.size()) break;
-      if (found != kept) moves_.push_back({s.length + found, s.length + kept, 0});
+      if (found != kept) moves_.push_back({history + found, history + kept, 0});
       parent = found;
       ++kept;
     }
-    if (!moves_.empty()) options_.backend->kv_move({options_.kv, options_.kv, o.seq, o.seq, moves_});
-    s.length += kept;
+    if (!moves_.empty()) options_.backend->kv_move({&cache->store(), &cache->store(), o.seq, o.seq, moves_});
+    if (kept > 0) cache->appended(o.seq, kept);
     s.strip.clear();
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kv/book.h"
+#include "spec/draft_cache.h"
 #include "spec/drafter.h"
 #include "spec/draft_laws.h"
 #include "spec/strip.h"
@@ -14,13 +15,13 @@ namespace sx {
 
 struct ModelDrafterOptions {
   Backend* backend = nullptr;
-  Model* model = nullptr;               // max_outputs >= rows of the policy
-  KvStore* kv = nullptr;                // capacity >= context + strip when it is the drafter's own
+  Model* model = nullptr;               // max_outputs >= rows of the policy; keeps its queries if the cache reads them
+  DraftCache* cache = nullptr;          // null: the target drafts for itself on its own cache, `kv`
+  KvStore* kv = nullptr;
   TreeConfig tree;
   GuessOptions guess;                   // how laws become candidates
   int slots = 1;
   int vocab = 0;                        // of the target; tokens beyond the smaller vocabulary are never drafted
-  bool own_cache = true;                // false: the target's cache; the model is the target
   std::vector<uint8_t> skip_attention, skip_ffn;  // [layers] or empty
 };
 
@@ -38,11 +39,14 @@ class ModelDrafter : public Drafter {
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override;
   double take_forward_ms() override;
+  double take_cache_ms() override { return options_.cache ? options_.cache->take_ms() : 0; }
   double level_ms() const override { return level_ms_; }
+  bool reads_target() const override { return options_.cache && options_.cache->reads_target(); }
+  void prompt(const PromptChunk& chunk) override;
+  std::span<const int32_t> working_cells(SeqId seq, int& refreshes) const override;
 
  private:
   struct Slot {
-    int length = 0;                     // cells of the history (own cache)
     DraftStrip strip;                   // nodes that have been run; cells behind the history
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
@@ -51,16 +55,18 @@ class ModelDrafter : public Drafter {
   };
 
   Slot& slot(SeqId seq);
+  KvStore& kv() { return options_.cache ? options_.cache->store() : *options_.kv; }
   void draft_group(std::span<DraftTask> tasks);
   void catch_up(std::span<DraftTask> tasks);
   bool run_level(std::span<DraftTask> tasks);
   void make_laws(DraftTask& task, int row, int count);
   int add_rows(const SeqRows& rows);
-  const StepOutputs& forward();
+  const StepOutputs& forward(KvStore& kv, int window = 0);
 
   ModelDrafterOptions options_;
   int vocab_;                           // common to both models
   int rows_;                            // of one step
+  int most_new_;                        // cells that are run on the working cache at once
   std::vector<Slot> slots_;
   std::vector<Token> tokens_;           // one step, [rows]
   std::vector<int32_t> positions_, outputs_;

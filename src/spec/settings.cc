@@ -187,7 +187,7 @@ Setting nodes_setting() {
 }
 
 Setting draft_model_setting() {
-  return {"draft-model", "the model that drafts: a GGUF file or a Hugging Face folder",
+  return {"draft-model", "the model that drafts: a GGUF file or a Hugging Face folder, also of a draft head",
           [](SpecConfig& config, std::string_view text) { config.draft_model = text; },
           [](const SpecConfig& config) { return config.draft_model; }};
 }
@@ -270,6 +270,101 @@ std::vector<Setting> own_settings() {
   };
 }
 
+// Names of faults with commas; "all" and "none".
+Setting faults_setting() {
+  static constexpr std::pair<const char*, uint32_t> kNames[] = {
+      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
+      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
+  constexpr const char* kName = "faults";
+  constexpr const char* kValues = "none, all, or a list of mask, position, hole, guarantee, half, level, order";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    uint32_t faults = 0;
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t comma = rest.find(',');
+      const std::string_view word = rest.substr(0, comma);
+      uint32_t found = 0;
+      for (const auto& [name, fault] : kNames)
+        if (word == name || word == "all") found |= fault;
+      if ((found == 0 && text != "none") || comma + 1 == rest.size()) refuse(kName, text, kValues);
+      faults |= found;
+      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    }
+    config.cache.faults = faults;
+  };
+  const auto get = [](const SpecConfig& config) -> std::string {
+    std::string text;
+    for (const auto& [name, fault] : kNames)
+      if (config.cache.faults & fault) text += fmt::format("{}{}", text.empty() ? "" : ",", name);
+    return text.empty() ? "none" : text;
+  };
+  return {kName, fmt::format("faults of the published SpecExtend to repeat, for measurements: {}", kValues), set, get};
+}
+
+// "last", "all", or numbers.
+Setting score_layers_setting() {
+  constexpr const char* kName = "layers";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    config.cache.all_layers = text == "all";
+    config.cache.layers.clear();
+    if (text == "all" || text == "last") return;
+    const auto value = list_in(text, -kMostLayers, kMostLayers - 1);
+    if (!value || value->empty()) refuse(kName, text, "last, all, or layers with commas (negative: from the end)");
+    config.cache.layers = *value;
+  };
+  const auto get = [](const SpecConfig& config) {
+    return config.cache.all_layers ? "all" : config.cache.layers.empty() ? "last" : fmt::format("{}", fmt::join(config.cache.layers, ","));
+  };
+  return {kName, "retrieval, prune: layers of the target that score the text: last, all, or a list with commas", set, get};
+}
+
+// Positions go along: a bounded cache is seen as one piece unless the positions are set apart.
+Setting cache_setting() {
+  using C = CacheKind;
+  Setting setting = choice<C>("cache", "cells of the text a draft works on",
+                              {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
+                               {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
+                              [](auto& c) -> auto& { return c.cache.kind; });
+  setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
+    const bool before = config.cache.bounded();
+    read(config, text);
+    if (config.cache.bounded() != before) config.cache.positions = before ? CachePositions::kClamped : CachePositions::kCompact;
+  };
+  return setting;
+}
+
+// Which cells of the text a draft model or head works on.
+std::vector<Setting> cache_settings() {
+  using P = CachePositions;
+  return {
+      cache_setting(),
+      choice<P>("positions", "where the draft sees them: among each other, or in the text (within its trained length, or not)",
+                {{"compact", P::kCompact}, {"clamped", P::kClamped}, {"original", P::kOriginal}},
+                [](auto& c) -> auto& { return c.cache.positions; }),
+      number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
+      number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
+      number("interval", "rounds from one refresh to the next", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval; }),
+      flag("adaptive", "refresh when acceptance falls, within interval-min and interval-max", [](auto& c) -> auto& { return c.cache.adaptive; }),
+      number("interval-min", "adaptive: least rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_min; }),
+      number("interval-max", "adaptive: most rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_max; }),
+      number("sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
+      number("recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
+      number("window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1, 1 << 20,
+             [](auto& c) -> auto& { return c.cache.window; }),
+      score_layers_setting(),
+      choice<HeadReduce>("head-score", "how scores of heads become one", {{"mean", HeadReduce::kMean}, {"max", HeadReduce::kMax}},
+                         [](auto& c) -> auto& { return c.cache.head_reduce; }),
+      list("score-heads", "heads of the target that score, nothing for all", 0, 1023, [](auto& c) -> auto& { return c.cache.heads; }),
+      choice<ChunkReduce>("chunk-score", "how scores of a chunk become one",
+                          {{"mean", ChunkReduce::kMean}, {"max", ChunkReduce::kMax}, {"sum", ChunkReduce::kSum}},
+                          [](auto& c) -> auto& { return c.cache.chunk_reduce; }),
+      flag("sentences", "chunks end with sentences where they can", [](auto& c) -> auto& { return c.cache.sentences; }),
+      number("observe", "snap: last tokens of the prompt that vote", 1, 1024, [](auto& c) -> auto& { return c.cache.observe; }),
+      number("pool", "snap: neighbours over which votes are smoothed", 1, 255, [](auto& c) -> auto& { return c.cache.pool; }),
+      number("uniform", "prune: share of the budget that is spread evenly", 0.0f, 1.0f, [](auto& c) -> auto& { return c.cache.uniform; }),
+      faults_setting(),
+  };
+}
+
 std::vector<Setting> other_settings() {
   return {
       flag("price", "cut trees to what pays by measured times (rule match)",
@@ -287,7 +382,7 @@ std::vector<Setting> other_settings() {
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> table = [] {
     std::vector<Setting> all;
-    for (auto make : {drafter_settings, tree_settings, accept_settings, own_settings, other_settings})
+    for (auto make : {drafter_settings, tree_settings, accept_settings, own_settings, cache_settings, other_settings})
       for (Setting& setting : make()) all.push_back(std::move(setting));
     return all;
   }();

@@ -16,15 +16,21 @@ class DraftStrip {
 
   DraftStrip() : nodes_(kMaxTreeNodes), bits_(size_t(kMaxTreeNodes) * kWords) {}
 
-  void clear() { size_ = 0; }
+  void clear() {
+    size_ = 0;
+    std::fill(stale_.begin(), stale_.end(), 0);
+  }
   int size() const { return size_; }
   bool has_room(int nodes) const { return size_ + nodes <= kMaxTreeNodes; }
   Token token(int place) const { return nodes_[size_t(place)].token; }
   int parent(int place) const { return nodes_[size_t(place)].parent; }  // a place; -1: the parent lies in the history
   const uint64_t* ancestors(int place) const { return bits_.data() + size_t(place) * kWords; }
 
-  // The node was run next. Returns its place.
-  int add(const TokenTree& tree, NodeId node) {
+  // The published fault (kFaultMask): node i of a level also sees the parents that nodes i of earlier levels had.
+  void keep_stale_parents() { stale_.resize(size_t(kMaxTreeNodes) * kWords); }
+
+  // The node was run next, as number `row` of its level. Returns its place.
+  int add(const TokenTree& tree, NodeId node, int row = 0) {
     const NodeId parent_node = tree.parent(node);
     int parent = parent_node == kNoNode ? -1 : size_ - 1;
     while (parent >= 0 && nodes_[size_t(parent)].node != parent_node) --parent;
@@ -33,6 +39,11 @@ class DraftStrip {
     if (parent < 0) std::fill_n(bits, kWords, 0);
     else std::copy_n(ancestors(parent), kWords, bits);
     bits[size_ / 64] |= uint64_t(1) << (size_ % 64);
+    if (!stale_.empty()) {
+      uint64_t* seen = stale_.data() + size_t(row) * kWords;
+      for (int i = 0; i < kWords; ++i) bits[i] |= seen[i];
+      if (parent >= 0) seen[parent / 64] |= uint64_t(1) << (parent % 64);
+    }
     return size_++;
   }
 
@@ -40,7 +51,8 @@ class DraftStrip {
   struct Node { Token token; int32_t parent; NodeId node; };
   int size_ = 0;
   std::vector<Node> nodes_;
-  std::vector<uint64_t> bits_;  // [kMaxTreeNodes][kWords]
+  std::vector<uint64_t> bits_;   // [kMaxTreeNodes][kWords]
+  std::vector<uint64_t> stale_;  // the same, by row of a level; empty: no fault
 };
 
 }  // namespace sx

@@ -1,13 +1,26 @@
-// Writes a tiny random model for tests of the program: make_tiny_model FILE.gguf | make_tiny_model FOLDER --hf
+// Writes a tiny random model, or a draft head for it, for tests of the program:
+// make_tiny_model FILE.gguf | make_tiny_model FOLDER --hf | --eagle3 | --medusa
 #include <filesystem>
+#include <string_view>
 
+#include "model/heads/head_parts.h"
 #include "support/model_writer.h"
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   sx::testing::TinySpec spec;
   spec.gain = 3;
-  if (argc > 2) {
+  const std::string_view form = argc > 2 ? argv[2] : "";
+  const sx::ModelConfig config = sx::testing::tiny_config(spec);
+  if (form == "--eagle3") {
+    auto head = sx::testing::eagle3_config(config, 1, 160);
+    head["eagle_aux_hidden_state_layer_ids"] = {0, 1, 1};
+    sx::testing::random_head(head, {"lm_head.weight", "d2t"}, config, sx::DType::kBF16, 4).write(argv[1]);
+  } else if (form == "--medusa") {
+    sx::testing::random_head({{"medusa_num_heads", 2}, {"hidden_size", config.width}, {"vocab_size", config.vocab}},
+                             {"blocks.1.layers.0.weight", "lm_heads.1.weight"}, config, sx::DType::kBF16, 5)
+        .write(argv[1]);
+  } else if (form == "--hf") {
     std::filesystem::create_directories(argv[1]);
     sx::testing::write_tiny_hf(argv[1], spec);
   } else {

@@ -70,7 +70,9 @@ refuse "lossy rule" "--allow-lossy" --spec ngram --accept typical
 refuse "two types" "share one type" -md tiny.gguf -ctkd f16 -ctvd q8_0
 refuse "preset and JSON" "exclude" --spec suffix --speculative-config '{"method": "suffix"}'
 refuse "bad JSON" "column" --speculative-config '{"method" "suffix"}'
-refuse "JSON of a head" "medusa" --speculative-config '{"method": "medusa"}'
+refuse "JSON of a head" "mlp_speculator" --speculative-config '{"method": "mlp_speculator"}'
+refuse "JSON of absent heads" "-md FILE" --speculative-config '{"method": "medusa"}'
+refuse "gaps in a tree" "2 but not 1" --spec medusa -md tiny.gguf --spec-paths '0;2' --accept no-replacement
 text --spec ngram --accept typical --allow-lossy >/dev/null || fail "lossy rule with consent"
 
 [ "$failures" -eq 0 ] && echo "all checks passed"

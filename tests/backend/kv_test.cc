@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "attention_fixture.h"
+#include "backend/cpu/kv_rotate.h"
 #include "base/error.h"
 #include "tensor/half.h"
 
@@ -281,6 +282,136 @@ TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
           EXPECT_EQ(0, std::memcmp(v, w, sizeof v));
         }
       }
+}
+
+// What kv_move should leave behind, cell by cell through the layout's own reading and writing.
+void move_one_by_one(const KvMoveArgs& a) {
+  const auto& from = static_cast<const CpuKvStore&>(*a.from);
+  auto& to = static_cast<CpuKvStore&>(*a.to);
+  const KvLayout& l = from.layout();
+  for (const KvMove& m : a.moves)
+    for (int layer = 0; layer < from.geometry().layers; ++layer)
+      for (int h = 0; h < from.geometry().kv_heads; ++h) {
+        if ((a.layer >= 0 && a.layer != layer) || (a.head >= 0 && a.head != h)) continue;
+        const int b = m.src / kBlock, p = m.src % kBlock, c = m.dst / kBlock, q = m.dst % kBlock;
+        if (m.delta == 0) {
+          copy_key(l, from.keys(a.from_slot, layer, h, b), p, to.keys(a.to_slot, layer, h, c), q);
+        } else {
+          std::vector<float> table, x(static_cast<size_t>(l.dim));
+          for (int i = 0; i < a.dims / 2; ++i) {
+            const double angle = a.frequencies[i] * m.delta;
+            table.push_back(static_cast<float>(std::cos(angle)));
+            table.push_back(static_cast<float>(std::sin(angle)));
+          }
+          load_key(l, from.keys(a.from_slot, layer, h, b), p, x.data());
+          rotate(x.data(), table.data(), a.dims, a.style);
+          store_key(l, to.keys(a.to_slot, layer, h, c), q, x.data());
+        }
+        copy_value(l, from.values(a.from_slot, layer, h, b), p, to.values(a.to_slot, layer, h, c), q);
+      }
+}
+
+// Every byte of a slot's blocks.
+std::vector<std::byte> bytes_of(const CpuKvStore& s, int slot) {
+  std::vector<std::byte> all;
+  const KvGeometry& g = s.geometry();
+  for (int l = 0; l < g.layers; ++l)
+    for (int h = 0; h < g.kv_heads; ++h)
+      for (int b = 0; b < s.blocks(); ++b) {
+        const std::byte *k = s.keys(slot, l, h, b), *v = s.values(slot, l, h, b);
+        all.insert(all.end(), k, k + s.layout().k_bytes);
+        all.insert(all.end(), v, v + s.layout().v_bytes);
+      }
+  return all;
+}
+
+// Runs of all lengths and alignments, single cells, overlaps, cells that are moved on, many deltas.
+std::vector<KvMove> random_moves(uint64_t& state, int cells, int count, bool turned) {
+  std::vector<KvMove> moves;
+  while (static_cast<int>(moves.size()) < count) {
+    const int n = 1 + random_below(state, random_below(state, 3) == 0 ? 100 : 9);
+    int src = random_below(state, cells - n), dst = random_below(state, cells - n);
+    if (random_below(state, 4) == 0) dst = std::min(cells - n, src + random_below(state, 5));
+    if (random_below(state, 3) == 0) src = src / 32 * 32, dst = dst / 32 * 32;
+    const int delta = turned && random_below(state, 4) > 0 ? random_below(state, 3000) - 2000 : 0;
+    for (int i = 0; i < n; ++i) moves.push_back({src + i, dst + i, delta});
+  }
+  return moves;
+}
+
+TEST(KvMove, RunsGetTheBitsOfSingleCells) {
+  for (Isa isa : available_isas())
+    for (DType type : kTypes)
+      for (int dim : {10, 64, 96}) {
+        uint64_t state = static_cast<uint64_t>(dim) + 5;
+        for (int trial = 0; trial < 12; ++trial) {
+          const bool same = trial % 3 == 0;
+          const int dims = trial % 4 == 3 ? dim / 4 * 2 : dim, cells = 300;
+          const auto f = frequencies_of(dims);
+          CpuKvStore a({2, 3, dim, 2, cells, type}, isa), b({2, 3, dim, 2, cells, type}, isa);
+          CpuKvStore c({2, 3, dim, 2, cells, type}, isa);
+          for (CpuKvStore* s : {&a, &b}) scribble(*s, 1, cells, 3);
+          if (!same) scribble(b, 0, cells, 9), scribble(c, 0, cells, 9);
+          const auto moves = random_moves(state, cells, trial == 1 ? 3000 : 200, trial != 2);
+          KvMoveArgs m{};
+          m.from = &a, m.to = same ? &a : &c, m.from_slot = 1, m.to_slot = same ? 1 : 0, m.moves = moves;
+          m.frequencies = f.data(), m.dims = dims;
+          m.style = trial % 2 ? RopeStyle::kHalves : RopeStyle::kInterleaved;
+          m.layer = trial % 5 - 1 < 2 ? trial % 5 - 1 : -1, m.head = trial % 7 - 1 < 3 ? trial % 7 - 1 : -1;
+          ThreadPool pool(1 + trial % 3);
+          kv_move(m, isa, pool);
+          m.from = &b, m.to = &b;
+          move_one_by_one(m);
+          const CpuKvStore& moved = same ? a : c;
+          ASSERT_TRUE(bytes_of(moved, m.to_slot) == bytes_of(b, m.to_slot))
+              << isa_name(isa) << " " << dtype_name(type) << " dim " << dim << " trial " << trial;
+        }
+      }
+}
+
+TEST(KvMove, GathersAscendingChunksOnSeveralThreads) {  // few heads: the runs are shared out
+  for (Isa isa : available_isas())
+    for (DType type : kTypes) {
+      const auto f = frequencies_of(64);
+      CpuKvStore a({2, 1, 64, 1, 2048, type}, isa), b({2, 1, 64, 1, 1024, type}, isa), c({2, 1, 64, 1, 1024, type}, isa);
+      scribble(a, 0, 2048, 1);
+      std::vector<KvMove> moves;
+      for (int chunk = 0; chunk < 60; chunk += 2)
+        for (int i = 0; i < 32; ++i) {
+          const int dst = 5 + static_cast<int>(moves.size()), src = chunk * 32 + i;
+          moves.push_back({src, dst, dst - src});
+        }
+      KvMoveArgs m{};
+      m.from = &a, m.to = &c, m.moves = moves, m.frequencies = f.data(), m.dims = 64;
+      move_one_by_one(m);
+      m.to = &b;
+      ThreadPool pool(3);
+      kv_move(m, isa, pool);
+      ASSERT_TRUE(bytes_of(b, 0) == bytes_of(c, 0)) << isa_name(isa) << " " << dtype_name(type);
+    }
+}
+
+TEST(KvMove, FilterTakesOneLayerAndOneHead) {
+  ThreadPool pool(2);
+  const Isa isa = available_isas().front();
+  for (int layer : {-1, 0, 2})
+    for (int head : {-1, 0, 1}) {
+      CpuKvStore a({3, 2, 64, 1, 128, DType::kF32}, isa), b({3, 2, 64, 1, 128, DType::kF32}, isa);
+      scribble(a, 0, 128, 1);
+      const KvMove moves[] = {{10, 70, 0}, {11, 71, 0}, {99, 3, 0}};
+      KvMoveArgs m{};
+      m.from = &a, m.to = &b, m.moves = moves, m.layer = layer, m.head = head;
+      kv_move(m, isa, pool);
+      for (int l = 0; l < 3; ++l)
+        for (int h = 0; h < 2; ++h)
+          for (const KvMove& x : moves) {
+            const bool taken = (layer < 0 || l == layer) && (head < 0 || h == head);
+            float want[2][64] = {}, have[2][64];
+            if (taken) a.load_key(0, l, h, x.src, want[0]), a.load_value(0, l, h, x.src, want[1]);
+            b.load_key(0, l, h, x.dst, have[0]), b.load_value(0, l, h, x.dst, have[1]);
+            EXPECT_EQ(0, std::memcmp(want, have, sizeof want)) << layer << " " << head << " at " << l << " " << h;
+          }
+    }
 }
 
 }  // namespace

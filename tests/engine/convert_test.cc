@@ -228,5 +228,42 @@ TEST(ConvertApi, Refusals) {
               HasSubstr("the width is -5"));
 }
 
+TEST(ConvertApi, AVocabularyFromAnotherModel) {
+  const TempFolder temp;
+  testing::write_tiny_gguf(temp.file("target.gguf"), {});
+  TinySpec spec;
+  spec.layers = 1;
+  testing::write_tiny_hf(temp.file("draft"), spec);
+  fs::remove(temp.file("draft/tokenizer.json"));
+  const auto made = [&](const std::string& from, bool tokenizer = true, const std::string& model = "draft") {
+    return message_of([&] {
+      quantize({.model = temp.file(model), .out = temp.file("out.gguf"), .type = "Q4_0", .vocabulary = from,
+                .tokenizer = tokenizer, .force = true});
+    });
+  };
+  const TokenizerData target = ModelFile::open(temp.file("target.gguf"))->tokenizer();
+  EXPECT_EQ(made(""), "no error");
+  EXPECT_TRUE(ModelFile::open(temp.file("out.gguf"))->tokenizer().tokens.empty());
+  testing::write_tiny_hf(temp.file("folder"), {});
+  for (const char* from : {"target.gguf", "folder"}) {
+    EXPECT_EQ(made(temp.file(from)), "no error");
+    const TokenizerData out = ModelFile::open(temp.file("out.gguf"))->tokenizer();
+    EXPECT_EQ(out.tokens, target.tokens) << from;
+    EXPECT_EQ(out.merges, target.merges) << from;
+    EXPECT_EQ(out.pre, target.pre) << from;
+    expect_same_tokens(out, target);
+  }
+  convert({.model = temp.file("draft"), .out = temp.file("plain.gguf"), .vocabulary = temp.file("target.gguf")});
+  EXPECT_EQ(ModelFile::open(temp.file("plain.gguf"))->tokenizer().tokens, target.tokens);
+
+  EXPECT_THAT(made(temp.file("absent.gguf")), HasSubstr("absent.gguf"));
+  EXPECT_THAT(made(temp.file("draft")), HasSubstr("no vocabulary"));
+  EXPECT_THAT(made(temp.file("target.gguf"), false), HasSubstr("none is wanted"));
+  EXPECT_THAT(made(temp.file("target.gguf"), true, "target.gguf"), HasSubstr("keeps its own vocabulary"));
+  spec.vocab = 330;
+  testing::write_tiny_gguf(temp.file("large.gguf"), spec);
+  EXPECT_THAT(made(temp.file("large.gguf")), HasSubstr("330 tokens"));
+}
+
 }  // namespace
 }  // namespace sx

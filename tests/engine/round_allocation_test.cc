@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-
+#include "model/heads/head_parts.h"
 #include "specextend/specextend.h"
 #include "support/counting_new.h"
 #include "support/model_writer.h"
@@ -55,6 +55,33 @@ TEST(RoundAllocation, NothingInAnyPreset) {
     o.spec.draft_model = folder.file("draft.gguf");
     o.spec.settings = {{"accept", rule}};
     expect_no_allocation(o, sampled, rule);
+  }
+}
+
+TEST(RoundAllocation, NothingWithEagleHeads) {
+  const testing::TempFolder folder;
+  testing::TinySpec spec;
+  spec.layers = 6, spec.weights = DType::kQ8_0, spec.gain = 2;
+  testing::write_tiny_gguf(folder.file("target.gguf"), spec);
+  const ModelConfig target = testing::tiny_config(spec);
+  testing::random_head(testing::eagle1_config(target), {"fc.weight", "fc.bias"}, target, DType::kQ8_0, 3)
+      .write(folder.file("eagle1"));
+  testing::random_head(testing::eagle3_config(target, 2, 160), {"lm_head.weight", "d2t"}, target, DType::kBF16, 4)
+      .write(folder.file("eagle3"));
+  GenerateOptions greedy, sampled;
+  greedy.max_tokens = sampled.max_tokens = 50, greedy.ignore_end = sampled.ignore_end = true;
+  sampled.sampling.temperature = 0.8f, sampled.sampling.repeat_penalty = 1.1f;
+  EngineOptions o;
+  o.model = folder.file("target.gguf"), o.context = 400, o.threads = 1;
+  for (const auto& [head, preset] : {std::pair{"eagle1", "eagle1"}, {"eagle1", "eagle2"}, {"eagle1", "fuse"},
+                                     {"eagle3", "eagle3"}, {"eagle3", "opt-tree"}, {"eagle3", "specexec"}}) {
+    o.spec.preset = preset, o.spec.draft_model = folder.file(head), o.spec.settings = {{"price", "off"}};
+    expect_no_allocation(o, greedy, fmt::format("{} {} greedy", head, preset));
+    expect_no_allocation(o, sampled, fmt::format("{} {} sampled", head, preset));
+  }
+  for (const char* rule : {"chain", "block", "specinfer", "no-replacement", "traversal"}) {
+    o.spec.preset = "sd", o.spec.settings = {{"accept", rule}};
+    expect_no_allocation(o, sampled, fmt::format("eagle3 {}", rule));
   }
 }
 

@@ -10,6 +10,14 @@ foreach(pattern
   endif()
 endforeach()
 
+# Every file of models/ of the source tree is beside the program.
+file(GLOB_RECURSE drafts RELATIVE ${source}/models ${source}/models/*)
+foreach(draft ${drafts})
+  if(NOT EXISTS ${prefix}/share/specextend/models/${draft})
+    message(FATAL_ERROR "not installed: models/${draft}")
+  endif()
+endforeach()
+
 # The package must not know where it was built.
 file(GLOB_RECURSE package_files ${prefix}/*.cmake)
 foreach(file ${package_files})

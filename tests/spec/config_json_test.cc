@@ -94,7 +94,7 @@ TEST(SpeculativeConfig, RefusalsNameTheKeyAndWhatIsRight) {
       {"7", {"number", "object"}},
       {"{}", {"'method'", "'model'"}},
       {R"({"num_speculative_tokens": 5})", {"'method'"}},
-      {R"({"method": "medusa"})", {"medusa", "not supported yet"}},
+      {R"({"method": "mlp_speculator"})", {"mlp_speculator", "not supported yet"}},
       {R"({"method": "deepseek_mtp"})", {"deepseek_mtp", "not supported yet"}},
       {R"({"method": "magic"})", {"magic", "not known", "suffix"}},
       {R"({"method": "ngram", "colour": 1})", {"'colour'", "not known", "prompt_lookup_max"}},

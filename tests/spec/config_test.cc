@@ -8,8 +8,10 @@
 #include <map>
 #include <random>
 #include <regex>
+#include <set>
 
 #include "base/error.h"
+#include "spec/drafter_medusa.h"
 
 namespace sx {
 namespace {
@@ -61,6 +63,7 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
                   "0,0,0,0;0,0,0,1;0,0,0,2;0,0,0,0,0;0,0,0,0,1"}}},
       {"eagle2", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"eagle3", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
+      {"medusa", {{"drafter", "model"}, {"tree", "static"}, {"widths", ""}, {"nodes", "63"}, {"depth", "4"}}},
       {"specexec",
        {{"drafter", "model"},
         {"tree", "best-first"},
@@ -112,9 +115,35 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
   EXPECT_EQ(seen, expected.size());
 }
 
+TEST(Presets, MedusaHasATreeForAnyNumberOfHeads) {
+  for (const int heads : {1, 2, 3, 4, 5, 10, 64}) {
+    const auto paths = medusa_paths(heads);
+    EXPECT_EQ(paths.size(), heads == 1 ? 10u : 63u);
+    const std::set<std::vector<int>> all(paths.begin(), paths.end());
+    EXPECT_EQ(all.size(), paths.size());
+    size_t depth = 0;
+    for (auto path : paths) {
+      depth = std::max(depth, path.size());
+      if (path.back() > 0) {
+        --path.back();
+        EXPECT_TRUE(all.contains(path)) << "a lower rank without the one above it";
+        ++path.back();
+      }
+      path.pop_back();
+      EXPECT_TRUE(path.empty() || all.contains(path));
+    }
+    EXPECT_LE(int(depth), heads);
+    EXPECT_GE(int(depth), std::min(heads, 4));
+    EXPECT_EQ(paths[0], std::vector<int>{0});
+  }
+  const SpecConfig preset = preset_config("medusa");
+  EXPECT_EQ(preset.tree.paths, medusa_paths(kMedusaHeads));
+  EXPECT_EQ(preset.tree.nodes, int(preset.tree.paths.size()));
+}
+
 TEST(Presets, UnknownNamesListTheKnown) {
-  EXPECT_THAT(error_of([] { preset_config("medusa"); }),
-              AllOf(HasSubstr("'medusa'"), HasSubstr("opt-tree"), HasSubstr("suffix")));
+  EXPECT_THAT(error_of([] { preset_config("hydra"); }),
+              AllOf(HasSubstr("'hydra'"), HasSubstr("opt-tree"), HasSubstr("suffix")));
   EXPECT_NE(error_of([] { preset_config(""); }), "");
   EXPECT_NE(error_of([] { preset_config("SD"); }), "");
 }
@@ -319,6 +348,23 @@ TEST(Settings, RoundTrip) {
     SpecConfig copy;
     for (const SettingInfo& info : setting_infos()) apply_setting(copy, info.name, setting_value(config, info.name));
     ASSERT_EQ(values_of(copy), values_of(config));
+  }
+}
+
+// A draw that is not in the tree would bias rules without replacement.
+TEST(Check, GapsInPaths) {
+  for (const char* rule : {"match", "specinfer", "no-replacement", "traversal"}) {
+    SpecConfig config = with_model(preset_config("sd"));
+    apply_setting(config, "tree", "static");
+    apply_setting(config, "accept", rule);
+    apply_setting(config, "paths", "1;0;0,1;0,0;1,0");
+    EXPECT_NO_THROW(check_config(config)) << rule;
+    const bool biased = rule == std::string("no-replacement") || rule == std::string("traversal");
+    for (const auto& [paths, words] : {std::pair{"0;2", "2 but not 1"}, {"1", "1 but not 0"}, {"0;0,1", "0,1 but not 0,0"}}) {
+      apply_setting(config, "paths", paths);
+      if (biased) EXPECT_THAT(error_of([&] { check_config(config); }), AllOf(HasSubstr(rule), HasSubstr(words)));
+      else EXPECT_NO_THROW(check_config(config)) << rule;
+    }
   }
 }
 

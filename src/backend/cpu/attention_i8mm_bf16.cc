@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/kv_score_kernels.h"
 
 namespace sx::cpu::neon_i8mm {
 namespace {
@@ -161,9 +162,112 @@ void fold_any(const FoldArgs& a) { a.next_keys ? fold_rows<true>(a) : fold_rows<
 
 void fold(const FoldArgs& a) { with_rows_aside(a, fold_any); }
 
+// ---- kv_score(): a query head is a pair of rows, its bf16 value and what that leaves over --------------------------------
+
+void pack_split(std::byte* query, int head, const float* x, int dim, int padded, float scale) {
+  auto* q = reinterpret_cast<uint16_t*>(query);
+  if (head == 0) memset(q, 0, static_cast<size_t>(kTileRows) * static_cast<size_t>(padded) * 2);
+  q += head * 8;
+  const float factor = scale * 1.44269504f;
+  for (int d = 0; d < dim; ++d) {
+    const float y = x[d] * factor;
+    const uint16_t rounded = to_bf16(y);
+    const uint32_t bits = uint32_t(rounded) << 16;
+    float near;
+    memcpy(&near, &bits, 4);
+    q[d / 4 * 24 + d % 4] = rounded;
+    q[d / 4 * 24 + d % 4 + 4] = to_bf16(y - near);
+  }
+}
+
+template <int P>
+inline void logits_of(const FoldArgs& f, float (*out)[kBlock]) {
+  alignas(64) float s[P][32][4], top[4][4];
+  if (f.values) scores<P, true>(f, s, top);
+  else scores<P, false>(f, s, top);
+  for (int i = 0; i < P; ++i)
+    for (int j = 0; j < 32; j += 2) {
+      const float32x4_t x = vld1q_f32(s[i][j]), y = vld1q_f32(s[i][j + 1]);
+      const float32x4_t high = vcombine_f32(vget_low_f32(x), vget_low_f32(y));
+      const float32x4_t low = vcombine_f32(vget_high_f32(x), vget_high_f32(y));
+      vst1q_f32(out[i] + 2 * j, vaddq_f32(high, low));
+    }
+}
+
+void logits(const std::byte* query, const std::byte* keys, const std::byte* next, int heads, int padded,
+            float (*s)[kBlock]) {
+  const FoldArgs f{.state = nullptr, .query = query, .keys = keys, .values = next, .rows = 2 * heads, .padded = padded};
+  if (heads == 1) logits_of<1>(f, s);
+  else if (heads == 2) logits_of<2>(f, s);
+  else logits_of<3>(f, s);
+}
+
+// The bits of bf16 numbers are sign and magnitude. Of a set with a number >= 0 the largest has the largest signed bits, of
+// negative ones the smallest unsigned bits; of a set with a negative number the smallest has the largest unsigned bits, of
+// others the smallest unsigned bits.
+void widen(const std::byte* keys, int from, int to, int padded, float* low, float* high) {
+  const auto* k = reinterpret_cast<const uint16_t*>(keys);
+  for (int d = 0; d < padded; d += 4) {
+    uint16x8_t least = vdupq_n_u16(0xFFFF), most = vdupq_n_u16(0);
+    int16x8_t largest = vdupq_n_s16(-32768);
+    const auto add = [&](uint16x8_t x) {
+      least = vminq_u16(least, x);
+      most = vmaxq_u16(most, x);
+      largest = vmaxq_s16(largest, vreinterpretq_s16_u16(x));
+    };
+    const auto at = [&](int p) { return k + p / 16 * 16 * padded + d * 16 + p % 16 * 4; };
+    int p = from;
+    for (; p < to && p % 16 != 0; ++p) add(vcombine_u16(vld1_u16(at(p)), vld1_u16(at(p))));
+    for (; p + 16 <= to; p += 16)
+#pragma GCC unroll 8
+      for (int i = 0; i < 64; i += 8) add(vld1q_u16(at(p) + i));
+    for (; p < to; ++p) add(vcombine_u16(vld1_u16(at(p)), vld1_u16(at(p))));
+    const uint16x8_t top = vbslq_u16(vcgezq_s16(largest), vreinterpretq_u16_s16(largest), least);
+    const uint16x8_t bottom = vbslq_u16(vcltzq_s16(vreinterpretq_s16_u16(most)), most, least);
+    const auto wide = [](uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); };
+    vst1q_f32(low + d, vminq_f32(vld1q_f32(low + d), vminq_f32(wide(vget_low_u16(bottom)), wide(vget_high_u16(bottom)))));
+    vst1q_f32(high + d, vmaxq_f32(vld1q_f32(high + d), vmaxq_f32(wide(vget_low_u16(top)), wide(vget_high_u16(top)))));
+  }
+}
+
 }  // namespace
+
+// Two cells of four dimensions at a time, with their partners half a head on.
+void turn_cells_bf16(const std::byte* from, std::byte* to, int cells, const float* table, int half);
+void turn_cells_bf16(const std::byte* from, std::byte* to, int cells, const float* table, int half) {
+  const auto* x = reinterpret_cast<const uint16_t*>(from);
+  auto* y = reinterpret_cast<uint16_t*>(to);
+  const int partner = half * 16;
+  const auto wide = [](uint16x4_t k) { return vreinterpretq_f32_u32(vshll_n_u16(k, 16)); };
+  for (int d = 0; d < half; d += 4, x += 64, y += 64) {
+    const float32x4x2_t t = vld2q_f32(table + 2 * d);
+    const auto first = [&](float32x4_t a, float32x4_t b) {
+      return vsubq_f32(vmulq_f32(a, t.val[0]), vmulq_f32(b, t.val[1]));
+    };
+    const auto second = [&](float32x4_t a, float32x4_t b) {
+      return vaddq_f32(vmulq_f32(a, t.val[1]), vmulq_f32(b, t.val[0]));
+    };
+    int i = 0;
+    for (; i + 2 <= cells; i += 2) {
+      const uint16x8_t a = vld1q_u16(x + 4 * i), b = vld1q_u16(x + partner + 4 * i);
+      const float32x4_t a0 = wide(vget_low_u16(a)), b0 = wide(vget_low_u16(b));
+      const float32x4_t a1 = wide(vget_high_u16(a)), b1 = wide(vget_high_u16(b));
+      const bfloat16x8_t u = vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(first(a0, b0)), first(a1, b1));
+      const bfloat16x8_t v = vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(second(a0, b0)), second(a1, b1));
+      vst1q_u16(y + 4 * i, vreinterpretq_u16_bf16(u));
+      vst1q_u16(y + partner + 4 * i, vreinterpretq_u16_bf16(v));
+    }
+    if (i < cells) {
+      const float32x4_t a = wide(vld1_u16(x + 4 * i)), b = wide(vld1_u16(x + partner + 4 * i));
+      vst1_u16(y + 4 * i, vreinterpret_u16_bf16(vcvt_bf16_f32(first(a, b))));
+      vst1_u16(y + partner + 4 * i, vreinterpret_u16_bf16(vcvt_bf16_f32(second(a, b))));
+    }
+  }
+}
 
 extern const AttentionKernels kAttentionBf16;
 const AttentionKernels kAttentionBf16 = {pack, fold, merge, copy_row, finish};
+extern const ScoreKernels kScoreBf16;
+const ScoreKernels kScoreBf16 = {pack_split, logits, widen};
 
 }  // namespace sx::cpu::neon_i8mm

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/kv_score_kernels.h"
 
 namespace sx::cpu::neon_i8mm {
 namespace {
@@ -218,9 +219,72 @@ void fold_any(const FoldArgs& a) {
 
 void fold(const FoldArgs& a) { with_rows_aside(a, fold_any); }
 
+// ---- kv_score(): a query head is a pair of rows, its bytes and what those leave over in steps of 1/254 -------------------
+
+void pack_split(std::byte* query, int head, const float* x, int dim, int padded, float scale) {
+  auto* q = reinterpret_cast<int8_t*>(query);
+  auto* scales = reinterpret_cast<float*>(query + kTileRows * padded);
+  if (head == 0) memset(q, 0, static_cast<size_t>(kTileRows * padded) + 8 * sizeof(float));
+  q += head * padded * 2;
+  float top = 0;
+  for (int d = 0; d < dim; ++d) top = __builtin_fmaxf(top, __builtin_fabsf(x[d]));
+  const float inverse = top > 0 ? 127 / top : 0;
+  scales[2 * head] = top / 127 * (scale * 1.44269504f);
+  scales[2 * head + 1] = scales[2 * head] / 254;
+  for (int d = 0; d < dim; ++d) {
+    const float y = x[d] * inverse, near = __builtin_rintf(y);
+    q[d / 8 * 16 + d % 8] = static_cast<int8_t>(near);
+    q[d / 8 * 16 + d % 8 + 8] = static_cast<int8_t>(__builtin_rintf((y - near) * 254));
+  }
+}
+
+template <int P, int kDim>
+inline void logits_of(const FoldArgs& f, float (*out)[kBlock]) {
+  alignas(64) float s[2 * P][kBlock], top[8][4];
+  if (f.values) scores<P, kDim, true>(f, s, top);
+  else scores<P, kDim, false>(f, s, top);
+  for (int i = 0; i < P; ++i)
+    for (int j = 0; j < kBlock; j += 4) vst1q_f32(out[i] + j, vaddq_f32(vld1q_f32(s[2 * i] + j), vld1q_f32(s[2 * i + 1] + j)));
+}
+
+template <int kDim>
+void logits_any(const FoldArgs& f, int heads, float (*s)[kBlock]) {
+  if (heads == 1) logits_of<1, kDim>(f, s);
+  else if (heads == 2) logits_of<2, kDim>(f, s);
+  else logits_of<3, kDim>(f, s);
+}
+
+void logits(const std::byte* query, const std::byte* keys, const std::byte* next, int heads, int padded,
+            float (*s)[kBlock]) {
+  const FoldArgs f{.state = nullptr, .query = query, .keys = keys, .values = next, .rows = 2 * heads, .padded = padded};
+  if (padded == 64) logits_any<64>(f, heads, s);
+  else logits_any<0>(f, heads, s);
+}
+
+void widen(const std::byte* keys, int from, int to, int padded, float* low, float* high) {
+  const auto* scale = reinterpret_cast<const float*>(keys + kBlock * padded);
+  for (int p = from, stop; p < to; p = stop) {
+    stop = to < p / 16 * 16 + 16 ? to : p / 16 * 16 + 16;
+    const auto* k = reinterpret_cast<const int8_t*>(keys) + p / 16 * 16 * padded + p % 16 * 8;
+    for (int d = 0; d < padded; d += 8, k += 128) {
+      float32x4_t least[2] = {vld1q_f32(low + d), vld1q_f32(low + d + 4)};
+      float32x4_t most[2] = {vld1q_f32(high + d), vld1q_f32(high + d + 4)};
+      for (int i = 0; i < stop - p; ++i) {
+        const int16x8_t x = vmovl_s8(vld1_s8(k + 8 * i));
+        const float32x4_t y[2] = {vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(x))), scale[p + i]),
+                                  vmulq_n_f32(vcvtq_f32_s32(vmovl_high_s16(x)), scale[p + i])};
+        for (int j = 0; j < 2; ++j) least[j] = vminq_f32(least[j], y[j]), most[j] = vmaxq_f32(most[j], y[j]);
+      }
+      for (int j = 0; j < 2; ++j) vst1q_f32(low + d + 4 * j, least[j]), vst1q_f32(high + d + 4 * j, most[j]);
+    }
+  }
+}
+
 }  // namespace
 
 extern const AttentionKernels kAttentionQ8;
 const AttentionKernels kAttentionQ8 = {pack, fold, merge, copy_row, finish};
+extern const ScoreKernels kScoreQ8;
+const ScoreKernels kScoreQ8 = {pack_split, logits, widen};
 
 }  // namespace sx::cpu::neon_i8mm

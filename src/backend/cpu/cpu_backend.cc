@@ -26,6 +26,7 @@ float* CpuBackend::allocate(size_t count, const char* purpose) {
 void CpuBackend::reserve(const StepLimits& limits) {
   linear_scratch_.reserve(limits.rows, limits.width, pool_.size());
   attention_scratch_.reserve(limits, pool_.size());
+  score_scratch_.reserve(limits);
   row_scratch_.reserve(pool_.size(), limits.vocab);
 }
 
@@ -39,6 +40,7 @@ void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, i
 void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
 void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
 void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
+void CpuBackend::kv_score(const KvScoreArgs& args) { cpu::kv_score(args, isa_, pool_, score_scratch_); }
 void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
 void CpuBackend::law(const LawArgs& args) { cpu::law(args, row_scratch_[0]); }
 void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }

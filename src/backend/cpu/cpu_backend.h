@@ -8,6 +8,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/choose.h"
 #include "backend/cpu/isa.h"
+#include "backend/cpu/kv_score.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/top_k.h"
 #include "base/memory.h"
@@ -34,6 +35,7 @@ class CpuBackend : public Backend {
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
+  void kv_score(const KvScoreArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void law(const LawArgs& args) override;
   void top_k(const TopKArgs& args) override;
@@ -43,6 +45,7 @@ class CpuBackend : public Backend {
   Isa isa_;
   LinearScratch linear_scratch_;
   AttentionScratch attention_scratch_;
+  ScoreScratch score_scratch_;
   RowScratches row_scratch_;
   std::vector<Pages> memory_;
 };

@@ -335,6 +335,7 @@ class ReferenceBackend final : public Backend {
     for (const KvMove& move : a.moves) {
       for (int layer = 0; layer < g.layers; ++layer) {
         for (int h = 0; h < g.kv_heads; ++h) {
+          if ((a.layer >= 0 && layer != a.layer) || (a.head >= 0 && h != a.head)) continue;
           float* key = to.key(layer, a.to_slot, move.dst, h);
           const auto bytes = static_cast<size_t>(g.head_dim) * sizeof(float);
           std::memmove(key, from.key(layer, a.from_slot, move.src, h), bytes);
@@ -348,6 +349,11 @@ class ReferenceBackend final : public Backend {
         }
       }
     }
+  }
+
+  void kv_score(const KvScoreArgs& a) override {
+    const size_t chunks = a.borders.size() - 1;
+    for (int h = 0; h < a.heads; ++h) score_head(a, h, a.out + static_cast<size_t>(h) * chunks);
   }
 
   void choose(const ChooseArgs& a) override {
@@ -400,6 +406,41 @@ class ReferenceBackend final : public Backend {
       for (size_t d = 0; d < mean.size(); ++d) mean[d] += weight[c] / total * value[d];
     }
     for (size_t d = 0; d < mean.size(); ++d) out[d] = static_cast<float>(mean[d]);
+  }
+
+  // One query head over all chunks; out: [chunks].
+  static void score_head(const KvScoreArgs& a, int h, float* out) {
+    const auto& kv = static_cast<const ReferenceKv&>(*a.kv);
+    const int kv_head = h / (a.heads / a.kv_heads);
+    const auto element = [&](int cell, int d) {  // of q k * scale
+      const double q = a.q[static_cast<ptrdiff_t>(h) * a.head_dim + d];
+      return q * a.scale * kv.key(a.layer, a.slot, cell, kv_head)[d];
+    };
+    const auto logit = [&](int cell) {
+      double sum = 0;
+      for (int d = 0; d < a.head_dim; ++d) sum += element(cell, d);
+      return sum;
+    };
+    double largest = -HUGE_VAL, total = 0;
+    for (int c = a.borders.front(); c < a.borders.back(); ++c) largest = std::max(largest, logit(c));
+    for (int c = a.borders.front(); c < a.borders.back(); ++c) total += std::exp(logit(c) - largest);
+    for (size_t i = 0; i + 1 < a.borders.size(); ++i) {
+      const int from = a.borders[i], to = a.borders[i + 1];
+      double mass = 0, peak = 0, sum = 0, bound = 0;
+      for (int c = from; c < to; ++c) {
+        const double weight = std::exp(logit(c) - largest) / total;
+        mass += weight, peak = std::max(peak, weight), sum += logit(c);
+      }
+      for (int d = 0; d < a.head_dim; ++d) {
+        double most = -HUGE_VAL;
+        for (int c = from; c < to; ++c) most = std::max(most, element(c, d));
+        bound += most;
+      }
+      out[i] = static_cast<float>(a.kind == ScoreKind::kMass    ? mass
+                                  : a.kind == ScoreKind::kPeak  ? peak
+                                  : a.kind == ScoreKind::kLogit ? sum / (to - from)
+                                                                : bound);
+    }
   }
 
   std::vector<std::vector<float>> memory_;

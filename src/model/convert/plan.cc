@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "model/convert/nearest.h"
 #include "model/io/validate.h"
 #include "tensor/blocks.h"
 #include "tensor/quantise_search.h"
@@ -25,7 +26,10 @@ struct Scratch {
 // Makes rows of one tensor. Const while threads share it, but for the flag.
 class RowMaker {
  public:
-  explicit RowMaker(const TensorPlan& plan) : plan_(plan), row_bytes_(dtype_bytes(plan.out.type, plan.out.columns())) {
+  RowMaker(const TensorPlan& plan, bool nearest)
+      : plan_(plan),
+        quantise_(nearest ? quantise_nearest : quantise_search),
+        row_bytes_(dtype_bytes(plan.out.type, plan.out.columns())) {
     const Tensor* tensor = plan.source ? &plan.source->tensor : nullptr;
     raw_ = tensor && tensor->type == plan.out.type && plan.columns.empty() && plan.scale == 1;
     if (tensor && plan.columns.empty()) SX_ASSERT(tensor->columns() == plan.out.columns());
@@ -44,7 +48,7 @@ class RowMaker {
     } else {
       fill(row, scratch);
       check(scratch.row);
-      quantise_search(plan_.out.type, scratch.row.data(), plan_.out.columns(), to);
+      quantise_(plan_.out.type, scratch.row.data(), plan_.out.columns(), to);
     }
   }
 
@@ -89,6 +93,7 @@ class RowMaker {
   }
 
   const TensorPlan& plan_;
+  void (*quantise_)(DType type, const float* values, int64_t count, void* out);
   size_t row_bytes_;
   bool raw_ = false;
   std::atomic<Bad> bad_{kGood};
@@ -99,12 +104,13 @@ class Writer {
   Writer(TensorOutput& out, const WriteOptions& options, int64_t total)
       : out_(out),
         progress_(options.progress),
+        nearest_(options.nearest),
         total_(total),
         pool_(options.threads),
         scratch_(static_cast<size_t>(pool_.size())) {}
 
   void write(const TensorPlan& plan) {
-    RowMaker maker(plan);
+    RowMaker maker(plan, nearest_);
     const int64_t rows = maker.rows();
     const auto batch = std::max<int64_t>(1, static_cast<int64_t>(kBatchBytes / maker.row_bytes()));
     for (int64_t first = 0; first < rows;) {
@@ -144,6 +150,7 @@ class Writer {
 
   TensorOutput& out_;
   const Progress& progress_;
+  bool nearest_;
   int64_t total_, done_ = 0;
   ThreadPool pool_;
   std::vector<Scratch> scratch_;

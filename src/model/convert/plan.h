@@ -25,6 +25,7 @@ using Progress = std::function<void(double done)>;  // 0..1; may throw to cancel
 struct WriteOptions {
   int threads = 0;  // 0: one per core
   Progress progress{};
+  bool nearest = false;  // plain rounding (model/convert/nearest.h) instead of the search for the least error
 };
 
 // Rows whose type does not change are copied byte by byte. Throws, naming file and tensor, for values that are not

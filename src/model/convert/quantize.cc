@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "model/convert/gguf_keys.h"
+#include "model/convert/nearest.h"
+#include "model/io/printable.h"
 #include "tensor/quantise_search.h"
 
 namespace sx {
@@ -12,9 +14,27 @@ namespace {
 
 bool four_bits(DType type) { return type == DType::kQ4_0 || type == DType::kQ4_1 || type == DType::kQ4_K; }
 
-void check_type(DType type) {
-  if (!can_quantise_search(type)) {
-    fail("type {} cannot be written; F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q4_K can", dtype_name(type));
+}  // namespace
+
+void check_types(const QuantizeJob& job) {
+  const auto check = [&](DType type) {
+    if (!can_quantise_search(type))
+      fail("type {} cannot be written; F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q4_K can", dtype_name(type));
+    if (job.write.nearest && !can_quantise_nearest(type))
+      fail("type {} has no plain rounding; F32, F16, BF16, Q8_0, Q4_0 and Q4_1 have", dtype_name(type));
+  };
+  check(job.types.matrices);
+  if (job.types.embedding) check(*job.types.embedding);
+  if (job.types.output) check(*job.types.output);
+  for (const auto& [name, type] : job.types.single) check(type);
+}
+
+void check_singles(const TypeChoice& choice, const std::vector<TensorPlan>& plans, const std::string& file) {
+  for (const auto& [name, type] : choice.single) {
+    const auto named = [&, wanted = std::string_view(name)](const TensorPlan& plan) { return plan.out.name == wanted; };
+    const auto found = std::find_if(plans.begin(), plans.end(), named);
+    if (found == plans.end()) fail("{}: there is no tensor '{}' whose type could be chosen", file, printable(name));
+    if (found->out.shape.size() < 2) fail("{}: tensor '{}' is no matrix and keeps its type", file, printable(name));
   }
 }
 
@@ -25,14 +45,23 @@ void check_source(const NamedTensor& source, DType type, bool requantise) {
        source.file, source.original, dtype_name(source.tensor.type));
 }
 
-}  // namespace
-
 DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, std::vector<std::string>& notes) {
+  const TensorPart part = tensor.name == "token_embd.weight" ? TensorPart::kEmbedding
+                          : tensor.name == "output.weight"   ? TensorPart::kOutput
+                                                             : TensorPart::kMatrix;
+  return choose_type(choice, tensor, part, notes);
+}
+
+DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, TensorPart part,
+                  std::vector<std::string>& notes) {
   if (tensor.shape.size() < 2) return DType::kF32;
   const DType beside = four_bits(choice.matrices) ? DType::kQ8_0 : choice.matrices;
   DType type = choice.matrices;
-  if (tensor.name == "token_embd.weight") type = choice.embedding.value_or(beside);
-  if (tensor.name == "output.weight") type = choice.output.value_or(beside);
+  if (part == TensorPart::kEmbedding) type = choice.embedding.value_or(beside);
+  if (part == TensorPart::kOutput) type = choice.output.value_or(beside);
+  for (const auto& [name, wanted] : choice.single) {
+    if (name == tensor.name) type = wanted;
+  }
   const auto fits = [&](DType t) { return tensor.columns() % dtype_info(t).block == 0; };
   if (fits(type)) return type;
   const DType other = fits(DType::kQ8_0) ? DType::kQ8_0 : DType::kF16;
@@ -83,9 +112,7 @@ ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std:
 
 ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabulary, const QuantizeJob& job) {
   const TypeChoice& types = job.types;
-  check_type(types.matrices);
-  if (types.embedding) check_type(*types.embedding);
-  if (types.output) check_type(*types.output);
+  check_types(job);
   const ModelConfig& config = file.config();
   if (types.output && config.tied_head) {
     fail("{}: the output head is the embedding; --embedding chooses the type of both", file.path());
@@ -97,6 +124,7 @@ ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabul
     if (source) check_source(*source, type, types.requantise);
     return type;
   });
+  check_singles(types, plans, file.path());
   add_rope_plan(config, plans);
   ConvertReport report = write_gguf(file, gguf_keys_for(file, vocabulary, types.matrices), plans, job);
   report.notes.insert(report.notes.end(), notes.begin(), notes.end());

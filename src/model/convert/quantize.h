@@ -2,6 +2,8 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "model/convert/plan.h"
 #include "model/io/gguf_writer.h"
@@ -13,10 +15,14 @@ struct TypeChoice {
   DType matrices = DType::kQ8_0;
   std::optional<DType> embedding{}, output{};  // default: Q8_0 beside 4-bit matrices, else like the matrices
   bool requantise = false;                     // quantised sources are accepted, at a loss
+  std::vector<std::pair<std::string, DType>> single{};  // of tensors by their names, before everything else
 };
 
 // The type of a tensor under the choice; rows that a block type does not divide fall back to Q8_0 or F16 with a note.
+enum class TensorPart { kMatrix, kEmbedding, kOutput };
 DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, std::vector<std::string>& notes);
+DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, TensorPart part,
+                  std::vector<std::string>& notes);
 
 struct QuantizeJob {
   std::string out{};
@@ -24,6 +30,12 @@ struct QuantizeJob {
   bool force = false, dry_run = false;
   WriteOptions write{};
 };
+
+// What models and heads have in common: types that cannot be written, single tensors that are not among `plans`, and
+// sources that are quantised already are refused.
+void check_types(const QuantizeJob& job);
+void check_singles(const TypeChoice& choice, const std::vector<TensorPlan>& plans, const std::string& file);
+void check_source(const NamedTensor& source, DType type, bool requantise);
 
 // `vocabulary`: in GGUF's form, for folders; a GGUF source keeps its own keys.
 ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabulary, const QuantizeJob& job);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/convert/new_folder.h"
+#include "model/convert/quantize_head.h"
 #include "model/heads/head_file.h"
 #include "model/io/json_text.h"
 #include "model/io/safetensors_writer.h"
@@ -15,15 +16,6 @@ namespace {
 constexpr size_t kMaxConfig = size_t{16} << 20;  // bytes of config.json
 
 std::string config_path(const std::string& folder) { return (std::filesystem::path(folder) / "config.json").string(); }
-
-// The old head seen alone: a target that fits whatever the head says of it.
-ModelConfig any_target(const Json& json, const std::string& file) {
-  ModelConfig target;
-  target.width = static_cast<int>(json_int(json, "hidden_size", file).value_or(0));
-  target.vocab = static_cast<int>(json_int(json, "vocab_size", file).value_or(0));
-  target.layers = 1024;
-  return target;
-}
 
 void check_head(const Json& json, const HeadConfig& config, const std::string& file) {
   if (config.kind != HeadConfig::Kind::kEagle3) fail("{}: only EAGLE-3 heads can be widened", file);
@@ -158,7 +150,7 @@ ConvertReport widen_eagle3(const std::string& folder, const WideShape& shape, co
   if (dtype_is_quantised(job.types.matrices))
     fail("a head is written as F32, F16 or BF16, not {}", dtype_name(job.types.matrices));
   const Json json = parse_json(read_text_file(file, kMaxConfig), file);
-  const auto head = HeadFile::open(folder, any_target(json, file));
+  const auto head = open_head_alone(folder);
   const HeadConfig& config = head->config();
   check_head(json, config, file);
   WideShape own = shape;

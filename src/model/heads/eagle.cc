@@ -39,6 +39,7 @@ struct EagleHead::Workspace {
   float* after_norm;  // [rows, width], with norm_output only
   float* picked;      // [outputs, width]
   float* logits;      // [outputs, draft_vocab]
+  std::vector<float*> query;  // per layer: [rows, heads * head_dim], if wanted
 };
 
 EagleHead::EagleHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
@@ -116,7 +117,8 @@ void EagleHead::allocate_workspace() {
   work_->after_norm = config().norm_output ? make(rows * width) : nullptr;
   work_->picked = make(outputs * width);
   work_->logits = make(outputs * size_t(config().draft_vocab));
-  outputs_ = {work_->logits, config().norm_output ? work_->after_norm : work_->x};
+  for (int i = 0; options_.queries && i < c.layers; ++i) work_->query.push_back(make(rows * q));
+  outputs_ = {work_->logits, config().norm_output ? work_->after_norm : work_->x, work_->query};
   StepLimits limits;
   limits.rows = options_.max_rows;
   limits.width = int(std::max({wide, q, ffn}));
@@ -186,14 +188,18 @@ const float* EagleHead::enter_cell(const EagleStep& step) {
   return w.wide;
 }
 
-void EagleHead::attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv) {
+void EagleHead::attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv, bool cells_only) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
   backend_.linear({w.qkv, input, layer.qkv.get(), layer.qkv_bias, rows, qkv});
   backend_.rope_store({w.qkv, w.rope, nullptr, nullptr, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
                        c.rope.style, &kv, index, step.seqs});
-  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), 0, &kv,
+  const size_t q = size_t(c.heads * c.head_dim);
+  for (size_t r = 0; options_.queries && r < size_t(rows); ++r)
+    std::memcpy(w.query[size_t(index)] + r * q, w.qkv + r * size_t(qkv), q * sizeof(float));
+  if (cells_only) return;
+  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), step.window, &kv,
                    index, step.seqs});
   backend_.linear({w.x, w.attended, layer.out.get(), layer.out_bias, rows, c.width, true});
 }
@@ -222,7 +228,9 @@ const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
       backend_.norm({w.normed, w.x, layer.input_norm, rows, c.width, c.norm_eps});
       input = w.normed;
     }
-    attention(layer, i, input, step, kv);
+    const bool cells_only = step.cells_only && i == c.layers - 1;
+    attention(layer, i, input, step, kv, cells_only);
+    if (cells_only) return outputs_;
     feed_forward(layer, rows);
   }
   if (config().norm_output) backend_.norm({w.after_norm, w.x, final_norm_, rows, c.width, c.norm_eps});

@@ -17,6 +17,7 @@ struct EagleOptions {
   int max_rows = 512;    // rows of one step, and of one call of fuse()
   int max_outputs = 64;  // rows of one step whose logits are wanted
   int context = 0;       // longest history; 0: the trained length
+  bool queries = false;  // keep the queries of every layer
 };
 
 // One step, as Model's. Spans stay valid during the call only.
@@ -26,12 +27,15 @@ struct EagleStep {
   std::span<const SeqRows> seqs;       // cover the rows
   const float* states = nullptr;       // [rows, width]: from fuse(), or rows of an earlier step's states
   std::span<const int32_t> outputs;    // rows whose logits are wanted, in that order
+  int window = 0;                      // rows see this many cells at most; 0: all
+  bool cells_only = false;             // no states are wanted, only what later steps read from the cache
 };
 
 // In backend memory, valid until the next step (which may be given `states` as they are).
 struct EagleOutputs {
   const float* logits = nullptr;  // [outputs, draft_vocab]
   const float* states = nullptr;  // [rows, width]: what the next level of the draft is fed with
+  std::span<const float* const> query;  // per layer: [rows, heads * head_dim] rotated; empty unless asked for
 };
 
 class EagleHead {
@@ -64,7 +68,7 @@ class EagleHead {
   void make_mask_state();
   bool eagle3() const { return config().kind == HeadConfig::Kind::kEagle3; }
   const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
-  void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv);
+  void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv, bool cells_only);
   void feed_forward(const Layer& layer, int rows);
 
   std::shared_ptr<const HeadFile> file_;

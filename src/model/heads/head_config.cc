@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <limits>
 #include <optional>
 
@@ -19,6 +20,7 @@ using Names = std::unordered_set<std::string>;
 
 constexpr size_t kMaxFeatures = 16;
 constexpr int kMaxMedusaHeads = 64, kMaxMedusaLayers = 16, kMaxHeadLayers = 16;
+constexpr size_t kMaxMedusaNodes = 511;  // what one pass of the target verifies
 
 // config.json and what surrounds it.
 struct Source {
@@ -219,6 +221,46 @@ void count_medusa(const Source& in, HeadConfig& config) {
          config.medusa_layers, kMaxMedusaHeads, kMaxMedusaLayers);
 }
 
+constexpr const char* kChoices = "medusa_choices";
+
+std::vector<int> read_choice(const Source& in, const Json& entry, size_t place, int heads) {
+  std::vector<int> path;
+  const std::string text = printable(entry.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
+  if (!entry.is_array() || entry.empty() || entry.size() > static_cast<size_t>(heads))
+    fail("{}: key '{}', entry {} is {}; a list of 1 to {} ranks (one for each head) is expected", in.file, kChoices, place,
+         text, heads);
+  for (const auto& rank : entry) {
+    if (!rank.is_number_unsigned() || rank.get<uint64_t>() >= kMaxMedusaNodes)
+      fail("{}: key '{}', entry {} is {}; ranks are whole numbers from 0 to {}", in.file, kChoices, place, text,
+           kMaxMedusaNodes - 1);
+    path.push_back(static_cast<int>(rank.get<uint64_t>()));
+  }
+  return path;
+}
+
+// Every node of the tree once, and with each the node above it, in any order.
+std::vector<std::vector<int>> read_choices(const Source& in, int heads) {
+  const Json* list = json_member(in.json, kChoices);
+  if (!list) return {};
+  if (!list->is_array() || list->empty() || list->size() > kMaxMedusaNodes)
+    fail("{}: key '{}' is not a list of 1 to {} lists of ranks", in.file, kChoices, kMaxMedusaNodes);
+  std::vector<std::vector<int>> paths;
+  std::map<std::vector<int>, size_t> places;
+  for (const auto& entry : *list) {
+    paths.push_back(read_choice(in, entry, paths.size(), heads));
+    if (const auto [at, fresh] = places.emplace(paths.back(), paths.size() - 1); !fresh)
+      fail("{}: key '{}', entry {} is [{}], which entry {} is already", in.file, kChoices, paths.size() - 1,
+           fmt::join(paths.back(), ", "), at->second);
+  }
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::vector<int> parent(paths[i].begin(), paths[i].end() - 1);
+    if (!parent.empty() && !places.contains(parent))
+      fail("{}: key '{}', entry {} is [{}], but [{}], which it begins with, is missing", in.file, kChoices, i,
+           fmt::join(paths[i], ", "), fmt::join(parent, ", "));
+  }
+  return paths;
+}
+
 void read_medusa(const Source& in, HeadConfig& config) {
   config.target_width = config.cell.width = in.integer(in.json, "hidden_size").value_or(in.target.width);
   if (config.cell.width != in.target.width)
@@ -236,6 +278,7 @@ void read_medusa(const Source& in, HeadConfig& config) {
     fail("{}: key 'medusa_num_heads' is {}, but there are tensors of {} heads", in.file, *heads, config.medusa_heads);
   if (layers && *layers != config.medusa_layers)
     fail("{}: key 'medusa_num_layers' is {}, but there are tensors of {}", in.file, *layers, config.medusa_layers);
+  config.medusa_choices = read_choices(in, config.medusa_heads);
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ struct HeadConfig {
   // Medusa only.
   int medusa_heads = 0, medusa_layers = 0;
   bool shared_head = false;  // all heads use lm_heads.0
+  // The static tree it was trained for: every node by the ranks that lead to it, in the file's order; empty: not given.
+  std::vector<std::vector<int>> medusa_choices;
 
   int trained_length() const { return cell.context; }
 };

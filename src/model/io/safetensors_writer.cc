@@ -1,5 +1,6 @@
 #include "model/io/safetensors_writer.h"
 
+#include <cctype>
 #include <cstring>
 #include <filesystem>
 
@@ -11,14 +12,26 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 std::string header_of(std::span<const OutputTensor> tensors) {
   OrderedJson header{{"__metadata__", {{"format", "pt"}}}};
   uint64_t at = 0;
   for (const auto& tensor : tensors) {
-    SX_ASSERT(!dtype_is_quantised(tensor.type));
-    header[tensor.name] = {
-        {"dtype", dtype_name(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", {at, at + tensor.bytes()}}};
-    at += tensor.bytes();
+    const uint64_t bytes = tensor.bytes();
+    if (dtype_is_quantised(tensor.type)) {
+      SX_ASSERT(tensor.shape.size() == 2);
+      header["__metadata__"][tensor.name] = lower(dtype_name(tensor.type));
+      header["__metadata__"][tensor.name + ".shape"] = fmt::format("{},{}", tensor.shape[0], tensor.shape[1]);
+      header[tensor.name] = {{"dtype", "U8"}, {"shape", {bytes}}};
+    } else {
+      header[tensor.name] = {{"dtype", dtype_name(tensor.type)}, {"shape", tensor.shape}};
+    }
+    header[tensor.name]["data_offsets"] = {at, at + bytes};
+    at += bytes;
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');  // so that the data is aligned

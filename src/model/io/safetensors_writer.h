@@ -1,4 +1,6 @@
 // Weights as safetensors files in a folder: one file, or several with an index when they would be too large for one.
+// The format knows no quantised types: such a matrix becomes bytes, with its type and shape in the metadata (see
+// model/heads/head_file.h, which reads them).
 #pragma once
 #include <cstdint>
 #include <memory>

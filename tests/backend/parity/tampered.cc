@@ -27,6 +27,7 @@ class Tampered : public Backend {
   void attend(const AttendArgs& a) override { right_->attend(a); }
   void glu(const GluArgs& a) override { right_->glu(a); }
   void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
+  void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
   void choose(const ChooseArgs& a) override { right_->choose(a); }
   void law(const LawArgs& a) override { right_->law(a); }
   void top_k(const TopKArgs& a) override { right_->top_k(a); }

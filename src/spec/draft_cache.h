@@ -1,0 +1,120 @@
+// The cache a drafter attends to. With a bounded policy all cells of the text are kept aside ("full", keys at their places in the
+// text) and the drafter works on a small dense cache ("work") that is filled from it: chosen cells in the order of the text, then
+// what came since, then the strip of the growing tree. With policy kFull there is one store that holds everything.
+//
+// Per sequence and round: prepare() before cells are run (refreshes if due), appended() after, note_*() with what scores are made of.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv/book.h"
+#include "model/config.h"
+#include "spec/cache_choice.h"
+#include "spec/cache_config.h"
+
+namespace sx {
+
+struct DraftCacheParts {
+  Backend* backend = nullptr;
+  const ModelConfig* draft = nullptr;        // shape and RoPE of the drafter
+  std::span<const double> frequencies;       // of its RoPE
+  KvStore* work = nullptr;
+  KvStore* full = nullptr;                   // null with policy kFull
+  bool writes_full = true;                   // false: somebody else does (the target, when it drafts for itself)
+  const ModelConfig* target = nullptr;
+  const KvStore* target_kv = nullptr;
+  std::span<const uint8_t> sentence_ends{};  // [vocab], with chunks that end with sentences
+  int slots = 1, context = 0;
+};
+
+class DraftCache {
+ public:
+  static constexpr int kSlack = 256;         // cells that may be appended between refreshes
+
+  DraftCache(const CacheConfig& config, const DraftCacheParts& parts);
+
+  // Cells a store must have: of the working cache (without the strip of a tree).
+  static int work_cells(const CacheConfig& config, int context);
+  // Layers of the target whose queries are needed, ascending; throws sx::Error for layers it does not have.
+  static std::vector<int> target_layers(const CacheConfig& config, int layers);
+
+  const CacheConfig& config() const { return config_; }
+  bool bounded() const { return config_.bounded(); }
+  bool writes_full() const { return parts_.writes_full; }
+  KvStore& store() { return *parts_.work; }
+  int length(SeqId seq) const { return at(seq).length; }  // cells of the text that exist
+  int work(SeqId seq) const { return at(seq).work; }      // of them in the working cache; the next one goes here
+  int position(SeqId seq, int ahead) const;               // RoPE position of the cell `ahead` places behind these
+  // Text cell of each working cell (bounded policies; of head 0 of layer 0 where every head chooses for itself).
+  std::span<const int32_t> cells(SeqId seq) const { return std::span(at(seq).cell).first(size_t(at(seq).work)); }
+  int refreshes(SeqId seq) const { return at(seq).refreshes; }
+
+  // A piece of a prompt: cells [length, length + rows) are run in this store, at these positions, behind `length` cells.
+  KvStore& prompt_store() { return bounded() ? *parts_.full : *parts_.work; }
+  int prompt_position(int cell) const { return bounded() ? cell : wanted_position(cell, cell); }
+  int prompt_window() const;
+  void prompted(SeqId seq, int rows);
+
+  // Before `rows` cells are run behind the working cache; `text`: all tokens known. Refreshes if it is due or there is no room.
+  void prepare(SeqId seq, std::span<const Token> text, int rows);
+  void appended(SeqId seq, int rows);
+  // kFaultOrder: a refresh that is due comes here, after the cells have been run.
+  void refresh_late(SeqId seq, std::span<const Token> text);
+
+  void truncate(SeqId seq, int length);
+  // The target's queries (one per tapped layer) of the last committed token.
+  void note_target(SeqId seq, std::span<const float* const> query, int row);
+  // The drafter's own queries of rows [first, first + rows), the last of them at cell `cell` with this position.
+  void note_own(SeqId seq, std::span<const float* const> query, int first, int rows, int position, int cell);
+  // A round was verified; `accepted` drafted tokens were right.
+  void observe(SeqId seq, int accepted);
+
+  bool reads_target() const { return config_.reads_target(); }
+  bool reads_draft() const { return config_.reads_draft(); }
+  double take_ms() { return std::exchange(ms_, 0.0); }    // spent on scores and gathering
+
+ private:
+  struct Slot {
+    int length = 0, work = 0;
+    int rounds = 0;                    // since the last refresh
+    int refreshes = 0;
+    bool stale = true;                 // the working cache does not follow from the text
+    bool scored = false;               // a query has been noted
+    int chosen_once = 0;               // kOnce, kSnap: text cells the choice was made from; 0: not yet
+    float fast = 0, slow = 0;          // running means of accepted tokens
+    std::vector<int32_t> cell;         // [work capacity]
+    std::vector<std::vector<int32_t>> choice;  // per layer and key/value head, or one for all
+    ChunkBorders borders{1};
+    float* query = nullptr;            // [layers or observe * layers, heads * head_dim]
+    int queries = 0;                   // rows noted (kSnap)
+    int hole_first = 0, hole_end = 0;  // kFaultHole: cells to lose
+  };
+  const Slot& at(SeqId seq) const { return slots_[size_t(seq)]; }
+  Slot& at(SeqId seq) { return slots_[size_t(seq)]; }
+  bool due(const Slot& s) const;
+  void refresh(SeqId seq, std::span<const Token> text);
+  void choose(SeqId seq);
+  void choose_by_target(SeqId seq);
+  void choose_by_draft(SeqId seq);
+  void gather(SeqId seq);
+  int wanted_position(int place, int cell) const;
+  void drop_hole(SeqId seq);
+
+  CacheConfig config_;
+  DraftCacheParts parts_;
+  int trained_ = 0, capacity_ = 0;     // of positions; of the working cache
+  std::vector<int> layers_;            // of the target
+  std::vector<Slot> slots_;
+  std::vector<KvMove> moves_;
+  float* scores_ = nullptr;            // [layers * heads, chunks]
+  std::vector<float> reduced_, scratch_, picked_;
+  std::vector<uint64_t> order_;        // scratch of the choice
+  std::vector<int32_t> each_;          // borders of single cells
+  double ms_ = 0;
+};
+
+}  // namespace sx
