@@ -81,7 +81,7 @@ class Bench {
   double attend_us(int rows, int context) {
     uint64_t bits[64];
     for (int i = 0; i < rows; ++i) bits[i] = (i ? bits[(i - 1) / kChildren] : 0) | uint64_t{1} << i;
-    const SeqRows seq{.first_row = 0, .rows = rows, .slot = 0, .history = context - rows, .ancestors = bits, .words = 1};
+    const SeqRows seq{.rows = rows, .history = context - rows, .ancestors = bits, .words = 1};
     AttendArgs a{};
     a.out = out_.data(), a.q = q_.data(), a.q_stride = kHeads * kDim, a.heads = kHeads, a.kv_heads = kKvHeads;
     a.head_dim = kDim, a.scale = 0.125f, a.kv = &store_, a.seqs = {&seq, 1};
@@ -186,16 +186,18 @@ void run(const Setup& s) {
 
   if (s.json) {
     nlohmann::ordered_json all = {{"machine", bench.machine()}, {"kv_type", dtype_name(s.type)}, {"heads", kHeads},
-                                  {"kv_heads", kKvHeads}, {"head_dim", kDim}, {"results", nlohmann::ordered_json::array()}};
+                                  {"kv_heads", kKvHeads}, {"head_dim", kDim},
+                                  {"results", nlohmann::ordered_json::array()}};
     for (size_t i = 0; i < contexts.size(); ++i) {
       for (size_t j = 0; j < std::size(kRows); ++j)
         all["results"].push_back({{"op", "attend"}, {"context", contexts[i]}, {"rows", kRows[j]}, {"us", attend[i][j]},
                                   {"gb_per_s", attend_rate(i, j)}, {"ratio", attend[i][j] / attend[i][0]}});
       for (size_t j = 0; j < std::size(kKinds); ++j)
-        all["results"].push_back({{"op", "kv_score"}, {"context", contexts[i]}, {"kind", kKindNames[j]}, {"chunk", kChunk},
-                                  {"us", score[i][j]}, {"gb_per_s", score_rate(i, j)}});
-      all["results"].push_back({{"op", "gather"}, {"context", contexts[i]}, {"cells", kGathered}, {"layers", kDraftLayers},
-                                {"kv_heads", kDraftHeads}, {"us", gather[i]}, {"gb_per_s", moved / gather[i] * 1e-3}});
+        all["results"].push_back({{"op", "kv_score"}, {"context", contexts[i]}, {"kind", kKindNames[j]},
+                                  {"chunk", kChunk}, {"us", score[i][j]}, {"gb_per_s", score_rate(i, j)}});
+      all["results"].push_back({{"op", "gather"}, {"context", contexts[i]}, {"cells", kGathered},
+                                {"layers", kDraftLayers}, {"kv_heads", kDraftHeads}, {"us", gather[i]},
+                                {"gb_per_s", moved / gather[i] * 1e-3}});
     }
     fmt::print("{}\n", all.dump(1));
     return;
@@ -204,17 +206,19 @@ void run(const Setup& s) {
              dtype_name(s.type), kHeads, kKvHeads, kDim, kChildren);
   std::vector<std::string> rows;
   for (int r : kRows) rows.push_back(fmt::format("{} row{}", r, r > 1 ? "s" : ""));
-  table("attend, microseconds", rows, contexts, [&](size_t i, size_t j) { return fmt::format("{:.1f}", attend[i][j]); });
-  table("attend, GB/s of K and V", rows, contexts, [&](size_t i, size_t j) { return fmt::format("{:.1f}", attend_rate(i, j)); });
+  table("attend, microseconds", rows, contexts,
+        [&](size_t i, size_t j) { return fmt::format("{:.1f}", attend[i][j]); });
+  table("attend, GB/s of K and V", rows, contexts,
+        [&](size_t i, size_t j) { return fmt::format("{:.1f}", attend_rate(i, j)); });
   table("attend, ratio to one row", rows, contexts,
         [&](size_t i, size_t j) { return fmt::format("{:.2f}", attend[i][j] / attend[i][0]); });
   const std::vector<std::string> kinds(std::begin(kKindNames), std::end(kKindNames));
   table("kv_score in chunks of 32, microseconds", kinds, contexts,
         [&](size_t i, size_t j) { return fmt::format("{:.1f}", score[i][j]); });
-  table("kv_score, GB/s of K", kinds, contexts, [&](size_t i, size_t j) { return fmt::format("{:.1f}", score_rate(i, j)); });
-  table("gather of 1,024 cells, 5 layers of 2 heads of 64, keys turned", {"us", "GB/s"}, contexts, [&](size_t i, size_t j) {
-    return fmt::format("{:.1f}", j == 0 ? gather[i] : moved / gather[i] * 1e-3);
-  });
+  table("kv_score, GB/s of K", kinds, contexts,
+        [&](size_t i, size_t j) { return fmt::format("{:.1f}", score_rate(i, j)); });
+  table("gather of 1,024 cells, 5 layers of 2 heads of 64, keys turned", {"us", "GB/s"}, contexts,
+        [&](size_t i, size_t j) { return fmt::format("{:.1f}", j == 0 ? gather[i] : moved / gather[i] * 1e-3); });
 }
 
 Setup parse(int argc, char** argv) {
@@ -225,7 +229,8 @@ Setup parse(int argc, char** argv) {
       s.json = true;
       continue;
     }
-    if (i + 1 == argc) fail("{}: expected --json, or --threads, --type, --longest, --layers or --seconds with a value", flag);
+    if (i + 1 == argc)
+      fail("{}: expected --json, or --threads, --type, --longest, --layers or --seconds with a value", flag);
     const char* value = argv[++i];
     if (flag == "--threads") s.threads = std::atoi(value);
     else if (flag == "--longest") s.longest = std::atoi(value);

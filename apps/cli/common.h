@@ -23,6 +23,7 @@ Command add_verify_lossless(CLI::App& app);
 Command add_quantize(CLI::App& app);
 Command add_convert(CLI::App& app);
 Command add_widen(CLI::App& app);
+Command add_explain(CLI::App& app);
 
 void add_model_flag(CLI::App& app, std::string& model);
 void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_template_file);

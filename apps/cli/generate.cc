@@ -1,6 +1,7 @@
 // `specextend generate`: one prompt in, its continuation out.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -17,7 +18,7 @@ struct Args {
   SpecFlags spec;
   std::vector<std::string> bias;
   std::string prompt, file, prefix, suffix, system, chat_template_file;
-  bool chat = false, escape = false, quiet = false, json = false, raw = false;
+  bool chat = false, escape = false, quiet = false, json = false, raw = false, compare = false;
 };
 
 std::string prompt_text(const Args& a, const Engine& engine) {
@@ -25,6 +26,22 @@ std::string prompt_text(const Args& a, const Engine& engine) {
   if (a.escape) text = unescape(text);
   text = a.prefix + text + a.suffix;
   return a.chat ? chat_prompt(engine, a.system, text) : text;
+}
+
+// Decodes the prompt again without speculation and shows both; false if the texts differ, which would be a bug.
+bool compare(Session& session, std::span<const Token> prompt, GenerateOptions options, const GenerateResult& drafted, const std::string& name) {
+  options.speculate = false;
+  options.on_text = [](std::string_view) { return !interrupted(); };
+  options.on_prefill = nullptr;
+  const GenerateResult plain = session.generate(prompt, options);
+  if (plain.reason == FinishReason::kCancelled) return true;
+  const auto rate = [](const GenerateResult& r) { return 1e3 * r.timings.generated_tokens / std::max(1e-6, r.timings.decode_ms); };
+  const bool same = plain.tokens == drafted.tokens && plain.text == drafted.text;
+  fmt::print(stderr, "\n  {:<22}{:>16}{:>22}\n", "the same prompt", "--spec off", "--spec " + name);
+  fmt::print(stderr, "  {:<22}{:>16.1f}{:>22.1f}\n", "decode ms", plain.timings.decode_ms, drafted.timings.decode_ms);
+  fmt::print(stderr, "  {:<22}{:>16.1f}{:>22.1f}   {:.2f}x\n", "tok/s", rate(plain), rate(drafted), rate(drafted) / rate(plain));
+  fmt::print(stderr, "  {:<22}{:>16}{:>22}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same ? "equal" : "DIFFERENT");
+  return same;
 }
 
 void print_json(const GenerateResult& r) {
@@ -57,11 +74,14 @@ int run(Args& a) {
   };
   if (!a.json) a.generate.on_text = [&](std::string_view text) { return write_out(text) && !interrupted(); };
   else a.generate.on_text = [&](std::string_view) { return !interrupted(); };
-  const GenerateResult result = engine->start()->generate(prompt, a.generate);
+  const auto session = engine->start();
+  const GenerateResult result = session->generate(prompt, a.generate);
   line.clear();
   if (a.json) print_json(result);
   else write_out("\n");
   if (!a.quiet) print_timings(result);
+  if (a.compare && result.reason != FinishReason::kCancelled && !compare(*session, prompt, a.generate, result, a.engine.spec.preset))
+    throw Error("the text with speculation differs from the text without: please report this");
   return result.reason == FinishReason::kCancelled ? 130 : 0;
 }
 
@@ -80,6 +100,7 @@ Command add_generate(CLI::App& app) {
   app.add_option("--system,--sys", args->system, "system message (with --chat)");
   app.add_flag("-e,--escape", args->escape, "read \\n, \\t, ... in the prompt as escapes");
   app.add_flag("--raw", args->raw, "take control tokens in the prompt as plain text");
+  app.add_flag("--compare", args->compare, "then decode the same prompt without speculation, and show both speeds and whether the bytes are equal");
   app.add_flag("--json", args->json, "print one JSON object instead of the text");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
   return [args] { return run(*args); };

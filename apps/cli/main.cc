@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   add("chat", "talk with the model; earlier turns stay in the cache", add_chat);
   add("bench", "measure prefill and decode at several depths", add_bench);
   add("perplexity", "how well the model predicts a text", add_perplexity);
+  add("explain", "continue a prompt and write a page that shows speculation at work", add_explain);
   add("methods", "the methods of speculation there are, and their settings", add_methods);
   add("verify-lossless", "run prompts with and without speculation and compare every byte and bit", add_verify_lossless);
   add("inspect", "what is in a model file, and the memory it needs", add_inspect);

@@ -35,7 +35,7 @@ constexpr Word kWords[] = {
     {"draft-simple", "sd"},    {"ngram-simple", "ngram"},
     {"ngram-mod", "suffix"},   {"ngram-cache", "suffix"},
     {"ngram-map-k", "suffix"}, {"ngram-map-k4v", "suffix"},
-    {"draft-eagle3", "eagle3"}, {"medusa", "", kHead},
+    {"draft-eagle3", "eagle3"},
     {"mtp", "", kHead},        {"draft-mtp", "", kHead},
     {"dflash", "", kHead},     {"draft-dflash", "", kHead},
 };

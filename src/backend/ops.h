@@ -170,7 +170,7 @@ struct KvScoreArgs {
   float scale;
   const KvStore* kv;
   int layer, slot;
-  std::span<const int32_t> borders;    // [chunks + 1], ascending: chunk c is the cells [borders[c], borders[c + 1])
+  std::span<const int32_t> borders;    // [chunks + 1], rising: chunk c is the cells [borders[c], borders[c + 1])
   ScoreKind kind = ScoreKind::kMass;
 };
 

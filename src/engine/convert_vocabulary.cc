@@ -183,7 +183,7 @@ OrderedJson byte_level(bool trim) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", trim}, {"use_regex", false}};
 }
 
-void byte_level_pipeline(const TokenizerData& gguf, const Vocabulary& words, OrderedJson& out, OrderedJson& model) {
+void byte_level_pipeline(const TokenizerData& gguf, const TokenTable& words, OrderedJson& out, OrderedJson& model) {
   const NamedPreTokenizer* pre = find_pre_tokenizer(gguf.pre);
   SX_ASSERT(pre);  // the tokenizer was made with it
   if (pre->nfc) out["normalizer"] = {{"type", "NFC"}};
@@ -253,7 +253,7 @@ void sentence_piece_pipeline(const TokenizerData& gguf, OrderedJson& out, Ordere
 OrderedJson tokenizer_json(const TokenizerData& gguf, const TokenizerParts& parts) {
   OrderedJson added = OrderedJson::array();
   OrderedJson::object_t words;  // filled at its end: its own insertion searches all keys, and ours differ
-  const Vocabulary& v = parts.vocabulary;
+  const TokenTable& v = parts.vocabulary;
   for (size_t i = 0; i < v.text.size(); ++i) {
     const bool padding = v.type[i] == TokenType::kUnused && v.text[i] == fmt::format("[PAD{}]", i);
     if (padding) continue;

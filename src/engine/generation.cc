@@ -163,7 +163,7 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times) {
   if (!options.on_round) return;
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times};
+  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0};
   if (const Drafter* drafter = engine_.speculation().drafter()) info.cells = drafter->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
 }

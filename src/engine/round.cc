@@ -144,7 +144,8 @@ void Round::commit() {
     if (!moves_.empty()) engine_.device().kv_move({&engine_.kv(), &engine_.kv(), g.session.seq(), g.session.seq(), moves_});
     const bool whole = path.size() == g.verdict.path.size();
     const Token next = whole ? g.verdict.next : g.tree->token(g.verdict.path[path.size()]);
-    if (g.drafting || (spec_.drafter() && spec_.drafter()->reads_target()))
+    // A request that decodes plainly pays for no drafter; one that reads the target then has to see these tokens again.
+    if (g.drafting || (spec_.drafter() && g.options.speculate && spec_.drafter()->reads_target()))
       outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, history, g.session.text()});
   }
   times_.commit = since(mark);

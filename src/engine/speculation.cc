@@ -148,6 +148,9 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
   if (!config.needs_model() || !is_head_folder(config.draft_model)) return nullptr;
   auto head = HeadFile::open(config.draft_model, target);
   if (head->config().kind != HeadConfig::Kind::kMedusa) return head;
+  if (config.cache.kind != CacheKind::kFull)
+    fail("draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa", head->path(),
+         setting_value(config, "cache"));
   take_medusa_tree(head->config(), config.tree);
   try {
     check_config(config);
@@ -185,7 +188,7 @@ void Speculation::make_cache(const SpeculationParts& parts, KvGeometry cells, co
   DraftCacheParts cache;
   cells.capacity = DraftCache::work_cells(config_.cache, parts.context) + kMaxTreeNodes;
   work_kv_ = parts.backend->make_kv(cells);
-  if (config_.cache.bounded()) {
+  if (DraftCache::two_stores(config_.cache, parts.context, draft.context)) {
     cells.capacity = parts.context;
     full_kv_ = parts.backend->make_kv(cells);
   }

@@ -7,7 +7,7 @@
 namespace sx {
 
 enum class CacheKind {
-  kFull,       // all cells; no working cache
+  kFull,       // all cells
   kWindow,     // the most recent ones
   kStreaming,  // StreamingLLM: the first few and the most recent ones
   kRetrieval,  // chunks the target attends to from the last accepted token (cross-model retrieval)
@@ -18,8 +18,9 @@ enum class CacheKind {
   kRandom,     // random chunks: what any choice must beat
 };
 
-// Where RoPE sees a cell: at its place among the chosen ones; at its place in the text; there, but within the trained length.
-enum class CachePositions { kCompact, kOriginal, kClamped };
+// Where RoPE sees a cell: at its place among the chosen ones (never beyond the trained length: of more cells the oldest share the
+// first position), or at its place in the text.
+enum class CachePositions { kCompact, kOriginal };
 enum class HeadReduce { kMean, kMax };
 enum class ChunkReduce { kMean, kMax, kSum };
 
@@ -36,13 +37,13 @@ enum ReferenceFault : uint32_t {
 
 struct CacheConfig {
   CacheKind kind = CacheKind::kFull;
-  CachePositions positions = CachePositions::kClamped;
+  CachePositions positions = CachePositions::kCompact;
   int budget = 1024;            // cells in the working cache after a refresh
   int chunk = 32;               // cells chosen together
   int interval = 4;             // rounds from one refresh to the next
   int sink = 4, recent = 64;    // first and last cells that are always chosen (whole chunks of them where chunks are chosen)
-  int window = -1;              // of the draft's own attention over the prompt; 0: all of it; -1: 512 where the cache is bounded, else
-                                // what positions allow (the trained length if they are clamped)
+  int window = -1;              // of the draft's own attention over the prompt; 0: all of it; -1: 512 where cells are chosen, else
+                                // the trained length where the context is longer
   std::vector<int> layers;      // of the target, whose attention counts; negative: from the end; empty: the last one
   bool all_layers = false;
   HeadReduce head_reduce = HeadReduce::kMean;
@@ -56,7 +57,7 @@ struct CacheConfig {
   float uniform = 0.2f;         // kPrune: share of the budget that is spread evenly
   uint32_t faults = 0;          // ReferenceFault
 
-  bool bounded() const { return kind != CacheKind::kFull; }
+  bool chooses() const { return kind != CacheKind::kFull; }
   bool reads_target() const { return kind == CacheKind::kRetrieval || kind == CacheKind::kPrune; }
   bool reads_draft() const { return kind == CacheKind::kOnce || kind == CacheKind::kQuest || kind == CacheKind::kSnap; }
   bool per_head() const { return reads_draft(); }  // each layer and key/value head chooses for itself

@@ -41,15 +41,10 @@ void fill_eagle2(SpecConfig& c) {
   c.tree.topk = 10;
 }
 
-void fill_cache(SpecConfig& c, CacheKind kind) {
-  c.cache.kind = kind;
-  c.cache.positions = CachePositions::kCompact;
-}
-
 // SpecExtend: the target's attention chooses what the draft works on.
 void fill_retrieval(SpecConfig& c, TreeKind tree, int nodes, int depth) {
   fill_tree(c, DrafterKind::kModel, tree, nodes, depth);
-  fill_cache(c, CacheKind::kRetrieval);
+  c.cache.kind = CacheKind::kRetrieval;
 }
 
 constexpr Preset kPresets[] = {
@@ -96,7 +91,7 @@ constexpr Preset kPresets[] = {
     {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 5, 5);
-       fill_cache(c, CacheKind::kStreaming);
+       c.cache.kind = CacheKind::kStreaming;
      }},
     {{"specexec", "the most probable prefixes, best first (SpecExec)", true},
      [](SpecConfig& c) {
@@ -164,7 +159,7 @@ void check_drafter(const SpecConfig& config) {
 void check_cache(const SpecConfig& config) {
   const CacheConfig& cache = config.cache;
   const std::string name = setting_value(config, "cache");
-  if (!cache.bounded()) {
+  if (!cache.chooses()) {
     if (cache.faults != 0) fail("speculation setting faults belongs to cache retrieval, not to cache full");
     return;
   }

@@ -12,6 +12,7 @@ namespace sx {
 namespace {
 
 constexpr int kDefaultWindow = 512;
+constexpr int kRoom = DraftCache::kSlack + 32;  // positions kept for what comes between two refreshes
 constexpr float kFastMean = 0.3f, kSlowMean = 0.05f, kDrop = 0.8f;  // of accepted tokens, for adaptive refreshes
 
 // Turns a query by `delta` positions.
@@ -32,8 +33,12 @@ void rotate(float* x, int heads, int head_dim, const RopeConfig& rope, std::span
 
 }  // namespace
 
+bool DraftCache::two_stores(const CacheConfig& config, int context, int trained) {
+  return config.chooses() || (config.positions == CachePositions::kCompact && context > trained - kRoom);
+}
+
 int DraftCache::work_cells(const CacheConfig& config, int context) {
-  return config.bounded() ? std::min(config.budget, context) + kSlack : context;
+  return (config.chooses() ? std::min(config.budget, context) : context) + kSlack;
 }
 
 std::vector<int> DraftCache::target_layers(const CacheConfig& config, int layers) {
@@ -58,10 +63,11 @@ std::vector<int> DraftCache::target_layers(const CacheConfig& config, int layers
 
 DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     : config_(config), parts_(parts), trained_(parts.draft->context), slots_(size_t(parts.slots)) {
-  SX_ASSERT(parts.work && (parts.full != nullptr) == config.bounded());
+  SX_ASSERT(parts.work && (parts.full != nullptr) == two_stores(config, parts.context, parts.draft->context));
   if (config_.faults & kFaultGuarantee) config_.sink = config_.recent = 0;
+  if (!config_.chooses()) config_.budget = parts_.context;
   capacity_ = work_cells(config_, parts_.context);
-  if (!bounded()) return;
+  if (!moving()) return;
   const ModelConfig& draft = *parts_.draft;
   size_t rows = 0, chunks = size_t(parts_.context) / size_t(std::max(1, config_.chunk / 2)) + 2, query = 0;
   if (reads_target()) {
@@ -92,31 +98,30 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     s.choice.resize(config_.per_head() ? size_t(draft.layers * draft.kv_heads) : 1);
     for (auto& c : s.choice) c.reserve(size_t(capacity_));
     s.borders = ChunkBorders(config_.chunk, config_.sentences);
+    s.borders.reserve(parts_.context);
     if (query > 0) s.query = parts_.backend->allocate(query, "queries of the draft cache");
   }
 }
 
-int DraftCache::wanted_position(int place, int cell) const {
-  switch (config_.positions) {
-    case CachePositions::kOriginal: return cell;
-    case CachePositions::kClamped: return std::min(cell, trained_ - 1);
-    case CachePositions::kCompact: break;
-  }
-  return std::min(place, trained_ - 1);
+int DraftCache::wanted_position(int shift, int place, int cell) const {
+  if (!moving() || config_.positions == CachePositions::kOriginal) return cell;
+  return std::clamp(place - shift, 0, trained_ - 1);
 }
 
-int DraftCache::position(SeqId seq, int ahead) const { return wanted_position(at(seq).work + ahead, at(seq).length + ahead); }
+int DraftCache::position(SeqId seq, int ahead) const {
+  const Slot& s = at(seq);
+  return wanted_position(s.shift, s.work + ahead, s.length + ahead);
+}
 
 int DraftCache::prompt_window() const {
   if (config_.window >= 0) return config_.window;
-  if (bounded()) return kDefaultWindow;
-  return config_.positions == CachePositions::kOriginal ? 0 : trained_;
+  return !moving() ? 0 : config_.chooses() ? kDefaultWindow : trained_;
 }
 
 void DraftCache::prompted(SeqId seq, int rows) {
   Slot& s = at(seq);
   s.length += rows;
-  if (bounded()) s.stale = true, s.chosen_once = 0;
+  if (moving()) s.stale = true, s.chosen_once = 0;
   else s.work = s.length;
 }
 
@@ -124,7 +129,7 @@ void DraftCache::truncate(SeqId seq, int length) {
   Slot& s = at(seq);
   if (length >= s.length) return;
   s.length = length;
-  if (!bounded()) {
+  if (!moving()) {
     s.work = length;
     return;
   }
@@ -132,18 +137,18 @@ void DraftCache::truncate(SeqId seq, int length) {
   s.stale = true, s.scored = false;  // the query belongs to a text that is gone
   s.work = 0, s.queries = 0, s.hole_end = 0;
   if (length < s.chosen_once) s.chosen_once = 0;
-  if (length == 0) s.rounds = s.refreshes = 0, s.fast = s.slow = 0;
+  if (length == 0) s.rounds = s.refreshes = s.shift = 0, s.fast = s.slow = 0;
 }
 
 bool DraftCache::due(const Slot& s) const {
-  if (config_.once()) return false;
+  if (config_.once() || !config_.chooses()) return false;
   if (!config_.adaptive) return s.rounds >= config_.interval;
   return s.rounds >= config_.interval_max || (s.rounds >= config_.interval_min && s.fast < kDrop * s.slow);
 }
 
 void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
   Slot& s = at(seq);
-  if (!bounded()) return;
+  if (!moving()) return;
   SX_ASSERT(rows <= kSlack);
   if (!parts_.writes_full && s.stale) s.length = int(text.size()) - 1;  // what the target has committed
   if (s.hole_end > s.hole_first) drop_hole(seq);
@@ -152,7 +157,7 @@ void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
 }
 
 void DraftCache::refresh_late(SeqId seq, std::span<const Token> text) {
-  if ((config_.faults & kFaultOrder) && bounded() && due(at(seq))) refresh(seq, text);
+  if ((config_.faults & kFaultOrder) && moving() && due(at(seq))) refresh(seq, text);
 }
 
 void DraftCache::refresh(SeqId seq, std::span<const Token> text) {
@@ -277,12 +282,15 @@ void DraftCache::gather(SeqId seq) {
   const ModelConfig& d = *parts_.draft;
   const int size = int(s.choice[0].size());
   SX_ASSERT(size <= capacity_);
+  const int before = s.shift;
+  s.shift = std::max(0, size - std::max(1, trained_ - kRoom));
   for (size_t h = 0; h < s.choice.size(); ++h) {
     moves_.clear();
     for (int i = 0; i < size; ++i) {
       const int cell = s.choice[h][size_t(i)];
-      if (!config_.per_head() && i < s.work && s.cell[size_t(i)] == cell) continue;  // it is there already
-      moves_.push_back({cell, i, wanted_position(i, cell) - cell});
+      const int position = wanted_position(s.shift, i, cell);
+      if (!config_.per_head() && i < s.work && s.cell[size_t(i)] == cell && wanted_position(before, i, cell) == position) continue;
+      moves_.push_back({cell, i, position - cell});
     }
     KvMoveArgs args{parts_.full, parts_.work, seq, seq, moves_, parts_.frequencies.data(), d.rope.dims, d.rope.style};
     if (config_.per_head()) args.layer = int(h) / d.kv_heads, args.head = int(h) % d.kv_heads;
@@ -294,7 +302,7 @@ void DraftCache::gather(SeqId seq) {
 
 void DraftCache::appended(SeqId seq, int rows) {
   Slot& s = at(seq);
-  if (!bounded()) {
+  if (!moving()) {
     s.work = s.length += rows;
     return;
   }

@@ -1,6 +1,6 @@
-// The cache a drafter attends to. With a bounded policy all cells of the text are kept aside ("full", keys at their places in the
-// text) and the drafter works on a small dense cache ("work") that is filled from it: chosen cells in the order of the text, then
-// what came since, then the strip of the growing tree. With policy kFull there is one store that holds everything.
+// The cache a drafter attends to. All cells of the text are kept aside ("full", keys at their places in the text) and the drafter
+// works on a dense cache ("work") that is filled from it: chosen cells in the order of the text, then what came since, then the
+// strip of the growing tree. Where every cell stays at its place, one store is both.
 //
 // Per sequence and round: prepare() before cells are run (refreshes if due), appended() after, note_*() with what scores are made of.
 #pragma once
@@ -23,7 +23,7 @@ struct DraftCacheParts {
   const ModelConfig* draft = nullptr;        // shape and RoPE of the drafter
   std::span<const double> frequencies;       // of its RoPE
   KvStore* work = nullptr;
-  KvStore* full = nullptr;                   // null with policy kFull
+  KvStore* full = nullptr;                   // null unless two_stores()
   bool writes_full = true;                   // false: somebody else does (the target, when it drafts for itself)
   const ModelConfig* target = nullptr;
   const KvStore* target_kv = nullptr;
@@ -37,25 +37,26 @@ class DraftCache {
 
   DraftCache(const CacheConfig& config, const DraftCacheParts& parts);
 
-  // Cells a store must have: of the working cache (without the strip of a tree).
+  // Whether cells move at all: they are chosen, or the text may outgrow the trained length.
+  static bool two_stores(const CacheConfig& config, int context, int trained);
+  // Cells the working cache must have, without the strip of a tree.
   static int work_cells(const CacheConfig& config, int context);
   // Layers of the target whose queries are needed, ascending; throws sx::Error for layers it does not have.
   static std::vector<int> target_layers(const CacheConfig& config, int layers);
 
   const CacheConfig& config() const { return config_; }
-  bool bounded() const { return config_.bounded(); }
+  bool moving() const { return parts_.full != nullptr; }
   bool writes_full() const { return parts_.writes_full; }
   KvStore& store() { return *parts_.work; }
   int length(SeqId seq) const { return at(seq).length; }  // cells of the text that exist
   int work(SeqId seq) const { return at(seq).work; }      // of them in the working cache; the next one goes here
   int position(SeqId seq, int ahead) const;               // RoPE position of the cell `ahead` places behind these
-  // Text cell of each working cell (bounded policies; of head 0 of layer 0 where every head chooses for itself).
+  // Text cell of each working cell (where cells move; of head 0 of layer 0 where every head chooses for itself).
   std::span<const int32_t> cells(SeqId seq) const { return std::span(at(seq).cell).first(size_t(at(seq).work)); }
   int refreshes(SeqId seq) const { return at(seq).refreshes; }
 
-  // A piece of a prompt: cells [length, length + rows) are run in this store, at these positions, behind `length` cells.
-  KvStore& prompt_store() { return bounded() ? *parts_.full : *parts_.work; }
-  int prompt_position(int cell) const { return bounded() ? cell : wanted_position(cell, cell); }
+  // A piece of a prompt: cells [length, length + rows) are run in this store, at their places in the text, behind `length` cells.
+  KvStore& prompt_store() { return moving() ? *parts_.full : *parts_.work; }
   int prompt_window() const;
   void prompted(SeqId seq, int rows);
 
@@ -80,6 +81,7 @@ class DraftCache {
  private:
   struct Slot {
     int length = 0, work = 0;
+    int shift = 0;                     // compact position of place i: i - shift, at least 0
     int rounds = 0;                    // since the last refresh
     int refreshes = 0;
     bool stale = true;                 // the working cache does not follow from the text
@@ -101,7 +103,7 @@ class DraftCache {
   void choose_by_target(SeqId seq);
   void choose_by_draft(SeqId seq);
   void gather(SeqId seq);
-  int wanted_position(int place, int cell) const;
+  int wanted_position(int shift, int place, int cell) const;
   void drop_hole(SeqId seq);
 
   CacheConfig config_;

@@ -48,7 +48,7 @@ void EagleDrafter::truncate(SeqId seq, int length) {
 }
 
 std::span<const int32_t> EagleDrafter::working_cells(SeqId seq, int& refreshes) const {
-  if (!options_.cache->bounded()) return {};
+  if (!options_.cache->moving()) return {};
   refreshes = options_.cache->refreshes(seq);
   return options_.cache->cells(seq);
 }
@@ -102,7 +102,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   options_.head->fuse(chunk.outputs->hidden, 0, chunk.rows, states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];
-    positions_[size_t(i)] = cache.prompt_position(known + i);
+    positions_[size_t(i)] = known + i;
   }
   std::memcpy(s.states, states_ + size_t(rows) * width(), width() * sizeof(float));
   if (rows > 0) {

@@ -21,7 +21,7 @@ int model_drafter_rows(const TreeConfig& tree, int slots) {
 ModelDrafter::ModelDrafter(const ModelDrafterOptions& options)
     : options_(options), vocab_(std::min(options.vocab, options.model->config().vocab)),
       rows_(options.model->options().max_rows),
-      most_new_(options.cache && options.cache->bounded() ? std::min(rows_, DraftCache::kSlack / 2) : rows_), slots_(size_t(options.slots)),
+      most_new_(options.cache && options.cache->moving() ? std::min(rows_, DraftCache::kSlack / 2) : rows_), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.model->options().max_outputs, vocab_,
                options.model->config().vocab) {
   SX_ASSERT(model_drafter_rows(options.tree, 1) <= std::min(rows_, options.model->options().max_outputs));
@@ -85,7 +85,7 @@ bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
   add_rows({0, rows, seq, known});
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = std::min(text[size_t(known + i)], Token(options_.model->config().vocab - 1));
-    positions_[size_t(i)] = cache.prompt_position(known + i);
+    positions_[size_t(i)] = known + i;
   }
   const StepOutputs& out = forward(cache.prompt_store(), cache.prompt_window());
   if (cache.reads_draft()) cache.note_own(seq, out.query, 0, rows, known + rows - 1, known + rows - 1);
@@ -98,7 +98,7 @@ void ModelDrafter::prompt(const PromptChunk& chunk) {
 }
 
 std::span<const int32_t> ModelDrafter::working_cells(SeqId seq, int& refreshes) const {
-  if (!options_.cache || !options_.cache->bounded()) return {};
+  if (!options_.cache || !options_.cache->moving()) return {};
   refreshes = options_.cache->refreshes(seq);
   return options_.cache->cells(seq);
 }

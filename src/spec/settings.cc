@@ -317,28 +317,17 @@ Setting score_layers_setting() {
   return {kName, "retrieval, prune: layers of the target that score the text: last, all, or a list with commas", set, get};
 }
 
-// Positions go along: a bounded cache is seen as one piece unless the positions are set apart.
-Setting cache_setting() {
-  using C = CacheKind;
-  Setting setting = choice<C>("cache", "cells of the text a draft works on",
-                              {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
-                               {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
-                              [](auto& c) -> auto& { return c.cache.kind; });
-  setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
-    const bool before = config.cache.bounded();
-    read(config, text);
-    if (config.cache.bounded() != before) config.cache.positions = before ? CachePositions::kClamped : CachePositions::kCompact;
-  };
-  return setting;
-}
-
 // Which cells of the text a draft model or head works on.
 std::vector<Setting> cache_settings() {
+  using C = CacheKind;
   using P = CachePositions;
   return {
-      cache_setting(),
-      choice<P>("positions", "where the draft sees them: among each other, or in the text (within its trained length, or not)",
-                {{"compact", P::kCompact}, {"clamped", P::kClamped}, {"original", P::kOriginal}},
+      choice<C>("cache", "cells of the text a draft works on",
+                {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
+                 {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
+                [](auto& c) -> auto& { return c.cache.kind; }),
+      choice<P>("positions", "where the draft sees them: counted among themselves and within its trained length, or in the text",
+                {{"compact", P::kCompact}, {"original", P::kOriginal}},
                 [](auto& c) -> auto& { return c.cache.positions; }),
       number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
       number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),

@@ -46,7 +46,7 @@ void check(const TokenizerData& data) {
 }
 
 void fill_vocabulary(const TokenizerData& data, TokenizerParts& parts) {
-  Vocabulary& vocabulary = parts.vocabulary;
+  TokenTable& vocabulary = parts.vocabulary;
   vocabulary.text = data.tokens;
   vocabulary.bytes.resize(data.tokens.size());
   vocabulary.type = data.types;
@@ -79,7 +79,7 @@ void build_bpe(const TokenizerData& data, TokenizerParts& parts) {
     parts.pre_tokenizer.add(
         SplitStep{Regex(pattern, data.file + ": tokenizer.ggml.pre"), SplitBehavior::kIsolated, false});
   }
-  Vocabulary& vocabulary = parts.vocabulary;
+  TokenTable& vocabulary = parts.vocabulary;
   std::string bytes;
   for (Token t = 0; t < vocabulary.size(); ++t) {
     const bool plain = vocabulary.type[t] == TokenType::kNormal || vocabulary.type[t] == TokenType::kUnused ||
@@ -118,7 +118,7 @@ void build_bpe(const TokenizerData& data, TokenizerParts& parts) {
 
 void build_spm(const TokenizerData& data, TokenizerParts& parts) {
   if (data.scores.empty()) fail("{}: tokenizer.ggml.scores is missing, SentencePiece needs one per token", data.file);
-  Vocabulary& vocabulary = parts.vocabulary;
+  TokenTable& vocabulary = parts.vocabulary;
   std::array<Token, 256> byte_token;
   byte_token.fill(kNoToken);
   for (Token t = 0; t < vocabulary.size(); ++t) {

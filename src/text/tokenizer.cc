@@ -104,7 +104,7 @@ std::string Tokenizer::decode(std::span<const Token> tokens, bool skip_special) 
 }
 
 std::string_view Tokenizer::bytes_of(Token token) const {
-  const Vocabulary& vocabulary = parts_->vocabulary;
+  const TokenTable& vocabulary = parts_->vocabulary;
   if (!vocabulary.contains(token) || vocabulary.is_control(token)) return {};
   return vocabulary.bytes[token];
 }

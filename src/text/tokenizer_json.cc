@@ -59,7 +59,7 @@ class Reader {
   }
 
   void set_token(Token id, const std::string& text, TokenType type, const JsonView& view) {
-    Vocabulary& v = parts_->vocabulary;
+    TokenTable& v = parts_->vocabulary;
     if (id >= v.size()) {
       v.text.resize(id + 1);
       v.type.resize(id + 1, TokenType::kUnused);
@@ -154,7 +154,7 @@ class Reader {
 
   // Which texts the word model may use: its own vocabulary, without control tokens (those are only found as such).
   void fill_lookup() {
-    const Vocabulary& v = parts_->vocabulary;
+    const TokenTable& v = parts_->vocabulary;
     for (Token t = 0; t < v.size(); ++t) {
       const bool own = model_ids_.empty() || model_ids_.count(v.text[t]);
       if (own && !v.text[t].empty() && v.type[t] != TokenType::kControl)
@@ -233,7 +233,7 @@ class Reader {
   }
 
   void mark_bytes() {
-    Vocabulary& v = parts_->vocabulary;
+    TokenTable& v = parts_->vocabulary;
     for (Token t = 0; t < v.size(); ++t) {
       if (v.type[t] == TokenType::kNormal && parse_byte_token(v.text[t]) >= 0) v.type[t] = TokenType::kByte;
     }
@@ -264,7 +264,7 @@ class Reader {
     } else {
       parts_->decode.join_with_space = true;
     }
-    Vocabulary& v = parts_->vocabulary;
+    TokenTable& v = parts_->vocabulary;
     v.bytes.reserve(v.text.size());
     for (const std::string& text : v.text) v.bytes.push_back(decoder.apply(text, false));
     if (!decoder.first_differs) return;

@@ -21,7 +21,7 @@ struct DecodeRule {
 };
 
 struct TokenizerParts {
-  Vocabulary vocabulary;
+  TokenTable vocabulary;
   std::unordered_map<std::string_view, Token> model_lookup;  // the word model's own text -> token, when not all of it
   AddedTokens added;                                         // found in the raw text
   AddedTokens added_normalized;                              // found in the normalised text

@@ -3,7 +3,7 @@
 
 namespace sx {
 
-void Vocabulary::index() {
+void TokenTable::index() {
   ids.clear();
   ids.reserve(text.size());
   for (Token t = 0; t < size(); ++t) {

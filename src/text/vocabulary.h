@@ -11,7 +11,7 @@
 
 namespace sx {
 
-struct Vocabulary {
+struct TokenTable {
   std::vector<std::string> text;         // [tokens] as written in the file
   std::vector<std::string> bytes;        // [tokens] what decoding prints; for control tokens their text
   std::vector<std::string> first_bytes;  // [tokens] the same for the first token of a text; empty: no difference

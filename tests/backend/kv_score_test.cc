@@ -1,5 +1,5 @@
-// kv_score() against a naive computation in double over the stored keys: every kind, type, layout and instruction set, ragged
-// chunks, groups of query heads, extreme logits; and the same bits from any number of threads.
+// kv_score() against a naive computation in double over the stored keys: every kind, type, layout and instruction set,
+// ragged chunks, groups of query heads, extreme logits; and the same bits from any number of threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ struct Problem {
   std::unique_ptr<CpuKvStore> store;
   std::vector<float> q;
 
-  Problem(const Shape& s, int cells, float stretch = 1) : shape(s), scale(stretch / std::sqrt(static_cast<float>(s.dim))) {
+  Problem(const Shape& s, int cells, float stretch = 1)
+      : shape(s), scale(stretch / std::sqrt(static_cast<float>(s.dim))) {
     store = std::make_unique<CpuKvStore>(KvGeometry{2, s.kv_heads, s.dim, 2, cells, s.type}, s.isa);
     const Shape cell{s.isa, s.type, 1, s.kv_heads, s.dim};
     const int room = store->geometry().capacity;
@@ -81,7 +82,8 @@ struct Problem {
         double sum = 0;
         std::vector<double> product;
         for (int d = 0; d < shape.dim; ++d)
-          product.push_back(double(q[static_cast<size_t>(h * shape.dim + d)]) * double(scale) * k[static_cast<size_t>(d)]);
+          product.push_back(double(q[static_cast<size_t>(h * shape.dim + d)]) * double(scale) *
+                            double(k[static_cast<size_t>(d)]));
         for (double x : product) sum += x;
         products.push_back(product);
         logit.push_back(sum);
@@ -106,8 +108,8 @@ struct Problem {
         const bool share = kind == ScoreKind::kMass || kind == ScoreKind::kPeak;
         const double allowed = share ? expected * (std::expm1(2 * off) + 1e-5) + 1e-30 : off + 1e-6;
         ASSERT_NEAR(have[static_cast<size_t>(h) * chunks + i], expected, allowed)
-            << shape.name() << " " << name_of(kind) << " head " << h << " chunk " << borders[i] << ".." << borders[i + 1]
-            << " largest logit " << largest;
+            << shape.name() << " " << name_of(kind) << " head " << h << " chunk " << borders[i] << ".."
+            << borders[i + 1] << " largest logit " << largest;
       }
     }
   }
@@ -190,7 +192,8 @@ TEST(KvScore, SameBitsOnAnyNumberOfThreads) {
       const Problem p({default_isa(), type, 9, 3, 64}, 3000);
       for (const auto& borders : {even_borders(0, 3000, 32), ragged_borders(1, 2999, 7), even_borders(0, 3000, 1)}) {
         const auto one = p.run(borders, kind, 1);
-        for (int threads : {2, 3}) EXPECT_TRUE(one == p.run(borders, kind, threads)) << dtype_name(type) << " " << name_of(kind);
+        for (int threads : {2, 3})
+          EXPECT_TRUE(one == p.run(borders, kind, threads)) << dtype_name(type) << " " << name_of(kind);
       }
     }
 }
@@ -224,7 +227,8 @@ TEST(KvScore, ReferenceAgreesToo) {
     KvScoreArgs a = p.args(want, borders, kind);
     a.kv = kv.get();
     reference->kv_score(a);
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(have[i], want[i], 2e-5 * (1 + std::fabs(want[i]))) << name_of(kind);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(have[i], want[i], 2e-5 * (1 + std::fabs(want[i]))) << name_of(kind);
   }
 }
 

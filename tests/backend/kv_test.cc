@@ -373,7 +373,8 @@ TEST(KvMove, GathersAscendingChunksOnSeveralThreads) {  // few heads: the runs a
   for (Isa isa : available_isas())
     for (DType type : kTypes) {
       const auto f = frequencies_of(64);
-      CpuKvStore a({2, 1, 64, 1, 2048, type}, isa), b({2, 1, 64, 1, 1024, type}, isa), c({2, 1, 64, 1, 1024, type}, isa);
+      CpuKvStore a({2, 1, 64, 1, 2048, type}, isa), b({2, 1, 64, 1, 1024, type}, isa);
+      CpuKvStore c({2, 1, 64, 1, 1024, type}, isa);
       scribble(a, 0, 2048, 1);
       std::vector<KvMove> moves;
       for (int chunk = 0; chunk < 60; chunk += 2)

@@ -283,8 +283,8 @@ TEST(Medusa, DraftsDependOnTheTextAlone) {
         session->evaluate(std::span(other).first(10), 1);
         session->truncate(40);
         EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after truncation";
-        session->truncate(89);
-        session->truncate(88);
+        session->truncate(90);
+        session->truncate(89);  // what goes before the pending token: nothing is run unless it is asked for
         EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after two truncations";
         session->truncate(0);
         EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "from nothing";

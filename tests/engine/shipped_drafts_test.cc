@@ -8,8 +8,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/convert_vocabulary.h"
 #include "engine/sha256.h"
 #include "model/heads/head_parts.h"
+#include "model/io/model_file.h"
 #include "specextend/convert.h"
 #include "specextend/drafts.h"
 #include "support/model_writer.h"
@@ -144,6 +146,11 @@ TEST(DraftTargets, AreTheSameInEveryForm) {
   spec.vocab = 321;
   testing::write_tiny_gguf(temp.file("other.gguf"), spec);
   EXPECT_NE(draft_target(temp.file("other.gguf")).vocabulary, a.vocabulary);
+  TokenizerData data = ModelFile::open(temp.file("a.gguf"))->tokenizer();
+  EXPECT_EQ(vocabulary_fingerprint(data), a.vocabulary);
+  ASSERT_EQ(data.tokens[300].size(), data.tokens[301].size());
+  std::swap(data.tokens[300], data.tokens[301]);
+  EXPECT_NE(vocabulary_fingerprint(data), a.vocabulary);
   quantize({.model = temp.file("folder"), .out = temp.file("mute.gguf"), .type = "Q4_0", .tokenizer = false});
   EXPECT_THAT(message_of([&] { draft_target(temp.file("mute.gguf")); }), HasSubstr("mute.gguf"));
 }

@@ -162,7 +162,7 @@ void fold_any(const FoldArgs& a) { a.next_keys ? fold_rows<true>(a) : fold_rows<
 
 void fold(const FoldArgs& a) { with_rows_aside(a, fold_any); }
 
-// ---- kv_score(): a query head is a pair of rows, its bf16 value and what that leaves over --------------------------------
+// ---- kv_score(): a query head is a pair of rows, its bf16 value and what that leaves over ---------------------------
 
 void pack_split(std::byte* query, int head, const float* x, int dim, int padded, float scale) {
   auto* q = reinterpret_cast<uint16_t*>(query);
@@ -202,9 +202,9 @@ void logits(const std::byte* query, const std::byte* keys, const std::byte* next
   else logits_of<3>(f, s);
 }
 
-// The bits of bf16 numbers are sign and magnitude. Of a set with a number >= 0 the largest has the largest signed bits, of
-// negative ones the smallest unsigned bits; of a set with a negative number the smallest has the largest unsigned bits, of
-// others the smallest unsigned bits.
+// The bits of bf16 numbers are sign and magnitude. Of a set with a number >= 0 the largest has the largest signed bits,
+// of negative ones the smallest unsigned bits; of a set with a negative number the smallest has the largest unsigned
+// bits, of others the smallest unsigned bits.
 void widen(const std::byte* keys, int from, int to, int padded, float* low, float* high) {
   const auto* k = reinterpret_cast<const uint16_t*>(keys);
   for (int d = 0; d < padded; d += 4) {
@@ -225,8 +225,10 @@ void widen(const std::byte* keys, int from, int to, int padded, float* low, floa
     const uint16x8_t top = vbslq_u16(vcgezq_s16(largest), vreinterpretq_u16_s16(largest), least);
     const uint16x8_t bottom = vbslq_u16(vcltzq_s16(vreinterpretq_s16_u16(most)), most, least);
     const auto wide = [](uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); };
-    vst1q_f32(low + d, vminq_f32(vld1q_f32(low + d), vminq_f32(wide(vget_low_u16(bottom)), wide(vget_high_u16(bottom)))));
-    vst1q_f32(high + d, vmaxq_f32(vld1q_f32(high + d), vmaxq_f32(wide(vget_low_u16(top)), wide(vget_high_u16(top)))));
+    const float32x4_t lower = vminq_f32(wide(vget_low_u16(bottom)), wide(vget_high_u16(bottom)));
+    const float32x4_t upper = vmaxq_f32(wide(vget_low_u16(top)), wide(vget_high_u16(top)));
+    vst1q_f32(low + d, vminq_f32(vld1q_f32(low + d), lower));
+    vst1q_f32(high + d, vmaxq_f32(vld1q_f32(high + d), upper));
   }
 }
 

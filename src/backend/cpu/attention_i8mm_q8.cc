@@ -219,7 +219,7 @@ void fold_any(const FoldArgs& a) {
 
 void fold(const FoldArgs& a) { with_rows_aside(a, fold_any); }
 
-// ---- kv_score(): a query head is a pair of rows, its bytes and what those leave over in steps of 1/254 -------------------
+// ---- kv_score(): a query head is a pair of rows, its bytes and what those leave over in steps of 1/254 --------------
 
 void pack_split(std::byte* query, int head, const float* x, int dim, int padded, float scale) {
   auto* q = reinterpret_cast<int8_t*>(query);
@@ -244,7 +244,8 @@ inline void logits_of(const FoldArgs& f, float (*out)[kBlock]) {
   if (f.values) scores<P, kDim, true>(f, s, top);
   else scores<P, kDim, false>(f, s, top);
   for (int i = 0; i < P; ++i)
-    for (int j = 0; j < kBlock; j += 4) vst1q_f32(out[i] + j, vaddq_f32(vld1q_f32(s[2 * i] + j), vld1q_f32(s[2 * i + 1] + j)));
+    for (int j = 0; j < kBlock; j += 4)
+      vst1q_f32(out[i] + j, vaddq_f32(vld1q_f32(s[2 * i] + j), vld1q_f32(s[2 * i + 1] + j)));
 }
 
 template <int kDim>

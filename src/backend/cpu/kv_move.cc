@@ -1,7 +1,7 @@
 // kv_move(): copies cells of every layer, inside a store or between two, and turns their keys to another position. With
 // delta 0 the bits are copied; otherwise the stored key is widened to f32, rotated and rounded back. Consecutive cells
 // with one delta are moved together, and get the bits that they would get one by one: in a block of keys the cells of a
-// tile lie side by side, so the plain loops below are loops over contiguous elements, which the compiler makes vectors of.
+// tile lie side by side, so the plain loops below run over contiguous elements and the compiler makes vectors of them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -95,8 +95,8 @@ struct Q8 {
   static int8_t round(float x) { return static_cast<int8_t>(static_cast<int>(std::rint(x))); }
 };
 
-// Keys of `run` neighbouring elements per cell (1 in the lanes layouts): a tile of 16 cells is [group][16][run]. The cells
-// of a Run, widened, are [group][cells][run] in x.
+// Keys of `run` neighbouring elements per cell (1 in the lanes layouts): a tile of 16 cells is [group][16][run]. The
+// cells of a Run, widened, are [group][cells][run] in x.
 template <class E, int run>
 struct Keys {
   using T = typename E::Stored;
@@ -128,7 +128,7 @@ struct Keys {
       for (size_t g = 0; g < static_cast<size_t>(groups()); ++g)
         std::memcpy(b + into + g * 16 * run, a + at + g * 16 * run, static_cast<size_t>(n * run) * sizeof(T));
     });
-    if constexpr (kScaled) std::memcpy(scales(l, to) + q, scales(l, from) + p, static_cast<size_t>(cells) * sizeof(float));
+    if constexpr (kScaled) std::copy_n(scales(l, from) + p, cells, scales(l, to) + q);
   }
 
   void load(const std::byte* from, int p, int cells, float* x) const {
@@ -208,7 +208,7 @@ struct Keys {
   }
 };
 
-// Values of the matrix layouts: [channel / 16][word][channel % 16], a word being 8 bytes, `per` positions of one channel.
+// Values of the matrix layouts: [channel / 16][word][channel % 16], a word being 8 bytes, `per` positions of a channel.
 // Where the two places differ inside a word, each new word is shifted together from two old ones.
 template <int per>
 void copy_words(const KvLayout& l, const std::byte* from, int p, std::byte* to, int q, int cells) {
@@ -238,7 +238,8 @@ void copy_words(const KvLayout& l, const std::byte* from, int p, std::byte* to, 
 
 void copy_values(const KvLayout& l, const std::byte* from, int p, std::byte* to, int q, int cells) {
   const size_t element = l.type == DType::kF32 ? 4 : l.type == DType::kQ8_0 ? 1 : 2;
-  const size_t row = static_cast<size_t>(l.padded) * element, first = static_cast<size_t>(p), n = static_cast<size_t>(cells);
+  const size_t row = static_cast<size_t>(l.padded) * element;
+  const size_t first = static_cast<size_t>(p), n = static_cast<size_t>(cells);
   if (l.type == DType::kQ8_0)
     std::memcpy(to + l.scales_at() + static_cast<size_t>(q) * sizeof(float),
                 from + l.scales_at() + first * sizeof(float), n * sizeof(float));

@@ -1,8 +1,8 @@
-// One query over the keys of one layer: heads x cells dot products, reduced per chunk. The keys are read once
-// (cells x kv_heads x head_dim elements; 3 MB for 8,192 cells of 3 heads of 64 in bf16), which is also the bound. Work is cut by KV
-// head and by span of cells: an item is the chunks that begin in its span. A chunk's maximum and sum are a left fold over
-// its blocks, cut at absolute multiples, so they depend on nothing but the chunk; the chunks of a head are then weighed
-// against each other in ascending order.
+// One query over the keys of one layer: heads x cells dot products, reduced per chunk. The keys are read once (cells x
+// kv_heads x head_dim elements; 3 MB for 8,192 cells of 3 heads of 64 in bf16). Work is cut by KV head and by span of
+// cells: an item is the chunks that begin in its span. A chunk's maximum and sum are a left fold over its blocks, at
+// absolute multiples, so they depend on nothing but the chunk; the chunks of a head are then weighed against each other
+// in ascending order.
 #include "backend/cpu/kv_score.h"
 
 #include <algorithm>

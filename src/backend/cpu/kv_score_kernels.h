@@ -1,5 +1,5 @@
-// The block kernels of kv_score(), one table per instruction set and layout. They live beside those of attention and share
-// their reading of keys; logits are in log2 units.
+// The block kernels of kv_score(), one table per instruction set and layout. They live beside those of attention and
+// share their reading of keys; logits are in log2 units.
 #pragma once
 #include <cstddef>
 
@@ -11,7 +11,9 @@ namespace sx::cpu {
 inline constexpr int kScoreHeads = 3;  // query heads of one KV head that go over a block together
 
 // Packed queries of such a lot: bytes that are enough for every kernel.
-inline constexpr size_t score_query_bytes(int padded) { return size_t(2 * kScoreHeads) * static_cast<size_t>(padded) * 4 + 64; }
+inline constexpr size_t score_query_bytes(int padded) {
+  return size_t(2 * kScoreHeads) * static_cast<size_t>(padded) * 4 + 64;
+}
 
 struct ScoreKernels {
   // Packs head `head` of a lot: x [dim] times scale * log2(e), zero in the padding. Head 0 must come first (it clears).

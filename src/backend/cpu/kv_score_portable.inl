@@ -1,5 +1,5 @@
-// The kernels of kv_score() for the "lanes" layouts on any instruction set. Included after attention_portable.inl, whose
-// elements and scores it uses.
+// The kernels of kv_score() for the "lanes" layouts on any instruction set. Included after attention_portable.inl,
+// whose elements and scores it uses.
 #include "backend/cpu/kv_score_kernels.h"
 
 namespace sx::cpu::SX_ISA_NAMESPACE {

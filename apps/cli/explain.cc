@@ -1,0 +1,204 @@
+// `specextend explain`: continues a prompt and writes a page that shows how drafts, verification and retrieval went.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "cli/explain_page.h"
+#include "cli/progress.h"
+#include "cli/spec_flags.h"
+
+namespace sx::cli {
+namespace {
+
+constexpr const char* kUnfinished = "\xEF\xBF\xBD";  // what a character that is not whole yet decodes to
+
+struct Args {
+  EngineOptions engine;
+  GenerateOptions generate;
+  SpecFlags spec;
+  std::vector<std::string> bias;
+  std::string prompt, file, prefix, suffix, system, chat_template_file, page, json;
+  bool chat = false, escape = false, quiet = false, raw = false, compare = false;
+};
+
+// The text a token adds after another. Tokens that add none by themselves (control tokens, parts of a character) are named.
+std::string node_text(const Engine& engine, Token before, Token token) {
+  const Token both[] = {before, token};
+  const std::string left = engine.detokenize(std::span(both).first(1)), whole = engine.detokenize(both);
+  const bool follows = whole.size() > left.size() && whole.starts_with(left);
+  const std::string added = follows ? whole.substr(left.size()) : "";
+  return added.empty() || added.find(kUnfinished) != std::string::npos ? engine.token_text(token) : added;
+}
+
+// What each token adds to the text; a character made of several tokens appears with the last of them.
+std::vector<std::string> pieces_of(const Engine& engine, Token before, std::span<const Token> tokens, bool special) {
+  constexpr size_t kLongest = 4;  // tokens of one character, at most
+  std::vector<std::string> pieces;
+  std::vector<Token> window{before};
+  size_t done = 1;  // tokens of the window whose text has been given
+  for (const Token token : tokens) {
+    window.push_back(token);
+    const std::string left = engine.detokenize(std::span(window).first(done), special),
+                      whole = engine.detokenize(window, special);
+    const bool open = whole.ends_with(kUnfinished) && window.size() - done < kLongest;
+    pieces.push_back(open ? "" : whole.starts_with(left) ? whole.substr(left.size()) : engine.token_text(token));
+    if (open || whole.empty()) continue;  // control tokens show nothing: they stay before the next one
+    window.assign(1, token);
+    done = 1;
+  }
+  return pieces;
+}
+
+void take_round(Explanation& e, const RoundInfo& info) {
+  ExplainRound r;
+  r.drafted = info.drafted, r.verified = info.verified, r.accepted = info.accepted;
+  r.tokens.assign(info.tokens.begin(), info.tokens.end());
+  r.parents.assign(info.parents.begin(), info.parents.end());
+  r.path.assign(info.path.begin(), info.path.end());
+  r.times = info.times;
+  r.refreshes = info.refreshes;
+  const int before = e.rounds.empty() ? 0 : e.rounds.back().refreshes;
+  if (!info.cells.empty() && info.refreshes != before)
+    e.refreshes.push_back({info.refreshes, int(e.rounds.size()), info.cells.back() + 1, ranges_of(info.cells)});
+  e.rounds.push_back(std::move(r));
+}
+
+void take_settings(Explanation& e, const Engine& engine) {
+  const EngineOptions& options = engine.options();
+  e.version = SPECEXTEND_VERSION;
+  e.model = options.model;
+  e.draft_model = options.spec.draft_model;
+  e.method = options.spec.json.empty() ? options.spec.preset : options.spec.json;
+  e.backend = engine.backend();
+  e.settings_json = spec_describe(options.spec);
+  const auto settings = nlohmann::json::parse(e.settings_json, nullptr, false);
+  const auto number = [&](const char* name) {
+    const auto found = settings.find(name);
+    if (found == settings.end()) return 0;
+    if (found->is_number()) return found->get<int>();
+    return found->is_string() ? std::atoi(found->get<std::string>().c_str()) : 0;
+  };
+  if (settings.is_object()) e.chunk = number("chunk"), e.sink = number("sink"), e.recent = number("recent");
+}
+
+void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, bool special) {
+  e.prompt_tokens = int(text.size());
+  e.pieces = pieces_of(engine, text.back(), e.tokens, special);
+  for (ExplainRound& r : e.rounds)
+    for (size_t n = 0; n < r.tokens.size(); ++n)
+      r.texts.push_back(node_text(engine, n ? r.tokens[size_t(r.parents[n])] : r.tokens[0], r.tokens[n]));
+  if (e.refreshes.empty()) return;
+  text.insert(text.end(), e.tokens.begin(), e.tokens.end());
+  for (size_t at = 0; at < text.size(); at += size_t(e.chunk))
+    e.chunks.push_back(
+        engine.detokenize(std::span(text).subspan(at, std::min(size_t(e.chunk), text.size() - at)), true));
+}
+
+// What a token costs without drafts: decoded again, or else from the rounds that had none.
+void take_plain(Explanation& e, Session& session, std::span<const Token> prompt, GenerateOptions options,
+                bool compare) {
+  if (compare) {
+    options.speculate = false;
+    options.on_round = {};
+    const GenerateResult plain = session.generate(prompt, options);
+    if (plain.reason == FinishReason::kCancelled) return;
+    e.compared = true;
+    e.equal = plain.tokens == e.tokens;
+    if (!plain.tokens.empty()) e.plain_ms = plain.timings.decode_ms / double(plain.tokens.size());
+    return;
+  }
+  double ms = 0;
+  int rounds = 0;
+  for (const ExplainRound& r : e.rounds) {
+    if (r.drafted > 0 || r.times.draft > 0) continue;
+    const PhaseTimes& t = r.times;
+    ms += t.verify + t.judge + t.commit + t.score + t.host;
+    ++rounds;
+  }
+  if (rounds > 0) e.plain_ms = ms / rounds;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    write_out(text);
+    return;
+  }
+  std::ofstream out(path, std::ios::binary);
+  if (!out || !(out << text).flush()) throw Error(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+}
+
+int run(Args& a) {
+  if (a.prompt.empty() == a.file.empty())
+    throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
+  if (a.page.empty() && a.json.empty()) throw Error("say where to write: -o PAGE.html, --json FILE, or both");
+  if (a.page == "-" && a.json == "-") throw Error("-o - and --json -: only one of them can be standard output");
+  apply_bias(a.generate, a.bias);
+  a.engine.spec = resolve(a.spec);
+  watch_interrupt();
+  const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  std::string text = a.file.empty() ? a.prompt : read_file(a.file);
+  if (a.escape) text = unescape(text);
+  text = a.prefix + text + a.suffix;
+  const auto prompt = engine->tokenize(a.chat ? chat_prompt(*engine, a.system, text) : text, !a.chat, !a.raw);
+
+  Explanation e;
+  ProgressLine line("prefill", a.quiet);
+  ProgressLine tokens("decode", a.quiet);
+  a.generate.on_prefill = [&](int done, int total) {
+    line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total));
+    if (done == total) line.clear();
+    return !interrupted();
+  };
+  a.generate.on_text = [&](std::string_view) { return !interrupted(); };
+  int made = 0;
+  a.generate.on_round = [&](const RoundInfo& info) {
+    take_round(e, info);
+    made += info.accepted + 1;
+    if (a.generate.max_tokens > 0)
+      tokens.update(double(made) / a.generate.max_tokens, fmt::format("{} / {} tokens", made, a.generate.max_tokens));
+  };
+  const auto session = engine->start();
+  const GenerateResult result = session->generate(prompt, a.generate);
+  line.clear();
+  tokens.clear();
+  e.text = result.text, e.tokens = result.tokens, e.reason = result.reason, e.timings = result.timings;
+  take_settings(e, *engine);
+  take_texts(e, *engine, prompt, a.generate.show_special);
+  place_rounds(e);
+  if (result.reason != FinishReason::kCancelled) take_plain(e, *session, prompt, a.generate, a.compare);
+  if (!a.page.empty()) write_file(a.page, explain_page(e));
+  if (!a.json.empty()) write_file(a.json, explain_json(e));
+  if (!a.quiet) print_timings(result);
+  return result.reason == FinishReason::kCancelled ? 130 : 0;
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& app) {
+  auto args = std::make_shared<Args>();
+  add_engine_flags(app, args->engine, args->chat_template_file);
+  add_spec_flags(app, args->spec);
+  add_sampling_flags(app, args->generate, args->bias);
+  app.add_option("-p,--prompt", args->prompt, "the prompt");
+  app.add_option("-f,--file", args->file, "read the prompt from a file (- is standard input)");
+  app.add_option("--prefix", args->prefix, "text put before the prompt, e.g. an instruction before a document");
+  app.add_option("--suffix", args->suffix, "text put after the prompt");
+  app.add_flag("--chat", args->chat, "send the prompt as a user's message through the chat template");
+  app.add_option("--system,--sys", args->system, "system message (with --chat)");
+  app.add_flag("-e,--escape", args->escape, "read \\n, \\t, ... in the prompt as escapes");
+  app.add_flag("--raw", args->raw, "take control tokens in the prompt as plain text");
+  app.add_option("-o,--output", args->page,
+                 "write the page here, one HTML file that needs nothing else (- is standard output)");
+  app.add_option("--json", args->json, "write the same as JSON here (- is standard output)");
+  app.add_flag("--compare", args->compare,
+               "decode once more without drafts: the time of a plain step, and whether the tokens are the same");
+  app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
+  return [args] { return run(*args); };
+}
+
+}  // namespace sx::cli
