@@ -28,7 +28,7 @@ using Token = int32_t;
 // What to speculate with. A preset is a method of the literature; settings change its numbers (spec_settings() lists them).
 struct SpecOptions {
   std::string preset = "off";
-  std::string draft_model{};    // GGUF file or Hugging Face folder, for presets that need one
+  std::string draft_model{};    // GGUF file or Hugging Face folder, for presets that need one; empty: the shipped one that fits
   std::vector<std::pair<std::string, std::string>> settings{};
   std::string json{};           // vLLM's speculative configuration; taken instead of the preset, before the settings
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/clock.h"
@@ -79,7 +80,7 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     query = rows * size_t(parts_.target->head_dim);
   } else if (reads_draft()) {
     rows = size_t(draft.heads);
-    query = size_t(draft.layers) * size_t(draft.heads) * size_t(draft.head_dim) * size_t(config_.kind == CacheKind::kSnap ? config_.observe : 1);
+    query = size_t(draft.layers) * size_t(draft.heads) * size_t(draft.head_dim) * size_t(most_queries());
   }
   const bool by_cell = config_.kind == CacheKind::kPrune || config_.kind == CacheKind::kSnap || (config_.faults & kFaultHalf) != 0;
   if (by_cell) {
@@ -125,19 +126,30 @@ void DraftCache::prompted(SeqId seq, int rows) {
   else s.work = s.length;
 }
 
-void DraftCache::truncate(SeqId seq, int length) {
+void DraftCache::truncate(SeqId seq, int cells, int tokens) {
   Slot& s = at(seq);
-  if (length >= s.length) return;
-  s.length = length;
+  if (s.noted > (reads_target() ? tokens : cells)) {  // the query belongs to a text that is gone
+    if (reads_draft()) cells = std::max(0, cells - most_queries());
+    s.noted = s.queries = 0;
+    s.ended = tokens;
+  }
+  if (cells >= s.length) return;
+  s.length = cells;
   if (!moving()) {
-    s.work = length;
+    s.work = cells;
     return;
   }
-  s.borders.truncate(length);
-  s.stale = true, s.scored = false;  // the query belongs to a text that is gone
-  s.work = 0, s.queries = 0, s.hole_end = 0;
-  if (length < s.chosen_once) s.chosen_once = 0;
-  if (length == 0) s.rounds = s.refreshes = s.shift = 0, s.fast = s.slow = 0;
+  s.borders.truncate(cells);
+  s.stale = true;
+  s.work = 0, s.hole_end = 0;
+  s.fast = s.slow = 0;
+  if (cells < s.chosen_once) s.chosen_once = 0;
+  if (cells == 0) s.rounds = s.refreshes = s.shift = 0;
+}
+
+int DraftCache::covered(SeqId seq) const {
+  const Slot& s = at(seq);
+  return !reads_target() || s.noted > 0 ? std::numeric_limits<int>::max() : std::max(0, s.ended - 1);
 }
 
 bool DraftCache::due(const Slot& s) const {
@@ -152,8 +164,9 @@ void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
   SX_ASSERT(rows <= kSlack);
   if (!parts_.writes_full && s.stale) s.length = int(text.size()) - 1;  // what the target has committed
   if (s.hole_end > s.hole_first) drop_hole(seq);
-  const bool late = (config_.faults & kFaultOrder) != 0;
-  if (s.stale || s.work + rows > capacity_ || (!late && due(s))) refresh(seq, text);
+  const bool late = (config_.faults & kFaultOrder) != 0, no_room = s.work + rows > capacity_;
+  const bool no_positions = config_.positions == CachePositions::kCompact && s.work - s.shift + rows > trained_ - (kRoom - kSlack);
+  if (s.stale || no_room || no_positions || (!late && due(s))) refresh(seq, text);
 }
 
 void DraftCache::refresh_late(SeqId seq, std::span<const Token> text) {
@@ -173,7 +186,6 @@ void DraftCache::refresh(SeqId seq, std::span<const Token> text) {
 
 void DraftCache::choose(SeqId seq) {
   Slot& s = at(seq);
-  const bool first = s.refreshes == 0;
   if (s.length <= config_.budget) {
     for (auto& c : s.choice) {
       c.resize(size_t(s.length));
@@ -185,18 +197,18 @@ void DraftCache::choose(SeqId seq) {
     case CacheKind::kWindow: choose_recent(s.length, config_.budget, 0, s.choice[0]); return;
     case CacheKind::kRandom: {
       const size_t n = size_t(s.borders.chunks());
-      random_scores(uint64_t(seq), uint64_t(s.refreshes) + uint64_t(s.length) * 4096, std::span(reduced_).first(n));
+      random_scores(0, uint64_t(s.length), std::span(reduced_).first(n));
       choose_chunks(s.borders.borders(), std::span(reduced_).first(n), config_.budget, config_.sink, config_.recent, s.choice[0], order_);
       return;
     }
     case CacheKind::kRetrieval:
     case CacheKind::kPrune:
-      if (s.scored && !(first && (config_.faults & kFaultOrder))) return choose_by_target(seq);
+      if (s.noted > 0 && !(s.stale && (config_.faults & kFaultOrder))) return choose_by_target(seq);
       break;
     case CacheKind::kOnce:
     case CacheKind::kSnap:
     case CacheKind::kQuest:
-      if (s.scored) return choose_by_draft(seq);
+      if (s.noted > 0 || s.chosen_once > 0) return choose_by_draft(seq);
       break;
     case CacheKind::kStreaming:
     case CacheKind::kFull: break;
@@ -332,12 +344,12 @@ void DraftCache::drop_hole(SeqId seq) {
   gather(seq);
 }
 
-void DraftCache::note_target(SeqId seq, std::span<const float* const> query, int row) {
+void DraftCache::note_target(SeqId seq, std::span<const float* const> query, int row, int tokens) {
   Slot& s = at(seq);
   const size_t size = size_t(parts_.target->heads) * size_t(parts_.target->head_dim);
   SX_ASSERT(query.size() == layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) std::memcpy(s.query + i * size, query[i] + size_t(row) * size, size * sizeof(float));
-  s.scored = true;
+  s.noted = tokens;
 }
 
 void DraftCache::note_own(SeqId seq, std::span<const float* const> query, int first, int rows, int position, int cell) {
@@ -345,7 +357,7 @@ void DraftCache::note_own(SeqId seq, std::span<const float* const> query, int fi
   const ModelConfig& d = *parts_.draft;
   const size_t size = size_t(d.heads) * size_t(d.head_dim), layers = size_t(d.layers);
   SX_ASSERT(query.size() == layers);
-  const int most = config_.kind == CacheKind::kSnap ? config_.observe : 1, take = std::min(rows, most);
+  const int most = most_queries(), take = std::min(rows, most);
   const int keep = std::min(s.queries, most - take);  // of those noted before, the last ones
   std::memmove(s.query, s.query + size_t(s.queries - keep) * layers * size, size_t(keep) * layers * size * sizeof(float));
   for (int r = 0; r < take; ++r)
@@ -355,7 +367,7 @@ void DraftCache::note_own(SeqId seq, std::span<const float* const> query, int fi
       if (position != cell) rotate(to, d.heads, d.head_dim, d.rope, parts_.frequencies, cell - position);
     }
   s.queries = keep + take;
-  s.scored = true;
+  s.noted = cell + 1;
 }
 
 void DraftCache::observe(SeqId seq, int accepted) {

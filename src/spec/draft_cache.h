@@ -54,6 +54,9 @@ class DraftCache {
   // Text cell of each working cell (where cells move; of head 0 of layer 0 where every head chooses for itself).
   std::span<const int32_t> cells(SeqId seq) const { return std::span(at(seq).cell).first(size_t(at(seq).work)); }
   int refreshes(SeqId seq) const { return at(seq).refreshes; }
+  int room(SeqId seq) const { return capacity_ - at(seq).work; }  // cells that may be appended
+  // Tokens of the text after whose pass the target's queries need not be noted again.
+  int covered(SeqId seq) const;
 
   // A piece of a prompt: cells [length, length + rows) are run in this store, at their places in the text, behind `length` cells.
   KvStore& prompt_store() { return moving() ? *parts_.full : *parts_.work; }
@@ -66,9 +69,10 @@ class DraftCache {
   // kFaultOrder: a refresh that is due comes here, after the cells have been run.
   void refresh_late(SeqId seq, std::span<const Token> text);
 
-  void truncate(SeqId seq, int length);
-  // The target's queries (one per tapped layer) of the last committed token.
-  void note_target(SeqId seq, std::span<const float* const> query, int row);
+  // The text ends after `tokens` tokens, of which `cells` may be kept. Fewer are where the draft's own queries must be noted again.
+  void truncate(SeqId seq, int cells, int tokens);
+  // The target's queries (one per tapped layer) of the last of `tokens` committed tokens.
+  void note_target(SeqId seq, std::span<const float* const> query, int row, int tokens);
   // The drafter's own queries of rows [first, first + rows), the last of them at cell `cell` with this position.
   void note_own(SeqId seq, std::span<const float* const> query, int first, int rows, int position, int cell);
   // A round was verified; `accepted` drafted tokens were right.
@@ -85,7 +89,8 @@ class DraftCache {
     int rounds = 0;                    // since the last refresh
     int refreshes = 0;
     bool stale = true;                 // the working cache does not follow from the text
-    bool scored = false;               // a query has been noted
+    int noted = 0;                     // tokens (queries of the target) or cells (its own) up to the query noted last; 0: none
+    int ended = 0;                     // tokens of the text when it was cut last
     int chosen_once = 0;               // kOnce, kSnap: text cells the choice was made from; 0: not yet
     float fast = 0, slow = 0;          // running means of accepted tokens
     std::vector<int32_t> cell;         // [work capacity]
@@ -105,6 +110,7 @@ class DraftCache {
   void gather(SeqId seq);
   int wanted_position(int shift, int place, int cell) const;
   void drop_hole(SeqId seq);
+  int most_queries() const { return config_.kind == CacheKind::kSnap ? config_.observe : 1; }
 
   CacheConfig config_;
   DraftCacheParts parts_;

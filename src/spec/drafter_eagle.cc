@@ -43,8 +43,8 @@ void EagleDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
   s.strip.clear();
   const int known = pairs(seq), seen = std::min(known + s.waiting, length), kept = std::min(known, std::max(0, length - 1));
-  s.waiting = kept < known ? 0 : seen - kept;
-  options_.cache->truncate(seq, kept);
+  options_.cache->truncate(seq, kept, length);
+  s.waiting = pairs(seq) < known ? 0 : std::max(0, std::min(seen, options_.cache->covered(seq)) - kept);
 }
 
 std::span<const int32_t> EagleDrafter::working_cells(SeqId seq, int& refreshes) const {
@@ -95,7 +95,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   DraftCache& cache = *options_.cache;
   const int known = pairs(chunk.seq);
   if (chunk.first != known + s.waiting) return;  // it has lost the thread: covered() says so
-  if (cache.reads_target()) cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1);
+  if (cache.reads_target()) cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
   const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
   begin_step({0, rows, chunk.seq, known});
   std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));
@@ -176,7 +176,8 @@ void EagleDrafter::observe(std::span<const Outcome> outcomes) {
     s.strip.clear();
     if (covered(o.seq) != o.history) continue;  // it has lost the thread: covered() says so
     DraftCache& cache = *options_.cache;
-    if (cache.reads_target()) cache.note_target(o.seq, o.outputs->query, o.first_row + o.path.back());
+    if (cache.reads_target())
+      cache.note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() > 1) {
       s.policy->observe(*o.tree, o.path);
       cache.observe(o.seq, int(o.path.size()) - 1);

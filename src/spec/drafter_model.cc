@@ -48,7 +48,7 @@ void ModelDrafter::close(SeqId seq) { truncate(seq, 0); }
 
 void ModelDrafter::truncate(SeqId seq, int length) {
   slot(seq).strip.clear();
-  if (options_.cache) options_.cache->truncate(seq, length);
+  if (options_.cache) options_.cache->truncate(seq, length, length);
 }
 
 double ModelDrafter::take_forward_ms() { return std::exchange(forward_ms_, 0.0); }
@@ -94,7 +94,7 @@ bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
 }
 
 void ModelDrafter::prompt(const PromptChunk& chunk) {
-  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1);
+  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
 }
 
 std::span<const int32_t> ModelDrafter::working_cells(SeqId seq, int& refreshes) const {
@@ -212,7 +212,8 @@ void ModelDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
     DraftCache* cache = options_.cache;
-    if (cache && cache->reads_target()) cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back());
+    if (cache && cache->reads_target())
+      cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() > 1) {
       s.policy->observe(*o.tree, o.path);
       if (cache) cache->observe(o.seq, int(o.path.size()) - 1);
@@ -221,7 +222,7 @@ void ModelDrafter::observe(std::span<const Outcome> outcomes) {
     moves_.clear();
     const int history = cache->work(o.seq);
     int parent = -1, kept = 0;
-    for (size_t i = 1; i < o.path.size(); ++i) {
+    for (size_t i = 1; i < o.path.size() && kept < cache->room(o.seq); ++i) {
       const Token token = o.tree->token(o.path[i]);
       int found = parent + 1;
       while (found < s.strip.size() && (s.strip.parent(found) != parent || s.strip.token(found) != token)) ++found;
