@@ -1,10 +1,12 @@
-// Acceptance and costs of drafts by configuration (drafter, tree, cache policy), by replay: the target writes its greedy text once
-// per prompt, and every configuration drafts along it.
+// Acceptance and costs of drafts by configuration (drafter, tree, cache policy), by replay: the target writes its
+// greedy text once per prompt, and every configuration drafts along it.
 //   bench_acceptance CONFIGURATIONS PROMPTS.jsonl --length 4096 --drafts FOLDER [--json FILE]
 //   bench_acceptance CONFIGURATIONS CASES.jsonl --far --drafts FOLDER        cases of make_far_context.py
-// CONFIGURATIONS: lines "name: preset=sd draft-model={drafts}/small cache=retrieval budget=1024". Differences in the table are from
-// the first of them, on the same text; standard errors are over prompts (delta method). Rounds that begin before the text repeats
-// itself (a run of 8 tokens seen before) are also counted apart. Only times per round of the draft side mean anything here.
+// CONFIGURATIONS: lines "name: preset=sd draft-model={drafts}/small cache=retrieval budget=1024". Differences in the
+// table are from the first of them, on the same text; standard errors are over prompts (delta method). Rounds that begin
+// before the text repeats itself (a run of 8 tokens seen before) are also counted apart. Of the times only those of the
+// draft side mean something: nothing is verified. With --far only cases count whose answer the target itself gets right,
+// and only the tokens that are; "drafted" is the share of them that came out of drafts.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -26,13 +28,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLoopRun = 8;
-constexpr int kAnswerEnough = 24;     // tokens of an answer that must be right
-constexpr int kBehindAnswer = 16;     // tokens generated behind it, so that its last rounds draft as others do
-constexpr double kCovered = 0.8;      // of the evidence
+constexpr int kBehindAnswer = 16;  // tokens generated behind it, so that its last rounds draft as others do
+constexpr double kCovered = 0.8;   // of the evidence
 
 struct Args {
   std::string model, configurations, prompts, drafts, json;
   int length = 0, rows = 0, skip = 0, generate = 256, threads = 0;
+  int right = 24;  // tokens of an answer that must be right, or all of a shorter one
   bool chat = false, far = false;
 };
 
@@ -55,6 +57,8 @@ struct Tally {
 struct Answered {
   std::string kind;
   int prompt = 0, tokens = 0, loop = 0;  // tokens judged, of them before the text repeats itself
+  int length = 0;                        // of the prompt
+  CellRange evidence;
 };
 
 std::string read_all(const std::string& path) {
@@ -130,7 +134,7 @@ Prompt read_case(const VocabularyImpl& vocabulary, const Json& line) {
   p.tokens = vocabulary.tokenize(text, false, true);
   const auto whole = vocabulary.tokenize(text + answer, false, true);
   if (whole.size() <= p.tokens.size() || !std::equal(p.tokens.begin(), p.tokens.end(), whole.begin()))
-    fail("case of kind {}: a token of text and answer crosses their border: let the answer begin with a space or a line", p.kind);
+    fail("case of kind {}: a token of text and answer crosses their border: let the answer begin with a space", p.kind);
   p.answer.assign(whole.begin() + ptrdiff_t(p.tokens.size()), whole.end());
   const size_t begin = byte_of(text, line.at("evidence_begin")), end = byte_of(text, line.at("evidence_end"));
   size_t at = 0;
@@ -140,6 +144,11 @@ Prompt read_case(const VocabularyImpl& vocabulary, const Json& line) {
     p.evidence.end = i + 1;
   }
   if (at < end || begin >= end) fail("case of kind {}: the evidence is not within the text", p.kind);
+  std::string covered;  // a tokenizer that changes the text would put it elsewhere
+  for (int i = p.evidence.begin; i < p.evidence.end; ++i)
+    covered += vocabulary.tokenizer().bytes_of(p.tokens[size_t(i)]);
+  if (covered.find(text.substr(begin, end - begin)) == std::string::npos)
+    fail("case of kind {}: the evidence is not found in the tokens of the text", p.kind);
   return p;
 }
 
@@ -220,7 +229,8 @@ class Report {
     out["generate"] = args_.generate, out["far"] = args_.far, out["backend"] = replay_.backend();
     for (const Answered& a : answers_) {
       Json one{{"prompt", a.prompt}, {"tokens", a.tokens}, {"loop", a.loop}};
-      if (args_.far) one["kind"] = a.kind;
+      one["length"] = a.length;
+      if (args_.far) one["kind"] = a.kind, one["evidence"] = {a.evidence.begin, a.evidence.end};
       out["answers"].push_back(one);
     }
     if (args_.far) out["wrong"] = wrong_;
@@ -260,19 +270,23 @@ class Report {
   void print_acceptance(size_t wide) const {
     double tokens = 0, early = 0;
     for (const Answered& a : answers_) tokens += a.tokens, early += a.loop;
-    fmt::print("{} prompts, {:.0f} tokens, {:.0f}% of them after the text began to repeat itself; {}\n\n", answers_.size(), tokens,
-               tokens > 0 ? 100 * (1 - early / tokens) : 0, replay_.backend());
-    fmt::print("{:{}}  tokens/round   from first row    before loops  nodes  |  per round, ms: draft  cache  other  |  prefill, ms  "
-               "refreshes/100\n", "configuration", wide);
+    fmt::print("{} prompts, {:.0f} tokens, {:.0f}% of them after the text began to repeat itself; {}\n\n",
+               answers_.size(), tokens, tokens > 0 ? 100 * (1 - early / tokens) : 0, replay_.backend());
+    fmt::print(
+        "{:{}}  tokens/round   from first row    before loops  nodes  |  per round, ms: draft  cache  other  |  "
+        "prefill, ms  refreshes/100\n",
+        "configuration", wide);
     for (size_t i = 0; i < replay_.size(); ++i) {
       const double all = ratio(i, &Tally::tokens, &Tally::rounds);
       const auto each = [&](Part part) { return ratio(i, part, &Tally::rounds); };
-      fmt::print("{:{}}  {:5.3f} ±{:5.3f}  {:+6.3f} ±{:6.4f}  {:5.3f} ±{:5.3f}  {:5.1f}  |  {:20.2f}  {:5.2f}  {:5.2f}  |  {:11.0f}  {:13.2f}\n",
-                 replay_.configuration(i).name, wide, all, error(i, i, &Tally::tokens, &Tally::rounds),
-                 all - ratio(0, &Tally::tokens, &Tally::rounds), i == 0 ? 0 : error(i, 0, &Tally::tokens, &Tally::rounds),
-                 ratio(i, &Tally::early_tokens, &Tally::early_rounds), error(i, i, &Tally::early_tokens, &Tally::early_rounds),
-                 each(&Tally::drafted), each(&Tally::draft_ms), each(&Tally::cache_ms), each(&Tally::other_ms),
-                 sum(i, &Tally::prefill_ms) / double(answers_.size()), 100 * ratio(i, &Tally::refreshes, &Tally::tokens));
+      fmt::print(
+          "{:{}}  {:5.3f} ±{:5.3f}  {:+6.3f} ±{:6.4f}  {:5.3f} ±{:5.3f}  {:5.1f}  |  {:20.2f}  {:5.2f}  {:5.2f}  |  "
+          "{:11.0f}  {:13.2f}\n",
+          replay_.configuration(i).name, wide, all, error(i, i, &Tally::tokens, &Tally::rounds),
+          all - ratio(0, &Tally::tokens, &Tally::rounds), i == 0 ? 0 : error(i, 0, &Tally::tokens, &Tally::rounds),
+          ratio(i, &Tally::early_tokens, &Tally::early_rounds), error(i, i, &Tally::early_tokens, &Tally::early_rounds),
+          each(&Tally::drafted), each(&Tally::draft_ms), each(&Tally::cache_ms), each(&Tally::other_ms),
+          sum(i, &Tally::prefill_ms) / double(answers_.size()), 100 * ratio(i, &Tally::refreshes, &Tally::tokens));
     }
     std::fflush(stdout);
   }
@@ -284,24 +298,29 @@ class Report {
       if (kind.empty() || a.kind == kind) ++right, tokens += a.tokens;
     for (const auto& [name, count] : wrong_)
       if (kind.empty() || name == kind) missed += count;
-    fmt::print("{}: the target itself gets {} of {} cases right; {:.0f} tokens of answers\n", kind.empty() ? "all kinds" : kind, right,
-               right + missed, tokens);
+    fmt::print("{}: the target itself gets {} of {} cases right; {:.0f} tokens of answers\n",
+               kind.empty() ? "all kinds" : kind, right, right + missed, tokens);
     if (right == 0) return;
-    fmt::print("{:{}}  evidence in cache, % of cases: first draft  mean  |  tokens/round   drafted, %  |  draft, ms  cache, ms\n",
-               "configuration", wide);
+    fmt::print(
+        "{:{}}  evidence in cache, % of cases: first draft  mean  |  tokens/round   drafted, %  |  draft, ms  "
+        "cache, ms\n",
+        "configuration", wide);
     for (size_t i = 0; i < replay_.size(); ++i)
-      fmt::print("{:{}}  {:42.1f}  {:4.0f}  |  {:5.3f} ±{:5.3f}  {:10.1f}  |  {:9.2f}  {:9.2f}\n", replay_.configuration(i).name, wide,
-                 100 * sum(i, &Tally::covered_first, kind) / right, 100 * sum(i, &Tally::covered_mean, kind) / right,
-                 ratio(i, &Tally::tokens, &Tally::rounds, kind), error(i, i, &Tally::tokens, &Tally::rounds, kind),
-                 100 * ratio(i, &Tally::accepted, &Tally::tokens, kind), ratio(i, &Tally::draft_ms, &Tally::rounds, kind),
-                 ratio(i, &Tally::cache_ms, &Tally::rounds, kind));
+      fmt::print("{:{}}  {:42.1f}  {:4.0f}  |  {:5.3f} ±{:5.3f}  {:10.1f}  |  {:9.2f}  {:9.2f}\n",
+                 replay_.configuration(i).name, wide, 100 * sum(i, &Tally::covered_first, kind) / right,
+                 100 * sum(i, &Tally::covered_mean, kind) / right, ratio(i, &Tally::tokens, &Tally::rounds, kind),
+                 error(i, i, &Tally::tokens, &Tally::rounds, kind),
+                 100 * ratio(i, &Tally::accepted, &Tally::tokens, kind),
+                 ratio(i, &Tally::draft_ms, &Tally::rounds, kind), ratio(i, &Tally::cache_ms, &Tally::rounds, kind));
     fmt::print("\n");
     std::fflush(stdout);
   }
 
   Json configuration_json(size_t i) const {
     const Configuration& c = replay_.configuration(i);
-    const auto ratio_json = [&](Part above, Part below) { return Json{{"value", ratio(i, above, below)}, {"error", error(i, i, above, below)}}; };
+    const auto ratio_json = [&](Part above, Part below) {
+      return Json{{"value", ratio(i, above, below)}, {"error", error(i, i, above, below)}};
+    };
     Json out{{"name", c.name}, {"preset", c.config.preset}};
     for (const SettingInfo& info : setting_infos()) out["settings"][info.name] = setting_value(c.config, info.name);
     out["tokens_per_round"] = ratio_json(&Tally::tokens, &Tally::rounds);
@@ -309,12 +328,22 @@ class Report {
                          {"error", i == 0 ? 0 : error(i, 0, &Tally::tokens, &Tally::rounds)}};
     out["before_loop"] = ratio_json(&Tally::early_tokens, &Tally::early_rounds);
     for (const Tally& t : tallies_[i]) {
-      Json one{{"tokens", t.tokens}, {"rounds", t.rounds}, {"early_tokens", t.early_tokens}, {"early_rounds", t.early_rounds},
-               {"drafted", t.drafted}, {"accepted", t.accepted}, {"draft_ms", t.draft_ms}, {"cache_ms", t.cache_ms},
-               {"other_ms", t.other_ms}, {"prefill_ms", t.prefill_ms}, {"refreshes", t.refreshes},
+      Json one{{"tokens", t.tokens},
+               {"rounds", t.rounds},
+               {"early_tokens", t.early_tokens},
+               {"early_rounds", t.early_rounds},
+               {"drafted", t.drafted},
+               {"accepted", t.accepted},
+               {"draft_ms", t.draft_ms},
+               {"cache_ms", t.cache_ms},
+               {"other_ms", t.other_ms},
+               {"prefill_ms", t.prefill_ms},
+               {"refreshes", t.refreshes},
                {"accepted_by_round", t.accepted_by_round}};
       if (args_.far)
-        one["evidence"] = {{"first", t.evidence_first}, {"mean", t.evidence_mean}, {"covered_first", t.covered_first},
+        one["evidence"] = {{"first", t.evidence_first},
+                           {"mean", t.evidence_mean},
+                           {"covered_first", t.covered_first},
                            {"covered_mean", t.covered_mean}};
       out["prompts"].push_back(std::move(one));
     }
@@ -330,7 +359,8 @@ class Report {
 
 // Leading tokens of a text that are the wanted ones.
 int agreeing(std::span<const Token> text, std::span<const Token> wanted) {
-  return int(std::mismatch(text.begin(), text.begin() + ptrdiff_t(std::min(text.size(), wanted.size())), wanted.begin()).first - text.begin());
+  const auto both = text.first(std::min(text.size(), wanted.size()));
+  return int(std::mismatch(both.begin(), both.end(), wanted.begin()).first - both.begin());
 }
 
 void run(Args args) {
@@ -349,16 +379,18 @@ void run(Args args) {
   Report report(args, replay);
   for (size_t k = 0; k < prompts.size(); ++k) {
     const Prompt& p = prompts[k];
-    const int wanted = int(p.answer.size()), enough = std::min(wanted, kAnswerEnough);
+    const int wanted = int(p.answer.size()), enough = std::min(wanted, args.right);
     // An answer that went wrong is not continued, except for the tokens behind the part that counts.
     const auto go_on = [&](std::span<const Token> text) {
       const int right = agreeing(text, p.answer);
       return int(text.size()) == right || (right >= enough && int(text.size()) < right + kBehindAnswer);
     };
-    const auto text = replay.answer(p.tokens, args.far ? wanted + kBehindAnswer : args.generate, args.far ? go_on : Replay::GoOn());
-    Answered answered{p.kind, int(k) + args.skip, int(text.size()), loop_of(text)};
-    fmt::print(stderr, "prompt {} of {}: {} tokens in {:.1f} s, {} more at {:.1f} ms{}", k + 1, prompts.size(), p.tokens.size(),
-               replay.target_prefill_ms() / 1000, text.size(), replay.target_step_ms(), p.kind.empty() ? "" : ", ");
+    const auto text =
+        replay.answer(p.tokens, args.far ? wanted + kBehindAnswer : args.generate, args.far ? go_on : Replay::GoOn());
+    Answered answered{p.kind, int(k) + args.skip, int(text.size()), loop_of(text), int(p.tokens.size()), p.evidence};
+    fmt::print(stderr, "prompt {} of {}: {} tokens in {:.1f} s, {} more at {:.1f} ms{}", k + 1, prompts.size(),
+               p.tokens.size(), replay.target_prefill_ms() / 1000, text.size(), replay.target_step_ms(),
+               p.kind.empty() ? "" : ", ");
     if (args.far) {
       answered.tokens = agreeing(text, p.answer), answered.loop = answered.tokens;
       const bool right = answered.tokens >= enough;
@@ -371,7 +403,8 @@ void run(Args args) {
     report.add(answered);
     for (size_t i = 0; i < replay.size(); ++i) {
       const Tally tally = tally_of(replay.play(i, p.evidence, answered.tokens), answered);
-      fmt::print(stderr, "{} {} {:.2f}", i == 0 ? ";" : ",", replay.configuration(i).name, tally.tokens / std::max(1.0, tally.rounds));
+      fmt::print(stderr, "{} {} {:.2f}", i == 0 ? ";" : ",", replay.configuration(i).name,
+                 tally.tokens / std::max(1.0, tally.rounds));
       report.add(i, tally);
     }
     fmt::print(stderr, "\n");
@@ -387,17 +420,18 @@ void run(Args args) {
 int main(int argc, char** argv) {
   sx::bench::Args args;
   CLI::App app("Acceptance of drafts by configuration, by replay of the target's own text");
-  app.add_option("configurations", args.configurations, "file with one configuration per line: name: preset=... setting=...")->required();
+  app.add_option("configurations", args.configurations, "lines like name: preset=... setting=value")->required();
   app.add_option("prompts", args.prompts, "JSON lines with a field text")->required();
   app.add_option("-m,--model", args.model, "the target (the default model)");
   app.add_option("--drafts", args.drafts, "what {drafts} stands for in configurations");
-  app.add_option("--length", args.length, "cut prompts to exactly so many tokens, leave out shorter ones; 0: as they are");
+  app.add_option("--length", args.length, "cut prompts to exactly so many tokens, leave out shorter ones; 0: no");
   app.add_option("--rows", args.rows, "prompts (20; of --far all)");
   app.add_option("--skip", args.skip, "prompts left out before them");
   app.add_option("--generate", args.generate, "tokens per prompt")->capture_default_str();
   app.add_option("--threads", args.threads, "0: one per core");
   app.add_flag("--chat", args.chat, "prompts in the chat template");
   app.add_flag("--far", args.far, "cases with an answer and its evidence far back");
+  app.add_option("--right", args.right, "--far: tokens the target must get right")->capture_default_str();
   app.add_option("--json", args.json, "all numbers, also after every prompt");
   CLI11_PARSE(app, argc, argv);
   if (args.rows <= 0) args.rows = args.far ? INT_MAX : 20;

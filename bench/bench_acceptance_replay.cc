@@ -34,7 +34,8 @@ std::string with_drafts(std::string_view value, const std::string& drafts) {
 }
 
 bool drafts_on_target(const SpecConfig& config) {
-  return config.drafter == DrafterKind::kSelf || (config.drafter == DrafterKind::kFuse && config.fuse_model == DrafterKind::kSelf);
+  return config.drafter == DrafterKind::kSelf ||
+         (config.drafter == DrafterKind::kFuse && config.fuse_model == DrafterKind::kSelf);
 }
 
 void add(std::vector<int>& all, const std::vector<int>& some) {
@@ -69,17 +70,19 @@ Configuration parse_configuration(std::string_view line, const std::string& draf
     const size_t equals = word.find('=');
     if (equals == std::string_view::npos) fail("configuration {}: '{}' is not setting=value", name[0], word);
     const std::string key(word.substr(0, equals));
-    if (!given.emplace(key, with_drafts(word.substr(equals + 1), drafts)).second) fail("configuration {}: {} is given twice", name[0], key);
+    if (!given.emplace(key, with_drafts(word.substr(equals + 1), drafts)).second)
+      fail("configuration {}: {} is given twice", name[0], key);
   }
   if (auto preset = given.extract("preset")) options.preset = preset.mapped();
-  given["price"] = "off";  // times here are not those of rounds that verify
+  given["price"] = "off";                          // times here are not those of rounds that verify
   for (const SettingInfo& info : setting_infos())  // what others depend on comes first
     if (auto setting = given.extract(info.name)) options.settings.emplace_back(setting.key(), setting.mapped());
   for (const auto& [key, value] : given) options.settings.emplace_back(key, value);  // refused by name
   try {
     Configuration result{std::string(name[0]), resolve(options)};
     if (!result.config.on()) fail("it does not speculate: name a preset");
-    if (drafts_on_target(result.config)) fail("the target drafts for itself on its own cache, which a replay must not write to");
+    if (drafts_on_target(result.config))
+      fail("the target drafts for itself on its own cache, which a replay must not write to");
     if (result.config.accept.kind != AcceptKind::kMatch) fail("only the rule 'match' can be replayed");
     return result;
   } catch (const Error& error) { fail("configuration {}: {}", name[0], error.what()); }
@@ -103,9 +106,9 @@ std::vector<Configuration> read_configurations(const std::string& path, const st
 // A drafter, and what it sees of the target: the taps it asked for, in its order.
 struct Replay::Player {
   Speculation speculation;
-  std::vector<size_t> hidden, query;                // places in the tapped layers
+  std::vector<size_t> hidden, query;  // places in the tapped layers
   std::vector<const float*> hidden_at, query_at;
-  std::vector<std::vector<float>> rows;             // of each tap, [nodes, width]: a pass over a tree
+  std::vector<std::vector<float>> rows;  // of each tap, [nodes, width]: a pass over a tree
   double prompt_ms = 0;
 
   Player(const SpecConfig& config, const SpeculationParts& parts) : speculation(config, parts) {}
@@ -124,7 +127,8 @@ struct Replay::Player {
       std::vector<float>& to = rows[tap++];
       to.resize(size_t(speculation.nodes() + 1) * from.width);
       for (size_t k = 0; k < path.size(); ++k)
-        std::memcpy(&to[size_t(path[k]) * from.width], &from.rows[(size_t(first) + k) * from.width], from.width * sizeof(float));
+        std::memcpy(&to[size_t(path[k]) * from.width], &from.rows[(size_t(first) + k) * from.width],
+                    from.width * sizeof(float));
       at = to.data();
     };
     for (size_t i = 0; i < hidden.size(); ++i) fill(replay.hidden_[hidden[i]], hidden_at[i]);
@@ -139,11 +143,13 @@ Replay::Replay(const ReplayOptions& options, std::vector<Configuration> configur
   for (size_t i = 0; i < configurations_.size(); ++i) {
     SpecConfig& config = configurations_[i].config;
     SpeculationParts parts;
-    parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
+    parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(),
+    parts.tokenizer = &vocabulary_->tokenizer();
     parts.head = heads_[i], parts.slots = 1, parts.context = context_, parts.chunk = chunk_;
     auto player = std::make_unique<Player>(config, parts);
     if (heads_[i]) player->hidden = places(taps_.hidden, heads_[i]->taps().hidden);
-    if (config.needs_model()) player->query = places(taps_.query, DraftCache::target_layers(config.cache, model_->config().layers));
+    if (config.needs_model())
+      player->query = places(taps_.query, DraftCache::target_layers(config.cache, model_->config().layers));
     player->hidden_at.resize(player->hidden.size());
     player->query_at.resize(player->query.size());
     player->rows.resize(player->hidden.size() + player->query.size());
@@ -171,7 +177,8 @@ void Replay::load(const ReplayOptions& options) {
   kv_ = backend_->make_kv(model_->kv_geometry(1, context_, backend_->default_kv_type()));
   positions_.resize(size_t(chunk_));
   for (size_t i = 0; i < taps_.hidden.size(); ++i) hidden_.push_back({size_t(config.width), {}});
-  for (size_t i = 0; i < taps_.query.size(); ++i) query_.push_back({size_t(config.heads) * size_t(config.head_dim), {}});
+  for (size_t i = 0; i < taps_.query.size(); ++i)
+    query_.push_back({size_t(config.heads) * size_t(config.head_dim), {}});
 }
 
 const Configuration& Replay::configuration(size_t i) const { return configurations_[i]; }
@@ -186,7 +193,8 @@ void Replay::extend(std::span<const Token> tokens, int outputs) {
   const int rows = int(tokens.size()), last = rows - 1;
   for (int i = 0; i < rows; ++i) positions_[size_t(i)] = length_ + i;
   const SeqRows seq{0, rows, kSeq, length_, nullptr, 0};
-  step_ = &model_->forward({tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(&last, size_t(outputs))}, *kv_);
+  step_ = &model_->forward(
+      {tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(&last, size_t(outputs))}, *kv_);
   length_ += rows;
 }
 
@@ -265,19 +273,22 @@ Replayed Replay::play(size_t i, CellRange evidence, int count) {
     tree.reset(text.back());
     DraftTask task;
     task.seq = kSeq, task.text = text, task.sampling = &greedy, task.tree = &tree;
-    task.limits.nodes = std::min(spec.nodes(), room), task.limits.depth = std::min({spec.depth(), limit_ - known - 1, room});
+    task.limits.nodes = std::min(spec.nodes(), room),
+    task.limits.depth = std::min({spec.depth(), limit_ - known - 1, room});
     const bool drafting = task.limits.depth > 0 && task.limits.nodes > 0;
     if (drafting) drafter.draft({&task, 1});
     const auto cells = drafter.working_cells(kSeq, round.refreshes);
     if (!cells.empty()) round.evidence = share_of(cells, evidence);
     path.assign(1, 0);
     int next = history + 1;  // place in the text of the token after the path
-    for (NodeId c; next < int(text_.size()) && (c = tree.child(path.back(), text_[size_t(next)])) != kNoNode; ++next) path.push_back(c);
+    for (NodeId c; next < int(text_.size()) && (c = tree.child(path.back(), text_[size_t(next)])) != kNoNode; ++next)
+      path.push_back(c);
     round.drafted = tree.drafted(), round.accepted = int(path.size()) - 1;
     // An accepted token that ends the text has not been run, and nothing comes after it.
     if (next < int(text_.size()) && (drafting || drafter.reads_target())) {
       const StepOutputs seen = player.verified(*this, path, known);
-      const Outcome outcome{kSeq, &tree, path, text_[size_t(next)], &seen, 0, history, std::span(text_).first(size_t(next) + 1)};
+      const Outcome outcome{kSeq,  &tree, path,    text_[size_t(next)],
+                            &seen, 0,     history, std::span(text_).first(size_t(next) + 1)};
       drafter.observe({&outcome, 1});
     }
     round.draft_ms = drafter.take_forward_ms(), round.cache_ms = drafter.take_cache_ms();

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Cases whose answer lies far back in a long text, for bench_acceptance --far: JSON lines with kind, text, answer and the
-characters [evidence_begin, evidence_end) of the passage that is needed.
+"""Cases whose answer lies far back in a long text, for bench_acceptance --far: JSON lines with kind, text, answer and
+the characters [evidence_begin, evidence_end) of the passage that is needed.
 
     make_far_context.py DOCUMENTS.jsonl ... > cases.jsonl
 
 Documents are lines with a field "text" (the GovReport prompts of the SpecExtend paper). A text ends with a strong cue,
 because small models cannot follow instructions over thousands of tokens: it begins the answer, a base model goes on.
   quote      a passage of the document, word for word; its first words are given
-  record     an entry of a register inserted into the document; the name is given
-  key-value  a phrase that belongs to a unique name, from a list inserted into the document
+  record     an entry of a register inserted into the document; the entries before it and its name are repeated
+  key-value  the phrase of a unique name in a list inserted into the document; repeated as far as records are
   copy-edit  a passage with one of its first words changed; it goes on as it was
 The evidence lies in the first 60% of the document and more than 2,048 tokens before the end (MOST_PER_TOKEN characters
 per token are assumed for that, more than English text has).
@@ -20,7 +20,7 @@ import re
 import sys
 
 KINDS = ["quote", "record", "key-value", "copy-edit"]
-PER_TOKEN = 5.0          # characters, for the length of a text
+PER_TOKEN = 4.6          # characters, for the length of a text: few, so that none outgrows the context
 MOST_PER_TOKEN = 5.6     # for what must stay outside
 RECENT = 2048            # tokens
 FIRST_SHARE = 0.6
@@ -37,8 +37,8 @@ EDITS = [
     "\n\n### Passage from the text above, with a correction\n\n{}",
     "\n\nCorrected version of an earlier paragraph: \"{}",
 ]
-# Head of a list, an entry, and how much of the entry is given. The cue repeats the list up to there: a name alone is not enough
-# for a small model.
+# Head of a list, an entry, and how much of the entry is given. The cue repeats the list up to there: a name alone is
+# not enough for a small model.
 LISTS = [
     ("\n\nAccess phrases:\n", "The access phrase of {name} is {value}.", "The access phrase of {name} is"),
     ("\n\nGlossary of code names:\n", "{name} = {value};", "{name} ="),
@@ -47,19 +47,20 @@ LISTS = [
 REGISTERS = [
     ("\n\nRegister of members:\n", "Entry of {name}. Town: {town}. Trade: {trade}. Motto: {motto}. Friend: {friend}.",
      "Entry of {name}."),
-    ("\n\nList of witnesses:\n", "{name}, a {trade} from {town}, was heard in the case of the {motto} and sat beside {friend}.",
+    ("\n\nList of witnesses:\n", "{name}, a {trade} from {town}, was heard in the case of the {motto} beside {friend}.",
      "{name},"),
-    ("\n\nPassenger list:\n", "Passenger {name}: boarded at {town}, works as a {trade}, carries a {motto}, travels with {friend}.",
+    ("\n\nPassenger list:\n", "Passenger {name}: boarded at {town}, works as a {trade}, has a {motto}, knows {friend}.",
      "Passenger {name}:"),
 ]
-FIRST = ("Ada Bruno Clara Dmitri Edith Farid Greta Hugo Ingrid Jonas Katya Leo Marta Nils Olga Pavel Quentin Rosa Sven Tessa "
-         "Ulrich Vera Walter Xenia Yusuf Zelda").split()
-LAST = ("Abbott Barrow Castillo Dunmore Eckhart Fontaine Garrick Holloway Ivanov Jessup Kowalski Lindqvist Moreno Norwood "
-        "Okafor Pemberton Quigley Rosenthal Sandoval Thackeray Underhill Vasquez Whitlock Yamada Zimmerman").split()
+FIRST = ("Ada Bruno Clara Dmitri Edith Farid Greta Hugo Ingrid Jonas Katya Leo Marta Nils Olga Pavel Quentin "
+         "Rosa Sven Tessa Ulrich Vera Walter Xenia Yusuf Zelda").split()
+LAST = ("Abbott Barrow Castillo Dunmore Eckhart Fontaine Garrick Holloway Ivanov Jessup Kowalski Lindqvist "
+        "Moreno Norwood Okafor Pemberton Quigley Rosenthal Sandoval Thackeray Underhill Vasquez Whitlock "
+        "Yamada Zimmerman").split()
 TOWNS = "Lisbon Geneva Toronto Nairobi Oslo Kyoto Boston Dublin Warsaw Havana Cairo Vienna Seattle Mumbai".split()
-TRADES = "baker glazier surveyor printer tailor carpenter gardener chemist sailor painter mason brewer weaver cooper".split()
-THINGS = ("lantern meadow falcon kettle harbor violin orchard compass anchor saddle pillow ladder basket candle hammer mirror "
-          "bridge feather pebble ribbon").split()
+TRADES = "baker glazier surveyor printer tailor carpenter gardener chemist sailor painter mason brewer weaver".split()
+THINGS = ("lantern meadow falcon kettle harbor violin orchard compass anchor saddle pillow ladder basket candle "
+          "hammer mirror bridge feather pebble ribbon").split()
 COLORS = "copper silver crimson violet golden purple scarlet bronze jade cobalt".split()
 
 
@@ -88,7 +89,8 @@ def passage(document, dice, cue_words):
         if len(words) < cue_words + ANSWER_WORDS:
             continue
         cue, end = begin + words[cue_words - 1].end(), begin + words[cue_words + ANSWER_WORDS - 1].end()
-        if end <= latest_end(len(document)) and document.count(document[begin:cue]) == 1 and "\n" not in document[begin:end]:
+        unique = document.count(document[begin:cue]) == 1 and "\n" not in document[begin:end]
+        if unique and end <= latest_end(len(document)):
             return begin, cue, end
     return None
 
@@ -109,7 +111,7 @@ def passage_case(kind, document, dice, number, cue_words):
     opening = document[begin:cue]
     frames = QUOTES if kind == "quote" else EDITS
     text = document + frames[number % len(frames)].format(opening if kind == "quote" else changed(opening, dice))
-    return dict(kind=kind, text=text, answer=document[cue:end], evidence_begin=begin, evidence_end=end)
+    return dict(kind=kind, text=text, answer=document[cue:end], evidence_begin=cue, evidence_end=end)
 
 
 def list_case(kind, document, dice, number):
@@ -118,10 +120,12 @@ def list_case(kind, document, dice, number):
     things, phrases = dice.sample(THINGS, ENTRIES), []
     for i in range(ENTRIES):
         phrases.append(f"{dice.choice(COLORS)} {things[i]} and the {dice.choice(COLORS)} {things[i - 1]}")
-    lines = [form.format(name=names[i], value=phrases[i], motto=f"{dice.choice(COLORS)} {things[i]}", town=dice.choice(TOWNS),
-                         trade=dice.choice(TRADES), friend=names[ENTRIES + i]) for i in range(ENTRIES)]
+    lines = [form.format(name=names[i], value=phrases[i], motto=f"{dice.choice(COLORS)} {things[i]}",
+                         town=dice.choice(TOWNS), trade=dice.choice(TRADES), friend=names[ENTRIES + i])
+             for i in range(ENTRIES)]
     block = head + "\n".join(lines) + "\n\n"
-    borders = [m.end() for m in re.finditer(r"[.!?] (?=[A-Z])", document) if m.end() + len(block) <= latest_end(len(document) + len(block))]
+    latest = latest_end(len(document) + len(block)) - len(block)
+    borders = [m.end() for m in re.finditer(r"[.!?] (?=[A-Z])", document) if m.end() <= latest]
     if not borders:
         return None
     at, chosen = dice.choice(borders), dice.randrange(ENTRIES // 2, ENTRIES)
@@ -129,7 +133,8 @@ def list_case(kind, document, dice, number):
     begin = len(text) - len(block) + block.index(lines[chosen])
     given = known.format(name=names[chosen])
     return dict(kind=kind, text=text + document[at:] + head + "".join(line + "\n" for line in lines[:chosen]) + given,
-                answer=lines[chosen][len(given):].rstrip(".;"), evidence_begin=begin, evidence_end=begin + len(lines[chosen]))
+                answer=lines[chosen][len(given):].rstrip(".;"),
+                evidence_begin=begin, evidence_end=begin + len(lines[chosen]))
 
 
 def cases_of(documents, args):
@@ -145,8 +150,10 @@ def cases_of(documents, args):
             if len(document) < 0.9 * characters:
                 continue
             number = made // len(args.tokens)
-            case = (passage_case(kind, document, dice, number, args.cue) if kind in ("quote", "copy-edit")
-                    else list_case(kind, document, dice, number))
+            if kind in ("quote", "copy-edit"):
+                case = passage_case(kind, document, dice, number, args.cue)
+            else:
+                case = list_case(kind, document, dice, number)
             if case:
                 made += 1
                 yield case
@@ -165,8 +172,7 @@ def main():
         with open(path, encoding="utf-8") as f:
             documents += [document_of(json.loads(line)["text"]) for line in f if line.strip()]
     for case in cases_of(documents, args):
-        assert case["text"][case["evidence_begin"]:case["evidence_end"]].endswith(case["answer"].rstrip(".;")) or \
-            case["answer"] in case["text"][case["evidence_begin"]:case["evidence_end"]]
+        assert case["answer"] in case["text"][case["evidence_begin"]:case["evidence_end"]]
         sys.stdout.write(json.dumps(case, ensure_ascii=False) + "\n")
 
 

@@ -1,6 +1,7 @@
 // `specextend explain`: continues a prompt and writes a page that shows how drafts, verification and retrieval went.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -15,7 +16,7 @@
 namespace sx::cli {
 namespace {
 
-constexpr const char* kUnfinished = "\xEF\xBF\xBD";  // what a character that is not whole yet decodes to
+constexpr std::string_view kUnfinished = "\xEF\xBF\xBD";  // what a character that is not whole yet decodes to
 
 struct Args {
   EngineOptions engine;
@@ -26,7 +27,7 @@ struct Args {
   bool chat = false, escape = false, quiet = false, raw = false, compare = false;
 };
 
-// The text a token adds after another. Tokens that add none by themselves (control tokens, parts of a character) are named.
+// The text a token adds after another; the token's name where it adds none (control tokens, parts of a character).
 std::string node_text(const Engine& engine, Token before, Token token) {
   const Token both[] = {before, token};
   const std::string left = engine.detokenize(std::span(both).first(1)), whole = engine.detokenize(both);
@@ -37,19 +38,20 @@ std::string node_text(const Engine& engine, Token before, Token token) {
 
 // What each token adds to the text; a character made of several tokens appears with the last of them.
 std::vector<std::string> pieces_of(const Engine& engine, Token before, std::span<const Token> tokens, bool special) {
-  constexpr size_t kLongest = 4;  // tokens of one character, at most
   std::vector<std::string> pieces;
-  std::vector<Token> window{before};
-  size_t done = 1;  // tokens of the window whose text has been given
-  for (const Token token : tokens) {
-    window.push_back(token);
-    const std::string left = engine.detokenize(std::span(window).first(done), special),
-                      whole = engine.detokenize(window, special);
-    const bool open = whole.ends_with(kUnfinished) && window.size() - done < kLongest;
-    pieces.push_back(open ? "" : whole.starts_with(left) ? whole.substr(left.size()) : engine.token_text(token));
-    if (open || whole.empty()) continue;  // control tokens show nothing: they stay before the next one
-    window.assign(1, token);
-    done = 1;
+  std::vector<Token> window{before};                         // begins with a token behind which the text is whole
+  size_t given = engine.detokenize(window, special).size();  // bytes of its text
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    window.push_back(tokens[i]);
+    const std::string whole = engine.detokenize(window, special);
+    const bool open = whole.ends_with(kUnfinished);
+    // An unfinished character at the end can still change, nothing before it can.
+    const size_t ready = whole.size() - (open && i + 1 < tokens.size() ? kUnfinished.size() : 0);
+    pieces.push_back(ready > given ? whole.substr(given, ready - given) : "");
+    given = std::max(given, ready);
+    if (open) continue;
+    if (pieces.back().empty()) window.pop_back();  // a control token, which shows nothing
+    else window.assign(1, tokens[i]), given = engine.detokenize(window, special).size();
   }
   return pieces;
 }
@@ -92,7 +94,7 @@ void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, b
   for (ExplainRound& r : e.rounds)
     for (size_t n = 0; n < r.tokens.size(); ++n)
       r.texts.push_back(node_text(engine, n ? r.tokens[size_t(r.parents[n])] : r.tokens[0], r.tokens[n]));
-  if (e.refreshes.empty()) return;
+  if (e.refreshes.empty() || e.chunk <= 0) return;
   text.insert(text.end(), e.tokens.begin(), e.tokens.end());
   for (size_t at = 0; at < text.size(); at += size_t(e.chunk))
     e.chunks.push_back(
@@ -112,6 +114,7 @@ void take_plain(Explanation& e, Session& session, std::span<const Token> prompt,
     if (!plain.tokens.empty()) e.plain_ms = plain.timings.decode_ms / double(plain.tokens.size());
     return;
   }
+  constexpr int kFewest = 4;  // rounds that say anything
   double ms = 0;
   int rounds = 0;
   for (const ExplainRound& r : e.rounds) {
@@ -120,7 +123,7 @@ void take_plain(Explanation& e, Session& session, std::span<const Token> prompt,
     ms += t.verify + t.judge + t.commit + t.score + t.host;
     ++rounds;
   }
-  if (rounds > 0) e.plain_ms = ms / rounds;
+  if (rounds >= kFewest) e.plain_ms = ms / rounds;
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -168,6 +171,7 @@ int run(Args& a) {
   tokens.clear();
   e.text = result.text, e.tokens = result.tokens, e.reason = result.reason, e.timings = result.timings;
   take_settings(e, *engine);
+  drop_whole_refreshes(e);
   take_texts(e, *engine, prompt, a.generate.show_special);
   place_rounds(e);
   if (result.reason != FinishReason::kCancelled) take_plain(e, *session, prompt, a.generate, a.compare);

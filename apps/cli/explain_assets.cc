@@ -30,17 +30,19 @@ outline-offset:2px}
 .d5{background:var(--d5)}.d6{background:var(--d6)}.d7{background:var(--d7)}.d8{background:var(--d8)}
 .n::before{content:"\21B5";opacity:.55;font-style:normal}
 s{color:var(--bad);text-decoration-thickness:1px;unicode-bidi:isolate}
-.text s{display:none;font-size:.85em}.all:checked~.two .text s{display:inline}
-.legend{display:flex;flex-wrap:wrap;gap:.3rem .9rem;align-items:center;font-size:.9rem;color:var(--soft);margin:.2rem 0 .7rem}
+.text s{display:none;font-size:.85em}.text s+s{margin-left:.3em}.all:checked~.two .text s{display:inline}
+.legend{display:flex;flex-wrap:wrap;gap:.3rem .9rem;align-items:center;font-size:.9rem;color:var(--soft);
+margin:.2rem 0 .7rem}
 .legend .k{display:inline-flex;gap:1px;margin-right:.4rem}.legend .k span{padding:0 .45rem;color:var(--fg)}
 .legend i{display:inline-block;width:.9em;height:.9em;border-radius:.15em;margin-right:.4em;vertical-align:-.08em}
-.panel{position:sticky;top:1rem;max-height:calc(100vh - 2rem);overflow:auto;font-size:.92rem}
+.panel{position:sticky;top:1rem;height:26rem;max-height:calc(100vh - 2rem);overflow:auto;font-size:.92rem}
 .tree,.tree ul{list-style:none;margin:.3rem 0;padding:0}.tree ul{padding-left:.8rem;border-left:1px solid var(--line)}
 .tree li{margin:.15rem 0;overflow-wrap:anywhere}
-.tree b,.tree s,.tree q,.tok{white-space:pre-wrap;padding:.05em .2em;border-radius:.2rem;margin-right:2px;font-weight:inherit;
-border:1px solid var(--line)}
+.tree b,.tree s,.tree q,.tok{display:inline-block;white-space:pre-wrap;padding:.05em .2em;border-radius:.2rem;
+margin-right:2px;font-weight:inherit;border:1px solid var(--line)}
 .tree q{quotes:none;border-style:dashed}.tree s{border-color:transparent}
-figure{margin:.6rem 0 0}.plot{position:relative;border:1px solid var(--line);border-radius:.4rem;overflow:hidden;
+figure{margin:.6rem 0 0}figcaption{margin-top:.4rem}
+.plot{position:relative;border:1px solid var(--line);border-radius:.4rem;overflow:hidden;
 background:var(--card);touch-action:manipulation;cursor:crosshair}
 .plot svg{display:block;width:100%;height:100%}.chart{height:11rem;margin-left:1.8rem}.wrap{position:relative}
 .y{position:absolute;left:0;width:1.5rem;text-align:right;font-size:.75rem;color:var(--soft);transform:translateY(50%)}
@@ -48,7 +50,8 @@ background:var(--card);touch-action:manipulation;cursor:crosshair}
 path,polyline{vector-effect:non-scaling-stroke}
 .bar{fill:var(--bar)}.mean{fill:none;stroke:var(--mean);stroke-width:1.75px}.grid{stroke:var(--line);stroke-width:1px}
 .get{fill:var(--get);stroke:var(--get);stroke-width:.6px}.sink{fill:var(--sink);stroke:var(--sink);stroke-width:.6px}
-.recent{fill:var(--recent);stroke:var(--recent);stroke-width:.6px}.end{stroke:var(--fg);stroke-width:1px;stroke-dasharray:3 3}
+.recent{fill:var(--recent);stroke:var(--recent);stroke-width:.6px}
+.end{stroke:var(--fg);stroke-width:1px;stroke-dasharray:3 3}
 .h1{opacity:.22}.h2{opacity:.42}.h3{opacity:.62}.h4{opacity:.82}
 .cross{position:absolute;border:1.5px solid var(--hit);pointer-events:none;display:none;min-width:3px;min-height:3px}
 .ends{display:flex;justify-content:space-between;font-size:.8rem;color:var(--soft)}
@@ -63,7 +66,7 @@ th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--line);v
 td.t,th.t{text-align:left;min-width:16rem}.chunks{font-size:.9rem}.chunks li{unicode-bidi:isolate;margin:.3rem 0}
 .round{padding:.5rem 0;border-top:1px solid var(--line)}.panel .round{border:0;padding:0}
 .js{display:none}.scripted .js{display:block}
-@media(max-width:56rem){.two{grid-template-columns:1fr}.panel{position:sticky;top:auto;bottom:0;max-height:45vh;
+@media(max-width:56rem){.two{grid-template-columns:1fr}.panel{position:sticky;top:auto;bottom:0;height:40vh;
 box-shadow:0 -4px 16px #0003}}
 @media print{.panel,.js{display:none}.two{display:block}}
 )css";
@@ -94,7 +97,8 @@ const char* const kExplainScript = R"js(
     link.addEventListener('focus', function () { show(i); });
     link.addEventListener('click', function (event) { event.preventDefault(); show(i); });
     link.addEventListener('keydown', function (event) {
-      var to = { ArrowRight: i + 1, ArrowDown: i + 1, ArrowLeft: i - 1, ArrowUp: i - 1, Home: 0, End: links.length - 1 }[event.key];
+      var to = { ArrowRight: i + 1, ArrowDown: i + 1, ArrowLeft: i - 1, ArrowUp: i - 1, Home: 0,
+        End: links.length - 1 }[event.key];
       if (to === undefined) return;
       event.preventDefault();
       links[clamp(to, 0, links.length - 1)].focus();
@@ -106,13 +110,15 @@ const char* const kExplainScript = R"js(
   function probe(plot, columns, rows, tell) {
     var x = 0, y = rows - 1, cross = document.createElement('div');
     cross.className = 'cross';
+    plot.tabIndex = 0;
+    plot.setAttribute('role', 'application');  // the arrow keys are for it, not for a screen reader
     plot.appendChild(cross);
     function go(toX, toY) {
       x = clamp(toX, 0, columns - 1);
       y = clamp(toY, 0, rows - 1);
       var place = tell(x, y);
-      cross.style.cssText = 'display:block;left:' + 100 * place[0] + '%;width:' + 100 * place[1] + '%;top:' + 100 * y / rows +
-        '%;height:' + 100 / rows + '%';
+      cross.style.cssText = 'display:block;left:' + 100 * place[0] + '%;width:' + 100 * place[1] + '%;top:' +
+        100 * y / rows + '%;height:' + 100 / rows + '%';
     }
     function point(event) {
       var box = plot.getBoundingClientRect();
@@ -136,8 +142,8 @@ const char* const kExplainScript = R"js(
     chart.pick = function (share) { return Math.floor(share * n); };
     probe(chart, n, 1, function (i) {
       var cell = function (k) { return lines[i].cells[k].textContent; };
-      $('told').textContent = 'Round ' + cell(0) + ': ' + cell(4) + ' of ' + cell(3) + ' verified tokens accepted, ' + cell(1) +
-        ' tokens made; running mean ' + cell(5) + '.';
+      $('told').textContent = 'Round ' + cell(0) + ': ' + cell(4) + ' of ' + cell(3) + ' verified tokens accepted, ' +
+        cell(1) + ' tokens made; running mean ' + cell(5) + '.';
       show(i);
       return [i / n, 1 / n];
     });
@@ -147,23 +153,31 @@ const char* const kExplainScript = R"js(
   if (strip) {
     var d = strip.dataset, cells = +d.cells, size = +d.chunk, texts = $('chunks').children, kept = [];
     Array.prototype.forEach.call($('refreshes').tBodies[0].rows, function (row) {
-      kept.push({ length: +row.cells[2].textContent, ranges: row.cells[4].textContent.split(', ').map(function (range) {
+      var ranges = row.cells[4].textContent.split(', ').map(function (range) {
         var ends = range.split('\u2013');
         return [+ends[0], +(ends[1] || ends[0]) + 1];
-      }) });
+      });
+      kept.push({ number: row.cells[0].textContent, length: +row.cells[2].textContent, ranges: ranges });
     });
     var inside = function (row, first, end) {
-      return kept[row].ranges.reduce(function (sum, r) { return sum + Math.max(0, Math.min(end, r[1]) - Math.max(first, r[0])); }, 0);
+      return kept[row].ranges.reduce(function (sum, r) {
+        return sum + Math.max(0, Math.min(end, r[1]) - Math.max(first, r[0]));
+      }, 0);
     };
     strip.pick = function (share) { return Math.floor(share * cells / size); };
     probe(strip, texts.length, kept.length, function (chunk, row) {
       var first = chunk * size, end = Math.min(cells, first + size), count = inside(row, first, end), times = 0;
       for (var i = 0; i < kept.length; ++i) times += inside(i, first, end) > 0;
-      var why = first < +d.sink ? ' (sink)' : end > kept[row].length - d.recent && first < kept[row].length ? ' (recent)' : '';
-      $('where').textContent = 'Chunk ' + chunk + ', tokens ' + first + '\u2013' + (end - 1) + (first >= +d.prompt ? ', generated' : '') +
-        '. Refresh ' + (row + 1) + ': ' + (first >= kept[row].length ? 'not yet written' : count === 0 ? 'not in the cache' :
-        (count === end - first ? 'in the cache' : count + ' of its tokens in the cache') + why) +
-        '. In the cache after ' + times + ' of ' + kept.length + ' refreshes.';
+      var now = kept[row], state = 'not in the cache';
+      if (first >= now.length) state = 'not yet written';
+      else if (count) {
+        state = count === end - first ? 'in the cache' : count + ' of its tokens in the cache';
+        if (first < +d.sink) state += ' (sink)';
+        else if (end > now.length - d.recent) state += ' (recent)';
+      }
+      $('where').textContent = 'Chunk ' + chunk + ', tokens ' + first + '\u2013' + (end - 1) +
+        (first >= +d.prompt ? ', generated' : '') + '. Refresh ' + now.number + ': ' + state + '. In the cache after ' +
+        times + ' of ' + kept.length + ' refreshes.';
       $('read').textContent = texts[chunk].textContent;
       return [first / cells, (end - first) / cells];
     });

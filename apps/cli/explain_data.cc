@@ -43,6 +43,13 @@ std::vector<std::pair<int, int>> ranges_of(std::span<const int32_t> cells) {
   return ranges;
 }
 
+void drop_whole_refreshes(Explanation& e) {
+  const auto whole = [](const ExplainRefresh& r) {
+    return r.ranges.size() == 1 && r.ranges[0] == std::pair(0, r.length);
+  };
+  if (std::all_of(e.refreshes.begin(), e.refreshes.end(), whole)) e.refreshes.clear();
+}
+
 void place_rounds(Explanation& e) {
   int first = 0, sum = 0;
   const int tokens = int(e.tokens.size());

@@ -38,7 +38,7 @@ struct Explanation {
   FinishReason reason = FinishReason::kEnd;
   Timings timings;
   std::vector<ExplainRound> rounds;
-  std::vector<ExplainRefresh> refreshes;  // empty: the draft worked on the whole text, or there was none
+  std::vector<ExplainRefresh> refreshes;  // empty: there were none
   int chunk = 0, sink = 0, recent = 0;    // tokens; chunk 0: no chunks
   int prompt_tokens = 0;
   std::vector<std::string> chunks;       // prompt and generated text, `chunk` tokens each
@@ -50,6 +50,8 @@ constexpr int kMeanRounds = 8;
 
 // Says which tokens of the text each round made, and the running means.
 void place_rounds(Explanation& e);
+// Forgets the refreshes if none of them left anything out.
+void drop_whole_refreshes(Explanation& e);
 // Ascending places as [first, end) ranges.
 std::vector<std::pair<int, int>> ranges_of(std::span<const int32_t> cells);
 

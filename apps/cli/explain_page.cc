@@ -57,31 +57,34 @@ std::string_view base_name(std::string_view path) {
 }
 
 int shade(int depth) { return std::min(depth, 8); }
+bool accepts(const ExplainRound& r, int node) { return std::find(r.path.begin(), r.path.end(), node) != r.path.end(); }
+
 Children children_of(const ExplainRound& r) {
   Children children(r.tokens.size());
   for (size_t n = 1; n < r.tokens.size(); ++n) children[size_t(r.parents[n])].push_back(int(n));
-  const auto accepted = [&](int n) { return std::find(r.path.begin(), r.path.end(), n) != r.path.end(); };
-  for (auto& c : children) std::stable_partition(c.begin(), c.end(), accepted);
+  for (auto& c : children) std::stable_partition(c.begin(), c.end(), [&](int n) { return accepts(r, n); });
   return children;
 }
 
-// One line per unbranched stretch, its branches below it.
+// One line per unbranched stretch, its branches below it; rejected tokens that nothing follows share a line.
 void put_branch(std::string& out, const ExplainRound& r, const Children& children, int node, int depth) {
   out += "<li>";
   for (;; ++depth) {
-    const bool accepted = std::find(r.path.begin(), r.path.end(), node) != r.path.end();
     const std::string text = chip_html(r.texts[size_t(node)]);
     if (node == 0) put(out, "<q>{}</q>", text);
-    else if (accepted) put(out, "<b class=\"d{}\">{}</b>", shade(depth), text);
+    else if (accepts(r, node)) put(out, "<b class=\"d{}\">{}</b>", shade(depth), text);
     else put(out, "<s>{}</s>", text);
     if (children[size_t(node)].size() != 1) break;
     node = children[size_t(node)][0];
   }
-  if (!children[size_t(node)].empty()) {
-    out += "<ul>";
-    for (const int child : children[size_t(node)]) put_branch(out, r, children, child, depth + 1);
-    out += "</ul>";
+  std::string leaves;
+  if (!children[size_t(node)].empty()) out += "<ul>";
+  for (const int child : children[size_t(node)]) {
+    if (accepts(r, child) || !children[size_t(child)].empty()) put_branch(out, r, children, child, depth + 1);
+    else put(leaves, "{}<s>{}</s>", leaves.empty() ? "<li>" : "| ", chip_html(r.texts[size_t(child)]));
   }
+  if (!leaves.empty()) put(out, "{}</li>", leaves);
+  if (!children[size_t(node)].empty()) out += "</ul>";
   out += "</li>";
 }
 
@@ -108,12 +111,12 @@ void put_rounds(std::string& out, const Explanation& e) {
     else put(out, "<p class=\"soft\">{} drafted, {} verified, {} accepted</p>", r.drafted, r.verified, r.accepted);
     put(out, "<p class=\"soft\">{:.1f} ms: draft {:.1f}, verify {:.1f}, rest {:.1f}</p>", total_ms(r.times),
         r.times.draft, r.times.verify, total_ms(r.times) - r.times.draft - r.times.verify);
+    put_outcome(out, e, r, children[size_t(r.path.back())]);
     if (r.verified > 0) {
       out += "<ul class=\"tree\">";
       put_branch(out, r, children, 0, 0);
       out += "</ul>";
     }
-    put_outcome(out, e, r, children[size_t(r.path.back())]);
     out += "</section>\n";
   }
   out += "</details>\n";
@@ -209,7 +212,7 @@ void put_chart(std::string& out, const Explanation& e) {
   for (int y = 0; y <= most; y += step)
     put(out, "<span class=\"y\" style=\"bottom:{:.2f}%\">{}</span>", 100.0 * y / top, y);
   put(out,
-      "<div class=\"plot chart\" id=\"chart\" tabindex=\"0\" role=\"img\" aria-label=\"Accepted tokens of {} rounds; "
+      "<div class=\"plot chart\" id=\"chart\" role=\"img\" aria-label=\"Accepted tokens of {} rounds; "
       "the table below has the numbers\">"
       "<svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
       e.rounds.size(), 100 * e.rounds.size(), 100 * top);
@@ -281,7 +284,7 @@ void put_strip_svg(std::string& out, const Explanation& e, int cells) {
   svg(1);
   put_shares(out, e, cells);
   put(out,
-      "</svg></div>\n<div class=\"plot strip\" id=\"strip\" tabindex=\"0\" role=\"img\" style=\"height:{}px\" "
+      "</svg></div>\n<div class=\"plot strip\" id=\"strip\" role=\"img\" style=\"height:{}px\" "
       "data-cells=\"{}\" data-chunk=\"{}\" "
       "data-prompt=\"{}\" data-sink=\"{}\" data-recent=\"{}\" aria-label=\"{} refreshes over {} tokens; the table "
       "below has the places\" "
@@ -319,7 +322,7 @@ void put_strip(std::string& out, const Explanation& e) {
   put(out,
       "<p class=\"soft\">Left to right: the text, in chunks of {} tokens. Top to bottom: time, one row for each "
       "refresh of the draft's cache; the "
-      "separate row sums them up, darker for more often.</p>\n<figure>",
+      "separate row sums them up, stronger for more often.</p>\n<figure>",
       e.chunk);
   put_strip_svg(out, e, cells);
   put(out,

@@ -1,5 +1,5 @@
-// The page of `specextend explain`: data in, one HTML file out, so that it can be tested without a model. Texts come from
-// prompts and models and are trusted with nothing.
+// The page of `specextend explain`: data in, one HTML file out, so that it can be tested without a model. Texts come
+// from prompts and models and are trusted with nothing.
 #pragma once
 #include <string>
 #include <string_view>

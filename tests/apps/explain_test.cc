@@ -127,6 +127,16 @@ TEST(Explain, RangesAreRuns) {
   EXPECT_TRUE(ranges_of({}).empty());
 }
 
+TEST(Explain, RefreshesThatLeaveNothingOutAreForgotten) {
+  Explanation e = example();
+  e.refreshes[0].ranges = {{0, 20}};
+  drop_whole_refreshes(e);
+  EXPECT_EQ(e.refreshes.size(), 2u);
+  e.refreshes[1].ranges = {{0, 24}};
+  drop_whole_refreshes(e);
+  EXPECT_TRUE(e.refreshes.empty());
+}
+
 TEST(Explain, RoundsShareTheTokens) {
   Explanation e = example();
   EXPECT_EQ(e.rounds[0].first, 0);

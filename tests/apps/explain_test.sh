@@ -85,19 +85,29 @@ else:
     assert data["refreshes"] == [] and page.chunks == []
 PY
 
+page=(-o page.html --json data.json)
+draft=(--spec eagle2-tree -md tiny.gguf --spec-price off)
 common=(-m tiny.gguf -f document.txt -n 40 --ignore-eos -q)
 "$program" generate "${common[@]}" >plain.txt || fail "generate"
 check() { "$python" check.py plain.txt page.html data.json "$1" || fail "$2"; }
-"$program" explain "${common[@]}" --spec suffix --spec-price off -o page.html --json data.json || fail "suffix"
+"$program" explain "${common[@]}" --spec suffix --spec-price off "${page[@]}" || fail "suffix"
 check whole "suffix"
-"$program" explain "${common[@]}" --spec eagle2-tree -md tiny.gguf --spec-price off -o page.html --json data.json || fail "a draft model"
+"$program" explain "${common[@]}" "${draft[@]}" "${page[@]}" || fail "a draft model"
 check model "a draft model"
-"$program" explain "${common[@]}" --spec eagle2-tree -md tiny.gguf --spec-cache retrieval --spec-budget 512 --spec-chunk 8 \
-  --spec-recent 16 --spec-sink 4 --spec-interval 2 --spec-price off --compare -o page.html --json data.json || fail "retrieval"
+"$program" explain "${common[@]}" "${draft[@]}" "${page[@]}" --compare --spec-cache retrieval --spec-budget 512 \
+  --spec-chunk 8 --spec-recent 16 --spec-sink 4 --spec-interval 2 || fail "retrieval"
 check chunks "retrieval"
+# Tokens that are parts of characters, and bytes that are none.
+for seed in 10 18 22 23 27; do
+  dice=(-m tiny.gguf -p "A fox" -n 200 --ignore-eos --temp 1.5 -s "$seed" -q)
+  "$program" generate "${dice[@]}" >plain.txt || fail "generate, seed $seed"
+  "$program" explain "${dice[@]}" "${page[@]}" || fail "seed $seed"
+  check whole "seed $seed"
+done
 "$program" explain "${common[@]}" -o - >page.html 2>err.txt || fail "the page on standard output"
 [ "$(head -c 15 page.html)" = '<!DOCTYPE html>' ] || fail "standard output does not begin with the page"
-"$program" explain --help >help.txt && grep -q -- --compare help.txt || fail "--help"
+"$program" explain --help >help.txt || fail "--help"
+grep -q -- --compare help.txt || fail "--help does not name --compare"
 
 refuse "no output" "-o PAGE.html" "${common[@]}"
 refuse "two on standard output" "only one" "${common[@]}" -o - --json -

@@ -1,5 +1,5 @@
-// Replaying drafts along a recorded text (bench/bench_acceptance) is what an engine does: round for round the same trees, the same
-// accepted tokens and the same refreshes, for model and head drafters, indexes and every way to choose a cache.
+// Replaying drafts along a recorded text (bench/bench_acceptance) is what an engine does: round for round the same
+// trees, the same accepted tokens and the same refreshes, for model and head drafters, indexes and ways to choose a cache.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -23,8 +23,10 @@ struct Files {
     spec.layers = 6, spec.gain = 2, spec.weights = DType::kQ8_0;
     testing::write_tiny_gguf(target, spec);
     const ModelConfig config = testing::tiny_config(spec);
-    testing::random_head(testing::eagle3_config(config, 1, 160), {"lm_head.weight", "d2t"}, config, DType::kBF16, 4).write(folder.file("eagle3"));
-    testing::random_head(testing::eagle1_config(config), {"fc.weight", "fc.bias"}, config, DType::kF32, 3).write(folder.file("eagle1"));
+    testing::random_head(testing::eagle3_config(config, 1, 160), {"lm_head.weight", "d2t"}, config, DType::kBF16, 4)
+        .write(folder.file("eagle3"));
+    testing::random_head(testing::eagle1_config(config), {"fc.weight", "fc.bias"}, config, DType::kF32, 3)
+        .write(folder.file("eagle1"));
     spec.weights = DType::kQ4_0;  // often right and sometimes wrong
     testing::write_tiny_gguf(folder.file("small.gguf"), spec);
   }
@@ -37,7 +39,8 @@ const Files& files() {
 std::vector<Token> prompt_of(int length, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Token> tokens;
-  for (int i = 0; i < length; ++i) tokens.push_back(i > 40 && i % 3 == 0 ? tokens[size_t(i) - 40] : Token(3 + random() % 300));
+  for (int i = 0; i < length; ++i)
+    tokens.push_back(i > 40 && i % 3 == 0 ? tokens[size_t(i) - 40] : Token(3 + random() % 300));
   return tokens;
 }
 
@@ -52,10 +55,28 @@ const std::vector<Line>& lines() {
   static const std::vector<Line> all = {
       {"small", "sd", "small.gguf", {}},
       {"small-tree", "opt-tree", "small.gguf", {}},
-      {"retrieval", "sd", "small.gguf", {{"cache", "retrieval"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}, {"interval", "2"}}},
-      {"retrieval-layers", "eagle2-tree", "small.gguf",
-       {{"cache", "retrieval"}, {"budget", "48"}, {"chunk", "4"}, {"recent", "8"}, {"interval", "1"}, {"layers", "0,-2"}}},
-      {"retrieval-all", "sd", "small.gguf", {{"cache", "retrieval"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}, {"layers", "all"}, {"adaptive", "on"}}},
+      {"retrieval",
+       "sd",
+       "small.gguf",
+       {{"cache", "retrieval"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}, {"interval", "2"}}},
+      {"retrieval-layers",
+       "eagle2-tree",
+       "small.gguf",
+       {{"cache", "retrieval"},
+        {"budget", "48"},
+        {"chunk", "4"},
+        {"recent", "8"},
+        {"interval", "1"},
+        {"layers", "0,-2"}}},
+      {"retrieval-all",
+       "sd",
+       "small.gguf",
+       {{"cache", "retrieval"},
+        {"budget", "64"},
+        {"chunk", "8"},
+        {"recent", "8"},
+        {"layers", "all"},
+        {"adaptive", "on"}}},
       {"prune", "sd", "small.gguf", {{"cache", "prune"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}}},
       {"streaming", "sd", "small.gguf", {{"cache", "streaming"}, {"budget", "64"}}},
       {"random", "sd", "small.gguf", {{"cache", "random"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}}},
@@ -63,8 +84,15 @@ const std::vector<Line>& lines() {
       {"quest", "sd", "small.gguf", {{"cache", "quest"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}}},
       {"eagle1", "eagle2", "eagle1", {}},
       {"eagle3", "eagle3", "eagle3", {}},
-      {"eagle3-retrieval", "eagle3", "eagle3",
-       {{"cache", "retrieval"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}, {"interval", "2"}, {"layers", "1,3"}}},
+      {"eagle3-retrieval",
+       "eagle3",
+       "eagle3",
+       {{"cache", "retrieval"},
+        {"budget", "64"},
+        {"chunk", "8"},
+        {"recent", "8"},
+        {"interval", "2"},
+        {"layers", "1,3"}}},
       {"suffix", "suffix", "", {}},
       {"fuse", "fuse", "eagle3", {}},
   };
@@ -111,7 +139,8 @@ std::vector<Engined> by_engine(const Line& line, const std::vector<std::vector<T
 TEST(Replay, IsWhatTheEngineDoes) {
   std::vector<std::vector<Token>> prompts;
   for (unsigned i = 0; i < 6; ++i) prompts.push_back(prompt_of(i == 0 ? 1 : 60 + 40 * int(i), i));
-  for (unsigned seed : {19u, 66u, 112u, 219u}) prompts.push_back(prompt_of(60 + int(seed % 60), seed));  // the answers end by themselves
+  // Their answers end by themselves.
+  for (unsigned seed : {19u, 66u, 112u, 219u}) prompts.push_back(prompt_of(60 + int(seed % 60), seed));
   std::vector<Configuration> configurations;
   for (const Line& line : lines()) configurations.push_back(parse_configuration(text_of(line), files().folder.path()));
   ReplayOptions options;
@@ -153,16 +182,15 @@ TEST(Replay, IsWhatTheEngineDoes) {
     }
     EXPECT_GT(refused, 0) << lines()[i].name;
     const CacheKind cache = replay.configuration(i).config.cache.kind;
-    if (cache != CacheKind::kFull && cache != CacheKind::kSnap) {
-      EXPECT_GT(refreshes, 5) << lines()[i].name;
-    }
+    if (cache != CacheKind::kFull && cache != CacheKind::kSnap) { EXPECT_GT(refreshes, 5) << lines()[i].name; }
   }
 }
 
 TEST(Replay, KnowsWhetherTheEvidenceIsThere) {
   std::vector<Configuration> configurations = {
       parse_configuration("full: preset=sd draft-model={drafts}/small.gguf", files().folder.path()),
-      parse_configuration("streaming: preset=sd draft-model={drafts}/small.gguf cache=streaming budget=64 sink=4", files().folder.path())};
+      parse_configuration("streaming: preset=sd draft-model={drafts}/small.gguf cache=streaming budget=64 sink=4",
+                          files().folder.path())};
   ReplayOptions options;
   options.model = files().target, options.context = kContext, options.chunk = kChunk, options.threads = 1;
   Replay replay(options, configurations);
@@ -173,7 +201,7 @@ TEST(Replay, KnowsWhetherTheEvidenceIsThere) {
   };
   EXPECT_EQ(share(0, {50, 60}), 1);
   EXPECT_EQ(share(1, {50, 60}), 0);
-  EXPECT_EQ(share(1, {0, 8}), 0.5);      // the first four stay
+  EXPECT_EQ(share(1, {0, 8}), 0.5);  // the first four stay
   EXPECT_EQ(share(1, {180, 190}), 1);
   EXPECT_EQ(share(1, {129, 149}), 0.5);  // the last 60 of 199 begin at 139
 }

@@ -85,5 +85,34 @@ TEST(RoundAllocation, NothingWithEagleHeads) {
   }
 }
 
+// Draft caches that do choose, refresh and make room within the generation: the texts are longer than budgets and trained lengths.
+TEST(RoundAllocation, NothingWithAnyDraftCache) {
+  const testing::TempFolder folder;
+  testing::TinySpec spec;
+  spec.layers = 3, spec.weights = DType::kQ8_0, spec.gain = 2;
+  testing::write_tiny_gguf(folder.file("target.gguf"), spec);
+  const ModelConfig target = testing::tiny_config(spec);
+  spec.weights = DType::kQ4_0, spec.context = 128;
+  testing::write_tiny_gguf(folder.file("model"), spec);
+  auto head = testing::eagle3_config(target, 1, 160);
+  head["eagle_aux_hidden_state_layer_ids"] = {1, 2, 3};
+  head["max_position_embeddings"] = 128;
+  testing::random_head(head, {"lm_head.weight", "d2t"}, target, DType::kBF16, 4).write(folder.file("head"));
+  GenerateOptions how;
+  how.max_tokens = 420, how.ignore_end = true;
+  for (const char* draft : {"model", "head"})
+    for (const char* cache : {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"})
+      for (const bool variant : {false, true}) {
+        EngineOptions o;
+        o.model = folder.file("target.gguf"), o.context = 640, o.threads = 1, o.spec.preset = "opt-tree", o.spec.draft_model = folder.file(draft);
+        o.spec.settings = {{"price", "off"}, {"nodes", "12"}, {"cache", cache}, {"budget", "40"}, {"chunk", "8"}, {"recent", "10"},
+                           {"interval", variant ? "3" : "100000"}, {"positions", variant ? "compact" : "original"}};
+        const std::string kind = cache;
+        if (variant && kind == "retrieval") o.spec.settings.insert(o.spec.settings.end(), {{"layers", "all"}, {"faults", "all"}});
+        if (!variant && (kind == "retrieval" || kind == "random")) o.spec.settings.push_back({"sentences", "on"});
+        expect_no_allocation(o, how, fmt::format("{} {} {}", draft, cache, variant));
+      }
+}
+
 }  // namespace
 }  // namespace sx

@@ -64,6 +64,21 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"eagle2", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"eagle3", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"medusa", {{"drafter", "model"}, {"tree", "static"}, {"widths", ""}, {"nodes", "63"}, {"depth", "4"}}},
+      {"specextend",
+       {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
+        {"cache", "retrieval"}, {"positions", "compact"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"},
+        {"adaptive", "off"}, {"sink", "4"}, {"recent", "64"}, {"layers", "last"}, {"head-score", "mean"},
+        {"score-heads", ""}, {"chunk-score", "mean"}, {"sentences", "off"}, {"faults", "none"}}},
+      {"specextend-eagle3",
+       {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"},
+        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}, {"faults", "none"}}},
+      {"specextend-reference",
+       {{"drafter", "model"}, {"tree", "opt-tree-reference"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
+        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}, {"layers", "last"},
+        {"faults", "mask,position,hole,guarantee,half,order"}}},
+      {"streamingllm",
+       {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "5"}, {"depth", "5"}, {"cache", "streaming"},
+        {"positions", "compact"}, {"budget", "1024"}, {"sink", "4"}, {"faults", "none"}}},
       {"specexec",
        {{"drafter", "model"},
         {"tree", "best-first"},
@@ -108,6 +123,7 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
     EXPECT_EQ(config.needs_model(), info.needs_draft);
     EXPECT_EQ(config.on(), info.name != std::string("off"));
     EXPECT_EQ(setting_value(config, "accept"), "match");
+    if (!expected.at(info.name).contains("cache")) { EXPECT_EQ(setting_value(config, "cache"), "full"); }
     EXPECT_EQ(setting_value(config, "allow-lossy"), "off");
     EXPECT_GT(std::string(info.what).size(), 10u);
     EXPECT_NO_THROW(check_config(with_model(config)));
@@ -158,6 +174,9 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "drafter", "fuse-model", "fuse-index", "tree", "nodes", "depth", "topk", "threshold", "beams",
                          "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
                          "ngram-max", "match-max", "factor", "offset", "min-prob", "skip", "skip-layers", "exit",
+                         "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
+                         "interval-max", "sink", "recent", "window", "layers", "head-score", "score-heads",
+                         "chunk-score", "sentences", "observe", "pool", "uniform", "faults",
                          "price", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
@@ -165,7 +184,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
 
 // Each setting states its range in its own line; its ends pass and what lies beyond does not.
 TEST(Settings, RangesHoldToTheirEnds) {
-  const std::regex range("(.*): a (whole )?number from ([0-9.]+) to ([0-9.]+)");
+  const std::regex range("(.*): a (whole )?number from (-?[0-9.]+) to ([0-9.]+)");
   int numbers = 0;
   for (const SettingInfo& info : setting_infos()) {
     std::cmatch match;
@@ -212,7 +231,7 @@ TEST(Settings, RangesHoldToTheirEnds) {
       if (value.size() == 1 && value != " ") { EXPECT_THAT(error, HasSubstr("'" + value + "'")); }
     }
   }
-  EXPECT_EQ(numbers, 17);
+  EXPECT_EQ(numbers, 28);
 }
 
 TEST(Settings, ChoicesTakeExactlyTheirWords) {
@@ -222,6 +241,12 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"fuse-index", {"suffix", "ngram"}},
       {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference", "best-first"}},
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
+      {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},
+      {"positions", {"compact", "original"}},
+      {"adaptive", {"on", "off"}},
+      {"head-score", {"mean", "max"}},
+      {"chunk-score", {"mean", "max", "sum"}},
+      {"sentences", {"on", "off"}},
       {"price", {"on", "off"}},
       {"couple", {"on", "off"}},
       {"allow-lossy", {"on", "off"}},
@@ -261,6 +286,44 @@ TEST(Settings, Lists) {
   std::string many = "1";
   for (int i = 0; i < 600; ++i) many += ",1";
   for (const char* name : {"widths", "paths", "rates", "skip-layers"}) EXPECT_NE(set_error(name, many), "") << name;
+}
+
+TEST(Settings, LayersHeadsAndFaultsOfTheDraftCache) {
+  SpecConfig config;
+  const auto set_to = [&](const char* name, const char* value) {
+    apply_setting(config, name, value);
+    return setting_value(config, name);
+  };
+  EXPECT_EQ(set_to("layers", "all"), "all");
+  EXPECT_TRUE(config.cache.all_layers);
+  EXPECT_EQ(set_to("layers", "3,-1"), "3,-1");
+  EXPECT_EQ(config.cache.layers, (std::vector<int>{3, -1}));
+  EXPECT_FALSE(config.cache.all_layers);
+  EXPECT_EQ(set_to("layers", "last"), "last");
+  EXPECT_TRUE(config.cache.layers.empty());
+  EXPECT_EQ(set_to("score-heads", "5,0"), "5,0");
+  EXPECT_EQ(config.cache.heads, (std::vector<int>{5, 0}));
+  EXPECT_EQ(set_to("score-heads", ""), "");
+  const std::vector<std::pair<const char*, uint32_t>> names = {
+      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
+      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
+  uint32_t all = 0;
+  for (const auto& [name, fault] : names) {
+    EXPECT_EQ(set_to("faults", name), name);
+    EXPECT_EQ(config.cache.faults, fault);
+    all |= fault;
+  }
+  EXPECT_EQ(set_to("faults", "order,mask"), "mask,order");
+  EXPECT_EQ(set_to("faults", "all"), "mask,position,hole,guarantee,half,level,order");
+  EXPECT_EQ(config.cache.faults, all);
+  EXPECT_EQ(set_to("faults", "none"), "none");
+  EXPECT_EQ(config.cache.faults, 0u);
+  for (const char* wrong : {"", "first", "1,", ",1", "1,all", "all,1", "last,1", "1.5", "1024", "-1025", " 1"})
+    EXPECT_THAT(set_error("layers", wrong), HasSubstr("layers")) << wrong;
+  for (const char* wrong : {"all", "-1", "1,", "1024", "a"})
+    EXPECT_THAT(set_error("score-heads", wrong), HasSubstr("score-heads")) << wrong;
+  for (const char* wrong : {"masks", "mask,", ",mask", "mask,,half", "mask half", "none,mask", "mask,none", "1"})
+    EXPECT_THAT(set_error("faults", wrong), HasSubstr("faults")) << wrong;
 }
 
 // The nodes of a static tree are counted by building it.
@@ -335,6 +398,15 @@ TEST(Settings, RoundTrip) {
       {"accept", {"block", "typical"}},
       {"price", {"on", "off"}},
       {"exit", {"0", "12"}},
+      {"cache", {"full", "retrieval", "snap"}},
+      {"positions", {"compact", "original"}},
+      {"budget", {"16", "777"}},
+      {"window", {"-1", "0", "64"}},
+      {"layers", {"last", "all", "-2,0"}},
+      {"score-heads", {"", "3,1"}},
+      {"chunk-score", {"mean", "max"}},
+      {"uniform", {"0", "0.333333343"}},
+      {"faults", {"none", "all", "hole,level"}},
       {"draft-kv-type", {"", "q8_0"}}};
   std::mt19937 random(2);
   const auto presets = preset_infos();
@@ -424,6 +496,37 @@ TEST(Check, DraftModels) {
   EXPECT_THAT(error_of([&] { check_config(config); }), HasSubstr("draft-kv-type"));
 }
 
+// A draft cache that cannot be is refused by the name of what is wrong with it.
+TEST(Check, DraftCaches) {
+  using Settings = std::vector<std::pair<const char*, const char*>>;
+  const auto error_with = [](const char* preset, const Settings& settings) {
+    SpecConfig config = with_model(preset_config(preset));
+    for (const auto& [name, value] : settings) apply_setting(config, name, value);
+    return error_of([&] { check_config(config); });
+  };
+  for (const char* cache : {"window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}) {
+    SCOPED_TRACE(cache);
+    for (const char* preset : {"sd", "eagle3", "fuse"}) EXPECT_EQ(error_with(preset, {{"cache", cache}}), "") << preset;
+    for (const char* preset : {"ngram", "suffix", "self-skip", "self-suffix"})
+      EXPECT_THAT(error_with(preset, {{"cache", cache}}), AllOf(HasSubstr("cache"), HasSubstr(cache), HasSubstr(preset)));
+    EXPECT_EQ(error_with("sd", {{"cache", cache}, {"budget", "64"}, {"chunk", "64"}}), "");
+    EXPECT_THAT(error_with("sd", {{"cache", cache}, {"budget", "64"}, {"chunk", "65"}}),
+                AllOf(HasSubstr("chunk"), HasSubstr("65"), HasSubstr("64")));
+    EXPECT_THAT(error_with("sd", {{"cache", cache}, {"interval-min", "9"}, {"interval-max", "8"}}),
+                AllOf(HasSubstr("interval-min"), HasSubstr("9"), HasSubstr("8")));
+    const bool per_head = cache == std::string("once") || cache == std::string("quest") || cache == std::string("snap");
+    const std::string sentences = error_with("sd", {{"cache", cache}, {"sentences", "on"}});
+    if (per_head) EXPECT_THAT(sentences, AllOf(HasSubstr("sentences"), HasSubstr(cache)));
+    else EXPECT_EQ(sentences, "");
+    const std::string faults = error_with("sd", {{"cache", cache}, {"faults", "hole"}});
+    if (cache == std::string("retrieval")) EXPECT_EQ(faults, "");
+    else EXPECT_THAT(faults, AllOf(HasSubstr("faults"), HasSubstr(cache)));
+  }
+  EXPECT_THAT(error_with("sd", {{"faults", "mask"}}), AllOf(HasSubstr("faults"), HasSubstr("full")));
+  EXPECT_THAT(error_with("streamingllm", {{"faults", "mask"}}), AllOf(HasSubstr("faults"), HasSubstr("streaming")));
+  EXPECT_EQ(error_with("ngram", {{"budget", "64"}}), "") << "nobody reads it";
+}
+
 TEST(Check, NumbersThatCameInAnotherWay) {
   const auto error_with = [](auto change, const char* preset = "suffix") {
     SpecConfig config = with_model(preset_config(preset));
@@ -445,6 +548,9 @@ TEST(Check, NumbersThatCameInAnotherWay) {
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.5}; }, "opt-tree"), HasSubstr("sequoia"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.9, 0.9}; }, "sequoia"), HasSubstr("rates"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.paths = {{0, 0}}; }, "specinfer"), HasSubstr("paths"));
+  EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.kind = CacheKind(99); }, "specextend"), HasSubstr("cache"));
+  EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.budget = 15; }, "specextend"), HasSubstr("budget"));
+  EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.window = -2; }, "specextend"), HasSubstr("window"));
 }
 
 }  // namespace
