@@ -3,10 +3,10 @@
 //   bench_acceptance CONFIGURATIONS PROMPTS.jsonl --length 4096 --drafts FOLDER [--json FILE]
 //   bench_acceptance CONFIGURATIONS CASES.jsonl --far --drafts FOLDER        cases of make_far_context.py
 // CONFIGURATIONS: lines "name: preset=sd draft-model={drafts}/small cache=retrieval budget=1024". Differences in the
-// table are from the first of them, on the same text; standard errors are over prompts (delta method). Rounds that begin
-// before the text repeats itself (a run of 8 tokens seen before) are also counted apart. Of the times only those of the
-// draft side mean something: nothing is verified. With --far only cases count whose answer the target itself gets right,
-// and only the tokens that are; "drafted" is the share of them that came out of drafts.
+// table are from the first of them, on the same text; standard errors are over prompts (delta method). Rounds that
+// begin before the text repeats itself (a run of 8 tokens seen before) are also counted apart. Of the times only those
+// of the draft side mean something: nothing is verified. With --far only cases count whose answer the target itself
+// gets right, and only the tokens that are; "drafted" is the share of them that came out of drafts.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -117,7 +117,7 @@ void expect_same_text(const Answer& found, const Answer& expected) {
 
 // Plain answers to the prompts most tests use, by prompt and temperature.
 constexpr int kLengths[] = {1, 60, 310};
-constexpr int kAnswer = 36;
+constexpr int kAnswer = 28;
 std::vector<Token> usual_prompt(size_t i) { return prompt_of(kLengths[i], 20 + unsigned(i)); }
 const Answer& plain_answer(size_t i, float temperature) {
   static const auto all = [] {
@@ -190,7 +190,7 @@ TEST(DraftCacheExactness, EveryPolicyDrafterAndTree) {
         else EXPECT_EQ(seen.left_out, 0);
         accepted += seen.accepted;
       }
-    EXPECT_GT(accepted, draft == files().model ? 500 : 100) << draft;
+    EXPECT_GT(accepted, draft == files().model ? 400 : 80) << draft;
   }
 }
 
@@ -285,9 +285,28 @@ TEST(DraftCacheState, IsAFunctionOfTheText) {
         expect_same("after a longer prompt that begins with the same 120 tokens");
         answer(*session, shared, 0, 30, false);
         expect_same("after that was decoded plainly");
+        answer(*session, prompt, 0, 30, false);
+        expect_same("after it was decoded plainly itself");
         session->truncate(150);
         expect_same("after a cut");
       }
+}
+
+// Where nothing is bounded, a cell is the same whether it was run as part of a prompt, behind it, or as an accepted node of a tree.
+TEST(DraftCacheState, AcceptedNodesKeepTheirCells) {
+  for (const char* tree : {"chain", "eagle2", "opt-tree"})
+    for (const Settings& policy : {Settings{{"cache", "full"}, {"positions", "original"}}, Settings{{"cache", "retrieval"}, {"budget", "640"}}}) {
+      SCOPED_TRACE(tree + text_of(policy));
+      auto engine = Engine::open(options(files().far, with(policy, {{"window", "0"}, {"tree", tree}})));
+      auto session = engine->start();
+      const auto prompt = prompt_of(100, 17);
+      const Answer first = answer(*session, prompt, 0, 60);
+      EXPECT_GT(first.accepted, 15);
+      const auto text = joined(prompt, first.tokens);
+      const Answer second = answer(*session, text, 0, 40);
+      session.reset();
+      EXPECT_EQ(answer(*engine->start(), text, 0, 40).rounds, second.rounds);
+    }
 }
 
 TEST(DraftCacheState, BatchesWorkOnTheSameCellsAsSingleRequests) {

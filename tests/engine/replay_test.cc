@@ -1,5 +1,5 @@
 // Replaying drafts along a recorded text (bench/bench_acceptance) is what an engine does: round for round the same
-// trees, the same accepted tokens and the same refreshes, for model and head drafters, indexes and ways to choose a cache.
+// trees, the same accepted tokens and the same refreshes, for model and head drafters, indexes and cache policies.
 #include <gtest/gtest.h>
 
 #include <random>
