@@ -8,6 +8,7 @@
 #include "backend/registry.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "spec/probe.h"
 
 namespace sx::bench {
 namespace {
@@ -160,12 +161,28 @@ Replay::Replay(const ReplayOptions& options, std::vector<Configuration> configur
 
 Replay::~Replay() = default;
 
+// Configurations that leave the layers to the engine get those it would find.
+void Replay::probe() {
+  const auto probes = [](const Configuration& c) { return c.config.needs_model() && c.config.cache.probes(); };
+  if (std::none_of(configurations_.begin(), configurations_.end(), probes)) return;
+  ModelOptions options;
+  options.max_outputs = 1, options.max_rows = chunk_, options.context = context_;
+  options.taps.query = likely_retrieval_layers(file_->config().layers);
+  const auto model = Model::load(file_, *backend_, options);
+  const auto kv = backend_->make_kv(model->kv_geometry(1, context_, backend_->default_kv_type()));
+  const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
+  const std::vector<int> layers = probe_retrieval_layers(*backend_, *model, *kv, encode);
+  for (Configuration& c : configurations_)
+    if (probes(c)) c.config.cache.layers = layers;
+}
+
 void Replay::load(const ReplayOptions& options) {
   file_ = ModelFile::open(options.model);
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, "");
   backend_ = make_cpu_backend({options.threads, std::nullopt});
   const ModelConfig& config = file_->config();
   context_ = options.context > 0 ? options.context : config.context;
+  probe();
   for (Configuration& c : configurations_) {
     heads_.push_back(open_head(c.config, config));
     if (heads_.back()) add(taps_.hidden, heads_.back()->taps().hidden);

@@ -77,6 +77,7 @@ class Replay {
     std::vector<float> rows;  // [answer, width], of the tokens before those of the answer
   };
   void load(const ReplayOptions& options);
+  void probe();
   void extend(std::span<const Token> tokens, int outputs);
   void record();
 

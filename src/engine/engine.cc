@@ -8,6 +8,7 @@
 #include "engine/generation.h"
 #include "engine/round.h"
 #include "engine/session.h"
+#include "spec/probe.h"
 #include "engine/shipped_drafts.h"
 
 namespace sx {
@@ -78,6 +79,11 @@ EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)
   if (spec.needs_model()) model.taps.query = DraftCache::target_layers(spec.cache, config.layers);
   model_ = Model::load(file_, *backend_, model);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
+  if (spec.needs_model() && spec.cache.probes()) {
+    const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
+    spec.cache.layers = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
+    model_->tap_queries(spec.cache.layers);
+  }
   book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();

@@ -149,6 +149,12 @@ KvGeometry Model::kv_geometry(int slots, int capacity, DType type) const {
   return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
 }
 
+void Model::tap_queries(std::span<const int> layers) {
+  SX_ASSERT(layers.size() <= work_->query.size());
+  options_.taps.query.assign(layers.begin(), layers.end());
+  outputs_.query = std::span<const float* const>(work_->query.data(), layers.size());
+}
+
 void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, size_t stride,
                 size_t width, size_t rows) {
   for (size_t i = 0; i < wanted.size(); ++i)

@@ -65,6 +65,9 @@ class Model {
   const Matrix& head() const { return *head_; }                // width -> vocab
   const float* final_norm() const { return final_norm_; }      // [width]
 
+  // Other layers' queries from now on, at most as many as options().taps.query had at set-up.
+  void tap_queries(std::span<const int> layers);
+
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
 
  private:

@@ -44,7 +44,7 @@ struct CacheConfig {
   int sink = 4, recent = 64;    // first and last cells that are always chosen (whole chunks of them where chunks are chosen)
   int window = -1;              // of the draft's own attention over the prompt; 0: all of it; -1: 512 where cells are chosen, else
                                 // the trained length where the context is longer
-  std::vector<int> layers;      // of the target, whose attention counts; negative: from the end; empty: the last one
+  std::vector<int> layers;      // of the target, whose attention counts; negative: from the end; empty: those that find things again (probe.h)
   bool all_layers = false;
   HeadReduce head_reduce = HeadReduce::kMean;
   std::vector<int> heads;       // query heads that count; empty: all
@@ -59,6 +59,7 @@ struct CacheConfig {
 
   bool chooses() const { return kind != CacheKind::kFull; }
   bool reads_target() const { return kind == CacheKind::kRetrieval || kind == CacheKind::kPrune; }
+  bool probes() const { return reads_target() && layers.empty() && !all_layers; }
   bool reads_draft() const { return kind == CacheKind::kOnce || kind == CacheKind::kQuest || kind == CacheKind::kSnap; }
   bool per_head() const { return reads_draft(); }  // each layer and key/value head chooses for itself
   bool once() const { return kind == CacheKind::kOnce || kind == CacheKind::kSnap; }

@@ -86,6 +86,7 @@ constexpr Preset kPresets[] = {
     {{"specextend-reference", "SpecExtend as published, faults included", true},
      [](SpecConfig& c) {
        fill_retrieval(c, TreeKind::kOptTreeReference, 50, 10);
+       c.cache.layers = {-1};
        c.cache.faults = kFaultMask | kFaultPosition | kFaultHole | kFaultGuarantee | kFaultHalf | kFaultOrder;
      }},
     {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)", true},

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "spec/probe.h"
 
 namespace sx {
 namespace {
@@ -49,7 +50,7 @@ std::vector<int> DraftCache::target_layers(const CacheConfig& config, int layers
     result.resize(size_t(layers));
     std::iota(result.begin(), result.end(), 0);
   } else if (config.layers.empty()) {
-    result.push_back(layers - 1);
+    result = likely_retrieval_layers(layers);
   } else {
     for (int layer : config.layers) {
       const int place = layer < 0 ? layers + layer : layer;
@@ -131,8 +132,8 @@ void DraftCache::truncate(SeqId seq, int cells, int tokens) {
   if (s.noted > (reads_target() ? tokens : cells)) {  // the query belongs to a text that is gone
     if (reads_draft()) cells = std::max(0, cells - most_queries());
     s.noted = s.queries = 0;
-    s.ended = tokens;
   }
+  s.ended = tokens;
   if (cells >= s.length) return;
   s.length = cells;
   if (!moving()) {
@@ -149,7 +150,7 @@ void DraftCache::truncate(SeqId seq, int cells, int tokens) {
 
 int DraftCache::covered(SeqId seq) const {
   const Slot& s = at(seq);
-  return !reads_target() || s.noted > 0 ? std::numeric_limits<int>::max() : std::max(0, s.ended - 1);
+  return !reads_target() || s.noted >= s.ended ? std::numeric_limits<int>::max() : s.ended - 1;
 }
 
 bool DraftCache::due(const Slot& s) const {

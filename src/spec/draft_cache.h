@@ -55,7 +55,7 @@ class DraftCache {
   std::span<const int32_t> cells(SeqId seq) const { return std::span(at(seq).cell).first(size_t(at(seq).work)); }
   int refreshes(SeqId seq) const { return at(seq).refreshes; }
   int room(SeqId seq) const { return capacity_ - at(seq).work; }  // cells that may be appended
-  // Tokens of the text after whose pass the target's queries need not be noted again.
+  // After truncate: tokens of the text behind which the target has to run again, so that its last queries can be noted.
   int covered(SeqId seq) const;
 
   // A piece of a prompt: cells [length, length + rows) are run in this store, at their places in the text, behind `length` cells.
@@ -90,7 +90,7 @@ class DraftCache {
     int refreshes = 0;
     bool stale = true;                 // the working cache does not follow from the text
     int noted = 0;                     // tokens (queries of the target) or cells (its own) up to the query noted last; 0: none
-    int ended = 0;                     // tokens of the text when it was cut last
+    int ended = 0;                     // tokens of the text at the last truncate
     int chosen_once = 0;               // kOnce, kSnap: text cells the choice was made from; 0: not yet
     float fast = 0, slow = 0;          // running means of accepted tokens
     std::vector<int32_t> cell;         // [work capacity]

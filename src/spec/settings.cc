@@ -300,21 +300,21 @@ Setting faults_setting() {
   return {kName, fmt::format("faults of the published SpecExtend to repeat, for measurements: {}", kValues), set, get};
 }
 
-// "last", "all", or numbers.
+// "auto", "last", "all", or numbers.
 Setting score_layers_setting() {
   constexpr const char* kName = "layers";
   const auto set = [](SpecConfig& config, std::string_view text) {
     config.cache.all_layers = text == "all";
     config.cache.layers.clear();
-    if (text == "all" || text == "last") return;
-    const auto value = list_in(text, -kMostLayers, kMostLayers - 1);
-    if (!value || value->empty()) refuse(kName, text, "last, all, or layers with commas (negative: from the end)");
+    if (text == "all" || text == "auto") return;
+    const auto value = list_in(text == "last" ? "-1" : text, -kMostLayers, kMostLayers - 1);
+    if (!value || value->empty()) refuse(kName, text, "auto, last, all, or layers with commas (negative: from the end)");
     config.cache.layers = *value;
   };
   const auto get = [](const SpecConfig& config) {
-    return config.cache.all_layers ? "all" : config.cache.layers.empty() ? "last" : fmt::format("{}", fmt::join(config.cache.layers, ","));
+    return config.cache.all_layers ? "all" : config.cache.layers.empty() ? "auto" : fmt::format("{}", fmt::join(config.cache.layers, ","));
   };
-  return {kName, "retrieval, prune: layers of the target that score the text: last, all, or a list with commas", set, get};
+  return {kName, "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas", set, get};
 }
 
 // Which cells of the text a draft model or head works on.

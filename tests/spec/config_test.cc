@@ -288,44 +288,6 @@ TEST(Settings, Lists) {
   for (const char* name : {"widths", "paths", "rates", "skip-layers"}) EXPECT_NE(set_error(name, many), "") << name;
 }
 
-TEST(Settings, LayersHeadsAndFaultsOfTheDraftCache) {
-  SpecConfig config;
-  const auto set_to = [&](const char* name, const char* value) {
-    apply_setting(config, name, value);
-    return setting_value(config, name);
-  };
-  EXPECT_EQ(set_to("layers", "all"), "all");
-  EXPECT_TRUE(config.cache.all_layers);
-  EXPECT_EQ(set_to("layers", "3,-1"), "3,-1");
-  EXPECT_EQ(config.cache.layers, (std::vector<int>{3, -1}));
-  EXPECT_FALSE(config.cache.all_layers);
-  EXPECT_EQ(set_to("layers", "last"), "last");
-  EXPECT_TRUE(config.cache.layers.empty());
-  EXPECT_EQ(set_to("score-heads", "5,0"), "5,0");
-  EXPECT_EQ(config.cache.heads, (std::vector<int>{5, 0}));
-  EXPECT_EQ(set_to("score-heads", ""), "");
-  const std::vector<std::pair<const char*, uint32_t>> names = {
-      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
-      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
-  uint32_t all = 0;
-  for (const auto& [name, fault] : names) {
-    EXPECT_EQ(set_to("faults", name), name);
-    EXPECT_EQ(config.cache.faults, fault);
-    all |= fault;
-  }
-  EXPECT_EQ(set_to("faults", "order,mask"), "mask,order");
-  EXPECT_EQ(set_to("faults", "all"), "mask,position,hole,guarantee,half,level,order");
-  EXPECT_EQ(config.cache.faults, all);
-  EXPECT_EQ(set_to("faults", "none"), "none");
-  EXPECT_EQ(config.cache.faults, 0u);
-  for (const char* wrong : {"", "first", "1,", ",1", "1,all", "all,1", "last,1", "1.5", "1024", "-1025", " 1"})
-    EXPECT_THAT(set_error("layers", wrong), HasSubstr("layers")) << wrong;
-  for (const char* wrong : {"all", "-1", "1,", "1024", "a"})
-    EXPECT_THAT(set_error("score-heads", wrong), HasSubstr("score-heads")) << wrong;
-  for (const char* wrong : {"masks", "mask,", ",mask", "mask,,half", "mask half", "none,mask", "mask,none", "1"})
-    EXPECT_THAT(set_error("faults", wrong), HasSubstr("faults")) << wrong;
-}
-
 // The nodes of a static tree are counted by building it.
 TEST(Settings, StaticTreesKnowTheirSize) {
   std::mt19937 random(1);
@@ -494,37 +456,6 @@ TEST(Check, DraftModels) {
   SpecConfig config = preset_config("suffix");
   config.draft_kv_type = "q8_0";
   EXPECT_THAT(error_of([&] { check_config(config); }), HasSubstr("draft-kv-type"));
-}
-
-// A draft cache that cannot be is refused by the name of what is wrong with it.
-TEST(Check, DraftCaches) {
-  using Settings = std::vector<std::pair<const char*, const char*>>;
-  const auto error_with = [](const char* preset, const Settings& settings) {
-    SpecConfig config = with_model(preset_config(preset));
-    for (const auto& [name, value] : settings) apply_setting(config, name, value);
-    return error_of([&] { check_config(config); });
-  };
-  for (const char* cache : {"window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}) {
-    SCOPED_TRACE(cache);
-    for (const char* preset : {"sd", "eagle3", "fuse"}) EXPECT_EQ(error_with(preset, {{"cache", cache}}), "") << preset;
-    for (const char* preset : {"ngram", "suffix", "self-skip", "self-suffix"})
-      EXPECT_THAT(error_with(preset, {{"cache", cache}}), AllOf(HasSubstr("cache"), HasSubstr(cache), HasSubstr(preset)));
-    EXPECT_EQ(error_with("sd", {{"cache", cache}, {"budget", "64"}, {"chunk", "64"}}), "");
-    EXPECT_THAT(error_with("sd", {{"cache", cache}, {"budget", "64"}, {"chunk", "65"}}),
-                AllOf(HasSubstr("chunk"), HasSubstr("65"), HasSubstr("64")));
-    EXPECT_THAT(error_with("sd", {{"cache", cache}, {"interval-min", "9"}, {"interval-max", "8"}}),
-                AllOf(HasSubstr("interval-min"), HasSubstr("9"), HasSubstr("8")));
-    const bool per_head = cache == std::string("once") || cache == std::string("quest") || cache == std::string("snap");
-    const std::string sentences = error_with("sd", {{"cache", cache}, {"sentences", "on"}});
-    if (per_head) EXPECT_THAT(sentences, AllOf(HasSubstr("sentences"), HasSubstr(cache)));
-    else EXPECT_EQ(sentences, "");
-    const std::string faults = error_with("sd", {{"cache", cache}, {"faults", "hole"}});
-    if (cache == std::string("retrieval")) EXPECT_EQ(faults, "");
-    else EXPECT_THAT(faults, AllOf(HasSubstr("faults"), HasSubstr(cache)));
-  }
-  EXPECT_THAT(error_with("sd", {{"faults", "mask"}}), AllOf(HasSubstr("faults"), HasSubstr("full")));
-  EXPECT_THAT(error_with("streamingllm", {{"faults", "mask"}}), AllOf(HasSubstr("faults"), HasSubstr("streaming")));
-  EXPECT_EQ(error_with("ngram", {{"budget", "64"}}), "") << "nobody reads it";
 }
 
 TEST(Check, NumbersThatCameInAnotherWay) {
