@@ -166,7 +166,8 @@ void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
   if (!parts_.writes_full && s.stale) s.length = int(text.size()) - 1;  // what the target has committed
   if (s.hole_end > s.hole_first) drop_hole(seq);
   const bool late = (config_.faults & kFaultOrder) != 0, no_room = s.work + rows > capacity_;
-  const bool no_positions = config_.positions == CachePositions::kCompact && s.work - s.shift + rows > trained_ - (kRoom - kSlack);
+  const bool compact = config_.positions == CachePositions::kCompact;
+  const bool no_positions = compact && s.work - s.shift + rows > trained_ - (kRoom - kSlack);
   if (s.stale || no_room || no_positions || (!late && due(s))) refresh(seq, text);
 }
 

@@ -69,7 +69,7 @@ class DraftCache {
   // kFaultOrder: a refresh that is due comes here, after the cells have been run.
   void refresh_late(SeqId seq, std::span<const Token> text);
 
-  // The text ends after `tokens` tokens, of which `cells` may be kept. Fewer are where the draft's own queries must be noted again.
+  // The text ends after `tokens` tokens; `cells` may be kept. Fewer are where the draft's own queries must be noted again.
   void truncate(SeqId seq, int cells, int tokens);
   // The target's queries (one per tapped layer) of the last of `tokens` committed tokens.
   void note_target(SeqId seq, std::span<const float* const> query, int row, int tokens);
@@ -89,7 +89,7 @@ class DraftCache {
     int rounds = 0;                    // since the last refresh
     int refreshes = 0;
     bool stale = true;                 // the working cache does not follow from the text
-    int noted = 0;                     // tokens (queries of the target) or cells (its own) up to the query noted last; 0: none
+    int noted = 0;                     // tokens (target's queries) or cells (its own) up to the query noted last; 0: none
     int ended = 0;                     // tokens of the text at the last truncate
     int chosen_once = 0;               // kOnce, kSnap: text cells the choice was made from; 0: not yet
     float fast = 0, slow = 0;          // running means of accepted tokens

@@ -95,7 +95,8 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   DraftCache& cache = *options_.cache;
   const int known = pairs(chunk.seq);
   if (chunk.first != known + s.waiting) return;  // it has lost the thread: covered() says so
-  if (cache.reads_target()) cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
+  if (cache.reads_target())
+    cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
   const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
   begin_step({0, rows, chunk.seq, known});
   std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));

@@ -94,7 +94,8 @@ bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
 }
 
 void ModelDrafter::prompt(const PromptChunk& chunk) {
-  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
+  const int end = chunk.first + chunk.rows;
+  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, end);
 }
 
 std::span<const int32_t> ModelDrafter::working_cells(SeqId seq, int& refreshes) const {

@@ -43,7 +43,9 @@ class ModelDrafter : public Drafter {
   double level_ms() const override { return level_ms_; }
   bool reads_target() const override { return options_.cache && options_.cache->reads_target(); }
   void prompt(const PromptChunk& chunk) override;
-  int covered(SeqId seq) const override { return options_.cache ? options_.cache->covered(seq) : Drafter::covered(seq); }
+  int covered(SeqId seq) const override {
+    return options_.cache ? options_.cache->covered(seq) : Drafter::covered(seq);
+  }
   std::span<const int32_t> working_cells(SeqId seq, int& refreshes) const override;
 
  private:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The law on real weights: every preset on the default model against plain decoding, four sampling settings, a short prompt and
-# one whose answer crosses position 1,024. Presets that need a draft model take the target itself. Skipped (77) without the model,
-# after what needs none: every draft cache with tiny models, on texts that are longer than its budget.
+# one whose answer crosses position 1,024. Presets that need a draft model take the target itself. Skipped (77) without the
+# model, after what needs none: every draft cache with tiny models, on texts that are longer than its budget.
 set -euo pipefail
 program=$1 source=$2 make_tiny=$3
 work=$(mktemp -d)
@@ -14,8 +14,8 @@ small=(--spec-price off --spec-budget 64 --spec-chunk 8 --spec-recent 16 --spec-
 verify_tiny() {  # NAME OPTIONS...
   local name=$1
   shift
-  "$program" verify-lossless -m "$work/tiny.gguf" -q --json --all-settings -n 40 -c 700 --ignore-eos "${small[@]}" "$@" -f "$work/some.txt" \
-    > "$work/$name.tiny"
+  "$program" verify-lossless -m "$work/tiny.gguf" -q --json --all-settings -n 40 -c 700 --ignore-eos "${small[@]}" "$@" \
+    -f "$work/some.txt" > "$work/$name.tiny"
 }
 for preset in specextend specextend-reference streamingllm; do
   verify_tiny "$preset" --spec "$preset" -md "$work/tiny.gguf"
@@ -25,8 +25,8 @@ for cache in full window streaming retrieval once quest snap prune random; do
   verify_tiny "model-$cache" --spec opt-tree -md "$work/tiny.gguf" --spec-cache "$cache" --spec-draft-kv-type q8_0
   verify_tiny "head-$cache" --spec eagle3 -md "$work/eagle3" --spec-cache "$cache" --spec-positions original
 done
-verify_tiny sentences --spec specextend -md "$work/tiny.gguf" --spec-sentences on --spec-layers all --spec-score-heads 0,2 --spec-head-score max \
-  --spec-chunk-score sum --spec-adaptive on --spec-faults mask,level
+verify_tiny sentences --spec specextend -md "$work/tiny.gguf" --spec-sentences on --spec-layers all \
+  --spec-score-heads 0,2 --spec-head-score max --spec-chunk-score sum --spec-adaptive on --spec-faults mask,level
 python3 - "$work" <<'PY'
 import glob, json, sys
 rows = [json.loads(line) for path in glob.glob(sys.argv[1] + "/*.tiny") for line in open(path)]
@@ -38,7 +38,9 @@ assert accepted > 200, f"only {accepted} drafted tokens accepted"
 print(f"{len(rows)} cases of draft caches equal, {accepted} drafted tokens accepted")
 PY
 # What cannot be is refused by name.
-if "$program" verify-lossless -m "$work/tiny.gguf" -p a --spec suffix --spec-cache retrieval 2> "$work/refusal"; then exit 1; fi
+if "$program" verify-lossless -m "$work/tiny.gguf" -p a --spec suffix --spec-cache retrieval 2> "$work/refusal"; then
+  exit 1
+fi
 grep -q "cache is retrieval and suffix" "$work/refusal"
 
 model=${XDG_CACHE_HOME:-$HOME/.cache}/specextend/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -58,7 +60,8 @@ for preset in $(python3 -c 'import json,sys; print(*[m["name"] for m in json.loa
   # Odd presets run trees as given, even ones what pays.
   price=$([ $((cases / 8 % 2)) = 0 ] && echo off || echo on)
   "$program" verify-lossless -m "$model" -q --json --all-settings -n 24 -c 1400 --spec "$preset" "${draft[@]}" --spec-price "$price" --spec-nodes 6 \
-    "${cache[@]}" -f "$work/long.txt" -p "The capital of France is Paris. The capital of France is" > "$work/$preset.jsonl"
+    "${cache[@]}" -f "$work/long.txt" \
+    -p "The capital of France is Paris. The capital of France is" > "$work/$preset.jsonl"
   cases=$((cases + $(wc -l < "$work/$preset.jsonl")))
 done
 python3 - "$work" <<'PY'

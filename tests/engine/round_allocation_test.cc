@@ -85,7 +85,8 @@ TEST(RoundAllocation, NothingWithEagleHeads) {
   }
 }
 
-// Draft caches that do choose, refresh and make room within the generation: the texts are longer than budgets and trained lengths.
+// Draft caches that do choose, refresh and make room within the generation: texts are longer than budgets and trained
+// lengths.
 TEST(RoundAllocation, NothingWithAnyDraftCache) {
   const testing::TempFolder folder;
   testing::TinySpec spec;
@@ -104,11 +105,14 @@ TEST(RoundAllocation, NothingWithAnyDraftCache) {
     for (const char* cache : {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"})
       for (const bool variant : {false, true}) {
         EngineOptions o;
-        o.model = folder.file("target.gguf"), o.context = 640, o.threads = 1, o.spec.preset = "opt-tree", o.spec.draft_model = folder.file(draft);
-        o.spec.settings = {{"price", "off"}, {"nodes", "12"}, {"cache", cache}, {"budget", "40"}, {"chunk", "8"}, {"recent", "10"},
+        o.model = folder.file("target.gguf"), o.context = 640, o.threads = 1;
+        o.spec.preset = "opt-tree", o.spec.draft_model = folder.file(draft);
+        o.spec.settings = {{"price", "off"}, {"nodes", "12"}, {"cache", cache},
+                           {"budget", "40"}, {"chunk", "8"}, {"recent", "10"},
                            {"interval", variant ? "3" : "100000"}, {"positions", variant ? "compact" : "original"}};
         const std::string kind = cache;
-        if (variant && kind == "retrieval") o.spec.settings.insert(o.spec.settings.end(), {{"layers", "all"}, {"faults", "all"}});
+        if (variant && kind == "retrieval")
+          o.spec.settings.insert(o.spec.settings.end(), {{"layers", "all"}, {"faults", "all"}});
         if (!variant && (kind == "retrieval" || kind == "random")) o.spec.settings.push_back({"sentences", "on"});
         expect_no_allocation(o, how, fmt::format("{} {} {}", draft, cache, variant));
       }

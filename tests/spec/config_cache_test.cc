@@ -40,7 +40,9 @@ TEST(CacheSettings, LayersHeadsAndFaults) {
   EXPECT_EQ(set_to("layers", "3,-1"), "3,-1");
   EXPECT_EQ(config.cache.layers, (std::vector<int>{3, -1}));
   EXPECT_FALSE(config.cache.all_layers);
-  EXPECT_EQ(set_to("layers", "last"), "last");
+  EXPECT_EQ(set_to("layers", "last"), "-1");
+  EXPECT_EQ(config.cache.layers, std::vector<int>{-1});
+  EXPECT_EQ(set_to("layers", "auto"), "auto");
   EXPECT_TRUE(config.cache.layers.empty());
   EXPECT_EQ(set_to("score-heads", "5,0"), "5,0");
   EXPECT_EQ(config.cache.heads, (std::vector<int>{5, 0}));
@@ -59,7 +61,8 @@ TEST(CacheSettings, LayersHeadsAndFaults) {
   EXPECT_EQ(config.cache.faults, all);
   EXPECT_EQ(set_to("faults", "none"), "none");
   EXPECT_EQ(config.cache.faults, 0u);
-  for (const char* wrong : {"", "first", "1,", ",1", "1,all", "all,1", "last,1", "1.5", "1024", "-1025", " 1"})
+  for (const char* wrong :
+       {"", "first", "1,", ",1", "1,all", "all,1", "last,1", "auto,1", "1.5", "1024", "-1025", " 1"})
     EXPECT_THAT(set_error("layers", wrong), HasSubstr("layers")) << wrong;
   for (const char* wrong : {"all", "-1", "1,", "1024", "a"})
     EXPECT_THAT(set_error("score-heads", wrong), HasSubstr("score-heads")) << wrong;
