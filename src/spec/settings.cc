@@ -304,11 +304,10 @@ Setting faults_setting() {
 Setting score_layers_setting() {
   constexpr const char* kName = "layers";
   const auto set = [](SpecConfig& config, std::string_view text) {
+    const bool named = text == "all" || text == "auto";
+    const auto value = list_in(named ? "" : text == "last" ? "-1" : text, -kMostLayers, kMostLayers - 1);
+    if (!value || (value->empty() && !named)) refuse(kName, text, "auto, last, all, or layers with commas (negative: from the end)");
     config.cache.all_layers = text == "all";
-    config.cache.layers.clear();
-    if (text == "all" || text == "auto") return;
-    const auto value = list_in(text == "last" ? "-1" : text, -kMostLayers, kMostLayers - 1);
-    if (!value || value->empty()) refuse(kName, text, "auto, last, all, or layers with commas (negative: from the end)");
     config.cache.layers = *value;
   };
   const auto get = [](const SpecConfig& config) {
