@@ -5,15 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-
 namespace sx {
 namespace {
 
 constexpr int kChunk = 16;           // cells scored together
 constexpr int kQueries = 8;          // tokens that ask: the last ones
 constexpr int kRepeated = 28;        // tokens of the passage that come again
-constexpr double kMostMs = 1500;
+constexpr double kMostBytes = 2.5e11;  // of weights times tokens: about a second on two cores
 
 constexpr const char* kBefore =
     "The harbour office keeps a daily record of ships, cargo and weather. On Monday two trawlers came in before noon with cod and "
@@ -106,16 +104,12 @@ std::vector<int> probe_retrieval_layers(Backend& backend, Model& target, KvStore
   const ProbeText text = probe_text(encode);
   const int cells = int(text.tokens.size()), asked = cells - kQueries, most = target.options().max_rows;
   std::vector<int> result = likely_retrieval_layers(c.layers);
-  if (kv.geometry().capacity < cells || most < kQueries || text.again + kQueries > cells) return result;
+  const bool slow = double(target.weight_bytes()) * cells > kMostBytes;  // by size, not by the clock: always the same answer
+  if (slow || kv.geometry().capacity < cells || most < kQueries || text.again + kQueries > cells) return result;
   Probe probe(backend, target, kv, text);
-  const double start = now_ms();
-  for (int first = 0; first < asked; first += most) {
-    probe.run(first, std::min(first + most, asked));
-    if (now_ms() - start > kMostMs) return result;
-  }
+  for (int first = 0; first < asked; first += most) probe.run(first, std::min(first + most, asked));
   std::vector<std::pair<double, int>> found;  // worst first
   for (int i = 0; i < c.layers; ++i) {
-    if (now_ms() - start > 2 * kMostMs) return result;
     target.tap_queries(std::span(&i, 1));
     const StepOutputs& out = probe.run(asked, cells);
     double sum = 0;

@@ -12,7 +12,7 @@
 namespace sx {
 
 // The two layers whose attention from a repeated passage stands out most where the passage stood first, ascending. Overwrites cells of
-// slot 0, and the query taps of `target`, which must have at least one. A target whose passes are too slow for that gets
+// slot 0, and the query taps of `target`, which must have at least one. A target too large for that gets
 // likely_retrieval_layers(). `encode`: a piece of text as tokens.
 std::vector<int> probe_retrieval_layers(Backend& backend, Model& target, KvStore& kv,
                                         const std::function<std::vector<Token>(std::string_view)>& encode);
