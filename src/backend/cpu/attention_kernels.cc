@@ -48,7 +48,7 @@ const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa) {
   return *found;
 }
 
-TurnCells turn_cells(const KvLayout& layout) {
+TurnCells turn_cells([[maybe_unused]] const KvLayout& layout) {
 #if defined(__aarch64__)
   if (layout.matrix && layout.type == DType::kBF16 && layout.dim % 8 == 0) return neon_i8mm::turn_cells_bf16;
 #endif
