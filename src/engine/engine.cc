@@ -76,10 +76,10 @@ EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)
   model.context = options_.context;
   model.progress = options_.on_load;
   if (head) model.taps = head->taps();
-  if (spec.needs_model()) model.taps.query = DraftCache::target_layers(spec.cache, config.layers);
+  if (spec.has_cache()) model.taps.query = DraftCache::target_layers(spec.cache, config.layers);
   model_ = Model::load(file_, *backend_, model);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
-  if (spec.needs_model() && spec.cache.probes()) {
+  if (spec.has_cache() && spec.cache.probes()) {
     const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
     spec.cache.layers = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
     model_->tap_queries(spec.cache.layers);

@@ -183,12 +183,14 @@ std::unique_ptr<Drafter> Speculation::make_medusa(const SpeculationParts& parts)
   return std::make_unique<MedusaDrafter>(drafter);
 }
 
-// `cells`: what a cell of the drafter is; its model reads positions by `draft`'s RoPE.
+// `cells`: what a cell of the drafter is; its model reads positions by `draft`'s RoPE. Where the target drafts, its own cells are the full
+// ones.
 void Speculation::make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies) {
   DraftCacheParts cache;
   cells.capacity = DraftCache::work_cells(config_.cache, parts.context) + kMaxTreeNodes;
   work_kv_ = parts.backend->make_kv(cells);
-  if (DraftCache::two_stores(config_.cache, parts.context, draft.context)) {
+  const bool own = &draft != &parts.target->config();
+  if (own && DraftCache::two_stores(config_.cache, parts.context, draft.context)) {
     cells.capacity = parts.context;
     full_kv_ = parts.backend->make_kv(cells);
   }
@@ -197,7 +199,7 @@ void Speculation::make_cache(const SpeculationParts& parts, KvGeometry cells, co
     for (Token t = 0; t < std::min(parts.tokenizer->size(), parts.target->config().vocab); ++t) sentence_ends_[size_t(t)] = ends_sentence(*parts.tokenizer, t);
   }
   cache.backend = parts.backend, cache.draft = &draft, cache.frequencies = frequencies;
-  cache.work = work_kv_.get(), cache.full = full_kv_.get();
+  cache.work = work_kv_.get(), cache.full = own ? full_kv_.get() : parts.kv, cache.writes_full = own;
   cache.target = &parts.target->config(), cache.target_kv = parts.kv, cache.sentence_ends = sentence_ends_;
   cache.slots = parts.slots, cache.context = parts.context;
   cache_ = std::make_unique<DraftCache>(config_.cache, cache);
@@ -209,6 +211,10 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   drafter.backend = parts.backend, drafter.model = parts.target, drafter.kv = parts.kv, drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
+  if (config_.cache.chooses()) {
+    make_cache(parts, parts.target->kv_geometry(parts.slots, 0, parts.kv->geometry().type), parts.target->config(), parts.target->rope_frequencies());
+    drafter.cache = cache_.get();
+  }
   drafter.skip_attention.assign(size_t(layers), 0);
   drafter.skip_ffn.assign(size_t(layers), 0);
   const auto leave_out = [&](int layer) {

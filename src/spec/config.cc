@@ -112,6 +112,12 @@ constexpr Preset kPresets[] = {
        fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 6, 6);
        c.self.exit = 8;
      }},
+    {{"magicdec", "the target on its first and most recent tokens drafts a chain of 4 (MagicDec)", false},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 4, 4);
+       c.self.skip = 0;
+       c.cache.kind = CacheKind::kStreaming;
+     }},
     {{"fuse", "one tree from a draft model and the text's own suffixes (RASD)", true},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kModel); }},
     {{"self-suffix", "one tree from the target without layers and the text's own suffixes", false},
@@ -164,7 +170,10 @@ void check_cache(const SpecConfig& config) {
     if (cache.faults != 0) fail("speculation setting faults belongs to cache retrieval, not to cache full");
     return;
   }
-  if (!config.needs_model()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
+  if (!config.has_cache()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
+  if (!config.needs_model() && cache.reads_draft())
+    fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take window, streaming, "
+         "retrieval, prune or random", name, config.preset);
   if (cache.chunk > cache.budget) fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);
   if (cache.per_head() && cache.sentences)
     fail("speculation setting sentences does not go with cache {}: its heads choose for themselves and need chunks of one length", name);

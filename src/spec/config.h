@@ -46,6 +46,8 @@ struct SpecConfig {
   CacheConfig cache;                  // of a draft model or head
 
   bool on() const { return drafter != DrafterKind::kNone; }
+  // Whoever drafts has a cache that can be chosen: a draft model, a head, or the target itself.
+  bool has_cache() const { return needs_model() || drafter == DrafterKind::kSelf || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kSelf); }
   bool needs_model() const { return drafter == DrafterKind::kModel || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kModel); }
 };
 

@@ -163,7 +163,8 @@ void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
   Slot& s = at(seq);
   if (!moving()) return;
   SX_ASSERT(rows <= kSlack);
-  if (!parts_.writes_full && s.stale) s.length = int(text.size()) - 1;  // what the target has committed
+  if (!parts_.writes_full && int(text.size()) - s.length > rows) s.stale = true;  // more was decoded plainly than can be run at once
+  if (!parts_.writes_full && s.stale) s.length = int(text.size()) - 1;            // what the target has committed
   if (s.hole_end > s.hole_first) drop_hole(seq);
   const bool late = (config_.faults & kFaultOrder) != 0, no_room = s.work + rows > capacity_;
   const bool compact = config_.positions == CachePositions::kCompact;

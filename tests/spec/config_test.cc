@@ -99,6 +99,8 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"ngram", {{"drafter", "ngram"}, {"tree", "chain"}, {"nodes", "10"}, {"ngram-min", "1"}, {"ngram-max", "3"}}},
       {"self-skip", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "5"}, {"skip", "0.45"}, {"exit", "0"}}},
       {"self-exit", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "6"}, {"exit", "8"}}},
+      {"magicdec",
+       {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "4"}, {"skip", "0"}, {"cache", "streaming"}, {"budget", "1024"}}},
       {"fuse",
        {{"drafter", "fuse"},
         {"fuse-model", "model"},
