@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_medusa.h"
+#include "spec/medusa_paths.h"
 #include "spec/drafter_model.h"
 #include "spec/drafters.h"
 

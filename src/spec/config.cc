@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/io/printable.h"
-#include "spec/drafter_medusa.h"
+#include "spec/medusa_paths.h"
 
 namespace sx {
 namespace {

@@ -15,6 +15,7 @@
 #include "model/heads/medusa.h"
 #include "spec/chi_square.h"
 #include "spec/drafter_medusa.h"
+#include "spec/medusa_paths.h"
 #include "specextend/specextend.h"
 #include "support/counting_new.h"
 #include "support/model_writer.h"

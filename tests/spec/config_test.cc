@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "spec/drafter_medusa.h"
+#include "spec/medusa_paths.h"
 
 namespace sx {
 namespace {
