@@ -489,10 +489,10 @@ TEST(DraftCacheRefusals, NameTheCulprit) {
     }
   EXPECT_EQ(error_with(files().model, {{"cache", "streaming"}, {"layers", "7"}}), "") << "nobody reads it";
   EngineOptions o = options("", {});
-  o.spec = {"self-skip", "", {{"cache", "retrieval"}}};
+  o.spec = {"self-skip", "", {{"cache", "quest"}}};
   try {
     Engine::open(o);
-    ADD_FAILURE() << "a cache without a draft model was taken";
+    ADD_FAILURE() << "a cache that asks the draft was taken where the target drafts";
   } catch (const Error& error) { EXPECT_THAT(error.what(), AllOf(HasSubstr("cache"), HasSubstr("self-skip"))); }
 }
 
