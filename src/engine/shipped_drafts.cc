@@ -99,7 +99,8 @@ std::vector<std::string> wanted_kinds(const SpecOptions& options) {
   std::string method = options.preset;
   const std::string where = "speculative config";
   if (!options.json.empty()) method = json_string(parse_json(options.json, where), "method", where).value_or("");
-  if (method == "eagle3" || method == "medusa") return {method};
+  if (method == "medusa") return {method};
+  if (method.ends_with("eagle3")) return {"eagle3"};  // also specextend-eagle3
   if (method == "eagle" || method == "eagle1" || method == "eagle2") return {"eagle1", "eagle3"};
   return {"model"};
 }
