@@ -37,10 +37,10 @@ bool compare(Session& session, std::span<const Token> prompt, GenerateOptions op
   if (plain.reason == FinishReason::kCancelled) return true;
   const auto rate = [](const GenerateResult& r) { return 1e3 * r.timings.generated_tokens / std::max(1e-6, r.timings.decode_ms); };
   const bool same = plain.tokens == drafted.tokens && plain.text == drafted.text;
-  fmt::print(stderr, "\n  {:<22}{:>16}{:>22}\n", "the same prompt", "--spec off", "--spec " + name);
-  fmt::print(stderr, "  {:<22}{:>16.1f}{:>22.1f}\n", "decode ms", plain.timings.decode_ms, drafted.timings.decode_ms);
-  fmt::print(stderr, "  {:<22}{:>16.1f}{:>22.1f}   {:.2f}x\n", "tok/s", rate(plain), rate(drafted), rate(drafted) / rate(plain));
-  fmt::print(stderr, "  {:<22}{:>16}{:>22}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same ? "equal" : "DIFFERENT");
+  fmt::print(stderr, "\n  {:<22}{:>16}{:>28}\n", "the same prompt", "--spec off", "--spec " + name);
+  fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}\n", "decode ms", plain.timings.decode_ms, drafted.timings.decode_ms);
+  fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}   {:.2f}x\n", "tok/s", rate(plain), rate(drafted), rate(drafted) / rate(plain));
+  fmt::print(stderr, "  {:<22}{:>16}{:>28}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same ? "equal" : "DIFFERENT");
   return same;
 }
 
