@@ -97,6 +97,32 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   return engine;
 }
 
+void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
+  app.add_option("-p,--prompt", flags.prompt, "the prompt");
+  app.add_option("-f,--file", flags.file, "read the prompt from a file (- is standard input)");
+  app.add_option("--prefix", flags.prefix, "text put before the prompt, e.g. an instruction before a document");
+  app.add_option("--suffix", flags.suffix, "text put after the prompt");
+  app.add_flag("--chat", flags.chat, "send the prompt as a user's message through the chat template");
+  app.add_option("--system,--sys", flags.system, "system message (with --chat)");
+  app.add_flag("-e,--escape", flags.escape, "read \\n, \\t, ... in the prompt as escapes");
+  app.add_flag("--raw", flags.raw, "take control tokens in the prompt as plain text");
+}
+
+std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine) {
+  std::string text = flags.file.empty() ? flags.prompt : read_file(flags.file);
+  if (flags.escape) text = unescape(text);
+  text = flags.prefix + text + flags.suffix;
+  return engine.tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
+}
+
+GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options) {
+  options.speculate = false;
+  options.on_round = {};
+  options.on_prefill = {};
+  options.on_text = [](std::string_view) { return !interrupted(); };
+  return session.generate(prompt, options);
+}
+
 std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text) {
   std::string messages = "[";
   if (!system.empty()) messages += fmt::format(R"({{"role":"system","content":{}}},)", to_json(system));

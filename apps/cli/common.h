@@ -29,10 +29,21 @@ void add_model_flag(CLI::App& app, std::string& model);
 void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_template_file);
 void add_sampling_flags(CLI::App& app, GenerateOptions& options, std::vector<std::string>& bias);
 
+// Where a prompt comes from and what becomes of it.
+struct PromptFlags {
+  std::string prompt, file, prefix, suffix, system;
+  bool chat = false, escape = false, raw = false;
+};
+void add_prompt_flags(CLI::App& app, PromptFlags& flags);
+std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine);
+
 // Opens the engine with a progress line on standard error (unless quiet).
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet);
 // Resolves "--logit-bias TOKEN+VALUE" (or -VALUE) into the options.
 void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias);
+
+// The same prompt again without speculation; shows nothing.
+GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options);
 
 // The prompt for one user's message, after a system message unless that is empty, through the chat template.
 std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text);

@@ -23,8 +23,9 @@ struct Args {
   GenerateOptions generate;
   SpecFlags spec;
   std::vector<std::string> bias;
-  std::string prompt, file, prefix, suffix, system, chat_template_file, page, json;
-  bool chat = false, escape = false, quiet = false, raw = false, compare = false;
+  PromptFlags source;
+  std::string chat_template_file, page, json;
+  bool quiet = false, compare = false;
 };
 
 // The text a token adds after another; the token's name where it adds none (control tokens, parts of a character).
@@ -102,12 +103,10 @@ void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, b
 }
 
 // What a token costs without drafts: decoded again, or else from the rounds that had none.
-void take_plain(Explanation& e, Session& session, std::span<const Token> prompt, GenerateOptions options,
+void take_plain(Explanation& e, Session& session, std::span<const Token> prompt, const GenerateOptions& options,
                 bool compare) {
   if (compare) {
-    options.speculate = false;
-    options.on_round = {};
-    const GenerateResult plain = session.generate(prompt, options);
+    const GenerateResult plain = decode_plainly(session, prompt, options);
     if (plain.reason == FinishReason::kCancelled) return;
     e.compared = true;
     e.equal = plain.tokens == e.tokens;
@@ -136,7 +135,7 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 int run(Args& a) {
-  if (a.prompt.empty() == a.file.empty())
+  if (a.source.prompt.empty() == a.source.file.empty())
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
   if (a.page.empty() && a.json.empty()) throw Error("say where to write: -o PAGE.html, --json FILE, or both");
   if (a.page == "-" && a.json == "-") throw Error("-o - and --json -: only one of them can be standard output");
@@ -144,10 +143,7 @@ int run(Args& a) {
   a.engine.spec = resolve(a.spec);
   watch_interrupt();
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
-  std::string text = a.file.empty() ? a.prompt : read_file(a.file);
-  if (a.escape) text = unescape(text);
-  text = a.prefix + text + a.suffix;
-  const auto prompt = engine->tokenize(a.chat ? chat_prompt(*engine, a.system, text) : text, !a.chat, !a.raw);
+  const auto prompt = prompt_tokens(a.source, *engine);
 
   Explanation e;
   ProgressLine line("prefill", a.quiet);
@@ -188,14 +184,7 @@ Command add_explain(CLI::App& app) {
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
-  app.add_option("-p,--prompt", args->prompt, "the prompt");
-  app.add_option("-f,--file", args->file, "read the prompt from a file (- is standard input)");
-  app.add_option("--prefix", args->prefix, "text put before the prompt, e.g. an instruction before a document");
-  app.add_option("--suffix", args->suffix, "text put after the prompt");
-  app.add_flag("--chat", args->chat, "send the prompt as a user's message through the chat template");
-  app.add_option("--system,--sys", args->system, "system message (with --chat)");
-  app.add_flag("-e,--escape", args->escape, "read \\n, \\t, ... in the prompt as escapes");
-  app.add_flag("--raw", args->raw, "take control tokens in the prompt as plain text");
+  add_prompt_flags(app, args->source);
   app.add_option("-o,--output", args->page,
                  "write the page here, one HTML file that needs nothing else (- is standard output)");
   app.add_option("--json", args->json, "write the same as JSON here (- is standard output)");

@@ -17,23 +17,15 @@ struct Args {
   GenerateOptions generate;
   SpecFlags spec;
   std::vector<std::string> bias;
-  std::string prompt, file, prefix, suffix, system, chat_template_file;
-  bool chat = false, escape = false, quiet = false, json = false, raw = false, compare = false;
+  PromptFlags source;
+  std::string chat_template_file;
+  bool quiet = false, json = false, compare = false;
 };
 
-std::string prompt_text(const Args& a, const Engine& engine) {
-  std::string text = a.file.empty() ? a.prompt : read_file(a.file);
-  if (a.escape) text = unescape(text);
-  text = a.prefix + text + a.suffix;
-  return a.chat ? chat_prompt(engine, a.system, text) : text;
-}
-
 // Decodes the prompt again without speculation and shows both; false if the texts differ, which would be a bug.
-bool compare(Session& session, std::span<const Token> prompt, GenerateOptions options, const GenerateResult& drafted, const std::string& name) {
-  options.speculate = false;
-  options.on_text = [](std::string_view) { return !interrupted(); };
-  options.on_prefill = nullptr;
-  const GenerateResult plain = session.generate(prompt, options);
+bool compare(Session& session, std::span<const Token> prompt, const GenerateOptions& options, const GenerateResult& drafted,
+             const std::string& name) {
+  const GenerateResult plain = decode_plainly(session, prompt, options);
   if (plain.reason == FinishReason::kCancelled) return true;
   const auto rate = [](const GenerateResult& r) { return 1e3 * r.timings.generated_tokens / std::max(1e-6, r.timings.decode_ms); };
   const bool same = plain.tokens == drafted.tokens && plain.text == drafted.text;
@@ -59,13 +51,14 @@ void print_json(const GenerateResult& r) {
 }
 
 int run(Args& a) {
-  if (a.prompt.empty() == a.file.empty() && !(a.prompt.empty() && !a.prefix.empty()))
+  const PromptFlags& from = a.source;
+  if (from.prompt.empty() == from.file.empty() && !(from.prompt.empty() && !from.prefix.empty()))
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
   apply_bias(a.generate, a.bias);
   a.engine.spec = resolve(a.spec);
   watch_interrupt();
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
-  const auto prompt = engine->tokenize(prompt_text(a, *engine), !a.chat, !a.raw);
+  const auto prompt = prompt_tokens(from, *engine);
   ProgressLine line("prefill", a.quiet);
   a.generate.on_prefill = [&](int done, int total) {
     line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total));
@@ -92,14 +85,7 @@ Command add_generate(CLI::App& app) {
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
-  app.add_option("-p,--prompt", args->prompt, "the prompt");
-  app.add_option("-f,--file", args->file, "read the prompt from a file (- is standard input)");
-  app.add_option("--prefix", args->prefix, "text put before the prompt, e.g. an instruction before a document");
-  app.add_option("--suffix", args->suffix, "text put after the prompt");
-  app.add_flag("--chat", args->chat, "send the prompt as a user's message through the chat template");
-  app.add_option("--system,--sys", args->system, "system message (with --chat)");
-  app.add_flag("-e,--escape", args->escape, "read \\n, \\t, ... in the prompt as escapes");
-  app.add_flag("--raw", args->raw, "take control tokens in the prompt as plain text");
+  add_prompt_flags(app, args->source);
   app.add_flag("--compare", args->compare, "then decode the same prompt without speculation, and show both speeds and whether the bytes are equal");
   app.add_flag("--json", args->json, "print one JSON object instead of the text");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");

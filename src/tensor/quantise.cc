@@ -7,15 +7,10 @@
 #include "base/error.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
+#include "tensor/quantise_k.h"
 
 namespace sx {
 namespace {
-
-// 1 / d, or 0 where that is no finite number (a block of zeros, or of values too small to matter).
-float inverse_or_zero(float d) {
-  const float inverse = d == 0 ? 0 : 1 / d;
-  return std::isfinite(inverse) ? inverse : 0;
-}
 
 // Nearest integer in [low, high]; NaN becomes low, so that the conversion is always defined.
 int clamp_to_int(double value, int low, int high) {

@@ -9,6 +9,7 @@
 #include "model/heads/head_parts.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_model.h"
+#include "support/forwarding_backend.h"
 #include "support/model_writer.h"
 
 namespace sx {
@@ -16,22 +17,15 @@ namespace {
 
 constexpr int kContext = 900, kTrained = 400;
 
-class Listener final : public Backend {
+class Listener final : public testing::ForwardingBackend {
  public:
+  Listener() : ForwardingBackend(make_cpu_backend({1, std::nullopt})) {}
+
   const KvStore* work = nullptr;
   int most = -1, least = 1 << 20;  // positions in the working cache
   std::string
       events;  // of it: 'g' cells were gathered from another store, 'r' cells were run (a step of one row or more)
 
-  std::string name() const override { return right_->name(); }
-  DType default_kv_type() const override { return right_->default_kv_type(); }
-  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override { return right_->make_matrix(parts); }
-  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override { return right_->make_kv(geometry); }
-  float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
-  void reserve(const StepLimits& limits) override { right_->reserve(limits); }
-  void embed(const EmbedArgs& a) override { right_->embed(a); }
-  void norm(const NormArgs& a) override { right_->norm(a); }
-  void linear(const LinearArgs& a) override { right_->linear(a); }
   void rope_table(const RopeTableArgs& a) override {
     positions_[a.table].assign(a.positions, a.positions + a.rows);
     right_->rope_table(a);
@@ -43,19 +37,12 @@ class Listener final : public Backend {
     }
     right_->rope_store(a);
   }
-  void attend(const AttendArgs& a) override { right_->attend(a); }
-  void glu(const GluArgs& a) override { right_->glu(a); }
   void kv_move(const KvMoveArgs& a) override {
     if (a.to == work && a.from != work) events += 'g';
     right_->kv_move(a);
   }
-  void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
-  void choose(const ChooseArgs& a) override { right_->choose(a); }
-  void law(const LawArgs& a) override { right_->law(a); }
-  void top_k(const TopKArgs& a) override { right_->top_k(a); }
 
  private:
-  std::unique_ptr<Backend> right_ = make_cpu_backend({1, std::nullopt});
   std::map<const float*, std::vector<int32_t>> positions_;  // by table
 };
 

@@ -8,15 +8,10 @@
 #include "base/error.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
+#include "tensor/quantise_k.h"
 
 namespace sx {
 namespace {
-
-// 1 / step, or 0 where that is no finite number.
-float inverse_of(float step) {
-  const float inverse = step == 0 ? 0 : 1 / step;
-  return std::isfinite(inverse) ? inverse : 0;
-}
 
 // A whole number as an integer within [low, high]; anything odd becomes low.
 int clamped(float value, int low, int high) {
@@ -29,7 +24,7 @@ BlockQ4_0 nearest_q4_0(const float* x) {
   for (int i = 1; i < 32; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
-  const float step = extreme / -8, inverse = inverse_of(step);
+  const float step = extreme / -8, inverse = inverse_or_zero(step);
   const auto code = [&](int i) { return clamped(std::floor(x[i] * inverse + 8.5f), 0, 15); };
   BlockQ4_0 block;
   block.d = float_to_f16(step);
@@ -40,7 +35,7 @@ BlockQ4_0 nearest_q4_0(const float* x) {
 BlockQ8_0 nearest_q8_0(const float* x) {
   float largest = 0;
   for (int i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(x[i]));
-  const float step = largest / 127, inverse = inverse_of(step);
+  const float step = largest / 127, inverse = inverse_or_zero(step);
   BlockQ8_0 block;
   block.d = float_to_f16(step);
   for (int i = 0; i < 32; ++i) {

@@ -7,33 +7,15 @@
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
+#include "support/forwarding_backend.h"
 
 namespace sx::parity {
 namespace {
 
-class Tampered : public Backend {
+class Tampered : public testing::ForwardingBackend {
  public:
+  Tampered() : ForwardingBackend(make_reference_backend()) {}
   std::string name() const override { return "tampered"; }
-  DType default_kv_type() const override { return right_->default_kv_type(); }
-  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override { return right_->make_matrix(parts); }
-  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override { return right_->make_kv(geometry); }
-  float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
-  void reserve(const StepLimits& limits) override { right_->reserve(limits); }
-  void embed(const EmbedArgs& a) override { right_->embed(a); }
-  void norm(const NormArgs& a) override { right_->norm(a); }
-  void linear(const LinearArgs& a) override { right_->linear(a); }
-  void rope_table(const RopeTableArgs& a) override { right_->rope_table(a); }
-  void rope_store(const RopeStoreArgs& a) override { right_->rope_store(a); }
-  void attend(const AttendArgs& a) override { right_->attend(a); }
-  void glu(const GluArgs& a) override { right_->glu(a); }
-  void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
-  void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
-  void choose(const ChooseArgs& a) override { right_->choose(a); }
-  void law(const LawArgs& a) override { right_->law(a); }
-  void top_k(const TopKArgs& a) override { right_->top_k(a); }
-
- protected:
-  std::unique_ptr<Backend> right_ = make_reference_backend();
 };
 
 class Wrong final : public Tampered {

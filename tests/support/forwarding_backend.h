@@ -1,0 +1,39 @@
+// A backend that hands every call on to another: what a test changes or listens to, it overrides.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "backend/backend.h"
+
+namespace sx::testing {
+
+class ForwardingBackend : public Backend {
+ public:
+  explicit ForwardingBackend(std::unique_ptr<Backend> right) : right_(std::move(right)) {}
+
+  std::string name() const override { return right_->name(); }
+  DType default_kv_type() const override { return right_->default_kv_type(); }
+  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override { return right_->make_matrix(parts); }
+  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override { return right_->make_kv(geometry); }
+  float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
+  void reserve(const StepLimits& limits) override { right_->reserve(limits); }
+  void embed(const EmbedArgs& a) override { right_->embed(a); }
+  void norm(const NormArgs& a) override { right_->norm(a); }
+  void linear(const LinearArgs& a) override { right_->linear(a); }
+  void rope_table(const RopeTableArgs& a) override { right_->rope_table(a); }
+  void rope_store(const RopeStoreArgs& a) override { right_->rope_store(a); }
+  void attend(const AttendArgs& a) override { right_->attend(a); }
+  void glu(const GluArgs& a) override { right_->glu(a); }
+  void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
+  void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
+  void choose(const ChooseArgs& a) override { right_->choose(a); }
+  void law(const LawArgs& a) override { right_->law(a); }
+  void top_k(const TopKArgs& a) override { right_->top_k(a); }
+
+ protected:
+  std::unique_ptr<Backend> right_;
+};
+
+}  // namespace sx::testing
