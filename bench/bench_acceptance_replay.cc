@@ -139,7 +139,7 @@ struct Replay::Player {
 };
 
 Replay::Replay(const ReplayOptions& options, std::vector<Configuration> configurations)
-    : configurations_(std::move(configurations)), chunk_(options.chunk) {
+    : configurations_(std::move(configurations)), chunk_(options.chunk > 0 ? options.chunk : 512) {
   load(options);
   for (size_t i = 0; i < configurations_.size(); ++i) {
     SpecConfig& config = configurations_[i].config;

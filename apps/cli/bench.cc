@@ -160,7 +160,7 @@ int run(Args& a) {
   for (int n : a.rows) most = std::max(most, n);
   if (most > 512) throw Error("--rows: at most 512 in one pass");
   a.engine.max_outputs = most;
-  a.engine.chunk = std::max(a.engine.chunk, most);
+  if (a.engine.chunk > 0 || most > 512) a.engine.chunk = std::max(a.engine.chunk, most);
   if (a.engine.context == 0) a.engine.context = std::max(need, 1);
   const MachinePeaks peaks = a.no_peaks ? MachinePeaks{} : measure_peaks(a.engine.threads);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);

@@ -41,14 +41,18 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
       ->envname("LLAMA_ARG_CTX_SIZE");
   app.add_option("-t,--threads", o.threads, "threads (0: one per core)")->envname("LLAMA_ARG_THREADS");
   app.add_option_function<int>("--tb,--threads-batch", [](int) {}, "accepted for compatibility: prompts use the same threads");
-  app.add_option("-b,--batch-size,--ub,--ubatch-size", o.chunk, "prompt tokens processed in one step")->capture_default_str();
+  app.add_option("-b,--batch-size,--ub,--ubatch-size", o.chunk, "prompt tokens processed in one step (0: what suits the device)")
+      ->capture_default_str();
   app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type, "type of the KV cache: f32, f16, bf16 or q8_0 (default: the fastest here)");
   app.add_option_function<std::string>("--ctv,--cache-type-v", [&o](const std::string& type) {
     if (!o.kv_type.empty() && o.kv_type != type) throw CLI::ValidationError("--ctv", "K and V share one type; it is already " + o.kv_type);
     o.kv_type = type;
   }, "the same as --ctk: K and V share one type");
   app.add_option_function<std::string>("--fa,--flash-attn", [](const std::string&) {}, "accepted for compatibility: attention is always of the flash kind");
-  app.add_option_function<int>("--ngl,--gpu-layers", [](int) {}, "accepted for compatibility: this build runs on the CPU");
+  app.add_option("--device,--dev", o.device, "where to run: cpu, cuda, cuda:N, or auto: a CUDA device if there is one")->capture_default_str();
+  app.add_option_function<int>("--ngl,--gpu-layers,--n-gpu-layers", [&o](int layers) {
+    if (layers == 0 && o.device == "auto") o.device = "cpu";
+  }, "accepted for compatibility: a model runs on one device as a whole; 0 means --device cpu");
   app.add_option("--chat-template-file", chat_template_file, "Jinja chat template to use instead of the model's own");
 }
 
@@ -86,6 +90,19 @@ void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias) 
   }
 }
 
+// "device memory: 16.4 GB: weights 15.0, the KV store 1.1, ..." by size, what is little left out.
+void print_device_memory(const Engine& engine) {
+  auto uses = engine.device_memory();
+  if (uses.empty()) return;
+  std::sort(uses.begin(), uses.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  double total = 0;
+  for (const auto& use : uses) total += double(use.second);
+  std::string parts;
+  for (const auto& [purpose, bytes] : uses)
+    if (double(bytes) > total / 100) parts += fmt::format("{} {} {:.2f}", parts.empty() ? ":" : ",", purpose, double(bytes) / 1e9);
+  fmt::print(stderr, "{}: {:.2f} GB of device memory{}\n", engine.backend(), total / 1e9, parts);
+}
+
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
   if (!chat_template_file.empty()) options.chat_template = read_file(chat_template_file);
   ProgressLine line("loading", quiet);
@@ -94,6 +111,7 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   line.clear();
   const std::string& draft = engine->options().spec.draft_model;
   if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
+  if (!quiet) print_device_memory(*engine);
   return engine;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/common.h"
 #include "cli/progress.h"
@@ -22,27 +23,32 @@ struct Args {
   bool quiet = false, json = false, compare = false;
 };
 
-// Decodes the prompt again without speculation and shows both; false if the texts differ, which would be a bug.
-bool compare(Session& session, std::span<const Token> prompt, const GenerateOptions& options, const GenerateResult& drafted,
-             const std::string& name) {
-  const GenerateResult plain = decode_plainly(session, prompt, options);
-  if (plain.reason == FinishReason::kCancelled) return true;
+bool same(const GenerateResult& plain, const GenerateResult& drafted) {
+  return plain.reason == FinishReason::kCancelled || (plain.tokens == drafted.tokens && plain.text == drafted.text);
+}
+
+// Shows a run beside the same prompt without speculation.
+void print_compared(const GenerateResult& plain, const GenerateResult& drafted, const std::string& name) {
   const auto rate = [](const GenerateResult& r) { return 1e3 * r.timings.generated_tokens / std::max(1e-6, r.timings.decode_ms); };
-  const bool same = plain.tokens == drafted.tokens && plain.text == drafted.text;
   fmt::print(stderr, "\n  {:<22}{:>16}{:>28}\n", "the same prompt", "--spec off", "--spec " + name);
   fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}\n", "decode ms", plain.timings.decode_ms, drafted.timings.decode_ms);
   fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}   {:.2f}x\n", "tok/s", rate(plain), rate(drafted), rate(drafted) / rate(plain));
-  fmt::print(stderr, "  {:<22}{:>16}{:>28}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same ? "equal" : "DIFFERENT");
-  return same;
+  fmt::print(stderr, "  {:<22}{:>16}{:>28}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same(plain, drafted) ? "equal" : "DIFFERENT");
 }
 
-void print_json(const GenerateResult& r) {
+nlohmann::ordered_json timings_json(const GenerateResult& r) {
+  return {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens}, {"prompt_ms", r.timings.prompt_ms},
+          {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms}};
+}
+
+// `plain`: the same prompt without speculation, or null.
+void print_json(const GenerateResult& r, const GenerateResult* plain) {
   nlohmann::ordered_json j;
   j["text"] = r.text;
   j["tokens"] = r.tokens;
   j["finish_reason"] = finish_reason_name(r.reason);
-  j["timings"] = {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens}, {"prompt_ms", r.timings.prompt_ms},
-                  {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms}};
+  j["timings"] = timings_json(r);
+  if (plain) j["plain"] = {{"timings", timings_json(*plain)}, {"equal", same(*plain, r)}};
   if (r.spec.drafted_rounds > 0) {
     j["speculation"] = nlohmann::ordered_json::parse(spec_stats_json(r.spec));
     j["metrics"] = nlohmann::ordered_json::parse(spec_metrics_json(r.spec));
@@ -70,10 +76,13 @@ int run(Args& a) {
   const auto session = engine->start();
   const GenerateResult result = session->generate(prompt, a.generate);
   line.clear();
-  if (a.json) print_json(result);
-  else write_out("\n");
+  if (!a.json) write_out("\n");
   if (!a.quiet) print_timings(result);
-  if (a.compare && result.reason != FinishReason::kCancelled && !compare(*session, prompt, a.generate, result, a.engine.spec.preset))
+  std::optional<GenerateResult> plain;
+  if (a.compare && result.reason != FinishReason::kCancelled) plain = decode_plainly(*session, prompt, a.generate);
+  if (a.json) print_json(result, plain ? &*plain : nullptr);
+  if (plain && !a.quiet && plain->reason != FinishReason::kCancelled) print_compared(*plain, result, a.engine.spec.preset);
+  if (plain && !same(*plain, result))
     throw Error("the text with speculation differs from the text without: please report this");
   return result.reason == FinishReason::kCancelled ? 130 : 0;
 }

@@ -30,7 +30,7 @@ double surprise(std::span<const float> logits, Token token) {
 int run(Args& a) {
   const int window = a.engine.context > 0 ? a.engine.context : 512;
   a.engine.context = window;
-  a.engine.max_outputs = a.engine.chunk = std::min(a.engine.chunk, 256);
+  a.engine.max_outputs = a.engine.chunk = a.engine.chunk == 0 ? 256 : std::min(a.engine.chunk, 256);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   auto tokens = engine->tokenize(read_file(a.file), true, false);
   const auto empty = engine->tokenize("", true, false);

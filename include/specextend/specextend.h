@@ -42,8 +42,9 @@ struct EngineOptions {
   std::string model{};          // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
   int threads = 0;              // 0: one per core
+  std::string device = "auto";  // "cpu", "cuda", "cuda:1", or "auto": a CUDA device if there is one
   std::string kv_type{};        // "f32", "f16", "bf16" or "q8_0"; empty: the fastest on this machine
-  int chunk = 512;              // rows of one step: prompt tokens are processed in chunks of this size
+  int chunk = 0;                // rows of one step: prompt tokens are processed in chunks of this size; 0: what suits the device
   int max_sessions = 1;         // sessions open at a time
   int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
   std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
@@ -229,6 +230,8 @@ class Engine : public Vocabulary {
   virtual int context() const = 0;
   virtual int vocab() const = 0;
   virtual const EngineOptions& options() const = 0;   // with defaults filled in
+  // Memory taken on a device, by purpose; nothing on the CPU.
+  virtual std::vector<std::pair<std::string, size_t>> device_memory() const = 0;
   virtual std::string backend() const = 0;            // "cpu (neon-i8mm, 2 threads)"
   virtual std::string kv_type() const = 0;
   virtual StepCosts costs() const = 0;

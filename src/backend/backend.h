@@ -4,8 +4,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backend/ops.h"
+#include "base/function_ref.h"
 #include "tensor/tensor.h"
 
 namespace sx {
@@ -45,23 +47,45 @@ struct StepLimits {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int context = 0;              // longest history
   int vocab = 0;
+  int outputs = 0;              // of one step; a tree has no more rows than that
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;         // "cpu (neon-i8mm, 2 threads)"
+  // Memory taken on a device of its own, by purpose.
+  struct Use { std::string purpose; size_t bytes; };
+  virtual std::vector<Use> memory() const { return {}; }
   virtual DType default_kv_type() const = 0;
 
   // Set-up. A matrix is made of one or more parts stacked by output rows (q, k, v), each [out_i, in], of any type.
   virtual std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) = 0;
   virtual std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) = 0;
-  // f32 memory that ops can reach; zeroed.
+  // The embedding table where embed() can read it: itself, or a copy.
+  virtual Tensor place_table(const Tensor& table) = 0;
+  // f32 memory that ops can reach; zeroed. The host reaches it with upload and download only.
   virtual float* allocate(size_t count, const char* purpose) = 0;
+  // Rows that a step's buffers must have room for, with up to so many rows or outputs.
+  virtual int row_capacity(int rows) const { return rows; }
+  virtual int output_capacity(int outputs) const { return outputs; }
+  // Levels that a tree may have below its history.
+  virtual int max_depth() const { return 1 << 20; }
   // Scratch for steps of up to `rows` rows; called before the first op, and again to grow.
   virtual void reserve(const StepLimits& limits) = 0;
 
+  // Between host memory and memory from allocate(). Downloads wait for the ops before them.
+  virtual void upload(float* to, const float* from, size_t count) = 0;
+  virtual void download(float* to, const float* from, size_t count) = 0;
+  virtual void wait() {}                               // until all ops are done
+  virtual bool prefers_batches() const { return false; }  // one op on many rows costs little more than on one
+
+  // Runs the ops of a step: calls `body`, or repeats what it did when it was last called with an equal key and shape. The body may only
+  // call ops, and may depend on nothing but the key, the shape and the inputs' arrays.
+  virtual void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) = 0;
+
   // Ops.
+  virtual void copy_rows(const CopyRowsArgs&) = 0;
   virtual void embed(const EmbedArgs&) = 0;
   virtual void norm(const NormArgs&) = 0;
   virtual void linear(const LinearArgs&) = 0;

@@ -1,5 +1,7 @@
 // The op interface: what a forward pass is made of. Arguments are plain structs of raw pointers into backend memory; an
-// op cannot fail and cannot allocate. Shapes are written beside every pointer, outermost first; activations are f32.
+// op cannot fail and cannot allocate. Shapes are written beside every pointer, outermost first; activations are f32 and lie in
+// memory from Backend::allocate, which the host may not be able to reach; integers (tokens, positions, SeqRows, moves) and what is
+// marked so lie in host memory.
 //
 // The law (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
 // many rows share the call, on their order, or on the number of threads.
@@ -35,11 +37,39 @@ struct SeqRows {
   int32_t staged = 0;                   // nodes of the strip that earlier steps have written
 };
 
+// The integers of a step, in host memory. The ops of the step are given these very arrays.
+struct StepInputs {
+  std::span<const Token> tokens;        // [rows]
+  std::span<const int32_t> positions;   // [rows], for RoPE
+  std::span<const SeqRows> seqs;        // cover the rows
+  std::span<const int32_t> outputs;     // rows whose logits are wanted, in that order
+  bool prompt = false;                  // rows of a prompt: each sequence's are a chain
+};
+
+// What else the ops of a step depend on. Steps with equal keys and equal numbers of rows, outputs and sequences run the same ops on
+// the same memory, so that a backend may record them once.
+struct StepKey {
+  const void* owner = nullptr;          // the model
+  const void* kv = nullptr;             // the store
+  const void* input = nullptr;          // further memory it reads
+  uint64_t plan = 0;                    // layers that are left out, windows
+};
+
+// to[r] (+)= from[which ? which[r] : r], columns [0, width).
+struct CopyRowsArgs {
+  float* to;
+  const float* from;
+  int rows, width;
+  int to_stride, from_stride;
+  const int32_t* which = nullptr;       // [rows], host memory
+  bool add = false;
+};
+
 struct EmbedArgs {
   float* out;            // [rows, width]
   const Token* tokens;   // [rows]
   int rows;
-  Tensor table;          // [vocab, width], any weight type
+  Tensor table;          // [vocab, width], any weight type; from place_table()
 };
 
 struct NormArgs {        // out = x / sqrt(mean(x^2) + eps) * weight
@@ -58,6 +88,7 @@ struct LinearArgs {      // out (+)= x W^T (+ bias)
   int rows;
   int out_stride;
   bool accumulate = false;      // out += instead of out =
+  bool outputs = false;         // the rows are outputs of the step, not its rows
 };
 
 struct RopeTableArgs {   // per step, before the layers
@@ -121,14 +152,14 @@ struct ChooseRow {
   std::span<const TokenCount> counts;   // of this row's own path
 };
 struct ChooseArgs {
-  Token* out;                           // [rows]
+  Token* out;                           // [rows], host memory
   std::span<const ChooseRow> rows;
   int vocab;
 };
 
 // The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one token.
 struct LawArgs {
-  double* out;                          // [vocab], sums to 1
+  double* out;                          // [vocab], sums to 1; host memory
   ChooseRow row;
   int vocab;
 };
@@ -136,13 +167,15 @@ struct LawArgs {
 struct Candidate {
   Token token;
   float logp;                           // log-probability
+  float logit = 0;                      // as top_k found it
 };
 
 // The k likeliest tokens of each row by the plain softmax of its logits, best first, ties to the smaller id.
 struct TopKArgs {
-  Candidate* out;                       // [rows, k]
-  const float* logits;                  // [rows, vocab]
+  Candidate* out;                       // [rows, k], host memory
+  const float* logits;                  // [rows, stride], columns [0, vocab)
   int rows, vocab, k;                   // k <= vocab
+  int stride = 0;                       // 0: vocab
 };
 
 struct KvMoveArgs {
@@ -164,7 +197,7 @@ enum class ScoreKind {
   kBound,   // the largest q k * scale could be, given smallest and largest value of each dimension in the chunk
 };
 struct KvScoreArgs {
-  float* out;            // [heads, chunks]
+  float* out;            // [heads, chunks], host memory
   const float* q;        // [heads * head_dim], rotated
   int heads, kv_heads, head_dim;
   float scale;
@@ -172,6 +205,8 @@ struct KvScoreArgs {
   int layer, slot;
   std::span<const int32_t> borders;    // [chunks + 1], rising: chunk c is the cells [borders[c], borders[c + 1])
   ScoreKind kind = ScoreKind::kMass;
+  std::span<const int> layers{};       // these instead of `layer`: q is [layers, heads * head_dim], out [layers, heads, chunks]
+  bool mean = false;                   // out is [chunks], the mean over layers and heads
 };
 
 }  // namespace sx

@@ -14,6 +14,8 @@
 namespace sx {
 namespace {
 
+constexpr size_t kDeviceSpare = size_t(256) << 20;     // for what is taken on first use
+constexpr int kHostChunk = 512, kDeviceChunk = 2048;  // prompt tokens of a step
 constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 DType kv_dtype(const std::string& name, const Backend& backend) {
@@ -29,11 +31,36 @@ EngineOptions checked(EngineOptions o) {
   };
   range("context", o.context, 0, 1 << 24);
   range("threads", o.threads, 0, 1024);
-  range("chunk", o.chunk, 1, 8192);
+  range("chunk", o.chunk, 0, 8192);
   range("max_sessions", o.max_sessions, 1, 4096);
   range("max_outputs", o.max_outputs, 1, 8192);
+  const bool numbered = o.device.starts_with("cuda:") && o.device.size() > 5 && o.device.size() < 8 &&
+                        o.device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (o.device != "auto" && o.device != "cpu" && o.device != "cuda" && !numbered)
+    fail("device '{}' is not known: use auto, cpu, cuda or cuda:N", o.device);
   if (o.model.empty()) o.model = default_model_path();
   return o;
+}
+
+// The backend that the options name. A device's memory is taken in one piece: all of the engine is set up once without it, to
+// know how much that is.
+std::unique_ptr<Backend> open_device(const EngineOptions& o) {
+  const bool chosen = o.device == "auto" ? why_no_cuda().empty() : o.device.starts_with("cuda");
+  if (!chosen) return make_cpu_backend({o.threads, std::nullopt});
+  CudaOptions cuda;
+  if (const size_t colon = o.device.find(':'); colon != std::string::npos) cuda.device = std::stoi(o.device.substr(colon + 1));
+  cuda.counts_only = true;
+  auto counting = make_cuda_backend(cuda);
+  const Backend& counter = *counting;
+  EngineOptions quiet = o;
+  quiet.on_load = nullptr;
+  const EngineImpl sizes(quiet, std::move(counting));
+  size_t bytes = 0, largest = 0;
+  for (const auto& use : counter.memory()) bytes += use.bytes, largest = std::max(largest, use.bytes);
+  cuda.counts_only = false;
+  cuda.memory = bytes + kDeviceSpare + largest / 64;
+  cuda.grows = true;
+  return make_cuda_backend(cuda);
 }
 
 // Rows whose logits a round needs: a whole tree for each of a few sequences; with more sequences trees get smaller.
@@ -59,14 +86,18 @@ std::string default_model_path() {
 
 std::unique_ptr<Engine> Engine::open(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
 
-EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)) {
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend)
+    : options_(checked(options)), backend_(std::move(backend)) {
   if (!lacks_draft(options_.spec)) resolve(options_.spec);  // errors of the configuration come before those of files
   file_ = ModelFile::open(options_.model);
   take_shipped_draft(options_.spec, *file_);
   SpecConfig spec = resolve(options_.spec);
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
-  backend_ = make_cpu_backend({options_.threads, std::nullopt});
+  if (!backend_) backend_ = open_device(options_);
+  if (options_.chunk == 0) options_.chunk = backend_->prefers_batches() ? kDeviceChunk : kHostChunk;
+  if (spec.on() && spec.tree.depth > backend_->max_depth())
+    fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(), backend_->max_depth());
   if (options_.context == 0) options_.context = config.context;
   options_.max_outputs = std::min(options_.max_outputs, options_.chunk);
   const auto head = open_head(spec, config);  // before sizes: it may bring a tree
@@ -92,6 +123,19 @@ EngineImpl::EngineImpl(const EngineOptions& options) : options_(checked(options)
   parts.progress = options_.on_load;
   speculation_ = std::make_unique<Speculation>(spec, parts);
   round_ = std::make_unique<Round>(*this);
+  if (backend_->prefers_batches()) warm_up();
+}
+
+// A prompt and a step of one row, so that the first request does not pay for kernels that are loaded and tried out when they are
+// first used. Slot 0 is nobody's yet.
+void EngineImpl::warm_up() {
+  const Token token = 0;
+  const int32_t place = 0;
+  for (bool prompt : {true, false}) {
+    const SeqRows seq{0, 1, 0, 0};
+    model_->forward({std::span(&token, 1), std::span(&place, 1), std::span(&seq, 1), std::span(&place, 1), prompt}, *kv_);
+  }
+  backend_->wait();
 }
 
 EngineImpl::~EngineImpl() = default;
@@ -121,6 +165,12 @@ std::vector<GenerateResult> EngineImpl::generate(std::span<const Request> reques
   std::vector<GenerateResult> results;
   for (auto& g : all) results.push_back(g->finish());
   return results;
+}
+
+std::vector<std::pair<std::string, size_t>> EngineImpl::device_memory() const {
+  std::vector<std::pair<std::string, size_t>> uses;
+  for (const auto& use : backend_->memory()) uses.emplace_back(use.purpose, use.bytes);
+  return uses;
 }
 
 StepCosts EngineImpl::costs() const {

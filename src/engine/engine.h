@@ -16,7 +16,8 @@ class Round;
 
 class EngineImpl : public Engine {
  public:
-  explicit EngineImpl(const EngineOptions& options);
+  explicit EngineImpl(const EngineOptions& options) : EngineImpl(options, nullptr) {}
+  EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend);  // null: the one that the options ask for
   ~EngineImpl() override;
 
   std::unique_ptr<Session> start() override;
@@ -35,6 +36,7 @@ class EngineImpl : public Engine {
   int context() const override { return options_.context; }
   int vocab() const override { return model_->config().vocab; }
   const EngineOptions& options() const override { return options_; }
+  std::vector<std::pair<std::string, size_t>> device_memory() const override;
   std::string backend() const override { return backend_->name(); }
   std::string kv_type() const override { return dtype_name(kv_->geometry().type); }
   StepCosts costs() const override;
@@ -48,6 +50,8 @@ class EngineImpl : public Engine {
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
  private:
+  void warm_up();
+
   EngineOptions options_;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;

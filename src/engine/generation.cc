@@ -109,6 +109,7 @@ void Generation::prefill() {
   const auto rest = before_last.subspan(size_t(result_.timings.cached_tokens));
   const bool finished = chunks(rest, result_.timings.cached_tokens, int(prompt_.size()) - 1);
   if (Drafter* drafter = engine_.speculation().drafter()) drafter->take_forward_ms(), drafter->take_cache_ms();  // not of any round
+  engine_.device().wait();
   prompt_end_ = now_ms();
   result_.timings.prompt_ms = prompt_end_ - start_;
   result_.timings.prompt_tokens = int(rest.size());
@@ -129,7 +130,11 @@ int Generation::take(const float* logits) {
   const int path = int(verdict.path.size());
   for (int k = 0; k < path; ++k) {
     const Token token = k + 1 < path ? tree->token(verdict.path[size_t(k + 1)]) : verdict.next;
-    if (options.on_logits) options.on_logits({logits + size_t(verdict.path[size_t(k)]) * vocab, vocab});
+    if (options.on_logits) {
+      logits_.resize(vocab);
+      engine_.device().download(logits_.data(), logits + size_t(verdict.path[size_t(k)]) * vocab, vocab);
+      options.on_logits(logits_);
+    }
     if (engine_.is_end(token) && !options.ignore_end) {
       end(FinishReason::kEnd);
       return k + 1;

@@ -63,6 +63,7 @@ class Generation {
   bool done_ = false;
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // scratch for on_round
+  std::vector<float> logits_;            // of one token, where they are listened to
 };
 
 }  // namespace sx

@@ -117,6 +117,7 @@ void Round::verify() {
   const size_t n = size_t(rows);
   step_ = &engine_.model().forward({std::span(tokens_).first(n), std::span(positions_).first(n), seqs_, std::span(outputs_).first(n)},
                                    engine_.kv());
+  engine_.device().wait();
   times_.verify = since(mark);
   spec_.price().observe(rows, history / double(active_.size()), times_.verify);
 }

@@ -56,7 +56,7 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
   for (int i = 0; i < outputs; ++i) outputs_[size_t(i)] = rows - outputs + i;
   const SeqRows seq{0, rows, seq_, history, nullptr, 0};
   const StepOutputs& out = engine_.model().forward(
-      {tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(outputs_).first(size_t(outputs))},
+      {tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(outputs_).first(size_t(outputs)), true},
       engine_.kv());
   engine_.book().append(seq_, rows);
   text_.insert(text_.end(), tokens.begin(), tokens.end());
@@ -81,7 +81,9 @@ std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int 
     logits = extend(tokens.first(n), n == tokens.size() ? outputs : 0);
     tokens = tokens.subspan(n);
   }
-  return {logits, size_t(outputs) * size_t(engine_.vocab())};
+  logits_.resize(size_t(outputs) * size_t(engine_.vocab()));
+  if (outputs > 0) engine_.device().download(logits_.data(), logits, logits_.size());
+  return logits_;
 }
 
 GenerateResult SessionImpl::generate(std::span<const Token> prompt, const GenerateOptions& options) {

@@ -37,6 +37,7 @@ class SessionImpl : public Session {
   std::vector<Token> text_;          // cached tokens, then (while generating) the pending one
   std::vector<int32_t> positions_;   // scratch, [max rows]
   std::vector<int32_t> outputs_;     // scratch
+  std::vector<float> logits_;            // of the last evaluate()
 };
 
 }  // namespace sx

@@ -247,9 +247,11 @@ void Speculation::measure(const SpeculationParts& parts) {
     const double before = now_ms();
     parts.target->forward({std::span(tokens).first(n), std::span(positions).first(n), std::span(&seq, 1), std::span(outputs).first(n)},
                           *parts.kv);
+    parts.backend->wait();
     return now_ms() - before;
   };
-  time(1, 0);
+  for (int rows : StepPrice::kRows)  // a backend may record the passes it meets first
+    if (rows == 1 || (parts.backend->prefers_batches() && rows <= most)) time(rows, 0), time(rows, std::max(far, 0));
   if (far > 0) {  // cells of their own, not pages of zeros
     std::vector<KvMove> moves;
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});

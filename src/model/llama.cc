@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "model/rope.h"
 #include "tensor/blocks.h"
 
@@ -53,27 +53,34 @@ std::unique_ptr<Matrix> Model::matrix(std::initializer_list<std::string> names) 
   for (const auto& name : names) parts.push_back(file_->get(name));
   auto made = backend_.make_matrix(parts);
   for (const auto& part : parts)
-    if (part.data != embedding_.data) file_->release(part);
+    if (part.data != file_->get("token_embd.weight").data) file_->release(part);
   weight_bytes_ += made->bytes();
   return made;
 }
 
-const float* Model::vector(const std::string& name, int size, bool required) {
+bool Model::read_vector(const std::string& name, int size, bool required, float* out) {
   const NamedTensor* found = file_->find(name);
   if (!found) {
     if (required) fail("'{}': tensor '{}' is missing", file_->path(), name);
-    return nullptr;
+    return false;
   }
   if (found->tensor.elements() != size)
     fail("'{}': tensor '{}' has {} elements, expected {}", file_->path(), name, found->tensor.elements(), size);
-  float* out = backend_.allocate(size_t(size), "norm weights");
   dequantise(found->tensor.type, found->tensor.data, size, out);
+  return true;
+}
+
+const float* Model::vector(const std::string& name, int size, bool required) {
+  std::vector<float> values(static_cast<size_t>(size));
+  if (!read_vector(name, size, required, values.data())) return nullptr;
+  float* out = backend_.allocate(values.size(), "norm weights");
+  backend_.upload(out, values.data(), values.size());
   return out;
 }
 
 void Model::load_weights() {
   const ModelConfig& c = config();
-  embedding_ = file_->get("token_embd.weight", {c.vocab, c.width});
+  embedding_ = backend_.place_table(file_->get("token_embd.weight", {c.vocab, c.width}));
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   for (int i = 0; i < c.layers; ++i) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", i, part); };
@@ -83,11 +90,13 @@ void Model::load_weights() {
       bool any = false;
       for (const auto& [part, size] : parts) any = any || file_->find(name(part)), total += size;
       if (!any) return nullptr;
-      float* out = backend_.allocate(size_t(total), "biases");
-      for (int at = 0; const auto& [part, size] : parts) {
-        if (const float* values = vector(name(part), size, false)) std::memcpy(out + at, values, size_t(size) * sizeof(float));
-        at += size;
+      std::vector<float> values(static_cast<size_t>(total));
+      for (size_t at = 0; const auto& [part, size] : parts) {
+        read_vector(name(part), size, false, values.data() + at);
+        at += size_t(size);
       }
+      float* out = backend_.allocate(values.size(), "biases");
+      backend_.upload(out, values.data(), values.size());
       return out;
     };
     Layer layer;
@@ -114,7 +123,7 @@ void Model::load_weights() {
 
 void Model::allocate_workspace() {
   const ModelConfig& c = config();
-  const auto rows = size_t(options_.max_rows), outputs = size_t(options_.max_outputs);
+  const auto rows = size_t(backend_.row_capacity(options_.max_rows)), outputs = size_t(backend_.output_capacity(options_.max_outputs));
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn);
   const auto make = [&](size_t count) { return backend_.allocate(count, "activations"); };
@@ -135,6 +144,7 @@ void Model::allocate_workspace() {
   outputs_.logits = work_->logits;
   StepLimits limits;
   limits.rows = options_.max_rows;
+  limits.outputs = options_.max_outputs;
   limits.width = int(std::max({width, q, ffn}));
   limits.heads = c.heads;
   limits.kv_heads = c.kv_heads;
@@ -155,11 +165,9 @@ void Model::tap_queries(std::span<const int> layers) {
   outputs_.query = std::span<const float* const>(work_->query.data(), layers.size());
 }
 
-void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, size_t stride,
-                size_t width, size_t rows) {
+void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride, int width, int rows) {
   for (size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] == layer)
-      for (size_t r = 0; r < rows; ++r) std::memcpy(to[i] + r * width, from + r * stride, width * sizeof(float));
+    if (wanted[i] == layer) backend_.copy_rows({to[i], from, rows, width, width, stride});
 }
 
 // cells_only: nobody reads what the layer gives, only its cells and queries.
@@ -171,7 +179,7 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
   backend_.linear({w.qkv, w.normed, layer.qkv.get(), layer.qkv_bias, rows, qkv});
   backend_.rope_store({w.qkv, w.rope, layer.q_norm, layer.k_norm, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
                        c.rope.style, &kv, index, step.seqs});
-  tap(options_.taps.query, index, w.query, w.qkv, size_t(qkv), size_t(q), size_t(rows));
+  tap(options_.taps.query, index, w.query, w.qkv, qkv, q, rows);
   if (cells_only) return;
   if (layer.window > 0) window = window > 0 ? std::min(window, layer.window) : layer.window;
   backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), window, &kv, index,
@@ -188,30 +196,42 @@ void Model::feed_forward(const Layer& layer, int rows) {
   backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
 }
 
-const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan& plan) {
+// What the ops of a step depend on besides its shape.
+uint64_t Model::key_of(const LayerPlan& plan) const {
+  uint64_t key = mix64(uint64_t(plan.window) + 1);
+  for (const uint8_t* skip : {plan.skip_attention, plan.skip_ffn})
+    for (size_t i = 0; skip && i < layers_.size(); ++i) key = mix64(key * 2 + skip[i]);
+  for (int layer : options_.taps.query) key = mix64(key * 3 + uint64_t(layer));
+  return key;
+}
+
+void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
-  const size_t width = size_t(c.width);
-  SX_ASSERT(rows > 0 && rows <= options_.max_rows && outputs <= options_.max_outputs);
-  SX_ASSERT(step.positions.size() == step.tokens.size());
   backend_.embed({w.x, step.tokens.data(), rows, embedding_});
   backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
   const auto& taps = options_.taps.hidden;
   const bool end_unread = outputs == 0 && std::find(taps.begin(), taps.end(), c.layers) == taps.end();
   for (int i = 0; i < c.layers; ++i) {
     const bool cells_only = end_unread && i == c.layers - 1;
-    tap(options_.taps.hidden, i, w.hidden, w.x, width, width, size_t(rows));
+    tap(taps, i, w.hidden, w.x, c.width, c.width, rows);
     if (!plan.skip_attention || !plan.skip_attention[i]) attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
     if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i])) feed_forward(layers_[size_t(i)], rows);
   }
-  tap(options_.taps.hidden, c.layers, w.hidden, w.x, width, width, size_t(rows));
-  if (outputs > 0) {
-    for (int i = 0; i < outputs; ++i)
-      std::memcpy(w.picked + size_t(i) * width, w.x + size_t(step.outputs[size_t(i)]) * width, width * sizeof(float));
-    backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
-    backend_.linear({w.logits, w.picked, head_.get(), nullptr, outputs, c.vocab});
-  }
+  tap(taps, c.layers, w.hidden, w.x, c.width, c.width, rows);
+  if (outputs == 0) return;
+  backend_.copy_rows({w.picked, w.x, outputs, c.width, c.width, c.width, step.outputs.data()});
+  backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
+  LinearArgs head{w.logits, w.picked, head_.get(), nullptr, outputs, c.vocab};
+  head.outputs = true;
+  backend_.linear(head);
+}
+
+const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan& plan) {
+  SX_ASSERT(!step.tokens.empty() && int(step.tokens.size()) <= options_.max_rows && int(step.outputs.size()) <= options_.max_outputs);
+  SX_ASSERT(step.positions.size() == step.tokens.size());
+  backend_.run(step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
   return outputs_;
 }
 

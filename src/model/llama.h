@@ -34,12 +34,7 @@ struct LayerPlan {
 };
 
 // One step: rows of one or more sequences. Spans stay valid during the call only.
-struct Step {
-  std::span<const Token> tokens;        // [rows]
-  std::span<const int32_t> positions;   // [rows], for RoPE
-  std::span<const SeqRows> seqs;        // cover the rows
-  std::span<const int32_t> outputs;     // rows whose logits are wanted, in that order
-};
+using Step = StepInputs;
 
 // In backend memory, valid until the next step.
 struct StepOutputs {
@@ -61,7 +56,7 @@ class Model {
   KvGeometry kv_geometry(int slots, int capacity, DType type) const;
   std::span<const double> rope_frequencies() const { return frequencies_; }
   // What heads share with their target.
-  const Tensor& embedding() const { return embedding_; }       // [vocab, width]
+  const Tensor& embedding() const { return embedding_; }       // [vocab, width], placed
   const Matrix& head() const { return *head_; }                // width -> vocab
   const float* final_norm() const { return final_norm_; }      // [width]
 
@@ -78,9 +73,12 @@ class Model {
   void allocate_workspace();
   std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
   const float* vector(const std::string& name, int size, bool required);
+  bool read_vector(const std::string& name, int size, bool required, float* out);  // false: there is none
+  uint64_t key_of(const LayerPlan& plan) const;
+  void run_layers(const Step& step, KvStore& kv, const LayerPlan& plan);
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
   void feed_forward(const Layer& layer, int rows);
-  void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, size_t stride, size_t width, size_t rows);
+  void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride, int width, int rows);
 
   std::shared_ptr<const ModelFile> file_;
   Backend& backend_;

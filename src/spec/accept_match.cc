@@ -21,14 +21,41 @@ void push_path(PenaltyWindow& window, const TokenTree& tree, NodeId node) {
 
 class MatchAcceptance final : public Acceptance {
  public:
-  explicit MatchAcceptance(Backend& backend) : backend_(backend) {}
+  MatchAcceptance(Backend& backend, int nodes) : backend_(backend) {
+    if (!backend.prefers_batches()) return;
+    rows_.reserve(size_t(nodes));
+    chosen_.reserve(size_t(nodes));
+  }
 
   void judge(const JudgeArgs& args, Verdict& verdict) override {
+    if (backend_.prefers_batches() && args.tree->size() > 1 && plain(args)) return judge_all(args, verdict);
     walk(backend_, args, verdict, [&](NodeId node, Token chosen) { return args.tree->child(node, chosen); });
   }
 
  private:
+  // Whether what is chosen at a node depends on its logits and position only, and is cheap to find.
+  static bool plain(const JudgeArgs& args) {
+    const Sampling& s = *args.sampling;
+    const bool whole_row = s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
+    return !whole_row && args.bias.empty() && (!args.window || !args.window->active());
+  }
+
+  // All nodes at once, then the walk.
+  void judge_all(const JudgeArgs& args, Verdict& verdict) {
+    rows_.clear();
+    for (NodeId node = 0; node < args.tree->size(); ++node) rows_.push_back(row_at(args, node, *args.sampling));
+    chosen_.resize(rows_.size());
+    backend_.choose({chosen_.data(), rows_, args.vocab});
+    verdict.path.clear();
+    for (NodeId node = 0; node != kNoNode; node = args.tree->child(node, verdict.next)) {
+      verdict.path.push_back(node);
+      verdict.next = chosen_[size_t(node)];
+    }
+  }
+
   Backend& backend_;
+  std::vector<ChooseRow> rows_;
+  std::vector<Token> chosen_;
 };
 
 }  // namespace
@@ -54,6 +81,8 @@ void law_at(Backend& backend, const JudgeArgs& args, NodeId node, const Sampling
   backend.law({law.data(), row_at(args, node, sampling), args.vocab});
 }
 
-std::unique_ptr<Acceptance> make_match(Backend& backend) { return std::make_unique<MatchAcceptance>(backend); }
+std::unique_ptr<Acceptance> make_match(Backend& backend, const AcceptLimits& limits) {
+  return std::make_unique<MatchAcceptance>(backend, limits.nodes);
+}
 
 }  // namespace sx

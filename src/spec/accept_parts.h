@@ -72,7 +72,7 @@ void walk(Backend& backend, const JudgeArgs& args, Verdict& verdict, Follow foll
 
 // --- Makers.
 
-std::unique_ptr<Acceptance> make_match(Backend& backend);
+std::unique_ptr<Acceptance> make_match(Backend& backend, const AcceptLimits& limits);
 std::unique_ptr<Acceptance> make_typical(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits);
 std::unique_ptr<Acceptance> make_margin(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits);
 

@@ -93,7 +93,7 @@ std::unique_ptr<Rule> make_rule(AcceptKind kind, int vocab, int nodes, int depth
 std::unique_ptr<Acceptance> make_acceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits) {
   SX_ASSERT(limits.vocab > 0);
   switch (config.kind) {
-    case AcceptKind::kMatch: return make_match(backend);
+    case AcceptKind::kMatch: return make_match(backend, limits);
     case AcceptKind::kTypical: return make_typical(config, backend, limits);
     case AcceptKind::kMargin: return make_margin(config, backend, limits);
     default: break;

@@ -89,7 +89,7 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     each_.resize(chunks + 1);
     std::iota(each_.begin(), each_.end(), 0);
   }
-  if (rows > 0) scores_ = parts_.backend->allocate(rows * chunks, "scores of the draft cache");
+  scores_.resize(rows * chunks);
   if (reads_draft()) picked_.resize(rows * chunks);
   reduced_.resize(chunks);
   scratch_.resize(chunks);
@@ -102,6 +102,7 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     s.borders = ChunkBorders(config_.chunk, config_.sentences);
     s.borders.reserve(parts_.context);
     if (query > 0) s.query = parts_.backend->allocate(query, "queries of the draft cache");
+    if (reads_draft()) s.own.resize(query);
   }
 }
 
@@ -226,8 +227,16 @@ void DraftCache::choose_by_target(SeqId seq) {
   const auto borders = by_cell ? std::span<const int32_t>(each_).first(size_t(s.length) + 1) : s.borders.borders();
   const size_t chunks = borders.size() - 1, heads = size_t(t.heads), head_dim = size_t(t.head_dim);
   const auto kind = config_.chunk_reduce == ChunkReduce::kMax && !by_cell ? ScoreKind::kPeak : ScoreKind::kMass;
-  for (size_t i = 0; i < layers_.size(); ++i)
-    parts_.backend->kv_score({scores_ + i * heads * chunks, s.query + i * heads * head_dim, t.heads, t.kv_heads, t.head_dim,
+  const auto reduced = std::span(reduced_).first(chunks);
+  // A device averages better than it hands out rows.
+  const bool mean = parts_.backend->prefers_batches() && config_.heads.empty() && config_.head_reduce == HeadReduce::kMean;
+  if (mean) {
+    parts_.backend->kv_score({reduced.data(), s.query, t.heads, t.kv_heads, t.head_dim, 1.0f / std::sqrt(float(t.head_dim)), parts_.target_kv, 0,
+                              seq, borders, kind, layers_, true});
+    reduce_scores(reduced, 1, borders, HeadReduce::kMean, by_cell ? ChunkReduce::kSum : config_.chunk_reduce, reduced);
+  }
+  for (size_t i = 0; !mean && i < layers_.size(); ++i)
+    parts_.backend->kv_score({scores_.data() + i * heads * chunks, s.query + i * heads * head_dim, t.heads, t.kv_heads, t.head_dim,
                               1.0f / std::sqrt(float(t.head_dim)), parts_.target_kv, layers_[i], seq, borders, kind});
   size_t count = layers_.size() * heads;
   if (!config_.heads.empty()) {  // the chosen heads' rows move to the front
@@ -235,10 +244,11 @@ void DraftCache::choose_by_target(SeqId seq) {
     for (size_t i = 0; i < layers_.size(); ++i)
       for (size_t h = 0; h < heads; ++h)
         if (std::find(config_.heads.begin(), config_.heads.end(), int(h)) != config_.heads.end())
-          std::memmove(scores_ + count++ * chunks, scores_ + (i * heads + h) * chunks, chunks * sizeof(float));
+          std::copy_n(scores_.begin() + ptrdiff_t((i * heads + h) * chunks), chunks, scores_.begin() + ptrdiff_t(count++ * chunks));
   }
-  const auto reduced = std::span(reduced_).first(chunks);
-  reduce_scores({scores_, count * chunks}, int(count), borders, config_.head_reduce, by_cell ? ChunkReduce::kSum : config_.chunk_reduce, reduced);
+  if (!mean)
+    reduce_scores(std::span(scores_).first(count * chunks), int(count), borders, config_.head_reduce, by_cell ? ChunkReduce::kSum : config_.chunk_reduce,
+                  reduced);
   if (config_.kind == CacheKind::kPrune) {
     choose_pruned(reduced, config_.budget, config_.uniform, config_.sink, config_.recent, s.choice[0], order_);
     return;
@@ -271,7 +281,7 @@ void DraftCache::choose_by_draft(SeqId seq) {
     std::fill_n(picked_.begin(), heads * chunks, 0.0f);
     for (int r = 0; r < queries; ++r) {
       const float* q = s.query + (size_t(r) * size_t(d.layers) + size_t(layer)) * heads * head_dim;
-      parts_.backend->kv_score({scores_, q, d.heads, d.kv_heads, d.head_dim, 1.0f / std::sqrt(float(d.head_dim)), parts_.full, layer, seq,
+      parts_.backend->kv_score({scores_.data(), q, d.heads, d.kv_heads, d.head_dim, 1.0f / std::sqrt(float(d.head_dim)), parts_.full, layer, seq,
                                 borders, kind});
       for (size_t i = 0; i < heads * chunks; ++i) picked_[i] += scores_[i];
     }
@@ -351,7 +361,9 @@ void DraftCache::note_target(SeqId seq, std::span<const float* const> query, int
   Slot& s = at(seq);
   const size_t size = size_t(parts_.target->heads) * size_t(parts_.target->head_dim);
   SX_ASSERT(query.size() == layers_.size());
-  for (size_t i = 0; i < layers_.size(); ++i) std::memcpy(s.query + i * size, query[i] + size_t(row) * size, size * sizeof(float));
+  const int width = int(size);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    parts_.backend->copy_rows({s.query + i * size, query[i] + size_t(row) * size, 1, width, width, width});
   s.noted = tokens;
 }
 
@@ -362,14 +374,15 @@ void DraftCache::note_own(SeqId seq, std::span<const float* const> query, int fi
   SX_ASSERT(query.size() == layers);
   const int most = most_queries(), take = std::min(rows, most);
   const int keep = std::min(s.queries, most - take);  // of those noted before, the last ones
-  std::memmove(s.query, s.query + size_t(s.queries - keep) * layers * size, size_t(keep) * layers * size * sizeof(float));
+  std::memmove(s.own.data(), s.own.data() + size_t(s.queries - keep) * layers * size, size_t(keep) * layers * size * sizeof(float));
   for (int r = 0; r < take; ++r)
     for (size_t l = 0; l < layers; ++l) {
-      float* to = s.query + (size_t(keep + r) * layers + l) * size;
-      std::memcpy(to, query[l] + size_t(first + rows - take + r) * size, size * sizeof(float));
+      float* to = s.own.data() + (size_t(keep + r) * layers + l) * size;
+      parts_.backend->download(to, query[l] + size_t(first + rows - take + r) * size, size);
       if (position != cell) rotate(to, d.heads, d.head_dim, d.rope, parts_.frequencies, cell - position);
     }
   s.queries = keep + take;
+  parts_.backend->upload(s.query, s.own.data(), size_t(s.queries) * layers * size);
   s.noted = cell + 1;
 }
 

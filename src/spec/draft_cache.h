@@ -96,7 +96,8 @@ class DraftCache {
     std::vector<int32_t> cell;         // [work capacity]
     std::vector<std::vector<int32_t>> choice;  // per layer and key/value head, or one for all
     ChunkBorders borders{1};
-    float* query = nullptr;            // [layers or observe * layers, heads * head_dim]
+    float* query = nullptr;            // [layers or observe * layers, heads * head_dim], backend memory
+    std::vector<float> own;            // the same where they are the draft's, host memory
     int queries = 0;                   // rows noted (kSnap)
     int hole_first = 0, hole_end = 0;  // kFaultHole: cells to lose
   };
@@ -118,7 +119,7 @@ class DraftCache {
   std::vector<int> layers_;            // of the target
   std::vector<Slot> slots_;
   std::vector<KvMove> moves_;
-  float* scores_ = nullptr;            // [layers * heads, chunks]
+  std::vector<float> scores_;          // [layers * heads, chunks]
   std::vector<float> reduced_, scratch_, picked_;
   std::vector<uint64_t> order_;        // scratch of the choice
   std::vector<int32_t> each_;          // borders of single cells

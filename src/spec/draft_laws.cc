@@ -63,16 +63,14 @@ Guesser::Guesser(Backend& backend, const GuessOptions& options, int width, int r
 
 void Guesser::prepare(const float* logits, int rows) {
   if (options_.draws != DrawMode::kBest) return;
-  if (stride_ == vocab_) return backend_.top_k({candidates_.data(), logits, rows, vocab_, pool_});
-  for (int r = 0; r < rows; ++r)
-    backend_.top_k({candidates_.data() + size_t(r) * size_t(pool_), logits + size_t(r) * size_t(stride_), 1, vocab_, pool_});
+  if (rows > 0) backend_.top_k({candidates_.data(), logits, rows, vocab_, pool_, stride_});
 }
 
 std::span<const Candidate> Guesser::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
-  return options_.draws == DrawMode::kBest ? best(task, position, logits, place) : drawn(task, node, position, logits, place);
+  return options_.draws == DrawMode::kBest ? best(task, position, place) : drawn(task, node, position, logits, place);
 }
 
-std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t position, const float* logits, int place) {
+std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t position, int place) {
   const std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
   const Sampling& s = *task.sampling;
   const bool reweighted = !task.bias.empty() || !task.counts.empty();
@@ -82,9 +80,8 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t positio
   }
   // From here on logp holds logits until they are normalised over the pool.
   for (Candidate& c : pool) {
-    const float logit = logits[c.token];
     c.token = target_token(c.token);
-    c.logp = penalised(logit, c.token, task);
+    c.logp = penalised(c.logit, c.token, task);
   }
   if (reweighted) sort_best(pool);
   size_t count = pool.size();

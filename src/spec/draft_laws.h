@@ -27,7 +27,7 @@ class Guesser {
   void prepare(const float* logits, int rows);
 
  private:
-  std::span<const Candidate> best(const DraftTask& task, uint64_t position, const float* logits, int place);
+  std::span<const Candidate> best(const DraftTask& task, uint64_t position, int place);
   std::span<const Candidate> drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
 
   Backend& backend_;

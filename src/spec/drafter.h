@@ -12,6 +12,8 @@
 
 namespace sx {
 
+inline constexpr int kMaxChain = 64;   // rows of a sequence that are run as a tree; longer chains are run as prompts
+
 struct DraftTask {
   SeqId seq = 0;
   std::span<const Token> text;         // all of it; the last token is pending and is node 0 of the tree

@@ -1,7 +1,7 @@
 #include "spec/drafter_eagle.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -21,6 +21,7 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
   tokens_.resize(rows);
   positions_.resize(rows);
   outputs_.reserve(size_t(options.head->options().max_outputs));
+  which_.reserve(std::max(rows, size_t(kMaxTreeNodes)));
   seqs_.reserve(1);
   states_ = options.backend->allocate(rows * width(), "states of the draft head");
   for (Slot& s : slots_) {
@@ -53,6 +54,11 @@ std::span<const int32_t> EagleDrafter::working_cells(SeqId seq, int& refreshes) 
   return options_.cache->cells(seq);
 }
 
+void EagleDrafter::copy_states(float* to, const float* from, int rows) {
+  const int w = int(width());
+  options_.backend->copy_rows({to, from, rows, w, w, w});
+}
+
 void EagleDrafter::begin_step(const SeqRows& rows) {
   SX_ASSERT(rows.rows <= int(tokens_.size()));
   outputs_.clear();
@@ -62,8 +68,9 @@ void EagleDrafter::begin_step(const SeqRows& rows) {
 void EagleDrafter::forward(KvStore& kv, int window, bool cells_only) {
   const double start = now_ms();
   const size_t rows = size_t(seqs_[0].rows);
-  result_ = options_.head->forward(
-      {std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, states_, outputs_, window, cells_only}, kv);
+  EagleStep step{{std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_, seqs_[0].rows > kMaxChain}, states_};
+  step.window = window, step.cells_only = cells_only;
+  result_ = options_.head->forward(step, kv);
   if (!outputs_.empty()) guesser_.prepare(result_.logits, int(outputs_.size()));
   forward_ms_ += now_ms() - start;
 }
@@ -75,7 +82,7 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   if (rows <= 0) return;
   cache.prepare(seq, text, rows);
   begin_step({0, rows, seq, cache.work(seq)});
-  std::memcpy(states_, s.states, size_t(rows) * width() * sizeof(float));
+  copy_states(states_, s.states, rows);
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = text[size_t(pairs(seq) + i + 1)];
     positions_[size_t(i)] = cache.position(seq, i);
@@ -84,9 +91,12 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   forward(cache.store());
   cache.appended(seq, rows);
   if (cache.reads_draft()) cache.note_own(seq, result_.query, rows - 1, 1, positions_[size_t(rows - 1)], pairs(seq) - 1);
-  std::memcpy(s.strip_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), width() * sizeof(float));
+  copy_states(s.strip_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), 1);
   s.waiting -= rows;
-  std::memmove(s.states, s.states + size_t(rows) * width(), size_t(s.waiting) * width() * sizeof(float));
+  if (s.waiting > 0) {  // those left over move to the front
+    copy_states(states_, s.states + size_t(rows) * width(), s.waiting);
+    copy_states(s.states, states_, s.waiting);
+  }
   cache.refresh_late(seq, text);
 }
 
@@ -99,13 +109,15 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
     cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
   const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
   begin_step({0, rows, chunk.seq, known});
-  std::memcpy(states_, s.states, size_t(s.waiting) * width() * sizeof(float));
-  options_.head->fuse(chunk.outputs->hidden, 0, chunk.rows, states_ + size_t(s.waiting) * width());
+  if (s.waiting > 0) copy_states(states_, s.states, s.waiting);
+  which_.resize(size_t(chunk.rows));
+  std::iota(which_.begin(), which_.end(), 0);
+  options_.head->fuse(chunk.outputs->hidden, which_, states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];
     positions_[size_t(i)] = known + i;
   }
-  std::memcpy(s.states, states_ + size_t(rows) * width(), width() * sizeof(float));
+  copy_states(s.states, states_ + size_t(rows) * width(), 1);
   if (rows > 0) {
     forward(cache.prompt_store(), cache.prompt_window(), true);
     if (cache.reads_draft()) cache.note_own(chunk.seq, result_.query, 0, rows, known + rows - 1, known + rows - 1);
@@ -135,20 +147,22 @@ bool EagleDrafter::run_level(DraftTask& task) {
   if (!s.strip.has_room(rows) || history + staged + rows > cache.store().geometry().capacity) s.next.clear();
   if (s.next.empty()) return false;
   begin_step({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+  which_.resize(size_t(rows));
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
     const int parent = s.strip.parent(s.strip.add(*task.tree, node, i));
-    const float* from = s.strip_states + size_t(parent < 0 ? kMaxTreeNodes : parent) * width();
-    std::memcpy(states_ + size_t(i) * width(), from, width() * sizeof(float));
+    which_[size_t(i)] = parent < 0 ? kMaxTreeNodes : parent;
     tokens_[size_t(i)] = task.tree->token(node);
     positions_[size_t(i)] = std::max(0, cache.position(task.seq, task.tree->depth(node) - 1 - fault));
     outputs_.push_back(i);
   }
+  const int w = int(width());
+  options_.backend->copy_rows({states_, s.strip_states, rows, w, w, w, which_.data()});
   const double before = forward_ms_;
   forward(cache.store());
   const double ms = forward_ms_ - before;
   level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
-  std::memcpy(s.strip_states + size_t(staged) * width(), result_.states, size_t(rows) * width() * sizeof(float));
+  copy_states(s.strip_states + size_t(staged) * width(), result_.states, rows);
   return true;
 }
 
@@ -183,10 +197,14 @@ void EagleDrafter::observe(std::span<const Outcome> outcomes) {
       s.policy->observe(*o.tree, o.path);
       cache.observe(o.seq, int(o.path.size()) - 1);
     }
-    for (NodeId node : o.path) {
+    for (size_t first = 0; first < o.path.size();) {
       if (s.waiting == kWaiting) flush(o.seq, o.text);
       SX_ASSERT(s.waiting < kWaiting);
-      options_.head->fuse(o.outputs->hidden, o.first_row + node, 1, s.states + size_t(s.waiting++) * width());
+      const size_t end = std::min(o.path.size(), first + size_t(kWaiting - s.waiting));
+      which_.clear();
+      for (; first < end; ++first) which_.push_back(o.first_row + o.path[first]);
+      options_.head->fuse(o.outputs->hidden, which_, s.states + size_t(s.waiting) * width());
+      s.waiting += int(which_.size());
     }
   }
 }

@@ -56,6 +56,7 @@ class EagleDrafter : public Drafter {
   int pairs(SeqId seq) const { return options_.cache->length(seq); }
   // Runs the waiting states whose tokens `text` has; keeps the others waiting.
   void flush(SeqId seq, std::span<const Token> text);
+  void copy_states(float* to, const float* from, int rows);
   void begin_step(const SeqRows& rows);
   void forward(KvStore& kv, int window = 0, bool cells_only = false);
   void draft_one(DraftTask& task);
@@ -64,6 +65,7 @@ class EagleDrafter : public Drafter {
 
   EagleDrafterOptions options_;
   std::vector<Slot> slots_;
+  std::vector<int32_t> which_;           // rows to be copied
   std::vector<Token> tokens_;           // one step
   std::vector<int32_t> positions_, outputs_;
   std::vector<SeqRows> seqs_;

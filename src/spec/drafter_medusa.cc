@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -46,7 +45,8 @@ void MedusaDrafter::truncate(SeqId seq, int length) {
 }
 
 void MedusaDrafter::keep(Slot& s, const StepOutputs& outputs, int row, int length) {
-  std::memcpy(s.state, outputs.hidden[0] + size_t(row) * width(), width() * sizeof(float));
+  const int w = int(width());
+  options_.backend->copy_rows({s.state, outputs.hidden[0] + size_t(row) * width(), 1, w, w, w});
   s.length = length;
   s.known = true;
 }
@@ -73,9 +73,10 @@ bool MedusaDrafter::ready(const DraftTask& task) const {
 void MedusaDrafter::forward(std::span<const DraftTask> tasks) {
   SX_ASSERT(tasks.size() <= slots_.size());
   const double start = now_ms();
+  const int w = int(width());
   int rows = 0;
   for (const DraftTask& task : tasks)
-    if (ready(task)) std::memcpy(states_ + size_t(rows++) * width(), slot(task.seq).state, width() * sizeof(float));
+    if (ready(task)) options_.backend->copy_rows({states_ + size_t(rows++) * width(), slot(task.seq).state, 1, w, w, w});
   if (rows == 0) return;
   logits_ = options_.heads->forward(states_, rows);
   guesser_.prepare(logits_, rows * options_.heads->heads());

@@ -64,10 +64,12 @@ int ModelDrafter::add_rows(const SeqRows& rows) {
 const StepOutputs& ModelDrafter::forward(KvStore& kv, int window) {
   const double start = now_ms();
   const size_t rows = size_t(seqs_.back().first_row + seqs_.back().rows);
+  // Long chains go the way of prompts: what a draft computes need not be the same to the bit.
+  const bool prompt = std::any_of(seqs_.begin(), seqs_.end(), [](const SeqRows& s) { return !s.ancestors && s.rows > kMaxChain; });
   const LayerPlan plan{options_.skip_attention.empty() ? nullptr : options_.skip_attention.data(),
                        options_.skip_ffn.empty() ? nullptr : options_.skip_ffn.data(), window};
   const StepOutputs& out =
-      options_.model->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_}, kv, plan);
+      options_.model->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_, prompt}, kv, plan);
   logits_ = out.logits;
   guesser_.prepare(logits_, int(outputs_.size()));
   forward_ms_ += now_ms() - start;

@@ -52,7 +52,7 @@ class Probe {
   Probe(Backend& backend, Model& target, KvStore& kv, const ProbeText& text) : backend_(backend), target_(target), kv_(kv), text_(text) {
     for (int border = 0; border < cells(); border += kChunk) borders_.push_back(border);
     borders_.push_back(cells());
-    scores_ = backend.allocate(size_t(target.config().heads) * borders_.size(), "scores of the probe");
+    scores_.resize(size_t(target.config().heads) * borders_.size());
   }
 
   int cells() const { return int(text_.tokens.size()); }
@@ -63,13 +63,13 @@ class Probe {
     positions_.resize(size_t(rows));
     for (int i = 0; i < rows; ++i) positions_[size_t(i)] = first + i;
     const SeqRows seq{0, rows, 0, first};
-    return target_.forward({std::span(text_.tokens).subspan(size_t(first), size_t(rows)), positions_, std::span(&seq, 1), {}}, kv_);
+    return target_.forward({std::span(text_.tokens).subspan(size_t(first), size_t(rows)), positions_, std::span(&seq, 1), {}, true}, kv_);
   }
 
   // How far the chunk where the passage goes on stands out from all others but the first and the repetition, in logarithms.
   double margin(int layer, const float* query, int cell) {
     const ModelConfig& c = target_.config();
-    backend_.kv_score({scores_, query, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), &kv_, layer, 0, borders_, ScoreKind::kMass});
+    backend_.kv_score({scores_.data(), query, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), &kv_, layer, 0, borders_, ScoreKind::kMass});
     const size_t chunks = borders_.size() - 1;
     const int wanted = (text_.first + cell - text_.again + 1) / kChunk;
     double found = 0, best = 1e-12;
@@ -87,7 +87,7 @@ class Probe {
   KvStore& kv_;
   const ProbeText& text_;
   std::vector<int32_t> positions_, borders_;
-  float* scores_ = nullptr;
+  std::vector<float> scores_;
 };
 
 }  // namespace

@@ -34,10 +34,10 @@ std::vector<float> head_logits(const std::string& target_path, const std::string
   const std::vector<SeqRows> seqs{{0, rows, 0, 0, nullptr, 0}};
   const auto& states = target->forward({text, positions, seqs, outputs}, *kv);
   std::vector<float> fused(size_t(rows) * size_t(head->config().cell.width));
-  head->fuse(states.hidden, 0, rows, fused.data());
+  head->fuse(states.hidden, positions, fused.data());
   std::vector<Token> next(text.begin() + 1, text.end());
   next.push_back(text.front());
-  const float* logits = head->forward({next, positions, seqs, fused.data(), outputs}, *head_kv).logits;
+  const float* logits = head->forward({{next, positions, seqs, outputs}, fused.data()}, *head_kv).logits;
   return {logits, logits + text.size() * size_t(head->config().draft_vocab)};
 }
 

@@ -14,11 +14,22 @@ class ForwardingBackend : public Backend {
   explicit ForwardingBackend(std::unique_ptr<Backend> right) : right_(std::move(right)) {}
 
   std::string name() const override { return right_->name(); }
+  std::vector<Use> memory() const override { return right_->memory(); }
   DType default_kv_type() const override { return right_->default_kv_type(); }
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override { return right_->make_matrix(parts); }
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override { return right_->make_kv(geometry); }
   float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
   void reserve(const StepLimits& limits) override { right_->reserve(limits); }
+  Tensor place_table(const Tensor& table) override { return right_->place_table(table); }
+  int row_capacity(int rows) const override { return right_->row_capacity(rows); }
+  int output_capacity(int outputs) const override { return right_->output_capacity(outputs); }
+  int max_depth() const override { return right_->max_depth(); }
+  void upload(float* to, const float* from, size_t count) override { right_->upload(to, from, count); }
+  void download(float* to, const float* from, size_t count) override { right_->download(to, from, count); }
+  void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override { right_->run(inputs, key, body); }
+  void wait() override { right_->wait(); }
+  bool prefers_batches() const override { return right_->prefers_batches(); }
+  void copy_rows(const CopyRowsArgs& a) override { right_->copy_rows(a); }
   void embed(const EmbedArgs& a) override { right_->embed(a); }
   void norm(const NormArgs& a) override { right_->norm(a); }
   void linear(const LinearArgs& a) override { right_->linear(a); }

@@ -1,6 +1,10 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <cstring>
+
 #include "backend/cpu/rows.h"
+#include "backend/host_rows.h"
+#include "backend/host_scores.h"
 #include "base/error.h"
 
 namespace sx::cpu {
@@ -30,6 +34,8 @@ void CpuBackend::reserve(const StepLimits& limits) {
   row_scratch_.reserve(pool_.size(), limits.vocab);
 }
 
+void CpuBackend::upload(float* to, const float* from, size_t count) { std::memmove(to, from, count * sizeof(float)); }
+void CpuBackend::copy_rows(const CopyRowsArgs& args) { copy_host_rows(args); }
 void CpuBackend::embed(const EmbedArgs& args) { cpu::embed(args, pool_); }
 void CpuBackend::norm(const NormArgs& args) { cpu::norm(args, pool_); }
 void CpuBackend::linear(const LinearArgs& args) {
@@ -40,7 +46,10 @@ void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, i
 void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
 void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
 void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
-void CpuBackend::kv_score(const KvScoreArgs& args) { cpu::kv_score(args, isa_, pool_, score_scratch_); }
+void CpuBackend::kv_score(const KvScoreArgs& args) {
+  const auto one = [&](const KvScoreArgs& a) { cpu::kv_score(a, isa_, pool_, score_scratch_); };
+  args.mean || !args.layers.empty() ? score_layers(args, one) : one(args);
+}
 void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
 void CpuBackend::law(const LawArgs& args) { cpu::law(args, row_scratch_[0]); }
 void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }

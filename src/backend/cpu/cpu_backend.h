@@ -24,9 +24,14 @@ class CpuBackend : public Backend {
   DType default_kv_type() const override;
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
+  Tensor place_table(const Tensor& table) override { return table; }
   float* allocate(size_t count, const char* purpose) override;
   void reserve(const StepLimits& limits) override;
 
+  void upload(float* to, const float* from, size_t count) override;
+  void download(float* to, const float* from, size_t count) override { upload(to, from, count); }
+  void run(const StepInputs&, const StepKey&, FunctionRef body) override { body(); }
+  void copy_rows(const CopyRowsArgs& args) override;
   void embed(const EmbedArgs& args) override;
   void norm(const NormArgs& args) override;
   void linear(const LinearArgs& args) override;

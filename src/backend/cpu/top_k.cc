@@ -77,11 +77,11 @@ void top_k_row(const float* row, int vocab, size_t k, Candidate* out, RowScratch
   sort_tokens({scratch.tokens.data(), count}, row);
   for (size_t i = 0; i < count; ++i) {
     const Token token = scratch.tokens[i];
-    out[i] = {token, std::min(0.0f, static_cast<float>(double(row[token]) - n.log_sum))};
+    out[i] = {token, std::min(0.0f, static_cast<float>(double(row[token]) - n.log_sum)), row[token]};
   }
   size_t filled = count;
   for (Token t = 0; filled < k; ++t)
-    if (!(row[t] > kNever)) out[filled++] = {t, kNever};
+    if (!(row[t] > kNever)) out[filled++] = {t, kNever, kNever};
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ void top_k(const TopKArgs& args, ThreadPool& pool, RowScratches& scratch) {
   SX_ASSERT(args.k > 0 && args.k <= args.vocab && static_cast<size_t>(args.vocab) <= scratch[0].copy.size());
   share_rows(args.rows, pool, scratch, [&](int r, RowScratch& mine) {
     const auto k = static_cast<size_t>(args.k);
-    const float* row = args.logits + static_cast<ptrdiff_t>(r) * args.vocab;
+    const float* row = args.logits + static_cast<ptrdiff_t>(r) * (args.stride > 0 ? args.stride : args.vocab);
     top_k_row(row, args.vocab, k, args.out + static_cast<size_t>(r) * k, mine);
   });
 }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/host_rows.h"
+#include "backend/host_scores.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "tensor/blocks.h"
@@ -235,7 +237,7 @@ void likeliest(const float* row, int vocab, int k, Candidate* out) {
   for (int i = 0; i < k; ++i) {
     const Token t = ids[static_cast<size_t>(i)];
     const bool finite = std::isfinite(value(t));
-    out[i] = {t, finite ? static_cast<float>(value(t) - largest - std::log(sum)) : -HUGE_VALF};
+    out[i] = {t, finite ? static_cast<float>(value(t) - largest - std::log(sum)) : -HUGE_VALF, row[t]};
   }
 }
 
@@ -250,8 +252,13 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override {
     return std::make_unique<ReferenceKv>(geometry);
   }
+  Tensor place_table(const Tensor& table) override { return table; }
   float* allocate(size_t count, const char*) override { return memory_.emplace_back(count).data(); }
   void reserve(const StepLimits&) override {}
+  void upload(float* to, const float* from, size_t count) override { std::memmove(to, from, count * sizeof(float)); }
+  void download(float* to, const float* from, size_t count) override { upload(to, from, count); }
+  void run(const StepInputs&, const StepKey&, FunctionRef body) override { body(); }
+  void copy_rows(const CopyRowsArgs& a) override { copy_host_rows(a); }
 
   void embed(const EmbedArgs& a) override {
     const int64_t width = a.table.columns();
@@ -352,6 +359,7 @@ class ReferenceBackend final : public Backend {
   }
 
   void kv_score(const KvScoreArgs& a) override {
+    if (a.mean || !a.layers.empty()) return score_layers(a, [this](const KvScoreArgs& one) { kv_score(one); });
     const size_t chunks = a.borders.size() - 1;
     for (int h = 0; h < a.heads; ++h) score_head(a, h, a.out + static_cast<size_t>(h) * chunks);
   }
@@ -363,7 +371,7 @@ class ReferenceBackend final : public Backend {
   void law(const LawArgs& a) override { law_of(a.row, a.vocab, a.out); }
 
   void top_k(const TopKArgs& a) override {
-    for (ptrdiff_t r = 0; r < a.rows; ++r) likeliest(a.logits + r * a.vocab, a.vocab, a.k, a.out + r * a.k);
+    for (ptrdiff_t r = 0; r < a.rows; ++r) likeliest(a.logits + r * (a.stride > 0 ? a.stride : a.vocab), a.vocab, a.k, a.out + r * a.k);
   }
 
  private:

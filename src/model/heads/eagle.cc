@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 #include "model/heads/head_weights.h"
@@ -10,15 +9,6 @@
 #include "tensor/blocks.h"
 
 namespace sx {
-namespace {
-
-// Columns [at, at + width) of `to`, whose rows are `stride` wide, from contiguous rows.
-void put_columns(float* to, size_t stride, size_t at, const float* from, size_t width, size_t rows) {
-  for (size_t r = 0; r < rows; ++r) std::memcpy(to + r * stride + at, from + r * width, width * sizeof(float));
-}
-
-}  // namespace
-
 struct EagleHead::Layer {
   const float *input_norm, *hidden_norm, *ffn_norm;             // [width]; null where the layer has none
   const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // or null
@@ -84,7 +74,7 @@ void EagleHead::load_weights() {
     layer.down_bias = weights.vector({name("mlp.down_proj.bias")});
     layers_.push_back(std::move(layer));
   }
-  embedding_ = config().own_embedding ? file_->get("embed_tokens.weight") : target_.embedding();
+  embedding_ = config().own_embedding ? backend_.place_table(file_->get("embed_tokens.weight")) : target_.embedding();
   if (config().own_head) own_head_ = weights.matrix({"lm_head.weight"});
   head_ = own_head_ ? own_head_.get() : &target_.head();
   weight_bytes_ = weights.bytes() + (own_head_ ? 0 : head_->bytes());
@@ -99,7 +89,7 @@ void EagleHead::load_weights() {
 
 void EagleHead::allocate_workspace() {
   const ModelConfig& c = config().cell;
-  const auto rows = size_t(options_.max_rows), outputs = size_t(options_.max_outputs);
+  const auto rows = size_t(backend_.row_capacity(options_.max_rows)), outputs = size_t(backend_.output_capacity(options_.max_outputs));
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn), target = size_t(config().target_width);
   const size_t wide = std::max(2 * width, target * config().features.size());
@@ -121,6 +111,7 @@ void EagleHead::allocate_workspace() {
   outputs_ = {work_->logits, config().norm_output ? work_->after_norm : work_->x, work_->query};
   StepLimits limits;
   limits.rows = options_.max_rows;
+  limits.outputs = options_.max_outputs;
   limits.width = int(std::max({wide, q, ffn}));
   limits.heads = c.heads;
   limits.kv_heads = c.kv_heads;
@@ -135,11 +126,13 @@ void EagleHead::make_mask_state() {
   const Tensor& mask = file_->get("mask_hidden");  // [1, features * target width]
   std::vector<float> values(size_t(mask.elements()));
   dequantise(mask.type, mask.data, mask.elements(), values.data());
+  float* hidden = backend_.allocate(values.size(), "mask state");
+  backend_.upload(hidden, values.data(), values.size());
   std::vector<const float*> taps;
-  for (size_t i = 0; i < config().features.size(); ++i)
-    taps.push_back(values.data() + i * size_t(config().target_width));
+  for (size_t i = 0; i < config().features.size(); ++i) taps.push_back(hidden + i * size_t(config().target_width));
   float* state = backend_.allocate(size_t(config().cell.width), "mask state");
-  fuse(taps, 0, 1, state);
+  const int32_t first = 0;
+  fuse(taps, std::span(&first, 1), state);
   mask_state_ = state;
 }
 
@@ -148,43 +141,49 @@ KvGeometry EagleHead::kv_geometry(int slots, int capacity, DType type) const {
   return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
 }
 
-void EagleHead::fuse(std::span<const float* const> taps, int first_row, int rows, float* out) {
+void EagleHead::fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out) {
   const ModelConfig &c = config().cell, &t = target_.config();
-  const size_t target = size_t(config().target_width), all = target * taps.size();
+  const int rows = int(which.size()), target = config().target_width, all = target * int(taps.size());
   SX_ASSERT(taps.size() == config().features.size() && rows > 0 && rows <= options_.max_rows);
-  const auto from = [&](size_t tap) { return taps[tap] + size_t(first_row) * target; };
+  Workspace& w = *work_;
   if (!eagle3()) {
-    backend_.norm({out, from(0), target_.final_norm(), rows, t.width, t.norm_eps});
+    backend_.copy_rows({out, taps[0], rows, target, target, target, which.data()});
+    backend_.norm({out, out, target_.final_norm(), rows, t.width, t.norm_eps});
     return;
   }
-  Workspace& w = *work_;
   for (size_t i = 0; i < taps.size(); ++i) {
-    if (config().fc_norm) backend_.norm({w.normed, from(i), fc_norms_[i], rows, int(target), c.norm_eps});
-    put_columns(w.wide, all, i * target, config().fc_norm ? w.normed : from(i), target, size_t(rows));
+    float* to = w.wide + i * size_t(target);
+    if (!config().fc_norm) {
+      backend_.copy_rows({to, taps[i], rows, target, all, target, which.data()});
+      continue;
+    }
+    backend_.copy_rows({w.normed, taps[i], rows, target, target, target, which.data()});
+    backend_.norm({w.normed, w.normed, fc_norms_[i], rows, target, c.norm_eps});
+    backend_.copy_rows({to, w.normed, rows, target, all, target});
   }
-  if (config().norm_before_fc) backend_.norm({w.wide, w.wide, input_norm_, rows, int(all), c.norm_eps});
+  if (config().norm_before_fc) backend_.norm({w.wide, w.wide, input_norm_, rows, all, c.norm_eps});
   backend_.linear({out, w.wide, fc_.get(), fc_bias_, rows, c.width});
 }
 
 const float* EagleHead::enter_cell(const EagleStep& step) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
-  const int rows = int(step.tokens.size());
-  const size_t width = size_t(c.width), count = size_t(rows);
+  const int rows = int(step.tokens.size()), width = c.width;
   backend_.embed({w.embedded, step.tokens.data(), rows, embedding_});
   if (!eagle3()) {  // [embedding; state] through fc; layer 0 has no input norm
-    put_columns(w.wide, 2 * width, 0, w.embedded, width, count);
-    put_columns(w.wide, 2 * width, width, step.states, width, count);
-    backend_.linear({w.x, w.wide, fc_.get(), fc_bias_, rows, c.width});
+    backend_.copy_rows({w.wide, w.embedded, rows, width, 2 * width, width});
+    backend_.copy_rows({w.wide + width, step.states, rows, width, 2 * width, width});
+    backend_.linear({w.x, w.wide, fc_.get(), fc_bias_, rows, width});
     return w.x;
   }
   const Layer& first = layers_.front();
-  backend_.norm({w.embedded, w.embedded, first.input_norm, rows, c.width, c.norm_eps});
-  backend_.norm({w.normed, step.states, first.hidden_norm, rows, c.width, c.norm_eps});
-  put_columns(w.wide, 2 * width, 0, w.embedded, width, count);
-  put_columns(w.wide, 2 * width, width, w.normed, width, count);
+  backend_.norm({w.embedded, w.embedded, first.input_norm, rows, width, c.norm_eps});
+  backend_.norm({w.normed, step.states, first.hidden_norm, rows, width, c.norm_eps});
+  backend_.copy_rows({w.wide, w.embedded, rows, width, 2 * width, width});
+  backend_.copy_rows({w.wide + width, w.normed, rows, width, 2 * width, width});
   // The states may be those of the last step, that is, x itself.
-  std::memmove(w.x, config().norm_before_residual ? w.normed : step.states, count * width * sizeof(float));
+  const float* residual = config().norm_before_residual ? w.normed : step.states;
+  if (residual != w.x) backend_.copy_rows({w.x, residual, rows, width, width, width});
   return w.wide;
 }
 
@@ -195,9 +194,8 @@ void EagleHead::attention(const Layer& layer, int index, const float* input, con
   backend_.linear({w.qkv, input, layer.qkv.get(), layer.qkv_bias, rows, qkv});
   backend_.rope_store({w.qkv, w.rope, nullptr, nullptr, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
                        c.rope.style, &kv, index, step.seqs});
-  const size_t q = size_t(c.heads * c.head_dim);
-  for (size_t r = 0; options_.queries && r < size_t(rows); ++r)
-    std::memcpy(w.query[size_t(index)] + r * q, w.qkv + r * size_t(qkv), q * sizeof(float));
+  const int q = c.heads * c.head_dim;
+  if (options_.queries) backend_.copy_rows({w.query[size_t(index)], w.qkv, rows, q, q, qkv});
   if (cells_only) return;
   backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), step.window, &kv,
                    index, step.seqs});
@@ -213,13 +211,10 @@ void EagleHead::feed_forward(const Layer& layer, int rows) {
   backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
 }
 
-const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
+void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
-  const size_t width = size_t(c.width);
-  SX_ASSERT(rows > 0 && rows <= options_.max_rows && outputs <= options_.max_outputs && step.states);
-  SX_ASSERT(step.positions.size() == step.tokens.size());
   backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
   const float* input = enter_cell(step);
   for (int i = 0; i < c.layers; ++i) {
@@ -230,16 +225,23 @@ const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
     }
     const bool cells_only = step.cells_only && i == c.layers - 1;
     attention(layer, i, input, step, kv, cells_only);
-    if (cells_only) return outputs_;
+    if (cells_only) return;
     feed_forward(layer, rows);
   }
   if (config().norm_output) backend_.norm({w.after_norm, w.x, final_norm_, rows, c.width, c.norm_eps});
-  if (outputs > 0) {
-    for (int i = 0; i < outputs; ++i)
-      std::memcpy(w.picked + size_t(i) * width, w.x + size_t(step.outputs[size_t(i)]) * width, width * sizeof(float));
-    if (eagle3()) backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
-    backend_.linear({w.logits, w.picked, head_, nullptr, outputs, config().draft_vocab});
-  }
+  if (outputs == 0) return;
+  backend_.copy_rows({w.picked, w.x, outputs, c.width, c.width, c.width, step.outputs.data()});
+  if (eagle3()) backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
+  LinearArgs head{w.logits, w.picked, head_, nullptr, outputs, config().draft_vocab};
+  head.outputs = true;
+  backend_.linear(head);
+}
+
+const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
+  const int rows = int(step.tokens.size());
+  SX_ASSERT(rows > 0 && rows <= options_.max_rows && int(step.outputs.size()) <= options_.max_outputs && step.states);
+  SX_ASSERT(step.positions.size() == step.tokens.size());
+  backend_.run(step, {this, &kv, step.states, uint64_t(step.window) * 2 + step.cells_only}, [&] { run_layers(step, kv); });
   return outputs_;
 }
 

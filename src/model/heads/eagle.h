@@ -21,12 +21,8 @@ struct EagleOptions {
 };
 
 // One step, as Model's. Spans stay valid during the call only.
-struct EagleStep {
-  std::span<const Token> tokens;       // [rows]
-  std::span<const int32_t> positions;  // [rows], for RoPE
-  std::span<const SeqRows> seqs;       // cover the rows
+struct EagleStep : StepInputs {
   const float* states = nullptr;       // [rows, width]: from fuse(), or rows of an earlier step's states
-  std::span<const int32_t> outputs;    // rows whose logits are wanted, in that order
   int window = 0;                      // rows see this many cells at most; 0: all
   bool cells_only = false;             // no states are wanted, only what later steps read from the cache
 };
@@ -54,9 +50,8 @@ class EagleHead {
   // Parallel drafting: the state beside config().mask_token, [width]; null if the head does not draft so.
   const float* mask_state() const { return mask_state_; }
 
-  // The target's tapped states (per tap: [.., target width]; rows [first_row, first_row + rows) of each) to what the
-  // cell takes as its states: out [rows, width].
-  void fuse(std::span<const float* const> taps, int first_row, int rows, float* out);
+  // The target's tapped states (per tap: [.., target width]; these rows of each) to what the cell takes as its states: out [rows, width].
+  void fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out);
   const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
 
  private:
@@ -70,6 +65,7 @@ class EagleHead {
   const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
   void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv, bool cells_only);
   void feed_forward(const Layer& layer, int rows);
+  void run_layers(const EagleStep& step, KvStore& kv);
 
   std::shared_ptr<const HeadFile> file_;
   const Model& target_;

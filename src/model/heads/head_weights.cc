@@ -17,12 +17,14 @@ const float* HeadWeights::vector(std::initializer_list<std::string> names) {
   if (!file_.find(*names.begin())) return nullptr;
   int64_t count = 0;
   for (const auto& name : names) count += file_.get(name).elements();
-  float* out = backend_.allocate(static_cast<size_t>(count), "head weights");
-  for (float* at = out; const auto& name : names) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float* at = values.data(); const auto& name : names) {
     const Tensor& tensor = file_.get(name);
     dequantise(tensor.type, tensor.data, tensor.elements(), at);
     at += tensor.elements();
   }
+  float* out = backend_.allocate(values.size(), "head weights");
+  backend_.upload(out, values.data(), values.size());
   return out;
 }
 

@@ -1,7 +1,6 @@
 #include "model/heads/medusa.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "model/heads/head_weights.h"
@@ -55,7 +54,8 @@ void MedusaHeads::allocate_workspace() {
   normed_ = make(rows * width);
   x_ = make(rows * width);
   gate_up_ = make(rows * 2 * width);
-  for (size_t r = 0; r < rows; ++r) std::fill_n(gate_up_ + (2 * r + 1) * width, width, 1.0f);
+  const std::vector<float> ones(rows * 2 * width, 1.0f);  // silu(gate) * 1
+  backend_.upload(gate_up_, ones.data(), ones.size());
   activated_ = make(rows * width);
   logits_ = make(rows * heads_.size() * size_t(config().draft_vocab));
   StepLimits limits;
@@ -68,15 +68,14 @@ void MedusaHeads::allocate_workspace() {
 const float* MedusaHeads::forward(const float* states, int rows) {
   SX_ASSERT(rows > 0 && rows <= max_rows_);
   const int width = config().cell.width, vocab = config().draft_vocab, stride = int(heads_.size()) * vocab;
-  const size_t count = size_t(rows) * size_t(width);
   backend_.norm({normed_, states, target_.final_norm(), rows, width, target_.config().norm_eps});
   for (size_t h = 0; h < heads_.size(); ++h) {
     const Head& head = heads_[h];
-    std::memcpy(x_, normed_, count * sizeof(float));
+    backend_.copy_rows({x_, normed_, rows, width, width, width});
     for (const auto& block : head.blocks) {  // x + silu(W x + b)
       backend_.linear({gate_up_, x_, block.linear.get(), block.bias, rows, 2 * width});
       backend_.glu({activated_, gate_up_, rows, width});
-      for (size_t i = 0; i < count; ++i) x_[i] += activated_[i];
+      backend_.copy_rows({x_, activated_, rows, width, width, width, nullptr, true});
     }
     const Matrix* out = head.out ? head.out.get() : heads_.front().out.get();
     backend_.linear({logits_ + h * size_t(vocab), x_, out, nullptr, rows, stride});

@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "backend/reference/reference_backend.h"
+#include "backend/registry.h"
 #include "backends.h"
+#include "far_backends.h"
 #include "problem.h"
 #include "tampered.h"
 
@@ -18,6 +20,9 @@ struct Subject {
   Op op;
   bool threaded = true;
 };
+
+// Why the subject cannot be tested on this machine, or "".
+std::string missing(const Subject& subject) { return subject.name == "cuda" ? why_no_cuda() : ""; }
 
 std::string test_name(const testing::TestParamInfo<Subject>& info) {
   std::string name = info.param.name + "_" + op_name(info.param.op);
@@ -40,10 +45,10 @@ std::vector<Subject> subjects(const Backends& backends, bool threaded = true) {
 }
 
 template <class Body>
-void each_row(Op op, Body body) {
+void each_row(const Subject& subject, Body body) {
   int rows = 0;
   for (const OpRow& row : op_table()) {
-    if (row.op != op || row.large) continue;
+    if (row.op != subject.op || row.large || !supports(subject.name, row)) continue;
     SCOPED_TRACE(row_name(row));
     body(row);
     ++rows;
@@ -58,27 +63,30 @@ Output run_on(const Problem& problem, Backend& backend) {
   return instance->output();
 }
 
-std::string difference_to_reference(const OpRow& row, Backend& backend) {
+std::string difference_to_reference(const OpRow& row, const std::string& name, Backend& backend) {
   const auto problem = make_problem(row);
   const auto right = make_reference_backend();
   const Output reference = run_on(*problem, *right);
-  return difference(reference, run_on(*problem, backend), problem->scale(reference), tolerance(row));
+  return difference(reference, run_on(*problem, backend), problem->scale(reference), tolerance_of(name, row));
 }
 
 class Parity : public testing::TestWithParam<Subject> {};
 
 TEST_P(Parity, WithinTolerance) {
-  each_row(GetParam().op, [&](const OpRow& row) {
+  if (const std::string why = missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  each_row(GetParam(), [&](const OpRow& row) {
     const auto backend = GetParam().make(2);
-    EXPECT_EQ(difference_to_reference(row, *backend), "");
+    EXPECT_EQ(difference_to_reference(row, GetParam().name, *backend), "");
   });
 }
 
 class Invariance : public testing::TestWithParam<Subject> {};
 
 TEST_P(Invariance, SameBitsInAnyCompany) {
+  if (const std::string why = missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
   int turn = 0;
-  each_row(GetParam().op, [&](const OpRow& row) {
+  each_row(GetParam(), [&](const OpRow& row) {
+    if (!decodes(GetParam().name, row)) return;
     const auto problem = make_problem(row);
     Output first;
     const int other = 2 + turn++ % 3;  // one thread, and two, three and four in turns
@@ -92,7 +100,7 @@ TEST_P(Invariance, SameBitsInAnyCompany) {
       ASSERT_EQ(output.values.size(), first.values.size());
       EXPECT_EQ(std::memcmp(output.values.data(), first.values.data(), first.values.size() * sizeof(float)), 0)
           << threads << " threads give other bits than one";
-      const bool few = threads > 1 || !GetParam().threaded;
+      const bool few = threads > 1 || (!GetParam().threaded && GetParam().name != "cuda");
       const bool guard = row.op != Op::kRopeStore && row.op != Op::kAttend && row.op != Op::kKvMove;
       EXPECT_EQ(variance(*instance, output, output.rows - (guard ? 1 : 0), few), "") << threads << " threads";
     }
@@ -107,6 +115,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, Parity, testing::ValuesIn(subjects(test_backe
 INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::ValuesIn(subjects(test_backends())), test_name);
 INSTANTIATE_TEST_SUITE_P(Reference, Invariance, testing::ValuesIn(subjects({{"reference", reference()}}, false)),
                          test_name);
+INSTANTIATE_TEST_SUITE_P(Far, Parity, testing::ValuesIn(subjects({{"far", far_backend()}}, false)), test_name);
+INSTANTIATE_TEST_SUITE_P(Far, Invariance, testing::ValuesIn(subjects({{"far", far_backend()}}, false)), test_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, Parity, testing::ValuesIn(subjects({{"cuda", cuda_backend()}}, false)), test_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, Invariance, testing::ValuesIn(subjects({{"cuda", cuda_backend()}}, false)), test_name);
 
 }  // namespace
 }  // namespace sx::parity

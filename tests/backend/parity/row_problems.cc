@@ -85,11 +85,12 @@ class EmbedProblem final : public Problem {
     for (int r = 0; r < row.rows; ++r) tokens_.push_back(r == 0 ? kVocab - 1 : random.below(kVocab));
   }
   std::unique_ptr<Instance> make(Backend& backend) const override {
-    return std::make_unique<RowInstance>(row_.rows, row_.in, [this, &backend](std::span<const int> rows) {
+    const Tensor table = backend.place_table(table_);
+    return std::make_unique<RowInstance>(row_.rows, row_.in, [this, table, &backend](std::span<const int> rows) {
       float* out = guarded(backend, rows.size(), row_.in);
       auto tokens = pick(tokens_, 1, rows);
       const int count = static_cast<int>(tokens.size());
-      return Call{[=, this, &backend] { backend.embed({out, tokens.data(), count, table_}); }, out};
+      return Call{[=, this, &backend] { backend.embed({out, tokens.data(), count, table}); }, out};
     });
   }
   std::vector<float> scale(const Output& reference) const override {

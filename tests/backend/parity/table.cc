@@ -36,7 +36,7 @@ void add_row_ops(std::vector<OpRow>& table) {
     }
   }
   for (const int width : {1, 8, 15, 17, 64, 100, 576, 2048}) {
-    for (const int rows : {1, 2, 33}) {
+    for (const int rows : {1, 2, 33, 70}) {
       table.push_back({.op = Op::kNorm, .rows = rows, .in = width, .in_place = rows == 2});
       table.push_back({.op = Op::kGlu, .rows = rows, .in = width});
     }
@@ -68,6 +68,9 @@ void add_linear(std::vector<OpRow>& table) {
                          .bias = turn % 2 == 1, .accumulate = turn % 3 == 1, .pad = turn % 5 == 1 ? 3 : 0});
         ++turn;
       }
+    }
+    for (const int rows : {65, 200}) {
+      table.push_back({.op = Op::kLinear, .type = type, .rows = rows, .in = 512, .out = 72, .bias = rows == 65});
     }
     for (const int rows : {1, 4, 9, 64, 130}) {
       const int in = dtype_info(type).block == 256 ? 512 : 288;
@@ -149,6 +152,16 @@ void add_attend(std::vector<OpRow>& table) {
         add([&](OpRow& r) {
           r.staged = staged, r.rows = 20, r.history = history, r.tree = true, r.seqs = 2, r.window = 50;
         });
+      }
+    }
+    if (type != DType::kF32) {  // long histories across the borders that GPU kernels have, with trees and groups of several sizes
+      for (const int history : {2040, 4100}) {
+        for (const int heads : {2, 6, 8}) {
+          OpRow row = base;
+          row.heads = heads, row.head_dim = heads == 2 ? 256 : heads == 6 ? 96 : 64, row.rows = heads == 6 ? 66 : 9;
+          row.history = history, row.tree = true;
+          table.push_back(row);
+        }
       }
     }
     add([&](OpRow& r) { r.rows = 200, r.history = 0; });   // prefill

@@ -92,8 +92,8 @@ class HeadRun {
     const auto values = golden_.values<float>("taps");
     const size_t features = head_->config().features.size();
     for (size_t i = 0; i < features; ++i) taps.push_back(values.data() + i * values.size() / features);
-    head_->fuse(taps, 0, 5, fused.data());
-    head_->fuse(taps, 5, chain_ - 5, fused.data() + 5 * width_);
+    head_->fuse(taps, testing::rows_from(0, 5), fused.data());
+    head_->fuse(taps, testing::rows_from(5, chain_ - 5), fused.data() + 5 * width_);
     fused_error = error_(golden_.values<float>("fused"), fused.data());
     step(0, chain_, fused, {0, chain_, 0, 0});
     std::vector<uint64_t> ancestors;
@@ -125,7 +125,7 @@ class HeadRun {
       unit[i] = 1;
       std::vector<const float*> taps;
       for (size_t f = 0; f < features; ++f) taps.push_back(&unit[f * inputs]);
-      head_->fuse(taps, 0, 1, column.data());
+      head_->fuse(taps, testing::rows_from(0, 1), column.data());
       for (size_t row = 0; row < width_; ++row) out[row * unit.size() + i] = column[row];
     }
     return out;
@@ -139,7 +139,7 @@ class HeadRun {
     for (int i = rows - 1; i >= 0; --i) outputs.push_back(i);
     const auto at = size_t(first), count = size_t(rows);
     const EagleOutputs& out = head_->forward(
-        {tokens_.subspan(at, count), positions_.subspan(at, count), {&seq, 1}, fed.data(), outputs}, *kv_);
+        {{tokens_.subspan(at, count), positions_.subspan(at, count), {&seq, 1}, outputs}, fed.data()}, *kv_);
     std::copy_n(out.states, count * width_, &states_[at * width_]);
     for (size_t i = 0; i < count; ++i)
       std::copy_n(out.logits + (count - 1 - i) * vocab_, vocab_, &logits_[(at + i) * vocab_]);
@@ -277,25 +277,25 @@ TEST(EagleHead, ReadsTheTapsOfItsTarget) {
     const StepOutputs& out = target->forward({tokens, positions, {&seq, 1}, outputs}, *target_kv);
     const auto head = EagleHead::load(file, *target, *backend, {});
     std::vector<float> fused(5 * 8);
-    head->fuse(out.hidden, 0, 5, fused.data());
+    head->fuse(out.hidden, testing::rows_from(0, 5), fused.data());
     if (file->config().kind == HeadConfig::Kind::kEagle1) {  // post-norm: the target's head makes its logits of it
       std::vector<float> logits(40);
       backend->linear({logits.data(), &fused[4 * 8], &target->head(), nullptr, 1, 40});
       EXPECT_EQ(logits, std::vector<float>(out.logits, out.logits + 40));
     }
     const auto kv = backend->make_kv(head->kv_geometry(1, 64, DType::kF32));
-    const EagleOutputs& draft = head->forward({tokens, positions, {&seq, 1}, fused.data(), outputs}, *kv);
+    const EagleOutputs& draft = head->forward({{tokens, positions, {&seq, 1}, outputs}, fused.data()}, *kv);
     const size_t vocab = size_t(head->config().draft_vocab);
     const std::vector<float> first(draft.logits, draft.logits + vocab);
     // The next level may be given the states where they lie.
     const SeqRows next = {0, 1, 0, 5};
     const int32_t at = 5, zero = 0;
     std::vector<float> copied(draft.states + 4 * 8, draft.states + 5 * 8);
-    head->forward({{tokens, 1}, {&at, 1}, {&next, 1}, copied.data(), {&zero, 1}}, *kv);
+    head->forward({{{tokens, 1}, {&at, 1}, {&next, 1}, {&zero, 1}}, copied.data()}, *kv);
     const std::vector<float> second(draft.logits, draft.logits + vocab);
-    head->forward({tokens, positions, {&seq, 1}, fused.data(), outputs}, *kv);
+    head->forward({{tokens, positions, {&seq, 1}, outputs}, fused.data()}, *kv);
     std::copy_n(copied.data(), 8, const_cast<float*>(draft.states));
-    head->forward({{tokens, 1}, {&at, 1}, {&next, 1}, draft.states, {&zero, 1}}, *kv);
+    head->forward({{{tokens, 1}, {&at, 1}, {&next, 1}, {&zero, 1}}, draft.states}, *kv);
     EXPECT_EQ(second, std::vector<float>(draft.logits, draft.logits + vocab));
     EXPECT_NE(first, second);
   }

@@ -29,6 +29,13 @@ struct HeadParts {
   void write(const std::string& folder) const;
 };
 
+// first, first + 1, ...: rows as EagleHead::fuse wants them.
+inline std::vector<int32_t> rows_from(int first, int rows) {
+  std::vector<int32_t> out;
+  for (int r = first; r < first + rows; ++r) out.push_back(r);
+  return out;
+}
+
 std::string golden_folder(const std::string& name);
 HeadParts read_parts(const std::string& folder);
 

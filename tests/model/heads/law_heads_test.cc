@@ -94,7 +94,7 @@ class Runner {
   Result step(const Rows& rows, const std::vector<SeqRows>& seqs) {
     std::vector<int32_t> outputs;
     for (size_t i = 0; i < rows.tokens.size(); ++i) outputs.push_back(int32_t(i));
-    const EagleOutputs& out = head_->forward({rows.tokens, rows.positions, seqs, rows.states.data(), outputs}, *kv_);
+    const EagleOutputs& out = head_->forward({{rows.tokens, rows.positions, seqs, outputs}, rows.states.data()}, *kv_);
     const size_t draft = size_t(head_->config().draft_vocab);
     Result result;
     result.each = width() + draft;
@@ -184,8 +184,8 @@ void check_fuse(Runner& run, Runner& other, std::mt19937& random) {
   std::vector<const float*> at;
   for (size_t i = 0; i < taps; ++i) at.push_back(rows.states.data() + i * kRows * width);
   std::vector<float> once(kRows * width), single(kRows * width);
-  run.head().fuse(at, 0, kRows, once.data());
-  for (int r = 0; r < kRows; ++r) other.head().fuse(at, r, 1, &single[size_t(r) * width]);
+  run.head().fuse(at, testing::rows_from(0, kRows), once.data());
+  for (int r = 0; r < kRows; ++r) other.head().fuse(at, testing::rows_from(r, 1), &single[size_t(r) * width]);
   EXPECT_TRUE(same(once, single)) << "fuse";
 }
 

@@ -55,8 +55,8 @@ std::vector<float> run_eagle(const std::string& target_folder, const std::string
   for (size_t i = 0; i < features.size(); ++i) features[i] = std::sin(float(i) * 0.7f);
   std::vector<const float*> at;
   for (size_t i = 0; i < taps; ++i) at.push_back(&features[i * 6 * 64]);
-  head->fuse(at, 0, 6, states.data());
-  const EagleOutputs& out = head->forward({tokens, positions, {&seq, 1}, states.data(), outputs}, *kv);
+  head->fuse(at, testing::rows_from(0, 6), states.data());
+  const EagleOutputs& out = head->forward({{tokens, positions, {&seq, 1}, outputs}, states.data()}, *kv);
   std::vector<float> all(out.states, out.states + 6 * 64);
   all.insert(all.end(), out.logits, out.logits + 6 * size_t(head->config().draft_vocab));
   return all;

@@ -316,7 +316,7 @@ TEST(HeadAccepted, AnotherWidth) {
   const auto head = EagleHead::load(HeadFile::open(folder.path(), target), *model, *backend, {});
   std::vector<float> tap(8 * 3, 0.5f), state(32 * 3);
   const float* taps[] = {tap.data(), tap.data(), tap.data()};
-  head->fuse(taps, 0, 3, state.data());
+  head->fuse(taps, testing::rows_from(0, 3), state.data());
   EXPECT_NE(state[0], 0);
   EXPECT_EQ(std::memcmp(&state[0], &state[64], 32 * sizeof(float)), 0);
   HeadParts without = parts;
@@ -346,8 +346,8 @@ class Victim {
       const SeqRows seq = {0, 2, 0, 0};
       std::vector<const float*> taps(file->config().features.size(), state);
       std::vector<float> fused(2 * size_t(file->config().cell.width));
-      head->fuse(taps, 0, 2, fused.data());
-      head->forward({tokens, positions, {&seq, 1}, fused.data(), outputs}, *kv);
+      head->fuse(taps, testing::rows_from(0, 2), fused.data());
+      head->forward({{tokens, positions, {&seq, 1}, outputs}, fused.data()}, *kv);
       return true;
     } catch (const Error&) { return false; }
   }

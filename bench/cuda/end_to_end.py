@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Speculation against plain decoding end to end: `specextend generate --compare --json` over prompts, lengths and presets.
+
+  end_to_end.py --program SPECEXTEND --model TARGET --prompts FOLDER --preset specextend:DRAFT --preset suffix --out FILE
+
+FOLDER holds LENGTH-N.txt (1K-0.txt, 7.5K-1.txt, ...). Every line of FILE is one run; the table printed at the end has medians of the
+prompts of a length. A run whose bytes are not equal ends the program with an error.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+
+def run(args, preset, prompt, extra):
+    name, _, draft = preset.partition(":")
+    command = [args.program, "generate", "-m", args.model, "-c", str(args.context), "--spec", name, "-f", str(prompt), "--raw", "-n",
+               str(args.tokens), "--ignore-eos", "--compare", "--json", *extra]
+    if draft:
+        command += ["-md", draft]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}: {done.stderr[-500:]}")
+    return json.loads(done.stdout)
+
+
+def rate(timings):
+    return 1e3 * timings["predicted_n"] / timings["predicted_ms"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--prompts", type=pathlib.Path, required=True)
+    parser.add_argument("--lengths", default="1K,4K,7.5K")
+    parser.add_argument("--preset", action="append", required=True)
+    parser.add_argument("--count", type=int, default=2, help="prompts of a length")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--context", type=int, default=9216)
+    parser.add_argument("--temperature", type=float, default=0)
+    parser.add_argument("--out", type=argparse.FileType("w"), default=sys.stdout)
+    args = parser.parse_args()
+    extra = ["--temp", str(args.temperature), "--seed", "7"] if args.temperature > 0 else []
+    for length in args.lengths.split(","):
+        for preset in args.preset:
+            speedups, rates, plain, accepted = [], [], [], []
+            for prompt in sorted(args.prompts.glob(f"{length}-*.txt"))[:args.count]:
+                result = run(args, preset, prompt, extra)
+                if not result["plain"]["equal"]:
+                    sys.exit(f"{preset}, {prompt}: the bytes differ")
+                print(json.dumps({"length": length, "preset": preset, "prompt": prompt.name, "temperature": args.temperature, **result}),
+                      file=args.out, flush=True)
+                rates.append(rate(result["timings"]))
+                plain.append(rate(result["plain"]["timings"]))
+                speedups.append(rates[-1] / plain[-1])
+                spec = result.get("speculation", {})
+                accepted.append(1 + spec.get("accepted", 0) / max(1, spec.get("rounds", 1)))
+            middle = statistics.median
+            print(f"{length:>5} {preset.split(':')[0]:<18} T={args.temperature:g} plain {middle(plain):6.1f} tok/s, with {middle(rates):6.1f}: "
+                  f"{middle(speedups):.2f}x ({min(speedups):.2f}-{max(speedups):.2f}), {middle(accepted):.2f} tokens per pass", flush=True)
+
+
+if __name__ == "__main__":
+    main()

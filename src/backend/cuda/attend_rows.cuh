@@ -1,0 +1,107 @@
+// Attention of decode and verification: what its kernels share. The canonical order of a row's reduction, which
+// depends on the row's index only:
+//   block    64 cells at an absolute multiple: one softmax state (maximum m, sum l, output o), on tensor cores
+//   span     the left fold of its 8 blocks         section   the left fold of its 4 spans
+//   body     indices [0, body_end(index)), always history: the left fold of its sections
+//   tail     the last 65..128 indices, gathered in index order into two blocks, the left fold of both
+//   result   body merged with tail, o / l
+// Every fold starts from the empty state (m = -inf, l = 0, o = 0); merging an empty newer state changes nothing.
+// Kernels may stop at any level and leave the rest of the folding to the next, so work can be split in several ways
+// with the same bits.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/softmax.cuh"
+
+namespace sx::cuda {
+
+inline constexpr int kAttendBlock = 64;
+inline constexpr int kSpanBlocks = 8;
+inline constexpr int kSectionBlocks = 32;
+inline constexpr int kHopperSpanBlocks = 4;      // of attend_rows_sm90.cu, whose order is another one
+inline constexpr int kHopperSectionBlocks = 16;
+inline constexpr int kTailBlocks = 2;
+
+// Arguments of the kernels that make partial states. Slot u of the partial states is that of unit u; slot `units` is
+// the tail.
+struct AttendBody {
+  const std::byte *k, *v;                // of the layer
+  const uint16_t *k_scale, *v_scale;
+  int kv_heads, capacity;
+  const float* q;
+  int q_stride;
+  const RowInfo* rows;
+  const uint64_t* ancestors;
+  const RowTile* tiles;
+  int row_count, tile_count;
+  int parts;                             // thread blocks that share the query rows of a tile
+  int units, unit_blocks;                // a unit: 1 block, a span or a section
+  int group;                             // query heads per kv head
+  int first_kv_head, range_heads;        // query heads of this launch
+  float scale_log2;
+  int window;
+  float* state_o;                        // [units + 1][row_count][range_heads][head_dim]
+  float2* state_ml;                      // [units + 1][row_count][range_heads]: m, l
+};
+
+// How the work is split; no bit of the result depends on it.
+struct AttendSplit {
+  int head_dim;
+  int tiles;        // of 16 query rows per thread block
+  int range_kv_heads;
+};
+
+void attend_body_bf16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
+void attend_body_f16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
+void attend_body_q8(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
+// attend_rows_sm90.cu: on Hopper, BF16 and F16 of head_dim 64 and 128. The choice depends on model and device only: the
+// bits differ.
+bool serves_hopper(const AttendCall& call);
+void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream);
+// Any head_dim up to 256, without tensor cores: slow.
+void attend_any(const AttendCall& call, cudaStream_t stream);
+
+// All indices below are history, since a row is at most kMaxDepth below its history.
+__host__ __device__ inline int body_end(int index) {
+  const int block = index / kAttendBlock - 1;
+  return block > 0 ? block * kAttendBlock : 0;
+}
+
+// The smallest index a row sees.
+__host__ __device__ inline int first_seen(int index, int window) {
+  return window > 0 && index - window + 1 > 0 ? index - window + 1 : 0;
+}
+
+// What the outputs of two states are multiplied with when they merge; older < 0: the newer one is empty, nothing
+// changes.
+struct MergeScales {
+  float older, newer;
+};
+
+// (m, l) of the older state becomes that of both.
+__device__ __forceinline__ MergeScales merge_states(float& m, float& l, float newer_m, float newer_l) {
+  if (newer_m == minus_infinity()) return {-1.0f, 0.0f};
+  const float top = fmaxf(m, newer_m);
+  const MergeScales scales{exp2_fast(__fsub_rn(m, top)), exp2_fast(__fsub_rn(newer_m, top))};
+  l = __fmaf_rn(l, scales.older, __fmul_rn(newer_l, scales.newer));
+  m = top;
+  return scales;
+}
+
+__device__ __forceinline__ float merge_values(float older, float newer, MergeScales scales) {
+  return scales.older < 0 ? older : __fmaf_rn(older, scales.older, __fmul_rn(newer, scales.newer));
+}
+
+__device__ __forceinline__ void store_half(void* out16, Half half, size_t at, float x) {
+  if (half == Half::kBF16) {
+    static_cast<__nv_bfloat16*>(out16)[at] = __float2bfloat16_rn(x);
+  } else {
+    static_cast<__half*>(out16)[at] = __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f));
+  }
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,119 @@
+// The CUDA backend: one stream, an arena, recorded steps, and the kernels of this folder. Inside run() ops find the step's integers in
+// device memory and row counts are padded; outside it each op sends what it needs.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/arena.h"
+#include "backend/cuda/cuda_options.h"
+#include "backend/cuda/graphs.h"
+#include "backend/cuda/linear.h"
+#include "backend/cuda/step_block.h"
+
+namespace sx::cuda {
+
+// Rows of every product of a prompt: what a row gets must not depend on how many others came with it.
+inline constexpr int kPromptRows = 1024;
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> host);
+  ~CudaBackend() override;
+
+  std::string name() const override;
+  DType default_kv_type() const override { return DType::kBF16; }
+  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
+  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
+  Tensor place_table(const Tensor& table) override;
+  float* allocate(size_t count, const char* purpose) override;
+  int row_capacity(int rows) const override { return (rows + kPromptRows - 1) / kPromptRows * kPromptRows; }
+  int output_capacity(int outputs) const override { return padded_rows(outputs); }
+  int max_depth() const override;
+  std::vector<Use> memory() const override { return arena_.uses(); }
+  void reserve(const StepLimits& limits) override;
+
+  void upload(float* to, const float* from, size_t count) override;
+  void download(float* to, const float* from, size_t count) override;
+  void wait() override;
+  bool prefers_batches() const override { return true; }
+  void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
+
+  void copy_rows(const CopyRowsArgs& args) override;
+  void embed(const EmbedArgs& args) override;
+  void norm(const NormArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  void rope_table(const RopeTableArgs& args) override;
+  void rope_store(const RopeStoreArgs& args) override;
+  void attend(const AttendArgs& args) override;
+  void glu(const GluArgs& args) override;
+  void kv_move(const KvMoveArgs& args) override;
+  void kv_score(const KvScoreArgs& args) override;
+  void choose(const ChooseArgs& args) override;
+  void law(const LawArgs& args) override;
+  void top_k(const TopKArgs& args) override;
+
+ private:
+  // A buffer that grows; recorded steps keep the one they were recorded with.
+  struct Scratch {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+  // Pinned memory that kernels and copies write and the host reads.
+  struct Pinned {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+  struct Frequencies {
+    std::vector<double> values;
+    double* device;
+  };
+  // The 16-bit copy of the rows that the last norm, glu or attend wrote.
+  struct Shadow {
+    const float* of = nullptr;
+    int rows = 0, width = 0;
+    Half half = Half::kBF16;
+  };
+
+  void* scratch(Scratch& scratch, size_t bytes, const char* purpose);
+  void* pinned(size_t bytes);
+  const double* frequencies(const double* values, int dims);
+  bool dry() const { return arena_.counts_only(); }
+  bool in_step() const { return step_ != nullptr; }
+  // Of rows of the step: padded inside a recorded one.
+  int padded(int rows) const;
+  // Where the integers of an op are: the step's, or sent now.
+  StepView place(const StepInputs& inputs);
+  void* shadow(const float* of, int rows, int width);  // where a producer leaves its 16-bit copy
+  void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
+  void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
+  void attend_to_prompt(const AttendArgs& args);
+  enum class Way { kPick, kFiltered, kHost };  // to choose from a row
+  Way way_of(const ChooseRow& row) const;
+  void pick_rows(const ChooseArgs& args);
+  void filter_rows(const ChooseArgs& args, size_t first, size_t end);
+  void choose_on_host(const ChooseArgs& args, size_t row);
+  const float* row_on_host(const float* logits, int vocab);
+
+  std::string device_name_;
+  std::unique_ptr<Backend> host_;
+  Arena arena_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Staging> staging_;
+  StepBlock block_;
+  StepShape shape_;                      // of the step
+  const StepInputs* step_ = nullptr;     // being run
+  bool padding_ = false;                 // its counts are padded
+  Graphs graphs_;
+  std::unique_ptr<PromptLinear> prompt_linear_;
+  Scratch half_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_;
+  Pinned pinned_;
+  std::vector<Frequencies> frequencies_;
+  Shadow shadow_;
+  Half last_half_ = Half::kBF16;
+  std::vector<float> host_row_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace sx::cuda

@@ -1,0 +1,151 @@
+// The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_score, choose, law, top_k.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/choose.h"
+#include "backend/cuda/filtered.h"
+#include "backend/cuda/kv.h"
+#include "backend/host_scores.h"
+#include "base/error.h"
+
+namespace sx::cuda {
+namespace {
+
+KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
+
+}  // namespace
+
+void CudaBackend::kv_move(const KvMoveArgs& a) {
+  if (dry()) return;
+  SX_ASSERT(!in_step());
+  cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims), a.dims, a.style, a.layer,
+                 a.head}, stream_);
+}
+
+void CudaBackend::kv_score(const KvScoreArgs& a) {
+  const size_t chunks = a.borders.size() - 1, layers = std::max<size_t>(1, a.layers.size());
+  const size_t rows = layers * size_t(a.heads), count = a.mean ? chunks : rows * chunks;
+  if (dry()) return std::fill_n(a.out, count, 0.0f), void();
+  SX_ASSERT(!in_step());
+  if (chunks == 0) return;
+  if (layers > size_t(kMostScoreLayers)) return score_layers(a, [this](const KvScoreArgs& one) { kv_score(one); });
+  auto* borders = static_cast<int32_t*>(scratch(borders_, a.borders.size_bytes(), "borders of chunks"));
+  // Few numbers are written to the host's memory by the kernel itself.
+  void* back = pinned(count * sizeof(float));
+  auto* scores = static_cast<float*>(a.mean ? back : scratch(scores_, count * sizeof(float), "scores of chunks"));
+  void* sums = scratch(score_, score_scratch_bytes(a.heads, a.borders.back() + 1, int(layers)), "scores");
+  std::memcpy(staging_->begin(a.borders.size_bytes()), a.borders.data(), a.borders.size_bytes());
+  staging_->send(borders, a.borders.size_bytes());
+  ScoreCall call{a.mean ? nullptr : scores, a.q, a.heads, a.kv_heads, a.head_dim, a.scale, view_of(a.kv), a.layer, a.slot, borders, int(chunks),
+                 a.borders.front(), a.borders.back(), a.kind};
+  if (a.mean) call.mean = scores;
+  call.layers = int(layers);
+  if (!a.layers.empty()) call.layer = a.layers[0];
+  for (size_t i = 1; i < layers; ++i) call.others[i - 1] = a.layers[i];
+  cuda::kv_score(call, sums, stream_);
+  if (!a.mean) check(cudaMemcpyAsync(back, scores, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "scores");
+  wait();
+  std::memcpy(a.out, back, count * sizeof(float));
+}
+
+// Which way a row is chosen must depend on its request alone: they need not round alike.
+CudaBackend::Way CudaBackend::way_of(const ChooseRow& row) const {
+  const Sampling& s = *row.sampling;
+  const bool penalised = s.repeat_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
+  if (!row.bias.empty() || (penalised && !row.counts.empty())) return Way::kHost;
+  const bool filtered = s.temperature > 0 && (s.top_k > 0 || s.top_p < 1 || s.min_p > 0);
+  if (!filtered) return Way::kPick;
+  return s.top_k > 0 && s.top_k <= kMostTopK ? Way::kFiltered : Way::kHost;
+}
+
+const float* CudaBackend::row_on_host(const float* logits, int vocab) {
+  host_row_.resize(size_t(vocab));
+  StepLimits limits;
+  limits.vocab = vocab;
+  host_->reserve(limits);
+  download(host_row_.data(), logits, size_t(vocab));
+  return host_row_.data();
+}
+
+void CudaBackend::choose(const ChooseArgs& a) {
+  if (dry()) return std::fill_n(a.out, a.rows.size(), 0), void();
+  SX_ASSERT(!in_step());
+  pick_rows(a);
+  for (size_t i = 0; i < a.rows.size();) {
+    const ChooseRow& row = a.rows[i];
+    const Way way = way_of(row);
+    if (way == Way::kFiltered) {  // rows that follow each other in memory go together
+      size_t end = i + 1;
+      const auto follows = [&](const ChooseRow& other) {
+        return other.logits == row.logits + (end - i) * size_t(a.vocab) && other.sampling->top_k == row.sampling->top_k && way_of(other) == way;
+      };
+      while (end < a.rows.size() && follows(a.rows[end])) ++end;
+      filter_rows(a, i, end);
+      i = end;
+      continue;
+    }
+    if (way == Way::kHost) choose_on_host(a, i);
+    ++i;
+  }
+}
+
+void CudaBackend::pick_rows(const ChooseArgs& a) {
+  const size_t most = a.rows.size();
+  auto* rows = static_cast<PickRow*>(staging_->begin(most * sizeof(PickRow)));
+  int count = 0;
+  for (const ChooseRow& row : a.rows)
+    if (way_of(row) == Way::kPick) rows[count++] = {row.logits, row.position, row.sampling->seed, row.sampling->temperature, 0};
+  if (count == 0) return;
+  auto* device = static_cast<PickRow*>(scratch(picks_, most * sizeof(PickRow), "rows to choose from"));
+  staging_->send(device, size_t(count) * sizeof(PickRow));
+  void* sums = scratch(pick_, pick_scratch_bytes(count, a.vocab), "choices");
+  auto* chosen = static_cast<Token*>(pinned(most * sizeof(Token)));
+  pick(chosen, device, count, a.vocab, sums, stream_);
+  wait();
+  for (size_t i = 0, at = 0; i < most; ++i)
+    if (way_of(a.rows[i]) == Way::kPick) a.out[i] = chosen[at++];
+}
+
+void CudaBackend::filter_rows(const ChooseArgs& a, size_t first, size_t end) {
+  const int k = std::min(a.rows[first].sampling->top_k, a.vocab);
+  candidates_.resize((end - first) * size_t(k));
+  top_k({candidates_.data(), a.rows[first].logits, int(end - first), a.vocab, k});
+  for (size_t i = first; i < end; ++i) {
+    const auto best = std::span(candidates_).subspan((i - first) * size_t(k), size_t(k));
+    a.out[i] = sample_filtered(best, *a.rows[i].sampling, a.rows[i].position);
+    if (a.out[i] == kNoToken) choose_on_host(a, i);
+  }
+}
+
+void CudaBackend::choose_on_host(const ChooseArgs& a, size_t i) {
+  ChooseRow row = a.rows[i];
+  row.logits = row_on_host(row.logits, a.vocab);
+  host_->choose({a.out + i, std::span(&row, 1), a.vocab});
+}
+
+void CudaBackend::law(const LawArgs& a) {
+  if (dry()) return std::fill_n(a.out, a.vocab, 0.0), void();
+  LawArgs args = a;
+  args.row.logits = row_on_host(a.row.logits, a.vocab);
+  host_->law(args);
+}
+
+void CudaBackend::top_k(const TopKArgs& a) {
+  if (dry()) return;
+  SX_ASSERT(!in_step());
+  const int stride = a.stride > 0 ? a.stride : a.vocab;
+  if (a.k > kMostTopK) {
+    for (int r = 0; r < a.rows; ++r)
+      host_->top_k({a.out + ptrdiff_t(r) * a.k, row_on_host(a.logits + ptrdiff_t(r) * stride, a.vocab), 1, a.vocab, a.k});
+    return;
+  }
+  const size_t bytes = size_t(a.rows) * size_t(a.k) * sizeof(Candidate);
+  void* sums = scratch(top_k_, top_k_scratch_bytes(a.rows, a.vocab, a.k), "likeliest tokens");
+  auto* found = static_cast<Candidate*>(pinned(bytes));
+  cuda::top_k({found, a.logits, a.rows, a.vocab, stride, a.k}, sums, stream_);
+  wait();
+  std::memcpy(a.out, found, bytes);
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,23 @@
+// Picking tokens from rows of logits on the device: the largest (greedy), the largest with Gumbel noise, the k likeliest.
+#pragma once
+#include "backend/cuda/device.h"
+#include "backend/ops.h"
+
+namespace sx::cuda {
+
+struct PickRow {         // one row; an array of them lies in device memory
+  const float* logits;   // [vocab], device
+  uint64_t position, seed;
+  float temperature;     // 0: the largest
+  int32_t unused;
+};
+// The tokens that the definition in ops.h gives without bias, penalties and filters. out: [rows].
+size_t pick_scratch_bytes(int rows, int vocab);
+void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream);
+
+struct TopKCall { Candidate* out; const float* logits; int rows, vocab, stride, k; };  // out [rows, k] and logits on the device
+inline constexpr int kMostTopK = 256;
+size_t top_k_scratch_bytes(int rows, int vocab, int k);
+void top_k(const TopKCall& call, void* scratch, cudaStream_t stream);
+
+}  // namespace sx::cuda

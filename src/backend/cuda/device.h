@@ -1,0 +1,28 @@
+// Calls into the CUDA runtime that must not fail silently, and device memory. Set-up throws sx::Error; a failing launch
+// inside an op means that we are wrong or the device is gone, and throws as well.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string>
+
+namespace sx::cuda {
+
+// Throws sx::Error "CUDA: what: reason" unless status is success.
+void check(cudaError_t status, const char* what);
+
+// Waits for copies and fills that were not given a stream: they may still be under way when their call returns, and the backend's
+// stream does not wait for them.
+void settle();
+
+// All device memory of a backend: pieces of one arena, given back together. Addresses are multiples of 256 bytes.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  // Zeroed. Throws sx::Error naming the purpose and what is free when it does not fit.
+  virtual void* take(size_t bytes, const char* purpose) = 0;
+  // Only adds up what is asked for: addresses are not to be used, and there is nothing to upload.
+  virtual bool counts_only() const { return false; }
+};
+
+}  // namespace sx::cuda

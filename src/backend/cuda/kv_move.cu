@@ -1,0 +1,274 @@
+// Cells from one place to another, bits as they are or keys turned. A warp moves one cell of one head, keys and values;
+// it reads all before it writes anything. Lists whose moves do not touch each other's cells run in parallel; others run
+// in order inside a block per head and layer, in batches that may all be read before any is written.
+#include <algorithm>
+
+#include "backend/cuda/kv.h"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/rows.cuh"
+
+namespace sx::cuda {
+namespace {
+
+constexpr int kMostHeadDim = 256;
+constexpr int kWarps = 8;         // of a block that moves one cell of many heads
+constexpr int kMostBatch = 16;    // moves of a batch, a warp each
+constexpr int kMostMoves = 2000;  // of a launch: 24 KB of its parameters, of which there are 32,764 bytes
+
+// Large parameters cost launch time, so there are sizes.
+template <int size>
+struct Moves {
+  int count;
+  KvMove at[size];  // the top bit of src marks the first of a batch
+};
+constexpr uint32_t kStart = 0x80000000u;
+
+struct Where {
+  KvView from, to;
+  int from_slot, to_slot, first_layer, first_head, heads;
+  const double* frequencies;
+  int dims;
+  RopeStyle style;
+};
+
+// What a warp holds of a cell on its way: keys, then values, as words of type Word (16 bytes where head sizes allow),
+// and scales.
+template <class Word>
+struct Cell {
+  static constexpr int kHeld = 2 * kMostHeadDim * 2 / int(sizeof(Word)) / 32;
+  Word word[kHeld] = {};
+  uint16_t scale = 0;
+
+  __device__ void read(const KvView& kv, size_t cell, int lane) {
+    const int words = int(cell_bytes(kv) / sizeof(Word)), scales = kv.k_scale ? kv.head_dim / 32 : 0;
+    const Word* k = reinterpret_cast<const Word*>(kv.k) + cell * size_t(words);
+    const Word* v = reinterpret_cast<const Word*>(kv.v) + cell * size_t(words);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int w = lane + 32 * i;
+      if (w < 2 * words) word[i] = w < words ? k[w] : v[w - words];
+    }
+    if (lane < 2 * scales)
+      scale = lane < scales ? kv.k_scale[cell * size_t(scales) + size_t(lane)]
+                            : kv.v_scale[cell * size_t(scales) + size_t(lane - scales)];
+  }
+  // The keys as floats in shared memory. By all lanes of the warp.
+  __device__ void widen_keys(const KvView& kv, float* x, int lane) const {
+    constexpr int kParts = int(sizeof(Word)) / 4;
+    const int words = int(cell_bytes(kv) / sizeof(Word));
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int w = lane + 32 * i;
+      uint32_t part[kParts];
+      memcpy(part, &word[i], sizeof(Word));
+      if (kv.type == DType::kQ8_0) {
+        const float d = f16_value(uint16_t(__shfl_sync(kAllLanes, int(scale), w * int(sizeof(Word)) / 32 % 32)));
+        float* to = x + w * int(sizeof(Word));
+#pragma unroll
+        for (int j = 0; j < 4 * kParts; ++j)
+          if (w < words) to[j] = __fmul_rn(d, float(int8_t(part[j / 4] >> (8 * (j % 4)))));
+        continue;
+      }
+      float2* to = reinterpret_cast<float2*>(x) + w * kParts;
+      if (w >= words) continue;
+#pragma unroll
+      for (int j = 0; j < kParts; ++j) {
+        const uint16_t a = uint16_t(part[j]), b = uint16_t(part[j] >> 16);
+        to[j] = kv.type == DType::kBF16 ? make_float2(bf16_value(a), bf16_value(b))
+                                        : make_float2(f16_value(a), f16_value(b));
+      }
+    }
+  }
+  // `keys`: the keys too; otherwise the values alone.
+  __device__ void write(const KvView& kv, size_t cell, int lane, bool keys) const {
+    const int words = int(cell_bytes(kv) / sizeof(Word)), scales = kv.k_scale ? kv.head_dim / 32 : 0;
+    Word* k = reinterpret_cast<Word*>(kv.k) + cell * size_t(words);
+    Word* v = reinterpret_cast<Word*>(kv.v) + cell * size_t(words);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int w = lane + 32 * i;
+      if (w < words && keys) k[w] = word[i];
+      if (w >= words && w < 2 * words) v[w - words] = word[i];
+    }
+    if (lane < scales && keys) kv.k_scale[cell * size_t(scales) + size_t(lane)] = scale;
+    if (lane >= scales && lane < 2 * scales) kv.v_scale[cell * size_t(scales) + size_t(lane - scales)] = scale;
+  }
+};
+
+// table[dims / 2][cos, sin] of delta * frequency, by threads first, first + step, ... The angle is reduced to an eighth
+// of a turn, where these few terms of the power series are good to 1.2e-10; sincos() would take ten times as long.
+__device__ void fill_table(float* table, const Where& w, int delta, int first, int step) {
+  for (int i = first; i < w.dims / 2; i += step) {
+    const double angle = __dmul_rn(double(delta), w.frequencies[i]), quarters = rint(angle * 0.6366197723675814);
+    const double x = fma(-quarters, 6.123233995736766e-17, fma(-quarters, 1.5707963267948966, angle)), y = x * x;
+    double s = fma(y, -1.0 / 39916800, 1.0 / 362880), c = fma(y, -1.0 / 3628800, 1.0 / 40320);
+    s = fma(y, s, -1.0 / 5040), c = fma(y, c, -1.0 / 720);
+    s = fma(y, s, 1.0 / 120), c = fma(y, c, 1.0 / 24);
+    s = fma(y, s, -1.0 / 6), c = fma(y, c, -0.5);
+    s = fma(y * s, x, x), c = fma(y, c, 1.0);
+    const int quarter = int(quarters);  // angles are far below 2^31
+    const double cosine = quarter & 1 ? -s : c, sine = quarter & 1 ? c : s;
+    table[2 * i] = float(quarter & 2 ? -cosine : cosine);
+    table[2 * i + 1] = float(quarter & 2 ? -sine : sine);
+  }
+}
+
+// Turns a key in shared memory, by one warp; the caller puts __syncwarp() around.
+__device__ void turn_key(float* x, const float* table, const Where& w, int lane) {
+  for (int i = lane; i < w.dims / 2; i += 32)
+    rotate_pair(x, i, make_float2(table[2 * i], table[2 * i + 1]), w.dims, w.style);
+}
+
+__device__ void store_key(const KvView& kv, size_t cell, const float* x, int lane) {
+  uint16_t* scales = kv.k_scale ? kv.k_scale + cell * size_t(kv.head_dim / 32) : nullptr;
+  store_head(kv.type, kv.k + cell * cell_bytes(kv), scales, x, kv.head_dim, lane);
+}
+
+// One block: one cell of one layer, all its heads: 4 head_dim bytes read and written per head in 16-bit types. Moves do
+// not depend on each other. Bound: latency for a few cells, memory for many. `turns`: some delta is not 0; without, the
+// kernel needs fewer registers.
+template <class Word, int size, bool turns>
+__global__ void __launch_bounds__(32 * kWarps, sizeof(Word) == 16 ? (turns ? 6 : 8) : 3)
+    move_apart(const __grid_constant__ Where w, const __grid_constant__ Moves<size> moves) {
+  __shared__ float table[turns ? kMostHeadDim : 1];
+  __shared__ __align__(8) float keys[turns ? kWarps : 1][turns ? kMostHeadDim : 2];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, layer = w.first_layer + int(blockIdx.y);
+  const KvMove move = moves.at[blockIdx.x];
+  const int src = int(uint32_t(move.src) & ~kStart);
+  let_next_start();
+  if (turns && move.delta != 0) {  // frequencies never change
+    fill_table(table, w, move.delta, int(threadIdx.x), int(blockDim.x));
+    __syncthreads();
+  }
+  wait_for_previous();
+  for (int h = warp; h < w.heads; h += int(blockDim.x / 32)) {
+    const int head = w.first_head + h;
+    const size_t from = cell_index(w.from, layer, w.from_slot, head, src),
+                 to = cell_index(w.to, layer, w.to_slot, head, move.dst);
+    Cell<Word> cell;
+    cell.read(w.from, from, lane);
+    if (!turns || move.delta == 0) {
+      cell.write(w.to, to, lane, true);
+      continue;
+    }
+    float* x = keys[warp];
+    cell.widen_keys(w.from, x, lane);
+    __syncwarp();
+    turn_key(x, table, w, lane);
+    __syncwarp();
+    cell.write(w.to, to, lane, false);
+    store_key(w.to, to, x, lane);
+    __syncwarp();  // before the next head overwrites x
+  }
+}
+
+// One block: one head of one layer, all moves in order, a batch at a time and a warp per move of the batch. Nothing in
+// a batch reads or writes what an earlier move of the batch writes, so all of it is read, then all of it written.
+// Bound: latency of the batches.
+template <class Word, int size>
+__global__ void move_in_order(const __grid_constant__ Where w, const __grid_constant__ Moves<size> moves) {
+  __shared__ float tables[kMostBatch][kMostHeadDim];
+  __shared__ __align__(8) float keys[kMostBatch][kMostHeadDim];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int head = w.first_head + int(blockIdx.x), layer = w.first_layer + int(blockIdx.y);
+  let_next_start();
+  wait_for_previous();
+  for (int first = 0, last; first < moves.count; first = last) {
+    last = first + 1;
+    while (last < moves.count && last - first < warps && !(uint32_t(moves.at[last].src) & kStart)) ++last;
+    const bool mine = first + warp < last;
+    const KvMove move = moves.at[mine ? first + warp : first];
+    const size_t from = cell_index(w.from, layer, w.from_slot, head, int(uint32_t(move.src) & ~kStart));
+    const size_t to = cell_index(w.to, layer, w.to_slot, head, move.dst);
+    const bool turns = move.delta != 0;
+    Cell<Word> cell;
+    if (mine) {
+      cell.read(w.from, from, lane);
+      if (turns) {
+        cell.widen_keys(w.from, keys[warp], lane);
+        fill_table(tables[warp], w, move.delta, lane, 32);
+        __syncwarp();
+        turn_key(keys[warp], tables[warp], w, lane);
+      }
+    }
+    __syncthreads();
+    if (mine) {
+      cell.write(w.to, to, lane, !turns);
+      if (turns) store_key(w.to, to, keys[warp], lane);
+    }
+    __syncthreads();
+  }
+}
+
+// Whether the moves may be done in any order: no destination twice, and none inside the range of sources.
+bool are_apart(std::span<const KvMove> moves, bool same) {
+  bool ascending = true;
+  int low_src = moves[0].src, high_src = low_src, low_dst = moves[0].dst, high_dst = low_dst;
+  for (size_t i = 1; i < moves.size(); ++i) {
+    ascending = ascending && moves[i - 1].dst < moves[i].dst;
+    low_src = std::min(low_src, moves[i].src), high_src = std::max(high_src, moves[i].src);
+    low_dst = std::min(low_dst, moves[i].dst), high_dst = std::max(high_dst, moves[i].dst);
+  }
+  if (!same || moves.size() == 1) return ascending;
+  return ascending && (high_dst < low_src || high_src < low_dst);
+}
+
+template <class Word, int size>
+void go(const Where& w, std::span<const KvMove> part, int layers, bool apart, bool same, cudaStream_t stream) {
+  Moves<size> moves{};
+  moves.count = int(part.size());
+  std::copy(part.begin(), part.end(), moves.at);
+  if (apart) {
+    const int warps = std::min(kWarps, w.heads);
+    const bool turns = std::any_of(part.begin(), part.end(), [](const KvMove& m) { return m.delta != 0; });
+    const auto kernel = turns ? move_apart<Word, size, true> : move_apart<Word, size, false>;
+    launch(kernel, dim3(unsigned(moves.count), unsigned(layers)), unsigned(warps * 32), 0, stream, w, moves);
+    return;
+  }
+  const int warps = std::min(kMostBatch, moves.count);
+  for (int i = 0, first = 0; i < moves.count; ++i) {
+    bool start = i == 0 || i - first == warps;
+    for (int j = first; j < i && !start; ++j)
+      start = part[i].dst == part[j].dst || (same && part[i].src == part[j].dst);
+    if (!start) continue;
+    first = i;
+    moves.at[i].src = int32_t(uint32_t(moves.at[i].src) | kStart);
+  }
+  launch(move_in_order<Word, size>, dim3(unsigned(w.heads), unsigned(layers)), unsigned(warps * 32), 0, stream, w,
+         moves);
+}
+
+template <class Word>
+void move_all(const Where& w, std::span<const KvMove> moves, int layers, bool same, cudaStream_t stream) {
+  for (size_t done = 0; done < moves.size();) {
+    const auto part = moves.subspan(done, std::min(moves.size() - done, size_t(kMostMoves)));
+    const bool apart = are_apart(part, same);
+    if (part.size() <= 64) go<Word, 64>(w, part, layers, apart, same, stream);
+    else if (part.size() <= 512) go<Word, 512>(w, part, layers, apart, same, stream);
+    else if (part.size() <= 1100) go<Word, 1100>(w, part, layers, apart, same, stream);
+    else go<Word, kMostMoves>(w, part, layers, apart, same, stream);
+    done += part.size();
+  }
+}
+
+}  // namespace
+
+void kv_move(const MoveCall& c, cudaStream_t stream) {
+  if (c.moves.empty()) return;
+  Where w{c.from,
+          c.to,
+          c.from_slot,
+          c.to_slot,
+          std::max(c.layer, 0),
+          std::max(c.head, 0),
+          c.head < 0 ? c.to.kv_heads : 1,
+          c.frequencies,
+          c.dims,
+          c.style};
+  const int layers = c.layer < 0 ? c.to.layers : 1;
+  const bool same = c.from.k == c.to.k && c.from_slot == c.to_slot;
+  if (cell_bytes(c.to) % 16 == 0) move_all<uint4>(w, c.moves, layers, same, stream);
+  else move_all<uint32_t>(w, c.moves, layers, same, stream);
+}
+
+}  // namespace sx::cuda

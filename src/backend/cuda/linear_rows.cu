@@ -1,0 +1,139 @@
+// Products for decoding and verification: which kernel a segment goes to, and products with f32 weights.
+#include "backend/cuda/linear.h"
+
+#include <specextend/error.h>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/linear_kernels.h"
+
+namespace sx::cuda {
+namespace {
+
+// A thread adds up the parts of one element. Moves parts * rows * out floats, mostly in L2.
+__global__ void __launch_bounds__(256) add_parts(const __grid_constant__ LinearTask task) {
+  const int out = int(blockIdx.x) * 256 + int(threadIdx.x), row = int(blockIdx.y);
+  let_next_start();
+  wait_for_previous();
+  if (out >= task.out) return;
+  const float* from = task.scratch + size_t(row) * size_t(task.out) + size_t(out);
+  float part[kMostParts];
+#pragma unroll
+  for (int p = 0; p < kMostParts; ++p)
+    part[p] = p < task.parts.parts ? from[size_t(p) * size_t(task.rows) * size_t(task.out)] : 0;
+  float total = part[0];
+#pragma unroll
+  for (int p = 1; p < kMostParts; ++p) {
+    if (p < task.parts.parts) total = __fadd_rn(total, part[p]);
+  }
+  float* to = task.result + size_t(row) * size_t(task.out_stride) + out;
+  if (task.bias) total = __fadd_rn(total, task.bias[out]);
+  if (task.accumulate) total = __fadd_rn(total, *to);
+  *to = total;
+}
+
+// f32 weights (rare and small). A warp computes one output of 8 rows: lane l sums k = l, l + 32, ..., the lanes meet in
+// a tree. Moves the weights once per 8 rows; bound by latency and L2.
+__global__ void __launch_bounds__(256) multiply_f32(const __grid_constant__ LinearTask task) {
+  const int lane = int(threadIdx.x) & 31, out = int(blockIdx.x) * 8 + (int(threadIdx.x) >> 5),
+            first = int(blockIdx.y) * 8;
+  let_next_start();
+  wait_for_previous();
+  if (out >= task.out) return;
+  const float* weights = static_cast<const float*>(task.data) + size_t(out) * size_t(task.in);
+  const float* x = static_cast<const float*>(task.x);
+  float sum[8] = {};
+  for (int k = lane; k < task.in; k += 32) {
+    const float w = weights[k];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {  // rows behind the last repeat it; the result is dropped
+      sum[i] = __fmaf_rn(w, x[size_t(min(first + i, task.rows - 1)) * size_t(task.in) + size_t(k)], sum[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffffu, sum[i], distance));
+    }
+    if (lane != 0 || first + i >= task.rows) continue;
+    float* to = task.result + size_t(first + i) * size_t(task.out_stride) + out;
+    if (task.bias) sum[i] = __fadd_rn(sum[i], task.bias[out]);
+    if (task.accumulate) sum[i] = __fadd_rn(sum[i], *to);
+    *to = sum[i];
+  }
+}
+
+// Rows [first, first + task.rows) of the call, at most kManyRows of them.
+void multiply_segment(const WeightSegment& segment, const LinearTask& task, Way way, cudaStream_t stream) {
+  using Format = WeightSegment::Format;
+  switch (segment.format) {
+    case Format::kBF16: return multiply_bf16(task, way, stream);
+    case Format::kF16: return multiply_f16(task, way, stream);
+    case Format::kQ4: return multiply_q4(task, way, stream);
+    case Format::kQ8:
+      return segment.has_offset ? multiply_q8_offset(task, way, stream) : multiply_q8(task, way, stream);
+    case Format::kF32: break;
+  }
+  launch(multiply_f32, dim3(unsigned((task.out + 7) / 8), unsigned((task.rows + 7) / 8)), dim3(256), 0, stream, task);
+}
+
+}  // namespace
+
+int parts_per_block(const LinearTask& task) {
+  const int tiles = (task.out + kManyOuts - 1) / kManyOuts, blocks = std::max(1, kDevice / tiles);
+  return (task.parts.parts + blocks - 1) / blocks;
+}
+
+// many_rows wants tokens enough to be worth its stages in shared memory, weights that do not just come from L2, and the
+// 216 KB of a block. Whole rows of up to half the device's blocks would leave the rest idle.
+Way way_of(const LinearTask& task) {
+  static const bool fits = [] {
+    int device = 0, bytes = 0;
+    check(cudaGetDevice(&device), "device");
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device");
+    return bytes >= 227 * 1024;
+  }();
+  if (!fits || task.rows <= 2 * kFewRows || is_small(task) || task.in % 8 != 0) return Way::kFew;
+  return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
+}
+
+size_t linear_scratch_bytes(int rows, int out) {
+  return size_t(kMostParts) * size_t(std::min(rows, kManyRows)) * size_t(std::min(out, kSplitBelow)) * sizeof(float);
+}
+
+void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scratch, Way way, cudaStream_t stream) {
+  if ((matrix.wants_half() && !call.x16) || (matrix.wants_f32() && !call.x)) throw Error("CUDA: linear: x is missing");
+  for (const WeightSegment& segment : matrix.segments()) {
+    const bool f32 = segment.format == WeightSegment::Format::kF32;
+    const auto* x = static_cast<const std::byte*>(f32 ? static_cast<const void*>(call.x) : call.x16);
+    for (int first = 0; first < call.rows; first += kManyRows) {
+      LinearTask task{};
+      task.data = segment.data;
+      task.scales = segment.scales;
+      task.x = x + size_t(first) * size_t(matrix.in()) * (f32 ? sizeof(float) : sizeof(uint16_t));
+      task.bias = call.bias ? call.bias + segment.first_out : nullptr;
+      task.result = call.out + size_t(first) * size_t(call.out_stride) + segment.first_out;
+      task.scratch = static_cast<float*>(scratch);
+      task.in = matrix.in();
+      task.out = segment.out;
+      task.rows = std::min(call.rows - first, kManyRows);
+      task.out_stride = call.out_stride;
+      task.sub = segment.sub;
+      task.accumulate = call.accumulate;
+      task.parts = parts_of(matrix.in());
+      const bool only_few = f32 || task.in % 8 != 0;
+      Way this_way = only_few ? Way::kFew : way == Way::kByShape ? way_of(task) : way;
+      if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
+      multiply_segment(segment, task, this_way, stream);
+      if (this_way == Way::kScratch) {
+        launch(add_parts, dim3(unsigned((task.out + 255) / 256), unsigned(task.rows)), dim3(256), 0, stream, task);
+      }
+    }
+  }
+}
+
+void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream) {
+  linear_rows_by(matrix, call, scratch, Way::kByShape, stream);
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,83 @@
+// Softmax in base 2 over scores in registers, in the accumulator layout that mma.sync and wgmma share: element
+// 4 j + 2 r + e of a thread is row lane / 4 + 8 r, column 8 j + 2 * (lane % 4) + e.
+#pragma once
+#include <cstdint>
+
+namespace sx::cuda {
+
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(int(0xff800000)); }
+
+__device__ __forceinline__ float exp2_fast(float x) {  // 2^-inf = 0, 2^0 = 1 exactly
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats as 16-bit values in one register, `low` in the low half. f16 saturates: an infinity would meet weights of
+// 0.
+template <bool bf16>
+__device__ __forceinline__ uint32_t pack2(float low, float high) {
+  uint32_t y;
+  if constexpr (bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  } else {
+    low = fminf(fmaxf(low, -65504.f), 65504.f);
+    high = fminf(fmaxf(high, -65504.f), 65504.f);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  }
+  return y;
+}
+
+// For values known to lie in [0, 1].
+template <bool bf16>
+__device__ __forceinline__ uint32_t pack2_weights(float low, float high) {
+  uint32_t y;
+  if constexpr (bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  }
+  return y;
+}
+
+// The maximum and the sum over the four threads that share a row of an accumulator; all four get the same bits.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// One step of the online softmax over a tile's scores in the same layout. s becomes weights, `most` and `sum` go on
+// (the sum is this thread's part), and factor is what the output so far is to be multiplied by.
+template <int n>
+__device__ __forceinline__ void softmax_step(float (&s)[n], float (&most)[2], float (&sum)[2], float (&factor)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float even = s[2 * r], odd = s[2 * r + 1];
+#pragma unroll
+    for (int j = 1; j < n / 4; j++) {
+      even = fmaxf(even, s[4 * j + 2 * r]);
+      odd = fmaxf(odd, s[4 * j + 2 * r + 1]);
+    }
+    const float now = fmaxf(most[r], quad_max(fmaxf(even, odd)));
+    const float base = now == minus_infinity() ? 0.f : now;  // nothing visible yet: all weights 0, not NaN
+    factor[r] = exp2_fast(__fsub_rn(most[r], base));
+    most[r] = now;
+    even = odd = 0.f;
+#pragma unroll
+    for (int j = 0; j < n / 4; j++) {
+      const float a = exp2_fast(__fsub_rn(s[4 * j + 2 * r], base));
+      const float b = exp2_fast(__fsub_rn(s[4 * j + 2 * r + 1], base));
+      s[4 * j + 2 * r] = a;
+      s[4 * j + 2 * r + 1] = b;
+      even = __fadd_rn(even, a);
+      odd = __fadd_rn(odd, b);
+    }
+    sum[r] = __fmaf_rn(sum[r], factor[r], __fadd_rn(even, odd));
+  }
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,19 @@
+// copy_rows() for backends whose memory is the host's.
+#pragma once
+#include <cstring>
+
+#include "backend/ops.h"
+
+namespace sx {
+
+inline void copy_host_rows(const CopyRowsArgs& args) {
+  for (ptrdiff_t r = 0; r < args.rows; ++r) {
+    float* to = args.to + r * args.to_stride;
+    const float* from = args.from + (args.which ? args.which[r] : r) * ptrdiff_t(args.from_stride);
+    if (!args.add) std::memmove(to, from, size_t(args.width) * sizeof(float));
+    else
+      for (int i = 0; i < args.width; ++i) to[i] += from[i];
+  }
+}
+
+}  // namespace sx
