@@ -57,7 +57,7 @@ def main():
                 plain.append(rate(result["plain"]["timings"]))
                 speedups.append(rates[-1] / plain[-1])
                 spec = result.get("speculation", {})
-                accepted.append(1 + spec.get("accepted", 0) / max(1, spec.get("rounds", 1)))
+                accepted.append(spec.get("tokens_per_round_with_bonus", 1))
             middle = statistics.median
             print(f"{length:>5} {preset.split(':')[0]:<18} T={args.temperature:g} plain {middle(plain):6.1f} tok/s, with {middle(rates):6.1f}: "
                   f"{middle(speedups):.2f}x ({min(speedups):.2f}-{max(speedups):.2f}), {middle(accepted):.2f} tokens per pass", flush=True)

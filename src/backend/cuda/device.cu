@@ -2,10 +2,6 @@
 
 #include <specextend/error.h>
 
-#include <cstdlib>
-#include <mutex>
-#include <unordered_set>
-
 #include "backend/cuda/launch.cuh"
 
 namespace sx::cuda {
@@ -25,16 +21,6 @@ bool has_dependent_launch() {
     return major >= 9;
   }();
   return known;
-}
-
-void prepare_kernel(const void* kernel) {
-  static std::mutex mutex;
-  static std::unordered_set<const void*> prepared;
-  static const char* wanted = std::getenv("SPECEXTEND_CARVEOUT");  // percent, for experiments
-  const std::lock_guard lock(mutex);
-  if (!prepared.insert(kernel).second) return;
-  const int percent = wanted ? std::atoi(wanted) : int(cudaSharedmemCarveoutMaxShared);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent), "division of shared memory");
 }
 
 }  // namespace sx::cuda

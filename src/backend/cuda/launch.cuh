@@ -24,13 +24,9 @@ __device__ __forceinline__ void let_next_start() {
 
 // On devices before sm_90 the attribute is refused, so it is only set there.
 bool has_dependent_launch();
-// Gives all kernels the same division of an SM's memory into L1 and shared: kernels that differ in it do not overlap, and the SM
-// has to drain between them. Does something for the first launch of a kernel only.
-void prepare_kernel(const void* kernel);
 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Arguments&&... arguments) {
-  prepare_kernel(reinterpret_cast<const void*>(kernel));
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
