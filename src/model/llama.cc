@@ -199,8 +199,10 @@ void Model::feed_forward(const Layer& layer, int rows) {
 // What the ops of a step depend on besides its shape.
 uint64_t Model::key_of(const LayerPlan& plan) const {
   uint64_t key = mix64(uint64_t(plan.window) + 1);
-  for (const uint8_t* skip : {plan.skip_attention, plan.skip_ffn})
+  for (const uint8_t* skip : {plan.skip_attention, plan.skip_ffn}) {
+    key = mix64(key + 1);
     for (size_t i = 0; skip && i < layers_.size(); ++i) key = mix64(key * 2 + skip[i]);
+  }
   for (int layer : options_.taps.query) key = mix64(key * 3 + uint64_t(layer));
   return key;
 }
