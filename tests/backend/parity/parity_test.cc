@@ -24,6 +24,8 @@ struct Subject {
 // Why the subject cannot be tested on this machine, or "".
 std::string missing(const Subject& subject) { return subject.name == "cuda" ? why_no_cuda() : ""; }
 
+void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }  // GoogleTest prints bytes else
+
 std::string test_name(const testing::TestParamInfo<Subject>& info) {
   std::string name = info.param.name + "_" + op_name(info.param.op);
   for (char& c : name) {
