@@ -25,6 +25,14 @@ Command add_convert(CLI::App& app);
 Command add_widen(CLI::App& app);
 Command add_explain(CLI::App& app);
 
+// Commands that need a library which may not have been there when the program was built.
+struct OptionalCommand {
+  const char* name;
+  const char* what;
+  Command (*add)(CLI::App& app);
+};
+std::vector<OptionalCommand> optional_commands();
+
 void add_model_flag(CLI::App& app, std::string& model);
 void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_template_file);
 void add_sampling_flags(CLI::App& app, GenerateOptions& options, std::vector<std::string>& bias);

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   };
   add("generate", "continue a prompt; the text goes to standard output", add_generate);
   add("chat", "talk with the model; earlier turns stay in the cache", add_chat);
+  for (const OptionalCommand& command : optional_commands()) add(command.name, command.what, command.add);
   add("bench", "measure prefill and decode at several depths", add_bench);
   add("perplexity", "how well the model predicts a text", add_perplexity);
   add("explain", "continue a prompt and write a page that shows speculation at work", add_explain);

@@ -1,0 +1,14 @@
+// API keys.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace sx::server {
+
+// Takes the same time wherever two texts differ.
+bool equal_in_constant_time(const std::string& given, const std::string& expected);
+
+// Whether one of the keys was sent, as "Authorization: Bearer KEY" or "X-Api-Key: KEY". Without keys everybody may.
+bool accepted(const std::vector<std::string>& keys, const std::string& authorization, const std::string& x_api_key);
+
+}  // namespace sx::server
