@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
@@ -49,6 +50,7 @@ struct EngineOptions {
   int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
   std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
   SpecOptions spec{};           // never changes the output, unless its rule is declared lossy
+  std::vector<SpecOptions> more_specs{};  // that requests may name instead (GenerateOptions::preset)
   std::function<void(double done)> on_load{};  // progress 0..1
 };
 
@@ -87,6 +89,14 @@ struct RoundInfo {
   // Places in the text that the draft works on where these are not all of it, ascending, and how often they have been chosen.
   std::span<const int32_t> cells;
   int refreshes = 0;
+  double plain_ms = 0;                      // what a round of these sequences without drafts would take; 0: not known
+};
+
+// One token of an answer.
+struct TokenInfo {
+  Token token = 0;
+  int depth = 0;                            // level of the accepted draft node it is; 0: it was not drafted
+  std::span<const float> logits;            // [vocab] it was chosen from, before bias, penalties and grammar; empty unless wanted
 };
 
 struct SpecStats {
@@ -117,12 +127,23 @@ struct GenerateOptions {
   // Called during the prompt with tokens done and in all; false cancels.
   std::function<bool(int done, int total)> on_prefill{};
   bool speculate = true;          // false: this request decodes plainly
+  std::string preset{};           // what this request speculates with, one of EngineOptions::spec and more_specs; empty: the first
+  int draft_nodes = -1;           // most tokens of a drafted tree, within what the engine was opened with; -1: that
+  int draft_depth = -1;           // most levels of it
+  std::string grammar{};          // GBNF: only texts it describes (json_schema_to_gbnf makes one); empty: any text
   // Asked between the phases of a round and the chunks of a prompt; true cancels.
   std::function<bool()> cancelled{};
   std::function<void(const RoundInfo& round)> on_round{};
   // Called with the logits each token is chosen from ([vocab]), before penalties, in order.
   std::function<void(std::span<const float> logits)> on_logits{};
+  // Called with each token of the answer in order, before on_text with what it completes.
+  std::function<void(const TokenInfo& token)> on_token{};
+  bool token_logits = false;      // on_token wants them
 };
+
+// The grammar (GBNF) of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming what it does
+// not support or what is too large.
+std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view before = {}, std::string_view after = {});
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 const char* finish_reason_name(FinishReason reason);  // "end", "length", "stop", "context", "cancelled"
@@ -155,6 +176,14 @@ class Session {
   // Forgets everything from `length` on.
   virtual void truncate(int length) = 0;
   virtual int length() const = 0;
+  virtual std::span<const Token> text() const = 0;  // what it holds
+  // Takes over the first `length` tokens of another session of this engine, with what the drafters know of them.
+  virtual void copy_from(const Session& other, int length) = 0;
+  // Everything it holds, for restore() into a session of an engine with the same model, draft and types, also in another process.
+  // restore() throws sx::Error, naming why, on anything else; the session is empty then.
+  virtual void save(std::ostream& to) const = 0;
+  virtual void restore(std::istream& from) = 0;
+  virtual size_t save_bytes() const = 0;            // that save() would write
 };
 
 struct TensorSummary {
@@ -207,8 +236,11 @@ class Vocabulary {
   virtual std::vector<Token> tokenize(std::string_view text, bool add_special = false, bool parse_special = true) const = 0;
   virtual std::string detokenize(std::span<const Token> tokens, bool show_special = false) const = 0;
   virtual std::string token_text(Token token) const = 0;  // printable
-  // The prompt for a conversation: `messages_json` is a JSON array of {"role": ..., "content": ...}.
-  virtual std::string apply_template(std::string_view messages_json, bool add_generation_prompt = true) const = 0;
+  // The prompt for a conversation: `messages_json` is a JSON array of {"role": ..., "content": ...}, `tools_json` one of functions
+  // as OpenAI describes them, `variables_json` an object of further variables of the template; empty: none.
+  virtual std::string apply_template(std::string_view messages_json, bool add_generation_prompt = true,
+                                     std::string_view tools_json = {}, std::string_view variables_json = {}) const = 0;
+  virtual std::string token_bytes(Token token) const = 0; // what it adds to a text, which may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
 };
 
@@ -219,6 +251,24 @@ struct Request {
   const GenerateOptions* options = nullptr;
 };
 
+// A request of a batch that has ended.
+struct Finished {
+  Session* session = nullptr;
+  GenerateResult result;
+};
+
+// Requests that share passes of the model and come and go at any time. Each result is what Session::generate would have given.
+// Not thread-safe; requests that still run when it is destroyed end without a result.
+class Batch {
+ public:
+  virtual ~Batch() = default;
+  // Session, prompt and options must stay until the request has ended. Throws sx::Error naming what is wrong with it.
+  virtual void add(const Request& request) = 0;
+  // One pass of the model: a piece of the prompts that are not done, and a round of the others. False: there was nothing to do.
+  virtual bool step() = 0;
+  virtual std::vector<Finished> take_finished() = 0;
+};
+
 class Engine : public Vocabulary {
  public:
   static std::unique_ptr<Engine> open(const EngineOptions& options);
@@ -227,6 +277,7 @@ class Engine : public Vocabulary {
   // Continues several sessions of this engine at once: their rounds share passes of the model. Each result is what
   // Session::generate would have given.
   virtual std::vector<GenerateResult> generate(std::span<const Request> requests) = 0;
+  virtual std::unique_ptr<Batch> batch() = 0;         // one at a time
   virtual int context() const = 0;
   virtual int vocab() const = 0;
   virtual const EngineOptions& options() const = 0;   // with defaults filled in

@@ -95,6 +95,9 @@ class Backend {
   virtual void glu(const GluArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
+  virtual size_t kv_cell_bytes(const KvStore&) const { return 0; }
+  virtual void kv_read(const KvStore&, const KvCellsArgs&, std::byte*) {}
+  virtual void kv_write(KvStore&, const KvCellsArgs&, const std::byte*) {}
   virtual void choose(const ChooseArgs&) = 0;
   virtual void law(const LawArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;

@@ -150,6 +150,7 @@ struct ChooseRow {
   const Sampling* sampling;
   std::span<const TokenBias> bias;
   std::span<const TokenCount> counts;   // of this row's own path
+  const uint32_t* allowed = nullptr;    // [(vocab + 31) / 32] bits, host memory: other tokens are as if they were not there; null: all
 };
 struct ChooseArgs {
   Token* out;                           // [rows], host memory
@@ -187,6 +188,12 @@ struct KvMoveArgs {
   int dims = 0;
   RopeStyle style = RopeStyle::kHalves;
   int layer = -1, head = -1;           // only this layer, only this key/value head; -1: all
+};
+
+// Cells [first, first + count) of a slot, all layers, as bytes in host memory: [count][kv_cell_bytes]. They mean the same in every
+// store of the same backend, type, layers, heads and head size.
+struct KvCellsArgs {
+  int slot, first, count;
 };
 
 // What one query sees in each chunk of a history.

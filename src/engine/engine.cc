@@ -167,6 +167,8 @@ std::vector<GenerateResult> EngineImpl::generate(std::span<const Request> reques
   return results;
 }
 
+std::unique_ptr<Batch> EngineImpl::batch() { fail("not yet"); }
+
 std::vector<std::pair<std::string, size_t>> EngineImpl::device_memory() const {
   std::vector<std::pair<std::string, size_t>> uses;
   for (const auto& use : backend_->memory()) uses.emplace_back(use.purpose, use.bytes);

@@ -22,6 +22,7 @@ class EngineImpl : public Engine {
 
   std::unique_ptr<Session> start() override;
   std::vector<GenerateResult> generate(std::span<const Request> requests) override;
+  std::unique_ptr<Batch> batch() override;
   std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
     return vocabulary_->tokenize(text, add_special, parse_special);
   }
@@ -29,9 +30,11 @@ class EngineImpl : public Engine {
     return vocabulary_->detokenize(tokens, show_special);
   }
   std::string token_text(Token token) const override { return vocabulary_->token_text(token); }
-  std::string apply_template(std::string_view messages_json, bool add_generation_prompt) const override {
-    return vocabulary_->apply_template(messages_json, add_generation_prompt);
+  std::string apply_template(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,
+                             std::string_view variables_json) const override {
+    return vocabulary_->apply_template(messages_json, add_generation_prompt, tools_json, variables_json);
   }
+  std::string token_bytes(Token token) const override { return vocabulary_->token_bytes(token); }
   bool is_end(Token token) const override { return vocabulary_->is_end(token); }
   int context() const override { return options_.context; }
   int vocab() const override { return model_->config().vocab; }

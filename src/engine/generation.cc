@@ -97,7 +97,7 @@ bool Generation::chunks(std::span<const Token> tokens, int done, int total) {
     if (!go_on()) return false;
   }
   Drafter* drafter = options.speculate ? engine_.speculation().drafter() : nullptr;
-  while (drafter && !drafter->prefill(session.seq(), session.text()))
+  while (drafter && !drafter->prefill(session.seq(), session.tokens()))
     if (!go_on()) return false;
   return true;
 }
@@ -114,7 +114,7 @@ void Generation::prefill() {
   result_.timings.prompt_ms = prompt_end_ - start_;
   result_.timings.prompt_tokens = int(rest.size());
   if (!finished) return end(FinishReason::kCancelled);
-  session.text().push_back(prompt_.back());
+  session.tokens().push_back(prompt_.back());
   for (Token t : prompt_) window.push(t);
   tree = engine_.speculation().tree(session.seq());
   laws = engine_.speculation().laws(session.seq());
@@ -140,7 +140,7 @@ int Generation::take(const float* logits) {
       return k + 1;
     }
     result_.tokens.push_back(token);
-    session.text().push_back(token);
+    session.tokens().push_back(token);
     window.push(token);
     if (!show(stops_.push(detokenizer_.push(token)))) end(FinishReason::kCancelled);
     else if (stops_.stopped()) end(FinishReason::kStop);

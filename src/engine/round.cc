@@ -55,11 +55,11 @@ void Round::draft() {
   tasks_.clear();
   const int share = max_rows_ / int(active_.size()) - 1;
   for (Generation* g : active_) {
-    g->tree->reset(g->session.text().back());
+    g->tree->reset(g->session.tokens().back());
     g->drafted = 0;
     const int room = engine_.context() - g->session.length() - 1;
     const int depth = std::min({spec_.depth(), g->remaining() - 1, room});
-    DraftTask task{g->session.seq(), g->session.text(), &g->sampling, g->bias, g->window.counts(),
+    DraftTask task{g->session.seq(), g->session.tokens(), &g->sampling, g->bias, g->window.counts(),
                    {std::min({spec_.nodes(), share, room}), depth}, g->tree, false, g->laws};
     g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && task.limits.nodes > 0 && (!spec_.priced() || affordable(*g, task));
     if (g->drafting) tasks_.push_back(task);
@@ -126,7 +126,7 @@ void Round::judge() {
   double mark = now_ms();
   for (Generation* each : active_) {
     Generation& g = *each;
-    spec_.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.text().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
+    spec_.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
   }
   times_.judge = since(mark);
   committed_.clear();
@@ -147,7 +147,7 @@ void Round::commit() {
     const Token next = whole ? g.verdict.next : g.tree->token(g.verdict.path[path.size()]);
     // A request that decodes plainly pays for no drafter; one that reads the target then has to see these tokens again.
     if (g.drafting || (spec_.drafter() && g.options.speculate && spec_.drafter()->reads_target()))
-      outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, history, g.session.text()});
+      outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, history, g.session.tokens()});
   }
   times_.commit = since(mark);
   if (outcomes_.empty()) return;

@@ -18,11 +18,16 @@ class SessionImpl : public Session {
   std::span<const float> evaluate(std::span<const Token> tokens, int outputs) override;
   void truncate(int length) override;
   int length() const override;
+  std::span<const Token> text() const override { return std::span(text_).first(size_t(length())); }
+  void copy_from(const Session& other, int length) override;
+  void save(std::ostream& to) const override;
+  void restore(std::istream& from) override;
+  size_t save_bytes() const override;
 
   // For generations.
   EngineImpl& engine() { return engine_; }
   SeqId seq() const { return seq_; }
-  std::vector<Token>& text() { return text_; }
+  std::vector<Token>& tokens() { return text_; }
   void check_tokens(std::span<const Token> tokens) const;
   // Keeps the common prefix of the cache with `text`, drops the rest; returns its length.
   int reuse(std::span<const Token> text);

@@ -5,6 +5,18 @@
 #include "base/error.h"
 
 namespace sx {
+namespace {
+
+nlohmann::ordered_json parsed(const char* what, std::string_view json) {
+  if (json.empty()) return nullptr;
+  try {
+    return nlohmann::ordered_json::parse(json);
+  } catch (const nlohmann::json::exception& e) {
+    fail("{}: broken JSON: {}", what, e.what());
+  }
+}
+
+}  // namespace
 
 VocabularyImpl::VocabularyImpl(std::shared_ptr<const ModelFile> file, const std::string& chat_template) : file_(std::move(file)) {
   tokenizer_ = Tokenizer::create(file_->tokenizer());
@@ -32,14 +44,10 @@ std::string VocabularyImpl::detokenize(std::span<const Token> tokens, bool show_
 
 std::string VocabularyImpl::token_text(Token token) const { return tokenizer_->printable(token); }
 
-std::string VocabularyImpl::apply_template(std::string_view messages_json, bool add_generation_prompt) const {
-  nlohmann::ordered_json messages;
-  try {
-    messages = nlohmann::ordered_json::parse(messages_json);
-  } catch (const nlohmann::json::exception& e) {
-    fail("messages: broken JSON: {}", e.what());
-  }
-  return chat_->render(messages, nullptr, add_generation_prompt, nlohmann::ordered_json::object());
+std::string VocabularyImpl::apply_template(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,
+                                           std::string_view variables_json) const {
+  return chat_->render(parsed("messages", messages_json), parsed("tools", tools_json), add_generation_prompt,
+                       parsed("variables", variables_json));
 }
 
 }  // namespace sx
