@@ -109,11 +109,13 @@ class MoveInstance final : public Instance {
   }
   void refill(int slot, const std::vector<int>& origin) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      for (size_t cell = 0; cell < origin.size(); ++cell) {
+      for (size_t cell = 0, n; cell < origin.size(); cell += n) {
+        n = 1;
         if (origin[cell] < 0) continue;
+        const auto follows = [&](size_t i) { return cell + i < origin.size() && origin[cell + i] == origin[cell] + int(i); };
+        while (n < kChunk && follows(n)) ++n;
         const float* row = p_.cells_[static_cast<size_t>(layer)].data() + product(origin[cell], heads_.width());
-        const int positions[] = {origin[cell]};
-        heads_.store(backend_, desk_, row, positions, target(), layer, {slot, static_cast<int>(cell)});
+        heads_.store(backend_, desk_, row, {origin.data() + cell, n}, target(), layer, {slot, static_cast<int>(cell)});
       }
     }
   }
