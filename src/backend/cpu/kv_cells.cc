@@ -1,5 +1,8 @@
 // kv_read() and kv_write(): cells of every layer and head as bytes, [count][layer][kv head][key, value], each as
-// kv_layout.h packs it. One head of one layer is one thread's work, so no two threads write to one block.
+// kv_layout.h packs it. A block of one head is one thread's work; the heads of a block follow each other, so that the bytes of its
+// cells stay near.
+#include <algorithm>
+
 #include "backend/cpu/attention.h"
 #include "base/error.h"
 
@@ -13,11 +16,14 @@ void each_head(const CpuKvStore& kv, const KvCellsArgs& a, ThreadPool& pool, Bod
   SX_ASSERT(a.slot >= 0 && a.slot < g.slots && a.first >= 0 && a.count >= 0 && a.count <= g.capacity - a.first);
   if (a.count == 0) return;
   const size_t whole = kv_cell_bytes(kv), part = 2 * packed_bytes(kv.layout());
-  const int heads = g.layers * g.kv_heads;
+  const int heads = g.layers * g.kv_heads, end = a.first + a.count, first_block = a.first / kBlock;
+  const int64_t items = int64_t{(end - 1) / kBlock + 1 - first_block} * heads;
   pool.run([&](int thread) {
-    for (int i = heads * thread / pool.size(); i < heads * (thread + 1) / pool.size(); ++i)
-      for (int c = 0; c < a.count; ++c)
-        body(i / g.kv_heads, i % g.kv_heads, a.first + c, static_cast<size_t>(c) * whole + static_cast<size_t>(i) * part);
+    for (int64_t i = items * thread / pool.size(); i < items * (thread + 1) / pool.size(); ++i) {
+      const int block = first_block + static_cast<int>(i / heads), head = static_cast<int>(i % heads);
+      for (int c = std::max(a.first, block * kBlock); c < std::min(end, (block + 1) * kBlock); ++c)
+        body(head / g.kv_heads, head % g.kv_heads, c, static_cast<size_t>(c - a.first) * whole + static_cast<size_t>(head) * part);
+    }
   });
 }
 
