@@ -425,12 +425,11 @@ TEST(KvCells, BytesAreTheCells) {
       for (int dim : {10, 64, 96}) {
         uint64_t state = static_cast<uint64_t>(dim) + 5;
         CpuKvStore a({2, 3, dim, 2, 1300, type}, isa);
-        scribble(a, 1, 1300, 3);
+        CpuKvStore b({2, 3, dim, 3, 1200, type}, isa), c({2, 3, dim, 3, 1200, type}, isa);
+        scribble(a, 1, 1300, 3), scribble(b, 2, 1200, 9), scribble(c, 2, 1200, 9);
         for (int trial = 0; trial < 6; ++trial) {
           const int count = trial == 0 ? 1 : trial == 1 ? 0 : 1 + random_below(state, trial == 2 ? 1100 : 150);
           const int first = random_below(state, 1300 - count), to = random_below(state, 1200 - count);
-          CpuKvStore b({2, 3, dim, 3, 1200, type}, isa), c({2, 3, dim, 3, 1200, type}, isa);
-          scribble(b, 2, 1200, 9), scribble(c, 2, 1200, 9);
           ThreadPool pool(1 + trial % 3);
           std::vector<KvMove> moves;
           for (int i = 0; i < count; ++i) moves.push_back({first + i, to + i, 0});
