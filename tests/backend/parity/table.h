@@ -14,7 +14,9 @@ namespace sx::parity {
 enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kChoose, kLaw, kTopK, kCount };
 
 const char* op_name(Op op);
-constexpr bool is_kv(Op op) { return op == Op::kRopeStore || op == Op::kAttend || op == Op::kKvMove || op == Op::kKvCells || op == Op::kKvScore; }
+constexpr bool is_kv(Op op) {
+  return op == Op::kRopeStore || op == Op::kAttend || op == Op::kKvMove || op == Op::kKvCells || op == Op::kKvScore;
+}
 
 struct OpRow {
   Op op = Op::kEmbed;
