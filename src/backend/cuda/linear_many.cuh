@@ -201,7 +201,6 @@ template <class Format>
 void multiply_rows(const LinearTask& task, Way way, cudaStream_t stream) {
   constexpr int kNear = Format::kAhead, kFar = Format::kFarAhead;
   const bool small = is_small(task);
-  if (way == Way::kByShape) way = way_of(task);
   if (way != Way::kFew) {
     const int parts_here = way == Way::kInside ? task.parts.parts : parts_per_block(task);
     if (task.rows > 32) return launch_many<Format, 8>(task, parts_here, stream);

@@ -84,9 +84,9 @@ int parts_per_block(const LinearTask& task) {
   return (task.parts.parts + blocks - 1) / blocks;
 }
 
-// many_rows wants tokens enough to be worth its stages in shared memory, weights that do not just come from L2, and the
+// stream_rows is for all that is not few, where it can be. many_rows wants tokens enough to be worth its stages in shared memory, weights that do not just come from L2, and the
 // 216 KB of a block. Whole rows of up to half the device's blocks would leave the rest idle.
-Way way_of(const LinearTask& task) {
+Way way_of(const LinearTask& task, bool half) {
   static const bool fits = [] {
     int device = 0, bytes = 0;
     check(cudaGetDevice(&device), "device");
@@ -94,6 +94,7 @@ Way way_of(const LinearTask& task) {
     return bytes >= 227 * 1024;
   }();
   if (!fits || task.rows <= 2 * kFewRows || is_small(task) || task.in % 8 != 0) return Way::kFew;
+  if (half && can_stream()) return Way::kStream;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }
 
@@ -122,7 +123,9 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.accumulate = call.accumulate;
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
-      Way this_way = only_few ? Way::kFew : way == Way::kByShape ? way_of(task) : way;
+      const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
+      const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !(half && can_stream()));
+      Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
       multiply_segment(segment, task, this_way, stream);
       if (this_way == Way::kScratch) {
