@@ -84,8 +84,8 @@ int parts_per_block(const LinearTask& task) {
   return (task.parts.parts + blocks - 1) / blocks;
 }
 
-// stream_rows is for all that is not few, where it can be. many_rows wants tokens enough to be worth its stages in shared memory, weights that do not just come from L2, and the
-// 216 KB of a block. Whole rows of up to half the device's blocks would leave the rest idle.
+// Few rows and weights that just come from L2 are few_rows'. For the rest there is stream_rows where it can be, or else
+// many_rows, which wants the 216 KB of a block; whole rows of up to half the device's blocks would leave the rest idle.
 Way way_of(const LinearTask& task, bool half) {
   static const bool fits = [] {
     int device = 0, bytes = 0;

@@ -17,13 +17,14 @@ namespace {
 
 constexpr int kMostWarps = 8, kThreads = (kMostWarps + 4) * 32;  // warps that multiply, 32 outputs each
 constexpr int kStageK = 64, kStageLine = kStageK * 2;  // a stage has lines of 128 bytes, swizzled
-constexpr int kStagesOfGroup = kGroup / kStageK;
 constexpr int kSharedBytes = 227 * 1024;
 constexpr int kSpare = 1024 + 256;  // to align the stages, and the barriers behind them
 
 __host__ __device__ constexpr int stage_bytes(int warps, int tokens) { return (32 * warps + tokens) * kStageLine; }
 
 #ifdef SX_HOPPER
+constexpr int kStagesOfGroup = kGroup / kStageK;
+
 __device__ __forceinline__ void cluster_sync() {  // all threads of all blocks of the cluster
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
@@ -168,12 +169,21 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
   all_sums([&](int i, int n, int j, int row, int out) { sums[(8 * kTokenTiles + row) * stride + out] = sum[i][n][j]; });
 }
 
-// The multiplying warps of a cluster: the sums of all its blocks, part by part; each block takes a share of the rows.
+// The multiplying warps of a cluster: the sums of all its blocks, part by part, as store_result ends them. Each block takes a
+// share of the rows.
 __device__ __forceinline__ void add_up(const LinearTask& task, const StreamPlan& plan, const Place& place, int tokens) {
   const int rows_each = (task.rows + plan.split - 1) / plan.split, first_row = place.rank * rows_each,
             rows = min(rows_each, task.rows - first_row), quads = place.outs / 4, stride = place.outs + 8;
   for (int e = int(threadIdx.x); e < rows * quads; e += plan.warps * 32) {
     const int row = first_row + e / quads, within = e % quads * 4, out = place.first_tile * place.outs + within;
+    // What is added in the end comes while the parts do.
+    float* const to = task.result + size_t(row) * size_t(task.out_stride) + out;
+    float bias[4] = {}, old[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (task.bias && out + j < task.out) bias[j] = task.bias[out + j];
+      if (task.accumulate && out + j < task.out) old[j] = to[j];
+    }
     float4 part[kMostParts];
 #pragma unroll
     for (int p = 0; p < kMostParts; ++p) {
@@ -181,17 +191,19 @@ __device__ __forceinline__ void add_up(const LinearTask& task, const StreamPlan&
       const int owner = p / plan.parts_here, which = p - owner * plan.parts_here;
       part[p] = load_from(place.ring + uint32_t((which * tokens + row) * stride + within) * 4, owner);
     }
-    float4 sum = part[0];
+    float sum[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
 #pragma unroll
     for (int p = 1; p < kMostParts; ++p) {
       if (p >= task.parts.parts) continue;
-      sum.x = __fadd_rn(sum.x, part[p].x), sum.y = __fadd_rn(sum.y, part[p].y);
-      sum.z = __fadd_rn(sum.z, part[p].z), sum.w = __fadd_rn(sum.w, part[p].w);
+      sum[0] = __fadd_rn(sum[0], part[p].x), sum[1] = __fadd_rn(sum[1], part[p].y);
+      sum[2] = __fadd_rn(sum[2], part[p].z), sum[3] = __fadd_rn(sum[3], part[p].w);
     }
-    if (out < task.out) store_result(task, row, out, sum.x);
-    if (out + 1 < task.out) store_result(task, row, out + 1, sum.y);
-    if (out + 2 < task.out) store_result(task, row, out + 2, sum.z);
-    if (out + 3 < task.out) store_result(task, row, out + 3, sum.w);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (task.bias) sum[j] = __fadd_rn(sum[j], bias[j]);
+      if (task.accumulate) sum[j] = __fadd_rn(sum[j], old[j]);
+      if (out + j < task.out) to[j] = sum[j];
+    }
   }
 }
 #endif
@@ -284,8 +296,9 @@ int clusters_at_once(int split) {
     const auto kernel = stream_rows<Half::kBF16, 8>;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "shared memory");
     int count = 0;
-    check(cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config), "clusters");
-    return count;
+    if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
   };
   static const int four = ask(4), eight = ask(8);
   return split == 1 ? kDevice : split == 4 ? four : eight;
