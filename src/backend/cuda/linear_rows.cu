@@ -3,6 +3,8 @@
 
 #include <specextend/error.h>
 
+#include <cstdlib>
+
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_kernels.h"
 
@@ -93,8 +95,13 @@ Way way_of(const LinearTask& task, bool half) {
     check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device");
     return bytes >= 227 * 1024;
   }();
-  if (!fits || task.rows <= 2 * kFewRows || is_small(task) || task.in % 8 != 0) return Way::kFew;
-  if (half && can_stream()) return Way::kStream;
+  static const int stream_from = [] {  // rows; SPECEXTEND_STREAM_FROM says otherwise, for measurements
+    const char* wanted = std::getenv("SPECEXTEND_STREAM_FROM");
+    return wanted ? std::atoi(wanted) : 2 * kFewRows + 1;
+  }();
+  if (!fits || is_small(task) || task.in % 8 != 0) return Way::kFew;
+  if (task.rows >= stream_from && half && can_stream()) return Way::kStream;
+  if (task.rows <= 2 * kFewRows) return Way::kFew;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }
 
