@@ -387,14 +387,14 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
     const double us = time(rows, Way::kByShape);
     std::printf(" | %d: %.1f %.0f%%", rows, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
   }
-  for (const int rows : {12, 16, 32, 48, 64}) {  // by shape, in brackets all that is possible
+  for (const int rows : {16, 32, 48, 64}) {  // by shape, in brackets all that is possible
     LinearTask task{};
     task.in = in, task.out = out, task.rows = rows, task.parts = parts_of(in);
     const bool half = type == DType::kBF16 || type == DType::kF16, streams = half && can_stream();
     const bool large = max_shared_memory() >= 227 * 1024;
-    if (!half && (rows == 12 || rows == 48)) continue;
+    if (!half && rows == 48) continue;
     const double us = time(rows, Way::kByShape);
-    std::printf("%s | %d: %.1f %.0f%% (few %.1f", rows == 12 ? "\n " : "", rows, us,
+    std::printf("%s | %d: %.1f %.0f%% (few %.1f", half && rows % 32 == 16 ? "\n " : "", rows, us,
                 double(matrices[0].bytes()) / us / 4.3e6 * 100, time(rows, Way::kFew));
     if (large) std::printf(" many %.1f", time(rows, Way::kScratch));
     if (streams) {
@@ -436,7 +436,7 @@ void time_all() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
-  std::printf("us and %% of 4.3 TB/s by rows; 12 and more: by shape (few, many, stream with 1, 4, 8 blocks sharing parts: plan)\n");
+  std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with 1, 4, 8 blocks sharing parts: plan)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},
