@@ -287,7 +287,7 @@ std::string random_text(GrammarMatcher& matcher, const TestVocabulary& vocabular
       if (t != vocabulary.end && allows(mask, t) && (t >= 256 || (t >= 0x20 && t < 0x80) || random() % 8 == 0)) choices.push_back(t);
     Token chosen = kNoToken;
     if (allows(mask, vocabulary.end) && (step > patience || random() % 4 == 0)) return text;
-    if (step > patience)
+    if (step > patience && random() % 8 != 0)
       for (char c : std::string_view(text.ends_with('{') ? "}\"" : "\"}]1n"))
         if (chosen == kNoToken && allows(mask, Token(c))) chosen = Token(c);
     if (chosen == kNoToken && choices.empty()) continue;  // the dice again

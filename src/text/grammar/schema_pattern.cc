@@ -32,9 +32,11 @@ Ranges named(char c) {
   switch (c) {
     case 'd': return {{'0', '9'}};
     case 'w': return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-    case 's': return {{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
-                      {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-    case 'D': case 'W': case 'S': return others(named(char(c - 'A' + 'a')));
+    // Not all agree on white space beyond ASCII, so neither class has it.
+    case 's': return {{'\t', '\r'}, {' ', ' '}};
+    case 'S': return others({{'\t', '\r'}, {0x1C, ' '}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
+                             {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}});
+    case 'D': case 'W': return others(named(char(c - 'A' + 'a')));
     default: return {};
   }
 }
