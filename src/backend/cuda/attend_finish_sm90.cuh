@@ -152,7 +152,7 @@ __device__ __forceinline__ void fold_nodes(const AttendBody& body, typename Fini
 // then one warp per head folds the sections in order, and the tail last. Bound by latency for a few rows, by the
 // second-level cache for many.
 template <int D, bool bf16>
-__global__ void __launch_bounds__(kAttendThreads, 3) attend_rows_wgmma_finish(const HopperFinish call) {
+__global__ void __launch_bounds__(kAttendThreads, 4) attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
   constexpr int kWarps = kAttendThreads / 32, kColumns = D / 32, kWarpHeads = 16 / kWarps;
   __shared__ FinishShared<D> memory;
