@@ -31,11 +31,8 @@ struct HopperShape {
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
   static constexpr int kStages = 128 * 1024 / int(2 * kTile);
-  // A section's first span waits in shared memory for the second.
-  static constexpr uint32_t kSection = kSections ? kGroupQueries * D * 4 : 0;
   // q of each group, K of each stage, V of each stage, barriers; 1024 to align the beginning.
-  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kSectionAt = kVAt + kStages * kTile,
-                            kBarriersAt = kSectionAt + kGroups * kSection;
+  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
   static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8 + 1024;
   static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128;
 };
@@ -225,8 +222,6 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   float most[2] = {minus_infinity(), minus_infinity()}, sum[2] = {0.f, 0.f}, factor[2];
   uint32_t weights[kTileCells / 4];
   float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};  // of the first span
-  float4* const section_o = reinterpret_cast<float4*>(shared + S::kSectionAt + size_t(group) * S::kSection) +
-                            threadIdx.x % 128;  // every 128th; nobody else's
 #pragma unroll
   for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
   // Turns scores into weights. A tile that a row does not see leaves its state as it is: factor 1 (or 0 times 0 before
@@ -241,6 +236,20 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       }
     }
     softmax_step(s, most, sum, factor);
+  };
+  // Where this thread's part of the output goes; the first span of a section waits there for the second.
+  const size_t unit_at = size_t(unit) * size_t(body.row_count) * size_t(body.range_heads);
+  const auto output = [&](int r) { return body.state_o + (unit_at + size_t(target[r])) * D + lane % 4 * 2; };
+  const auto store_output = [&] {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (target[r] < 0) continue;
+      float* to = output(r);
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+      }
+    }
   };
   // Every warp says so itself: a warp's wait covers only its own part of a product.
   const auto release = [&](uint32_t barrier) {
@@ -296,56 +305,62 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     release(ring.empty_v(i - 1));
     if (new_span) {  // merging with the empty section before it changes nothing
       closed = true;
+      store_output();
 #pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
-        section_o[j * 128] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
-        o[4 * j] = o[4 * j + 1] = o[4 * j + 2] = o[4 * j + 3] = 0.f;
-      }
+      for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
     }
 #pragma unroll
     for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
     pack_weights<bf16>(weights, s);
     refill(tile);
   }
+  float older[S::kSections ? D / 2 : 1];  // the first span, on its way while the last product runs
+  if constexpr (S::kSections) {
+    if (closed) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float* from = target[r] < 0 ? body.state_o : output(r);
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) {
+          const float2 x = __ldcg(reinterpret_cast<const float2*>(from + 8 * j));
+          older[4 * j + 2 * r] = x.x;
+          older[4 * j + 2 * r + 1] = x.y;
+        }
+      }
+    }
+  }
   const int last = first + work.tiles - 1;
   hopper::barrier_wait(ring.full_v(last), ring.parity(last));
   __syncwarp();
-  hopper::products_begin();
-  if (work.half) issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(last));
-  else issue_output<D, bf16, kTileCells>(o, weights, ring.v(last));
+  if (work.half) {
+    hopper::products_begin();
+    issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(last));
+  } else {
+    hopper::products_begin();
+    issue_output<D, bf16, kTileCells>(o, weights, ring.v(last));
+  }
   hopper::products_wait<0>();
   hopper::hold(o);
   release(ring.empty_v(last));
 
   float l[2] = {quad_sum(sum[0]), quad_sum(sum[1])};
-  if (closed) {
-    MergeScales scales[2];
+  if constexpr (S::kSections) {
+    if (closed) {
+      MergeScales scales[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      scales[r] = merge_states(section_m[r], section_l[r], most[r], l[r]);
-      most[r] = section_m[r];
-      l[r] = section_l[r];
-    }
+      for (int r = 0; r < 2; ++r) {
+        scales[r] = merge_states(section_m[r], section_l[r], most[r], l[r]);
+        most[r] = section_m[r];
+        l[r] = section_l[r];
+      }
 #pragma unroll
-    for (int j = 0; j < D / 8; ++j) {
-      const float4 older = section_o[j * 128];
-      o[4 * j] = merge_values(older.x, o[4 * j], scales[0]);
-      o[4 * j + 1] = merge_values(older.y, o[4 * j + 1], scales[0]);
-      o[4 * j + 2] = merge_values(older.z, o[4 * j + 2], scales[1]);
-      o[4 * j + 3] = merge_values(older.w, o[4 * j + 3], scales[1]);
+      for (int j = 0; j < D / 2; ++j) o[j] = merge_values(older[j], o[j], scales[j % 4 / 2]);
     }
   }
-  const size_t unit_at = size_t(unit) * size_t(body.row_count) * size_t(body.range_heads);
+  store_output();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (target[r] < 0) continue;
-    const size_t at = unit_at + size_t(target[r]);
-    float* to = body.state_o + at * D + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j) {
-      *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
-    }
-    if (lane % 4 == 0) body.state_ml[at] = make_float2(most[r], l[r]);
+    if (target[r] >= 0 && lane % 4 == 0) body.state_ml[unit_at + size_t(target[r])] = make_float2(most[r], l[r]);
   }
 }
 
