@@ -146,21 +146,28 @@ __device__ __forceinline__ void fold_nodes(const AttendBody& body, typename Fini
   }
 }
 
-// The fold of all units in [first, end) of one head, by a warp that reads them itself: no more than 8 at a time.
+// The fold of all units in [first, end) of one head, by a warp that reads them itself, the next few while it folds some.
 template <int D, int kFan>
 __device__ __forceinline__ ColumnState<D / 32> fold_units(const AttendBody& body, int first, int end, size_t state,
                                                           int column) {
-  constexpr int kBatch = 8;
+  constexpr int kBatch = 6;
   static_assert(kBatch % kFan == 0);
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  ColumnState<D / 32> total, section;
-  for (int base = first / kFan * kFan; base < end; base += kBatch) {
-    ColumnState<D / 32> units[kBatch];
+  ColumnState<D / 32> total, section, units[kBatch], next[kBatch];
+  const auto load = [&](int base) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
+      next[i] = ColumnState<D / 32>();
       const size_t at = size_t(base + i) * unit_states + state;
-      if (base + i >= first && base + i < end) units[i].load(body.state_o + at * D + column, body.state_ml + at);
+      if (base + i >= first && base + i < end) next[i].load(body.state_o + at * D + column, body.state_ml + at);
     }
+  };
+  const int begin = first / kFan * kFan;
+  load(begin);
+  for (int base = begin; base < end; base += kBatch) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) units[i] = next[i];
+    load(base + kBatch);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if constexpr (kFan == 1) {

@@ -37,9 +37,10 @@ struct HopperPlan {
   int units, pieces, range_kv_heads, block_heads;
 };
 
-// For speed only. Spans while they all run at once. Otherwise sections, whose states are fewer, one by one or in pairs
-// of pieces that share K/V: a pair takes about 5/3 of the time of a single one. If the states of spans do not fit the
-// scratch, sections in any case, and if even those do not, a range of kv heads at a time.
+// For speed only. Spans while they all run at once. Otherwise sections, whose states are fewer, one by one (two to an SM
+// if there are more than SMs, so that one loads while another begins or ends) or in pairs of pieces that share K/V: a
+// pair takes about 5/3 of the time of a single one. If the states of spans do not fit the scratch, sections in any case,
+// and if even those do not, a range of kv heads at a time.
 HopperPlan make_plan(const AttendCall& call, int parts) {
   HopperPlan plan;
   const int group = call.heads / call.kv_heads, blocks = body_end(call.history + kMaxDepth) / kAttendBlock;
@@ -51,7 +52,8 @@ HopperPlan make_plan(const AttendCall& call, int parts) {
   const int singles = divide_up(sections * plan.pieces * call.kv_heads, kSms);
   const int pairs = divide_up(sections * divide_up(plan.pieces, 2) * call.kv_heads, kSms);
   if (unit * size_t(spans) <= limit && spans * plan.pieces * call.kv_heads <= kSms) plan.form = HopperForm::kSpans;
-  else plan.form = full && 5 * pairs <= 3 * singles ? HopperForm::kPairs : HopperForm::kSections;
+  else if (full && 5 * pairs <= 3 * singles) plan.form = HopperForm::kPairs;
+  else plan.form = singles > 1 ? HopperForm::kSmall : HopperForm::kSections;
   plan.sections = plan.form != HopperForm::kSpans;
   plan.units = plan.sections ? sections : spans;
   const size_t per_kv_head = std::max<size_t>(unit / size_t(call.kv_heads) * size_t(plan.units), 1);
@@ -86,6 +88,7 @@ void launch_body(const AttendCall& call, const AttendBody& body, const HopperPla
   switch (plan.form) {
     case kSpans: return launch_body<D, bf16, kSpans>(call, body, plan, kv_heads, stream);
     case kSections: return launch_body<D, bf16, kSections>(call, body, plan, kv_heads, stream);
+    case kSmall: return launch_body<D, bf16, kSmall>(call, body, plan, kv_heads, stream);
     case kPairs: return launch_body<D, bf16, kPairs>(call, body, plan, kv_heads, stream);
   }
 }

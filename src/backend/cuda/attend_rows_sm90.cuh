@@ -20,6 +20,7 @@ inline constexpr int kSpanTiles = kHopperSpanBlocks / kTileBlocks;
 enum class HopperForm {
   kSpans,     // a unit is a span
   kSections,  // a unit is a section
+  kSmall,     // likewise, with a small ring: two thread blocks of a long row of them fit an SM
   kPairs,     // likewise, with two warpgroups that share the K/V of a sequence; a thread block does several units
 };
 
@@ -30,11 +31,11 @@ struct HopperShape {
   static constexpr int kPanels = D / 64;
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
-  static constexpr int kStages = 128 * 1024 / int(2 * kTile);
+  static constexpr int kStages = (form == HopperForm::kSmall ? 64 : 128) * 1024 / int(2 * kTile);
   // q of each group, K of each stage, V of each stage, barriers; 1024 to align the beginning.
   static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
   static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8 + 1024;
-  static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128;
+  static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = form == HopperForm::kSmall ? 2 : 1;
 };
 
 #ifdef SX_HOPPER
@@ -255,11 +256,12 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) hopper::barrier_arrive(barrier);
   };
-  // A lone warpgroup copies for itself: K into the stage of tile `tile`, V into that of the one before.
-  const auto refill = [&](int tile) {
-    if (!kCopies || threadIdx.x != 0) return;
-    if (tile + S::kStages < work.tiles) copies.k(tile + S::kStages);
-    if (tile > 0 && tile - 1 + S::kStages < work.tiles) copies.v(tile - 1 + S::kStages);
+  // A lone warpgroup copies for itself: into the stage of tile `tile`, as soon as all its warps are done with it.
+  const auto refill_k = [&](int tile) {
+    if (kCopies && threadIdx.x == 0 && tile + S::kStages < work.tiles) copies.k(tile + S::kStages);
+  };
+  const auto refill_v = [&](int tile) {
+    if (kCopies && threadIdx.x == 0 && tile + S::kStages < work.tiles) copies.v(tile + S::kStages);
   };
 
   if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
@@ -270,8 +272,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   hopper::products_wait<0>();
   hopper::hold(s);
   release(ring.empty_k(first));
+  refill_k(0);
   softmax(work.begin);
-  refill(0);
   pack_weights<bf16>(weights, s);
   bool closed = false;  // a span, before this one
   for (int tile = 1; tile < work.tiles; ++tile) {
@@ -287,6 +289,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(i));
+    refill_k(tile);
     const bool new_span = S::kSections && (work.begin + tile) % kSpanTiles == 0;
     if (new_span) {
 #pragma unroll
@@ -312,7 +315,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
 #pragma unroll
     for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
     pack_weights<bf16>(weights, s);
-    refill(tile);
+    refill_v(tile - 1);
   }
   float older[S::kSections ? D / 2 : 1];  // the first span, on its way while the last product runs
   if constexpr (S::kSections) {
@@ -398,7 +401,7 @@ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item) 
 // memory for few rows (at 64 query rows the tensor cores need a third of the time that a tile of cells takes to
 // arrive), by the tensor cores for many. Pieces of different sequences are worked on one after the other.
 template <int D, bool bf16, HopperForm form>
-__global__ void __launch_bounds__(HopperShape<D, form>::kThreads, 1)
+__global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D, form>::kPerSm)
     attend_rows_wgmma_kernel(const AttendBody body, const __grid_constant__ CUtensorMap k_map,
                              const __grid_constant__ CUtensorMap v_map, int items) {
 #ifdef SX_HOPPER
