@@ -98,6 +98,7 @@ class CudaBackend : public Backend {
   void choose_on_host(const ChooseArgs& args, size_t row);
   const float* row_on_host(const float* logits, int vocab);
   void send_borders(const KvScoreArgs& args, ScoreCall& call);
+  void await_written(const void* words, size_t count);
 
   std::string device_name_;
   std::unique_ptr<Backend> host_;

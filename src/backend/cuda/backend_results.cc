@@ -1,5 +1,6 @@
 // The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_score, choose, law, top_k.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "backend/cuda/backend.h"
@@ -13,6 +14,8 @@ namespace sx::cuda {
 namespace {
 
 KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
+
+constexpr uint32_t kUnwritten = 0xffffffffu;  // a NaN that no arithmetic gives
 
 }  // namespace
 
@@ -42,10 +45,32 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
   call.layers = int(layers);
   if (!a.layers.empty()) call.layer = a.layers[0];
   for (size_t i = 1; i < layers; ++i) call.others[i - 1] = a.layers[i];
+  if (a.mean) std::fill_n(static_cast<uint32_t*>(back), count, kUnwritten);
   cuda::kv_score(call, sums, stream_);
-  if (!a.mean) check(cudaMemcpyAsync(back, scores, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "scores");
-  wait();
+  if (a.mean) {
+    await_written(back, count);
+  } else {
+    check(cudaMemcpyAsync(back, scores, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "scores");
+    wait();
+  }
   std::memcpy(a.out, back, count * sizeof(float));
+}
+
+// Until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns
+// that the stream is done.
+void CudaBackend::await_written(const void* words, size_t count) {
+  const auto* word = static_cast<const volatile uint32_t*>(words);
+  for (size_t i = 0, looks = 0; i < count;) {
+    if (word[i] != kUnwritten) {
+      ++i;
+      continue;
+    }
+    if (++looks % 8192 != 0) continue;
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaSuccess) break;  // then all is there
+    if (status != cudaErrorNotReady) check(status, "waiting for the device");
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
 }
 
 // Those that the device has already are not sent again; a few others go along with the call.
