@@ -108,7 +108,7 @@ struct Scene {
   Scene(std::mt19937_64& random, int nodes) : tree(nodes) {
     std::normal_distribution<float> normal(0, 2);
     tree.reset(kC);
-    while (!tree.full()) tree.add(random() % 2 ? tree.size() - 1 : NodeId(random() % uint64_t(tree.size())), Token(random() % kVocab), 0);
+    while (!tree.full()) tree.add(random() % 2 ? tree.size() - 1 : NodeId(random() % uint64_t(tree.size())), Token(random() % (random() % 4 ? 3 : kVocab)), 0);
     logits.resize(size_t(nodes) * kVocab);
     for (float& x : logits) x = normal(random);
     sampling.seed = random();
@@ -167,7 +167,7 @@ TEST_P(GrammarTrees, MatchIsPlainDecodingUnderTheGrammar) {
     longest = std::max(longest, path.size());
     differs += free.path != path || free.next != next;
   }
-  EXPECT_GE(longest, 4u);
+  EXPECT_GE(longest, 3u);
   EXPECT_GT(differs, 100);
 }
 
