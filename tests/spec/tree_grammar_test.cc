@@ -108,7 +108,8 @@ struct Scene {
   Scene(std::mt19937_64& random, int nodes) : tree(nodes) {
     std::normal_distribution<float> normal(0, 2);
     tree.reset(kC);
-    while (!tree.full()) tree.add(random() % 2 ? tree.size() - 1 : NodeId(random() % uint64_t(tree.size())), Token(random() % (random() % 4 ? 3 : kVocab)), 0);
+    while (!tree.full())
+      tree.add(random() % 2 ? tree.size() - 1 : NodeId(random() % uint64_t(tree.size())), Token(random() % (random() % 4 ? 3 : kVocab)), 0);
     logits.resize(size_t(nodes) * kVocab);
     for (float& x : logits) x = normal(random);
     sampling.seed = random();
@@ -173,8 +174,8 @@ TEST_P(GrammarTrees, MatchIsPlainDecodingUnderTheGrammar) {
 
 TEST_P(GrammarTrees, EveryRuleWritesTextsOfTheGrammar) {
   std::mt19937_64 random(2);
-  constexpr AcceptKind kKinds[] = {AcceptKind::kMatch, AcceptKind::kTypical, AcceptKind::kMargin, AcceptKind::kChain, AcceptKind::kBlockwise,
-                                   AcceptKind::kSpecInfer, AcceptKind::kNoReplacement, AcceptKind::kTraversal};
+  constexpr AcceptKind kKinds[] = {AcceptKind::kMatch, AcceptKind::kTypical, AcceptKind::kMargin, AcceptKind::kChain,
+                                   AcceptKind::kBlockwise, AcceptKind::kSpecInfer, AcceptKind::kNoReplacement, AcceptKind::kTraversal};
   for (AcceptKind kind : kKinds) {
     int accepted = 0;
     for (int trial = 0; trial < 150; ++trial) {
