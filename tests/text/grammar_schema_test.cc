@@ -22,7 +22,8 @@ struct Case {
 };
 
 const char* kTree = R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value": {"type": "integer"},
-  "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}}, "required": ["value"], "additionalProperties": false}}})";
+  "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}}, "required": ["value"],
+         "additionalProperties": false}}})";
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> kCases = {
@@ -39,12 +40,14 @@ const std::vector<Case>& cases() {
        {"\"a\"", "1", "null", R"({"x":[1,2]})", "\"\\\"é\\n\""}, {"a", "2", "\"b\""}},
       {R"({"type": "string", "enum": ["a", 1]})", {"\"a\""}, {"1"}},
       {R"({"const": {"a": "b"}})", {R"({"a":"b"})"}, {"{}"}},
-      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"type": "null"}}, "required": ["b"]})",
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"type": "null"}},
+         "required": ["b"]})",
        {R"({"b":true})", R"({"a":1,"b":false})", R"({ "a": 1, "b": false, "c": null })", R"({"b": true,"c":null})"},
        {"{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"b":true,})", R"({"a":1"b":true})", R"({"b":true,"d":1})", R"({"b" :true})"}},
       {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}})",
        {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {R"({,"b":null})", R"({"a":null,})", R"({"b":null,"a":null})"}},
-      {R"({"type": "object", "properties": {"a": {"type": "null"}, "ab": {"type": "null"}}, "required": ["a"], "additionalProperties": {"type": "integer"}})",
+      {R"({"type": "object", "properties": {"a": {"type": "null"}, "ab": {"type": "null"}}, "required": ["a"],
+         "additionalProperties": {"type": "integer"}})",
        {R"({"a":null})", R"({"a":null,"ab":null,"x":1,"abc":2,"":3,"b":4})", R"({"a":null,"y":1})"},
        {R"({"a":null,"ab":1})", R"({"a":null,"a":1})", R"({"a":null,"x":null})", R"({"x":1})", R"({"a":null,"\u0061":1})"}},
       {R"({"properties": {"é": {"type": "null"}, "n\"": {"type": "null"}}, "additionalProperties": true})",
@@ -65,7 +68,8 @@ const std::vector<Case>& cases() {
       {R"({"minItems": 1})", {"[1]", "[[],2]"}, {"[]"}},
       {R"({"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 2}]})", {"null", "\"ab\""}, {"\"abc\"", "1"}},
       {R"({"oneOf": [{"const": 1}, {"const": 2}]})", {"1", "2"}, {"3"}},
-      {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+      {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "anyOf": [{"required": ["a"]},
+         {"required": ["b"]}]})",
        {R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {"{}"}},
       {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, {"$ref": "#/definitions/b"}],
            "definitions": {"b": {"properties": {"b": {"type": "integer"}, "a": {"type": ["null", "string"]}}, "required": ["b"]}}})",
@@ -74,7 +78,8 @@ const std::vector<Case>& cases() {
        {"4", "7"}, {"3", "8", "4.5"}},
       {R"({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}})", {"\"x\""}, {"\"xx\""}},
       {kTree, {R"({"value":1})", R"({"value":1,"children":[{"value":2,"children":[]}]})"},
-       {R"({"children":[]})", R"({"value":1,"children":[1]})", R"({"value":1,"children":[{"value":1},{"value":1},{"value":1},{"value":1}]})"}},
+       {R"({"children":[]})", R"({"value":1,"children":[1]})",
+         R"({"value":1,"children":[{"value":1},{"value":1},{"value":1},{"value":1}]})"}},
       {R"({"type": "object", "properties": {"next": {"$ref": "#"}}})", {"{}", R"({"next":{"next":{}}})"}, {R"({"next":1})"}},
       {R"({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": 1}}})", {"1"}, {"2"}},
       {R"({"type": "string", "minLength": 2, "maxLength": 3})", {"\"ab\"", "\"é\\n\\u0041\""}, {"\"a\"", "\"abcd\""}},
@@ -316,12 +321,15 @@ std::string random_text(GrammarMatcher& matcher, const TestVocabulary& vocabular
 
 TEST(GrammarSchema, RandomWalksWriteValidTexts) {
   const TestVocabulary vocabulary({"\":", "{\"",
-                                   "\"}", "\", \"", "true", "null", "[[", "]]", "12", "é", "\xF0\x9F", "\\n", "\\u", "ab", " \"", "},", "00"});
+                                   "\"}", "\", \"", "true", "null", "[[", "]]", "12", "é", "\xF0\x9F", "\\n", "\\u", "ab", " \"",
+         "},", "00"});
   std::mt19937 random(11);
   std::vector<std::string> schemas;
   for (const Case& c : cases()) schemas.emplace_back(c.schema);
-  schemas.emplace_back(R"({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 20}, "age": {"type": "integer",
-    "minimum": 0, "maximum": 150}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 4}, "home": {"type": "object", "properties":
+  schemas.emplace_back(R"({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 20},
+         "age": {"type": "integer",
+    "minimum": 0, "maximum": 150}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 4},
+         "home": {"type": "object", "properties":
     {"zip": {"type": "string", "pattern": "^[0-9]{5}(-[0-9]{4})?$"}}, "required": ["zip"], "additionalProperties": {"type": "boolean"}}},
     "required": ["name", "home"], "additionalProperties": false})");
   for (const std::string& schema : schemas) {

@@ -173,8 +173,9 @@ class Writer {
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i] == false) continue;
       const std::string here = fmt::format("{}/{}/{}", where, key, i);
-      const Schema one = merged ? merge_schemas(rest, flatten(list[i], here, depth + 1), here) : list[i];
-      out += (out.empty() ? "" : " | ") + visit(one, here, depth + 1);
+      if (!out.empty()) out += " | ";
+      if (merged) out += visit(merge_schemas(rest, flatten(list[i], here, depth + 1), here), here, depth + 1);
+      else out += visit(list[i], here, depth + 1);
     }
     if (out.empty()) wrong(where, fmt::format("{} allows nothing", key));
     return "(" + out + ")";
