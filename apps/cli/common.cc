@@ -71,6 +71,11 @@ void add_sampling_flags(CLI::App& app, GenerateOptions& o, std::vector<std::stri
   app.add_option("-l,--logit-bias", bias, "TOKEN+VALUE or TOKEN-VALUE, e.g. 15+2.5; may be repeated");
   app.add_option("-s,--seed", s.seed, "seed of the dice; equal seeds give equal texts")->capture_default_str();
   app.add_option("-r,--stop", o.stop, "end the text before this string; may be repeated");
+  app.add_option("--grammar", o.grammar, "only texts that this grammar (GBNF) describes");
+  app.add_option_function<std::string>("--grammar-file", [&o](const std::string& file) { o.grammar = read_file(file); },
+                                       "the same from a file");
+  app.add_option_function<std::string>("-j,--json-schema", [&o](const std::string& schema) { o.grammar = json_schema_to_gbnf(schema); },
+                                       "only JSON that this schema describes, e.g. '{}' for any");
   app.add_flag("--ignore-eos", o.ignore_end, "go on after end-of-text tokens");
   app.add_flag("--special", o.show_special, "show control tokens");
 }
