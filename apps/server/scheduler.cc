@@ -146,9 +146,10 @@ void Scheduler::admit() {
       const std::lock_guard lock(mutex_);
       purge();
       const bool room = std::ranges::any_of(slots_, [](const Slot& slot) { return !slot.job; });
-      if (queue_.empty() || !room) return;
-      job = std::move(queue_.front());
-      queue_.pop_front();
+      const auto next = std::ranges::find_if(queue_, [&](const auto& j) { return j->slot < 0 ? room : !slots_[size_t(j->slot)].job; });
+      if (next == queue_.end()) return;
+      job = std::move(*next);
+      queue_.erase(next);
       ++active_;
     }
     place(std::move(job));
@@ -172,7 +173,7 @@ void Scheduler::place(std::shared_ptr<Job> job) {
     }
   }
   const bool fits = own == have && own > 0 && best->session->text().size() <= 2 * own;
-  Slot& slot = fits ? *best : *oldest;
+  Slot& slot = job->slot >= 0 ? slots_[size_t(job->slot)] : fits ? *best : *oldest;
   slot.job = std::move(job);
   slot.job->started = Clock::now();
   slot.used = ++jobs_;
@@ -218,6 +219,7 @@ void Scheduler::start(Slot& slot) {
   listen(slot);
   try {
     batch_->add({slot.session.get(), slot.job->prompt, &slot.job->options});
+    slot.job->accept();
   } catch (const Error& e) {
     slot.job->fail(bad_request(e.what()));
     slot.job = nullptr;
@@ -227,24 +229,19 @@ void Scheduler::start(Slot& slot) {
   }
 }
 
-// The callbacks of a job: what its client wants to hear of, and what the counters need.
+// The callbacks of a job: what the counters need, and what its client wants to hear of.
 void Scheduler::listen(Slot& slot) {
-  GenerateOptions& options = slot.job->options;
   Job* job = slot.job.get();
-  options.cancelled = [this, job] { return job->cancelled(ending_); };
-  options.on_token = [job, told = std::move(options.on_token)](const TokenInfo& token) {
-    if (job->tokens++ == 0) job->first_token = Clock::now();
-    if (told) told(token);
-  };
-  options.on_round = [this, job, &slot, last = Clock::time_point(), told = std::move(options.on_round)](const RoundInfo& round) mutable {
+  job->options.cancelled = [this, job] { return job->cancelled(ending_); };
+  job->options.on_round = [this, job, &slot, last = Clock::time_point()](const RoundInfo& round) mutable {
     const auto now = Clock::now();
     metrics_.add_round(round, int(job->prompt.size()) + job->tokens, last == Clock::time_point() ? 0 : seconds(last, now));
     last = now;
     const int before = round.refreshes < slot.refreshes ? 0 : slot.refreshes;  // the session began anew
     if (round.refreshes > before) metrics_.add_refreshes(round.refreshes - before);
     slot.refreshes = round.refreshes;
-    if (told) told(round);
   };
+  job->begin(engine_, *slot.session, int(&slot - slots_.data()), int(shared(slot.session->text(), *job)));
 }
 
 void Scheduler::step() {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "server/client_socket.h"
@@ -200,6 +201,10 @@ class HttpServer final : public Server {
     post("/v1/chat/completions", [this](const auto& req, auto& res) {
       service().complete(req, res, parse_chat(req.body, service().limits()));
     });
+    post("/completion", [this](const auto& req, auto& res) {
+      service().complete(req, res, parse_native(req.body, service().limits()));
+    });
+    get("/openapi.json", &Service::openapi);
   }
 
   void add_asset(const PageAsset& asset) {

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "server/openapi.h"
 #include "server/replies.h"
 #include "server/slot_files.h"
 
@@ -34,6 +36,12 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
       scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
+  limits_.presets = {preset_name(engine.options().spec)};
+  for (const SpecOptions& more : engine.options().more_specs) limits_.presets.push_back(preset_name(more));
+  limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
+  limits_.choices = std::min(limits_.choices, int(limits_.jobs));
+  limits_.prompts = std::min(limits_.prompts, limits_.jobs);
+  limits_.tool_style = tool_style(engine.options().chat_template);
 }
 
 Json Service::model() const {
@@ -54,8 +62,6 @@ void Service::one_model(const httplib::Request& req, httplib::Response& res) con
 
 void Service::props(const httplib::Request&, httplib::Response& res) const {
   const EngineOptions& o = engine_.options();
-  Json presets = Json::array({preset_name(o.spec)});
-  for (const SpecOptions& more : o.more_specs) presets.push_back(preset_name(more));
   const GenerateOptions plain;
   const Json settings{{"n_ctx", engine_.context()}, {"params", {{"n_predict", options_.max_tokens}, {"temperature", 1.0}, {"top_p", 1.0},
                       {"top_k", 0}, {"min_p", 0.0}, {"repeat_penalty", 1.0}, {"repeat_last_n", plain.sampling.repeat_last_n}}}};
@@ -70,7 +76,7 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"backend", engine_.backend()},
              {"kv_type", engine_.kv_type()},
              {"queue", options_.queue},
-             {"presets", presets},
+             {"presets", limits_.presets},
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
@@ -144,6 +150,16 @@ void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
   } catch (const Error& e) {  // the embedding may have more rows than there are tokens
     throw bad_request(e.what(), "tokens");
   }
+}
+
+void Service::apply_template(const httplib::Request& req, httplib::Response& res) {
+  const CompletionRequest request = parse_template(req.body, limits_);
+  const std::lock_guard lock(vocabulary_mutex_);
+  send(res, {{"prompt", chat_prompt(*vocabulary_, request)}});
+}
+
+void Service::openapi(const httplib::Request&, httplib::Response& res) const {
+  res.set_content(openapi_json(limits_, options_.version), "application/json");
 }
 
 }  // namespace sx::server

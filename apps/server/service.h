@@ -35,10 +35,13 @@ class Service {
   void detokenize(const httplib::Request& req, httplib::Response& res);
   void apply_template(const httplib::Request& req, httplib::Response& res);
   void complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request);
+  void openapi(const httplib::Request& req, httplib::Response& res) const;
   const Limits& limits() const { return limits_; }
 
  private:
   Json model() const;
+  std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request, const std::vector<std::vector<Token>>& prompts,
+                                              const std::shared_ptr<Mailbox>& mailbox) const;
 
   Engine& engine_;
   const ServerOptions options_;
