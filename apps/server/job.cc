@@ -16,8 +16,8 @@ bool Mailbox::wait(std::chrono::milliseconds patience) {
   return std::exchange(rung_, false);
 }
 
-Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> tokens, int choice)
-    : prompt(std::move(tokens)), options(request.options), stream(request.stream), progress(request.stream && request.return_progress),
+Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice)
+    : prompt(std::move(given)), options(request.options), stream(request.stream), progress(request.stream && request.return_progress),
       details(request.stream && request.spec_details), reuse(request.cache_prompt), logprobs(request.logprobs), slot(request.slot),
       mailbox_(std::move(mailbox)) {
   options.sampling.seed += uint64_t(choice);

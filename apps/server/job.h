@@ -33,7 +33,7 @@ class Mailbox {
 
 class Job {
  public:
-  Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> tokens, int choice);
+  Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice);
 
   const std::vector<Token> prompt;
   GenerateOptions options;
