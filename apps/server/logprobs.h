@@ -61,6 +61,8 @@ class TokenCollector {
   const int top_;
   std::deque<AnswerToken> waiting_; // tokens not completed yet
   size_t used_ = 0;                 // bytes of the first of them that have come as text
+  bool begins_ = true;              // no text has come yet
+  int depth_ = 0;                   // of the token completed last
 };
 
 // The one of `stops` that `held` begins with, or nothing.

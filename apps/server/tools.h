@@ -48,6 +48,8 @@ class ToolParser {
   bool step(Output& out, bool last);
   bool call(Output& out, size_t begin, bool last);
   void content(Output& out, size_t size);
+  void take(size_t size);
+  size_t json_end(size_t begin);
   std::vector<ToolCall> read_calls(std::string_view json) const;
 
   ToolFormat format_;
@@ -56,6 +58,11 @@ class ToolParser {
   std::string held_;
   size_t taken_ = 0, calls_ = 0;
   bool plain_ = false;              // Llama: the answer is not a call
+  struct Scan {
+    size_t at = 0;
+    int depth = 0;
+    bool quoted = false, escaped = false;
+  } scan_;                          // how far json_end has come in held_
 };
 
 }  // namespace sx::server
