@@ -272,9 +272,9 @@ TEST(Scheduler, CancelledInEveryPhase) {
 
 TEST(Scheduler, TooLateInTheQueueOrRunning) {
   Bench bench(1);
-  const auto running = bench.job(tokens(0, 10), 500), queued = bench.job(tokens(0, 10), 500);
+  const auto running = bench.job(tokens(0, 10), 1 << 30), queued = bench.job(tokens(0, 10), 500);
   queued->deadline = Clock::now();
-  running->deadline = Clock::now() + std::chrono::milliseconds(300);
+  running->deadline = Clock::now() + std::chrono::milliseconds(50);
   bench.scheduler.submit(std::vector{running});
   bench.scheduler.submit(std::vector{queued});
   const auto step = [&] { return bench.engine.steps.release(1), true; };
