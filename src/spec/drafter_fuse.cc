@@ -41,6 +41,11 @@ class FuseDrafter final : public Drafter {
     const bool indexed = index_->prefill(seq, text);
     return model_->prefill(seq, text) && indexed;
   }
+  int behind(SeqId seq, std::span<const Token> text) const override { return model_->behind(seq, text); }
+  void copy(SeqId from, SeqId to, int length) override { model_->copy(from, to, length), index_->copy(from, to, length); }
+  size_t save_bytes(SeqId seq) const override { return model_->save_bytes(seq); }  // the index is made of the text
+  void save(SeqId seq, std::ostream& to) const override { model_->save(seq, to); }
+  void restore(SeqId seq, std::istream& from, int length) override { model_->restore(seq, from, length); }
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override {
     model_->observe(outcomes);

@@ -52,7 +52,7 @@ void MedusaDrafter::keep(Slot& s, const StepOutputs& outputs, int row, int lengt
 }
 
 void MedusaDrafter::prompt(const PromptChunk& chunk) {
-  keep(slot(chunk.seq), *chunk.outputs, chunk.rows - 1, chunk.first + chunk.rows);
+  keep(slot(chunk.seq), *chunk.outputs, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
 }
 
 void MedusaDrafter::observe(std::span<const Outcome> outcomes) {
