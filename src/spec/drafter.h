@@ -13,6 +13,8 @@
 
 namespace sx {
 
+class TreeGrammar;
+
 inline constexpr int kMaxChain = 64;   // rows of a sequence that are run as a tree; longer chains are run as prompts
 
 struct DraftTask {
@@ -25,6 +27,7 @@ struct DraftTask {
   TokenTree* tree = nullptr;           // just node 0; to be grown and finished
   bool cheap_only = false;             // no passes of a model this time; drafters that are nothing else are not asked then
   DraftLaws* laws = nullptr;           // where laws are kept when children are drawn (DrawMode other than kBest)
+  TreeGrammar* grammar = nullptr;      // of the text; null: any. Drafters that look at it need not propose allowed tokens only
 };
 
 // What became of a drafted tree.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "spec/calibration.h"
 #include "spec/drafters.h"
+#include "spec/tree_grammar.h"
 
 namespace sx {
 namespace {
@@ -84,6 +85,8 @@ void FuseDrafter::draft(std::span<DraftTask> tasks) {
     index_tasks_[i].limits.verify_cost = nullptr;
   }
   index_->draft(index_tasks_);
+  for (DraftTask& task : index_tasks_)
+    if (task.grammar) task.grammar->prune(*task.tree);
   for (size_t i = 0; i < tasks.size(); ++i)
     if (!tasks[i].cheap_only && !sure(found_[i], tasks[i].limits)) model_tasks_.push_back(tasks[i]);
   if (!model_tasks_.empty()) model_->draft(model_tasks_);
