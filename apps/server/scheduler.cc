@@ -126,14 +126,17 @@ void Scheduler::act() {
   }
   for (Action& action : actions) {
     Slot& slot = slots_[action.slot];
+    std::exception_ptr failure;
     try {
       if (slot.job) throw ApiError(409, "invalid_request_error", fmt::format("slot {} is busy", action.slot), "", "slot_busy");
       slot.used = ++jobs_;
       action.run(*slot.session);
-      action.done.set_value();
     } catch (...) {
-      action.done.set_exception(std::current_exception());
+      failure = std::current_exception();
     }
+    publish();  // before the one who asked goes on
+    if (failure) action.done.set_exception(failure);
+    else action.done.set_value();
   }
 }
 
