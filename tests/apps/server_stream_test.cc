@@ -162,6 +162,21 @@ TEST(ServerStream, ToolCalls) {
   EXPECT_EQ(all[1]["choices"][0]["finish_reason"], "length");
 }
 
+TEST(ServerStream, DetailsWaitWithTheirText) {
+  CompletionRequest r = streamed(Api::kChat);
+  r.tool_names = {"f"};
+  r.spec_details = true;
+  Answer a(r, facts());
+  for (const auto& [text, told] : {std::pair("Hello <to", "Hello"), std::pair("ol box", " <tool box"), std::pair(" x <tool", " x")}) {
+    const auto all = events(a.news(0, piece(text)));
+    ASSERT_EQ(all.size(), 1u);
+    std::string raw;
+    for (const Json& share : all[0]["specextend"]["tokens"]) raw += share["text"].get<std::string>();
+    EXPECT_EQ(all[0]["choices"][0]["delta"]["content"], told);
+    EXPECT_EQ(raw, told);
+  }
+}
+
 TEST(ServerStream, Native) {
   CompletionRequest r = streamed(Api::kNative);
   r.return_tokens = true;
