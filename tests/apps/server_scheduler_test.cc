@@ -62,7 +62,8 @@ struct Bench {
 
 TEST(Scheduler, RequestsComeAndGoBetweenSteps) {
   Bench bench(2);
-  const auto long_one = bench.submit(tokens(0, 10), 500), first = bench.submit(tokens(100, 10), 3);
+  const auto long_one = bench.job(tokens(0, 10), 500), first = bench.job(tokens(100, 10), 3);
+  bench.scheduler.submit(std::vector{long_one, first});  // together: both are in the first step
   Bench::wait_accepted(first);
   const auto second = bench.submit(tokens(50, 10), 3);
   bench.engine.steps.release(4);  // a prompt and three tokens
@@ -199,7 +200,8 @@ TEST(Scheduler, ABadRequestFailsAlone) {
 
 TEST(Scheduler, AFailedStepFailsWhatRunsAndTheWorkGoesOn) {
   Bench bench(2);
-  const auto first = bench.submit(tokens(0, 10), 50), second = bench.submit(tokens(20, 10), 50);
+  const auto first = bench.job(tokens(0, 10), 50), second = bench.job(tokens(20, 10), 50);
+  bench.scheduler.submit(std::vector{first, second});
   Bench::wait_accepted(second);
   const auto third = bench.submit(tokens(40, 10), 5);
   bench.engine.fail_step = true;
@@ -298,8 +300,9 @@ TEST(Scheduler, ActionsOnSlots) {
   bench.scheduler.on_slot(0, [&](Session& session) { held = session.length(), session.truncate(0); });
   EXPECT_EQ(held, 104);
   EXPECT_THROW(bench.scheduler.on_slot(0, [&](Session&) { throw bad_request("no"); }), ApiError);
-  const auto running = bench.submit(tokens(0, 100), 500);
+  const auto running = bench.submit(tokens(0, 100), 1 << 30);
   Bench::wait_accepted(running);
+  std::atomic<bool> answered{false};
   std::thread asking([&] {
     try {
       bench.scheduler.on_slot(0, [&](Session&) { ADD_FAILURE(); });
@@ -307,9 +310,11 @@ TEST(Scheduler, ActionsOnSlots) {
     } catch (const ApiError& e) {
       EXPECT_EQ(e.status, 409);
     }
+    answered = true;
   });
-  bench.engine.steps.release(100);
+  Bench::wait([&] { return bench.engine.steps.release(1), answered.load(); });
   asking.join();
+  running->gone = true;
 }
 
 TEST(Scheduler, StoppingEndsEverything) {
