@@ -168,12 +168,12 @@ function askKey() {
 
 // What the server is. Without an answer the page works, it only knows less.
 function showPresets(names) {
-  const select = byId("preset"), own = new Set(["", "off", ...names]);
+  const select = byId("preset");
   select.replaceChildren(make("option", {value: ""}, "server's choice"),
     ...names.filter((name) => name && name !== "off").map((name) => make("option", {value: name}, name)),
     make("option", {value: "off"}, "off: plain decoding"));
-  if (!own.has(settings.preset)) settings.preset = "";
   select.value = settings.preset;
+  if (select.value !== settings.preset) select.value = settings.preset = "";  // another server's
 }
 async function loadProps() {
   try {
@@ -190,7 +190,6 @@ async function loadProps() {
     } else byId("model").textContent = error.status ? "" : "not connected";
   }
 }
-showPresets([]);
 loadProps();
 grow();
-if (matchMedia("(hover: hover)").matches) box.focus();
+if (!matchMedia("(pointer: coarse)").matches) box.focus();  // where that brings up no keyboard

@@ -49,6 +49,7 @@ export class Chat {
     this.list = byId("messages");
     this.running = null;    // the AbortController of the request that runs
     this.atEnd = true;
+    this.lastTop = 0;
     this.promptTexts = [];  // what the strip stands for
     this.room.addEventListener("scroll", () => this.look(), {passive: true});
     byId("to-end").addEventListener("click", () => this.toEnd());
@@ -58,8 +59,11 @@ export class Chat {
     this.toEnd();
   }
 
+  // Only going up leaves the end: it also moves away while an answer arrives.
   look() {
-    this.atEnd = this.room.scrollHeight - this.room.scrollTop - this.room.clientHeight < NEAR;
+    const top = this.room.scrollTop, near = this.room.scrollHeight - top - this.room.clientHeight < NEAR;
+    if (near || top < this.lastTop) this.atEnd = near;
+    this.lastTop = top;
     byId("to-end").hidden = this.atEnd;
   }
   toEnd() {

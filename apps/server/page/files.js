@@ -65,9 +65,13 @@ export class Files {
       try {
         const text = await readText(file);
         if (!text.trim()) throw new Error("is empty");
-        const entry = {name: file.name, text, bytes: file.size, tokens: 0, problem: ""};
+        const entry = {name: file.name, text, bytes: file.size, tokens: 0, label: make("span", {class: "label"})};
+        entry.chip = make("li", {class: "chip"}, entry.label, make("button", {type: "button", "aria-label": `Remove ${entry.name}`,
+          title: "Remove", onclick: () => this.remove(entry)}, "×"));
         this.list.push(entry);
-        this.draw();
+        this.show(entry, "");
+        byId("chips").append(entry.chip);
+        this.onChange();
         this.measure(entry);
       } catch (error) {
         this.onProblem(`${file.name} ${error.message}.`);
@@ -76,30 +80,33 @@ export class Files {
   }
 
   async measure(entry) {
+    let problem = "";
     try {
       entry.tokens = await countTokens(entry.text);
-      if (this.context && entry.tokens >= this.context) entry.problem = `more than the ${count(this.context)} tokens of the context`;
+      if (this.context && entry.tokens >= this.context) problem = `more than the ${count(this.context)} tokens of the context`;
     } catch (error) {
-      if (error.status === 413) entry.problem = "larger than the server takes";
+      if (error.status === 413) problem = "larger than the server takes";
     }
-    this.draw();
+    this.show(entry, problem);
   }
 
-  draw() {
-    byId("chips").replaceChildren(...this.list.map((entry) => make("li", {class: entry.problem ? "chip bad" : "chip"}, ...fileLabel(entry),
-      entry.problem ? make("span", {class: "problem"}, entry.problem) : null,
-      make("button", {type: "button", "aria-label": `Remove ${entry.name}`, title: "Remove", onclick: () => {
-        this.list = this.list.filter((other) => other !== entry);
-        this.draw();
-        byId("message").focus();
-      }}, "×"))));
+  show(entry, problem) {
+    entry.chip.classList.toggle("bad", problem !== "");
+    entry.label.replaceChildren(...fileLabel(entry), ...(problem ? [make("span", {class: "problem"}, problem)] : []));
+  }
+
+  remove(entry) {
+    this.list = this.list.filter((other) => other !== entry);
+    entry.chip.remove();
     this.onChange();
+    byId("message").focus();
   }
 
   take() {
     const taken = this.list.map(({name, text, bytes: size, tokens}) => ({name, text, bytes: size, tokens}));
+    for (const {chip} of this.list) chip.remove();
     this.list = [];
-    this.draw();
+    this.onChange();
     return taken;
   }
 }

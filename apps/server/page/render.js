@@ -48,6 +48,7 @@ function putInline(parent, pieces, text, from) {
 export class AnswerView {
   constructor(root) {
     this.root = root;
+    this.queue = [];        // pieces that came since the last frame
     this.line = [];         // pieces of the line being written
     this.length = 0;        // its characters
     this.continues = false; // it is the rest of a line that was too long
@@ -55,19 +56,32 @@ export class AnswerView {
     this.drawn = null;      // how to take back the drawing of the line being written
   }
 
-  append(text, depth) {
+  append(text, depth) { this.queue.push({text, depth}); }
+
+  drain() {
+    if (!this.queue.length) return;
     this.takeBack();
-    let from = 0;
-    for (let end = text.indexOf("\n"); end >= 0; end = text.indexOf("\n", from)) {
-      this.add(text.slice(from, end), depth);
-      this.endLine(true);
-      from = end + 1;
+    for (const {text, depth} of this.queue) {
+      let from = 0;
+      for (let end = text.indexOf("\n"); end >= 0; end = text.indexOf("\n", from)) {
+        this.add(text.slice(from, end), depth);
+        this.endLine(true);
+        from = end + 1;
+      }
+      this.add(text.slice(from), depth);
     }
-    this.add(text.slice(from), depth);
-    if (this.length > LONGEST_LINE) this.endLine(false);
+    this.queue = [];
   }
 
+  // To the line, which ends where it is too long, but not inside a character of two halves.
   add(text, depth) {
+    while (this.length + text.length > LONGEST_LINE) {
+      let room = LONGEST_LINE - this.length;
+      if (/[\ud800-\udbff]/.test(text[room - 1] ?? "")) --room;
+      if (room > 0) this.line.push({text: text.slice(0, room), depth});
+      text = text.slice(room);
+      this.endLine(false);
+    }
     if (!text) return;
     this.line.push({text, depth});
     this.length += text.length;
@@ -80,8 +94,9 @@ export class AnswerView {
     this.continues = !ended;
   }
 
-  // Draws the line being written; to be called once per frame.
+  // Draws what came, and the line being written; to be called once per frame.
   flush() {
+    this.drain();
     if (this.drawn || !this.length) return;
     const block = this.block && {...this.block};
     this.drawn = {made: [], block};
@@ -89,6 +104,7 @@ export class AnswerView {
   }
 
   finish() {
+    this.drain();
     this.takeBack();
     if (this.length) this.endLine(true);
   }

@@ -98,7 +98,7 @@ export class Strip {
       if (this.cells.length) {
         const places = this.cells.length === 1 ? "one place" : `${this.cells.length} places`;
         label += ` · the draft works on ${count(this.working())} of them in ${places}`;
-        if (this.refreshes) label += ` · chosen ${count(this.refreshes)} times`;
+        if (this.refreshes) label += ` · chosen ${this.refreshes === 1 ? "once" : `${count(this.refreshes)} times`}`;
       }
     }
     byId("strip-label").textContent = label;
