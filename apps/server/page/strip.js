@@ -79,7 +79,8 @@ export class Strip {
     if (Array.isArray(cells)) {
       const fresh = without(cells, this.cells);
       if (fresh.length && !still.matches) this.fresh.push({ranges: fresh, since: performance.now()});
-      if (this.fresh.length > 8) this.fresh.shift();
+      // What the draft has left again does not go on glowing.
+      this.fresh = this.fresh.map(({ranges, since}) => ({ranges: without(ranges, without(ranges, cells)), since})).slice(-8);
       this.cells = cells;
     }
     this.describe();

@@ -20,7 +20,7 @@ return selectors.map((selector) => {
   return (b + .05) / (a + .05);
 });"""
 SELECTORS = [".bubble", ".answer", ".answer code", *(f".answer .d{n}" for n in range(1, 9)), ".numbers", ".small.copy", "#model", "#send", "#new-chat",
-             "#strip-label", "#strip-side", "dt", "dd b", ".legend label", ".swatches .d8", ".chip .soft", ".user .name", "#message"]
+             "#strip-label", "#strip-side", "dt", "dd", ".legend label", ".swatches .d8", ".chip .soft", ".user .name", "#message"]
 OVERFLOW = "return document.documentElement.scrollWidth - innerWidth + Math.max(0, ...[...document.querySelectorAll('main, #dock, .bar, #composer')].map((e) => e.scrollWidth - e.clientWidth))"
 
 
