@@ -98,8 +98,8 @@ export class Strip {
       label = `${count(this.history)} tokens in the cache`;
       if (this.cells.length) {
         const places = this.cells.length === 1 ? "one place" : `${this.cells.length} places`;
-        label += ` · the draft works on ${count(this.working())} of them in ${places}`;
-        if (this.refreshes) label += ` · chosen ${this.refreshes === 1 ? "once" : `${count(this.refreshes)} times`}`;
+        label += ` · draft: ${count(this.working())} in ${places}`;
+        if (this.refreshes) label += `, chosen ${this.refreshes === 1 ? "once" : `${count(this.refreshes)} times`}`;
       }
     }
     byId("strip-label").textContent = label;

@@ -53,7 +53,7 @@ class Streams(PageTest):
         browser.until("return document.getElementById('speed').textContent === '100.0'")  # 5 tokens in 50 ms
         self.assertEqual([browser.text("#" + i) for i in ("plain", "gain", "per-round")], ["62.5", "1.60×", "2.50"])
         self.assertEqual(browser.text("#strip-label"),
-                         "103 tokens in the cache · the draft works on 36 of them in 2 places · chosen 2 times")
+                         "103 tokens in the cache · draft: 36 in 2 places, chosen 2 times")
         self.finished()  # from here on what the server measured
         browser.until("return document.getElementById('speed').textContent === '62.5'")
         self.assertEqual([browser.text("#" + i) for i in ("plain", "gain", "per-round")], ["25.0", "2.50×", "2.50"])
