@@ -21,7 +21,7 @@ async function ask(path, options = {}) {
     response = await fetch(path, {...options, headers, cache: "no-store", credentials: "same-origin"});
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (key && error instanceof TypeError && /[^\x20-\x7e]/.test(key)) throw new ApiError(401, "The API key has characters no key can have.");
+    if (/[^\x20-\x7e]/.test(key)) throw new ApiError(401, "The API key has characters no key can have.");
     throw new ApiError(0, "The server cannot be reached. Is it still running?");
   }
   if (response.ok) return response;
@@ -35,7 +35,8 @@ async function ask(path, options = {}) {
   throw new ApiError(response.status, message, Math.min(60, Math.max(0, Number(response.headers.get("Retry-After")) || 0)));
 }
 
-const post = (path, body, signal) => ask(path, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body), signal});
+const JSON_BODY = {"Content-Type": "application/json"};
+const post = (path, body, signal) => ask(path, {method: "POST", headers: JSON_BODY, body: JSON.stringify(body), signal});
 
 export const props = async () => (await ask("props")).json();
 export const countTokens = async (content, signal) =>

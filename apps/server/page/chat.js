@@ -52,6 +52,10 @@ export class Chat {
     this.lastTop = 0;
     this.promptTexts = [];  // what the strip stands for
     this.room.addEventListener("scroll", () => this.look(), {passive: true});
+    this.list.addEventListener("pointerover", ({target}) => {  // a tint in words, made when somebody looks
+      const depth = /^d([1-8])$/.exec(target.className)?.[1];
+      if (depth) target.title = `Drafted, depth ${depth}${depth === "8" ? " or more" : ""}`;
+    });
     byId("to-end").addEventListener("click", () => this.toEnd());
     this.messages = loadChat();
     for (const message of this.messages) this.restore(message);
@@ -123,7 +127,8 @@ export class Chat {
   }
 
   assistantItem(message) {
-    const item = {message, answer: make("div", {class: "answer"}), note: make("p", {class: "note"}), numbers: make("p", {class: "numbers"})};
+    const item = {message, answer: make("div", {class: "answer"}), note: make("p", {class: "note"}),
+      numbers: make("p", {class: "numbers"})};
     const copyButton = make("button", {type: "button", class: "small copy", onclick: () => copy(message.text, copyButton)}, "Copy");
     item.actions = make("div", {class: "actions"}, copyButton,
       make("button", {type: "button", class: "small regenerate", onclick: () => this.again()}, "Regenerate"));
@@ -271,7 +276,8 @@ export class Chat {
         `${count(metrics.num_accepted_draft_tokens)} of ${count(metrics.num_draft_tokens)} drafts accepted`);
     }
     const prompt = (t.prompt_n ?? 0) + (t.cache_n ?? 0);
-    parts.push(`prompt ${count(prompt)}${t.cache_n ? `, ${count(t.cache_n)} from the cache` : ""}, ${seconds(t.prompt_ms)}`, `seed ${seed}`);
+    const cached = t.cache_n ? `, ${count(t.cache_n)} from the cache` : "";
+    parts.push(`prompt ${count(prompt)}${cached}, ${seconds(t.prompt_ms)}`, `seed ${seed}`);
     return parts.join(" · ");
   }
 

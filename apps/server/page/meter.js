@@ -41,10 +41,10 @@ export class Meter {
 
   // What the server measured, when the answer is there: timings, metrics.speculative_decoding.
   finish(timings, metrics) {
-    const numbers = this.numbers();
-    const plain = timings?.plain_per_second;
+    const numbers = this.numbers(), plain = timings?.plain_per_second;
+    const measured = timings?.predicted_ms > 0 ? (1000 * timings.predicted_n) / timings.predicted_ms : this.speed(this.total);
     this.final = {
-      speed: timings?.predicted_per_second ?? (timings?.predicted_ms ? (1000 * timings.predicted_n) / timings.predicted_ms : this.speed(this.total)),
+      speed: timings?.predicted_per_second ?? measured,
       plain: plain > 0 ? plain : numbers.plain,
       perRound: metrics?.mean_acceptance_length || numbers.perRound,
     };

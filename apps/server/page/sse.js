@@ -27,7 +27,7 @@ export class EventParser {
       if (this.data.length) this.onEvent(this.data.join("\n"), this.name || "message");
       this.data = [];
       this.name = "";
-    } else if (line[0] !== ":") {
+    } else {  // a comment is a field without a name
       const colon = line.indexOf(":");
       const field = colon < 0 ? line : line.slice(0, colon);
       let value = colon < 0 ? "" : line.slice(colon + 1);

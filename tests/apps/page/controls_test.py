@@ -19,14 +19,17 @@ class Requests(PageTest):
     def test_settings_reach_the_server(self):
         self.ask("one")
         first = mock.requests[-1]
-        self.assertEqual({k: first[k] for k in ("stream", "stream_options", "spec_details", "return_progress", "model", "temperature", "max_tokens")},
-                         {"stream": True, "stream_options": {"include_usage": True}, "spec_details": True, "return_progress": True, "model": "tiny",
-                          "temperature": 0.6, "max_tokens": 1024})
+        expected = {"stream": True, "stream_options": {"include_usage": True}, "spec_details": True, "return_progress": True,
+                    "model": "tiny", "temperature": 0.6, "max_tokens": 1024}
+        self.assertEqual({k: first[k] for k in expected}, expected)
         self.assertIsInstance(first["seed"], int)
         self.assertNotIn("spec_preset", first)
         self.assertNotIn("speculate", first)
-        for selector, value in {"#temperature": "0", "#max-tokens": "7", "#seed": "42", "#system": "Be brief.", "#preset": "suffix"}.items():
-            self.set(selector, value)
+        self.set("#temperature", "0")
+        self.set("#max-tokens", "7")
+        self.set("#seed", "42")
+        self.set("#system", "Be brief.")
+        self.set("#preset", "suffix")
         self.load()  # settings stay
         self.ask("two", answers=2)
         self.assertEqual({k: mock.requests[-1][k] for k in ("temperature", "max_tokens", "seed", "spec_preset")},
@@ -42,7 +45,8 @@ class Requests(PageTest):
 
     def test_presets(self):
         options = "return [...document.querySelectorAll('#preset option')].map((o) => [o.value, o.textContent])"
-        self.assertEqual(browser.js(options), [["", "server's choice"], ["specextend", "specextend"], ["suffix", "suffix"], ["off", "off: plain decoding"]])
+        self.assertEqual(browser.js(options), [["", "server's choice"], ["specextend", "specextend"], ["suffix", "suffix"],
+                                               ["off", "off: plain decoding"]])
         self.set("#preset", "suffix")
         mock.props = {"model_alias": HOSTILE, "presets": ["off", HOSTILE]}  # another server: the chosen one is not there
         self.load()
@@ -96,7 +100,8 @@ class Keeping(PageTest):
 
     def test_nonsense_in_the_store(self):
         for chat in ("{", "[1]", '[{"role": "user"}]', '[{"role": "assistant", "text": "x"}]'):
-            browser.js("localStorage.setItem('specextend.chat', arguments[0]); localStorage.setItem('specextend.settings', '{\"temperature\": \"hot\", \"system\": 3}')", chat)
+            browser.js("""localStorage.setItem("specextend.chat", arguments[0]);
+                localStorage.setItem("specextend.settings", '{"temperature": "hot", "system": 3}')""", chat)
             self.load()
             self.assertEqual(browser.count("#messages > li"), 0)
         self.ask("x")
@@ -114,7 +119,8 @@ class Attaching(PageTest):
             file.flush()
             browser.type("#files", file.name)
             name = os.path.basename(file.name)
-            browser.until("return [...document.querySelectorAll('#chips .soft')].filter((s) => s.textContent.includes('tokens')).length === 2")
+            browser.until("""const counted = [...document.querySelectorAll("#chips .soft")].filter((s) => s.textContent.includes("tokens"));
+                return counted.length === 2;""")
         self.assertEqual(self.chips(), ["a.txt13 bytes · 3 tokens×", f"{name}10 bytes · 2 tokens×"])
         self.assertTrue(browser.js("return document.getElementById('drop').hidden"))
         self.ask("Sum up.")
@@ -137,7 +143,8 @@ class Attaching(PageTest):
         self.drop("latin1.txt", list("Grüße".encode("latin-1")))
         self.drop("wide.txt", list("Grüße".encode("utf-16")))
         browser.until("return document.querySelectorAll('#chips .name').length === 2")
-        self.assertEqual([c for c in self.chips() if "×" not in c], ["picture.png is not a text file.", "empty.txt is empty.", HOSTILE + ".bin is not a text file."])
+        self.assertEqual([c for c in self.chips() if "×" not in c],
+                         ["picture.png is not a text file.", "empty.txt is empty.", HOSTILE + ".bin is not a text file."])
         self.ask("x")
         self.assertEqual(mock.requests[0]["messages"][0]["content"], "latin1.txt:\n\nGrüße\n\nwide.txt:\n\nGrüße\n\nx")
 
@@ -149,24 +156,27 @@ class Attaching(PageTest):
 
 class Safety(PageTest):
     def test_hostile_text_stays_text(self):
-        mock.script = plays(stream_of([tokens_chunk([(HOSTILE, 0), (HOSTILE, 2)]), chunk("\n```" + "js\n" + HOSTILE + "\n```\n- **" + HOSTILE + "**"), *last_chunks()]))
+        mock.script = plays(stream_of([tokens_chunk([(HOSTILE, 0), (HOSTILE, 2)]),
+                                       chunk(f"\n```js\n{HOSTILE}\n```\n- **{HOSTILE}**"), *last_chunks()]))
         self.drop(HOSTILE + ".txt", HOSTILE)
         browser.until("return document.querySelector('#chips .name')")
-        before = browser.js("return [...document.querySelectorAll('*')].filter((e) => ['IMG', 'SCRIPT'].includes(e.tagName)).length")
+        before = browser.count("img, script")
         self.ask(HOSTILE)
         self.assertEqual(browser.text(".bubble"), HOSTILE)
         self.assertEqual(browser.text(".user .name"), HOSTILE + ".txt")
         self.assertEqual(browser.text(".answer p"), HOSTILE * 2)
         self.assertEqual(browser.text(".answer pre"), HOSTILE + "\n")
         self.assertEqual(browser.text(".answer strong"), HOSTILE)
-        self.assertEqual(browser.js("return [...document.querySelectorAll('*')].filter((e) => ['IMG', 'SCRIPT'].includes(e.tagName)).length"), before)
+        self.assertEqual(browser.count("img, script"), before)
 
     def test_policy(self):
         """The browser itself would refuse markup made from text, scripts in the page and requests to elsewhere."""
         refused = browser.js("try { document.body.insertAdjacentHTML('beforeend', '<i></i>'); } catch (error) { return error.name; }")
         self.assertEqual(refused, "TypeError")
         self.assertEqual(browser.js("return fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')"), "refused")
-        browser.js("const s = document.createElement('script'); s.setAttribute('nonce', ''); s.append('window.hacked = 1'); document.head.append(s)")
+        browser.js("""const script = document.createElement("script");
+            script.append("window.hacked = 1");
+            document.head.append(script);""")
         complaints = browser.complaints()
         self.assertTrue(all("Content Security Policy" in c or "TrustedHTML" in c or "TrustedScript" in c for c in complaints), complaints)
         self.assertTrue(any("127.0.0.1:9" in c for c in complaints), complaints)
@@ -188,15 +198,17 @@ class Rendering(PageTest):
     def test_markdown(self):
         text = "# Head\nOne **two** `three` *four*\nfive\n\n- a\n  - b\n2. c\n\n```py\nx = `1`\n\n```\nlast ** line"
         whole, pieces = browser.js(self.RENDER, [[text, 0]])
-        self.assertEqual(whole, '<h3>Head</h3><p>One <strong>two</strong> <code>three</code> *four*\nfive</p><ul><li>a</li><li class="level1">b</li></ul>'
-                         '<ol><li value="2">c</li></ol><pre tabindex="0" data-language="py"><code>x = `1`\n\n</code></pre><p>last ** line</p>')
+        self.assertEqual(whole, '<h3>Head</h3><p>One <strong>two</strong> <code>three</code> *four*\nfive</p>'
+                         '<ul><li>a</li><li class="level1">b</li></ul><ol><li value="2">c</li></ol>'
+                         '<pre tabindex="0" data-language="py"><code>x = `1`\n\n</code></pre><p>last ** line</p>')
         self.assertEqual(pieces, whole)
 
     def test_any_cut_gives_the_same(self):
         """Drawn character by character, with a frame after each, an answer looks as if it had come at once; no letter is lost."""
         dice = random.Random(7)
+        parts = ["a", "bc ", "**", "`", "```", "```py", "\n", "\n", "\n\n", "- ", "  ", "1. ", "# ", "~~~", "<i>"]
         for _ in range(60):
-            text = "".join(dice.choice(["a", "bc ", "**", "`", "```", "```py", "\n", "\n", "\n\n", "- ", "  ", "1. ", "# ", "~~~", "<i>"]) for _ in range(60))
+            text = "".join(dice.choice(parts) for _ in range(60))
             if dice.random() < 0.2:
                 text += "long " * 900 + text
             whole, pieces = browser.js(self.RENDER, [[text, 0]])
@@ -204,6 +216,19 @@ class Rendering(PageTest):
             letters = "".join(c for c in text.replace("```py", "").replace("<i>", "") if c in "abclong")
             shown = "".join(c for c in re.sub("<[^>]*>", "", whole).replace("&lt;i&gt;", "") if c in "abclong")
             self.assertEqual(shown, letters, json.dumps(text))
+
+
+    def test_characters_of_two_halves_stay_whole(self):
+        for begin in (1998, 1999, 2000):
+            self.assertEqual(browser.js("""const [text] = arguments;
+                return import("/render.js").then(({AnswerView}) => {
+                  const root = document.createElement("div"), view = new AnswerView(root);
+                  view.append(text, 1);
+                  view.finish();
+                  const found = [], walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+                  while (walk.nextNode()) found.push(walk.currentNode.data);
+                  return [found.join(""), found.filter((t) => !t.isWellFormed()).length];
+                });""", "x" * begin + "🌍🌍y"), ["x" * begin + "🌍🌍y", 0])
 
 
 class Keyboard(PageTest):
@@ -231,12 +256,14 @@ class Keyboard(PageTest):
             reached.append(self.focused())
             name = browser.do("GET", f"/element/{browser.do('GET', '/element/active')[webdriver.ELEMENT]}/computedlabel")
             self.assertTrue(name, f"{reached[-1]} has no name")
-            visible = browser.js("return document.activeElement.matches(':focus-visible') && getComputedStyle(document.activeElement).outlineStyle")
+            visible = browser.js("""const now = document.activeElement;
+                return now.matches(":focus-visible") && getComputedStyle(now).outlineStyle""")
             self.assertEqual(visible, "solid", reached[-1])
             browser.press("tab")
             if reached[-1] == "send":
                 break
-        self.assertEqual(reached, ["skip", "preset", "new-chat", "theme", "open-settings", "small copy", "small regenerate", "strip", "tint", "attach", "message", "send"])
+        self.assertEqual(reached, ["skip", "preset", "new-chat", "theme", "open-settings", "small copy", "small regenerate", "strip",
+                                   "tint", "attach", "message", "send"])
         browser.js("document.querySelector('.skip').focus()")
         browser.press("enter")
         self.assertEqual(self.focused(), "message")

@@ -16,12 +16,14 @@ const light = (rgb) => rgb.map((v) => v / 255).map((v) => (v <= .04045 ? v / 12.
 return selectors.map((selector) => {
   const element = document.querySelector(selector), below = [];
   for (let e = element; e; e = e.parentElement) below.unshift(getComputedStyle(e).backgroundColor);
-  const [a, b] = [light(paint(below)), light(paint([...below, getComputedStyle(element).color]))].sort();
+  const [a, b] = [light(paint(below)), light(paint([...below, getComputedStyle(element).color]))].sort((x, y) => x - y);
   return (b + .05) / (a + .05);
 });"""
-SELECTORS = [".bubble", ".answer", ".answer code", *(f".answer .d{n}" for n in range(1, 9)), ".numbers", ".small.copy", "#model", "#send", "#new-chat",
-             "#strip-label", "#strip-side", "dt", "dd", ".legend label", ".swatches .d8", ".chip .soft", ".user .name", "#message"]
-OVERFLOW = "return document.documentElement.scrollWidth - innerWidth + Math.max(0, ...[...document.querySelectorAll('main, #dock, .bar, #composer')].map((e) => e.scrollWidth - e.clientWidth))"
+SELECTORS = [".bubble", ".answer", ".answer code", *(f".answer .d{n}" for n in range(1, 9)), ".numbers", ".small.copy", "#model",
+             "#send", "#new-chat", "#strip-label", "#strip-side", "dt", "dd", ".legend label", ".swatches .d8",
+             ".chip .soft", ".user .name", "#message"]
+OVERFLOW = """const inside = [...document.querySelectorAll("main, #dock, .bar, #composer")].map((e) => e.scrollWidth - e.clientWidth);
+return document.documentElement.scrollWidth - innerWidth + Math.max(...inside)"""
 
 
 class Looks(PageTest):
@@ -84,8 +86,10 @@ class Looks(PageTest):
         mock.script = plays(stream_of(self.rich()))
         self.ask("w" * 200)
         self.assertLessEqual(browser.js(OVERFLOW), 0)
-        sizes = browser.js("return ['#send', '#message', '#attach', '#new-chat'].map((s) => { const r = document.querySelector(s).getBoundingClientRect();"
-                           " return r.left >= 0 && r.right <= 360 && r.bottom <= 640 && r.height >= 24; })")
+        sizes = browser.js("""return ["#send", "#message", "#attach", "#new-chat"].map((selector) => {
+            const box = document.querySelector(selector).getBoundingClientRect();
+            return box.left >= 0 && box.right <= 360 && box.bottom <= 640 && box.height >= 24;
+        })""")
         self.assertEqual(sizes, [True] * 4)
         self.assertGreater(browser.js("return document.querySelector('main').clientHeight"), 250)
 
@@ -94,17 +98,24 @@ class Looks(PageTest):
         watch = """window.shifts = [];
             new PerformanceObserver((list) => { for (const e of list.getEntries()) for (const s of e.sources) {
               const node = s.node?.nodeType === 1 ? s.node : s.node?.parentElement;
-              if (node && !node.closest('main')) window.shifts.push(node.id || node.className || node.tagName); } }).observe({type: 'layout-shift'});
+              if (node && !node.closest('main')) window.shifts.push(node.id || node.className || node.tagName);
+            } }).observe({type: 'layout-shift'});
             window.boxes = new Set();
-            const look = () => { window.boxes.add(['#dock', '#strip', '.meters', '#spark', '.legend', '#composer', '#send', '#per-round']
-                .map((s) => { const r = document.querySelector(s).getBoundingClientRect(); return [s, r.left, r.top, s === '#per-round' ? 0 : r.width].join(' '); }).join('; '));
-              requestAnimationFrame(look); };
+            const look = () => {
+              const parts = ['#dock', '#strip', '.meters', '#spark', '.legend', '#composer', '#send', '#per-round'];
+              window.boxes.add(parts.map((selector) => {
+                const box = document.querySelector(selector).getBoundingClientRect();
+                return [selector, box.left, box.top, box.width].join(' ');
+              }).join('; '));
+              requestAnimationFrame(look);
+            };
             look();"""
         browser.js(watch)
         progress = [event(chunk("", prompt_progress={"total": 3000, "cache": 0, "processed": p, "time_ms": p + 1})) for p in (0, 900, 3000)]
-        rounds = [event(tokens_chunk([(f"w{i} ", 0), ("and ", 1), ("so\n" if i % 9 == 0 else "so ", 2)], [(5, i % 7, 3.0 + i * 3, 2.0 + i)], history=3000 + 3 * i,
-                                     cells=[[i * 10, i * 10 + 500]], refreshes=i)) for i in range(60)]
-        mock.script = plays(progress[0], 0.05, progress[1], 0.05, progress[2], *(x for r in rounds for x in (r, 0.01)), stream_of(last_chunks()))
+        rounds = [event(tokens_chunk([(f"w{i} ", 0), ("and ", 1), ("so\n" if i % 9 == 0 else "so ", 2)],
+                                     [(5, i % 7, 3.0 + i * 3, 2.0 + i)], history=3000 + 3 * i, cells=[[i * 10, i * 10 + 500]],
+                                     refreshes=i)) for i in range(60)]
+        mock.script = plays(*(x for p in progress for x in (p, 0.05)), *(x for r in rounds for x in (r, 0.01)), stream_of(last_chunks()))
         self.ask("x")
         self.assertEqual(browser.js("return window.shifts"), [])
         self.assertEqual(len(browser.js("return [...window.boxes]")), 1, "\n".join(browser.js("return [...window.boxes]")))
@@ -118,4 +129,5 @@ class Looks(PageTest):
         self.finished()
         self.assertEqual(browser.js("return document.querySelector('main').scrollTop"), 10)
         browser.click("#to-end")
-        browser.until("const m = document.querySelector('main'); return m.scrollHeight - m.scrollTop - m.clientHeight < 2 && document.getElementById('to-end').hidden")
+        browser.until("""const room = document.querySelector("main");
+            return room.scrollHeight - room.scrollTop - room.clientHeight < 2 && document.getElementById("to-end").hidden""")

@@ -37,7 +37,8 @@ def last_chunks(predicted=10, ms=100.0, plain=50.0, reason="stop"):
                "predicted_per_second": 1000 * predicted / ms, "draft_n": 8, "draft_n_accepted": 6, "plain_per_second": plain}
     metrics = {"speculative_decoding": {"mean_acceptance_length": 2.5, "num_accepted_draft_tokens": 6, "num_draft_tokens": 8}}
     usage = {"prompt_tokens": 10, "completion_tokens": predicted, "total_tokens": 10 + predicted}
-    return [chunk(reason=reason), {"object": "chat.completion.chunk", "choices": [], "usage": usage, "timings": timings, "metrics": metrics}]
+    numbers = {"object": "chat.completion.chunk", "choices": [], "usage": usage, "timings": timings, "metrics": metrics}
+    return [chunk(reason=reason), numbers]
 
 
 def stream_of(chunks):
@@ -77,7 +78,7 @@ class MockServer:
             def refused(self):
                 if mock.key is None or self.headers.get("Authorization") == f"Bearer {mock.key}":
                     return False
-                self.reply(401, {"error": {"message": "a valid API key is needed", "type": "authentication_error", "code": "invalid_api_key"}})
+                self.reply(401, {"error": {"message": "a valid API key is needed", "code": "invalid_api_key"}})
                 return True
 
             def do_GET(self):
