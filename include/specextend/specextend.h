@@ -243,6 +243,7 @@ class Vocabulary {
                                      std::string_view tools_json = {}, std::string_view variables_json = {}) const = 0;
   virtual std::string token_bytes(Token token) const = 0; // what it adds to a text, which may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
+  virtual std::string chat_template() const { return {}; }  // its source; empty: ChatML
 };
 
 // One request of a batch.
