@@ -169,7 +169,7 @@ function askKey() {
 // What the server is. Without an answer the page works, it only knows less.
 function showPresets(names) {
   const select = byId("preset");
-  select.replaceChildren(make("option", {value: ""}, "server's choice"),
+  select.replaceChildren(make("option", {value: ""}, "default"),
     ...names.filter((name) => name && name !== "off").map((name) => make("option", {value: name}, name)),
     make("option", {value: "off"}, "off: plain decoding"));
   select.value = settings.preset;

@@ -45,12 +45,12 @@ class Requests(PageTest):
 
     def test_presets(self):
         options = "return [...document.querySelectorAll('#preset option')].map((o) => [o.value, o.textContent])"
-        self.assertEqual(browser.js(options), [["", "server's choice"], ["specextend", "specextend"], ["suffix", "suffix"],
+        self.assertEqual(browser.js(options), [["", "default"], ["specextend", "specextend"], ["suffix", "suffix"],
                                                ["off", "off: plain decoding"]])
         self.set("#preset", "suffix")
         mock.props = {"model_alias": HOSTILE, "presets": ["off", HOSTILE]}  # another server: the chosen one is not there
         self.load()
-        self.assertEqual(browser.js(options), [["", "server's choice"], [HOSTILE, HOSTILE], ["off", "off: plain decoding"]])
+        self.assertEqual(browser.js(options), [["", "default"], [HOSTILE, HOSTILE], ["off", "off: plain decoding"]])
         self.assertEqual(browser.text("#model"), HOSTILE)
         self.ask("x")
         self.assertNotIn("spec_preset", mock.requests[-1])

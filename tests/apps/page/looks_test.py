@@ -86,11 +86,11 @@ class Looks(PageTest):
         mock.script = plays(stream_of(self.rich()))
         self.ask("w" * 200)
         self.assertLessEqual(browser.js(OVERFLOW), 0)
-        sizes = browser.js("""return ["#send", "#message", "#attach", "#new-chat"].map((selector) => {
+        sizes = browser.js("""return ["#send", "#message", "#attach", "#new-chat", "#preset"].map((selector) => {
             const box = document.querySelector(selector).getBoundingClientRect();
-            return box.left >= 0 && box.right <= 360 && box.bottom <= 640 && box.height >= 24;
+            return box.left >= 0 && box.right <= 360 && box.bottom <= 640 && box.height >= 24 && box.width >= 40;
         })""")
-        self.assertEqual(sizes, [True] * 4)
+        self.assertEqual(sizes, [True] * 5)
         self.assertGreater(browser.js("return document.querySelector('main').clientHeight"), 250)
 
     def test_nothing_jumps(self):
