@@ -257,6 +257,7 @@ struct Request {
 struct Finished {
   Session* session = nullptr;
   GenerateResult result;
+  std::string error;              // why it failed in the middle, e.g. a grammar that turned out too ambiguous; empty: it did not
 };
 
 // Requests that share passes of the model and come and go at any time. Each result is what Session::generate would have given.

@@ -28,11 +28,12 @@ class Refusals(WithServer):
             for body in ("", "{", "[]", "null", "\"x\"", b"\xff\xfe", "[" * 5000, "{\"prompt\": \"a\"} x"):
                 self.refused(400, "POST", path, body)
         ask = {"prompt": "Hi"}
-        for field, value in (("temperature", 3), ("temperature", "hot"), ("max_tokens", 1.5), ("max_tokens", 101), ("n", 2),
-                             ("stop", [1]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("logit_bias", {"a": 1}),
+        for field, value in (("temperature", 3), ("temperature", "hot"), ("max_tokens", 1.5), ("max_tokens", 101), ("n", 0), ("n", 10 ** 6),
+                             ("n", -1), ("stop", [1]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("logit_bias", {"a": 1}),
                              ("logit_bias", {str(i): 1 for i in range(2000)}), ("logit_bias", {"99999999": 1}), ("top_p", -1),
-                             ("echo", True), ("logprobs", 2), ("stream", "yes"), ("prompt", None), ("prompt", [-1]),
-                             ("prompt", ["a", "b"]), ("response_format", {"type": "json_object"}), ("speculate", 1)):
+                             ("echo", "yes"), ("logprobs", 10 ** 6), ("stream", "yes"), ("prompt", None), ("prompt", [-1]), ("prompt", []),
+                             ("prompt", ["a"] * 1000), ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}),
+                             ("grammar", 5), ("spec_preset", "tea"), ("spec_nodes", -5), ("speculate", 1)):
             self.refused(400, "POST", "/v1/completions", {**ask, field: value}, param=field)
         self.refused(400, "POST", "/v1/chat/completions", {"messages": []}, param="messages")
         self.refused(400, "POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}, param="messages")
