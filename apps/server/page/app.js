@@ -187,7 +187,10 @@ async function loadProps() {
   } catch (error) {
     if (error.status === 401) {
       if (await askKey()) await loadProps();
-    } else byId("model").textContent = error.status ? "" : "not connected";
+    } else if (error.status === 503 || error.status === 0) {  // not there yet, or not any more
+      byId("model").textContent = error.status ? "The model is being loaded" : "not connected";
+      setTimeout(loadProps, 1000);
+    }
   }
 }
 loadProps();

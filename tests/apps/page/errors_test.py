@@ -71,6 +71,14 @@ class Errors(PageTest):
         self.assertNotIn("secret", browser.js("return JSON.stringify(localStorage)"))
         self.assertIn("secret-2", browser.js("return JSON.stringify(sessionStorage)"))
 
+    def test_the_model_is_being_loaded(self):
+        mock.props = None
+        self.load()
+        self.assertEqual(browser.text("#model"), "The model is being loaded")
+        mock.props = {"model_alias": "there now", "presets": ["late"]}
+        browser.until("return document.getElementById('model').textContent === 'there now'")
+        self.assertEqual(browser.count("#preset option[value=late]"), 1)
+
     def test_error_in_the_stream(self):
         mock.script = plays(event(chunk("Half")), event({"error": {"message": "the server is stopping", "code": 503}}), "data: [DONE]\n\n")
         self.send("x")

@@ -83,7 +83,8 @@ class MockServer:
 
             def do_GET(self):
                 if self.path == "/props":
-                    return self.refused() or self.reply(200, mock.props)
+                    loading = {"error": {"message": "the model is being loaded"}}
+                    return self.refused() or (self.reply(200, mock.props) if mock.props else self.reply(503, loading))
                 name = "icon.svg" if self.path == "/favicon.ico" else os.path.basename(self.path)
                 path = os.path.join(mock.folder, name or "index.html")
                 kind = TYPES.get(os.path.splitext(path)[1])

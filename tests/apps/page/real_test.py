@@ -26,12 +26,17 @@ class Served(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         model = os.path.join(cls.folder.name, "tiny.gguf")
         subprocess.run([MAKE_TINY, model], check=True)
-        command = [PROGRAM, "serve", "-m", model, "--port", "0", "-c", "2000", "--spec", "suffix", "--api-key", KEY]
+        command = [PROGRAM, "serve", "-m", model, "--port", "0", "-c", "2000", "--spec", "suffix", "--spec-price", "off", "--api-key", KEY]
         cls.server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         cls.addClassCleanup(cls.stop_server)
-        cls.port = next((int(line.rsplit(":", 1)[1]) for line in cls.server.stderr if line.startswith("listening on ")), None)
-        if cls.port is None:
-            raise RuntimeError("no server")
+        said = []
+        for line in cls.server.stderr:
+            said.append(line)
+            if line.startswith("listening on "):
+                cls.port = int(line.rsplit(":", 1)[1])
+                break
+        else:
+            raise RuntimeError("no server: " + "".join(said))
         cls.reader = threading.Thread(target=cls.server.stderr.read, daemon=True)
         cls.reader.start()
         cls.browser = webdriver.Browser(cls.folder.name)
