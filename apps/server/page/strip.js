@@ -139,7 +139,9 @@ export class Strip {
       for (const [first, end] of ranges) bar(first, end, 2);
     }
     pen.globalAlpha = 1;
-    if (this.history > this.prompt) {  // where the prompt ends
+    if (this.history > this.prompt) {  // below the draft's places, which may cover it; and where the prompt ends
+      pen.fillStyle = colour("--made");
+      pen.fillRect(this.prompt * scale, height - 4, Math.max(2, (this.history - this.prompt) * scale), 4);
       pen.fillStyle = colour("--fg");
       pen.fillRect(Math.min(width - 1, this.prompt * scale), 0, 1, height);
     }
