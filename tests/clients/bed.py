@@ -2,7 +2,6 @@
 Arguments of each test: the program, the maker of tiny models; then those of unittest."""
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "server"))
 import serving  # noqa: E402
+from fence import LEFT, stay_on_this_machine  # noqa: E402
 
 PROGRAM, MAKE_TINY = sys.argv[1:3]
 FOLDER = tempfile.TemporaryDirectory(prefix="specextend-clients-")
@@ -21,32 +21,6 @@ WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": C
 WEATHER_TOOL = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city",
                                                  "parameters": WEATHER}}
 LONG = {"max_tokens": 100_000, "extra_body": {"ignore_eos": True}}  # far longer than a test waits
-
-LEFT = []  # addresses outside this machine that somebody wanted
-
-
-def _is_here(address):
-    return not isinstance(address, tuple) or address[0] in ("127.0.0.1", "::1", "localhost", "", None)
-
-
-def stay_on_this_machine():
-    """Clients that call home are found out: from here on only loopback can be reached, and attempts are kept."""
-    connect, look_up = socket.socket.connect, socket.getaddrinfo
-
-    def guarded_connect(self, address):
-        if not _is_here(address):
-            LEFT.append(address)
-            raise OSError(f"outside this machine: {address}")
-        return connect(self, address)
-
-    def guarded_look_up(host, *rest, **more):
-        name = host.decode() if isinstance(host, bytes) else host
-        if not _is_here((name,)):
-            LEFT.append(name)
-            raise socket.gaierror(f"outside this machine: {name}")
-        return look_up(host, *rest, **more)
-
-    socket.socket.connect, socket.getaddrinfo = guarded_connect, guarded_look_up
 
 
 def private_environment():

@@ -13,12 +13,9 @@ OPTIONS = {"max_tokens": 20, "seed": 7}
 # The program in a process of its own, behind the same fence as the library here. What leaves is seen by its exit status.
 COMMAND = f"""
 import sys
-sys.argv[1:1] = {sys.argv[1:3]!r}
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
-import socket
 from fence import stay_on_this_machine
 stay_on_this_machine(fatal=True)
-del sys.argv[1:3]
 from llm.cli import cli
 cli()
 """
