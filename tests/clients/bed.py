@@ -25,7 +25,8 @@ LONG = {"max_tokens": 100_000, "extra_body": {"ignore_eos": True}}  # far longer
 
 def private_environment():
     """Settings, caches and histories of the clients stay in the test's folder; nothing of the user's is seen."""
-    for name in [n for n in os.environ if n.startswith(("OPENAI_", "LITELLM_", "LLM_", "LLAMA_")) or n.lower().endswith("_proxy")]:
+    for name in [n for n in os.environ if n.startswith(("OPENAI_", "LITELLM_", "LLM_", "LLAMA_", "SPECEXTEND_API", "SPECEXTEND_URL"))
+                 or n.lower().endswith("_proxy")]:
         del os.environ[name]
     os.environ.update(HOME=FOLDER.name, XDG_CACHE_HOME=FOLDER.name, XDG_CONFIG_HOME=FOLDER.name, LLM_USER_PATH=FOLDER.name,
                       LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_TELEMETRY="False", DO_NOT_TRACK="1", NO_PROXY="*")
