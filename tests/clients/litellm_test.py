@@ -11,7 +11,7 @@ USER = [{"role": "user", "content": "Tea?"}]
 
 def ask(server, **fields):
     fields = {"model": "openai/tiny", "messages": USER, "max_tokens": 20, "seed": 7, "api_base": server.url + "/v1",
-              "api_key": "none", "num_retries": 0, "max_retries": 0, "timeout": 120} | fields
+              "api_key": "none", "num_retries": 0, "max_retries": 0, "timeout": 600} | fields
     return litellm.completion(**fields)
 
 

@@ -13,7 +13,7 @@ USER = [{"role": "user", "content": "Tea?"}]
 
 
 def client_of(server, **more):
-    return openai.OpenAI(base_url=server.url + "/v1", api_key=more.pop("api_key", "none"), max_retries=0, timeout=120, **more)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=more.pop("api_key", "none"), max_retries=0, timeout=600, **more)
 
 
 class Weather(pydantic.BaseModel):
@@ -69,28 +69,34 @@ class Conversation(bed.Bed):
         self.assertEqual(text, final.choices[0].message.content)
         self.assertEqual(text, whole[:whole.index(stop)])
 
-    def test_completion_with_logprobs_and_echo(self):
-        prompt = "Once upon a time"
-        plain = self.complete(prompt=prompt, max_tokens=5, logprobs=2, extra_body={"ignore_eos": True})
-        answer = self.complete(prompt=prompt, max_tokens=5, logprobs=2, echo=True, extra_body={"ignore_eos": True})
-        choice, lp = answer.choices[0], answer.choices[0].logprobs
-        self.assertEqual(choice.text, prompt + plain.choices[0].text)
-        count = answer.usage.prompt_tokens + 5
-        self.assertEqual([len(lp.tokens), len(lp.token_logprobs), len(lp.top_logprobs), len(lp.text_offset)], [count] * 4)
-        self.assertIsNone(lp.token_logprobs[0])
-        self.assertTrue(all(v <= 0 for v in lp.token_logprobs[1:]))
-        self.assertEqual(lp.text_offset[0], 0)
+    def test_completion_with_logprobs(self):
+        fields = {"max_tokens": 12, "logprobs": 2, "temperature": 0}
+        answer = self.complete(**fields, extra_body={"ignore_eos": True})
+        lp = answer.choices[0].logprobs
+        self.assertEqual([len(lp.tokens), len(lp.token_logprobs), len(lp.top_logprobs), len(lp.text_offset)], [12] * 4)
         self.assertEqual(sorted(lp.text_offset), lp.text_offset)
-        self.assertEqual(lp.token_logprobs[-5:], plain.choices[0].logprobs.token_logprobs)
-        self.assertEqual(lp.tokens[-5:], plain.choices[0].logprobs.tokens)
-        for top in lp.top_logprobs[1:]:
-            self.assertGreaterEqual(len(top), 2)
-        whole = self.complete(prompt=prompt, max_tokens=5, logprobs=2, echo=True, extra_body={"ignore_eos": True, "speculate": False})
-        self.assertEqual(whole.choices, answer.choices)
+        for token, value, top in zip(lp.tokens, lp.token_logprobs, lp.top_logprobs):
+            self.assertLessEqual(value, 0)
+            self.assertGreaterEqual(len(top), 1)  # tokens that are spelt alike share a place
+            self.assertEqual(top[token], value)
+            self.assertEqual(max(top.values()), value)  # temperature 0 takes the likeliest
+        plain = self.complete(**fields, extra_body={"ignore_eos": True, "speculate": False})
+        self.assertEqual(plain.choices, answer.choices)
 
-    def test_prompt_alone(self):
-        answer = self.complete(prompt="Once upon a time", max_tokens=0, logprobs=1, echo=True)
-        self.assertEqual((answer.choices[0].text, answer.usage.completion_tokens), ("Once upon a time", 0))
+    def test_echo(self):
+        prompt = "Once upon a time"
+        text = self.complete(prompt=prompt, max_tokens=5).choices[0].text
+        self.assertEqual(self.complete(prompt=prompt, max_tokens=5, echo=True).choices[0].text, prompt + text)
+        chunks = list(self.complete(prompt=prompt, max_tokens=5, echo=True, stream=True))
+        self.assertEqual("".join(c.choices[0].text for c in chunks), prompt + text)
+        with self.assertRaises(openai.BadRequestError) as caught:  # log-probabilities of a prompt are not offered
+            self.complete(prompt=prompt, max_tokens=5, echo=True, logprobs=1)
+        self.assertEqual(caught.exception.param, "echo")
+
+    def test_several_prompts(self):
+        prompts = ["Once upon a time", "In the beginning"]
+        answer = self.complete(prompt=prompts)
+        self.assertEqual([c.text for c in answer.choices], [self.complete(prompt=p).choices[0].text for p in prompts])
 
     def test_chat_logprobs(self):
         fields = {"logprobs": True, "top_logprobs": 3, "temperature": 0, "extra_body": {"ignore_eos": True}}
