@@ -57,6 +57,7 @@ def make_requests(server, options):
     with open(options.text) as file:
         tokens = server.tokens_of(file.read())
     tokens *= 1 + 2 * options.longest // len(tokens)
+    presets = server.get("/props").get("presets") or []
     requests = []
     for i in range(options.requests):
         length = round(math.exp(dice.uniform(math.log(options.shortest), math.log(options.longest))))
@@ -69,6 +70,8 @@ def make_requests(server, options):
                   {"repeat_penalty": 1.2}, {"spec_nodes": 4, "spec_depth": 2}, {"logprobs": True, "top_logprobs": 2},
                   {"response_format": {"type": "json_schema", "json_schema": {"name": "licence", "schema": SCHEMA}}}]
         body |= extras[i % len(extras)]
+        if presets and i % 4 == 2:
+            body["spec_preset"] = presets[i // 4 % len(presets)]
         if "logprobs" in body or i % 5 == 4:  # a chat; its template adds a few tokens
             text = server.post("/detokenize", {"tokens": piece[:max(1, length - 64)]})["content"]
             requests.append(("/v1/chat/completions", body | {"messages": [{"role": "user", "content": text}]}))
