@@ -106,7 +106,11 @@ void print_device_memory(const Engine& engine) {
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
   if (!chat_template_file.empty()) options.chat_template = read_file(chat_template_file);
   ProgressLine line("loading", quiet);
-  if (!quiet) options.on_load = [&](double done) { line.update(done, ""); };
+  if (!quiet)
+    options.on_load = [&, told = options.on_load](double done) {
+      line.update(done, "");
+      if (told) told(done);
+    };
   auto engine = Engine::open(options);
   line.clear();
   const std::string& draft = engine->options().spec.draft_model;

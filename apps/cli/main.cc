@@ -14,7 +14,7 @@ namespace {
 // llama.cpp's flags of several letters after one dash ("-ngl 0"), which the parser would read as single letters.
 std::vector<std::string> with_long_dashes(int argc, char** argv) {
   constexpr const char* kWords[] = {"ctk", "ctv", "ub", "ngl", "fa", "tb", "hf", "mg", "sm", "ts", "dev",
-                                    "np", "cb", "md", "sys", "ctkd", "ctvd",
+                                    "np", "cb", "to", "md", "sys", "ctkd", "ctvd",
                                     "ngld", "devd", "cd", "td"};
   std::vector<std::string> args(argv + 1, argv + argc);
   for (auto& arg : args)

@@ -2,15 +2,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "cli/common.h"
 #include "cli/spec_flags.h"
+#include "server/keys.h"
 #include "server/server.h"
 
 namespace sx::cli {
@@ -20,9 +24,10 @@ struct Args {
   EngineOptions engine;
   SpecFlags spec;
   server::ServerOptions server;
-  std::string chat_template_file;
-  int parallel = 4, body_mib = 16;
-  bool quiet = false;
+  std::vector<std::string> more_specs;
+  std::string chat_template_file, key_file;
+  int body_mib = 16, cache_mib = 512;
+  bool quiet = false, no_page = false;
 };
 
 volatile std::sig_atomic_t g_ending = 0;
@@ -34,57 +39,151 @@ void on_signal(int number) {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
 
-int run(Args& a) {
-  for (const std::string& key : a.server.api_keys)
-    if (key.empty()) throw Error("--api-key: a key must not be empty");
-  a.engine.spec = resolve(a.spec);
-  a.engine.max_sessions = a.parallel;
-  a.server.body_bytes = size_t(a.body_mib) << 20;
-  const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
-  if (a.server.model_name.empty()) {
-    std::filesystem::path path(engine->options().model);
-    if (!path.has_filename()) path = path.parent_path();  // a folder with a slash at its end
-    a.server.model_name = path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+// "suffix", or with settings of its own: "suffix:nodes=8,price=off".
+SpecOptions more_spec(const std::string& given) {
+  const size_t colon = given.find(':');
+  SpecFlags flags;
+  flags.spec = given.substr(0, colon);
+  std::istringstream pairs(colon == given.npos ? "" : given.substr(colon + 1));
+  for (std::string pair; std::getline(pairs, pair, ',');) {
+    const size_t equals = pair.find('=');
+    const std::string name = pair.substr(0, equals);
+    if (equals == pair.npos || std::ranges::count(spec_settings(), name, &SpecSetting::name) == 0)
+      throw Error(fmt::format("--more-spec {}: '{}' is not SETTING=VALUE (`specextend methods` lists them)", given, pair));
+    flags.settings[name] = pair.substr(equals + 1);
   }
-  const auto server = server::Server::create(*engine, a.server);
+  return resolve(flags);
+}
+
+// From the flags, a file, or the environment, where other users of the machine do not see them.
+void collect_keys(Args& a) {
+  std::vector<std::string>& keys = a.server.api_keys;
+  if (!a.key_file.empty())
+    for (std::string& key : server::read_keys(a.key_file)) keys.push_back(std::move(key));
+  if (const char* key = std::getenv("SPECEXTEND_API_KEY")) keys.push_back(key);
+  for (const std::string& key : keys)
+    if (key.empty()) throw Error("--api-key, SPECEXTEND_API_KEY: a key must not be empty");
+}
+
+std::string name_of(std::filesystem::path path) {
+  if (!path.has_filename()) path = path.parent_path();  // a folder with a slash at its end
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+void prepare(Args& a) {
+  collect_keys(a);
+  a.engine.spec = resolve(a.spec);
+  for (const std::string& more : a.more_specs) a.engine.more_specs.push_back(more_spec(more));
+  a.engine.max_sessions = a.server.parallel;
+  a.server.body_bytes = size_t(a.body_mib) << 20;
+  a.server.cache_bytes = size_t(a.cache_mib) << 20;
+  a.server.page = !a.no_page;
+  a.server.version = SPECEXTEND_VERSION;
+  if (a.server.model_name.empty()) a.server.model_name = name_of(a.engine.model.empty() ? default_model_path() : a.engine.model);
+  if (!a.server.slot_folder.empty() && !std::filesystem::is_directory(a.server.slot_folder))
+    throw Error(fmt::format("--slot-save-path: '{}' is not a folder", a.server.slot_folder));
+}
+
+std::string address(const server::ServerOptions& s, int port) {
+  const bool v6 = s.host.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}", s.cert_file.empty() ? "http" : "https", v6 ? "[" : "", s.host, v6 ? "]" : "", port);
+}
+
+// Ends the server on every way out: its thread must not outlive it.
+class Listening {
+ public:
+  explicit Listening(server::Server& server) : server_(server), thread_([this] { server_.listen(), ended_ = true; }) {}
+  ~Listening() {
+    server_.stop();
+    thread_.join();
+  }
+  bool ended() const { return ended_; }
+
+ private:
+  server::Server& server_;
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+int run(Args& a) {
+  prepare(a);
+  std::unique_ptr<Engine> engine;  // outlives the server
+  const auto server = server::Server::create(a.server);
   const int port = server->bind();
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   if (a.server.api_keys.empty() && !is_loopback(a.server.host))
-    fmt::print(stderr, "warning: {} can be reached from other machines, and no --api-key is set\n", a.server.host);
-  std::atomic<bool> ended{false};
-  std::thread listener([&] {
-    server->listen();
-    ended = true;
-  });
-  const bool v6 = a.server.host.find(':') != std::string::npos;
-  fmt::print(stderr, "listening on http://{}{}{}:{}\n", v6 ? "[" : "", a.server.host, v6 ? "]" : "", port);
-  while (!g_ending && !ended) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const bool asked = g_ending;
-  server->stop();
-  listener.join();
-  if (!asked) throw Error("the server stopped listening");
-  if (!a.quiet) fmt::print(stderr, "ended\n");
+    fmt::print(stderr, "warning: {} can be reached from other machines, and there is no API key\n", a.server.host);
+  const Listening listening(*server);
+  if (!a.quiet) fmt::print(stderr, "{} answers when the model is loaded\n", address(a.server, port));
+  a.engine.on_load = [&](double done) { server->loading(done); };
+  engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  server->attach(*engine);
+  fmt::print(stderr, "listening on {}\n", address(a.server, port));
+  while (!g_ending && !listening.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (!g_ending) throw Error("the server stopped listening");
+  if (!a.quiet) fmt::print(stderr, "ending\n");
   return 0;
+}
+
+void add_accepted(CLI::App& app, const char* flags, const char* why) {
+  app.add_flag_function(flags, [](int64_t) {}, fmt::format("accepted for compatibility: {}", why));
+}
+
+void add_address_flags(CLI::App& app, Args& a) {
+  server::ServerOptions& s = a.server;
+  app.add_option("--host", s.host, "address to listen on")->capture_default_str()->envname("LLAMA_ARG_HOST");
+  app.add_option("--port", s.port, "port to listen on; 0 takes a free one and prints it")
+      ->capture_default_str()->check(CLI::Range(0, 65535))->envname("LLAMA_ARG_PORT");
+  app.add_option("--ssl-cert-file", s.cert_file, "PEM file with the certificate and those that lead to it: speak TLS")
+      ->envname("LLAMA_ARG_SSL_CERT_FILE");
+  app.add_option("--ssl-key-file", s.key_file, "PEM file with the certificate's key")->envname("LLAMA_ARG_SSL_KEY_FILE");
+  app.add_option("--api-key", s.api_keys,
+                 "a key that clients must send, on every path but /health and the page; may be repeated; "
+                 "the variable SPECEXTEND_API_KEY keeps it out of the list of processes")
+      ->allow_extra_args(false)->envname("LLAMA_API_KEY");
+  app.add_option("--api-key-file", a.key_file, "file with keys, one per line")->envname("LLAMA_ARG_API_KEY_FILE");
+  app.add_option("--cors-origin", s.origins, "origin of pages that may talk to the server, beside this machine's; may be repeated; * for all")
+      ->allow_extra_args(false);
+  app.add_flag("--no-webui,--no-ui", a.no_page, "without the page at /");
+}
+
+void add_limit_flags(CLI::App& app, Args& a) {
+  server::ServerOptions& s = a.server;
+  app.add_option("--parallel,--np", s.parallel, "requests that run at a time; each has a context of its own (-c)")
+      ->capture_default_str()->check(CLI::Range(1, 256))->envname("LLAMA_ARG_N_PARALLEL");
+  app.add_option("--queue", s.queue, "requests that may wait; more are refused with status 429")
+      ->capture_default_str()->check(CLI::Range(1, 1024));
+  app.add_option("--to,--timeout", s.timeout_s, "most seconds of a request, its time in the queue included (0: no bound)")
+      ->capture_default_str()->check(CLI::Range(0, 1 << 30))->envname("LLAMA_ARG_TIMEOUT");
+  app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request")
+      ->capture_default_str()->check(CLI::Range(1, 86400));
+  app.add_option("--threads-http", s.threads, "connections at a time (0: enough for what runs and waits, and 16 more)")
+      ->capture_default_str()->check(CLI::Range(0, 4096))->envname("LLAMA_ARG_THREADS_HTTP");
+  app.add_option("--sse-ping-interval", s.ping_s, "seconds of silence after which a stream carries a comment (0: never)")
+      ->capture_default_str()->check(CLI::Range(0, 86400));
+  app.add_option("--max-body", a.body_mib, "largest body of a request, MiB")->capture_default_str()->check(CLI::Range(1, 1024));
+  app.add_option("-n,--predict,--n-predict", s.max_tokens, "most tokens a request may ask for (-1: what the context holds)")
+      ->capture_default_str()->check(CLI::Range(-1, 1 << 24));
 }
 
 Command add_serve(CLI::App& app) {
   auto args = std::make_shared<Args>();
-  server::ServerOptions& s = args->server;
-  app.add_option("--host", s.host, "address to listen on")->capture_default_str()->envname("LLAMA_ARG_HOST");
-  app.add_option("--port", s.port, "port to listen on; 0 takes a free one and prints it")
-      ->capture_default_str()->check(CLI::Range(0, 65535))->envname("LLAMA_ARG_PORT");
-  app.add_option("--api-key", s.api_keys, "a key that clients must send, on every path but /health; may be repeated")
-      ->allow_extra_args(false)->envname("LLAMA_API_KEY");
-  app.add_option("--parallel,--np", args->parallel, "requests that run at a time; each has a context of its own (-c)")
-      ->capture_default_str()->check(CLI::Range(1, 256))->envname("LLAMA_ARG_N_PARALLEL");
-  app.add_option("--queue", s.queue, "requests that may wait; more are refused with status 429")
-      ->capture_default_str()->check(CLI::Range(1, 1024));
-  app.add_option("--max-body", args->body_mib, "largest body of a request, MiB")->capture_default_str()->check(CLI::Range(1, 1024));
-  app.add_option("-n,--predict,--n-predict", s.max_tokens, "most tokens a request may ask for (-1: what the context holds)")
-      ->capture_default_str()->check(CLI::Range(-1, 1 << 24));
-  app.add_option("-a,--alias", s.model_name, "the model's name for clients (default: that of its file)")->envname("LLAMA_ARG_ALIAS");
+  add_address_flags(app, *args);
+  add_limit_flags(app, *args);
+  app.add_option("-a,--alias", args->server.model_name, "the model's name for clients (default: that of its file)")
+      ->envname("LLAMA_ARG_ALIAS");
+  app.add_option("--cache-ram", args->cache_mib, "MiB of memory for texts that lost their session to another one (0: none)")
+      ->capture_default_str()->check(CLI::Range(0, 1 << 24))->envname("LLAMA_ARG_CACHE_RAM");
+  app.add_option("--slot-save-path", args->server.slot_folder, "folder for states of slots (default: none, they cannot be saved)")
+      ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
+  app.add_option("--more-spec", args->more_specs,
+                 "a further preset that requests may name, with its settings: suffix:nodes=8; may be repeated")
+      ->allow_extra_args(false);
   app.add_flag("-q,--quiet", args->quiet, "only the line that says where it listens");
+  add_accepted(app, "--cb,--cont-batching", "requests always share passes");
+  add_accepted(app, "--metrics,--slots,--props", "those paths are always there");
+  add_accepted(app, "--jinja", "templates always are");
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   return [args] { return run(*args); };

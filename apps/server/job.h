@@ -1,70 +1,77 @@
-// A request on its way: filled by the thread of its connection, run by the worker, and the channel the text comes back on.
+// One choice of an answer on its way: filled by the thread of its connection, run by the worker, and the channel on which text,
+// tokens and rounds come back.
 #pragma once
 #include <specextend/specextend.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "server/error.h"
+#include "server/logprobs.h"
+#include "server/response.h"
 
 namespace sx::server {
 
-class Job {
+using Clock = std::chrono::steady_clock;
+
+// Where the jobs of one connection say that there is something new.
+class Mailbox {
  public:
-  std::vector<Token> prompt;
-  GenerateOptions options;            // the worker sets the callbacks
-  std::atomic<bool> gone{false};      // nobody reads any more: cancels in every phase
-
-  // What has come since the last call; waits for something up to `patience`.
-  struct News {
-    std::string text;
-    bool done = false;                // result or error is set, and nothing follows
-  };
-  News wait(std::chrono::milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return done_ || !text_.empty(); });
-    News news{std::move(text_), done_};
-    text_.clear();
-    return news;
-  }
-  // After News::done.
-  const GenerateResult& result() const {
-    if (error_) throw *error_;
-    return *result_;
-  }
-
-  void push(std::string_view text) {
-    const std::lock_guard lock(mutex_);
-    text_ += text;
-    started_ = true;
-    changed_.notify_all();
-  }
-  bool started() const {
-    const std::lock_guard lock(mutex_);
-    return started_;
-  }
-  void finish(GenerateResult result) {
-    const std::lock_guard lock(mutex_);
-    result_ = std::move(result), done_ = true;
-    changed_.notify_all();
-  }
-  void fail(const ApiError& error) {
-    const std::lock_guard lock(mutex_);
-    error_ = error, done_ = true;
-    changed_.notify_all();
-  }
+  void ring();
+  bool wait(std::chrono::milliseconds patience);  // false: nothing came
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::string text_;
-  bool done_ = false, started_ = false;
-  std::optional<GenerateResult> result_;
+  bool rung_ = false;
+};
+
+class Job {
+ public:
+  Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice);
+
+  const std::vector<Token> prompt;
+  GenerateOptions options;
+  const bool stream, progress, details, reuse;  // reuse: of what caches hold
+  const int logprobs;                   // alternatives; -1: none
+  const int slot;                       // that it must run on; -1: any
+  const Clock::time_point arrived = Clock::now();
+  Clock::time_point deadline = Clock::time_point::max();
+  std::atomic<bool> gone{false};        // nobody reads any more: cancels in every phase
+  bool cancelled(bool ending) const { return gone || ending || Clock::now() >= deadline; }
+
+  // For the connection's thread.
+  ChoiceNews take();                    // what has come since the last call
+  bool accepted() const;                // it runs, or has ended
+  bool done() const;                    // end() is there, and nothing follows
+  std::optional<ApiError> error() const;  // it ended with
+  ChoiceEnd end();                      // once, after done(); throws the error it ended with
+
+  // For the worker: it runs on `session`, of which `cached` tokens of the prompt are there. Sets the callbacks; on_round of the
+  // options is called before ours.
+  void begin(const Vocabulary& vocabulary, const Session& session, int slot, int cached);
+  void accept();
+  void finish(GenerateResult result);
+  void fail(const ApiError& error);
+  Clock::time_point started{}, first_token{};
+  int tokens = 0;                       // so far
+
+ private:
+  void add(ChoiceNews news);
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  std::optional<TokenCollector> collector_;  // of the worker, like the two that follow
+  RoundCollector rounds_;
+  int ran_on_ = 0;
+  mutable std::mutex mutex_;            // of what follows
+  ChoiceNews news_;
+  bool accepted_ = false, done_ = false;
+  ChoiceEnd end_;
   std::optional<ApiError> error_;
 };
 

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
-#include <string_view>
 
 namespace sx::server {
 namespace {
@@ -19,7 +17,38 @@ std::string escaped(const std::string& label) {
   return out;
 }
 
+void head(std::string& out, const char* name, const char* type, const char* what) {
+  out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, what, name, type);
+}
+
+size_t bucket_of(int context) {
+  size_t bucket = 0;
+  for (int bound : {1 << 10, 4 << 10, 16 << 10, 64 << 10}) bucket += context >= bound;
+  return bucket;
+}
+
+// OpenAI's word, as vLLM labels requests.
+const char* reason_name(FinishReason reason) {
+  return reason == FinishReason::kEnd || reason == FinishReason::kStop ? "stop" : "length";
+}
+
 }  // namespace
+
+void Histogram::observe(double seconds) {
+  ++counts_[size_t(std::lower_bound(kBounds.begin(), kBounds.end(), seconds) - kBounds.begin())];
+  sum_ += seconds;
+}
+
+void Histogram::write(std::string& out, const char* name, const char* what, const std::string& labels) const {
+  head(out, name, "histogram", what);
+  int64_t below = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    below += counts_[i];
+    const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
+    out += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, below);
+  }
+  out += fmt::format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, below);
+}
 
 void Metrics::count_response(int status) {
   const std::lock_guard lock(mutex_);
@@ -31,9 +60,26 @@ void Metrics::count_cancelled() {
   ++cancelled_;
 }
 
-void Metrics::add(const GenerateResult& r) {
+void Metrics::count_timeout() {
   const std::lock_guard lock(mutex_);
-  ++finished_;
+  ++timeouts_;
+}
+
+void Metrics::add_round(const RoundInfo& round, int context, double gap) {
+  const PhaseTimes& t = round.times;
+  const std::lock_guard lock(mutex_);
+  Rounds& r = by_context_[bucket_of(context)];
+  ++r.rounds;
+  r.drafts += round.drafted > 0;
+  r.drafted += round.drafted;
+  r.accepted += round.accepted;
+  r.seconds += (t.draft + t.verify + t.judge + t.commit + t.score + t.host) / 1e3;
+  if (gap > 0) between_.observe(gap);
+}
+
+void Metrics::add(const GenerateResult& r, const RequestTimes& times) {
+  const std::lock_guard lock(mutex_);
+  ++finished_[reason_name(r.reason)];
   prompt_tokens_ += r.timings.prompt_tokens + r.timings.cached_tokens;
   cached_tokens_ += r.timings.cached_tokens;
   generated_tokens_ += r.timings.generated_tokens;
@@ -44,37 +90,70 @@ void Metrics::add(const GenerateResult& r) {
   for (int64_t tried : r.spec.tried_at_depth) draft_tokens_ += tried;  // a tree counts by its depth
   accepted_at_.resize(std::max(accepted_at_.size(), r.spec.accepted_at_depth.size()));
   for (size_t d = 0; d < r.spec.accepted_at_depth.size(); ++d) accepted_at_[d] += r.spec.accepted_at_depth[d];
+  queued_.observe(times.queued);
+  whole_.observe(times.whole);
+  if (r.timings.generated_tokens > 0) first_token_.observe(times.first_token);
+  if (r.timings.generated_tokens > 1) per_token_.observe((times.whole - times.first_token) / (r.timings.generated_tokens - 1));
 }
 
-std::string Metrics::text(const std::string& model, size_t running, size_t waiting) const {
+void Metrics::add_refreshes(int count) {
+  const std::lock_guard lock(mutex_);
+  refreshes_ += count;
+}
+
+std::string Metrics::text(const std::string& model, const Gauges& gauges) const {
   const std::lock_guard lock(mutex_);
   const std::string label = fmt::format("model_name=\"{}\"", escaped(model));
   std::string out;
-  const auto head = [&](const char* name, const char* type, const char* what) {
-    out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, what, name, type);
-  };
   const auto one = [&](const char* name, const char* type, const char* what, auto value) {
-    head(name, type, what);
+    head(out, name, type, what);
     out += fmt::format("{}{{{}}} {}\n", name, label, value);
   };
-  one("vllm:num_requests_running", "gauge", "Requests in the running batch.", running);
-  one("vllm:num_requests_waiting", "gauge", "Requests in the queue.", waiting);
+  one("vllm:num_requests_running", "gauge", "Requests in the running batch.", gauges.running);
+  one("vllm:num_requests_waiting", "gauge", "Requests in the queue.", gauges.waiting);
+  one("vllm:kv_cache_usage_perc", "gauge", "Share of the sessions' cells that hold text, 0 to 1.", gauges.cache_share);
   one("vllm:prompt_tokens_total", "counter", "Prompt tokens of finished requests.", prompt_tokens_);
-  one("vllm:prompt_tokens_cached_total", "counter", "Of them, found in a session's cache.", cached_tokens_);
+  one("vllm:prompt_tokens_cached_total", "counter", "Of them, found in a cache.", cached_tokens_);
   one("vllm:generation_tokens_total", "counter", "Generated tokens.", generated_tokens_);
-  one("specextend_requests_finished_total", "counter", "Requests that ran to their end.", finished_);
-  one("specextend_requests_cancelled_total", "counter", "Requests whose client left.", cancelled_);
-  one("specextend_prompt_seconds_total", "counter", "Time spent on prompts.", prompt_seconds_);
-  one("specextend_decode_seconds_total", "counter", "Time from the end of the prompt to the end of the batch.", decode_seconds_);
-  head("specextend_http_responses_total", "counter", "Responses by status.");
-  for (const auto& [status, count] : responses_)
-    out += fmt::format("specextend_http_responses_total{{{},status=\"{}\"}} {}\n", label, status, count);
+  one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the caches.", prompt_tokens_);
+  one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the caches.", cached_tokens_);
+  head(out, "vllm:request_success_total", "counter", "Requests that ran to their end, by reason.");
+  for (const char* reason : {"stop", "length"}) {
+    const auto found = finished_.find(reason);
+    out += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", label, reason,
+                       found == finished_.end() ? 0 : found->second);
+  }
+  first_token_.write(out, "vllm:time_to_first_token_seconds", "From the request's arrival to its first token.", label);
+  per_token_.write(out, "vllm:time_per_output_token_seconds", "Mean time per token after the first, one value per request.", label);
+  between_.write(out, "vllm:inter_token_latency_seconds", "Between two rounds of a request, whatever their tokens.", label);
+  whole_.write(out, "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", label);
+  queued_.write(out, "vllm:request_queue_time_seconds", "From a request's arrival to its start.", label);
   one("vllm:spec_decode_num_drafts_total", "counter", "Rounds with a draft.", drafts_);
   one("vllm:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens, a tree by its depth.", draft_tokens_);
   one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Accepted drafted tokens.", accepted_tokens_);
-  head("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted drafted tokens by place in the draft.");
+  head(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted drafted tokens by place in the draft.");
   for (size_t d = 0; d < accepted_at_.size(); ++d)
     out += fmt::format("vllm:spec_decode_num_accepted_tokens_per_pos_total{{{},position=\"{}\"}} {}\n", label, d, accepted_at_[d]);
+  const auto by_context = [&](const char* name, const char* what, auto Rounds::* member) {
+    head(out, name, "counter", what);
+    for (size_t i = 0; i < kContexts.size(); ++i)
+      out += fmt::format("{}{{{},ctx=\"{}\"}} {}\n", name, label, kContexts[i], by_context_[i].*member);
+  };
+  by_context("specextend_rounds_total", "Passes of the target after prompts, by length of the text, once per request.", &Rounds::rounds);
+  by_context("specextend_drafts_total", "Of them, with a draft.", &Rounds::drafts);
+  by_context("specextend_draft_tokens_total", "Drafted tokens, every node of a tree.", &Rounds::drafted);
+  by_context("specextend_accepted_tokens_total", "Accepted drafted tokens; a round makes one token more.", &Rounds::accepted);
+  by_context("specextend_round_seconds_total", "Time of the rounds, as each of their requests waited for it.", &Rounds::seconds);
+  one("specextend_draft_refreshes_total", "counter", "Times that the cells a draft works on were chosen anew.", refreshes_);
+  one("specextend_requests_cancelled_total", "counter", "Requests whose client left.", cancelled_);
+  one("specextend_requests_timeout_total", "counter", "Requests that took longer than allowed.", timeouts_);
+  one("specextend_prompt_seconds_total", "counter", "Time spent on prompts.", prompt_seconds_);
+  one("specextend_decode_seconds_total", "counter", "Time from the end of the prompt to the end of the answer.", decode_seconds_);
+  one("specextend_saved_states", "gauge", "States of sessions kept in memory.", gauges.saved_states);
+  one("specextend_saved_state_bytes", "gauge", "Their size.", gauges.saved_bytes);
+  head(out, "specextend_http_responses_total", "counter", "Responses by status.");
+  for (const auto& [status, count] : responses_)
+    out += fmt::format("specextend_http_responses_total{{{},status=\"{}\"}} {}\n", label, status, count);
   return out;
 }
 

@@ -1,7 +1,8 @@
-// Counters of the server, as Prometheus reads them. Names of vLLM where it has one.
+// Counters of the server, as Prometheus reads them. Names of vLLM where it has one; ours begin with specextend_.
 #pragma once
 #include <specextend/specextend.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -10,21 +11,60 @@
 
 namespace sx::server {
 
+// How often a time fell below each of some bounds.
+class Histogram {
+ public:
+  void observe(double seconds);
+  // The lines of one family; `labels` without braces.
+  void write(std::string& out, const char* name, const char* what, const std::string& labels) const;
+
+ private:
+  static constexpr std::array<double, 16> kBounds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120, 600};
+  std::array<int64_t, kBounds.size() + 1> counts_{};  // the last: above all bounds
+  double sum_ = 0;
+};
+
+// What only the worker knows at the moment of asking.
+struct Gauges {
+  size_t running = 0, waiting = 0;
+  double cache_share = 0;          // of the cells of all sessions, 0..1
+  size_t saved_states = 0, saved_bytes = 0;
+};
+
+// Times of one request as its client sees them, seconds.
+struct RequestTimes {
+  double queued = 0, first_token = 0, whole = 0;
+};
+
 class Metrics {
  public:
   void count_response(int status);
   void count_cancelled();
-  void add(const GenerateResult& result);
-  // The whole page; the numbers of the queue come from the worker.
-  std::string text(const std::string& model, size_t running, size_t waiting) const;
+  void count_timeout();
+  // A round of one request, with `context` tokens of history; `gap`: seconds since its previous one, 0: it was the first.
+  void add_round(const RoundInfo& round, int context, double gap);
+  void add(const GenerateResult& result, const RequestTimes& times);
+  void add_refreshes(int count);
+  // The whole page.
+  std::string text(const std::string& model, const Gauges& gauges) const;
 
  private:
+  // Rounds by the length of the text they continued.
+  struct Rounds {
+    int64_t rounds = 0, drafts = 0, drafted = 0, accepted = 0;
+    double seconds = 0;
+  };
+  static constexpr std::array<const char*, 5> kContexts{"0-1k", "1k-4k", "4k-16k", "16k-64k", "64k+"};
+
   mutable std::mutex mutex_;
   std::map<int, int64_t> responses_;
-  int64_t finished_ = 0, cancelled_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;
-  int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0;
+  std::map<std::string, int64_t> finished_;  // by reason
+  int64_t cancelled_ = 0, timeouts_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;
+  int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0, refreshes_ = 0;
   std::vector<int64_t> accepted_at_;
   double prompt_seconds_ = 0, decode_seconds_ = 0;
+  std::array<Rounds, kContexts.size()> by_context_{};
+  Histogram queued_, first_token_, per_token_, between_, whole_;
 };
 
 }  // namespace sx::server

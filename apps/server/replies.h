@@ -9,11 +9,11 @@
 namespace sx::server {
 
 void send(httplib::Response& res, const nlohmann::ordered_json& body);
-void send_error(httplib::Response& res, const ApiError& error);
+void send_error(httplib::Response& res, const ApiError& error, int retry_after = 1);
 
-// Bodies come with their length and as they are: no size that is known only after reading or unpacking. A request that
-// is turned away for that leaves its body unread, so the connection must be closed after the response.
-httplib::Server::HandlerResponse check_framing(const httplib::Request& req, httplib::Response& res);
+// A request that is turned away before its body was read: the connection must end after the response, or the body would be
+// taken for the next request.
+void leave_unread(const httplib::Request& req, httplib::Response& res);
 void close_if_unread(const httplib::Request& req, const httplib::Response& res);
 
 }  // namespace sx::server

@@ -9,37 +9,83 @@
 #include <vector>
 
 #include "server/error.h"
+#include "server/tools.h"
 
 namespace sx::server {
 
 struct Limits {
   int vocab = 0;
-  int max_tokens = -1;           // most a request may ask for; -1: what the context holds
+  int max_tokens = -1;            // most a request may ask for; -1: what the context holds
   size_t stops = 16;
-  size_t stop_bytes = 1024;      // of one stop string
+  size_t stop_bytes = 1024;       // of one stop string
   size_t biases = 1024;
+  int choices = 16;               // 'n'
+  size_t prompts = 32;            // of one request
+  size_t jobs = 64;               // prompts * n
+  size_t messages = 4096;
+  size_t tools = 128;
+  size_t schema_bytes = 256 << 10;   // of a schema, or of all tools together, as JSON
+  size_t grammar_bytes = 256 << 10;
+  std::vector<std::string> presets{};  // a request may name one of these in 'spec_preset'
+  ToolStyle tool_style{};         // of the model's chat template: tool_style(template)
 };
 
+enum class Api { kChat, kText, kNative };  // /v1/chat/completions, /v1/completions, llama.cpp's /completion
+
+// A prompt of texts and tokens in any order; mostly one of either.
+struct PromptPart {
+  std::string text;               // unless tokens
+  std::vector<Token> tokens;
+  bool is_text = true;
+};
+using Prompt = std::vector<PromptPart>;
+
 struct CompletionRequest {
-  bool chat = false;
-  std::string text;              // the prompt, unless given as tokens or messages
-  std::vector<Token> tokens;     // the prompt as tokens; empty: text or messages
-  std::string messages;          // chat: a JSON array of {"role", "content"}, contents flat strings
-  GenerateOptions options;
-  bool seeded = false;           // options.sampling.seed was given
+  Api api = Api::kText;
+  std::vector<Prompt> prompts;    // of kText and kNative; at least one. A chat has one prompt: chat_prompt()
+  // Chat: what apply_template takes.
+  std::string messages, tools, template_variables;  // JSON; tools and template_variables may be empty
+  bool add_generation_prompt = true;
+
+  GenerateOptions options;        // all but the callbacks; with grammar, preset, token_logits
+  bool seeded = false;            // options.sampling.seed was given. Choice i of a prompt uses seed + i
+  int n = 1;                      // choices per prompt: choice p * n + i is the i-th of prompt p
+  int logprobs = -1;              // alternatives to report with each token, -1: no log-probabilities
+  bool echo = false;              // the prompt's text before the answer (never with logprobs)
   bool stream = false, include_usage = false;
+  bool return_progress = false;   // progress of the prompt in a stream
+  bool spec_details = false;      // what speculation does in a stream
+  bool cache_prompt = true;       // false: process the whole prompt
+  bool return_tokens = false, timings_per_token = false;  // kNative
+  int slot = -1;                  // kNative: the slot to use, -1: any
+  // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
+  std::vector<std::string> tool_names;
+  ToolFormat tool_format = ToolFormat::kHermes;
+  bool parallel_tool_calls = true;
+
+  size_t choices() const { return (api == Api::kChat ? 1 : prompts.size()) * size_t(n); }
 };
 
 nlohmann::ordered_json parse_object(std::string_view body);  // any JSON object of bounded depth
 CompletionRequest parse_completion(std::string_view body, const Limits& limits);
 CompletionRequest parse_chat(std::string_view body, const Limits& limits);
-// The "messages" of a body, as CompletionRequest::messages.
-std::string parse_messages(const nlohmann::ordered_json& body);
+CompletionRequest parse_native(std::string_view body, const Limits& limits);
+// The body of /apply-template: messages, tools, template_variables and add_generation_prompt are set.
+CompletionRequest parse_template(std::string_view body, const Limits& limits);
 std::vector<Token> parse_tokens(const nlohmann::ordered_json& list, const std::string& name, int vocab);
+
+// The text of a chat's prompt. Throws an ApiError when the template refuses the messages.
+std::string chat_prompt(const Vocabulary& vocabulary, const CompletionRequest& request);
+// All prompts of a request as tokens: one of a chat, else one of each of prompts.
+std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request);
+// The text that 'echo' repeats.
+std::string echo_text(const Vocabulary& vocabulary, const Prompt& prompt);
 
 // Fields of an object by name: absent and null mean the default.
 const nlohmann::ordered_json* field(const nlohmann::ordered_json& object, const char* name);
 bool flag_field(const nlohmann::ordered_json& object, const char* name, bool otherwise);
+int integer_field(const nlohmann::ordered_json& object, const char* name, int otherwise, int low, int high);
+double number_field(const nlohmann::ordered_json& object, const char* name, double otherwise, double low, double high);
 std::string text_field(const nlohmann::ordered_json& object, const char* name);  // must be there
 
 }  // namespace sx::server

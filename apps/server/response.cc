@@ -3,106 +3,317 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <random>
+
+#include "server/response_parts.h"
 
 namespace sx::server {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-std::string event(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
-Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-const char* finish_reason(FinishReason reason) {
-  return reason == FinishReason::kEnd || reason == FinishReason::kStop ? "stop" : "length";
-}
-
-Json error_json(const ApiError& e) {
-  return {{"error", {{"message", e.what()}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}}}};
-}
-
-// Usage, times (llama.cpp's names) and what speculation did (vLLM's names).
-void add_numbers(Json& body, const GenerateResult& r, int prompt_tokens) {
-  const Timings& t = r.timings;
-  body["usage"] = {{"prompt_tokens", prompt_tokens},
-                   {"completion_tokens", t.generated_tokens},
-                   {"total_tokens", prompt_tokens + t.generated_tokens},
-                   {"prompt_tokens_details", {{"cached_tokens", t.cached_tokens}}}};
-  body["metrics"] = Json::parse(spec_metrics_json(r.spec));
-  body["timings"] = {{"cache_n", t.cached_tokens}, {"prompt_n", t.prompt_tokens}, {"prompt_ms", t.prompt_ms},
-                     {"predicted_n", t.generated_tokens}, {"predicted_ms", t.decode_ms}};
-}
+constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 std::string random_id() {
   thread_local std::random_device device;
   return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
 }
 
-Json head(const char* object, const std::string& id, int64_t created, const std::string& model) {
-  return {{"id", id}, {"object", object}, {"created", created}, {"model", model}};
+// Shares of the first `size` bytes; a share across that place is divided.
+std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) {
+  std::vector<TextShare> out;
+  size_t used = 0;
+  while (used < shares.size() && size > 0) {
+    TextShare& share = shares[used];
+    if (share.text.size() > size) {
+      out.push_back({share.text.substr(0, size), share.depth});
+      share.text.erase(0, size);
+      break;
+    }
+    size -= share.text.size();
+    out.push_back(std::move(share));
+    ++used;
+  }
+  shares.erase(shares.begin(), shares.begin() + std::ptrdiff_t(used));
+  return out;
 }
 
 }  // namespace
 
 std::string error_body(const ApiError& error) { return text_of(error_json(error)); }
 
-Answer::Answer(bool chat, std::string model, int prompt_tokens)
-    : chat_(chat), model_(std::move(model)), id_((chat ? "chatcmpl-" : "cmpl-") + random_id()), prompt_tokens_(prompt_tokens) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  created_ = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+void RoundNotes::append(RoundNotes&& next) {
+  if (next.rounds.empty() && !next.cells_changed) return;
+  rounds.insert(rounds.end(), next.rounds.begin(), next.rounds.end());
+  history = next.history;
+  refreshes = next.refreshes;
+  if (next.cells_changed) cells_changed = true, cells = std::move(next.cells);
 }
 
-std::string Answer::whole(const GenerateResult& result) const {
-  Json body = head(chat_ ? "chat.completion" : "text_completion", id_, created_, model_);
-  Json choice{{"index", 0}};
-  if (chat_) choice["message"] = {{"role", "assistant"}, {"content", result.text}};
-  else choice["text"] = result.text;
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finish_reason(result.reason);
-  body["choices"] = Json::array({choice});
-  add_numbers(body, result, prompt_tokens_);
+void RoundCollector::on_round(const RoundInfo& round, int history) {
+  const PhaseTimes& t = round.times;
+  const double ms = t.draft + t.verify + t.judge + t.commit + t.score + t.host;
+  notes_.rounds.push_back({round.drafted, round.verified, round.accepted, ms, round.plain_ms});
+  notes_.history = history;
+  notes_.refreshes = round.refreshes;
+  if (round.plain_ms > 0) {
+    plain_tokens_ += round.accepted + 1;
+    plain_ms_ += (round.accepted + 1) * round.plain_ms;
+  }
+  std::vector<std::pair<int, int>> ranges;
+  for (const int32_t cell : round.cells) {
+    if (!ranges.empty() && ranges.back().second == cell) ++ranges.back().second;
+    else ranges.emplace_back(cell, cell + 1);
+  }
+  if (ranges == cells_) return;
+  cells_ = std::move(ranges);
+  notes_.cells = cells_;
+  notes_.cells_changed = true;
+}
+
+RoundNotes RoundCollector::take() {
+  RoundNotes out = std::move(notes_);
+  notes_ = {};
+  notes_.history = out.history;
+  notes_.refreshes = out.refreshes;
+  return out;
+}
+
+double RoundCollector::plain_per_second() const { return plain_ms_ > 0 ? 1000 * plain_tokens_ / plain_ms_ : 0; }
+
+// Everything an answer remembers between its events.
+struct Answer::State {
+  CompletionRequest request;
+  AnswerFacts facts;
+  std::string id;
+  int64_t created = 0;
+  Totals totals;
+
+  struct Choice {
+    std::optional<ToolParser> parser;
+    TextPiece held;            // tokens and shares that no event has told yet
+    RoundNotes rounds;
+    size_t calls = 0;          // told
+    size_t taken = 0;          // bytes of text the parser has decided, in all
+    size_t decided = 0;        // of them, since the last event
+    size_t offset = 0;         // characters of the tokens told
+    int tokens = 0;            // told
+  };
+  std::vector<Choice> choices;
+
+  bool chat() const { return request.api == Api::kChat; }
+  bool native() const { return request.api == Api::kNative; }
+  size_t prompt_of(int choice) const { return size_t(choice) / size_t(request.n); }
+
+  Json head(const char* object) const {
+    Json body{{"id", id}, {"object", object}, {"created", created}, {"model", facts.model}};
+    body["system_fingerprint"] = facts.fingerprint;
+    return body;
+  }
+
+  void count(int choice, const ChoiceEnd& end) {
+    totals.add(end);
+    if (choice % request.n == 0) totals.cached_tokens += end.result.timings.cached_tokens;
+  }
+  void add_numbers(Json& body) const {
+    body["usage"] = usage_json(totals);
+    body["metrics"] = Json::parse(spec_metrics_json(totals.spec));
+    body["timings"] = timings_json(totals);
+  }
+
+  Json logprobs(Choice& c, const std::vector<AnswerToken>& tokens) const {
+    if (request.logprobs < 0) return nullptr;
+    return chat() ? chat_logprobs(tokens) : text_logprobs(tokens, request.logprobs > 0, c.offset);
+  }
+
+  // An event of one choice: `content` is the delta of a chat, the text of the others.
+  Json chunk(int choice, Json content, Json reason = nullptr) const {
+    if (native()) return {{"index", choice}, {"content", std::move(content)}, {"tokens", Json::array()}, {"stop", false}};
+    Json body = head(chat() ? "chat.completion.chunk" : "text_completion");
+    Json one{{"index", choice}};
+    one[chat() ? "delta" : "text"] = std::move(content);
+    one["logprobs"] = nullptr;
+    one["finish_reason"] = std::move(reason);
+    body["choices"] = Json::array({std::move(one)});
+    if (request.include_usage) body["usage"] = nullptr;
+    return body;
+  }
+
+  Json nothing() const { return chat() ? Json::object() : Json(""); }
+
+  // Puts what is held about tokens into an event.
+  void add_tokens(Json& body, Choice& c) {
+    std::vector<AnswerToken> tokens = std::move(c.held.tokens);
+    c.held.tokens.clear();
+    c.tokens += int(tokens.size());
+    if (native()) {
+      if (request.return_tokens)
+        for (const AnswerToken& token : tokens) body["tokens"].push_back(token.token);
+      if (request.logprobs >= 0 && !tokens.empty()) body["completion_probabilities"] = native_logprobs(tokens);
+      if (!body.at("stop").get<bool>()) body["tokens_predicted"] = c.tokens;
+    } else if (request.logprobs >= 0 && !tokens.empty()) {
+      body["choices"][0]["logprobs"] = logprobs(c, tokens);
+    }
+    if (!request.spec_details) {
+      c.held.shares.clear();
+      return;
+    }
+    const std::vector<TextShare> shares = take_shares(c.held.shares, c.decided);
+    c.decided = 0;
+    if (!shares.empty() || !c.rounds.rounds.empty()) body["specextend"] = details_json(shares, c.rounds);
+    c.rounds.rounds.clear();
+    c.rounds.cells_changed = false;
+  }
+
+  // The events of text and calls that have been decided.
+  std::string tell(int choice, const std::string& content, const std::vector<ToolCall>& calls) {
+    Choice& c = choices[size_t(choice)];
+    std::string events;
+    if (!content.empty()) {
+      Json body = chunk(choice, chat() ? Json{{"content", content}} : Json(content));
+      add_tokens(body, c);
+      events += event(body);
+    }
+    if (!calls.empty()) {
+      Json body = chunk(choice, {{"tool_calls", calls_json(calls, c.calls, true)}});
+      c.calls += calls.size();
+      add_tokens(body, c);
+      events += event(body);
+    }
+    return events;
+  }
+
+  std::string take(int choice, TextPiece&& piece, RoundNotes&& rounds, bool last) {
+    Choice& c = choices[size_t(choice)];
+    if (request.spec_details) c.rounds.append(std::move(rounds));
+    const std::string text = std::move(piece.text);
+    piece.text.clear();
+    c.held.append(std::move(piece));
+    if (!c.parser) {
+      c.decided += text.size();
+      return tell(choice, text, {});
+    }
+    const size_t before = c.taken;
+    ToolParser::Output out = c.parser->add(text);
+    if (last) {
+      ToolParser::Output rest = c.parser->finish();
+      out.content += rest.content;
+      out.calls.insert(out.calls.end(), rest.calls.begin(), rest.calls.end());
+      out.taken = rest.taken;
+    }
+    c.taken = out.taken;
+    c.decided += out.taken - before;
+    return tell(choice, out.content, out.calls);
+  }
+};
+
+Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.request = request;
+  s.request.prompts.clear();
+  s.request.messages.clear();
+  s.request.tools.clear();
+  s.facts = std::move(facts);
+  s.id = (s.chat() ? "chatcmpl-" : "cmpl-") + random_id();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  s.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  for (const int tokens : s.facts.prompt_tokens) s.totals.prompt_tokens += tokens;
+  s.choices.resize(request.choices());
+  for (State::Choice& c : s.choices)
+    if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls);
+}
+Answer::Answer(Answer&&) noexcept = default;
+Answer::~Answer() = default;
+
+std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
+  State& s = *state_;
+  if (s.native()) {
+    const ChoiceEnd& end = ends.at(0);
+    Json body = native_json(s.request, s.facts.model, s.facts.prompt_tokens.at(0), end, end.result.text);
+    if (s.request.logprobs >= 0) body["completion_probabilities"] = native_logprobs(end.rest.tokens);
+    return text_of(body);
+  }
+  Json body = s.head(s.chat() ? "chat.completion" : "text_completion"), list = Json::array();
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const ChoiceEnd& end = ends[i];
+    State::Choice& c = s.choices.at(i);
+    std::string text = end.result.text;
+    std::vector<ToolCall> calls;
+    if (c.parser) {
+      ToolParser::Output out = c.parser->add(text);
+      const ToolParser::Output rest = c.parser->finish();
+      text = out.content + rest.content;
+      calls = std::move(out.calls);
+      calls.insert(calls.end(), rest.calls.begin(), rest.calls.end());
+    }
+    Json one{{"index", i}};
+    if (s.chat()) {
+      one["message"] = {{"role", "assistant"}, {"content", text.empty() && !calls.empty() ? Json(nullptr) : Json(text)}};
+      if (!calls.empty()) one["message"]["tool_calls"] = calls_json(calls, 0, false);
+    } else {
+      one["text"] = s.request.echo ? s.facts.echoes.at(s.prompt_of(int(i))) + text : text;
+    }
+    one["logprobs"] = s.logprobs(c, end.rest.tokens);
+    one["finish_reason"] = finish_reason(end.result.reason, !calls.empty());
+    list.push_back(std::move(one));
+    s.count(int(i), end);
+  }
+  body["choices"] = std::move(list);
+  s.add_numbers(body);
   return text_of(body);
 }
 
-namespace {
-
-Json chunk(bool chat, const std::string& id, int64_t created, const std::string& model, Json content, Json reason) {
-  Json body = head(chat ? "chat.completion.chunk" : "text_completion", id, created, model);
-  Json choice{{"index", 0}};
-  choice[chat ? "delta" : "text"] = std::move(content);
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = std::move(reason);
-  body["choices"] = Json::array({choice});
-  return body;
+std::string Answer::begin(int choice) {
+  const State& s = *state_;
+  if (s.chat()) return event(s.chunk(choice, {{"role", "assistant"}, {"content", ""}}));
+  if (s.request.echo) return event(s.chunk(choice, s.facts.echoes.at(s.prompt_of(choice))));
+  return {};
 }
 
-}  // namespace
-
-std::string Answer::first_event() const {
-  if (!chat_) return {};
-  return event(chunk(true, id_, created_, model_, {{"role", "assistant"}, {"content", ""}}, nullptr));
+std::string Answer::news(int choice, ChoiceNews news) {
+  State& s = *state_;
+  std::string events;
+  if (s.request.return_progress && news.progress) {
+    Json body = s.chunk(choice, s.nothing());
+    body["prompt_progress"] = progress_json(*news.progress);
+    events += event(body);
+  }
+  return events + s.take(choice, std::move(news.piece), std::move(news.rounds), false);
 }
 
-std::string Answer::text_event(std::string_view text) const {
-  const Json content = chat_ ? Json{{"content", text}} : Json(text);
-  return event(chunk(chat_, id_, created_, model_, content, nullptr));
+std::string Answer::end(int choice, const ChoiceEnd& end) {
+  State& s = *state_;
+  std::string events = s.take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
+  State::Choice& c = s.choices[size_t(choice)];
+  Json body;
+  if (s.native()) {
+    body = native_json(s.request, s.facts.model, s.facts.prompt_tokens.at(0), end, "");
+  } else {
+    Totals own;
+    own.add(end);
+    body = s.chunk(choice, s.nothing(), finish_reason(end.result.reason, c.calls > 0));
+    body["timings"] = timings_json(own);
+    body["metrics"] = Json::parse(spec_metrics_json(end.result.spec));
+  }
+  s.add_tokens(body, c);
+  s.count(choice, end);
+  return events + event(body);
 }
 
-std::string Answer::last_event(const GenerateResult& result) const {
-  const Json content = chat_ ? Json::object() : Json("");
-  return event(chunk(chat_, id_, created_, model_, content, finish_reason(result.reason)));
+std::string Answer::finish() {
+  const State& s = *state_;
+  if (s.native()) return {};
+  std::string events;
+  if (s.request.include_usage) {
+    Json body = s.head(s.chat() ? "chat.completion.chunk" : "text_completion");
+    body["choices"] = Json::array();
+    s.add_numbers(body);
+    events = event(body);
+  }
+  return events + std::string(kDone);
 }
 
-std::string Answer::usage_event(const GenerateResult& result) const {
-  Json body = head(chat_ ? "chat.completion.chunk" : "text_completion", id_, created_, model_);
-  body["choices"] = Json::array();
-  add_numbers(body, result, prompt_tokens_);
-  return event(body);
+std::string Answer::error(const ApiError& error) {
+  return event(error_json(error)) + (state_->native() ? std::string() : std::string(kDone));
 }
-
-std::string Answer::error_event(const ApiError& error) { return event(error_json(error)); }
 
 }  // namespace sx::server

@@ -1,35 +1,97 @@
-// Bodies and events as OpenAI's clients read them.
+// Bodies and events as clients of OpenAI's and llama.cpp's servers read them.
 #pragma once
 #include <specextend/specextend.h>
 
-#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "server/error.h"
+#include "server/logprobs.h"
+#include "server/request.h"
 
 namespace sx::server {
 
 std::string error_body(const ApiError& error);
 
-// One answer, whole or as a stream of events; id, time and model are the same throughout.
+// What the rounds of one answer did since it was last asked: "spec_details".
+struct RoundNote {
+  int drafted = 0, verified = 0, accepted = 0;
+  double ms = 0, plain_ms = 0;
+};
+struct RoundNotes {
+  std::vector<RoundNote> rounds;
+  int history = 0;                          // tokens in the cache
+  int refreshes = 0;
+  bool cells_changed = false;
+  std::vector<std::pair<int, int>> cells;   // ranges [first, end) of places the draft works on; when they changed
+  void append(RoundNotes&& next);
+};
+
+// Follows on_round of one answer.
+class RoundCollector {
+ public:
+  void on_round(const RoundInfo& round, int history);
+  RoundNotes take();                        // since the last call
+  double plain_per_second() const;          // estimated speed without drafts, tokens per second; 0: not known
+
+ private:
+  RoundNotes notes_;
+  std::vector<std::pair<int, int>> cells_;  // told last
+  double plain_tokens_ = 0, plain_ms_ = 0;
+};
+
+struct PromptProgress {
+  int total = 0, cached = 0, processed = 0; // tokens; processed counts the cached ones
+  double ms = 0;
+};
+
+// What has come of one choice since it was last asked.
+struct ChoiceNews {
+  TextPiece piece;
+  RoundNotes rounds;
+  std::optional<PromptProgress> progress;   // the latest
+};
+
+// How one choice ended.
+struct ChoiceEnd {
+  GenerateResult result;
+  TextPiece rest;                // TokenCollector::finish(), in a stream; of a whole answer all pieces, appended
+  RoundNotes rounds;             // the last ones, in a stream
+  double plain_per_second = 0;   // RoundCollector
+  std::string stopping_word;     // that ended it, if one did
+  int slot = 0;
+};
+
+struct AnswerFacts {
+  std::string model, fingerprint;
+  std::vector<int> prompt_tokens;   // of each prompt
+  std::vector<std::string> echoes;  // echo_text of each prompt, if the request asks for it
+};
+
+// One answer, whole or as a stream of events; id, time and model are the same throughout. In a stream the calls are, for each
+// choice in any interleaving: begin once, news any number of times, end once; then finish once. Each gives the events to write,
+// or nothing. Not thread-safe.
 class Answer {
  public:
-  Answer(bool chat, std::string model, int prompt_tokens);
-  std::string whole(const GenerateResult& result) const;
-  std::string first_event() const;                             // chat: the role; else nothing
-  std::string text_event(std::string_view text) const;
-  std::string last_event(const GenerateResult& result) const;  // why it ended
-  std::string usage_event(const GenerateResult& result) const;
-  static std::string error_event(const ApiError& error);
-  static constexpr std::string_view kDone = "data: [DONE]\n\n";
+  Answer(const CompletionRequest& request, AnswerFacts facts);
+  Answer(Answer&&) noexcept;
+  ~Answer();
+  std::string whole(const std::vector<ChoiceEnd>& ends);
+
+  std::string begin(int choice);
+  std::string news(int choice, ChoiceNews news);
+  std::string end(int choice, const ChoiceEnd& end);
+  std::string finish();                           // usage, if asked for, and [DONE]
+  std::string error(const ApiError& error);       // instead of everything that is still missing
   static constexpr std::string_view kPing = ": keep-alive\n\n";
 
  private:
-  bool chat_;
-  std::string model_, id_;
-  int64_t created_;
-  int prompt_tokens_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace sx::server

@@ -3,22 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace sx::server {
 namespace {
 
-ApiError ending() { return {503, "unavailable_error", "the server is shutting down", "", "shutting_down"}; }
+constexpr size_t kWorthSaving = 64;   // tokens that are not thrown away if they can be kept
+constexpr size_t kWorthWaiting = 32;  // tokens of a prompt that another one is about to have
 
-size_t common_prefix(const std::vector<Token>& a, const std::vector<Token>& b) {
-  const size_t most = std::min(a.size(), b.size());
-  return size_t(std::mismatch(a.begin(), a.begin() + ptrdiff_t(most), b.begin()).first - a.begin());
+ApiError ending() { return {503, "unavailable_error", "the server is shutting down", "", "shutting_down"}; }
+ApiError timed_out() { return {503, "timeout_error", "the request took longer than this server allows", "", "timeout"}; }
+ApiError broken(const std::string& why) { return {500, "server_error", why, "", "internal_error"}; }
+
+double seconds(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+
+// Tokens of a prompt that a cache can stand for: the last one is always run.
+size_t shared(std::span<const Token> text, const Job& job) {
+  return std::min(common_prefix(text, job.prompt), job.prompt.size() - 1);
 }
 
 }  // namespace
 
-Scheduler::Scheduler(Engine& engine, size_t queue_bound, Metrics& metrics)
-    : engine_(engine), bound_(queue_bound), metrics_(metrics), slots_(size_t(engine.options().max_sessions)) {
+Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, Metrics& metrics)
+    : engine_(engine), options_(options), metrics_(metrics), cache_(options.cache_bytes),
+      slots_(size_t(engine.options().max_sessions)), states_(slots_.size()) {
   for (Slot& slot : slots_) slot.session = engine_.start();
+  batch_ = engine_.batch();
   thread_ = std::thread([this] { work(); });
 }
 
@@ -33,103 +43,274 @@ void Scheduler::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Scheduler::submit(std::shared_ptr<Job> job) {
+void Scheduler::purge() {
+  const auto now = Clock::now();
+  std::erase_if(queue_, [&](const std::shared_ptr<Job>& job) {
+    const bool late = now >= job->deadline;
+    if (job->gone) metrics_.count_cancelled();
+    else if (late) metrics_.count_timeout();
+    if (job->gone || late) job->fail(timed_out());  // who has gone does not read it
+    return job->gone || late;
+  });
+}
+
+void Scheduler::submit(std::span<const std::shared_ptr<Job>> jobs) {
   const std::lock_guard lock(mutex_);
+  if (failed_) throw broken("the model broke down: the server must be started again");
   if (ending_) throw ending();
-  std::erase_if(queue_, [](const auto& waiting) { return waiting->gone.load(); });
-  if (queue_.size() >= bound_)
+  purge();
+  if (queue_.size() + jobs.size() > options_.queue + (slots_.size() - active_))
     throw ApiError(429, "rate_limit_error", fmt::format("{} requests are waiting already: try again later", queue_.size()), "",
                    "queue_full");
-  queue_.push_back(std::move(job));
+  queue_.insert(queue_.end(), jobs.begin(), jobs.end());
   changed_.notify_all();
 }
 
-size_t Scheduler::running() const {
-  const std::lock_guard lock(mutex_);
-  return running_;
-}
-
-size_t Scheduler::waiting() const {
-  const std::lock_guard lock(mutex_);
-  return queue_.size();
-}
-
-Scheduler::Batch Scheduler::next_batch() {
-  std::unique_lock lock(mutex_);
-  running_ = 0;
-  Batch batch;
-  while (batch.empty() && !ending_) {
-    changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });
-    for (; !queue_.empty() && batch.size() < slots_.size() && !ending_; queue_.pop_front())
-      if (!queue_.front()->gone) batch.push_back(queue_.front());
+void Scheduler::on_slot(size_t slot, std::function<void(Session&)> action) {
+  std::future<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ending_ || failed_) throw ending();
+    actions_.push_back({slot, std::move(action), {}});
+    done = actions_.back().done.get_future();
+    changed_.notify_all();
   }
-  running_ = batch.size();
-  return batch;
+  done.get();
+}
+
+Gauges Scheduler::gauges() const {
+  const std::lock_guard lock(mutex_);
+  Gauges gauges;
+  gauges.running = active_;
+  gauges.waiting = queue_.size();
+  int64_t held = 0;
+  for (const SlotState& state : states_) held += state.held;
+  gauges.cache_share = double(held) / double(states_.size()) / engine_.context();
+  gauges.saved_states = saved_states_, gauges.saved_bytes = saved_bytes_;
+  return gauges;
+}
+
+std::vector<SlotState> Scheduler::slots() const {
+  const std::lock_guard lock(mutex_);
+  return states_;
+}
+
+int Scheduler::retry_after() const {
+  const std::lock_guard lock(mutex_);
+  return int(std::clamp(std::ceil(mean_seconds_ * double(queue_.size() + 1) / double(states_.size())), 1.0, 600.0));
 }
 
 void Scheduler::work() {
-  for (Batch batch = next_batch(); !batch.empty(); batch = next_batch()) run(batch);
-  const std::lock_guard lock(mutex_);
-  for (const auto& job : queue_) job->fail(ending());
-  queue_.clear();
+  while (wait()) {
+    act();
+    admit();
+    publish();
+    step();
+    publish();
+  }
+  end_all(ending());
 }
 
-// The session that holds most of the prompt already, else the one that has rested longest.
-Scheduler::Slot& Scheduler::choose(const std::vector<Token>& prompt) {
-  Slot* best = nullptr;
-  size_t most = 0;
+bool Scheduler::wait() {
+  const bool busy = std::ranges::any_of(slots_, [](const Slot& slot) { return slot.job != nullptr; });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ending_ || busy || !queue_.empty() || !actions_.empty(); });
+  return !ending_;
+}
+
+void Scheduler::act() {
+  std::deque<Action> actions;
+  {
+    const std::lock_guard lock(mutex_);
+    actions.swap(actions_);
+  }
+  for (Action& action : actions) {
+    Slot& slot = slots_[action.slot];
+    try {
+      if (slot.job) throw ApiError(409, "invalid_request_error", fmt::format("slot {} is busy", action.slot), "", "slot_busy");
+      slot.used = ++jobs_;
+      action.run(*slot.session);
+      action.done.set_value();
+    } catch (...) {
+      action.done.set_exception(std::current_exception());
+    }
+  }
+}
+
+void Scheduler::admit() {
+  for (Slot& slot : slots_)
+    if (slot.donor && ready(slot)) start(slot);
+  for (;;) {
+    std::shared_ptr<Job> job;
+    {
+      const std::lock_guard lock(mutex_);
+      purge();
+      const bool room = std::ranges::any_of(slots_, [](const Slot& slot) { return !slot.job; });
+      const auto next = std::ranges::find_if(queue_, [&](const auto& j) { return j->slot < 0 ? room : !slots_[size_t(j->slot)].job; });
+      if (next == queue_.end()) return;
+      job = std::move(*next);
+      queue_.erase(next);
+      ++active_;
+    }
+    place(std::move(job));
+  }
+}
+
+// Into the slot that holds most of the prompt, unless that would forget more than it spares: then into the one that has rested
+// longest. It starts at once, or when another request has got as far as their prompts agree.
+void Scheduler::place(std::shared_ptr<Job> job) {
+  Slot *best = nullptr, *oldest = nullptr;
+  size_t own = 0, have = job->reuse ? std::min(cache_.longest(job->prompt), job->prompt.size() - 1) : 0, coming = 0;
+  const Slot* donor = nullptr;
   for (Slot& slot : slots_) {
-    if (slot.taken) continue;
-    const size_t same = common_prefix(slot.held, prompt);
-    if (!best || same > most || (same == most && slot.used < best->used)) best = &slot, most = same;
+    const size_t here = shared(slot.session->text(), *job);
+    if (job->reuse) have = std::max(have, here);
+    if (!slot.job) {
+      if (!oldest || slot.used < oldest->used) oldest = &slot;
+      if (!best || here > own || (here == own && slot.used < best->used)) best = &slot, own = here;
+    } else if (const size_t common = shared(slot.job->prompt, *job); job->reuse && slot.job->reuse && common > coming) {
+      coming = common, donor = &slot;
+    }
   }
-  best->taken = true;
-  best->used = batches_;
-  return *best;
+  const bool fits = own == have && own > 0 && best->session->text().size() <= 2 * own;
+  Slot& slot = job->slot >= 0 ? slots_[size_t(job->slot)] : fits ? *best : *oldest;
+  slot.job = std::move(job);
+  slot.job->started = Clock::now();
+  slot.used = ++jobs_;
+  const bool worth = coming >= have + kWorthWaiting && 2 * (coming - have) >= slot.job->prompt.size() - have;
+  if (worth) slot.donor = donor, slot.awaited = coming;
+  if (!slot.donor || ready(slot)) start(slot);
 }
 
-void Scheduler::fail(const Batch& batch, const ApiError& error) {
-  for (const auto& job : batch) job->fail(error);
+bool Scheduler::ready(const Slot& slot) const {
+  if (slot.job->cancelled(ending_)) return true;
+  const Slot& donor = *slot.donor;
+  if (!donor.job) return true;
+  return !donor.donor && shared(donor.session->text(), *slot.job) >= slot.awaited;
 }
 
-void Scheduler::run(const Batch& batch) {
-  ++batches_;
-  std::vector<Request> requests;
-  std::vector<Slot*> slots;
-  for (const auto& job : batch) {
-    job->options.cancelled = [this, j = job.get()] { return j->gone.load() || ending_.load(); };
-    job->options.on_text = [this, j = job.get()](std::string_view text) {
-      j->push(text);
-      return !j->gone.load() && !ending_.load();
-    };
-    slots.push_back(&choose(job->prompt));
-    requests.push_back({slots.back()->session.get(), job->prompt, &job->options});
-  }
-  const auto release = [&] {
-    for (Slot* slot : slots) slot->taken = false;
-  };
+bool Scheduler::held_elsewhere(const Slot& slot) const {
+  const std::span<const Token> text = slot.session->text();
+  return std::ranges::any_of(slots_, [&](const Slot& other) {
+    return &other != &slot && common_prefix(other.session->text(), text) + kWorthSaving > text.size();
+  });
+}
+
+void Scheduler::gather(Slot& slot) {
+  Session& session = *slot.session;
+  const size_t own = shared(session.text(), *slot.job);
+  if (session.text().size() >= own + kWorthSaving && !held_elsewhere(slot)) cache_.save(session);
+  const Slot* from = nullptr;
+  size_t most = own;
+  for (const Slot& other : slots_)
+    if (const size_t here = shared(other.session->text(), *slot.job); &other != &slot && here > most) from = &other, most = here;
+  if (cache_.longest(slot.job->prompt) > most && cache_.restore(slot.job->prompt, session)) return;
+  if (from) session.copy_from(*from->session, int(most));
+}
+
+void Scheduler::start(Slot& slot) {
+  slot.donor = nullptr;
   try {
-    std::vector<GenerateResult> results = engine_.generate(requests);
-    release();
-    for (size_t i = 0; i < batch.size(); ++i) {
-      slots[i]->held = batch[i]->prompt;
-      slots[i]->held.insert(slots[i]->held.end(), results[i].tokens.begin(), results[i].tokens.end());
-      const bool cancelled = results[i].reason == FinishReason::kCancelled;
-      if (!cancelled) metrics_.add(results[i]);
-      else metrics_.count_cancelled();
-      if (cancelled) batch[i]->fail(ending());  // or nobody reads it
-      else batch[i]->finish(std::move(results[i]));
+    if (slot.job->reuse) gather(slot);
+    else slot.session->truncate(0);
+  } catch (const Error&) {
+    slot.session->truncate(0);  // then the prompt is run from its beginning
+  }
+  listen(slot);
+  try {
+    batch_->add({slot.session.get(), slot.job->prompt, &slot.job->options});
+    slot.job->accept();
+  } catch (const Error& e) {
+    slot.job->fail(bad_request(e.what()));
+    slot.job = nullptr;
+  } catch (const std::exception& e) {
+    slot.job->fail(broken(e.what()));
+    slot.job = nullptr;
+  }
+}
+
+// The callbacks of a job: what the counters need, and what its client wants to hear of.
+void Scheduler::listen(Slot& slot) {
+  Job* job = slot.job.get();
+  job->options.cancelled = [this, job] { return job->cancelled(ending_); };
+  job->options.on_round = [this, job, &slot, last = Clock::time_point()](const RoundInfo& round) mutable {
+    const auto now = Clock::now();
+    metrics_.add_round(round, int(job->prompt.size()) + job->tokens, last == Clock::time_point() ? 0 : seconds(last, now));
+    last = now;
+    const int before = round.refreshes < slot.refreshes ? 0 : slot.refreshes;  // the session began anew
+    if (round.refreshes > before) metrics_.add_refreshes(round.refreshes - before);
+    slot.refreshes = round.refreshes;
+  };
+  job->begin(engine_, *slot.session, int(&slot - slots_.data()), int(shared(slot.session->text(), *job)));
+}
+
+void Scheduler::step() {
+  try {
+    batch_->step();
+    for (Finished& finished : batch_->take_finished()) {
+      const auto slot = std::ranges::find(slots_, finished.session, [](const Slot& s) { return s.session.get(); });
+      finish(*slot, std::move(finished.result));
     }
   } catch (const std::exception& e) {
-    release();
-    for (Slot* slot : slots) slot->held.clear();
-    // A request that the engine refuses does so before any text: the others of its batch run without it.
-    const bool fresh = std::none_of(batch.begin(), batch.end(), [](const auto& job) { return job->started(); });
-    if (batch.size() > 1 && fresh)
-      for (const auto& job : batch) run({job});
-    else
-      fail(batch, {500, "server_error", e.what(), "", "internal_error"});
+    renew(e.what());
   }
+}
+
+void Scheduler::finish(Slot& slot, GenerateResult result) {
+  const std::shared_ptr<Job> job = std::move(slot.job);
+  slot.job = nullptr;
+  const auto now = Clock::now();
+  if (result.reason == FinishReason::kCancelled) {
+    if (job->gone) metrics_.count_cancelled();
+    else if (!ending_) metrics_.count_timeout();
+    return job->fail(ending_ ? ending() : timed_out());  // who has gone does not read it
+  }
+  metrics_.add(result, {seconds(job->arrived, job->started), seconds(job->arrived, job->first_token), seconds(job->arrived, now)});
+  {
+    const std::lock_guard lock(mutex_);
+    mean_seconds_ = 0.8 * mean_seconds_ + 0.2 * seconds(job->started, now);
+  }
+  job->finish(std::move(result));
+}
+
+// After an error inside a step nothing is known of what the sessions hold.
+void Scheduler::renew(const std::string& why) {
+  batch_.reset();
+  for (Slot& slot : slots_) {
+    if (slot.job && !slot.donor) {
+      slot.job->fail(broken(why));
+      slot.job = nullptr;
+    }
+    slot.session.reset();
+  }
+  try {
+    for (Slot& slot : slots_) slot.session = engine_.start();
+    batch_ = engine_.batch();
+  } catch (const std::exception& e) {
+    failed_ = true;
+    end_all(broken(e.what()));
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+}
+
+void Scheduler::publish() {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < slots_.size(); ++i)
+    states_[i] = {slots_[i].job != nullptr, slots_[i].session ? slots_[i].session->length() : 0};
+  active_ = size_t(std::ranges::count(states_, true, &SlotState::running));
+  saved_states_ = cache_.size(), saved_bytes_ = cache_.bytes();
+}
+
+void Scheduler::end_all(const ApiError& error) {
+  batch_.reset();
+  for (Slot& slot : slots_)
+    if (slot.job) slot.job->fail(error), slot.job = nullptr;
+  const std::lock_guard lock(mutex_);
+  for (const auto& job : queue_) job->fail(error);
+  queue_.clear();
+  for (Action& action : actions_) action.done.set_exception(std::make_exception_ptr(error));
+  actions_.clear();
 }
 
 }  // namespace sx::server

@@ -1,62 +1,106 @@
-// The worker: one thread owns the engine and its sessions. It takes what waits, up to as many requests as there are
-// sessions, and runs them as one batch to its end; what comes meanwhile waits in a bounded queue.
+// The worker: one thread owns the engine, its sessions and the batch that runs on them. Between two steps it takes requests from
+// a bounded queue into free slots, in order of arrival, and puts together what a slot needs of a prompt from what is there:
+// its own text, that of another session, running or not, or a state kept in memory.
 #pragma once
 #include <specextend/specextend.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "server/job.h"
 #include "server/metrics.h"
+#include "server/state_cache.h"
 
 namespace sx::server {
+
+struct SchedulerOptions {
+  size_t queue = 32;        // requests that wait
+  size_t cache_bytes = 0;   // of states in memory
+};
+
+// A slot as others see it.
+struct SlotState {
+  bool running = false;
+  int held = 0;             // tokens
+};
 
 class Scheduler {
  public:
   // The engine must outlive it, and nobody else may use it meanwhile.
-  Scheduler(Engine& engine, size_t queue_bound, Metrics& metrics);
+  Scheduler(Engine& engine, const SchedulerOptions& options, Metrics& metrics);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Throws an ApiError when the queue is full (429) or the server is ending (503).
-  void submit(std::shared_ptr<Job> job);
-  size_t running() const;
-  size_t waiting() const;
+  // All or none; throws an ApiError when the queue is full (429) or the server is ending (503).
+  void submit(std::span<const std::shared_ptr<Job>> jobs);
+  // Runs an action on the session of a slot, between two steps; throws what it throws, and 409 while the slot is taken.
+  void on_slot(size_t slot, std::function<void(Session&)> action);
+  Gauges gauges() const;
+  std::vector<SlotState> slots() const;
+  int retry_after() const;  // seconds until a refused request may find room, as things go
+  bool failed() const { return failed_; }  // the engine broke down and could not be used any more
   // Cancels what runs and refuses what waits; returns when the worker has ended. Safe to call twice.
   void stop();
 
  private:
-  // A session that stays open between requests, and what it roughly holds.
+  // A session that stays open between requests.
   struct Slot {
     std::unique_ptr<Session> session;
-    std::vector<Token> held;
-    uint64_t used = 0;       // batch that used it last
-    bool taken = false;
+    std::shared_ptr<Job> job;      // none: it rests
+    const Slot* donor = nullptr;   // whose text is awaited: the job is not in the batch yet
+    size_t awaited = 0;            // tokens of it
+    uint64_t used = 0;             // when it was last taken, in jobs
+    int refreshes = 0;             // of the session's draft, as last counted
   };
-  using Batch = std::vector<std::shared_ptr<Job>>;
+  struct Action {
+    size_t slot;
+    std::function<void(Session&)> run;
+    std::promise<void> done;
+  };
 
   void work();
-  Batch next_batch();        // empty: the server ends
-  void run(const Batch& batch);
-  Slot& choose(const std::vector<Token>& prompt);
-  void fail(const Batch& batch, const ApiError& error);
+  bool wait();                     // for something to do; false: the server ends
+  void purge();                    // drops jobs of the queue that nobody waits for any more; needs the lock
+  void act();
+  void admit();
+  void step();
+  void place(std::shared_ptr<Job> job);
+  bool ready(const Slot& slot) const;
+  void start(Slot& slot);
+  void gather(Slot& slot);         // as much of the prompt as there is
+  bool held_elsewhere(const Slot& slot) const;
+  void listen(Slot& slot);
+  void finish(Slot& slot, GenerateResult result);
+  void renew(const std::string& why);
+  void publish();
+  void end_all(const ApiError& error);
 
   Engine& engine_;
-  const size_t bound_;
+  const SchedulerOptions options_;
   Metrics& metrics_;
+  StateCache cache_;
   std::vector<Slot> slots_;
-  uint64_t batches_ = 0;
+  std::unique_ptr<Batch> batch_;   // after the sessions: it ends first
+  uint64_t jobs_ = 0;
+  std::atomic<bool> ending_{false}, failed_{false};
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;       // of what follows
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
-  size_t running_ = 0;
-  std::atomic<bool> ending_{false};
+  std::deque<Action> actions_;
+  std::vector<SlotState> states_;
+  size_t active_ = 0;              // jobs in slots
+  size_t saved_states_ = 0, saved_bytes_ = 0;
+  double mean_seconds_ = 1;        // of the last requests, once started
   std::thread thread_;
 };
 

@@ -95,9 +95,10 @@ class Backend {
   virtual void glu(const GluArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
-  virtual size_t kv_cell_bytes(const KvStore&) const { return 0; }
-  virtual void kv_read(const KvStore&, const KvCellsArgs&, std::byte*) {}
-  virtual void kv_write(KvStore&, const KvCellsArgs&, const std::byte*) {}
+  // Cells as bytes in host memory, see KvCellsArgs. What kv_write is given must come from kv_read.
+  virtual size_t kv_cell_bytes(const KvStore& kv) const = 0;
+  virtual void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) = 0;
+  virtual void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) = 0;
   virtual void choose(const ChooseArgs&) = 0;
   virtual void law(const LawArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;

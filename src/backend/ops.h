@@ -134,7 +134,8 @@ struct GluArgs {         // out = silu(gate) * up
 
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the
 // largest of logit / temperature + Gumbel noise keyed by (seed, position, token): an exact sample, the same wherever and
-// whenever the row is computed. Temperature 0: the largest logit. Ties go to the smaller id.
+// whenever the row is computed. Temperature 0: the largest logit. Ties go to the smaller id; without any logit above -infinity
+// it is the smallest id.
 struct Sampling {
   float temperature = 0;
   int top_k = 0;                 // 0: all
@@ -151,16 +152,18 @@ struct ChooseRow {
   std::span<const TokenBias> bias;
   std::span<const TokenCount> counts;   // of this row's own path
   const uint32_t* allowed = nullptr;    // [(vocab + 31) / 32] bits, host memory: other tokens are as if they were not there; null: all
+
+  bool allows(Token t) const { return !allowed || (allowed[t / 32] >> (t % 32) & 1); }
 };
 struct ChooseArgs {
-  Token* out;                           // [rows], host memory
+  Token* out;                           // [rows], host memory; kNoToken where no token is allowed
   std::span<const ChooseRow> rows;
   int vocab;
 };
 
 // The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one token.
 struct LawArgs {
-  double* out;                          // [vocab], sums to 1; host memory
+  double* out;                          // [vocab], sums to 1, or all 0 where no token is allowed; host memory
   ChooseRow row;
   int vocab;
 };

@@ -5,9 +5,10 @@
 
 #include "backend/registry.h"
 #include "base/error.h"
-#include "engine/generation.h"
+#include "engine/batch.h"
 #include "engine/round.h"
 #include "engine/session.h"
+#include "engine/sha256.h"
 #include "spec/probe.h"
 #include "engine/shipped_drafts.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kDeviceSpare = size_t(256) << 20;     // for what is taken on first use
 constexpr int kHostChunk = 512, kDeviceChunk = 2048;  // prompt tokens of a step
+constexpr int kHostSharedRows = 128, kDeviceSharedRows = 512;  // of a step that decodes too: nobody waits long for a token
 constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 DType kv_dtype(const std::string& name, const Backend& backend) {
@@ -63,6 +65,25 @@ std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   return make_cuda_backend(cuda);
 }
 
+// Of the tensors' names, types and shapes and the beginning of each.
+std::string fingerprint_of(const ModelFile& file) {
+  constexpr size_t kSample = 64;
+  Sha256 hash;
+  for (const NamedTensor& t : file.tensors()) {
+    const std::string what = fmt::format("{} {} {} {}\n", t.name, dtype_name(t.tensor.type), t.tensor.rows(), t.tensor.columns());
+    hash.add(std::as_bytes(std::span(what)));
+    hash.add(std::span(t.tensor.data, std::min(kSample, t.tensor.bytes())));
+  }
+  return hash.hex();
+}
+
+// What a pass keeps from inside serves every preset, so they must agree on it.
+void add_taps(std::vector<int>& taps, const std::vector<int>& wanted, const char* what) {
+  if (wanted.empty() || taps == wanted) return;
+  if (!taps.empty()) fail("two presets read {} of different layers: they cannot be served by one engine", what);
+  taps = wanted;
+}
+
 // Rows whose logits a round needs: a whole tree for each of a few sequences; with more sequences trees get smaller.
 int round_outputs(const SpecConfig& spec, int sessions) {
   constexpr int kEnough = 256;
@@ -86,44 +107,84 @@ std::string default_model_path() {
 
 std::unique_ptr<Engine> Engine::open(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
 
+// The presets that requests may name, each with the draft that ships for the model where none is given.
+std::vector<SpecConfig> EngineImpl::configure() {
+  std::vector<SpecOptions*> all{&options_.spec};
+  for (SpecOptions& more : options_.more_specs) all.push_back(&more);
+  for (const SpecOptions* spec : all)
+    if (!lacks_draft(*spec)) resolve(*spec);  // errors of the configuration come before those of files
+  file_ = ModelFile::open(options_.model);
+  std::vector<SpecConfig> configs;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < i; ++j)
+      if (all[j]->preset == all[i]->preset) fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
+    take_shipped_draft(*all[i], *file_);
+    configs.push_back(resolve(*all[i]));
+  }
+  return configs;
+}
+
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend)
     : options_(checked(options)), backend_(std::move(backend)) {
-  if (!lacks_draft(options_.spec)) resolve(options_.spec);  // errors of the configuration come before those of files
-  file_ = ModelFile::open(options_.model);
-  take_shipped_draft(options_.spec, *file_);
-  SpecConfig spec = resolve(options_.spec);
+  std::vector<SpecConfig> specs = configure();
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
   if (!backend_) backend_ = open_device(options_);
   if (options_.chunk == 0) options_.chunk = backend_->prefers_batches() ? kDeviceChunk : kHostChunk;
-  if (spec.on() && spec.tree.depth > backend_->max_depth())
-    fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(), backend_->max_depth());
   if (options_.context == 0) options_.context = config.context;
   options_.max_outputs = std::min(options_.max_outputs, options_.chunk);
-  const auto head = open_head(spec, config);  // before sizes: it may bring a tree
   ModelOptions model;
-  model.max_outputs = std::max(options_.max_outputs, round_outputs(spec, options_.max_sessions));
-  model.max_rows = std::max(options_.chunk, model.max_outputs);
+  model.max_outputs = options_.max_outputs;
+  std::vector<std::shared_ptr<const HeadFile>> heads;
+  for (SpecConfig& spec : specs) {
+    if (spec.on() && spec.tree.depth > backend_->max_depth())
+      fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(), backend_->max_depth());
+    heads.push_back(open_head(spec, config));  // before sizes: it may bring a tree
+    model.max_outputs = std::max(model.max_outputs, round_outputs(spec, options_.max_sessions));
+    if (heads.back()) add_taps(model.taps.hidden, heads.back()->taps().hidden, "hidden states");
+    if (heads.back()) add_taps(model.taps.query, heads.back()->taps().query, "queries");
+    if (spec.has_cache()) add_taps(model.taps.query, DraftCache::target_layers(spec.cache, config.layers), "queries");
+  }
+  // A device runs prompts in passes of their own.
+  shared_prompt_rows_ = std::min(options_.chunk, backend_->prefers_batches() ? kDeviceSharedRows : kHostSharedRows);
+  model.max_rows = std::max(options_.chunk, model.max_outputs + (options_.max_sessions > 1 ? shared_prompt_rows_ : 0));
   model.context = options_.context;
   model.progress = options_.on_load;
-  if (head) model.taps = head->taps();
-  if (spec.has_cache()) model.taps.query = DraftCache::target_layers(spec.cache, config.layers);
   model_ = Model::load(file_, *backend_, model);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
-  if (spec.has_cache() && spec.cache.probes()) {
-    const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
-    spec.cache.layers = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
-    model_->tap_queries(spec.cache.layers);
+  std::vector<int> probed;
+  for (SpecConfig& spec : specs) {
+    if (!spec.has_cache() || !spec.cache.probes()) continue;
+    if (probed.empty()) {
+      const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
+      probed = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
+      model_->tap_queries(probed);
+    }
+    spec.cache.layers = probed;
   }
+  fingerprint_ = fingerprint_of(*file_) + " " + backend_->name().substr(0, backend_->name().find(' ')) + " " + kv_type();
   book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
-  parts.head = head;
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
   parts.progress = options_.on_load;
-  speculation_ = std::make_unique<Speculation>(spec, parts);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    parts.head = heads[i];
+    parts.name = i == 0 ? options_.spec.preset : options_.more_specs[i - 1].preset;
+    speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
+  }
   round_ = std::make_unique<Round>(*this);
   if (backend_->prefers_batches()) warm_up();
+}
+
+Speculation& EngineImpl::speculation(const std::string& preset) {
+  if (preset.empty()) return *speculations_.front();
+  std::string names;
+  for (const auto& s : speculations_) {
+    if (s->name() == preset) return *s;
+    names += (names.empty() ? "" : ", ") + s->name();
+  }
+  fail("preset '{}' is not one this engine was opened with: {}", preset, names);
 }
 
 // A prompt and a step of one row, so that the first request does not pay for kernels that are loaded and tried out when they are
@@ -142,32 +203,18 @@ EngineImpl::~EngineImpl() = default;
 
 std::unique_ptr<Session> EngineImpl::start() { return std::make_unique<SessionImpl>(*this); }
 
+std::unique_ptr<Batch> EngineImpl::batch() { return std::make_unique<BatchImpl>(*this); }
+
 std::vector<GenerateResult> EngineImpl::generate(std::span<const Request> requests) {
-  std::vector<std::unique_ptr<Generation>> all;
-  for (const Request& r : requests) {
-    for (const auto& other : all)
-      if (&other->session == r.session) fail("two requests of a batch name the same session");
-    all.push_back(std::make_unique<Generation>(r, *this));
-  }
-  for (auto& g : all) g->prefill();
-  std::vector<Generation*> running;
-  for (;;) {
-    running.clear();
-    for (auto& g : all)
-      if (!g->done()) running.push_back(g.get());
-    if (running.empty()) break;
-    for (std::span<Generation*> rest(running); !rest.empty();) {
-      const auto some = rest.first(std::min(rest.size(), size_t(round_->max_batch())));
-      round_->run(some);
-      rest = rest.subspan(some.size());
-    }
-  }
-  std::vector<GenerateResult> results;
-  for (auto& g : all) results.push_back(g->finish());
+  BatchImpl batch(*this);
+  for (const Request& r : requests) batch.add(r);
+  while (batch.step()) {}
+  std::vector<GenerateResult> results(requests.size());
+  for (Finished& done : batch.take_finished())
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (requests[i].session == done.session) results[i] = std::move(done.result);
   return results;
 }
-
-std::unique_ptr<Batch> EngineImpl::batch() { fail("not yet"); }
 
 std::vector<std::pair<std::string, size_t>> EngineImpl::device_memory() const {
   std::vector<std::pair<std::string, size_t>> uses;

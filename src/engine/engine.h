@@ -49,20 +49,28 @@ class EngineImpl : public Engine {
   Model& model() { return *model_; }
   KvStore& kv() { return *kv_; }
   KvBook& book() { return *book_; }
-  Speculation& speculation() { return *speculation_; }
+  // What requests may speculate with; the first is the default.
+  std::span<const std::unique_ptr<Speculation>> speculations() const { return speculations_; }
+  Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
+  Round& round() { return *round_; }
+  const std::string& fingerprint() const { return fingerprint_; }  // equal: sessions mean the same
+  int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
  private:
   void warm_up();
+  std::vector<SpecConfig> configure();
 
   EngineOptions options_;
+  std::string fingerprint_;
+  int shared_prompt_rows_ = 0;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;
   std::unique_ptr<VocabularyImpl> vocabulary_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvBook> book_;
-  std::unique_ptr<Speculation> speculation_;
+  std::vector<std::unique_ptr<Speculation>> speculations_;
   std::unique_ptr<Round> round_;
 };
 

@@ -25,6 +25,8 @@ void check(const GenerateOptions& o) {
   need(std::isfinite(s.frequency_penalty), "frequency_penalty", s.frequency_penalty, "a finite number");
   need(s.repeat_last_n >= -1, "repeat_last_n", s.repeat_last_n, "a number >= -1");
   need(o.max_tokens >= -1, "max_tokens", o.max_tokens, "a number >= -1");
+  need(o.draft_nodes >= -1, "draft_nodes", o.draft_nodes, "a number >= -1");
+  need(o.draft_depth >= -1, "draft_depth", o.draft_depth, "a number >= -1");
 }
 
 Sampling to_sampling(const SamplingOptions& s) {
@@ -34,6 +36,11 @@ Sampling to_sampling(const SamplingOptions& s) {
 bool penalises(const SamplingOptions& s) {
   return s.repeat_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
 }
+
+constexpr const char* kOff = "off";
+
+// A request that is not to speculate needs no preset of that name.
+Speculation& spec_of(const GenerateOptions& o, EngineImpl& engine) { return engine.speculation(o.preset == kOff ? "" : o.preset); }
 
 SessionImpl& session_of(const Request& request, EngineImpl& engine) {
   auto* session = dynamic_cast<SessionImpl*>(request.session);
@@ -51,12 +58,16 @@ SessionImpl& session_of(const Request& request, EngineImpl& engine) {
 }  // namespace
 
 Generation::Generation(const Request& request, EngineImpl& engine)
-    : session(session_of(request, engine)), options(*request.options), sampling(to_sampling(options.sampling)),
+    : session(session_of(request, engine)), options(*request.options), spec(spec_of(options, engine)), sampling(to_sampling(options.sampling)),
       window(engine.vocab(), penalises(options.sampling) ? options.sampling.repeat_last_n : 0, kMaxTreeNodes),
       engine_(engine), prompt_(request.prompt), detokenizer_(engine.tokenizer(), options.show_special), stops_(options.stop),
       limit_(options.max_tokens < 0 ? engine.context() : options.max_tokens) {
   for (const auto& [token, value] : options.sampling.logit_bias) bias.push_back({token, value});
-  const Speculation& spec = engine.speculation();
+  drafts_ = spec.drafter() && options.speculate && options.preset != kOff;
+  most_nodes = options.draft_nodes < 0 ? spec.nodes() : std::min(spec.nodes(), options.draft_nodes);
+  most_depth = options.draft_depth < 0 ? spec.depth() : std::min(spec.depth(), options.draft_depth);
+  tree = spec.tree(session.seq());
+  laws = spec.laws(session.seq());
   const size_t deepest = size_t(spec.depth());
   verdict.path.reserve(size_t(spec.nodes()) + 1);
   parents_.reserve(options.on_round ? size_t(spec.nodes()) + 1 : 0);
@@ -66,6 +77,9 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   result_.spec.tried_at_depth.assign(deepest, 0);
   result_.spec.accepted_at_depth.assign(deepest, 0);
   result_.reason = FinishReason::kLength;
+  start_ = now_ms();
+  result_.timings.cached_tokens = session.reuse(prompt_.first(prompt_.size() - 1), drafter());
+  go_on();
 }
 
 Generation::~Generation() { session.settle(); }
@@ -86,38 +100,38 @@ bool Generation::exhausted() {
   return done_;
 }
 
-bool Generation::chunks(std::span<const Token> tokens, int done, int total) {
-  const auto go_on = [&] { return (!options.on_prefill || options.on_prefill(done, total)) && !cancelled(); };
-  if (!go_on()) return false;
-  while (!tokens.empty()) {
-    const size_t n = std::min(size_t(engine_.options().chunk), tokens.size());
-    session.extend(tokens.first(n), 0);
-    tokens = tokens.subspan(n);
-    done += int(n);
-    if (!go_on()) return false;
-  }
-  Drafter* drafter = options.speculate ? engine_.speculation().drafter() : nullptr;
-  while (drafter && !drafter->prefill(session.seq(), session.tokens()))
-    if (!go_on()) return false;
-  return true;
+std::span<const Token> Generation::waiting() const {
+  const auto before_last = prompt_.first(prompt_.size() - 1);
+  return decoding_ || done_ ? std::span<const Token>{} : before_last.subspan(size_t(session.length()));
 }
 
-void Generation::prefill() {
-  start_ = now_ms();
-  const auto before_last = prompt_.first(prompt_.size() - 1);  // the last token of the prompt is pending
-  result_.timings.cached_tokens = session.reuse(before_last);
-  const auto rest = before_last.subspan(size_t(result_.timings.cached_tokens));
-  const bool finished = chunks(rest, result_.timings.cached_tokens, int(prompt_.size()) - 1);
-  if (Drafter* drafter = engine_.speculation().drafter()) drafter->take_forward_ms(), drafter->take_cache_ms();  // not of any round
+void Generation::prompted(int rows, const StepOutputs& outputs, int row) {
+  session.append(waiting().first(size_t(rows)), outputs, row, drafter());
+  go_on();
+}
+
+void Generation::go_on() {
+  if (options.on_prefill && !options.on_prefill(session.length(), int(prompt_.size()) - 1)) end(FinishReason::kCancelled);
+  const bool finished = !cancelled() && waiting().empty();
+  if (!finished && !done_) return;
   engine_.device().wait();
   prompt_end_ = now_ms();
   result_.timings.prompt_ms = prompt_end_ - start_;
-  result_.timings.prompt_tokens = int(rest.size());
-  if (!finished) return end(FinishReason::kCancelled);
+  result_.timings.prompt_tokens = session.length() - result_.timings.cached_tokens;
+  if (Drafter* d = drafter()) d->take_forward_ms(), d->take_cache_ms();  // not of any round
+  if (!finished) return;
+  decoding_ = true;
   session.tokens().push_back(prompt_.back());
   for (Token t : prompt_) window.push(t);
-  tree = engine_.speculation().tree(session.seq());
-  laws = engine_.speculation().laws(session.seq());
+}
+
+void Generation::catch_up() {
+  Drafter* d = drafter();
+  const double start = now_ms();
+  d->prefill(session.seq(), std::span(session.tokens()).first(session.tokens().size() - 1));
+  engine_.device().wait();
+  d->take_forward_ms(), d->take_cache_ms();
+  result_.timings.draft_prompt_ms += now_ms() - start;
 }
 
 bool Generation::show(const std::string& text) {
@@ -129,12 +143,14 @@ int Generation::take(const float* logits) {
   const size_t vocab = size_t(engine_.vocab());
   const int path = int(verdict.path.size());
   for (int k = 0; k < path; ++k) {
-    const Token token = k + 1 < path ? tree->token(verdict.path[size_t(k + 1)]) : verdict.next;
-    if (options.on_logits) {
+    const bool guessed = k + 1 < path;
+    const Token token = guessed ? tree->token(verdict.path[size_t(k + 1)]) : verdict.next;
+    const bool wanted = options.on_logits || (options.on_token && options.token_logits);
+    if (wanted) {
       logits_.resize(vocab);
       engine_.device().download(logits_.data(), logits + size_t(verdict.path[size_t(k)]) * vocab, vocab);
-      options.on_logits(logits_);
     }
+    if (options.on_logits) options.on_logits(logits_);
     if (engine_.is_end(token) && !options.ignore_end) {
       end(FinishReason::kEnd);
       return k + 1;
@@ -142,6 +158,10 @@ int Generation::take(const float* logits) {
     result_.tokens.push_back(token);
     session.tokens().push_back(token);
     window.push(token);
+    if (options.on_token) {
+      const int depth = guessed ? tree->depth(verdict.path[size_t(k + 1)]) : 0;
+      options.on_token({token, depth, options.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
+    }
     if (!show(stops_.push(detokenizer_.push(token)))) end(FinishReason::kCancelled);
     else if (stops_.stopped()) end(FinishReason::kStop);
     else if (remaining() <= 0) end(FinishReason::kLength);
@@ -150,7 +170,7 @@ int Generation::take(const float* logits) {
   return path;
 }
 
-void Generation::count(int proposed, int committed, const PhaseTimes& times) {
+void Generation::count(int proposed, int committed, const PhaseTimes& times, double plain_ms) {
   SpecStats& s = result_.spec;
   const int verified = tree->drafted(), accepted = std::min(committed, int(verdict.path.size()) - 1);
   ++s.rounds;
@@ -168,8 +188,8 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times) {
   if (!options.on_round) return;
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0};
-  if (const Drafter* drafter = engine_.speculation().drafter()) info.cells = drafter->working_cells(session.seq(), info.refreshes);
+  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0, plain_ms};
+  if (const Drafter* d = drafter()) info.cells = d->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
 }
 
@@ -181,7 +201,7 @@ void Generation::add_times(const PhaseTimes& t) {
 GenerateResult Generation::finish() {
   const bool whole = result_.reason != FinishReason::kCancelled && result_.reason != FinishReason::kStop;
   if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish()))) result_.reason = FinishReason::kCancelled;
-  if (prompt_end_ > 0) result_.timings.decode_ms = now_ms() - prompt_end_;
+  if (prompt_end_ > 0) result_.timings.decode_ms = now_ms() - prompt_end_ - result_.timings.draft_prompt_ms;
   result_.timings.generated_tokens = int(result_.tokens.size());
   return std::move(result_);
 }

@@ -20,9 +20,16 @@ class Generation {
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  // Runs the prompt through target and drafter, chunk by chunk.
-  void prefill();
   bool done() const { return done_; }
+  bool decoding() const { return decoding_ && !done_; }
+  // Tokens of the prompt that are not in the cache yet; the last one stays pending and is not among them.
+  std::span<const Token> waiting() const;
+  // The first `rows` of them were rows of a pass, from `row` of its outputs on.
+  void prompted(int rows, const StepOutputs& outputs, int row);
+  // The drafter that this request uses, or null.
+  Drafter* drafter() const { return drafts_ ? spec.drafter() : nullptr; }
+  // Lets the drafter read a piece of the text it is behind with.
+  void catch_up();
   // Ends the request as cancelled if its owner says so.
   bool cancelled();
   void end(FinishReason reason);
@@ -32,12 +39,13 @@ class Generation {
   // [tree size, vocab].
   int take(const float* logits);
   // Counts a round: `drafted` tokens proposed, `committed` nodes of the path kept.
-  void count(int drafted, int committed, const PhaseTimes& times);
+  void count(int drafted, int committed, const PhaseTimes& times, double plain_ms);
   void add_times(const PhaseTimes& times);
   GenerateResult finish();
 
   SessionImpl& session;
   const GenerateOptions& options;
+  Speculation& spec;
   Sampling sampling;
   std::vector<TokenBias> bias;
   PenaltyWindow window;
@@ -48,11 +56,14 @@ class Generation {
   bool drafting = false;         // in this round
   int first_row = 0;             // of its tree in this round's pass
   int drafted = 0;               // tokens proposed in this round
+  int most_nodes = 0, most_depth = 0;  // of its trees
+  int64_t arrival = 0;           // for whoever decides which prompt comes first
   int remaining() const { return limit_ - int(result_.tokens.size()); }
 
  private:
   bool show(const std::string& text);
-  bool chunks(std::span<const Token> tokens, int done, int total);
+  // Tells how far the prompt is; begins to decode when it is done.
+  void go_on();
 
   EngineImpl& engine_;
   std::span<const Token> prompt_;
@@ -60,7 +71,7 @@ class Generation {
   StopWatch stops_;
   GenerateResult result_;
   int limit_;
-  bool done_ = false;
+  bool drafts_ = false, decoding_ = false, done_ = false;
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // scratch for on_round
   std::vector<float> logits_;            // of one token, where they are listened to

@@ -7,36 +7,48 @@
 #include "base/error.h"
 
 namespace sx {
+namespace {
 
-Round::Round(EngineImpl& engine) : engine_(engine), spec_(engine.speculation()), max_rows_(engine.model().options().max_outputs) {
-  const size_t rows = size_t(max_rows_), most = std::min(rows, size_t(engine.options().max_sessions));
-  tokens_.resize(rows);
-  positions_.resize(rows);
-  outputs_.resize(rows);
-  for (size_t i = 0; i < rows; ++i) outputs_[i] = int32_t(i);
-  active_.reserve(most);
-  tasks_.reserve(most);
-  outcomes_.reserve(most);
-  seqs_.reserve(most);
-  committed_.reserve(most);
+constexpr int kWorthReading = 8;  // tokens still to come for which a drafter reads a long prompt
+
+}  // namespace
+
+Round::Round(EngineImpl& engine) : engine_(engine), max_outputs_(engine.model().options().max_outputs) {
+  const size_t rows = size_t(engine.model().options().max_rows), sessions = size_t(engine.options().max_sessions);
+  tokens_.reserve(rows);
+  positions_.reserve(rows);
+  outputs_.resize(size_t(max_outputs_));
+  for (size_t i = 0; i < outputs_.size(); ++i) outputs_[i] = int32_t(i);
+  active_.reserve(sessions);
+  prompts_.reserve(sessions);
+  tasks_.reserve(sessions);
+  outcomes_.reserve(sessions);
+  seqs_.reserve(sessions);
+  committed_.reserve(sessions);
+  histories_.reserve(sessions);
   moves_.reserve(kMaxTreeNodes);
 }
 
-void Round::run(std::span<Generation* const> batch) {
-  SX_ASSERT(int(batch.size()) <= max_rows_);
+void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts) {
+  SX_ASSERT(int(batch.size()) <= max_outputs_);
   const double start = now_ms();
+  const bool apart = engine_.device().prefers_batches();  // prompts are run in a way of their own there
   times_ = {};
   active_.assign(batch.begin(), batch.end());
+  prompts_.assign(prompts.begin(), prompts.end());
   for (Generation* g : active_) g->exhausted();
-  if (!go_on()) return;
-  draft();
-  if (!go_on()) return;
-  verify();
-  if (!go_on()) return;
-  judge();
-  commit();
+  if (go_on()) draft();
+  go_on();
+  if (!active_.empty() || !apart) verify(!apart);
+  if (go_on()) {
+    judge();
+    commit();
+  }
+  if (apart) run_prompts();
+  end_prompts();
   times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit - times_.score;
   count();
+  catch_up();
 }
 
 bool Round::go_on() {
@@ -50,83 +62,132 @@ double Round::since(double& mark) const {
   return passed;
 }
 
-// Every request gets its share of the rows of a pass. A request that cannot pay for a draft keeps a tree of one node.
 void Round::draft() {
-  tasks_.clear();
-  const int share = max_rows_ / int(active_.size()) - 1;
   for (Generation* g : active_) {
     g->tree->reset(g->session.tokens().back());
     g->drafted = 0;
+    g->drafting = false;
+  }
+  for (const auto& spec : engine_.speculations())
+    if (spec->drafter()) draft_with(*spec);
+}
+
+// Every request gets its share of the rows of a pass. A request that cannot pay for a draft, or whose drafter has not read the prompt
+// yet, keeps a tree of one node.
+void Round::draft_with(Speculation& spec) {
+  tasks_.clear();
+  const int share = max_outputs_ / int(active_.size()) - 1;
+  for (Generation* g : active_) {
+    if (&g->spec != &spec || !g->drafter() || spec.drafter()->behind(g->session.seq(), g->session.tokens()) > kMaxChain) continue;
     const int room = engine_.context() - g->session.length() - 1;
-    const int depth = std::min({spec_.depth(), g->remaining() - 1, room});
+    const int depth = std::min({g->most_depth, g->remaining() - 1, room});
     DraftTask task{g->session.seq(), g->session.tokens(), &g->sampling, g->bias, g->window.counts(),
-                   {std::min({spec_.nodes(), share, room}), depth}, g->tree, false, g->laws};
-    g->drafting = spec_.drafter() && g->options.speculate && depth > 0 && task.limits.nodes > 0 && (!spec_.priced() || affordable(*g, task));
+                   {std::min({g->most_nodes, share, room}), depth}, g->tree, false, g->laws};
+    g->drafting = depth > 0 && task.limits.nodes > 0 && (!spec.priced() || affordable(*g, task));
     if (g->drafting) tasks_.push_back(task);
   }
   if (tasks_.empty()) return;
-  spec_.drafter()->draft(tasks_);
-  times_.draft = spec_.drafter()->take_forward_ms();
-  times_.score = spec_.drafter()->take_cache_ms();
+  spec.drafter()->draft(tasks_);
+  const double ms = spec.drafter()->take_forward_ms();
+  times_.draft += ms;
+  times_.score += spec.drafter()->take_cache_ms();
   for (Generation* g : active_) {
-    if (!g->drafting) continue;
+    if (!g->drafting || &g->spec != &spec) continue;
     g->drafted = g->tree->drafted();
-    if (!spec_.priced() || !spec_.runs_model()) continue;  // an index has cut its tree itself
-    const int worth = worthwhile_nodes(*g->tree, spec_.costs(), times_.draft / plain_ms(*g), g->controller.trust());
+    if (!spec.priced() || !spec.runs_model()) continue;  // an index has cut its tree itself
+    const int worth = worthwhile_nodes(*g->tree, spec.costs(), ms / plain_ms(*g), g->controller.trust());
     if (worth < g->tree->drafted()) g->tree->keep_best(worth);
   }
 }
 
 // A round of these requests without drafts.
-double Round::plain_ms(const Generation& g) const { return std::max(1e-6, spec_.price().predict(int(active_.size()), g.session.length())); }
+double Round::plain_ms(const Generation& g) const { return std::max(1e-6, g.spec.price().predict(int(active_.size()), g.session.length())); }
 
 // Sets the prices of a draft, and its limits to what the request can pay; false: not even one node, or not the drafting.
 bool Round::affordable(Generation& g, DraftTask& task) {
+  Speculation& spec = g.spec;
   // Prices of a batch are those of its first request: its histories matter little here.
-  if (tasks_.empty()) spec_.price().costs(spec_.nodes(), int(active_.size()), g.session.length(), spec_.costs());
-  const std::span<const float> cost = spec_.costs();
+  if (tasks_.empty()) spec.price().costs(spec.nodes(), int(active_.size()), g.session.length(), spec.costs());
+  const std::span<const float> cost = spec.costs();
   task.limits.verify_cost = cost.data();
-  task.limits.level_cost = float(spec_.drafter()->level_ms() / plain_ms(g));
+  task.limits.level_cost = float(spec.drafter()->level_ms() / plain_ms(g));
   double credit = g.controller.credit();
-  task.cheap_only = spec_.runs_model() && credit < g.controller.draft_cost() + double(cost[1]) - 1;
-  if (task.cheap_only && !spec_.has_index()) return false;
-  if (spec_.runs_model() && !task.cheap_only) credit -= g.controller.draft_cost();
+  task.cheap_only = spec.runs_model() && credit < g.controller.draft_cost() + double(cost[1]) - 1;
+  if (task.cheap_only && !spec.has_index()) return false;
+  if (spec.runs_model() && !task.cheap_only) credit -= g.controller.draft_cost();
   int& nodes = task.limits.nodes;
   while (nodes > 0 && double(cost[size_t(nodes)]) - 1 > credit) --nodes;
   return nodes > 0;
 }
 
-void Round::verify() {
-  double mark = now_ms();
+void Round::begin_step() {
   seqs_.clear();
-  int rows = 0;
-  double history = 0;
+  tokens_.clear();
+  positions_.clear();
+}
+
+void Round::add_trees() {
   for (Generation* g : active_) {
     TokenTree& tree = *g->tree;
     const int size = tree.size(), length = g->session.length();
     engine_.book().stage(g->session.seq(), size);
-    g->first_row = rows;
-    seqs_.push_back({rows, size, g->session.seq(), length, size > 1 ? tree.ancestors() : nullptr, size > 1 ? tree.words() : 0});
+    g->first_row = int(tokens_.size());
+    seqs_.push_back({g->first_row, size, g->session.seq(), length, size > 1 ? tree.ancestors() : nullptr, size > 1 ? tree.words() : 0});
     for (NodeId n = 0; n < size; ++n) {
-      tokens_[size_t(rows + n)] = tree.token(n);
-      positions_[size_t(rows + n)] = length + tree.depth(n);
+      tokens_.push_back(tree.token(n));
+      positions_.push_back(length + tree.depth(n));
     }
-    rows += size;
-    history += length;
   }
-  const size_t n = size_t(rows);
-  step_ = &engine_.model().forward({std::span(tokens_).first(n), std::span(positions_).first(n), seqs_, std::span(outputs_).first(n)},
-                                   engine_.kv());
+}
+
+void Round::add_prompts() {
+  std::erase_if(prompts_, [](const PromptPiece& p) { return p.generation->cancelled(); });
+  for (PromptPiece& p : prompts_) {
+    const SessionImpl& session = p.generation->session;
+    p.first_row = int(tokens_.size());
+    seqs_.push_back({p.first_row, p.rows, session.seq(), session.length()});
+    const auto rows = p.generation->waiting().first(size_t(p.rows));
+    tokens_.insert(tokens_.end(), rows.begin(), rows.end());
+    for (int i = 0; i < p.rows; ++i) positions_.push_back(session.length() + i);
+  }
+}
+
+void Round::pass(int outputs, bool prompt) {
+  step_ = &engine_.model().forward({tokens_, positions_, seqs_, std::span(outputs_).first(size_t(outputs)), prompt}, engine_.kv());
+}
+
+void Round::verify(bool with_prompts) {
+  double mark = now_ms();
+  begin_step();
+  add_trees();
+  const int rows = int(tokens_.size());
+  if (with_prompts) add_prompts();
+  if (tokens_.empty()) return;
+  pass(rows, rows == 0);
   engine_.device().wait();
   times_.verify = since(mark);
-  spec_.price().observe(rows, history / double(active_.size()), times_.verify);
+  if (int(tokens_.size()) > rows) return;  // says nothing about the price of trees
+  double history = 0;
+  for (const Generation* g : active_) history += g->session.length();
+  for (const auto& spec : engine_.speculations()) spec->price().observe(rows, history / double(active_.size()), times_.verify);
+}
+
+void Round::run_prompts() {
+  begin_step();
+  add_prompts();
+  if (!tokens_.empty()) pass(0, true);
+}
+
+// Their drafters read the pass, so this comes before any other.
+void Round::end_prompts() {
+  for (const PromptPiece& p : prompts_) p.generation->prompted(p.rows, *step_, p.first_row);
 }
 
 void Round::judge() {
   double mark = now_ms();
   for (Generation* each : active_) {
     Generation& g = *each;
-    spec_.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
+    g.spec.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
   }
   times_.judge = since(mark);
   committed_.clear();
@@ -135,24 +196,35 @@ void Round::judge() {
 
 void Round::commit() {
   double mark = now_ms();
-  outcomes_.clear();
+  histories_.clear();
   for (size_t i = 0; i < active_.size(); ++i) {
     Generation& g = *active_[i];
     const auto path = std::span(g.verdict.path).first(size_t(committed_[i]));
-    const int history = g.session.length();
+    histories_.push_back(g.session.length());
     moves_.clear();
     engine_.book().commit(g.session.seq(), path, moves_);
     if (!moves_.empty()) engine_.device().kv_move({&engine_.kv(), &engine_.kv(), g.session.seq(), g.session.seq(), moves_});
-    const bool whole = path.size() == g.verdict.path.size();
-    const Token next = whole ? g.verdict.next : g.tree->token(g.verdict.path[path.size()]);
-    // A request that decodes plainly pays for no drafter; one that reads the target then has to see these tokens again.
-    if (g.drafting || (spec_.drafter() && g.options.speculate && spec_.drafter()->reads_target()))
-      outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, history, g.session.tokens()});
   }
   times_.commit = since(mark);
+  for (const auto& spec : engine_.speculations())
+    if (spec->drafter()) observe(*spec);
+}
+
+void Round::observe(Speculation& spec) {
+  double mark = now_ms();
+  outcomes_.clear();
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Generation& g = *active_[i];
+    // A request that decodes plainly pays for no drafter; one that reads the target then has to see these tokens again.
+    if (&g.spec != &spec || !(g.drafting || (g.drafter() && spec.drafter()->reads_target()))) continue;
+    const auto path = std::span(g.verdict.path).first(size_t(committed_[i]));
+    const bool whole = path.size() == g.verdict.path.size();
+    const Token next = whole ? g.verdict.next : g.tree->token(g.verdict.path[path.size()]);
+    outcomes_.push_back({g.session.seq(), g.tree, path, next, step_, g.first_row, histories_[i], g.session.tokens()});
+  }
   if (outcomes_.empty()) return;
-  spec_.drafter()->observe(outcomes_);
-  const double cache = spec_.drafter()->take_cache_ms(), draft = spec_.drafter()->take_forward_ms();
+  spec.drafter()->observe(outcomes_);
+  const double cache = spec.drafter()->take_cache_ms(), draft = spec.drafter()->take_forward_ms();
   times_.score += cache, times_.draft += draft;
   times_.commit += since(mark) - cache - draft;
 }
@@ -160,15 +232,27 @@ void Round::commit() {
 void Round::count() {
   for (size_t i = 0; i < active_.size(); ++i) {
     Generation& g = *active_[i];
-    g.count(g.drafted, committed_[i], times_);
-    if (!g.drafting || !spec_.priced()) {
+    g.count(g.drafted, committed_[i], times_, g.spec.priced() ? plain_ms(g) : 0);
+    if (!g.drafting || !g.spec.priced()) {
       g.controller.plain_round();
       continue;
     }
     double expected = 0;
     for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
-    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), double(spec_.costs()[size_t(g.tree->drafted())]));
+    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), double(g.spec.costs()[size_t(g.tree->drafted())]));
   }
+}
+
+// Drafters read long prompts after the first token has been shown, one piece of one of them in a round: nobody waits for a draft.
+void Round::catch_up() {
+  Generation* first = nullptr;
+  int least = 0;
+  for (Generation* g : active_) {
+    if (g->done() || !g->drafter() || g->remaining() < kWorthReading) continue;
+    const int behind = g->drafter()->behind(g->session.seq(), g->session.tokens());
+    if (behind > kMaxChain && (!first || behind < least)) first = g, least = behind;
+  }
+  if (first) first->catch_up();
 }
 
 }  // namespace sx

@@ -1,5 +1,6 @@
 // A round: draft a tree after each pending token, verify all trees in one pass of the target, judge, commit the accepted paths.
-// Plain decoding is a round whose trees have one node.
+// Plain decoding is a round whose trees have one node. Pieces of prompts of other requests ride along in the same pass, or, where
+// the backend runs prompts in another way, in one after it.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,38 +11,55 @@
 
 namespace sx {
 
+// The next `rows` tokens of a request's prompt.
+struct PromptPiece {
+  Generation* generation = nullptr;
+  int rows = 0;
+  int first_row = 0;             // in the pass
+};
+
 class Round {
  public:
   explicit Round(EngineImpl& engine);
 
-  // Advances each request by at least one token, unless it ends. At most max_batch() requests at a time.
-  void run(std::span<Generation* const> batch);
-  int max_batch() const { return max_rows_; }
+  // Advances each request of `batch` by at least one token, unless it ends, and the prompts by their pieces. At most max_batch()
+  // requests; prompts of EngineImpl::shared_prompt_rows() together, or a whole chunk where `batch` is empty.
+  void run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts);
+  int max_batch() const { return max_outputs_; }
 
  private:
   void draft();
+  void draft_with(Speculation& spec);
   double plain_ms(const Generation& g) const;
   bool affordable(Generation& g, DraftTask& task);
-  void verify();
+  void begin_step();
+  void add_trees();
+  void add_prompts();
+  void pass(int outputs, bool prompt);
+  void verify(bool with_prompts);
   void judge();
   void commit();
+  void observe(Speculation& spec);
+  void run_prompts();
+  void end_prompts();
   void count();
+  void catch_up();
   // Drops requests that have ended; true if any is left.
   bool go_on();
   double since(double& mark) const;
   const float* logits_of(const Generation& g) const { return step_->logits + size_t(g.first_row) * size_t(engine_.vocab()); }
 
   EngineImpl& engine_;
-  Speculation& spec_;
-  int max_rows_;
+  int max_outputs_;
   std::vector<Generation*> active_;
+  std::vector<PromptPiece> prompts_;
   std::vector<DraftTask> tasks_;
   std::vector<Outcome> outcomes_;
   std::vector<Token> tokens_;           // the step, [rows]
   std::vector<int32_t> positions_, outputs_;
   std::vector<SeqRows> seqs_;
   std::vector<KvMove> moves_;
-  std::vector<int> committed_;          // per active request
+  std::vector<int> committed_, histories_;  // per active request: nodes kept, tokens before the round
   const StepOutputs* step_ = nullptr;   // of the round's pass
   PhaseTimes times_;
 };

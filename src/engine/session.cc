@@ -10,11 +10,13 @@ SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), seq_(engine.book
   text_.reserve(size_t(engine.context()) + 1);
   positions_.resize(size_t(engine.options().chunk));
   outputs_.resize(size_t(engine.options().max_outputs));
-  if (Drafter* drafter = engine.speculation().drafter()) drafter->open(seq_);
+  for (const auto& spec : engine.speculations())
+    if (spec->drafter()) spec->drafter()->open(seq_);
 }
 
 SessionImpl::~SessionImpl() {
-  if (Drafter* drafter = engine_.speculation().drafter()) drafter->close(seq_);
+  for (const auto& spec : engine_.speculations())
+    if (spec->drafter()) spec->drafter()->close(seq_);
   engine_.book().close(seq_);
 }
 
@@ -29,7 +31,8 @@ void SessionImpl::truncate(int length) {
 void SessionImpl::settle() {
   engine_.book().truncate(seq_, length());
   text_.resize(size_t(length()));
-  if (Drafter* drafter = engine_.speculation().drafter()) drafter->truncate(seq_, length());
+  for (const auto& spec : engine_.speculations())
+    if (spec->drafter()) spec->drafter()->truncate(seq_, length());
 }
 
 void SessionImpl::check_tokens(std::span<const Token> tokens) const {
@@ -38,12 +41,12 @@ void SessionImpl::check_tokens(std::span<const Token> tokens) const {
       fail("token {} at place {} is outside the vocabulary of {}", tokens[i], i, engine_.vocab());
 }
 
-int SessionImpl::reuse(std::span<const Token> text) {
+int SessionImpl::reuse(std::span<const Token> text, const Drafter* drafter) {
   const size_t most = std::min(text.size(), text_.size());
   const size_t same = size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(most), text_.begin()).first - text.begin());
   truncate(int(same));
   // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays right.
-  if (const Drafter* drafter = engine_.speculation().drafter(); drafter && drafter->covered(seq_) < int(same)) {
+  if (drafter && drafter->covered(seq_) < int(same)) {
     engine_.book().truncate(seq_, drafter->covered(seq_));
     text_.resize(size_t(length()));
   }
@@ -58,11 +61,15 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
   const StepOutputs& out = engine_.model().forward(
       {tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(outputs_).first(size_t(outputs)), true},
       engine_.kv());
+  append(tokens, out, 0, engine_.speculation().drafter());
+  return out.logits;
+}
+
+void SessionImpl::append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter) {
+  const int rows = int(tokens.size()), history = length();
   engine_.book().append(seq_, rows);
   text_.insert(text_.end(), tokens.begin(), tokens.end());
-  if (Drafter* drafter = engine_.speculation().drafter(); drafter && drafter->reads_target())
-    drafter->prompt({seq_, history, rows, &out, text_});
-  return out.logits;
+  if (drafter && drafter->reads_target()) drafter->prompt({seq_, history, rows, &outputs, text_, first_row});
 }
 
 std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int outputs) {
@@ -85,11 +92,6 @@ std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int 
   if (outputs > 0) engine_.device().download(logits_.data(), logits, logits_.size());
   return logits_;
 }
-
-void SessionImpl::copy_from(const Session&, int) { fail("not yet"); }
-void SessionImpl::save(std::ostream&) const { fail("not yet"); }
-void SessionImpl::restore(std::istream&) { fail("not yet"); }
-size_t SessionImpl::save_bytes() const { fail("not yet"); }
 
 GenerateResult SessionImpl::generate(std::span<const Token> prompt, const GenerateOptions& options) {
   const Request request{this, prompt, &options};

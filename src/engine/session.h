@@ -29,14 +29,18 @@ class SessionImpl : public Session {
   SeqId seq() const { return seq_; }
   std::vector<Token>& tokens() { return text_; }
   void check_tokens(std::span<const Token> tokens) const;
-  // Keeps the common prefix of the cache with `text`, drops the rest; returns its length.
-  int reuse(std::span<const Token> text);
-  // One step over a chain of tokens, which become history; logits of the last `outputs` rows.
-  const float* extend(std::span<const Token> tokens, int outputs);
+  // Keeps the common prefix of the cache with `text`, drops the rest; returns its length. `drafter`: that will read on, or null.
+  int reuse(std::span<const Token> text, const Drafter* drafter);
+  // Tokens that a pass has written behind the cache, from row `first_row` of its outputs on, become history. `drafter`: that follows.
+  void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter);
   // Drops what is not committed: staged nodes, the pending token.
   void settle();
 
  private:
+  // One step over a chain of tokens, which become history; logits of the last `outputs` rows.
+  const float* extend(std::span<const Token> tokens, int outputs);
+  void clear();
+
   EngineImpl& engine_;
   SeqId seq_;
   std::vector<Token> text_;          // cached tokens, then (while generating) the pending one

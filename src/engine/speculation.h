@@ -31,6 +31,7 @@ struct SpeculationParts {
   KvStore* kv = nullptr;                 // of the target
   const Tokenizer* tokenizer = nullptr;  // of the target
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
+  std::string name;                      // of the preset
   int slots = 1, context = 0, chunk = 512;
   std::function<void(double)> progress;  // of loading a draft model
 };
@@ -44,6 +45,7 @@ class Speculation {
   Speculation(const SpecConfig& config, const SpeculationParts& parts);
   ~Speculation();
 
+  const std::string& name() const { return name_; }
   const SpecConfig& config() const { return config_; }
   Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
   Acceptance& acceptance() { return *acceptance_; }
@@ -66,6 +68,7 @@ class Speculation {
   void make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies);
   void measure(const SpeculationParts& parts);
 
+  std::string name_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   std::unique_ptr<Model> draft_;         // a small model and its cache

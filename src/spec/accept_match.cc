@@ -2,6 +2,7 @@
 // child that carries its choice. Also what all walks need: rows of a tree as the backend takes them.
 #include "base/error.h"
 #include "spec/accept_parts.h"
+#include "spec/tree_grammar.h"
 
 namespace sx {
 namespace {
@@ -9,7 +10,8 @@ namespace {
 ChooseRow row_at(const JudgeArgs& args, NodeId node, const Sampling& sampling) {
   SX_ASSERT(node >= 0 && node < args.tree->size());
   return {args.logits + size_t(node) * size_t(args.vocab), args.position + uint64_t(args.tree->depth(node)), &sampling,
-          args.bias, args.window ? args.window->counts() : std::span<const TokenCount>{}};
+          args.bias, args.window ? args.window->counts() : std::span<const TokenCount>{},
+          args.grammar ? args.grammar->mask(*args.tree, node) : nullptr};
 }
 
 // Top-down: a window forgets in the order of the text.
@@ -37,7 +39,7 @@ class MatchAcceptance final : public Acceptance {
   static bool plain(const JudgeArgs& args) {
     const Sampling& s = *args.sampling;
     const bool whole_row = s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
-    return !whole_row && args.bias.empty() && (!args.window || !args.window->active());
+    return !whole_row && !args.grammar && args.bias.empty() && (!args.window || !args.window->active());
   }
 
   // All nodes at once, then the walk.

@@ -15,6 +15,8 @@
 
 namespace sx {
 
+class TreeGrammar;
+
 enum class AcceptKind { kMatch, kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal, kTypical, kMargin };
 
 struct AcceptConfig {
@@ -37,6 +39,7 @@ struct JudgeArgs {
   std::span<const TokenBias> bias;
   PenaltyWindow* window = nullptr;     // holds the text up to and including the pending token; left as it was
   const DraftLaws* laws = nullptr;     // rules on drawn trees
+  TreeGrammar* grammar = nullptr;      // of the text up to and including the pending token; null: any text
 };
 
 class Acceptance {

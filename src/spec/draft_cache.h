@@ -5,6 +5,7 @@
 // Per sequence and round: prepare() before cells are run (refreshes if due), appended() after, note_*() with what scores are made of.
 #pragma once
 #include <algorithm>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <utility>
@@ -71,6 +72,12 @@ class DraftCache {
 
   // The text ends after `tokens` tokens; `cells` may be kept. Fewer are where the draft's own queries must be noted again.
   void truncate(SeqId seq, int cells, int tokens);
+  // The first `cells` cells of `from`, as many as there are, become those of `to`, which is empty; its text has `tokens` tokens.
+  void copy(SeqId from, SeqId to, int cells, int tokens);
+  size_t save_bytes(SeqId seq) const;
+  void save(SeqId seq, std::ostream& to) const;
+  // At most `cells` of the saved cells; throws sx::Error on anything but what save() of such a cache wrote.
+  void restore(SeqId seq, std::istream& from, int cells, int tokens);
   // The target's queries (one per tapped layer) of the last of `tokens` committed tokens.
   void note_target(SeqId seq, std::span<const float* const> query, int row, int tokens);
   // The drafter's own queries of rows [first, first + rows), the last of them at cell `cell` with this position.
@@ -109,6 +116,7 @@ class DraftCache {
   void choose_by_target(SeqId seq);
   void choose_by_draft(SeqId seq);
   void gather(SeqId seq);
+  void refilled(SeqId seq, int cells, int tokens);
   int wanted_position(int shift, int place, int cell) const;
   void drop_hole(SeqId seq);
   int most_queries() const { return config_.kind == CacheKind::kSnap ? config_.observe : 1; }

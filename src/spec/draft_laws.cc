@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "spec/tree_grammar.h"
 
 namespace sx {
 namespace {
@@ -67,14 +68,14 @@ void Guesser::prepare(const float* logits, int rows) {
 }
 
 std::span<const Candidate> Guesser::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
-  return options_.draws == DrawMode::kBest ? best(task, position, place) : drawn(task, node, position, logits, place);
+  return options_.draws == DrawMode::kBest ? best(task, node, position, place) : drawn(task, node, position, logits, place);
 }
 
-std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t position, int place) {
-  const std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
+std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uint64_t position, int place) {
+  std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
   const Sampling& s = *task.sampling;
   const bool reweighted = !task.bias.empty() || !task.counts.empty();
-  if (greedy(s) && !reweighted) {
+  if (greedy(s) && !reweighted && !task.grammar) {
     for (Candidate& c : pool.first(size_t(width_))) c.token = target_token(c.token);
     return pool.first(size_t(width_));
   }
@@ -82,6 +83,12 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t positio
   for (Candidate& c : pool) {
     c.token = target_token(c.token);
     c.logp = penalised(c.logit, c.token, task);
+  }
+  if (task.grammar) {
+    const uint32_t* mask = task.grammar->mask(*task.tree, node);
+    const auto kept = std::remove_if(pool.begin(), pool.end(), [&](const Candidate& c) { return !TreeGrammar::allows(mask, c.token); });
+    pool = pool.first(size_t(kept - pool.begin()));
+    if (pool.empty()) return {};
   }
   if (reweighted) sort_best(pool);
   size_t count = pool.size();
@@ -97,11 +104,26 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, uint64_t positio
   return pool.first(std::min(count, size_t(width_)));
 }
 
+// What may follow a node, by the drafter's own tokens; null: nothing of it.
+const uint32_t* Guesser::allowed(const DraftTask& task, NodeId node) {
+  const uint32_t* mask = task.grammar->mask(*task.tree, node);
+  allowed_.assign((size_t(vocab_) + 31) / 32, 0);
+  bool any = false;
+  for (int t = 0; t < vocab_; ++t) {
+    if (!TreeGrammar::allows(mask, target_token(t))) continue;
+    allowed_[size_t(t) / 32] |= 1u << (t % 32);
+    any = true;
+  }
+  return any ? allowed_.data() : nullptr;
+}
+
 std::span<const Candidate> Guesser::drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
   SX_ASSERT(task.laws && task.laws->vocab() >= vocab_);
   const std::span<Candidate> out(candidates_.data() + size_t(place) * size_t(pool_), size_t(width_));
   const auto bias = map_.empty() ? task.bias : std::span<const TokenBias>();  // biases are by the target's tokens
-  backend_.law({law_.data(), {logits, position, task.sampling, bias, {}}, vocab_});
+  const uint32_t* mask = task.grammar ? allowed(task, node) : nullptr;
+  if (task.grammar && !mask) return {};
+  backend_.law({law_.data(), {logits, position, task.sampling, bias, {}, mask}, vocab_});
   float* kept = task.laws->row(node);
   double left = 0;
   std::fill(kept, kept + task.laws->vocab(), 0.0f);

@@ -27,8 +27,10 @@ class Guesser {
   void prepare(const float* logits, int rows);
 
  private:
-  std::span<const Candidate> best(const DraftTask& task, uint64_t position, int place);
+  std::span<const Candidate> best(const DraftTask& task, NodeId node, uint64_t position, int place);
   std::span<const Candidate> drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
+
+  const uint32_t* allowed(const DraftTask& task, NodeId node);
 
   Backend& backend_;
   GuessOptions options_;
@@ -38,6 +40,7 @@ class Guesser {
   std::span<const Token> map_;
   std::vector<Candidate> candidates_;   // [rows, pool]
   std::vector<double> law_;             // [vocab]
+  std::vector<uint32_t> allowed_;       // [vocab / 32, rounded up]: what a grammar allows, by the drafter's own tokens
 };
 
 }  // namespace sx

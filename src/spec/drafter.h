@@ -1,6 +1,7 @@
 // A drafter proposes a tree after the pending token. It may keep state per sequence; the text it is given at each draft is the
 // truth, and it catches up with it by itself (a text only grows between calls of truncate and close).
 #pragma once
+#include <iosfwd>
 #include <limits>
 #include <span>
 
@@ -11,6 +12,8 @@
 #include "spec/tree_policy.h"
 
 namespace sx {
+
+class TreeGrammar;
 
 inline constexpr int kMaxChain = 64;   // rows of a sequence that are run as a tree; longer chains are run as prompts
 
@@ -24,6 +27,7 @@ struct DraftTask {
   TokenTree* tree = nullptr;           // just node 0; to be grown and finished
   bool cheap_only = false;             // no passes of a model this time; drafters that are nothing else are not asked then
   DraftLaws* laws = nullptr;           // where laws are kept when children are drawn (DrawMode other than kBest)
+  TreeGrammar* grammar = nullptr;      // of the text; null: any. Drafters that look at it need not propose allowed tokens only
 };
 
 // What became of a drafted tree.
@@ -39,13 +43,14 @@ struct Outcome {
   std::span<const Token> text{};
 };
 
-// A chunk of a prompt went through the target: rows [0, rows) of the outputs are tokens [first, first + rows) of the text, which
-// ends with them.
+// A chunk of a prompt went through the target: rows [first_row, first_row + rows) of the outputs are tokens [first, first + rows) of
+// the text, which ends with them.
 struct PromptChunk {
   SeqId seq = 0;
   int first = 0, rows = 0;
   const StepOutputs* outputs = nullptr;
   std::span<const Token> text;
+  int first_row = 0;
 };
 
 class Drafter {
@@ -59,6 +64,8 @@ class Drafter {
   // Does a piece of the work of catching up with `text` (without the pending token); true when there is nothing left. The
   // engine calls it after the target's prompt, and may stop in between.
   virtual bool prefill(SeqId seq, std::span<const Token> text) = 0;
+  // Tokens of `text` that it would still have to run before it can draft.
+  virtual int behind(SeqId, std::span<const Token>) const { return 0; }
   virtual void draft(std::span<DraftTask> tasks) = 0;
   virtual void observe(std::span<const Outcome> outcomes) = 0;
   // Drafters that read the target's inside see every chunk of a prompt and the outcome of every round, drafted or not.
@@ -66,6 +73,12 @@ class Drafter {
   virtual void prompt(const PromptChunk&) {}
   // Tokens of the text whose pass such a drafter has seen and kept; the target must run the others again.
   virtual int covered(SeqId) const { return std::numeric_limits<int>::max(); }
+  // The text of `to` is now the first `length` tokens of that of `from`: takes over what is known of them.
+  virtual void copy(SeqId, SeqId to, int length) { (void)length, truncate(to, 0); }
+  // What is known of the text, to be put back behind a truncate(seq, 0) of this or another drafter of its kind.
+  virtual size_t save_bytes(SeqId) const { return 0; }
+  virtual void save(SeqId, std::ostream&) const {}
+  virtual void restore(SeqId, std::istream&, int length) { (void)length; }  // throws sx::Error on what it cannot be
   // Expected milliseconds of one more level; 0: levels are free.
   virtual double level_ms() const { return 0; }
   // Milliseconds spent in forward passes since the last call (the rest of draft() is host work).

@@ -48,6 +48,11 @@ void EagleDrafter::truncate(SeqId seq, int length) {
   s.waiting = pairs(seq) < known ? 0 : std::max(0, std::min(seen, options_.cache->covered(seq)) - kept);
 }
 
+void EagleDrafter::copy(SeqId from, SeqId to, int length) {
+  truncate(to, 0);
+  options_.cache->copy(from, to, std::max(0, length - 1), length);
+}
+
 std::span<const int32_t> EagleDrafter::working_cells(SeqId seq, int& refreshes) const {
   if (!options_.cache->moving()) return {};
   refreshes = options_.cache->refreshes(seq);
@@ -106,12 +111,12 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   const int known = pairs(chunk.seq);
   if (chunk.first != known + s.waiting) return;  // it has lost the thread: covered() says so
   if (cache.reads_target())
-    cache.note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, chunk.first + chunk.rows);
+    cache.note_target(chunk.seq, chunk.outputs->query, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
   const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
   begin_step({0, rows, chunk.seq, known});
   if (s.waiting > 0) copy_states(states_, s.states, s.waiting);
   which_.resize(size_t(chunk.rows));
-  std::iota(which_.begin(), which_.end(), 0);
+  std::iota(which_.begin(), which_.end(), chunk.first_row);
   options_.head->fuse(chunk.outputs->hidden, which_, states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];

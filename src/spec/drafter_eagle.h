@@ -31,6 +31,11 @@ class EagleDrafter : public Drafter {
   void close(SeqId seq) override { truncate(seq, 0); }
   void truncate(SeqId seq, int length) override;
   bool prefill(SeqId, std::span<const Token>) override { return true; }  // it follows the target's prompt
+  // States that wait are not kept: the target runs the last tokens again (covered).
+  void copy(SeqId from, SeqId to, int length) override;
+  size_t save_bytes(SeqId seq) const override { return options_.cache->save_bytes(seq); }
+  void save(SeqId seq, std::ostream& to) const override { options_.cache->save(seq, to); }
+  void restore(SeqId seq, std::istream& from, int length) override { options_.cache->restore(seq, from, std::max(0, length - 1), length); }
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override;
   bool reads_target() const override { return true; }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "spec/calibration.h"
 #include "spec/drafters.h"
+#include "spec/tree_grammar.h"
 
 namespace sx {
 namespace {
@@ -41,6 +42,11 @@ class FuseDrafter final : public Drafter {
     const bool indexed = index_->prefill(seq, text);
     return model_->prefill(seq, text) && indexed;
   }
+  int behind(SeqId seq, std::span<const Token> text) const override { return model_->behind(seq, text); }
+  void copy(SeqId from, SeqId to, int length) override { model_->copy(from, to, length), index_->copy(from, to, length); }
+  size_t save_bytes(SeqId seq) const override { return model_->save_bytes(seq); }  // the index is made of the text
+  void save(SeqId seq, std::ostream& to) const override { model_->save(seq, to); }
+  void restore(SeqId seq, std::istream& from, int length) override { model_->restore(seq, from, length); }
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override {
     model_->observe(outcomes);
@@ -79,6 +85,8 @@ void FuseDrafter::draft(std::span<DraftTask> tasks) {
     index_tasks_[i].limits.verify_cost = nullptr;
   }
   index_->draft(index_tasks_);
+  for (DraftTask& task : index_tasks_)
+    if (task.grammar) task.grammar->prune(*task.tree);
   for (size_t i = 0; i < tasks.size(); ++i)
     if (!tasks[i].cheap_only && !sure(found_[i], tasks[i].limits)) model_tasks_.push_back(tasks[i]);
   if (!model_tasks_.empty()) model_->draft(model_tasks_);

@@ -52,7 +52,7 @@ void MedusaDrafter::keep(Slot& s, const StepOutputs& outputs, int row, int lengt
 }
 
 void MedusaDrafter::prompt(const PromptChunk& chunk) {
-  keep(slot(chunk.seq), *chunk.outputs, chunk.rows - 1, chunk.first + chunk.rows);
+  keep(slot(chunk.seq), *chunk.outputs, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
 }
 
 void MedusaDrafter::observe(std::span<const Outcome> outcomes) {
@@ -91,7 +91,9 @@ std::span<const Candidate> MedusaDrafter::candidates(DraftTask& task, int row, N
   // Draws are each node's own; the best are the same for all nodes of a level, and may be asked for only once.
   if (options_.guess.draws != DrawMode::kBest) return guesser_.guess(task, node, position, logits, place);
   std::span<const Candidate>& level = slot(task.seq).levels[size_t(depth)];
-  if (level.empty()) level = guesser_.guess(task, node, position, logits, head);
+  DraftTask any = task;  // nodes of a level differ in what a grammar allows: the tree is pruned instead
+  any.grammar = nullptr;
+  if (level.empty()) level = guesser_.guess(any, node, position, logits, head);
   return level;
 }
 

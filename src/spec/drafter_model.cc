@@ -95,9 +95,26 @@ bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
   return rows == left;
 }
 
+int ModelDrafter::behind(SeqId seq, std::span<const Token> text) const {
+  return options_.cache && options_.cache->writes_full() ? int(text.size()) - options_.cache->length(seq) : 0;
+}
+
+void ModelDrafter::copy(SeqId from, SeqId to, int length) {
+  truncate(to, 0);
+  if (options_.cache) options_.cache->copy(from, to, length, length);
+}
+
+void ModelDrafter::save(SeqId seq, std::ostream& to) const {
+  if (options_.cache) options_.cache->save(seq, to);
+}
+
+void ModelDrafter::restore(SeqId seq, std::istream& from, int length) {
+  if (options_.cache) options_.cache->restore(seq, from, length, length);
+}
+
 void ModelDrafter::prompt(const PromptChunk& chunk) {
   const int end = chunk.first + chunk.rows;
-  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.rows - 1, end);
+  if (chunk.rows > 0) options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.first_row + chunk.rows - 1, end);
 }
 
 std::span<const int32_t> ModelDrafter::working_cells(SeqId seq, int& refreshes) const {

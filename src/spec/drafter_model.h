@@ -36,6 +36,11 @@ class ModelDrafter : public Drafter {
   void close(SeqId seq) override;
   void truncate(SeqId seq, int length) override;
   bool prefill(SeqId seq, std::span<const Token> text) override;
+  int behind(SeqId seq, std::span<const Token> text) const override;
+  void copy(SeqId from, SeqId to, int length) override;
+  size_t save_bytes(SeqId seq) const override { return options_.cache ? options_.cache->save_bytes(seq) : 0; }
+  void save(SeqId seq, std::ostream& to) const override;
+  void restore(SeqId seq, std::istream& from, int length) override;
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override;
   double take_forward_ms() override;

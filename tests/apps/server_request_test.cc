@@ -7,11 +7,17 @@
 
 #include "server/keys.h"
 #include "server/response.h"
+#include "server_vocabulary.h"
 
 namespace sx::server {
 namespace {
 
-const Limits kLimits{.vocab = 100, .stops = 2, .stop_bytes = 8, .biases = 2};
+const Limits kLimits = [] {
+  Limits limits;
+  limits.vocab = 100, limits.stops = 2, limits.stop_bytes = 8, limits.biases = 2, limits.prompts = 3, limits.jobs = 20;
+  limits.presets = {"off", "suffix"}, limits.grammar_bytes = 40, limits.schema_bytes = 80;
+  return limits;
+}();
 
 CompletionRequest completion(const std::string& fields) {
   return parse_completion(R"({"prompt": "Hi")" + (fields.empty() ? "" : ", " + fields) + "}", kLimits);
@@ -72,8 +78,9 @@ TEST(ServerRequest, FieldsArriveWhereTheyBelong) {
   EXPECT_EQ(completion(R"("max_completion_tokens": 5, "max_tokens": 9)").options.max_tokens, 5);
   EXPECT_EQ(completion(R"("logit_bias": [[3, 2]])").options.sampling.logit_bias.at(0).first, 3);
   EXPECT_FALSE(completion(R"("seed": -1)").seeded);
-  EXPECT_EQ(parse_completion(R"({"prompt": [1, 2, 99]})", kLimits).tokens, (std::vector<Token>{1, 2, 99}));
-  EXPECT_EQ(parse_completion(R"({"prompt": ["one"]})", kLimits).text, "one");
+  EXPECT_EQ(parse_completion(R"({"prompt": [1, 2, 99]})", kLimits).prompts.at(0).at(0).tokens, (std::vector<Token>{1, 2, 99}));
+  EXPECT_EQ(parse_completion(R"({"prompt": ["one"]})", kLimits).prompts.at(0).at(0).text, "one");
+  EXPECT_EQ(parse_completion(R"({"prompt": "x"})", kLimits).api, Api::kText);
 }
 
 TEST(ServerRequest, WrongFieldsAreNamed) {
@@ -81,7 +88,7 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
       {R"("max_tokens": "7")", "max_tokens"}, {R"("max_tokens": 1.5)", "max_tokens"}, {R"("max_tokens": -2)", "max_tokens"},
       {R"("max_tokens": 99999999999999999999)", "max_tokens"}, {R"("max_tokens": 18446744073709551615)", "max_tokens"},
       {R"("temperature": -0.1)", "temperature"}, {R"("temperature": 2.1)", "temperature"}, {R"("temperature": true)", "temperature"},
-      {R"("temperature": [])", "temperature"}, {R"("top_p": 1.5)", "top_p"}, {R"("top_k": -2)", "top_k"}, {R"("top_k": 1e3)", "top_k"},
+      {R"("temperature": [])", "temperature"}, {R"("top_p": 1.5)", "top_p"}, {R"("top_k": -2)", "top_k"}, {R"("top_k": 1.5)", "top_k"}, {R"("top_k": 1e300)", "top_k"},
       {R"("min_p": 2)", "min_p"}, {R"("presence_penalty": 3)", "presence_penalty"}, {R"("frequency_penalty": -3)", "frequency_penalty"},
       {R"("repeat_penalty": 0)", "repeat_penalty"}, {R"("seed": "x")", "seed"}, {R"("seed": 0.5)", "seed"},
       {R"("stop": 5)", "stop"}, {R"("stop": "")", "stop"}, {R"("stop": ["a", 1])", "stop"}, {R"("stop": ["a", "b", "c"])", "stop"},
@@ -89,10 +96,24 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
       {R"("logit_bias": {"-1": 1})", "logit_bias"}, {R"("logit_bias": {"1": 101})", "logit_bias"},
       {R"("logit_bias": {"1": null})", "logit_bias"}, {R"("logit_bias": 3)", "logit_bias"}, {R"("logit_bias": [[1]])", "logit_bias"},
       {R"("logit_bias": {"1": 1, "2": 1, "3": 1})", "logit_bias"}, {R"("logit_bias": {"99999999999999999999": 1})", "logit_bias"},
-      {R"("n": 2)", "n"}, {R"("n": 0)", "n"}, {R"("best_of": 3)", "best_of"}, {R"("echo": true)", "echo"},
-      {R"("logprobs": 0)", "logprobs"}, {R"("logprobs": true)", "logprobs"}, {R"("tools": [{}])", "tools"}, {R"("tools": 1)", "tools"},
-      {R"("response_format": {"type": "json_object"})", "response_format"}, {R"("response_format": "text")", "response_format"},
-      {R"("grammar": "root ::= x")", "grammar"}, {R"("suffix": "end")", "suffix"}, {R"("stream": 1)", "stream"},
+      {R"("n": 17)", "n"}, {R"("n": 0)", "n"}, {R"("n": "2")", "n"}, {R"("best_of": 3)", "best_of"}, {R"("n": 2, "best_of": 1)", "best_of"},
+      {R"("logprobs": 21)", "logprobs"}, {R"("logprobs": -1)", "logprobs"}, {R"("logprobs": true)", "logprobs"}, {R"("logprobs": "1")", "logprobs"},
+      {R"("echo": 1)", "echo"}, {R"("echo": true, "logprobs": 1)", "echo"}, {R"("tools": [{}])", "tools"}, {R"("tools": 1)", "tools"},
+      {R"("functions": [{}])", "functions"}, {R"("response_format": {"type": "xml"})", "response_format"},
+      {R"("response_format": "text")", "response_format"}, {R"("response_format": {"type": "json_schema"})", "response_format"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})", "response_format"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": 5}})", "response_format"},
+      {R"("response_format": {"type": "json_object", "schema": {"type": "nonsense"}})", "response_format"},
+      {R"("json_schema": "x")", "json_schema"}, {R"("json_schema": {"type": "nonsense"})", "json_schema"},
+      {R"("json_schema": {"description": "0123456789012345678901234567890123456789012345678901234567890123456789"})", "json_schema"},
+      {R"("grammar": 5)", "grammar"}, {R"("grammar": "root ::= \"01234567890123456789012345678901234567890123456789\"")", "grammar"},
+      {R"("grammar": "root ::= \"x\"", "json_schema": {})", "grammar"},
+      {R"("response_format": {"type": "json_object"}, "json_schema": {})", "json_schema"},
+      {R"("guided_json": {"type": "object"})", "guided_json"}, {R"("suffix": "end")", "suffix"}, {R"("stream": 1)", "stream"},
+      {R"("spec_preset": "magic")", "spec_preset"}, {R"("spec_preset": 5)", "spec_preset"}, {R"("spec_nodes": 0)", "spec_nodes"},
+      {R"("spec_depth": 1025)", "spec_depth"}, {R"("spec_details": 1)", "spec_details"}, {R"("return_progress": "x")", "return_progress"},
+      {R"("cache_prompt": 0)", "cache_prompt"}, {R"("timings_per_token": 0)", "timings_per_token"},
+      {R"("logit_bias": [[18446744073709551615, 1]])", "logit_bias"}, {R"("logit_bias": [[1, true]])", "logit_bias"},
       {R"("stream_options": {})", "stream_options"}, {R"("stream": true, "stream_options": 1)", "stream_options"},
       {R"("stream": true, "stream_options": {"include_usage": 1})", "include_usage"}, {R"("speculate": "no")", "speculate"},
       {R"("model": 4)", "model"},
@@ -100,23 +121,86 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
   for (const auto& [fields, name] : cases) EXPECT_EQ(refused(fields), name) << fields;
 }
 
-TEST(ServerRequest, PromptsAreChecked) {
-  for (const char* body : {"{}", R"({"prompt": null})", R"({"prompt": 5})", R"({"prompt": []})", R"({"prompt": ["a", "b"]})",
-                           R"({"prompt": [1, "a"]})", R"({"prompt": [100]})", R"({"prompt": [-1]})", R"({"prompt": [1.5]})",
-                           R"({"prompt": [[1]]})", R"({"prompt": {"a": 1}})", R"({"prompt": [18446744073709551615]})"})
-    EXPECT_EQ(culprit([&] { parse_completion(body, kLimits); }), "prompt") << body;
+TEST(ServerRequest, FurtherFields) {
+  const CompletionRequest r = completion(R"("n": 3, "best_of": 3, "logprobs": 4, "spec_preset": "suffix", "spec_nodes": 8, "spec_depth": 4,
+      "spec_details": true, "return_progress": true, "cache_prompt": false, "grammar": "root ::= \"x\"", "suffix": "", "max_tokens": 5.0)");
+  EXPECT_EQ(r.n, 3);
+  EXPECT_EQ(r.choices(), 3u);
+  EXPECT_EQ(r.logprobs, 4);
+  EXPECT_TRUE(r.options.token_logits);
+  EXPECT_EQ(r.options.preset, "suffix");
+  EXPECT_EQ(r.options.draft_nodes, 8);
+  EXPECT_EQ(r.options.draft_depth, 4);
+  EXPECT_EQ(r.options.grammar, "root ::= \"x\"");
+  EXPECT_EQ(r.options.max_tokens, 5);
+  EXPECT_TRUE(r.spec_details && r.return_progress && !r.cache_prompt);
+  const CompletionRequest plain = completion("");
+  EXPECT_TRUE(plain.n == 1 && plain.logprobs == -1 && !plain.options.token_logits && plain.cache_prompt && !plain.echo);
+  EXPECT_TRUE(plain.options.preset.empty() && plain.options.grammar.empty() && plain.options.draft_nodes == -1);
+  EXPECT_FALSE(plain.spec_details || plain.return_progress || plain.options.show_special);
+  EXPECT_EQ(completion(R"("logprobs": 0)").logprobs, 0);
+  EXPECT_EQ(completion(R"("logprobs": false)").logprobs, -1);
+  EXPECT_TRUE(completion(R"("echo": true)").echo);
+  EXPECT_EQ(completion(R"("logit_bias": [[3, false]])").options.sampling.logit_bias.at(0).second, -1e9f);
+  EXPECT_EQ(completion(R"("response_format": {"type": "text"})").options.grammar, "");
+  EXPECT_EQ(completion(R"("json_schema": "", "grammar": "")").options.grammar, "");
+  const std::string object = completion(R"("response_format": {"type": "json_object"})").options.grammar;
+  EXPECT_EQ(object, json_schema_to_gbnf(R"({"type":"object"})"));
+  EXPECT_EQ(completion(R"("json_schema": {"type": "object"})").options.grammar, object);
+  EXPECT_EQ(completion(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "integer"}}})")
+                .options.grammar, json_schema_to_gbnf(R"({"type":"integer"})"));
 }
 
-TEST(ServerRequest, MessagesAreChecked) {
-  for (const char* messages : {"null", "[]", "{}", "5", "[5]", "[[]]", R"([{}])", R"([{"role": "user"}])", R"([{"content": "a"}])",
-                               R"([{"role": 1, "content": "a"}])", R"([{"role": "user", "content": 1}])",
-                               R"([{"role": "user", "content": [{"type": "image_url"}]}])", R"([{"role": "user", "content": ["a"]}])",
-                               R"([{"role": "assistant", "content": "a", "tool_calls": [{}]}])"})
-    EXPECT_EQ(culprit([&] { parse_chat(std::string(R"({"messages": )") + messages + "}", kLimits); }), "messages") << messages;
-  const CompletionRequest r = parse_chat(
-      R"({"messages": [{"role": "developer", "content": "s"}, {"role": "user", "content":
-          [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "x"}]})", kLimits);
-  EXPECT_EQ(r.messages, R"([{"role":"system","content":"s"},{"role":"user","content":"ab"}])");
+TEST(ServerRequest, PromptsAreChecked) {
+  for (const char* body : {"{}", R"({"prompt": null})", R"({"prompt": 5})", R"({"prompt": []})", R"({"prompt": ["a", 1]})",
+                           R"({"prompt": [1, "a"]})", R"({"prompt": [100]})", R"({"prompt": [-1]})", R"({"prompt": [1.5]})",
+                           R"({"prompt": [[]]})", R"({"prompt": [[1], [100]]})", R"({"prompt": [[[1]]]})", R"({"prompt": {"a": 1}})",
+                           R"({"prompt": [18446744073709551615]})", R"({"prompt": ["a", "b", "c", "d"]})", R"({"prompt": [null]})"})
+    EXPECT_EQ(culprit([&] { parse_completion(body, kLimits); }), "prompt") << body;
+  EXPECT_EQ(culprit([&] { parse_completion(R"({"prompt": ["a", "b"], "n": 11})", kLimits); }), "n");
+  EXPECT_EQ(culprit([&] { parse_completion(R"({"prompt": ["a", "b"], "n": 10})", kLimits); }), "none");
+}
+
+TEST(ServerRequest, PromptsBecomeTokens) {
+  const FakeVocabulary words(std::vector<std::string>(100, "w"));
+  const auto tokens = [&](const char* body) { return prompt_tokens(words, parse_completion(body, kLimits)); };
+  using Lists = std::vector<std::vector<Token>>;
+  EXPECT_EQ(tokens(R"({"prompt": "AB"})"), (Lists{{0, 65, 66}}));
+  EXPECT_EQ(tokens(R"({"prompt": [5, 6]})"), (Lists{{5, 6}}));
+  EXPECT_EQ(tokens(R"({"prompt": ["A", [7], "B"]})"), (Lists{{0, 65}, {7}, {0, 66}}));
+  EXPECT_EQ(parse_completion(R"({"prompt": ["A", [7], "B"], "n": 2})", kLimits).choices(), 6u);
+  const CompletionRequest echo = parse_completion(R"({"prompt": ["A", [7]], "echo": true})", kLimits);
+  EXPECT_EQ(echo_text(words, echo.prompts[0]), "A");
+  EXPECT_EQ(echo_text(words, echo.prompts[1]), "w");
+  const FakeVocabulary few({"w"});
+  EXPECT_EQ(culprit([&] { echo_text(few, echo.prompts[1]); }), "prompt");
+  const auto native = [&](const char* body) { return prompt_tokens(words, parse_native(body, kLimits)); };
+  EXPECT_EQ(native(R"({"prompt": [1, 2, "A", 3, "B", "C"]})"), (Lists{{1, 2, 65, 3, 66, 67}}));
+  EXPECT_EQ(native(R"({"prompt": ["A", 3]})"), (Lists{{0, 65, 3}}));
+  EXPECT_EQ(culprit([&] { prompt_tokens(words, parse_native(R"({"prompt": [1, ""]})", kLimits)); }), "none");
+  for (const char* body : {R"({"prompt": [1, null]})", R"({"prompt": [[1]]})", "{}", R"({"prompt": []})", R"({"prompt": [100]})"})
+    EXPECT_EQ(culprit([&] { native(body); }), "prompt") << body;
+}
+
+TEST(ServerRequest, NativeFields) {
+  const CompletionRequest r = parse_native(R"({"prompt": "a", "n_predict": 9, "n_probs": 3, "return_tokens": true, "id_slot": 2, "temperature": 5})", kLimits);
+  EXPECT_EQ(r.api, Api::kNative);
+  EXPECT_EQ(r.options.max_tokens, 9);
+  EXPECT_EQ(r.logprobs, 3);
+  EXPECT_EQ(r.slot, 2);
+  EXPECT_EQ(r.options.sampling.temperature, 5);
+  EXPECT_TRUE(r.return_tokens);
+  const CompletionRequest plain = parse_native(R"({"prompt": "a", "n_probs": 0})", kLimits);
+  const SamplingOptions& s = plain.options.sampling;
+  EXPECT_EQ(plain.options.max_tokens, -1);
+  EXPECT_EQ(plain.logprobs, -1);
+  EXPECT_EQ(plain.slot, -1);
+  EXPECT_TRUE(s.temperature == 0.8f && s.top_k == 40 && s.top_p == 0.95f && s.min_p == 0.05f && s.repeat_last_n == 64);
+  const std::pair<const char*, const char*> cases[] = {{R"("n": 2)", "n"}, {R"("n_probs": 21)", "n_probs"}, {R"("id_slot": -2)", "id_slot"},
+      {R"("return_tokens": 1)", "return_tokens"}, {R"("echo": true)", "echo"}, {R"("tools": [1])", "tools"}, {R"("n_predict": -2)", "n_predict"},
+      {R"("temperature": 101)", "temperature"}};
+  for (const auto& [fields, name] : cases)
+    EXPECT_EQ(culprit([&] { parse_native(R"({"prompt": "a", )" + std::string(fields) + "}", kLimits); }), name) << fields;
 }
 
 TEST(ServerRequest, BrokenJsonIsRefused) {

@@ -124,13 +124,18 @@ TEST_F(Choose, RowsDoNotDependOnCompany) {
   std::vector<Sampling> s(rows);
   std::vector<ChooseRow> all;
   std::vector<Token> alone, together(rows);
+  std::vector<uint32_t> some((vocab + 31) / 32);
+  for (auto& bits : some) bits = random() & random();
   for (int r = 0; r < rows; ++r) {
     for (auto& v : logits[size_t(r)]) v = normal(random);
     s[size_t(r)].temperature = float(r % 3) * 0.6f;
     s[size_t(r)].top_k = r % 2 ? 20 : 0;
     s[size_t(r)].top_p = r % 4 ? 0.9f : 1.f;
     all.push_back({logits[size_t(r)].data(), uint64_t(r), &s[size_t(r)], {}, {}});
-    alone.push_back(one(logits[size_t(r)], s[size_t(r)], uint64_t(r)));
+    if (r % 3 == 1) all.back().allowed = some.data();
+    Token out = -1;
+    choose({&out, std::span(&all.back(), 1), vocab}, pool_, scratch_);
+    alone.push_back(out);
   }
   choose({together.data(), all, vocab}, pool_, scratch_);
   EXPECT_EQ(together, alone);

@@ -1,5 +1,5 @@
 // The KV store and the ops that write it: cells come back as they went in, rotation and norms against double precision,
-// moves copy bits or turn keys, and a large capacity costs no memory before it is used.
+// moves copy bits or turn keys, bytes hold cells, and a large capacity costs no memory before it is used.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -413,6 +413,42 @@ TEST(KvMove, FilterTakesOneLayerAndOneHead) {
             EXPECT_EQ(0, std::memcmp(want, have, sizeof want)) << layer << " " << head << " at " << l << " " << h;
           }
     }
+}
+
+// ---- cells as bytes ------------------------------------------------------------------------------------------------
+
+// Bytes go to any place of any slot of any store as kv_move would have brought them, whatever set of instructions it has,
+// from and to any address, and touch nothing else.
+TEST(KvCells, BytesAreTheCells) {
+  for (Isa isa : available_isas())
+    for (DType type : kTypes)
+      for (int dim : {10, 64, 96}) {
+        uint64_t state = static_cast<uint64_t>(dim) + 5;
+        CpuKvStore a({2, 3, dim, 2, 1300, type}, isa);
+        CpuKvStore b({2, 3, dim, 3, 1200, type}, isa), c({2, 3, dim, 3, 1200, type}, isa);
+        scribble(a, 1, 1300, 3), scribble(b, 2, 1200, 9), scribble(c, 2, 1200, 9);
+        for (int trial = 0; trial < 6; ++trial) {
+          const int count = trial == 0 ? 1 : trial == 1 ? 0 : 1 + random_below(state, trial == 2 ? 1100 : 150);
+          const int first = random_below(state, 1300 - count), to = random_below(state, 1200 - count);
+          ThreadPool pool(1 + trial % 3);
+          std::vector<KvMove> moves;
+          for (int i = 0; i < count; ++i) moves.push_back({first + i, to + i, 0});
+          KvMoveArgs m{};
+          m.from = &a, m.to = &c, m.from_slot = 1, m.to_slot = 2, m.moves = moves;
+          move_one_by_one(m);
+          const size_t size = static_cast<size_t>(count) * kv_cell_bytes(a), odd = static_cast<size_t>(trial % 4);
+          std::vector<std::byte> bytes(size + odd + 1, std::byte{77});
+          kv_read(a, {1, first, count}, bytes.data() + odd, pool);
+          EXPECT_EQ(bytes.back(), std::byte{77});
+          kv_write(b, {2, to, count}, bytes.data() + odd, pool);
+          ASSERT_TRUE(bytes_of(b, 2) == bytes_of(c, 2))
+              << isa_name(isa) << " " << dtype_name(type) << " dim " << dim << " trial " << trial;
+          // And in the layout of another set of instructions they are the same numbers.
+          CpuKvStore d({2, 3, dim, 1, 1200, type}, Isa::kGeneric);
+          kv_write(d, {0, to, count}, bytes.data() + odd, pool);
+          for (int i = 0; i < count; i += 1 + count / 9) ASSERT_EQ(dump(a, 1, first + i), dump(d, 0, to + i));
+        }
+      }
 }
 
 }  // namespace

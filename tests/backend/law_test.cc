@@ -65,8 +65,8 @@ TEST_P(Law, ProbabilitiesAreThoseOfTheDefinition) {
     ASSERT_GT(got[static_cast<size_t>(choice_of(c))], 0);
     // The likeliest is the greedy choice. (Where a logit is +infinity only greedy choices look at it.)
     const std::vector<float> x = adjusted(c);
-    if (x[static_cast<size_t>(greedy(x))] < kInfinity) {
-      ASSERT_EQ(std::max_element(got.begin(), got.end()) - got.begin(), greedy(x));
+    if (x[static_cast<size_t>(greedy(x, c))] < kInfinity) {
+      ASSERT_EQ(std::max_element(got.begin(), got.end()) - got.begin(), greedy(x, c));
     }
   }
 }
@@ -124,6 +124,67 @@ TEST_P(Law, GreedyAndHopelessRowsHaveOneToken) {
   c.logits = {-kInfinity, std::numeric_limits<float>::quiet_NaN(), kInfinity};
   EXPECT_EQ(law_of(c), (std::vector<double>{0, 0, 1}));
   EXPECT_EQ(choice_of(c), 2);
+}
+
+TEST_P(Law, ForbiddenTokensAreAsIfTheyWereNotThere) {
+  std::mt19937 random(15);
+  const auto reference = make_reference_backend();
+  int none = 0, filtered = 0;
+  for (int trial = 0; trial < 1500; ++trial) {
+    Case c = random_case(any_size(trial, random), random);
+    restrict_tokens(c, random);
+    const Token expected_choice = chosen(c);
+    const ChooseRow row = c.row();
+    Token other_choice = 0;
+    reference->choose({&other_choice, {&row, 1}, c.vocab()});
+    ASSERT_EQ(choice_of(c), expected_choice) << "vocabulary " << c.vocab() << " trial " << trial;
+    ASSERT_EQ(other_choice, expected_choice) << "by the reference, vocabulary " << c.vocab() << " trial " << trial;
+    const std::vector<double> expected = distribution(c), got = law_of(c);
+    std::vector<double> other(got.size());
+    reference->law({other.data(), row, c.vocab()});
+    double sum = 0;
+    for (size_t t = 0; t < got.size(); ++t) {
+      ASSERT_NEAR(got[t], expected[t], 1e-11 * expected[t] + 1e-300) << "token " << t << " of " << c.vocab();
+      ASSERT_NEAR(other[t], expected[t], 1e-11 * expected[t] + 1e-300) << "token " << t << " of the reference";
+      if (!c.allows(t)) { ASSERT_EQ(got[t], 0); }
+      sum += got[t];
+    }
+    if (expected_choice == kNoToken) {
+      ASSERT_EQ(sum, 0);
+      ++none;
+      continue;
+    }
+    ASSERT_NEAR(sum, 1, 1e-11);
+    ASSERT_TRUE(c.allows(static_cast<size_t>(expected_choice)));
+    filtered += c.sampling.top_k > 0 || c.sampling.top_p < 1 || c.sampling.min_p > 0;
+    // A mask that allows everything changes nothing, to the bit.
+    c.allowed.assign(c.allowed.size(), ~0u);
+    const std::vector<double> with = law_of(c);
+    const Token chosen_with = choice_of(c);
+    c.allowed.clear();
+    const std::vector<double> without = law_of(c);
+    ASSERT_EQ(std::memcmp(with.data(), without.data(), with.size() * sizeof(double)), 0);
+    ASSERT_EQ(chosen_with, choice_of(c));
+  }
+  EXPECT_GT(none, 20);
+  EXPECT_GT(filtered, 500);
+}
+
+// With forbidden logits of any size, also such as would be infinite or hide all others.
+TEST_P(Law, LogitsOfForbiddenTokensDoNotMatter) {
+  std::mt19937 random(16);
+  for (int trial = 0; trial < 200; ++trial) {
+    Case c = random_case(any_size(trial, random), random);
+    restrict_tokens(c, random);
+    const std::vector<double> before = law_of(c);
+    const Token choice = choice_of(c);
+    const float values[] = {1e30f, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 0};
+    for (size_t t = 0; t < c.logits.size(); ++t)
+      if (!c.allows(t)) c.logits[t] = values[random() % 5];
+    const std::vector<double> after = law_of(c);
+    ASSERT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(double)), 0) << "trial " << trial;
+    ASSERT_EQ(choice_of(c), choice) << "trial " << trial;
+  }
 }
 
 TEST_P(Law, BitsAreThoseOfEveryOtherSet) {

@@ -1,5 +1,5 @@
 // Sampling as its definition reads (ops.h): everything sorted, everything summed, nothing skipped. And random rows with
-// all that may come along: ties, infinities, NaN, bias, penalties.
+// all that may come along: ties, infinities, NaN, bias, penalties, tokens that are not allowed.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,11 @@ struct Case {
   std::vector<TokenCount> counts;
   uint64_t position = 0;
   int vocab() const { return static_cast<int>(logits.size()); }
-  ChooseRow row() const { return {logits.data(), position, &sampling, bias, counts}; }
+  std::vector<uint32_t> allowed;  // bits; empty: all
+  ChooseRow row() const {
+    return {logits.data(), position, &sampling, bias, counts, allowed.empty() ? nullptr : allowed.data()};
+  }
+  bool allows(size_t t) const { return allowed.empty() || (allowed[t / 32] >> (t % 32) & 1); }
 };
 
 inline std::vector<float> random_logits(int vocab, std::mt19937& random) {
@@ -61,6 +65,25 @@ inline Case random_case(int vocab, std::mt19937& random) {
   return c;
 }
 
+// Allows any share of the tokens, now and then one or none. Bits behind the vocabulary are as they come.
+inline void restrict_tokens(Case& c, std::mt19937& random) {
+  c.allowed.assign((c.logits.size() + 31) / 32, 0);
+  const unsigned way = random() % 8;
+  for (uint32_t& word : c.allowed) {
+    if (way == 0) word = random();                                                     // half
+    else if (way == 1) word = random() % 3 ? ~0u : static_cast<uint32_t>(random());    // most
+    else if (way < 5) word = random() & random() & random() & random() & random();     // few
+    else if (way == 5) word = random() % 20 ? 0 : static_cast<uint32_t>(random());     // few, together
+  }
+  const size_t last = c.logits.size() % 32;
+  if (way == 6) {
+    const size_t only = random() % c.logits.size();
+    c.allowed[only / 32] |= 1u << (only % 32);
+  } else if (way == 7 && last > 0) {
+    c.allowed.back() = ~0u << last;  // none, whatever lies behind
+  }
+}
+
 inline std::vector<float> adjusted(const Case& c) {
   std::vector<float> x = c.logits;
   const Sampling& s = c.sampling;
@@ -75,10 +98,11 @@ inline std::vector<float> adjusted(const Case& c) {
 }
 
 // The tokens that may be chosen at a temperature above 0, best first.
-inline std::vector<Token> survivors(const std::vector<float>& x, const Sampling& s) {
+inline std::vector<Token> survivors(const std::vector<float>& x, const Case& c) {
+  const Sampling& s = c.sampling;
   std::vector<Token> ids;
   for (size_t t = 0; t < x.size(); ++t)
-    if (std::isfinite(x[t])) ids.push_back(static_cast<Token>(t));
+    if (std::isfinite(x[t]) && c.allows(t)) ids.push_back(static_cast<Token>(t));
   const auto logit = [&](Token t) { return double(x[static_cast<size_t>(t)]); };
   std::stable_sort(ids.begin(), ids.end(), [&](Token a, Token b) { return logit(a) > logit(b); });
   if (s.top_k > 0 && ids.size() > static_cast<size_t>(s.top_k)) ids.resize(static_cast<size_t>(s.top_k));
@@ -95,18 +119,20 @@ inline std::vector<Token> survivors(const std::vector<float>& x, const Sampling&
   return ids;
 }
 
-inline Token greedy(const std::vector<float>& x) {
-  Token best = 0;
+inline Token greedy(const std::vector<float>& x, const Case& c = {}) {
+  Token best = kNoToken;
   float most = -kInfinity;
   for (size_t t = 0; t < x.size(); ++t)
-    if (x[t] > most) most = x[t], best = static_cast<Token>(t);
+    if (c.allows(t) && x[t] > most) most = x[t], best = static_cast<Token>(t);
+  for (size_t t = 0; t < x.size() && best == kNoToken; ++t)
+    if (c.allows(t)) best = static_cast<Token>(t);
   return best;
 }
 
 inline Token chosen(const Case& c) {
   const std::vector<float> x = adjusted(c);
-  const std::vector<Token> ids = survivors(x, c.sampling);
-  if (!(c.sampling.temperature > 0) || ids.empty()) return greedy(x);
+  const std::vector<Token> ids = survivors(x, c);
+  if (!(c.sampling.temperature > 0) || ids.empty()) return greedy(x, c);
   const double inverse = 1.0 / double(c.sampling.temperature);
   Token best = -1;
   double most = 0;
@@ -120,10 +146,10 @@ inline Token chosen(const Case& c) {
 
 inline std::vector<double> distribution(const Case& c) {
   const std::vector<float> x = adjusted(c);
-  const std::vector<Token> ids = survivors(x, c.sampling);
+  const std::vector<Token> ids = survivors(x, c);
   std::vector<double> p(x.size(), 0.0);
   if (!(c.sampling.temperature > 0) || ids.empty()) {
-    p[static_cast<size_t>(greedy(x))] = 1;
+    if (const Token best = greedy(x, c); best != kNoToken) p[static_cast<size_t>(best)] = 1;
     return p;
   }
   double sum = 0;

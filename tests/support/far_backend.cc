@@ -299,11 +299,26 @@ void FarBackend::kv_score(const KvScoreArgs& args) {
   right_->kv_score(a);
 }
 
+void FarBackend::kv_read(const KvStore& kv, const KvCellsArgs& args, std::byte* out) {
+  expect_no_step("kv_read");
+  expect_host(out, "cells as bytes");
+  right_->kv_read(kv, args, out);
+}
+
+void FarBackend::kv_write(KvStore& kv, const KvCellsArgs& args, const std::byte* from) {
+  expect_no_step("kv_write");
+  expect_host(from, "cells as bytes");
+  right_->kv_write(kv, args, from);
+}
+
 void FarBackend::choose(const ChooseArgs& args) {
   expect_no_step("choose");
   expect_host(args.out, "chosen tokens");
   std::vector<ChooseRow> rows(args.rows.begin(), args.rows.end());
-  for (ChooseRow& row : rows) row.logits = vector(row.logits, size_t(args.vocab), "logits");
+  for (ChooseRow& row : rows) {
+    if (row.allowed) expect_host(row.allowed, "allowed tokens");
+    row.logits = vector(row.logits, size_t(args.vocab), "logits");
+  }
   right_->choose({args.out, rows, args.vocab});
 }
 

@@ -39,6 +39,9 @@ class ForwardingBackend : public Backend {
   void glu(const GluArgs& a) override { right_->glu(a); }
   void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
   void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
+  size_t kv_cell_bytes(const KvStore& kv) const override { return right_->kv_cell_bytes(kv); }
+  void kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) override { right_->kv_read(kv, a, out); }
+  void kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) override { right_->kv_write(kv, a, from); }
   void choose(const ChooseArgs& a) override { right_->choose(a); }
   void law(const LawArgs& a) override { right_->law(a); }
   void top_k(const TopKArgs& a) override { right_->top_k(a); }

@@ -1,7 +1,7 @@
 # Attention and the KV store of the CPU backend: the shared driver, and kernels with the flags of their instruction set
 # (optimised in debug builds too).
 target_sources(sx_backend PRIVATE
-  cpu/kv_layout.cc cpu/kv_store.cc cpu/kv_rope.cc cpu/kv_move.cc cpu/kv_score.cc
+  cpu/kv_layout.cc cpu/kv_store.cc cpu/kv_rope.cc cpu/kv_move.cc cpu/kv_cells.cc cpu/kv_score.cc
   cpu/attention.cc cpu/attention_plan.cc cpu/attention_kernels.cc cpu/attention_generic.cc)
 set_source_files_properties(cpu/kv_layout.cc cpu/kv_rope.cc cpu/kv_move.cc cpu/attention_generic.cc
   PROPERTIES COMPILE_OPTIONS -O3)

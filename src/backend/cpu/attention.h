@@ -35,5 +35,9 @@ class AttentionScratch {
 void rope_store(const RopeStoreArgs& args, Isa isa, ThreadPool& pool);
 void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch& scratch);
 void kv_move(const KvMoveArgs& args, Isa isa, ThreadPool& pool);
+// Cells as bytes, see Backend.
+size_t kv_cell_bytes(const CpuKvStore& kv);
+void kv_read(const CpuKvStore& kv, const KvCellsArgs& args, std::byte* out, ThreadPool& pool);
+void kv_write(CpuKvStore& kv, const KvCellsArgs& args, const std::byte* from, ThreadPool& pool);
 
 }  // namespace sx::cpu

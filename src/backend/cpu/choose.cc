@@ -26,24 +26,47 @@ void adjust(float* x, int vocab, const ChooseRow& row) {
   }
 }
 
-// A row with bias and penalties; its maxima are in the scratch memory. Sampled rows hold no infinity but -infinity.
+// Tokens that are not allowed get -infinity, which no filter counts and no race can win.
+void forbid(float* x, int vocab, const uint32_t* allowed) {
+  for (int from = 0; from < vocab; from += 32) {
+    const uint32_t bits = allowed[from / 32];
+    const int count = std::min(32, vocab - from);
+    if (bits == 0) std::fill_n(x + from, count, kNever);
+    else if (bits != ~0u)
+      for (int i = 0; i < count; ++i) x[from + i] = bits >> i & 1 ? x[from + i] : kNever;
+  }
+}
+
+Token first_allowed(const ChooseRow& row, int vocab) {
+  for (Token t = 0; t < vocab; ++t)
+    if (row.allows(t)) return t;
+  return kNoToken;
+}
+
+// A row with bias, penalties and forbidden tokens; its maxima are in the scratch memory. Sampled rows hold no infinity but
+// -infinity.
 struct Ready {
   const float* logits;
   int vocab;
   float largest;
-  Token first;   // with the largest logit: the answer unless the row is sampled
+  Token first;   // with the largest logit: the answer unless the row is sampled; kNoToken: none is allowed
   bool sampled;  // some logit is finite, and the temperature is not 0
 };
 
 Ready prepare(const ChooseRow& row, int vocab, RowScratch& scratch) {
   SX_ASSERT(static_cast<size_t>(vocab) <= scratch.copy.size());
   Ready r{row.logits, vocab, kNever, 0, row.sampling->temperature > 0};
-  if (!row.bias.empty() || !row.counts.empty()) {
+  if (!row.bias.empty() || !row.counts.empty() || row.allowed) {
     std::memcpy(scratch.copy.data(), row.logits, static_cast<size_t>(vocab) * sizeof(float));
     adjust(scratch.copy.data(), vocab, row);
+    if (row.allowed) forbid(scratch.copy.data(), vocab, row.allowed);
     r.logits = scratch.copy.data();
   }
   r.largest = find_maxima(r.logits, vocab, scratch);
+  if (row.allowed && r.largest == kNever) {
+    r.first = first_allowed(row, vocab), r.sampled = false;
+    return r;
+  }
   if (r.sampled && r.largest < -kNever) {
     r.sampled = r.largest > kNever;
     return r;
@@ -232,7 +255,7 @@ void law(const LawArgs& args, RowScratch& scratch) {
   }
   std::fill_n(args.out, args.vocab, 0.0);
   if (!r.sampled) {
-    args.out[r.first] = 1;
+    if (r.first != kNoToken) args.out[r.first] = 1;
     return;
   }
   double sum = 0;

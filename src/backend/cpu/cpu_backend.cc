@@ -50,6 +50,13 @@ void CpuBackend::kv_score(const KvScoreArgs& args) {
   const auto one = [&](const KvScoreArgs& a) { cpu::kv_score(a, isa_, pool_, score_scratch_); };
   args.mean || !args.layers.empty() ? score_layers(args, one) : one(args);
 }
+size_t CpuBackend::kv_cell_bytes(const KvStore& kv) const { return cpu::kv_cell_bytes(static_cast<const CpuKvStore&>(kv)); }
+void CpuBackend::kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) {
+  cpu::kv_read(static_cast<const CpuKvStore&>(kv), cells, out, pool_);
+}
+void CpuBackend::kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) {
+  cpu::kv_write(static_cast<CpuKvStore&>(kv), cells, from, pool_);
+}
 void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
 void CpuBackend::law(const LawArgs& args) { cpu::law(args, row_scratch_[0]); }
 void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }

@@ -41,6 +41,9 @@ class CpuBackend : public Backend {
   void glu(const GluArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
+  size_t kv_cell_bytes(const KvStore& kv) const override;
+  void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
+  void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
   void choose(const ChooseArgs& args) override;
   void law(const LawArgs& args) override;
   void top_k(const TopKArgs& args) override;

@@ -105,6 +105,49 @@ void copy_any(const KvLayout& l, const Walk& a, const std::byte* from, int p, co
   }
 }
 
+// Elements of a position between a block and packed bytes, whichever `one` copies from: one(element, packed).
+template <class Element, class Packed, class One>
+void each_packed(const Walk& w, Element* at, int dim, Packed* packed, One one) {
+  at += w.start;
+  for (int e = 0; e < dim; e += w.run, at += w.step) {
+    const int n = std::min(w.run, dim - e);
+    for (int i = 0; i < n; ++i, packed += sizeof(Element)) one(at + static_cast<size_t>(i) * w.gap, packed);
+  }
+}
+
+template <class T>
+void pack(const KvLayout& l, const Walk& w, const std::byte* block, std::byte* packed) {
+  each_packed(w, reinterpret_cast<const T*>(block), l.dim, packed,
+              [](const T* x, std::byte* y) { std::memcpy(y, x, sizeof(T)); });
+}
+template <class T>
+void unpack(const KvLayout& l, const Walk& w, std::byte* block, const std::byte* packed) {
+  each_packed(w, reinterpret_cast<T*>(block), l.dim, packed,
+              [](T* x, const std::byte* y) { std::memcpy(x, y, sizeof(T)); });
+}
+
+void pack_any(const KvLayout& l, const Walk& w, const std::byte* block, int p, std::byte* packed) {
+  switch (l.type) {
+    case DType::kBF16:
+    case DType::kF16: return pack<uint16_t>(l, w, block, packed);
+    case DType::kQ8_0:
+      std::memcpy(packed, scales(l, block) + p, sizeof(float));
+      return pack<int8_t>(l, w, block, packed + sizeof(float));
+    default: return pack<float>(l, w, block, packed);
+  }
+}
+
+void unpack_any(const KvLayout& l, const Walk& w, std::byte* block, int p, const std::byte* packed) {
+  switch (l.type) {
+    case DType::kBF16:
+    case DType::kF16: return unpack<uint16_t>(l, w, block, packed);
+    case DType::kQ8_0:
+      std::memcpy(scales(l, block) + p, packed, sizeof(float));
+      return unpack<int8_t>(l, w, block, packed + sizeof(float));
+    default: return unpack<float>(l, w, block, packed);
+  }
+}
+
 }  // namespace
 
 KvLayout make_layout(DType type, int head_dim, Isa isa) {
@@ -140,6 +183,24 @@ void copy_key(const KvLayout& l, const std::byte* from, int p, std::byte* to, in
 }
 void copy_value(const KvLayout& l, const std::byte* from, int p, std::byte* to, int q) {
   copy_any(l, value_walk(l, p), from, p, value_walk(l, q), to, q);
+}
+
+size_t packed_bytes(const KvLayout& l) {
+  const size_t dim = static_cast<size_t>(l.dim);
+  return l.type == DType::kQ8_0 ? sizeof(float) + dim : dim * (l.type == DType::kF32 ? 4 : 2);
+}
+
+void pack_key(const KvLayout& l, const std::byte* block, int p, std::byte* packed) {
+  pack_any(l, key_walk(l, p), block, p, packed);
+}
+void pack_value(const KvLayout& l, const std::byte* block, int p, std::byte* packed) {
+  pack_any(l, value_walk(l, p), block, p, packed);
+}
+void unpack_key(const KvLayout& l, std::byte* block, int p, const std::byte* packed) {
+  unpack_any(l, key_walk(l, p), block, p, packed);
+}
+void unpack_value(const KvLayout& l, std::byte* block, int p, const std::byte* packed) {
+  unpack_any(l, value_walk(l, p), block, p, packed);
 }
 
 }  // namespace sx::cpu

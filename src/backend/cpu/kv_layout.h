@@ -44,5 +44,12 @@ void load_value(const KvLayout& layout, const std::byte* block, int p, float* v)
 // Copies the bits of a position from one block to another (or within one).
 void copy_key(const KvLayout& layout, const std::byte* from, int p, std::byte* to, int q);
 void copy_value(const KvLayout& layout, const std::byte* from, int p, std::byte* to, int q);
+// The bits of a position outside of blocks, the same for both families: q8's scale, then the elements in order. packed:
+// [packed_bytes], at any address.
+size_t packed_bytes(const KvLayout& layout);
+void pack_key(const KvLayout& layout, const std::byte* block, int p, std::byte* packed);
+void pack_value(const KvLayout& layout, const std::byte* block, int p, std::byte* packed);
+void unpack_key(const KvLayout& layout, std::byte* block, int p, const std::byte* packed);
+void unpack_value(const KvLayout& layout, std::byte* block, int p, const std::byte* packed);
 
 }  // namespace sx::cpu

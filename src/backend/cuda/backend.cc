@@ -107,6 +107,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
     scratch(attend_, std::max(trees, attend_prompt_scratch_bytes(rows, limits.heads, limits.head_dim)), "attention");
     scratch(score_, score_scratch_bytes(limits.heads, limits.context), "scores");
   }
+  if (limits.vocab > 0) reserve_masks(limits.vocab);
   host_->reserve(limits);
 }
 

@@ -50,6 +50,9 @@ class CudaBackend : public Backend {
   void glu(const GluArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
+  size_t kv_cell_bytes(const KvStore& kv) const override;
+  void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
+  void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
   void choose(const ChooseArgs& args) override;
   void law(const LawArgs& args) override;
   void top_k(const TopKArgs& args) override;
@@ -91,6 +94,11 @@ class CudaBackend : public Backend {
   void attend_to_prompt(const AttendArgs& args);
   enum class Way { kPick, kFiltered, kHost };  // to choose from a row
   Way way_of(const ChooseRow& row) const;
+  template <class Body>
+  void each_part(const KvStore& kv, const KvCellsArgs& cells, Body body);
+  void reserve_masks(int vocab);
+  void choose_any(const ChooseArgs& args);  // of rows whose tokens are all allowed
+  void choose_masked(const ChooseArgs& args, std::span<const size_t> rows);
   void pick_rows(const ChooseArgs& args);
   void filter_rows(const ChooseArgs& args, size_t first, size_t end);
   void choose_on_host(const ChooseArgs& args, size_t row);
@@ -107,7 +115,7 @@ class CudaBackend : public Backend {
   bool padding_ = false;                 // its counts are padded
   Graphs graphs_;
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_;
+  Scratch half_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_, masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;

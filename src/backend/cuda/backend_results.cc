@@ -1,4 +1,4 @@
-// The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_score, choose, law, top_k.
+// The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score, choose, law, top_k.
 #include <algorithm>
 #include <cstring>
 
@@ -21,6 +21,40 @@ void CudaBackend::kv_move(const KvMoveArgs& a) {
   SX_ASSERT(!in_step());
   cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims), a.dims, a.style, a.layer,
                  a.head}, stream_);
+}
+
+size_t CudaBackend::kv_cell_bytes(const KvStore& kv) const { return packed_cell_bytes(view_of(&kv)); }
+
+// Parts of a few MB go through pinned memory, which the kernel reads and writes itself. body(part, its bytes in all cells' bytes)
+template <class Body>
+void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) {
+  const KvGeometry& g = kv.geometry();
+  SX_ASSERT(!in_step() && a.slot >= 0 && a.slot < g.slots && a.first >= 0 && a.count >= 0 && a.count <= g.capacity - a.first);
+  if (dry() || a.count == 0) return;
+  constexpr size_t kPart = size_t(16) << 20;
+  const size_t each = kv_cell_bytes(kv);
+  const int most = int(std::clamp<size_t>(kPart / each, 1, size_t(a.count)));
+  auto* packed = static_cast<std::byte*>(pinned(size_t(most) * each));
+  for (int done = 0; done < a.count; done += most) {
+    const int count = std::min(most, a.count - done);
+    body(CellsCall{view_of(&kv), a.slot, a.first + done, count, packed}, size_t(done) * each, size_t(count) * each);
+  }
+}
+
+void CudaBackend::kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) {
+  each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
+    copy_cells(part, false, stream_);
+    wait();
+    std::memcpy(out + at, part.packed, bytes);
+  });
+}
+
+void CudaBackend::kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) {
+  each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
+    std::memcpy(part.packed, from + at, bytes);
+    copy_cells(part, true, stream_);
+    wait();  // before the memory is filled again
+  });
 }
 
 void CudaBackend::kv_score(const KvScoreArgs& a) {
@@ -68,9 +102,66 @@ const float* CudaBackend::row_on_host(const float* logits, int vocab) {
   return host_row_.data();
 }
 
+void CudaBackend::reserve_masks(int vocab) {
+  scratch(masks_, size_t(kMostMasked) * size_t((vocab + 31) / 32) * sizeof(uint32_t), "allowed tokens");
+  scratch(masked_, size_t(kMostMasked) * size_t(vocab) * sizeof(float), "allowed tokens");
+}
+
 void CudaBackend::choose(const ChooseArgs& a) {
   if (dry()) return std::fill_n(a.out, a.rows.size(), 0), void();
   SX_ASSERT(!in_step());
+  std::vector<size_t> masked;
+  for (size_t i = 0; i < a.rows.size(); ++i)
+    if (a.rows[i].allowed) masked.push_back(i);
+  if (masked.empty()) return choose_any(a);
+  for (size_t i = 0; i < masked.size(); i += kMostMasked)
+    choose_masked(a, std::span(masked).subspan(i, std::min<size_t>(kMostMasked, masked.size() - i)));
+  if (masked.size() == a.rows.size()) return;
+  std::vector<ChooseRow> rows;
+  for (const ChooseRow& row : a.rows)
+    if (!row.allowed) rows.push_back(row);
+  std::vector<Token> chosen(rows.size());
+  choose_any({chosen.data(), rows, a.vocab});
+  for (size_t i = 0, at = 0; i < a.rows.size(); ++i)
+    if (!a.rows[i].allowed) a.out[i] = chosen[at++];
+}
+
+// Copies of the rows in which forbidden tokens have -infinity are chosen from as any others. What they cannot tell, which token is
+// the first that is allowed where no logit is finite, and what goes the way of the host anyhow, is chosen there.
+void CudaBackend::choose_masked(const ChooseArgs& a, std::span<const size_t> which) {
+  const size_t words = (size_t(a.vocab) + 31) / 32, vocab = size_t(a.vocab);
+  reserve_masks(a.vocab);
+  auto* bits = static_cast<uint32_t*>(staging_->begin(which.size() * words * sizeof(uint32_t)));
+  MaskCall call{static_cast<float*>(masked_.data), {}, static_cast<const uint32_t*>(masks_.data), 0, a.vocab};
+  std::vector<ChooseRow> rows;
+  std::vector<size_t> places;
+  for (const size_t i : which) {
+    ChooseRow row = a.rows[i];
+    if (way_of(row) == Way::kHost) {
+      choose_on_host(a, i);
+      continue;
+    }
+    std::memcpy(bits + rows.size() * words, row.allowed, words * sizeof(uint32_t));
+    call.logits[rows.size()] = row.logits;
+    row.logits = call.out + rows.size() * vocab;
+    row.allowed = nullptr;
+    rows.push_back(row);
+    places.push_back(i);
+  }
+  if (rows.empty()) return;
+  call.rows = int(rows.size());
+  staging_->send(masks_.data, rows.size() * words * sizeof(uint32_t));
+  mask_rows(call, stream_);
+  std::vector<Token> chosen(rows.size());
+  choose_any({chosen.data(), rows, a.vocab});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t at = places[i];
+    a.out[at] = chosen[i];
+    if (!a.rows[at].allows(chosen[i])) choose_on_host(a, at);
+  }
+}
+
+void CudaBackend::choose_any(const ChooseArgs& a) {
   pick_rows(a);
   for (size_t i = 0; i < a.rows.size();) {
     const ChooseRow& row = a.rows[i];

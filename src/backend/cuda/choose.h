@@ -15,6 +15,12 @@ struct PickRow {         // one row; an array of them lies in device memory
 size_t pick_scratch_bytes(int rows, int vocab);
 void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream);
 
+// out[r][t] = logits of the row's token where allowed, else -infinity. out: [rows, vocab]; allowed: [rows, (vocab + 31) / 32]; all on
+// the device.
+inline constexpr int kMostMasked = 16;
+struct MaskCall { float* out; const float* logits[kMostMasked]; const uint32_t* allowed; int rows, vocab; };
+void mask_rows(const MaskCall& call, cudaStream_t stream);
+
 struct TopKCall { Candidate* out; const float* logits; int rows, vocab, stride, k; };  // out [rows, k] and logits on the device
 inline constexpr int kMostTopK = 256;
 size_t top_k_scratch_bytes(int rows, int vocab, int k);

@@ -1,4 +1,4 @@
-// Moving cells between stores, and scoring the chunks of a history with a query.
+// Moving cells between stores, cells as bytes, and scoring the chunks of a history with a query.
 #pragma once
 #include <span>
 
@@ -29,6 +29,14 @@ struct MoveCall {
   int layer, head;                 // -1: all
 };
 void kv_move(const MoveCall& call, cudaStream_t stream);
+
+struct CellsCall {
+  KvView kv;
+  int slot, first, count;
+  std::byte* packed;               // [count][packed_cell_bytes], pinned memory of the host that the device can reach
+};
+size_t packed_cell_bytes(const KvView& kv);  // a multiple of 4
+void copy_cells(const CellsCall& call, bool write, cudaStream_t stream);
 
 inline constexpr int kMostScoreLayers = 8;
 struct ScoreCall {

@@ -157,10 +157,11 @@ std::vector<float> adjusted_logits(const ChooseRow& row, int vocab) {
 }
 
 // The tokens that sampling may choose, most probable first.
-std::vector<Token> candidates_of(const std::vector<float>& logits, const Sampling& s) {
+std::vector<Token> candidates_of(const std::vector<float>& logits, const ChooseRow& row) {
+  const Sampling& s = *row.sampling;
   std::vector<Token> ids;
   for (size_t t = 0; t < logits.size(); ++t) {
-    if (std::isfinite(logits[t])) ids.push_back(static_cast<Token>(t));
+    if (std::isfinite(logits[t]) && row.allows(static_cast<Token>(t))) ids.push_back(static_cast<Token>(t));
   }
   const auto logit = [&](Token t) { return static_cast<double>(logits[static_cast<size_t>(t)]); };
   std::stable_sort(ids.begin(), ids.end(), [&](Token a, Token b) { return logit(a) > logit(b); });
@@ -179,12 +180,14 @@ std::vector<Token> candidates_of(const std::vector<float>& logits, const Samplin
   return ids;
 }
 
-// The first of the largest; NaN never wins, and with nothing above -infinity it is 0.
-Token first_of_largest(const std::vector<float>& logits) {
-  Token best = 0;
+// The first of the largest; NaN never wins, and with nothing above -infinity it is the first.
+Token first_of_largest(const std::vector<float>& logits, const ChooseRow& row) {
+  Token best = kNoToken;
   float most = -HUGE_VALF;
   for (size_t t = 0; t < logits.size(); ++t) {
-    if (logits[t] > most) most = logits[t], best = static_cast<Token>(t);
+    if (!row.allows(static_cast<Token>(t))) continue;
+    if (best == kNoToken || logits[t] > most) best = static_cast<Token>(t);
+    if (logits[t] > most) most = logits[t];
   }
   return best;
 }
@@ -192,9 +195,9 @@ Token first_of_largest(const std::vector<float>& logits) {
 Token choose_token(const ChooseRow& row, int vocab) {
   const std::vector<float> logits = adjusted_logits(row, vocab);
   const Sampling& s = *row.sampling;
-  Token best = first_of_largest(logits);
+  Token best = first_of_largest(logits, row);
   if (!(s.temperature > 0)) return best;
-  std::vector<Token> ids = candidates_of(logits, s);
+  std::vector<Token> ids = candidates_of(logits, row);
   std::sort(ids.begin(), ids.end());
   double most = 0;
   const double inverse = 1.0 / static_cast<double>(s.temperature);
@@ -209,9 +212,9 @@ Token choose_token(const ChooseRow& row, int vocab) {
 void law_of(const ChooseRow& row, int vocab, double* out) {
   const std::vector<float> logits = adjusted_logits(row, vocab);
   std::fill_n(out, vocab, 0.0);
-  const std::vector<Token> ids = candidates_of(logits, *row.sampling);
+  const std::vector<Token> ids = candidates_of(logits, row);
   if (!(row.sampling->temperature > 0) || ids.empty()) {
-    out[first_of_largest(logits)] = 1;
+    if (const Token best = first_of_largest(logits, row); best != kNoToken) out[best] = 1;
     return;
   }
   const double temperature = static_cast<double>(row.sampling->temperature);
@@ -364,6 +367,19 @@ class ReferenceBackend final : public Backend {
     for (int h = 0; h < a.heads; ++h) score_head(a, h, a.out + static_cast<size_t>(h) * chunks);
   }
 
+  // [count][layers][kv_heads][key, value][head_dim]
+  size_t kv_cell_bytes(const KvStore& kv) const override {
+    const KvGeometry& g = kv.geometry();
+    return static_cast<size_t>(g.layers) * static_cast<size_t>(g.kv_heads) * 2 * static_cast<size_t>(g.head_dim) * sizeof(float);
+  }
+  void kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) override {
+    auto& from = const_cast<ReferenceKv&>(static_cast<const ReferenceKv&>(kv));
+    each_head(from, a, [&](float* x, size_t bytes) { std::memcpy(out, x, bytes), out += bytes; });
+  }
+  void kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) override {
+    each_head(static_cast<ReferenceKv&>(kv), a, [&](float* x, size_t bytes) { std::memcpy(x, from, bytes), from += bytes; });
+  }
+
   void choose(const ChooseArgs& a) override {
     for (size_t r = 0; r < a.rows.size(); ++r) a.out[r] = choose_token(a.rows[r], a.vocab);
   }
@@ -375,6 +391,21 @@ class ReferenceBackend final : public Backend {
   }
 
  private:
+  // body(key or value, bytes) in the order of kv_read.
+  template <class Body>
+  static void each_head(ReferenceKv& kv, const KvCellsArgs& a, Body body) {
+    const KvGeometry& g = kv.geometry();
+    const auto bytes = static_cast<size_t>(g.head_dim) * sizeof(float);
+    for (int cell = a.first; cell < a.first + a.count; ++cell) {
+      for (int layer = 0; layer < g.layers; ++layer) {
+        for (int h = 0; h < g.kv_heads; ++h) {
+          body(kv.key(layer, a.slot, cell, h), bytes);
+          body(kv.value(layer, a.slot, cell, h), bytes);
+        }
+      }
+    }
+  }
+
   // row: [(heads + 2 kv_heads) * head_dim]; table: [dims/2, 2].
   static void store_row(const RopeStoreArgs& a, float* row, const float* table, int slot, int cell) {
     auto& kv = static_cast<ReferenceKv&>(*a.kv);

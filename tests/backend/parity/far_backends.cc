@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kDeepest = 63;  // Backend::max_depth() of both
 
-bool is_kv(const OpRow& row) { return row.op == Op::kRopeStore || row.op == Op::kAttend || row.op == Op::kKvMove; }
 bool is_step(const OpRow& row) { return row.op == Op::kRopeStore || row.op == Op::kAttend; }
 bool deep_chain(const OpRow& row) { return is_step(row) && !row.tree && row.staged + row.rows - 1 > kDeepest; }
 
@@ -29,7 +28,7 @@ BackendFactory cuda_backend() {
 }
 
 bool supports(const std::string& backend, const OpRow& row) {
-  if (backend == "cuda" && is_kv(row) && row.type == DType::kF32) return false;
+  if (backend == "cuda" && is_kv(row.op) && row.type == DType::kF32) return false;
   return (backend != "cuda" && backend != "far") || !deep_chain(row) || row.staged == 0;
 }
 
@@ -41,7 +40,7 @@ Tolerance tolerance_of(const std::string& backend, const OpRow& row) {
   if (row.op == Op::kLinear && row.mixed) return {2e-3, 1e-2};
   if (row.op == Op::kLinear && row.type == DType::kBF16) return {2e-3, 1e-2};
   if (row.op == Op::kLinear && row.type != DType::kF32) return {1e-3, 5e-3};  // weights are rounded to f16 as well
-  if (is_kv(row) && row.type == DType::kF16) return {1e-3, 8e-3};  // queries and probabilities are rounded too
+  if (is_kv(row.op) && row.type == DType::kF16) return {1e-3, 8e-3};  // queries and probabilities are rounded too
   return tolerance(row);
 }
 

@@ -11,8 +11,14 @@
 namespace sx::parity {
 
 std::unique_ptr<Problem> make_problem(const OpRow& row) {
-  const bool kv = row.op == Op::kRopeStore || row.op == Op::kAttend || row.op == Op::kKvMove;
-  return kv ? make_kv_problem(row) : make_row_problem(row);
+  switch (row.op) {
+    case Op::kRopeStore:
+    case Op::kAttend: return make_step_problem(row);
+    case Op::kKvMove:
+    case Op::kKvCells:
+    case Op::kKvScore: return make_cell_problem(row);
+    default: return make_row_problem(row);
+  }
 }
 
 float* upload(Backend& backend, const std::vector<float>& values) {

@@ -279,6 +279,7 @@ class LogitProblem : public Problem {
       logits_[7] = -std::numeric_limits<float>::infinity();
       logits_[9] = std::numeric_limits<float>::quiet_NaN();
     }
+    for (int r = 0; row.allowed && r < row.rows; ++r) allowed_.push_back(pattern(row.allowed, r, random));
     if (sampling_.repeat_penalty == 1 && sampling_.presence_penalty == 0) return;
     for (int i = 0; i < std::min(4, row.in); ++i) {
       bias_.push_back({i, static_cast<float>(i) - 1.5f});
@@ -303,11 +304,29 @@ class LogitProblem : public Problem {
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto position = static_cast<uint64_t>(100 + rows[i]);
       list.push_back({logits + i * static_cast<size_t>(row_.in), position, &sampling_, bias_, counts_});
+      if (!allowed_.empty() && rows[i] % 4 != 3) list.back().allowed = allowed_[static_cast<size_t>(rows[i])].data();
     }
     return list;
   }
 
  private:
+  // 1: half of the tokens. 2: one in forty, and the last. 3: one token. 4: none in the first row, all in others.
+  // 5: tokens 7 and 9, which have no finite logit in the first row. Bits behind the vocabulary are set: they mean nothing.
+  std::vector<uint32_t> pattern(int number, int r, Random& random) const {
+    const int vocab = row_.in, only = random.below(vocab);
+    std::vector<uint32_t> bits(static_cast<size_t>((vocab + 31) / 32));
+    for (int t = 0; t < static_cast<int>(bits.size()) * 32; ++t) {
+      const bool in = t >= vocab     ? true
+                      : number == 1 ? random.below(2) == 0
+                      : number == 2 ? random.below(40) == 0 || t == vocab - 1
+                      : number == 3 ? t == only
+                      : number == 4 ? r > 0
+                                    : t == 7 || t == 9;
+      if (in) bits[static_cast<size_t>(t / 32)] |= 1u << (t % 32);
+    }
+    return bits;
+  }
+
   static constexpr std::array<Sampling, kSamplings> kSettings = {{
       {},
       {.temperature = 1, .seed = 1},
@@ -324,6 +343,7 @@ class LogitProblem : public Problem {
   std::vector<float> logits_;
   std::vector<TokenBias> bias_;
   std::vector<TokenCount> counts_;
+  std::vector<std::vector<uint32_t>> allowed_;  // per row, or empty
 };
 
 class ChooseProblem final : public LogitProblem {
@@ -362,7 +382,7 @@ class LawProblem final : public LogitProblem {
     std::vector<float> sizes;
     for (int r = 0; r < reference.rows; ++r) {
       const float largest = *std::max_element(reference.row(r), reference.row(r + 1));
-      sizes.insert(sizes.end(), static_cast<size_t>(row_.in), largest);
+      sizes.insert(sizes.end(), static_cast<size_t>(row_.in), largest > 0 ? largest : 1e-9f);  // no token is allowed
     }
     return sizes;
   }

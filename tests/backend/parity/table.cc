@@ -51,6 +51,12 @@ void add_row_ops(std::vector<OpRow>& table) {
       table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 5 : 2, .in = vocab, .sampling = sampling});
       table.push_back({.op = Op::kLaw, .rows = 2, .in = vocab, .sampling = sampling});
     }
+    for (const int vocab : {5, 31, 33, 300, 3000}) {
+      for (int allowed = 1; allowed <= kPatterns; ++allowed) {
+        table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 20 : 3, .in = vocab, .sampling = sampling, .allowed = allowed});
+        table.push_back({.op = Op::kLaw, .rows = 2, .in = vocab, .sampling = sampling, .allowed = allowed});
+      }
+    }
   }
   for (const int vocab : {1, 5, 31, 300, 1024, 3001}) {
     for (const int k : {1, 4, 10, 64, vocab}) {
@@ -183,6 +189,43 @@ void add_kv_move(std::vector<OpRow>& table) {
   }
 }
 
+// Odd counts, places inside and across blocks of 64 cells and extents of 1,024, forwards and backwards, one cell and none less.
+void add_kv_cells(std::vector<OpRow>& table) {
+  for (const DType type : kKvTypes) {
+    for (const int head_dim : {12, 64, 96, 128}) {
+      if (type == DType::kQ8_0 && head_dim % 32 != 0) continue;
+      const OpRow base = {.op = Op::kKvCells, .type = type, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .history = 150};
+      for (const bool same_slot : {false, true}) {
+        const auto add = [&](int rows, int to, int history) {
+          OpRow row = base;
+          row.rows = rows, row.delta = to, row.history = history, row.same_slot = same_slot;
+          table.push_back(row);
+        };
+        add(1, 63, 70);
+        add(7, 0, 30);
+        add(65, 30, 150);
+        add(101, 14, 141);
+        if (head_dim == 64) add(301, 1000, 1302);
+      }
+    }
+  }
+}
+
+void add_kv_score(std::vector<OpRow>& table) {
+  int turn = 0;
+  for (const DType type : kKvTypes) {
+    for (int kind = 0; kind < 4; ++kind) {
+      for (const int history : {20, 700}) {
+        for (const int layers : {1, 2}) {
+          const int head_dim = turn % 3 == 0 ? 64 : turn % 3 == 1 ? 128 : 96;
+          table.push_back({.op = Op::kKvScore, .type = type, .rows = layers, .heads = turn % 2 ? 6 : 4, .kv_heads = 2,
+                           .head_dim = head_dim, .history = history, .kind = kind, .mean = ++turn % 4 == 0});
+        }
+      }
+    }
+  }
+}
+
 // Shapes of SmolLM2-135M, for the benchmark.
 void add_large(std::vector<OpRow>& table) {
   for (const int rows : {1, 4, 16, 64, 512}) {
@@ -243,6 +286,8 @@ std::vector<OpRow> make_table() {
   add_rope_store(table);
   add_attend(table);
   add_kv_move(table);
+  add_kv_cells(table);
+  add_kv_score(table);
   add_large(table);
   return table;
 }
@@ -259,6 +304,8 @@ const char* op_name(Op op) {
     case Op::kAttend: return "attend";
     case Op::kGlu: return "glu";
     case Op::kKvMove: return "kv_move";
+    case Op::kKvCells: return "kv_cells";
+    case Op::kKvScore: return "kv_score";
     case Op::kChoose: return "choose";
     case Op::kLaw: return "law";
     case Op::kTopK: return "top_k";
@@ -297,9 +344,11 @@ std::string row_name(const OpRow& row) {
   if (row.tree) name += "+tree";
   if (row.staged) name += fmt::format("+staged{}", row.staged);
   if (row.window) name += fmt::format("+window{}", row.window);
-  if (row.delta) name += fmt::format("+delta{}", row.delta);
+  if (row.delta) name += fmt::format("+{}{}", row.op == Op::kKvCells ? "to" : "delta", row.delta);
   if (row.same_slot) name += "+same_slot";
+  if (row.op == Op::kKvScore) name += fmt::format("+kind{}{}", row.kind, row.mean ? "+mean" : "");
   if (sampled) name += fmt::format("+sampling{}", row.sampling);
+  if (row.allowed) name += fmt::format("+allowed{}", row.allowed);
   return name;
 }
 
@@ -318,8 +367,11 @@ Tolerance tolerance(const OpRow& row) {
     case Op::kRopeStore:
     case Op::kAttend:
     case Op::kKvMove:
+    case Op::kKvCells:
+    case Op::kKvScore:
       switch (row.type) {
-        case DType::kF32: return {2e-6, 2e-5};
+        case DType::kF32:  // shares are measured by themselves, and exponentials need not be exact to the last bit
+          return row.op == Op::kKvScore ? Tolerance{3e-5, 1e-4} : Tolerance{2e-6, 2e-5};
         case DType::kF16: return {1e-4, 1e-3};   // a key may fall on the other side of a rounding border
         case DType::kBF16: return {6e-3, 4e-2};  // queries and weights may be rounded to bf16 too
         default: return {2e-2, 0.12};            // queries may be rounded to 8 bits, and values in other groups

@@ -11,14 +11,17 @@
 
 namespace sx::parity {
 
-enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kChoose, kLaw, kTopK, kCount };
+enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kChoose, kLaw, kTopK, kCount };
 
 const char* op_name(Op op);
+constexpr bool is_kv(Op op) {
+  return op == Op::kRopeStore || op == Op::kAttend || op == Op::kKvMove || op == Op::kKvCells || op == Op::kKvScore;
+}
 
 struct OpRow {
   Op op = Op::kEmbed;
   DType type = DType::kF32;   // of the weights (embed, linear) or of the KV store
-  int rows = 1;               // per sequence for rope_store and attend; cells moved for kv_move
+  int rows = 1;               // per sequence for rope_store and attend; cells of kv_move and kv_cells; layers of kv_score
   int in = 0, out = 0;        // in: width or vocabulary; out: of linear, or k of top_k
   // linear
   bool bias = false, accumulate = false;
@@ -36,16 +39,20 @@ struct OpRow {
   int staged = 0;             // so many of the first rows are written by earlier steps; outputs are the other rows'
   int window = 0;
   int seqs = 1;               // further ones have other histories and fewer rows
-  int delta = 0;              // kv_move; also rope_table's attention factor is 1 + delta / 10
-  bool same_slot = false;     // kv_move: within a slot, else into another store
+  int delta = 0;              // kv_move; where kv_cells go; also rope_table's attention factor is 1 + delta / 10
+  bool same_slot = false;     // kv_move, kv_cells: within a slot, else into another store
+  int kind = 0;               // kv_score: ScoreKind
+  bool mean = false;          // kv_score
   // choose, law
   int sampling = 0;           // which of the settings in row_problems.cc
+  int allowed = 0;            // which tokens are: a pattern of row_problems.cc; 0: all
   bool large = false;         // too big for a test: benchmark only
 
   int rotated() const { return dims ? dims : head_dim; }
 };
 
 inline constexpr int kSamplings = 10;    // settings of choose and law
+inline constexpr int kPatterns = 5;      // of allowed tokens
 std::span<const OpRow> op_table();
 std::string row_name(const OpRow& row);  // "linear/Q4_1/576x33/rows5+bias"
 

@@ -79,17 +79,34 @@ class Wrong final : public Tampered {
     b.moves = a.moves.first(a.moves.size() - 1);
     right_->kv_move(op_ == Op::kKvMove ? b : a);
   }
-  void choose(const ChooseArgs& a) override {  // the noise of another position
+  void kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) override {  // forgets the last cell
+    KvCellsArgs b = a;
+    --b.count;
+    right_->kv_write(kv, op_ == Op::kKvCells ? b : a, from);
+  }
+  void kv_score(const KvScoreArgs& a) override {  // each head's query is its neighbour's
+    const size_t width = static_cast<size_t>(a.heads * a.head_dim), layers = std::max<size_t>(1, a.layers.size());
+    std::vector<float> q(a.q, a.q + layers * width);
+    std::rotate(q.begin(), q.begin() + a.head_dim, q.end());
+    KvScoreArgs b = a;
+    b.q = q.data();
+    right_->kv_score(op_ == Op::kKvScore ? b : a);
+  }
+  void choose(const ChooseArgs& a) override {  // the noise of another position, or every token allowed
     std::vector<ChooseRow> rows(a.rows.begin(), a.rows.end());
-    for (ChooseRow& row : rows) row.position += 1000;
+    for (ChooseRow& row : rows) {
+      if (!row.allowed) row.position += 1000;
+      row.allowed = nullptr;
+    }
     ChooseArgs b = a;
     b.rows = rows;
     right_->choose(op_ == Op::kChoose ? b : a);
   }
-  void law(const LawArgs& a) override {  // a slightly other temperature
+  void law(const LawArgs& a) override {  // a slightly other temperature, or every token allowed
     Sampling sampling = *a.row.sampling;
-    sampling.temperature *= 1.001f;
+    if (!a.row.allowed) sampling.temperature *= 1.001f;
     LawArgs b = a;
+    b.row.allowed = nullptr;
     b.row.sampling = &sampling;
     right_->law(op_ == Op::kLaw ? b : a);
   }

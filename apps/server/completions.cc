@@ -1,0 +1,156 @@
+// Completions: a request becomes one job per choice; what comes of them is written as one body or as a stream of events.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "server/service.h"
+
+namespace sx::server {
+namespace {
+
+using namespace std::chrono_literals;
+using Jobs = std::vector<std::shared_ptr<Job>>;
+
+constexpr auto kGlance = 100ms;    // how often a waiting handler looks whether its client is still there
+constexpr auto kPatience = 10s;    // for a stream's first status: refusals that come later are events
+
+uint64_t random_seed() {
+  std::random_device device;
+  return uint64_t(device()) << 32 | device();
+}
+
+void leave(const Jobs& jobs) {
+  for (const auto& job : jobs) job->gone = true;
+}
+
+// Waits until `enough`, at most until `end`; false: the client left.
+template <typename Condition>
+bool wait_until(Mailbox& mailbox, const ClientSocket& client, Clock::time_point end, Condition enough) {
+  while (!enough()) {
+    mailbox.wait(kGlance);
+    if (client.gone()) return false;
+    if (Clock::now() >= end) return true;
+  }
+  return true;
+}
+
+// The events of one stream, written as they come.
+class Stream {
+ public:
+  Stream(std::shared_ptr<Mailbox> mailbox, Jobs jobs, Answer answer, const ClientSocket& client, int ping_s)
+      : mailbox_(std::move(mailbox)), jobs_(std::move(jobs)), answer_(std::move(answer)), client_(client), ping_(ping_s),
+        ended_(jobs_.size()) {}
+
+  // Called again and again until the stream is done, on the connection's thread. False: the client left.
+  bool next(httplib::DataSink& sink) {
+    if (begun_) mailbox_->wait(kGlance);
+    if (client_.gone()) return false;
+    std::string events;
+    for (size_t i = 0; !begun_ && i < jobs_.size(); ++i) events += answer_.begin(int(i));
+    begun_ = true;
+    bool done = false;
+    try {
+      for (size_t i = 0; i < jobs_.size(); ++i) events += look(i);
+      done = std::ranges::find(ended_, false) == ended_.end();
+      if (done) events += answer_.finish();
+    } catch (const ApiError& error) {
+      leave(jobs_);
+      events += answer_.error(error);
+      done = true;
+    }
+    const auto now = Clock::now();
+    if (events.empty() && ping_ > 0s && now - last_ >= ping_) events = Answer::kPing;
+    if (!events.empty()) last_ = now;
+    if (!events.empty() && !sink.write(events.data(), events.size())) return false;
+    if (done) sink.done();
+    return true;
+  }
+  void leave_all() const { leave(jobs_); }
+
+ private:
+  std::string look(size_t i) {
+    if (ended_[i]) return {};
+    const bool done = jobs_[i]->done();  // asked first: what comes until then is taken with the news
+    ChoiceNews news = jobs_[i]->take();
+    const bool any = !news.piece.text.empty() || !news.piece.tokens.empty() || !news.rounds.rounds.empty() || news.progress;
+    std::string events = any ? answer_.news(int(i), std::move(news)) : std::string();
+    if (done) events += answer_.end(int(i), jobs_[i]->end());
+    ended_[i] = done;
+    return events;
+  }
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  const Jobs jobs_;
+  Answer answer_;
+  const ClientSocket client_;
+  const std::chrono::seconds ping_;
+  std::vector<bool> ended_;
+  bool begun_ = false;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace
+
+Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vector<Token>>& prompts,
+                        const std::shared_ptr<Mailbox>& mailbox) const {
+  const char* param = request.api == Api::kChat ? "messages" : "prompt";
+  if (!request.seeded) request.options.sampling.seed = random_seed();
+  if (request.slot >= options_.parallel)
+    throw bad_request(fmt::format("'id_slot' must be less than {}", options_.parallel), "id_slot");
+  Jobs jobs;
+  for (const std::vector<Token>& prompt : prompts) {
+    if (prompt.empty()) throw bad_request(fmt::format("'{}' is empty", param), param);
+    if (int64_t(prompt.size()) >= engine_.context())
+      throw bad_request(fmt::format("the prompt has {} tokens, the context holds {}, answer included", prompt.size(),
+                                    engine_.context()), param, "context_length_exceeded");
+    for (int i = 0; i < request.n; ++i) {
+      jobs.push_back(std::make_shared<Job>(mailbox, request, prompt, i));
+      if (options_.timeout_s > 0) jobs.back()->deadline = jobs.back()->arrived + std::chrono::seconds(options_.timeout_s);
+    }
+  }
+  return jobs;
+}
+
+void Service::complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
+  AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}};
+  std::vector<std::vector<Token>> prompts;
+  {
+    const std::lock_guard lock(vocabulary_mutex_);
+    prompts = prompt_tokens(*vocabulary_, request);
+    if (request.echo)
+      for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(*vocabulary_, prompt));
+  }
+  for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
+  const auto mailbox = std::make_shared<Mailbox>();
+  const Jobs jobs = make_jobs(request, prompts, mailbox);
+  Answer answer(request, std::move(facts));
+  const ClientSocket client(req.remote_addr, req.remote_port);
+  scheduler_.submit(jobs);
+
+  const auto refusal = [&] {
+    const auto found = std::ranges::find_if(jobs, [](const auto& job) { return job->error().has_value(); });
+    return found == jobs.end() ? std::nullopt : (*found)->error();
+  };
+  const auto far_enough = [&](const auto& job) { return request.stream ? job->accepted() : job->done(); };
+  const auto end = request.stream ? Clock::now() + kPatience : Clock::time_point::max();
+  const bool there = wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
+  const auto error = there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
+  if (error) {
+    leave(jobs);
+    throw *error;
+  }
+  if (!request.stream) {
+    std::vector<ChoiceEnd> ends;
+    for (const auto& job : jobs) ends.push_back(job->end());
+    return res.set_content(answer.whole(ends), "application/json");
+  }
+  res.set_header("Cache-Control", "no-cache");
+  res.set_header("X-Accel-Buffering", "no");
+  const auto stream = std::make_shared<Stream>(mailbox, jobs, std::move(answer), client, options_.ping_s);
+  res.set_chunked_content_provider(
+      "text/event-stream", [stream](size_t, httplib::DataSink& sink) { return stream->next(sink); },
+      [stream](bool) { stream->leave_all(); });
+}
+
+}  // namespace sx::server

@@ -1,0 +1,126 @@
+#include "server/job.h"
+
+#include <utility>
+
+namespace sx::server {
+
+void Mailbox::ring() {
+  const std::lock_guard lock(mutex_);
+  rung_ = true;
+  changed_.notify_all();
+}
+
+bool Mailbox::wait(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience, [&] { return rung_; });
+  return std::exchange(rung_, false);
+}
+
+Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice)
+    : prompt(std::move(given)), options(request.options), stream(request.stream), progress(request.stream && request.return_progress),
+      details(request.stream && request.spec_details), reuse(request.cache_prompt), logprobs(request.logprobs), slot(request.slot),
+      mailbox_(std::move(mailbox)) {
+  options.sampling.seed += uint64_t(choice);
+}
+
+ChoiceNews Job::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(news_, {});
+}
+
+bool Job::accepted() const {
+  const std::lock_guard lock(mutex_);
+  return accepted_;
+}
+
+bool Job::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+std::optional<ApiError> Job::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+ChoiceEnd Job::end() {
+  const std::lock_guard lock(mutex_);
+  if (error_) throw *error_;
+  return std::move(end_);
+}
+
+void Job::add(ChoiceNews news) {
+  const bool whole = !details || news.progress || !news.rounds.rounds.empty();  // rounds come after their text, and go with it
+  {
+    const std::lock_guard lock(mutex_);
+    news_.piece.append(std::move(news.piece));
+    news_.rounds.append(std::move(news.rounds));
+    if (news.progress) news_.progress = news.progress;
+  }
+  if (stream && whole) mailbox_->ring();
+}
+
+void Job::begin(const Vocabulary& vocabulary, const Session& session, int number, int cached) {
+  collector_.emplace(vocabulary, logprobs);
+  ran_on_ = number;
+  options.on_token = [this](const TokenInfo& info) {
+    if (tokens++ == 0) first_token = Clock::now();
+    collector_->on_token(info);
+  };
+  options.on_text = [this](std::string_view text) {
+    add({collector_->on_text(text), {}, {}});
+    return true;
+  };
+  options.on_round = [this, &session, first = std::move(options.on_round)](const RoundInfo& round) {
+    if (first) first(round);
+    RoundInfo told = round;
+    if (!details) told.cells = {};
+    rounds_.on_round(told, session.length());
+    RoundNotes notes = rounds_.take();
+    if (details) add({{}, std::move(notes), {}});
+  };
+  if (progress)
+    options.on_prefill = [this, cached](int done, int total) {
+      const double ms = std::chrono::duration<double, std::milli>(Clock::now() - started).count();
+      add({{}, {}, PromptProgress{total, cached, done, ms}});
+      return true;
+    };
+}
+
+void Job::accept() {
+  {
+    const std::lock_guard lock(mutex_);
+    accepted_ = true;
+  }
+  mailbox_->ring();
+}
+
+void Job::finish(GenerateResult result) {
+  ChoiceEnd end;
+  if (result.reason == FinishReason::kStop) end.stopping_word = stopping_word(options.stop, collector_->held());
+  end.result = std::move(result);
+  end.rest = collector_->finish();
+  end.plain_per_second = rounds_.plain_per_second();
+  end.slot = ran_on_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stream) {
+      news_.piece.append(std::move(end.rest));
+      end.rest = std::move(news_.piece);
+    }
+    end_ = std::move(end);
+    accepted_ = done_ = true;
+  }
+  mailbox_->ring();
+}
+
+void Job::fail(const ApiError& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    error_ = error;
+    accepted_ = done_ = true;
+  }
+  mailbox_->ring();
+}
+
+}  // namespace sx::server

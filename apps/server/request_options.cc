@@ -1,0 +1,221 @@
+// Options of a request: numbers, stops, biases, grammars.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "server/request_parts.h"
+
+namespace sx::server {
+
+namespace {
+
+constexpr int kDefaultTokens = 16;      // of /v1/completions, as OpenAI's
+constexpr float kForbidden = -1e9f;     // the bias that llama.cpp's `false` stands for
+constexpr int kMostNodes = 1024;        // of a drafted tree; the engine has a bound of its own
+constexpr int kMostSlots = 1 << 16;
+
+void read_stop(const Json& body, const Limits& limits, std::vector<std::string>& stop) {
+  const Json* value = field(body, "stop");
+  if (!value) return;
+  const auto take = [&](const Json& one) {
+    if (!one.is_string() || one.get_ref<const std::string&>().empty())
+      throw bad_request("'stop' must be a string or a list of strings, none of them empty", "stop");
+    if (one.get_ref<const std::string&>().size() > limits.stop_bytes)
+      throw bad_request(fmt::format("a 'stop' is longer than {} bytes", limits.stop_bytes), "stop");
+    stop.push_back(one.get<std::string>());
+  };
+  if (!value->is_array()) return take(*value);
+  if (value->size() > limits.stops) throw bad_request(fmt::format("more than {} in 'stop'", limits.stops), "stop");
+  for (const Json& one : *value) take(one);
+}
+
+// {"15043": -1.5} as OpenAI has it, or [[15043, -1.5]] as llama.cpp has it.
+void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Token, float>>& bias) {
+  const Json* value = field(body, "logit_bias");
+  if (!value) return;
+  const auto wrong = [] {
+    return bad_request("'logit_bias' must be an object of token ids with numbers from -100 to 100, or a list of such pairs", "logit_bias");
+  };
+  const auto take = [&](int64_t token, const Json& amount) {
+    const bool never = amount.is_boolean() && !amount.get<bool>();
+    if (!never && (!amount.is_number() || !(amount.get<double>() >= -100 && amount.get<double>() <= 100))) throw wrong();
+    if (token < 0 || token >= limits.vocab)
+      throw bad_request(fmt::format("'logit_bias': token {} is outside the vocabulary of {}", token, limits.vocab), "logit_bias");
+    bias.emplace_back(Token(token), never ? kForbidden : amount.get<float>());
+  };
+  if (!value->is_structured()) throw wrong();
+  if (value->size() > limits.biases)
+    throw bad_request(fmt::format("more than {} entries in 'logit_bias'", limits.biases), "logit_bias");
+  if (value->is_array()) {
+    for (const Json& pair : *value) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer()) throw wrong();
+      take(pair[0].is_number_unsigned() && pair[0].get<uint64_t>() > uint64_t(limits.vocab) ? limits.vocab : pair[0].get<int64_t>(),
+           pair[1]);
+    }
+    return;
+  }
+  for (const auto& [key, amount] : value->items()) {
+    int64_t token = -1;
+    const auto end = key.data() + key.size();
+    if (const auto read = std::from_chars(key.data(), end, token); read.ec != std::errc() || read.ptr != end) throw wrong();
+    take(token, amount);
+  }
+}
+
+void read_sampling(const Json& body, const Limits& limits, CompletionRequest& request) {
+  SamplingOptions& s = request.options.sampling;
+  const bool native = request.api == Api::kNative;  // has defaults of its own: those of the library but for the temperature
+  if (!native) s.top_p = 1, s.top_k = 0, s.min_p = 0;
+  s.temperature = float(number_field(body, "temperature", native ? 0.8 : 1, 0, native ? 100 : 2));
+  s.top_p = std::max(1e-9f, float(number_field(body, "top_p", double(s.top_p), 0, 1)));
+  s.top_k = std::max(0, integer_field(body, "top_k", s.top_k, -1, kMostTokens));  // -1 means all, too
+  s.min_p = float(number_field(body, "min_p", double(s.min_p), 0, 1));
+  s.presence_penalty = float(number_field(body, "presence_penalty", 0, -2, 2));
+  s.frequency_penalty = float(number_field(body, "frequency_penalty", 0, -2, 2));
+  s.repeat_penalty = float(number_field(body, "repetition_penalty", 1, 0.01, 100));
+  s.repeat_penalty = float(number_field(body, "repeat_penalty", double(s.repeat_penalty), 0.01, 100));
+  s.repeat_last_n = integer_field(body, "repeat_last_n", s.repeat_last_n, -1, kMostTokens);
+  read_bias(body, limits, s.logit_bias);
+  if (const Json* seed = field(body, "seed")) {
+    if (!seed->is_number_integer()) throw bad_request("'seed' must be a whole number", "seed");
+    const bool random = !seed->is_number_unsigned() && seed->get<int64_t>() == -1;  // as in llama.cpp
+    request.seeded = !random;
+    s.seed = seed->is_number_unsigned() ? seed->get<uint64_t>() : uint64_t(seed->get<int64_t>());
+  }
+}
+
+void read_length(const Json& body, const Limits& limits, CompletionRequest& request) {
+  int most = request.api == Api::kText ? kDefaultTokens : -1;
+  bool given = false;
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    given = given || field(body, name);
+    most = integer_field(body, name, most, -1, kMostTokens);
+  }
+  if (limits.max_tokens >= 0 && (most < 0 || most > limits.max_tokens)) {
+    if (given && most >= 0)
+      throw bad_request(fmt::format("'max_tokens' is {}, this server allows {}", most, limits.max_tokens), "max_tokens");
+    most = limits.max_tokens;
+  }
+  request.options.max_tokens = most;
+}
+
+void read_speculation(const Json& body, const Limits& limits, CompletionRequest& request) {
+  GenerateOptions& options = request.options;
+  options.speculate = flag_field(body, "speculate", true);
+  options.draft_nodes = integer_field(body, "spec_nodes", -1, 1, kMostNodes);
+  options.draft_depth = integer_field(body, "spec_depth", -1, 1, kMostNodes);
+  request.spec_details = flag_field(body, "spec_details", false);
+  if (!field(body, "spec_preset")) return;
+  options.preset = text_field(body, "spec_preset");
+  if (std::find(limits.presets.begin(), limits.presets.end(), options.preset) == limits.presets.end())
+    throw bad_request(fmt::format("'spec_preset' must be one of: {}", fmt::join(limits.presets, ", ")), "spec_preset");
+}
+
+std::string grammar_of(const Json& schema, const char* param, const Limits& limits) {
+  if (!schema.is_object()) throw bad_request(fmt::format("the schema in '{}' must be an object", param), param);
+  const std::string text = schema.dump();
+  if (text.size() > limits.schema_bytes)
+    throw bad_request(fmt::format("the schema in '{}' is longer than {} bytes", param, limits.schema_bytes), param);
+  try {
+    return json_schema_to_gbnf(text);
+  } catch (const Error& e) {
+    throw bad_request(e.what(), param);
+  }
+}
+
+// The schema that 'response_format' asks for; none: any text.
+std::string grammar_of_format(const Json& format, const Limits& limits) {
+  constexpr const char* kName = "response_format";
+  const Json* type = format.is_object() ? field(format, "type") : nullptr;
+  if (is_text(type, "text")) return {};
+  if (is_text(type, "json_object")) {
+    const Json* schema = field(format, "schema");  // as in llama.cpp
+    return grammar_of(schema ? *schema : Json{{"type", "object"}}, kName, limits);
+  }
+  if (!is_text(type, "json_schema")) throw bad_request("'response_format' must have the type text, json_object or json_schema", kName);
+  const Json* inner = field(format, "json_schema");
+  const Json* schema = inner && inner->is_object() ? field(*inner, "schema") : nullptr;
+  if (!schema) throw bad_request("'response_format' must have 'json_schema' with a 'schema'", kName);
+  return grammar_of(*schema, kName, limits);
+}
+
+}  // namespace
+
+bool is_text(const Json* value, std::string_view text) { return value && value->is_string() && value->get_ref<const std::string&>() == text; }
+
+bool is_off(const Json* value) {
+  if (!value || (value->is_boolean() && !value->get<bool>())) return true;
+  return value->is_string() ? value->get_ref<const std::string&>().empty() : value->is_structured() && value->empty();
+}
+
+void read_options(const Json& body, const Limits& limits, CompletionRequest& request) {
+  if (const Json* model = field(body, "model"); model && !model->is_string()) throw bad_request("'model' must be a string", "model");
+  // What is not there is refused rather than ignored: the answer would not be what was asked for.
+  for (const char* name : {"functions", "suffix", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+    if (!is_off(field(body, name))) throw bad_request(fmt::format("'{}' is not supported", name), name);
+  read_length(body, limits, request);
+  request.options.ignore_end = flag_field(body, "ignore_eos", false);
+  request.stream = flag_field(body, "stream", false);
+  if (const Json* options = field(body, "stream_options")) {
+    if (!options->is_object()) throw bad_request("'stream_options' must be an object", "stream_options");
+    if (!request.stream) throw bad_request("'stream_options' needs 'stream': true", "stream_options");
+    request.include_usage = flag_field(*options, "include_usage", false);
+  }
+  request.return_progress = flag_field(body, "return_progress", false);
+  request.cache_prompt = flag_field(body, "cache_prompt", true);
+  request.timings_per_token = flag_field(body, "timings_per_token", false);
+  if (request.api == Api::kNative) {
+    request.return_tokens = flag_field(body, "return_tokens", false);
+    request.slot = integer_field(body, "id_slot", -1, -1, kMostSlots);
+  }
+  read_stop(body, limits, request.options.stop);
+  read_sampling(body, limits, request);
+  read_speculation(body, limits, request);
+}
+
+void read_choices(const Json& body, const Limits& limits, CompletionRequest& request) {
+  const bool native = request.api == Api::kNative, chat = request.api == Api::kChat;
+  request.n = integer_field(body, "n", 1, 1, native ? 1 : limits.choices);
+  if (integer_field(body, "best_of", request.n, 1, limits.choices) != request.n)
+    throw bad_request("'best_of' must be what 'n' is", "best_of");
+  const Json* logprobs = field(body, "logprobs");
+  if (native) {
+    const int wanted = integer_field(body, "n_probs", 0, 0, kMostLogprobs);
+    request.logprobs = wanted > 0 ? wanted : -1;
+  } else if (chat) {
+    const int wanted = integer_field(body, "top_logprobs", 0, 0, kMostLogprobs);
+    request.logprobs = flag_field(body, "logprobs", false) ? wanted : -1;
+    if (wanted > 0 && request.logprobs < 0) throw bad_request("'top_logprobs' needs 'logprobs': true", "top_logprobs");
+  } else if (logprobs && !(logprobs->is_boolean() && !logprobs->get<bool>())) {
+    request.logprobs = integer_field(body, "logprobs", -1, 0, kMostLogprobs);
+  }
+  request.options.token_logits = request.logprobs >= 0;
+  request.echo = flag_field(body, "echo", false);
+  if (request.echo && request.api != Api::kText) throw bad_request("'echo' is supported for /v1/completions only", "echo");
+  if (request.echo && request.logprobs >= 0) throw bad_request("'echo' with 'logprobs' is not supported: the prompt has none", "echo");
+  if (request.choices() > limits.jobs)
+    throw bad_request(fmt::format("more than {} choices: prompts times 'n'", limits.jobs), "n");
+}
+
+bool read_grammar(const Json& body, const Limits& limits, CompletionRequest& request) {
+  const auto bind = [&](std::string grammar, const char* param) {
+    if (grammar.empty()) return;
+    if (!request.options.grammar.empty())
+      throw bad_request("only one of 'grammar', 'json_schema' and 'response_format' can bind the text", param);
+    request.options.grammar = std::move(grammar);
+  };
+  if (const Json* format = field(body, "response_format")) bind(grammar_of_format(*format, limits), "response_format");
+  if (const Json* schema = field(body, "json_schema"); schema && !is_text(schema, ""))
+    bind(grammar_of(*schema, "json_schema", limits), "json_schema");
+  if (field(body, "grammar")) {
+    std::string grammar = text_field(body, "grammar");
+    if (grammar.size() > limits.grammar_bytes)
+      throw bad_request(fmt::format("'grammar' is longer than {} bytes", limits.grammar_bytes), "grammar");
+    bind(std::move(grammar), "grammar");
+  }
+  return !request.options.grammar.empty();
+}
+
+}  // namespace sx::server

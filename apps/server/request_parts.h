@@ -1,0 +1,30 @@
+// The parts requests are read in; what the files of request.h share.
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "server/request.h"
+
+namespace sx::server {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 64;         // of JSON
+constexpr int kMostTokens = 1 << 24;  // the library's largest context
+constexpr int kMostLogprobs = 20;
+
+bool is_text(const Json* value, std::string_view text);    // a string, and this one
+bool is_off(const Json* value);                            // absent, false, or an empty string, list or object
+// Sampling, length, stops, streaming, extensions: what all completion requests share. `request.api` is set.
+void read_options(const Json& body, const Limits& limits, CompletionRequest& request);
+// 'logprobs', 'top_logprobs', 'n_probs', 'n', 'best_of', 'echo'.
+void read_choices(const Json& body, const Limits& limits, CompletionRequest& request);
+// 'grammar', 'json_schema', 'response_format'. True: the text is bound.
+bool read_grammar(const Json& body, const Limits& limits, CompletionRequest& request);
+// 'messages' as templates take them.
+Json read_messages(const Json& body, const Limits& limits);
+// 'tools', checked; an empty list if there are none.
+Json read_tools(const Json& body, const Limits& limits);
+// 'messages', 'tools', 'tool_choice', 'chat_template_kwargs'.
+void read_chat(const Json& body, const Limits& limits, CompletionRequest& request);
+
+}  // namespace sx::server

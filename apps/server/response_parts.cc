@@ -1,0 +1,212 @@
+#include "server/response_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sx::server {
+
+namespace {
+
+Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+double per_second(int count, double ms) { return ms > 0 ? 1000 * count / ms : 0; }
+
+Json bytes_json(const std::string& bytes) {
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(uint8_t(c));
+  return list;
+}
+
+// Whether a text is UTF-8: shortest forms, no surrogates, nothing beyond the last character.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const uint8_t c = uint8_t(text[i]);
+    const size_t more = c < 0x80 ? 0 : c >= 0xC2 && c <= 0xDF ? 1 : (c & 0xF0) == 0xE0 ? 2 : c >= 0xF0 && c <= 0xF4 ? 3 : 4;
+    if (more == 4 || i + more >= text.size()) return false;
+    for (size_t k = 1; k <= more; ++k)
+      if ((uint8_t(text[i + k]) & 0xC0) != 0x80) return false;
+    const uint8_t next = more ? uint8_t(text[i + 1]) : 0;
+    if ((c == 0xE0 && next < 0xA0) || (c == 0xED && next > 0x9F) || (c == 0xF0 && next < 0x90) || (c == 0xF4 && next > 0x8F)) return false;
+    i += more + 1;
+  }
+  return true;
+}
+
+void add_each(std::vector<int64_t>& sum, const std::vector<int64_t>& more) {
+  if (sum.size() < more.size()) sum.resize(more.size());
+  for (size_t i = 0; i < more.size(); ++i) sum[i] += more[i];
+}
+
+Json one_logprob(const std::string& bytes, double logprob) {
+  return {{"token", token_label(bytes)}, {"logprob", logprob}, {"bytes", bytes_json(bytes)}};
+}
+
+const char* stop_type(FinishReason reason) {
+  if (reason == FinishReason::kEnd) return "eos";
+  if (reason == FinishReason::kStop) return "word";
+  return reason == FinishReason::kCancelled ? "none" : "limit";
+}
+
+Json settings_json(const CompletionRequest& request) {
+  const SamplingOptions& s = request.options.sampling;
+  return {{"n_predict", request.options.max_tokens}, {"seed", s.seed}, {"temperature", s.temperature}, {"top_k", s.top_k},
+          {"top_p", s.top_p}, {"min_p", s.min_p}, {"repeat_last_n", s.repeat_last_n}, {"repeat_penalty", s.repeat_penalty},
+          {"presence_penalty", s.presence_penalty}, {"frequency_penalty", s.frequency_penalty}, {"stop", request.options.stop},
+          {"ignore_eos", request.options.ignore_end}, {"stream", request.stream}, {"n_probs", std::max(0, request.logprobs)},
+          {"grammar", request.options.grammar}, {"speculate", request.options.speculate}};
+}
+
+}  // namespace
+
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string event(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
+
+Json error_json(const ApiError& e) {
+  return {{"error", {{"message", e.what()}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}}}};
+}
+
+const char* finish_reason(FinishReason reason, bool called) {
+  if (reason != FinishReason::kEnd && reason != FinishReason::kStop) return "length";
+  return called ? "tool_calls" : "stop";
+}
+
+size_t characters(std::string_view text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
+}
+
+std::string token_label(const std::string& bytes) {
+  if (is_utf8(bytes)) return bytes;
+  std::string label = "bytes:";
+  for (const char c : bytes) label += fmt::format("\\x{:02x}", uint8_t(c));
+  return label;
+}
+
+Json chat_logprobs(std::span<const AnswerToken> tokens) {
+  Json content = Json::array();
+  for (const AnswerToken& token : tokens) {
+    Json one = one_logprob(token.bytes, token.logprob.logprob), top = Json::array();
+    for (const TopToken& other : token.logprob.top) top.push_back(one_logprob(other.bytes, other.logprob));
+    one["top_logprobs"] = std::move(top);
+    content.push_back(std::move(one));
+  }
+  return {{"content", std::move(content)}};
+}
+
+Json text_logprobs(std::span<const AnswerToken> tokens, bool top, size_t& offset) {
+  Json labels = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
+  for (const AnswerToken& token : tokens) {
+    labels.push_back(token_label(token.bytes));
+    values.push_back(token.logprob.logprob);
+    Json best = Json::object();
+    for (const TopToken& other : token.logprob.top) best.emplace(token_label(other.bytes), other.logprob);
+    best.emplace(token_label(token.bytes), token.logprob.logprob);  // the chosen one is always there
+    tops.push_back(std::move(best));
+    offsets.push_back(offset);
+    offset += characters(token.bytes);
+  }
+  return {{"tokens", labels}, {"token_logprobs", values}, {"top_logprobs", top ? tops : Json(nullptr)}, {"text_offset", offsets}};
+}
+
+Json native_logprobs(std::span<const AnswerToken> tokens) {
+  Json list = Json::array();
+  const auto entry = [](Token id, const std::string& bytes, double logprob) {
+    Json one{{"id", id}};
+    one.update(one_logprob(bytes, logprob));
+    return one;
+  };
+  for (const AnswerToken& token : tokens) {
+    Json one = entry(token.token, token.bytes, token.logprob.logprob), top = Json::array();
+    for (const TopToken& other : token.logprob.top) top.push_back(entry(other.token, other.bytes, other.logprob));
+    one["top_logprobs"] = std::move(top);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+Json progress_json(const PromptProgress& p) {
+  return {{"total", p.total}, {"cache", p.cached}, {"processed", p.processed}, {"time_ms", p.ms}};
+}
+
+Json details_json(std::span<const TextShare> shares, const RoundNotes& notes) {
+  Json tokens = Json::array(), rounds = Json::array();
+  for (const TextShare& share : shares) tokens.push_back({{"text", share.text}, {"depth", share.depth}});
+  for (const RoundNote& r : notes.rounds) {
+    rounds.push_back({{"drafted", r.drafted}, {"verified", r.verified}, {"accepted", r.accepted}, {"ms", r.ms}});
+    if (r.plain_ms > 0) rounds.back()["plain_ms"] = r.plain_ms;
+  }
+  Json details{{"tokens", tokens}, {"rounds", rounds}, {"history", notes.history}, {"refreshes", notes.refreshes}};
+  if (notes.cells_changed) {
+    Json cells = Json::array();
+    for (const auto& [first, end] : notes.cells) cells.push_back(Json::array({first, end}));
+    details["cells"] = std::move(cells);
+  }
+  return details;
+}
+
+Json calls_json(std::span<const ToolCall> calls, size_t first, bool indexed) {
+  Json list = Json::array();
+  for (const ToolCall& call : calls) {
+    Json one = indexed ? Json{{"index", first++}} : Json::object();
+    one["id"] = call.id;
+    one["type"] = "function";
+    one["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+void Totals::add(const ChoiceEnd& end) {
+  const Timings& t = end.result.timings;
+  timings.prompt_tokens += t.prompt_tokens;
+  timings.cached_tokens += t.cached_tokens;
+  timings.generated_tokens += t.generated_tokens;
+  timings.prompt_ms += t.prompt_ms;
+  timings.decode_ms += t.decode_ms;
+  const SpecStats& s = end.result.spec;
+  spec.rounds += s.rounds;
+  spec.drafted_rounds += s.drafted_rounds;
+  spec.drafted += s.drafted;
+  spec.verified += s.verified;
+  spec.accepted += s.accepted;
+  add_each(spec.histogram, s.histogram);
+  add_each(spec.tried_at_depth, s.tried_at_depth);
+  add_each(spec.accepted_at_depth, s.accepted_at_depth);
+  plain_known = plain_known && end.plain_per_second > 0;
+  if (plain_known) plain_seconds += t.generated_tokens / end.plain_per_second;
+}
+
+Json usage_json(const Totals& totals) {
+  const int generated = totals.timings.generated_tokens;
+  return {{"prompt_tokens", totals.prompt_tokens}, {"completion_tokens", generated}, {"total_tokens", totals.prompt_tokens + generated},
+          {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}}};
+}
+
+Json timings_json(const Totals& totals) {
+  const Timings& t = totals.timings;
+  Json json{{"cache_n", t.cached_tokens}, {"prompt_n", t.prompt_tokens}, {"prompt_ms", t.prompt_ms},
+            {"prompt_per_second", per_second(t.prompt_tokens, t.prompt_ms)},
+            {"predicted_n", t.generated_tokens}, {"predicted_ms", t.decode_ms},
+            {"predicted_per_second", per_second(t.generated_tokens, t.decode_ms)},
+            {"draft_n", totals.spec.drafted}, {"draft_n_accepted", totals.spec.accepted}};
+  if (totals.plain_known && totals.plain_seconds > 0) json["plain_per_second"] = t.generated_tokens / totals.plain_seconds;
+  return json;
+}
+
+Json native_json(const CompletionRequest& request, const std::string& model, int prompt_tokens, const ChoiceEnd& end,
+                 const std::string& content) {
+  const GenerateResult& result = end.result;
+  Totals totals;
+  totals.add(end);
+  Json tokens = Json::array();
+  if (request.return_tokens && !request.stream) tokens = result.tokens;
+  return {{"index", 0}, {"content", content}, {"tokens", tokens}, {"id_slot", end.slot}, {"stop", true}, {"model", model},
+          {"tokens_predicted", result.timings.generated_tokens}, {"tokens_evaluated", prompt_tokens},
+          {"tokens_cached", prompt_tokens + result.timings.generated_tokens},
+          {"truncated", result.reason == FinishReason::kContext}, {"stop_type", stop_type(result.reason)},
+          {"stopping_word", result.reason == FinishReason::kStop ? end.stopping_word : ""},
+          {"generation_settings", settings_json(request)}, {"timings", timings_json(totals)},
+          {"metrics", Json::parse(spec_metrics_json(result.spec))}};
+}
+
+}  // namespace sx::server

@@ -1,0 +1,48 @@
+// Pieces of answers as JSON; what the files of response.h share.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "server/response.h"
+
+namespace sx::server {
+
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const Json& json);
+std::string event(const Json& json);
+Json error_json(const ApiError& error);
+
+const char* finish_reason(FinishReason reason, bool called);
+size_t characters(std::string_view text);
+// A token's text; what is not whole characters is spelt as "bytes:\xe4\xbd".
+std::string token_label(const std::string& bytes);
+
+// {"content": [...]} of chats.
+Json chat_logprobs(std::span<const AnswerToken> tokens);
+// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; `offset` is the first token's, and then the next one's.
+Json text_logprobs(std::span<const AnswerToken> tokens, bool top, size_t& offset);
+// llama.cpp's "completion_probabilities".
+Json native_logprobs(std::span<const AnswerToken> tokens);
+
+Json progress_json(const PromptProgress& progress);
+// "specextend": what a piece of text came from.
+Json details_json(std::span<const TextShare> shares, const RoundNotes& rounds);
+Json calls_json(std::span<const ToolCall> calls, size_t first, bool indexed);
+
+// Sums over the choices of an answer.
+struct Totals {
+  int prompt_tokens = 0, cached_tokens = 0;  // of the prompts, however many choices each has
+  Timings timings;
+  SpecStats spec;
+  double plain_seconds = 0;                  // that the tokens would have taken without drafts
+  bool plain_known = true;
+  void add(const ChoiceEnd& end);
+};
+Json usage_json(const Totals& totals);
+Json timings_json(const Totals& totals);
+// llama.cpp's last event, and whole answer; `content` is empty in a stream.
+Json native_json(const CompletionRequest& request, const std::string& model, int prompt_tokens, const ChoiceEnd& end,
+                 const std::string& content);
+
+}  // namespace sx::server

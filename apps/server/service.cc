@@ -1,0 +1,165 @@
+#include "server/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "server/openapi.h"
+#include "server/replies.h"
+#include "server/slot_files.h"
+
+namespace sx::server {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+std::string file_name(const std::string& path) {
+  const std::filesystem::path whole(path);
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+std::string preset_name(const SpecOptions& spec) { return spec.json.empty() ? spec.preset : "speculative-config"; }
+
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+}  // namespace
+
+Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
+    : engine_(engine), options_(options),
+      vocabulary_(Vocabulary::open(engine.options().model, engine.options().chat_template)), created_(int64_t(std::time(nullptr))),
+      scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
+  limits_.vocab = engine.vocab();
+  limits_.max_tokens = options.max_tokens;
+  limits_.presets = {preset_name(engine.options().spec)};
+  for (const SpecOptions& more : engine.options().more_specs) limits_.presets.push_back(preset_name(more));
+  limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
+  limits_.choices = std::min(limits_.choices, int(limits_.jobs));
+  limits_.prompts = std::min(limits_.prompts, limits_.jobs);
+  limits_.tool_style = tool_style(engine.options().chat_template);
+}
+
+Json Service::model() const {
+  return {{"id", options_.model_name}, {"object", "model"}, {"created", created_}, {"owned_by", "specextend"},
+          {"max_model_len", engine_.context()}};
+}
+
+void Service::models(const httplib::Request&, httplib::Response& res) const {
+  send(res, {{"object", "list"}, {"data", Json::array({model()})}});
+}
+
+void Service::one_model(const httplib::Request& req, httplib::Response& res) const {
+  if (req.matches[1] != options_.model_name)
+    throw ApiError(404, "invalid_request_error", fmt::format("there is no model '{}'", req.matches[1].str()), "model",
+                   "model_not_found");
+  send(res, model());
+}
+
+void Service::props(const httplib::Request&, httplib::Response& res) const {
+  const EngineOptions& o = engine_.options();
+  const GenerateOptions plain;
+  const Json settings{{"n_ctx", engine_.context()}, {"params", {{"n_predict", options_.max_tokens}, {"temperature", 1.0}, {"top_p", 1.0},
+                      {"top_k", 0}, {"min_p", 0.0}, {"repeat_penalty", 1.0}, {"repeat_last_n", plain.sampling.repeat_last_n}}}};
+  send(res, {{"default_generation_settings", settings},
+             {"total_slots", o.max_sessions},
+             {"model_path", file_name(o.model)},
+             {"model_alias", options_.model_name},
+             {"chat_template", o.chat_template},
+             {"build_info", fmt::format("specextend {}", options_.version)},
+             {"n_ctx", engine_.context()},
+             {"n_vocab", engine_.vocab()},
+             {"backend", engine_.backend()},
+             {"kv_type", engine_.kv_type()},
+             {"queue", options_.queue},
+             {"presets", limits_.presets},
+             {"speculation", Json::parse(spec_describe(o.spec))}});
+}
+
+void Service::slots(const httplib::Request&, httplib::Response& res) const {
+  Json all = Json::array();
+  for (const SlotState& state : scheduler_.slots())
+    all.push_back({{"id", all.size()}, {"n_ctx", engine_.context()}, {"is_processing", state.running}, {"n_past", state.held}});
+  send(res, all);
+}
+
+void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
+  if (options_.slot_folder.empty())
+    throw ApiError(501, "not_supported_error", "this server was started without --slot-save-path", "", "not_supported");
+  const size_t slot = size_t(std::stoul(req.matches[1].str()));
+  if (slot >= scheduler_.slots().size())
+    throw ApiError(404, "invalid_request_error", fmt::format("there is no slot {}", slot), "id", "slot_not_found");
+  const std::string action = req.get_param_value("action");
+  const auto start = Clock::now();
+  if (action == "erase") {
+    int erased = 0;
+    scheduler_.on_slot(slot, [&](Session& session) {
+      erased = session.length();
+      session.truncate(0);
+    });
+    return send(res, {{"id_slot", slot}, {"n_erased", erased}});
+  }
+  if (action != "save" && action != "restore") throw bad_request("'action' must be save, restore or erase", "action");
+  const std::string name = text_field(parse_object(req.body), "filename");
+  const std::string path = slot_path(options_.slot_folder, name);
+  const std::lock_guard lock(files_mutex_);
+  int length = 0;
+  if (action == "save") {
+    std::ostringstream state;
+    scheduler_.on_slot(slot, [&](Session& session) {
+      length = session.length();
+      session.save(state);
+    });
+    const std::string bytes = std::move(state).str();
+    write_state(path, bytes);
+    return send(res, {{"id_slot", slot}, {"filename", name}, {"n_saved", length}, {"n_written", bytes.size()},
+                      {"timings", {{"save_ms", ms_since(start)}}}});
+  }
+  std::istringstream state(read_state(path));
+  scheduler_.on_slot(slot, [&](Session& session) {
+    try {
+      session.restore(state);
+    } catch (const Error& e) {
+      throw bad_request(fmt::format("'{}': {}", name, e.what()), "filename", "slot_restore_failed");
+    }
+    length = session.length();
+  });
+  send(res, {{"id_slot", slot}, {"filename", name}, {"n_restored", length}, {"n_read", state.view().size()},
+             {"timings", {{"restore_ms", ms_since(start)}}}});
+}
+
+void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
+  const Json body = parse_object(req.body);
+  const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
+  const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
+  const std::lock_guard lock(vocabulary_mutex_);
+  send(res, {{"tokens", vocabulary_->tokenize(text, special, parse)}});
+}
+
+void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
+  const Json body = parse_object(req.body);
+  const Json* list = field(body, "tokens");
+  const auto tokens = parse_tokens(list ? *list : Json(nullptr), "tokens", limits_.vocab);
+  const std::lock_guard lock(vocabulary_mutex_);
+  try {
+    send(res, {{"content", vocabulary_->detokenize(tokens, true)}});
+  } catch (const Error& e) {  // the embedding may have more rows than there are tokens
+    throw bad_request(e.what(), "tokens");
+  }
+}
+
+void Service::apply_template(const httplib::Request& req, httplib::Response& res) {
+  const CompletionRequest request = parse_template(req.body, limits_);
+  const std::lock_guard lock(vocabulary_mutex_);
+  send(res, {{"prompt", chat_prompt(*vocabulary_, request)}});
+}
+
+void Service::openapi(const httplib::Request&, httplib::Response& res) const {
+  res.set_content(openapi_json(limits_, options_.version), "application/json");
+}
+
+}  // namespace sx::server

@@ -1,0 +1,55 @@
+// What needs the model: completions and the small questions about tokens, templates, slots and settings. Handlers run on the
+// threads of connections; the engine itself belongs to the scheduler's worker.
+#pragma once
+#include <httplib.h>
+#include <specextend/specextend.h>
+
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "server/client_socket.h"
+#include "server/metrics.h"
+#include "server/request.h"
+#include "server/response.h"
+#include "server/scheduler.h"
+#include "server/server.h"
+
+namespace sx::server {
+
+class Service {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  Service(Engine& engine, const ServerOptions& options, Metrics& metrics);
+  Scheduler& scheduler() { return scheduler_; }
+
+  void models(const httplib::Request& req, httplib::Response& res) const;
+  void one_model(const httplib::Request& req, httplib::Response& res) const;
+  void props(const httplib::Request& req, httplib::Response& res) const;
+  void slots(const httplib::Request& req, httplib::Response& res) const;
+  void slot_action(const httplib::Request& req, httplib::Response& res);
+  void tokenize(const httplib::Request& req, httplib::Response& res);
+  void detokenize(const httplib::Request& req, httplib::Response& res);
+  void apply_template(const httplib::Request& req, httplib::Response& res);
+  void complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request);
+  void openapi(const httplib::Request& req, httplib::Response& res) const;
+  const Limits& limits() const { return limits_; }
+
+ private:
+  Json model() const;
+  std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request, const std::vector<std::vector<Token>>& prompts,
+                                              const std::shared_ptr<Mailbox>& mailbox) const;
+
+  Engine& engine_;
+  const ServerOptions options_;
+  Limits limits_;
+  std::unique_ptr<Vocabulary> vocabulary_;  // of its own: the engine belongs to the worker
+  std::mutex vocabulary_mutex_, files_mutex_;
+  const int64_t created_;
+  Scheduler scheduler_;
+};
+
+}  // namespace sx::server

@@ -1,0 +1,96 @@
+#include "backend/kv_stream.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <istream>
+#include <ostream>
+#include <vector>
+
+#include "base/error.h"
+
+namespace sx {
+namespace {
+
+constexpr int kPiece = 128;  // cells read at once
+
+struct Header {
+  int64_t count;
+  uint64_t cell_bytes;
+};
+
+// Told apart by chance only: 64 bits over all cells. A cell that lost a bit would change the text.
+class Checksum {
+ public:
+  void add(const std::byte* bytes, size_t count) {
+    for (; count >= sizeof(uint64_t); bytes += sizeof(uint64_t), count -= sizeof(uint64_t)) {
+      uint64_t word;
+      std::memcpy(&word, bytes, sizeof word);
+      mix(word);
+    }
+    for (; count > 0; ++bytes, --count) mix(uint64_t(*bytes));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void mix(uint64_t word) {
+    value_ = (value_ ^ word) * 0x9e3779b97f4a7c15;
+    value_ ^= value_ >> 32;
+  }
+  uint64_t value_ = 1;
+};
+
+}  // namespace
+
+void write_bytes(std::ostream& to, const void* bytes, size_t count) {
+  if (!to.write(static_cast<const char*>(bytes), std::streamsize(count))) fail("saving a session: the file takes no more (disk full?)");
+}
+
+void read_bytes(std::istream& from, void* bytes, size_t count) {
+  from.read(static_cast<char*>(bytes), std::streamsize(count));
+  if (size_t(from.gcount()) != count) fail("a saved session ends in the middle");
+}
+
+size_t saved_cells_bytes(const Backend& backend, const KvStore& kv, int count) {
+  return sizeof(Header) + sizeof(uint64_t) + size_t(count) * backend.kv_cell_bytes(kv);
+}
+
+void save_cells(Backend& backend, const KvStore& kv, int slot, int count, std::ostream& to) {
+  const Header header{count, backend.kv_cell_bytes(kv)};
+  write_bytes(to, &header, sizeof header);
+  std::vector<std::byte> piece(size_t(std::min(count, kPiece)) * header.cell_bytes);
+  Checksum sum;
+  for (int first = 0; first < count; first += kPiece) {
+    const int n = std::min(kPiece, count - first);
+    backend.kv_read(kv, {slot, first, n}, piece.data());
+    write_bytes(to, piece.data(), size_t(n) * header.cell_bytes);
+    sum.add(piece.data(), size_t(n) * header.cell_bytes);
+  }
+  const uint64_t value = sum.value();
+  write_bytes(to, &value, sizeof value);
+}
+
+int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istream& from) {
+  Header header{};
+  read_bytes(from, &header, sizeof header);
+  if (header.cell_bytes != backend.kv_cell_bytes(kv))
+    fail("a saved session has cells of {} bytes, this engine's have {}: another model, draft or KV type", header.cell_bytes,
+         backend.kv_cell_bytes(kv));
+  if (header.count < 0 || header.count > std::min(most, kv.geometry().capacity))
+    fail("a saved session has {} cells, there is room for {}", header.count, std::min(most, kv.geometry().capacity));
+  const int count = int(header.count);
+  std::vector<std::byte> piece(size_t(std::min(count, kPiece)) * header.cell_bytes);
+  Checksum sum;
+  for (int first = 0; first < count; first += kPiece) {
+    const int n = std::min(kPiece, count - first);
+    read_bytes(from, piece.data(), size_t(n) * header.cell_bytes);
+    backend.kv_write(kv, {slot, first, n}, piece.data());
+    sum.add(piece.data(), size_t(n) * header.cell_bytes);
+  }
+  uint64_t value = 0;
+  read_bytes(from, &value, sizeof value);
+  if (value != sum.value()) fail("a saved session is damaged: its cells do not have the checksum they were saved with");
+  return count;
+}
+
+}  // namespace sx

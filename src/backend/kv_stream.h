@@ -1,0 +1,21 @@
+// Cells of a KV store as a stream of bytes: how many, how large each is, the cells, a checksum.
+#pragma once
+#include <cstddef>
+#include <iosfwd>
+
+#include "backend/backend.h"
+
+namespace sx {
+
+size_t saved_cells_bytes(const Backend& backend, const KvStore& kv, int count);
+// The first `count` cells of a slot. Throws sx::Error when the stream takes no more.
+void save_cells(Backend& backend, const KvStore& kv, int slot, int count, std::ostream& to);
+// Puts saved cells at the beginning of a slot and returns how many; throws sx::Error if these are more than `most`, of another size
+// or cut off.
+int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istream& from);
+
+// Numbers as they lie in memory; throw sx::Error at the end of the stream.
+void write_bytes(std::ostream& to, const void* bytes, size_t count);
+void read_bytes(std::istream& from, void* bytes, size_t count);
+
+}  // namespace sx

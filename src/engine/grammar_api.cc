@@ -1,0 +1,12 @@
+// The public door to grammars from JSON schemas.
+#include <specextend/specextend.h>
+
+#include "text/grammar/json_schema.h"
+
+namespace sx {
+
+std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view before, std::string_view after) {
+  return gbnf_of_schema(schema_json, before, after);
+}
+
+}  // namespace sx

@@ -1,0 +1,14 @@
+// JSON schemas as grammars. Every text of the grammar is a JSON text the schema accepts; the reverse need not hold: properties come in the
+// schema's order, there is at most one space or line break where JSON allows white space, numbers have a limited number of digits, and
+// properties or items that a schema merely does not forbid are not made up. oneOf is read as anyOf; formats other than date, time,
+// date-time and uuid are comments, as the standard has it.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace sx {
+
+// GBNF of `before`, a JSON text, `after`. Throws sx::Error naming the place in the schema that is wrong or not supported.
+std::string gbnf_of_schema(std::string_view schema_json, std::string_view before = {}, std::string_view after = {});
+
+}  // namespace sx

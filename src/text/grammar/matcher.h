@@ -1,0 +1,140 @@
+// Which tokens may come next in a text that a grammar describes. A state is the set of stacks the grammar's machine may be in; equal
+// states are one object, which keeps its mask and where each byte leads, so that a state met before costs nothing. What is kept is
+// bounded: states nobody holds are forgotten when there are too many. For one thread.
+#pragma once
+#include <array>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "text/grammar/program.h"
+#include "text/grammar/token_trie.h"
+
+namespace sx {
+
+using GrammarMask = std::shared_ptr<const std::vector<uint32_t>>;  // [words of the vocabulary] bits
+
+struct GrammarLimits {
+  size_t stacks = 2048;             // of a state; a grammar that needs more is too ambiguous
+  size_t states = 16384, parts = 1 << 19;  // states, their stacks and frames kept before the unused ones are forgotten
+  size_t mask_bytes = 8 << 20;      // of the masks kept
+};
+
+class GrammarMatcher {
+  struct Frame;
+  struct Node;
+
+ public:
+  // A place in a text of the grammar. Cheap to copy; the matcher must outlive it. Empty: no text of the grammar begins so.
+  class State {
+   public:
+    State() = default;
+    State(const State& other) : State(other.node_) {}
+    State(State&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
+    State& operator=(State other) noexcept { return std::swap(node_, other.node_), *this; }
+    ~State() { if (node_) unpin(node_); }
+    explicit operator bool() const { return node_ != nullptr; }
+    bool operator==(const State& other) const { return node_ == other.node_; }
+
+   private:
+    friend class GrammarMatcher;
+    explicit State(Node* node) : node_(node) { if (node_) pin(node_); }
+    Node* node_ = nullptr;
+  };
+
+  // Throws sx::Error naming what is wrong with the grammar.
+  GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie, const GrammarLimits& limits = {});
+  ~GrammarMatcher();
+  GrammarMatcher(const GrammarMatcher&) = delete;
+  GrammarMatcher& operator=(const GrammarMatcher&) = delete;
+
+  const TokenTrie& trie() const { return *trie_; }
+
+  // advance and mask throw sx::Error when the grammar is too ambiguous.
+  State start() const { return start_; }
+  State advance(const State& from, std::string_view bytes);
+  State advance(const State& from, Token token);                // empty for tokens that end a text, too
+  // Tokens that may follow: those after which some text of the grammar goes on, and the ends where it may end. Never without any: where
+  // the vocabulary lacks the bytes to go on, the ends stand in.
+  GrammarMask mask(const State& state);
+  GrammarMask ends_only() const { return ends_only_; }
+  bool can_end(const State& state) const;
+  bool must_end(const State& state) const;                      // nothing but the end may follow
+  // The bytes that must come next, up to `most`, whole characters only.
+  std::string forced(const State& state, size_t most);
+
+  size_t states() const { return states_.size(); }              // for tests
+  size_t masks() const { return recent_.size(); }
+
+ private:
+  // Where the machine stands in a rule, and below it where it goes on afterwards. Equal stacks are one object.
+  struct Frame {
+    const Frame* below;
+    uint32_t node;
+    uint32_t count;       // kRepeat: rounds begun
+    uint64_t id;          // in order of making; not part of its identity
+    uint64_t below_id;    // of `below`, 0: none
+  };
+  struct FrameHash { size_t operator()(const Frame& f) const; };
+  struct FrameEqual { bool operator()(const Frame& a, const Frame& b) const; };
+  struct Key {
+    std::vector<const Frame*> stacks;  // by id; all at kBytes
+    bool can_end = false;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash { size_t operator()(const Key& key) const; };
+  struct Node {
+    const Key* key = nullptr;
+    int pins = 0;
+    std::unique_ptr<std::array<Node*, 256>> next;  // null: not known yet
+    GrammarMask mask;
+    std::list<Node*>::iterator recent;             // valid while it has a mask
+  };
+
+  static void pin(Node* node) { ++node->pins; }
+  static void unpin(Node* node) { --node->pins; }
+  const Frame* push(const Frame* below, uint32_t node, uint32_t count = 0);
+  void visit(const Frame* frame);
+  void close(Key& key);
+  Node* intern(Key key);
+  Node* step(Node* from, uint8_t byte);
+  void fill_mask(Node* from, std::vector<uint32_t>& bits);
+  void forget();
+  size_t parts() const { return frames_.size() + stacks_; }
+
+  const GrammarProgram program_;
+  const std::shared_ptr<const TokenTrie> trie_;
+  const GrammarLimits limits_;
+  std::unordered_set<Frame, FrameHash, FrameEqual> frames_;
+  std::unordered_map<Key, Node, KeyHash> states_;
+  std::list<Node*> recent_;                        // states with masks, the latest first
+  uint64_t next_id_ = 1;
+  size_t stacks_ = 0;                              // of all states
+  size_t most_states_, most_parts_;                // that are kept before the unused ones are forgotten
+  Key no_stacks_;
+  Node dead_;                                      // where no stack is left
+  GrammarMask ends_only_;
+  State start_;
+  // Working memory of step: frames to look at, and those looked at already.
+  std::vector<const Frame*> todo_;
+  std::unordered_set<const Frame*> seen_;
+};
+
+// Matchers by their grammar's text, the latest ones.
+class GrammarCache {
+ public:
+  explicit GrammarCache(std::shared_ptr<const TokenTrie> trie, size_t capacity = 8) : trie_(std::move(trie)), capacity_(capacity) {}
+  std::shared_ptr<GrammarMatcher> get(const std::string& gbnf);
+
+ private:
+  std::shared_ptr<const TokenTrie> trie_;
+  size_t capacity_;
+  std::list<std::pair<std::string, std::shared_ptr<GrammarMatcher>>> recent_;  // the latest first
+};
+
+}  // namespace sx

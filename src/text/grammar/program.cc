@@ -1,0 +1,127 @@
+// Bodies are compiled from their end to their beginning, so that what follows a part is known when its nodes are made.
+#include "text/grammar/program.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "text/unicode.h"
+
+namespace sx {
+namespace {
+
+using Kind = GrammarProgram::Kind;
+using Edge = GrammarProgram::Edge;
+using Range = GrammarPart::Range;
+
+constexpr size_t kMaxNodes = 1 << 19;
+
+// Characters whose UTF-8 has equal length and whose bytes range freely between low and high.
+struct Sequence {
+  std::array<uint8_t, 4> low, high;
+  int length;
+};
+
+// Cuts a range until every piece is one Sequence: at the borders of lengths, then where a tail of bytes is not free.
+void cut(Range r, std::vector<Sequence>& out) {
+  for (char32_t border : {0x7Fu, 0x7FFu, 0xFFFFu})
+    if (r.first <= border && r.last > border) return cut({r.first, border}, out), cut({border + 1, r.last}, out);
+  std::string low, high;
+  utf8_append(low, r.first), utf8_append(high, r.last);
+  for (size_t tail = 1; tail < low.size(); ++tail) {
+    const char32_t mask = (char32_t(1) << (6 * tail)) - 1;
+    if ((r.first & ~mask) == (r.last & ~mask)) continue;
+    if (r.first & mask) return cut({r.first, r.first | mask}, out), cut({(r.first | mask) + 1, r.last}, out);
+    if ((r.last & mask) != mask) return cut({r.first, (r.last & ~mask) - 1}, out), cut({r.last & ~mask, r.last}, out);
+  }
+  Sequence s{{}, {}, int(low.size())};
+  for (size_t i = 0; i < low.size(); ++i) s.low[i] = uint8_t(low[i]), s.high[i] = uint8_t(high[i]);
+  out.push_back(s);
+}
+
+class Compiler {
+ public:
+  explicit Compiler(const GrammarRules& rules) : rules_(rules) {}
+
+  GrammarProgram compile() {
+    add({Kind::kReturn});
+    for (size_t i = 0; i < rules_.bodies.size(); ++i) add({Kind::kCall});  // a place for each rule; set below
+    for (size_t i = 0; i < rules_.bodies.size(); ++i) {
+      const uint32_t body = part(rules_.bodies[i], GrammarProgram::kReturnNode);
+      program_.nodes[1 + i] = {Kind::kCall, body, 0, GrammarProgram::kReturnNode};
+    }
+    program_.start = rule(rules_.root);
+    return std::move(program_);
+  }
+
+ private:
+  static uint32_t rule(int id) { return uint32_t(1 + id); }
+
+  uint32_t add(GrammarProgram::Node node) {
+    if (program_.nodes.size() + program_.edges.size() >= kMaxNodes) fail("grammar: too large: more than {} symbols", kMaxNodes);
+    program_.nodes.push_back(node);
+    return uint32_t(program_.nodes.size() - 1);
+  }
+
+  uint32_t part(const GrammarPart& p, uint32_t next) {
+    switch (p.kind) {
+      case GrammarPart::Kind::kLiteral:
+        for (size_t i = p.bytes.size(); i-- > 0;) {
+          const Edge edge{uint8_t(p.bytes[i]), uint8_t(p.bytes[i]), next};
+          next = bytes({&edge, 1});
+        }
+        return next;
+      case GrammarPart::Kind::kClass: return char_class(p.ranges, next);
+      case GrammarPart::Kind::kRule: return add({Kind::kCall, rule(p.rule), 0, next});
+      case GrammarPart::Kind::kRepeat: {
+        if (p.most == 0) return next;
+        const uint32_t body = part(p.parts[0], GrammarProgram::kReturnNode);
+        return add({Kind::kRepeat, body, 0, next, p.least, p.most});
+      }
+      case GrammarPart::Kind::kSequence:
+        for (size_t i = p.parts.size(); i-- > 0;) next = part(p.parts[i], next);
+        return next;
+      case GrammarPart::Kind::kChoice: break;
+    }
+    std::vector<uint32_t> targets;
+    for (const GrammarPart& one : p.parts) targets.push_back(part(one, next));
+    const auto first = uint32_t(program_.targets.size());
+    program_.targets.insert(program_.targets.end(), targets.begin(), targets.end());
+    return add({Kind::kChoice, first, uint32_t(targets.size())});
+  }
+
+  uint32_t bytes(std::span<const Edge> edges) {
+    const auto first = uint32_t(program_.edges.size());
+    program_.edges.insert(program_.edges.end(), edges.begin(), edges.end());
+    return add({Kind::kBytes, first, uint32_t(edges.size())});
+  }
+
+  uint32_t char_class(const std::vector<Range>& ranges, uint32_t next) {
+    std::vector<Sequence> sequences;
+    for (Range r : ranges) cut(r, sequences);
+    return tails(sequences, 0, next);
+  }
+
+  // Sequences that agree in their first `at` bytes. They ascend, and where two share part of a byte's range they share all of it.
+  uint32_t tails(std::span<const Sequence> sequences, size_t at, uint32_t next) {
+    std::vector<Edge> edges;
+    while (!sequences.empty()) {
+      const Sequence& s = sequences[0];
+      size_t same = 1;
+      while (same < sequences.size() && sequences[same].low[at] == s.low[at]) ++same;
+      const uint32_t to = size_t(s.length) == at + 1 ? next : tails(sequences.first(same), at + 1, next);
+      edges.push_back({s.low[at], s.high[at], to});
+      sequences = sequences.subspan(same);
+    }
+    return bytes(edges);
+  }
+
+  const GrammarRules& rules_;
+  GrammarProgram program_;
+};
+
+}  // namespace
+
+GrammarProgram compile_grammar(const GrammarRules& rules) { return Compiler(rules).compile(); }
+
+}  // namespace sx

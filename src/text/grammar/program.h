@@ -1,0 +1,42 @@
+// A grammar as a machine over bytes with a stack: each rule is a small graph of nodes. Characters are spelled out in UTF-8, so that a
+// token may end anywhere inside one. Repetitions are counted on the stack and cost the same whatever their limits.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "text/grammar/gbnf.h"
+
+namespace sx {
+
+struct GrammarProgram {
+  enum class Kind : uint8_t {
+    kBytes,   // one byte of the edges [first, first + count), each with its next node
+    kChoice,  // any of the targets [first, first + count)
+    kCall,    // node `first`, then `next`
+    kRepeat,  // node `first`, least to most times, then `next`
+    kReturn,
+  };
+  struct Node {
+    Kind kind;
+    uint32_t first = 0, count = 0, next = 0;
+    uint32_t least = 0, most = 0;
+  };
+  struct Edge {
+    uint8_t low, high;   // ascending and apart within a node
+    uint32_t next;
+  };
+  static constexpr uint32_t kReturnNode = 0;
+
+  std::vector<Node> nodes;
+  std::vector<Edge> edges;
+  std::vector<uint32_t> targets;
+  uint32_t start = 0;
+
+  std::span<const Edge> edges_of(const Node& node) const { return {edges.data() + node.first, node.count}; }
+};
+
+// Throws sx::Error when it becomes too large.
+GrammarProgram compile_grammar(const GrammarRules& rules);
+
+}  // namespace sx

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Answers of `specextend serve`: see server_harness.py."""
+import json
+import unittest
+
+from server_harness import DRAFTS, WithServer, cached, in_threads, joined, main
+
+
+class Answers(WithServer):
+    FLAGS = (*DRAFTS, "-a", "tiny", "--parallel", "3")
+
+    def test_health_models_props(self):
+        self.assertEqual(self.server.request("GET", "/health")[::2], (200, {"status": "ok"}))
+        models = self.server.request("GET", "/v1/models")[2]
+        self.assertEqual((models["object"], [m["id"] for m in models["data"]]), ("list", ["tiny"]))
+        self.assertEqual(self.server.request("GET", "/v1/models/tiny")[2]["id"], "tiny")
+        self.assertEqual(self.server.request("GET", "/v1/models/other")[0], 404)
+        props = self.server.request("GET", "/props")[2]
+        self.assertEqual((props["total_slots"], props["default_generation_settings"]["n_ctx"]), (3, 2000))
+        self.assertEqual(props["speculation"]["preset"], "suffix")
+
+    def test_tokens_and_template(self):
+        text = "Hello, Wörld 你好"
+        tokens = self.server.post("/tokenize", {"content": text})["tokens"]
+        self.assertEqual(self.server.post("/detokenize", {"tokens": tokens})["content"], text)
+        prompt = self.server.post("/apply-template", {"messages": [{"role": "user", "content": "Tea?"}]})["prompt"]
+        self.assertIn("Tea?", prompt)
+        by_text = self.server.text(prompt=self.server.post("/detokenize", {"tokens": tokens})["content"], temperature=0)
+        tokens = self.server.post("/tokenize", {"content": text, "add_special": True})["tokens"]
+        self.assertEqual(self.server.text(prompt=tokens, temperature=0), by_text)
+
+    def test_completion_whole_and_streamed(self):
+        for body in ({"prompt": "Once upon", "temperature": 0}, {"prompt": "A fox, a dog, a fox,", "seed": 3}):
+            body = {**body, "max_tokens": 40, "ignore_eos": True}
+            whole = self.server.complete(**body)
+            choice = whole["choices"][0]
+            self.assertEqual((whole["object"], choice["finish_reason"]), ("text_completion", "length"))
+            self.assertNotEqual(choice["text"], "")
+            usage = whole["usage"]
+            self.assertEqual(usage["completion_tokens"], 40)
+            self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 40)
+            events = self.server.stream("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+            self.assertEqual(joined(events, False), choice["text"])
+            self.assertEqual({e["id"] for e in events}, {events[0]["id"]})
+            self.assertEqual(events[-2]["choices"][0]["finish_reason"], "length")
+            self.assertEqual(events[-1]["choices"], [])
+            self.assertEqual(events[-1]["usage"]["completion_tokens"], 40)
+            for numbers in (whole, events[-1]):
+                block = numbers["metrics"]["speculative_decoding"]
+                self.assertEqual(len(block["acceptance_histogram"]), block["num_spec_tokens"] + 1)
+            self.assertTrue(all("usage" not in e for e in self.server.stream("/v1/completions", body)))
+
+    def test_chat_whole_and_streamed(self):
+        body = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tea?"}],
+                "max_completion_tokens": 30, "seed": 5, "ignore_eos": True}
+        whole = self.server.post("/v1/chat/completions", body)
+        message = whole["choices"][0]["message"]
+        self.assertEqual((whole["object"], message["role"]), ("chat.completion", "assistant"))
+        events = self.server.stream("/v1/chat/completions", body)
+        self.assertEqual(events[0]["choices"][0]["delta"]["role"], "assistant")
+        self.assertEqual(events[-1]["choices"][0]["delta"], {})
+        self.assertEqual(joined(events, True), message["content"])
+        self.assertNotEqual(message["content"], "")
+        prompt = self.server.post("/apply-template", {"messages": body["messages"]})["prompt"]
+        tokens = self.server.post("/tokenize", {"content": prompt})["tokens"]
+        self.assertEqual(self.server.text(prompt=tokens, max_tokens=30, seed=5, ignore_eos=True), message["content"])
+
+    def test_seeds(self):
+        ask = {"prompt": "Dice", "max_tokens": 40, "ignore_eos": True}
+        self.assertEqual(self.server.text(**ask, seed=1), self.server.text(**ask, seed=1))
+        self.assertNotEqual(self.server.text(**ask, seed=1), self.server.text(**ask, seed=2))
+        self.assertNotEqual(self.server.text(**ask), self.server.text(**ask))  # no seed: other dice each time
+
+    def test_speculation_per_request(self):
+        ask = {"prompt": "one two one two one two one two", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+        on, off = self.server.complete(**ask, speculate=True), self.server.complete(**ask, speculate=False)
+        self.assertEqual(on["choices"], off["choices"])
+        self.assertEqual(off["metrics"]["speculative_decoding"]["num_draft_tokens"], 0)
+        self.assertGreater(on["metrics"]["speculative_decoding"]["num_draft_tokens"], 0)
+        self.assertGreater(self.server.metric("vllm:spec_decode_num_drafts_total"), 0)
+
+    def test_options_reach_the_engine(self):
+        ask = {"prompt": "Once upon", "max_tokens": 30, "ignore_eos": True, "temperature": 0}
+        plain = self.server.text(**ask)
+        stop = plain[len(plain) // 2:][:3]
+        stopped = self.server.complete(**ask, stop=stop)["choices"][0]
+        self.assertEqual((stopped["text"], stopped["finish_reason"]), (plain[:plain.index(stop)], "stop"))
+        self.assertEqual(joined(self.server.stream("/v1/completions", {**ask, "stop": ["no such", stop]}), False), stopped["text"])
+        self.assertNotEqual(self.server.text(**ask, frequency_penalty=2, presence_penalty=2), plain)
+        self.assertNotEqual(self.server.text(**ask, repeat_penalty=5), plain)
+        first = self.server.post("/tokenize", {"content": "x"})["tokens"][0]
+        self.assertEqual(self.server.text(**{**ask, "max_tokens": 3}, logit_bias={str(first): 100}), "xxx")
+        self.assertEqual(self.server.text(**{**ask, "temperature": 2}, top_k=1), plain)
+        self.assertEqual(self.server.text(**{**ask, "temperature": 2}, top_p=0), plain)
+        self.assertEqual(self.server.text(**{**ask, "temperature": 2}, min_p=1), plain)
+
+    def test_parallel_requests_equal_single_ones(self):
+        asks = [{"prompt": f"Story {i}: " + "and then " * (i % 7), "max_tokens": 20 + 5 * (i % 5), "seed": i, "ignore_eos": True,
+                 "temperature": i % 3 / 2, "speculate": i % 4 != 1} for i in range(18)]
+        single = [self.server.text(**ask) for ask in asks]
+        self.assertGreater(len(set(single)), 10)
+
+        def run(i):
+            if i % 2:
+                return joined(self.server.stream("/v1/completions", asks[i]), False)
+            return self.server.text(**asks[i])
+
+        self.assertEqual(in_threads(len(asks), run), single)
+
+    def test_prefixes_are_reused(self):
+        ask = {"prompt": "A long beginning. " * 20, "max_tokens": 2, "temperature": 0}
+        first = self.server.complete(**ask)
+        again = self.server.complete(**ask)
+        self.assertEqual(again["choices"], first["choices"])
+        self.assertGreaterEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], again["usage"]["prompt_tokens"] - 1)
+
+    def test_connection_is_kept(self):
+        connection = self.server.connect()
+        for _ in range(3):
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hi", "max_tokens": 2}))
+            response = connection.getresponse()
+            self.assertEqual(response.status, 200)
+            response.read()
+        connection.close()
+
+
+if __name__ == "__main__":
+    main()

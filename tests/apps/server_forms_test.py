@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Forms of answers of `specextend serve` - choices, log-probabilities, grammars, tools, details: see server_harness.py."""
+import json
+import math
+import unittest
+
+from server_harness import DRAFTS, Server, WithServer, in_threads, joined, main
+
+SCHEMA = {"type": "object", "properties": {"yes": {"type": "boolean"}, "kind": {"enum": ["x", "yy", 3]}}, "required": ["yes", "kind"],
+          "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "paint", "description": "Paints.", "parameters": {
+    "type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"], "additionalProperties": False}}}
+USER = [{"role": "user", "content": "Paint it."}]
+
+
+class Forms(WithServer):
+    FLAGS = (*DRAFTS, "-a", "tiny", "--parallel", "4", "--more-spec", "ngram:price=off", "--more-spec", "off")
+
+    def test_several_prompts(self):
+        ask = {"max_tokens": 12, "seed": 3, "ignore_eos": True}
+        prompts = ["One day", "Another day", self.server.tokens("A third day")]
+        both = self.server.complete(**ask, prompt=prompts, n=2)
+        self.assertEqual([c["index"] for c in both["choices"]], list(range(6)))
+        for p, prompt in enumerate(prompts[:2]):
+            for i in range(2):
+                single = self.server.text(**{**ask, "seed": 3 + i}, prompt=prompt)
+                self.assertEqual(both["choices"][2 * p + i]["text"], single)
+        self.assertEqual(both["usage"]["completion_tokens"], 72)
+        events = self.server.stream("/v1/completions", {**ask, "prompt": prompts, "n": 2})
+        self.assertEqual([joined(events, False, i) for i in range(6)], [c["text"] for c in both["choices"]])
+        self.assertEqual(len({e["id"] for e in events}), 1)
+
+    def test_several_chats(self):
+        ask = {"messages": USER, "max_tokens": 12, "seed": 3, "ignore_eos": True, "n": 3}
+        whole = self.server.post("/v1/chat/completions", ask)
+        texts = [c["message"]["content"] for c in whole["choices"]]
+        self.assertEqual(len(set(texts)), 3)
+        events = self.server.stream("/v1/chat/completions", ask)
+        self.assertEqual([joined(events, True, i) for i in range(3)], texts)
+        roles = [c["index"] for e in events for c in e["choices"] if c["delta"].get("role") == "assistant"]
+        self.assertEqual(sorted(roles), [0, 1, 2])
+
+    def test_echo(self):
+        ask = {"prompt": "Once upon", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        plain = self.server.text(**ask)
+        self.assertEqual(self.server.text(**ask, echo=True), "Once upon" + plain)
+        self.assertEqual(joined(self.server.stream("/v1/completions", {**ask, "echo": True}), False), "Once upon" + plain)
+
+    def test_logprobs(self):
+        for spec in (True, False):
+            ask = {"prompt": "one two one two one two", "max_tokens": 20, "temperature": 0, "ignore_eos": True, "logprobs": 4, "speculate": spec}
+            choice = self.server.complete(**ask)["choices"][0]
+            l = choice["logprobs"]
+            self.assertEqual([len(l[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")], [20] * 4)
+            for token, value, top in zip(l["tokens"], l["token_logprobs"], l["top_logprobs"]):
+                self.assertAlmostEqual(max(top.values()), value, places=9)  # greedy: the top one
+                self.assertLessEqual(sum(math.exp(v) for v in top.values()), 1 + 1e-9)
+            events = self.server.stream("/v1/completions", ask)
+            streamed = [v for e in events for c in e["choices"] if c["logprobs"] for v in c["logprobs"]["token_logprobs"]]
+            self.assertEqual(streamed, l["token_logprobs"])
+            first = l if spec else first
+            self.assertEqual(l, first)  # not a bit different without drafts
+        chat = {"messages": USER, "max_tokens": 10, "temperature": 1, "seed": 5, "ignore_eos": True, "logprobs": True, "top_logprobs": 3}
+        content = self.server.post("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(content), 10)
+        for one in content:
+            self.assertEqual(len(one["top_logprobs"]), 3)
+            self.assertLessEqual(one["logprob"], one["top_logprobs"][0]["logprob"])
+            self.assertLessEqual(sum(math.exp(t["logprob"]) for t in one["top_logprobs"]), 1 + 1e-9)
+        whole = b"".join(bytes(one["bytes"]) for one in content)
+        self.assertTrue(whole)
+
+    def test_schemas(self):
+        formats = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+        for temperature in (0, 1):
+            for seed in range(3):
+                ask = {"messages": USER, "temperature": temperature, "seed": seed, "response_format": formats}
+                on = self.server.post("/v1/chat/completions", ask)["choices"][0]
+                off = self.server.post("/v1/chat/completions", {**ask, "speculate": False})["choices"][0]
+                self.assertEqual(on, off)
+                self.assertEqual(on["finish_reason"], "stop")
+                value = json.loads(on["message"]["content"])
+                self.assertEqual(set(value), {"yes", "kind"})
+                self.assertIn(value["kind"], ["x", "yy", 3])
+                self.assertIsInstance(value["yes"], bool)
+                streamed = joined(self.server.stream("/v1/chat/completions", ask), True)
+                self.assertEqual(streamed, on["message"]["content"])
+
+    def test_any_json(self):
+        # A model that has not learnt anything would never close its strings: let it prefer to.
+        close = {str(self.server.tokens(c)[0]): 30 for c in "\"}"}
+        ask = {"prompt": "JSON: ", "max_tokens": 200, "temperature": 0, "logit_bias": close, "response_format": {"type": "json_object"}}
+        on, off = self.server.complete(**ask), self.server.complete(**ask, speculate=False)
+        self.assertEqual(on["choices"], off["choices"])
+        self.assertEqual(on["choices"][0]["finish_reason"], "stop")
+        self.assertIsInstance(json.loads(on["choices"][0]["text"]), dict)
+
+    def test_grammars(self):
+        ask = {"prompt": "Say: ", "max_tokens": 50, "seed": 1, "grammar": 'root ::= ("yes" | "no") " sir"{1,3} "."'}
+        text = self.server.text(**ask)
+        self.assertRegex(text, r"^(yes|no)( sir){1,3}\.$")
+        self.assertEqual(self.server.text(**ask, speculate=False), text)
+        status, _, answer = self.server.request("POST", "/v1/completions", {"prompt": "x", "grammar": "root ::= ("})
+        self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
+        status, _, answer = self.server.request("POST", "/v1/completions", {"prompt": "x", "grammar": "root ::= (", "stream": True})
+        self.assertEqual(status, 400)
+
+    def test_tools(self):
+        ask = {"messages": USER, "tools": [TOOL], "tool_choice": "required", "seed": 2}
+        choice = self.server.post("/v1/chat/completions", ask)["choices"][0]
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        call = choice["message"]["tool_calls"][0]
+        self.assertEqual((call["type"], call["function"]["name"]), ("function", "paint"))
+        arguments = json.loads(call["function"]["arguments"])
+        self.assertIn(arguments["colour"], ("red", "blue"))
+        plain = self.server.post("/v1/chat/completions", {**ask, "speculate": False})["choices"][0]
+        self.assertEqual(json.loads(plain["message"]["tool_calls"][0]["function"]["arguments"]), arguments)
+        events = self.server.stream("/v1/chat/completions", ask)
+        deltas = [c["delta"] for e in events for c in e["choices"]]
+        spelled = "".join(t["function"].get("arguments", "") for d in deltas for t in d.get("tool_calls", []))
+        self.assertEqual(json.loads(spelled), arguments)
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "tool_calls")
+
+    def test_native(self):
+        ask = {"prompt": "Once upon", "n_predict": 20, "temperature": 0, "ignore_eos": True}
+        whole = self.server.post("/completion", ask)
+        self.assertEqual(whole["content"], self.server.text(prompt="Once upon", max_tokens=20, temperature=0, ignore_eos=True))
+        self.assertEqual((whole["stop"], whole["timings"]["predicted_n"]), (True, 20))
+        status, headers, text = self.server.request("POST", "/completion", {**ask, "stream": True})
+        events = [json.loads(e[6:]) for e in text.split("\n\n") if e.startswith("data: {")]
+        self.assertEqual("".join(e["content"] for e in events), whole["content"])
+        self.assertEqual([e["stop"] for e in events], [False] * (len(events) - 1) + [True])
+
+    def test_presets(self):
+        self.assertEqual(self.server.get("/props")["presets"], ["suffix", "ngram", "off"])
+        ask = {"prompt": "one two one two one two one two", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+        answers = [self.server.complete(**ask, spec_preset=name) for name in ("suffix", "ngram", "off")]
+        self.assertEqual(len({a["choices"][0]["text"] for a in answers}), 1)
+        drafted = [a["metrics"]["speculative_decoding"]["num_draft_tokens"] for a in answers]
+        self.assertTrue(drafted[0] > 0 and drafted[1] > 0 and drafted[2] == 0, drafted)
+        self.assertNotEqual(drafted[0], drafted[1])
+        few = self.server.complete(**ask, spec_depth=1)
+        self.assertEqual(few["choices"], answers[0]["choices"])
+        self.assertLessEqual(few["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"], few["metrics"]["speculative_decoding"]["num_spec_steps"])
+        mixed = in_threads(6, lambda i: self.server.text(**ask, spec_preset=("suffix", "ngram", "off")[i % 3]))
+        self.assertEqual(set(mixed), {answers[0]["choices"][0]["text"]})
+        status, _, answer = self.server.request("POST", "/v1/completions", {**ask, "spec_preset": "tea"})
+        self.assertEqual((status, answer["error"]["param"]), (400, "spec_preset"))
+
+    def test_details(self):
+        ask = {"prompt": "one two one two one two one two", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+        events = self.server.stream("/v1/completions", {**ask, "spec_details": True})
+        text = joined(events, False)
+        self.assertEqual(text, self.server.text(**ask))
+        details = [e["specextend"] for e in events if "specextend" in e]
+        self.assertEqual("".join(t["text"] for d in details for t in d["tokens"]), text)
+        rounds = [r for d in details for r in d["rounds"]]
+        self.assertEqual(sum(r["accepted"] + 1 for r in rounds), 60)
+        self.assertGreater(sum(r["accepted"] for r in rounds), 0)
+        self.assertTrue(any(t["depth"] > 0 for d in details for t in d["tokens"]))
+        self.assertTrue(all(r["verified"] >= r["accepted"] for r in rounds))
+
+    def test_progress(self):
+        ask = {"prompt": "Progress! " * 100, "max_tokens": 2, "cache_prompt": False}
+        events = self.server.stream("/v1/completions", {**ask, "return_progress": True})
+        told = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+        self.assertGreater(len(told), 0)
+        self.assertEqual(told[-1]["processed"], told[-1]["total"])
+        self.assertEqual([p["processed"] for p in told], sorted(p["processed"] for p in told))
+        self.assertFalse(any("prompt_progress" in e for e in self.server.stream("/v1/completions", ask)))
+
+    def test_timings(self):
+        answer = self.server.complete(prompt="Once upon", max_tokens=20, ignore_eos=True)
+        timings = answer["timings"]
+        self.assertEqual((timings["predicted_n"], timings["prompt_n"] + timings["cache_n"]), (20, answer["usage"]["prompt_tokens"] - 1))
+        self.assertGreater(timings["predicted_per_second"], 0)
+
+    def test_description(self):
+        api = self.server.get("/openapi.json")
+        self.assertTrue(api["openapi"].startswith("3."))
+        for path in ("/v1/chat/completions", "/v1/completions", "/completion", "/v1/models", "/health", "/props", "/slots", "/metrics", "/tokenize",
+                     "/detokenize", "/apply-template", "/slots/{id}"):
+            self.assertIn(path, api["paths"])
+
+
+if __name__ == "__main__":
+    main()
