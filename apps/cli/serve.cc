@@ -116,7 +116,10 @@ int run(Args& a) {
     fmt::print(stderr, "warning: {} can be reached from other machines, and there is no API key\n", a.server.host);
   const Listening listening(*server);
   if (!a.quiet) fmt::print(stderr, "{} answers when the model is loaded\n", address(a.server, port));
-  a.engine.on_load = [&](double done) { server->loading(done); };
+  a.engine.on_load = [&](double done) {
+    if (g_ending) throw Error("asked to end while the model was loading");
+    server->loading(done);
+  };
   engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   server->attach(*engine);
   fmt::print(stderr, "listening on {}\n", address(a.server, port));

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
 constexpr auto kGlance = 100ms;    // how often a waiting handler looks whether its client is still there
-constexpr auto kPatience = 10s;    // for a stream's first status: refusals that come later are events
+constexpr int kPatience = 10;      // seconds for a stream's status: refusals that come later are events
 
 uint64_t random_seed() {
   std::random_device device;
@@ -133,7 +133,8 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
     return found == jobs.end() ? std::nullopt : (*found)->error();
   };
   const auto far_enough = [&](const auto& job) { return request.stream ? job->accepted() : job->done(); };
-  const auto end = request.stream ? Clock::now() + kPatience : Clock::time_point::max();
+  const std::chrono::seconds patience(options_.ping_s > 0 ? std::min(kPatience, options_.ping_s) : kPatience);
+  const auto end = request.stream ? Clock::now() + patience : Clock::time_point::max();
   const bool there = wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
   const auto error = there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
   if (error) {

@@ -213,7 +213,7 @@ void Scheduler::start(Slot& slot) {
   try {
     if (slot.job->reuse) gather(slot);
     else slot.session->truncate(0);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     slot.session->truncate(0);  // then the prompt is run from its beginning
   }
   listen(slot);

@@ -125,14 +125,20 @@ class HttpServer final : public Server {
     return {401, "authentication_error", "a valid API key is needed: Authorization: Bearer KEY", "", "invalid_api_key"};
   }
 
+  std::string method_of(const std::string& path) const {
+    if (const auto known = paths_.find(path); known != paths_.end()) return known->second;
+    return path.starts_with("/v1/models/") ? "GET" : path.starts_with("/slots/") ? "POST" : "";
+  }
+
   // Errors of the library itself, which have no body yet.
   void explain(const httplib::Request& req, httplib::Response& res) const {
     if (!res.body.empty()) return;
     const auto is = [&](const char* type, const std::string& message) { send_error(res, {res.status, type, message}); };
-    if (res.status == 404 && paths_.contains(req.path)) {
+    const std::string method = method_of(req.path);
+    if (res.status == 404 && !method.empty() && req.method != method) {
       res.status = 405;
-      res.set_header("Allow", paths_.at(req.path));
-      is("invalid_request_error", fmt::format("{} is not allowed on {}, use {}", req.method, req.path, paths_.at(req.path)));
+      res.set_header("Allow", method);
+      is("invalid_request_error", fmt::format("{} is not allowed on {}, use {}", req.method, req.path, method));
     } else if (res.status == 404) is("not_found_error", fmt::format("there is no {}", req.path));
     else if (res.status == 413)
       is("invalid_request_error", fmt::format("the body is larger than {} bytes", options_.body_bytes));

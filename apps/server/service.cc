@@ -41,7 +41,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
   limits_.choices = std::min(limits_.choices, int(limits_.jobs));
   limits_.prompts = std::min(limits_.prompts, limits_.jobs);
-  limits_.tool_style = tool_style(engine.options().chat_template);
+  limits_.tool_style = tool_style(vocabulary_->chat_template());
 }
 
 Json Service::model() const {
@@ -69,7 +69,7 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"total_slots", o.max_sessions},
              {"model_path", file_name(o.model)},
              {"model_alias", options_.model_name},
-             {"chat_template", o.chat_template},
+             {"chat_template", vocabulary_->chat_template()},
              {"build_info", fmt::format("specextend {}", options_.version)},
              {"n_ctx", engine_.context()},
              {"n_vocab", engine_.vocab()},

@@ -201,6 +201,29 @@ void check_step(const Shape& shape, const std::vector<Sequence>& sequences, cons
   ++steps;
 }
 
+// The first n rows of a tree are the same rows for every n: other forms of the kernels, other company.
+void check_counts(const Shape& shape, int history) {
+  const std::vector<int> tree = random_tree(64, 20, 40);
+  Store store(shape.type, 1, shape.kv_heads, history + 80, shape.head_dim);
+  for (int cell = 0; cell < history + 64; ++cell) store.fill(0, cell);
+  const DeviceStore device(store);
+  const size_t stride = size_t(q_stride(shape));
+  std::vector<float> q(64 * stride);
+  for (float& x : q) x = 1.5f * uniform();
+  const auto rows_of = [&](int n, int bound) {
+    Step step;
+    step.add(Sequence{0, history, {tree.begin(), tree.begin() + n}, 0}, 0);
+    const std::vector<float> part(q.begin(), q.begin() + ptrdiff_t(size_t(n) * stride));
+    return run(shape, device, step, part, bound);
+  };
+  const std::vector<float> all = rows_of(64, history);
+  for (int n : {1, 2, 3, 4, 8, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64}) {
+    const std::vector<float> few = rows_of(n, history + n % 3 * 4000);
+    for (int row = 0; row < n; ++row) same(shape, "fewer rows", all, row, few, row);
+  }
+  ++steps;
+}
+
 // Small numbers in the 16-bit type of which `pattern` is the exponent of about 1 (or bytes, when it is 0).
 __global__ void fill_noise(uint32_t* words, size_t count, uint32_t pattern) {
   for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
@@ -301,7 +324,7 @@ void time_all() {
     std::printf("\n");
   };
   const Shape big{DType::kBF16, 32, 8, 128, 0};
-  for (int context : {1024, 4096, 16384, 131072}) line(big, context, {1, 4, 16, 64});
+  for (int context : {1024, 4096, 7680, 16384, 131072}) line(big, context, {1, 4, 16, 32, 64});
   line(Shape{DType::kQ8_0, 32, 8, 128, 0}, 16384, {1, 16});
   line(Shape{DType::kF16, 32, 8, 64, 0}, 16384, {1, 16});
   line(Shape{DType::kF16, 9, 3, 64, 0}, 4096, {1, 16});
@@ -311,7 +334,7 @@ void time_all() {
 void check_all(bool quick) {
   const std::vector<int> bounds{0, 20000, 400000, 2000000};
   const DType types[] = {DType::kBF16, DType::kF16, DType::kQ8_0};
-  // One sequence: histories at borders of blocks, spans (512; on Hopper 256) and sections (2048; 1024), rows on both
+  // One sequence: histories at borders of blocks, spans (512) and sections (2048; on Hopper 1024), rows on both
   // sides of them.
   const int histories[] = {0,    1,    63,   64,   120, 127,  128, 500,  560, 600,
                            2080, 2111, 2170, 4130, 190, 1075, 330, 1090, 370};
@@ -321,6 +344,13 @@ void check_all(bool quick) {
     const int nodes[] = {1, 3, 16, 70};
     check_step(shape, {Sequence{0, histories[i], random_tree(nodes[i % 4], 60, 30), 0}}, bounds, 1 + i % 4 * 5);
   }
+  // The shape of Llama-3.1-8B: 64 rows go in pairs of warpgroups, a thread block doing several sections; 1 row in spans
+  // and, told of a longer history, in sections.
+  const Shape llama{DType::kBF16, 32, 8, 128, 0};
+  check_step(llama, {Sequence{0, quick ? 8200 : 16420, random_tree(64, 62, 10), 0}}, {0, 9000, 300000}, 31);
+  check_counts(llama, 8250);
+  check_counts(Shape{DType::kF16, 8, 2, 64, 0}, 2090);
+  check_counts(Shape{DType::kBF16, 4, 4, 128, 900}, 3000);
   for (DType type : types) {
     // Several sequences, staged nodes, long chains, many nodes.
     for (int dim : {64, 96, 128, 256}) {

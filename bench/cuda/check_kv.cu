@@ -198,7 +198,7 @@ void check_move() {
   for (DType type : {DType::kBF16, DType::kF16, DType::kQ8_0}) {
     for (int dim : {20, 64, 128, 256}) {
       if (type == DType::kQ8_0 && dim % 32 != 0) continue;
-      for (int way = 0; way < 9; ++way) {
+      for (int way = 0; way < 12; ++way) {
         Memory memory;
         const int layers = 2, kv_heads = 3, dims = dim == 64 ? 32 : dim;
         cuda::CudaKv a({layers, kv_heads, dim, 2, 200, type}, memory),
@@ -206,14 +206,15 @@ void check_move() {
         HostKv ha(a.view()), hb(b.view());
         ha.fill(), hb.fill();
         std::vector<KvMove> moves;
-        const bool inside = way <= 5, turning = way == 4 || way == 7;  // way 4: a turn in place and apart
-        int count = way == 6 ? 2500 : way == 2 || way == 3 ? 150 : 20;
+        const bool inside = way <= 5, turning = way == 4 || way == 7 || way >= 10;  // way 4: a turn in place and apart
+        int count = way == 6 ? 2500 : way == 2 || way == 3 ? 150 : way > 8 ? 180 : 20, run = way == 11 ? 2 : 9;
         for (int i = 0; i < count; ++i) {
           const int anywhere = random_below(200);
           if (way == 0) moves.push_back({100 + 2 * i, 100 + i, 0});  // a commit: destinations that were sources
           else if (way == 1) moves.push_back({i, i + 1, 0});         // each reads what the last wrote
           else if (way == 2 || way == 3) moves.push_back({random_below(200), random_below(200), 0});
           else if (way == 4) moves.push_back({i, i % 2 ? i : 100 + i, i - 7});
+          else if (way > 8) moves.push_back({i / run * 71 % 190 + i % run, i, way > 9 ? i / run * 50 - 300 : 0});  // runs
           else if (way == 5) moves.push_back({anywhere, 100, 0});  // one destination
           else moves.push_back({anywhere, way == 6 ? i : 2 * i, way == 7 ? i * 100 - 900 : 0});
         }
@@ -290,7 +291,7 @@ void check_score() {
       void* scratch = memory.take(cuda::score_scratch_bytes(s.heads, end), "scratch");
       float* out = memory.make<float>(size_t(s.heads * chunks));
       const float* dq = memory.put(q);
-      const int32_t* db = memory.put(borders);
+      int32_t* db = memory.put(borders);
       for (int kind = 0; kind < 4; ++kind) {
         cuda::ScoreCall call{out, dq, s.heads, s.kv_heads, s.dim,   scale, kv.view(),
                              1,   1,  db,      chunks,     s.first, end,   ScoreKind(kind)};
@@ -382,6 +383,17 @@ void check_layers() {
         only.out = nullptr, only.mean = again;
         cuda::kv_score(only, scratch, nullptr);
         must(same(get<float>(again, means.size()).data(), means.data(), means.size() * 4), what + " mean alone");
+        for (int fresh : {1, 90}) {  // the last borders come with the call
+          if (kind == 3) continue;
+          const int kept = std::max(0, chunks + 1 - fresh);
+          std::vector<int32_t> stale = borders;
+          std::fill(stale.begin() + kept, stale.end(), -7);
+          only.borders = memory.put(stale), only.kept = kept;
+          std::copy(borders.begin() + kept, borders.end(), only.fresh);
+          cuda::kv_score(only, scratch, nullptr);
+          must(same(get<float>(again, means.size()).data(), means.data(), means.size() * 4), what + " fresh borders");
+          must(get<int32_t>(only.borders, borders.size()) == borders, what + " fresh borders kept");
+        }
         for (int i = 0; i < layers; ++i) {
           cuda::ScoreCall single = call;
           single.layers = 1, single.mean = nullptr, single.out = one, single.q = dq + i * heads * dim;
@@ -410,8 +422,9 @@ void time_kv() {
       deep({32, kv_heads, dim, 1, 4096, DType::kBF16}, memory);
   cuda::KvView layer = full.view();
   layer.layers = 1;
-  std::vector<KvMove> gather, turned, commit;
+  std::vector<KvMove> gather, turned, runs, commit;
   for (int i = 0; i < 1024; ++i) gather.push_back({i * 100 + i % 32, i, 0}), turned.push_back({i * 100, i, i % 50 + 1});
+  for (int i = 0; i < 1024; ++i) runs.push_back({i / 32 * 3000 + i % 32, i, i / 32 * 32 - i / 32 * 3000});  // as retrieval gathers
   for (int i = 0; i < 5; ++i) commit.push_back({1000 + 3 * i, 1000 + i, 0});
   const double* f = memory.make<double>(64);
   const double moved = 1024.0 * kv_heads * dim * 8;
@@ -428,6 +441,10 @@ void time_kv() {
     cuda::kv_move({from_layer(i % 8), draft.view(), 0, 0, turned, f, dim, RopeStyle::kHalves, -1, -1}, s);
   });
   print_time("gather 1024 cells, turned", us, moved);
+  us = time_us(40, [&](int i, cudaStream_t s) {
+    cuda::kv_move({from_layer(i % 8), draft.view(), 0, 0, runs, f, dim, RopeStyle::kHalves, -1, -1}, s);
+  });
+  print_time("gather 32 chunks of 32, turned", us, moved);
   us = time_us(40, [&](int, cudaStream_t s) {
     cuda::kv_move({deep.view(), deep.view(), 0, 0, commit, f, dim, RopeStyle::kHalves, -1, -1}, s);
   });
@@ -439,7 +456,7 @@ void time_kv() {
       std::vector<int32_t> borders;
       for (int c = 0; c <= cells; c += size) borders.push_back(c);
       const int chunks = int(borders.size()) - 1;
-      const int32_t* b = memory.put(borders);
+      int32_t* b = memory.put(borders);
       float* out = memory.make<float>(size_t(heads) * size_t(chunks));
       for (ScoreKind kind : {ScoreKind::kMass, ScoreKind::kLogit, ScoreKind::kBound}) {
         us = time_us(16, [&](int i, cudaStream_t s) {

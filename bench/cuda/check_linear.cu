@@ -1,6 +1,6 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_linear
 //   bench/cuda/check_linear.cu
-//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_quantised,linear_prompt,device}.cu
+//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_quantised,linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
 // (one line; src/tensor and src/base may also be compiled with g++). Options: check, time; without any: both.
 //
@@ -116,6 +116,12 @@ struct Problem {
     std::vector<Tensor> tensors;
     for (const Weights& part : parts) tensors.push_back(part.tensor);
     return CudaMatrix(tensors, memory);
+  }
+  bool streams() const {  // stream_rows has a part in it
+    for (const Weights& part : parts) {
+      if (part.tensor.type == DType::kBF16 || part.tensor.type == DType::kF16) return in % 8 == 0 && can_stream();
+    }
+    return false;
   }
   bool exact() const {  // weights reach the tensor cores as they are
     for (const Weights& part : parts) {
@@ -239,6 +245,17 @@ void check_rows(const Problem& p) {
       compare(first, rows, true, Way::kFew);
       if (many) compare(first, rows, true, Way::kInside);
       if (many) compare(first, rows, false, Way::kScratch);
+      if (!p.streams()) continue;
+      compare(first, rows, false, Way::kStream);
+      compare(first, rows, true, Way::kStream1);
+      compare(first, rows, true, Way::kStream4);
+      compare(first, rows, false, Way::kStream8);
+    }
+  }
+  if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
+    for (int rows = 1; rows <= kManyRows; ++rows) {
+      for (const Way way : {Way::kByShape, Way::kStream1, Way::kStream4, Way::kStream8})
+        compare(rows % 3, rows, rows % 2 == 0, way);
     }
   }
   std::printf("%s: %.1e  ", p.name.c_str(), error);
@@ -370,13 +387,22 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
     const double us = time(rows, Way::kByShape);
     std::printf(" | %d: %.1f %.0f%%", rows, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
   }
-  for (const int rows : {16, 32, 64}) {  // the way taken by shape, in brackets the other one
+  for (const int rows : {16, 32, 48, 64}) {  // by shape, in brackets all that is possible
     LinearTask task{};
     task.in = in, task.out = out, task.rows = rows, task.parts = parts_of(in);
-    const bool few = way_of(task) == Way::kFew, both = max_shared_memory() >= 227 * 1024;
-    const double us = time(rows, Way::kByShape), other = both ? time(rows, few ? Way::kScratch : Way::kFew) : 0;
-    std::printf(" | %d: %s %.1f %.0f%% (%.1f)", rows, few ? "few" : "many", us,
-                double(matrices[0].bytes()) / us / 4.3e6 * 100, other);
+    const bool half = type == DType::kBF16 || type == DType::kF16, streams = half && can_stream();
+    const bool large = max_shared_memory() >= 227 * 1024;
+    if (!half && rows == 48) continue;
+    const double us = time(rows, Way::kByShape);
+    std::printf("%s | %d: %.1f %.0f%% (few %.1f", half && rows % 32 == 16 ? "\n " : "", rows, us,
+                double(matrices[0].bytes()) / us / 4.3e6 * 100, time(rows, Way::kFew));
+    if (large) std::printf(" many %.1f", time(rows, Way::kScratch));
+    if (streams) {
+      const StreamPlan plan = stream_plan(task, 0);
+      std::printf(" stream %.1f %.1f %.1f: %dx%d", time(rows, Way::kStream1), time(rows, Way::kStream4),
+                  time(rows, Way::kStream8), plan.split, 32 * plan.warps);
+    }
+    std::printf(")");
   }
   std::printf("\n");
 }
@@ -410,7 +436,7 @@ void time_all() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
-  std::printf("us and %% of 4.3 TB/s by rows; 16 and more: kernel by shape, (other kernel)\n");
+  std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with 1, 4, 8 blocks sharing parts: plan)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},

@@ -243,6 +243,7 @@ class Vocabulary {
                                      std::string_view tools_json = {}, std::string_view variables_json = {}) const = 0;
   virtual std::string token_bytes(Token token) const = 0; // what it adds to a text, which may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
+  virtual std::string chat_template() const { return {}; }  // its source; empty: ChatML
 };
 
 // One request of a batch.
@@ -256,6 +257,7 @@ struct Request {
 struct Finished {
   Session* session = nullptr;
   GenerateResult result;
+  std::string error;              // why it failed in the middle, e.g. a grammar that turned out too ambiguous; empty: it did not
 };
 
 // Requests that share passes of the model and come and go at any time. Each result is what Session::generate would have given.

@@ -177,6 +177,11 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   if (backend_->prefers_batches()) warm_up();
 }
 
+GrammarCache& EngineImpl::grammars() {
+  if (!grammars_) grammars_ = std::make_unique<GrammarCache>(std::make_shared<TokenTrie>(vocabulary_->tokenizer(), vocab()));
+  return *grammars_;
+}
+
 Speculation& EngineImpl::speculation(const std::string& preset) {
   if (preset.empty()) return *speculations_.front();
   std::string names;
@@ -212,7 +217,10 @@ std::vector<GenerateResult> EngineImpl::generate(std::span<const Request> reques
   std::vector<GenerateResult> results(requests.size());
   for (Finished& done : batch.take_finished())
     for (size_t i = 0; i < requests.size(); ++i)
-      if (requests[i].session == done.session) results[i] = std::move(done.result);
+      if (requests[i].session == done.session) {
+        if (!done.error.empty()) throw Error(done.error);
+        results[i] = std::move(done.result);
+      }
   return results;
 }
 

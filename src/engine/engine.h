@@ -9,6 +9,7 @@
 #include "specextend/specextend.h"
 #include "engine/speculation.h"
 #include "engine/vocabulary.h"
+#include "text/grammar/matcher.h"
 
 namespace sx {
 
@@ -36,6 +37,7 @@ class EngineImpl : public Engine {
   }
   std::string token_bytes(Token token) const override { return vocabulary_->token_bytes(token); }
   bool is_end(Token token) const override { return vocabulary_->is_end(token); }
+  std::string chat_template() const override { return vocabulary_->chat_template(); }
   int context() const override { return options_.context; }
   int vocab() const override { return model_->config().vocab; }
   const EngineOptions& options() const override { return options_; }
@@ -53,6 +55,7 @@ class EngineImpl : public Engine {
   std::span<const std::unique_ptr<Speculation>> speculations() const { return speculations_; }
   Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
   Round& round() { return *round_; }
+  GrammarCache& grammars();
   const std::string& fingerprint() const { return fingerprint_; }  // equal: sessions mean the same
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
@@ -72,6 +75,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<KvBook> book_;
   std::vector<std::unique_ptr<Speculation>> speculations_;
   std::unique_ptr<Round> round_;
+  std::unique_ptr<GrammarCache> grammars_;  // made when the first request wants one
 };
 
 }  // namespace sx

@@ -77,6 +77,7 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   result_.spec.tried_at_depth.assign(deepest, 0);
   result_.spec.accepted_at_depth.assign(deepest, 0);
   result_.reason = FinishReason::kLength;
+  if (!options.grammar.empty()) grammar = std::make_unique<TreeGrammar>(engine.grammars().get(options.grammar));
   start_ = now_ms();
   result_.timings.cached_tokens = session.reuse(prompt_.first(prompt_.size() - 1), drafter());
   go_on();
@@ -87,6 +88,11 @@ Generation::~Generation() { session.settle(); }
 void Generation::end(FinishReason reason) {
   result_.reason = reason;
   done_ = true;
+}
+
+void Generation::fail(const std::string& why) {
+  error_ = why;
+  end(FinishReason::kCancelled);
 }
 
 bool Generation::cancelled() {
@@ -151,19 +157,21 @@ int Generation::take(const float* logits) {
       engine_.device().download(logits_.data(), logits + size_t(verdict.path[size_t(k)]) * vocab, vocab);
     }
     if (options.on_logits) options.on_logits(logits_);
-    if (engine_.is_end(token) && !options.ignore_end) {
+    if (engine_.is_end(token) && (grammar || !options.ignore_end)) {
       end(FinishReason::kEnd);
       return k + 1;
     }
     result_.tokens.push_back(token);
     session.tokens().push_back(token);
     window.push(token);
+    if (grammar) grammar->accept(token);
     if (options.on_token) {
       const int depth = guessed ? tree->depth(verdict.path[size_t(k + 1)]) : 0;
       options.on_token({token, depth, options.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
     }
     if (!show(stops_.push(detokenizer_.push(token)))) end(FinishReason::kCancelled);
     else if (stops_.stopped()) end(FinishReason::kStop);
+    else if (grammar && grammar->done()) end(FinishReason::kEnd);  // whatever the model would say, nothing may follow
     else if (remaining() <= 0) end(FinishReason::kLength);
     if (done_) return k + 1;
   }

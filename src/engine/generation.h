@@ -8,6 +8,7 @@
 #include "spec/acceptance.h"
 #include "spec/controller.h"
 #include "spec/penalties.h"
+#include "spec/tree_grammar.h"
 #include "text/tokenizer.h"
 
 namespace sx {
@@ -32,6 +33,8 @@ class Generation {
   void catch_up();
   // Ends the request as cancelled if its owner says so.
   bool cancelled();
+  void fail(const std::string& why);
+  const std::string& error() const { return error_; }
   void end(FinishReason reason);
   // True: out of room or at its limit, the request has ended.
   bool exhausted();
@@ -49,6 +52,7 @@ class Generation {
   Sampling sampling;
   std::vector<TokenBias> bias;
   PenaltyWindow window;
+  std::unique_ptr<TreeGrammar> grammar;  // null: any text
   Controller controller;
   Verdict verdict;
   TokenTree* tree = nullptr;     // of the session's slot
@@ -70,6 +74,7 @@ class Generation {
   Detokenizer detokenizer_;
   StopWatch stops_;
   GenerateResult result_;
+  std::string error_;
   int limit_;
   bool drafts_ = false, decoding_ = false, done_ = false;
   double start_ = 0, prompt_end_ = 0;

@@ -52,6 +52,8 @@ void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece>
 }
 
 bool Round::go_on() {
+  for (Generation* g : active_)
+    if (g->grammar && !g->grammar->error().empty() && !g->done()) g->fail(g->grammar->error());
   std::erase_if(active_, [](Generation* g) { return g->cancelled(); });
   return !active_.empty();
 }
@@ -67,23 +69,38 @@ void Round::draft() {
     g->tree->reset(g->session.tokens().back());
     g->drafted = 0;
     g->drafting = false;
+    if (g->grammar) draft_forced(*g);
   }
   for (const auto& spec : engine_.speculations())
     if (spec->drafter()) draft_with(*spec);
+}
+
+TreeLimits Round::limits_of(const Generation& g) const {
+  const int share = max_outputs_ / int(active_.size()) - 1, room = engine_.context() - g.session.length() - 1;
+  return {std::min({g.most_nodes, share, room}), std::min({g.most_depth, g.remaining() - 1, room})};
+}
+
+// What a grammar leaves no choice about needs no drafter. The bytes are certain, how the model spells them is not.
+void Round::draft_forced(Generation& g) {
+  g.grammar->begin();
+  const TreeLimits limits = limits_of(g);
+  const int most = std::min(limits.nodes, limits.depth);
+  if (!g.drafter() || g.laws || most <= 0) return;
+  NodeId last = 0;
+  for (Token token : g.grammar->forced_tokens(size_t(most))) last = g.tree->add(last, token, 0);
+  g.grammar->prune(*g.tree);
+  g.drafted = g.tree->drafted();
 }
 
 // Every request gets its share of the rows of a pass. A request that cannot pay for a draft, or whose drafter has not read the prompt
 // yet, keeps a tree of one node.
 void Round::draft_with(Speculation& spec) {
   tasks_.clear();
-  const int share = max_outputs_ / int(active_.size()) - 1;
   for (Generation* g : active_) {
-    if (&g->spec != &spec || !g->drafter() || spec.drafter()->behind(g->session.seq(), g->session.tokens()) > kMaxChain) continue;
-    const int room = engine_.context() - g->session.length() - 1;
-    const int depth = std::min({g->most_depth, g->remaining() - 1, room});
-    DraftTask task{g->session.seq(), g->session.tokens(), &g->sampling, g->bias, g->window.counts(),
-                   {std::min({g->most_nodes, share, room}), depth}, g->tree, false, g->laws};
-    g->drafting = depth > 0 && task.limits.nodes > 0 && (!spec.priced() || affordable(*g, task));
+    if (&g->spec != &spec || !g->drafter() || g->drafted > 0 || spec.drafter()->behind(g->session.seq(), g->session.tokens()) > kMaxChain) continue;
+    DraftTask task{g->session.seq(), g->session.tokens(), &g->sampling, g->bias, g->window.counts(), limits_of(*g), g->tree, false, g->laws,
+                   g->grammar.get()};
+    g->drafting = task.limits.depth > 0 && task.limits.nodes > 0 && (!spec.priced() || affordable(*g, task));
     if (g->drafting) tasks_.push_back(task);
   }
   if (tasks_.empty()) return;
@@ -94,6 +111,8 @@ void Round::draft_with(Speculation& spec) {
   for (Generation* g : active_) {
     if (!g->drafting || &g->spec != &spec) continue;
     g->drafted = g->tree->drafted();
+    // Rules that rely on how a tree was drawn drew it from what the grammar allows.
+    if (g->grammar && !g->laws) g->grammar->prune(*g->tree);
     if (!spec.priced() || !spec.runs_model()) continue;  // an index has cut its tree itself
     const int worth = worthwhile_nodes(*g->tree, spec.costs(), ms / plain_ms(*g), g->controller.trust());
     if (worth < g->tree->drafted()) g->tree->keep_best(worth);
@@ -187,7 +206,7 @@ void Round::judge() {
   double mark = now_ms();
   for (Generation* each : active_) {
     Generation& g = *each;
-    g.spec.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws}, g.verdict);
+    g.spec.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws, g.grammar.get()}, g.verdict);
   }
   times_.judge = since(mark);
   committed_.clear();

@@ -30,6 +30,8 @@ class Round {
  private:
   void draft();
   void draft_with(Speculation& spec);
+  void draft_forced(Generation& g);
+  TreeLimits limits_of(const Generation& g) const;
   double plain_ms(const Generation& g) const;
   bool affordable(Generation& g, DraftTask& task);
   void begin_step();

@@ -24,7 +24,8 @@ VocabularyImpl::VocabularyImpl(std::shared_ptr<const ModelFile> file, const std:
     fail("'{}': the tokenizer has {} tokens, the embedding only {} rows", file_->path(), tokenizer_->size(), file_->config().vocab);
   const auto text_of = [&](Token t) { return t >= 0 ? tokenizer_->printable(t) : std::string(); };
   const bool own = chat_template.empty();
-  chat_.emplace(own ? tokenizer_->chat_template() : chat_template, ChatTokens{text_of(tokenizer_->bos()), text_of(tokenizer_->eos())},
+  template_ = own ? tokenizer_->chat_template() : chat_template;
+  chat_.emplace(template_, ChatTokens{text_of(tokenizer_->bos()), text_of(tokenizer_->eos())},
                 own ? fmt::format("chat template of '{}'", file_->path()) : "chat template");
 }
 

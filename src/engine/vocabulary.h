@@ -22,11 +22,13 @@ class VocabularyImpl : public Vocabulary {
                              std::string_view variables_json) const override;
   std::string token_bytes(Token token) const override { return std::string(tokenizer_->bytes_of(token)); }
   bool is_end(Token token) const override { return tokenizer_->is_end(token); }
+  std::string chat_template() const override { return template_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
   std::shared_ptr<const ModelFile> file_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::string template_;
   std::optional<ChatTemplate> chat_;
 };
 

@@ -19,6 +19,7 @@ uint64_t key_of(float score, int place) {
   return uint64_t(order) << 32 | uint32_t(place);
 }
 int place_of(uint64_t key) { return int(uint32_t(key)); }
+constexpr size_t kGroup = 64;  // keys that are looked at together
 bool earlier(uint64_t a, uint64_t b) { return uint32_t(a) < uint32_t(b); }
 
 void append(int from, int to, std::vector<int32_t>& out) {
@@ -114,29 +115,38 @@ void choose_chunks(std::span<const int32_t> borders, std::span<const float> scor
   int left = budget - borders[size_t(first)] - (cells - borders[size_t(last)]);
   if (left < 0) return choose_ends(cells, budget, first_share(budget, sink, recent), out);
 
-  // A heap of the others; the chosen ones gather at the end of the vector.
-  scratch.clear();
-  for (int c = first; c < last; ++c) scratch.push_back(key_of(scores[size_t(c)], c));
-  auto end = scratch.end(), chosen = scratch.end();
-  std::make_heap(scratch.begin(), end);
-  while (end != scratch.begin()) {
-    std::pop_heap(scratch.begin(), end--);
-    const uint64_t best = *end;
-    if (length(place_of(best)) <= left) {
-      left -= length(place_of(best));
-      *--chosen = best;
+  // The keys of the others, then the greatest of every group of them: few chunks are taken out of many, and a taken one
+  // costs a look at its group and at the greatest.
+  constexpr uint64_t kGone = 0, kTaken = 1, kKey = 2;  // what stands in a chunk's place; a key is that much more
+  const size_t others = size_t(last - first), groups = (others + kGroup - 1) / kGroup;
+  scratch.resize(others + groups);
+  const auto keys = std::span(scratch).first(others), tops = std::span(scratch).subspan(others);
+  const auto find_top = [&](size_t g) {
+    uint64_t top = 0;
+    for (size_t i = g * kGroup; i < std::min(others, (g + 1) * kGroup); ++i) top = std::max(top, keys[i]);
+    tops[g] = top;
+  };
+  for (size_t i = 0; i < others; ++i) keys[i] = key_of(scores[size_t(first) + i], first + int(i)) + kKey;
+  for (size_t g = 0; g < groups; ++g) find_top(g);
+  for (;;) {
+    uint64_t best = 0;
+    for (uint64_t top : tops) best = std::max(best, top);
+    if (best < kKey) break;
+    const int place = place_of(best - kKey);
+    if (length(place) <= left) {
+      left -= length(place);
+      keys[size_t(place - first)] = kTaken;
+      find_top(size_t(place - first) / kGroup);
     } else {  // the budget is nearly full: keep what still fits, often nothing
-      end = std::remove_if(scratch.begin(), end, [&](uint64_t key) { return length(place_of(key)) > left; });
-      std::make_heap(scratch.begin(), end);
+      for (uint64_t& key : keys)
+        if (key >= kKey && length(place_of(key - kKey)) > left) key = kGone;
+      for (size_t g = 0; g < groups; ++g) find_top(g);
     }
   }
   if (left == budget) return choose_ends(cells, budget, first_share(budget, sink, recent), out);
-  std::sort(chosen, scratch.end(), earlier);
   append(0, borders[size_t(first)], out);
-  for (auto key = chosen; key != scratch.end(); ++key) {
-    const size_t c = size_t(place_of(*key));
-    append(borders[c], borders[c + 1], out);
-  }
+  for (int c = first; c < last; ++c)
+    if (keys[size_t(c - first)] == kTaken) append(borders[size_t(c)], borders[size_t(c) + 1], out);
   append(borders[size_t(last)], cells, out);
 }
 

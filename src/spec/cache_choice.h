@@ -1,7 +1,7 @@
 // Which cells to keep: the choosing part of every draft-cache policy, as functions of lengths and scores. All of them
 // give ascending cells without repeats, at most `budget`, and the same cells for the same input; all cells if there are
 // no more than `budget`. Equal scores go to the later one, NaN is the worst score. Nothing is allocated once `out` has
-// room for `budget` cells and `scratch` for one entry per score.
+// room for `budget` cells and `scratch` for choice_scratch() entries.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,6 +10,8 @@
 #include "spec/cache_config.h"
 
 namespace sx {
+
+inline size_t choice_scratch(size_t scores) { return scores + scores / 64 + 1; }
 
 // Chunk borders of a growing text: border 0 is 0, the last one is the number of cells. `ends[token]` is 1 where a token
 // ends a sentence (tokens beyond it end none); with sentences, a chunk ends there once it has chunk/2 cells (at least

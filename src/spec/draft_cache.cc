@@ -93,7 +93,7 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
   if (reads_draft()) picked_.resize(rows * chunks);
   reduced_.resize(chunks);
   scratch_.resize(chunks);
-  order_.reserve(chunks);
+  order_.reserve(choice_scratch(chunks));
   moves_.reserve(size_t(capacity_));
   for (Slot& s : slots_) {
     s.cell.resize(size_t(capacity_) + 1);

@@ -2,6 +2,7 @@
 // answer; node 0 of a tree, its last token, has been accepted already.
 #pragma once
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "spec/tree.h"
@@ -18,6 +19,9 @@ class TreeGrammar {
   // Nothing but the end may follow, or it has been accepted.
   bool done() const;
 
+  // Why the grammar cannot be followed any further (it is too ambiguous); empty: it can. Only the end is left then.
+  const std::string& error() const { return error_; }
+
   // A new round: masks handed out before are let go.
   void begin() { held_.clear(); }
   // Tokens that may follow a node: [(vocab + 31) / 32] bits, at least one of them set. They stay until begin() or accept(). Behind nodes that the
@@ -30,10 +34,12 @@ class TreeGrammar {
   std::vector<Token> forced_tokens(size_t most);
 
  private:
+  template <class Work, class Result> Result guarded(Work work, Result otherwise);
   GrammarMatcher::State state_at(const TokenTree& tree, NodeId node);
 
   std::shared_ptr<GrammarMatcher> matcher_;
   GrammarMatcher::State state_;                 // after the text; empty: it has ended
+  std::string error_;
   std::vector<GrammarMask> held_;
   std::vector<Token> path_;                     // working memory: tokens from a node up to node 0
   std::vector<GrammarMatcher::State> states_;   // working memory: of the nodes of a tree

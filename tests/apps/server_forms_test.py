@@ -179,7 +179,7 @@ class Forms(WithServer):
         api = self.server.get("/openapi.json")
         self.assertTrue(api["openapi"].startswith("3."))
         for path in ("/v1/chat/completions", "/v1/completions", "/completion", "/v1/models", "/health", "/props", "/slots", "/metrics", "/tokenize",
-                     "/detokenize", "/apply-template", "/slots/{id}"):
+                     "/detokenize", "/apply-template", "/slots/{id_slot}"):
             self.assertIn(path, api["paths"])
 
 

@@ -28,11 +28,12 @@ class Refusals(WithServer):
             for body in ("", "{", "[]", "null", "\"x\"", b"\xff\xfe", "[" * 5000, "{\"prompt\": \"a\"} x"):
                 self.refused(400, "POST", path, body)
         ask = {"prompt": "Hi"}
-        for field, value in (("temperature", 3), ("temperature", "hot"), ("max_tokens", 1.5), ("max_tokens", 101), ("n", 2),
-                             ("stop", [1]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("logit_bias", {"a": 1}),
+        for field, value in (("temperature", 3), ("temperature", "hot"), ("max_tokens", 1.5), ("max_tokens", 101), ("n", 0), ("n", 10 ** 6),
+                             ("n", -1), ("stop", [1]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("logit_bias", {"a": 1}),
                              ("logit_bias", {str(i): 1 for i in range(2000)}), ("logit_bias", {"99999999": 1}), ("top_p", -1),
-                             ("echo", True), ("logprobs", 2), ("stream", "yes"), ("prompt", None), ("prompt", [-1]),
-                             ("prompt", ["a", "b"]), ("response_format", {"type": "json_object"}), ("speculate", 1)):
+                             ("echo", "yes"), ("logprobs", 10 ** 6), ("stream", "yes"), ("prompt", None), ("prompt", [-1]), ("prompt", []),
+                             ("prompt", ["a"] * 1000), ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}),
+                             ("grammar", 5), ("spec_preset", "tea"), ("spec_nodes", -5), ("speculate", 1)):
             self.refused(400, "POST", "/v1/completions", {**ask, field: value}, param=field)
         self.refused(400, "POST", "/v1/chat/completions", {"messages": []}, param="messages")
         self.refused(400, "POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}, param="messages")
@@ -78,20 +79,192 @@ class Refusals(WithServer):
 
 
 class Keys(unittest.TestCase):
+    PATHS = ([("GET", p) for p in ("/v1/models", "/v1/models/x", "/props", "/slots", "/metrics", "/openapi.json", "/nowhere", "/v1/completions")] +
+             [("POST", p) for p in ("/v1/completions", "/v1/chat/completions", "/completion", "/tokenize", "/detokenize", "/apply-template",
+                                    "/slots/0?action=erase", "/nowhere", "/props", "/health", "/")] +
+             [("PUT", "/v1/completions"), ("DELETE", "/slots/0"), ("PATCH", "/props")])
+
+    def check(self, server, good, bad):
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual(server.request("GET", "/v1/health")[0], 200)
+        for method, path in self.PATHS:
+            for headers in bad:
+                status, given, answer = server.request(method, path, "{}" if method != "GET" else None, headers)
+                self.assertEqual((status, answer["error"]["code"]), (401, "invalid_api_key"), (method, path, headers))
+                self.assertEqual(given["WWW-Authenticate"], "Bearer")
+        for headers in good:
+            self.assertEqual(server.request("GET", "/v1/models", None, headers)[0], 200)
+            self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 1}, headers)[0], 200)
+
     def test_deny_by_default(self):
-        with Server("-q", "--api-key", "first", "--api-key", "second") as server:
-            self.assertEqual(server.request("GET", "/health")[0], 200)
-            paths = [("GET", p) for p in ("/v1/models", "/props", "/metrics", "/nowhere", "/", "/v1/completions", "/v1/models/x")]
-            paths += [("POST", p) for p in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template",
-                                            "/nowhere", "/props")]
-            for method, path in paths:
-                for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer firs"}, {"Authorization": "first"},
-                                {"X-Api-Key": "firstfirst"}, {"Authorization": "Bearer "}):
-                    status, _, answer = server.request(method, path, {} if method == "POST" else None, headers)
-                    self.assertEqual((status, answer["error"]["code"]), (401, "invalid_api_key"), (method, path, headers))
-            for headers in ({"Authorization": "Bearer first"}, {"Authorization": "Bearer second"}, {"X-Api-Key": "second"}):
-                self.assertEqual(server.request("GET", "/v1/models", None, headers)[0], 200)
-                self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 1}, headers)[0], 200)
+        listed = os.path.join(FOLDER.name, "keys")
+        with open(listed, "w") as out:
+            out.write("# two of them\nthird\n\nfourth\r\n")
+        with Server("-q", "--api-key", "first", "--api-key", "second", "--api-key-file", listed, "--slot-save-path", FOLDER.name) as server:
+            bearer = [{"Authorization": f"Bearer {key}"} for key in ("first", "second", "third", "fourth")]
+            self.check(server, bearer + [{"X-Api-Key": "second"}],
+                       [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer firs"}, {"Authorization": "first"},
+                        {"X-Api-Key": "firstfirst"}, {"Authorization": "Bearer "}, {"Authorization": "Bearer # two of them"}])
+
+    def test_from_the_environment(self):
+        with Server("-q", environment={"SPECEXTEND_API_KEY": "secret"}) as server:
+            self.check(server, [{"Authorization": "Bearer secret"}], [{}, {"Authorization": "Bearer x"}])
+        for environment, flags in (({"SPECEXTEND_API_KEY": ""}, []), ({}, ["--api-key-file", "/dev/null"]), ({}, ["--api-key-file", "/no/file"])):
+            done = subprocess.run([PROGRAM, "serve", "-m", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=PATIENCE,
+                                  env={**os.environ, **environment})
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("key", done.stderr)
+
+    def test_bodies_of_strangers_are_not_read(self):
+        with Server("-q", "--api-key", "first") as server:
+            raw = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n")
+            answer = read_until(raw, b"never")
+            raw.close()
+            self.assertEqual((answer.count(b"HTTP/1.1"), answer[:12]), (1, b"HTTP/1.1 401"))
+
+
+class Pages(unittest.TestCase):
+    """Pages in browsers: CORS."""
+
+    def test_origins(self):
+        with Server("-q", "--cors-origin", "https://good.example", "--api-key", "k") as server:
+            mine = f"http://127.0.0.1:{server.port}"
+            key = {"Authorization": "Bearer k"}
+            for origin in ("http://localhost", "http://localhost:3000", "https://127.0.0.1:8", "http://[::1]:99", "https://good.example", mine):
+                status, headers, _ = server.request("OPTIONS", "/v1/completions", None, {"Origin": origin})
+                self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, origin))
+                self.assertIn("Authorization", headers["Access-Control-Allow-Headers"])
+                status, headers, _ = server.request("POST", "/tokenize", {"content": "x"}, {"Origin": origin, **key})
+                self.assertEqual((status, headers["Access-Control-Allow-Origin"], headers["Vary"]), (200, origin, "Origin"))
+            for origin in ("https://evil.example", "http://localhost.evil.example", "http://localhost:80.evil.example", "null",
+                           "https://good.example.evil", "http://good.example", "http://127.0.0.1.evil"):
+                status, headers, _ = server.request("OPTIONS", "/v1/completions", None, {"Origin": origin})
+                self.assertNotIn("Access-Control-Allow-Origin", headers)
+                status, headers, answer = server.request("POST", "/tokenize", {"content": "x"}, {"Origin": origin, **key})
+                self.assertEqual((status, answer["error"]["code"]), (403, "origin_not_allowed"), origin)
+                self.assertNotIn("Access-Control-Allow-Origin", headers)
+                self.assertNotIn("Access-Control-Allow-Origin", server.request("GET", "/health", None, {"Origin": origin})[1])
+
+    def test_everybody(self):
+        with Server("-q", "--cors-origin", "*") as server:
+            status, headers, _ = server.request("POST", "/tokenize", {"content": "x"}, {"Origin": "https://any.example"})
+            self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, "https://any.example"))
+
+    def test_the_page(self):
+        with Server("-q", "--api-key", "k") as server:
+            status, headers, text = server.request("GET", "/")
+            if status == 200:  # built in
+                self.assertIn("frame-ancestors 'none'", headers["Content-Security-Policy"])
+                self.assertIn("<html", text)
+            else:
+                self.assertEqual(status, 401)
+        with Server("-q", "--no-webui") as server:
+            self.assertEqual(server.request("GET", "/")[0], 404)
+
+
+class Slow(unittest.TestCase):
+    def test_slow_senders_are_cut_off(self):
+        with Server("-q", "--header-timeout", "1", "--threads-http", "3") as server:
+            whole = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+            for begin, drip in ((b"", b"a"), (b"GET /health HTTP/1.1\r\n", b"X-A: b\r\n"), (whole, b" ")):
+                raw = server.raw(begin)
+                raw.settimeout(0.1)
+                for _ in range(10 * PATIENCE):  # a byte now and then, for ever
+                    try:
+                        raw.sendall(drip)
+                        if raw.recv(4096) == b"":
+                            break
+                    except socket.timeout:
+                        continue
+                    except OSError:
+                        break
+                else:
+                    self.fail("it may still send")
+                raw.close()
+                self.assertEqual(server.request("GET", "/health")[0], 200)
+
+    def test_more_connections_than_threads(self):
+        with Server("-q", "--header-timeout", "1", "--threads-http", "2") as server:
+            idle = [server.raw() for _ in range(20)]
+            self.assertEqual(server.request("GET", "/health")[0], 200)  # when those have been cut off
+            for raw in idle:
+                raw.close()
+
+    def test_long_answers_are_not_cut_off(self):
+        with Server("-q", "--header-timeout", "1", "--parallel", "1", context=100000) as server:
+            first = server.open_stream({"prompt": "Hi", "max_tokens": -1, "ignore_eos": True})
+            second = server.open_stream({"prompt": "Ho", "max_tokens": 1})
+            server.wait_waiting()
+            raw = server.raw(b"GET /health HTTP/1.1\r\n")
+            self.assertEqual(raw.recv(1000), b"")  # by now a slow sender is cut off, the others are not
+            raw.close()
+            first.settimeout(PATIENCE)
+            self.assertTrue(first.recv(1000))
+            first.close()
+            self.assertIn(b"[DONE]", read_until(second, b"[DONE]"))
+            second.close()
+
+
+class Loading(unittest.TestCase):
+    def test_it_listens_before_the_model_is_there(self):
+        # The template is read before the model: as long as nobody writes it, nothing is loaded.
+        pipe = os.path.join(FOLDER.name, "template")
+        os.mkfifo(pipe)
+        with Server("--chat-template-file", pipe, "--api-key", "k", wait=False) as server:
+            status, headers, answer = server.request("GET", "/health")
+            self.assertEqual((status, answer["error"]["message"]), (503, "Loading model"))
+            self.assertIn("progress", answer)
+            self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+            key = {"Authorization": "Bearer k"}
+            for method, path, body in (("GET", "/v1/models", None), ("GET", "/props", None), ("POST", "/v1/completions", {"prompt": "Hi"})):
+                status, headers, answer = server.request(method, path, body, key)
+                self.assertEqual((status, answer["error"]["type"]), (503, "unavailable_error"))
+                self.assertIn("Retry-After", headers)
+            with open(pipe, "w") as out:
+                out.write("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+            server.wait_for("loaded", lambda: server.request("GET", "/health")[0] == 200)
+            self.assertEqual(server.post("/apply-template", {"messages": [{"role": "user", "content": "Tea"}]}, key)["prompt"], "<Tea>")
+
+    def test_a_model_that_cannot_be_loaded(self):
+        done = subprocess.run([PROGRAM, "serve", "-m", "/no/such.gguf", "--port", "0"], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/no/such.gguf", done.stderr)
+
+
+class Tls(unittest.TestCase):
+    def test_with_a_certificate(self):
+        cert, key, other = (os.path.join(FOLDER.name, name) for name in ("cert.pem", "key.pem", "other.pem"))
+        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+                "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+        subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True)
+        subprocess.run([*make, "-keyout", other, "-out", os.path.join(FOLDER.name, "other_cert.pem")], check=True, capture_output=True)
+        trusting = ssl.create_default_context(cafile=cert)
+        with Server("-q", "--ssl-cert-file", cert, "--ssl-key-file", key, "--parallel", "1", context=100000, tls=trusting) as server:
+            self.assertIn("https://", server.lines[-1])
+            self.assertEqual(server.get("/health"), {"status": "ok"})
+            events = server.stream("/v1/completions", {"prompt": "Hi", "max_tokens": 5})
+            self.assertEqual(events[-1]["choices"][0]["finish_reason"], "length")
+            with self.assertRaises(ssl.SSLError):  # nobody vouches for it
+                ssl.create_default_context().wrap_socket(socket.create_connection(("127.0.0.1", server.port)), server_hostname="localhost")
+            old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            old.load_verify_locations(cert)
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+            with self.assertRaises((ssl.SSLError, ConnectionError)):
+                old.wrap_socket(socket.create_connection(("127.0.0.1", server.port)), server_hostname="localhost")
+            plain = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertNotIn(b"200 OK", plain.recv(1000))
+            plain.close()
+            leaving = server.open_stream({"prompt": "Hi", "max_tokens": -1, "ignore_eos": True})
+            server.wait_running()
+            leaving.close()
+            server.wait_cancelled()
+        for flags, word in ((["--ssl-cert-file", cert], "--ssl-key-file"), (["--ssl-cert-file", "/no/cert", "--ssl-key-file", key], "/no/cert"),
+                            (["--ssl-cert-file", cert, "--ssl-key-file", other], other), (["--ssl-cert-file", MODEL, "--ssl-key-file", key], MODEL)):
+            done = subprocess.run([PROGRAM, "serve", "-m", MODEL, "--port", "0", "-c", "100", *flags], capture_output=True, text=True,
+                                  timeout=PATIENCE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(word, done.stderr)
 
 
 if __name__ == "__main__":

@@ -100,13 +100,13 @@ struct BlockRange {
 // Folds blocks [begin, end) for `active` tiles of query rows and writes the states to `slot`. On entry keys and values
 // of block `begin` are on their way, and shared.q and the rows are complete. The four warps share the scores of a
 // block by cells and its outputs by columns; between the two, scores and probabilities go through shared memory.
-template <class Store, int D, int kTiles, bool kSections, class Where>
+// kEarlyValues: the next block's values are loaded before this one's are used, which takes registers.
+template <class Store, int D, int kTiles, bool kSections, bool kEarlyValues = kTiles == 1 && D <= 128, class Where>
 __device__ __forceinline__ void fold_blocks(const Store& store, const Where& where, const BlockRange& range, int active,
                                             typename Store::Keys& keys, typename Store::Values& values,
                                             AttendShared<D, kTiles>& shared, const AttendBody& body, size_t slot) {
   constexpr int kColumns = Store::kColumns;
   constexpr bool kBf16 = Store::kIsBf16;
-  constexpr bool kEarlyValues = kTiles == 1 && D <= 128;  // registers for two blocks of values
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
   const bool has_columns = warp < AttendColumns<D>::kWarps;
   const int mine = kTiles == 1 ? 0 : warp;  // the tile whose softmax this warp does; a single one is done by all

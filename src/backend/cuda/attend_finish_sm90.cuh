@@ -1,6 +1,6 @@
 // Attention of decode and verification on Hopper: the kernel that folds the tail and the partial states. The canonical
-// order of attend_rows.cuh with other spans and sections: a span is 4 blocks, folded one after the other (online
-// softmax, wgmma) instead of merging the states of blocks; a section is 4 spans. The tail is folded as there.
+// order of attend_rows.cuh with other spans and sections: a span is 4 tiles of 128 cells, folded one after the other
+// (online softmax, wgmma) instead of merging the states of blocks; a section is 2 spans. The tail is folded as there.
 #pragma once
 #include "backend/cuda/attend_body.cuh"
 
@@ -108,7 +108,7 @@ __device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared
   store.load_values(values, where.cells(0), warp, g, c);
   const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
   const BlockRange range{0, blocks, false, info.index + 1, first_seen(info.index, body.window)};
-  fold_blocks<Store, D, 1, false>(store, where, range, 1, keys, values, shared, body, 0);
+  fold_blocks<Store, D, 1, false, false>(store, where, range, 1, keys, values, shared, body, 0);
 }
 
 // Nodes base .. base + count - 1, each the fold of its kFan units in [first, end), of `heads` heads. Warps take them in
@@ -146,15 +146,52 @@ __device__ __forceinline__ void fold_nodes(const AttendBody& body, typename Fini
   }
 }
 
+// The fold of all units in [first, end) of one head, by a warp that reads them itself, the next few while it folds some.
+template <int D, int kFan>
+__device__ __forceinline__ ColumnState<D / 32> fold_units(const AttendBody& body, int first, int end, size_t state,
+                                                          int column) {
+  constexpr int kBatch = 6;
+  static_assert(kBatch % kFan == 0);
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  ColumnState<D / 32> total, section, units[kBatch], next[kBatch];
+  const auto load = [&](int base) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      next[i] = ColumnState<D / 32>();
+      const size_t at = size_t(base + i) * unit_states + state;
+      if (base + i >= first && base + i < end) next[i].load(body.state_o + at * D + column, body.state_ml + at);
+    }
+  };
+  const int begin = first / kFan * kFan;
+  load(begin);
+  for (int base = begin; base < end; base += kBatch) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) units[i] = next[i];
+    load(base + kBatch);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if constexpr (kFan == 1) {
+        total.merge(units[i]);
+      } else {
+        section.merge(units[i]);
+        if (i % kFan != kFan - 1) continue;
+        total.merge(section);
+        section = ColumnState<D / 32>();
+      }
+    }
+  }
+  return total;
+}
+
 // One block: one row and one head or the heads of one kv head. First the tail: 4 * 128 * D bytes of K/V at most, from
 // the second-level cache, while the body still runs (it lets this kernel start only when what came before it is
-// complete). Then the partial states, 4 (D + 2) bytes per unit and head: warps fold spans to sections side by side,
-// then one warp per head folds the sections in order, and the tail last. Bound by latency for a few rows, by the
-// second-level cache for many.
+// complete). Then the partial states, 4 (D + 2) bytes per unit and head: one warp per head folds them in order; of one
+// or two heads, all warps fold spans to sections side by side before. The tail comes last. Bound by latency for a few
+// rows, by the second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
 template <int D, bool bf16>
-__global__ void __launch_bounds__(kAttendThreads, 3) attend_rows_wgmma_finish(const HopperFinish call) {
+__global__ void __launch_bounds__(kAttendThreads, 4) attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
-  constexpr int kWarps = kAttendThreads / 32, kColumns = D / 32, kWarpHeads = 16 / kWarps;
+  constexpr int kWarps = kAttendThreads / 32, kColumns = D / 32;
   __shared__ FinishShared<D> memory;
   let_next_start();
   const AttendBody& body = call.body;
@@ -171,51 +208,50 @@ __global__ void __launch_bounds__(kAttendThreads, 3) attend_rows_wgmma_finish(co
   const int unit_cells = body.unit_blocks * kAttendBlock;
   const int low = first_seen(info.index, body.window), limit = body_end(info.index);
   const int first = low / unit_cells, end = low < limit ? (limit + unit_cells - 1) / unit_cells : first;
-  const bool spans = body.unit_blocks == kHopperSpanBlocks;
-  const int fan = spans ? kHopperSectionSpans : 1;
-  const int first_node = first / fan, end_node = (end + fan - 1) / fan, round = kFinishNodes / heads;
+  const bool spans = body.unit_blocks == kHopperSpanBlocks, side_by_side = heads <= kWarps / 2;
   const size_t first_state = size_t(row) * size_t(body.range_heads) + size_t(kv_head * body.group + first_head);
-  auto& nodes = *reinterpret_cast<typename FinishShared<D>::Nodes*>(memory.scratch);
-  ColumnState<kColumns> total[kWarpHeads];  // of heads warp, warp + 4, ..
-  for (int base = first_node; base < end_node; base += round) {
-    const int here = min(round, end_node - base);
-    if (spans) fold_nodes<D, kHopperSectionSpans>(body, nodes, base, here, heads, first, end, first_state);
-    else fold_nodes<D, 1>(body, nodes, base, here, heads, first, end, first_state);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kWarpHeads; ++i) {
-      const int head = warp + i * kWarps;
-      if (head >= heads) continue;
-      for (int node = 0; node < here; ++node) {
+  ColumnState<kColumns> total;
+  if (side_by_side) {
+    const int fan = spans ? kHopperSectionSpans : 1, round = kFinishNodes / heads;
+    const int first_node = first / fan, end_node = (end + fan - 1) / fan;
+    auto& nodes = *reinterpret_cast<typename FinishShared<D>::Nodes*>(memory.scratch);
+    for (int base = first_node; base < end_node; base += round) {
+      const int here = min(round, end_node - base);
+      if (spans) fold_nodes<D, kHopperSectionSpans>(body, nodes, base, here, heads, first, end, first_state);
+      else fold_nodes<D, 1>(body, nodes, base, here, heads, first, end, first_state);
+      __syncthreads();
+      for (int node = 0; warp < heads && node < here; ++node) {
         ColumnState<kColumns> state;
-        const int item = node * heads + head;
+        const int item = node * heads + warp;
         state.read(&nodes.o[item][column]);
         state.m = nodes.ml[item].x;
         state.l = nodes.ml[item].y;
-        total[i].merge(state);
+        total.merge(state);
       }
+      __syncthreads();
     }
-    __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < kWarpHeads; ++i) {
-    const int head = warp + i * kWarps;
-    if (head >= heads) continue;
+  for (int head = warp; head < heads; head += kWarps) {
+    const size_t state = first_state + size_t(head);
+    if (!side_by_side) {
+      total = spans ? fold_units<D, kHopperSectionSpans>(body, first, end, state, column)
+                    : fold_units<D, 1>(body, first, end, state, column);
+    }
     ColumnState<kColumns> tail;
     tail.read(&memory.tail_o[head][column]);
     tail.m = memory.tail_ml[head].x;
     tail.l = memory.tail_ml[head].y;
-    total[i].merge(tail);
+    total.merge(tail);
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) total[i].o[j] = __fdiv_rn(total[i].o[j], total[i].l);
+    for (int j = 0; j < kColumns; ++j) total.o[j] = __fdiv_rn(total.o[j], total.l);
     const size_t head_of_all = size_t((body.first_kv_head + kv_head) * body.group + first_head + head);
     const size_t at = size_t(row) * size_t(call.width) + head_of_all * D + size_t(column);
-    total[i].write(call.out + at);
+    total.write(call.out + at);
     if (call.out16 == nullptr) continue;
     uint32_t* out16 = static_cast<uint32_t*>(call.out16) + at / 2;
 #pragma unroll
     for (int j = 0; j < kColumns; j += 2) {
-      const float x = total[i].o[j], y = total[i].o[j + 1];
+      const float x = total.o[j], y = total.o[j + 1];
       out16[j / 2] = call.half == Half::kBF16 ? pack2<true>(x, y) : pack2<false>(x, y);
     }
   }

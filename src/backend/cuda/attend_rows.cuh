@@ -22,7 +22,7 @@ namespace sx::cuda {
 inline constexpr int kAttendBlock = 64;
 inline constexpr int kSpanBlocks = 8;
 inline constexpr int kSectionBlocks = 32;
-inline constexpr int kHopperSpanBlocks = 4;      // of attend_rows_sm90.cu, whose order is another one
+inline constexpr int kHopperSpanBlocks = 8;      // of attend_rows_sm90.cu, whose order is another one
 inline constexpr int kHopperSectionBlocks = 16;
 inline constexpr int kTailBlocks = 2;
 

@@ -27,6 +27,8 @@ CUtensorMap tensor_map(const std::byte* data, const AttendCall& call) {
   return map;
 }
 
+constexpr int kSms = 132;  // of an H200
+
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 struct HopperPlan {
@@ -35,34 +37,24 @@ struct HopperPlan {
   int units, pieces, range_kv_heads, block_heads;
 };
 
-// Percent of the SMs that a grid of one thread block per SM keeps busy.
-int busy(int blocks) {
-  constexpr int kSms = 132;
-  return blocks == 0 ? 0 : int(int64_t(100) * blocks / (int64_t(kSms) * divide_up(blocks, kSms)));
-}
-
-// For speed only. Pairs when many rows share K/V: they read it half as often; else sections when they fill the device,
-// since the states of spans are more to write and to read again. If these do not fit the scratch, sections in any case,
+// For speed only. Spans while they all run at once. Otherwise sections, whose states are fewer, one by one (two to an SM
+// if there are more than SMs, so that one loads while another begins or ends) or in pairs of pieces that share K/V: a
+// pair takes about 5/3 of the time of a single one. If the states of spans do not fit the scratch, sections in any case,
 // and if even those do not, a range of kv heads at a time.
 HopperPlan make_plan(const AttendCall& call, int parts) {
-  constexpr int kSms = 132;
   HopperPlan plan;
   const int group = call.heads / call.kv_heads, blocks = body_end(call.history + kMaxDepth) / kAttendBlock;
   const int spans = divide_up(blocks, kHopperSpanBlocks), sections = divide_up(blocks, kHopperSectionBlocks);
   const size_t unit = size_t(call.rows) * size_t(call.heads) * (size_t(call.head_dim) + 2) * sizeof(float);
   const size_t limit = attend_scratch_bytes(call.rows, call.heads, call.head_dim, call.history);
   plan.pieces = call.tiles * parts;
-  const bool fits = unit * size_t(spans) <= limit;
   const bool full = plan.pieces > 1 && call.rows * group >= kGroupQueries / 2 * plan.pieces;
-  if (full && (!fits || busy(sections * divide_up(plan.pieces, 2) * call.kv_heads) >= 45)) {
-    plan.form = HopperForm::kPairs;
-  } else if (!fits || busy(sections * plan.pieces * call.kv_heads) >= 85) {
-    plan.form = HopperForm::kSections;
-  } else {
-    const bool few = spans * plan.pieces * call.kv_heads <= kSms;
-    plan.form = few ? HopperForm::kSpansDeep : HopperForm::kSpans;
-  }
-  plan.sections = plan.form == HopperForm::kPairs || plan.form == HopperForm::kSections;
+  const int singles = divide_up(sections * plan.pieces * call.kv_heads, kSms);
+  const int pairs = divide_up(sections * divide_up(plan.pieces, 2) * call.kv_heads, kSms);
+  if (unit * size_t(spans) <= limit && spans * plan.pieces * call.kv_heads <= kSms) plan.form = HopperForm::kSpans;
+  else if (full && 5 * pairs <= 3 * singles) plan.form = HopperForm::kPairs;
+  else plan.form = singles > 1 ? HopperForm::kSmall : HopperForm::kSections;
+  plan.sections = plan.form != HopperForm::kSpans;
   plan.units = plan.sections ? sections : spans;
   const size_t per_kv_head = std::max<size_t>(unit / size_t(call.kv_heads) * size_t(plan.units), 1);
   plan.range_kv_heads = int(std::clamp<size_t>(limit / per_kv_head, 1, size_t(call.kv_heads)));
@@ -83,9 +75,10 @@ void launch_body(const AttendCall& call, const AttendBody& body, const HopperPla
   using S = HopperShape<D, form>;
   const auto kernel = attend_rows_wgmma_kernel<D, bf16, form>;
   set_shared(kernel, S::kBytes);
-  const dim3 grid(unsigned(divide_up(plan.pieces, S::kGroups)), unsigned(kv_heads), unsigned(plan.units));
-  launch(kernel, grid, dim3(unsigned(S::kThreads)), S::kBytes, stream, body, tensor_map(body.k, call),
-         tensor_map(body.v, call));
+  const int items = divide_up(plan.pieces, S::kGroups) * kv_heads * plan.units;
+  const int blocks = S::kGroups == 1 ? items : std::min(items, kSms);
+  launch(kernel, dim3(unsigned(blocks)), dim3(unsigned(S::kThreads)), S::kBytes, stream, body, tensor_map(body.k, call),
+         tensor_map(body.v, call), items);
 }
 
 template <int D, bool bf16>
@@ -94,8 +87,8 @@ void launch_body(const AttendCall& call, const AttendBody& body, const HopperPla
   using enum HopperForm;
   switch (plan.form) {
     case kSpans: return launch_body<D, bf16, kSpans>(call, body, plan, kv_heads, stream);
-    case kSpansDeep: return launch_body<D, bf16, kSpansDeep>(call, body, plan, kv_heads, stream);
     case kSections: return launch_body<D, bf16, kSections>(call, body, plan, kv_heads, stream);
+    case kSmall: return launch_body<D, bf16, kSmall>(call, body, plan, kv_heads, stream);
     case kPairs: return launch_body<D, bf16, kPairs>(call, body, plan, kv_heads, stream);
   }
 }

@@ -17,6 +17,8 @@ namespace sx::cuda {
 // Rows of every product of a prompt: what a row gets must not depend on how many others came with it.
 inline constexpr int kPromptRows = 1024;
 
+struct ScoreCall;
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> host);
@@ -103,6 +105,8 @@ class CudaBackend : public Backend {
   void filter_rows(const ChooseArgs& args, size_t first, size_t end);
   void choose_on_host(const ChooseArgs& args, size_t row);
   const float* row_on_host(const float* logits, int vocab);
+  void send_borders(const KvScoreArgs& args, ScoreCall& call);
+  void await_written(const void* words, size_t count);
 
   std::string device_name_;
   std::unique_ptr<Backend> host_;
@@ -120,6 +124,8 @@ class CudaBackend : public Backend {
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
   Half last_half_ = Half::kBF16;
+  std::vector<int32_t> sent_borders_;    // what sent_to_ holds
+  const int32_t* sent_to_ = nullptr;
   std::vector<float> host_row_;
   std::vector<Candidate> candidates_;
 };

@@ -1,5 +1,6 @@
 // The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score, choose, law, top_k.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "backend/cuda/backend.h"
@@ -13,6 +14,8 @@ namespace sx::cuda {
 namespace {
 
 KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
+
+constexpr uint32_t kUnwritten = 0xffffffffu;  // a NaN that no arithmetic gives
 
 }  // namespace
 
@@ -69,18 +72,55 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
   void* back = pinned(count * sizeof(float));
   auto* scores = static_cast<float*>(a.mean ? back : scratch(scores_, count * sizeof(float), "scores of chunks"));
   void* sums = scratch(score_, score_scratch_bytes(a.heads, a.borders.back() + 1, int(layers)), "scores");
-  std::memcpy(staging_->begin(a.borders.size_bytes()), a.borders.data(), a.borders.size_bytes());
-  staging_->send(borders, a.borders.size_bytes());
   ScoreCall call{a.mean ? nullptr : scores, a.q, a.heads, a.kv_heads, a.head_dim, a.scale, view_of(a.kv), a.layer, a.slot, borders, int(chunks),
                  a.borders.front(), a.borders.back(), a.kind};
   if (a.mean) call.mean = scores;
+  send_borders(a, call);
   call.layers = int(layers);
   if (!a.layers.empty()) call.layer = a.layers[0];
   for (size_t i = 1; i < layers; ++i) call.others[i - 1] = a.layers[i];
+  if (a.mean) std::fill_n(static_cast<uint32_t*>(back), count, kUnwritten);
   cuda::kv_score(call, sums, stream_);
-  if (!a.mean) check(cudaMemcpyAsync(back, scores, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "scores");
-  wait();
+  if (a.mean) {
+    await_written(back, count);
+  } else {
+    check(cudaMemcpyAsync(back, scores, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "scores");
+    wait();
+  }
   std::memcpy(a.out, back, count * sizeof(float));
+}
+
+// Until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns
+// that the stream is done.
+void CudaBackend::await_written(const void* words, size_t count) {
+  const auto* word = static_cast<const volatile uint32_t*>(words);
+  for (size_t i = 0, looks = 0; i < count;) {
+    if (word[i] != kUnwritten) {
+      ++i;
+      continue;
+    }
+    if (++looks % 8192 != 0) continue;
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaSuccess) break;  // then all is there
+    if (status != cudaErrorNotReady) check(status, "waiting for the device");
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+// Those that the device has already are not sent again; a few others go along with the call.
+void CudaBackend::send_borders(const KvScoreArgs& a, ScoreCall& call) {
+  if (call.borders != sent_to_) sent_borders_.clear();
+  const auto known = std::mismatch(a.borders.begin(), a.borders.end(), sent_borders_.begin(), sent_borders_.end()).first;
+  const size_t kept = size_t(known - a.borders.begin()), fresh = a.borders.size() - kept;
+  if (a.kind != ScoreKind::kBound && fresh <= size_t(kMostFresh)) {
+    call.kept = int(kept);
+    std::copy(known, a.borders.end(), call.fresh);
+  } else if (fresh > 0) {
+    std::memcpy(staging_->begin(fresh * sizeof(int32_t)), a.borders.data() + kept, fresh * sizeof(int32_t));
+    staging_->send(call.borders + kept, fresh * sizeof(int32_t));
+  }
+  sent_to_ = call.borders;
+  sent_borders_.assign(a.borders.begin(), a.borders.end());
 }
 
 // Which way a row is chosen must depend on its request alone: they need not round alike.

@@ -1,4 +1,4 @@
-// The instructions of Hopper (sm_90a) that attention is made of there, one small function each: barriers in shared
+// The instructions of Hopper (sm_90a) that attention and products are made of there, one small function each: barriers in shared
 // memory, copies of boxes of a tensor (TMA), and products of a warpgroup of 4 warps (wgmma).
 #pragma once
 #include <cuda.h>
@@ -78,6 +78,11 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
       "r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+      "r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");

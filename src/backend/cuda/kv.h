@@ -1,5 +1,6 @@
 // Moving cells between stores, cells as bytes, and scoring the chunks of a history with a query.
 #pragma once
+#include <cstdint>
 #include <span>
 
 #include "backend/backend.h"
@@ -38,7 +39,7 @@ struct CellsCall {
 size_t packed_cell_bytes(const KvView& kv);  // a multiple of 4
 void copy_cells(const CellsCall& call, bool write, cudaStream_t stream);
 
-inline constexpr int kMostScoreLayers = 8;
+inline constexpr int kMostScoreLayers = 8, kMostFresh = 96;
 struct ScoreCall {
   float* out;                      // [layers, heads, chunks], device; null: only the mean is wanted
   const float* q;                  // [layers, heads * head_dim], device
@@ -46,12 +47,16 @@ struct ScoreCall {
   float scale;
   KvView kv;
   int layer, slot;                 // the first layer
-  const int32_t* borders;          // [chunks + 1], device
+  int32_t* borders;                // [chunks + 1], device
   int chunks, first, end;          // borders[0] and borders[chunks]
   ScoreKind kind;
   int layers = 1;                  // up to kMostScoreLayers
   int others[kMostScoreLayers - 1] = {};  // the layers behind the first
   float* mean = nullptr;           // [chunks], device: the sum over layers and heads divided by their number
+  // Borders from this one on are here and not yet in `borders`, where they are put. Not for kBound. Borders change at
+  // their end, and a copy to the device takes longer than these few bytes.
+  int kept = INT32_MAX;
+  int32_t fresh[kMostFresh] = {};
 };
 size_t score_scratch_bytes(int heads, int context, int layers = 1);
 void kv_score(const ScoreCall& call, void* scratch, cudaStream_t stream);

@@ -15,13 +15,35 @@ constexpr int kWarps = 8;         // of a block that moves one cell of many head
 constexpr int kMostBatch = 16;    // moves of a batch, a warp each
 constexpr int kMostMoves = 2000;  // of a launch: 24 KB of its parameters, of which there are 32,764 bytes
 
-// Large parameters cost launch time, so there are sizes.
+// Large parameters cost launch time, so there are sizes, and runs of moves whose cells follow each other.
+constexpr uint32_t kStart = 0x80000000u;
 template <int size>
 struct Moves {
   int count;
   KvMove at[size];  // the top bit of src marks the first of a batch
+  __device__ KvMove operator[](int i) const {
+    return {int32_t(uint32_t(at[i].src) & ~kStart), at[i].dst, at[i].delta};
+  }
 };
-constexpr uint32_t kStart = 0x80000000u;
+constexpr int kMostRuns = 256;
+struct Run {
+  int32_t src, dst, delta, first;  // first: the number of moves before it
+};
+template <int size>
+struct Runs {
+  int count;
+  Run at[size];
+  __device__ KvMove operator[](int i) const {
+    int low = 0, high = count - 1;  // the last run that begins no later than i
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (at[middle].first <= i) low = middle;
+      else high = middle - 1;
+    }
+    const int further = i - at[low].first;
+    return {at[low].src + further, at[low].dst + further, at[low].delta};
+  }
+};
 
 struct Where {
   KvView from, to;
@@ -127,14 +149,13 @@ __device__ void store_key(const KvView& kv, size_t cell, const float* x, int lan
 // One block: one cell of one layer, all its heads: 4 head_dim bytes read and written per head in 16-bit types. Moves do
 // not depend on each other. Bound: latency for a few cells, memory for many. `turns`: some delta is not 0; without, the
 // kernel needs fewer registers.
-template <class Word, int size, bool turns>
+template <class Word, class List, bool turns>
 __global__ void __launch_bounds__(32 * kWarps, sizeof(Word) == 16 ? (turns ? 6 : 8) : 3)
-    move_apart(const __grid_constant__ Where w, const __grid_constant__ Moves<size> moves) {
+    move_apart(const __grid_constant__ Where w, const __grid_constant__ List moves) {
   __shared__ float table[turns ? kMostHeadDim : 1];
   __shared__ __align__(8) float keys[turns ? kWarps : 1][turns ? kMostHeadDim : 2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, layer = w.first_layer + int(blockIdx.y);
-  const KvMove move = moves.at[blockIdx.x];
-  const int src = int(uint32_t(move.src) & ~kStart);
+  const KvMove move = moves[int(blockIdx.x)];
   let_next_start();
   if (turns && move.delta != 0) {  // frequencies never change
     fill_table(table, w, move.delta, int(threadIdx.x), int(blockDim.x));
@@ -143,7 +164,7 @@ __global__ void __launch_bounds__(32 * kWarps, sizeof(Word) == 16 ? (turns ? 6 :
   wait_for_previous();
   for (int h = warp; h < w.heads; h += int(blockDim.x / 32)) {
     const int head = w.first_head + h;
-    const size_t from = cell_index(w.from, layer, w.from_slot, head, src),
+    const size_t from = cell_index(w.from, layer, w.from_slot, head, move.src),
                  to = cell_index(w.to, layer, w.to_slot, head, move.dst);
     Cell<Word> cell;
     cell.read(w.from, from, lane);
@@ -213,18 +234,47 @@ bool are_apart(std::span<const KvMove> moves, bool same) {
   return ascending && (high_dst < low_src || high_src < low_dst);
 }
 
+template <class Word, class List>
+void go_apart(const Where& w, std::span<const KvMove> part, const List& moves, int layers, cudaStream_t stream) {
+  const int warps = std::min(kWarps, w.heads);
+  const bool turns = std::any_of(part.begin(), part.end(), [](const KvMove& m) { return m.delta != 0; });
+  const auto kernel = turns ? move_apart<Word, List, true> : move_apart<Word, List, false>;
+  launch(kernel, dim3(unsigned(part.size()), unsigned(layers)), unsigned(warps * 32), 0, stream, w, moves);
+}
+
+// False: there are too many.
+bool make_runs(std::span<const KvMove> part, Runs<kMostRuns>& runs) {
+  runs.count = 0;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const KvMove &move = part[i], *before = i > 0 ? &part[i - 1] : nullptr;
+    if (before && move.src == before->src + 1 && move.dst == before->dst + 1 && move.delta == before->delta) continue;
+    if (runs.count == kMostRuns) return false;
+    runs.at[runs.count++] = {move.src, move.dst, move.delta, int32_t(i)};
+  }
+  return true;
+}
+
+template <class Word>
+bool go_in_runs(const Where& w, std::span<const KvMove> part, int layers, cudaStream_t stream) {
+  Runs<kMostRuns> runs;
+  if (!make_runs(part, runs)) return false;
+  if (runs.count <= 64) {
+    Runs<64> few;
+    few.count = runs.count;
+    std::copy_n(runs.at, runs.count, few.at);
+    go_apart<Word>(w, part, few, layers, stream);
+  } else {
+    go_apart<Word>(w, part, runs, layers, stream);
+  }
+  return true;
+}
+
 template <class Word, int size>
 void go(const Where& w, std::span<const KvMove> part, int layers, bool apart, bool same, cudaStream_t stream) {
-  Moves<size> moves{};
+  Moves<size> moves;
   moves.count = int(part.size());
   std::copy(part.begin(), part.end(), moves.at);
-  if (apart) {
-    const int warps = std::min(kWarps, w.heads);
-    const bool turns = std::any_of(part.begin(), part.end(), [](const KvMove& m) { return m.delta != 0; });
-    const auto kernel = turns ? move_apart<Word, size, true> : move_apart<Word, size, false>;
-    launch(kernel, dim3(unsigned(moves.count), unsigned(layers)), unsigned(warps * 32), 0, stream, w, moves);
-    return;
-  }
+  if (apart) return go_apart<Word>(w, part, moves, layers, stream);
   const int warps = std::min(kMostBatch, moves.count);
   for (int i = 0, first = 0; i < moves.count; ++i) {
     bool start = i == 0 || i - first == warps;
@@ -243,11 +293,12 @@ void move_all(const Where& w, std::span<const KvMove> moves, int layers, bool sa
   for (size_t done = 0; done < moves.size();) {
     const auto part = moves.subspan(done, std::min(moves.size() - done, size_t(kMostMoves)));
     const bool apart = are_apart(part, same);
+    done += part.size();
+    if (apart && part.size() > 64 && go_in_runs<Word>(w, part, layers, stream)) continue;
     if (part.size() <= 64) go<Word, 64>(w, part, layers, apart, same, stream);
     else if (part.size() <= 512) go<Word, 512>(w, part, layers, apart, same, stream);
     else if (part.size() <= 1100) go<Word, 1100>(w, part, layers, apart, same, stream);
     else go<Word, kMostMoves>(w, part, layers, apart, same, stream);
-    done += part.size();
   }
 }
 

@@ -236,6 +236,10 @@ __global__ void __launch_bounds__(kFoldThreads, 3)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % lanes, pairs = c.layers * c.heads;
   let_next_start();
   wait_for_previous();
+  if (blockIdx.x == 0 && c.kept <= c.chunks) {  // nobody reads these places before the next kernel
+    for (int i = c.kept + int(threadIdx.x); i <= c.chunks; i += kFoldThreads) c.borders[i] = c.fresh[i - c.kept];
+  }
+  const auto border = [&](int i) { return i < c.kept ? c.borders[i] : c.fresh[i - c.kept]; };
   if (c.kind != ScoreKind::kLogit) {
     for (int base = 0; base < pairs; base += kFoldThreads / 8) {  // the same number of rounds for all threads
       const int pair = base + int(threadIdx.x / 8);
@@ -259,7 +263,7 @@ __global__ void __launch_bounds__(kFoldThreads, 3)
   for (int round = 0; round < rounds; ++round) {
     const int chunk = (int(blockIdx.x) * rounds + round) * set + lane / lanes;
     const bool valid = chunk < c.chunks;
-    const int from = valid ? c.borders[chunk] : 0, to = valid ? c.borders[chunk + 1] : 0;
+    const int from = valid ? border(chunk) : 0, to = valid ? border(chunk + 1) : 0;
     const int short_to = to - from < kLong ? to : from;
     int longest = to - from;
 #pragma unroll

@@ -8,7 +8,13 @@ namespace {
 template <Half kHalf>
 void multiply_half(const LinearTask& task, Way way, cudaStream_t stream) {
   if (task.in % 8 != 0) return launch_few<HalfFormat<kHalf, true>, 1, 1, 1>(task, stream);
-  multiply_rows<HalfFormat<kHalf>>(task, way, stream);
+  switch (way) {
+    case Way::kStream: return multiply_stream(task, kHalf, 0, stream);
+    case Way::kStream1: return multiply_stream(task, kHalf, 1, stream);
+    case Way::kStream4: return multiply_stream(task, kHalf, 4, stream);
+    case Way::kStream8: return multiply_stream(task, kHalf, 8, stream);
+    default: return multiply_rows<HalfFormat<kHalf>>(task, way, stream);
+  }
 }
 
 }  // namespace

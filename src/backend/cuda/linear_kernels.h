@@ -37,16 +37,24 @@ struct LinearTask {
   Parts parts;
 };
 
-// How a product is made. kFew: a block has few outputs and all parts, few_rows. The others are many_rows: a block has
-// 256 outputs and all parts (kInside), or some parts which a second kernel adds (kScratch).
-enum class Way { kByShape, kFew, kInside, kScratch };
+// How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
+// 256 outputs and all parts, or some parts which a second kernel adds. kStream: stream_rows, 16-bit floats on Hopper only;
+// kStream1, 4, 8: the same with parts shared by so many blocks.
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kStream1, kStream4, kStream8 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
 // Parts of a block of many_rows: so few that the blocks just fit on the device, one per multiprocessor.
 int parts_per_block(const LinearTask& task);
-// What kByShape means. linear_rows.cu
-Way way_of(const LinearTask& task);
+// What kByShape means; half: the weights are 16-bit floats. linear_rows.cu
+Way way_of(const LinearTask& task, bool half);
+
+// A launch of stream_rows: blocks of `warps` warps with 32 outputs each; `split` blocks share the parts of a tile.
+struct StreamPlan { int warps, split, parts_here, tiles, stages; };
+// linear_stream_sm90.cu. only_split: 0, or how many blocks are to share the parts.
+bool can_stream();
+StreamPlan stream_plan(const LinearTask& task, int only_split);
+void multiply_stream(const LinearTask& task, Half half, int only_split, cudaStream_t stream);
 
 // One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu
 void multiply_bf16(const LinearTask& task, Way way, cudaStream_t stream);

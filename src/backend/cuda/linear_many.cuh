@@ -1,5 +1,5 @@
-// 17 to 64 rows: verification and batches. See linear_kernels.h for the order of summation and linear_formats.cuh for
-// the operands. Here also: which kernel a product goes to.
+// 17 to 64 rows: verification and batches (16-bit weights on Hopper: linear_stream_sm90.cu). See linear_kernels.h for the
+// order of summation and linear_formats.cuh for the operands. Here also: which kernel a product goes to.
 #pragma once
 #include "backend/cuda/linear_few.cuh"
 
@@ -201,7 +201,6 @@ template <class Format>
 void multiply_rows(const LinearTask& task, Way way, cudaStream_t stream) {
   constexpr int kNear = Format::kAhead, kFar = Format::kFarAhead;
   const bool small = is_small(task);
-  if (way == Way::kByShape) way = way_of(task);
   if (way != Way::kFew) {
     const int parts_here = way == Way::kInside ? task.parts.parts : parts_per_block(task);
     if (task.rows > 32) return launch_many<Format, 8>(task, parts_here, stream);

@@ -3,6 +3,8 @@
 
 #include <specextend/error.h>
 
+#include <cstdlib>
+
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_kernels.h"
 
@@ -84,16 +86,22 @@ int parts_per_block(const LinearTask& task) {
   return (task.parts.parts + blocks - 1) / blocks;
 }
 
-// many_rows wants tokens enough to be worth its stages in shared memory, weights that do not just come from L2, and the
-// 216 KB of a block. Whole rows of up to half the device's blocks would leave the rest idle.
-Way way_of(const LinearTask& task) {
+// Few rows and weights that just come from L2 are few_rows'. For the rest there is stream_rows where it can be, or else
+// many_rows, which wants the 216 KB of a block; whole rows of up to half the device's blocks would leave the rest idle.
+Way way_of(const LinearTask& task, bool half) {
   static const bool fits = [] {
     int device = 0, bytes = 0;
     check(cudaGetDevice(&device), "device");
     check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device");
     return bytes >= 227 * 1024;
   }();
-  if (!fits || task.rows <= 2 * kFewRows || is_small(task) || task.in % 8 != 0) return Way::kFew;
+  static const int stream_from = [] {  // rows; SPECEXTEND_STREAM_FROM says otherwise, for measurements
+    const char* wanted = std::getenv("SPECEXTEND_STREAM_FROM");
+    return wanted ? std::atoi(wanted) : 2 * kFewRows + 1;
+  }();
+  if (!fits || is_small(task) || task.in % 8 != 0) return Way::kFew;
+  if (task.rows >= stream_from && half && can_stream()) return Way::kStream;
+  if (task.rows <= 2 * kFewRows) return Way::kFew;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }
 
@@ -122,7 +130,9 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.accumulate = call.accumulate;
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
-      Way this_way = only_few ? Way::kFew : way == Way::kByShape ? way_of(task) : way;
+      const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
+      const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !(half && can_stream()));
+      Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
       multiply_segment(segment, task, this_way, stream);
       if (this_way == Way::kScratch) {
