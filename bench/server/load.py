@@ -65,7 +65,7 @@ def make_requests(server, options):
         start = 0 if i % 3 == 0 else dice.randrange(len(tokens) - length)
         piece = tokens[start:start + length]
         body = {"max_tokens": dice.randint(min(16, options.tokens), options.tokens), "seed": i, "ignore_eos": i % 4 != 0,
-                "temperature": [0, 0.7, 1.0][i % 3], "speculate": i % 2 == 0}
+                "temperature": [0, 0.7, 1.0][(i + i // 9) % 3], "speculate": i % 2 == 0}
         extras = [{}, {"top_p": 0.9, "top_k": 40}, {"frequency_penalty": 0.5}, {"min_p": 0.05, "n": 2}, {"stop": [" the", "\n\n"]},
                   {"repeat_penalty": 1.2}, {"spec_nodes": 4, "spec_depth": 2}, {"logprobs": True, "top_logprobs": 2},
                   {"response_format": {"type": "json_schema", "json_schema": {"name": "licence", "schema": SCHEMA}}}]
