@@ -146,7 +146,8 @@ void add_address_flags(CLI::App& app, Args& a) {
                  "the variable SPECEXTEND_API_KEY keeps it out of the list of processes")
       ->allow_extra_args(false)->envname("LLAMA_API_KEY");
   app.add_option("--api-key-file", a.key_file, "file with keys, one per line")->envname("LLAMA_ARG_API_KEY_FILE");
-  app.add_option("--cors-origin", s.origins, "origin of pages that may talk to the server, beside this machine's; may be repeated; * for all")
+  app.add_option("--cors-origin", s.origins,
+                 "origin of pages that may talk to the server, beside this machine's; may be repeated; * for all")
       ->allow_extra_args(false);
   app.add_flag("--no-webui,--no-ui", a.no_page, "without the page at /");
 }

@@ -1,7 +1,10 @@
 #include "server/client_socket.h"
 
+#include <linux/tcp.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,6 +42,15 @@ std::vector<int> descriptors() {
     all.push_back(descriptor);
   }
   return all;
+}
+
+// It has sent something, and nothing of it has been read: it waits for a thread.
+bool is_waiting(int descriptor) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  int unread = 0;
+  return ::ioctl(descriptor, FIONREAD, &unread) == 0 && unread > 0 &&
+         ::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_bytes_received == uint64_t(unread);
 }
 
 }  // namespace
@@ -105,7 +117,7 @@ void SlowClients::look(std::chrono::milliseconds patience) {
     if (client.second < 0) continue;  // the listening one
     Seen& seen = clients_[client];
     seen.there = true;
-    if (seen.since == std::chrono::steady_clock::time_point()) seen.since = now;
+    if (seen.since == std::chrono::steady_clock::time_point() || is_waiting(descriptor)) seen.since = now;
     if (seen.answering == 0 && now - seen.since >= patience) ::shutdown(descriptor, SHUT_RDWR);
   }
   std::erase_if(clients_, [](const auto& entry) { return !entry.second.there; });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace sx::server {
 namespace {
@@ -106,7 +107,6 @@ void Scheduler::work() {
     admit();
     publish();
     step();
-    publish();
   }
   end_all(ending());
 }
@@ -126,14 +126,17 @@ void Scheduler::act() {
   }
   for (Action& action : actions) {
     Slot& slot = slots_[action.slot];
+    std::exception_ptr failure;
     try {
       if (slot.job) throw ApiError(409, "invalid_request_error", fmt::format("slot {} is busy", action.slot), "", "slot_busy");
       slot.used = ++jobs_;
       action.run(*slot.session);
-      action.done.set_value();
     } catch (...) {
-      action.done.set_exception(std::current_exception());
+      failure = std::current_exception();
     }
+    publish();  // before the one who asked goes on
+    if (failure) action.done.set_exception(failure);
+    else action.done.set_value();
   }
 }
 
@@ -247,42 +250,45 @@ void Scheduler::listen(Slot& slot) {
 void Scheduler::step() {
   try {
     batch_->step();
+    std::vector<std::pair<std::shared_ptr<Job>, Finished>> ended;
     for (Finished& finished : batch_->take_finished()) {
       const auto slot = std::ranges::find(slots_, finished.session, [](const Slot& s) { return s.session.get(); });
-      finish(*slot, std::move(finished.result));
+      ended.emplace_back(std::exchange(slot->job, nullptr), std::move(finished));
     }
+    publish();  // before those who wait go on
+    for (auto& [job, finished] : ended) finish(*job, std::move(finished));
   } catch (const std::exception& e) {
     renew(e.what());
   }
 }
 
-void Scheduler::finish(Slot& slot, GenerateResult result) {
-  const std::shared_ptr<Job> job = std::move(slot.job);
-  slot.job = nullptr;
+void Scheduler::finish(Job& job, Finished finished) {
+  if (!finished.error.empty()) return job.fail(bad_request(finished.error));
   const auto now = Clock::now();
+  GenerateResult& result = finished.result;
   if (result.reason == FinishReason::kCancelled) {
-    if (job->gone) metrics_.count_cancelled();
+    if (job.gone) metrics_.count_cancelled();
     else if (!ending_) metrics_.count_timeout();
-    return job->fail(ending_ ? ending() : timed_out());  // who has gone does not read it
+    return job.fail(ending_ ? ending() : timed_out());  // who has gone does not read it
   }
-  metrics_.add(result, {seconds(job->arrived, job->started), seconds(job->arrived, job->first_token), seconds(job->arrived, now)});
+  metrics_.add(result, {seconds(job.arrived, job.started), seconds(job.arrived, job.first_token), seconds(job.arrived, now)});
   {
     const std::lock_guard lock(mutex_);
-    mean_seconds_ = 0.8 * mean_seconds_ + 0.2 * seconds(job->started, now);
+    mean_seconds_ = 0.8 * mean_seconds_ + 0.2 * seconds(job.started, now);
   }
-  job->finish(std::move(result));
+  job.finish(std::move(result));
 }
 
 // After an error inside a step nothing is known of what the sessions hold.
 void Scheduler::renew(const std::string& why) {
   batch_.reset();
+  std::vector<std::shared_ptr<Job>> ended;
   for (Slot& slot : slots_) {
-    if (slot.job && !slot.donor) {
-      slot.job->fail(broken(why));
-      slot.job = nullptr;
-    }
+    if (slot.job && !slot.donor) ended.push_back(std::exchange(slot.job, nullptr));
     slot.session.reset();
   }
+  publish();
+  for (const auto& job : ended) job->fail(broken(why));
   try {
     for (Slot& slot : slots_) slot.session = engine_.start();
     batch_ = engine_.batch();

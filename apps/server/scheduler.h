@@ -79,7 +79,7 @@ class Scheduler {
   void gather(Slot& slot);         // as much of the prompt as there is
   bool held_elsewhere(const Slot& slot) const;
   void listen(Slot& slot);
-  void finish(Slot& slot, GenerateResult result);
+  void finish(Job& job, Finished finished);
   void renew(const std::string& why);
   void publish();
   void end_all(const ApiError& error);

@@ -123,6 +123,10 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
   scheduler_.on_slot(slot, [&](Session& session) {
     try {
       session.restore(state);
+      if (state.peek() != std::istringstream::traits_type::eof()) {
+        session.truncate(0);
+        throw Error("there is more in it than a state");
+      }
     } catch (const Error& e) {
       throw bad_request(fmt::format("'{}': {}", name, e.what()), "filename", "slot_restore_failed");
     }

@@ -24,8 +24,8 @@ class TreeGrammar {
 
   // A new round: masks handed out before are let go.
   void begin() { held_.clear(); }
-  // Tokens that may follow a node: [(vocab + 31) / 32] bits, at least one of them set. They stay until begin() or accept(). Behind nodes that the
-  // grammar forbids or that end the text: the end tokens.
+  // Tokens that may follow a node: [(vocab + 31) / 32] bits, at least one of them set. They stay until begin() or accept(). Behind nodes
+  // that the grammar forbids or that end the text: the end tokens.
   const uint32_t* mask(const TokenTree& tree, NodeId node);
   static bool allows(const uint32_t* mask, Token token) { return mask[size_t(token) / 32] >> (token % 32) & 1; }
   // Drops the nodes that the grammar forbids, with what is below them.

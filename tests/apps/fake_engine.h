@@ -52,6 +52,7 @@ class FakeBatch : public Batch {
   struct Running {
     Request request;
     GenerateResult result;
+    std::string error;
   };
   bool advance(Running& running);  // true: it has ended
 
@@ -104,7 +105,7 @@ inline void FakeBatch::add(const Request& request) {
   const auto before_last = request.prompt.first(request.prompt.size() - 1);
   const auto cached = std::ranges::mismatch(tokens, before_last).in1 - tokens.begin();
   tokens.resize(size_t(cached));
-  running_.push_back({request, {}});
+  running_.push_back({request, {}, {}});
   running_.back().result.timings.cached_tokens = int(cached);
 }
 
@@ -124,6 +125,10 @@ inline bool FakeBatch::advance(Running& running) {
     r.timings.prompt_tokens += int(n);
     if (o.on_prefill) o.on_prefill(int(tokens.size()), int(prompt.size()) - 1);
     return false;
+  }
+  if (o.grammar == "ambiguous") {
+    running.error = "too ambiguous";
+    return true;
   }
   uint64_t sum = o.sampling.seed;
   tokens.push_back(r.tokens.empty() ? prompt.back() : r.tokens.back());
@@ -147,7 +152,7 @@ inline bool FakeBatch::step() {
   if (engine_.fail_step.exchange(false)) throw std::runtime_error("the device caught fire");
   for (auto it = running_.begin(); it != running_.end();) {
     const bool ended = advance(*it);
-    if (ended) finished_.push_back({it->request.session, std::move(it->result)});
+    if (ended) finished_.push_back({it->request.session, std::move(it->result), it->error});
     it = ended ? running_.erase(it) : it + 1;
   }
   return true;

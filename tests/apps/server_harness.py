@@ -90,17 +90,15 @@ class Server:
     def tokens(self, text):
         return self.post("/tokenize", {"content": text})["tokens"]
 
-    def stream(self, path, body, done=True):
+    def stream(self, path, body):
         """All events of a stream, without [DONE], which must be the last."""
         status, headers, text = self.request("POST", path, {**body, "stream": True})
         assert status == 200 and headers["Content-Type"] == "text/event-stream", (status, headers, text)
         assert headers["Cache-Control"] == "no-cache" and headers["X-Accel-Buffering"] == "no", headers
         events = [e for e in text.split("\n\n") if e and not e.startswith(":")]
         assert text.endswith("\n\n") and all(e.startswith("data: ") for e in events), text
-        if done:
-            assert events[-1] == "data: [DONE]", events[-1]
-            events = events[:-1]
-        return [json.loads(e[6:]) for e in events]
+        assert events[-1] == "data: [DONE]", events[-1]
+        return [json.loads(e[6:]) for e in events[:-1]]
 
     def open_stream(self, body, path="/v1/completions"):
         """A raw connection on which a stream has been asked for."""

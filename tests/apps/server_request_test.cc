@@ -42,7 +42,7 @@ std::string refused(const std::string& fields) {
 
 TEST(ServerRequest, DefaultsAreOpenAis) {
   const CompletionRequest r = completion("");
-  EXPECT_EQ(r.text, "Hi");
+  EXPECT_EQ(r.prompts.at(0).at(0).text, "Hi");
   EXPECT_EQ(r.options.max_tokens, 16);
   EXPECT_EQ(r.options.sampling.temperature, 1);
   EXPECT_EQ(r.options.sampling.top_p, 1);

@@ -188,6 +188,12 @@ TEST(Scheduler, ABadRequestFailsAlone) {
   bench.engine.steps.release(1);
   Bench::wait([&] { return bad->done(); });
   EXPECT_EQ(bad->error()->status, 400);
+  request.options.grammar = "ambiguous";  // known only in the middle
+  const auto late = bench.submit(tokens(0, 10), 5, request);
+  bench.engine.steps.release(2);
+  Bench::wait([&] { return late->done(); });
+  EXPECT_EQ(late->error()->status, 400);
+  EXPECT_EQ(late->error()->what(), std::string("too ambiguous"));
   EXPECT_EQ(bench.result(good).tokens.size(), 50u);
 }
 
@@ -200,6 +206,7 @@ TEST(Scheduler, AFailedStepFailsWhatRunsAndTheWorkGoesOn) {
   bench.engine.steps.release(1);
   for (const auto& job : {first, second}) {
     EXPECT_EQ(Bench::code_of(job), "internal_error");
+    EXPECT_LE(bench.scheduler.gauges().running, 1u);  // the third may have begun
     EXPECT_EQ(job->error()->status, 500);
     EXPECT_NE(std::string(job->error()->what()).find("caught fire"), std::string::npos);
   }

@@ -76,7 +76,7 @@ TEST(ServerTools, HermesCalls) {
   // The answer ended before the closing mark.
   EXPECT_EQ(hermes(R"(<tool_call>{"name": "f", "arguments": {}})"), "|f({})");
   EXPECT_EQ(hermes(R"(<tool_call>{"name": "f", "arguments": {}}</tool)"), "|f({})");
-  EXPECT_EQ(hermes(R"(<tool_call>{"name": "f"}</tool_call> Done. )"), " Done. |f({})");
+  EXPECT_EQ(hermes(R"(<tool_call>{"name": "f"}</tool_call> Done. )"), " Done.|f({})");
 }
 
 TEST(ServerTools, WhatIsNoCallIsContent) {

@@ -22,25 +22,32 @@ struct Case {
 };
 
 const char* kTree = R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value": {"type": "integer"},
-  "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}}, "required": ["value"], "additionalProperties": false}}})";
+  "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}}, "required": ["value"],
+         "additionalProperties": false}}})";
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> kCases = {
-      {"{}", {"1", "-0.5e+10", "null", "\"a\"", "[]", "[1, {\"a\":[]}]", "{}", "{\n  \"a\": 1\n}", "true"}, {"", "01", "tru", "[1,]", "{1:2}", "\"\n\"", "1.", ".5", "[  1]"}},
+      {"{}",
+       {"1", "-0.5e+10", "null", "\"a\"", "[]", "[1, {\"a\":[]}]", "{}", "{\n  \"a\": 1\n}", "true"},
+       {"", "01", "tru", "[1,]", "{1:2}", "\"\n\"", "1.", ".5", "[  1]"}},
       {"true", {"1"}, {""}},
-      {R"({"type": "string"})", {R"("")", R"("a\n\u00e9\ud83d\ude00é")", R"("\"\\")"}, {"a", R"("\ud83d")", R"("\ude00")", R"("\q")", "\"\x01\"", R"("a)"}},
+      {R"({"type": "string"})",
+       {R"("")", R"("a\n\u00e9\ud83d\ude00é")", R"("\"\\")"}, {"a", R"("\ud83d")", R"("\ude00")", R"("\q")", "\"\x01\"", R"("a)"}},
       {R"({"type": "boolean", "description": "x", "title": "y", "default": true, "examples": [1]})", {"true", "false"}, {"null", "1"}},
       {R"({"type": ["integer", "null"]})", {"null", "0", "-12"}, {"1.5", "-0", "00", "\"1\""}},
       {R"({"type": "number"})", {"0", "-1.25", "1e5", "-0.0"}, {"1e", "+1", "1.", "0x1"}},
-      {R"({"enum": ["a", 1, null, {"x": [1, 2]}, "\"é\n"]})", {"\"a\"", "1", "null", R"({"x":[1,2]})", "\"\\\"é\\n\""}, {"a", "2", "\"b\""}},
+      {R"({"enum": ["a", 1, null, {"x": [1, 2]}, "\"é\n"]})",
+       {"\"a\"", "1", "null", R"({"x":[1,2]})", "\"\\\"é\\n\""}, {"a", "2", "\"b\""}},
       {R"({"type": "string", "enum": ["a", 1]})", {"\"a\""}, {"1"}},
       {R"({"const": {"a": "b"}})", {R"({"a":"b"})"}, {"{}"}},
-      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"type": "null"}}, "required": ["b"]})",
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"type": "null"}},
+         "required": ["b"]})",
        {R"({"b":true})", R"({"a":1,"b":false})", R"({ "a": 1, "b": false, "c": null })", R"({"b": true,"c":null})"},
        {"{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"b":true,})", R"({"a":1"b":true})", R"({"b":true,"d":1})", R"({"b" :true})"}},
       {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}})",
        {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {R"({,"b":null})", R"({"a":null,})", R"({"b":null,"a":null})"}},
-      {R"({"type": "object", "properties": {"a": {"type": "null"}, "ab": {"type": "null"}}, "required": ["a"], "additionalProperties": {"type": "integer"}})",
+      {R"({"type": "object", "properties": {"a": {"type": "null"}, "ab": {"type": "null"}}, "required": ["a"],
+         "additionalProperties": {"type": "integer"}})",
        {R"({"a":null})", R"({"a":null,"ab":null,"x":1,"abc":2,"":3,"b":4})", R"({"a":null,"y":1})"},
        {R"({"a":null,"ab":1})", R"({"a":null,"a":1})", R"({"a":null,"x":null})", R"({"x":1})", R"({"a":null,"\u0061":1})"}},
       {R"({"properties": {"é": {"type": "null"}, "n\"": {"type": "null"}}, "additionalProperties": true})",
@@ -51,7 +58,8 @@ const std::vector<Case>& cases() {
       {R"({"type": "object", "required": ["z"]})", {R"({"z":1})", R"({"z":[],"y":2})"}, {"{}", R"({"y":2})"}},
       {R"({"properties": {"a": false, "b": true}})", {"{}", R"({"b":[1]})"}, {R"({"a":1})"}},
       {R"({"type": "array", "items": {"type": "integer"}})", {"[]", "[1]", "[1, 2,3 ]"}, {"[\"a\"]", "[1,]", "[,1]"}},
-      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})", {"[1,2]", "[1,2,3]"}, {"[]", "[1]", "[1,2,3,4]"}},
+      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})",
+       {"[1,2]", "[1,2,3]"}, {"[]", "[1]", "[1,2,3,4]"}},
       {R"({"type": "array", "items": {"type": "null"}, "maxItems": 1})", {"[]", "[null]"}, {"[null,null]"}},
       {R"({"type": "array", "prefixItems": [{"type": "null"}, {"type": "integer"}], "items": {"type": "boolean"}, "maxItems": 3})",
        {"[null,1]", "[null,1,true]"}, {"[]", "[null]", "[null,1,2]", "[null,1,true,true]"}},
@@ -60,30 +68,39 @@ const std::vector<Case>& cases() {
       {R"({"minItems": 1})", {"[1]", "[[],2]"}, {"[]"}},
       {R"({"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 2}]})", {"null", "\"ab\""}, {"\"abc\"", "1"}},
       {R"({"oneOf": [{"const": 1}, {"const": 2}]})", {"1", "2"}, {"3"}},
-      {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+      {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "anyOf": [{"required": ["a"]},
+         {"required": ["b"]}]})",
        {R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {"{}"}},
       {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, {"$ref": "#/definitions/b"}],
            "definitions": {"b": {"properties": {"b": {"type": "integer"}, "a": {"type": ["null", "string"]}}, "required": ["b"]}}})",
        {R"({"a":null,"b":1})"}, {R"({"a":null})", R"({"b":1})", R"({"a":"x","b":1})"}},
-      {R"({"allOf": [{"type": "integer", "minimum": 2}, {"minimum": 4, "maximum": 9}, {"type": "number", "maximum": 7}]})", {"4", "7"}, {"3", "8", "4.5"}},
+      {R"({"allOf": [{"type": "integer", "minimum": 2}, {"minimum": 4, "maximum": 9}, {"type": "number", "maximum": 7}]})",
+       {"4", "7"}, {"3", "8", "4.5"}},
       {R"({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}})", {"\"x\""}, {"\"xx\""}},
       {kTree, {R"({"value":1})", R"({"value":1,"children":[{"value":2,"children":[]}]})"},
-       {R"({"children":[]})", R"({"value":1,"children":[1]})", R"({"value":1,"children":[{"value":1},{"value":1},{"value":1},{"value":1}]})"}},
+       {R"({"children":[]})", R"({"value":1,"children":[1]})",
+         R"({"value":1,"children":[{"value":1},{"value":1},{"value":1},{"value":1}]})"}},
       {R"({"type": "object", "properties": {"next": {"$ref": "#"}}})", {"{}", R"({"next":{"next":{}}})"}, {R"({"next":1})"}},
       {R"({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": 1}}})", {"1"}, {"2"}},
       {R"({"type": "string", "minLength": 2, "maxLength": 3})", {"\"ab\"", "\"é\\n\\u0041\""}, {"\"a\"", "\"abcd\""}},
-      {R"({"type": "string", "pattern": "^[a-c]+-\\d{2,3}$"})", {"\"a-12\"", "\"abc-123\""}, {"\"-12\"", "\"a-1\"", "\"a-1234\"", "\"xa-12\"", "\"a-12x\""}},
+      {R"({"type": "string", "pattern": "^[a-c]+-\\d{2,3}$"})",
+       {"\"a-12\"", "\"abc-123\""}, {"\"-12\"", "\"a-1\"", "\"a-1234\"", "\"xa-12\"", "\"a-12x\""}},
       {R"({"type": "string", "pattern": "ab"})", {"\"ab\"", "\"xxabyy\""}, {"\"a\"", "\"ba\""}},
       {R"({"pattern": "^(?:a|bc)*?$|^x"})", {"\"\"", "\"abca\"", "\"xyz\""}, {"\"ac\"", "\"yx\""}},
       {R"({"pattern": "^[\"\\\\n\\s]$"})", {R"("\"")", R"("\\")", R"("n")", R"(" ")", R"("\n")"}, {R"(""")", R"("\")", "\"\n\"", "\"a\""}},
-      {R"({"pattern": "^[^a-y\\d]\\.\\u0041.$"})", {"\"z.A!\"", "\"é.Aé\"", R"("\".Ax")"}, {"\"a.Ax\"", "\"1.Ax\"", "\"zxAx\"", R"("z.A\n")"}},
-      {R"({"type": "string", "format": "date"})", {"\"2024-02-28\"", "\"1999-12-31\"", "\"2000-04-30\""}, {"\"2024-13-01\"", "\"2024-02-30\"", "\"2000-04-31\"", "\"24-01-01\""}},
-      {R"({"type": "string", "format": "date-time"})", {"\"2024-02-28T23:59:59Z\"", "\"2024-02-28T00:00:00.123+02:00\""}, {"\"2024-02-28\"", "\"2024-02-28T24:00:00Z\""}},
+      {R"({"pattern": "^[^a-y\\d]\\.\\u0041.$"})",
+       {"\"z.A!\"", "\"é.Aé\"", R"("\".Ax")"}, {"\"a.Ax\"", "\"1.Ax\"", "\"zxAx\"", R"("z.A\n")"}},
+      {R"({"type": "string", "format": "date"})",
+       {"\"2024-02-28\"", "\"1999-12-31\"", "\"2000-04-30\""}, {"\"2024-13-01\"", "\"2024-02-30\"", "\"2000-04-31\"", "\"24-01-01\""}},
+      {R"({"type": "string", "format": "date-time"})",
+       {"\"2024-02-28T23:59:59Z\"", "\"2024-02-28T00:00:00.123+02:00\""}, {"\"2024-02-28\"", "\"2024-02-28T24:00:00Z\""}},
       {R"({"type": "string", "format": "uuid"})", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123e4567\""}},
       {R"({"type": "string", "format": "email"})", {"\"x\""}, {}},
       {R"({"type": "number", "minimum": 0})", {"0", "0.5", "12.25", "0.0"}, {"-1", "-0.5", "-0"}},
-      {R"({"type": "number", "exclusiveMinimum": 0, "maximum": 2})", {"0.5", "0.001", "1", "1.9", "2", "2.0"}, {"0", "0.0", "2.1", "3", "-1"}},
-      {R"({"type": "number", "minimum": -2, "exclusiveMaximum": 1})", {"-2", "-2.0", "-1.5", "-0.5", "0", "0.99"}, {"-2.5", "1", "1.0", "-3"}},
+      {R"({"type": "number", "exclusiveMinimum": 0, "maximum": 2})",
+       {"0.5", "0.001", "1", "1.9", "2", "2.0"}, {"0", "0.0", "2.1", "3", "-1"}},
+      {R"({"type": "number", "minimum": -2, "exclusiveMaximum": 1})",
+       {"-2", "-2.0", "-1.5", "-0.5", "0", "0.99"}, {"-2.5", "1", "1.0", "-3"}},
       {R"({"type": "number", "minimum": -5, "maximum": -3})", {"-5", "-4.5", "-3", "-3.5"}, {"-2.9", "-5.1", "-6", "3", "4"}},
   };
   return kCases;
@@ -207,7 +224,9 @@ TEST(GrammarSchema, ErrorsNameWhatIsWrong) {
 
 // --- Random walks.
 
-size_t characters(const std::string& text) { return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; })); }
+size_t characters(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
 
 std::wstring wide(const std::string& text) {
   std::wstring out;
@@ -223,6 +242,7 @@ std::wstring wide(const std::string& text) {
 bool valid(const Json& schema, const Json& value, const Json& root) {
   if (schema.is_boolean()) return schema.get<bool>();
   const auto has = [&](const char* key) { return schema.contains(key); };
+  const auto holds = [&](const Json& one) { return valid(one, value, root); };
   const auto is = [&](const Json& type) {
     if (type == "integer") return value.is_number_integer();
     return type == (value.is_number() ? "number" : value.type_name());
@@ -238,8 +258,8 @@ bool valid(const Json& schema, const Json& value, const Json& root) {
   if (has("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end()) return false;
   if (has("const") && schema["const"] != value) return false;
   for (const char* key : {"anyOf", "oneOf"})
-    if (has(key) && std::none_of(schema[key].begin(), schema[key].end(), [&](const Json& one) { return valid(one, value, root); })) return false;
-  if (has("allOf") && !std::all_of(schema["allOf"].begin(), schema["allOf"].end(), [&](const Json& one) { return valid(one, value, root); })) return false;
+    if (has(key) && std::none_of(schema[key].begin(), schema[key].end(), holds)) return false;
+  if (has("allOf") && !std::all_of(schema["allOf"].begin(), schema["allOf"].end(), holds)) return false;
   if (value.is_number()) {
     const double x = value.get<double>();
     if (has("minimum") && !(x >= schema["minimum"].get<double>())) return false;
@@ -300,12 +320,16 @@ std::string random_text(GrammarMatcher& matcher, const TestVocabulary& vocabular
 }
 
 TEST(GrammarSchema, RandomWalksWriteValidTexts) {
-  const TestVocabulary vocabulary({"\":", "{\"", "\"}", "\", \"", "true", "null", "[[", "]]", "12", "é", "\xF0\x9F", "\\n", "\\u", "ab", " \"", "},", "00"});
+  const TestVocabulary vocabulary({"\":", "{\"",
+                                   "\"}", "\", \"", "true", "null", "[[", "]]", "12", "é", "\xF0\x9F", "\\n", "\\u", "ab", " \"",
+         "},", "00"});
   std::mt19937 random(11);
   std::vector<std::string> schemas;
   for (const Case& c : cases()) schemas.emplace_back(c.schema);
-  schemas.emplace_back(R"({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 20}, "age": {"type": "integer",
-    "minimum": 0, "maximum": 150}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 4}, "home": {"type": "object", "properties":
+  schemas.emplace_back(R"({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 20},
+         "age": {"type": "integer",
+    "minimum": 0, "maximum": 150}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 4},
+         "home": {"type": "object", "properties":
     {"zip": {"type": "string", "pattern": "^[0-9]{5}(-[0-9]{4})?$"}}, "required": ["zip"], "additionalProperties": {"type": "boolean"}}},
     "required": ["name", "home"], "additionalProperties": false})");
   for (const std::string& schema : schemas) {

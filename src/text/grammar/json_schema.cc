@@ -41,7 +41,7 @@ const std::vector<Basic> kBasics = {
 };
 
 bool has_type(const Schema& value, const std::string& type) {
-  if (type == "integer") return value.is_number_integer() || (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+  if (type == "integer") return value.is_number() && std::trunc(value.get<double>()) == value.get<double>();
   if (type == "number") return value.is_number();
   if (type == "string") return value.is_string();
   if (type == "boolean") return value.is_boolean();
@@ -173,7 +173,9 @@ class Writer {
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i] == false) continue;
       const std::string here = fmt::format("{}/{}/{}", where, key, i);
-      out += (out.empty() ? "" : " | ") + visit(merged ? merge_schemas(rest, flatten(list[i], here, depth + 1), here) : list[i], here, depth + 1);
+      if (!out.empty()) out += " | ";
+      if (merged) out += visit(merge_schemas(rest, flatten(list[i], here, depth + 1), here), here, depth + 1);
+      else out += visit(list[i], here, depth + 1);
     }
     if (out.empty()) wrong(where, fmt::format("{} allows nothing", key));
     return "(" + out + ")";
@@ -185,7 +187,8 @@ class Writer {
     if (type == schema.end()) return types;
     for (const Schema& one : type->is_array() ? *type : Schema::array({*type})) {
       constexpr const char* kTypes[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
-      if (std::find(std::begin(kTypes), std::end(kTypes), one) == std::end(kTypes)) wrong(where, fmt::format("type {} is not known", one.dump()));
+      if (std::find(std::begin(kTypes), std::end(kTypes), one) == std::end(kTypes))
+        wrong(where, fmt::format("type {} is not known", one.dump()));
       types.push_back(one.get<std::string>());
     }
     if (types.empty()) wrong(where, "type names none");
@@ -375,7 +378,8 @@ class Writer {
     const bool lengths = schema.contains("minLength") || schema.contains("maxLength");
     const std::string format = schema.contains("format") && schema["format"].is_string() ? schema["format"].get<std::string>() : "";
     const bool known = format == "date" || format == "time" || format == "date-time" || format == "uuid";
-    if (lengths + known + schema.contains("pattern") > 1) wrong(where, "only one of pattern, format and a length is supported for a string");
+    if (lengths + known + schema.contains("pattern") > 1)
+      wrong(where, "only one of pattern, format and a length is supported for a string");
     if (known) return fmt::format(R"(("\"" {} "\""))", use(format));
     if (schema.contains("pattern")) {
       if (!schema["pattern"].is_string()) wrong(where, "pattern must be a text");

@@ -43,7 +43,9 @@ Ranges named(char c) {
 
 // One character of the class, as JSON writes it.
 std::string gbnf_of(const Ranges& ranges) {
-  const auto contains = [&](char32_t c) { return std::any_of(ranges.begin(), ranges.end(), [&](auto r) { return r.first <= c && c <= r.last; }); };
+  const auto contains = [&](char32_t c) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](auto r) { return r.first <= c && c <= r.last; });
+  };
   std::string plain, out;
   const auto add = [&](char32_t first, char32_t last) {
     if (first > last) return;

@@ -23,8 +23,8 @@ class TokenTrie {
     uint32_t tokens;        // of this node: [tokens, tokens of the node behind it) of order()
   };
 
-  // `bytes`: of each token; empty: never text. `ends`: tokens that end a text, whatever their bytes; there must be one. `vocab`: rows of the
-  // model's logits, at least bytes.size(). `encode`: tokens a text is likely to be spelled with; may be empty.
+  // `bytes`: of each token; empty: never text. `ends`: tokens that end a text, whatever their bytes; there must be one. `vocab`: length
+  // of the model's logits, at least bytes.size(). `encode`: tokens a text is likely to be spelled with; may be empty.
   using Encode = std::function<std::vector<Token>(std::string_view)>;
   TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode = {});
   // The tokenizer must outlive it.
