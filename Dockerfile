@@ -24,6 +24,6 @@ ENV LLAMA_ARG_HOST=0.0.0.0 LLAMA_ARG_PORT=8080 LLAMA_ARG_MODEL=/models/SmolLM2-1
 USER 10001:10001
 EXPOSE 8080
 # Nothing but bash is needed to ask for /health.
-HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["bash", "-c", \
-    "exec 3<>/dev/tcp/127.0.0.1/$LLAMA_ARG_PORT && printf 'GET /health HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3 && grep -q ' 200 ' <&3"]
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/$LLAMA_ARG_PORT && \
+    printf 'GET /health HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3 && grep -q ' 200 ' <&3"]
 ENTRYPOINT ["specextend", "serve"]
