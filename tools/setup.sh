@@ -8,7 +8,7 @@ SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-
   libcpp-httplib-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
 SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache python3-jinja2
-  python3-venv)
+  python3-venv curl openssl chromium chromium-driver)
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
@@ -70,13 +70,15 @@ find_python() {
   if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else command -v python3 || die "python3 is missing"; fi
 }
 
-# The virtual environment of the training recipe (PyTorch, 0.7 GB), kept between runs. It is the right one when the
-# file `made-of` in it, written last, says what it was made of.
-SX_TRAINING="${XDG_CACHE_HOME:-$HOME/.cache}/specextend/training-venv"
-training_parts() {
-  "$(find_python)" --version; uname -m; declare -f training_pip; cat "$SX_ROOT/training/requirements.txt"
-}
+# Two virtual environments for tests. One is the right one when the file `made-of` in it, written last, says what it was
+# made of: the interpreter, the function that filled it, the list of packages.
+SX_TRAINING="${XDG_CACHE_HOME:-$HOME/.cache}/specextend/training-venv"  # PyTorch, 0.7 GB: kept for all checkouts
+SX_CLIENTS="$SX_ROOT/build/clients"                                     # clients of the server, 0.4 GB
+parts_of() { "$(find_python)" --version; uname -m; declare -f "$1"; cat "$SX_ROOT/$2"; }
+training_parts() { parts_of training_pip training/requirements.txt; }
+clients_parts() { parts_of clients_pip tests/clients/requirements.txt; }
 training_ready() { [[ -x "$SX_TRAINING/bin/python" ]] && cmp -s "$SX_TRAINING/made-of" <(training_parts); }
+clients_ready() { [[ -x "$SX_CLIENTS/bin/python" ]] && cmp -s "$SX_CLIENTS/made-of" <(clients_parts); }
 
 # A torch without CUDA, which is gigabytes of libraries: for aarch64 pip's index has it up to 2.9, for x86-64 only
 # PyTorch's own index has. Where neither helps, the one with CUDA does.
@@ -91,20 +93,27 @@ training_pip() {
   "${pip[@]}" -r "$requirements"
 }
 
-make_training_environment() {
-  exec 9>"$SX_TRAINING.lock" && flock 9 || return
-  ! training_ready || return 0  # another run was faster
-  rm -rf "$SX_TRAINING" && "$(find_python)" -m venv "$SX_TRAINING" && training_pip &&
-    training_parts >"$SX_TRAINING/made-of"
+clients_pip() {
+  "$SX_CLIENTS/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2 --only-binary :all: \
+    -r "$SX_ROOT/tests/clients/requirements.txt"
 }
 
-# Makes the environment if need be; false, with a log that says why, where that cannot be done (no network).
-set_up_training() {
-  ! training_ready || return 0
-  say "training: fetching PyTorch into $SX_TRAINING (once)"
-  mkdir -p "$SX_LOGS" "${SX_TRAINING%/*}"
-  (make_training_environment) >"$SX_LOGS/training.log" 2>&1
+# make_environment NAME FOLDER, with NAME_pip, NAME_parts and NAME_ready from above.
+make_environment() {
+  exec 9>"$2.lock" && flock 9 || return
+  ! "$1_ready" || return 0  # another run was faster
+  rm -rf "$2" && "$(find_python)" -m venv "$2" && "$1_pip" && "$1_parts" >"$2/made-of"
 }
+
+# set_up NAME FOLDER: makes the environment if need be; false, with a log that says why, where that cannot be done (no network).
+set_up() {
+  ! "$1_ready" || return 0
+  say "$1: fetching packages of Python into $2 (once)"
+  mkdir -p "$SX_LOGS" "${2%/*}"
+  (make_environment "$1" "$2") >"$SX_LOGS/$1.log" 2>&1
+}
+set_up_training() { set_up training "$SX_TRAINING"; }
+set_up_clients() { set_up clients "$SX_CLIENTS"; }
 
 # build PRESET [TARGETS...]: configures (when never done or when the last configuration failed) and builds.
 build() {

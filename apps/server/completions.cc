@@ -102,7 +102,7 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   for (const std::vector<Token>& prompt : prompts) {
     if (prompt.empty()) throw bad_request(fmt::format("'{}' is empty", param), param);
     if (int64_t(prompt.size()) >= engine_.context())
-      throw bad_request(fmt::format("the prompt has {} tokens, the context holds {}, answer included", prompt.size(),
+      throw bad_request(fmt::format("the prompt has {} tokens, which exceeds the available context size of {}, answer included", prompt.size(),
                                     engine_.context()), param, "context_length_exceeded");
     for (int i = 0; i < request.n; ++i) {
       jobs.push_back(std::make_shared<Job>(mailbox, request, prompt, i));
