@@ -1,6 +1,6 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_linear
 //   bench/cuda/check_linear.cu
-//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_quantised,linear_prompt,device}.cu
+//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90,linear_quantised,linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
 // (one line; src/tensor and src/base may also be compiled with g++). Options: check, time; without any: both.
 //
@@ -247,14 +247,17 @@ void check_rows(const Problem& p) {
       if (many) compare(first, rows, false, Way::kScratch);
       if (!p.streams()) continue;
       compare(first, rows, false, Way::kStream);
-      compare(first, rows, true, Way::kStream1);
-      compare(first, rows, true, Way::kStream4);
-      compare(first, rows, false, Way::kStream8);
+      compare(first, rows, true, Way::kParts1);
+      compare(first, rows, false, Way::kParts2);
+      compare(first, rows, true, Way::kParts4);
+      compare(first, rows, false, Way::kParts4);
+      compare(first, rows, true, Way::kWhole2);
+      compare(first, rows, false, Way::kWhole4);
     }
   }
   if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
     for (int rows = 1; rows <= kManyRows; ++rows) {
-      for (const Way way : {Way::kByShape, Way::kStream1, Way::kStream4, Way::kStream8})
+      for (const Way way : {Way::kByShape, Way::kStream, Way::kParts1, Way::kParts2, Way::kParts4, Way::kWhole4})
         compare(rows % 3, rows, rows % 2 == 0, way);
     }
   }
@@ -398,9 +401,9 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
                 double(matrices[0].bytes()) / us / 4.3e6 * 100, time(rows, Way::kFew));
     if (large) std::printf(" many %.1f", time(rows, Way::kScratch));
     if (streams) {
-      const StreamPlan plan = stream_plan(task, 0);
-      std::printf(" stream %.1f %.1f %.1f: %dx%d", time(rows, Way::kStream1), time(rows, Way::kStream4),
-                  time(rows, Way::kStream8), plan.split, 32 * plan.warps);
+      std::printf(" stream%d %.1f parts %.1f %.1f %.1f whole %.1f %.1f", 32 * stream_plan(task).warps,
+                  time(rows, Way::kStream), time(rows, Way::kParts1), time(rows, Way::kParts2), time(rows, Way::kParts4),
+                  time(rows, Way::kWhole2), time(rows, Way::kWhole4));
     }
     std::printf(")");
   }
@@ -436,7 +439,14 @@ void time_all() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
-  std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with 1, 4, 8 blocks sharing parts: plan)\n");
+  std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
+              "shared by 1, 2, 4 half blocks, by 2, 4 whole blocks)\n");
+  if (can_stream()) {
+    LinearTask task{};
+    task.in = task.out = 4096, task.rows = 64, task.parts = parts_of(task.in);
+    std::printf("clusters of 4 at once: %d with half blocks, %d with whole ones\n", parts_clusters(task, false),
+                parts_clusters(task, true));
+  }
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},

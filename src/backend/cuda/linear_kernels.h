@@ -38,9 +38,9 @@ struct LinearTask {
 };
 
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
-// 256 outputs and all parts, or some parts which a second kernel adds. kStream: stream_rows, 16-bit floats on Hopper only;
-// kStream1, 4, 8: the same with parts shared by so many blocks.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kStream1, kStream4, kStream8 };
+// 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
+// kParts1, 2, 4: parts_rows, where so many blocks share the parts of a tile, two blocks on a multiprocessor; kWhole2, 4: one.
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts1, kParts2, kParts4, kWhole2, kWhole4 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
@@ -49,12 +49,19 @@ int parts_per_block(const LinearTask& task);
 // What kByShape means; half: the weights are 16-bit floats. linear_rows.cu
 Way way_of(const LinearTask& task, bool half);
 
-// A launch of stream_rows: blocks of `warps` warps with 32 outputs each; `split` blocks share the parts of a tile.
-struct StreamPlan { int warps, split, parts_here, tiles, stages; };
-// linear_stream_sm90.cu. only_split: 0, or how many blocks are to share the parts.
-bool can_stream();
-StreamPlan stream_plan(const LinearTask& task, int only_split);
-void multiply_stream(const LinearTask& task, Half half, int only_split, cudaStream_t stream);
+// A launch of stream_rows: blocks of `warps` warps with 32 outputs each. linear_stream_sm90.cu. cost: by the elements
+// that the busiest multiprocessor takes in.
+struct StreamPlan { int warps, tiles, stages; int64_t cost; };
+bool can_stream();  // this and parts_rows
+StreamPlan stream_plan(const LinearTask& task);
+void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
+
+// A launch of parts_rows: `split` blocks (1, 2, 4) share the parts of a tile of 32 * split outputs. whole: a block has a
+// multiprocessor's shared memory to itself. depth: stages of each part that are there or on their way. linear_parts_sm90.cu
+struct PartsPlan { int split, tiles, depth; };
+PartsPlan parts_plan(const LinearTask& task, int split, bool whole);
+int parts_clusters(const LinearTask& task, bool whole);  // of 4 that are on the device at once
+void multiply_parts(const LinearTask& task, Half half, int split, bool whole, cudaStream_t stream);
 
 // One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu
 void multiply_bf16(const LinearTask& task, Way way, cudaStream_t stream);

@@ -3,8 +3,6 @@
 
 #include <specextend/error.h>
 
-#include <cstdlib>
-
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_kernels.h"
 
@@ -86,8 +84,25 @@ int parts_per_block(const LinearTask& task) {
   return (task.parts.parts + blocks - 1) / blocks;
 }
 
-// Few rows and weights that just come from L2 are few_rows'. For the rest there is stream_rows where it can be, or else
-// many_rows, which wants the 216 KB of a block; whole rows of up to half the device's blocks would leave the rest idle.
+namespace {
+
+// 9 rows and more of 16-bit weights on Hopper, by the elements that a multiprocessor takes in, of weights and of tokens;
+// what a kernel costs beside, as so many (some 20,000 are a microsecond), is as measured on an H200.
+Way way_of_halves(const LinearTask& task) {
+  constexpr int kPartsFrom = 17;  // rows
+  const int64_t tokens = (task.rows + 15) / 16 * 16, tiles = (task.out + 127) / 128;
+  const int64_t few = int64_t(task.out) * 3 / 2 * task.in * (tokens / 16) / kDevice + 20'000;  // 16 tokens per 32 outputs
+  const int64_t stream = stream_plan(task).cost + 50'000;
+  const int64_t parts = tiles * (128 + tokens) * task.in / kDevice + 40'000;
+  if (task.rows >= kPartsFrom && parts < std::min(few, stream)) return Way::kParts4;
+  return few <= stream ? Way::kFew : Way::kStream;
+}
+
+}  // namespace
+
+// Few rows and weights that just come from L2 are few_rows'. For the rest there are stream_rows and parts_rows where they
+// can be, or else many_rows, which wants the 216 KB of a block; whole rows of up to half the device's blocks would leave the
+// rest idle.
 Way way_of(const LinearTask& task, bool half) {
   static const bool fits = [] {
     int device = 0, bytes = 0;
@@ -95,12 +110,8 @@ Way way_of(const LinearTask& task, bool half) {
     check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device");
     return bytes >= 227 * 1024;
   }();
-  static const int stream_from = [] {  // rows; SPECEXTEND_STREAM_FROM says otherwise, for measurements
-    const char* wanted = std::getenv("SPECEXTEND_STREAM_FROM");
-    return wanted ? std::atoi(wanted) : 2 * kFewRows + 1;
-  }();
-  if (!fits || is_small(task) || task.in % 8 != 0) return Way::kFew;
-  if (task.rows >= stream_from && half && can_stream()) return Way::kStream;
+  if (!fits || is_small(task) || task.in % 8 != 0 || task.rows <= kFewRows) return Way::kFew;
+  if (half && can_stream()) return way_of_halves(task);
   if (task.rows <= 2 * kFewRows) return Way::kFew;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }

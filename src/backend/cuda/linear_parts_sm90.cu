@@ -1,0 +1,266 @@
+// 17 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128 outputs or more (linear_stream_sm90.cu)
+// would leave multiprocessors idle: each warp has a part of the inner dimension to itself, as in few_rows.
+//
+// Why so: at 1.75 GHz and 64 tokens a warp's stage of 64 k (32 outputs) takes 64 products of 8.3 cycles and some 370
+// cycles of latency, so that every scheduler wants the same number of warps, and two at least. All tokens go to each
+// tile of outputs, and L2 gives some 6.2 TB/s with memory at 4.1: for 4,096 x 4,096 tiles of 32, 64 or 128 outputs ask it
+// for 100, 67 or 50 MB, of which 33 are the weights. Tiles of 128 outputs are 32, hence clusters of 4 blocks with two
+// parts each. Clusters of 4 with a multiprocessor per block do not fill the device (28 to 31 fit, its groups of
+// multiprocessors are unequal); with half a multiprocessor per block all fit, and the next kernel's blocks start beside
+// those of this one: what it takes to fill the stages and to add up the parts is hidden.
+#include <algorithm>
+
+#include "backend/cuda/linear_tma.cuh"
+
+namespace sx::cuda {
+namespace {
+
+constexpr int kWarps = 8, kThreads = kWarps * 32;
+constexpr int kWholeShared = 227 * 1024, kHalfShared = 113 * 1024;  // 228 KB per multiprocessor, 1 KB of each block's is lost
+
+#ifdef SX_HOPPER
+// The barrier of all threads of a cluster. What they wrote before an arrival with release, all can read after the wait.
+__device__ __forceinline__ void cluster_arrive_release() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Four floats of the shared memory of block `rank` of the cluster, at the address they would have here.
+__device__ __forceinline__ float4 load_from(uint32_t address, int rank) {
+  float4 v;
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address), "r"(rank) : "memory");
+  return v;
+}
+
+// Counts in shared memory, after all that the warp has read there before; returns the number before.
+__device__ __forceinline__ uint32_t count_one(uint32_t counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(counter) : "memory");
+  return before;
+}
+
+// What all threads of a block know. Each of the block's parts has `depth` slots for stages in shared memory. All parts
+// count as full ones; behind the end of the inner dimension, TMA gives zeros.
+template <int kTokens, int kSplit>
+struct Place {
+  static constexpr int kOuts = 32 * kSplit, kPartsHere = kMostParts / kSplit;  // outputs of a tile; parts of a block
+  static constexpr int kBytes = stage_bytes(kOuts, kTokens), kStride = kOuts + 8;  // of a slot; floats from row to row of sums
+  int rank, tile, per_part;  // in the cluster; stages of a part
+  uint32_t ring, barriers;   // shared memory: slots; per slot a barrier (full) and a counter
+  __device__ Place(const LinearTask& task, const PartsPlan& plan, uint32_t shared)
+      : rank(int(blockIdx.x) % kSplit),
+        tile(int(blockIdx.x) / kSplit),
+        per_part(task.parts.per_part * kStagesOfGroup),
+        ring(shared),
+        barriers(shared + uint32_t(kPartsHere * plan.depth * kBytes)) {}
+  __device__ uint32_t full(int slot) const { return barriers + uint32_t(slot) * 16; }
+  __device__ uint32_t done(int slot) const { return barriers + uint32_t(slot) * 16 + 8; }
+};
+
+// A warp: 32 outputs of one part, which lie as [part of this block][row][output] in shared memory in the end. Of the warps
+// that share a part the last one to be done with a slot fills it again: nobody waits for others, or to copy.
+template <Half kHalf, int kTokenTiles, int kSplit>
+__device__ __forceinline__ void multiply_stages(const LinearTask& task, const PartsPlan& plan,
+                                                const Place<8 * kTokenTiles, kSplit>& place, unsigned char* shared,
+                                                const CUtensorMap& weights_map, const CUtensorMap& tokens_map) {
+  using P = Place<8 * kTokenTiles, kSplit>;
+  const int warp = int(threadIdx.x) >> 5, which = warp / kSplit, first_out = warp % kSplit * 32;
+  const int first_stage = (place.rank * P::kPartsHere + which) * place.per_part, first_slot = which * plan.depth;
+  const auto fetch_weights = [&](int slot, int stage) {
+    hopper::barrier_arrive_expecting(place.full(slot), uint32_t(P::kBytes));
+    hopper::load_box(place.ring + uint32_t(slot * P::kBytes), weights_map, (first_stage + stage) * kStageK,
+                     place.tile * P::kOuts, place.full(slot));
+  };
+  const auto fetch_tokens = [&](int slot, int stage) {
+    hopper::load_box(place.ring + uint32_t(slot * P::kBytes + P::kOuts * kStageLine), tokens_map,
+                     (first_stage + stage) * kStageK, 0, place.full(slot));
+  };
+  const bool leads = (threadIdx.x & 31) == 0, fills = leads && first_out == 0;
+  const int ahead = min(plan.depth, place.per_part);
+#pragma unroll 1
+  for (int i = 0; fills && i < ahead; ++i) fetch_weights(first_slot + i, i);  // needs nothing of earlier kernels
+  wait_for_previous();
+  hopper::fence_async_global();  // tokens were written by ordinary stores
+#pragma unroll 1
+  for (int i = 0; fills && i < ahead; ++i) fetch_tokens(first_slot + i, i);
+  __syncwarp();
+
+  WarpProducts<kHalf, kTokenTiles> products(task);
+  const uint32_t weights = place.ring + uint32_t(first_slot * P::kBytes + first_out * kStageLine) + products.at(),
+                 tokens = place.ring + uint32_t(first_slot * P::kBytes + P::kOuts * kStageLine) + products.at();
+  // Stages of this part that count. The rest, if any, come and go unread.
+  const int wanted = min(place.per_part, task.parts.groups * kStagesOfGroup - first_stage);
+  int at = 0;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int stage = 0; stage < place.per_part; ++stage) {
+    hopper::barrier_wait(place.full(first_slot + at), parity);
+    if (stage < wanted) products.template stage<false>(weights + uint32_t(at * P::kBytes), tokens + uint32_t(at * P::kBytes));
+    __syncwarp();
+    if (leads && stage + plan.depth < place.per_part &&
+        (count_one(place.done(first_slot + at)) & uint32_t(kSplit - 1)) == uint32_t(kSplit - 1)) {
+      fetch_weights(first_slot + at, stage + plan.depth);
+      fetch_tokens(first_slot + at, stage + plan.depth);
+    }
+    __syncwarp();
+    if (++at == plan.depth) at = 0, parity ^= 1;
+  }
+  float* const sums = reinterpret_cast<float*>(shared) + which * 8 * kTokenTiles * P::kStride + first_out;
+  __syncthreads();  // the last stages have been read by all; nobody needs slots or barriers any more
+  products.all([&](int i, int n, int j, int row, int out) {  // the padding keeps these stores free of bank conflicts
+    sums[row * P::kStride + out] = products.sum[i][n][j];
+  });
+}
+
+// The blocks of a cluster: the sums of all its blocks, part by part, as store_result ends them. Each block takes a share of the
+// rows.
+template <int kTokens, int kSplit>
+__device__ __forceinline__ void add_up(const LinearTask& task, const Place<kTokens, kSplit>& place) {
+  using P = Place<kTokens, kSplit>;
+  const int rows_each = (task.rows + kSplit - 1) / kSplit, first_row = place.rank * rows_each,
+            rows = min(rows_each, task.rows - first_row), quads = P::kOuts / 4;
+  for (int e = int(threadIdx.x); e < rows * quads; e += kThreads) {
+    const int row = first_row + e / quads, within = e % quads * 4, out = place.tile * P::kOuts + within;
+    // What is added in the end comes while the parts do.
+    float* const to = task.result + size_t(row) * size_t(task.out_stride) + out;
+    float bias[4] = {}, old[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (task.bias && out + j < task.out) bias[j] = task.bias[out + j];
+      if (task.accumulate && out + j < task.out) old[j] = to[j];
+    }
+    float4 part[kMostParts];
+#pragma unroll
+    for (int p = 0; p < kMostParts; ++p) {
+      if (p >= task.parts.parts) continue;
+      const int owner = p / P::kPartsHere, at = ((p - owner * P::kPartsHere) * kTokens + row) * P::kStride + within;
+      part[p] = load_from(place.ring + uint32_t(at) * 4, owner);
+    }
+    float sum[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
+#pragma unroll
+    for (int p = 1; p < kMostParts; ++p) {
+      if (p >= task.parts.parts) continue;
+      sum[0] = __fadd_rn(sum[0], part[p].x), sum[1] = __fadd_rn(sum[1], part[p].y);
+      sum[2] = __fadd_rn(sum[2], part[p].z), sum[3] = __fadd_rn(sum[3], part[p].w);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (task.bias) sum[j] = __fadd_rn(sum[j], bias[j]);
+      if (task.accumulate) sum[j] = __fadd_rn(sum[j], old[j]);
+      if (out + j < task.out) to[j] = sum[j];
+    }
+  }
+}
+#endif
+
+// A cluster of kSplit blocks computes 32 * kSplit outputs of all tokens; each of its 8 * kSplit warps 32 of them over
+// one part, then each block adds up the parts of its share of the rows. A block must move 32 * in weights, and
+// tokens * in / kSplit elements from L2. Bound: memory bandwidth; some 100 KB per block are in flight, the weights of
+// them before the tokens exist. Two blocks share a multiprocessor.
+template <Half kHalf, int kTokenTiles, int kSplit>
+__global__ void __launch_bounds__(kThreads, 2)
+    parts_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PartsPlan plan,
+               const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
+#ifdef SX_HOPPER
+  extern __shared__ unsigned char raw[];
+  unsigned char* const shared = raw + (-hopper::shared_address(raw) & 1023u);
+  using P = Place<8 * kTokenTiles, kSplit>;
+  const P place(task, plan, hopper::shared_address(shared));
+  let_next_start();
+  if (threadIdx.x == 0) {
+#pragma unroll 1
+    for (int i = 0; i < P::kPartsHere * plan.depth; ++i) {
+      hopper::barrier_init(place.full(i), 1);
+      asm volatile("st.shared::cta.u32 [%0], 0;" ::"r"(place.done(i)) : "memory");
+    }
+    hopper::barrier_init_done();
+  }
+  __syncthreads();
+  multiply_stages<kHalf, kTokenTiles, kSplit>(task, plan, place, shared, weights_map, tokens_map);
+  cluster_arrive_release();
+  cluster_wait();
+  add_up(task, place);
+  cluster_arrive();  // nobody leaves while others read its sums
+  cluster_wait();
+#else
+  __trap();
+#endif
+}
+
+struct PartsLaunch {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  PartsLaunch(const PartsPlan& plan, int tokens, cudaStream_t stream) {
+    config.gridDim = dim3(unsigned(plan.tiles * plan.split));
+    config.blockDim = dim3(unsigned(kThreads));
+    const int slots = kMostParts / plan.split * plan.depth, sums = kMostParts / plan.split * tokens * (32 * plan.split + 8) * 4;
+    config.dynamicSmemBytes = size_t(std::max(slots * stage_bytes(32 * plan.split, tokens), sums) + kSpare);
+    config.stream = stream;
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = unsigned(plan.split);
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+  }
+  PartsLaunch(const PartsLaunch&) = delete;
+};
+
+template <Half kHalf, int kTokenTiles, int kSplit>
+auto parts_kernel() {  // ready for launches
+  const auto kernel = parts_rows<kHalf, kTokenTiles, kSplit>;
+  static const cudaError_t allowed = [&] {
+    const cudaError_t first = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWholeShared);
+    if (first != cudaSuccess) return first;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }();
+  check(allowed, "shared memory");
+  return kernel;
+}
+
+template <Half kHalf, int kSplit>
+void launch_parts(const LinearTask& task, const PartsPlan& plan, cudaStream_t stream) {
+  by_tokens(task.rows, [&]<int kTokenTiles>() {
+    const PartsLaunch launch(plan, 8 * kTokenTiles, stream);
+    check(cudaLaunchKernelEx(&launch.config, parts_kernel<kHalf, kTokenTiles, kSplit>(), task, plan,
+                             map_of(task.data, kHalf, task.out, task.in, 32 * kSplit),
+                             map_of(task.x, kHalf, task.rows, task.in, 8 * kTokenTiles)),
+          "launch of a product");
+  });
+}
+
+template <Half kHalf>
+void launch_split(const LinearTask& task, const PartsPlan& plan, cudaStream_t stream) {
+  switch (plan.split) {
+    case 1: return launch_parts<kHalf, 1>(task, plan, stream);
+    case 2: return launch_parts<kHalf, 2>(task, plan, stream);
+    default: return launch_parts<kHalf, 4>(task, plan, stream);
+  }
+}
+
+}  // namespace
+
+PartsPlan parts_plan(const LinearTask& task, int split, bool whole) {
+  const int outs = 32 * split, tokens = tokens_of(task.rows), parts_here = kMostParts / split;
+  const int fit = std::min(16, ((whole ? kWholeShared : kHalfShared) - kSpare) / stage_bytes(outs, tokens));
+  return {split, divide_up(task.out, outs), fit / parts_here};
+}
+
+int parts_clusters(const LinearTask& task, bool whole) {
+  const PartsLaunch launch(parts_plan(task, 4, whole), tokens_of(task.rows), nullptr);
+  cudaLaunchConfig_t config = launch.config;
+  config.numAttrs = 1;
+  int count = 0;
+  check(cudaOccupancyMaxActiveClusters(&count, parts_kernel<Half::kBF16, 8, 4>(), &config), "clusters");
+  return count;
+}
+
+void multiply_parts(const LinearTask& task, Half half, int split, bool whole, cudaStream_t stream) {
+  const PartsPlan plan = parts_plan(task, split, whole);
+  half == Half::kBF16 ? launch_split<Half::kBF16>(task, plan, stream) : launch_split<Half::kF16>(task, plan, stream);
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,100 @@
+// What the two kernels for 16-bit float weights on Hopper share, whose weights and tokens come by TMA: stages of 64 k in
+// shared memory, and a warp's products with one of them. See linear_kernels.h for the order of summation and
+// linear_formats.cuh for the operands.
+#pragma once
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/linear_formats.cuh"
+
+namespace sx::cuda {
+
+constexpr int kStageK = 64, kStageLine = kStageK * 2;  // a stage has lines of 128 bytes, swizzled: weights, then tokens
+constexpr int kSpare = 1024 + 256;  // of shared memory: to align the stages, and the barriers behind them
+constexpr int kStagesOfGroup = kGroup / kStageK;
+
+__host__ __device__ constexpr int stage_bytes(int outs, int tokens) { return (outs + tokens) * kStageLine; }
+inline int divide_up(int a, int b) { return (a + b - 1) / b; }
+inline int tokens_of(int rows) { return divide_up(rows, 16) * 16; }
+
+// [rows][in] of 16-bit elements in boxes of `box_rows` x 64, swizzled; zeros outside.
+inline CUtensorMap map_of(const void* data, Half half, int rows, int in, int box_rows) {
+  CUtensorMap map;
+  const cuuint64_t sizes[2] = {cuuint64_t(in), cuuint64_t(rows)}, strides[1] = {cuuint64_t(in) * 2};
+  const cuuint32_t box[2] = {kStageK, cuuint32_t(box_rows)}, steps[2] = {1, 1};
+  const auto type = half == Half::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult result = encode_tiled()(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps,
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) check(cudaErrorInvalidValue, "tensor map of a product");
+  return map;
+}
+
+// Calls function<number of token tiles>() for the rows of a task.
+template <class Function>
+void by_tokens(int rows, const Function& function) {
+  switch (tokens_of(rows)) {
+    case 16: return function.template operator()<2>();
+    case 32: return function.template operator()<4>();
+    case 48: return function.template operator()<6>();
+    default: return function.template operator()<8>();
+  }
+}
+
+#ifdef SX_HOPPER
+// A warp's share of products: 32 outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and of
+// tokens: two g that are neighbours then have lines four apart, and the reads of 8 lanes meet all banks. Chunk 4 step + t
+// of 16 bytes lies at chunk ^ line.
+template <Half kHalf, int kTokenTiles>
+struct WarpProducts {
+  uint32_t zero;  // see many_rows
+  float sum[2][kTokenTiles][4] = {};
+  __device__ explicit WarpProducts(const LinearTask& task) : zero(uint32_t(task.parts.parts) >> 16) {}
+  static __device__ __forceinline__ int t() { return int(threadIdx.x) & 3; }
+  static __device__ __forceinline__ int line() { return (int(threadIdx.x) >> 3 & 3) | (int(threadIdx.x) & 4); }
+  // Where this lane begins to read in both operands.
+  static __device__ __forceinline__ uint32_t at() { return uint32_t(line() * kStageLine + (t() ^ line()) * 16); }
+
+  // Shared memory: the stage's lines of the warp's outputs and of the tokens, both + at(). Unrolled it takes more registers.
+  template <bool kUnroll = true>
+  __device__ __forceinline__ void stage(uint32_t weights, uint32_t tokens) {
+#pragma unroll(kUnroll ? 2 : 1)
+    for (int step = 0; step < 2; ++step) {
+      const uint32_t chunk = uint32_t(step) * 64;
+      uint32_t a[2][8];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint4 low, high;
+        read_shared(low, (weights ^ chunk) + uint32_t(i * 16 * kStageLine));
+        read_shared(high, (weights ^ chunk) + uint32_t((i * 16 + 8) * kStageLine));
+        a[i][0] = low.x | zero, a[i][1] = high.x | zero, a[i][2] = low.y | zero, a[i][3] = high.y | zero;
+        a[i][4] = low.z | zero, a[i][5] = high.z | zero, a[i][6] = low.w | zero, a[i][7] = high.w | zero;
+      }
+      uint32_t from = tokens ^ chunk;
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+        uint4 b;
+        read_shared(b, from + uint32_t(n * 8 * kStageLine));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) multiply<kHalf>(sum[i][n], a[i], b.x, b.y);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) multiply<kHalf>(sum[i][n], a[i] + 4, b.z, b.w);
+        // Later reads wait for these products, else all would come first and take registers that there are not.
+        if (!kUnroll && n == 2) from |= (__float_as_uint(sum[0][n][0]) | __float_as_uint(sum[1][n][0])) & zero;
+      }
+    }
+  }
+  // use(i, n, j, row, output of the warp's 32) for every sum.
+  template <class Use>
+  __device__ __forceinline__ void all(const Use& use) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) use(i, n, j, n * 8 + t() + (j & 1) * 4, i * 16 + line() + (j >> 1) * 8);
+      }
+    }
+  }
+};
+#endif
+
+}  // namespace sx::cuda
