@@ -87,7 +87,7 @@ class Cutter {
       return;
     }
     const Json messages = {{{"role", "user"}, {"content", kMark}}};
-    const std::string frame = vocabulary.apply_template(messages.dump(), true);
+    const std::string frame = vocabulary.apply_template(messages.dump(), true, {}, {});
     const size_t at = frame.find(kMark);
     if (at == std::string::npos) fail("the chat template does not show the message as it is");
     head_ = vocabulary.tokenize(frame.substr(0, at), false, true);
