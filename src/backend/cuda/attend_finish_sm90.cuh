@@ -102,7 +102,8 @@ __device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared
 template <int D, int kColumns, int kBatch>
 __device__ __forceinline__ ColumnState<kColumns> fold_units(const AttendBody& body, int first, int end, size_t state,
                                                             int column) {
-  static_assert(kBatch <= 32);
+  constexpr int kSome = 8;  // merged without asking whether they are there: an empty state changes nothing
+  static_assert(kBatch <= 32 && kBatch % kSome == 0);
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   ColumnState<kColumns> total;
@@ -115,8 +116,12 @@ __device__ __forceinline__ ColumnState<kColumns> fold_units(const AttendBody& bo
       if (base + i < end) read_columns(o[i], body.state_o + (size_t(base + i) * unit_states + state) * D + column);
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      total.merge(__shfl_sync(0xffffffffu, ml.x, i), __shfl_sync(0xffffffffu, ml.y, i), o[i]);
+    for (int some = 0; some < kBatch; some += kSome) {
+      if (base + some >= end) break;
+#pragma unroll
+      for (int i = some; i < some + kSome; ++i) {
+        total.merge(__shfl_sync(0xffffffffu, ml.x, i), __shfl_sync(0xffffffffu, ml.y, i), o[i]);
+      }
     }
   }
   return total;

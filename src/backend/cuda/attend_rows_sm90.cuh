@@ -26,9 +26,10 @@ struct HopperShape {
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
   static constexpr int kStages = (kGroups == 1 ? 64 : 128) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, barriers; 1024 to align the beginning.
+  // q of each group, K of each stage, V of each stage, barriers. Two of single ones fit 164 KB, which an SM can give
+  // without losing much of its first-level cache.
   static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
-  static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8 + 1024;
+  static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8;
   static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = kGroups == 1 ? 2 : 1;
 };
 
@@ -361,7 +362,8 @@ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item, 
 }
 
 // What a thread block does of all items: they lie one behind the other, each as long as the tiles that the sequences of
-// the step see, and are cut into equal shares. A unit belongs to the share that its first tile is in.
+// the step see, and are cut into shares: every item into some that end where units end, if that is not much more than an
+// equal share for everybody. A unit belongs to the share that its first tile is in.
 struct Share {
   int low, tiles;  // an item is tiles [low, low + tiles)
   int now, end;
@@ -375,10 +377,19 @@ struct Share {
     }
     low = first;
     tiles = max(last - first, 0);
-    const int all = tiles * (body.range_heads / body.group) * count_pairs(body);
+    now = end = 0;
+    if (tiles == 0) return;
+    const int items = body.range_heads / body.group * count_pairs(body), all = items * tiles;
     const int blocks = int(gridDim.x), block = int(blockIdx.x), share = all / blocks, more = all % blocks;
-    now = share * block + min(block, more);
-    end = now + share + (block < more ? 1 : 0);
+    const int unit = unit_of(last - 1), longest = unit_begin(unit + 1) - unit_begin(unit), parts = blocks / items;
+    const int even = parts > 0 ? ((tiles + parts - 1) / parts + longest - 1) / longest * longest : INT32_MAX;
+    if (even > share + longest) {
+      now = share * block + min(block, more);
+      end = now + share + (block < more ? 1 : 0);
+    } else if (block < items * parts) {
+      now = block / parts * tiles + min(block % parts * even, tiles);
+      end = block / parts * tiles + min(block % parts * even + even, tiles);
+    }
   }
   // The next run of units, of one item.
   __device__ __forceinline__ bool next(int& item, int& first_unit, int& end_unit) {
@@ -405,8 +416,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
 #ifdef SX_HOPPER
   using S = HopperShape<D, form>;
   constexpr int kGroups = S::kGroups;
-  extern __shared__ std::byte unaligned[];
-  std::byte* const shared = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
+  extern __shared__ __align__(1024) std::byte shared[];
   const Ring<D, form> ring{hopper::shared_address(shared)};
   const int group = __shfl_sync(0xffffffffu, int(threadIdx.x / 128), 0);  // so that the compiler sees it is uniform
   const bool copying = int(threadIdx.x) == (kGroups == 1 ? 0 : 128 * kGroups);
