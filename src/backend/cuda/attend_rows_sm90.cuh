@@ -10,7 +10,7 @@
 
 namespace sx::cuda {
 
-inline constexpr int kLineBytes = 128;    // 64 elements; a wider matrix is several panels of 64 columns
+inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is several panels of 64 columns
 
 // How the cells are split; no bit of a result depends on it.
 enum class HopperForm {
@@ -166,7 +166,6 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
                                         const Copies<D, form>& copies, const GroupWork& work, int group, int kv_head,
                                         int first, bool turns) {
   using S = HopperShape<D, form>;
-  constexpr bool kCopies = S::kGroups == 1;
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
   // Query rows that do not exist see everything, and nobody reads what they compute.
   int target[2], limit[2], low[2];
@@ -232,13 +231,40 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) hopper::barrier_arrive(barrier);
   };
-  // A lone warpgroup copies for itself: into the stage of tile `tile`, as soon as all its warps are done with it.
-  const auto refill_k = [&](int tile) {
-    if (kCopies && threadIdx.x == 0 && tile + S::kStages < work.tiles) copies.k(tile + S::kStages);
-  };
-  const auto refill_v = [&](int tile) {
-    if (kCopies && threadIdx.x == 0 && tile + S::kStages < work.tiles) copies.v(tile + S::kStages);
-  };
+  if constexpr (S::kGroups == 1) {
+    // Loading takes longer than computing and another thread block computes meanwhile: nothing overlaps here, and every
+    // stage is filled again, by this warpgroup itself, as soon as it can be. The operations are those below.
+    for (int tile = 0; tile < work.tiles; ++tile) {
+      const bool more = threadIdx.x == 0 && tile + S::kStages < work.tiles;
+      hopper::barrier_wait(ring.full_k(tile), ring.parity(tile));
+      __syncwarp();
+      hopper::products_begin();
+      issue_scores<D, bf16>(s, q, ring.k(tile));
+      hopper::products_wait<0>();
+      hopper::hold(s);
+      release(ring.empty_k(tile));
+      if (more) copies.k(tile + S::kStages);
+      softmax(work.begin + tile);
+#pragma unroll
+      for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
+      pack_weights<bf16>(weights, s);
+      hopper::barrier_wait(ring.full_v(tile), ring.parity(tile));
+      __syncwarp();
+      if (work.half && tile == work.tiles - 1) {
+        hopper::products_begin();
+        issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(tile));
+      } else {
+        hopper::products_begin();
+        issue_output<D, bf16, kTileCells>(o, weights, ring.v(tile));
+      }
+      hopper::products_wait<0>();
+      hopper::hold(o);
+      release(ring.empty_v(tile));
+      if (more) copies.v(tile + S::kStages);
+    }
+    store_sums();
+    return store_output();
+  }
 
   if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
   hopper::barrier_wait(ring.full_k(first), ring.parity(first));
@@ -248,7 +274,6 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   hopper::products_wait<0>();
   hopper::hold(s);
   release(ring.empty_k(first));
-  refill_k(0);
   softmax(work.begin);
   pack_weights<bf16>(weights, s);
   for (int tile = 1; tile < work.tiles; ++tile) {
@@ -264,8 +289,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(i));
-    refill_k(tile);
-    const bool new_unit = S::kGroups > 1 && work.begin + tile == border;
+    const bool new_unit = work.begin + tile == border;
     if (new_unit) {
       store_sums();
       most[0] = most[1] = minus_infinity();
@@ -287,7 +311,6 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
 #pragma unroll
     for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
     pack_weights<bf16>(weights, s);
-    refill_v(tile - 1);
   }
   const int last = first + work.tiles - 1;
   hopper::barrier_wait(ring.full_v(last), ring.parity(last));
