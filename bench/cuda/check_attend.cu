@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/attend_rows.cuh"
 #include "check_attend.cuh"
 
 using namespace sx;
@@ -235,7 +236,7 @@ __global__ void fill_noise(uint32_t* words, size_t count, uint32_t pattern) {
 }
 
 // Graph replays of one call per layer, over layers that together exceed the second-level cache several times.
-double time_shape(const Shape& shape, int context, int rows) {
+double time_shape(const Shape& shape, int context, int rows, std::string& plan) {
   const size_t element = shape.type == DType::kQ8_0 ? 1 : 2;
   const int capacity = context + 576;
   const size_t layer_cells = size_t(shape.kv_heads) * size_t(capacity);
@@ -276,6 +277,11 @@ double time_shape(const Shape& shape, int context, int rows) {
   call.rows = rows;
   call.tiles = int(step.tiles.size());
   call.history = context;
+  if (serves_hopper(call)) {
+    const HopperPlan found = hopper_plan(call);
+    plan = (found.pairs ? "; pairs " : "; singles ") + std::to_string(found.units);
+    if (found.range_kv_heads < shape.kv_heads) plan += " by " + std::to_string(found.range_kv_heads);
+  }
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   cudaGraph_t graph;
@@ -311,20 +317,21 @@ double time_shape(const Shape& shape, int context, int rows) {
 }
 
 void time_all() {
-  std::printf("us per call (percent of 4.3 TB/s for K and V; TFLOP/s)\n");
+  std::printf("us per call (percent of 4.3 TB/s for K and V; TFLOP/s; on Hopper thread blocks and units)\n");
   const auto line = [](const Shape& shape, int context, std::initializer_list<int> counts) {
     std::printf("%s context %d:", shape.name().c_str(), context);
     for (int rows : counts) {
-      const double us = time_shape(shape, context, rows);
+      std::string plan;
+      const double us = time_shape(shape, context, rows, plan);
       const double element = shape.type == DType::kQ8_0 ? 1.0625 : 2.0;
       const double bytes = 2.0 * shape.kv_heads * context * shape.head_dim * element;
       const double flops = 4.0 * rows * shape.heads * shape.head_dim * double(context);
-      std::printf("  n=%d %.1f (%.0f%%; %.0f)", rows, us, bytes / us / 4.3e6 * 100, flops / us / 1e6);
+      std::printf("  n=%d %.1f (%.0f%%; %.0f%s)", rows, us, bytes / us / 4.3e6 * 100, flops / us / 1e6, plan.c_str());
     }
     std::printf("\n");
   };
   const Shape big{DType::kBF16, 32, 8, 128, 0};
-  for (int context : {1024, 4096, 7680, 16384, 131072}) line(big, context, {1, 4, 16, 32, 64});
+  for (int context : {1024, 4096, 7680, 16384, 131072}) line(big, context, {1, 4, 8, 16, 32, 64});
   line(Shape{DType::kQ8_0, 32, 8, 128, 0}, 16384, {1, 16});
   line(Shape{DType::kF16, 32, 8, 64, 0}, 16384, {1, 16});
   line(Shape{DType::kF16, 9, 3, 64, 0}, 4096, {1, 16});
@@ -334,8 +341,8 @@ void time_all() {
 void check_all(bool quick) {
   const std::vector<int> bounds{0, 20000, 400000, 2000000};
   const DType types[] = {DType::kBF16, DType::kF16, DType::kQ8_0};
-  // One sequence: histories at borders of blocks, spans (512) and sections (2048; on Hopper 1024), rows on both
-  // sides of them.
+  // One sequence: histories at borders of blocks, spans (512) and sections (2048), on Hopper at those of sizes of units
+  // (1024, 4096), rows on both sides of them.
   const int histories[] = {0,    1,    63,   64,   120, 127,  128, 500,  560, 600,
                            2080, 2111, 2170, 4130, 190, 1075, 330, 1090, 370};
   for (int i = 0; i < int(std::size(histories)); ++i) {
@@ -344,13 +351,15 @@ void check_all(bool quick) {
     const int nodes[] = {1, 3, 16, 70};
     check_step(shape, {Sequence{0, histories[i], random_tree(nodes[i % 4], 60, 30), 0}}, bounds, 1 + i % 4 * 5);
   }
-  // The shape of Llama-3.1-8B: 64 rows go in pairs of warpgroups, a thread block doing several sections; 1 row in spans
-  // and, told of a longer history, in sections.
+  // The shape of Llama-3.1-8B: on Hopper 64 rows go in pairs of warpgroups, a thread block doing several units, up to 16
+  // rows by single units.
   const Shape llama{DType::kBF16, 32, 8, 128, 0};
   check_step(llama, {Sequence{0, quick ? 8200 : 16420, random_tree(64, 62, 10), 0}}, {0, 9000, 300000}, 31);
   check_counts(llama, 8250);
   check_counts(Shape{DType::kF16, 8, 2, 64, 0}, 2090);
   check_counts(Shape{DType::kBF16, 4, 4, 128, 900}, 3000);
+  check_counts(Shape{DType::kBF16, 16, 4, 128, 2500}, 5200);  // pairs with a window
+  if (!quick) check_counts(Shape{DType::kF16, 4, 1, 64, 0}, 67700);  // units of all sizes
   for (DType type : types) {
     // Several sequences, staged nodes, long chains, many nodes.
     for (int dim : {64, 96, 128, 256}) {
@@ -369,7 +378,7 @@ void check_all(bool quick) {
       check_step(Shape{type, 8, 2, dims[i % 4], windows[i]},
                  {Sequence{0, 2150, random_tree(40, 30, 20), 2}, Sequence{1, 90, random_tree(5, 1, 50), 0}}, bounds, 8);
     }
-    // More states than fit the scratch at the last bound: kv heads in two launches, 4 and 2.
+    // More states than fit the scratch at the last bound: kv heads in several launches.
     check_step(Shape{type, 24, 6, 64, 0}, {Sequence{0, 200, random_tree(40, 10, 60), 0}}, {0, 2000000}, 20);
     // No tensor cores.
     check_step(Shape{type, 4, 2, 32, 0}, {Sequence{0, 200, random_tree(40, 30, 20), 2}}, {0, 500}, 5);

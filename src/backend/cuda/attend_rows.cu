@@ -237,14 +237,14 @@ void launch_range(const AttendCall& call, const Plan& plan, int first_kv_head, i
 
 }  // namespace
 
-// Single blocks for everybody, but no more than 96 MiB, unless the sections of one kv head (16 query heads) need more.
+// Single blocks for everybody, but no more than 128 MiB, unless the units of one kv head (16 query heads) need more.
 // Grows with every argument, so that a smaller step fits what a larger one asked for.
 size_t attend_scratch_bytes(int rows, int heads, int head_dim, int context) {
   if (!has_fast_path(head_dim)) return 256;
-  constexpr size_t kEnough = size_t(96) << 20;
+  constexpr size_t kEnough = size_t(128) << 20;
   const int blocks = body_blocks(context);
   const size_t all = state_bytes(rows, heads, head_dim, blocks);
-  const size_t least = state_bytes(rows, std::min(heads, 16), head_dim, divide_up(blocks, kHopperSectionBlocks));
+  const size_t least = state_bytes(rows, std::min(heads, 16), head_dim, units_of_blocks(blocks));
   return (std::min(all, std::max(kEnough, least)) + 255) / 256 * 256;
 }
 

@@ -22,9 +22,9 @@ namespace sx::cuda {
 inline constexpr int kAttendBlock = 64;
 inline constexpr int kSpanBlocks = 8;
 inline constexpr int kSectionBlocks = 32;
-inline constexpr int kHopperSpanBlocks = 8;      // of attend_rows_sm90.cu, whose order is another one
-inline constexpr int kHopperSectionBlocks = 16;
 inline constexpr int kTailBlocks = 2;
+inline constexpr int kTileCells = 128;  // of attend_rows_sm90.cu, whose order is another one
+inline constexpr int kTileBlocks = kTileCells / kAttendBlock;
 
 // Arguments of the kernels that make partial states. Slot u of the partial states is that of unit u; slot `units` is
 // the tail.
@@ -39,7 +39,7 @@ struct AttendBody {
   const RowTile* tiles;
   int row_count, tile_count;
   int parts;                             // thread blocks that share the query rows of a tile
-  int units, unit_blocks;                // a unit: 1 block, a span or a section
+  int units, unit_blocks;                // a unit: 1 block, a span or a section (not on Hopper: see unit_begin)
   int group;                             // query heads per kv head
   int first_kv_head, range_heads;        // query heads of this launch
   float scale_log2;
@@ -62,6 +62,31 @@ void attend_body_q8(const AttendBody& body, const AttendSplit& split, cudaStream
 // bits differ.
 bool serves_hopper(const AttendCall& call);
 void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream);
+struct HopperPlan {
+  bool pairs;       // of warpgroups that share K/V; otherwise a thread block is one warpgroup
+  int units, pieces, range_kv_heads, block_heads;
+};
+HopperPlan hopper_plan(const AttendCall& call);
+
+// On Hopper the body is the left fold of units, each some tiles of 128 cells folded one after the other. Units grow with
+// their place: small ones give short histories to many multiprocessors, large ones leave few states of long histories.
+__host__ __device__ inline int unit_begin(int unit) {  // in tiles
+  if (unit < 8) return unit;                           // 128 cells each up to 1,024
+  if (unit < 20) return 8 + (unit - 8) * 2;            // 256 up to 4,096
+  if (unit < 44) return 32 + (unit - 20) * 4;          // 512 up to 16,384
+  if (unit < 92) return 128 + (unit - 44) * 8;         // 1,024 up to 65,536
+  return 512 + (unit - 92) * 16;                       // 2,048
+}
+__host__ __device__ inline int unit_of(int tile) {
+  if (tile < 8) return tile;
+  if (tile < 32) return 8 + (tile - 8) / 2;
+  if (tile < 128) return 20 + (tile - 32) / 4;
+  if (tile < 512) return 44 + (tile - 128) / 8;
+  return 92 + (tile - 512) / 16;
+}
+__host__ __device__ inline int units_of_blocks(int blocks) {  // of 64 cells
+  return blocks > 0 ? unit_of((blocks - 1) / kTileBlocks) + 1 : 0;
+}
 // Any head_dim up to 256, without tensor cores: slow.
 void attend_any(const AttendCall& call, cudaStream_t stream);
 

@@ -31,42 +31,20 @@ constexpr int kSms = 132;  // of an H200
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
-struct HopperPlan {
-  HopperForm form;
-  bool sections;
-  int units, pieces, range_kv_heads, block_heads;
-};
-
-// For speed only. Spans while they all run at once. Otherwise sections, whose states are fewer, one by one (two to an SM
-// if there are more than SMs, so that one loads while another begins or ends) or in pairs of pieces that share K/V: a
-// pair takes about 5/3 of the time of a single one. If the states of spans do not fit the scratch, sections in any case,
-// and if even those do not, a range of kv heads at a time.
-HopperPlan make_plan(const AttendCall& call, int parts) {
-  HopperPlan plan;
-  const int group = call.heads / call.kv_heads, blocks = body_end(call.history + kMaxDepth) / kAttendBlock;
-  const int spans = divide_up(blocks, kHopperSpanBlocks), sections = divide_up(blocks, kHopperSectionBlocks);
-  const size_t unit = size_t(call.rows) * size_t(call.heads) * (size_t(call.head_dim) + 2) * sizeof(float);
-  const size_t limit = attend_scratch_bytes(call.rows, call.heads, call.head_dim, call.history);
-  plan.pieces = call.tiles * parts;
-  const bool full = plan.pieces > 1 && call.rows * group >= kGroupQueries / 2 * plan.pieces;
-  const int singles = divide_up(sections * plan.pieces * call.kv_heads, kSms);
-  const int pairs = divide_up(sections * divide_up(plan.pieces, 2) * call.kv_heads, kSms);
-  if (unit * size_t(spans) <= limit && spans * plan.pieces * call.kv_heads <= kSms) plan.form = HopperForm::kSpans;
-  else if (full && 5 * pairs <= 3 * singles) plan.form = HopperForm::kPairs;
-  else plan.form = singles > 1 ? HopperForm::kSmall : HopperForm::kSections;
-  plan.sections = plan.form != HopperForm::kSpans;
-  plan.units = plan.sections ? sections : spans;
-  const size_t per_kv_head = std::max<size_t>(unit / size_t(call.kv_heads) * size_t(plan.units), 1);
-  plan.range_kv_heads = int(std::clamp<size_t>(limit / per_kv_head, 1, size_t(call.kv_heads)));
-  plan.block_heads = call.rows * call.heads <= kSms ? 1 : group;
-  return plan;
+// Thread blocks that share the query rows of a tile.
+int parts_of(const AttendCall& call) {
+  return divide_up(std::min(call.rows, kTileRows) * (call.heads / call.kv_heads), kGroupQueries);
 }
 
 // The division between L1 and shared memory is left to the driver: asking for all of it as shared memory takes away the L1 that the
 // products before and after keep their loads in, and made a whole step a quarter slower.
+// SPECEXTEND_ATTENTION=carveout asks for what two thread blocks need, to measure it.
 template <class Kernel>
 void set_shared(Kernel* kernel, size_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "attend_rows");
+  static const char* wanted = std::getenv("SPECEXTEND_ATTENTION");
+  if (!wanted || std::string_view(wanted) != "carveout") return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 72), "attend_rows");
 }
 
 template <int D, bool bf16, HopperForm form>
@@ -76,28 +54,15 @@ void launch_body(const AttendCall& call, const AttendBody& body, const HopperPla
   const auto kernel = attend_rows_wgmma_kernel<D, bf16, form>;
   set_shared(kernel, S::kBytes);
   const int items = divide_up(plan.pieces, S::kGroups) * kv_heads * plan.units;
-  const int blocks = S::kGroups == 1 ? items : std::min(items, kSms);
+  const int blocks = plan.pairs ? std::min(items, kSms) : items;
   launch(kernel, dim3(unsigned(blocks)), dim3(unsigned(S::kThreads)), S::kBytes, stream, body, tensor_map(body.k, call),
-         tensor_map(body.v, call), items);
-}
-
-template <int D, bool bf16>
-void launch_body(const AttendCall& call, const AttendBody& body, const HopperPlan& plan, int kv_heads,
-                 cudaStream_t stream) {
-  using enum HopperForm;
-  switch (plan.form) {
-    case kSpans: return launch_body<D, bf16, kSpans>(call, body, plan, kv_heads, stream);
-    case kSections: return launch_body<D, bf16, kSections>(call, body, plan, kv_heads, stream);
-    case kSmall: return launch_body<D, bf16, kSmall>(call, body, plan, kv_heads, stream);
-    case kPairs: return launch_body<D, bf16, kPairs>(call, body, plan, kv_heads, stream);
-  }
+         tensor_map(body.v, call));
 }
 
 template <int D, bool bf16>
 void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
   const int group = call.heads / call.kv_heads;
-  const int parts = divide_up(std::min(call.rows, kTileRows) * group, kGroupQueries);
-  const HopperPlan plan = make_plan(call, parts);
+  const HopperPlan plan = hopper_plan(call);
   HopperFinish finish{};
   AttendBody& body = finish.body;
   const size_t layer = size_t(call.layer) * call.kv.layer_cells() * size_t(D) * 2;
@@ -112,9 +77,8 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
   body.tiles = call.step.tiles;
   body.row_count = call.rows;
   body.tile_count = call.tiles;
-  body.parts = parts;
+  body.parts = parts_of(call);
   body.units = plan.units;
-  body.unit_blocks = plan.sections ? kHopperSectionBlocks : kHopperSpanBlocks;
   body.group = group;
   body.scale_log2 = call.scale * 1.4426950408889634f;
   body.window = call.window;
@@ -131,7 +95,11 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
     body.range_heads = kv_heads * group;
     const size_t states = size_t(plan.units) * size_t(call.rows) * size_t(body.range_heads);
     body.state_ml = reinterpret_cast<float2*>(body.state_o + states * size_t(D));
-    if (plan.units > 0) launch_body<D, bf16>(call, body, plan, kv_heads, stream);
+    if (plan.units > 0 && plan.pairs) {
+      launch_body<D, bf16, HopperForm::kPairs>(call, body, plan, kv_heads, stream);
+    } else if (plan.units > 0) {
+      launch_body<D, bf16, HopperForm::kSingles>(call, body, plan, kv_heads, stream);
+    }
     const dim3 grid(unsigned(call.rows), unsigned(kv_heads * (group / plan.block_heads)));
     launch(attend_rows_wgmma_finish<D, bf16>, grid, dim3(kAttendThreads), 0, stream, finish);
   }
@@ -141,13 +109,29 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
 bool has_hopper_code() {
   static const bool known = [] {
     cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, attend_rows_wgmma_kernel<128, true, HopperForm::kSpans>), "attend_rows");
+    check(cudaFuncGetAttributes(&attributes, attend_rows_wgmma_kernel<128, true, HopperForm::kSingles>), "attend_rows");
     return attributes.numRegs > 64;
   }();
   return known;
 }
 
 }  // namespace
+
+// For speed only. Pairs of pieces that share K/V as soon as there are several, if their query rows are used: a pair takes
+// about as long as a single one. If the states do not fit the scratch, a range of kv heads at a time.
+HopperPlan hopper_plan(const AttendCall& call) {
+  HopperPlan plan;
+  const int group = call.heads / call.kv_heads, blocks = body_end(call.history + kMaxDepth) / kAttendBlock;
+  plan.units = units_of_blocks(blocks);
+  plan.pieces = call.tiles * parts_of(call);
+  plan.pairs = plan.pieces > 1 && call.rows * group >= kGroupQueries / 2 * plan.pieces;
+  const size_t unit = size_t(call.rows) * size_t(group) * (size_t(call.head_dim) + 2) * sizeof(float);
+  const size_t limit = attend_scratch_bytes(call.rows, call.heads, call.head_dim, call.history);
+  const size_t per_kv_head = std::max<size_t>(unit * size_t(plan.units), 1);
+  plan.range_kv_heads = int(std::clamp<size_t>(limit / per_kv_head, 1, size_t(call.kv_heads)));
+  plan.block_heads = call.rows * call.heads <= 2 * kSms ? 1 : group;
+  return plan;
+}
 
 // SPECEXTEND_ATTENTION=portable keeps away from wgmma.
 bool serves_hopper(const AttendCall& call) {

@@ -4,66 +4,35 @@
 // bytes take to arrive. Many rows: two warpgroups share K/V and take turns, so that the softmax of one runs under the
 // products of the other (see attend_prompt_sm90.cu). Needs code for sm_90a; code for another architecture traps.
 #pragma once
-#include "backend/cuda/attend_finish_sm90.cuh"
+#include "backend/cuda/attend_shares_sm90.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace sx::cuda {
 
-inline constexpr int kGroupQueries = 64;  // query rows of a warpgroup
-inline constexpr int kLineBytes = 128;    // 64 elements; a wider matrix is several panels of 64 columns
-inline constexpr int kTileCells = 128;    // cells of one step of the softmax, at absolute multiples
-inline constexpr int kTileBlocks = kTileCells / kAttendBlock;
-inline constexpr int kSpanTiles = kHopperSpanBlocks / kTileBlocks;
+inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is several panels of 64 columns
 
 // How the cells are split; no bit of a result depends on it.
 enum class HopperForm {
-  kSpans,     // a unit is a span
-  kSections,  // a unit is a section
-  kSmall,     // likewise, with a small ring: two thread blocks of a long row of them fit an SM
-  kPairs,     // likewise, with two warpgroups that share the K/V of a sequence; a thread block does several units
+  kSingles,  // a thread block is one warpgroup and does one unit; two fit an SM, one loads while the other computes
+  kPairs,    // two warpgroups that share the K/V of a sequence; a thread block does runs of units
 };
 
 template <int D, HopperForm form>
 struct HopperShape {
   static constexpr int kGroups = form == HopperForm::kPairs ? 2 : 1;  // warpgroups that compute
-  static constexpr bool kSections = form != HopperForm::kSpans;
   static constexpr int kPanels = D / 64;
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
-  static constexpr int kStages = (form == HopperForm::kSmall ? 64 : 128) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, barriers; 1024 to align the beginning.
+  static constexpr int kStages = (kGroups == 1 ? 64 : 128) * 1024 / int(2 * kTile);
+  // q of each group, K of each stage, V of each stage, barriers. Two of single ones fit 164 KB, which an SM can give
+  // without losing much of its first-level cache.
   static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
-  static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8 + 1024;
-  static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = form == HopperForm::kSmall ? 2 : 1;
+  static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8;
+  static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = kGroups == 1 ? 2 : 1;
 };
 
 #ifdef SX_HOPPER
-// What a warpgroup has to do: up to 64 query rows (row and head of the group) of a tile of rows, over some tiles of
-// cells of its unit.
-struct GroupWork {
-  RowTile rows;
-  int first_query, begin, tiles;  // tiles == 0: nothing
-  bool half;                      // of the last tile only the first block is there
-};
-
-__device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int unit) {
-  GroupWork work{};
-  const int tile = piece / body.parts;
-  if (tile >= body.tile_count) return work;
-  work.rows = body.tiles[tile];
-  work.first_query = piece % body.parts * kGroupQueries;
-  if (work.first_query >= work.rows.rows * body.group) return work;
-  // No row sees a block below `begin`, nor one from `end` on; all between are committed.
-  const int begin = max(unit * body.unit_blocks, first_seen(work.rows.history, body.window) / kAttendBlock);
-  const int end = min((unit + 1) * body.unit_blocks, body_end(work.rows.history + kMaxDepth) / kAttendBlock);
-  if (end <= begin) return work;
-  work.begin = begin / kTileBlocks;
-  work.tiles = (end + kTileBlocks - 1) / kTileBlocks - work.begin;
-  work.half = end % kTileBlocks != 0;
-  return work;
-}
-
 // Barriers in shared memory, 8 bytes each: a tile of K or V is there (full), or all warps are done with it (empty).
 // Tiles are numbered in the order of the thread block's work.
 template <int D, HopperForm form>
@@ -195,9 +164,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&weights)[kTileCells / 4]
 template <int D, bool bf16, HopperForm form>
 __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* shared, const AttendBody& body,
                                         const Copies<D, form>& copies, const GroupWork& work, int group, int kv_head,
-                                        int unit, int first, bool turns) {
+                                        int first, bool turns) {
   using S = HopperShape<D, form>;
-  constexpr bool kCopies = S::kGroups == 1;
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
   // Query rows that do not exist see everything, and nobody reads what they compute.
   int target[2], limit[2], low[2];
@@ -211,18 +179,17 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     limit[r] = used ? body_end(index) : INT32_MAX;
     low[r] = used ? first_seen(index, body.window) : 0;
   }
-  const int all_limit = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
-  const int all_low = __reduce_max_sync(0xffffffffu, max(low[0], low[1]));
   const uint32_t q = ring.base + uint32_t(group) * S::kQ;
   if (S::kGroups > 1) hopper::named_sync(3 + group, 128);  // the group is done with the q before
   stage_queries<D, bf16>(shared + size_t(group) * S::kQ, body, work, kv_head);
   hopper::fence_async_shared();
   hopper::named_sync(3 + group, 128);
+  const int all_limit = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
+  const int all_low = __reduce_max_sync(0xffffffffu, max(low[0], low[1]));
 
   float o[D / 2], s[kTileCells / 2];
   float most[2] = {minus_infinity(), minus_infinity()}, sum[2] = {0.f, 0.f}, factor[2];
   uint32_t weights[kTileCells / 4];
-  float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};  // of the first span
 #pragma unroll
   for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
   // Turns scores into weights. A tile that a row does not see leaves its state as it is: factor 1 (or 0 times 0 before
@@ -238,14 +205,22 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     }
     softmax_step(s, most, sum, factor);
   };
-  // Where this thread's part of the output goes; the first span of a section waits there for the second.
-  const size_t unit_at = size_t(unit) * size_t(body.row_count) * size_t(body.range_heads);
-  const auto output = [&](int r) { return body.state_o + (unit_at + size_t(target[r])) * D + lane % 4 * 2; };
+  // Where the state of the unit goes, and the tile that begins the next unit.
+  int unit = unit_of(work.begin), border = unit_begin(unit + 1);
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  size_t unit_at = size_t(unit) * unit_states;
+  const auto store_sums = [&] {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float l = quad_sum(sum[r]);
+      if (target[r] >= 0 && lane % 4 == 0) body.state_ml[unit_at + size_t(target[r])] = make_float2(most[r], l);
+    }
+  };
   const auto store_output = [&] {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (target[r] < 0) continue;
-      float* to = output(r);
+      float* to = body.state_o + (unit_at + size_t(target[r])) * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
@@ -256,13 +231,40 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) hopper::barrier_arrive(barrier);
   };
-  // A lone warpgroup copies for itself: into the stage of tile `tile`, as soon as all its warps are done with it.
-  const auto refill_k = [&](int tile) {
-    if (kCopies && threadIdx.x == 0 && tile + S::kStages < work.tiles) copies.k(tile + S::kStages);
-  };
-  const auto refill_v = [&](int tile) {
-    if (kCopies && threadIdx.x == 0 && tile + S::kStages < work.tiles) copies.v(tile + S::kStages);
-  };
+  if constexpr (S::kGroups == 1) {
+    // Loading takes longer than computing and another thread block computes meanwhile: nothing overlaps here, and every
+    // stage is filled again, by this warpgroup itself, as soon as it can be. The operations are those below.
+    for (int tile = 0; tile < work.tiles; ++tile) {
+      const bool more = threadIdx.x == 0 && tile + S::kStages < work.tiles;
+      hopper::barrier_wait(ring.full_k(tile), ring.parity(tile));
+      __syncwarp();
+      hopper::products_begin();
+      issue_scores<D, bf16>(s, q, ring.k(tile));
+      hopper::products_wait<0>();
+      hopper::hold(s);
+      release(ring.empty_k(tile));
+      if (more) copies.k(tile + S::kStages);
+      softmax(work.begin + tile);
+#pragma unroll
+      for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
+      pack_weights<bf16>(weights, s);
+      hopper::barrier_wait(ring.full_v(tile), ring.parity(tile));
+      __syncwarp();
+      if (work.half && tile == work.tiles - 1) {
+        hopper::products_begin();
+        issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(tile));
+      } else {
+        hopper::products_begin();
+        issue_output<D, bf16, kTileCells>(o, weights, ring.v(tile));
+      }
+      hopper::products_wait<0>();
+      hopper::hold(o);
+      release(ring.empty_v(tile));
+      if (more) copies.v(tile + S::kStages);
+    }
+    store_sums();
+    return store_output();
+  }
 
   if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
   hopper::barrier_wait(ring.full_k(first), ring.parity(first));
@@ -272,10 +274,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   hopper::products_wait<0>();
   hopper::hold(s);
   release(ring.empty_k(first));
-  refill_k(0);
   softmax(work.begin);
   pack_weights<bf16>(weights, s);
-  bool closed = false;  // a span, before this one
   for (int tile = 1; tile < work.tiles; ++tile) {
     const int i = first + tile;
     hopper::barrier_wait(ring.full_k(i), ring.parity(i));
@@ -289,16 +289,11 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(i));
-    refill_k(tile);
-    const bool new_span = S::kSections && (work.begin + tile) % kSpanTiles == 0;
-    if (new_span) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        section_m[r] = most[r];
-        section_l[r] = quad_sum(sum[r]);
-        most[r] = minus_infinity();
-        sum[r] = 0.f;
-      }
+    const bool new_unit = work.begin + tile == border;
+    if (new_unit) {
+      store_sums();
+      most[0] = most[1] = minus_infinity();
+      sum[0] = sum[1] = 0.f;
     }
     softmax(work.begin + tile);
     // The exponentials come before the wait, under the running products; see attend_prompt_sm90.cu.
@@ -306,31 +301,16 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::products_wait<0>();
     hopper::hold(o);
     release(ring.empty_v(i - 1));
-    if (new_span) {  // merging with the empty section before it changes nothing
-      closed = true;
+    if (new_unit) {
       store_output();
+      unit_at += unit_states;
+      border = unit_begin(++unit + 1);
 #pragma unroll
       for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
     }
 #pragma unroll
     for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
     pack_weights<bf16>(weights, s);
-    refill_v(tile - 1);
-  }
-  float older[S::kSections ? D / 2 : 1];  // the first span, on its way while the last product runs
-  if constexpr (S::kSections) {
-    if (closed) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float* from = target[r] < 0 ? body.state_o : output(r);
-#pragma unroll
-        for (int j = 0; j < D / 8; ++j) {
-          const float2 x = __ldcg(reinterpret_cast<const float2*>(from + 8 * j));
-          older[4 * j + 2 * r] = x.x;
-          older[4 * j + 2 * r + 1] = x.y;
-        }
-      }
-    }
   }
   const int last = first + work.tiles - 1;
   hopper::barrier_wait(ring.full_v(last), ring.parity(last));
@@ -346,69 +326,24 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   hopper::hold(o);
   release(ring.empty_v(last));
 
-  float l[2] = {quad_sum(sum[0]), quad_sum(sum[1])};
-  if constexpr (S::kSections) {
-    if (closed) {
-      MergeScales scales[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        scales[r] = merge_states(section_m[r], section_l[r], most[r], l[r]);
-        most[r] = section_m[r];
-        l[r] = section_l[r];
-      }
-#pragma unroll
-      for (int j = 0; j < D / 2; ++j) o[j] = merge_values(older[j], o[j], scales[j % 4 / 2]);
-    }
-  }
+  store_sums();
   store_output();
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (target[r] >= 0 && lane % 4 == 0) body.state_ml[unit_at + size_t(target[r])] = make_float2(most[r], l[r]);
-  }
-}
-
-// The work of a thread block in one unit. The order of all its tiles: those of the left warpgroup, then those of the
-// right one unless they are the same.
-struct PairWork {
-  GroupWork left, right;
-  int right_first, all, kv_head, unit;
-  bool together;
-};
-
-template <int kGroups>
-__device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item) {
-  const int pairs = (body.tile_count * body.parts + kGroups - 1) / kGroups, kv_heads = body.range_heads / body.group;
-  PairWork work{};
-  work.kv_head = item / pairs % kv_heads;
-  work.unit = item / pairs / kv_heads;
-  work.left = find_work(body, item % pairs * kGroups, work.unit);
-  work.all = work.left.tiles;
-  if constexpr (kGroups == 2) {
-    work.right = find_work(body, item % pairs * kGroups + 1, work.unit);
-    work.together = work.left.tiles > 0 && work.right.tiles > 0 && work.left.rows.slot == work.right.rows.slot &&
-                    work.left.rows.history == work.right.rows.history;
-    if (!work.together) {
-      work.right_first = work.left.tiles;
-      work.all = work.left.tiles + work.right.tiles;
-    }
-  }
-  return work;
 }
 #endif
 
-// One block: one unit of cells of one kv head for kGroups pieces of 64 query rows; of pairs, every gridDim.x-th such
-// item. It must read 4 D bytes per cell of a unit, once per item: neighbours read the same, at the same time. Bound by
-// memory for few rows (at 64 query rows the tensor cores need a third of the time that a tile of cells takes to
-// arrive), by the tensor cores for many. Pieces of different sequences are worked on one after the other.
+// One block: one unit of cells of one kv head for 64 query rows, the last units, which are the longest, first; or its
+// share of the units of all kv heads, for pairs of 64 query rows. It must read 4 D bytes per cell, once per 64 query rows
+// or pair: neighbours read the same, at the same time. Bound by memory for few rows (at 64 query rows the tensor cores
+// need a third of the time that a tile of cells takes to arrive), by the tensor cores for many. Pieces of different
+// sequences are worked on one after the other.
 template <int D, bool bf16, HopperForm form>
 __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D, form>::kPerSm)
     attend_rows_wgmma_kernel(const AttendBody body, const __grid_constant__ CUtensorMap k_map,
-                             const __grid_constant__ CUtensorMap v_map, int items) {
+                             const __grid_constant__ CUtensorMap v_map) {
 #ifdef SX_HOPPER
   using S = HopperShape<D, form>;
   constexpr int kGroups = S::kGroups;
-  extern __shared__ std::byte unaligned[];
-  std::byte* const shared = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
+  extern __shared__ __align__(1024) std::byte shared[];
   const Ring<D, form> ring{hopper::shared_address(shared)};
   const int group = __shfl_sync(0xffffffffu, int(threadIdx.x / 128), 0);  // so that the compiler sees it is uniform
   const bool copying = int(threadIdx.x) == (kGroups == 1 ? 0 : 128 * kGroups);
@@ -427,17 +362,20 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
 
   // Copies start at once: no kernel that is still running writes cells of the body. The fence, since K and V were
   // written by ordinary stores.
-  const auto copies_of = [&](const PairWork& pair, const GroupWork& work, int first) {
-    const int plane = work.rows.slot * body.kv_heads + body.first_kv_head + pair.kv_head;
+  const auto copies_of = [&](int kv_head, const GroupWork& work, int first) {
+    const int plane = work.rows.slot * body.kv_heads + body.first_kv_head + kv_head;
     return Copies<D, form>{ring, k_map, v_map, plane, work.begin, work.tiles, first, work.half};
   };
   if constexpr (kGroups == 1) {
-    const PairWork work = find_pair<1>(body, int(blockIdx.x));
-    if (work.all == 0) return wait_for_previous();
-    const Copies<D, form> copies = copies_of(work, work.left, 0);
+    const int pieces = body.tile_count * body.parts, kv_heads = body.range_heads / body.group;
+    const int piece = int(blockIdx.x) % pieces, kv_head = int(blockIdx.x) / pieces % kv_heads;
+    const int unit = body.units - 1 - int(blockIdx.x) / pieces / kv_heads;
+    const GroupWork work = find_work(body, piece, unit, unit + 1);
+    if (work.tiles == 0) return wait_for_previous();
+    const Copies<D, form> copies = copies_of(kv_head, work, 0);
     if (copying) {
       hopper::fence_async_global();
-      for (int i = 0; i < min(S::kStages, work.all); ++i) {
+      for (int i = 0; i < min(S::kStages, work.tiles); ++i) {
         copies.k(i);
         copies.v(i);
       }
@@ -446,15 +384,16 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     wait_for_previous();
     // Only now: the finish relies on it that all before this kernel is complete when it starts.
     let_next_start();
-    consume<D, bf16, form>(ring, shared, body, copies, work.left, 0, work.kv_head, work.unit, 0, false);
+    consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
   } else if (group == kGroups) {
     hopper::give_registers<24>();
     if (copying) {
       hopper::fence_async_global();
-      for (int item = int(blockIdx.x), number = 0; item < items; item += int(gridDim.x)) {
-        const PairWork work = find_pair<2>(body, item);
-        const Copies<D, form> left = copies_of(work, work.left, number);
-        const Copies<D, form> right = copies_of(work, work.right, number + work.right_first);
+      Share share(body);
+      for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
+        const PairWork work = find_pair(body, item, first_unit, end_unit);
+        const Copies<D, form> left = copies_of(work.kv_head, work.left, number);
+        const Copies<D, form> right = copies_of(work.kv_head, work.right, number + work.right_first);
         for (int i = number; i < number + work.left.tiles; ++i) {
           left.k(i);
           left.v(i);
@@ -468,16 +407,17 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     }
   } else {
     hopper::take_registers<240>();
+    Share share(body);
     wait_for_previous();
     let_next_start();  // only now, as above
-    for (int item = int(blockIdx.x), number = 0; item < items; item += int(gridDim.x)) {
-      const PairWork work = find_pair<2>(body, item);
+    for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
+      const PairWork work = find_pair(body, item, first_unit, end_unit);
       GroupWork mine = work.left;
       if (group == 1) mine = work.right;
       const int end = number + work.all, first = mine.tiles == 0 ? end : number + (group == 0 ? 0 : work.right_first);
       pass<D, form>(ring, number, first);
       if (mine.tiles > 0) {
-        consume<D, bf16, form>(ring, shared, body, copies_of(work, mine, first), mine, group, work.kv_head, work.unit,
+        consume<D, bf16, form>(ring, shared, body, copies_of(work.kv_head, mine, first), mine, group, work.kv_head,
                                first, work.together);
         pass<D, form>(ring, first + mine.tiles, end);
       }
