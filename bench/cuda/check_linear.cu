@@ -1,6 +1,7 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_linear
 //   bench/cuda/check_linear.cu
-//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90,linear_quantised,linear_prompt,device}.cu
+//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90}.cu
+//   src/backend/cuda/{linear_quantised,linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
 // (one line; src/tensor and src/base may also be compiled with g++). Options: check, time; without any: both.
 //
