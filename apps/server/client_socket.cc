@@ -118,7 +118,9 @@ void SlowClients::look(std::chrono::milliseconds patience) {
     Seen& seen = clients_[client];
     seen.there = true;
     if (seen.since == std::chrono::steady_clock::time_point() || is_waiting(descriptor)) seen.since = now;
-    if (seen.answering == 0 && now - seen.since >= patience) ::shutdown(descriptor, SHUT_RDWR);
+    // Asked again: its thread may have closed it, and the number may be another client's by now.
+    const bool slow = seen.answering == 0 && now - seen.since >= patience;
+    if (slow && address_of(descriptor, ::getpeername) == client) ::shutdown(descriptor, SHUT_RDWR);
   }
   std::erase_if(clients_, [](const auto& entry) { return !entry.second.there; });
 }

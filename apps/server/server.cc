@@ -78,7 +78,7 @@ class HttpServer final : public Server {
     http_->set_tcp_nodelay(true);
     http_->set_keep_alive_max_count(100);
     http_->set_keep_alive_timeout(5);
-    http_->set_read_timeout(std::min(10, options_.header_timeout_s), 0);
+    http_->set_read_timeout(std::min(std::chrono::milliseconds(10000), std::chrono::milliseconds(options_.header_timeout_s * 1000) / 3));
     http_->set_write_timeout(30, 0);
     http_->set_payload_max_length(options_.body_bytes);
     http_->set_logger([this](const httplib::Request& req, const httplib::Response& res) {  // after the response was written

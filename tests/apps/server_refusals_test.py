@@ -197,6 +197,7 @@ class Slow(unittest.TestCase):
     def test_long_answers_are_not_cut_off(self):
         with Server("-q", "--header-timeout", "1", "--parallel", "1", context=100000) as server:
             first = server.open_stream({"prompt": "Hi", "max_tokens": -1, "ignore_eos": True})
+            server.wait_running()
             second = server.open_stream({"prompt": "Ho", "max_tokens": 1})
             server.wait_waiting()
             raw = server.raw(b"GET /health HTTP/1.1\r\n")
