@@ -248,17 +248,15 @@ void check_rows(const Problem& p) {
       if (many) compare(first, rows, false, Way::kScratch);
       if (!p.streams()) continue;
       compare(first, rows, false, Way::kStream);
-      compare(first, rows, true, Way::kParts1);
-      compare(first, rows, false, Way::kParts2);
       compare(first, rows, true, Way::kParts4);
       compare(first, rows, false, Way::kParts4);
       compare(first, rows, true, Way::kWhole2);
-      compare(first, rows, false, Way::kWhole4);
+      compare(first, rows, false, Way::kWhole2);
     }
   }
   if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
     for (int rows = 1; rows <= kManyRows; ++rows) {
-      for (const Way way : {Way::kByShape, Way::kStream, Way::kParts1, Way::kParts2, Way::kParts4, Way::kWhole4})
+      for (const Way way : {Way::kByShape, Way::kStream, Way::kParts4, Way::kWhole2})
         compare(rows % 3, rows, rows % 2 == 0, way);
     }
   }
@@ -402,9 +400,8 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
                 double(matrices[0].bytes()) / us / 4.3e6 * 100, time(rows, Way::kFew));
     if (large) std::printf(" many %.1f", time(rows, Way::kScratch));
     if (streams) {
-      std::printf(" stream%d %.1f parts %.1f %.1f %.1f whole %.1f %.1f", 32 * stream_plan(task).warps,
-                  time(rows, Way::kStream), time(rows, Way::kParts1), time(rows, Way::kParts2), time(rows, Way::kParts4),
-                  time(rows, Way::kWhole2), time(rows, Way::kWhole4));
+      std::printf(" stream%d %.1f parts4 %.1f whole2 %.1f", 32 * stream_plan(task).warps, time(rows, Way::kStream),
+                  time(rows, Way::kParts4), time(rows, Way::kWhole2));
     }
     std::printf(")");
   }
@@ -441,13 +438,7 @@ void time_all() {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
-              "shared by 1, 2, 4 half blocks, by 2, 4 whole blocks)\n");
-  if (can_stream()) {
-    LinearTask task{};
-    task.in = task.out = 4096, task.rows = 64, task.parts = parts_of(task.in);
-    std::printf("clusters of 4 at once: %d with half blocks, %d with whole ones\n", parts_clusters(task, false),
-                parts_clusters(task, true));
-  }
+              "shared by 4 half blocks, by 2 whole ones)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},

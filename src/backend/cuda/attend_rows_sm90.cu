@@ -38,13 +38,9 @@ int parts_of(const AttendCall& call) {
 
 // The division between L1 and shared memory is left to the driver: asking for all of it as shared memory takes away the L1 that the
 // products before and after keep their loads in, and made a whole step a quarter slower.
-// SPECEXTEND_ATTENTION=carveout asks for what two thread blocks need, to measure it.
 template <class Kernel>
 void set_shared(Kernel* kernel, size_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "attend_rows");
-  static const char* wanted = std::getenv("SPECEXTEND_ATTENTION");
-  if (!wanted || std::string_view(wanted) != "carveout") return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 72), "attend_rows");
 }
 
 template <int D, bool bf16, HopperForm form>

@@ -39,8 +39,8 @@ struct LinearTask {
 
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
 // 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
-// kParts1, 2, 4: parts_rows, where so many blocks share the parts of a tile, two blocks on a multiprocessor; kWhole2, 4: one.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts1, kParts2, kParts4, kWhole2, kWhole4 };
+// kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each.
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
@@ -60,7 +60,6 @@ void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
 // multiprocessor's shared memory to itself. depth: stages of each part that are there or on their way. linear_parts_sm90.cu
 struct PartsPlan { int split, tiles, depth; };
 PartsPlan parts_plan(const LinearTask& task, int split, bool whole);
-int parts_clusters(const LinearTask& task, bool whole);  // of 4 that are on the device at once
 void multiply_parts(const LinearTask& task, Half half, int split, bool whole, cudaStream_t stream);
 
 // One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu

@@ -108,7 +108,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
     if (++at == plan.depth) at = 0, parity ^= 1;
   }
   float* const sums = reinterpret_cast<float*>(shared) + which * 8 * kTokenTiles * P::kStride + first_out;
-  __syncthreads();  // the last stages have been read by all; nobody needs slots or barriers any more
+  __syncthreads();  // the last stages have been read by all; nobody needs the slots any more
   products.all([&](int i, int n, int j, int row, int out) {  // the padding keeps these stores free of bank conflicts
     sums[row * P::kStride + out] = products.sum[i][n][j];
   });
@@ -195,8 +195,10 @@ struct PartsLaunch {
   PartsLaunch(const PartsPlan& plan, int tokens, cudaStream_t stream) {
     config.gridDim = dim3(unsigned(plan.tiles * plan.split));
     config.blockDim = dim3(unsigned(kThreads));
-    const int slots = kMostParts / plan.split * plan.depth, sums = kMostParts / plan.split * tokens * (32 * plan.split + 8) * 4;
-    config.dynamicSmemBytes = size_t(std::max(slots * stage_bytes(32 * plan.split, tokens), sums) + kSpare);
+    const int slots = kMostParts / plan.split * plan.depth * stage_bytes(32 * plan.split, tokens);
+    const int sums = kMostParts / plan.split * tokens * (32 * plan.split + 8) * 4;
+    if (sums > slots) check(cudaErrorInvalidValue, "sums of a product");  // barriers lie behind the slots, and stay barriers
+    config.dynamicSmemBytes = size_t(slots + kSpare);
     config.stream = stream;
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = unsigned(plan.split);
@@ -235,7 +237,6 @@ void launch_parts(const LinearTask& task, const PartsPlan& plan, cudaStream_t st
 template <Half kHalf>
 void launch_split(const LinearTask& task, const PartsPlan& plan, cudaStream_t stream) {
   switch (plan.split) {
-    case 1: return launch_parts<kHalf, 1>(task, plan, stream);
     case 2: return launch_parts<kHalf, 2>(task, plan, stream);
     default: return launch_parts<kHalf, 4>(task, plan, stream);
   }
@@ -247,15 +248,6 @@ PartsPlan parts_plan(const LinearTask& task, int split, bool whole) {
   const int outs = 32 * split, tokens = tokens_of(task.rows), parts_here = kMostParts / split;
   const int fit = std::min(16, ((whole ? kWholeShared : kHalfShared) - kSpare) / stage_bytes(outs, tokens));
   return {split, divide_up(task.out, outs), fit / parts_here};
-}
-
-int parts_clusters(const LinearTask& task, bool whole) {
-  const PartsLaunch launch(parts_plan(task, 4, whole), tokens_of(task.rows), nullptr);
-  cudaLaunchConfig_t config = launch.config;
-  config.numAttrs = 1;
-  int count = 0;
-  check(cudaOccupancyMaxActiveClusters(&count, parts_kernel<Half::kBF16, 8, 4>(), &config), "clusters");
-  return count;
 }
 
 void multiply_parts(const LinearTask& task, Half half, int split, bool whole, cudaStream_t stream) {
