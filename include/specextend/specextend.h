@@ -153,8 +153,8 @@ struct Timings {
   int cached_tokens = 0;        // of the prompt, found in the session's cache
   int generated_tokens = 0;
   double prompt_ms = 0;         // until the prompt was in the cache
+  double decode_ms = 0;         // since then, without the following
   double draft_prompt_ms = 0;   // of the drafter reading the prompt, while the first tokens were decoded plainly
-  double decode_ms = 0;         // the rest
 };
 
 struct GenerateResult {

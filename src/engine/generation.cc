@@ -120,12 +120,14 @@ void Generation::go_on() {
   if (options.on_prefill && !options.on_prefill(session.length(), int(prompt_.size()) - 1)) end(FinishReason::kCancelled);
   const bool finished = !cancelled() && waiting().empty();
   if (!finished && !done_) return;
+  if (Drafter* d = drafter(); d && finished && !spec.config().lazy)
+    while (!d->prefill(session.seq(), session.tokens()) && !cancelled()) {}
   engine_.device().wait();
   prompt_end_ = now_ms();
   result_.timings.prompt_ms = prompt_end_ - start_;
   result_.timings.prompt_tokens = session.length() - result_.timings.cached_tokens;
   if (Drafter* d = drafter()) d->take_forward_ms(), d->take_cache_ms();  // not of any round
-  if (!finished) return;
+  if (done_) return;
   decoding_ = true;
   session.tokens().push_back(prompt_.back());
   for (Token t : prompt_) window.push(t);

@@ -39,6 +39,7 @@ struct SpecConfig {
   IndexConfig index;
   SelfConfig self;
   bool price = true;                  // cut trees to what pays by measured times (rule match only); false: sizes as given
+  bool lazy = true;                   // the first tokens do not wait for the draft to read a long prompt
   bool couple = true;                 // when the target samples, rank guesses with the target's own noise
   bool allow_lossy = false;
   std::string draft_model;            // of kModel: GGUF file or folder, of a model or of a draft head

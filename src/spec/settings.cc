@@ -357,6 +357,8 @@ std::vector<Setting> other_settings() {
   return {
       flag("price", "cut trees to what pays by measured times (rule match)",
            [](auto& c) -> auto& { return c.price; }),
+      flag("lazy", "decode plainly until the draft has read a long prompt, rather than wait for it",
+           [](auto& c) -> auto& { return c.lazy; }),
       flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),
       flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
       draft_model_setting(),

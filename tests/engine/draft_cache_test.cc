@@ -50,7 +50,7 @@ const Files& files() {
 }
 
 // Small numbers, so that much happens in a few hundred tokens.
-const Settings kSmall = {{"price", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
+const Settings kSmall = {{"price", "off"}, {"lazy", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
                          {"window", "40"}, {"observe", "6"}, {"nodes", "9"}, {"depth", "4"}};
 
 EngineOptions options(const std::string& draft, const Settings& settings, int sessions = 1) {

@@ -179,7 +179,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
                          "interval-max", "sink", "recent", "window", "layers", "head-score", "score-heads",
                          "chunk-score", "sentences", "observe", "pool", "uniform", "faults",
-                         "price", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+                         "price", "lazy", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }
@@ -250,6 +250,7 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"chunk-score", {"mean", "max", "sum"}},
       {"sentences", {"on", "off"}},
       {"price", {"on", "off"}},
+      {"lazy", {"on", "off"}},
       {"couple", {"on", "off"}},
       {"allow-lossy", {"on", "off"}},
       {"draft-kv-type", {"", "f32", "f16", "bf16", "q8_0"}}};

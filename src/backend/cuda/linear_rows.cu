@@ -95,7 +95,7 @@ Way way_of_halves(const LinearTask& task) {
   if ((task.out + 63) / 64 * 2 <= kDevice) return Way::kWhole2;  // all at once, a block on each multiprocessor
   const int64_t stream = stream_plan(task).cost + 50'000;
   const int64_t parts = tiles * (128 + tokens) * task.in / kDevice + 40'000;
-  return parts < stream ? Way::kParts4 : Way::kStream;
+  return parts < stream && 2 * tiles <= kDevice ? Way::kParts4 : Way::kStream;  // all at once, too
 }
 
 }  // namespace
