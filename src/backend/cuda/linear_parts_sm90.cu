@@ -1,13 +1,12 @@
-// 17 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128 outputs or more (linear_stream_sm90.cu)
-// would leave multiprocessors idle: each warp has a part of the inner dimension to itself, as in few_rows.
+// 9 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128 outputs or more (linear_stream_sm90.cu)
+// would leave multiprocessors idle: each warp has a part of the inner dimension to itself, as in few_rows, and the blocks of
+// a cluster share the parts of a tile.
 //
-// Why so: at 1.75 GHz and 64 tokens a warp's stage of 64 k (32 outputs) takes 64 products of 8.3 cycles and some 370
-// cycles of latency, so that every scheduler wants the same number of warps, and two at least. All tokens go to each
-// tile of outputs, and L2 gives some 6.2 TB/s with memory at 4.1: for 4,096 x 4,096 tiles of 32, 64 or 128 outputs ask it
-// for 100, 67 or 50 MB, of which 33 are the weights. Tiles of 128 outputs are 32, hence clusters of 4 blocks with two
-// parts each. Clusters of 4 with a multiprocessor per block do not fill the device (28 to 31 fit, its groups of
-// multiprocessors are unequal); with half a multiprocessor per block all fit, and the next kernel's blocks start beside
-// those of this one: what it takes to fill the stages and to add up the parts is hidden.
+// All tokens go to each tile of outputs, and L2 gives some 6.2 TB/s with memory at 4.1: for 4,096 x 4,096 tiles of 32, 64
+// or 128 outputs ask it for 100, 67 or 50 MB, of which 33 are the weights. Up to 4,224 outputs, tiles of 64 with two blocks
+// that have a multiprocessor each are all there at once (80 % of the bandwidth with 64 rows and 14,336 inputs). Beyond, tiles of
+// 128 with four blocks of half a multiprocessor: clusters of 4 whole ones would not fill the device (its groups of
+// multiprocessors are unequal). Tiles of 32, and four whole blocks, were slower everywhere.
 #include <algorithm>
 
 #include "backend/cuda/linear_tma.cuh"
