@@ -122,11 +122,17 @@ void Round::draft_with(Speculation& spec) {
 // A round of these requests without drafts.
 double Round::plain_ms(const Generation& g) const { return std::max(1e-6, g.spec.price().predict(int(active_.size()), g.session.length())); }
 
+// What nodes of one request cost it: all wait for them, so time that a batch of four loses must be worth four times as much.
+void Round::set_costs(const Generation& g) {
+  g.spec.price().costs(g.spec.nodes(), int(active_.size()), g.session.length(), g.spec.costs());
+  for (float& cost : g.spec.costs()) cost = 1 + float(active_.size()) * (cost - 1);
+}
+
 // Sets the prices of a draft, and its limits to what the request can pay; false: not even one node, or not the drafting.
 bool Round::affordable(Generation& g, DraftTask& task) {
   Speculation& spec = g.spec;
   // Prices of a batch are those of its first request: its histories matter little here.
-  if (tasks_.empty()) spec.price().costs(spec.nodes(), int(active_.size()), g.session.length(), spec.costs());
+  if (tasks_.empty()) set_costs(g);
   const std::span<const float> cost = spec.costs();
   task.limits.verify_cost = cost.data();
   task.limits.level_cost = float(spec.drafter()->level_ms() / plain_ms(g));
@@ -262,6 +268,14 @@ void Round::count() {
   }
 }
 
+// Whether a good guess could pay in this company at all; if not, a drafter need not read the prompt yet.
+bool Round::could_pay(const Generation& g) {
+  constexpr double kGoodGuess = 0.5;
+  if (!g.spec.priced() || g.spec.nodes() < 1) return true;
+  set_costs(g);
+  return double(g.spec.costs()[1]) - 1 + g.drafter()->level_ms() / plain_ms(g) < kGoodGuess;
+}
+
 // Drafters read long prompts after the first token has been shown, one piece of one of them in a round: nobody waits for a draft.
 void Round::catch_up() {
   Generation* first = nullptr;
@@ -271,7 +285,7 @@ void Round::catch_up() {
     const int behind = g->drafter()->behind(g->session.seq(), g->session.tokens());
     if (behind > kMaxChain && (!first || behind < least)) first = g, least = behind;
   }
-  if (first) first->catch_up();
+  if (first && could_pay(*first)) first->catch_up();
 }
 
 }  // namespace sx

@@ -33,6 +33,8 @@ class Round {
   void draft_forced(Generation& g);
   TreeLimits limits_of(const Generation& g) const;
   double plain_ms(const Generation& g) const;
+  void set_costs(const Generation& g);
+  bool could_pay(const Generation& g);
   bool affordable(Generation& g, DraftTask& task);
   void begin_step();
   void add_trees();
