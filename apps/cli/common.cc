@@ -211,6 +211,7 @@ void print_timings(const GenerateResult& r) {
   fmt::print(stderr, "  {:<9}{:>8}{:>12.1f}{:>12.1f}", "prefill", t.prompt_tokens, t.prompt_ms, rate(t.prompt_tokens, t.prompt_ms));
   if (t.cached_tokens > 0) fmt::print(stderr, "  (+ {} from the cache)", t.cached_tokens);
   fmt::print(stderr, "\n  {:<9}{:>8}{:>12.1f}{:>12.1f}\n", "decode", t.generated_tokens, t.decode_ms, rate(t.generated_tokens, t.decode_ms));
+  if (t.draft_prompt_ms > 0) fmt::print(stderr, "  {:<9}{:>20.1f}   beside decoding: the draft read the prompt\n", "draft", t.draft_prompt_ms);
   print_speculation(r.spec);
   fmt::print(stderr, "  finished: {}\n", finish_reason_name(r.reason));
 }

@@ -32,13 +32,16 @@ void print_compared(const GenerateResult& plain, const GenerateResult& drafted, 
   const auto rate = [](const GenerateResult& r) { return 1e3 * r.timings.generated_tokens / std::max(1e-6, r.timings.decode_ms); };
   fmt::print(stderr, "\n  {:<22}{:>16}{:>28}\n", "the same prompt", "--spec off", "--spec " + name);
   fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}\n", "decode ms", plain.timings.decode_ms, drafted.timings.decode_ms);
+  fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}   (beside decoding)\n", "draft reads prompt, ms", plain.timings.draft_prompt_ms,
+             drafted.timings.draft_prompt_ms);
   fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}   {:.2f}x\n", "tok/s", rate(plain), rate(drafted), rate(drafted) / rate(plain));
   fmt::print(stderr, "  {:<22}{:>16}{:>28}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same(plain, drafted) ? "equal" : "DIFFERENT");
 }
 
 nlohmann::ordered_json timings_json(const GenerateResult& r) {
   return {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens}, {"prompt_ms", r.timings.prompt_ms},
-          {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms}};
+          {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms},
+          {"draft_prompt_ms", r.timings.draft_prompt_ms}};
 }
 
 // `plain`: the same prompt without speculation, or null.

@@ -109,7 +109,8 @@ void report(const Args& a, const Named& setting, size_t index, size_t prompt_tok
   totals.tokens += int64_t(n), totals.accepted += s.accepted, totals.rounds += s.rounds;
   if (a.json) {
     nlohmann::ordered_json j{{"prompt", index}, {"prompt_tokens", prompt_tokens}, {"setting", setting.name}, {"tokens", n},
-                             {"equal", wrong.empty()}, {"difference", wrong}, {"plain_ms", before}, {"spec_ms", after}, {"speedup", ratio}};
+                             {"equal", wrong.empty()}, {"difference", wrong}, {"plain_ms", before}, {"spec_ms", after}, {"speedup", ratio},
+                             {"draft_prompt_ms", spec.result.timings.draft_prompt_ms}};
     j["spec"] = nlohmann::ordered_json::parse(spec_stats_json(s));
     write_out(j.dump() + "\n");
     return;

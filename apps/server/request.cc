@@ -115,6 +115,12 @@ void refuse_tools(const Json& body) {
   if (!is_off(field(body, "tools"))) throw bad_request("'tools' are for /v1/chat/completions", "tools");
 }
 
+void read_common(const Json& json, const Limits& limits, CompletionRequest& request) {
+  read_options(json, limits, request);
+  read_choices(json, limits, request);
+  read_grammar(json, limits, request);
+}
+
 }  // namespace
 
 CompletionRequest parse_completion(std::string_view body, const Limits& limits) {
@@ -123,9 +129,7 @@ CompletionRequest parse_completion(std::string_view body, const Limits& limits) 
   request.api = Api::kText;
   request.prompts = read_prompts(json, limits);
   refuse_tools(json);
-  read_options(json, limits, request);
-  read_choices(json, limits, request);
-  read_grammar(json, limits, request);
+  read_common(json, limits, request);
   return request;
 }
 
@@ -137,9 +141,7 @@ CompletionRequest parse_native(std::string_view body, const Limits& limits) {
   if (!given) throw wrong_prompt("must be there: a string or a list of token ids and strings");
   request.prompts = {read_prompt(*given, limits, true)};
   refuse_tools(json);
-  read_options(json, limits, request);
-  read_choices(json, limits, request);
-  read_grammar(json, limits, request);
+  read_common(json, limits, request);
   return request;
 }
 
@@ -147,9 +149,7 @@ CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
   const Json json = parse_object(body);
   CompletionRequest request;
   request.api = Api::kChat;
-  read_options(json, limits, request);
-  read_choices(json, limits, request);
-  read_grammar(json, limits, request);
+  read_common(json, limits, request);
   read_chat(json, limits, request);
   return request;
 }

@@ -163,6 +163,7 @@ void Totals::add(const ChoiceEnd& end) {
   timings.generated_tokens += t.generated_tokens;
   timings.prompt_ms += t.prompt_ms;
   timings.decode_ms += t.decode_ms;
+  timings.draft_prompt_ms += t.draft_prompt_ms;
   const SpecStats& s = end.result.spec;
   spec.rounds += s.rounds;
   spec.drafted_rounds += s.drafted_rounds;
@@ -189,6 +190,7 @@ Json timings_json(const Totals& totals) {
             {"predicted_n", t.generated_tokens}, {"predicted_ms", t.decode_ms},
             {"predicted_per_second", per_second(t.generated_tokens, t.decode_ms)},
             {"draft_n", totals.spec.drafted}, {"draft_n_accepted", totals.spec.accepted}};
+  if (t.draft_prompt_ms > 0) json["draft_prompt_ms"] = t.draft_prompt_ms;
   if (totals.plain_known && totals.plain_seconds > 0) json["plain_per_second"] = t.generated_tokens / totals.plain_seconds;
   return json;
 }

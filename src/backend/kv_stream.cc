@@ -42,6 +42,16 @@ class Checksum {
 
 }  // namespace
 
+void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count) {
+  constexpr int kMoves = 512;  // at once
+  std::vector<KvMove> moves;
+  for (int first = 0; first < count; first += kMoves) {
+    moves.clear();
+    for (int i = first; i < std::min(count, first + kMoves); ++i) moves.push_back({i, i, 0});
+    backend.kv_move({&kv, &kv, from_slot, to_slot, moves});
+  }
+}
+
 void write_bytes(std::ostream& to, const void* bytes, size_t count) {
   if (!to.write(static_cast<const char*>(bytes), std::streamsize(count))) fail("saving a session: the file takes no more (disk full?)");
 }

@@ -1,4 +1,4 @@
-// Cells of a KV store as a stream of bytes: how many, how large each is, the cells, a checksum.
+// Cells of a KV store in other hands: copied to another slot, or as a stream of bytes (how many, how large each is, the cells, a checksum).
 #pragma once
 #include <cstddef>
 #include <iosfwd>
@@ -13,6 +13,9 @@ void save_cells(Backend& backend, const KvStore& kv, int slot, int count, std::o
 // Puts saved cells at the beginning of a slot and returns how many; throws sx::Error if these are more than `most`, of another size
 // or cut off.
 int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istream& from);
+
+// The first `count` cells of a slot become those of another of the same store.
+void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count);
 
 // Numbers as they lie in memory; throw sx::Error at the end of the stream.
 void write_bytes(std::ostream& to, const void* bytes, size_t count);

@@ -162,7 +162,6 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     }
     spec.cache.layers = probed;
   }
-  fingerprint_ = fingerprint_of(*file_) + " " + backend_->name().substr(0, backend_->name().find(' ')) + " " + kv_type();
   book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
@@ -175,6 +174,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   }
   round_ = std::make_unique<Round>(*this);
   if (backend_->prefers_batches()) warm_up();
+}
+
+std::string EngineImpl::fingerprint() const {
+  return fingerprint_of(*file_) + " " + backend_->name().substr(0, backend_->name().find(' ')) + " " + kv_type();
 }
 
 GrammarCache& EngineImpl::grammars() {

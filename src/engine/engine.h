@@ -56,7 +56,7 @@ class EngineImpl : public Engine {
   Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
   Round& round() { return *round_; }
   GrammarCache& grammars();
-  const std::string& fingerprint() const { return fingerprint_; }  // equal: sessions mean the same
+  std::string fingerprint() const;                                // equal: sessions mean the same
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
@@ -65,7 +65,6 @@ class EngineImpl : public Engine {
   std::vector<SpecConfig> configure();
 
   EngineOptions options_;
-  std::string fingerprint_;
   int shared_prompt_rows_ = 0;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;

@@ -39,7 +39,6 @@ class SessionImpl : public Session {
  private:
   // One step over a chain of tokens, which become history; logits of the last `outputs` rows.
   const float* extend(std::span<const Token> tokens, int outputs);
-  void clear();
 
   EngineImpl& engine_;
   SeqId seq_;

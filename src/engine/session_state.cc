@@ -2,7 +2,6 @@
 //
 // Saved: a line that says what it is, the fingerprint of the model, the tokens, their cells, and what each drafter keeps (by its
 // preset's name; a preset the restoring engine does not have is passed over).
-#include <algorithm>
 #include <istream>
 #include <ostream>
 
@@ -14,7 +13,6 @@ namespace sx {
 namespace {
 
 constexpr std::string_view kMagic = "SpecExtend session 1\n";
-constexpr int kPiece = 512;                   // cells moved at once
 constexpr uint32_t kMostName = 256, kMostPresets = 64;
 
 template <class T>
@@ -42,20 +40,13 @@ std::string get_text(std::istream& from) {
 
 }  // namespace
 
-void SessionImpl::clear() { truncate(0); }
-
 void SessionImpl::copy_from(const Session& other, int length) {
   const auto* from = dynamic_cast<const SessionImpl*>(&other);
   if (!from || &from->engine_ != &engine_) fail("a session can only take over from a session of its own engine");
   if (length < 0 || length > from->length()) fail("cannot take over {} tokens of a session that holds {}", length, from->length());
   if (from == this) return truncate(length);
-  clear();
-  std::vector<KvMove> moves;
-  for (int first = 0; first < length; first += kPiece) {
-    moves.clear();
-    for (int i = first; i < std::min(length, first + kPiece); ++i) moves.push_back({i, i, 0});
-    engine_.device().kv_move({&engine_.kv(), &engine_.kv(), from->seq_, seq_, moves});
-  }
+  truncate(0);
+  copy_cells(engine_.device(), engine_.kv(), from->seq_, seq_, length);
   engine_.book().append(seq_, length);
   text_.assign(from->text_.begin(), from->text_.begin() + length);
   for (const auto& spec : engine_.speculations())
@@ -89,7 +80,7 @@ void SessionImpl::save(std::ostream& to) const {
 }
 
 void SessionImpl::restore(std::istream& from) {
-  clear();
+  truncate(0);
   try {
     std::string magic(kMagic.size(), '\0');
     from.read(magic.data(), std::streamsize(magic.size()));
@@ -117,7 +108,7 @@ void SessionImpl::restore(std::istream& from) {
       else if (!from.ignore(std::streamsize(bytes))) fail("a saved session ends in the middle");
     }
   } catch (...) {
-    clear();
+    truncate(0);
     throw;
   }
 }

@@ -7,11 +7,6 @@
 #include "spec/draft_cache.h"
 
 namespace sx {
-namespace {
-
-constexpr int kPiece = 512;  // cells moved at once
-
-}  // namespace
 
 void DraftCache::refilled(SeqId seq, int cells, int tokens) {
   Slot& s = at(seq);
@@ -24,12 +19,7 @@ void DraftCache::copy(SeqId from, SeqId to, int cells, int tokens) {
   SX_ASSERT(from != to && at(to).length == 0);
   if (!parts_.writes_full) return refilled(to, 0, tokens);
   cells = std::min(cells, at(from).length);
-  KvStore& store = prompt_store();
-  for (int first = 0; first < cells; first += kPiece) {
-    moves_.clear();
-    for (int i = first; i < std::min(cells, first + kPiece); ++i) moves_.push_back({i, i, 0});
-    parts_.backend->kv_move({&store, &store, from, to, moves_});
-  }
+  copy_cells(*parts_.backend, prompt_store(), from, to, cells);
   refilled(to, cells, tokens);
 }
 

@@ -23,6 +23,14 @@ inline ChoiceEnd ended(const std::string& text, int generated = 3, FinishReason 
   return end;
 }
 
+inline CompletionRequest request(Api api, int n = 1) {
+  CompletionRequest r;
+  r.api = api;
+  r.n = n;
+  if (api != Api::kChat) r.prompts.resize(1);
+  return r;
+}
+
 inline AnswerFacts facts(std::vector<int> prompt_tokens = {6}) { return {"m", "fp", std::move(prompt_tokens), {}}; }
 
 // The data of each event; "[DONE]" becomes a JSON string.

@@ -6,6 +6,7 @@
 
 #include "server/request.h"
 #include "server_vocabulary.h"
+#include "server_refusal.h"
 
 namespace sx::server {
 namespace {
@@ -25,16 +26,6 @@ constexpr const char* kTools = R"("tools": [{"type": "function", "function": {"n
 
 CompletionRequest chat(const std::string& fields, const Limits& l = limits()) {
   return parse_chat("{" + std::string(kHi) + (fields.empty() ? "" : ", " + fields) + "}", l);
-}
-template <typename Parse>
-std::string culprit(const Parse& parse) {
-  try {
-    parse();
-  } catch (const ApiError& e) {
-    EXPECT_EQ(e.status, 400);
-    return e.param;
-  }
-  return "none";
 }
 std::string refused(const std::string& fields) {
   return culprit([&] { chat(fields); });

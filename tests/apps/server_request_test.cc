@@ -8,6 +8,7 @@
 #include "server/keys.h"
 #include "server/response.h"
 #include "server_vocabulary.h"
+#include "server_refusal.h"
 
 namespace sx::server {
 namespace {
@@ -23,19 +24,6 @@ CompletionRequest completion(const std::string& fields) {
   return parse_completion(R"({"prompt": "Hi")" + (fields.empty() ? "" : ", " + fields) + "}", kLimits);
 }
 
-// The field an error names, or "none".
-template <typename Parse>
-std::string culprit(const Parse& parse) {
-  try {
-    parse();
-  } catch (const ApiError& e) {
-    EXPECT_EQ(e.status, 400);
-    EXPECT_EQ(e.type, "invalid_request_error");
-    EXPECT_STRNE(e.what(), "");
-    return e.param;
-  }
-  return "none";
-}
 std::string refused(const std::string& fields) {
   return culprit([&] { completion(fields); });
 }

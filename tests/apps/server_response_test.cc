@@ -10,13 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-CompletionRequest request(Api api, int n = 1) {
-  CompletionRequest r;
-  r.api = api;
-  r.n = n;
-  if (api != Api::kChat) r.prompts.resize(1);
-  return r;
-}
 Json whole(const CompletionRequest& r, const std::vector<ChoiceEnd>& ends, AnswerFacts f = facts()) {
   return Json::parse(Answer(r, std::move(f)).whole(ends));
 }

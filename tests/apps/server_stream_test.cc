@@ -9,11 +9,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 CompletionRequest streamed(Api api, int n = 1) {
-  CompletionRequest r;
-  r.api = api;
-  r.n = n;
+  CompletionRequest r = request(api, n);
   r.stream = true;
-  if (api != Api::kChat) r.prompts.resize(1);
   return r;
 }
 
