@@ -1,7 +1,8 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_linear
 //   bench/cuda/check_linear.cu
 //   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90}.cu
-//   src/backend/cuda/{linear_quantised,linear_prompt,device}.cu
+//   src/backend/cuda/{linear_quantised,linear_q4,linear_q4_offset,linear_q8,linear_q6,linear_q5,linear_q2}.cu
+//   src/backend/cuda/{linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
 // (one line; src/tensor and src/base may also be compiled with g++). Options: check, time; without any: both.
 //
@@ -118,12 +119,13 @@ struct Problem {
     for (const Weights& part : parts) tensors.push_back(part.tensor);
     return CudaMatrix(tensors, memory);
   }
-  bool streams() const {  // stream_rows has a part in it
+  bool streams() const {  // the kernels for Hopper have a part in it
     for (const Weights& part : parts) {
-      if (part.tensor.type == DType::kBF16 || part.tensor.type == DType::kF16) return in % 8 == 0 && can_stream();
+      if (part.tensor.type != DType::kF32) return in % 8 == 0 && can_stream();
     }
     return false;
   }
+  bool quantised() const { return dtype_is_quantised(parts[0].tensor.type); }
   bool exact() const {  // weights reach the tensor cores as they are
     for (const Weights& part : parts) {
       if (dtype_is_quantised(part.tensor.type)) return false;
@@ -244,14 +246,18 @@ void check_rows(const Problem& p) {
       if (first > 0 && (rows > 33 || rows == 1)) continue;
       compare(first, rows, false, Way::kByShape);
       compare(first, rows, true, Way::kFew);
-      if (many) compare(first, rows, true, Way::kInside);
-      if (many) compare(first, rows, false, Way::kScratch);
+      if (many && !p.quantised()) compare(first, rows, true, Way::kInside);
+      if (many && !p.quantised()) compare(first, rows, false, Way::kScratch);
       if (!p.streams()) continue;
       compare(first, rows, false, Way::kStream);
       compare(first, rows, true, Way::kParts4);
       compare(first, rows, false, Way::kParts4);
       compare(first, rows, true, Way::kWhole2);
       compare(first, rows, false, Way::kWhole2);
+      if (!p.quantised()) continue;
+      compare(first, rows, true, Way::kStream);
+      compare(first, rows, false, Way::kParts2);
+      if (rows <= 16) compare(first, rows, true, Way::kParts1);
     }
   }
   if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
@@ -385,9 +391,26 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
                      stream);
     });
   };
-  for (const int rows : {1, 8}) {
+  for (const int rows : dtype_is_quantised(type) ? std::vector<int>() : std::vector<int>{1, 8}) {
     const double us = time(rows, Way::kByShape);
     std::printf(" | %d: %.1f %.0f%%", rows, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
+  }
+  if (dtype_is_quantised(type)) {
+    for (const int rows : {1, 8, 16, 32, 64}) {
+      std::printf("%s %d:", rows == 1 || rows == 16 ? "\n  " : " |", rows);
+      const auto show = [&](const char* name, Way way) {
+        const double us = time(rows, way);
+        std::printf(" %s %.1f %.0f%%", name, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
+      };
+      show("few", Way::kFew);
+      show("st", Way::kStream);
+      if (rows <= 16) show("p1", Way::kParts1);
+      show("p2", Way::kParts2);
+      show("p4", Way::kParts4);
+      show("w2", Way::kWhole2);
+    }
+    std::printf("\n");
+    return;
   }
   for (const int rows : {16, 32, 48, 64}) {  // by shape, in brackets all that is possible
     LinearTask task{};
@@ -439,23 +462,10 @@ void time_all() {
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
               "shared by 4 half blocks, by 2 whole ones)\n");
-  for (const auto& [out, in] : {std::pair{6144, 4096},
-                                {4096, 4096},
-                                {28672, 4096},
-                                {4096, 14336},
-                                {128256, 4096},
-                                {2304, 768},
-                                {768, 768},
-                                {32000, 768},
-                                {576, 1536}}) {
-    time_shape(D::kBF16, out, in, stream);
+  for (const D type : {D::kQ4_0, D::kQ4_K, D::kQ8_0, D::kQ6_K}) {
+    for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}, {4096, 14336}, {6144, 8192}})
+      time_shape(type, out, in, stream);
   }
-  for (const D type : {D::kQ4_0, D::kQ8_0, D::kQ6_K}) {
-    for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}}) time_shape(type, out, in, stream);
-  }
-  for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
-    time_prompt(D::kBF16, out, in, stream);
-  time_prompt(D::kQ4_0, 28672, 4096, stream);
   cudaStreamDestroy(stream);
 }
 

@@ -17,9 +17,9 @@ struct WeightSegment {
   Format format;
   int first_out = 0, out = 0;       // output rows [first_out, first_out + out) of the matrix
   int sub = 0;                      // quantised: elements that share scale and offset, 32 or 16
-  bool has_offset = false;
-  const void* data = nullptr;       // device
-  const void* scales = nullptr;     // device
+  bool has_offset = false;          // quantised to 4 bits without: the number is 8 less
+  const void* data = nullptr;       // device; quantised: with the scales
+  bool quantised() const { return format == Format::kQ8 || format == Format::kQ4; }
 };
 
 class CudaMatrix : public Matrix {

@@ -27,12 +27,11 @@ inline constexpr int kSplitBelow = kDevice / 2 * kManyOuts;  // up to here its b
 
 struct LinearTask {
   const void* data;
-  const void* scales;
   const void* x;           // [rows, in]
   const float* bias;       // of the segment's first output, or null
   float* result;           // at the segment's first output
   float* scratch;          // [parts][rows][out]
-  int in, out, rows, out_stride, sub;
+  int in, out, rows, out_stride;
   bool accumulate;
   Parts parts;
 };
@@ -40,7 +39,7 @@ struct LinearTask {
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
 // 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
 // kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2 };
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kParts1, kParts2 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
@@ -65,9 +64,7 @@ void multiply_parts(const LinearTask& task, Half half, int split, bool whole, cu
 // One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu
 void multiply_bf16(const LinearTask& task, Way way, cudaStream_t stream);
 void multiply_f16(const LinearTask& task, Way way, cudaStream_t stream);
-void multiply_q4(const LinearTask& task, Way way, cudaStream_t stream);
-void multiply_q8(const LinearTask& task, Way way, cudaStream_t stream);
-void multiply_q8_offset(const LinearTask& task, Way way, cudaStream_t stream);
+void multiply_quantised(const WeightSegment& segment, const LinearTask& task, Way way, cudaStream_t stream);
 
 // linear_rows with a say in how (programs that check all ways).
 void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scratch, Way way, cudaStream_t stream);

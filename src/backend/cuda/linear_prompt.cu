@@ -46,7 +46,7 @@ struct Choice {
 // Outputs [first, first + count) of a segment that are multiplied at once.
 struct Piece { int first, count; };
 std::vector<Piece> pieces_of(const WeightSegment& segment, int in) {
-  const bool quantised = segment.format == WeightSegment::Format::kQ4 || segment.format == WeightSegment::Format::kQ8;
+  const bool quantised = segment.quantised();
   const int most = quantised ? std::max(128, int(kSlice / (size_t(in) * 2)) / 128 * 128) : segment.out;
   std::vector<Piece> pieces;
   for (int first = 0; first < segment.out; first += most)
@@ -243,7 +243,7 @@ void PromptLinear::prepare(const CudaMatrix& matrix) {
     for (const Piece& piece : pieces_of(segment, matrix.in())) {
       const Shape shape = shape_of(segment, piece, matrix.in(), matrix.out());
       if (!impl_->find(shape)) impl_->choices.push_back(impl_->choose(shape, rows_));
-      const size_t bytes = segment.scales ? size_t(piece.count) * size_t(matrix.in()) * 2 : 0;
+      const size_t bytes = segment.quantised() ? size_t(piece.count) * size_t(matrix.in()) * 2 : 0;
       if (bytes <= impl_->slice_bytes) continue;
       impl_->slice_bytes = std::max(bytes, kSlice);  // taken once, unless rows are enormous
       impl_->slice = impl_->memory.take(impl_->slice_bytes, "weights expanded for prompts");
@@ -265,7 +265,7 @@ void PromptLinear::run(const CudaMatrix& matrix, const LinearCall& call, cudaStr
       const Choice* choice = impl_->find(shape_of(segment, piece, in, matrix.out()));
       if (!choice || !x) throw Error("CUDA: a prompt product that was not prepared, or without x");
       const void* weights = segment.data;
-      if (segment.scales) {
+      if (segment.quantised()) {
         dequantise_rows(impl_->slice, segment, in, piece.first, piece.count, stream);
         weights = impl_->slice;
       }

@@ -1,10 +1,28 @@
-// Products with quantised weights, and their expansion to f16 for prompts.
+// Which format a quantised matrix has, and its expansion to f16 for prompts.
 #include <specextend/error.h>
 
-#include "backend/cuda/linear_many.cuh"
+#include "backend/cuda/linear_formats.cuh"
 
 namespace sx::cuda {
+
+template <class Format>
+void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream);  // linear_packed.cuh
+
 namespace {
+
+// Calls function<format>().
+template <class Function>
+void by_format(const WeightSegment& segment, const Function& function) {
+  if (segment.format == WeightSegment::Format::kQ4) {
+    segment.has_offset ? function.template operator()<Q4Format<true>>() : function.template operator()<Q4Format<false>>();
+  } else if (segment.sub == 32) {
+    segment.has_offset ? function.template operator()<Q8Format<true, 32>>()
+                       : function.template operator()<Q8Format<false, 32>>();
+  } else {
+    segment.has_offset ? function.template operator()<Q8Format<true, 16>>()
+                       : function.template operator()<Q8Format<false, 16>>();
+  }
+}
 
 // A warp expands one group (128 k) of one tile (16 rows), the very values the products use. A block: 8 groups of a
 // tile. Moves the quantised bytes in and 2 bytes per element out; bound by memory bandwidth.
@@ -37,14 +55,8 @@ __global__ void __launch_bounds__(256)
 
 }  // namespace
 
-void multiply_q4(const LinearTask& task, Way way, cudaStream_t stream) {
-  multiply_rows<Q4Format>(task, way, stream);
-}
-void multiply_q8(const LinearTask& task, Way way, cudaStream_t stream) {
-  multiply_rows<Q8Format<false>>(task, way, stream);
-}
-void multiply_q8_offset(const LinearTask& task, Way way, cudaStream_t stream) {
-  multiply_rows<Q8Format<true>>(task, way, stream);
+void multiply_quantised(const WeightSegment& segment, const LinearTask& task, Way way, cudaStream_t stream) {
+  by_format(segment, [&]<class Format>() { multiply_packed<Format>(task, way, stream); });
 }
 
 void dequantise_rows(void* to, const WeightSegment& segment, int in, int first, int count, cudaStream_t stream) {
@@ -52,21 +64,13 @@ void dequantise_rows(void* to, const WeightSegment& segment, int in, int first, 
     throw Error("CUDA: dequantise_rows: first row " + std::to_string(first) + " is inside a tile");
   LinearTask task{};
   task.data = segment.data;
-  task.scales = segment.scales;
   task.in = in;
   task.out = segment.out;
   task.rows = count;
-  task.sub = segment.sub;
   task.parts = parts_of(in);
   const dim3 grid(unsigned((task.parts.groups + 7) / 8), unsigned((count + kTileOut - 1) / kTileOut));
   auto* f16 = static_cast<uint16_t*>(to);
-  if (segment.format == WeightSegment::Format::kQ4) {
-    launch(expand_rows<Q4Format>, grid, dim3(256), 0, stream, task, f16, first);
-  } else if (segment.has_offset) {
-    launch(expand_rows<Q8Format<true>>, grid, dim3(256), 0, stream, task, f16, first);
-  } else {
-    launch(expand_rows<Q8Format<false>>, grid, dim3(256), 0, stream, task, f16, first);
-  }
+  by_format(segment, [&]<class Format>() { launch(expand_rows<Format>, grid, dim3(256), 0, stream, task, f16, first); });
 }
 
 }  // namespace sx::cuda

@@ -69,9 +69,8 @@ void multiply_segment(const WeightSegment& segment, const LinearTask& task, Way 
   switch (segment.format) {
     case Format::kBF16: return multiply_bf16(task, way, stream);
     case Format::kF16: return multiply_f16(task, way, stream);
-    case Format::kQ4: return multiply_q4(task, way, stream);
-    case Format::kQ8:
-      return segment.has_offset ? multiply_q8_offset(task, way, stream) : multiply_q8(task, way, stream);
+    case Format::kQ4:
+    case Format::kQ8: return multiply_quantised(segment, task, way, stream);
     case Format::kF32: break;
   }
   launch(multiply_f32, dim3(unsigned((task.out + 7) / 8), unsigned((task.rows + 7) / 8)), dim3(256), 0, stream, task);
@@ -113,6 +112,7 @@ Way way_of(const LinearTask& task, bool half) {
   if (!fits || is_small(task) || task.in % 8 != 0 || task.rows <= kFewRows) return Way::kFew;
   if (half && can_stream()) return way_of_halves(task);
   if (task.rows <= 2 * kFewRows) return Way::kFew;
+  if (!half) return !can_stream() ? Way::kFew : task.out >= 64 * kDevice ? Way::kStream : Way::kWhole2;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }
 
@@ -128,7 +128,6 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
     for (int first = 0; first < call.rows; first += kManyRows) {
       LinearTask task{};
       task.data = segment.data;
-      task.scales = segment.scales;
       task.x = x + size_t(first) * size_t(matrix.in()) * (f32 ? sizeof(float) : sizeof(uint16_t));
       task.bias = call.bias ? call.bias + segment.first_out : nullptr;
       task.result = call.out + size_t(first) * size_t(call.out_stride) + segment.first_out;
@@ -137,12 +136,11 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.out = segment.out;
       task.rows = std::min(call.rows - first, kManyRows);
       task.out_stride = call.out_stride;
-      task.sub = segment.sub;
       task.accumulate = call.accumulate;
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
-      const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !(half && can_stream()));
+      const bool by_shape = way == Way::kByShape || (segment.quantised() && (way == Way::kInside || way == Way::kScratch)) || (way >= Way::kStream && !(!f32 && can_stream()));
       Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
       multiply_segment(segment, task, this_way, stream);

@@ -56,35 +56,34 @@ struct Row {
   }
 };
 
-// Bytes of a tile of 16 rows.
-size_t tile_data_bytes(Format format, int in) {
-  return size_t(parts_of(in).groups) * kTileOut * kGroup / (format == Format::kQ4 ? 2 : 1);
-}
-size_t tile_scale_bytes(int in, int sub, bool has_offset) {
-  return size_t(parts_of(in).groups) * kTileOut * size_t(kGroup / sub) * (has_offset ? 4 : 2);
+// Bytes of a group of a tile: numbers and scales of 16 rows.
+size_t group_data_bytes(Format format) { return size_t(kTileOut * kGroup) / (format == Format::kQ4 ? 2 : 1); }
+size_t group_scale_bytes(int sub, bool has_offset) { return size_t(kTileOut * (kGroup / sub)) * (has_offset ? 4 : 2); }
+size_t tile_bytes(Format format, int in, int sub, bool has_offset) {
+  return size_t(parts_of(in).groups) * (group_data_bytes(format) + group_scale_bytes(sub, has_offset));
 }
 
-// Row r of a tile into the tile's data and scales, which start as zeros.
-void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* data, uint16_t* scales) {
+// Row r of a tile into the tile, which starts as zeros.
+void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* tile) {
   const size_t half = size_t(r / 8), g = size_t(r % 8), subs = size_t(32 / part.sub), width = part.has_offset ? 2 : 1;
+  const size_t data_bytes = group_data_bytes(part.format),
+               group_bytes = data_bytes + group_scale_bytes(part.sub, part.has_offset);
   for (int k = 0; k < in; ++k) {
-    const size_t group = size_t(k / kGroup), step = size_t(k % kGroup / 32), t = size_t(k % 32 / 8), e = size_t(k % 8);
-    const size_t lane = g * 4 + t;
+    const size_t step = size_t(k % kGroup / 32), t = size_t(k % 32 / 8), e = size_t(k % 8), lane = g * 4 + t;
+    uint8_t* const data = tile + size_t(k / kGroup) * group_bytes;
     if (part.format ==
         Format::kQ4) {  // word `step` of the lane's 16 bytes; element 2i at bit 4i, 2i + 1 at bit 16 + 4i
-      const size_t byte = ((group * 2 + half) * 32 + lane) * 16 + step * 4 + (e % 2) * 2 + e / 4;
+      const size_t byte = (half * 32 + lane) * 16 + step * 4 + (e % 2) * 2 + e / 4;
       data[byte] = uint8_t(data[byte] | (row.q[size_t(k)] & 15) << (e / 2 % 2 * 4));
     } else {
-      data[(((group * 2 + half) * 2 + step / 2) * 32 + lane) * 16 + (step % 2) * 8 + e] =
-          uint8_t(row.q[size_t(k)] + 128);
+      data[((half * 2 + step / 2) * 32 + lane) * 16 + (step % 2) * 8 + e] = uint8_t(row.q[size_t(k)] + 128);
     }
   }
   for (int s = 0; s < in / part.sub; ++s) {
-    const size_t k = size_t(s) * size_t(part.sub), group = k / kGroup, step = k % kGroup / 32,
-                 which = k % 32 / size_t(part.sub);
-    uint16_t* to = scales + ((((group * 2 + half) * 8 + g) * subs + which) * 4 + step) * width;
-    to[0] = float_to_f16(row.scale[size_t(s)]);
-    if (part.has_offset) to[1] = float_to_f16(row.offset[size_t(s)]);
+    const size_t k = size_t(s) * size_t(part.sub), step = k % kGroup / 32, which = k % 32 / size_t(part.sub);
+    const size_t at = (((half * 8 + g) * subs + which) * 4 + step) * width;
+    const uint16_t pair[2] = {float_to_f16(row.scale[size_t(s)]), float_to_f16(row.offset[size_t(s)])};
+    std::memcpy(tile + k / kGroup * group_bytes + data_bytes + at * 2, pair, width * 2);
   }
 }
 
@@ -92,39 +91,33 @@ void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* data, ui
 class Packer {
  public:
   Packer(std::span<const Part> parts, int in, int out) : parts_(parts), in_(in), out_(out) {
-    data_bytes_ = tile_data_bytes(parts[0].format, in);
-    scale_bytes_ = tile_scale_bytes(in, parts[0].sub, parts[0].has_offset);
+    tile_bytes_ = tile_bytes(parts[0].format, in, parts[0].sub, parts[0].has_offset);
   }
 
   void place(WeightSegment& segment, DeviceMemory& memory) const {
     const size_t tiles = size_t((out_ + kTileOut - 1) / kTileOut);
-    auto* data = static_cast<std::byte*>(memory.take(tiles * data_bytes_, "weights"));
-    auto* scales = static_cast<std::byte*>(memory.take(tiles * scale_bytes_, "scales of weights"));
+    auto* data = static_cast<std::byte*>(memory.take(tiles * tile_bytes_, "weights"));
     segment.data = data;
-    segment.scales = scales;
     if (memory.counts_only()) return;
-    const size_t batch = std::max<size_t>(1, (size_t(64) << 20) / data_bytes_);
-    std::vector<uint8_t> host_data;
-    std::vector<uint16_t> host_scales;
+    const size_t batch = std::max<size_t>(1, (size_t(64) << 20) / tile_bytes_);
+    std::vector<uint8_t> host;
     for (size_t first = 0; first < tiles; first += batch) {
       const size_t count = std::min(batch, tiles - first);
-      host_data.assign(count * data_bytes_, 0);
-      host_scales.assign(count * scale_bytes_ / 2, 0);
-      pack(first, count, host_data.data(), host_scales.data());
-      upload(data + first * data_bytes_, host_data.data(), count * data_bytes_);
-      upload(scales + first * scale_bytes_, host_scales.data(), count * scale_bytes_);
+      host.assign(count * tile_bytes_, 0);
+      pack(first, count, host.data());
+      upload(data + first * tile_bytes_, host.data(), host.size());
     }
   }
 
  private:
-  void pack(size_t first, size_t count, uint8_t* data, uint16_t* scales) const {
+  void pack(size_t first, size_t count, uint8_t* tiles) const {
     std::atomic<size_t> next{0};
     const auto work = [&] {
       Row row(in_, parts_[0].sub);
       for (size_t i; (i = next.fetch_add(1)) < count;) {
         for (int r = 0; r < kTileOut; ++r) {
           unpack(int(first + i) * kTileOut + r, row);
-          pack_row(row, r, parts_[0], in_, data + i * data_bytes_, scales + i * scale_bytes_ / 2);
+          pack_row(row, r, parts_[0], in_, tiles + i * tile_bytes_);
         }
       }
     };
@@ -146,7 +139,7 @@ class Packer {
 
   std::span<const Part> parts_;
   int in_, out_;
-  size_t data_bytes_ = 0, scale_bytes_ = 0;
+  size_t tile_bytes_ = 0;
 };
 
 // Float parts, stacked. Elements that are wider on the device than in the tensor (BF16 kept as F32) are widened.
@@ -184,7 +177,7 @@ CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
     if (part.format == Format::kQ4 || part.format == Format::kQ8) {
       const AffineTraits traits = affine_traits(tensor.type);
       part.sub = traits.sub;
-      part.has_offset = part.format == Format::kQ4 || traits.has_offset;
+      part.has_offset = traits.has_offset && tensor.type != DType::kQ4_0;  // its offset, -8 scales, kernels know
     }
     bf16 |= part.format == Format::kBF16;
     f16 |= part.format != Format::kBF16 && part.format != Format::kF32;
@@ -209,7 +202,7 @@ CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
     if (segment.format == Format::kQ4 || segment.format == Format::kQ8) {
       Packer(joined, in_, segment.out).place(segment, memory);
       const size_t tiles = size_t((segment.out + kTileOut - 1) / kTileOut);
-      bytes_ += tiles * (tile_data_bytes(segment.format, in_) + tile_scale_bytes(in_, segment.sub, segment.has_offset));
+      bytes_ += tiles * tile_bytes(segment.format, in_, segment.sub, segment.has_offset);
     } else {
       place_floats(segment, joined, in_, memory);
       bytes_ += size_t(segment.out) * size_t(in_) * (segment.format == Format::kF32 ? 4 : 2);
