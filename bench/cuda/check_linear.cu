@@ -256,8 +256,7 @@ void check_rows(const Problem& p) {
       compare(first, rows, false, Way::kWhole2);
       if (!p.quantised()) continue;
       compare(first, rows, true, Way::kStream);
-      compare(first, rows, false, Way::kParts2);
-      if (rows <= 16) compare(first, rows, true, Way::kParts1);
+      compare(first, rows, true, Way::kParts1);
     }
   }
   if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
@@ -403,11 +402,11 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
         std::printf(" %s %.1f %.0f%%", name, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
       };
       show("few", Way::kFew);
-      show("st", Way::kStream);
-      if (rows <= 16) show("p1", Way::kParts1);
-      show("p2", Way::kParts2);
-      show("p4", Way::kParts4);
-      show("w2", Way::kWhole2);
+      if (rows <= 16) show("f2", Way::kParts1);
+      if (rows < 8) continue;
+      show("st2", Way::kStream);
+      show("st1", Way::kParts4);
+      show("sp8", Way::kWhole2);
     }
     std::printf("\n");
     return;

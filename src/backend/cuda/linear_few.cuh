@@ -41,23 +41,20 @@ __global__ void __launch_bounds__(256, kTiles * kTokenTiles == 1 && kAhead == Fo
   const uint16_t* x = static_cast<const uint16_t*>(task.x) + size_t(first_token + g) * size_t(task.in) + 8 * t;
   const size_t tile_stride = 8 * size_t(task.in);
   uint4 tokens[kSteps][kTokenTiles];
-  const auto load_x = [&](uint4(&to)[kTokenTiles], int group, int k) {  // k from the group's first on
-    const uint16_t* at = x + size_t(group) * kGroup;
-    const int left = x_end - group * kGroup;
+  const auto load_x = [&](uint4(&to)[kTokenTiles], int k) {
 #pragma unroll
     for (int i = 0; i < kTokenTiles; ++i) {
       const bool there = kTokenTiles == 1 || first_token + g + 8 * i < task.rows;
       if constexpr (Format::kOddRows) {
-        to[i] = load_odd(at + size_t(i) * tile_stride, k, there ? left : 0);
+        to[i] = load_odd(x + size_t(i) * tile_stride, k, there ? x_end : 0);
       } else {
-        to[i] = load_tokens(at + size_t(i) * tile_stride + k, there && k < left);
+        to[i] = load_tokens(x + size_t(i) * tile_stride + k, there && k < x_end);
       }
     }
   };
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) load_x(tokens[step], first, step * 32);
+  for (int step = 0; step < kSteps; ++step) load_x(tokens[step], first * kGroup + step * 32);
 
-  const BaseOf<Format> base(task);
   float sum[kTiles][kTokenTiles][4] = {};
   for (int group = first; group < last; group += kAhead) {
 #pragma unroll
@@ -66,28 +63,17 @@ __global__ void __launch_bounds__(256, kTiles * kTokenTiles == 1 && kAhead == Fo
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         uint4(&b)[kTokenTiles] = tokens[step % kSteps];
-        float start[kTokenTiles][4];
-        if constexpr (Format::kScaleAfter) {
-#pragma unroll
-          for (int n = 0; n < kTokenTiles; ++n) begin_step(start[n], base, b[n]);
-        }
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          if constexpr (Format::kScaleAfter) {
-            const StepOperands<Format> operands(weights[ahead][i], step);
+          uint32_t a[8];
+          Format::operands(weights[ahead][i], step, a);
 #pragma unroll
-            for (int n = 0; n < kTokenTiles; ++n) multiply_step(sum[i][n], operands, b[n], start[n]);
-          } else {
-            uint32_t a[8];
-            Format::operands(weights[ahead][i], step, a);
+          for (int n = 0; n < kTokenTiles; ++n) multiply<Format::kHalf>(sum[i][n], a, b[n].x, b[n].y);
 #pragma unroll
-            for (int n = 0; n < kTokenTiles; ++n) multiply<Format::kHalf>(sum[i][n], a, b[n].x, b[n].y);
-#pragma unroll
-            for (int n = 0; n < kTokenTiles; ++n) multiply<Format::kHalf>(sum[i][n], a + 4, b[n].z, b[n].w);
-          }
+          for (int n = 0; n < kTokenTiles; ++n) multiply<Format::kHalf>(sum[i][n], a + 4, b[n].z, b[n].w);
           Format::load(sources[i], weights[ahead][i], group + ahead + kAhead, step);
         }
-        load_x(b, group, ahead * kGroup + (step + kSteps) * 32);
+        load_x(b, (group + ahead) * kGroup + (step + kSteps) * 32);
       }
     }
   }
@@ -116,26 +102,6 @@ void launch_few(const LinearTask& task, cudaStream_t stream) {
   const int outs = kTileOut * kTiles, tokens = 8 * kTokenTiles;
   const dim3 grid(unsigned((task.out + outs - 1) / outs), unsigned((task.rows + tokens - 1) / tokens));
   launch(few_rows<Format, kTiles, kTokenTiles, kAhead>, grid, dim3(256), 0, stream, task);
-}
-
-// The kernel for a number of rows and a shape; the bits are the same in all of them.
-template <class Format>
-void multiply_few(const LinearTask& task, cudaStream_t stream) {
-  constexpr int kNear = Format::kAhead, kFar = Format::kFarAhead;
-  if (is_small(task)) {  // blocks of 16 outputs, for there are few; what several blocks read again comes from L2
-    if (task.rows > 32) return launch_few<Format, 1, 4, kNear>(task, stream);
-    if (task.rows > kFewRows) return launch_few<Format, 1, 2, kNear>(task, stream);
-    return launch_few<Format, 1, 1, kNear>(task, stream);
-  }
-  // Where one wave of blocks must hold all that is in flight, each holds more.
-  if (task.rows > kFewRows) {  // the tokens of 16 rows are half of the weights of 32 outputs, and all of those of 16
-    if (task.out <= kDevice * kTileOut) return launch_few<Format, 1, 2, kFar>(task, stream);
-    if (task.out <= kDevice * 2 * kTileOut) return launch_few<Format, 2, 2, kFar>(task, stream);
-    return launch_few<Format, 2, 2, kNear>(task, stream);
-  }
-  if (task.out <= 2 * kDevice * kTileOut) return launch_few<Format, 1, 1, kFar>(task, stream);
-  if (task.out < 4 * kDevice * kTileOut) return launch_few<Format, 1, 1, kNear>(task, stream);  // smaller blocks: more
-  launch_few<Format, 2, 1, kNear>(task, stream);
 }
 
 }  // namespace sx::cuda

@@ -11,10 +11,9 @@
 // steps 0..3 loads all. 16-bit floats have fetch and read besides, for many_rows: stages of kStageSteps steps, each thread
 // copies what it will need itself to its own places in shared memory, and reads it back before operands() of each step.
 //
-// Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, in the same order in global and
-// in shared memory (read). Where 32 elements, a step, share one scale and there is no offset (kScaleAfter; Q4_0, Q8_0,
-// Q5_0), the tensor cores multiply whole numbers: base + q, which is put together from bits in an instruction or two, and
-// beforehand -base, once for all tiles; the scale meets the step's sum in f32. All else becomes f16 weights in registers.
+// Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, and become f16 in registers. Of
+// 32 consecutive k lane (g, t) has k = 4t .. 4t+3 and 16+4t .. 16+4t+3, the first four for the first product: the products are
+// those of 16 consecutive k each, as wgmma wants them, which takes other k from each lane (linear_packed_sm90.cuh).
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -116,20 +115,11 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t* a, uint3
   }
 }
 
-// d = c + a b, f16.
-__device__ __forceinline__ void multiply_from(float (&d)[4], const float (&c)[4], const uint32_t* a, uint32_t b0,
-                                              uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};\n"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
 // 16-bit floats, row-major [out, in]. kOdd: in is no multiple of 8, so rows are not aligned.
 template <Half kType, bool kOdd = false>
 struct HalfFormat {
   static constexpr Half kHalf = kType;
-  static constexpr bool kOddRows = kOdd, kScaleAfter = false;
+  static constexpr bool kOddRows = kOdd, kAsLoaded = true;  // operands are loaded registers
   static constexpr int kAhead = 1, kFarAhead = 2;  // groups in flight in registers, and where blocks are few
   static constexpr int kStageSteps = 2;
   static constexpr uint32_t kStageBytes = 4 * 4096;  // of 256 threads: [step][low or high][thread]
@@ -197,40 +187,55 @@ __device__ __forceinline__ void load_packed(Words& v, const char* from, bool wan
   }
 }
 
-// The scales of a group: [low or high][g][32 / kSub][4 steps] of {scale, offset} or scales alone.
+// The scales of a group: [low or high][g][4 steps][32 / kSub] of {scale, offset} or scales alone.
 template <bool kOffset, int kSub>
 struct Scales {
-  using Words = std::conditional_t<kOffset, uint4, uint2>;
-  static constexpr int kSubs = 32 / kSub, kHigh = 8 * kSubs * int(sizeof(Words)), kBytes = 2 * kHigh;
-  static __device__ __forceinline__ int at(int lane) {  // of the low row
-    return ((lane >> 2) * kSubs + (kSubs == 2 ? (lane & 3) >> 1 : 0)) * int(sizeof(Words));
-  }
-  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Words& low, Words& high) {
-    from += uint32_t(at(lane)) + half * uint32_t(sizeof(Words) / 2);
-    if constexpr (kOffset) {
-      read_shared(low.x, low.y, from);
-      read_shared(high.x, high.y, from + kHigh);
+  static constexpr int kWords = 2 * (kOffset ? 2 : 1) * (32 / kSub), kRow = kWords * 4, kBytes = 16 * kRow;  // of a row; of 16
+  uint32_t words[kWords];
+  __device__ __forceinline__ void load(const char* from, bool wanted) {
+    if constexpr (kWords == 2) {
+      load_packed(*reinterpret_cast<uint2*>(words), from, wanted);
     } else {
-      read_shared(low.x, from);
-      read_shared(high.x, from + kHigh);
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) load_packed(*reinterpret_cast<uint4*>(words + i), from + i * 4, wanted);
     }
   }
-  // Scale and offset of a step, each twice; the offset only where there is one.
-  static __device__ __forceinline__ void of_step(const Words& words, int step, __half2& scale, __half2& offset) {
+  // Steps 2 half and 2 half + 1 from shared memory, to where steps 0 and 1 are.
+  __device__ __forceinline__ void read(uint32_t from, uint32_t half) {
+    from += half * (kRow / 2);
+    if constexpr (kWords == 2) {
+      read_shared(words[0], from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords / 2; i += 2) read_shared(words[i], words[i + 1], from + i * 4);
+    }
+  }
+  // Scale and offset of a step's product, each twice; the offset only where there is one.
+  __device__ __forceinline__ void get(int step, int product, __half2& scale, __half2& offset) const {
     if constexpr (kOffset) {
-      const __half2 both = half2_of(step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w);
+      const __half2 both = half2_of(words[kSub == 32 ? step : 2 * step + product]);
       scale = __low2half2(both);
       offset = __high2half2(both);
     } else {
-      const __half2 two = half2_of(step < 2 ? words.x : words.y);
-      scale = step % 2 == 0 ? __low2half2(two) : __high2half2(two);
+      const __half2 two = half2_of(words[kSub == 32 ? step / 2 : step]);
+      scale = (kSub == 32 ? step % 2 : product) == 0 ? __low2half2(two) : __high2half2(two);
     }
   }
-  static __device__ __forceinline__ float of_step(const uint2& words, int step) {
-    const __half2 two = half2_of(step < 2 ? words.x : words.y);
-    return step % 2 == 0 ? __low2float(two) : __high2float(two);
-  }
 };
+
+// base + q of the low (even places) and high rows as f16, to weights: q is exact, and the product, fused with the offset, rounds
+// once. Bases of places 0 1 4 5 and of 2 3 6 7.
+template <class Scales, bool kOffset>
+__device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& low, const Scales& high, int step, uint32_t base0,
+                                               uint32_t base1) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    __half2 scale, offset;
+    (i % 2 ? high : low).get(step, i / 4, scale, offset);
+    const __half2 q = __hsub2(half2_of(a[i]), half2_of(i / 2 % 2 ? base1 : base0));
+    a[i] = bits_of(kOffset ? __hfma2(q, scale, offset) : __hmul2(q, scale));
+  }
+}
 
 // Where a lane finds its share of a tile's groups.
 template <class Format>
@@ -242,7 +247,7 @@ struct PackedSource {
     const char* start =
         static_cast<const char*>(task.data) + size_t(tile) * size_t(task.parts.groups) * size_t(Format::kGroupBytes);
     data = start + lane * 16;
-    scales = start + Format::kDataBytes + Format::S::at(lane);
+    scales = start + Format::kDataBytes + (lane >> 2) * Format::S::kRow;
   }
 };
 
@@ -251,60 +256,59 @@ struct PackedSource {
 template <bool kOffset>
 struct Q4Format {
   using S = Scales<kOffset, 32>;
-  using Words = typename S::Words;
   using Source = PackedSource<Q4Format>;
   static constexpr Half kHalf = Half::kF16;
-  static constexpr bool kOddRows = false, kScaleAfter = !kOffset;
+  static constexpr bool kOddRows = false;
   static constexpr int kAhead = 2, kFarAhead = 4;
   static constexpr int kDataBytes = 1024, kGroupBytes = kDataBytes + S::kBytes;
-  // -(1024 + 8) and -(64 + 8), twice each: what elements 0 1, 4 5 and 2 3, 6 7 have too much
-  static constexpr uint32_t kMinusBase = 0xe408e408u, kMinusSecond = 0xd480d480u;
-  struct Group { uint4 low, high; Words low_scales, high_scales; };
+  static constexpr uint32_t kBase = kOffset ? 0x64006400u : 0x64086408u;    // 1024, and 8 if there is no offset
+  static constexpr uint32_t kBase64 = kOffset ? 0x54005400u : 0x54805480u;  // the same with 64
+  struct Group { uint4 low, high; S low_scales, high_scales; };
 
   static __device__ __forceinline__ void load(const Source& from, Group& to, int group, int step) {
     if (step != 3) return;
     const bool wanted = group < from.end;
-    const int at = group * kGroupBytes;
+    const ptrdiff_t at = ptrdiff_t(group) * kGroupBytes;
     load_packed(to.low, from.data + at, wanted);
     load_packed(to.high, from.data + at + 512, wanted);
-    load_packed(to.low_scales, from.scales + at, wanted);
-    load_packed(to.high_scales, from.scales + at + S::kHigh, wanted);
+    to.low_scales.load(from.scales + at, wanted);
+    to.high_scales.load(from.scales + at + 8 * S::kRow, wanted);
   }
-  // Steps 2 half and 2 half + 1 from shared memory, to where steps 0 and 1 are.
-  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Group& to) {
-    const uint32_t data = from + uint32_t(lane) * 16 + half * 8;
-    read_shared(to.low.x, to.low.y, data);
-    read_shared(to.high.x, to.high.y, data + 512);
-    S::read(from + kDataBytes, lane, half, to.low_scales, to.high_scales);
+  static __device__ __forceinline__ void operands(const Group& group, int step, uint32_t (&a)[8]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4& v = i ? group.high : group.low;
+      const uint32_t word = step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w, next = word >> 8;
+      a[i] = put_over<0x000f000fu, 0x64006400u>(word);
+      a[i + 2] = put_over<0x00f000f0u, 0x54005400u>(word);
+      a[i + 4] = put_over<0x000f000fu, 0x64006400u>(next);
+      a[i + 6] = put_over<0x00f000f0u, 0x54005400u>(next);
+    }
+    scale_operands<S, kOffset>(a, group.low_scales, group.high_scales, step, kBase, kBase64);
   }
 
-  static __device__ __forceinline__ uint32_t word(const uint4& v, int step) {
-    return step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w;
-  }
-  // 1024 + q and 64 + q, exactly.
-  static __device__ __forceinline__ void expand(uint32_t word, uint32_t* a) {
-    const uint32_t next = word >> 8;
-    a[0] = put_over<0x000f000fu, 0x64006400u>(word);
-    a[2] = put_over<0x00f000f0u, 0x54005400u>(word);
-    a[4] = put_over<0x000f000fu, 0x64006400u>(next);
-    a[6] = put_over<0x00f000f0u, 0x54005400u>(next);
-  }
-  static __device__ __forceinline__ void integers(const Group& group, int step, uint32_t (&a)[8]) {
-    expand(word(group.low, step), a);
-    expand(word(group.high, step), a + 1);
-  }
-  // q is exact, and the product, fused with the offset, rounds once.
-  static __device__ __forceinline__ void operands(const Group& group, int step, uint32_t (&a)[8]) {
-    integers(group, step, a);
-    const __half2 bases[2] = {half2_of(kOffset ? 0x64006400u : 0x64086408u), half2_of(kOffset ? 0x54005400u : 0x54805480u)};
-    __half2 scale[2], offset[2];
-    S::of_step(group.low_scales, step, scale[0], offset[0]);
-    S::of_step(group.high_scales, step, scale[1], offset[1]);
+  // For wgmma, from shared memory: two steps, and what lanes t / 2 and 2 + t / 2 have of them, of low and high rows.
+  struct Pair { uint32_t words[2][2][2]; S low_scales, high_scales; };
+  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Pair& to) {
+    const uint32_t data = from + uint32_t((lane & ~3) + (lane >> 1 & 1)) * 16 + half * 8;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const __half2 q = __hsub2(half2_of(a[i]), bases[i / 2 % 2]);
-      a[i] = bits_of(kOffset ? __hfma2(q, scale[i % 2], offset[i % 2]) : __hmul2(q, scale[i % 2]));
+    for (int i = 0; i < 2; ++i) {
+      read_shared(to.words[i][0][0], to.words[i][0][1], data + uint32_t(i) * 512);
+      read_shared(to.words[i][1][0], to.words[i][1][1], data + uint32_t(i) * 512 + 32);
     }
+    const uint32_t scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+    to.low_scales.read(scales, half);
+    to.high_scales.read(scales + 8 * S::kRow, half);
+  }
+  static __device__ __forceinline__ void operands(const Pair& pair, int lane, int step, uint32_t (&a)[8]) {
+    const uint32_t shift = uint32_t(lane & 1) * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // rows, lanes
+      const uint32_t word = pair.words[i & 1][i >> 1][step] >> shift;
+      a[i] = put_over<0x000f000fu, 0x64006400u>(word);
+      a[i + 4] = put_over<0x000f000fu, 0x64006400u>(word >> 8);
+    }
+    scale_operands<S, kOffset>(a, pair.low_scales, pair.high_scales, step, kBase, kBase);
   }
 };
 
@@ -312,113 +316,60 @@ struct Q4Format {
 template <bool kOffset, int kSub>
 struct Q8Format {
   using S = Scales<kOffset, kSub>;
-  using Words = typename S::Words;
   using Source = PackedSource<Q8Format>;
   static constexpr Half kHalf = Half::kF16;
-  static constexpr bool kOddRows = false, kScaleAfter = !kOffset && kSub == 32;
+  static constexpr bool kOddRows = false;
   static constexpr int kAhead = 1, kFarAhead = 2;
   static constexpr int kDataBytes = 2048, kGroupBytes = kDataBytes + S::kBytes;
-  static constexpr uint32_t kMinusBase = 0xe480e480u, kMinusSecond = kMinusBase;  // -(1024 + 128)
-  struct Group { uint4 low[2], high[2]; Words low_scales, high_scales; };
+  static constexpr uint32_t kBase = 0x64806480u;  // 1024 + 128
+  struct Group { uint4 low[2], high[2]; S low_scales, high_scales; };
 
   static __device__ __forceinline__ void load(const Source& from, Group& to, int group, int step) {
     if (step % 2 == 0) return;
     const bool wanted = group < from.end;
-    const int at = group * kGroupBytes;
+    const ptrdiff_t at = ptrdiff_t(group) * kGroupBytes;
     load_packed(to.low[step / 2], from.data + at + step / 2 * 512, wanted);
     load_packed(to.high[step / 2], from.data + at + step / 2 * 512 + 1024, wanted);
     if (step != 3) return;
-    load_packed(to.low_scales, from.scales + at, wanted);
-    load_packed(to.high_scales, from.scales + at + S::kHigh, wanted);
-  }
-  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Group& to) {  // see Q4Format
-    const uint32_t data = from + uint32_t(lane) * 16 + half * 512;
-    read_shared(to.low[0], data);
-    read_shared(to.high[0], data + 1024);
-    S::read(from + kDataBytes, lane, half, to.low_scales, to.high_scales);
-  }
-
-  static __device__ __forceinline__ void expand(uint32_t word, uint32_t* a) {  // 1024 + 128 + q
-    a[0] = __byte_perm(word, 0x64646464u, 0x4140);
-    a[2] = __byte_perm(word, 0x64646464u, 0x4342);
-  }
-  static __device__ __forceinline__ void integers(const Group& group, int step, uint32_t (&a)[8]) {
-    const uint4 low = group.low[step / 2], high = group.high[step / 2];
-    expand(step % 2 ? low.z : low.x, a);
-    expand(step % 2 ? low.w : low.y, a + 4);
-    expand(step % 2 ? high.z : high.x, a + 1);
-    expand(step % 2 ? high.w : high.y, a + 5);
+    to.low_scales.load(from.scales + at, wanted);
+    to.high_scales.load(from.scales + at + 8 * S::kRow, wanted);
   }
   static __device__ __forceinline__ void operands(const Group& group, int step, uint32_t (&a)[8]) {
-    integers(group, step, a);
-    const __half2 base = half2_of(0x64806480u);
-    __half2 scale[2], offset[2];
-    S::of_step(group.low_scales, step, scale[0], offset[0]);
-    S::of_step(group.high_scales, step, scale[1], offset[1]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const __half2 q = __hsub2(half2_of(a[i]), base);
-      a[i] = bits_of(kOffset ? __hfma2(q, scale[i % 2], offset[i % 2]) : __hmul2(q, scale[i % 2]));
+    for (int i = 0; i < 2; ++i) {
+      const uint4& v = (i ? group.high : group.low)[step / 2];
+      const uint32_t first = step % 2 ? v.z : v.x, second = step % 2 ? v.w : v.y;
+      a[i] = __byte_perm(first, 0x64646464u, 0x4140);
+      a[i + 2] = __byte_perm(first, 0x64646464u, 0x4342);
+      a[i + 4] = __byte_perm(second, 0x64646464u, 0x4140);
+      a[i + 6] = __byte_perm(second, 0x64646464u, 0x4342);
     }
+    scale_operands<S, kOffset>(a, group.low_scales, group.high_scales, step, kBase, kBase);
   }
-};
 
-// Weights as operands, and in f32 what they are scaled by afterwards.
-template <class Format>
-struct StepOperands {
-  uint32_t a[8];
-  float scale[2];
-  __device__ __forceinline__ StepOperands(const typename Format::Group& weights, int step) {
-    if constexpr (Format::kScaleAfter) {
-      Format::integers(weights, step, a);
-      scale[0] = Format::S::of_step(weights.low_scales, step);
-      scale[1] = Format::S::of_step(weights.high_scales, step);
-    } else {
-      Format::operands(weights, step, a);
+  struct Pair { uint4 words[2][2]; S low_scales, high_scales; };  // see Q4Format
+  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Pair& to) {
+    const uint32_t data = from + uint32_t((lane & ~3) + (lane >> 1 & 1)) * 16 + half * 512;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      read_shared(to.words[i][0], data + uint32_t(i) * 1024);
+      read_shared(to.words[i][1], data + uint32_t(i) * 1024 + 32);
     }
+    const uint32_t scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+    to.low_scales.read(scales, half);
+    to.high_scales.read(scales + 8 * S::kRow, half);
   }
-};
-
-// -base as an operand. Constants would be gathered anew before every product; combined with zeros that the assembler does
-// not know to be any, they are values of their own, made once.
-template <class Format>
-struct MinusBase {
-  uint32_t a[4];
-  __device__ explicit MinusBase(const LinearTask& task) {
+  static __device__ __forceinline__ void operands(const Pair& pair, int lane, int step, uint32_t (&a)[8]) {
+    const uint32_t which = lane & 1 ? 0x4342 : 0x4140;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      a[i] = (i < 2 ? Format::kMinusBase : Format::kMinusSecond) | uint32_t(task.parts.parts) >> (16 + i);
+    for (int i = 0; i < 4; ++i) {  // rows, lanes
+      const uint4& v = pair.words[i & 1][i >> 1];
+      a[i] = __byte_perm(step ? v.z : v.x, 0x64646464u, which);
+      a[i + 4] = __byte_perm(step ? v.w : v.y, 0x64646464u, which);
+    }
+    scale_operands<S, kOffset>(a, pair.low_scales, pair.high_scales, step, kBase, kBase);
   }
 };
-
-struct NoBase {
-  __device__ explicit NoBase(const LinearTask&) {}
-};
-template <class Format>
-using BaseOf = std::conditional_t<Format::kScaleAfter, MinusBase<Format>, NoBase>;
-
-// THE ORDER of a step with quantised weights: a chain of two products; if the scale comes after, of four, the first two
-// with -base, which all tiles share.
-template <class Format>
-__device__ __forceinline__ void begin_step(float (&start)[4], const MinusBase<Format>& base, const uint4& b) {
-  const float zero[4] = {};
-  multiply_from(start, zero, base.a, b.x, b.y);
-  multiply<Half::kF16>(start, base.a, b.z, b.w);
-}
-template <class Format>
-__device__ __forceinline__ void multiply_step(float (&sum)[4], const StepOperands<Format>& weights, const uint4& b,
-                                              const float (&start)[4]) {
-  if constexpr (Format::kScaleAfter) {
-    float part[4];
-    multiply_from(part, start, weights.a, b.x, b.y);
-    multiply<Half::kF16>(part, weights.a + 4, b.z, b.w);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum[j] = __fmaf_rn(part[j], weights.scale[j >> 1], sum[j]);
-  } else {
-    multiply<Half::kF16>(sum, weights.a, b.x, b.y);
-    multiply<Half::kF16>(sum, weights.a + 4, b.z, b.w);
-  }
-}
 
 // The end of THE ORDER: a finished sum meets bias and what was there.
 __device__ __forceinline__ void store_result(const LinearTask& task, int row, int out, float sum) {

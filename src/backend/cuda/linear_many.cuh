@@ -132,8 +132,10 @@ __global__ void __launch_bounds__(256, 1) many_rows(const __grid_constant__ Line
       for (int i = 0; i < 2; ++i) {
         Format::read(here + uint32_t(i) * Format::kStageBytes, weights[i], step);
         Format::operands(weights[i], step, a[i]);
+        if constexpr (Format::kAsLoaded) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) a[i][j] |= zero;
+          for (int j = 0; j < 8; ++j) a[i][j] |= zero;
+        }
       }
       const uint32_t at = tokens + uint32_t((step * 4 + t) ^ (g & 1) * 4) * 16;
 #pragma unroll
@@ -195,13 +197,30 @@ void launch_many(const LinearTask& task, int parts_here, cudaStream_t stream) {
   launch(many_rows<Format, kTokenTiles>, grid, dim3(256), kBytes, stream, task, parts_here);
 }
 
-// The bits are the same in all kernels.
+// The kernel for a number of rows and a shape; the bits are the same in all of them.
 template <class Format>
 void multiply_rows(const LinearTask& task, Way way, cudaStream_t stream) {
-  if (way == Way::kFew) return multiply_few<Format>(task, stream);
-  const int parts_here = way == Way::kInside ? task.parts.parts : parts_per_block(task);
-  if (task.rows > 32) return launch_many<Format, 8>(task, parts_here, stream);
-  launch_many<Format, 4>(task, parts_here, stream);
+  constexpr int kNear = Format::kAhead, kFar = Format::kFarAhead;
+  const bool small = is_small(task);
+  if (way != Way::kFew) {
+    const int parts_here = way == Way::kInside ? task.parts.parts : parts_per_block(task);
+    if (task.rows > 32) return launch_many<Format, 8>(task, parts_here, stream);
+    return launch_many<Format, 4>(task, parts_here, stream);
+  }
+  if (small) {  // blocks of 16 outputs, for there are few; what several blocks read again comes from L2
+    if (task.rows > 32) return launch_few<Format, 1, 4, kNear>(task, stream);
+    if (task.rows > kFewRows) return launch_few<Format, 1, 2, kNear>(task, stream);
+    return launch_few<Format, 1, 1, kNear>(task, stream);
+  }
+  // Where one wave of blocks must hold all that is in flight, each holds more.
+  if (task.rows > kFewRows) {  // the tokens of 16 rows are half of the weights of 32 outputs, and all of those of 16
+    if (task.out <= kDevice * kTileOut) return launch_few<Format, 1, 2, kFar>(task, stream);
+    if (task.out <= kDevice * 2 * kTileOut) return launch_few<Format, 2, 2, kFar>(task, stream);
+    return launch_few<Format, 2, 2, kNear>(task, stream);
+  }
+  if (task.out <= 2 * kDevice * kTileOut) return launch_few<Format, 1, 1, kFar>(task, stream);
+  if (task.out < 4 * kDevice * kTileOut) return launch_few<Format, 1, 1, kNear>(task, stream);  // smaller blocks: more
+  launch_few<Format, 2, 1, kNear>(task, stream);
 }
 
 }  // namespace sx::cuda

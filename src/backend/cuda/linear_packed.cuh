@@ -1,22 +1,28 @@
 // Products of one format of quantised weights. Each format is compiled in a file of its own, linear_q*.cu.
 #pragma once
-#include <specextend/error.h>
-
-#include "backend/cuda/linear_few.cuh"
+#include "backend/cuda/linear_packed_few.cuh"
 #include "backend/cuda/linear_packed_sm90.cuh"
 
 namespace sx::cuda {
 
+// The kernel for a number of rows and a shape; the bits are the same in all of them.
 template <class Format>
 void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream) {
+  constexpr int kNear = Format::kAhead, kFar = Format::kFarAhead;
+  const int tiles = (task.out + kTileOut - 1) / kTileOut;
   switch (way) {
-    case Way::kStream: return launch_packed_stream<Format>(task, stream);
-    case Way::kParts1: return launch_packed_parts<Format, 1>(task, false, stream);
-    case Way::kParts2: return launch_packed_parts<Format, 2>(task, false, stream);
-    case Way::kParts4: return launch_packed_parts<Format, 4>(task, false, stream);
-    case Way::kWhole2: return launch_packed_parts<Format, 2>(task, true, stream);
-    default: return multiply_few<Format>(task, stream);
+    case Way::kStream: return launch_packed_rows<Format, 2, false>(task, stream);
+    case Way::kParts4: return launch_packed_rows<Format, 1, false>(task, stream);
+    case Way::kWhole2: return launch_packed_rows<Format, 1, true>(task, stream);
+    case Way::kParts1:
+      if (task.rows > 8) return launch_packed_few<Format, 2, kFar, 2>(task, stream);
+      return launch_packed_few<Format, 1, kNear, 3>(task, stream);
+    default: break;
   }
+  if (task.rows > 16) return launch_packed_few<Format, 4, kNear, 2>(task, stream);
+  if (task.rows > 8) return launch_packed_few<Format, 2, kNear, 2>(task, stream);
+  if (tiles > 2 * kDevice && tiles <= 3 * kDevice) return launch_packed_few<Format, 1, kNear, 3>(task, stream);
+  launch_packed_few<Format, 1, kFar, 2>(task, stream);
 }
 
 }  // namespace sx::cuda

@@ -37,18 +37,19 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int step = 0; step < 4; ++step) Format::load(source, weights, group, step);
   wait_for_previous();
-  const int low = tile * kTileOut + g, high = low + 8;  // rows of `to`, which holds task.rows of them
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    const int k = group * kGroup + step * 32 + 8 * t;
+    const int k = group * kGroup + step * 32 + 4 * t;
     uint32_t a[8];
     Format::operands(weights, step, a);
     if (k >= task.in) continue;
-    if (low < task.rows) {
-      *reinterpret_cast<uint4*>(to + size_t(low) * size_t(task.in) + size_t(k)) = make_uint4(a[0], a[2], a[4], a[6]);
-    }
-    if (high < task.rows) {
-      *reinterpret_cast<uint4*>(to + size_t(high) * size_t(task.in) + size_t(k)) = make_uint4(a[1], a[3], a[5], a[7]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = tile * kTileOut + g + 8 * i;  // of `to`, which holds task.rows of them
+      if (row >= task.rows) continue;
+      uint16_t* const at = to + size_t(row) * size_t(task.in) + size_t(k);
+      *reinterpret_cast<uint2*>(at) = make_uint2(a[i], a[i + 2]);
+      *reinterpret_cast<uint2*>(at + 16) = make_uint2(a[i + 4], a[i + 6]);
     }
   }
 }

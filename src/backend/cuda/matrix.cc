@@ -69,7 +69,7 @@ void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* tile) {
   const size_t data_bytes = group_data_bytes(part.format),
                group_bytes = data_bytes + group_scale_bytes(part.sub, part.has_offset);
   for (int k = 0; k < in; ++k) {
-    const size_t step = size_t(k % kGroup / 32), t = size_t(k % 32 / 8), e = size_t(k % 8), lane = g * 4 + t;
+    const size_t step = size_t(k % kGroup / 32), t = size_t(k % 16 / 4), e = size_t(k % 32 / 16 * 4 + k % 4), lane = g * 4 + t;
     uint8_t* const data = tile + size_t(k / kGroup) * group_bytes;
     if (part.format ==
         Format::kQ4) {  // word `step` of the lane's 16 bytes; element 2i at bit 4i, 2i + 1 at bit 16 + 4i
@@ -81,7 +81,7 @@ void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* tile) {
   }
   for (int s = 0; s < in / part.sub; ++s) {
     const size_t k = size_t(s) * size_t(part.sub), step = k % kGroup / 32, which = k % 32 / size_t(part.sub);
-    const size_t at = (((half * 8 + g) * subs + which) * 4 + step) * width;
+    const size_t at = (((half * 8 + g) * 4 + step) * subs + which) * width;
     const uint16_t pair[2] = {float_to_f16(row.scale[size_t(s)]), float_to_f16(row.offset[size_t(s)])};
     std::memcpy(tile + k / kGroup * group_bytes + data_bytes + at * 2, pair, width * 2);
   }
