@@ -12,8 +12,8 @@
 // copies what it will need itself to its own places in shared memory, and reads it back before operands() of each step.
 //
 // Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, and become f16 in registers. Of
-// 32 consecutive k lane (g, t) has k = 4t .. 4t+3 and 16+4t .. 16+4t+3, the first four for the first product: the products are
-// those of 16 consecutive k each, as wgmma wants them, which takes other k from each lane (linear_packed_sm90.cuh).
+// each 16 consecutive k, which are one product, lane (g, t) has 2t, 2t + 1, 2t + 8 and 2t + 9, as ldmatrix gives the tokens,
+// and as wgmma wants them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -237,17 +237,21 @@ __device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& l
   }
 }
 
-// Where a lane finds its share of a tile's groups.
+// Where a lane finds its share of a tile's groups; behind the last tile, nothing is loaded.
 template <class Format>
 struct PackedSource {
   const char *data, *scales;
   int end;
-  __device__ PackedSource(const LinearTask& task, int tile, int lane, int end_group) : end(end_group) {
-    tile = min(tile, (task.out + kTileOut - 1) / kTileOut - 1);
+  __device__ __forceinline__ void begin(const LinearTask& task, int tile, int lane, int end_group) {
     const char* start =
         static_cast<const char*>(task.data) + size_t(tile) * size_t(task.parts.groups) * size_t(Format::kGroupBytes);
     data = start + lane * 16;
     scales = start + Format::kDataBytes + (lane >> 2) * Format::S::kRow;
+    end = tile * kTileOut < task.out ? end_group : 0;
+  }
+  __device__ __forceinline__ void move(ptrdiff_t bytes, bool there) {
+    data += bytes, scales += bytes;
+    if (!there) end = 0;
   }
 };
 
@@ -287,28 +291,13 @@ struct Q4Format {
     scale_operands<S, kOffset>(a, group.low_scales, group.high_scales, step, kBase, kBase64);
   }
 
-  // For wgmma, from shared memory: two steps, and what lanes t / 2 and 2 + t / 2 have of them, of low and high rows.
-  struct Pair { uint32_t words[2][2][2]; S low_scales, high_scales; };
-  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Pair& to) {
-    const uint32_t data = from + uint32_t((lane & ~3) + (lane >> 1 & 1)) * 16 + half * 8;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      read_shared(to.words[i][0][0], to.words[i][0][1], data + uint32_t(i) * 512);
-      read_shared(to.words[i][1][0], to.words[i][1][1], data + uint32_t(i) * 512 + 32);
-    }
-    const uint32_t scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+  // Steps 2 half and 2 half + 1 from shared memory, to where steps 0 and 1 are.
+  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Group& to) {
+    const uint32_t data = from + uint32_t(lane) * 16 + half * 8, scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+    read_shared(to.low.x, to.low.y, data);
+    read_shared(to.high.x, to.high.y, data + 512);
     to.low_scales.read(scales, half);
     to.high_scales.read(scales + 8 * S::kRow, half);
-  }
-  static __device__ __forceinline__ void operands(const Pair& pair, int lane, int step, uint32_t (&a)[8]) {
-    const uint32_t shift = uint32_t(lane & 1) * 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // rows, lanes
-      const uint32_t word = pair.words[i & 1][i >> 1][step] >> shift;
-      a[i] = put_over<0x000f000fu, 0x64006400u>(word);
-      a[i + 4] = put_over<0x000f000fu, 0x64006400u>(word >> 8);
-    }
-    scale_operands<S, kOffset>(a, pair.low_scales, pair.high_scales, step, kBase, kBase);
   }
 };
 
@@ -347,27 +336,12 @@ struct Q8Format {
     scale_operands<S, kOffset>(a, group.low_scales, group.high_scales, step, kBase, kBase);
   }
 
-  struct Pair { uint4 words[2][2]; S low_scales, high_scales; };  // see Q4Format
-  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Pair& to) {
-    const uint32_t data = from + uint32_t((lane & ~3) + (lane >> 1 & 1)) * 16 + half * 512;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      read_shared(to.words[i][0], data + uint32_t(i) * 1024);
-      read_shared(to.words[i][1], data + uint32_t(i) * 1024 + 32);
-    }
-    const uint32_t scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+  static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Group& to) {  // see Q4Format
+    const uint32_t data = from + uint32_t(lane) * 16 + half * 512, scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+    read_shared(to.low[0], data);
+    read_shared(to.high[0], data + 1024);
     to.low_scales.read(scales, half);
     to.high_scales.read(scales + 8 * S::kRow, half);
-  }
-  static __device__ __forceinline__ void operands(const Pair& pair, int lane, int step, uint32_t (&a)[8]) {
-    const uint32_t which = lane & 1 ? 0x4342 : 0x4140;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // rows, lanes
-      const uint4& v = pair.words[i & 1][i >> 1];
-      a[i] = __byte_perm(step ? v.z : v.x, 0x64646464u, which);
-      a[i + 4] = __byte_perm(step ? v.w : v.y, 0x64646464u, which);
-    }
-    scale_operands<S, kOffset>(a, pair.low_scales, pair.high_scales, step, kBase, kBase);
   }
 };
 

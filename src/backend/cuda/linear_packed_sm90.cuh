@@ -13,6 +13,7 @@ namespace sx::cuda {
 
 // Two warpgroups that multiply, and a warp that copies; if registers are short, in a warpgroup that gives its own away.
 constexpr int packed_threads(int more) { return more == 1 ? 288 : 384; }
+constexpr int kPackedCluster = 4;  // blocks that share a tile, two parts each
 constexpr int kPackedSpare = 1024 + 256, kPackedSlots = 16;  // of shared memory, see kSpare; barriers
 constexpr int kPackedShared = 227 * 1024, kPackedHalf = 113 * 1024;  // a multiprocessor's, and half of it
 
@@ -84,14 +85,15 @@ __device__ __forceinline__ float4 packed_load_from(uint32_t address, int rank) {
   return v;
 }
 
-// The blocks of a cluster, one for each part: the sums of all its blocks, part by part, as store_result ends them. Each block
-// takes a share of the rows.
+// The blocks of a cluster: the sums of all its blocks, part by part, as store_result ends them; each block takes a share of the
+// rows. A block's first part lies at `first_sums`, its second at `second_sums`.
 template <int kOuts>
-__device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t sums, int rank, int tile) {
+__device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t first_sums, uint32_t second_sums, int rank,
+                                              int tile) {
   constexpr int kStride = kOuts + 8, kQuads = kOuts / 4;
-  const int rows_each = (task.rows + kMostParts - 1) / kMostParts, first_row = rank * rows_each,
+  const int rows_each = (task.rows + kPackedCluster - 1) / kPackedCluster, first_row = rank * rows_each,
             rows = min(rows_each, task.rows - first_row);
-  for (int e = int(threadIdx.x); e < rows * kQuads; e += packed_threads(1)) {
+  for (int e = int(threadIdx.x); e < rows * kQuads; e += 256) {
     const int row = first_row + e / kQuads, within = e % kQuads * 4, out = tile * kOuts + within;
     // What is added in the end comes while the parts do.
     float* const to = task.result + size_t(row) * size_t(task.out_stride) + out;
@@ -104,7 +106,8 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t s
     float4 part[kMostParts];
 #pragma unroll
     for (int p = 0; p < kMostParts; ++p) {
-      if (p < task.parts.parts) part[p] = packed_load_from(sums + uint32_t(row * kStride + within) * 4, p);
+      if (p < task.parts.parts)
+        part[p] = packed_load_from((p % 2 ? second_sums : first_sums) + uint32_t(row * kStride + within) * 4, p / 2);
     }
     float sum[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
 #pragma unroll
@@ -124,7 +127,7 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t s
 #endif
 
 // Whole rows (kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile after tile;
-// else the eight blocks of a cluster share a tile, a part each, and each adds up its share of the rows in the end. A block
+// else the four blocks of a cluster share a tile, two parts each, and each adds up its share of the rows in the end. A block
 // must move its weights once and its tokens from L2, which for 64 tokens, 4 bits and 256 outputs are as many bytes. Bound:
 // memory bandwidth; some 200 KB per multiprocessor are on their way or waiting, the first weights before the tokens exist.
 template <class Format, int kTokenTiles, int kMore, bool kSplit>
@@ -132,14 +135,15 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
     packed_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PackedPlan plan,
                 const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
 #ifdef SX_HOPPER
-  constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut, kCluster = kSplit ? kMostParts : 1;
+  constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut, kCluster = kSplit ? kPackedCluster : 1;
   using Ring = PackedRing<Format, kTokens, kTiles>;
   extern __shared__ unsigned char raw[];
   const Ring ring{(hopper::shared_address(raw) + 1023u) & ~1023u, plan.slots};
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   const int rank = int(blockIdx.x) % kCluster, first_tile = int(blockIdx.x) / kCluster, step = int(gridDim.x) / kCluster;
-  const int first = kSplit ? rank * task.parts.per_part : 0,
-            groups = kSplit ? min(task.parts.per_part, task.parts.groups - first) : task.parts.groups;
+  const int first = kSplit ? rank * 2 * task.parts.per_part : 0,
+            groups = kSplit ? min(2 * task.parts.per_part, task.parts.groups - first) : task.parts.groups;
+  const uint32_t first_sums = ring.shared + uint32_t(plan.slots * Ring::kSlot + 256);  // behind the barriers
   let_next_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.slots; ++i) {
@@ -179,6 +183,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
         if (++slot == plan.slots) slot = 0, parity ^= 1;
       }
     }
+    __syncwarp();
     wait_for_previous();
   } else {
     if constexpr (kMore > 1) hopper::take_registers<232>();
@@ -187,6 +192,16 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
     const auto out_of = [&](int tile, int m, int j) { return (tile * kTiles + tile_of(m)) * kTileOut + (lane >> 2) + (j >> 1 & 1) * 8; };
     const auto row_of = [&](int j) { return (j >> 2) * 8 + (lane & 3) * 2 + (j & 1); };
     float sum[kMore][kTokenTiles * 4] = {}, total[kMore][kTokenTiles * 4];
+    const auto store_sums = [&](uint32_t to) {  // the padding keeps these stores free of bank conflicts
+#pragma unroll
+      for (int m = 0; m < kMore; ++m) {
+#pragma unroll
+        for (int j = 0; j < kTokenTiles * 4; ++j) {
+          asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + uint32_t(row_of(j) * (kOuts + 8) + out_of(0, m, j)) * 4),
+                       "f"(sum[m][j]) : "memory");
+        }
+      }
+    };
     int slot = 0;
     uint32_t parity = 0;
     for (int tile = first_tile; tile < plan.tiles; tile += step) {
@@ -202,14 +217,14 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
 #pragma unroll
         for (uint32_t half = 0; half < 2; ++half) {
           const uint64_t tokens = hopper::descriptor(ring.tokens(slot) + half * uint32_t(kTokens * kStageLine), 0);
-          typename Format::Pair packed[kMore];
+          typename Format::Group packed[kMore];
 #pragma unroll
           for (int m = 0; m < kMore; ++m) Format::read(weights + uint32_t(tile_of(m) * Format::kGroupBytes), lane, half, packed[m]);
 #pragma unroll
           for (int s = 0; s < 2; ++s) {
             uint32_t a[kMore][8];
 #pragma unroll
-            for (int m = 0; m < kMore; ++m) Format::operands(packed[m], lane, s, a[m]);
+            for (int m = 0; m < kMore; ++m) Format::operands(packed[m], s, a[m]);
             hopper::products_begin();
 #pragma unroll
             for (int m = 0; m < kMore; ++m) {  // 16 k further are 32 bytes further
@@ -225,8 +240,12 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
         for (int m = 0; m < kMore; ++m) hopper::hold(sum[m]);
         if (lane == 0) hopper::barrier_arrive(ring.free(slot));
         if (++slot == plan.slots) slot = 0, parity ^= 1;
-        if (kSplit || (--left > 0 && group + 1 < groups)) continue;
+        if (--left > 0 && group + 1 < groups) continue;
         left = task.parts.per_part;  // the end of a part
+        if constexpr (kSplit) {
+          if (group >= task.parts.per_part) continue;  // the second part stays in registers
+          store_sums(first_sums);
+        }
 #pragma unroll
         for (int m = 0; m < kMore; ++m) {
 #pragma unroll
@@ -244,22 +263,19 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
         }
       }
     }
-    if constexpr (kSplit) {  // one tile; nobody needs the slots any more
-      hopper::named_sync(1, 256);
-#pragma unroll
-      for (int m = 0; m < kMore; ++m) {
-#pragma unroll
-        for (int j = 0; j < kTokenTiles * 4; ++j) {
-          const uint32_t to = ring.shared + uint32_t(row_of(j) * (kOuts + 8) + out_of(0, m, j)) * 4;
-          asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(sum[m][j]) : "memory");
-        }
-      }
+    if constexpr (kSplit) {
+      hopper::named_sync(1, 256);  // nobody needs the slots any more
+      store_sums(ring.shared);
+      asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+      asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+      packed_add_up<kOuts>(task, first_sums, ring.shared, rank, first_tile);
     }
   }
   if constexpr (kSplit) {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-    packed_add_up<kOuts>(task, ring.shared, rank, first_tile);
+    if (warp >= 8) {  // all threads of a cluster meet
+      asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+      asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    }
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");  // nobody leaves while others read its sums
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
   }
@@ -271,7 +287,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
 template <class Format, int kMore, bool kSplit>
 void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
   const auto start = [&]<int kTokenTiles>() {
-    constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut, kCluster = kSplit ? kMostParts : 1;
+    constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut, kCluster = kSplit ? kPackedCluster : 1;
     using Ring = PackedRing<Format, kTokens, kTiles>;
     const auto kernel = packed_rows<Format, kTokenTiles, kMore, kSplit>;
     static const cudaError_t allowed = [&] {  // once, before the first launch
@@ -280,14 +296,17 @@ void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
       return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     }();
     check(allowed, "shared memory");
-    constexpr int kFit = ((kMore == 1 ? kPackedHalf : kPackedShared) - kPackedSpare) / Ring::kSlot;
+    constexpr int kSums = kSplit ? kTokens * (kOuts + 8) * 4 : 0;  // of a part
+    // Two blocks per multiprocessor if there is room for that.
+    constexpr int kHalf = (kPackedHalf - kPackedSpare - kSums) / Ring::kSlot,
+                  kWhole = (kPackedShared - kPackedSpare - kSums) / Ring::kSlot, kFit = kMore == 1 && kHalf >= 3 ? kHalf : kWhole;
     const PackedPlan plan{divide_up(task.out, kOuts), std::min(kPackedSlots, kFit)};
     static_assert(kFit >= 2);
-    static_assert(!kSplit || kTokens * (kOuts + 8) * 4 <= kFit * Ring::kSlot);  // sums; barriers lie behind, and stay
+    static_assert(kSums <= kFit * Ring::kSlot);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(unsigned(kSplit ? plan.tiles * kCluster : std::min(plan.tiles, kDevice * (kMore == 1 ? 2 : 1))));
     config.blockDim = dim3(unsigned(packed_threads(kMore)));
-    config.dynamicSmemBytes = size_t(plan.slots * Ring::kSlot + kPackedSpare);
+    config.dynamicSmemBytes = size_t(plan.slots * Ring::kSlot + kSums + kPackedSpare);
     config.stream = stream;
     cudaLaunchAttribute attributes[2]{};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -5,6 +5,8 @@
 
 namespace sx::cuda {
 
+int packed_try = 0;
+
 template <class Format>
 void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream);  // linear_packed.cuh
 
@@ -24,6 +26,19 @@ void by_format(const WeightSegment& segment, const Function& function) {
   }
 }
 
+// Word j of lane t of four goes to word t of lane j: what was 2 k of each 8 becomes 8 consecutive ones.
+__device__ __forceinline__ void exchange(uint32_t (&v)[4], int t) {
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j & bit) continue;
+      const uint32_t got = __shfl_xor_sync(0xffffffffu, t & bit ? v[j] : v[j | bit], bit);
+      (t & bit ? v[j] : v[j | bit]) = got;
+    }
+  }
+}
+
 // A warp expands one group (128 k) of one tile (16 rows), the very values the products use. A block: 8 groups of a
 // tile. Moves the quantised bytes in and 2 bytes per element out; bound by memory bandwidth.
 template <class Format>
@@ -32,24 +47,24 @@ __global__ void __launch_bounds__(256)
   const int lane = int(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const int group = int(blockIdx.x) * 8 + (int(threadIdx.x) >> 5), tile = int(blockIdx.y);
   let_next_start();
-  const typename Format::Source source(task, first / kTileOut + tile, lane, task.parts.groups);
+  typename Format::Source source;
+  source.begin(task, first / kTileOut + tile, lane, task.parts.groups);
   typename Format::Group weights;
 #pragma unroll
   for (int step = 0; step < 4; ++step) Format::load(source, weights, group, step);
   wait_for_previous();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    const int k = group * kGroup + step * 32 + 4 * t;
+    const int k = group * kGroup + step * 32 + 8 * t;
     uint32_t a[8];
     Format::operands(weights, step, a);
-    if (k >= task.in) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      uint32_t v[4] = {a[i], a[i + 2], a[i + 4], a[i + 6]};
+      exchange(v, t);
       const int row = tile * kTileOut + g + 8 * i;  // of `to`, which holds task.rows of them
-      if (row >= task.rows) continue;
-      uint16_t* const at = to + size_t(row) * size_t(task.in) + size_t(k);
-      *reinterpret_cast<uint2*>(at) = make_uint2(a[i], a[i + 2]);
-      *reinterpret_cast<uint2*>(at + 16) = make_uint2(a[i + 4], a[i + 6]);
+      if (k < task.in && row < task.rows)
+        *reinterpret_cast<uint4*>(to + size_t(row) * size_t(task.in) + size_t(k)) = make_uint4(v[0], v[1], v[2], v[3]);
     }
   }
 }
