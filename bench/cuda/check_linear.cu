@@ -253,13 +253,12 @@ void check_rows(const Problem& p) {
       compare(first, rows, false, Way::kStream);
       compare(first, rows, true, Way::kParts4);
       compare(first, rows, false, Way::kParts4);
-      compare(first, rows, true, Way::kWhole2);
-      compare(first, rows, false, Way::kWhole2);
+      if (!p.quantised()) compare(first, rows, true, Way::kWhole2);
+      if (!p.quantised()) compare(first, rows, false, Way::kWhole2);
       if (!p.quantised()) continue;
       compare(first, rows, true, Way::kStream);
-      compare(first, rows, true, Way::kParts1);
-      compare(first, rows, false, Way::kParts1);
-      for (packed_try = 1; packed_try < 6; ++packed_try) compare(first, rows, packed_try % 2 == 0, Way::kFew);
+      packed_try = 1;
+      compare(first, rows, true, Way::kFew);
       packed_try = 0;
     }
   }
@@ -405,16 +404,13 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
         const double us = time(rows, way);
         std::printf(" %s %.1f %.0f%%", name, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
       };
-      for (packed_try = 0; packed_try < (rows <= 8 ? 6 : rows <= 16 ? 5 : 0); ++packed_try) {
-        const std::string name = "f" + std::to_string(packed_try);
-        show(name.c_str(), Way::kFew);
-      }
+      if (rows <= 16) show("few", Way::kFew);
+      packed_try = 1;
+      if (rows <= 16) show("try", Way::kFew);
       packed_try = 0;
       if (rows <= 8) continue;
-      show("st2", Way::kStream);
-      show("st1", Way::kParts4);
-      show("sp1", Way::kWhole2);
-      show("sp2", Way::kParts1);
+      show("stream", Way::kStream);
+      show("parts4", Way::kParts4);
     }
     std::printf("\n");
     return;
@@ -469,7 +465,7 @@ void time_all() {
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
               "shared by 4 half blocks, by 2 whole ones)\n");
-  for (const D type : {D::kQ4_0, D::kQ8_0, D::kQ4_K}) {
+  for (const D type : {D::kQ4_0, D::kQ8_0, D::kQ4_K, D::kQ6_K}) {
     for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}, {4096, 14336}, {6144, 8192}})
       time_shape(type, out, in, stream);
   }

@@ -39,7 +39,7 @@ struct LinearTask {
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
 // 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
 // kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kParts1, kParts2 };
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }

@@ -11,27 +11,27 @@ extern int packed_try;
 template <class Format>
 void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream) {
   constexpr int kNear = Format::kAhead, kFar = Format::kFarAhead;
-  switch (way) {
-    case Way::kStream: return launch_packed_rows<Format, 2, false>(task, stream);
-    case Way::kParts4: return launch_packed_rows<Format, 1, false>(task, stream);
-    case Way::kWhole2: return launch_packed_rows<Format, 1, true>(task, stream);
-    case Way::kParts1: return launch_packed_rows<Format, 2, true>(task, stream);
-    default: break;
+  const int tiles = (task.out + kTileOut - 1) / kTileOut;
+  if (way == Way::kParts4) return launch_packed_rows<Format, 2, true>(task, stream);
+  if (way == Way::kStream) {
+    if (task.rows > 32) return launch_packed_rows<Format, 2, false>(task, stream);
+    return launch_packed_rows<Format, 1, false>(task, stream);
   }
-  if (task.rows > 16) return launch_packed_few<Format, 1, 4, kNear, 2>(task, stream);
   if (task.rows > 8) {
-    if (packed_try == 0) return launch_packed_few<Format, 1, 2, kNear, 2>(task, stream);
-    if (packed_try == 1) return launch_packed_few<Format, 2, 2, kNear, 2>(task, stream);
-    if (packed_try == 2) return launch_packed_few<Format, 1, 2, kFar, 2>(task, stream);
-    if (packed_try == 3) return launch_packed_few<Format, 2, 2, kNear, 2>(task, stream, true);
-    return launch_packed_few<Format, 1, 2, kNear, 2>(task, stream, true);
+    if (tiles > 2 * kDevice) return launch_packed_few<Format, 2, 2, kNear, 2, 2>(task, stream);
+    if (packed_try) return launch_packed_few<Format, 1, 2, kNear, 1, 4>(task, stream);
+    return launch_packed_few<Format, 1, 2, kNear, 2, 2>(task, stream);
   }
-  if (packed_try == 0) return launch_packed_few<Format, 1, 1, kFar, 2>(task, stream);
-  if (packed_try == 1) return launch_packed_few<Format, 1, 1, kNear, 3>(task, stream);
-  if (packed_try == 2) return launch_packed_few<Format, 2, 1, kNear, 2>(task, stream);
-  if (packed_try == 3) return launch_packed_few<Format, 2, 1, kNear, 2>(task, stream, true);
-  if (packed_try == 4) return launch_packed_few<Format, 1, 1, kNear, 3>(task, stream, true);
-  launch_packed_few<Format, 1, 1, kFar, 2>(task, stream, true);
+  if (tiles <= 2 * kDevice) {  // all at once, in one wave of blocks
+    if (packed_try) return launch_packed_few<Format, 1, 1, kFar, 2, 2>(task, stream);
+    return launch_packed_few<Format, 1, 1, kFar, 2, 4>(task, stream);
+  }
+  if (tiles <= 3 * kDevice) {
+    if (packed_try) return launch_packed_few<Format, 1, 1, kNear, 3, 2>(task, stream);
+    return launch_packed_few<Format, 1, 1, kNear, 3, 4>(task, stream);
+  }
+  if (packed_try) return launch_packed_few<Format, 2, 1, kNear, 2, 2>(task, stream);
+  launch_packed_few<Format, 2, 1, kNear, 2, 4>(task, stream);
 }
 
 }  // namespace sx::cuda

@@ -19,15 +19,15 @@ __device__ __forceinline__ void read_tokens(uint4& b, uint32_t from) {
 
 // A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and then
 // those gridDim.x further; each of its 8 warps one part of the inner dimension, kAhead groups of it in registers, across the
-// ends of tiles. It must move the weights of its outputs once and reads the tokens from L1 and L2, a group ahead, through
-// 4 KB of shared memory of each warp (per 8 tokens). Bound: memory bandwidth; some 80 KB per multiprocessor are in flight, the
-// first of them before the tokens exist.
-template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks>
+// ends of tiles. It must move the weights of its outputs once and reads the tokens from L1 and L2 through a ring of kRing
+// groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per multiprocessor are in flight, the first
+// of them before the tokens exist.
+template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
 __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant__ LinearTask task) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,
                 kStride = kOuts + 4;  // the padding makes the stores below free of bank conflicts
   extern __shared__ __align__(128) unsigned char shared[];
-  float(&sums)[kMostParts][kTokens][kStride] = *reinterpret_cast<float(*)[kMostParts][kTokens][kStride]>(shared + kTokens * 4096);
+  float(&sums)[kMostParts][kTokens][kStride] = *reinterpret_cast<float(*)[kMostParts][kTokens][kStride]>(shared + kTokens * kRing * 2048);
   const int part = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const int first = part * task.parts.per_part, last = min(first + task.parts.per_part, task.parts.groups);
   const int tiles = (task.out + kOuts - 1) / kOuts, stride = int(gridDim.x);
@@ -48,27 +48,36 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
   }
   wait_for_previous();
 
-  // A warp's tokens: two buffers, each [8 tokens of kTokens][step][token][4 chunks of 8 k], chunk c of token r at c ^ r / 2:
+  // A warp's tokens: kRing times [8 tokens of kTokens][step][token][4 chunks of 8 k], chunk c of token r at c ^ r / 2:
   // writes and reads of 8 lanes meet all banks. Rows behind the last repeat it; the result is dropped.
   const int first_token = int(blockIdx.y) * kTokens;
   const uint16_t* x[kTokenTiles];
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n)
     x[n] = static_cast<const uint16_t*>(task.x) + size_t(min(first_token + n * 8 + g, task.rows - 1)) * size_t(task.in) + 8 * t;
-  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)) + uint32_t(part * kTokenTiles * 4096);
+  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)) + uint32_t(part * kTokenTiles * kRing * 2048);
   const uint32_t write_at = ring + uint32_t(g * 64 + ((t ^ g >> 1) & 3) * 16),
                  read_at = ring + uint32_t((lane & 7) * 64 + ((lane >> 3 ^ (lane & 7) >> 1) & 3) * 16);
-  uint32_t buffer = 0;
-  const auto fetch = [&](int group) {
+  const auto slot = [](int i) { return uint32_t(i & (kRing - 1)) * uint32_t(kTokenTiles * 2048); };
+  int fetched = 0, fetch_next = first, used = 0;  // groups, over all tiles
+  const int all = (tiles - int(blockIdx.x) + stride - 1) / stride * max(0, last - first);
+  const auto fetch = [&] {
+    if (fetched < all) {
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) {
-      const uint16_t* from = x[n] + size_t(group) * kGroup;
+      for (int n = 0; n < kTokenTiles; ++n) {
+        const uint16_t* from = x[n] + size_t(fetch_next) * kGroup;
 #pragma unroll
-      for (int step = 0; step < 4; ++step)  // rows have whole steps
-        fetch_tokens(write_at + buffer + uint32_t(n * 2048 + step * 512), from + step * 32, group * kGroup + step * 32 < task.in);
+        for (int step = 0; step < 4; ++step)  // rows have whole steps
+          fetch_tokens(write_at + slot(fetched) + uint32_t(n * 2048 + step * 512), from + step * 32,
+                       fetch_next * kGroup + step * 32 < task.in);
+      }
+      if (++fetch_next == last) fetch_next = first;
+      ++fetched;
     }
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
   };
-  if (first < last) fetch(first);
+#pragma unroll
+  for (int i = 0; i < kRing - 1; ++i) fetch();
 
   for (int tile = int(blockIdx.x); tile < tiles; tile += stride) {
     const bool more = tile + stride < tiles;
@@ -92,11 +101,10 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
           }
           continue;
         }
-        const uint32_t from = read_at + buffer;
-        asm volatile("cp.async.wait_all;\n" ::: "memory");
+        const uint32_t from = read_at + slot(used++);
+        asm volatile("cp.async.wait_group %0;\n" ::"n"(kRing - 2) : "memory");
         __syncwarp();  // everybody's tokens of this group are there, and all are done with the ones before
-        buffer ^= uint32_t(kTokenTiles * 2048);
-        if (here + 1 < last || more) fetch(here + 1 < last ? here + 1 : first);
+        fetch();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
           uint4 b[kTokenTiles];
@@ -136,16 +144,16 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
   }
 }
 
-template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks>
-void launch_packed_few(const LinearTask& task, cudaStream_t stream, bool many = false) {
+template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
+void launch_packed_few(const LinearTask& task, cudaStream_t stream) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles;
-  constexpr int kShared = kTokens * 4096 + kMostParts * kTokens * (kOuts + 4) * 4;
-  const auto kernel = packed_few<Format, kTiles, kTokenTiles, kAhead, kBlocks>;
+  constexpr int kShared = kTokens * kRing * 2048 + kMostParts * kTokens * (kOuts + 4) * 4;
+  const auto kernel = packed_few<Format, kTiles, kTokenTiles, kAhead, kBlocks, kRing>;
   static const cudaError_t allowed =  // once, before the first launch
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   check(allowed, "shared memory");
   const int tiles = (task.out + kOuts - 1) / kOuts;
-  const dim3 grid(unsigned(many ? tiles : std::min(tiles, kBlocks * kDevice)), unsigned((task.rows + kTokens - 1) / kTokens));
+  const dim3 grid(unsigned(std::min(tiles, kBlocks * kDevice)), unsigned((task.rows + kTokens - 1) / kTokens));
   launch(kernel, grid, dim3(256), kShared, stream, task);
 }
 

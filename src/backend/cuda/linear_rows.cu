@@ -97,6 +97,13 @@ Way way_of_halves(const LinearTask& task) {
   return parts < stream && 2 * tiles <= kDevice ? Way::kParts4 : Way::kStream;  // all at once, too
 }
 
+// 9 rows and more of quantised weights on Hopper: whole rows where they fill half of the device or more.
+Way way_of_quantised(const LinearTask& task) {
+  if (!can_stream()) return Way::kFew;
+  if (task.out >= 64 * kDevice) return Way::kStream;
+  return task.rows <= 2 * kFewRows ? Way::kFew : Way::kParts4;
+}
+
 }  // namespace
 
 // Few rows and weights that just come from L2 are few_rows'. For the rest there are stream_rows and parts_rows where they
@@ -111,8 +118,8 @@ Way way_of(const LinearTask& task, bool half) {
   }();
   if (!fits || is_small(task) || task.in % 8 != 0 || task.rows <= kFewRows) return Way::kFew;
   if (half && can_stream()) return way_of_halves(task);
+  if (!half) return way_of_quantised(task);
   if (task.rows <= 2 * kFewRows) return Way::kFew;
-  if (!half) return !can_stream() ? Way::kFew : task.out >= 64 * kDevice ? Way::kStream : Way::kWhole2;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }
 
@@ -140,7 +147,8 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
-      const bool by_shape = way == Way::kByShape || (segment.quantised() && (way == Way::kInside || way == Way::kScratch)) || (way >= Way::kStream && !(!f32 && can_stream()));
+      const bool many = way == Way::kInside || way == Way::kScratch || way == Way::kWhole2;  // for floats only
+      const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !can_stream()) || (segment.quantised() && many);
       Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
       multiply_segment(segment, task, this_way, stream);
