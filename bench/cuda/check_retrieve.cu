@@ -167,7 +167,8 @@ void check_pieces() {
       fill(kv.view());
       const auto borders = borders_of(cells, chunk);
       const int chunks = int(borders.size()) - 1;
-      void* scratch = memory.take(cuda::score_scratch_bytes(heads, cells + 1, layers), "scratch");
+      void *scratch = memory.take(cuda::score_scratch_bytes(heads, cells + 1, layers), "scratch"),
+           *small = memory.take(cuda::pieces_scratch_bytes(heads, cells, layers), "scratch");
       float *mean = memory.make<float>(size_t(chunks)), *pieces = memory.make<float>(size_t(chunks));
       for (ScoreKind kind : {ScoreKind::kMass, ScoreKind::kPeak}) {
         const std::string what = std::string("pieces ") + dtype_name(type) + " form " + n(form) + " kind " + n(int(kind));
@@ -178,18 +179,18 @@ void check_pieces() {
         cuda::kv_score(call, scratch, nullptr);
         const auto right = get<float>(mean, size_t(chunks));
         call.mean = pieces, call.borders = nullptr;
-        cuda::score_pieces(call, scratch, nullptr);
+        cuda::score_pieces(call, small, nullptr);
         const auto got = get<float>(pieces, size_t(chunks));
         const std::vector<double> want(right.begin(), right.end());
         worst = std::max(worst, compare(what, got.data(), want.data(), got.size(), 4e-6, 1e-9));
-        cuda::score_pieces(call, scratch, nullptr);
+        cuda::score_pieces(call, small, nullptr);
         must(get<float>(pieces, size_t(chunks)) == got, what + " again");
       }
       cudaMemset(kv.view().k, 0, store_bytes(kv.view()));  // all keys alike
       cuda::ScoreCall call{nullptr, memory.put(random_floats(size_t(layers * heads * dim))), heads, kv_heads, dim, 0.1f, kv.view(), 2,
                            1, nullptr, chunks, 0, cells, ScoreKind::kMass};
       call.layers = layers, call.mean = pieces, call.chunk = chunk;
-      cuda::score_pieces(call, scratch, nullptr);
+      cuda::score_pieces(call, small, nullptr);
       const auto flat = get<float>(pieces, size_t(chunks));
       for (int c = 1; c + 1 < chunks; ++c) must(flat[size_t(c)] == flat[0], "pieces: equal chunks, form " + n(form) + " chunk " + n(c));
     }

@@ -41,6 +41,17 @@ ChunkPlan plan_chunks(std::span<const int32_t> borders, int budget, int sink, in
   return plan;
 }
 
+std::optional<EvenPlan> plan_even_chunks(std::span<const int32_t> borders, int budget, int sink, int recent) {
+  const int chunks = int(borders.size()) - 1;
+  if (chunks < 1 || budget < 1 || borders.back() <= budget || recent < 1) return std::nullopt;
+  const ChunkPlan plan = plan_chunks(borders, budget, sink, recent);
+  if (plan.left < 0) return std::nullopt;
+  const int chunk = borders[1];
+  SX_ASSERT(borders[0] == 0 && int64_t(chunk) * (chunks - 1) == borders[size_t(chunks) - 1] && borders.back() <= int64_t(chunk) * chunks);
+  const int take = std::min(plan.last - plan.first, plan.left / chunk);
+  return EvenPlan{plan.first, plan.last, take, chunk, (plan.first + take - plan.last) * chunk + borders.back()};
+}
+
 void choose_chunks(std::span<const int32_t> borders, std::span<const float> scores, int budget, int sink, int recent,
                    std::vector<int32_t>& out, std::vector<uint64_t>& scratch) {
   SX_ASSERT(borders.size() == scores.size() + 1);

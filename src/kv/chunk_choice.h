@@ -3,6 +3,7 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,15 @@ struct ChunkPlan {
   int first = 0, last = 0, left = 0;
 };
 ChunkPlan plan_chunks(std::span<const int32_t> borders, int budget, int sink, int recent);
+
+// The same for chunks of one length, of which the last may be shorter: where `recent` is not 0, all that the scores decide is which
+// `take` of the chunks [first, last) are chosen, so that the number of cells is known without them.
+struct EvenPlan {
+  int first = 0, last = 0, take = 0;
+  int chunk = 0, count = 0;  // cells of a chunk, of the choice
+};
+// None where choose_chunks() does not choose in this way.
+std::optional<EvenPlan> plan_even_chunks(std::span<const int32_t> borders, int budget, int sink, int recent);
 
 // Whole chunks by score, best first, until the budget is full (a chunk that no longer fits is left out, smaller ones
 // may follow); chunks with cells below `sink` or among the last `recent` come before all others. Where those chunks do

@@ -62,8 +62,9 @@ struct ScoreCall {
 size_t score_scratch_bytes(int heads, int context, int layers = 1);
 void kv_score(const ScoreCall& call, void* scratch, cudaStream_t stream);
 
-// The mean alone, of chunks of one length: faster than kv_score(), and not to the bit the same. The scratch is the same.
+// The mean alone, of chunks of one length: faster than kv_score(), and not to the bit the same.
 bool scores_in_pieces(const ScoreCall& call);
+size_t pieces_scratch_bytes(int heads, int context, int layers);
 void score_pieces(const ScoreCall& call, void* scratch, cudaStream_t stream);
 
 // From where cells are moved to where, and how their keys are turned.

@@ -245,6 +245,10 @@ bool scores_in_pieces(const ScoreCall& c) {
   return c.chunk > 0 && c.chunk % kPiece == 0 && c.first == 0 && (c.kind == ScoreKind::kMass || c.kind == ScoreKind::kPeak);
 }
 
+size_t pieces_scratch_bytes(int heads, int context, int layers) {  // there are never more spans than tiles
+  return size_t(layers) * size_t(heads) * size_t(tiles_for(context)) * (kTile / kPiece + 1) * sizeof(float2);
+}
+
 void score_pieces(const ScoreCall& c, void* scratch, cudaStream_t stream) {
   const Scratch s = score_keys<true>(c, scratch, stream);
   const auto kernel = c.chunk == 2 * kPiece ? mean_of_pieces<true> : mean_of_pieces<false>;
