@@ -138,10 +138,11 @@ void check_choice() {
     }
     int32_t* chosen = memory.make<int32_t>(size_t(count) + 1);
     cudaMemset(chosen, 0xee, (size_t(count) + 1) * 4);
-    cuda::RetrieveCall call{device_scores, chunk, cells, plan.first, plan.last, take, per_cell, chosen, memory.put(before), listed, held,
+    cuda::RetrieveCall call{device_scores, chunk, cells, plan.first, plan.last, take, per_cell, nullptr, chosen, count, memory.put(before), listed, held,
                             since, compact, shift, shift_before, top,
                             {from.view(), to.view(), 1, 0, 0, 0, few, device_frequencies, turned, RopeStyle::kHalves}};
-    cuda::choose_and_gather(call, nullptr);
+    cuda::choose_chunks(call, nullptr);
+    cuda::gather(call, nullptr);
     auto got = get<int32_t>(chosen, size_t(count) + 1);
     must(got.back() == int32_t(0xeeeeeeee), what + ": written behind the end");
     got.pop_back();
@@ -185,6 +186,21 @@ void check_pieces() {
         worst = std::max(worst, compare(what, got.data(), want.data(), got.size(), 4e-6, 1e-9));
         cuda::score_pieces(call, small, nullptr);
         must(get<float>(pieces, size_t(chunks)) == got, what + " again");
+        // The choice by the last block, twice: the second time it must find its counter as it was.
+        const auto plan = plan_even_chunks(borders, cells / 2, 4, 7);
+        if (!plan) continue;
+        auto scores = got;
+        for (int c = 0; c < chunks; ++c) scores[size_t(c)] /= float(borders[size_t(c) + 1] - borders[size_t(c)]);
+        std::vector<int32_t> chosen;
+        std::vector<uint64_t> order;
+        choose_chunks(borders, scores, cells / 2, 4, 7, chosen, order);
+        cuda::RetrieveCall then{pieces, chunk, cells, plan->first, plan->last, plan->take, true, memory.make<unsigned>(1),
+                                memory.make<int32_t>(size_t(plan->count)), plan->count};
+        for (int i = 0; i < 2; ++i) {
+          cudaMemset(then.chosen, 0xee, size_t(plan->count) * 4);
+          cuda::score_pieces(call, small, nullptr, &then);
+          must(get<int32_t>(then.chosen, size_t(plan->count)) == chosen, what + " choice " + n(i));
+        }
       }
       cudaMemset(kv.view().k, 0, store_bytes(kv.view()));  // all keys alike
       cuda::ScoreCall call{nullptr, memory.put(random_floats(size_t(layers * heads * dim))), heads, kv_heads, dim, 0.1f, kv.view(), 2,
@@ -214,6 +230,7 @@ void time_retrieval() {
     void* scratch = memory.take(cuda::score_scratch_bytes(heads, cells + 1, 2), "scratch");
     float* mean = memory.put(scores_for(chunks, 0));
     float* other = memory.make<float>(size_t(chunks));
+    unsigned* done = memory.make<unsigned>(1);
     const auto score_call = [&](int i, float* out) {
       cuda::ScoreCall call{nullptr, q, heads, kv_heads, dim, 0.088f, target.view(), i % 8, 0, b, chunks, 0, cells, ScoreKind::kMass};
       call.layers = 2, call.others[0] = (i + 3) % 8, call.mean = out, call.chunk = chunk;
@@ -221,7 +238,8 @@ void time_retrieval() {
     };
     const auto choice_call = [&](const cuda::CudaKv& from, const cuda::CudaKv& to) {
       return cuda::RetrieveCall{mean, chunk, cells, plan.first, plan.last, std::min(plan.last - plan.first, plan.left / chunk), true,
-                                chosen, nullptr, 0, 0, 0, true, 0, 0, 100000,
+                                done, chosen, (plan.first + std::min(plan.last - plan.first, plan.left / chunk) - plan.last) * chunk + cells,
+                                nullptr, 0, 0, 0, true, 0, 0, 100000,
                                 {from.view(), to.view(), 0, 0, 0, 0, kv_heads, f, dim, RopeStyle::kHalves}};
     };
     const double keys = 2.0 * cells * kv_heads * dim * 2, moved = double(budget) * kv_heads * dim * 8;
@@ -230,17 +248,21 @@ void time_retrieval() {
                time_us(16, [&](int i, cudaStream_t s) { cuda::kv_score(score_call(i, other), scratch, s); }), keys);
     print_time(("scores in pieces" + by).c_str(),
                time_us(16, [&](int i, cudaStream_t s) { cuda::score_pieces(score_call(i, other), scratch, s); }), keys);
-    print_time(("choice and gathering" + by).c_str(),
-               time_us(40, [&](int, cudaStream_t s) { cuda::choose_and_gather(choice_call(full, work), s); }), moved);
-    auto none = choice_call(full, work);  // what is there stays there
-    none.before = chosen, none.listed = none.held = (none.first + none.take - none.last) * chunk + cells;
-    print_time(("choice alone" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::choose_and_gather(none, s); }), 4.0 * chunks);
-    if (cells == 16384)
-      print_time(("choice and gathering, 16 layers" + by).c_str(),
-                 time_us(10, [&](int, cudaStream_t s) { cuda::choose_and_gather(choice_call(deep, deep_work), s); }), 16 * moved);
+    const auto choice = choice_call(full, work);
+    print_time(("scores and choice" + by).c_str(),
+               time_us(16, [&](int i, cudaStream_t s) { cuda::score_pieces(score_call(i, mean), scratch, s, &choice); }), keys);
+    print_time(("choice alone" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::choose_chunks(choice, s); }), 4.0 * chunks);
+    print_time(("gathering" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::gather(choice, s); }), moved);
+    auto none = choice;  // what is there stays there
+    none.before = chosen, none.listed = none.held = none.count;
+    print_time(("gathering nothing" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::gather(none, s); }), moved);
+    if (cells == 16384) {
+      const auto many = choice_call(deep, deep_work);
+      print_time(("gathering, 16 layers" + by).c_str(), time_us(10, [&](int, cudaStream_t s) { cuda::gather(many, s); }), 16 * moved);
+    }
     print_time(("all" + by).c_str(), time_us(16, [&](int i, cudaStream_t s) {
-                 cuda::score_pieces(score_call(i, mean), scratch, s);
-                 cuda::choose_and_gather(choice_call(full, work), s);
+                 cuda::score_pieces(score_call(i, mean), scratch, s, &choice);
+                 cuda::gather(choice, s);
                }),
                keys + moved);
   }

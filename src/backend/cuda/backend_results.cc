@@ -117,10 +117,10 @@ class CudaBackend::Choice final : public HostChoice {
     return chosen;
   }
   // Whoever fills the next list gets both.
-  void turn(RetrieveCall& call, int count) {
+  void turn(RetrieveCall& call) {
     call.before = lists_[turn_], call.listed = listed_;
     if (!on_device_) call.held = 0;
-    turn_ ^= 1, listed_ = count;
+    turn_ ^= 1, listed_ = call.count;
     call.chosen = lists_[turn_];
     on_device_ = unread_ = true;
   }
@@ -145,22 +145,24 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
     choice.to_host();
     return retrieve_on_host(*this, a, choice);
   }
-  auto* means = static_cast<float*>(scratch(means_, kMostRetrieveChunks * sizeof(float), "scores of chunks"));
+  auto* means = static_cast<float*>(scratch(means_, (kMostRetrieveChunks + 1) * sizeof(float), "scores of chunks"));
+  RetrieveCall call{means, plan.chunk, a.score.borders.back(), plan.first, plan.last, plan.take, a.per_cell,
+                    reinterpret_cast<unsigned*>(means + kMostRetrieveChunks), nullptr, plan.count, nullptr, 0, a.held, a.since, a.compact,
+                    a.shift, a.shift_before, a.top, {}};
+  const KvView to = view_of(a.to);
+  call.where = {view_of(a.from), to, a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims), a.dims, a.style};
+  choice.turn(call);
   ScoreCall score = score_call(a.score);
   score.mean = means, score.chunk = plan.chunk;
   if (scores_in_pieces(score)) {
-    score_pieces(score, scratch(score_, pieces_scratch_bytes(score.heads, score.end, score.layers), "scores"), stream_);
+    score_pieces(score, scratch(score_, pieces_scratch_bytes(score.heads, score.end, score.layers), "scores"), stream_, &call);
   } else {
     score.borders = static_cast<int32_t*>(scratch(borders_, a.score.borders.size_bytes(), "borders of chunks"));
     send_borders(a.score, score);
     cuda::kv_score(score, scratch(score_, score_scratch_bytes(score.heads, score.end + 1, score.layers), "scores"), stream_);
+    cuda::choose_chunks(call, stream_);
   }
-  RetrieveCall call{means, plan.chunk, score.end, plan.first, plan.last, plan.take, a.per_cell, nullptr, nullptr, 0, a.held, a.since,
-                    a.compact, a.shift, a.shift_before, a.top, {}};
-  const KvView to = view_of(a.to);
-  call.where = {view_of(a.from), to, a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims), a.dims, a.style};
-  choice.turn(call, plan.count);
-  choose_and_gather(call, stream_);
+  gather(call, stream_);
 }
 
 // Until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns

@@ -62,11 +62,6 @@ struct ScoreCall {
 size_t score_scratch_bytes(int heads, int context, int layers = 1);
 void kv_score(const ScoreCall& call, void* scratch, cudaStream_t stream);
 
-// The mean alone, of chunks of one length: faster than kv_score(), and not to the bit the same.
-bool scores_in_pieces(const ScoreCall& call);
-size_t pieces_scratch_bytes(int heads, int context, int layers);
-void score_pieces(const ScoreCall& call, void* scratch, cudaStream_t stream);
-
 // From where cells are moved to where, and how their keys are turned.
 struct Where {
   KvView from, to;
@@ -83,7 +78,9 @@ struct RetrieveCall {
   int chunk, cells;                // length of all chunks but the last; cells of all chunks
   int first, last, take;           // chunks [0, first), the `take` best of [first, last), and those from `last` on
   bool per_cell;                   // scores are divided by the length
-  int32_t* chosen;                 // [(first + take - last) * chunk + cells], device: the cells of all places
+  unsigned* done;                  // device, 0 between calls: counts the blocks of score_pieces()
+  int32_t* chosen;                 // [count], device: the cells of all places
+  int count;                       // (first + take - last) * chunk + cells
   // Places below `held` hold these cells: `before`, [listed], device, and then those from `since` on, at shift_before.
   const int32_t* before;
   int listed, held, since;
@@ -91,6 +88,12 @@ struct RetrieveCall {
   int shift, shift_before, top;
   Where where;                     // all layers and heads
 };
-void choose_and_gather(const RetrieveCall& call, cudaStream_t stream);
+void choose_chunks(const RetrieveCall& call, cudaStream_t stream);
+void gather(const RetrieveCall& call, cudaStream_t stream);
+
+// The mean alone, of chunks of one length: faster than kv_score(), and not to the bit the same. `then`: and the choice.
+bool scores_in_pieces(const ScoreCall& call);
+size_t pieces_scratch_bytes(int heads, int context, int layers);
+void score_pieces(const ScoreCall& call, void* scratch, cudaStream_t stream, const RetrieveCall* then = nullptr);
 
 }  // namespace sx::cuda

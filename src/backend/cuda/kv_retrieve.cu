@@ -1,26 +1,123 @@
 // Retrieval without the host: scores of chunks of one length, the choice of the best, and their cells on the way to
-// another store. Three kernels: queries times keys (kv_score.cuh), the mean score of each chunk, choice and gathering.
+// another store. Three kernels: queries times keys (kv_score.cuh), the mean score of each chunk and the choice, gathering.
 #include "backend/cuda/kv_move.cuh"
 #include "backend/cuda/kv_score.cuh"
 
 namespace sx::cuda {
 namespace {
 
-constexpr int kMeanThreads = 512, kMeanWarps = kMeanThreads / 32;
-constexpr int kPlaces = 4;          // cells that a block gathers at once: a quarter of its warps each
-constexpr int kGatherThreads = 512, kGatherWarps = kGatherThreads / 32, kPerPlace = kGatherWarps / kPlaces;
-constexpr int kGatherBlocks = 264;  // two for each of the 132 processors of an H200; all of them choose
+constexpr int kThreadsOfMean = 512, kWarpsOfMean = kThreadsOfMean / 32;
 constexpr int kMostItems = 16;      // chunks per thread
-static_assert(kMostRetrieveChunks == kGatherThreads * kMostItems);
+static_assert(kMostRetrieveChunks == kThreadsOfMean * kMostItems);
+constexpr int kPlaces = 2, kPerPlace = 4;  // cells that a block gathers at once, and warps for each
+constexpr int kGatherWarps = kPlaces * kPerPlace, kGatherThreads = 32 * kGatherWarps;
+constexpr int kGatherBlocks = 528;  // four for each of the 132 processors of an H200
+
+// The order of scores as integers: see score_order() in kv/chunk_choice.h, which this must follow.
+__device__ __forceinline__ uint32_t order_of(float score) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f));
+  return score != score ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// By a block of kThreadsOfMean: the chunks of [first, last) that are taken, ascending. A thread has `items` neighbours. The bar that
+// `take` of them reach is found two bits at a time; of those that are exactly at it, the later ones are taken.
+template <int items>
+__device__ void take_best(const RetrieveCall& c, uint16_t* taken, uint32_t (*parts)[kWarpsOfMean]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, others = c.last - c.first, mine = int(threadIdx.x) * items;
+  uint32_t order[items];
+#pragma unroll
+  for (int i = 0; i < items; ++i) {
+    const float score = mine + i < others ? __ldcg(c.scores + c.first + mine + i) : 0.0f;
+    order[i] = mine + i < others ? order_of(c.per_cell ? __fdiv_rn(score, float(c.chunk)) : score) : 0;
+  }
+  bool exact = c.take == others || c.take == 0;  // all that reach the bar are taken
+  uint32_t bar = c.take == 0 ? 0xffffffffu : 0;
+  for (int bit = 30, turn = 0; bit >= 0 && !exact; bit -= 2, turn ^= 1) {
+    const uint32_t low = bar | 1u << bit, middle = bar | 2u << bit, high = bar | 3u << bit;
+    uint32_t counts = 0;  // of a warp at most 512 each
+#pragma unroll
+    for (int i = 0; i < items; ++i)
+      counts += uint32_t(order[i] >= low) + (uint32_t(order[i] >= middle) << 10) + (uint32_t(order[i] >= high) << 20);
+    counts = __reduce_add_sync(kAllLanes, counts);
+    if (lane == 0) parts[turn][warp] = counts;
+    __syncthreads();
+    counts = lane < kWarpsOfMean ? parts[turn][lane] : 0;
+    const int reach_low = int(__reduce_add_sync(kAllLanes, counts & 1023)),
+              reach_middle = int(__reduce_add_sync(kAllLanes, counts >> 10 & 1023)),
+              reach_high = int(__reduce_add_sync(kAllLanes, counts >> 20));
+    if (reach_low < c.take) continue;
+    bar = reach_high >= c.take ? high : reach_middle >= c.take ? middle : low;
+    exact = (reach_high >= c.take ? reach_high : reach_middle >= c.take ? reach_middle : reach_low) == c.take;
+  }
+  const auto above = [&](int i) { return mine + i < others && (exact ? order[i] >= bar : order[i] > bar); };
+  const auto at_bar = [&](int i) { return mine + i < others && !exact && order[i] == bar; };
+  uint32_t counts = 0;  // above: lower half, at the bar: upper half
+#pragma unroll
+  for (int i = 0; i < items; ++i) counts += uint32_t(above(i)) + (uint32_t(at_bar(i)) << 16);
+  uint32_t until = counts;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, until, step);
+    if (lane >= step) until += other;
+  }
+  __syncthreads();  // the last counts may still be read
+  if (lane == 31) parts[0][warp] = until;
+  __syncthreads();
+  const uint32_t part = lane < kWarpsOfMean ? parts[0][lane] : 0;
+  const uint32_t all = __reduce_add_sync(kAllLanes, part),
+                 before = __reduce_add_sync(kAllLanes, lane < warp ? part : 0) + until - counts;
+  const int left_out = int(all >> 16) - (c.take - int(all & 0xffff));  // of those at the bar, the first
+  int rank = int(before & 0xffff), equal = int(before >> 16);
+#pragma unroll
+  for (int i = 0; i < items; ++i) {
+    if (above(i)) taken[rank++ + max(0, equal - left_out)] = uint16_t(c.first + mine + i);
+    if (!at_bar(i)) continue;
+    if (equal >= left_out) taken[rank + equal - left_out] = uint16_t(c.first + mine + i);
+    ++equal;
+  }
+  __syncthreads();
+}
+
+struct ChoiceRoom {
+  uint16_t taken[kMostRetrieveChunks];
+  uint32_t parts[2][kWarpsOfMean];
+};
+
+// By a block of kThreadsOfMean: the cells of all places.
+__device__ void choose(const RetrieveCall& c, ChoiceRoom& room) {
+  const int others = c.last - c.first;
+  if (others <= kThreadsOfMean) take_best<1>(c, room.taken, room.parts);
+  else if (others <= 2 * kThreadsOfMean) take_best<2>(c, room.taken, room.parts);
+  else if (others <= 8 * kThreadsOfMean) take_best<8>(c, room.taken, room.parts);
+  else take_best<kMostItems>(c, room.taken, room.parts);
+  const int head_end = c.first * c.chunk, taken_end = head_end + c.take * c.chunk;
+  for (int place = threadIdx.x; place < c.count; place += kThreadsOfMean) {
+    const int inside = place - head_end;
+    c.chosen[place] = place < head_end    ? place
+                      : place < taken_end ? int(room.taken[inside / c.chunk]) * c.chunk + inside % c.chunk
+                                          : c.last * c.chunk + place - taken_end;
+  }
+}
+
+// One block: the choice alone, 4 bytes per chunk. Bound: latency.
+__global__ void __launch_bounds__(kThreadsOfMean) choose_kernel(const __grid_constant__ RetrieveCall c) {
+  __shared__ ChoiceRoom room;
+  let_next_start();
+  wait_for_previous();
+  choose(c, room);
+}
 
 // One block: 32 chunks, one per lane, and all pairs, of which a warp takes every 16th: 8 bytes read per 16 cells and
 // pair. Every block weighs the spans of all pairs anew, while its first pieces are on their way. Bound: latency. Orders
-// depend on the number of spans and pairs alone. `two`: chunks are two pieces.
+// depend on the number of spans and pairs alone. `two`: chunks are two pieces. The last block to end makes the choice, if
+// one is wanted.
 template <bool two>
-__global__ void __launch_bounds__(kMeanThreads, 2)
-    mean_of_pieces(const __grid_constant__ ScoreCall c, Scratch s, int chunk_pieces) {
+__global__ void __launch_bounds__(kThreadsOfMean, 2)
+    mean_of_pieces(const __grid_constant__ ScoreCall c, Scratch s, int chunk_pieces, const __grid_constant__ RetrieveCall then) {
   extern __shared__ float2 weights[];  // [pairs]: largest logit, 1 / sum
-  __shared__ float totals[kMeanWarps][32];
+  __shared__ float totals[kWarpsOfMean][32];
+  __shared__ ChoiceRoom room;
+  __shared__ bool is_last;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pairs = c.layers * c.heads, pitch = s.pitch / kPiece;
   const int chunk = int(blockIdx.x) * 32 + lane, read = min(chunk, c.chunks - 1);
   const bool peak = c.kind == ScoreKind::kPeak;
@@ -31,12 +128,12 @@ __global__ void __launch_bounds__(kMeanThreads, 2)
   const auto load = [&](int first) {  // pairs first, first + 16, ...
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int pair = min(first + i * kMeanWarps, pairs - 1);
+      const int pair = min(first + i * kWarpsOfMean, pairs - 1);
       ahead[i] = *reinterpret_cast<const float4*>(s.pieces + size_t(pair) * size_t(pitch) + size_t(2 * read));
     }
   };
   if constexpr (two) load(warp);
-  for (int base = 0; base < pairs; base += kMeanThreads / 8) {  // the same number of rounds for all threads
+  for (int base = 0; base < pairs; base += kThreadsOfMean / 8) {  // the same number of rounds for all threads
     const int pair = base + int(threadIdx.x / 8);
     const float2* states = s.states + size_t(min(pair, pairs - 1)) * size_t(s.spans);
     float most = -INFINITY, sum = 0;
@@ -62,11 +159,11 @@ __global__ void __launch_bounds__(kMeanThreads, 2)
     total = __fadd_rn(total, __fmul_rn(peak ? __expf(__fsub_rn(most, weight.x)) : sum, weight.y));
   };
   if constexpr (two) {
-    for (int first = warp; first < pairs; first += kAhead * kMeanWarps) {
+    for (int first = warp; first < pairs; first += kAhead * kWarpsOfMean) {
       if (first > warp) load(first);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const int pair = first + i * kMeanWarps;
+        const int pair = first + i * kWarpsOfMean;
         if (pair >= pairs) break;  // the same for the warp
         float most = -INFINITY, sum = 0;
         join(most, sum, make_float2(ahead[i].x, ahead[i].y), weights[pair]);
@@ -75,7 +172,7 @@ __global__ void __launch_bounds__(kMeanThreads, 2)
       }
     }
   } else {
-    for (int pair = warp; pair < pairs; pair += kMeanWarps) {
+    for (int pair = warp; pair < pairs; pair += kWarpsOfMean) {
       const float2* pieces = s.pieces + size_t(pair) * size_t(pitch);
       const int end = min((read + 1) * chunk_pieces, pitch);
       float most = -INFINITY, sum = 0;
@@ -86,75 +183,22 @@ __global__ void __launch_bounds__(kMeanThreads, 2)
   }
   totals[warp][lane] = total;
   __syncthreads();
-  if (warp > 0 || chunk >= c.chunks) return;
-  float sum = totals[0][lane];
-  for (int w = 1; w < min(kMeanWarps, pairs); ++w) sum = __fadd_rn(sum, totals[w][lane]);
-  c.mean[chunk] = __fdiv_rn(sum, float(pairs));
-}
-
-// The order of scores as integers: see score_order() in kv/chunk_choice.h, which this must follow.
-__device__ __forceinline__ uint32_t order_of(float score) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f));
-  return score != score ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// By a whole block: the chunks of [first, last) that are taken, ascending. A thread has `items` neighbours. The bar that
-// `take` of them reach is found two bits at a time; of those that are exactly at it, the later ones are taken.
-template <int items>
-__device__ void take_best(const RetrieveCall& c, uint16_t* taken, uint32_t (*parts)[kGatherWarps]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, others = c.last - c.first, mine = int(threadIdx.x) * items;
-  uint32_t order[items];
-#pragma unroll
-  for (int i = 0; i < items; ++i) {
-    const float score = mine + i < others ? c.scores[c.first + mine + i] : 0.0f;
-    order[i] = mine + i < others ? order_of(c.per_cell ? __fdiv_rn(score, float(c.chunk)) : score) : 0;
+  if (warp == 0) {
+    float sum = totals[0][lane];
+    for (int w = 1; w < min(kWarpsOfMean, pairs); ++w) sum = __fadd_rn(sum, totals[w][lane]);
+    if (chunk < c.chunks) c.mean[chunk] = __fdiv_rn(sum, float(pairs));
+    if (then.done) {
+      __threadfence();  // before the block is counted
+      __syncwarp();
+      if (lane == 0) is_last = atomicAdd(then.done, 1u) == gridDim.x - 1;
+    }
   }
-  bool exact = c.take == others || c.take == 0;  // all that reach the bar are taken
-  uint32_t bar = c.take == 0 ? 0xffffffffu : 0;
-  for (int bit = 30, turn = 0; bit >= 0 && !exact; bit -= 2, turn ^= 1) {
-    const uint32_t low = bar | 1u << bit, middle = bar | 2u << bit, high = bar | 3u << bit;
-    uint32_t counts = 0;  // of a warp at most 512 each
-#pragma unroll
-    for (int i = 0; i < items; ++i)
-      counts += uint32_t(order[i] >= low) + (uint32_t(order[i] >= middle) << 10) + (uint32_t(order[i] >= high) << 20);
-    counts = __reduce_add_sync(kAllLanes, counts);
-    if (lane == 0) parts[turn][warp] = counts;
-    __syncthreads();
-    counts = lane < kGatherWarps ? parts[turn][lane] : 0;
-    const int reach_low = int(__reduce_add_sync(kAllLanes, counts & 1023)),
-              reach_middle = int(__reduce_add_sync(kAllLanes, counts >> 10 & 1023)),
-              reach_high = int(__reduce_add_sync(kAllLanes, counts >> 20));
-    if (reach_low < c.take) continue;
-    bar = reach_high >= c.take ? high : reach_middle >= c.take ? middle : low;
-    exact = (reach_high >= c.take ? reach_high : reach_middle >= c.take ? reach_middle : reach_low) == c.take;
-  }
-  const auto above = [&](int i) { return mine + i < others && (exact ? order[i] >= bar : order[i] > bar); };
-  const auto at_bar = [&](int i) { return mine + i < others && !exact && order[i] == bar; };
-  uint32_t counts = 0;  // above: lower half, at the bar: upper half
-#pragma unroll
-  for (int i = 0; i < items; ++i) counts += uint32_t(above(i)) + (uint32_t(at_bar(i)) << 16);
-  uint32_t until = counts;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, until, step);
-    if (lane >= step) until += other;
-  }
-  __syncthreads();  // the last counts may still be read
-  if (lane == 31) parts[0][warp] = until;
+  if (!then.done) return;
   __syncthreads();
-  const uint32_t part = lane < kGatherWarps ? parts[0][lane] : 0;
-  const uint32_t all = __reduce_add_sync(kAllLanes, part),
-                 before = __reduce_add_sync(kAllLanes, lane < warp ? part : 0) + until - counts;
-  const int left_out = int(all >> 16) - (c.take - int(all & 0xffff));  // of those at the bar, the first
-  int rank = int(before & 0xffff), equal = int(before >> 16);
-#pragma unroll
-  for (int i = 0; i < items; ++i) {
-    if (above(i)) taken[rank++ + max(0, equal - left_out)] = uint16_t(c.first + mine + i);
-    if (!at_bar(i)) continue;
-    if (equal >= left_out) taken[rank + equal - left_out] = uint16_t(c.first + mine + i);
-    ++equal;
-  }
-  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  if (threadIdx.x == 0) *then.done = 0;  // for the next time
+  choose(then, room);
 }
 
 // The places of a cell of every kPerPlace-th head, from head `member` on, of every gridDim.y-th layer.
@@ -173,39 +217,27 @@ struct Walk {
   }
 };
 
-// One block: the choice, as all others, then the cells of every gridDim.x-th four places, all layers and heads: 4
-// head_dim bytes read and written per cell and head in 16-bit types. Bound: latency of the choice (4 bytes per chunk),
-// then memory. What a place holds already is not written again.
+// One block: the cells of every gridDim.x-th two places, in every gridDim.y-th layer, all heads: 4 head_dim bytes read
+// and written per cell and head in 16-bit types. Bound: latency for a few layers, memory for many. What a place holds
+// already is not written again.
 template <class Word>
-__global__ void __launch_bounds__(kGatherThreads, 2) gather_kernel(const __grid_constant__ RetrieveCall c) {
-  __shared__ uint16_t taken[kMostRetrieveChunks];
-  __shared__ uint32_t parts[2][kGatherWarps];
+__global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 4 : 3) gather_kernel(const __grid_constant__ RetrieveCall c) {
   __shared__ float tables[kPlaces][kMostHeadDim];
   __shared__ __align__(8) float keys[kGatherWarps][kMostHeadDim];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp % kPlaces, member = warp / kPlaces;
   const Where& w = c.where;
   let_next_start();
   wait_for_previous();
-  const int others = c.last - c.first;
-  if (others <= kGatherThreads) take_best<1>(c, taken, parts);
-  else if (others <= 4 * kGatherThreads) take_best<4>(c, taken, parts);
-  else if (others <= 8 * kGatherThreads) take_best<8>(c, taken, parts);
-  else take_best<kMostItems>(c, taken, parts);
-  const int head_end = c.first * c.chunk, taken_end = head_end + c.take * c.chunk,
-            count = taken_end + c.cells - c.last * c.chunk;
-  for (int group = blockIdx.x; group * kPlaces < count; group += int(gridDim.x)) {
-    const int place = group * kPlaces + slot, inside = place - head_end;
-    const int cell = place < head_end    ? place
-                     : place < taken_end ? int(taken[inside / c.chunk]) * c.chunk + inside % c.chunk
-                                         : c.last * c.chunk + place - taken_end;
+  for (int group = blockIdx.x; group * kPlaces < c.count; group += int(gridDim.x)) {
+    const int place = group * kPlaces + slot;
+    bool moves = place < c.count;
+    const int cell = moves ? c.chosen[place] : 0;
     const auto position = [&](int shift) { return c.compact ? min(max(place - shift, 0), c.top) : cell; };
     const int delta = position(c.shift) - cell;
-    bool moves = place < count;
     if (moves && place < c.held) {
       const int old = place < c.listed ? c.before[place] : c.since + place - c.listed;
       moves = old != cell || position(c.shift_before) != position(c.shift);
     }
-    if (place < count && member == 0 && lane == 0 && blockIdx.y == 0) c.chosen[place] = cell;
     // Layers of this row of blocks, and in each of them heads of this warp.
     const int layers = (w.to.layers - int(blockIdx.y) + int(gridDim.y) - 1) / int(gridDim.y);
     const int each = (w.heads - member + kPerPlace - 1) / kPerPlace, items = moves ? each * layers : 0;
@@ -214,7 +246,7 @@ __global__ void __launch_bounds__(kGatherThreads, 2) gather_kernel(const __grid_
     if (items > 0) now.read(w.from, read.next(w.from, member), lane);
     if (items > 1) next.read(w.from, read.next(w.from, member), lane);
     if (moves && delta != 0) {
-#pragma unroll 1  // there is one, or two
+#pragma unroll 1  // there is one
       for (int i = member * 32 + lane; i < w.dims / 2; i += kPerPlace * 32) fill_entry(tables[slot], w, delta, i);
     }
     __syncthreads();
@@ -249,19 +281,19 @@ size_t pieces_scratch_bytes(int heads, int context, int layers) {  // there are 
   return size_t(layers) * size_t(heads) * size_t(tiles_for(context)) * (kTile / kPiece + 1) * sizeof(float2);
 }
 
-void score_pieces(const ScoreCall& c, void* scratch, cudaStream_t stream) {
+void score_pieces(const ScoreCall& c, void* scratch, cudaStream_t stream, const RetrieveCall* then) {
   const Scratch s = score_keys<true>(c, scratch, stream);
   const auto kernel = c.chunk == 2 * kPiece ? mean_of_pieces<true> : mean_of_pieces<false>;
-  launch(kernel, unsigned((c.chunks + 31) / 32), kMeanThreads, size_t(c.layers * c.heads) * sizeof(float2), stream, c, s,
-         c.chunk / kPiece);
+  launch(kernel, unsigned((c.chunks + 31) / 32), kThreadsOfMean, size_t(c.layers * c.heads) * sizeof(float2), stream, c, s,
+         c.chunk / kPiece, then ? *then : RetrieveCall{});
 }
 
-void choose_and_gather(const RetrieveCall& c, cudaStream_t stream) {
-  const int count = (c.first + c.take - c.last) * c.chunk + c.cells;
-  if (count <= 0) return;
-  const int groups = (count + kPlaces - 1) / kPlaces, layers = c.where.to.layers;
-  // Few cells of many layers are shared among more blocks.
-  const int across = std::min(groups, kGatherBlocks), down = std::clamp(kGatherBlocks / across, 1, layers);
+void choose_chunks(const RetrieveCall& c, cudaStream_t stream) { launch(choose_kernel, 1, kThreadsOfMean, 0, stream, c); }
+
+void gather(const RetrieveCall& c, cudaStream_t stream) {
+  if (c.count <= 0) return;
+  const int groups = (c.count + kPlaces - 1) / kPlaces, across = std::min(groups, kGatherBlocks);
+  const int down = std::clamp(kGatherBlocks / across, 1, c.where.to.layers);  // few cells of many layers
   const auto kernel = cell_bytes(c.where.to) % 16 == 0 ? gather_kernel<uint4> : gather_kernel<uint32_t>;
   launch(kernel, dim3(unsigned(across), unsigned(down)), kGatherThreads, 0, stream, c);
 }

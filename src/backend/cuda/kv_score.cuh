@@ -14,7 +14,9 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kTile = 128;      // cells that a block does at once, at absolute multiples: 8 warps of 16
 constexpr int kPiece = 16;      // cells of one warp in a tile
 constexpr int kLot = 8;         // query heads of one product: 16 rows, for each head its upper and its lower bits
-constexpr int kBlocks = 528;    // about so many blocks of logits: four for each of the 132 processors of an H200
+// About so many blocks: four of logits for each of the 132 processors of an H200, or eight of pieces.
+template <bool pieces>
+constexpr int kBlocks = pieces ? 1056 : 528;
 
 // A pair is a layer and a query head, in the order of the result.
 struct Scratch {
@@ -268,7 +270,7 @@ Scratch score_keys(const ScoreCall& c, void* scratch, cudaStream_t stream) {
   s.base = c.first / kTile * kTile;
   s.tiles = (c.end - s.base + kTile - 1) / kTile;
   s.pitch = s.tiles * kTile;
-  const int most = std::max(1, kBlocks / (c.kv_heads * c.layers));
+  const int most = std::max(1, kBlocks<pieces> / (c.kv_heads * c.layers));
   s.tiles_per_span = (s.tiles + most - 1) / most;
   s.spans = (s.tiles + s.tiles_per_span - 1) / s.tiles_per_span;
   if constexpr (pieces) {
