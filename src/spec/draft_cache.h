@@ -87,7 +87,7 @@ class DraftCache {
 
   bool reads_target() const { return config_.reads_target(); }
   bool reads_draft() const { return config_.reads_draft(); }
-  double take_ms() { return std::exchange(ms_, 0.0); }    // spent on scores and gathering
+  double take_ms() { return std::exchange(ms_, 0.0); }    // that the host spent on scores and gathering
 
  private:
   struct Slot {
