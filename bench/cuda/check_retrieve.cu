@@ -4,6 +4,7 @@
 //   -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_retrieve bench/cuda/check_retrieve.cu
 //   src/backend/cuda/{kv_store,kv_move,kv_score,kv_retrieve,device}.cu dtype.o error.o chunk_choice.o -lfmt
 #include <algorithm>
+#include <chrono>
 
 #include "backend/cuda/kv.h"
 #include "check_small.cuh"
@@ -57,6 +58,13 @@ void fill(const cuda::KvView& v) {  // with finite numbers
   }
 }
 
+__global__ void fill_numbers(uint16_t* to, size_t count) {  // between 1/8 and 1/4 in bf16, of either sign
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+    const uint32_t mixed = uint32_t(i) * 2654435761u ^ uint32_t(i >> 7) * 40503u;
+    to[i] = uint16_t(0x3e00 | (mixed >> 16 & 0x807f));
+  }
+}
+
 std::vector<float> scores_for(int chunks, int form) {
   std::vector<float> scores(static_cast<size_t>(chunks));
   for (float& x : scores) {
@@ -77,7 +85,7 @@ void check_choice() {
   for (int turn = 0; turn < 240; ++turn) {
     const int chunk = std::vector<int>{32, 16, 8, 1, 48, 3}[size_t(turn % 6)];
     const int most = chunk == 1 ? 7000 : chunk < 16 ? 12000 : turn % 10 == 0 ? 131072 : 9000;
-    const int cells = chunk + random_below(most), budget = std::min(1 + random_below(turn % 4 == 0 ? 2000 : 500), cells - 1);
+    const int cells = chunk + random_below(most), budget = std::min(1 + random_below(turn / 6 % 3 == 0 ? 2000 : 500), cells - 1);
     const int sink = random_below(3) ? 4 : random_below(200), recent = 1 + random_below(random_below(2) ? 64 : 300);
     const auto borders = borders_of(cells, chunk);
     const int chunks = int(borders.size()) - 1;
@@ -220,6 +228,7 @@ void time_retrieval() {
   cuda::CudaKv target({8, kv_heads, dim, 1, 131072, DType::kBF16}, memory);  // layers rotate past L2
   cuda::CudaKv full({1, kv_heads, dim, 1, 131072, DType::kBF16}, memory), work({1, kv_heads, dim, 1, 2048, DType::kBF16}, memory),
       deep({16, kv_heads, dim, 1, 16384, DType::kBF16}, memory), deep_work({16, kv_heads, dim, 1, 2048, DType::kBF16}, memory);
+  fill_numbers<<<1000, 256>>>(reinterpret_cast<uint16_t*>(target.view().k), store_bytes(target.view()) / 2);
   const float* q = memory.put(random_floats(size_t(2 * heads * dim)));
   const double* f = memory.make<double>(64);
   for (int cells : {16384, 32768, 131072}) {
@@ -260,11 +269,27 @@ void time_retrieval() {
       const auto many = choice_call(deep, deep_work);
       print_time(("gathering, 16 layers" + by).c_str(), time_us(10, [&](int, cudaStream_t s) { cuda::gather(many, s); }), 16 * moved);
     }
-    print_time(("all" + by).c_str(), time_us(16, [&](int i, cudaStream_t s) {
-                 cuda::score_pieces(score_call(i, mean), scratch, s, &choice);
+    const auto all = [&](int i, cudaStream_t s) {
+      cuda::score_pieces(score_call(i, mean), scratch, s, &choice);
+      cuda::gather(choice, s);
+    };
+    print_time(("all" + by).c_str(), time_us(16, all), keys + moved);
+    print_time(("all, the choice apart" + by).c_str(), time_us(16, [&](int i, cudaStream_t s) {
+                 cuda::score_pieces(score_call(i, mean), scratch, s);
+                 cuda::choose_chunks(choice, s);
                  cuda::gather(choice, s);
                }),
                keys + moved);
+    std::vector<double> waited;  // as a caller that waits for it finds it
+    for (int i = 0; i < 60; ++i) {
+      cudaDeviceSynchronize();
+      const auto start = std::chrono::steady_clock::now();
+      all(i, nullptr);
+      cudaStreamSynchronize(nullptr);
+      waited.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::sort(waited.begin(), waited.end());
+    print_time(("all, launched and waited for" + by).c_str(), waited[waited.size() / 2], keys + moved);
   }
 }
 

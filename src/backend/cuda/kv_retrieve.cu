@@ -9,9 +9,9 @@ namespace {
 constexpr int kThreadsOfMean = 512, kWarpsOfMean = kThreadsOfMean / 32;
 constexpr int kMostItems = 16;      // chunks per thread
 static_assert(kMostRetrieveChunks == kThreadsOfMean * kMostItems);
-constexpr int kPlaces = 2, kPerPlace = 4;  // cells that a block gathers at once, and warps for each
+constexpr int kPlaces = 4, kPerPlace = 4;  // cells that a block gathers at once, and warps for each
 constexpr int kGatherWarps = kPlaces * kPerPlace, kGatherThreads = 32 * kGatherWarps;
-constexpr int kGatherBlocks = 528;  // four for each of the 132 processors of an H200
+constexpr int kGatherBlocks = 264;  // two for each of the 132 processors of an H200
 
 // The order of scores as integers: see score_order() in kv/chunk_choice.h, which this must follow.
 __device__ __forceinline__ uint32_t order_of(float score) {
@@ -19,11 +19,49 @@ __device__ __forceinline__ uint32_t order_of(float score) {
   return score != score ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// By a block of kThreadsOfMean: the chunks of [first, last) that are taken, ascending. A thread has `items` neighbours. The bar that
-// `take` of them reach is found two bits at a time; of those that are exactly at it, the later ones are taken.
+struct ChoiceRoom {
+  uint16_t taken[kMostRetrieveChunks];
+  uint32_t few[kThreadsOfMean];
+  uint32_t parts[kWarpsOfMean];
+};
+
+// The functions below are for all threads of a block of kThreadsOfMean.
+
+// The sum of x over the threads before this one, and over all.
+__device__ uint32_t sum_before(uint32_t x, ChoiceRoom& room, uint32_t& all) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t until = x;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, until, step);
+    if (lane >= step) until += other;
+  }
+  __syncthreads();  // the last sums may still be read
+  if (lane == 31) room.parts[warp] = until;
+  __syncthreads();
+  const uint32_t part = lane < kWarpsOfMean ? room.parts[lane] : 0;
+  all = __reduce_add_sync(kAllLanes, part);
+  return __reduce_add_sync(kAllLanes, lane < warp ? part : 0) + until - x;
+}
+
+// The highest bar that `take` reach, bit by bit; take > 0. count(bar): how many do. `exact`: no more do, the bar need not be the highest.
+template <class Count>
+__device__ uint32_t find_bar(int take, bool& exact, Count count) {
+  uint32_t bar = 0;
+  exact = false;
+  for (int bit = 31; bit >= 0 && !exact; --bit) {
+    const int reach = count(bar | 1u << bit);
+    if (reach >= take) bar |= 1u << bit;
+    exact = reach == take;
+  }
+  return bar;
+}
+
+// The chunks of [first, last) that are taken, ascending. A thread has `items` neighbours. Of those that are exactly at the bar,
+// the later ones are taken.
 template <int items>
-__device__ void take_best(const RetrieveCall& c, uint16_t* taken, uint32_t (*parts)[kWarpsOfMean]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, others = c.last - c.first, mine = int(threadIdx.x) * items;
+__device__ void take_best(const RetrieveCall& c, ChoiceRoom& room) {
+  const int others = c.last - c.first, mine = int(threadIdx.x) * items;
   uint32_t order[items];
 #pragma unroll
   for (int i = 0; i < items; ++i) {
@@ -31,65 +69,63 @@ __device__ void take_best(const RetrieveCall& c, uint16_t* taken, uint32_t (*par
     order[i] = mine + i < others ? order_of(c.per_cell ? __fdiv_rn(score, float(c.chunk)) : score) : 0;
   }
   bool exact = c.take == others || c.take == 0;  // all that reach the bar are taken
-  uint32_t bar = c.take == 0 ? 0xffffffffu : 0;
-  for (int bit = 30, turn = 0; bit >= 0 && !exact; bit -= 2, turn ^= 1) {
-    const uint32_t low = bar | 1u << bit, middle = bar | 2u << bit, high = bar | 3u << bit;
-    uint32_t counts = 0;  // of a warp at most 512 each
+  uint32_t bar = c.take == 0 ? 0xffffffffu : 0, all;
+  if (!exact && items == 1) {
+    bar = find_bar(c.take, exact, [&](uint32_t at) { return __syncthreads_count(order[0] >= at); });
+  } else if (!exact) {
+    // The bar is not below the one that `take` threads reach with their best; few do reach that, and only they are looked at.
+    uint32_t best = 0, floor = 0, reach = 0;
 #pragma unroll
-    for (int i = 0; i < items; ++i)
-      counts += uint32_t(order[i] >= low) + (uint32_t(order[i] >= middle) << 10) + (uint32_t(order[i] >= high) << 20);
-    counts = __reduce_add_sync(kAllLanes, counts);
-    if (lane == 0) parts[turn][warp] = counts;
-    __syncthreads();
-    counts = lane < kWarpsOfMean ? parts[turn][lane] : 0;
-    const int reach_low = int(__reduce_add_sync(kAllLanes, counts & 1023)),
-              reach_middle = int(__reduce_add_sync(kAllLanes, counts >> 10 & 1023)),
-              reach_high = int(__reduce_add_sync(kAllLanes, counts >> 20));
-    if (reach_low < c.take) continue;
-    bar = reach_high >= c.take ? high : reach_middle >= c.take ? middle : low;
-    exact = (reach_high >= c.take ? reach_high : reach_middle >= c.take ? reach_middle : reach_low) == c.take;
+    for (int i = 0; i < items; ++i) best = max(best, order[i]);
+    bool unused;
+    if (c.take <= kThreadsOfMean)
+      floor = find_bar(c.take, unused, [&](uint32_t at) { return __syncthreads_count(best >= at); });
+#pragma unroll
+    for (int i = 0; i < items; ++i) reach += order[i] >= floor;
+    uint32_t at = sum_before(reach, room, all);
+    if (floor > 0 && all <= kThreadsOfMean) {
+#pragma unroll
+      for (int i = 0; i < items; ++i)
+        if (order[i] >= floor) room.few[at++] = order[i];
+      __syncthreads();
+      const uint32_t one = threadIdx.x < all ? room.few[threadIdx.x] : 0;
+      bar = find_bar(c.take, exact, [&](uint32_t at) { return __syncthreads_count(one >= at); });
+      bar = max(bar, floor);  // below it are others that were not looked at
+    } else {  // many are alike
+      bar = find_bar(c.take, exact, [&](uint32_t at) {
+        uint32_t mine_reach = 0, sum;
+#pragma unroll
+        for (int i = 0; i < items; ++i) mine_reach += order[i] >= at;
+        sum_before(mine_reach, room, sum);
+        return int(sum);
+      });
+    }
   }
   const auto above = [&](int i) { return mine + i < others && (exact ? order[i] >= bar : order[i] > bar); };
   const auto at_bar = [&](int i) { return mine + i < others && !exact && order[i] == bar; };
   uint32_t counts = 0;  // above: lower half, at the bar: upper half
 #pragma unroll
   for (int i = 0; i < items; ++i) counts += uint32_t(above(i)) + (uint32_t(at_bar(i)) << 16);
-  uint32_t until = counts;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, until, step);
-    if (lane >= step) until += other;
-  }
-  __syncthreads();  // the last counts may still be read
-  if (lane == 31) parts[0][warp] = until;
-  __syncthreads();
-  const uint32_t part = lane < kWarpsOfMean ? parts[0][lane] : 0;
-  const uint32_t all = __reduce_add_sync(kAllLanes, part),
-                 before = __reduce_add_sync(kAllLanes, lane < warp ? part : 0) + until - counts;
+  const uint32_t before = sum_before(counts, room, all);
   const int left_out = int(all >> 16) - (c.take - int(all & 0xffff));  // of those at the bar, the first
   int rank = int(before & 0xffff), equal = int(before >> 16);
 #pragma unroll
   for (int i = 0; i < items; ++i) {
-    if (above(i)) taken[rank++ + max(0, equal - left_out)] = uint16_t(c.first + mine + i);
+    if (above(i)) room.taken[rank++ + max(0, equal - left_out)] = uint16_t(c.first + mine + i);
     if (!at_bar(i)) continue;
-    if (equal >= left_out) taken[rank + equal - left_out] = uint16_t(c.first + mine + i);
+    if (equal >= left_out) room.taken[rank + equal - left_out] = uint16_t(c.first + mine + i);
     ++equal;
   }
   __syncthreads();
 }
 
-struct ChoiceRoom {
-  uint16_t taken[kMostRetrieveChunks];
-  uint32_t parts[2][kWarpsOfMean];
-};
-
-// By a block of kThreadsOfMean: the cells of all places.
+// The cells of all places.
 __device__ void choose(const RetrieveCall& c, ChoiceRoom& room) {
   const int others = c.last - c.first;
-  if (others <= kThreadsOfMean) take_best<1>(c, room.taken, room.parts);
-  else if (others <= 2 * kThreadsOfMean) take_best<2>(c, room.taken, room.parts);
-  else if (others <= 8 * kThreadsOfMean) take_best<8>(c, room.taken, room.parts);
-  else take_best<kMostItems>(c, room.taken, room.parts);
+  if (others <= kThreadsOfMean) take_best<1>(c, room);
+  else if (others <= 2 * kThreadsOfMean) take_best<2>(c, room);
+  else if (others <= 8 * kThreadsOfMean) take_best<8>(c, room);
+  else take_best<kMostItems>(c, room);
   const int head_end = c.first * c.chunk, taken_end = head_end + c.take * c.chunk;
   for (int place = threadIdx.x; place < c.count; place += kThreadsOfMean) {
     const int inside = place - head_end;
@@ -217,11 +253,11 @@ struct Walk {
   }
 };
 
-// One block: the cells of every gridDim.x-th two places, in every gridDim.y-th layer, all heads: 4 head_dim bytes read
+// One block: the cells of every gridDim.x-th four places, in every gridDim.y-th layer, all heads: 4 head_dim bytes read
 // and written per cell and head in 16-bit types. Bound: latency for a few layers, memory for many. What a place holds
 // already is not written again.
 template <class Word>
-__global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 4 : 3) gather_kernel(const __grid_constant__ RetrieveCall c) {
+__global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 2 : 1) gather_kernel(const __grid_constant__ RetrieveCall c) {
   __shared__ float tables[kPlaces][kMostHeadDim];
   __shared__ __align__(8) float keys[kGatherWarps][kMostHeadDim];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp % kPlaces, member = warp / kPlaces;
