@@ -172,14 +172,24 @@ __global__ void __launch_bounds__(kThreadsOfMean, 2)
   for (int base = 0; base < pairs; base += kThreadsOfMean / 8) {  // the same number of rounds for all threads
     const int pair = base + int(threadIdx.x / 8);
     const float2* states = s.states + size_t(min(pair, pairs - 1)) * size_t(s.spans);
+    constexpr int kHeld = 8;
+    float2 held[kHeld];  // of the first 64 spans, all under way at once; there are seldom more
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = int(threadIdx.x % 8) + 8 * j;
+      held[j] = i < s.spans ? states[i] : make_float2(-INFINITY, 0);
+    }
     float most = -INFINITY, sum = 0;
-#pragma unroll 4
-    for (int i = threadIdx.x % 8; i < s.spans; i += 8) most = fmaxf(most, states[i].x);
+    const int rest = int(threadIdx.x % 8) + 8 * kHeld;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) most = fmaxf(most, held[j].x);
+    for (int i = rest; i < s.spans; i += 8) most = fmaxf(most, states[i].x);
 #pragma unroll
     for (int step = 4; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
-#pragma unroll 4
-    for (int i = threadIdx.x % 8; i < s.spans; i += 8)
-      sum = __fadd_rn(sum, __fmul_rn(states[i].y, __expf(__fsub_rn(states[i].x, most))));
+    const auto add_span = [&](float2 span) { sum = __fadd_rn(sum, __fmul_rn(span.y, __expf(__fsub_rn(span.x, most)))); };
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) add_span(held[j]);
+    for (int i = rest; i < s.spans; i += 8) add_span(states[i]);
 #pragma unroll
     for (int step = 4; step > 0; step /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, step));
     if (threadIdx.x % 8 == 0 && pair < pairs) weights[pair] = make_float2(most, __fdiv_rn(1.0f, sum));
