@@ -67,6 +67,10 @@ void Guesser::prepare(const float* logits, int rows) {
   if (rows > 0) backend_.top_k({candidates_.data(), logits, rows, vocab_, pool_, stride_});
 }
 
+bool Guesser::plain(const DraftTask& task) const {
+  return options_.draws == DrawMode::kBest && greedy(*task.sampling) && task.bias.empty() && task.counts.empty() && !task.grammar;
+}
+
 std::span<const Candidate> Guesser::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
   return options_.draws == DrawMode::kBest ? best(task, node, position, place) : drawn(task, node, position, logits, place);
 }
@@ -75,7 +79,7 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uin
   std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
   const Sampling& s = *task.sampling;
   const bool reweighted = !task.bias.empty() || !task.counts.empty();
-  if (greedy(s) && !reweighted && !task.grammar) {
+  if (plain(task)) {
     for (Candidate& c : pool.first(size_t(width_))) c.token = target_token(c.token);
     return pool.first(size_t(width_));
   }

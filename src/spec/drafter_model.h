@@ -8,6 +8,7 @@
 #include "spec/draft_cache.h"
 #include "spec/drafter.h"
 #include "spec/draft_laws.h"
+#include "spec/level_draft.h"
 #include "spec/strip.h"
 #include "spec/tree_policy.h"
 
@@ -70,6 +71,9 @@ class ModelDrafter : public Drafter {
   void make_laws(DraftTask& task, int row, int count);
   int add_rows(const SeqRows& rows);
   const StepOutputs& forward(KvStore& kv, int window = 0);
+  LayerPlan plan(int window) const;
+  void take_candidates();
+  bool grow_on_backend(DraftTask& task);
 
   ModelDrafterOptions options_;
   int vocab_;                           // common to both models
@@ -81,8 +85,10 @@ class ModelDrafter : public Drafter {
   std::vector<SeqRows> seqs_;
   std::vector<KvMove> moves_;
   Guesser guesser_;
+  LevelDraft levels_;
   const float* logits_ = nullptr;       // of the last step
   double forward_ms_ = 0, level_ms_ = 0;
+  double step_ms_ = 0;                  // of the last step; where ops run behind the host's back, until they were asked for
 };
 
 }  // namespace sx
