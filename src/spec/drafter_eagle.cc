@@ -218,7 +218,7 @@ void EagleDrafter::draft_one(DraftTask& task) {
   TreeLimits limits = task.limits;
   const uint32_t faults = options_.cache->config().faults;
   if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
-  const bool on_backend = faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.plain(task);
+  const bool on_backend = options_.on_backend && faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.plain(task);
   if (on_backend) limits.rows = levels_.rows();
   s.policy->start(limits);
   s.next.clear();

@@ -19,6 +19,7 @@ struct EagleDrafterOptions {
   DraftCache* cache = nullptr;          // of pairs
   TreeConfig tree;
   GuessOptions guess;
+  bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
 };
 

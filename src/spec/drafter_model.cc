@@ -235,7 +235,7 @@ void ModelDrafter::make_laws(DraftTask& task, int row, int count) {
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   catch_up(tasks);
   const uint32_t faults = options_.cache ? options_.cache->config().faults : 0;
-  const bool alone = tasks.size() == 1 && options_.cache && faults == 0 && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
+  const bool alone = tasks.size() == 1 && options_.on_backend && options_.cache && faults == 0 && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
                      guesser_.plain(tasks[0]);
   for (DraftTask& task : tasks) {
     TreeLimits limits = task.limits;

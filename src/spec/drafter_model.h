@@ -21,6 +21,7 @@ struct ModelDrafterOptions {
   KvStore* kv = nullptr;
   TreeConfig tree;
   GuessOptions guess;                   // how laws become candidates
+  bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
   int vocab = 0;                        // of the target; tokens beyond the smaller vocabulary are never drafted
   std::vector<uint8_t> skip_attention, skip_ffn;  // [layers] or empty
