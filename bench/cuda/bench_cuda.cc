@@ -395,7 +395,7 @@ class Bench {
     for (int topk : {8, 10}) {
       const int cells = std::min({kWorkCells, args_.chunk, args_.lengths[0]});
       const bench::DraftBench b{backend_.get(), target_.get(), kv_.get(), draft, head, type_, std::span(text_).first(size_t(cells)),
-                                topk, kMaxTreeNodes - 1, 8, args_.repeats};
+                                topk, 511, 8, args_.repeats};
       const bench::DraftTime host = draft_time(b, false), alone = draft_time(b, true);
       report({{"what", "draft"}, {"drafter", head ? "eagle" : "lm"}, {"rows", topk}, {"levels", alone.levels}, {"host_ms", host.ms}, {"ms", alone.ms}},
              fmt::format("draft   {:>7} rows: {} of {} levels, {} nodes: with the host between levels {:.3f} ms, without {:.3f} ms\n", topk,
