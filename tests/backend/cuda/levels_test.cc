@@ -230,7 +230,7 @@ TEST_P(FarLevels, AreThoseOfTheHost) {
 }
 
 TEST(FarLevelsPlain, OtherLimitsAreSeen) {  // the comparison can fail
-  const Case& c = cases()[2];
+  const Case c = cases()[2];
   Drafting five(c, std::make_unique<LevelsBackend>(far(), 5)), six(c, std::make_unique<RefusingBackend>(far(), 6));
   EXPECT_NE(difference(five.run(), six.run()), "");
 }
