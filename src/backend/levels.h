@@ -21,6 +21,17 @@ struct LevelRules {
   float threshold = 0;
 };
 
+// Candidates of requests that sample: what top-k, top-p and min-p leave of the `pool` likeliest, by logit / temperature plus the noise that
+// choose() will use, their probabilities among themselves. pool 0: the likeliest as they are.
+struct LevelSampling {
+  int pool = 0;                  // at least the rules' branch
+  float temperature = 1, top_p = 1;
+  int top_k = 0;                 // 0: all
+  double least = 0;              // of a logit's distance from the largest one; 0: any (log of min-p)
+  bool noise = false;
+  uint64_t seed = 0, position = 0;  // of the token after the root
+};
+
 // The tree: entries 1..size-1; node 0 is the root that was there before. In host memory, with room for 1 + nodes * depth nodes.
 struct GrownLevels {
   int size = 1;
@@ -34,6 +45,7 @@ struct GrownLevels {
 
 struct LevelsArgs {
   LevelRules rules;
+  LevelSampling sampling;
   int slot = 0, history = 0;     // of the store: the strip begins behind the history and is empty
   const int32_t* positions = nullptr;  // [depth - 1] of the nodes of levels 1, 2, ..., for RoPE; host memory
   // Where passes leave the logits of their outputs, [rows, stride]; row 0 is now what follows the root. Backend memory.

@@ -187,12 +187,13 @@ bool EagleDrafter::run_level(DraftTask& task) {
 }
 
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
-bool EagleDrafter::grow_on_backend(DraftTask& task) {
+bool EagleDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   Slot& s = slot(task.seq);
   DraftCache& cache = *options_.cache;
   LevelsArgs args;
   if (!levels_.begin(*s.policy, cache.store().geometry(), cache.work(task.seq), args)) return false;
   for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = std::max(0, cache.position(task.seq, i));
+  args.sampling = how;
   args.slot = task.seq;
   args.map = map_;
   args.states = states_;
@@ -218,11 +219,12 @@ void EagleDrafter::draft_one(DraftTask& task) {
   TreeLimits limits = task.limits;
   const uint32_t faults = options_.cache->config().faults;
   if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
-  const bool on_backend = options_.on_backend && faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.plain(task);
+  LevelSampling how;
+  const bool on_backend = options_.on_backend && faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.by_backend(task, how);
   if (on_backend) limits.rows = levels_.rows();
   s.policy->start(limits);
   s.next.clear();
-  if (on_backend && grow_on_backend(task)) return s.policy->finish(*task.tree);
+  if (on_backend && grow_on_backend(task, how)) return s.policy->finish(*task.tree);
   take_candidates();
   make_laws(task, 1);
   while (run_level(task)) make_laws(task, int(s.next.size()));

@@ -70,7 +70,7 @@ class EagleDrafter : public Drafter {
   bool run_level(DraftTask& task);
   void make_laws(DraftTask& task, int count);
   void take_candidates();
-  bool grow_on_backend(DraftTask& task);
+  bool grow_on_backend(DraftTask& task, const LevelSampling& how);
 
   EagleDrafterOptions options_;
   std::vector<Slot> slots_;

@@ -199,12 +199,13 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
 }
 
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
-bool ModelDrafter::grow_on_backend(DraftTask& task) {
+bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   Slot& s = slot(task.seq);
   const DraftCache& cache = *options_.cache;
   LevelsArgs args;
   if (!levels_.begin(*s.policy, kv().geometry(), cache.work(task.seq), args)) return false;
   for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = cache.position(task.seq, i);
+  args.sampling = how;
   args.slot = task.seq;
   args.vocab = vocab_;
   const double start = now_ms();
@@ -235,8 +236,9 @@ void ModelDrafter::make_laws(DraftTask& task, int row, int count) {
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   catch_up(tasks);
   const uint32_t faults = options_.cache ? options_.cache->config().faults : 0;
+  LevelSampling how;
   const bool alone = tasks.size() == 1 && options_.on_backend && options_.cache && faults == 0 && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
-                     guesser_.plain(tasks[0]);
+                     guesser_.by_backend(tasks[0], how);
   for (DraftTask& task : tasks) {
     TreeLimits limits = task.limits;
     if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
@@ -244,7 +246,7 @@ void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
     slot(task.seq).policy->start(limits);
     slot(task.seq).next.clear();
   }
-  if (alone && grow_on_backend(tasks[0])) return slot(tasks[0].seq).policy->finish(*tasks[0].tree);
+  if (alone && grow_on_backend(tasks[0], how)) return slot(tasks[0].seq).policy->finish(*tasks[0].tree);
   take_candidates();
   for (size_t i = 0; i < tasks.size(); ++i) make_laws(tasks[i], int(i), 1);
   while (run_level(tasks))

@@ -74,7 +74,7 @@ class ModelDrafter : public Drafter {
   const StepOutputs& forward(KvStore& kv, int window = 0);
   LayerPlan plan(int window) const;
   void take_candidates();
-  bool grow_on_backend(DraftTask& task);
+  bool grow_on_backend(DraftTask& task, const LevelSampling& how);
 
   ModelDrafterOptions options_;
   int vocab_;                           // common to both models

@@ -2,7 +2,7 @@
 // depth) and OPT-Tree (frontier and children without a bound of their own; deepens while that pays). Unlike the
 // published procedures they never keep or run a node that can no longer be among the best; the final tree is the same.
 #include "base/error.h"
-#include "base/fixed_exp.h"
+#include "base/fixed_math.h"
 #include "spec/tree_policies.h"
 
 namespace sx {

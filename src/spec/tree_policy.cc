@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/fixed_exp.h"
+#include "base/fixed_math.h"
 #include "spec/tree_policies.h"
 
 namespace sx {

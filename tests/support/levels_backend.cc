@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/fixed_exp.h"
+#include "base/fixed_math.h"
 
 namespace sx::testing {
 namespace {
@@ -24,22 +24,60 @@ struct LevelsBackend::Growth {
   float floor = 0;
   double sum = 0, gain = 1, last_gain = 0;
   int depth = 0, counted = 0;
-  std::vector<Candidate> candidates;
+  std::vector<std::vector<Candidate>> candidates;  // of each row, best first, as the target's tokens
 };
+
+// Ranked as requests that sample want them, see LevelSampling.
+static void reweigh(std::vector<Candidate>& row, const LevelSampling& how, uint64_t position) {
+  if (how.top_k > 0 && size_t(how.top_k) < row.size()) row.resize(size_t(how.top_k));
+  const float top = row[0].logit;
+  double sum = 0, kept = 0;
+  for (const Candidate& c : row) sum += fixed_exp(double(c.logit - top));
+  size_t left = 0;
+  while (left < row.size() && kept < double(how.top_p) * sum) kept += fixed_exp(double(row[left++].logit - top));
+  left = std::max<size_t>(left, 1);
+  while (how.least < 0 && left > 1 && double(row[left - 1].logit - top) < how.least) --left;
+  row.resize(left);
+  for (Candidate& c : row) {
+    c.logp = c.logit / how.temperature;
+    if (how.noise) c.logp += float(fixed_gumbel(how.seed, position, uint64_t(c.token)));
+  }
+  std::stable_sort(row.begin(), row.end(), [&](const Candidate& x, const Candidate& y) {
+    return x.logp != y.logp ? x.logp > y.logp : how.noise && x.token < y.token;
+  });
+  const double largest = double(row[0].logp);
+  sum = 0;
+  for (const Candidate& c : row) sum += fixed_exp(double(c.logp) - largest);
+  const double all = largest + fixed_log(sum);
+  for (Candidate& c : row) c.logp = float(double(c.logp) - all);
+}
+
+void LevelsBackend::find_candidates(const LevelsArgs& a, Growth& g) {
+  const int k = std::min(std::max(a.rules.branch, a.sampling.pool), a.vocab);
+  std::vector<Candidate> found(size_t(g.frontier) * size_t(k));
+  right_->top_k({found.data(), a.logits, g.frontier, a.vocab, k, a.stride});
+  std::vector<Token> map(a.map ? size_t(a.vocab) : 0);
+  if (a.map) right_->download(reinterpret_cast<float*>(map.data()), reinterpret_cast<const float*>(a.map), map.size());
+  g.candidates.clear();
+  for (auto at = found.begin(); at != found.end(); at += k) {
+    std::vector<Candidate> row(at, at + k);
+    for (Candidate& c : row)
+      if (a.map) c.token = map[size_t(c.token)];
+    if (a.sampling.pool > 0) reweigh(row, a.sampling, a.sampling.position + uint64_t(g.depth));
+    if (int(row.size()) > a.rules.branch) row.resize(size_t(a.rules.branch));
+    g.candidates.push_back(row);
+  }
+}
 
 void LevelsBackend::add_level(const LevelsArgs& a, Growth& g) {
   const LevelRules& rules = a.rules;
-  const int k = std::min(rules.branch, a.vocab);
-  g.candidates.resize(size_t(g.frontier) * size_t(k));
-  right_->top_k({g.candidates.data(), a.logits, g.frontier, a.vocab, k, a.stride});
-  std::vector<Token> map(a.map ? size_t(a.vocab) : 0);
-  if (a.map) right_->download(reinterpret_cast<float*>(map.data()), reinterpret_cast<const float*>(a.map), map.size());
+  find_candidates(a, g);
   g.level.clear();
-  for (int row = 0; row < g.frontier; ++row) {
-    for (int j = 0; j < k; ++j) {
-      const Candidate& c = g.candidates[size_t(row * k + j)];
+  for (int row = 0, order = 0; row < g.frontier; ++row) {
+    for (const Candidate& c : g.candidates[size_t(row)]) {
       const float score = g.scores[size_t(row)] + (c.logp > 0 ? 0.0f : c.logp);
-      if (score > g.floor) g.level.push_back({g.frontier_first + row, row, row * k + j, a.map ? map[size_t(c.token)] : c.token, score});
+      if (score > g.floor) g.level.push_back({g.frontier_first + row, row, order, c.token, score});
+      ++order;
     }
   }
   std::sort(g.level.begin(), g.level.end(), [](const Node& x, const Node& y) { return x.score != y.score ? x.score > y.score : x.order < y.order; });

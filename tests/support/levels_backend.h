@@ -27,6 +27,7 @@ class LevelsBackend final : public ForwardingBackend {
   };
   struct Growth;
   void add_level(const LevelsArgs& args, Growth& g);
+  void find_candidates(const LevelsArgs& args, Growth& g);
   bool goes_on(const LevelRules& rules, const Growth& g) const;
   void run_pass(const LevelsArgs& args, Growth& g, StepInputs& step, const StepKey& key, FunctionRef body);
 

@@ -111,7 +111,7 @@ class CudaBackend : public Backend {
   void send_borders(const KvScoreArgs& args, ScoreCall& call);
   void reserve_levels();
   void send_plan(const LevelsArgs& args);
-  void launch_candidates(const LevelsArgs& args, int rows);
+  void grow_from(const LevelsArgs& args, const GrowCall& grow, int rows);
   cudaGraphExec_t record_levels(const LevelsArgs& args, StepInputs& step, FunctionRef body);
   cudaGraphExec_t record_loop(const LevelsArgs& args, FunctionRef body);
   void await_written(const void* words, size_t count);

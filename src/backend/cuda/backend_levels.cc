@@ -62,9 +62,12 @@ class Recording {
   bool open_ = false;
 };
 
+// Of each row, to choose the children of a node from.
+int candidates_of(const LevelsArgs& a) { return std::min(std::max(a.rules.branch, a.sampling.pool), a.vocab); }
+
 bool fits(const LevelsArgs& a) {
   const LevelRules& r = a.rules;
-  return r.rows > 0 && r.rows <= kLevelRows && r.branch <= kLevelBranch && r.nodes > 0 && r.nodes <= kLevelNodes && r.depth > 0 &&
+  return a.sampling.pool <= kLevelBranch && r.rows > 0 && r.rows <= kLevelRows && r.branch <= kLevelBranch && r.nodes > 0 && r.nodes <= kLevelNodes && r.depth > 0 &&
          r.depth <= kLevelDepth && r.rows * (r.depth - 1) <= kAncestorWords * 64 && 1 + r.nodes * r.depth <= kLevelsGrown;
 }
 
@@ -97,34 +100,37 @@ void CudaBackend::send_plan(const LevelsArgs& a) {
   plan.dead = r.dead, plan.level_cost = r.level_cost, plan.threshold = r.threshold;
   plan.while_it_pays = r.while_it_pays, plan.priced = r.verify_cost != nullptr;
   plan.slot = a.slot, plan.history = a.history;
+  const LevelSampling& s = a.sampling;
+  plan.top_k = s.top_k, plan.noise = s.noise, plan.temperature = s.temperature, plan.top_p = s.top_p, plan.least = s.least;
+  plan.seed = s.seed, plan.position = s.position;
   std::copy_n(a.positions, r.depth - 1, plan.positions);
   if (r.verify_cost) std::copy_n(r.verify_cost, r.nodes + 1, plan.verify_cost);
   staging_->send(plan_, sizeof(LevelsPlan));
 }
 
-void CudaBackend::launch_candidates(const LevelsArgs& a, int rows) {
-  const int k = std::min(a.rules.branch, a.vocab);
-  void* sums = scratch(top_k_, top_k_scratch_bytes(kLevelRows, a.vocab, k), "likeliest tokens");
-  cuda::top_k({likeliest_, a.logits, rows, a.vocab, a.stride, k}, sums, stream_);
+// A level from so many rows of logits.
+void CudaBackend::grow_from(const LevelsArgs& a, const GrowCall& grow, int rows) {
+  void* sums = scratch(top_k_, top_k_scratch_bytes(kLevelRows, a.vocab, grow.each), "likeliest tokens");
+  cuda::top_k({grow.candidates, a.logits, rows, a.vocab, a.stride, grow.each}, sums, stream_);
+  if (a.sampling.pool > 0) reweigh_candidates(grow, rows, stream_);
+  grow_level(grow, stream_);
 }
 
 cudaGraphExec_t CudaBackend::record_loop(const LevelsArgs& a, FunctionRef body) {
   Recording recording(stream_);
-  GrowCall grow{plan_, growth_, nullptr, likeliest_, std::min(a.rules.branch, a.vocab), a.map, level_step_, {}, true};
+  GrowCall grow{plan_, growth_, nullptr, likeliest_, candidates_of(a), a.map, level_step_, {}, true};
   void* result = nullptr;
   check(cudaHostGetDevicePointer(&result, grown_, 0), "pinned memory");
   grow.result = static_cast<LevelsResult*>(result);
   check(cudaGraphConditionalHandleCreate(&grow.loop, recording.graph(), 0, cudaGraphCondAssignDefault), "a loop");
   recording.begin(recording.graph());
-  launch_candidates(a, 1);  // of the root
-  grow_level(grow, stream_);
+  grow_from(a, grow, 1);  // of the root
   const cudaGraph_t levels = recording.add_loop(grow.loop);
   recording.end();
   recording.begin(levels);
   body();
-  launch_candidates(a, shape_.outputs);
   grow.begins = false;
-  grow_level(grow, stream_);
+  grow_from(a, grow, shape_.outputs);
   if (a.states) cuda::copy_rows({a.states, a.left, shape_.rows, a.width, a.width, a.width, growth_->parents, false}, stream_);
   recording.end();
   cudaGraphExec_t exec = nullptr;
@@ -169,7 +175,7 @@ bool CudaBackend::run_levels(const LevelsArgs& a, StepInputs& step, const StepKe
   level_step_ = {const_cast<Token*>(view.tokens), const_cast<int32_t*>(view.positions), const_cast<int32_t*>(view.outputs),
                  const_cast<RowInfo*>(view.rows), const_cast<uint64_t*>(view.ancestors), const_cast<RowTile*>(view.tiles), shape_.rows};
   StepKey loop = key;
-  loop.plan = mix64(key.plan + 1) ^ mix64(uint64_t(a.rules.branch) << 32 | uint32_t(a.vocab));
+  loop.plan = mix64(mix64(key.plan + 1) ^ (uint64_t(candidates_of(a)) << 32 | uint32_t(a.vocab))) + (a.sampling.pool > 0);
   cudaGraphExec_t graph = loops_.find(loop, shape_);
   if (!graph) {
     graph = record_levels(a, step, body);

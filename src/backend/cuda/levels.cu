@@ -3,7 +3,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/levels.h"
 #include "backend/cuda/rows.cuh"
-#include "base/fixed_exp.h"
+#include "base/fixed_math.h"
 
 namespace sx::cuda {
 namespace {
@@ -191,7 +191,74 @@ __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
   }
 }
 
+// One block: the candidates after one node as LevelSampling has them, best first; those left out come last and are impossible. Sums run from the
+// likeliest on, as the host's do. 12 bytes read and written per candidate. Bound: latency.
+__global__ void __launch_bounds__(kLevelBranch) reweigh_kernel(GrowCall c) {
+  __shared__ double exps[kLevelBranch];
+  __shared__ float logits[kLevelBranch], values[kLevelBranch], sorted[kLevelBranch];
+  __shared__ Token tokens[kLevelBranch];
+  __shared__ int kept;
+  __shared__ double log_sum;
+  const int t = threadIdx.x;
+  let_next_start();
+  wait_for_previous();
+  const LevelsPlan& plan = *c.plan;
+  if (!c.begins && int(blockIdx.x) >= c.state->frontier) return;  // padding
+  Candidate* row = c.candidates + size_t(blockIdx.x) * size_t(c.each);
+  const int most = plan.top_k > 0 ? min(plan.top_k, c.each) : c.each;
+  Candidate mine{};
+  if (t < c.each) {
+    mine = row[t];
+    logits[t] = mine.logit;
+    tokens[t] = c.map ? c.map[mine.token] : mine.token;
+  }
+  __syncthreads();
+  if (t < most) exps[t] = fixed_exp(double(__fsub_rn(logits[t], logits[0])));
+  __syncthreads();
+  if (t == 0) {
+    double sum = 0, part = 0;
+    for (int i = 0; i < most; ++i) sum = __dadd_rn(sum, exps[i]);
+    const double wanted = __dmul_rn(double(plan.top_p), sum);
+    int n = 0;
+    while (n < most && part < wanted) part = __dadd_rn(part, exps[n++]);
+    n = max(n, 1);
+    while (plan.least < 0 && n > 1 && double(__fsub_rn(logits[n - 1], logits[0])) < plan.least) --n;
+    kept = n;
+  }
+  __syncthreads();
+  const int count = kept;
+  float value = -INFINITY;
+  if (t < count) {
+    const uint64_t position = plan.position + uint64_t(c.begins ? 0 : c.state->level);
+    value = __fdiv_rn(logits[t], plan.temperature);
+    if (plan.noise) value = __fadd_rn(value, float(fixed_gumbel(plan.seed, position, uint64_t(tokens[t]))));
+    values[t] = value;
+  }
+  sorted[t] = -INFINITY;
+  __syncthreads();
+  int rank = t;
+  if (t < count && plan.noise) {
+    rank = 0;
+    for (int j = 0; j < count; ++j) rank += values[j] > value || (values[j] == value && tokens[j] < tokens[t]);
+  }
+  if (t < count) sorted[rank] = value;
+  __syncthreads();
+  if (t < count) exps[t] = fixed_exp(__dsub_rn(double(sorted[t]), double(sorted[0])));
+  __syncthreads();
+  if (t == 0) {
+    double sum = 0;
+    for (int i = 0; i < count; ++i) sum = __dadd_rn(sum, exps[i]);
+    log_sum = __dadd_rn(double(sorted[0]), fixed_log(sum));
+  }
+  __syncthreads();
+  if (t < c.each) row[t < count ? rank : t] = {mine.token, t < count ? float(__dsub_rn(double(value), log_sum)) : -INFINITY, mine.logit};
+}
+
 }  // namespace
+
+void reweigh_candidates(const GrowCall& call, int rows, cudaStream_t stream) {
+  launch(reweigh_kernel, unsigned(rows), kLevelBranch, 0, stream, call);
+}
 
 void grow_level(const GrowCall& call, cudaStream_t stream) { launch(grow_kernel, 1, kThreads, 0, stream, call); }
 

@@ -9,7 +9,7 @@
 namespace sx::cuda {
 
 inline constexpr int kLevelRows = 16;           // of a pass at most, and of a tile
-inline constexpr int kLevelBranch = 128;        // children of a node
+inline constexpr int kLevelBranch = 128;        // children of a node, and candidates to choose them from
 inline constexpr int kLevelNodes = 511;         // that count in the end
 inline constexpr int kLevelDepth = 63;
 inline constexpr int kLevelsGrown = 8192;       // nodes of a tree before it is cut, the root included
@@ -21,6 +21,10 @@ struct LevelsPlan {
   float dead, level_cost, threshold;
   int32_t while_it_pays, priced;
   int32_t slot, history;
+  int32_t top_k, noise;          // of LevelSampling, where candidates are reweighed
+  float temperature, top_p;
+  double least;
+  uint64_t seed, position;
   int32_t positions[kLevelDepth];
   float verify_cost[kLevelNodes + 1];
 };
@@ -61,7 +65,7 @@ struct GrowCall {
   const LevelsPlan* plan;
   LevelsState* state;
   LevelsResult* result;          // a device address of the host's memory
-  const Candidate* candidates;   // [frontier, each]
+  Candidate* candidates;         // [frontier, each]
   int each;
   const Token* map;              // or null
   LevelsStep step;
@@ -69,6 +73,8 @@ struct GrowCall {
   bool begins;                   // the candidates are those after the root
 };
 void grow_level(const GrowCall& call, cudaStream_t stream);
+// Before it, for requests that sample: the candidates of so many rows by LevelSampling.
+void reweigh_candidates(const GrowCall& call, int rows, cudaStream_t stream);
 
 // Rows that a level may have; 0: this driver's graphs have no loops.
 int most_level_rows();

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "backend/registry.h"
-#include "base/fixed_exp.h"
+#include "base/fixed_math.h"
 #include "model/heads/eagle.h"
 #include "model/heads/head_parts.h"
 #include "spec/drafter_eagle.h"
@@ -33,6 +33,7 @@ struct Case {
   float level_cost, row_cost;  // 0: no prices
   CacheKind cache;
   int prompt;
+  Sampling sampling{};
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -124,8 +125,7 @@ class Drafting {
     TokenTree tree(make_tree_policy(case_.tree)->capacity());
     tree.reset(text_.back());
     DraftTask task;
-    const Sampling sampling;
-    task.text = text_, task.sampling = &sampling, task.tree = &tree;
+    task.text = text_, task.sampling = &case_.sampling, task.tree = &tree;
     task.limits.nodes = case_.tree.nodes - number % 3, task.limits.depth = number == 4 ? 1 : case_.tree.depth;
     if (case_.level_cost > 0) task.limits.level_cost = case_.level_cost, task.limits.verify_cost = costs_.data();
     drafter_->draft(std::span(&task, 1));
@@ -196,6 +196,10 @@ std::vector<Case> cases() {
     add("opt_tree", eagle, opt, 0, 0, CacheKind::kFull, 70);
     add("opt_tree_priced", eagle, opt, eagle ? 0.001f : 0.02f, 0.0005f, CacheKind::kFull, 150);
     add("eagle2_priced", eagle, eagle2, 0.01f, 0.0005f, CacheKind::kStreaming, 300);
+    add("sampled", eagle, eagle2, 0, 0, CacheKind::kFull, 120);
+    all.back().sampling.temperature = 0.8f, all.back().sampling.seed = 7;
+    add("filtered", eagle, opt, 0.001f, 0.0005f, CacheKind::kFull, 120);
+    all.back().sampling = {.temperature = 1.3f, .top_k = 30, .top_p = 0.95f, .min_p = 0.001f, .seed = 8};
     add("opt_tree_retrieval", eagle, opt, eagle ? 0.001f : 0.01f, 0.0002f, CacheKind::kRetrieval, 320);
   }
   return all;
@@ -248,11 +252,16 @@ const auto kName = [](const ::testing::TestParamInfo<Case>& test) { return test.
 INSTANTIATE_TEST_SUITE_P(Far, FarLevels, ::testing::ValuesIn(cases()), kName);
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaLevels, ::testing::ValuesIn(cases()), kName);
 
-TEST(FarLevelsPlain, FixedExpIsExp) {
+TEST(FarLevelsPlain, FixedMathIsMath) {
   for (double x = 0; x > -699; x -= 0.0137) {
     const double exact = std::exp(x);
     ASSERT_NEAR(fixed_exp(x), exact, 3e-16 * exact) << x;
   }
+  for (double x = 1e-300; x < 1e300; x *= 1.37) ASSERT_NEAR(fixed_log(x), std::log(x), 5e-16 * std::abs(std::log(x))) << x;
+  for (double x = 1e-16; x < 1; x *= 1.7) ASSERT_NEAR(fixed_log(1 - x), std::log(1 - x), 5e-16 * -std::log(1 - x)) << x;
+  EXPECT_EQ(fixed_log(1), 0);
+  EXPECT_EQ(fixed_log(0), -INFINITY);
+  for (uint64_t token = 0; token < 1000; ++token) ASSERT_EQ(float(fixed_gumbel(3, 4, token)), float(gumbel(3, 4, token))) << token;
   EXPECT_EQ(fixed_exp(0), 1);
   EXPECT_EQ(fixed_exp(-701), 0);
   EXPECT_EQ(fixed_exp(-INFINITY), 0);
