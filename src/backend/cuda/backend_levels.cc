@@ -13,6 +13,7 @@ namespace sx::cuda {
 namespace {
 
 constexpr int kNeeds = 12040;  // CUDA 12.4
+constexpr int32_t kGrowing = -1;  // what await_written waits for to go
 
 // A graph under construction: what is recorded ends with it.
 class Recording {
@@ -183,8 +184,9 @@ bool CudaBackend::run_levels(const LevelsArgs& a, StepInputs& step, const StepKe
     loops_.keep(loop, shape_, graph, stream_);
   }
   send_plan(a);
+  grown_->size = kGrowing;
   check(cudaGraphLaunch(graph, stream_), "a recorded loop");
-  wait();
+  await_written(&grown_->size, 1);
   GrownLevels& out = *a.out;
   out.size = grown_->size, out.run = grown_->ran, out.passes = grown_->passes;
   for (int n = 1; n < out.size; ++n) {

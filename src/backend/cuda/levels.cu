@@ -176,7 +176,11 @@ __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
     state.frontier = frontier, state.first = size, state.counted = counted;
     state.ran = ran + (s.goes_on ? frontier : 0);
     cudaGraphSetConditional(c.loop, s.goes_on ? 1u : 0u);
-    if (!s.goes_on) c.result->size = size + fresh, c.result->ran = ran, c.result->passes = level - 1;
+    if (!s.goes_on) {
+      c.result->ran = ran, c.result->passes = level - 1;
+      __threadfence_system();  // the host may see the size only after all that this block has written
+      *const_cast<volatile int32_t*>(&c.result->size) = size + fresh;
+    }
   }
   __syncthreads();  // the bits above have been read, and all of the old state
   if (t < counted) state.best[t] = merged[t];

@@ -44,7 +44,7 @@ struct LevelsState {
 
 struct LevelNode { Token token; int32_t parent; float score; int32_t unused; };
 
-// In the host's memory, written by the device as levels come; the numbers last.
+// In the host's memory, written by the device as levels come; the size last.
 struct LevelsResult {
   int32_t size, ran, passes, unused;
   LevelNode node[kLevelsGrown];                      // from 1 on
