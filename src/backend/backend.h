@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/levels.h"
 #include "backend/ops.h"
 #include "base/function_ref.h"
 #include "tensor/tensor.h"
@@ -90,6 +91,12 @@ class Backend {
   // Runs the ops of a step: calls `body`, or repeats what it did when it was last called with an equal key and shape. The body may only
   // call ops, and may depend on nothing but the key, the shape and the inputs' arrays.
   virtual void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) = 0;
+
+  // Rows that a level may have where the backend grows trees itself; 0: it does not.
+  virtual int level_rows() const { return 0; }
+  // Grows a tree of one sequence (see LevelsArgs). The body runs the ops of a pass over `step`, which the backend sets before it calls it.
+  // False, with nothing done: it cannot, and the caller does it with run().
+  virtual bool run_levels(const LevelsArgs&, StepInputs& step, const StepKey&, FunctionRef body) { return (void)step, (void)body, false; }
 
   // Ops.
   virtual void copy_rows(const CopyRowsArgs&) = 0;
