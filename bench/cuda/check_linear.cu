@@ -331,6 +331,7 @@ void check_all() {
   for (const D type : {D::kBF16, D::kQ4_0, D::kQ8_0, D::kQ5_1}) {
     for (const int out : {2500, 6100}) check_rows(Problem(dtype_name(type), {{type, out}}, 1056));
   }
+  check_rows(Problem("Q4_0", {{D::kQ4_0, 68000}}, 160));  // several tiles for each block
   check_rows(Problem("mixed", {{D::kQ4_0, 10}, {D::kQ4_K, 37}, {D::kQ6_K, 30}, {D::kBF16, 5}, {D::kF16, 21}}, 512));
   check_rows(Problem("joined", {{D::kBF16, 70}, {D::kBF16, 9}, {D::kF32, 3}, {D::kBF16, 60}}, 768));
   std::printf("\n");
