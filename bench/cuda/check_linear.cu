@@ -24,7 +24,6 @@
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 
-namespace sx::cuda { extern int packed_try; }
 namespace {
 
 using namespace sx;
@@ -255,16 +254,12 @@ void check_rows(const Problem& p) {
       compare(first, rows, false, Way::kParts4);
       if (!p.quantised()) compare(first, rows, true, Way::kWhole2);
       if (!p.quantised()) compare(first, rows, false, Way::kWhole2);
-      if (!p.quantised()) continue;
-      compare(first, rows, true, Way::kStream);
-      packed_try = 1;
-      compare(first, rows, true, Way::kFew);
-      packed_try = 0;
+      if (p.quantised()) compare(first, rows, true, Way::kStream);
     }
   }
   if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
     for (int rows = 1; rows <= kManyRows; ++rows) {
-      for (const Way way : {Way::kByShape, Way::kStream, Way::kParts4, Way::kWhole2})
+      for (const Way way : {Way::kByShape, Way::kFew, Way::kStream, Way::kParts4, Way::kWhole2})
         compare(rows % 3, rows, rows % 2 == 0, way);
     }
   }
@@ -394,41 +389,25 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
                      stream);
     });
   };
-  for (const int rows : dtype_is_quantised(type) ? std::vector<int>() : std::vector<int>{1, 8}) {
+  for (const int rows : {1, 8}) {
     const double us = time(rows, Way::kByShape);
     std::printf(" | %d: %.1f %.0f%%", rows, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
-  }
-  if (dtype_is_quantised(type)) {
-    for (const int rows : {1, 8, 16, 32, 64}) {
-      std::printf("%s %d:", rows == 1 || rows == 16 ? "\n  " : " |", rows);
-      const auto show = [&](const char* name, Way way) {
-        const double us = time(rows, way);
-        std::printf(" %s %.1f %.0f%%", name, us, double(matrices[0].bytes()) / us / 4.3e6 * 100);
-      };
-      if (rows <= 16) show("few", Way::kFew);
-      packed_try = 1;
-      if (rows <= 16) show("try", Way::kFew);
-      packed_try = 0;
-      if (rows <= 8) continue;
-      show("stream", Way::kStream);
-      show("parts4", Way::kParts4);
-    }
-    std::printf("\n");
-    return;
   }
   for (const int rows : {16, 32, 48, 64}) {  // by shape, in brackets all that is possible
     LinearTask task{};
     task.in = in, task.out = out, task.rows = rows, task.parts = parts_of(in);
-    const bool half = type == DType::kBF16 || type == DType::kF16, streams = half && can_stream();
+    const bool half = type == DType::kBF16 || type == DType::kF16, streams = can_stream();
     const bool large = max_shared_memory() >= 227 * 1024;
     if (!half && rows == 48) continue;
     const double us = time(rows, Way::kByShape);
     std::printf("%s | %d: %.1f %.0f%% (few %.1f", half && rows % 32 == 16 ? "\n " : "", rows, us,
                 double(matrices[0].bytes()) / us / 4.3e6 * 100, time(rows, Way::kFew));
-    if (large) std::printf(" many %.1f", time(rows, Way::kScratch));
-    if (streams) {
+    if (large && half) std::printf(" many %.1f", time(rows, Way::kScratch));
+    if (streams && half) {
       std::printf(" stream%d %.1f parts4 %.1f whole2 %.1f", 32 * stream_plan(task).warps, time(rows, Way::kStream),
                   time(rows, Way::kParts4), time(rows, Way::kWhole2));
+    } else if (streams) {
+      std::printf(" stream %.1f parts4 %.1f", time(rows, Way::kStream), time(rows, Way::kParts4));
     }
     std::printf(")");
   }
@@ -466,10 +445,24 @@ void time_all() {
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
               "shared by 4 half blocks, by 2 whole ones)\n");
-  for (const D type : {D::kQ4_0, D::kQ8_0, D::kQ4_K, D::kQ6_K}) {
+  for (const auto& [out, in] : {std::pair{6144, 4096},
+                                {4096, 4096},
+                                {28672, 4096},
+                                {4096, 14336},
+                                {128256, 4096},
+                                {2304, 768},
+                                {768, 768},
+                                {32000, 768},
+                                {576, 1536}}) {
+    time_shape(D::kBF16, out, in, stream);
+  }
+  for (const D type : {D::kQ4_0, D::kQ4_K, D::kQ8_0, D::kQ6_K}) {
     for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}, {4096, 14336}, {6144, 8192}})
       time_shape(type, out, in, stream);
   }
+  for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
+    time_prompt(D::kBF16, out, in, stream);
+  time_prompt(D::kQ4_0, 28672, 4096, stream);
   cudaStreamDestroy(stream);
 }
 

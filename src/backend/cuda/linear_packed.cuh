@@ -5,8 +5,6 @@
 
 namespace sx::cuda {
 
-extern int packed_try;
-
 // The kernel for a number of rows and a shape; the bits are the same in all of them.
 template <class Format>
 void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream) {
@@ -19,19 +17,11 @@ void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream) {
   }
   if (task.rows > 8) {
     if (tiles > 2 * kDevice) return launch_packed_few<Format, 2, 2, kNear, 2, 2>(task, stream);
-    if (packed_try) return launch_packed_few<Format, 1, 2, kNear, 1, 4>(task, stream);
     return launch_packed_few<Format, 1, 2, kNear, 2, 2>(task, stream);
   }
-  if (tiles <= 2 * kDevice) {  // all at once, in one wave of blocks
-    if (packed_try) return launch_packed_few<Format, 1, 1, kFar, 2, 2>(task, stream);
-    return launch_packed_few<Format, 1, 1, kFar, 2, 4>(task, stream);
-  }
-  if (tiles <= 3 * kDevice) {
-    if (packed_try) return launch_packed_few<Format, 1, 1, kNear, 3, 2>(task, stream);
-    return launch_packed_few<Format, 1, 1, kNear, 3, 4>(task, stream);
-  }
-  if (packed_try) return launch_packed_few<Format, 2, 1, kNear, 2, 2>(task, stream);
-  launch_packed_few<Format, 2, 1, kNear, 2, 4>(task, stream);
+  if (tiles <= 2 * kDevice) return launch_packed_few<Format, 1, 1, kFar, 2, 4>(task, stream);  // all at once, as here below
+  if (tiles <= 3 * kDevice) return launch_packed_few<Format, 1, 1, kNear, 3, 2>(task, stream);
+  launch_packed_few<Format, 2, 1, kNear, 2, 2>(task, stream);
 }
 
 }  // namespace sx::cuda

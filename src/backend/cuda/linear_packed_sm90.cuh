@@ -126,7 +126,7 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t f
 }
 #endif
 
-// Whole rows (kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile after tile;
+// Whole rows (not kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile after tile;
 // else the four blocks of a cluster share a tile, two parts each, and each adds up its share of the rows in the end. A block
 // must move its weights once and its tokens from L2, which for 64 tokens, 4 bits and 256 outputs are as many bytes. Bound:
 // memory bandwidth; some 200 KB per multiprocessor are on their way or waiting, the first weights before the tokens exist.
@@ -284,6 +284,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
 #endif
 }
 
+// kMore == 1: up to 32 rows.
 template <class Format, int kMore, bool kSplit>
 void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
   const auto start = [&]<int kTokenTiles>() {
@@ -297,9 +298,9 @@ void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
     }();
     check(allowed, "shared memory");
     constexpr int kSums = kSplit ? kTokens * (kOuts + 8) * 4 : 0;  // of a part
-    // Two blocks per multiprocessor if there is room for that.
+    // Small blocks are two on a multiprocessor.
     constexpr int kHalf = (kPackedHalf - kPackedSpare - kSums) / Ring::kSlot,
-                  kWhole = (kPackedShared - kPackedSpare - kSums) / Ring::kSlot, kFit = kMore == 1 && kHalf >= 3 ? kHalf : kWhole;
+                  kWhole = (kPackedShared - kPackedSpare - kSums) / Ring::kSlot, kFit = kMore == 1 ? kHalf : kWhole;
     const PackedPlan plan{divide_up(task.out, kOuts), std::min(kPackedSlots, kFit)};
     static_assert(kFit >= 2);
     static_assert(kSums <= kFit * Ring::kSlot);
@@ -321,8 +322,8 @@ void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
           "launch of a product");
   };
   if (task.rows <= 16) return start.template operator()<2>();
-  if (task.rows <= 32) return start.template operator()<4>();
-  start.template operator()<8>();
+  if (kMore == 1 || task.rows <= 32) return start.template operator()<4>();
+  if constexpr (kMore > 1) start.template operator()<8>();
 }
 
 }  // namespace sx::cuda

@@ -5,8 +5,6 @@
 
 namespace sx::cuda {
 
-int packed_try = 0;
-
 template <class Format>
 void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream);  // linear_packed.cuh
 

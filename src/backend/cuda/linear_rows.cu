@@ -147,8 +147,9 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
-      const bool many = way == Way::kInside || way == Way::kScratch || way == Way::kWhole2;  // for floats only
-      const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !can_stream()) || (segment.quantised() && many);
+      const bool packed = way == Way::kFew || way == Way::kStream || way == Way::kParts4;  // what quantised weights have
+      const bool by_shape =
+          way == Way::kByShape || (way >= Way::kStream && !can_stream()) || (segment.quantised() && !packed);
       Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
       multiply_segment(segment, task, this_way, stream);
