@@ -194,7 +194,7 @@ void Round::verify(bool with_prompts) {
   if (int(tokens_.size()) > rows) return;  // says nothing about the price of trees
   double history = 0;
   for (const Generation* g : active_) history += g->session.length();
-  for (const auto& spec : engine_.speculations()) spec->price().observe(rows, history / double(active_.size()), times_.verify);
+  engine_.price().observe(rows, history / double(active_.size()), times_.verify);
 }
 
 void Round::run_prompts() {
