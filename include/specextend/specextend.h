@@ -149,6 +149,9 @@ enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 const char* finish_reason_name(FinishReason reason);  // "end", "length", "stop", "context", "cancelled"
 
 struct Timings {
+  // Called with each token of the prompt but the first, in order, and the logits that the tokens before it give. All of the prompt is
+  // processed then, whatever the session holds of it.
+  std::function<void(const TokenInfo& token)> on_prompt_token{};
   int prompt_tokens = 0;        // processed in this call
   int cached_tokens = 0;        // of the prompt, found in the session's cache
   int generated_tokens = 0;

@@ -79,7 +79,7 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   result_.reason = FinishReason::kLength;
   if (!options.grammar.empty()) grammar = std::make_unique<TreeGrammar>(engine.grammars().get(options.grammar));
   start_ = now_ms();
-  result_.timings.cached_tokens = session.reuse(prompt_.first(prompt_.size() - 1), drafter());
+  result_.timings.cached_tokens = session.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter());
   go_on();
 }
 
@@ -109,6 +109,15 @@ bool Generation::exhausted() {
 std::span<const Token> Generation::waiting() const {
   const auto before_last = prompt_.first(prompt_.size() - 1);
   return decoding_ || done_ ? std::span<const Token>{} : before_last.subspan(size_t(session.length()));
+}
+
+void Generation::score(int rows, const float* logits) {
+  const size_t vocab = size_t(engine_.vocab()), next = size_t(session.length()) + 1;
+  logits_.resize(vocab);
+  for (size_t i = 0; i < size_t(rows); ++i) {
+    engine_.device().download(logits_.data(), logits + i * vocab, vocab);
+    options.on_prompt_token({prompt_[next + i], 0, logits_});
+  }
 }
 
 void Generation::prompted(int rows, const StepOutputs& outputs, int row) {

@@ -26,6 +26,8 @@ class Round {
   // requests; prompts of EngineImpl::shared_prompt_rows() together, or a whole chunk where `batch` is empty.
   void run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts);
   int max_batch() const { return max_outputs_; }
+  // Rows of prompts whose logits are wanted that a step can take beside so many requests that decode.
+  int score_rows(int decoding) const;
 
  private:
   void draft();
@@ -38,7 +40,7 @@ class Round {
   bool affordable(Generation& g, DraftTask& task);
   void begin_step();
   void add_trees();
-  void add_prompts();
+  int add_prompts();  // rows of them whose logits are wanted: these come first
   void pass(int outputs, bool prompt);
   void verify(bool with_prompts);
   void judge();
@@ -55,6 +57,8 @@ class Round {
 
   EngineImpl& engine_;
   int max_outputs_;
+  bool apart_;                          // prompts are run in passes of their own
+  int scored_ = 0;                      // rows of prompts in the round's pass whose logits are wanted
   std::vector<Generation*> active_;
   std::vector<PromptPiece> prompts_;
   std::vector<DraftTask> tasks_;
