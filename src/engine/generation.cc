@@ -207,7 +207,8 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times, dou
   if (!options.on_round) return;
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0, plain_ms};
+  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0, plain_ms,
+                 timings()};
   if (const Drafter* d = drafter()) info.cells = d->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
 }
@@ -217,11 +218,17 @@ void Generation::add_times(const PhaseTimes& t) {
   sum.draft += t.draft, sum.verify += t.verify, sum.judge += t.judge, sum.commit += t.commit, sum.score += t.score, sum.host += t.host;
 }
 
+Timings Generation::timings() const {
+  Timings t = result_.timings;
+  if (prompt_end_ > 0) t.decode_ms = now_ms() - prompt_end_ - t.draft_prompt_ms;
+  t.generated_tokens = int(result_.tokens.size());
+  return t;
+}
+
 GenerateResult Generation::finish() {
   const bool whole = result_.reason != FinishReason::kCancelled && result_.reason != FinishReason::kStop;
   if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish()))) result_.reason = FinishReason::kCancelled;
-  if (prompt_end_ > 0) result_.timings.decode_ms = now_ms() - prompt_end_ - result_.timings.draft_prompt_ms;
-  result_.timings.generated_tokens = int(result_.tokens.size());
+  result_.timings = timings();
   return std::move(result_);
 }
 

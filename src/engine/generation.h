@@ -49,6 +49,7 @@ class Generation {
   void count(int drafted, int committed, const PhaseTimes& times, double plain_ms);
   void add_times(const PhaseTimes& times);
   GenerateResult finish();
+  Timings timings() const;         // so far
 
   SessionImpl& session;
   const GenerateOptions& options;

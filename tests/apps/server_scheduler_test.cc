@@ -102,6 +102,52 @@ TEST(Scheduler, ARunningRequestsTextIsShared) {
   EXPECT_EQ(bench.engine.prompt_tokens, 199);
 }
 
+// Text is told together with the times of its round: whoever looks in between sees neither.
+TEST(Scheduler, TextComesWithItsTimes) {
+  Bench bench(1);
+  CompletionRequest timed;
+  timed.stream = timed.timings_per_token = true;
+  const auto job = bench.submit(tokens(0, 10), 200, timed);
+  bench.engine.steps.release(1);
+  int told = 0;
+  Bench::wait([&] {
+    bench.engine.steps.release(1);
+    const ChoiceNews news = job->take();
+    EXPECT_EQ(news.times.has_value(), !news.piece.text.empty());
+    told += int(news.piece.text.size());
+    if (news.times) { EXPECT_EQ(news.times->timings.generated_tokens, told); }
+    return job->done();
+  });
+  EXPECT_EQ(told + int(job->take().piece.text.size()), 200);
+}
+
+TEST(Scheduler, AScoredPromptIsRunWhole) {
+  Bench bench(2);
+  bench.engine.chunk = 30;
+  CompletionRequest scored;
+  scored.echo = true, scored.logprobs = 0;
+  bench.result(bench.submit(tokens(0, 100), 3));
+  for (const bool stream : {false, true}) {
+    scored.stream = stream;
+    const auto job = bench.submit(tokens(0, 100), 3, scored);
+    bench.engine.steps.release(10000);
+    Bench::wait([&] { return job->done(); });
+    while (bench.engine.steps.try_acquire()) {}
+    const ChoiceNews news = job->take();
+    const ChoiceEnd end = job->end();
+    EXPECT_EQ(end.result.timings.cached_tokens, 0);
+    const std::vector<AnswerToken>& prompt = stream ? news.prompt : end.prompt;
+    ASSERT_EQ(prompt.size(), 100u);
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      EXPECT_EQ(prompt[i].token, Token(i));
+      EXPECT_EQ(prompt[i].logprob.known, i > 0);
+    }
+    EXPECT_EQ((stream ? news.piece : end.rest).tokens.size(), 3u);
+  }
+  EXPECT_EQ(bench.engine.prompt_tokens, 3 * 99);
+  EXPECT_EQ(bench.result(bench.submit(tokens(0, 100), 3)).timings.cached_tokens, 99);  // its cells serve others
+}
+
 TEST(Scheduler, APromptOfSeveralIsRunOnce) {
   Bench bench(4);
   bench.engine.chunk = 50;
