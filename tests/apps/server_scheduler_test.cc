@@ -102,23 +102,32 @@ TEST(Scheduler, ARunningRequestsTextIsShared) {
   EXPECT_EQ(bench.engine.prompt_tokens, 199);
 }
 
-// Text is told together with the times of its round: whoever looks in between sees neither.
-TEST(Scheduler, TextComesWithItsTimes) {
-  Bench bench(1);
-  CompletionRequest timed;
-  timed.stream = timed.timings_per_token = true;
-  const auto job = bench.submit(tokens(0, 10), 200, timed);
-  bench.engine.steps.release(1);
-  int told = 0;
-  Bench::wait([&] {
-    bench.engine.steps.release(1);
-    const ChoiceNews news = job->take();
-    EXPECT_EQ(news.times.has_value(), !news.piece.text.empty());
-    told += int(news.piece.text.size());
-    if (news.times) { EXPECT_EQ(news.times->timings.generated_tokens, told); }
-    return job->done();
-  });
-  EXPECT_EQ(told + int(job->take().piece.text.size()), 200);
+// Text is told together with its round: whoever looks in between sees neither.
+TEST(Job, TextComesWithItsRound) {
+  FakeEngine engine(1);
+  const auto session = engine.start();
+  for (const bool details : {false, true}) {
+    CompletionRequest request;
+    request.stream = true, request.spec_details = details, request.timings_per_token = !details;
+    Job job(std::make_shared<Mailbox>(), request, tokens(0, 10), 0);
+    job.begin(engine, *session, 0, 0);
+    RoundInfo round;
+    for (int i = 1; i < 4; ++i) {
+      job.options.on_token({Token('a'), 0, {}});
+      job.options.on_text("a");
+      EXPECT_FALSE(job.take().any());
+      round.timings.generated_tokens = i;
+      job.options.on_round(round);
+      const ChoiceNews news = job.take();
+      EXPECT_EQ(news.piece.text, "a");
+      EXPECT_EQ(news.rounds.rounds.size(), details ? 1u : 0u);
+      ASSERT_EQ(news.times.has_value(), !details);
+      if (!details) { EXPECT_EQ(news.times->timings.generated_tokens, i); }
+    }
+    job.options.on_text("z");  // what was held back comes with the end
+    job.finish({});
+    EXPECT_EQ(job.take().piece.text, "z");
+  }
 }
 
 TEST(Scheduler, AScoredPromptIsRunWhole) {
