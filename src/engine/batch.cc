@@ -35,8 +35,7 @@ void BatchImpl::choose_decoding() {
   decoding_.clear();
   for (const auto& g : all_)
     if (g->decoding()) decoding_.push_back(g.get());
-  const bool scores = std::any_of(all_.begin(), all_.end(), [](const auto& g) { return g->scored() && !g->waiting().empty(); });
-  const size_t most = size_t(engine_.round().max_batch() - (scores && decoding_.size() > 1));
+  const size_t most = size_t(engine_.round().max_batch());
   if (decoding_.size() <= most) return;
   std::rotate(decoding_.begin(), decoding_.begin() + ptrdiff_t(turn_ % decoding_.size()), decoding_.end());
   decoding_.resize(most);
@@ -53,13 +52,11 @@ void BatchImpl::choose_prompts() {
   const auto rank = [&](const Generation* g) { return 2 * int64_t(g->waiting().size()) - (prompt_rows_ - g->arrival); };
   std::stable_sort(prompting_.begin(), prompting_.end(), [&](const Generation* a, const Generation* b) { return rank(a) < rank(b); });
   int rows = decoding_.empty() ? engine_.options().chunk : engine_.shared_prompt_rows();
-  int scores = engine_.round().score_rows(int(decoding_.size()));
   for (Generation* g : prompting_) {
-    const int n = std::min({rows, int(g->waiting().size()), g->scored() ? scores : rows});
-    if (n == 0) continue;
+    const int n = std::min(rows, int(g->waiting().size()));
+    if (n == 0) break;
     pieces_.push_back({g, n});
     rows -= n;
-    if (g->scored()) scores -= n;
     prompt_rows_ += n;
   }
 }

@@ -111,12 +111,15 @@ std::span<const Token> Generation::waiting() const {
   return decoding_ || done_ ? std::span<const Token>{} : before_last.subspan(size_t(session.length()));
 }
 
-void Generation::score(int rows, const float* logits) {
+void Generation::score(int rows, int row) {
   const size_t vocab = size_t(engine_.vocab()), next = size_t(session.length()) + 1;
+  const int most = engine_.model().options().max_outputs;
   logits_.resize(vocab);
-  for (size_t i = 0; i < size_t(rows); ++i) {
-    engine_.device().download(logits_.data(), logits + i * vocab, vocab);
-    options.on_prompt_token({prompt_[next + i], 0, logits_});
+  const float* logits = nullptr;
+  for (int i = 0; i < rows; ++i) {
+    if (i % most == 0) logits = engine_.model().more_logits(row + i, std::min(most, rows - i));
+    engine_.device().download(logits_.data(), logits + size_t(i % most) * vocab, vocab);
+    options.on_prompt_token({prompt_[next + size_t(i)], 0, logits_});
   }
 }
 

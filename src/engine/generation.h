@@ -27,8 +27,8 @@ class Generation {
   std::span<const Token> waiting() const;
   // The logits of all its prompt are wanted.
   bool scored() const { return bool(options.on_prompt_token); }
-  // The first `rows` of those that wait gave these logits, [rows, vocab]. Before prompted().
-  void score(int rows, const float* logits);
+  // The first `rows` of those that wait were rows of the last pass, from `row` on: tells their logits. Before prompted().
+  void score(int rows, int row);
   // The first `rows` of them were rows of a pass, from `row` of its outputs on.
   void prompted(int rows, const StepOutputs& outputs, int row);
   // The drafter that this request uses, or null.

@@ -13,7 +13,7 @@ constexpr int kWorthReading = 8;  // tokens still to come for which a drafter re
 
 }  // namespace
 
-Round::Round(EngineImpl& engine) : engine_(engine), max_outputs_(engine.model().options().max_outputs), apart_(engine.device().prefers_batches()) {
+Round::Round(EngineImpl& engine) : engine_(engine), max_outputs_(engine.model().options().max_outputs) {
   const size_t rows = size_t(engine.model().options().max_rows), sessions = size_t(engine.options().max_sessions);
   tokens_.reserve(rows);
   positions_.reserve(rows);
@@ -32,30 +32,26 @@ Round::Round(EngineImpl& engine) : engine_(engine), max_outputs_(engine.model().
 void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts) {
   SX_ASSERT(int(batch.size()) <= max_outputs_);
   const double start = now_ms();
+  const bool apart = engine_.device().prefers_batches();  // prompts are run in a way of their own there
   times_ = {};
   active_.assign(batch.begin(), batch.end());
   prompts_.assign(prompts.begin(), prompts.end());
-  scored_ = 0;
-  for (const PromptPiece& p : prompts_)
-    if (!apart_ && p.generation->scored()) scored_ += p.rows;
   for (Generation* g : active_) g->exhausted();
   if (go_on()) draft();
   go_on();
-  if (!active_.empty() || !apart_) verify(!apart_);
-  if (go_on()) {
-    judge();
-    commit();
+  if (!active_.empty() || !apart) verify(!apart);
+  const bool any = go_on();
+  if (any) judge();
+  if (!apart) score_prompts();
+  if (any) commit();
+  if (apart) {
+    run_prompts();
+    score_prompts();
   }
-  if (apart_) run_prompts();
   end_prompts();
   times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit - times_.score;
   count();
   catch_up();
-}
-
-// Trees keep half of the rows.
-int Round::score_rows(int decoding) const {
-  return apart_ || decoding == 0 ? max_outputs_ : max_outputs_ - std::max(decoding, max_outputs_ / 2);
 }
 
 bool Round::go_on() {
@@ -83,7 +79,7 @@ void Round::draft() {
 }
 
 TreeLimits Round::limits_of(const Generation& g) const {
-  const int share = (max_outputs_ - scored_) / int(active_.size()) - 1, room = engine_.context() - g.session.length() - 1;
+  const int share = max_outputs_ / int(active_.size()) - 1, room = engine_.context() - g.session.length() - 1;
   return {std::min({g.most_nodes, share, room}), std::min({g.most_depth, g.remaining() - 1, room})};
 }
 
@@ -172,22 +168,20 @@ void Round::add_trees() {
   }
 }
 
-int Round::add_prompts() {
+void Round::add_prompts() {
   std::erase_if(prompts_, [](const PromptPiece& p) { return p.generation->cancelled(); });
-  int scored = 0;
-  for (const bool wanted : {true, false}) {
-    for (PromptPiece& p : prompts_) {
-      if (p.generation->scored() != wanted) continue;
-      const SessionImpl& session = p.generation->session;
-      p.first_row = int(tokens_.size());
-      seqs_.push_back({p.first_row, p.rows, session.seq(), session.length()});
-      const auto rows = p.generation->waiting().first(size_t(p.rows));
-      tokens_.insert(tokens_.end(), rows.begin(), rows.end());
-      for (int i = 0; i < p.rows; ++i) positions_.push_back(session.length() + i);
-      if (wanted) scored += p.rows;
-    }
+  for (PromptPiece& p : prompts_) {
+    const SessionImpl& session = p.generation->session;
+    p.first_row = int(tokens_.size());
+    seqs_.push_back({p.first_row, p.rows, session.seq(), session.length()});
+    const auto rows = p.generation->waiting().first(size_t(p.rows));
+    tokens_.insert(tokens_.end(), rows.begin(), rows.end());
+    for (int i = 0; i < p.rows; ++i) positions_.push_back(session.length() + i);
   }
-  return scored;
+}
+
+bool Round::scored() const {
+  return std::any_of(prompts_.begin(), prompts_.end(), [](const PromptPiece& p) { return p.generation->scored(); });
 }
 
 void Round::pass(int outputs, bool prompt) {
@@ -199,9 +193,9 @@ void Round::verify(bool with_prompts) {
   begin_step();
   add_trees();
   const int rows = int(tokens_.size());
-  const int scored = with_prompts ? add_prompts() : 0;
+  if (with_prompts) add_prompts();
   if (tokens_.empty()) return;
-  pass(rows + scored, rows == 0);
+  pass(rows > 0 ? rows : scored(), rows == 0);
   engine_.device().wait();
   times_.verify = since(mark);
   if (int(tokens_.size()) > rows) return;  // says nothing about the price of trees
@@ -212,14 +206,18 @@ void Round::verify(bool with_prompts) {
 
 void Round::run_prompts() {
   begin_step();
-  const int scored = add_prompts();
-  if (!tokens_.empty()) pass(scored, true);
+  add_prompts();
+  if (!tokens_.empty()) pass(scored(), true);
 }
 
-// They and their drafters read the pass, so this comes before any other.
-void Round::end_prompts() {
+// Takes the place of the logits of trees, which have been judged.
+void Round::score_prompts() {
   for (const PromptPiece& p : prompts_)
-    if (p.generation->scored()) p.generation->score(p.rows, step_->logits + size_t(p.first_row) * size_t(engine_.vocab()));
+    if (p.generation->scored()) p.generation->score(p.rows, p.first_row);
+}
+
+// Their drafters read the pass, so this comes before any other.
+void Round::end_prompts() {
   for (const PromptPiece& p : prompts_) p.generation->prompted(p.rows, *step_, p.first_row);
 }
 

@@ -26,8 +26,6 @@ class Round {
   // requests; prompts of EngineImpl::shared_prompt_rows() together, or a whole chunk where `batch` is empty.
   void run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts);
   int max_batch() const { return max_outputs_; }
-  // Rows of prompts whose logits are wanted that a step can take beside so many requests that decode.
-  int score_rows(int decoding) const;
 
  private:
   void draft();
@@ -40,13 +38,15 @@ class Round {
   bool affordable(Generation& g, DraftTask& task);
   void begin_step();
   void add_trees();
-  int add_prompts();  // rows of them whose logits are wanted: these come first
+  void add_prompts();
   void pass(int outputs, bool prompt);
   void verify(bool with_prompts);
   void judge();
   void commit();
   void observe(Speculation& spec);
   void run_prompts();
+  bool scored() const;  // logits of prompts are wanted
+  void score_prompts();
   void end_prompts();
   void count();
   void catch_up();
@@ -57,8 +57,6 @@ class Round {
 
   EngineImpl& engine_;
   int max_outputs_;
-  bool apart_;                          // prompts are run in passes of their own
-  int scored_ = 0;                      // rows of prompts in the round's pass whose logits are wanted
   std::vector<Generation*> active_;
   std::vector<PromptPiece> prompts_;
   std::vector<DraftTask> tasks_;

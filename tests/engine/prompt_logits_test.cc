@@ -33,7 +33,7 @@ class PromptLogits : public ::testing::TestWithParam<const char*> {
     EngineOptions o;
     o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 2;
     o.chunk = chunk, o.max_outputs = max_outputs, o.max_sessions = sessions;
-    if (how != "off") o.spec.preset = how == "suffix" ? how : "sd", o.spec.settings = {{"price", "off"}};
+    if (how != "off") o.spec.preset = how == "suffix" ? how : how == "self" ? "self-skip" : "sd", o.spec.settings = {{"price", "off"}};
     if (how == "model") o.spec.draft_model = folder_.file("draft.gguf");
     if (how == "head") o.spec.draft_model = folder_.file("head");
     return Engine::open(o);
@@ -153,7 +153,7 @@ TEST_P(PromptLogits, EndsWhereItIsCancelled) {
   EXPECT_TRUE(none.tokens.empty());  // a text of one token has nothing before it
 }
 
-INSTANTIATE_TEST_SUITE_P(Drafters, PromptLogits, ::testing::Values("off", "suffix", "model", "head"),
+INSTANTIATE_TEST_SUITE_P(Drafters, PromptLogits, ::testing::Values("off", "suffix", "model", "self", "head"),
                          [](const auto& which) { return std::string(which.param); });
 
 }  // namespace
