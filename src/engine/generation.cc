@@ -210,8 +210,8 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times, dou
   if (!options.on_round) return;
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0, plain_ms,
-                 timings()};
+  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0,
+                 plain_ms, timings()};
   if (const Drafter* d = drafter()) info.cells = d->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
 }

@@ -90,7 +90,8 @@ SpecConfig resolve(const SpecOptions& options) {
 
 int tree_nodes(const SpecConfig& config) { return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1; }
 
-Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts) : name_(parts.name), config_(config), price_(*parts.price) {
+Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts)
+    : name_(parts.name), config_(config), price_(*parts.price) {
   nodes_ = tree_nodes(config) - 1;
   depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
   acceptance_ = make_acceptance(config.accept, *parts.backend, {parts.target->config().vocab, nodes_ + 1, std::max(1, depth_)});

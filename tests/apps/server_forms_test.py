@@ -52,7 +52,8 @@ class Forms(WithServer):
             body = {**ask, **prompt}
             plain = self.server.stream(path, body)
             self.assertEqual([e for e in plain[:-1] if "timings" in e], [])
-            events = [e for e in self.server.stream(path, {**body, "timings_per_token": True}) if not e["choices"][0].get("delta", {}).get("role")]
+            events = self.server.stream(path, {**body, "timings_per_token": True})
+            events = [e for e in events if "role" not in e["choices"][0].get("delta", {})]
             counts = [e["timings"]["predicted_n"] for e in events]
             self.assertEqual(counts, sorted(counts))
             self.assertGreater(counts[0], 0)

@@ -113,7 +113,8 @@ TEST_P(PromptLogits, PiecesAndCompanyChangeNothing) {
       if (f.session == sessions[0].get()) { EXPECT_EQ(f.result.tokens, answer); }
       else { EXPECT_EQ(f.result.tokens.size(), 60u); }
     }
-    for (size_t i = 0; i < prompts.size(); ++i) EXPECT_TRUE(found[i] == expected[i]) << "prompt " << i << ", chunks of " << chunk << ", " << most;
+    for (size_t i = 0; i < prompts.size(); ++i)
+      EXPECT_TRUE(found[i] == expected[i]) << "prompt " << i << ", chunks of " << chunk << ", " << most << " rows of logits";
   }
 }
 
