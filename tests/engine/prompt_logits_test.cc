@@ -31,7 +31,7 @@ class PromptLogits : public ::testing::TestWithParam<const char*> {
 
   std::unique_ptr<Engine> open(const std::string& how, int chunk = 32, int max_outputs = 64, int sessions = 3) {
     EngineOptions o;
-    o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 2;
+    o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 1;
     o.chunk = chunk, o.max_outputs = max_outputs, o.max_sessions = sessions;
     if (how != "off") o.spec.preset = how == "suffix" ? how : how == "self" ? "self-skip" : "sd", o.spec.settings = {{"price", "off"}};
     if (how == "model") o.spec.draft_model = folder_.file("draft.gguf");
