@@ -79,8 +79,7 @@ int most_level_rows() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess) return 0;
   if (std::min(driver, runtime) < kNeeds) return 0;
   const char* wanted = std::getenv("SPECEXTEND_LEVELS");
-  if (wanted) return std::clamp(std::atoi(wanted), 0, kLevelRows);
-  return kLevelRows;
+  return wanted && *wanted ? std::clamp(std::atoi(wanted), 0, kLevelRows) : kUsualRows;
 }
 
 void CudaBackend::reserve_levels() {
