@@ -31,6 +31,13 @@ class KvStore {
   KvGeometry geometry_;
 };
 
+// Which cells kv_retrieve() chose last: where it keeps its list.
+class KvChoice {
+ public:
+  virtual ~KvChoice() = default;
+  virtual std::span<const int32_t> cells() = 0;  // waits for them
+};
+
 class Matrix {
  public:
   virtual ~Matrix() = default;
@@ -102,6 +109,9 @@ class Backend {
   virtual void glu(const GluArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
+  // Chooses on the host by kv_score() and kv_move() unless a backend knows better. Nothing waits for the device before cells() is asked.
+  virtual std::unique_ptr<KvChoice> make_choice(int most_cells);
+  virtual void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice);
   // Cells as bytes in host memory, see KvCellsArgs. What kv_write is given must come from kv_read.
   virtual size_t kv_cell_bytes(const KvStore& kv) const = 0;
   virtual void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) = 0;

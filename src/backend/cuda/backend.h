@@ -55,6 +55,8 @@ class CudaBackend : public Backend {
   void glu(const GluArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
+  std::unique_ptr<KvChoice> make_choice(int most_cells) override;
+  void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
   size_t kv_cell_bytes(const KvStore& kv) const override;
   void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
   void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
@@ -108,6 +110,8 @@ class CudaBackend : public Backend {
   void filter_rows(const ChooseArgs& args, size_t first, size_t end);
   void choose_on_host(const ChooseArgs& args, size_t row);
   const float* row_on_host(const float* logits, int vocab);
+  class Choice;
+  ScoreCall score_call(const KvScoreArgs& args);  // without memory of ours
   void send_borders(const KvScoreArgs& args, ScoreCall& call);
   void reserve_levels();
   void send_plan(const LevelsArgs& args);
@@ -136,7 +140,7 @@ class CudaBackend : public Backend {
   LevelsResult* grown_ = nullptr;        // the host's memory
   LevelsStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_, masks_, masked_;
+  Scratch half_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
