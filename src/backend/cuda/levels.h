@@ -72,6 +72,7 @@ struct GrowCall {
   LevelsStep step;
   cudaGraphConditionalHandle loop;
   bool begins;                   // the candidates are those after the root
+  bool in_loop = true;           // false: no graph is to be told (result->size tells)
 };
 void grow_level(const GrowCall& call, cudaStream_t stream);
 // Before it, for requests that sample: the candidates of so many rows by LevelSampling.
