@@ -1,8 +1,9 @@
 // Attention of decode and verification on Hopper: the kernel that folds the tail and the partial states. The canonical
-// order of attend_rows.cuh with units (see unit_begin) in place of spans and sections: the tiles of a unit are folded one
-// after the other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
+// order of attend_rows.cuh with units and sections of its own (see unit_begin): the tiles of a unit are folded one after
+// the other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
 #pragma once
 #include "backend/cuda/attend_body.cuh"
+#include "backend/cuda/attend_shares_sm90.cuh"
 
 namespace sx::cuda {
 
@@ -14,6 +15,13 @@ struct HopperFinish {
   int width;         // of a row of out
   int block_heads;   // heads of a thread block: 1 or the group
   bool after_body;   // the kernel before this one is the body
+};
+
+// For speed only.
+enum class FinishForm {
+  kHead,  // a thread block is one head
+  kFew,   // the heads of a kv head, for few rows: many loads on their way
+  kMany,  // likewise, for many rows or merged states: (m, l) first, then only the states that are there
 };
 
 // n consecutive floats.
@@ -31,10 +39,15 @@ __device__ __forceinline__ void read_columns(float (&o)[n], const float* from) {
   }
 }
 
-// n columns of a state.
+// n columns of a state. The empty one has o = -0, which added to anything leaves its bits: the fold of one state is that
+// state, so that a state may stand for the beginning of a fold.
 template <int n>
 struct ColumnState {
-  float m = minus_infinity(), l = 0, o[n] = {};
+  float m = minus_infinity(), l = 0, o[n];
+  __device__ __forceinline__ ColumnState() {
+#pragma unroll
+    for (int i = 0; i < n; ++i) o[i] = -0.f;
+  }
   __device__ __forceinline__ void merge(float newer_m, float newer_l, const float (&newer)[n]) {
     const MergeScales scales = merge_states(m, l, newer_m, newer_l);
 #pragma unroll
@@ -50,20 +63,16 @@ struct FinishShared {
 };
 
 // The tail of one row, at most 128 cells, for some heads of one kv head: state i is that of head first_head + i.
-template <class Store, int D>
+template <class Store, int D, bool kEarlyValues>
 __device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared<D>& memory, const RowInfo& info,
-                                          int row, int kv_head, int first_head) {
+                                          const uint64_t (&ancestors)[kAncestorWords], int row, int kv_head,
+                                          int first_head) {
   AttendShared<D, 1>& shared = memory.fold;
   AttendBody body = call.body;
   body.state_o = &memory.tail_o[0][0];
   body.state_ml = memory.tail_ml;
   const int thread = int(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
   const int first = body_end(info.index), count = info.index - first + 1;
-  uint64_t ancestors[kAncestorWords];
-#pragma unroll
-  for (int word = 0; word < kAncestorWords; ++word) {
-    ancestors[word] = body.ancestors[size_t(row) * kAncestorWords + size_t(word)];
-  }
   // Behind the end the row's own cell stands in; its probability is 0.
   shared.cells[thread] = first + thread < info.history ? first + thread : info.cell;
   if (thread < 16) {
@@ -85,7 +94,6 @@ __device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared
     }
     before += __popcll(bits);
   }
-  load_queries<D, 1, Store::kIsBf16>(shared, 1, body.scale_log2);
   __syncthreads();
   const Store store(body, info.slot, body.first_kv_head + kv_head);
   const TailCells where{shared.cells, first};
@@ -93,23 +101,30 @@ __device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared
   typename Store::Values values;
   store.load_keys(keys, where.cells(0), warp, g, c);
   store.load_values(values, where.cells(0), warp, g, c);
+  load_queries<D, 1, Store::kIsBf16>(shared, 1, body.scale_log2);
+  __syncthreads();
   const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
   const BlockRange range{0, blocks, false, info.index + 1, first_seen(info.index, body.window)};
-  fold_blocks<Store, D, 1, false, false>(store, where, range, 1, keys, values, shared, body, 0);
+  fold_blocks<Store, D, 1, false, kEarlyValues>(store, where, range, 1, keys, values, shared, body, 0);
 }
 
 // The fold of units [first, end) of one head, kBatch of which are on their way at a time. Whole warps call it.
 template <int D, int kColumns, int kBatch>
-__device__ __forceinline__ ColumnState<kColumns> fold_units(const AttendBody& body, int first, int end, size_t state,
-                                                            int column) {
+__device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body, int first, int end, size_t state,
+                                                          int column) {
+  static_assert(kBatch % 32 == 0 && 32 % kSectionUnits == 0);
   constexpr int kSome = 8;  // merged without asking whether they are there: an empty state changes nothing
-  static_assert(kBatch <= 32 && kBatch % kSome == 0);
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   ColumnState<kColumns> total;
-  for (int base = first; base < end; base += kBatch) {
-    float2 ml = make_float2(minus_infinity(), 0.f);  // of unit base + lane
-    if (lane < kBatch && base + lane < end) ml = __ldcg(body.state_ml + size_t(base + lane) * unit_states + state);
+  for (int base = first / kSectionUnits * kSectionUnits; base < end; base += kBatch) {
+    float2 ml[kBatch / 32];  // of unit base + lane and every 32nd
+#pragma unroll
+    for (int i = 0; i < kBatch / 32; ++i) {
+      const int unit = base + 32 * i + lane;
+      ml[i] = make_float2(minus_infinity(), 0.f);
+      if (unit >= first && unit < end) ml[i] = __ldcg(body.state_ml + size_t(unit) * unit_states + state);
+    }
     float o[kBatch][kColumns] = {};
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -119,11 +134,59 @@ __device__ __forceinline__ ColumnState<kColumns> fold_units(const AttendBody& bo
     for (int some = 0; some < kBatch; some += kSome) {
       if (base + some >= end) break;
 #pragma unroll
-      for (int i = some; i < some + kSome; ++i) {
-        total.merge(__shfl_sync(0xffffffffu, ml.x, i), __shfl_sync(0xffffffffu, ml.y, i), o[i]);
+      for (int begin = some; begin < some + kSome; begin += kSectionUnits) {
+        ColumnState<kColumns> section;
+#pragma unroll
+        for (int i = begin; i < begin + kSectionUnits; ++i) {
+          section.merge(__shfl_sync(0xffffffffu, ml[i / 32].x, i % 32), __shfl_sync(0xffffffffu, ml[i / 32].y, i % 32),
+                        o[i]);
+        }
+        total.merge(section.m, section.l, section.o);
       }
     }
   }
+  return total;
+}
+
+// The same, of the states that are not empty.
+template <int D, int kColumns, int kBatch>
+__device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& body, int first, int end, size_t state,
+                                                              int column) {
+  const int lane = int(threadIdx.x) % 32;
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  const auto read_ml = [&](int unit) {
+    return unit < end ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
+  };
+  ColumnState<kColumns> total, section;
+  int number = -1;  // of the section
+  float2 next = read_ml(first + lane);
+  for (int base = first; base < end; base += 32) {
+    const float2 ml = next;  // of unit base + lane
+    next = read_ml(base + 32 + lane);
+    uint32_t present = __ballot_sync(0xffffffffu, ml.x != minus_infinity());
+    while (present != 0) {
+      int units[kBatch];  // less base; -1: none
+      float o[kBatch][kColumns] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        units[i] = __ffs(int(present)) - 1;
+        present &= present - 1;
+        if (units[i] < 0) continue;
+        read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (units[i] < 0) break;
+        if ((base + units[i]) / kSectionUnits != number) {
+          number = (base + units[i]) / kSectionUnits;
+          total.merge(section.m, section.l, section.o);
+          section = ColumnState<kColumns>();
+        }
+        section.merge(__shfl_sync(0xffffffffu, ml.x, units[i]), __shfl_sync(0xffffffffu, ml.y, units[i]), o[i]);
+      }
+    }
+  }
+  total.merge(section.m, section.l, section.o);
   return total;
 }
 
@@ -161,39 +224,52 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
 
 // One block: one row and one head or the heads of one kv head. First the tail: 4 * 128 * D bytes of K/V at most, from
 // the second-level cache, while the body still runs (it lets this kernel start only when what came before it is
-// complete). Then the partial states, 4 (D + 2) bytes per unit and head, folded in order by one warp per head; of a
-// single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by the
-// second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
-template <int D, bool bf16>
-__global__ void __launch_bounds__(kAttendThreads, 4) attend_rows_wgmma_finish(const HopperFinish call) {
+// complete). Then the partial states, 4 (D + 2) bytes per unit or section and head, folded in order by one warp per
+// head; of a single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by
+// the second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
+template <int D, bool bf16, FinishForm form>
+__global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
+    attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
   __shared__ FinishShared<D> memory;
   let_next_start();
   const AttendBody& body = call.body;
   const int row = int(blockIdx.x), thread = int(threadIdx.x);
-  const int heads = call.block_heads, blocks_per_group = body.group / heads;
+  const int heads = form == FinishForm::kHead ? 1 : body.group, blocks_per_group = body.group / heads;
   const int kv_head = int(blockIdx.y) / blocks_per_group, first_head = int(blockIdx.y) % blocks_per_group;
   const RowInfo info = body.rows[row];
+  uint64_t ancestors[kAncestorWords];  // on their way together
+#pragma unroll
+  for (int word = 0; word < kAncestorWords; ++word) {
+    ancestors[word] = body.ancestors[size_t(row) * kAncestorWords + size_t(word)];
+  }
   if (info.slot < 0) return wait_for_previous();
   if (!call.after_body) wait_for_previous();
-  fold_tail<HalfCells<D, bf16>, D>(call, memory, info, row, kv_head, first_head);
+  fold_tail<HalfCells<D, bf16>, D, form != FinishForm::kMany>(call, memory, info, ancestors, row, kv_head, first_head);
   __syncthreads();
   wait_for_previous();
 
+  // States begin where any row of the sequence sees something: what a row does not see is empty.
   const int low = first_seen(info.index, body.window), limit = body_end(info.index);
-  const int first = unit_of(low / kTileCells), end = low < limit ? unit_of((limit - 1) / kTileCells) + 1 : first;
+  const int first = unit_of(first_tile(info.history, body.window));
+  const int end = low < limit ? unit_of((limit - 1) / kTileCells) + 1 : first;
   const int head_of_range = kv_head * body.group + first_head;
   const int head_of_all = body.first_kv_head * body.group + head_of_range;
   const size_t state = size_t(row) * size_t(body.range_heads) + size_t(head_of_range);
-  if (heads == 1) {
+  if constexpr (form == FinishForm::kHead) {
     if (thread >= D) return;
-    ColumnState<1> total = fold_units<D, 1, 32>(body, first, end, state, thread);
+    ColumnState<1> total = fold_all<D, 1, 64>(body, first, end, state, thread);
     finish_head<D, 1>(call, memory, total, row, head_of_all, 0, thread);
   } else {
     constexpr int kColumns = D / 32;
     const int column = thread % 32 * kColumns;
     for (int head = thread / 32; head < heads; head += kAttendThreads / 32) {
-      auto total = fold_units<D, kColumns, 16>(body, first, end, state + size_t(head), column);
+      ColumnState<kColumns> total;
+      if constexpr (form == FinishForm::kFew) {
+        total = fold_all<D, kColumns, 32>(body, first, end, state + size_t(head), column);
+      } else {
+        total = fold_present<D, kColumns, 12>(body, first, end, state + size_t(head), column);
+      }
       finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
     }
   }

@@ -14,8 +14,8 @@ inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is severa
 
 // How the cells are split; no bit of a result depends on it.
 enum class HopperForm {
-  kSingles,  // a thread block is one warpgroup and does one unit; two fit an SM, one loads while the other computes
-  kPairs,    // two warpgroups that share the K/V of a sequence; a thread block does runs of units
+  kSingles,  // a thread block is one warpgroup and does a few units; two fit an SM, one loads while the other computes
+  kPairs,    // two warpgroups that share the K/V of a sequence; a thread block does runs of units and merges them
 };
 
 template <int D, HopperForm form>
@@ -25,10 +25,14 @@ struct HopperShape {
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
   static constexpr int kStages = (kGroups == 1 ? 64 : 128) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, barriers. Two of single ones fit 164 KB, which an SM can give
-  // without losing much of its first-level cache.
-  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
+  // q of each group, K of each stage, V of each stage, the output of the section so far of each group of a pair,
+  // barriers. Two of single ones fit 164 KB, which an SM can give without losing much of its first-level cache.
+  static constexpr bool kMerges = kGroups > 1;
+  static constexpr uint32_t kSection = kMerges ? kGroupQueries * D * 4 : 0;
+  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kSectionAt = kVAt + kStages * kTile;
+  static constexpr uint32_t kBarriersAt = kSectionAt + kGroups * kSection;
   static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8;
+  static_assert(kBytes <= 227 * 1024);
   static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = kGroups == 1 ? 2 : 1;
 };
 
@@ -205,27 +209,72 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     }
     softmax_step(s, most, sum, factor);
   };
-  // Where the state of the unit goes, and the tile that begins the next unit.
-  int unit = unit_of(work.begin), border = unit_begin(unit + 1);
+  // The end of a unit, in two steps, since its sums are known before its output. The section so far is (m, l) here and
+  // the output in shared memory, which only this thread reads. Every unit gets (m, l): one that has joined those before
+  // it an empty state.
+  UnitWalk walk(work, body.window, S::kMerges);
+  float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};
+  MergeScales scales[2];
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  size_t unit_at = size_t(unit) * unit_states;
-  const auto store_sums = [&] {
+  const auto end_sums = [&](bool last) {
+    const bool closes = walk.closes(last);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float l = quad_sum(sum[r]);
-      if (target[r] >= 0 && lane % 4 == 0) body.state_ml[unit_at + size_t(target[r])] = make_float2(most[r], l);
+      if constexpr (S::kMerges) {
+        scales[r] = merge_states(section_m[r], section_l[r], most[r], l);
+      } else {
+        section_m[r] = most[r];
+        section_l[r] = l;
+      }
+      if (target[r] >= 0 && lane % 4 == 0) {
+        float2* const ml = body.state_ml + size_t(target[r]);
+        if (closes) ml[size_t(walk.slot) * unit_states] = make_float2(section_m[r], section_l[r]);
+        if (!walk.opens()) ml[size_t(walk.unit) * unit_states] = make_float2(minus_infinity(), 0.f);
+      }
+      if (closes) {
+        section_m[r] = minus_infinity();
+        section_l[r] = 0.f;
+      }
     }
   };
-  const auto store_output = [&] {
+  const auto end_output = [&](bool last) {
+    float4* const kept = reinterpret_cast<float4*>(shared + S::kSectionAt + size_t(group) * S::kSection) + threadIdx.x % 128;
+    if constexpr (S::kMerges) {
+      const bool opens = walk.opens();
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        float4 older = make_float4(-0.f, -0.f, -0.f, -0.f);  // of the empty state
+        if (!opens) older = kept[j * 128];
+        o[4 * j] = merge_values(older.x, o[4 * j], scales[0]);
+        o[4 * j + 1] = merge_values(older.y, o[4 * j + 1], scales[0]);
+        o[4 * j + 2] = merge_values(older.z, o[4 * j + 2], scales[1]);
+        o[4 * j + 3] = merge_values(older.w, o[4 * j + 3], scales[1]);
+      }
+      if (!walk.closes(last)) {
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) kept[j * 128] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
+        return;
+      }
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (target[r] < 0) continue;
-      float* to = body.state_o + (unit_at + size_t(target[r])) * D + lane % 4 * 2;
+      float* to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
       }
     }
+  };
+  const auto begin_unit_sums = [&] {
+    most[0] = most[1] = minus_infinity();
+    sum[0] = sum[1] = 0.f;
+  };
+  const auto begin_unit_output = [&] {
+    walk.advance();
+#pragma unroll
+    for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
   };
   // Every warp says so itself: a warp's wait covers only its own part of a product.
   const auto release = [&](uint32_t barrier) {
@@ -261,9 +310,16 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       hopper::hold(o);
       release(ring.empty_v(tile));
       if (more) copies.v(tile + S::kStages);
+      const bool last = tile + 1 == work.tiles;
+      if (last || work.begin + tile + 1 == walk.border) {
+        end_sums(last);
+        end_output(last);
+        if (last) return;
+        begin_unit_sums();
+        begin_unit_output();
+      }
     }
-    store_sums();
-    return store_output();
+    return;
   }
 
   if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
@@ -289,11 +345,10 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(i));
-    const bool new_unit = work.begin + tile == border;
+    const bool new_unit = work.begin + tile == walk.border;
     if (new_unit) {
-      store_sums();
-      most[0] = most[1] = minus_infinity();
-      sum[0] = sum[1] = 0.f;
+      end_sums(false);
+      begin_unit_sums();
     }
     softmax(work.begin + tile);
     // The exponentials come before the wait, under the running products; see attend_prompt_sm90.cu.
@@ -302,11 +357,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::hold(o);
     release(ring.empty_v(i - 1));
     if (new_unit) {
-      store_output();
-      unit_at += unit_states;
-      border = unit_begin(++unit + 1);
-#pragma unroll
-      for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
+      end_output(false);
+      begin_unit_output();
     }
 #pragma unroll
     for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
@@ -326,12 +378,12 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   hopper::hold(o);
   release(ring.empty_v(last));
 
-  store_sums();
-  store_output();
+  end_sums(true);
+  end_output(true);
 }
 #endif
 
-// One block: one unit of cells of one kv head for 64 query rows, the last units, which are the longest, first; or its
+// One block: a few units of cells of one kv head for 64 query rows, the last units, which are the longest, first; or its
 // share of the units of all kv heads, for pairs of 64 query rows. It must read 4 D bytes per cell, once per 64 query rows
 // or pair: neighbours read the same, at the same time. Bound by memory for few rows (at 64 query rows the tensor cores
 // need a third of the time that a tile of cells takes to arrive), by the tensor cores for many. Pieces of different
@@ -369,8 +421,8 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
   if constexpr (kGroups == 1) {
     const int pieces = body.tile_count * body.parts, kv_heads = body.range_heads / body.group;
     const int piece = int(blockIdx.x) % pieces, kv_head = int(blockIdx.x) / pieces % kv_heads;
-    const int unit = body.units - 1 - int(blockIdx.x) / pieces / kv_heads;
-    const GroupWork work = find_work(body, piece, unit, unit + 1);
+    const UnitRun run = find_run(body.runs - 1 - int(blockIdx.x) / pieces / kv_heads, body.run_tiles);
+    const GroupWork work = find_work(body, piece, run.first, run.end);
     if (work.tiles == 0) return wait_for_previous();
     const Copies<D, form> copies = copies_of(kv_head, work, 0);
     if (copying) {
@@ -389,7 +441,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     hopper::give_registers<24>();
     if (copying) {
       hopper::fence_async_global();
-      Share share(body);
+      Share share(body, int(blockIdx.x), int(gridDim.x));
       for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
         const PairWork work = find_pair(body, item, first_unit, end_unit);
         const Copies<D, form> left = copies_of(work.kv_head, work.left, number);
@@ -407,7 +459,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     }
   } else {
     hopper::take_registers<240>();
-    Share share(body);
+    Share share(body, int(blockIdx.x), int(gridDim.x));
     wait_for_previous();
     let_next_start();  // only now, as above
     for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
