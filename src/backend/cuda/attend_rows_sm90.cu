@@ -136,6 +136,15 @@ HopperPlan hopper_plan(const AttendCall& call) {
   plan.few = !plan.pairs && call.rows * call.kv_heads <= 2 * kSms;
   // Single warpgroups: one unit each, or longer runs at the beginning, where units are small, if all fit the device then.
   const int places = 2 * kSms, longest = plan.units > 0 ? unit_tiles(plan.units - 1) : 1;
+#ifdef SX_EXPERIMENT
+  static const char* run = std::getenv("RUN");
+  if (run) {
+    plan.run_tiles = std::atoi(run);
+    plan.runs = 0;
+    for (int unit = 0; unit < plan.units; unit += run_units(unit_tiles(unit), plan.run_tiles)) ++plan.runs;
+    return plan;
+  }
+#endif
   for (plan.run_tiles = 1;; plan.run_tiles *= 2) {
     plan.runs = 0;
     for (int unit = 0; unit < plan.units; unit += run_units(unit_tiles(unit), plan.run_tiles)) ++plan.runs;

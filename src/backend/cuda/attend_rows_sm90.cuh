@@ -162,6 +162,26 @@ __device__ __forceinline__ void pack_weights(uint32_t (&weights)[kTileCells / 4]
   for (int i = 0; i < kTileCells / 4; ++i) weights[i] = pack2_weights<bf16>(s[2 * i], s[2 * i + 1]);
 }
 
+// The finish begins when this kernel ends, with the last cells of every history: brings them to the second-level cache.
+// They are all but a few in one piece; cells of the step itself are there already.
+template <int D>
+__device__ __forceinline__ void prefetch_tails(const AttendBody& body, int thread, int threads) {
+  constexpr int kLines = kTailBlocks * kAttendBlock * D * 2 / 128;  // of K or V
+  const int kv_heads = body.range_heads / body.group;
+  for (int item = int(blockIdx.x); item < body.tile_count * kv_heads; item += int(gridDim.x)) {
+    const RowTile rows = body.tiles[item / kv_heads];
+    const int first = body_end(rows.history);
+    if (rows.rows == 0 || (item >= kv_heads && body.tiles[item / kv_heads - 1].slot == rows.slot)) continue;
+    const size_t head = size_t(rows.slot) * size_t(body.kv_heads) + size_t(body.first_kv_head + item % kv_heads);
+    const size_t at = (head * size_t(body.capacity) + size_t(first)) * (D * 2);
+    const int lines = min((rows.history - first) * (D * 2) / 128, kLines);
+    for (int line = thread; line < lines; line += threads) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.k + at + size_t(line) * 128));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.v + at + size_t(line) * 128));
+    }
+  }
+}
+
 // A warpgroup: its query rows over the tiles of `work`, which are number `first` and following of the thread block's.
 // A thread holds query rows warp * 16 + lane / 4 and the one 8 further; r counts these two. `turns`: the other group
 // does the same tiles. Named barrier 1 + group: this group's turn to issue; 3 + group: its own.
@@ -439,9 +459,10 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
   } else if (group == kGroups) {
     hopper::give_registers<24>();
+    Share share(body, int(blockIdx.x), int(gridDim.x));
+    if (threadIdx.x >= kGroups * 128 + 32) prefetch_tails<D>(body, int(threadIdx.x) - kGroups * 128 - 32, 96);
     if (copying) {
       hopper::fence_async_global();
-      Share share(body, int(blockIdx.x), int(gridDim.x));
       for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
         const PairWork work = find_pair(body, item, first_unit, end_unit);
         const Copies<D, form> left = copies_of(work.kv_head, work.left, number);

@@ -110,17 +110,27 @@ __host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, i
 // What a thread block does of all items: they lie one behind the other, each as long as the tiles that the sequences of
 // the step see, and are cut into shares: every item into some that end where units end, if that is not much more than an
 // equal share for everybody. A unit belongs to the share that its first tile is in.
+// Whole warps make it, so that all sequences are looked at together.
 struct Share {
   int low, tiles;  // an item is tiles [low, low + tiles)
   int now, end;
   __host__ __device__ __forceinline__ Share(const AttendBody& body, int block, int blocks) {
     int first = INT32_MAX, last = 0;
-    for (int i = 0; i < body.tile_count; ++i) {
+#ifdef __CUDA_ARCH__
+    const int begin = int(threadIdx.x % 32), step = 32;
+#else
+    const int begin = 0, step = 1;
+#endif
+    for (int i = begin; i < body.tile_count; i += step) {
       const RowTile rows = body.tiles[i];
       if (rows.rows == 0) continue;
       first = min(first, first_tile(rows.history, body.window));
       last = max(last, (body_end(rows.history + kMaxDepth) + kTileCells - 1) / kTileCells);
     }
+#ifdef __CUDA_ARCH__
+    first = __reduce_min_sync(0xffffffffu, first);
+    last = __reduce_max_sync(0xffffffffu, last);
+#endif
     low = first;
     tiles = max(last - first, 0);
     now = end = 0;
