@@ -15,6 +15,7 @@ struct HopperFinish {
   int width;         // of a row of out
   int block_heads;   // heads of a thread block: 1 or the group
   bool after_body;   // the kernel before this one is the body
+  bool late;         // it fills the device: nothing of this one runs meanwhile
 };
 
 // For speed only.
@@ -55,18 +56,23 @@ struct ColumnState {
   }
 };
 
-template <int D>
+inline constexpr int kEarlyStates = 12;  // of a head, on their way while the tail is folded
+
+template <int D, FinishForm form>
 struct FinishShared {
   AttendShared<D, 1> fold;
   alignas(16) float tail_o[16][D];
   float2 tail_ml[16];
+  static constexpr bool kEarly = form == FinishForm::kMany;
+  alignas(16) float early[kEarly ? kAttendThreads / 32 : 1][kEarly ? kEarlyStates : 1][D];
 };
 
 // The tail of one row, at most 128 cells, for some heads of one kv head: state i is that of head first_head + i.
-template <class Store, int D, bool kEarlyValues>
-__device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared<D>& memory, const RowInfo& info,
+// `meanwhile` is called while its first cells are on their way.
+template <class Store, int D, FinishForm form, class Meanwhile>
+__device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared<D, form>& memory, const RowInfo& info,
                                           const uint64_t (&ancestors)[kAncestorWords], int row, int kv_head,
-                                          int first_head) {
+                                          int first_head, const Meanwhile& meanwhile) {
   AttendShared<D, 1>& shared = memory.fold;
   AttendBody body = call.body;
   body.state_o = &memory.tail_o[0][0];
@@ -101,11 +107,12 @@ __device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared
   typename Store::Values values;
   store.load_keys(keys, where.cells(0), warp, g, c);
   store.load_values(values, where.cells(0), warp, g, c);
+  meanwhile();
   load_queries<D, 1, Store::kIsBf16>(shared, 1, body.scale_log2);
   __syncthreads();
   const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
   const BlockRange range{0, blocks, false, info.index + 1, first_seen(info.index, body.window)};
-  fold_blocks<Store, D, 1, false, kEarlyValues>(store, where, range, 1, keys, values, shared, body, 0);
+  fold_blocks<Store, D, 1, false, form != FinishForm::kMany>(store, where, range, 1, keys, values, shared, body, 0);
 }
 
 // The fold of units [first, end) of one head, kBatch of which are on their way at a time. Whole warps call it.
@@ -148,51 +155,84 @@ __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body
   return total;
 }
 
-// The same, of the states that are not empty.
+// The same, of the states that are not empty. The first of them may be on their way to shared memory already.
 template <int D, int kColumns, int kBatch>
-__device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& body, int first, int end, size_t state,
-                                                              int column) {
-  const int lane = int(threadIdx.x) % 32;
-  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  const auto read_ml = [&](int unit) {
+struct PresentStates {
+  const AttendBody& body;
+  int first, end, column;
+  size_t state, unit_states;
+  float2 ml;                    // of unit first + lane
+  int early = 0;                // so many are on their way
+  const float* kept = nullptr;  // to here, D floats each
+
+  __device__ __forceinline__ PresentStates(const AttendBody& body, int first, int end, size_t state, int column)
+      : body(body), first(first), end(end), column(column), state(state) {
+    unit_states = size_t(body.row_count) * size_t(body.range_heads);
+    ml = read_ml(first);
+  }
+  __device__ __forceinline__ float2 read_ml(int base) const {
+    const int unit = base + int(threadIdx.x) % 32;
     return unit < end ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
-  };
-  ColumnState<kColumns> total, section;
-  int number = -1;  // of the section
-  float2 next = read_ml(first + lane);
-  for (int base = first; base < end; base += 32) {
-    const float2 ml = next;  // of unit base + lane
-    next = read_ml(base + 32 + lane);
+  }
+  __device__ __forceinline__ const float* place(int unit) const {
+    return body.state_o + (size_t(unit) * unit_states + state) * D + column;
+  }
+  // A thread reads what it has copied itself. Only pieces of 16 bytes can pass the first-level cache by.
+  __device__ __forceinline__ void start(float* to) {
+    if constexpr (kColumns != 4) return;
+    kept = to + column;
     uint32_t present = __ballot_sync(0xffffffffu, ml.x != minus_infinity());
-    while (present != 0) {
-      int units[kBatch];  // less base; -1: none
-      float o[kBatch][kColumns] = {};
+    for (; present != 0 && early < kEarlyStates; present &= present - 1, ++early) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
+                   "r"(uint32_t(__cvta_generic_to_shared(kept + early * D))),
+                   "l"(place(first + __ffs(int(present)) - 1)) : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  __device__ __forceinline__ ColumnState<kColumns> fold() {
+    if (early > 0) asm volatile("cp.async.wait_all;" ::: "memory");
+    ColumnState<kColumns> total, section;
+    int number = -1, at = 0;  // of the section, of the state
+    for (int base = first; base < end; base += 32) {
+      const float2 here = ml;  // of unit base + lane
+      ml = read_ml(base + 32);
+      uint32_t present = __ballot_sync(0xffffffffu, here.x != minus_infinity());
+      while (present != 0) {
+        int units[kBatch];  // less base; -1: none
+        float o[kBatch][kColumns] = {};
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        units[i] = __ffs(int(present)) - 1;
-        present &= present - 1;
-        if (units[i] < 0) continue;
-        read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
-      }
+        for (int i = 0; i < kBatch; ++i) {
+          units[i] = __ffs(int(present)) - 1;
+          present &= present - 1;
+          if (units[i] < 0) continue;
+          if (at < early) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (units[i] < 0) break;
-        if ((base + units[i]) / kSectionUnits != number) {
-          number = (base + units[i]) / kSectionUnits;
-          total.merge(section.m, section.l, section.o);
-          section = ColumnState<kColumns>();
+            for (int j = 0; j < kColumns; ++j) o[i][j] = kept[at * D + j];
+          } else {
+            read_columns(o[i], place(base + units[i]));
+          }
+          ++at;
         }
-        section.merge(__shfl_sync(0xffffffffu, ml.x, units[i]), __shfl_sync(0xffffffffu, ml.y, units[i]), o[i]);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (units[i] < 0) break;
+          if ((base + units[i]) / kSectionUnits != number) {
+            number = (base + units[i]) / kSectionUnits;
+            total.merge(section.m, section.l, section.o);
+            section = ColumnState<kColumns>();
+          }
+          section.merge(__shfl_sync(0xffffffffu, here.x, units[i]), __shfl_sync(0xffffffffu, here.y, units[i]), o[i]);
+        }
       }
     }
+    total.merge(section.m, section.l, section.o);
+    return total;
   }
-  total.merge(section.m, section.l, section.o);
-  return total;
-}
+};
 
 // Merges the tail, divides and writes.
-template <int D, int kColumns>
-__device__ __forceinline__ void finish_head(const HopperFinish& call, const FinishShared<D>& memory,
+template <int D, int kColumns, FinishForm form>
+__device__ __forceinline__ void finish_head(const HopperFinish& call, const FinishShared<D, form>& memory,
                                             ColumnState<kColumns>& total, int row, int first_head, int head,
                                             int column) {
   float tail[kColumns];
@@ -231,7 +271,8 @@ template <int D, bool bf16, FinishForm form>
 __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
     attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
-  __shared__ FinishShared<D> memory;
+  extern __shared__ __align__(16) std::byte dynamic[];
+  FinishShared<D, form>& memory = *reinterpret_cast<FinishShared<D, form>*>(dynamic);
   let_next_start();
   const AttendBody& body = call.body;
   const int row = int(blockIdx.x), thread = int(threadIdx.x);
@@ -244,11 +285,6 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
     ancestors[word] = body.ancestors[size_t(row) * kAncestorWords + size_t(word)];
   }
   if (info.slot < 0) return wait_for_previous();
-  if (!call.after_body) wait_for_previous();
-  fold_tail<HalfCells<D, bf16>, D, form != FinishForm::kMany>(call, memory, info, ancestors, row, kv_head, first_head);
-  __syncthreads();
-  wait_for_previous();
-
   // States begin where any row of the sequence sees something: what a row does not see is empty.
   const int low = first_seen(info.index, body.window), limit = body_end(info.index);
   const int first = unit_of(first_tile(info.history, body.window));
@@ -256,21 +292,40 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
   const int head_of_range = kv_head * body.group + first_head;
   const int head_of_all = body.first_kv_head * body.group + head_of_range;
   const size_t state = size_t(row) * size_t(body.range_heads) + size_t(head_of_range);
-  if constexpr (form == FinishForm::kHead) {
-    if (thread >= D) return;
-    ColumnState<1> total = fold_all<D, 1, 64>(body, first, end, state, thread);
-    finish_head<D, 1>(call, memory, total, row, head_of_all, 0, thread);
-  } else {
+  if (!call.after_body || call.late) wait_for_previous();
+  if constexpr (form != FinishForm::kMany) {
+    fold_tail<HalfCells<D, bf16>, D, form>(call, memory, info, ancestors, row, kv_head, first_head, [] {});
+    __syncthreads();
+    wait_for_previous();
+    if constexpr (form == FinishForm::kHead) {
+      if (thread >= D) return;
+      ColumnState<1> total = fold_all<D, 1, 64>(body, first, end, state, thread);
+      return finish_head<D, 1, form>(call, memory, total, row, head_of_all, 0, thread);
+    }
+  }
+  if constexpr (form != FinishForm::kHead) {
     constexpr int kColumns = D / 32;
-    const int column = thread % 32 * kColumns;
-    for (int head = thread / 32; head < heads; head += kAttendThreads / 32) {
+    const int warp = thread / 32, column = thread % 32 * kColumns;
+    using States = PresentStates<D, kColumns, 12>;
+    if constexpr (form == FinishForm::kMany) {
+      States states(body, first, call.late && warp < heads ? end : first, state + size_t(warp), column);
+      fold_tail<HalfCells<D, bf16>, D, form>(call, memory, info, ancestors, row, kv_head, first_head,
+                                       [&] { states.start(&memory.early[warp][0][0]); });
+      __syncthreads();
+      wait_for_previous();
+      if (call.late && warp < heads) {
+        ColumnState<kColumns> total = states.fold();
+        finish_head<D, kColumns, form>(call, memory, total, row, head_of_all, warp, column);
+      }
+    }
+    for (int head = warp + (form == FinishForm::kMany && call.late ? 4 : 0); head < heads; head += kAttendThreads / 32) {
       ColumnState<kColumns> total;
       if constexpr (form == FinishForm::kFew) {
         total = fold_all<D, kColumns, 32>(body, first, end, state + size_t(head), column);
       } else {
-        total = fold_present<D, kColumns, 12>(body, first, end, state + size_t(head), column);
+        total = States(body, first, end, state + size_t(head), column).fold();
       }
-      finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
+      finish_head<D, kColumns, form>(call, memory, total, row, head_of_all, head, column);
     }
   }
 }

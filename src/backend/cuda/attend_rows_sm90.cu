@@ -87,6 +87,11 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
   finish.width = call.heads * D;
   finish.block_heads = plan.block_heads;
   finish.after_body = plan.units > 0;
+  finish.late = plan.pairs && plan.units * divide_up(plan.pieces, 2) * std::min(plan.range_kv_heads, call.kv_heads) >= kSms * 3 / 4;
+#ifdef SX_EXPERIMENT
+  static const char* late = std::getenv("LATE");
+  if (late) finish.late = finish.late && late[0] == '1';
+#endif
   for (int first = 0; first < call.kv_heads; first += plan.range_kv_heads) {
     const int kv_heads = std::min(plan.range_kv_heads, call.kv_heads - first);
     body.first_kv_head = first;
@@ -101,10 +106,14 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
     }
     if (kernels == HopperKernels::kBody) continue;
     const dim3 grid(unsigned(call.rows), unsigned(kv_heads * (group / plan.block_heads)));
-    auto kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kMany>;
-    if (plan.block_heads == 1) kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kHead>;
-    else if (plan.few) kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kFew>;
-    launch(kernel, grid, dim3(kAttendThreads), 0, stream, finish);
+    const auto finish_by = [&]<FinishForm form>() {
+      constexpr size_t bytes = sizeof(FinishShared<D, form>);
+      set_shared(attend_rows_wgmma_finish<D, bf16, form>, bytes);
+      launch(attend_rows_wgmma_finish<D, bf16, form>, grid, dim3(kAttendThreads), bytes, stream, finish);
+    };
+    if (plan.block_heads == 1) finish_by.template operator()<FinishForm::kHead>();
+    else if (plan.few) finish_by.template operator()<FinishForm::kFew>();
+    else finish_by.template operator()<FinishForm::kMany>();
   }
 }
 
