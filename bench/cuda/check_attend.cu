@@ -281,7 +281,7 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan,
   call.history = context;
   if (serves_hopper(call)) {
     const HopperPlan found = hopper_plan(call);
-    plan = (found.pairs ? " pairs " : " runs ") + std::to_string(found.pairs ? found.units : found.runs);
+    plan = (found.pairs ? " pairs " : " singles ") + std::to_string(found.units);
     if (found.range_kv_heads < shape.kv_heads) plan += " by " + std::to_string(found.range_kv_heads);
   }
   cudaStream_t stream;
@@ -320,7 +320,7 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan,
 }
 
 void time_all() {
-  std::printf("us per call (percent of 4.3 TB/s for K and V, TFLOP/s; on Hopper units of pairs, runs of single warpgroups)\n");
+  std::printf("us per call (percent of 4.3 TB/s for K and V, TFLOP/s; on Hopper thread blocks and units)\n");
   const auto line = [](const Shape& shape, int context, std::initializer_list<int> counts) {
     std::printf("%s context %d:", shape.name().c_str(), context);
     for (int rows : counts) {

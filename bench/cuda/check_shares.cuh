@@ -24,9 +24,9 @@ struct ShareCheck {
     if (++failures <= 4) std::printf("FAILED shares: %s (%d, %d), window %d\n", what, a, b, body.window);
   }
 
-  void walk(const GroupWork& work, bool merges, Piece& piece) {
+  void walk(const GroupWork& work, Piece& piece) {
     if (work.tiles == 0) return;
-    UnitWalk walk(work, body.window, merges);
+    UnitWalk walk(work, body.window);
     int count = 0;
     for (int tile = work.begin; tile < work.begin + work.tiles; ++tile) {
       ++piece.tiles[size_t(tile)];
@@ -100,19 +100,14 @@ struct ShareCheck {
           for (int item, first, end; share.next(item, first, end);) {
             const PairWork work = find_pair(body, item, first, end);
             const int piece = work.kv_head * pieces + 2 * (item % count_pairs(body));
-            walk(work.left, true, done[size_t(piece)]);
-            walk(work.right, true, done[size_t(piece + 1)]);
+            walk(work.left, done[size_t(piece)]);
+            walk(work.right, done[size_t(piece + 1)]);
           }
         }
       } else {
-        const int run_tiles = 1 << below(5);
-        for (int number = 0, unit = 0; unit < body.units; ++number) {
-          const UnitRun run = find_run(number, run_tiles);
-          if (run.first != unit) fail("run", run.first, unit);
-          unit += run_units(unit_tiles(unit), run_tiles);
-          for (int at = 0; at < pieces * kv_heads; ++at) {
-            walk(find_work(body, at % pieces, run.first, run.end), false, done[size_t(at)]);
-          }
+        for (int at = 0; at < pieces * kv_heads * body.units; ++at) {
+          const int unit = at / (pieces * kv_heads);
+          walk(find_work(body, at % pieces, unit, unit + 1), done[size_t(at % (pieces * kv_heads))]);
         }
       }
       for (int at = 0; at < pieces * kv_heads; ++at) {

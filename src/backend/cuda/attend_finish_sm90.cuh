@@ -13,11 +13,12 @@ struct HopperFinish {
   void* out16;
   Half half;
   int width;         // of a row of out
-  int block_heads;   // heads of a thread block: 1 or the group
   bool after_body;   // the kernel before this one is the body
-  bool late;         // it fills the device: nothing of this one runs meanwhile
 };
 
+#ifndef SX_MANY
+#define SX_MANY 4
+#endif
 // For speed only.
 enum class FinishForm {
   kHead,  // a thread block is one head
@@ -56,78 +57,179 @@ struct ColumnState {
   }
 };
 
-inline constexpr int kEarlyStates = 12;  // of a head, on their way while the tail is folded
+inline constexpr int kTailHeads = 8;  // at a time
 
-template <int D, FinishForm form>
+template <int D>
 struct FinishShared {
-  AttendShared<D, 1> fold;
+  int cells[kTailBlocks * kAttendBlock];
+  float most[kTailBlocks][kAttendThreads / 32][kTailHeads], sum[kTailBlocks][kAttendThreads / 32][kTailHeads];  // of 16 cells
+  uint2 weights[kTailBlocks][kAttendThreads / 32][32];  // of 16 cells, as operand of the product, per lane
   alignas(16) float tail_o[16][D];
   float2 tail_ml[16];
-  static constexpr bool kEarly = form == FinishForm::kMany;
-  alignas(16) float early[kEarly ? kAttendThreads / 32 : 1][kEarly ? kEarlyStates : 1][D];
 };
 
-// The tail of one row, at most 128 cells, for some heads of one kv head: state i is that of head first_head + i.
-// `meanwhile` is called while its first cells are on their way.
-template <class Store, int D, FinishForm form, class Meanwhile>
-__device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared<D, form>& memory, const RowInfo& info,
-                                          const uint64_t (&ancestors)[kAncestorWords], int row, int kv_head,
-                                          int first_head, const Meanwhile& meanwhile) {
-  AttendShared<D, 1>& shared = memory.fold;
-  AttendBody body = call.body;
-  body.state_o = &memory.tail_o[0][0];
-  body.state_ml = memory.tail_ml;
-  const int thread = int(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-  const int first = body_end(info.index), count = info.index - first + 1;
-  // Behind the end the row's own cell stands in; its probability is 0.
-  shared.cells[thread] = first + thread < info.history ? first + thread : info.cell;
-  if (thread < 16) {
-    const bool used = thread < call.block_heads;
-    const int head = (body.first_kv_head + kv_head) * body.group + first_head + thread;
-    shared.query[thread] = used ? body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D : nullptr;
-    shared.target[thread] = used ? thread : -1;
-    shared.limit[thread] = info.index + 1;
-    shared.low[thread] = first_seen(info.index, body.window);
+// q of up to 8 heads from `first_head` on, times scale, as operand of the product: lane 4 g + c holds elements 32 i + 8 c .. + 8
+// of head g.
+template <int D>
+struct TailQuery {
+  uint32_t x[D / 32][4];
+  template <bool bf16>
+  __device__ __forceinline__ void load(const AttendBody& body, int row, int first_head, int heads) {
+    const int g = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4;
+    const float* from = body.q + size_t(row) * size_t(body.q_stride) + size_t(first_head + g) * D + size_t(8 * c);
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; j += 2) {
+        float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (g < heads) y = __ldcg(reinterpret_cast<const float4*>(from + 32 * i + 2 * j));
+        x[i][j] = pack2<bf16>(__fmul_rn(y.x, body.scale_log2), __fmul_rn(y.y, body.scale_log2));
+        x[i][j + 1] = pack2<bf16>(__fmul_rn(y.z, body.scale_log2), __fmul_rn(y.w, body.scale_log2));
+      }
+    }
   }
-  __syncthreads();
+};
+
+// Where the cells of the row's last two blocks lie, in index order. Behind its end the row's own cell stands in.
+template <int D>
+__device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInfo& info,
+                                           const uint64_t (&ancestors)[kAncestorWords]) {
+  const int thread = int(threadIdx.x), first = body_end(info.index);
+  if (first + thread < info.history || first + thread > info.index) {
+    memory.cells[thread] = first + thread < info.history ? first + thread : info.cell;
+  }
   int before = 0;
 #pragma unroll
   for (int word = 0; word < kAncestorWords; ++word) {
     const uint64_t bits = ancestors[word];
     if (thread < 64 && (bits >> thread & 1) != 0) {
       const int at = info.history - first + before + __popcll(bits & ((uint64_t(1) << thread) - 1));
-      if (at < kTailBlocks * kAttendBlock) shared.cells[at] = info.history + 64 * word + thread;
+      if (at < kTailBlocks * kAttendBlock) memory.cells[at] = info.history + 64 * word + thread;
     }
     before += __popcll(bits);
   }
-  __syncthreads();
-  const Store store(body, info.slot, body.first_kv_head + kv_head);
-  const TailCells where{shared.cells, first};
-  typename Store::Keys keys;
-  typename Store::Values values;
-  store.load_keys(keys, where.cells(0), warp, g, c);
-  store.load_values(values, where.cells(0), warp, g, c);
-  meanwhile();
-  load_queries<D, 1, Store::kIsBf16>(shared, 1, body.scale_log2);
-  __syncthreads();
-  const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
-  const BlockRange range{0, blocks, false, info.index + 1, first_seen(info.index, body.window)};
-  fold_blocks<Store, D, 1, false, form != FinishForm::kMany>(store, where, range, 1, keys, values, shared, body, 0);
 }
 
-// The fold of units [first, end) of one head, kBatch of which are on their way at a time. Whole warps call it.
+// The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. A warp
+// has the scores of 16 cells of either block and later the outputs of D / 4 columns; weights and what is known of 16
+// cells go through shared memory between. Rows 8 .. 15 of the products are 0. State i is that of head first_head + i.
+template <int D, bool bf16>
+__device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
+                                          const TailQuery<D>& query, int kv_head, int first_state, int heads) {
+  constexpr int kColumns = AttendColumns<D>::kColumns;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+  const int first = body_end(info.index), low = first_seen(info.index, body.window);
+  const HalfCells<D, bf16> store(body, info.slot, body.first_kv_head + kv_head);
+  // Whether the row has any of these 16 cells.
+  const auto has = [&](int block, int step) { return first + block * kAttendBlock + 16 * step <= info.index; };
+  uint32_t keys[2][D / 32][4], values[kTailBlocks][16][kColumns / 2];
+  const auto load_keys = [&](int block) {
+    if (!has(block, warp)) return;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const uint16_t* from = store.k + size_t(memory.cells[block * kAttendBlock + 16 * warp + 8 * n + g]) * D + 8 * c;
+#pragma unroll
+      for (int i = 0; i < D / 32; ++i) load_words<16>(keys[n][i], from + 32 * i);
+    }
+  };
+  const auto load_values = [&](int block) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (!has(block, i / 4)) continue;
+      const int cell = memory.cells[block * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
+      load_words<2 * kColumns>(values[block][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
+    }
+  };
+  load_keys(0);
+  float s[kTailBlocks][4];  // of head g, cells 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of the warp's
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    float product[2][4] = {};
+    if (has(block, warp)) {
+#pragma unroll
+      for (int i = 0; i < D / 32; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const uint4 a = make_uint4(query.x[i][2 * h], 0, query.x[i][2 * h + 1], 0);
+#pragma unroll
+          for (int n = 0; n < 2; ++n) multiply<bf16>(product[n], a, keys[n][i][2 * h], keys[n][i][2 * h + 1]);
+        }
+      }
+    }
+    if (block + 1 < kTailBlocks) load_keys(block + 1);
+    load_values(block);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int index = first + block * kAttendBlock + 16 * warp + 8 * (i / 2) + 2 * c + i % 2;
+      s[block][i] = index <= info.index && index >= low ? product[i / 2][i % 2] : minus_infinity();
+    }
+  }
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    const float most = quad_max(fmaxf(fmaxf(s[block][0], s[block][1]), fmaxf(s[block][2], s[block][3])));
+    if (c == 0) memory.most[block][warp][g] = most;
+  }
+  __syncthreads();
+  float m[kTailBlocks];
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    m[block] = memory.most[block][0][g];
+#pragma unroll
+    for (int i = 1; i < 4; ++i) m[block] = fmaxf(m[block], memory.most[block][i][g]);
+    const float base = m[block] == minus_infinity() ? 0.f : m[block];
+    float p[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] = exp2_fast(__fsub_rn(s[block][i], base));
+    memory.weights[block][warp][lane] = make_uint2(pack2_weights<bf16>(p[0], p[1]), pack2_weights<bf16>(p[2], p[3]));
+    const float sum = quad_sum(__fadd_rn(__fadd_rn(p[0], p[1]), __fadd_rn(p[2], p[3])));
+    if (c == 0) memory.sum[block][warp][g] = sum;
+  }
+  __syncthreads();
+  float l[kTailBlocks], o[kTailBlocks][kColumns][4] = {};
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    const float(*sum)[kTailHeads] = memory.sum[block];
+    l[block] = __fadd_rn(__fadd_rn(sum[0][g], sum[1][g]), __fadd_rn(sum[2][g], sum[3][g]));
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      if (!has(block, step)) continue;
+      const uint2 weights = memory.weights[block][step][lane];
+      const uint4 a = make_uint4(weights.x, 0, weights.y, 0);
+      const uint32_t(*v)[kColumns / 2] = values[block] + 4 * step;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const uint32_t which = j % 2 == 0 ? 0x5410 : 0x7632;
+        multiply<bf16>(o[block][j], a, __byte_perm(v[0][j / 2], v[1][j / 2], which),
+                       __byte_perm(v[2][j / 2], v[3][j / 2], which));
+      }
+    }
+  }
+  const MergeScales scales = merge_states(m[0], l[0], m[1], l[1]);
+  if (g >= heads) return;
+  // Columns 2 kColumns c .. + 2 kColumns of the warp's.
+  float* to = &memory.tail_o[first_state + g][8 * kColumns * warp + 2 * kColumns * c];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) to[e * kColumns + j] = merge_values(o[0][j][e], o[1][j][e], scales);
+  }
+  if (warp == 0 && c == 0) memory.tail_ml[first_state + g] = make_float2(m[0], l[0]);
+}
+
+// The fold of units [first, end) of one head, kBatch of which are on their way at a time. Whole warps call it. `column`:
+// as it is stored.
 template <int D, int kColumns, int kBatch>
 __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body, int first, int end, size_t state,
                                                           int column) {
-  static_assert(kBatch % 32 == 0 && 32 % kSectionUnits == 0);
   constexpr int kSome = 8;  // merged without asking whether they are there: an empty state changes nothing
+  static_assert(kBatch % kSome == 0 && kSome % kSectionUnits == 0);
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   ColumnState<kColumns> total;
   for (int base = first / kSectionUnits * kSectionUnits; base < end; base += kBatch) {
-    float2 ml[kBatch / 32];  // of unit base + lane and every 32nd
+    float2 ml[(kBatch + 31) / 32];  // of unit base + lane and every 32nd
 #pragma unroll
-    for (int i = 0; i < kBatch / 32; ++i) {
+    for (int i = 0; i < (kBatch + 31) / 32; ++i) {
       const int unit = base + 32 * i + lane;
       ml[i] = make_float2(minus_infinity(), 0.f);
       if (unit >= first && unit < end) ml[i] = __ldcg(body.state_ml + size_t(unit) * unit_states + state);
@@ -155,84 +257,51 @@ __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body
   return total;
 }
 
-// The same, of the states that are not empty. The first of them may be on their way to shared memory already.
+// The same, of the states that are not empty.
 template <int D, int kColumns, int kBatch>
-struct PresentStates {
-  const AttendBody& body;
-  int first, end, column;
-  size_t state, unit_states;
-  float2 ml;                    // of unit first + lane
-  int early = 0;                // so many are on their way
-  const float* kept = nullptr;  // to here, D floats each
-
-  __device__ __forceinline__ PresentStates(const AttendBody& body, int first, int end, size_t state, int column)
-      : body(body), first(first), end(end), column(column), state(state) {
-    unit_states = size_t(body.row_count) * size_t(body.range_heads);
-    ml = read_ml(first);
-  }
-  __device__ __forceinline__ float2 read_ml(int base) const {
-    const int unit = base + int(threadIdx.x) % 32;
+__device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& body, int first, int end, size_t state,
+                                                              int column) {
+  const int lane = int(threadIdx.x) % 32;
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  const auto read_ml = [&](int unit) {
     return unit < end ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
-  }
-  __device__ __forceinline__ const float* place(int unit) const {
-    return body.state_o + (size_t(unit) * unit_states + state) * D + column;
-  }
-  // A thread reads what it has copied itself. Only pieces of 16 bytes can pass the first-level cache by.
-  __device__ __forceinline__ void start(float* to) {
-    if constexpr (kColumns != 4) return;
-    kept = to + column;
+  };
+  ColumnState<kColumns> total, section;
+  int number = -1;  // of the section
+  float2 next = read_ml(first + lane);
+  for (int base = first; base < end; base += 32) {
+    const float2 ml = next;  // of unit base + lane
+    next = read_ml(base + 32 + lane);
     uint32_t present = __ballot_sync(0xffffffffu, ml.x != minus_infinity());
-    for (; present != 0 && early < kEarlyStates; present &= present - 1, ++early) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
-                   "r"(uint32_t(__cvta_generic_to_shared(kept + early * D))),
-                   "l"(place(first + __ffs(int(present)) - 1)) : "memory");
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  __device__ __forceinline__ ColumnState<kColumns> fold() {
-    if (early > 0) asm volatile("cp.async.wait_all;" ::: "memory");
-    ColumnState<kColumns> total, section;
-    int number = -1, at = 0;  // of the section, of the state
-    for (int base = first; base < end; base += 32) {
-      const float2 here = ml;  // of unit base + lane
-      ml = read_ml(base + 32);
-      uint32_t present = __ballot_sync(0xffffffffu, here.x != minus_infinity());
-      while (present != 0) {
-        int units[kBatch];  // less base; -1: none
-        float o[kBatch][kColumns] = {};
+    while (present != 0) {
+      int units[kBatch];  // less base; -1: none
+      float o[kBatch][kColumns] = {};
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          units[i] = __ffs(int(present)) - 1;
-          present &= present - 1;
-          if (units[i] < 0) continue;
-          if (at < early) {
+      for (int i = 0; i < kBatch; ++i) {
+        units[i] = __ffs(int(present)) - 1;
+        present &= present - 1;
+        if (units[i] < 0) continue;
+        read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+      }
 #pragma unroll
-            for (int j = 0; j < kColumns; ++j) o[i][j] = kept[at * D + j];
-          } else {
-            read_columns(o[i], place(base + units[i]));
-          }
-          ++at;
+      for (int i = 0; i < kBatch; ++i) {
+        if (units[i] < 0) break;
+        if ((base + units[i]) / kSectionUnits != number) {
+          number = (base + units[i]) / kSectionUnits;
+          total.merge(section.m, section.l, section.o);
+          section = ColumnState<kColumns>();
         }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (units[i] < 0) break;
-          if ((base + units[i]) / kSectionUnits != number) {
-            number = (base + units[i]) / kSectionUnits;
-            total.merge(section.m, section.l, section.o);
-            section = ColumnState<kColumns>();
-          }
-          section.merge(__shfl_sync(0xffffffffu, here.x, units[i]), __shfl_sync(0xffffffffu, here.y, units[i]), o[i]);
-        }
+        section.merge(__shfl_sync(0xffffffffu, ml.x, units[i]), __shfl_sync(0xffffffffu, ml.y, units[i]), o[i]);
       }
     }
-    total.merge(section.m, section.l, section.o);
-    return total;
   }
-};
+  total.merge(section.m, section.l, section.o);
+  return total;
+}
 
 // Merges the tail, divides and writes.
-template <int D, int kColumns, FinishForm form>
-__device__ __forceinline__ void finish_head(const HopperFinish& call, const FinishShared<D, form>& memory,
+template <int D, int kColumns>
+__device__ __forceinline__ void finish_head(const HopperFinish& call, const FinishShared<D>& memory,
                                             ColumnState<kColumns>& total, int row, int first_head, int head,
                                             int column) {
   float tail[kColumns];
@@ -268,11 +337,10 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
 // head; of a single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by
 // the second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
 template <int D, bool bf16, FinishForm form>
-__global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
+__global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? SX_MANY : 3)
     attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
-  extern __shared__ __align__(16) std::byte dynamic[];
-  FinishShared<D, form>& memory = *reinterpret_cast<FinishShared<D, form>*>(dynamic);
+  __shared__ FinishShared<D> memory;
   let_next_start();
   const AttendBody& body = call.body;
   const int row = int(blockIdx.x), thread = int(threadIdx.x);
@@ -292,40 +360,32 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
   const int head_of_range = kv_head * body.group + first_head;
   const int head_of_all = body.first_kv_head * body.group + head_of_range;
   const size_t state = size_t(row) * size_t(body.range_heads) + size_t(head_of_range);
-  if (!call.after_body || call.late) wait_for_previous();
-  if constexpr (form != FinishForm::kMany) {
-    fold_tail<HalfCells<D, bf16>, D, form>(call, memory, info, ancestors, row, kv_head, first_head, [] {});
-    __syncthreads();
-    wait_for_previous();
-    if constexpr (form == FinishForm::kHead) {
-      if (thread >= D) return;
-      ColumnState<1> total = fold_all<D, 1, 64>(body, first, end, state, thread);
-      return finish_head<D, 1, form>(call, memory, total, row, head_of_all, 0, thread);
-    }
+  if (!call.after_body) wait_for_previous();
+  find_cells(memory, info, ancestors);
+  for (int at = 0; at < heads; at += kTailHeads) {
+    const int some = min(heads - at, kTailHeads);
+    TailQuery<D> query;
+    query.template load<bf16>(body, row, head_of_all + at, some);
+    if (at == 0) __syncthreads();
+    fold_tail<D, bf16>(body, memory, info, query, kv_head, at, some);
   }
-  if constexpr (form != FinishForm::kHead) {
+  __syncthreads();
+  wait_for_previous();
+
+  if constexpr (form == FinishForm::kHead) {
+    if (thread >= D) return;
+    ColumnState<1> total = fold_all<D, 1, 64>(body, first, end, state, stored_column(thread, int(state)));
+    finish_head<D, 1>(call, memory, total, row, head_of_all, 0, thread);
+  } else {
     constexpr int kColumns = D / 32;
-    const int warp = thread / 32, column = thread % 32 * kColumns;
-    using States = PresentStates<D, kColumns, 12>;
-    if constexpr (form == FinishForm::kMany) {
-      States states(body, first, call.late && warp < heads ? end : first, state + size_t(warp), column);
-      fold_tail<HalfCells<D, bf16>, D, form>(call, memory, info, ancestors, row, kv_head, first_head,
-                                       [&] { states.start(&memory.early[warp][0][0]); });
-      __syncthreads();
-      wait_for_previous();
-      if (call.late && warp < heads) {
-        ColumnState<kColumns> total = states.fold();
-        finish_head<D, kColumns, form>(call, memory, total, row, head_of_all, warp, column);
-      }
-    }
-    for (int head = warp + (form == FinishForm::kMany && call.late ? 4 : 0); head < heads; head += kAttendThreads / 32) {
+    const int column = thread % 32 * kColumns;
+    for (int head = thread / 32; head < heads; head += kAttendThreads / 32) {
+      const size_t here = state + size_t(head);
+      const int stored = stored_column(column, int(here));
       ColumnState<kColumns> total;
-      if constexpr (form == FinishForm::kFew) {
-        total = fold_all<D, kColumns, 32>(body, first, end, state + size_t(head), column);
-      } else {
-        total = States(body, first, end, state + size_t(head), column).fold();
-      }
-      finish_head<D, kColumns, form>(call, memory, total, row, head_of_all, head, column);
+      if constexpr (form == FinishForm::kFew) total = fold_all<D, kColumns, 24>(body, first, end, here, stored);
+      else total = fold_present<D, kColumns, 12>(body, first, end, here, stored);
+      finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
     }
   }
 }

@@ -49,8 +49,8 @@ void launch_body(const AttendCall& call, const AttendBody& body, const HopperPla
   using S = HopperShape<D, form>;
   const auto kernel = attend_rows_wgmma_kernel<D, bf16, form>;
   set_shared(kernel, S::kBytes);
-  const int items = divide_up(plan.pieces, S::kGroups) * kv_heads;
-  const int blocks = plan.pairs ? std::min(items * plan.units, kSms) : items * plan.runs;
+  const int items = divide_up(plan.pieces, S::kGroups) * kv_heads * plan.units;
+  const int blocks = plan.pairs ? std::min(items, kSms) : items;
   launch(kernel, dim3(unsigned(blocks)), dim3(unsigned(S::kThreads)), S::kBytes, stream, body, tensor_map(body.k, call),
          tensor_map(body.v, call));
 }
@@ -75,8 +75,6 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
   body.tile_count = call.tiles;
   body.parts = parts_of(call);
   body.units = plan.units;
-  body.runs = plan.runs;
-  body.run_tiles = plan.run_tiles;
   body.group = group;
   body.scale_log2 = call.scale * 1.4426950408889634f;
   body.window = call.window;
@@ -85,13 +83,7 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
   finish.out16 = call.out16;
   finish.half = call.half;
   finish.width = call.heads * D;
-  finish.block_heads = plan.block_heads;
   finish.after_body = plan.units > 0;
-  finish.late = plan.pairs && plan.units * divide_up(plan.pieces, 2) * std::min(plan.range_kv_heads, call.kv_heads) >= kSms * 3 / 4;
-#ifdef SX_EXPERIMENT
-  static const char* late = std::getenv("LATE");
-  if (late) finish.late = finish.late && late[0] == '1';
-#endif
   for (int first = 0; first < call.kv_heads; first += plan.range_kv_heads) {
     const int kv_heads = std::min(plan.range_kv_heads, call.kv_heads - first);
     body.first_kv_head = first;
@@ -106,14 +98,10 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
     }
     if (kernels == HopperKernels::kBody) continue;
     const dim3 grid(unsigned(call.rows), unsigned(kv_heads * (group / plan.block_heads)));
-    const auto finish_by = [&]<FinishForm form>() {
-      constexpr size_t bytes = sizeof(FinishShared<D, form>);
-      set_shared(attend_rows_wgmma_finish<D, bf16, form>, bytes);
-      launch(attend_rows_wgmma_finish<D, bf16, form>, grid, dim3(kAttendThreads), bytes, stream, finish);
-    };
-    if (plan.block_heads == 1) finish_by.template operator()<FinishForm::kHead>();
-    else if (plan.few) finish_by.template operator()<FinishForm::kFew>();
-    else finish_by.template operator()<FinishForm::kMany>();
+    auto kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kMany>;
+    if (plan.block_heads == 1) kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kHead>;
+    else if (plan.few) kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kFew>;
+    launch(kernel, grid, dim3(kAttendThreads), 0, stream, finish);
   }
 }
 
@@ -143,22 +131,6 @@ HopperPlan hopper_plan(const AttendCall& call) {
   plan.range_kv_heads = int(std::clamp<size_t>(limit / per_kv_head, 1, size_t(call.kv_heads)));
   plan.block_heads = call.rows * call.heads <= 2 * kSms ? 1 : group;
   plan.few = !plan.pairs && call.rows * call.kv_heads <= 2 * kSms;
-  // Single warpgroups: one unit each, or longer runs at the beginning, where units are small, if all fit the device then.
-  const int places = 2 * kSms, longest = plan.units > 0 ? unit_tiles(plan.units - 1) : 1;
-#ifdef SX_EXPERIMENT
-  static const char* run = std::getenv("RUN");
-  if (run) {
-    plan.run_tiles = std::atoi(run);
-    plan.runs = 0;
-    for (int unit = 0; unit < plan.units; unit += run_units(unit_tiles(unit), plan.run_tiles)) ++plan.runs;
-    return plan;
-  }
-#endif
-  for (plan.run_tiles = 1;; plan.run_tiles *= 2) {
-    plan.runs = 0;
-    for (int unit = 0; unit < plan.units; unit += run_units(unit_tiles(unit), plan.run_tiles)) ++plan.runs;
-    if (plan.run_tiles >= longest || plan.runs * plan.pieces * std::min(plan.range_kv_heads, call.kv_heads) <= places) break;
-  }
   return plan;
 }
 

@@ -4,102 +4,12 @@
 // bytes take to arrive. Many rows: two warpgroups share K/V and take turns, so that the softmax of one runs under the
 // products of the other (see attend_prompt_sm90.cu). Needs code for sm_90a; code for another architecture traps.
 #pragma once
-#include "backend/cuda/attend_shares_sm90.cuh"
-#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/attend_ring_sm90.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace sx::cuda {
 
-inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is several panels of 64 columns
-
-// How the cells are split; no bit of a result depends on it.
-enum class HopperForm {
-  kSingles,  // a thread block is one warpgroup and does a few units; two fit an SM, one loads while the other computes
-  kPairs,    // two warpgroups that share the K/V of a sequence; a thread block does runs of units and merges them
-};
-
-template <int D, HopperForm form>
-struct HopperShape {
-  static constexpr int kGroups = form == HopperForm::kPairs ? 2 : 1;  // warpgroups that compute
-  static constexpr int kPanels = D / 64;
-  static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
-  static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
-  static constexpr int kStages = (kGroups == 1 ? 64 : 128) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, the output of the section so far of each group of a pair,
-  // barriers. Two of single ones fit 164 KB, which an SM can give without losing much of its first-level cache.
-  static constexpr bool kMerges = kGroups > 1;
-  static constexpr uint32_t kSection = kMerges ? kGroupQueries * D * 4 : 0;
-  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kSectionAt = kVAt + kStages * kTile;
-  static constexpr uint32_t kBarriersAt = kSectionAt + kGroups * kSection;
-  static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8;
-  static_assert(kBytes <= 227 * 1024);
-  static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = kGroups == 1 ? 2 : 1;
-};
-
 #ifdef SX_HOPPER
-// Barriers in shared memory, 8 bytes each: a tile of K or V is there (full), or all warps are done with it (empty).
-// Tiles are numbered in the order of the thread block's work.
-template <int D, HopperForm form>
-struct Ring {
-  using S = HopperShape<D, form>;
-  uint32_t base;  // of the aligned shared memory
-  static __device__ __forceinline__ uint32_t stage(int i) { return uint32_t(i % S::kStages); }
-  static __device__ __forceinline__ uint32_t parity(int i) { return uint32_t(i / S::kStages % 2); }
-  __device__ __forceinline__ uint32_t k(int i) const { return base + S::kKAt + stage(i) * S::kTile; }
-  __device__ __forceinline__ uint32_t v(int i) const { return base + S::kVAt + stage(i) * S::kTile; }
-  __device__ __forceinline__ uint32_t barrier(int which, int i) const {
-    return base + S::kBarriersAt + (uint32_t(which) * S::kStages + stage(i)) * 8;
-  }
-  __device__ __forceinline__ uint32_t full_k(int i) const { return barrier(0, i); }
-  __device__ __forceinline__ uint32_t full_v(int i) const { return barrier(1, i); }
-  __device__ __forceinline__ uint32_t empty_k(int i) const { return barrier(2, i); }
-  __device__ __forceinline__ uint32_t empty_v(int i) const { return barrier(3, i); }
-};
-
-// How one thread brings K and V of the tiles of a warpgroup's work, which are number `first` and following of the
-// thread block's, each as soon as its stage is free.
-template <int D, HopperForm form>
-struct Copies {
-  using S = HopperShape<D, form>;
-  const Ring<D, form>& ring;
-  const CUtensorMap &k_map, &v_map;
-  int plane, begin, tiles, first;  // begin: the tile that is number `first`
-  bool half;
-  __device__ __forceinline__ void k(int i) const {
-    hopper::barrier_wait(ring.empty_k(i), ring.parity(i) ^ 1);
-    copy(ring.k(i), k_map, i, ring.full_k(i));
-  }
-  __device__ __forceinline__ void v(int i) const {
-    hopper::barrier_wait(ring.empty_v(i), ring.parity(i) ^ 1);
-    copy(ring.v(i), v_map, i, ring.full_v(i));
-  }
-  __device__ __forceinline__ void copy(uint32_t to, const CUtensorMap& map, int i, uint32_t full) const {
-    const int cell = (begin + i - first) * kTileCells;
-    const int blocks = half && i - first == tiles - 1 ? 1 : kTileBlocks;
-    hopper::barrier_arrive_expecting(full, uint32_t(blocks) * (S::kTile / kTileBlocks));
-    for (int block = 0; block < blocks; ++block) {
-#pragma unroll
-      for (int p = 0; p < S::kPanels; ++p) {
-        hopper::load_box(to + p * S::kPanel + uint32_t(block) * S::kHalf, map, 64 * p, cell + block * kAttendBlock,
-                         plane, full);
-      }
-    }
-  }
-};
-
-// A warp lets tiles [first, end) pass that concern the other warpgroup only.
-template <int D, HopperForm form>
-__device__ __forceinline__ void pass(const Ring<D, form>& ring, int first, int end) {
-  for (int i = first; i < end; ++i) {
-    hopper::barrier_wait(ring.full_k(i), ring.parity(i));
-    hopper::barrier_wait(ring.full_v(i), ring.parity(i));
-    __syncwarp();  // lanes that still waited could miss a phase
-    if (threadIdx.x % 32 != 0) continue;
-    hopper::barrier_arrive(ring.empty_k(i));
-    hopper::barrier_arrive(ring.empty_v(i));
-  }
-}
-
 // The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0.
 template <int D, bool bf16>
 __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work,
@@ -230,9 +140,10 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     softmax_step(s, most, sum, factor);
   };
   // The end of a unit, in two steps, since its sums are known before its output. The section so far is (m, l) here and
-  // the output in shared memory, which only this thread reads. Every unit gets (m, l): one that has joined those before
-  // it an empty state.
-  UnitWalk walk(work, body.window, S::kMerges);
+  // the output in shared memory, where a thread reads and writes the same places. Every unit gets (m, l): one that has
+  // joined those before it an empty state. Outputs leave in pieces of whole query rows, each warp its own; after 16 query
+  // rows or less of a single warpgroup directly.
+  UnitWalk walk(work, body.window);
   float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};
   MergeScales scales[2];
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
@@ -240,13 +151,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     const bool closes = walk.closes(last);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float l = quad_sum(sum[r]);
-      if constexpr (S::kMerges) {
-        scales[r] = merge_states(section_m[r], section_l[r], most[r], l);
-      } else {
-        section_m[r] = most[r];
-        section_l[r] = l;
-      }
+      scales[r] = merge_states(section_m[r], section_l[r], most[r], quad_sum(sum[r]));
       if (target[r] >= 0 && lane % 4 == 0) {
         float2* const ml = body.state_ml + size_t(target[r]);
         if (closes) ml[size_t(walk.slot) * unit_states] = make_float2(section_m[r], section_l[r]);
@@ -258,34 +163,56 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       }
     }
   };
+  const uint32_t outputs = S::kMerges ? S::kSectionAt + uint32_t(group) * S::kSection : S::kKAt;
   const auto end_output = [&](bool last) {
-    float4* const kept = reinterpret_cast<float4*>(shared + S::kSectionAt + size_t(group) * S::kSection) + threadIdx.x % 128;
-    if constexpr (S::kMerges) {
-      const bool opens = walk.opens();
+    float* const slot = body.state_o + size_t(walk.slot) * unit_states * D;
+    if (!S::kMerges && work.rows.rows * body.group - work.first_query <= 16) {
 #pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
-        float4 older = make_float4(-0.f, -0.f, -0.f, -0.f);  // of the empty state
-        if (!opens) older = kept[j * 128];
-        o[4 * j] = merge_values(older.x, o[4 * j], scales[0]);
-        o[4 * j + 1] = merge_values(older.y, o[4 * j + 1], scales[0]);
-        o[4 * j + 2] = merge_values(older.z, o[4 * j + 2], scales[1]);
-        o[4 * j + 3] = merge_values(older.w, o[4 * j + 3], scales[1]);
-      }
-      if (!walk.closes(last)) {
+      for (int r = 0; r < 2; ++r) {
+        if (target[r] < 0) continue;
+        float* const to = slot + size_t(target[r]) * D + lane % 4 * 2;
 #pragma unroll
-        for (int j = 0; j < D / 8; ++j) kept[j * 128] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
-        return;
+        for (int j = 0; j < D / 8; ++j) {
+          *reinterpret_cast<float2*>(to + stored_column(8 * j, target[r])) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+        }
       }
+      return;
     }
+    if constexpr (S::kMerges) {
+      hopper::stores_wait_read();  // of the section before
+      __syncwarp();
+    } else {
+      hopper::named_sync(3 + group, 128);  // nobody needs K any more
+    }
+    const bool opens = walk.opens();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (target[r] < 0) continue;
-      float* to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
+      std::byte* const kept = shared + outputs + (warp * 16 + lane / 4 + 8 * r) * (D * 4) + lane % 4 * 8;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+        float2* const at = reinterpret_cast<float2*>(kept + stored_column(8 * j, target[r]) * 4);
+        float2 value = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+        if constexpr (S::kMerges) {
+          float2 older = make_float2(-0.f, -0.f);  // of the empty state
+          if (!opens) older = *at;
+          value = make_float2(merge_values(older.x, value.x, scales[r]), merge_values(older.y, value.y, scales[r]));
+        }
+        *at = value;
       }
     }
+    if (!walk.closes(last)) return;
+#ifdef SX_NO_STORE
+    return;
+#endif
+    hopper::fence_async_shared();
+    __syncwarp();
+    const int low_target = __shfl_sync(0xffffffffu, target[0], lane % 8 * 4);
+    const int high_target = __shfl_sync(0xffffffffu, target[1], lane % 8 * 4);
+    const int mine = lane < 8 ? low_target : high_target;
+    if (lane < 16 && mine >= 0) {
+      hopper::store_bulk(slot + size_t(mine) * D, ring.base + outputs + uint32_t(warp * 16 + lane) * (D * 4), D * 4);
+    }
+    hopper::stores_commit();
   };
   const auto begin_unit_sums = [&] {
     most[0] = most[1] = minus_infinity();
@@ -330,16 +257,9 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       hopper::hold(o);
       release(ring.empty_v(tile));
       if (more) copies.v(tile + S::kStages);
-      const bool last = tile + 1 == work.tiles;
-      if (last || work.begin + tile + 1 == walk.border) {
-        end_sums(last);
-        end_output(last);
-        if (last) return;
-        begin_unit_sums();
-        begin_unit_output();
-      }
     }
-    return;
+    end_sums(true);
+    return end_output(true);
   }
 
   if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
@@ -403,7 +323,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
 }
 #endif
 
-// One block: a few units of cells of one kv head for 64 query rows, the last units, which are the longest, first; or its
+// One block: one unit of cells of one kv head for 64 query rows, the last units, which are the longest, first; or its
 // share of the units of all kv heads, for pairs of 64 query rows. It must read 4 D bytes per cell, once per 64 query rows
 // or pair: neighbours read the same, at the same time. Bound by memory for few rows (at 64 query rows the tensor cores
 // need a third of the time that a tile of cells takes to arrive), by the tensor cores for many. Pieces of different
@@ -441,8 +361,8 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
   if constexpr (kGroups == 1) {
     const int pieces = body.tile_count * body.parts, kv_heads = body.range_heads / body.group;
     const int piece = int(blockIdx.x) % pieces, kv_head = int(blockIdx.x) / pieces % kv_heads;
-    const UnitRun run = find_run(body.runs - 1 - int(blockIdx.x) / pieces / kv_heads, body.run_tiles);
-    const GroupWork work = find_work(body, piece, run.first, run.end);
+    const int unit = body.units - 1 - int(blockIdx.x) / pieces / kv_heads;
+    const GroupWork work = find_work(body, piece, unit, unit + 1);
     if (work.tiles == 0) return wait_for_previous();
     const Copies<D, form> copies = copies_of(kv_head, work, 0);
     if (copying) {
@@ -457,6 +377,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     // Only now: the finish relies on it that all before this kernel is complete when it starts.
     let_next_start();
     consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
+    hopper::stores_wait();
   } else if (group == kGroups) {
     hopper::give_registers<24>();
     Share share(body, int(blockIdx.x), int(gridDim.x));
@@ -496,6 +417,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
       }
       number = end;
     }
+    hopper::stores_wait();
   }
 #else
   __trap();

@@ -42,12 +42,11 @@ __host__ __device__ __forceinline__ int first_tile(int history, int window) {
 struct UnitWalk {
   int unit, border;  // the one at work, and the tile that begins the next
   int slot;          // the unit that the state is stored as, which is the first of the merged ones
-  bool merges;       // whether it merges at all
   bool merging;      // all of the section that anybody sees and lies before is in the state
-  __host__ __device__ __forceinline__ UnitWalk(const GroupWork& work, int window, bool merges) : merges(merges) {
+  __host__ __device__ __forceinline__ UnitWalk(const GroupWork& work, int window) {
     unit = slot = unit_of(work.begin);
     border = unit_begin(unit + 1);
-    merging = merges && (unit % kSectionUnits == 0 || work.begin == first_tile(work.rows.history, window));
+    merging = unit % kSectionUnits == 0 || work.begin == first_tile(work.rows.history, window);
   }
   __host__ __device__ __forceinline__ bool opens() const { return unit == slot; }
   __host__ __device__ __forceinline__ bool section_ends() const { return (unit + 1) % kSectionUnits == 0; }
@@ -55,30 +54,11 @@ struct UnitWalk {
   __host__ __device__ __forceinline__ bool closes(bool last) const { return last || !merging || section_ends(); }
   __host__ __device__ __forceinline__ void advance() {
     const bool closed = closes(false);
-    merging = merges && (merging || section_ends());
+    merging = merging || section_ends();
     border = unit_begin(++unit + 1);
     if (closed) slot = unit;
   }
 };
-
-// A thread block of a single warpgroup: consecutive units of a section that make up `run_tiles` tiles, or one unit.
-struct UnitRun {
-  int first, end;
-};
-__host__ __device__ __forceinline__ int run_units(int unit_length, int run_tiles) {
-  return max(min(run_tiles / unit_length, kSectionUnits), 1);
-}
-__host__ __device__ __forceinline__ UnitRun find_run(int run, int run_tiles) {
-  int first = 0;
-  for (int length = 1; length < 16; length *= 2) {
-    const int next = unit_of(8 * length * length), step = run_units(length, run_tiles), runs = (next - first) / step;
-    if (run < runs) return {first + run * step, first + (run + 1) * step};
-    run -= runs;
-    first = next;
-  }
-  const int step = run_units(16, run_tiles);
-  return {first + run * step, first + (run + 1) * step};
-}
 
 // The work of a thread block in a run of units. The order of all its tiles: those of the left warpgroup, then those of
 // the right one unless they are the same.
