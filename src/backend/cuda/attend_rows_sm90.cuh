@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     // Only now: the finish relies on it that all before this kernel is complete when it starts.
     let_next_start();
     consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
-    hopper::stores_wait();
+    hopper::stores_wait_read();
   } else if (group == kGroups) {
     hopper::give_registers<24>();
     Share share(body, int(blockIdx.x), int(gridDim.x));
@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
       }
       number = end;
     }
-    hopper::stores_wait();
+    hopper::stores_wait_read();
   }
 #else
   __trap();
