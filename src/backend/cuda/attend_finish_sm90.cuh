@@ -16,9 +16,6 @@ struct HopperFinish {
   bool after_body;   // the kernel before this one is the body
 };
 
-#ifndef SX_MANY
-#define SX_MANY 4
-#endif
 // For speed only.
 enum class FinishForm {
   kHead,  // a thread block is one head
@@ -216,41 +213,113 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
   if (warp == 0 && c == 0) memory.tail_ml[first_state + g] = make_float2(m[0], l[0]);
 }
 
-// The fold of units [first, end) of one head, kBatch of which are on their way at a time. Whole warps call it. `column`:
-// as it is stored.
-template <int D, int kColumns, int kBatch>
+// What the merges of 32 units multiply outputs with, those of unit `lane` and of section lane % kSections of them. All
+// come from maxima alone, so that a warp knows them at once instead of merge by merge; the operations are those of
+// merge_states. newer < 0: an empty state, nothing changes.
+struct FoldScales {
+  static constexpr int kSections = 32 / kSectionUnits;
+  float older, newer, section_older, section_newer;
+  // ml: of unit `lane`. (m, l) of the sections before becomes that of all.
+  __device__ __forceinline__ FoldScales(float2 ml, float& m, float& l) {
+    const int lane = int(threadIdx.x) % 32, unit = lane % kSectionUnits, section = lane % kSections;
+    const bool empty = ml.x == minus_infinity();
+    float most = ml.x;
+#pragma unroll
+    for (int d = 1; d < kSectionUnits; d *= 2) {
+      const float before = __shfl_up_sync(0xffffffffu, most, d, kSectionUnits);
+      if (unit >= d) most = fmaxf(before, most);
+    }
+    float before = __shfl_up_sync(0xffffffffu, most, 1, kSectionUnits);
+    if (unit == 0) before = minus_infinity();
+    older = exp2_fast(__fsub_rn(before, most));
+    newer = empty ? -1.f : exp2_fast(__fsub_rn(ml.x, most));
+    float sum = 0.f;  // of the section up to this unit
+#pragma unroll
+    for (int i = 0; i < kSectionUnits; ++i) {
+      float sum_before = __shfl_up_sync(0xffffffffu, sum, 1, kSectionUnits);
+      if (i == 0) sum_before = 0.f;
+      if (unit == i) sum = empty ? sum_before : __fmaf_rn(sum_before, older, __fmul_rn(ml.y, newer));
+    }
+    const int last = section * kSectionUnits + kSectionUnits - 1;
+    const float section_m = __shfl_sync(0xffffffffu, most, last), section_l = __shfl_sync(0xffffffffu, sum, last);
+    most = section == 0 ? fmaxf(m, section_m) : section_m;
+#pragma unroll
+    for (int d = 1; d < kSections; d *= 2) {
+      const float earlier = __shfl_up_sync(0xffffffffu, most, d, kSections);
+      if (section >= d) most = fmaxf(earlier, most);
+    }
+    before = __shfl_up_sync(0xffffffffu, most, 1, kSections);
+    if (section == 0) before = m;
+    section_older = exp2_fast(__fsub_rn(before, most));
+    section_newer = section_m == minus_infinity() ? -1.f : exp2_fast(__fsub_rn(section_m, most));
+#pragma unroll
+    for (int i = 0; i < kSections; ++i) {
+      const float a = __shfl_sync(0xffffffffu, section_older, i), b = __shfl_sync(0xffffffffu, section_newer, i);
+      const float newer_l = __shfl_sync(0xffffffffu, section_l, i);
+      if (b >= 0.f) l = __fmaf_rn(l, a, __fmul_rn(newer_l, b));
+    }
+    m = __shfl_sync(0xffffffffu, most, kSections - 1);
+  }
+  // Outputs of unit i of the 32 into those of its section, and of section i into the whole.
+  template <int n>
+  __device__ __forceinline__ void merge_unit(float (&o)[n], const float (&unit)[n], int i) const {
+    merge(o, unit, __shfl_sync(0xffffffffu, older, i), __shfl_sync(0xffffffffu, newer, i));
+  }
+  template <int n>
+  __device__ __forceinline__ void merge_section(float (&o)[n], const float (&section)[n], int i) const {
+    merge(o, section, __shfl_sync(0xffffffffu, section_older, i), __shfl_sync(0xffffffffu, section_newer, i));
+  }
+  template <int n>
+  static __device__ __forceinline__ void merge(float (&o)[n], const float (&x)[n], float a, float b) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) o[i] = b < 0.f ? o[i] : __fmaf_rn(o[i], a, __fmul_rn(x[i], b));
+  }
+};
+
+template <int n>
+__device__ __forceinline__ void make_empty(float (&o)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) o[i] = -0.f;
+}
+
+// The fold of units [first, end) of one head, kChunks times kBatch of which are on their way at a time. Whole warps call
+// it.
+template <int D, int kColumns, int kBatch, int kChunks>
 __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body, int first, int end, size_t state,
                                                           int column) {
-  constexpr int kSome = 8;  // merged without asking whether they are there: an empty state changes nothing
-  static_assert(kBatch % kSome == 0 && kSome % kSectionUnits == 0);
+  static_assert(kBatch % kSectionUnits == 0 && kBatch <= 32);
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   ColumnState<kColumns> total;
-  for (int base = first / kSectionUnits * kSectionUnits; base < end; base += kBatch) {
-    float2 ml[(kBatch + 31) / 32];  // of unit base + lane and every 32nd
+  for (int base = first / kSectionUnits * kSectionUnits; base < end; base += kBatch * kChunks) {
+    float2 ml[kChunks];
+    float o[kChunks][kBatch][kColumns] = {};
 #pragma unroll
-    for (int i = 0; i < (kBatch + 31) / 32; ++i) {
-      const int unit = base + 32 * i + lane;
-      ml[i] = make_float2(minus_infinity(), 0.f);
-      if (unit >= first && unit < end) ml[i] = __ldcg(body.state_ml + size_t(unit) * unit_states + state);
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int from = base + chunk * kBatch;
+      ml[chunk] = make_float2(minus_infinity(), 0.f);
+      if (from >= end) continue;
+      if (lane < kBatch && from + lane >= first && from + lane < end) {
+        ml[chunk] = __ldcg(body.state_ml + size_t(from + lane) * unit_states + state);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (from + i < end) read_columns(o[chunk][i], body.state_o + (size_t(from + i) * unit_states + state) * D + column);
+      }
     }
-    float o[kBatch][kColumns] = {};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (base + i < end) read_columns(o[i], body.state_o + (size_t(base + i) * unit_states + state) * D + column);
-    }
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int from = base + chunk * kBatch;
+      if (from >= end) break;
+      const FoldScales scales(ml[chunk], total.m, total.l);
 #pragma unroll
-    for (int some = 0; some < kBatch; some += kSome) {
-      if (base + some >= end) break;
+      for (int begin = 0; begin < kBatch; begin += kSectionUnits) {
+        if (from + begin >= end) break;
+        float section[kColumns];
+        make_empty(section);
 #pragma unroll
-      for (int begin = some; begin < some + kSome; begin += kSectionUnits) {
-        ColumnState<kColumns> section;
-#pragma unroll
-        for (int i = begin; i < begin + kSectionUnits; ++i) {
-          section.merge(__shfl_sync(0xffffffffu, ml[i / 32].x, i % 32), __shfl_sync(0xffffffffu, ml[i / 32].y, i % 32),
-                        o[i]);
-        }
-        total.merge(section.m, section.l, section.o);
+        for (int i = begin; i < begin + kSectionUnits; ++i) scales.merge_unit(section, o[chunk][i], i);
+        scales.merge_section(total.o, section, begin / kSectionUnits);
       }
     }
   }
@@ -264,15 +333,20 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   const auto read_ml = [&](int unit) {
-    return unit < end ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
+    const bool there = unit >= first && unit < end;
+    return there ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
   };
-  ColumnState<kColumns> total, section;
-  int number = -1;  // of the section
-  float2 next = read_ml(first + lane);
-  for (int base = first; base < end; base += 32) {
+  ColumnState<kColumns> total;
+  const int begin = first / kSectionUnits * kSectionUnits;
+  float2 next = read_ml(begin + lane);
+  for (int base = begin; base < end; base += 32) {
     const float2 ml = next;  // of unit base + lane
     next = read_ml(base + 32 + lane);
     uint32_t present = __ballot_sync(0xffffffffu, ml.x != minus_infinity());
+    const FoldScales scales(ml, total.m, total.l);
+    float section[kColumns];
+    make_empty(section);
+    int number = 0;  // of the section, of these 32 units
     while (present != 0) {
       int units[kBatch];  // less base; -1: none
       float o[kBatch][kColumns] = {};
@@ -280,22 +354,21 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
       for (int i = 0; i < kBatch; ++i) {
         units[i] = __ffs(int(present)) - 1;
         present &= present - 1;
-        if (units[i] < 0) continue;
-        read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+        if (units[i] >= 0) read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if (units[i] < 0) break;
-        if ((base + units[i]) / kSectionUnits != number) {
-          number = (base + units[i]) / kSectionUnits;
-          total.merge(section.m, section.l, section.o);
-          section = ColumnState<kColumns>();
+        if (units[i] / kSectionUnits != number) {
+          scales.merge_section(total.o, section, number);
+          number = units[i] / kSectionUnits;
+          make_empty(section);
         }
-        section.merge(__shfl_sync(0xffffffffu, ml.x, units[i]), __shfl_sync(0xffffffffu, ml.y, units[i]), o[i]);
+        scales.merge_unit(section, o[i], units[i]);
       }
     }
+    scales.merge_section(total.o, section, number);
   }
-  total.merge(section.m, section.l, section.o);
   return total;
 }
 
@@ -337,7 +410,7 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
 // head; of a single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by
 // the second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
 template <int D, bool bf16, FinishForm form>
-__global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? SX_MANY : 3)
+__global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
     attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
   __shared__ FinishShared<D> memory;
@@ -374,17 +447,18 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? SX
 
   if constexpr (form == FinishForm::kHead) {
     if (thread >= D) return;
-    ColumnState<1> total = fold_all<D, 1, 64>(body, first, end, state, stored_column(thread, int(state)));
+    ColumnState<1> total = fold_all<D, 1, 32, 2>(body, first, end, state, thread);
     finish_head<D, 1>(call, memory, total, row, head_of_all, 0, thread);
   } else {
     constexpr int kColumns = D / 32;
     const int column = thread % 32 * kColumns;
     for (int head = thread / 32; head < heads; head += kAttendThreads / 32) {
-      const size_t here = state + size_t(head);
-      const int stored = stored_column(column, int(here));
       ColumnState<kColumns> total;
-      if constexpr (form == FinishForm::kFew) total = fold_all<D, kColumns, 24>(body, first, end, here, stored);
-      else total = fold_present<D, kColumns, 12>(body, first, end, here, stored);
+      if constexpr (form == FinishForm::kFew) {
+        total = fold_all<D, kColumns, 24, 1>(body, first, end, state + size_t(head), column);
+      } else {
+        total = fold_present<D, kColumns, 12>(body, first, end, state + size_t(head), column);
+      }
       finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
     }
   }

@@ -44,7 +44,7 @@ struct AttendBody {
   int first_kv_head, range_heads;        // query heads of this launch
   float scale_log2;
   int window;
-  float* state_o;                        // [units + 1][row_count][range_heads][head_dim]; on Hopper see stored_column
+  float* state_o;                        // [units + 1][row_count][range_heads][head_dim]
   float2* state_ml;                      // [units + 1][row_count][range_heads]: m, l
 };
 
@@ -93,9 +93,6 @@ __host__ __device__ inline int unit_of(int tile) {
   if (tile < 512) return 44 + (tile - 128) / 8;
   return 92 + (tile - 512) / 16;
 }
-// Where a column of state `state` (of a unit) is stored: the order of eights is that in which warps write them to shared
-// memory without conflicts.
-__host__ __device__ inline int stored_column(int column, int state) { return column ^ (state & 3) * 8; }
 __host__ __device__ inline int unit_tiles(int unit) { return unit_begin(unit + 1) - unit_begin(unit); }
 __host__ __device__ inline int units_of_blocks(int blocks) {  // of 64 cells
   return blocks > 0 ? unit_of((blocks - 1) / kTileBlocks) + 1 : 0;

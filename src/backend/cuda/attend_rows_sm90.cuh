@@ -140,9 +140,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     softmax_step(s, most, sum, factor);
   };
   // The end of a unit, in two steps, since its sums are known before its output. The section so far is (m, l) here and
-  // the output in shared memory, where a thread reads and writes the same places. Every unit gets (m, l): one that has
-  // joined those before it an empty state. Outputs leave in pieces of whole query rows, each warp its own; after 16 query
-  // rows or less of a single warpgroup directly.
+  // the output in shared memory, which only this thread reads. Every unit gets (m, l): one that has joined those before
+  // it an empty state.
   UnitWalk walk(work, body.window);
   float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};
   MergeScales scales[2];
@@ -163,56 +162,37 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       }
     }
   };
-  const uint32_t outputs = S::kMerges ? S::kSectionAt + uint32_t(group) * S::kSection : S::kKAt;
   const auto end_output = [&](bool last) {
-    float* const slot = body.state_o + size_t(walk.slot) * unit_states * D;
-    if (!S::kMerges && work.rows.rows * body.group - work.first_query <= 16) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (target[r] < 0) continue;
-        float* const to = slot + size_t(target[r]) * D + lane % 4 * 2;
+    if constexpr (S::kMerges) {
+      float4* const kept = reinterpret_cast<float4*>(shared + S::kSectionAt + size_t(group) * S::kSection) + threadIdx.x % 128;
+      if (!walk.opens()) {
 #pragma unroll
         for (int j = 0; j < D / 8; ++j) {
-          *reinterpret_cast<float2*>(to + stored_column(8 * j, target[r])) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+          const float4 older = kept[j * 128];
+          o[4 * j] = merge_values(older.x, o[4 * j], scales[0]);
+          o[4 * j + 1] = merge_values(older.y, o[4 * j + 1], scales[0]);
+          o[4 * j + 2] = merge_values(older.z, o[4 * j + 2], scales[1]);
+          o[4 * j + 3] = merge_values(older.w, o[4 * j + 3], scales[1]);
         }
+      } else {  // into the empty state
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) o[j] = merge_values(-0.f, o[j], scales[j % 4 / 2]);
       }
-      return;
+      if (!walk.closes(last)) {
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) kept[j * 128] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
+        return;
+      }
     }
-    if constexpr (S::kMerges) {
-      hopper::stores_wait_read();  // of the section before
-      __syncwarp();
-    } else {
-      hopper::named_sync(3 + group, 128);  // nobody needs K any more
-    }
-    const bool opens = walk.opens();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      std::byte* const kept = shared + outputs + (warp * 16 + lane / 4 + 8 * r) * (D * 4) + lane % 4 * 8;
+      if (target[r] < 0) continue;
+      float* const to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        float2* const at = reinterpret_cast<float2*>(kept + stored_column(8 * j, target[r]) * 4);
-        float2 value = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
-        if constexpr (S::kMerges) {
-          float2 older = make_float2(-0.f, -0.f);  // of the empty state
-          if (!opens) older = *at;
-          value = make_float2(merge_values(older.x, value.x, scales[r]), merge_values(older.y, value.y, scales[r]));
-        }
-        *at = value;
+        *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
       }
     }
-    if (!walk.closes(last)) return;
-#ifdef SX_NO_STORE
-    return;
-#endif
-    hopper::fence_async_shared();
-    __syncwarp();
-    const int low_target = __shfl_sync(0xffffffffu, target[0], lane % 8 * 4);
-    const int high_target = __shfl_sync(0xffffffffu, target[1], lane % 8 * 4);
-    const int mine = lane < 8 ? low_target : high_target;
-    if (lane < 16 && mine >= 0) {
-      hopper::store_bulk(slot + size_t(mine) * D, ring.base + outputs + uint32_t(warp * 16 + lane) * (D * 4), D * 4);
-    }
-    hopper::stores_commit();
   };
   const auto begin_unit_sums = [&] {
     most[0] = most[1] = minus_infinity();
@@ -377,7 +357,6 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     // Only now: the finish relies on it that all before this kernel is complete when it starts.
     let_next_start();
     consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
-    hopper::stores_wait_read();
   } else if (group == kGroups) {
     hopper::give_registers<24>();
     Share share(body, int(blockIdx.x), int(gridDim.x));
@@ -417,7 +396,6 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
       }
       number = end;
     }
-    hopper::stores_wait_read();
   }
 #else
   __trap();

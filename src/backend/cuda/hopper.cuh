@@ -84,14 +84,6 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
       "r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
-// Copies bytes in one piece from shared memory. wait_read: until what this thread has copied has been read; it is written
-// at the latest when the kernel is complete.
-__device__ __forceinline__ void store_bulk(void* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
