@@ -284,6 +284,8 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan,
     plan = (found.pairs ? " pairs " : " singles ") + std::to_string(found.units);
     if (found.range_kv_heads < shape.kv_heads) plan += " by " + std::to_string(found.range_kv_heads);
   }
+  attend_rows(call, scratch.data, nullptr);  // makes the states that the finish alone will find
+  check(cudaDeviceSynchronize(), "attend_rows");
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   cudaGraph_t graph;

@@ -457,7 +457,10 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
       if constexpr (form == FinishForm::kFew) {
         total = fold_all<D, kColumns, 24, 1>(body, first, end, state + size_t(head), column);
       } else {
-        total = fold_present<D, kColumns, 12>(body, first, end, state + size_t(head), column);
+        constexpr int kBatch = 12;
+        const bool all = end <= first / kSectionUnits * kSectionUnits + kBatch;  // one round either way
+        total = all ? fold_all<D, kColumns, kBatch, 1>(body, first, end, state + size_t(head), column)
+                    : fold_present<D, kColumns, kBatch>(body, first, end, state + size_t(head), column);
       }
       finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
     }

@@ -75,10 +75,7 @@ HopperPlan hopper_plan(const AttendCall& call);
 // of 128 cells folded one after the other. Units grow with their place: small ones give short histories to many
 // multiprocessors, large ones leave few states of long histories. A thread block that has the beginning of a section
 // merges its units as it goes and leaves one state; of other units it leaves the single states.
-#ifndef SX_SECTION_UNITS
-#define SX_SECTION_UNITS 4
-#endif
-inline constexpr int kSectionUnits = SX_SECTION_UNITS;
+inline constexpr int kSectionUnits = 4;
 __host__ __device__ inline int unit_begin(int unit) {  // in tiles
   if (unit < 8) return unit;                           // 128 cells each up to 1,024
   if (unit < 20) return 8 + (unit - 8) * 2;            // 256 up to 4,096
