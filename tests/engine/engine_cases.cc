@@ -187,7 +187,7 @@ EngineRun run_engine(const SpecOptions& spec, std::unique_ptr<Backend> backend, 
   score.on_prompt_token = [&run](const TokenInfo& info) {
     run.evaluated.insert(run.evaluated.end(), info.logits.begin(), info.logits.end());
   };
-  session->generate(prompt_of(kPrompt / 2, 8), score);
+  session->generate(testing::repeating_text(kPrompt / 2, 8), score);
   return run;
 }
 
