@@ -1,4 +1,4 @@
-// 9 to 64 rows with quantised weights on Hopper: packed weights and tokens come by TMA, warps expand each weight once, to
+// 17 to 64 rows with quantised weights on Hopper: packed weights and tokens come by TMA, warps expand each weight once, to
 // registers, and wgmma multiplies them with all tokens from shared memory. wgmma gives the bits of mma.sync
 // (bench/cuda/probe_wgmma.cu), so the order of summation is that of linear_kernels.h.
 //
