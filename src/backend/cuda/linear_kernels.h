@@ -36,10 +36,11 @@ struct LinearTask {
   Parts parts;
 };
 
-// How a product is made. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows, kParts4, with four
-// blocks that share the parts of a tile. Floats: kFew, few_rows, a block has few outputs and all parts; kInside, kScratch:
+// How a product is made. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows, and kParts4, with
+// four blocks that share the parts of a tile. Floats: kFew, few_rows, a block has few outputs and all parts; kInside, kScratch:
 // many_rows, a block has 256 outputs and all parts, or some parts which a second kernel adds; 16-bit ones on Hopper: kStream,
-// stream_rows; kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each.
+// stream_rows; kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two,
+// one on each.
 enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2 };
 
 // Weights that L2 gives quickly, again and again.
