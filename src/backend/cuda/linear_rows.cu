@@ -153,6 +153,32 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
   }
 }
 
+bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, Half half, cudaStream_t stream) {
+  if (matrix.segments().size() != 1 || !call.x16 || call.accumulate) return false;
+  const WeightSegment& segment = matrix.segments()[0];
+  const bool is_half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
+  LinearTask task{};
+  task.data = segment.data;
+  task.bias = call.bias;
+  task.in = matrix.in();
+  task.out = segment.out;
+  task.out_stride = call.out_stride;
+  task.parts = parts_of(matrix.in());
+  task.glu = true;
+  task.half16 = half;
+  task.rows = std::min(call.rows, kManyRows);
+  if (!is_half || way_of(task, true) != Way::kStream) return false;
+  for (int first = 0; first < call.rows; first += kManyRows) {
+    const size_t at = size_t(first);
+    task.x = static_cast<const uint16_t*>(call.x16) + at * size_t(task.in);
+    task.result = call.out ? call.out + at * size_t(call.out_stride) : nullptr;
+    task.result16 = static_cast<uint16_t*>(out16) + at * size_t(task.out / 2);
+    task.rows = std::min(call.rows - first, kManyRows);
+    multiply_stream(task, matrix.half(), stream);
+  }
+  return true;
+}
+
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream) {
   linear_rows_by(matrix, call, scratch, Way::kByShape, stream);
 }
