@@ -82,7 +82,7 @@ void* CudaBackend::scratch(Scratch& s, size_t bytes, const char* purpose) {
   if (bytes > s.size) {
     s.data = arena_.take(bytes, purpose);
     s.size = bytes;
-    if (&s == &half_) shadow_.of = nullptr;
+    if (&s == &half_ || &s == &activated_) shadow_.of = nullptr;
   }
   return s.data;
 }
@@ -101,6 +101,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
   const int rows = row_capacity(limits.rows), few = padded_rows(std::max(limits.outputs, 64));
   if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear();  // they know the old place
   scratch(half_, size_t(rows) * size_t(limits.width) * 2, "16-bit activations");
+  scratch(activated_, size_t(few) * size_t(limits.width) * 2, "16-bit activations");
   scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "sums of products");
   if (limits.heads > 0) {
     const size_t trees = attend_scratch_bytes(few, limits.heads, limits.head_dim, limits.context + limits.rows);
@@ -186,7 +187,7 @@ const double* CudaBackend::frequencies(const double* values, int dims) {
 
 void* CudaBackend::shadow(const float* of, int rows, int width) {
   void* half = scratch(half_, size_t(rows) * size_t(width) * 2, "16-bit activations");
-  shadow_ = {of, rows, width, last_half_};
+  shadow_ = {of, half, rows, width, last_half_};
   return half;
 }
 
@@ -227,6 +228,24 @@ void CudaBackend::glu(const GluArgs& args) {
   const int rows = padded(args.rows);
   void* half = shadow(args.out, rows, args.width);
   cuda::glu({args.out, half, last_half_, args.gate_up, rows, args.width}, stream_);
+}
+
+// As one kernel, which reads the shadow of its input and leaves one in another place.
+void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activation) {
+  if (dry()) return;
+  const auto& matrix = static_cast<const CudaMatrix&>(*product.weight);
+  const int rows = padded(product.rows);
+  const bool prompt = in_step() && step_->prompt && !product.outputs;
+  if (!prompt && activation.gate_up == product.out && size_t(rows) * size_t(activation.width) * 2 <= activated_.size) {
+    const LinearCall call{activation.out, half_of(product, rows, matrix), product.x, product.bias, rows, activation.width,
+                          product.accumulate};
+    if (cuda::linear_glu(matrix, call, activated_.data, last_half_, stream_)) {
+      shadow_ = {activation.out, activated_.data, rows, activation.width, last_half_};
+      return;
+    }
+  }
+  linear(product);
+  glu(activation);
 }
 
 void CudaBackend::rope_table(const RopeTableArgs& args) {
@@ -272,7 +291,7 @@ void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& m
   last_half_ = matrix.half();
   const int in = matrix.in();
   const bool there = shadow_.of == args.x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
-  if (there) return half_.data;
+  if (there) return shadow_.data;
   void* half = shadow(args.x, rows, in);
   to_half(half, matrix.half(), args.x, size_t(rows) * size_t(in), stream_);
   return half;

@@ -50,6 +50,7 @@ class CudaBackend : public Backend {
   void rope_store(const RopeStoreArgs& args) override;
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
+  void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   size_t kv_cell_bytes(const KvStore& kv) const override;
@@ -77,6 +78,7 @@ class CudaBackend : public Backend {
   // The 16-bit copy of the rows that the last norm, glu or attend wrote.
   struct Shadow {
     const float* of = nullptr;
+    void* data = nullptr;
     int rows = 0, width = 0;
     Half half = Half::kBF16;
   };
@@ -119,7 +121,7 @@ class CudaBackend : public Backend {
   bool padding_ = false;                 // its counts are padded
   Graphs graphs_;
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_, masks_, masked_;
+  Scratch half_, activated_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_, masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
