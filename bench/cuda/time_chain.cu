@@ -34,6 +34,8 @@ struct Config {
   const char* name;
   Way qkv, out, down;
   int cluster;
+  int ahead;         // KB of the next weights to have in L2
+  bool by_rest;      // norm and glu ask for them
   bool fused, lean;  // glu inside the product; no f32 copies of what products read
 };
 
@@ -80,19 +82,22 @@ struct Chain {
 
   // what: 3 all, 1 products, 2 the rest. at: the first row of `attended`.
   void layer(int i, int rows, int what, int at, const Config& c, cudaStream_t s) {
-    const Layer& l = layers[size_t(i % kLayers)];
+    const Layer &l = layers[size_t(i % kLayers)], &next = layers[size_t((i + 1) % kLayers)];
     const bool products = (what & 1) != 0, rest = (what & 2) != 0;
-    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f}, s);
+    const auto ahead = [&](const CudaMatrix& m, bool by_rest) {
+      return by_rest == c.by_rest ? m.ahead() : Ahead{};
+    };
+    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f, ahead_fetch(ahead(l.qkv, true), rows)}, s);
     if (products) linear_rows_by(l.qkv, {qkv, half, nullptr, nullptr, rows, kQkv, false}, scratch, c.qkv, s);
     if (rest)
       rope_store({qkv, rope, nullptr, nullptr, 0, kHeads, kKvHeads, kHeadDim, kHeadDim, RopeStyle::kHalves, kv, 0, rows, info}, s);
-    if (products) linear_rows_by(l.out, {x, attended + at * kWidth, nullptr, nullptr, rows, kWidth, true}, scratch, c.out, s);
-    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f}, s);
+    if (products) linear_rows_by(l.out, {x, attended + at * kWidth, nullptr, nullptr, rows, kWidth, true, ahead(l.gate_up, false)}, scratch, c.out, s);
+    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f, ahead_fetch(ahead(l.gate_up, true), rows)}, s);
     const bool fused = c.fused && products &&
-                       linear_glu(l.gate_up, {c.lean ? nullptr : activated, half, nullptr, nullptr, rows, kFfn, false}, half2, Half::kBF16, s);
-    if (products && !fused) linear_rows_by(l.gate_up, {gate_up, half, nullptr, nullptr, rows, 2 * kFfn, false}, scratch, Way::kByShape, s);
-    if (rest && !fused) glu({c.lean ? nullptr : activated, half2, Half::kBF16, gate_up, rows, kFfn}, s);
-    if (products) linear_rows_by(l.down, {x, half2, nullptr, nullptr, rows, kWidth, true}, scratch, c.down, s);
+                       linear_glu(l.gate_up, {c.lean ? nullptr : activated, half, nullptr, nullptr, rows, kFfn, false, ahead(l.down, false)}, half2, Half::kBF16, s);
+    if (products && !fused) linear_rows_by(l.gate_up, {gate_up, half, nullptr, nullptr, rows, 2 * kFfn, false, ahead(l.down, false)}, scratch, Way::kByShape, s);
+    if (rest && !fused) glu({c.lean ? nullptr : activated, half2, Half::kBF16, gate_up, rows, kFfn, ahead_fetch(ahead(l.down, true), rows)}, s);
+    if (products) linear_rows_by(l.down, {x, half2, nullptr, nullptr, rows, kWidth, true, ahead(next.qkv, false)}, scratch, c.down, s);
   }
   std::vector<float> result(int row, int rows, const Config& c) {
     cuda::check(cudaMemcpy(x, first.data() + size_t(row) * kWidth, size_t(rows) * kWidth * 4, cudaMemcpyHostToDevice), "upload");
@@ -127,21 +132,23 @@ struct Chain {
   }
 };
 
-void apply(const Config& c) { stream_cluster = c.cluster; }
+void apply(const Config& c) { stream_cluster = c.cluster, ahead_kb = c.ahead; }
 
 void time_all(bool brief) {
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   Chain chain;
+  if (brief) trace_base = chain.memory.make<unsigned long long>(4 * 132 * 8);
+  const Way by = Way::kByShape, wide = Way::kWhole2x96;
   const Config configs[] = {
-      {"before", Way::kByShape, Way::kByShape, Way::kByShape, 1, false, false},
-      {"qkv 2x96", Way::kWhole2x96, Way::kByShape, Way::kByShape, 1, false, false},
-      {"  +glu", Way::kWhole2x96, Way::kByShape, Way::kByShape, 1, true, false},
-      {"  +lean", Way::kWhole2x96, Way::kByShape, Way::kByShape, 1, true, true},
-      {"  +pair", Way::kWhole2x96, Way::kByShape, Way::kByShape, 2, true, true},
-      {"  +four", Way::kWhole2x96, Way::kByShape, Way::kByShape, 4, true, true},
-      {"by 4", Way::kWhole4x192, Way::kWhole4, Way::kWhole4, 2, true, true},
-      {"by 8", Way::kWhole8x384, Way::kWhole8, Way::kWhole8, 2, true, true},
+      {"before", by, by, by, 1, 0, false, false, false},
+      {"2x96 glu", wide, by, by, 1, 0, false, true, false},
+      {"  +8 MB", wide, by, by, 1, 8 << 10, false, true, false},
+      {"  +16 MB", wide, by, by, 1, 16 << 10, false, true, false},
+      {"  +24 MB", wide, by, by, 1, 24 << 10, false, true, false},
+      {"lean +16", wide, by, by, 1, 16 << 10, false, true, true},
+      {"rest +8", wide, by, by, 1, 8 << 10, true, true, false},
+      {"rest +16", wide, by, by, 1, 16 << 10, true, true, false},
   };
   for (const Config& c : configs) {
     if (brief) break;
@@ -158,20 +165,40 @@ void time_all(bool brief) {
       }
     }
   }
-  if (!brief) std::printf("clusters at once (64 rows): 2: %d, 2x96: %d, parts4: %d, 4: %d, 4x192: %d, 8: %d, 8x384: %d\n", parts_clusters(64, Way::kWhole2),
-              parts_clusters(64, Way::kWhole2x96), parts_clusters(64, Way::kParts4), parts_clusters(64, Way::kWhole4),
-              parts_clusters(64, Way::kWhole4x192), parts_clusters(64, Way::kWhole8), parts_clusters(64, Way::kWhole8x384));
   std::printf("us per layer: all / products / rest, by rows\n");
   for (const Config& c : configs) {
-    if (brief && (&c - configs == 1 || &c - configs == 2 || &c - configs >= 5)) continue;
+    if (brief && &c - configs != 1 && &c - configs != 3) continue;
     apply(c);
     std::printf("%-10s", c.name);
     for (const int rows : {1, 8, 16, 32, 64}) {
-      if (rows <= 8 && &c != configs) continue;
+      if (rows <= 8 && &c != configs && !c.by_rest) continue;
       std::printf(" | %d: %.1f %.1f", rows, chain.time(rows, 3, c, stream), chain.time(rows, 1, c, stream));
       if (&c == configs) std::printf(" %.1f", chain.time(rows, 2, c, stream));
     }
     std::printf("\n");
+    if (brief && trace_base) {
+      for (const int rows : {16, 64}) {
+        chain.time(rows, 3, c, stream);
+        const auto t = get<unsigned long long>(trace_base, 4 * 132 * 8);
+        const char* names[] = {"6144", "4096", "28672", "14336"};
+        unsigned long long origin = ~0ull;
+        for (int b = 0; b < 128; ++b) origin = std::min(origin, t[size_t(b) * 8]);
+        for (size_t k = 0; k < 4; ++k) {
+          std::printf("  %d %5s (min/mean/max us)", rows, names[k]);
+          for (const int e : {0, 2, 3, 4, 5, 6}) {
+            double least = 1e9, most = 0, sum = 0;
+            for (size_t b = 0; b < 128; ++b) {
+              const double at = double(t[(k * 132 + b) * 8 + size_t(e)] - origin) / 1000;
+              least = std::min(least, at), most = std::max(most, at), sum += at / 128;
+            }
+            if (k == 2 && e == 5) continue;
+            std::printf(" %s %.1f/%.1f/%.1f", e == 0 ? "start" : e == 2 ? "waited" : e == 3 ? "first" : e == 4 ? "last" : e == 5 ? "met" : "end", least,
+                        sum, most);
+          }
+          std::printf("\n");
+        }
+      }
+    }
   }
   cudaStreamDestroy(stream);
 }

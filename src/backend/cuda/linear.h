@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/ahead.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/views.h"
 
@@ -31,6 +32,7 @@ class CudaMatrix : public Matrix {
   Half half() const { return half_; }
   bool wants_f32() const { return wants_f32_; }
   bool wants_half() const { return wants_half_; }
+  Ahead ahead() const;  // its first weights
 
  private:
   std::vector<WeightSegment> segments_;
@@ -47,6 +49,7 @@ struct LinearCall {        // out (+)= x W^T (+ bias)
   int rows;
   int out_stride;
   bool accumulate;
+  Ahead ahead = {};
 };
 
 // Scratch of linear_rows for matrices with up to `out` outputs and steps of up to `rows` rows.

@@ -39,7 +39,10 @@ struct LinearTask {
   bool glu;
   Half half16;
   void* result16;
+  Ahead ahead;
+  unsigned long long* trace;
 };
+extern unsigned long long* trace_base;
 
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
 // 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
@@ -59,6 +62,7 @@ struct StreamPlan { int warps, tiles, stages; int64_t cost; };
 bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
+extern int ahead_kb;
 extern int stream_cluster;  // experiment
 extern int stream_spare_kb;
 

@@ -68,7 +68,8 @@ struct Place {
 template <Half kHalf, int kTokenTiles, class F>
 __device__ __forceinline__ void multiply_stages(const LinearTask& task, const PartsPlan& plan,
                                                 const Place<8 * kTokenTiles, F>& place, unsigned char* shared,
-                                                const CUtensorMap& weights_map, const CUtensorMap& tokens_map) {
+                                                const CUtensorMap& weights_map, const CUtensorMap& tokens_map,
+                                                const AheadFetch& next) {
   using P = Place<8 * kTokenTiles, F>;
   const int warp = int(threadIdx.x) >> 5, which = warp / F::kOutWarps, first_out = warp % F::kOutWarps * F::kOutTiles * 16;
   const int first_stage = (place.rank * F::kPartsHere + which) * place.per_part, first_slot = which * plan.depth;
@@ -89,6 +90,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
 #pragma unroll 1
   for (int i = 0; fills && i < ahead; ++i) fetch_weights(first_slot + i, i);  // needs nothing of earlier kernels
   wait_for_previous();
+  trace(task, 2);
   hopper::fence_async_global();  // tokens were written by ordinary stores
 #pragma unroll 1
   for (int i = 0; fills && i < ahead; ++i) fetch_tokens(first_slot + i, i);
@@ -104,6 +106,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
 #pragma unroll 1
   for (int stage = 0; stage < place.per_part; ++stage) {
     hopper::barrier_wait(place.full(first_slot + at), parity);
+    if (stage == 0) trace(task, 3);
     if (stage < wanted) {
       const uint32_t here = uint32_t(at * P::kBytes);
       products.template stage<(F::kSplit > 2 && F::kBlocks == 1)>(weights + here, tokens + here);
@@ -114,9 +117,11 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
       fetch_weights(first_slot + at, stage + plan.depth);
       fetch_tokens(first_slot + at, stage + plan.depth);
     }
+    if (threadIdx.x == 0 && stage == max(0, place.per_part - plan.depth)) fetch_ahead(next, int(blockIdx.x), int(gridDim.x));
     __syncwarp();
     if (++at == plan.depth) at = 0, parity ^= 1;
   }
+  trace(task, 4);
   float* const sums = reinterpret_cast<float*>(shared) + which * 8 * kTokenTiles * F::kStride + first_out;
   __syncthreads();  // the last stages have been read by all; nobody needs the slots any more
   products.all([&](int i, int n, int j, int row, int out) {  // the padding keeps these stores free of bank conflicts
@@ -171,13 +176,15 @@ __device__ __forceinline__ void add_up(const LinearTask& task, const Place<kToke
 template <Half kHalf, int kTokenTiles, class F>
 __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
     parts_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PartsPlan plan,
-               const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
+               const __grid_constant__ AheadFetch next, const __grid_constant__ CUtensorMap weights_map,
+               const __grid_constant__ CUtensorMap tokens_map) {
 #ifdef SX_HOPPER
   extern __shared__ unsigned char raw[];
   unsigned char* const shared = raw + (-hopper::shared_address(raw) & 1023u);
   using P = Place<8 * kTokenTiles, F>;
   const P place(task, plan, hopper::shared_address(shared));
   let_next_start();
+  trace(task, 0);
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int i = 0; i < F::kPartsHere * plan.depth; ++i) {
@@ -187,10 +194,12 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
     hopper::barrier_init_done();
   }
   __syncthreads();
-  multiply_stages<kHalf, kTokenTiles, F>(task, plan, place, shared, weights_map, tokens_map);
+  multiply_stages<kHalf, kTokenTiles, F>(task, plan, place, shared, weights_map, tokens_map, next);
   cluster_arrive_release();
   cluster_wait();
+  trace(task, 5);
   add_up<8 * kTokenTiles, F>(task, place);
+  trace(task, 6);
   cluster_arrive();  // nobody leaves while others read its sums
   cluster_wait();
 #else
@@ -244,7 +253,7 @@ void launch_parts(const LinearTask& task, cudaStream_t stream) {
   const PartsPlan plan = plan_of<F>(task);
   by_tokens(task.rows, [&]<int kTokenTiles>() {
     const PartsLaunch<F> launch(plan, 8 * kTokenTiles, stream);
-    check(cudaLaunchKernelEx(&launch.config, parts_kernel<kHalf, kTokenTiles, F>(), task, plan,
+    check(cudaLaunchKernelEx(&launch.config, parts_kernel<kHalf, kTokenTiles, F>(), task, plan, ahead_fetch(task.ahead, task.rows),
                              map_of(task.data, kHalf, task.out, task.in, F::kOuts / F::kBoxes),
                              map_of(task.x, kHalf, task.rows, task.in, 8 * kTokenTiles)),
           "launch of a product");

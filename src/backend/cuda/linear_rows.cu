@@ -5,8 +5,10 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_kernels.h"
+#include "backend/cuda/linear_tma.cuh"
 
 namespace sx::cuda {
+unsigned long long* trace_base = nullptr;
 namespace {
 
 // A thread adds up the parts of one element. Moves parts * rows * out floats, mostly in L2.
@@ -116,6 +118,20 @@ Way way_of(const LinearTask& task, bool half) {
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
 }
 
+int ahead_kb = 0;
+
+AheadFetch ahead_fetch(const Ahead& ahead, int rows) {
+  if (!ahead.data || ahead_kb == 0 || !can_stream()) return {};
+  LinearTask task{};
+  task.in = ahead.in, task.out = ahead.out, task.rows = std::min(rows, kManyRows), task.parts = parts_of(ahead.in);
+  const Way way = way_of(task, true);
+  const int all = task.parts.per_part * kStagesOfGroup, spread = way == Way::kStream ? 1 : task.parts.parts;
+  // few_rows takes 16 outputs a block, and there are three blocks on a multiprocessor: the first of them.
+  const int outs = way == Way::kFew ? std::min(task.out, kDevice * 3 * kTileOut) : task.out;
+  const int columns = std::min(all, int(size_t(ahead_kb) * 1024 / (size_t(outs) * kStageLine * size_t(spread))));
+  return {map_of(ahead.data, ahead.half, ahead.out, ahead.in, kAheadOuts), divide_up(outs, kAheadOuts), columns * spread, spread, all};
+}
+
 size_t linear_scratch_bytes(int rows, int out) {
   return size_t(kMostParts) * size_t(std::min(rows, kManyRows)) * size_t(std::min(out, kSplitBelow)) * sizeof(float);
 }
@@ -140,6 +156,8 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.sub = segment.sub;
       task.accumulate = call.accumulate;
       task.parts = parts_of(matrix.in());
+      task.ahead = call.ahead;
+  if (trace_base) task.trace = trace_base + (task.out == 6144 ? 0 : task.out > 20000 ? 2 : task.in == 4096 ? 1 : 3) * 132 * 8;
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
       const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !(half && can_stream()));
@@ -164,6 +182,8 @@ bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, H
   task.out = segment.out;
   task.out_stride = call.out_stride;
   task.parts = parts_of(matrix.in());
+  task.ahead = call.ahead;
+  if (trace_base) task.trace = trace_base + (task.out == 6144 ? 0 : task.out > 20000 ? 2 : task.in == 4096 ? 1 : 3) * 132 * 8;
   task.glu = true;
   task.half16 = half;
   task.rows = std::min(call.rows, kManyRows);

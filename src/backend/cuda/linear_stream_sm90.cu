@@ -72,8 +72,9 @@ struct Place {
 // The copying warp, of which one thread does it: the stages of each of the block's tiles, one after the other. Of the tokens it fetches its share for all
 // blocks of the cluster.
 template <int kTokens, int kCluster, bool kGlu>
-__device__ __forceinline__ void copy_stages(const LinearTask& task, const StreamPlan& plan, const Place<kTokens, kCluster, kGlu>& place,
-                                            const CUtensorMap& weights_map, const CUtensorMap& tokens_map) {
+__device__ __forceinline__ void copy_stages(const LinearTask& task, const StreamPlan& plan, const AheadFetch& next,
+                                            const Place<kTokens, kCluster, kGlu>& place, const CUtensorMap& weights_map,
+                                            const CUtensorMap& tokens_map) {
   const int all = place.tiles * place.stages, ahead = min(all, plan.stages);
   const auto weights = [&](int slot, int tile, int stage) {
     const uint32_t to = place.ring + uint32_t(slot * place.bytes);
@@ -98,10 +99,10 @@ __device__ __forceinline__ void copy_stages(const LinearTask& task, const Stream
   };
   const bool leads = (threadIdx.x & 31) == 0;
   int tile = place.first_tile, stage = 0;
-  const auto next = [&] {
+  const auto advance = [&] {
     if (++stage == place.stages) stage = 0, tile += place.step;
   };
-  for (int i = 0; leads && i < ahead; ++i, next()) weights(i, tile, stage);  // needs nothing of earlier kernels
+  for (int i = 0; leads && i < ahead; ++i, advance()) weights(i, tile, stage);  // needs nothing of earlier kernels
   __syncwarp();
   if (kCluster > 1) cluster_wait();  // the others' barriers are there
   wait_for_previous();
@@ -109,12 +110,13 @@ __device__ __forceinline__ void copy_stages(const LinearTask& task, const Stream
     hopper::fence_async_global();  // tokens were written by ordinary stores
     for (int i = 0, s = 0; i < ahead; ++i, s = s + 1 == place.stages ? 0 : s + 1) tokens(i, s);
     uint32_t parity = 0;
-    for (int i = ahead, slot = 0; i < all; ++i, next()) {
+    for (int i = ahead, slot = 0; i < all; ++i, advance()) {
       hopper::barrier_wait(place.free(slot), parity);  // everybody is done with what was there, here and in the cluster
       weights(slot, tile, stage);
       tokens(slot, stage);
       if (++slot == plan.stages) slot = 0, parity ^= 1;
     }
+    fetch_ahead(next, int(blockIdx.x), int(gridDim.x));
   }
   __syncwarp();
 }
@@ -134,6 +136,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
     int left = per_part;
     for (int stage = 0; stage < place.stages; ++stage) {
       hopper::barrier_wait(place.full(slot), parity);
+      if (stage == 0) trace(task, 3);
       const uint32_t here = place.ring + uint32_t(slot * place.bytes) + products.at();
       products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine), apart);
       __syncwarp();
@@ -150,6 +153,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
         products.sum[i][n][j] = 0;
       });
     }
+    trace(task, 4);
     products.all([&](int i, int n, int j, int row, int out) {
       const int at = tile * (kGlu ? place.outs / 2 : place.outs) + first_out + out;
       if constexpr (kGlu) {
@@ -171,13 +175,15 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
 template <Half kHalf, int kTokenTiles, int kCluster, bool kGlu>
 __global__ void __launch_bounds__(kBound, 1)
     stream_rows(const __grid_constant__ LinearTask task, const __grid_constant__ StreamPlan plan,
-                const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
+                const __grid_constant__ AheadFetch next, const __grid_constant__ CUtensorMap weights_map,
+                const __grid_constant__ CUtensorMap tokens_map) {
 #ifdef SX_HOPPER
   extern __shared__ unsigned char raw[];
   unsigned char* const shared = raw + (-hopper::shared_address(raw) & 1023u);
   const Place<8 * kTokenTiles, kCluster, kGlu> place(task, plan, hopper::shared_address(shared));
   const int warp = int(threadIdx.x) >> 5;
   let_next_start();
+  trace(task, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.stages; ++i) {
       hopper::barrier_init(place.full(i), 1);
@@ -191,7 +197,7 @@ __global__ void __launch_bounds__(kBound, 1)
   if (warp >= kMostWarps) {
     hopper::give_registers<kKept>();
     if (warp == kMostWarps) {
-      copy_stages(task, plan, place, weights_map, tokens_map);
+      copy_stages(task, plan, next, place, weights_map, tokens_map);
     } else {
       if (kCluster > 1) cluster_wait();
     }
@@ -199,12 +205,14 @@ __global__ void __launch_bounds__(kBound, 1)
     hopper::take_registers<kTaken>();
     if (kCluster > 1) cluster_wait();
     wait_for_previous();
+    trace(task, 2);
     if (warp < plan.warps) multiply_stages<kHalf, kTokenTiles>(task, plan, place);
   }
   if (kCluster > 1) {  // nobody leaves while others still send
     cluster_arrive_release();
     cluster_wait();
   }
+  trace(task, 6);
 #else
   __trap();
 #endif
@@ -230,7 +238,8 @@ void stream(const LinearTask& task, const StreamPlan& plan, cudaStream_t stream)
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     config.attrs = attributes;
     config.numAttrs = kCluster > 1 ? 2 : 1;
-    check(cudaLaunchKernelEx(&config, kernel, task, plan, map_of(task.data, kHalf, task.out, task.in, (kGlu ? 16 : 32) * plan.warps),
+    check(cudaLaunchKernelEx(&config, kernel, task, plan, ahead_fetch(task.ahead, task.rows),
+                             map_of(task.data, kHalf, task.out, task.in, (kGlu ? 16 : 32) * plan.warps),
                              map_of(task.x, kHalf, task.rows, task.in, 8 * kTokenTiles / kCluster)),
           "launch of a product");
   });
