@@ -3,8 +3,7 @@
 //   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90}.cu
 //   src/backend/cuda/{linear_quantised,linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
-// (one line; src/tensor and src/base may also be compiled with g++). Options: check, time, half (what concerns
-// 16-bit weights); without any: all.
+// (one line; src/tensor and src/base may also be compiled with g++). Options: check, time; without any: both.
 //
 // Checks linear_rows and PromptLinear against double precision and for the law (a row's bits do not depend on its
 // company), then times the shapes of an 8B model and of small drafts.
@@ -20,7 +19,6 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/linear_kernels.h"
-#include "backend/cuda/rows.h"
 #include "base/rng.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
@@ -180,8 +178,8 @@ void attempt(const Work& work) {
 }
 
 constexpr int kRows = 130;
-constexpr Way kInParts[] = {Way::kParts4, Way::kWhole2, Way::kWhole2x96, Way::kWhole4, Way::kWhole4x192, Way::kWhole8, Way::kWhole8x384};
-constexpr const char* kInPartsNames[] = {"4:", "2w", "2x96", "4w", "4x192", "8w", "8x384"};
+constexpr Way kInParts[] = {Way::kParts4, Way::kWhole2, Way::kWhole2x96};
+constexpr const char* kInPartsNames[] = {"parts4", "whole2", "whole2x96"};
 
 int max_shared_memory() {
   int bytes = 0;
@@ -251,11 +249,7 @@ void check_rows(const Problem& p) {
       if (many) compare(first, rows, true, Way::kInside);
       if (many) compare(first, rows, false, Way::kScratch);
       if (!p.streams()) continue;
-      for (const int cluster : {1, 2, 4}) {
-        stream_cluster = cluster;
-        compare(first, rows, false, Way::kStream);
-      }
-      stream_cluster = 1;
+      compare(first, rows, false, Way::kStream);
       for (const Way way : kInParts) compare(first, rows, true, way), compare(first, rows, false, way);
     }
   }
@@ -266,54 +260,6 @@ void check_rows(const Problem& p) {
     }
   }
   std::printf("%s: %.1e  ", p.name.c_str(), error);
-}
-
-// linear_glu leaves what linear_rows, row by row, and glu leave.
-void check_glu(const Problem& p) {
-  Memory memory;
-  const CudaMatrix matrix = p.place(memory);
-  const int width = p.out / 2;
-  const Activations a(kRows, p.in, matrix.half());
-  std::vector<float> bias(size_t(p.out));
-  for (float& v : bias) v = random_float();
-  const uint16_t* x16 = memory.put(a.x16);
-  const float* device_bias = memory.put(bias);
-  const size_t count = size_t(kRows) * size_t(width);
-  auto* gate_up = static_cast<float*>(memory.take(count * 8, "gate and up"));
-  auto* out = static_cast<float*>(memory.take(count * 4, "out"));
-  auto* out16 = static_cast<uint16_t*>(memory.take(count * 2, "out"));
-  void* scratch = memory.take(linear_scratch_bytes(kRows, p.out), "scratch");
-  const auto get = [&](std::vector<float>& to, std::vector<uint16_t>& to16) {
-    check(cudaDeviceSynchronize(), p.name.c_str());
-    check(cudaMemcpy(to.data(), out, count * 4, cudaMemcpyDeviceToHost), "download");
-    check(cudaMemcpy(to16.data(), out16, count * 2, cudaMemcpyDeviceToHost), "download");
-    check(cudaMemset(out, 0xff, count * 4), "poison"), check(cudaMemset(out16, 0xff, count * 2), "poison");
-  };
-  for (const bool biased : {false, true}) {
-    const float* b = biased ? device_bias : nullptr;
-    const Half half = biased ? Half::kF16 : Half::kBF16;
-    std::vector<float> want(count), got(count);
-    std::vector<uint16_t> want16(count), got16(count);
-    for (int r = 0; r < kRows; ++r)
-      linear_rows(matrix, {gate_up + size_t(r) * size_t(p.out), x16 + size_t(r) * size_t(p.in), nullptr, b, 1, p.out, false}, scratch, nullptr);
-    glu({out, out16, half, gate_up, kRows, width}, nullptr);
-    get(want, want16);
-    for (const int cluster : {1, 2, 4}) {
-      for (const int rows : {9, 16, 17, 31, 32, 33, 48, 50, 64, 65, 130}) {
-        stream_cluster = cluster;
-        if (!linear_glu(matrix, {out, x16, nullptr, b, rows, width, false}, out16, half, nullptr))
-          FAIL("glu of %s: not for %d rows", p.name.c_str(), rows);
-        get(got, got16);
-        const size_t n = size_t(rows) * size_t(width);
-        if (std::memcmp(got.data(), want.data(), n * 4) != 0 || std::memcmp(got16.data(), want16.data(), n * 2) != 0)
-          FAIL("glu of %s: %d rows, cluster %d", p.name.c_str(), rows, cluster);
-        if (rows < kRows && (got16[n] != 0xffff || got[n] == got[n]))
-          FAIL("glu of %s: writes behind its %d rows", p.name.c_str(), rows);
-      }
-    }
-    stream_cluster = 1;
-  }
-  std::printf("glu %s  ", p.name.c_str());
 }
 
 void check_prompt(const Problem& p) {
@@ -352,23 +298,8 @@ void check_prompt(const Problem& p) {
   std::printf("prompt %s: %.1e (algorithm %d)  ", p.name.c_str(), error, prompt.chosen(matrix));
 }
 
-void check_halves() {
-  using D = DType;
-  for (const D type : {D::kBF16, D::kF16}) {
-    for (const auto& [out, in] : {std::pair{17, 64}, {515, 1056}, {999, 576}}) check_rows(Problem(dtype_name(type), {{type, out}}, in));
-  }
-  check_rows(Problem("BF16", {{D::kBF16, 300}}, 14336));
-  check_rows(Problem("F16", {{D::kF16, 17000}}, 264));
-  check_rows(Problem("BF16", {{D::kBF16, 2500}}, 1056));
-  check_glu(Problem("F16", {{D::kF16, 17000}}, 264));
-  check_glu(Problem("BF16", {{D::kBF16, 9002}}, 1056));
-  std::printf("\n");
-}
-
 void check_all() {
   using D = DType;
-  check_glu(Problem("F16", {{D::kF16, 17000}}, 264));
-  check_glu(Problem("BF16", {{D::kBF16, 9002}}, 1056));
   for (const D type : {D::kBF16, D::kF16, D::kF32}) {
     for (const auto& [out, in] :
          {std::pair{1, 33}, {17, 64}, {100, 100}, {3, 8}, {200, 1536}, {515, 1056}, {130, 4096}, {999, 576}}) {
@@ -501,12 +432,12 @@ void time_prompt(DType type, int out, int in, cudaStream_t stream) {
   std::printf("\n");
 }
 
-void time_all(bool halves) {
+void time_all() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
-              "shared by 4 half blocks, by 2 whole ones)\n");
+              "shared by 4 half blocks, by 2 whole ones, by 2 with 96 outputs)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},
@@ -516,9 +447,8 @@ void time_all(bool halves) {
                                 {768, 768},
                                 {32000, 768},
                                 {576, 1536}}) {
-    if (!halves || (in >= 4096 && out <= 28672)) time_shape(D::kBF16, out, in, stream);
+    time_shape(D::kBF16, out, in, stream);
   }
-  if (halves) return;
   for (const D type : {D::kQ4_0, D::kQ8_0, D::kQ6_K}) {
     for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}}) time_shape(type, out, in, stream);
   }
@@ -532,9 +462,8 @@ void time_all(bool halves) {
 
 int main(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "";
-  if (what == "half") attempt(check_halves);
-  else if (what != "time") attempt(check_all);
-  if (what != "check") attempt([&] { time_all(what == "half"); });
+  if (what != "time") attempt(check_all);
+  if (what != "check") attempt(time_all);
   std::printf(failed ? "linear: FAILED\n" : "linear: ok\n");
   return failed ? 1 : 0;
 }

@@ -93,6 +93,8 @@ class CudaBackend : public Backend {
   // Where the integers of an op are: the step's, or sent now.
   StepView place(const StepInputs& inputs);
   void* shadow(const float* of, int rows, int width);  // where a producer leaves its 16-bit copy
+  void written(const float* rows) { if (rows == unwritten_) unwritten_ = nullptr; }
+  float* wanted(float* out, const Matrix* only_for);   // where it leaves the rows themselves: null if the copy is enough
   void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
   void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
   void attend_to_prompt(const AttendArgs& args);
@@ -126,6 +128,7 @@ class CudaBackend : public Backend {
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
   Half last_half_ = Half::kBF16;
+  const float* unwritten_ = nullptr;     // rows of which only the copy is there
   std::vector<int32_t> sent_borders_;    // what sent_to_ holds
   const int32_t* sent_to_ = nullptr;
   std::vector<float> host_row_;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/ahead.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/views.h"
 
@@ -32,7 +31,6 @@ class CudaMatrix : public Matrix {
   Half half() const { return half_; }
   bool wants_f32() const { return wants_f32_; }
   bool wants_half() const { return wants_half_; }
-  Ahead ahead() const;  // its first weights
 
  private:
   std::vector<WeightSegment> segments_;
@@ -49,7 +47,6 @@ struct LinearCall {        // out (+)= x W^T (+ bias)
   int rows;
   int out_stride;
   bool accumulate;
-  Ahead ahead = {};
 };
 
 // Scratch of linear_rows for matrices with up to `out` outputs and steps of up to `rows` rows.
@@ -57,8 +54,9 @@ size_t linear_scratch_bytes(int rows, int out);
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream);
 
 // The product whose outputs are gates and then as many factors, and silu(gate) * up of them: to call.out [rows, out_stride] (or
-// null), and to out16 as `half`, [rows, matrix.out() / 2]. False: nothing was done, it takes linear_rows and glu. The bits are theirs.
-bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, Half half, cudaStream_t stream);
+// null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, it takes linear_rows and glu; the bits
+// are theirs.
+bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream);
 
 // Products with exactly `rows` rows, whatever rows the caller needs: buffers x16 and out must have that many.
 class PromptLinear {

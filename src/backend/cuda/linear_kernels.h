@@ -35,11 +35,9 @@ struct LinearTask {
   int in, out, rows, out_stride, sub;
   bool accumulate;
   Parts parts;
-  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as `half16`, without gaps.
+  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers, without gaps.
   bool glu;
-  Half half16;
   void* result16;
-  Ahead ahead;
   unsigned long long* trace;
 };
 extern unsigned long long* trace_base;
@@ -47,7 +45,7 @@ extern unsigned long long* trace_base;
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
 // 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
 // kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96, kWhole4, kWhole4x192, kWhole8, kWhole8x384 };
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
@@ -62,14 +60,9 @@ struct StreamPlan { int warps, tiles, stages; int64_t cost; };
 bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
-extern int ahead_kb;
-extern int stream_cluster;  // experiment
-extern int stream_spare_kb;
 
 // A launch of parts_rows: tiles, and stages of each part that are there or on their way. linear_parts_sm90.cu
 struct PartsPlan { int tiles, depth; };
-extern int parts_spare_kb;  // experiment
-int parts_clusters(int rows, Way way);  // that are on the device at once
 void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream);
 
 // One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu

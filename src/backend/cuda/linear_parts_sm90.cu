@@ -23,14 +23,17 @@ struct Form {
   static constexpr int kSplit = kSplit_, kOutTiles = kOutTiles_, kOutWarps = kOutWarps_, kBlocks = kBlocks_;
   static constexpr int kOuts = 16 * kOutTiles * kOutWarps, kPartsHere = kMostParts / kSplit;
   static constexpr int kThreads = kOutWarps * kPartsHere * 32, kShared = kBlocks == 1 ? kWholeShared : kHalfShared;
-  static constexpr int kBoxes = (kOuts + 255) / 256;  // TMA copies up to 256 lines at once
   static constexpr int kStride = kOuts + 8;  // floats from row to row of sums: stores meet all banks
 };
 
 #ifdef SX_HOPPER
-// Four floats of the shared memory of block `rank` of the cluster, at the address they would have here.
-__device__ __forceinline__ float4 load_from(uint32_t address, int rank) {
+// Four floats of the shared memory of block `rank` of the cluster (here: it is this one), at the address they would have here.
+__device__ __forceinline__ float4 load_from(uint32_t address, int rank, bool here) {
   float4 v;
+  if (here) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+    return v;
+  }
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %4, %5;\n"
@@ -68,18 +71,14 @@ struct Place {
 template <Half kHalf, int kTokenTiles, class F>
 __device__ __forceinline__ void multiply_stages(const LinearTask& task, const PartsPlan& plan,
                                                 const Place<8 * kTokenTiles, F>& place, unsigned char* shared,
-                                                const CUtensorMap& weights_map, const CUtensorMap& tokens_map,
-                                                const AheadFetch& next) {
+                                                const CUtensorMap& weights_map, const CUtensorMap& tokens_map) {
   using P = Place<8 * kTokenTiles, F>;
   const int warp = int(threadIdx.x) >> 5, which = warp / F::kOutWarps, first_out = warp % F::kOutWarps * F::kOutTiles * 16;
   const int first_stage = (place.rank * F::kPartsHere + which) * place.per_part, first_slot = which * plan.depth;
   const auto fetch_weights = [&](int slot, int stage) {
     hopper::barrier_arrive_expecting(place.full(slot), uint32_t(P::kBytes));
-#pragma unroll
-    for (int box = 0, outs = F::kOuts / F::kBoxes; box < F::kBoxes; ++box) {
-      hopper::load_box(place.ring + uint32_t(slot * P::kBytes + box * outs * kStageLine), weights_map,
-                       (first_stage + stage) * kStageK, place.tile * F::kOuts + box * outs, place.full(slot));
-    }
+    hopper::load_box(place.ring + uint32_t(slot * P::kBytes), weights_map, (first_stage + stage) * kStageK,
+                     place.tile * F::kOuts, place.full(slot));
   };
   const auto fetch_tokens = [&](int slot, int stage) {
     hopper::load_box(place.ring + uint32_t(slot * P::kBytes + F::kOuts * kStageLine), tokens_map,
@@ -109,7 +108,11 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
     if (stage == 0) trace(task, 3);
     if (stage < wanted) {
       const uint32_t here = uint32_t(at * P::kBytes);
-      products.template stage<(F::kSplit > 2 && F::kBlocks == 1)>(weights + here, tokens + here);
+      #ifdef SX_UNROLL
+      products.template stage<F::kBlocks == 1>(weights + here, tokens + here);
+#else
+      products.template stage<false>(weights + here, tokens + here);
+#endif
     }
     __syncwarp();
     if (leads && stage + plan.depth < place.per_part &&
@@ -117,7 +120,6 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
       fetch_weights(first_slot + at, stage + plan.depth);
       fetch_tokens(first_slot + at, stage + plan.depth);
     }
-    if (threadIdx.x == 0 && stage == max(0, place.per_part - plan.depth)) fetch_ahead(next, int(blockIdx.x), int(gridDim.x));
     __syncwarp();
     if (++at == plan.depth) at = 0, parity ^= 1;
   }
@@ -129,44 +131,72 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
   });
 }
 
-// The blocks of a cluster: the sums of all its blocks, part by part, as store_result ends them. Each block takes a share of the
-// rows.
+// The sums of all blocks of a cluster, part by part, as store_result ends them. Each block takes a share of the rows, each thread
+// up to kRounds times four outputs: all that it needs is on its way before anything is added.
 template <int kTokens, class F>
-__device__ __forceinline__ void add_up(const LinearTask& task, const Place<kTokens, F>& place) {
+struct Addition {
+  static constexpr int kQuads = F::kOuts / 4, kRounds = (kTokens / F::kSplit * kQuads + F::kThreads - 1) / F::kThreads;
+  const LinearTask& task;
+  const Place<kTokens, F>& place;
   const int rows_each = (task.rows + F::kSplit - 1) / F::kSplit, first_row = place.rank * rows_each,
-            rows = min(rows_each, task.rows - first_row), quads = F::kOuts / 4;
-  for (int e = int(threadIdx.x); e < rows * quads; e += F::kThreads) {
-    const int row = first_row + e / quads, within = e % quads * 4, out = place.tile * F::kOuts + within;
-    // What is added in the end comes while the parts do.
-    float* const to = task.result + size_t(row) * size_t(task.out_stride) + out;
-    float bias[4] = {}, old[4] = {};
+            rows = min(rows_each, task.rows - first_row);
+  const bool whole = (task.out | task.out_stride) % 4 == 0 && reinterpret_cast<uintptr_t>(task.result) % 16 == 0;
+  float bias[kRounds][4] = {}, old[kRounds][4] = {};
+
+  // use(round, row, output of the tile, output, where it goes) for this thread's.
+  template <class Use>
+  __device__ __forceinline__ void each(const Use& use) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (task.bias && out + j < task.out) bias[j] = task.bias[out + j];
-      if (task.accumulate && out + j < task.out) old[j] = to[j];
-    }
-    float4 part[kMostParts];
-#pragma unroll
-    for (int p = 0; p < kMostParts; ++p) {
-      if (p >= task.parts.parts) continue;
-      const int owner = p / F::kPartsHere, at = ((p - owner * F::kPartsHere) * kTokens + row) * F::kStride + within;
-      part[p] = load_from(place.ring + uint32_t(at) * 4, owner);
-    }
-    float sum[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
-#pragma unroll
-    for (int p = 1; p < kMostParts; ++p) {
-      if (p >= task.parts.parts) continue;
-      sum[0] = __fadd_rn(sum[0], part[p].x), sum[1] = __fadd_rn(sum[1], part[p].y);
-      sum[2] = __fadd_rn(sum[2], part[p].z), sum[3] = __fadd_rn(sum[3], part[p].w);
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (task.bias) sum[j] = __fadd_rn(sum[j], bias[j]);
-      if (task.accumulate) sum[j] = __fadd_rn(sum[j], old[j]);
-      if (out + j < task.out) to[j] = sum[j];
+    for (int round = 0; round < kRounds; ++round) {
+      const int e = int(threadIdx.x) + round * F::kThreads, row = first_row + e / kQuads, within = e % kQuads * 4,
+                out = place.tile * F::kOuts + within;
+      if (e < rows * kQuads && out < task.out) use(round, row, within, out, task.result + size_t(row) * size_t(task.out_stride) + out);
     }
   }
-}
+  // What the parts are added to; needs no other block.
+  __device__ __forceinline__ void begin() {
+    if (!task.bias && !task.accumulate) return;
+    each([&](int round, int, int, int out, const float* to) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (task.bias && out + j < task.out) bias[round][j] = task.bias[out + j];
+        if (task.accumulate && !whole && out + j < task.out) old[round][j] = to[j];
+      }
+      if (task.accumulate && whole) {
+        const float4 v = *reinterpret_cast<const float4*>(to);
+        old[round][0] = v.x, old[round][1] = v.y, old[round][2] = v.z, old[round][3] = v.w;
+      }
+    });
+  }
+  __device__ __forceinline__ void end() {
+    float4 part[kRounds][kMostParts];
+    each([&](int round, int row, int within, int, const float*) {
+#pragma unroll
+      for (int p = 0; p < kMostParts; ++p) {
+        if (p >= task.parts.parts) continue;
+        const int owner = p / F::kPartsHere, at = ((p - owner * F::kPartsHere) * kTokens + row) * F::kStride + within;
+        part[round][p] = load_from(place.ring + uint32_t(at) * 4, owner, owner == place.rank);
+      }
+    });
+    each([&](int round, int, int, int out, float* to) {
+      float4 v = part[round][0];
+      float* const sum[4] = {&v.x, &v.y, &v.z, &v.w};
+#pragma unroll
+      for (int p = 1; p < kMostParts; ++p) {
+        if (p >= task.parts.parts) continue;
+        const float4 more = part[round][p];
+        v = make_float4(__fadd_rn(v.x, more.x), __fadd_rn(v.y, more.y), __fadd_rn(v.z, more.z), __fadd_rn(v.w, more.w));
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (task.bias) *sum[j] = __fadd_rn(*sum[j], bias[round][j]);
+        if (task.accumulate) *sum[j] = __fadd_rn(*sum[j], old[round][j]);
+        if (!whole && out + j < task.out) to[j] = *sum[j];
+      }
+      if (whole) *reinterpret_cast<float4*>(to) = v;
+    });
+  }
+};
 #endif
 
 // A cluster of kSplit blocks computes 32 * kSplit outputs of all tokens; each of its 8 * kSplit warps 32 of them over
@@ -176,8 +206,7 @@ __device__ __forceinline__ void add_up(const LinearTask& task, const Place<kToke
 template <Half kHalf, int kTokenTiles, class F>
 __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
     parts_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PartsPlan plan,
-               const __grid_constant__ AheadFetch next, const __grid_constant__ CUtensorMap weights_map,
-               const __grid_constant__ CUtensorMap tokens_map) {
+               const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
 #ifdef SX_HOPPER
   extern __shared__ unsigned char raw[];
   unsigned char* const shared = raw + (-hopper::shared_address(raw) & 1023u);
@@ -194,11 +223,13 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
     hopper::barrier_init_done();
   }
   __syncthreads();
-  multiply_stages<kHalf, kTokenTiles, F>(task, plan, place, shared, weights_map, tokens_map, next);
+  multiply_stages<kHalf, kTokenTiles, F>(task, plan, place, shared, weights_map, tokens_map);
   cluster_arrive_release();
+  Addition<8 * kTokenTiles, F> addition{task, place};
+  addition.begin();
   cluster_wait();
   trace(task, 5);
-  add_up<8 * kTokenTiles, F>(task, place);
+  addition.end();
   trace(task, 6);
   cluster_arrive();  // nobody leaves while others read its sums
   cluster_wait();
@@ -244,7 +275,7 @@ auto parts_kernel() {  // ready for launches
 
 template <class F>
 PartsPlan plan_of(const LinearTask& task) {
-  const int fit = std::min(16, (F::kShared - parts_spare_kb * 1024 - kSpare) / stage_bytes(F::kOuts, tokens_of(task.rows)));
+  const int fit = std::min(16, (F::kShared - kSpare) / stage_bytes(F::kOuts, tokens_of(task.rows)));
   return {divide_up(task.out, F::kOuts), fit / F::kPartsHere};
 }
 
@@ -253,8 +284,8 @@ void launch_parts(const LinearTask& task, cudaStream_t stream) {
   const PartsPlan plan = plan_of<F>(task);
   by_tokens(task.rows, [&]<int kTokenTiles>() {
     const PartsLaunch<F> launch(plan, 8 * kTokenTiles, stream);
-    check(cudaLaunchKernelEx(&launch.config, parts_kernel<kHalf, kTokenTiles, F>(), task, plan, ahead_fetch(task.ahead, task.rows),
-                             map_of(task.data, kHalf, task.out, task.in, F::kOuts / F::kBoxes),
+    check(cudaLaunchKernelEx(&launch.config, parts_kernel<kHalf, kTokenTiles, F>(), task, plan,
+                             map_of(task.data, kHalf, task.out, task.in, F::kOuts),
                              map_of(task.x, kHalf, task.rows, task.in, 8 * kTokenTiles)),
           "launch of a product");
   });
@@ -266,30 +297,11 @@ auto by_form(Way way, const Function& function) {
   switch (way) {
     case Way::kParts4: return function.template operator()<Form<4, 2, 4, 2>>();
     case Way::kWhole2x96: return function.template operator()<Form<2, 2, 3, 1>>();
-    case Way::kWhole4: return function.template operator()<Form<4, 2, 4, 1>>();
-    case Way::kWhole4x192: return function.template operator()<Form<4, 3, 4, 1>>();
-    case Way::kWhole8: return function.template operator()<Form<8, 2, 8, 1>>();
-    case Way::kWhole8x384: return function.template operator()<Form<8, 3, 8, 1>>();
     default: return function.template operator()<Form<2, 2, 2, 1>>();
   }
 }
 
 }  // namespace
-
-int parts_spare_kb = 0;
-
-int parts_clusters(int rows, Way way) {
-  LinearTask task{};
-  task.rows = rows, task.out = 4096;
-  return by_form(way, [&]<class F>() {
-    int clusters = 0;
-    by_tokens(rows, [&]<int kTokenTiles>() {
-      const PartsLaunch<F> launch(plan_of<F>(task), 8 * kTokenTiles, nullptr);
-      check(cudaOccupancyMaxActiveClusters(&clusters, parts_kernel<Half::kBF16, kTokenTiles, F>(), &launch.config), "clusters");
-    });
-    return clusters;
-  });
-}
 
 void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream) {
   by_form(way, [&]<class F>() {

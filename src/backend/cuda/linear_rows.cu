@@ -5,7 +5,6 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_kernels.h"
-#include "backend/cuda/linear_tma.cuh"
 
 namespace sx::cuda {
 unsigned long long* trace_base = nullptr;
@@ -95,6 +94,7 @@ namespace {
 Way way_of_halves(const LinearTask& task) {
   const int64_t tokens = (task.rows + 15) / 16 * 16, tiles = (task.out + 127) / 128;
   if ((task.out + 63) / 64 * 2 <= kDevice) return Way::kWhole2;  // all at once, a block on each multiprocessor
+  if ((task.out + 95) / 96 * 2 <= kDevice) return Way::kWhole2x96;
   const int64_t stream = stream_plan(task).cost + 50'000;
   const int64_t parts = tiles * (128 + tokens) * task.in / kDevice + 40'000;
   return parts < stream && 2 * tiles <= kDevice ? Way::kParts4 : Way::kStream;  // all at once, too
@@ -116,20 +116,6 @@ Way way_of(const LinearTask& task, bool half) {
   if (half && can_stream()) return way_of_halves(task);
   if (task.rows <= 2 * kFewRows) return Way::kFew;
   return parts_per_block(task) < task.parts.parts ? Way::kScratch : Way::kInside;
-}
-
-int ahead_kb = 0;
-
-AheadFetch ahead_fetch(const Ahead& ahead, int rows) {
-  if (!ahead.data || ahead_kb == 0 || !can_stream()) return {};
-  LinearTask task{};
-  task.in = ahead.in, task.out = ahead.out, task.rows = std::min(rows, kManyRows), task.parts = parts_of(ahead.in);
-  const Way way = way_of(task, true);
-  const int all = task.parts.per_part * kStagesOfGroup, spread = way == Way::kStream ? 1 : task.parts.parts;
-  // few_rows takes 16 outputs a block, and there are three blocks on a multiprocessor: the first of them.
-  const int outs = way == Way::kFew ? std::min(task.out, kDevice * 3 * kTileOut) : task.out;
-  const int columns = std::min(all, int(size_t(ahead_kb) * 1024 / (size_t(outs) * kStageLine * size_t(spread))));
-  return {map_of(ahead.data, ahead.half, ahead.out, ahead.in, kAheadOuts), divide_up(outs, kAheadOuts), columns * spread, spread, all};
 }
 
 size_t linear_scratch_bytes(int rows, int out) {
@@ -156,7 +142,6 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.sub = segment.sub;
       task.accumulate = call.accumulate;
       task.parts = parts_of(matrix.in());
-      task.ahead = call.ahead;
   if (trace_base) task.trace = trace_base + (task.out == 6144 ? 0 : task.out > 20000 ? 2 : task.in == 4096 ? 1 : 3) * 132 * 8;
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
@@ -171,7 +156,7 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
   }
 }
 
-bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, Half half, cudaStream_t stream) {
+bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream) {
   if (matrix.segments().size() != 1 || !call.x16 || call.accumulate) return false;
   const WeightSegment& segment = matrix.segments()[0];
   const bool is_half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
@@ -182,10 +167,8 @@ bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, H
   task.out = segment.out;
   task.out_stride = call.out_stride;
   task.parts = parts_of(matrix.in());
-  task.ahead = call.ahead;
   if (trace_base) task.trace = trace_base + (task.out == 6144 ? 0 : task.out > 20000 ? 2 : task.in == 4096 ? 1 : 3) * 132 * 8;
   task.glu = true;
-  task.half16 = half;
   task.rows = std::min(call.rows, kManyRows);
   if (!is_half || way_of(task, true) != Way::kStream) return false;
   for (int first = 0; first < call.rows; first += kManyRows) {

@@ -4,7 +4,6 @@
 #pragma once
 #include <algorithm>
 
-#include "backend/cuda/ahead.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/linear_formats.cuh"
 

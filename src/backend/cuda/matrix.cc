@@ -220,10 +220,4 @@ CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
   }
 }
 
-Ahead CudaMatrix::ahead() const {
-  const WeightSegment& first = segments_.front();
-  if ((first.format != Format::kBF16 && first.format != Format::kF16) || in() % 8 != 0) return {};
-  return {first.data, half_, in(), first.out};
-}
-
 }  // namespace sx::cuda

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/ahead.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/rows.cuh"
 #include "backend/cuda/table.h"
@@ -18,13 +17,12 @@ bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p
 // registers, and with held == 0 they are read twice. The order of the sum depends on the width alone, which chooses the
 // instance.
 template <int held>
-__global__ void __launch_bounds__(1024, 2) norm_kernel(const __grid_constant__ NormCall c, bool whole) {
+__global__ void norm_kernel(NormCall c, bool whole) {
   __shared__ float part[32];
   const int threads = blockDim.x, t = threadIdx.x, groups = (c.width + 3) / 4;
   const size_t at = size_t(blockIdx.x) * size_t(c.width);
   float4 weight[held > 0 ? held : 1], x[held > 0 ? held : 1];
   let_next_start();
-  fetch_ahead(c.ahead, int(blockIdx.x) * threads + t, int(gridDim.x) * threads);
 #pragma unroll
   for (int i = 0; i < held; ++i) {  // weights never change: read while the previous kernel ends
     const int g = t + i * threads;
@@ -66,10 +64,9 @@ __global__ void __launch_bounds__(1024, 2) norm_kernel(const __grid_constant__ N
 }
 
 // One block: 1,024 columns of one row of silu(gate) * up: 8 bytes read per column, 4 or 6 written. Bound: memory.
-__global__ void glu_kernel(const __grid_constant__ GluCall c, bool whole) {
+__global__ void glu_kernel(GluCall c, bool whole) {
   const int i = 4 * int(blockIdx.x * blockDim.x + threadIdx.x);
   let_next_start();
-  if (blockIdx.y == 0) fetch_ahead(c.ahead, i / 4, int(gridDim.x * blockDim.x));
   wait_for_previous();
   if (i >= c.width) return;
   const float* gate = c.gate_up + size_t(blockIdx.y) * size_t(c.width) * 2;

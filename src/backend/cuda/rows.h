@@ -4,7 +4,6 @@
 #include <span>
 
 #include "backend/backend.h"
-#include "backend/cuda/ahead.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/views.h"
 
@@ -25,7 +24,6 @@ struct NormCall {
   const float* weight;
   int rows, width;
   float eps;
-  AheadFetch ahead = {};
 };
 void norm(const NormCall& call, cudaStream_t stream);
 
@@ -45,7 +43,7 @@ struct RopeStoreCall {   // see RopeStoreArgs
 };
 void rope_store(const RopeStoreCall& call, cudaStream_t stream);
 
-struct GluCall { float* out; void* out16; Half half; const float* gate_up; int rows, width; AheadFetch ahead = {}; };
+struct GluCall { float* out; void* out16; Half half; const float* gate_up; int rows, width; };
 void glu(const GluCall& call, cudaStream_t stream);
 
 // to[r] (+)= from[which ? which[r] : r]; `which` in device memory.

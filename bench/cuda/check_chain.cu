@@ -1,6 +1,7 @@
-// Times what a layer of an 8B model does beside attention, as one graph of several layers with weights of their own: norm, 6144x4096, rope
-// and store, 4096x4096 adding, norm, 28672x4096, glu, 4096x14336 adding. Prints microseconds per layer, and compares the bits that
-// all forms of the products leave. See run_checks.sh for how it is built.
+// Products in company. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of layers have the
+// bits that they have alone. Times what a layer of an 8B model does beside attention, as one graph of several layers with weights
+// of their own: norm, 6144x4096, rope and store, 4096x4096 adding, norm, 28672x4096, glu, 4096x14336 adding. Prints microseconds
+// per layer: everything, and the products alone. Built as run_checks.sh does it.
 #include <specextend/error.h>
 
 #include <algorithm>
@@ -32,10 +33,7 @@ std::vector<uint16_t> random_halves(size_t count, float scale, uint64_t seed) {
 
 struct Config {
   const char* name;
-  Way qkv, out, down;
-  int cluster;
-  int ahead;         // KB of the next weights to have in L2
-  bool by_rest;      // norm and glu ask for them
+  Way qkv;
   bool fused, lean;  // glu inside the product; no f32 copies of what products read
 };
 
@@ -82,22 +80,19 @@ struct Chain {
 
   // what: 3 all, 1 products, 2 the rest. at: the first row of `attended`.
   void layer(int i, int rows, int what, int at, const Config& c, cudaStream_t s) {
-    const Layer &l = layers[size_t(i % kLayers)], &next = layers[size_t((i + 1) % kLayers)];
+    const Layer& l = layers[size_t(i % kLayers)];
     const bool products = (what & 1) != 0, rest = (what & 2) != 0;
-    const auto ahead = [&](const CudaMatrix& m, bool by_rest) {
-      return by_rest == c.by_rest ? m.ahead() : Ahead{};
-    };
-    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f, ahead_fetch(ahead(l.qkv, true), rows)}, s);
+    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f}, s);
     if (products) linear_rows_by(l.qkv, {qkv, half, nullptr, nullptr, rows, kQkv, false}, scratch, c.qkv, s);
     if (rest)
       rope_store({qkv, rope, nullptr, nullptr, 0, kHeads, kKvHeads, kHeadDim, kHeadDim, RopeStyle::kHalves, kv, 0, rows, info}, s);
-    if (products) linear_rows_by(l.out, {x, attended + at * kWidth, nullptr, nullptr, rows, kWidth, true, ahead(l.gate_up, false)}, scratch, c.out, s);
-    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f, ahead_fetch(ahead(l.gate_up, true), rows)}, s);
+    if (products) linear_rows_by(l.out, {x, attended + at * kWidth, nullptr, nullptr, rows, kWidth, true}, scratch, Way::kByShape, s);
+    if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f}, s);
     const bool fused = c.fused && products &&
-                       linear_glu(l.gate_up, {c.lean ? nullptr : activated, half, nullptr, nullptr, rows, kFfn, false, ahead(l.down, false)}, half2, Half::kBF16, s);
-    if (products && !fused) linear_rows_by(l.gate_up, {gate_up, half, nullptr, nullptr, rows, 2 * kFfn, false, ahead(l.down, false)}, scratch, Way::kByShape, s);
-    if (rest && !fused) glu({c.lean ? nullptr : activated, half2, Half::kBF16, gate_up, rows, kFfn, ahead_fetch(ahead(l.down, true), rows)}, s);
-    if (products) linear_rows_by(l.down, {x, half2, nullptr, nullptr, rows, kWidth, true, ahead(next.qkv, false)}, scratch, c.down, s);
+                       linear_glu(l.gate_up, {c.lean ? nullptr : activated, half, nullptr, nullptr, rows, kFfn, false}, half2, s);
+    if (products && !fused) linear_rows_by(l.gate_up, {gate_up, half, nullptr, nullptr, rows, 2 * kFfn, false}, scratch, Way::kByShape, s);
+    if (rest && !fused) glu({c.lean ? nullptr : activated, half2, Half::kBF16, gate_up, rows, kFfn}, s);
+    if (products) linear_rows_by(l.down, {x, half2, nullptr, nullptr, rows, kWidth, true}, scratch, Way::kByShape, s);
   }
   std::vector<float> result(int row, int rows, const Config& c) {
     cuda::check(cudaMemcpy(x, first.data() + size_t(row) * kWidth, size_t(rows) * kWidth * 4, cudaMemcpyHostToDevice), "upload");
@@ -132,51 +127,89 @@ struct Chain {
   }
 };
 
-void apply(const Config& c) { stream_cluster = c.cluster, ahead_kb = c.ahead; }
+// linear_glu leaves what linear_rows, row by row, and glu leave.
+void check_glu(Half half, int out, int in) {
+  constexpr int kRows = 130;
+  Memory memory;
+  const auto bits = [&](size_t count, float scale, uint64_t seed) {
+    auto x = random_halves(count, scale, seed);
+    if (half == Half::kF16) for (uint16_t& v : x) v = float_to_f16(bf16_to_float(v));
+    return x;
+  };
+  const auto weights = bits(size_t(out) * size_t(in), 0.1f, 3);
+  Tensor tensor;
+  tensor.type = half == Half::kBF16 ? DType::kBF16 : DType::kF16, tensor.rank = 2, tensor.shape = {out, in};
+  tensor.data = reinterpret_cast<const std::byte*>(weights.data());
+  const CudaMatrix matrix({&tensor, 1}, memory);
+  const int width = out / 2;
+  const size_t count = size_t(kRows) * size_t(width);
+  const uint16_t* x = memory.put(bits(size_t(kRows) * size_t(in), 1, 5));
+  const float* bias = memory.put(random_floats(size_t(out)));
+  float *gate_up = memory.make<float>(2 * count), *to = memory.make<float>(count);
+  auto* to16 = memory.make<uint16_t>(count);
+  void* scratch = memory.take(linear_scratch_bytes(kRows, out), "scratch");
+  for (const float* b : {static_cast<const float*>(nullptr), bias}) {
+    for (int r = 0; r < kRows; ++r)
+      linear_rows(matrix, {gate_up + size_t(r) * size_t(out), x + size_t(r) * size_t(in), nullptr, b, 1, out, false}, scratch, nullptr);
+    glu({to, to16, half, gate_up, kRows, width}, nullptr);
+    const auto want = get<float>(to, count);
+    const auto want16 = get<uint16_t>(to16, count);
+    for (const int rows : {9, 16, 17, 31, 32, 33, 48, 50, 64, 65, 130}) {
+      for (const bool both : {true, false}) {
+        const std::string what = "glu of " + std::to_string(out) + "x" + std::to_string(in) + ", rows " + std::to_string(rows);
+        cuda::check(cudaMemset(to, 0xff, count * 4), "poison"), cuda::check(cudaMemset(to16, 0xff, count * 2), "poison");
+        must(linear_glu(matrix, {both ? to : nullptr, x, nullptr, b, rows, width, false}, to16, nullptr), what + ": not done");
+        const auto got = get<float>(to, count);
+        const auto got16 = get<uint16_t>(to16, count);
+        const size_t n = size_t(rows) * size_t(width);
+        must(!both || std::memcmp(got.data(), want.data(), n * 4) == 0, what);
+        must(std::memcmp(got16.data(), want16.data(), n * 2) == 0, what + ": 16 bits");
+        bool untouched = true;
+        for (size_t i = n; i < count; ++i) untouched &= got16[i] == 0xffff && got[i] != got[i];
+        must(untouched, what + ": writes behind its rows");
+      }
+    }
+  }
+}
 
-void time_all(bool brief) {
+void time_all(bool brief, bool trace_it) {
+  if (!brief) {
+    check_glu(Half::kF16, 17000, 264);
+    check_glu(Half::kBF16, 9002, 1056);
+    check_glu(Half::kBF16, 9040, 520);
+  }
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   Chain chain;
-  if (brief) trace_base = chain.memory.make<unsigned long long>(4 * 132 * 8);
-  const Way by = Way::kByShape, wide = Way::kWhole2x96;
+  if (trace_it) trace_base = chain.memory.make<unsigned long long>(4 * 132 * 8);
   const Config configs[] = {
-      {"before", by, by, by, 1, 0, false, false, false},
-      {"2x96 glu", wide, by, by, 1, 0, false, true, false},
-      {"  +8 MB", wide, by, by, 1, 8 << 10, false, true, false},
-      {"  +16 MB", wide, by, by, 1, 16 << 10, false, true, false},
-      {"  +24 MB", wide, by, by, 1, 24 << 10, false, true, false},
-      {"lean +16", wide, by, by, 1, 16 << 10, false, true, true},
-      {"rest +8", wide, by, by, 1, 8 << 10, true, true, false},
-      {"rest +16", wide, by, by, 1, 16 << 10, true, true, false},
+      {"parts4, glu apart", Way::kParts4, false, false},
+      {"by shape, glu apart", Way::kByShape, false, false},
+      {"glu inside", Way::kByShape, true, false},
+      {"16-bit copies only", Way::kByShape, true, true},
   };
   for (const Config& c : configs) {
     if (brief) break;
-    apply(c);
     for (const int rows : {16, 40, 64}) {
       const auto got = chain.result(0, rows, c);
       for (const int r : {0, 3, 15, 38, 63}) {
         if (r >= rows) continue;
-        apply(configs[0]);
         const auto alone = chain.result(r, 1, configs[0]);
-        apply(c);
         must(std::memcmp(alone.data(), got.data() + size_t(r) * kWidth, kWidth * 4) == 0,
              std::string(c.name) + ": row " + std::to_string(r) + " of " + std::to_string(rows));
       }
     }
   }
-  std::printf("us per layer: all / products / rest, by rows\n");
+  std::printf("us per layer: all, products alone, by rows\n");
   for (const Config& c : configs) {
-    if (brief && &c - configs != 1 && &c - configs != 3) continue;
-    apply(c);
-    std::printf("%-10s", c.name);
+    if (brief && &c - configs < 2) continue;
+    std::printf("%-19s", c.name);
     for (const int rows : {1, 8, 16, 32, 64}) {
-      if (rows <= 8 && &c != configs && !c.by_rest) continue;
+      if (rows <= 8 && &c != configs + 1) continue;
       std::printf(" | %d: %.1f %.1f", rows, chain.time(rows, 3, c, stream), chain.time(rows, 1, c, stream));
-      if (&c == configs) std::printf(" %.1f", chain.time(rows, 2, c, stream));
     }
     std::printf("\n");
-    if (brief && trace_base) {
+    if (brief && trace_it) {
       for (const int rows : {16, 64}) {
         chain.time(rows, 3, c, stream);
         const auto t = get<unsigned long long>(trace_base, 4 * 132 * 8);
@@ -207,7 +240,7 @@ void time_all(bool brief) {
 
 int main(int count, char**) {
   try {
-    time_all(count > 1);
+    time_all(count > 1, count > 2);
   } catch (const std::exception& error) {
     std::printf("FAILED: %s\n", error.what());
     return 1;
