@@ -53,7 +53,8 @@ struct Chain {
     const int most = int(some.size() / size_t(in));
     for (int done = 0; done < out; done += most) {
       Tensor t;
-      t.type = DType::kBF16, t.rank = 2, t.shape = {std::min(most, out - done), in}, t.data = reinterpret_cast<const std::byte*>(some.data());
+      t.type = DType::kBF16, t.rank = 2, t.shape = {std::min(most, out - done), in};
+      t.data = reinterpret_cast<const std::byte*>(some.data());
       parts.push_back(t);
     }
     return CudaMatrix(parts, memory);
@@ -61,7 +62,8 @@ struct Chain {
   Chain() {
     const auto some = random_halves(size_t(16) << 20, 0.02f, 1);
     for (int i = 0; i < kLayers; ++i)
-      layers.push_back({matrix(some, kQkv, kWidth), matrix(some, kWidth, kWidth), matrix(some, 2 * kFfn, kWidth), matrix(some, kWidth, kFfn)});
+      layers.push_back({matrix(some, kQkv, kWidth), matrix(some, kWidth, kWidth), matrix(some, 2 * kFfn, kWidth),
+                        matrix(some, kWidth, kFfn)});
     const size_t rows = kMostRows;
     first = random_floats(rows * kWidth);
     x = memory.make<float>(rows * kWidth), normed = memory.make<float>(rows * kWidth), qkv = memory.make<float>(rows * kQkv);
@@ -72,7 +74,8 @@ struct Chain {
     rope = memory.put(random_floats(rows * kHeadDim));
     scratch = memory.take(linear_scratch_bytes(kMostRows, 2 * kFfn), "scratch");
     kv = {DType::kBF16, 1, 1, kKvHeads, 128, kHeadDim, nullptr, nullptr, nullptr, nullptr};
-    kv.k = memory.make<std::byte>(size_t(kKvHeads) * 128 * kHeadDim * 2), kv.v = memory.make<std::byte>(size_t(kKvHeads) * 128 * kHeadDim * 2);
+    const size_t cells = size_t(kKvHeads) * 128 * kHeadDim * 2;
+    kv.k = memory.make<std::byte>(cells), kv.v = memory.make<std::byte>(cells);
     std::vector<RowInfo> rows_info;
     for (int r = 0; r < kMostRows; ++r) rows_info.push_back({0, 0, r, r});
     info = memory.put(rows_info);
@@ -172,16 +175,13 @@ void check_glu(Half half, int out, int in) {
   }
 }
 
-void time_all(bool brief, bool trace_it) {
-  if (!brief) {
-    check_glu(Half::kF16, 17000, 264);
-    check_glu(Half::kBF16, 9002, 1056);
-    check_glu(Half::kBF16, 9040, 520);
-  }
+void check_and_time() {
+  check_glu(Half::kF16, 17000, 264);
+  check_glu(Half::kBF16, 9002, 1056);
+  check_glu(Half::kBF16, 9040, 520);
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   Chain chain;
-  if (trace_it) trace_base = chain.memory.make<unsigned long long>(4 * 132 * 8);
   const Config configs[] = {
       {"parts4, glu apart", Way::kParts4, false, false},
       {"by shape, glu apart", Way::kByShape, false, false},
@@ -189,7 +189,6 @@ void time_all(bool brief, bool trace_it) {
       {"16-bit copies only", Way::kByShape, true, true},
   };
   for (const Config& c : configs) {
-    if (brief) break;
     for (const int rows : {16, 40, 64}) {
       const auto got = chain.result(0, rows, c);
       for (const int r : {0, 3, 15, 38, 63}) {
@@ -202,45 +201,21 @@ void time_all(bool brief, bool trace_it) {
   }
   std::printf("us per layer: all, products alone, by rows\n");
   for (const Config& c : configs) {
-    if (brief && &c - configs < 2) continue;
     std::printf("%-19s", c.name);
     for (const int rows : {1, 8, 16, 32, 64}) {
       if (rows <= 8 && &c != configs + 1) continue;
       std::printf(" | %d: %.1f %.1f", rows, chain.time(rows, 3, c, stream), chain.time(rows, 1, c, stream));
     }
     std::printf("\n");
-    if (brief && trace_it) {
-      for (const int rows : {16, 64}) {
-        chain.time(rows, 3, c, stream);
-        const auto t = get<unsigned long long>(trace_base, 4 * 132 * 8);
-        const char* names[] = {"6144", "4096", "28672", "14336"};
-        unsigned long long origin = ~0ull;
-        for (int b = 0; b < 128; ++b) origin = std::min(origin, t[size_t(b) * 8]);
-        for (size_t k = 0; k < 4; ++k) {
-          std::printf("  %d %5s (min/mean/max us)", rows, names[k]);
-          for (const int e : {0, 2, 3, 4, 5, 6}) {
-            double least = 1e9, most = 0, sum = 0;
-            for (size_t b = 0; b < 128; ++b) {
-              const double at = double(t[(k * 132 + b) * 8 + size_t(e)] - origin) / 1000;
-              least = std::min(least, at), most = std::max(most, at), sum += at / 128;
-            }
-            if (k == 2 && e == 5) continue;
-            std::printf(" %s %.1f/%.1f/%.1f", e == 0 ? "start" : e == 2 ? "waited" : e == 3 ? "first" : e == 4 ? "last" : e == 5 ? "met" : "end", least,
-                        sum, most);
-          }
-          std::printf("\n");
-        }
-      }
-    }
   }
   cudaStreamDestroy(stream);
 }
 
 }  // namespace
 
-int main(int count, char**) {
+int main() {
   try {
-    time_all(count > 1, count > 2);
+    check_and_time();
   } catch (const std::exception& error) {
     std::printf("FAILED: %s\n", error.what());
     return 1;

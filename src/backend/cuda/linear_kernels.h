@@ -38,13 +38,12 @@ struct LinearTask {
   // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers, without gaps.
   bool glu;
   void* result16;
-  unsigned long long* trace;
 };
-extern unsigned long long* trace_base;
 
 // How a product is made. kFew: a block has few outputs and all parts, few_rows. kInside, kScratch: many_rows, a block has
 // 256 outputs and all parts, or some parts which a second kernel adds. 16-bit floats on Hopper only: kStream, stream_rows;
-// kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each.
+// kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two, one on each;
+// kWhole2x96: the same with tiles of 96 outputs instead of 64.
 enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96 };
 
 // Weights that L2 gives quickly, again and again.

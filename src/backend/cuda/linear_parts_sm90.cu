@@ -2,11 +2,12 @@
 // would leave multiprocessors idle: each warp has a part of the inner dimension to itself, as in few_rows, and the blocks of
 // a cluster share the parts of a tile.
 //
-// All tokens go to each tile of outputs, and L2 gives some 6.2 TB/s with memory at 4.1: for 4,096 x 4,096 tiles of 32, 64
-// or 128 outputs ask it for 100, 67 or 50 MB, of which 33 are the weights. Up to 4,224 outputs, tiles of 64 with two blocks
-// that have a multiprocessor each are all there at once (80 % of the bandwidth with 64 rows and 14,336 inputs). Beyond, tiles of
-// 128 with four blocks of half a multiprocessor: clusters of 4 whole ones would not fill the device (its groups of
-// multiprocessors are unequal). Tiles of 32, and four whole blocks, were slower everywhere.
+// All tokens go to each tile of outputs, and L2 gives some 6 to 7 TB/s with memory at 4.1: for 4,096 x 4,096 tiles of 32, 64
+// or 128 outputs ask it for 100, 67 or 50 MB, of which 33 are the weights. Up to 4,224 outputs tiles of 64, up to 6,336 tiles of 96,
+// with two blocks that have a multiprocessor each: all are there at once. Beyond, tiles of 128 with four blocks of half a
+// multiprocessor. Of clusters of 4 or 8 whole blocks an H200 holds only 30 or 15 (its groups of multiprocessors are unequal): larger tiles
+// in more parts, though they ask L2 for less, took half as long again. So did one copy of the tokens for two blocks of a
+// cluster (multicast), which have to wait for each other. Having L2 fetch the next product's weights at a product's end lost, too.
 #include <algorithm>
 
 #include "backend/cuda/linear_tma.cuh"
@@ -89,7 +90,6 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
 #pragma unroll 1
   for (int i = 0; fills && i < ahead; ++i) fetch_weights(first_slot + i, i);  // needs nothing of earlier kernels
   wait_for_previous();
-  trace(task, 2);
   hopper::fence_async_global();  // tokens were written by ordinary stores
 #pragma unroll 1
   for (int i = 0; fills && i < ahead; ++i) fetch_tokens(first_slot + i, i);
@@ -105,14 +105,9 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
 #pragma unroll 1
   for (int stage = 0; stage < place.per_part; ++stage) {
     hopper::barrier_wait(place.full(first_slot + at), parity);
-    if (stage == 0) trace(task, 3);
     if (stage < wanted) {
       const uint32_t here = uint32_t(at * P::kBytes);
-      #ifdef SX_UNROLL
-      products.template stage<F::kBlocks == 1>(weights + here, tokens + here);
-#else
-      products.template stage<false>(weights + here, tokens + here);
-#endif
+            products.template stage<F::kBlocks == 1>(weights + here, tokens + here);
     }
     __syncwarp();
     if (leads && stage + plan.depth < place.per_part &&
@@ -123,7 +118,6 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
     __syncwarp();
     if (++at == plan.depth) at = 0, parity ^= 1;
   }
-  trace(task, 4);
   float* const sums = reinterpret_cast<float*>(shared) + which * 8 * kTokenTiles * F::kStride + first_out;
   __syncthreads();  // the last stages have been read by all; nobody needs the slots any more
   products.all([&](int i, int n, int j, int row, int out) {  // the padding keeps these stores free of bank conflicts
@@ -199,10 +193,9 @@ struct Addition {
 };
 #endif
 
-// A cluster of kSplit blocks computes 32 * kSplit outputs of all tokens; each of its 8 * kSplit warps 32 of them over
-// one part, then each block adds up the parts of its share of the rows. A block must move 32 * in weights, and
-// tokens * in / kSplit elements from L2. Bound: memory bandwidth; some 100 KB per block are in flight, the weights of
-// them before the tokens exist. Two blocks share a multiprocessor.
+// A cluster of blocks computes kOuts outputs of all tokens; each of its warps some of them over one part, then each block adds
+// up the parts of its share of the rows. A block must move kOuts * in / kSplit weights, and tokens * in / kSplit elements from
+// L2. Bound: memory bandwidth; some 100 KB of weights per multiprocessor are in flight, before the tokens exist.
 template <Half kHalf, int kTokenTiles, class F>
 __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
     parts_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PartsPlan plan,
@@ -213,7 +206,6 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
   using P = Place<8 * kTokenTiles, F>;
   const P place(task, plan, hopper::shared_address(shared));
   let_next_start();
-  trace(task, 0);
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int i = 0; i < F::kPartsHere * plan.depth; ++i) {
@@ -228,9 +220,7 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks)
   Addition<8 * kTokenTiles, F> addition{task, place};
   addition.begin();
   cluster_wait();
-  trace(task, 5);
   addition.end();
-  trace(task, 6);
   cluster_arrive();  // nobody leaves while others read its sums
   cluster_wait();
 #else

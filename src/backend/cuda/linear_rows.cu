@@ -7,7 +7,6 @@
 #include "backend/cuda/linear_kernels.h"
 
 namespace sx::cuda {
-unsigned long long* trace_base = nullptr;
 namespace {
 
 // A thread adds up the parts of one element. Moves parts * rows * out floats, mostly in L2.
@@ -142,7 +141,6 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.sub = segment.sub;
       task.accumulate = call.accumulate;
       task.parts = parts_of(matrix.in());
-  if (trace_base) task.trace = trace_base + (task.out == 6144 ? 0 : task.out > 20000 ? 2 : task.in == 4096 ? 1 : 3) * 132 * 8;
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
       const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !(half && can_stream()));
@@ -167,7 +165,6 @@ bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, c
   task.out = segment.out;
   task.out_stride = call.out_stride;
   task.parts = parts_of(matrix.in());
-  if (trace_base) task.trace = trace_base + (task.out == 6144 ? 0 : task.out > 20000 ? 2 : task.in == 4096 ? 1 : 3) * 132 * 8;
   task.glu = true;
   task.rows = std::min(call.rows, kManyRows);
   if (!is_half || way_of(task, true) != Way::kStream) return false;

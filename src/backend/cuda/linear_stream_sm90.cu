@@ -130,7 +130,6 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
     int left = per_part;
     for (int stage = 0; stage < place.stages; ++stage) {
       hopper::barrier_wait(place.full(slot), parity);
-      if (stage == 0) trace(task, 3);
       const uint32_t here = place.ring + uint32_t(slot * place.bytes) + products.at();
       products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine), apart);
       __syncwarp();
@@ -143,7 +142,6 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
         products.sum[i][n][j] = 0;
       });
     }
-    trace(task, 4);
     if constexpr (kGlu) {
       store_activated<kHalf>(task, tile * (place.outs / 2) + first_out, total);
     } else {
@@ -170,7 +168,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Place place(task, plan, hopper::shared_address(shared), 8 * kTokenTiles);
   const int warp = int(threadIdx.x) >> 5;
   let_next_start();
-  trace(task, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.stages; ++i) {
       hopper::barrier_init(place.full(i), 1);
@@ -186,10 +183,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     hopper::take_registers<232>();
     wait_for_previous();
-    trace(task, 2);
     if (warp < plan.warps) multiply_stages<kHalf, kTokenTiles, kGlu>(task, plan, place);
   }
-  trace(task, 6);
 #else
   __trap();
 #endif

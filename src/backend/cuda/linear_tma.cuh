@@ -47,16 +47,6 @@ __device__ __forceinline__ void cluster_arrive_release() { asm volatile("barrier
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-__device__ __forceinline__ void trace(const LinearTask& task, int event) {
-#ifdef SX_TRACE
-  if (threadIdx.x == 0) {
-    unsigned long long now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
-    task.trace[blockIdx.x * 8 + event] = now;
-  }
-#endif
-}
-
 // A warp's share of products: 16 * kOutTiles outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and of
 // tokens: two g that are neighbours then have lines four apart, and the reads of 8 lanes meet all banks. Chunk 4 step + t
 // of 16 bytes lies at chunk ^ line.
