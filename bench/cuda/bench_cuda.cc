@@ -4,6 +4,7 @@
 //   verify      random trees of 2..64 rows behind L cells, all rows wanted
 //   choose      the tokens of 1, 16 and 64 rows of logits
 //   eagle, lm   one level of a draft behind a working cache of 1,024 cells, and with the candidates taken from it
+//   draft       whole drafts behind 1,024 cells, with the host between the levels and without it
 //   refresh     cross-model retrieval: scores of two target layers, the choice, the gathering of 1,024 cells
 // Medians over single steps, each ended by Backend::wait; the bound is the bytes a step must read (weights and K/V) at
 // the speed of a copy on the device.
@@ -31,6 +32,7 @@
 #include "model/llama.h"
 #include "spec/draft_cache.h"
 #include "spec/probe.h"
+#include "whole_drafts.h"
 
 namespace {
 
@@ -205,16 +207,9 @@ class Bench {
     }
     for (int i = 0; i < longest_; ++i) text_.push_back(Token(mix64(uint64_t(i)) % uint64_t(target_->config().vocab)));
     const ModelConfig& c = target_->config();
-    report({{"what", "set-up"},
-            {"device", backend_->name()},
-            {"model", args.model},
-            {"layers", c.layers},
-            {"width", c.width},
-            {"kv_type", dtype_name(type_)},
-            {"weight_bytes", target_->weight_bytes()},
-            {"cell_bytes", cell_bytes(kv_->geometry())},
-            {"copy_gb_s", copy_ / 1e9},
-            {"load_ms", load}},
+    report({{"what", "set-up"}, {"device", backend_->name()}, {"model", args.model}, {"layers", c.layers}, {"width", c.width},
+            {"kv_type", dtype_name(type_)}, {"weight_bytes", target_->weight_bytes()}, {"cell_bytes", cell_bytes(kv_->geometry())},
+            {"copy_gb_s", copy_ / 1e9}, {"load_ms", load}},
            fmt::format("{}\n{}: {} layers of width {}, {:.2f} GB of weights, {:.1f} KB per cell ({}), loaded in {:.1f} "
                        "s\ncopy on the device: "
                        "{:.0f} GB/s (read and written)\n",
@@ -226,8 +221,8 @@ class Bench {
     prefill();
     for (int length : args_.lengths) steps(length);
     choose();
-    if (eagle_) eagle_levels();
-    if (draft_) draft_levels();
+    if (eagle_) eagle_levels(), drafts(nullptr, eagle_.get());
+    if (draft_) draft_levels(), drafts(draft_.get(), nullptr);
     const ModelConfig* config = draft_ ? &draft_->config() : eagle_ ? &eagle_->config().cell : nullptr;
     for (int length : args_.retrieval)
       if (config) refresh(length, *config);
@@ -274,11 +269,7 @@ class Bench {
       ms += now_ms() - start;
       // Products alone: 2 per weight and token; attention comes on top.
       const double flops = 2.0 * double(stop) * parameters();
-      report({{"what", "prefill"},
-              {"length", stop},
-              {"chunk", args_.chunk},
-              {"ms", ms},
-              {"tokens_per_s", stop / ms * 1000},
+      report({{"what", "prefill"}, {"length", stop}, {"chunk", args_.chunk}, {"ms", ms}, {"tokens_per_s", stop / ms * 1000},
               {"linear_tflop_s", flops / ms / 1e9}},
              fmt::format("prefill {:>7}: {:9.1f} ms  {:8.0f} tok/s  {:6.1f} TFLOP/s in the matrices alone\n", stop, ms,
                          stop / ms * 1000, flops / ms / 1e9));
@@ -397,6 +388,18 @@ class Bench {
         backend_->top_k({candidates.data(), logits, rows, vocab, std::min(kCandidates, vocab)});
       });
       level_line("eagle", rows, ms, all, eagle_->weight_bytes(), kv->geometry());
+    }
+  }
+
+  void drafts(Model* draft, EagleHead* head) {
+    for (int topk : {8, 10}) {
+      const int cells = std::min({kWorkCells, args_.chunk, args_.lengths[0]});
+      const bench::DraftBench b{backend_.get(), target_.get(), kv_.get(), draft, head, type_, std::span(text_).first(size_t(cells)),
+                                topk, 511, 8, args_.repeats};
+      const bench::DraftTime host = draft_time(b, false), alone = draft_time(b, true);
+      report({{"what", "draft"}, {"drafter", head ? "eagle" : "lm"}, {"rows", topk}, {"levels", alone.levels}, {"host_ms", host.ms}, {"ms", alone.ms}},
+             fmt::format("draft   {:>7} rows: {} of {} levels, {} nodes: with the host between levels {:.3f} ms, without {:.3f} ms\n", topk,
+                         head ? "eagle" : "lm", alone.levels, alone.nodes, host.ms, alone.ms));
     }
   }
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds the check programs of the CUDA kernels with nvcc alone, for this machine's Hopper GPU, and runs them.
-#   bench/cuda/run_checks.sh FOLDER [NAMES...]     names: rows kv choose linear chain attend prompt; logs and programs go to FOLDER
+#   bench/cuda/run_checks.sh FOLDER [NAMES...]     names: rows kv retrieve choose levels linear chain attend prompt; logs and programs go to FOLDER
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder="$1"; shift
-names=("$@"); [[ ${#names[@]} -gt 0 ]] || names=(rows kv choose linear chain attend prompt)
+names=("$@"); [[ ${#names[@]} -gt 0 ]] || names=(rows kv retrieve choose levels linear chain attend prompt)
 mkdir -p "$folder"
 flags=(-std=c++20 -O3 -lineinfo -Isrc -Iinclude --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a)
 sources=(src/backend/cuda/*.cu)
 for name in "${names[@]}"; do sources+=("bench/cuda/check_$name.cu"); done
-sources+=(src/backend/cuda/matrix.cc src/tensor/blocks.cc src/tensor/dtype.cc src/tensor/quantise.cc src/base/error.cc)
+sources+=(src/backend/cuda/matrix.cc src/tensor/blocks.cc src/tensor/dtype.cc src/tensor/quantise.cc src/kv/chunk_choice.cc
+  src/base/error.cc)
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'out="'"$folder"'/$(basename {}).o"; case {} in *.cc) g++ -std=c++20 -O2 -Isrc -Iinclude -I/usr/local/cuda/include -DFMT_HEADER_ONLY -c {} -o "$out";; *) nvcc '"${flags[*]}"' -c {} -o "$out";; esac >"$out.log" 2>&1 || { echo "FAILED {}"; grep -m5 error "$out.log"; }'
 status=0
 for name in "${names[@]}"; do

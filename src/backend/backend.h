@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/levels.h"
 #include "backend/ops.h"
 #include "base/function_ref.h"
 #include "tensor/tensor.h"
@@ -28,6 +29,13 @@ class KvStore {
  protected:
   explicit KvStore(const KvGeometry& geometry) : geometry_(geometry) {}
   KvGeometry geometry_;
+};
+
+// Which cells kv_retrieve() chose last: where it keeps its list.
+class KvChoice {
+ public:
+  virtual ~KvChoice() = default;
+  virtual std::span<const int32_t> cells() = 0;  // waits for them
 };
 
 class Matrix {
@@ -84,6 +92,12 @@ class Backend {
   // call ops, and may depend on nothing but the key, the shape and the inputs' arrays.
   virtual void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) = 0;
 
+  // Rows that a level may have where the backend grows trees itself; 0: it does not.
+  virtual int level_rows() const { return 0; }
+  // Grows a tree of one sequence (see LevelsArgs). The body runs the ops of a pass over `step`, which the backend sets before it calls it.
+  // False, with nothing done: it cannot, and the caller does it with run().
+  virtual bool run_levels(const LevelsArgs&, StepInputs& step, const StepKey&, FunctionRef body) { return (void)step, (void)body, false; }
+
   // Ops.
   virtual void copy_rows(const CopyRowsArgs&) = 0;
   virtual void embed(const EmbedArgs&) = 0;
@@ -100,6 +114,9 @@ class Backend {
   }
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
+  // Chooses on the host by kv_score() and kv_move() unless a backend knows better. Nothing waits for the device before cells() is asked.
+  virtual std::unique_ptr<KvChoice> make_choice(int most_cells);
+  virtual void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice);
   // Cells as bytes in host memory, see KvCellsArgs. What kv_write is given must come from kv_read.
   virtual size_t kv_cell_bytes(const KvStore& kv) const = 0;
   virtual void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) = 0;

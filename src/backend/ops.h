@@ -8,8 +8,10 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/token.h"
+#include "kv/chunk_choice.h"
 #include "kv/move.h"
 #include "tensor/rope_style.h"
 #include "tensor/tensor.h"
@@ -219,6 +221,32 @@ struct KvScoreArgs {
   ScoreKind kind = ScoreKind::kMass;
   std::span<const int> layers{};       // these instead of `layer`: q is [layers, heads * head_dim], out [layers, heads, chunks]
   bool mean = false;                   // out is [chunks], the mean over layers and heads
+};
+
+// Retrieval: scores as kv_score() gives them with `mean`, the choice of choose_chunks(), and the chosen cells moved to places 0, 1, ...
+// of another store, where chunks are of one length and the number of cells does not depend on the scores.
+struct KvRetrieveArgs {
+  KvScoreArgs score;                   // all layers by `layers`; the first border is 0; `out` and `mean` are not read
+  bool per_cell = false;               // a chunk's score is divided by its length
+  int budget, sink, recent;
+  EvenPlan plan;                       // plan_even_chunks() of these
+  const KvStore* from;
+  KvStore* to;
+  int slot;                            // of both
+  // Positions: place - shift, at least 0 and at most `top`; or those of the text, from which the cells come.
+  bool compact = true;
+  int shift = 0, top = 0;
+  // What needs no move: places below `held` hold what the last kv_retrieve() with this choice put there, by `shift_before`, and behind
+  // that the cells from `since` on.
+  int held = 0, since = 0, shift_before = 0;
+  const double* frequencies = nullptr; // [dims/2]
+  int dims = 0;
+  RopeStyle style = RopeStyle::kHalves;
+  // Host memory for backends that choose there.
+  std::span<float> scores{};           // [layers, heads, chunks]
+  std::span<float> reduced{};          // [chunks]
+  std::vector<uint64_t>* order = nullptr;  // choice_scratch()
+  std::vector<KvMove>* moves = nullptr;
 };
 
 }  // namespace sx

@@ -64,6 +64,8 @@ class Model {
   void tap_queries(std::span<const int> layers);
 
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
+  // Behind a step with one output, after which a tree is grown (Backend::run_levels). Sets where logits are. False: nothing has been done.
+  bool levels(LevelsArgs& args, KvStore& kv, const LayerPlan& plan = {});
 
  private:
   struct Layer;

@@ -1,8 +1,7 @@
-// Choosing works on keys: score and place in one integer, so that comparing is cheap, total and without ties.
+// Choosing works on keys, see kv/chunk_choice.h.
 #include "spec/cache_choice.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 
 #include "base/error.h"
@@ -12,38 +11,7 @@
 namespace sx {
 namespace {
 
-// Greater is better: the order of floats in the upper half (-0 is 0, NaN below all), the later place in the lower.
-uint64_t key_of(float score, int place) {
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
-  const uint32_t order = score != score ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
-  return uint64_t(order) << 32 | uint32_t(place);
-}
-int place_of(uint64_t key) { return int(uint32_t(key)); }
-constexpr size_t kGroup = 64;  // keys that are looked at together
 bool earlier(uint64_t a, uint64_t b) { return uint32_t(a) < uint32_t(b); }
-
-void append(int from, int to, std::vector<int32_t>& out) {
-  for (int cell = from; cell < to; ++cell) out.push_back(cell);
-}
-
-// `budget` cells, `first` of them at the beginning.
-void choose_ends(int cells, int budget, int first, std::vector<int32_t>& out) {
-  append(0, first, out);
-  append(cells - (budget - first), cells, out);
-}
-
-// How many of the first cells are kept when only ends are: the last get at least `recent` or half.
-int first_share(int budget, int sink, int recent) {
-  return std::min(sink, budget - std::min(recent, budget - budget / 2));
-}
-
-// What needs no scores: nothing, or everything.
-bool choose_plainly(int cells, int budget, std::vector<int32_t>& out) {
-  out.clear();
-  if (budget > 0 && cells > budget) return false;
-  if (budget > 0) append(0, cells, out);
-  return true;
-}
 
 float round_to_bf16(float x) { return bf16_to_float(float_to_bf16(x)); }
 
@@ -100,56 +68,6 @@ void choose_recent(int cells, int budget, int sink, std::vector<int32_t>& out) {
   choose_ends(cells, budget, sink < budget ? std::max(0, sink) : budget / 2, out);
 }
 
-void choose_chunks(std::span<const int32_t> borders, std::span<const float> scores, int budget, int sink, int recent,
-                   std::vector<int32_t>& out, std::vector<uint64_t>& scratch) {
-  SX_ASSERT(borders.size() == scores.size() + 1);
-  const int chunks = int(scores.size()), cells = borders.back();
-  if (choose_plainly(cells, budget, out)) return;
-  sink = std::clamp(sink, 0, cells), recent = std::clamp(recent, 0, cells);
-  const auto length = [&](int c) { return borders[size_t(c) + 1] - borders[size_t(c)]; };
-
-  // Chunks [0, first) and [last, chunks) are guaranteed.
-  int first = 0, last = chunks;
-  while (first < chunks && borders[size_t(first)] < sink) ++first;
-  while (last > first && borders[size_t(last)] > cells - recent) --last;
-  int left = budget - borders[size_t(first)] - (cells - borders[size_t(last)]);
-  if (left < 0) return choose_ends(cells, budget, first_share(budget, sink, recent), out);
-
-  // The keys of the others, then the greatest of every group of them: few chunks are taken out of many, and a taken one
-  // costs a look at its group and at the greatest.
-  constexpr uint64_t kGone = 0, kTaken = 1, kKey = 2;  // what stands in a chunk's place; a key is that much more
-  const size_t others = size_t(last - first), groups = (others + kGroup - 1) / kGroup;
-  scratch.resize(others + groups);
-  const auto keys = std::span(scratch).first(others), tops = std::span(scratch).subspan(others);
-  const auto find_top = [&](size_t g) {
-    uint64_t top = 0;
-    for (size_t i = g * kGroup; i < std::min(others, (g + 1) * kGroup); ++i) top = std::max(top, keys[i]);
-    tops[g] = top;
-  };
-  for (size_t i = 0; i < others; ++i) keys[i] = key_of(scores[size_t(first) + i], first + int(i)) + kKey;
-  for (size_t g = 0; g < groups; ++g) find_top(g);
-  for (;;) {
-    uint64_t best = 0;
-    for (uint64_t top : tops) best = std::max(best, top);
-    if (best < kKey) break;
-    const int place = place_of(best - kKey);
-    if (length(place) <= left) {
-      left -= length(place);
-      keys[size_t(place - first)] = kTaken;
-      find_top(size_t(place - first) / kGroup);
-    } else {  // the budget is nearly full: keep what still fits, often nothing
-      for (uint64_t& key : keys)
-        if (key >= kKey && length(place_of(key - kKey)) > left) key = kGone;
-      for (size_t g = 0; g < groups; ++g) find_top(g);
-    }
-  }
-  if (left == budget) return choose_ends(cells, budget, first_share(budget, sink, recent), out);
-  append(0, borders[size_t(first)], out);
-  for (int c = first; c < last; ++c)
-    if (keys[size_t(c - first)] == kTaken) append(borders[size_t(c)], borders[size_t(c) + 1], out);
-  append(borders[size_t(last)], cells, out);
-}
-
 void choose_pruned(std::span<const float> scores, int budget, float uniform, int sink, int recent,
                    std::vector<int32_t>& out, std::vector<uint64_t>& scratch) {
   const int cells = int(scores.size());
@@ -162,12 +80,12 @@ void choose_pruned(std::span<const float> scores, int budget, float uniform, int
   const int by_score = std::max(0, open - int(std::clamp(uniform, 0.0f, 1.0f) * float(budget)));
   const int64_t spread = open - by_score, others = last - sink - by_score;
   scratch.clear();
-  for (int cell = sink; cell < last; ++cell) scratch.push_back(key_of(scores[size_t(cell)], cell));
+  for (int cell = sink; cell < last; ++cell) scratch.push_back(score_key(scores[size_t(cell)], cell));
   const auto best = scratch.begin(), rest = best + by_score;
   std::nth_element(best, rest, scratch.end(), std::greater<>());
   std::sort(best, rest, earlier);
 
-  append(0, sink, out);
+  append_cells(0, sink, out);
   int64_t rank = 0, picks = 0;  // among the others: how many were passed, how many taken
   auto next = best;
   for (int cell = sink; cell < last; ++cell) {
@@ -178,7 +96,7 @@ void choose_pruned(std::span<const float> scores, int budget, float uniform, int
       ++rank;
     }
   }
-  append(last, cells, out);
+  append_cells(last, cells, out);
 }
 
 void smooth(std::span<float> scores, int pool, std::vector<float>& scratch) {

@@ -7,11 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "kv/chunk_choice.h"
 #include "spec/cache_config.h"
 
 namespace sx {
-
-inline size_t choice_scratch(size_t scores) { return scores + scores / 64 + 1; }
 
 // Chunk borders of a growing text: border 0 is 0, the last one is the number of cells. `ends[token]` is 1 where a token
 // ends a sentence (tokens beyond it end none); with sentences, a chunk ends there once it has chunk/2 cells (at least
@@ -43,16 +42,7 @@ void reduce_scores(std::span<const float> scores, int count, std::span<const int
 // the last cells (the odd one is the last's).
 void choose_recent(int cells, int budget, int sink, std::vector<int32_t>& out);
 
-// Whole chunks by score, best first, until the budget is full (a chunk that no longer fits is left out, smaller ones
-// may follow); chunks with cells below `sink` or among the last `recent` come before all others. Where those chunks do
-// not all fit, or no chunk at all does, the choice is single cells: the first `sink` and the last cells, `budget` in
-// all, of which the last get at least `recent` or half. So there is always a choice if there are cells and a budget.
-// With chunks of one length the number of cells is the same for all scores if `recent` is not 0; otherwise it may
-// differ.
-void choose_chunks(std::span<const int32_t> borders, std::span<const float> scores, int budget, int sink, int recent,
-                   std::vector<int32_t>& out, std::vector<uint64_t>& scratch);
-
-// Single cells: the same with one cell per chunk and `budget` minus uniform * budget (rounded down) of them by score,
+// Single cells: as choose_chunks() with one cell per chunk and `budget` minus uniform * budget (rounded down) of them by score,
 // the first `sink` and last `recent` counted among these; the rest of the budget is spread evenly over those not
 // chosen: the middle ones of as many equal stretches. scores: [cells]. Always min(cells, budget) cells.
 void choose_pruned(std::span<const float> scores, int budget, float uniform, int sink, int recent,

@@ -89,6 +89,8 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     each_.resize(chunks + 1);
     std::iota(each_.begin(), each_.end(), 0);
   }
+  retrieves_ = config_.kind == CacheKind::kRetrieval && config_.heads.empty() && config_.head_reduce == HeadReduce::kMean &&
+               !config_.sentences && config_.recent > 0 && config_.faults == 0;
   scores_.resize(rows * chunks);
   if (reads_draft()) picked_.resize(rows * chunks);
   reduced_.resize(chunks);
@@ -101,10 +103,13 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     for (auto& c : s.choice) c.reserve(size_t(capacity_));
     s.borders = ChunkBorders(config_.chunk, config_.sentences);
     s.borders.reserve(parts_.context);
+    if (retrieves_) s.retrieved = parts_.backend->make_choice(std::min(config_.budget, parts_.context));
     if (query > 0) s.query = parts_.backend->allocate(query, "queries of the draft cache");
     if (reads_draft()) s.own.resize(query);
   }
 }
+
+int DraftCache::shift_for(int cells) const { return std::max(0, cells - std::max(1, trained_ - kRoom)); }
 
 int DraftCache::wanted_position(int shift, int place, int cell) const {
   if (!moving() || config_.positions == CachePositions::kOriginal) return cell;
@@ -143,7 +148,7 @@ void DraftCache::truncate(SeqId seq, int cells, int tokens) {
   }
   s.borders.truncate(cells);
   s.stale = true;
-  s.work = 0, s.hole_end = 0;
+  s.work = s.unread = 0, s.hole_end = 0;
   s.fast = s.slow = 0;
   if (cells < s.chosen_once) s.chosen_once = 0;
   if (cells == 0) s.rounds = s.refreshes = s.shift = 0;
@@ -181,11 +186,54 @@ void DraftCache::refresh(SeqId seq, std::span<const Token> text) {
   const double start = now_ms();
   Slot& s = at(seq);
   s.borders.extend(s.length, text, parts_.sentence_ends);
-  choose(seq);
-  gather(seq);
+  std::optional<EvenPlan> plan;
+  if (retrieves_ && s.noted > 0) plan = plan_even_chunks(s.borders.borders(), config_.budget, config_.sink, config_.recent);
+  if (plan) {
+    retrieve(seq, *plan);
+  } else {
+    choose(seq);
+    gather(seq);
+  }
   s.rounds = 0, s.stale = false;
   ++s.refreshes;
   ms_ += now_ms() - start;
+}
+
+// The common case in one op: a device need not hand the scores to the host.
+void DraftCache::retrieve(SeqId seq, const EvenPlan& plan) {
+  Slot& s = at(seq);
+  const ModelConfig &t = *parts_.target, &d = *parts_.draft;
+  SX_ASSERT(plan.count <= capacity_);
+  const int before = s.shift;
+  s.shift = shift_for(plan.count);
+  KvRetrieveArgs args{};
+  args.score = {nullptr, s.query, t.heads, t.kv_heads, t.head_dim, 1.0f / std::sqrt(float(t.head_dim)), parts_.target_kv, 0, seq,
+                s.borders.borders(), config_.chunk_reduce == ChunkReduce::kMax ? ScoreKind::kPeak : ScoreKind::kMass, layers_};
+  args.per_cell = config_.chunk_reduce == ChunkReduce::kMean;
+  args.budget = config_.budget, args.sink = config_.sink, args.recent = config_.recent, args.plan = plan;
+  args.from = parts_.full, args.to = parts_.work, args.slot = seq;
+  args.compact = config_.positions == CachePositions::kCompact, args.shift = s.shift, args.top = trained_ - 1;
+  args.held = s.follows ? s.work : 0, args.since = s.since, args.shift_before = before;
+  args.frequencies = parts_.frequencies.data(), args.dims = d.rope.dims, args.style = d.rope.style;
+  args.scores = scores_, args.reduced = reduced_, args.order = &order_, args.moves = &moves_;
+  parts_.backend->kv_retrieve(args, *s.retrieved);
+  s.work = s.unread = plan.count;
+  s.follows = true, s.since = s.length;
+}
+
+// The first cells are asked for only where somebody wants to know them.
+void DraftCache::read_cells(const Slot& s) {
+  if (s.unread == 0) return;
+  const auto cells = s.retrieved->cells();
+  SX_ASSERT(int(cells.size()) == s.unread);
+  std::copy(cells.begin(), cells.end(), s.cell.begin());
+  s.unread = 0;
+}
+
+std::span<const int32_t> DraftCache::cells(SeqId seq) const {
+  const Slot& s = at(seq);
+  if (s.work > 0) read_cells(s);
+  return std::span(s.cell).first(size_t(s.work));
 }
 
 void DraftCache::choose(SeqId seq) {
@@ -308,7 +356,8 @@ void DraftCache::gather(SeqId seq) {
   const int size = int(s.choice[0].size());
   SX_ASSERT(size <= capacity_);
   const int before = s.shift;
-  s.shift = std::max(0, size - std::max(1, trained_ - kRoom));
+  s.shift = shift_for(size);
+  if (s.work > 0) read_cells(s);
   for (size_t h = 0; h < s.choice.size(); ++h) {
     moves_.clear();
     for (int i = 0; i < size; ++i) {
@@ -323,6 +372,7 @@ void DraftCache::gather(SeqId seq) {
   }
   std::copy(s.choice[0].begin(), s.choice[0].end(), s.cell.begin());
   s.work = size;
+  s.unread = 0, s.follows = false;
 }
 
 void DraftCache::appended(SeqId seq, int rows) {

@@ -53,7 +53,7 @@ class DraftCache {
   int work(SeqId seq) const { return at(seq).work; }      // of them in the working cache; the next one goes here
   int position(SeqId seq, int ahead) const;               // RoPE position of the cell `ahead` places behind these
   // Text cell of each working cell (where cells move; of head 0 of layer 0 where every head chooses for itself).
-  std::span<const int32_t> cells(SeqId seq) const { return std::span(at(seq).cell).first(size_t(at(seq).work)); }
+  std::span<const int32_t> cells(SeqId seq) const;
   int refreshes(SeqId seq) const { return at(seq).refreshes; }
   int room(SeqId seq) const { return capacity_ - at(seq).work; }  // cells that may be appended
   // After truncate: tokens of the text behind which the target has to run again, so that its last queries can be noted.
@@ -87,7 +87,7 @@ class DraftCache {
 
   bool reads_target() const { return config_.reads_target(); }
   bool reads_draft() const { return config_.reads_draft(); }
-  double take_ms() { return std::exchange(ms_, 0.0); }    // spent on scores and gathering
+  double take_ms() { return std::exchange(ms_, 0.0); }    // that the host spent on scores and gathering
 
  private:
   struct Slot {
@@ -100,7 +100,11 @@ class DraftCache {
     int ended = 0;                     // tokens of the text at the last truncate
     int chosen_once = 0;               // kOnce, kSnap: text cells the choice was made from; 0: not yet
     float fast = 0, slow = 0;          // running means of accepted tokens
-    std::vector<int32_t> cell;         // [work capacity]
+    mutable std::vector<int32_t> cell; // [work capacity]
+    mutable int unread = 0;            // so many of the first are still to be read from `retrieved`
+    std::unique_ptr<KvChoice> retrieved;
+    bool follows = false;              // the working cache holds what kv_retrieve() chose last, then the cells from `since` on
+    int since = 0;
     std::vector<std::vector<int32_t>> choice;  // per layer and key/value head, or one for all
     ChunkBorders borders{1};
     float* query = nullptr;            // [layers or observe * layers, heads * head_dim], backend memory
@@ -112,11 +116,14 @@ class DraftCache {
   Slot& at(SeqId seq) { return slots_[size_t(seq)]; }
   bool due(const Slot& s) const;
   void refresh(SeqId seq, std::span<const Token> text);
+  void retrieve(SeqId seq, const EvenPlan& plan);
+  static void read_cells(const Slot& s);
   void choose(SeqId seq);
   void choose_by_target(SeqId seq);
   void choose_by_draft(SeqId seq);
   void gather(SeqId seq);
   void refilled(SeqId seq, int cells, int tokens);
+  int shift_for(int cells) const;      // so many of the first share a position
   int wanted_position(int shift, int place, int cell) const;
   void drop_hole(SeqId seq);
   int most_queries() const { return config_.kind == CacheKind::kSnap ? config_.observe : 1; }
@@ -124,6 +131,7 @@ class DraftCache {
   CacheConfig config_;
   DraftCacheParts parts_;
   int trained_ = 0, capacity_ = 0;     // of positions; of the working cache
+  bool retrieves_ = false;             // by kv_retrieve(), where the text is longer than the budget and a query is noted
   std::vector<int> layers_;            // of the target
   std::vector<Slot> slots_;
   std::vector<KvMove> moves_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fixed_math.h"
 #include "base/rng.h"
 #include "spec/tree_grammar.h"
 
@@ -27,6 +28,9 @@ float penalised(float logit, Token token, const DraftTask& task) {
   return logit;
 }
 
+// How far below the largest logit min-p allows others; not 0.
+double least_of(const Sampling& s) { return std::min(std::log(double(s.min_p)), -1e-12); }
+
 void sort_best(std::span<Candidate> c) {
   std::sort(c.begin(), c.end(), [](const Candidate& a, const Candidate& b) {
     return a.logp != b.logp ? a.logp > b.logp : a.token < b.token;
@@ -37,20 +41,20 @@ void sort_best(std::span<Candidate> c) {
 size_t surviving(std::span<const Candidate> c, const Sampling& s) {
   size_t n = s.top_k > 0 ? std::min(c.size(), size_t(s.top_k)) : c.size();
   double sum = 0, kept = 0;
-  for (size_t i = 0; i < n; ++i) sum += std::exp(double(c[i].logp - c[0].logp));
+  for (size_t i = 0; i < n; ++i) sum += fixed_exp(double(c[i].logp - c[0].logp));
   size_t last = 0;
-  while (last < n && kept < double(s.top_p) * sum) kept += std::exp(double(c[last++].logp - c[0].logp));
+  while (last < n && kept < double(s.top_p) * sum) kept += fixed_exp(double(c[last++].logp - c[0].logp));
   n = std::max<size_t>(last, 1);
   if (s.min_p > 0)
-    while (n > 1 && double(c[n - 1].logp - c[0].logp) < std::log(double(s.min_p))) --n;
+    while (n > 1 && double(c[n - 1].logp - c[0].logp) < least_of(s)) --n;
   return n;
 }
 
 void normalise(std::span<Candidate> c) {
   double top = -INFINITY, sum = 0;
   for (const Candidate& x : c) top = std::max(top, double(x.logp));
-  for (const Candidate& x : c) sum += std::exp(double(x.logp) - top);
-  const double lse = top + std::log(sum);
+  for (const Candidate& x : c) sum += fixed_exp(double(x.logp) - top);
+  const double lse = top + fixed_log(sum);
   for (Candidate& x : c) x.logp = float(double(x.logp) - lse);
 }
 
@@ -65,6 +69,14 @@ Guesser::Guesser(Backend& backend, const GuessOptions& options, int width, int r
 void Guesser::prepare(const float* logits, int rows) {
   if (options_.draws != DrawMode::kBest) return;
   if (rows > 0) backend_.top_k({candidates_.data(), logits, rows, vocab_, pool_, stride_});
+}
+
+bool Guesser::by_backend(const DraftTask& task, LevelSampling& how) const {
+  if (options_.draws != DrawMode::kBest || !task.bias.empty() || !task.counts.empty() || task.grammar) return false;
+  const Sampling& s = *task.sampling;
+  how = {};
+  if (!greedy(s)) how = {pool_, s.temperature, s.top_p, s.top_k, s.min_p > 0 ? least_of(s) : 0, options_.couple, s.seed, task.text.size()};
+  return true;
 }
 
 std::span<const Candidate> Guesser::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
@@ -96,7 +108,7 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uin
     count = surviving(pool, s);
     for (Candidate& c : pool.first(count)) {
       c.logp /= s.temperature;
-      if (options_.couple) c.logp += float(gumbel(s.seed, position, uint64_t(c.token)));
+      if (options_.couple) c.logp += float(fixed_gumbel(s.seed, position, uint64_t(c.token)));
     }
     if (options_.couple) sort_best(pool.first(count));
   }

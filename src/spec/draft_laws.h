@@ -25,6 +25,8 @@ class Guesser {
   std::span<const Candidate> guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
   // The top candidates of all rows of a step at once, before the calls of guess for its rows (rows lie `stride` apart).
   void prepare(const float* logits, int rows);
+  // Whether a backend can find a task's candidates by itself, and how.
+  bool by_backend(const DraftTask& task, LevelSampling& how) const;
 
  private:
   std::span<const Candidate> best(const DraftTask& task, NodeId node, uint64_t position, int place);

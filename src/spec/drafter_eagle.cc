@@ -16,7 +16,8 @@ constexpr double kLearn = 0.1;
 EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
     : options_(options), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
-               options.head->config().draft_vocab, options.head->config().draft_vocab, options.head->token_map()) {
+               options.head->config().draft_vocab, options.head->config().draft_vocab, options.head->token_map()),
+      levels_(*options.backend, options.tree) {
   const size_t rows = size_t(options.head->options().max_rows);
   tokens_.resize(rows);
   positions_.resize(rows);
@@ -31,6 +32,12 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
     s.next.reserve(size_t(s.policy->rows()));
     s.laws.reserve(size_t(s.policy->rows()));
     if (options.cache->config().faults & kFaultMask) s.strip.keep_stale_parents();
+  }
+  if (const auto map = options.head->token_map(); levels_.rows() > 0 && !map.empty()) {
+    float* placed = options.backend->allocate(map.size(), "tokens of the draft head");  // whatever they are, they are 4 bytes
+    static_assert(sizeof(Token) == sizeof(float));
+    options.backend->upload(placed, reinterpret_cast<const float*>(map.data()), map.size());
+    map_ = reinterpret_cast<const Token*>(placed);
   }
 }
 
@@ -76,8 +83,17 @@ void EagleDrafter::forward(KvStore& kv, int window, bool cells_only) {
   EagleStep step{{std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_, seqs_[0].rows > kMaxChain}, states_};
   step.window = window, step.cells_only = cells_only;
   result_ = options_.head->forward(step, kv);
-  if (!outputs_.empty()) guesser_.prepare(result_.logits, int(outputs_.size()));
-  forward_ms_ += now_ms() - start;
+  step_ms_ = now_ms() - start;
+  forward_ms_ += step_ms_;
+}
+
+// Of the rows of the last step.
+void EagleDrafter::take_candidates() {
+  const double start = now_ms();
+  guesser_.prepare(result_.logits, int(outputs_.size()));
+  const double ms = now_ms() - start;
+  step_ms_ += ms;
+  forward_ms_ += ms;
 }
 
 void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
@@ -163,11 +179,35 @@ bool EagleDrafter::run_level(DraftTask& task) {
   }
   const int w = int(width());
   options_.backend->copy_rows({states_, s.strip_states, rows, w, w, w, which_.data()});
-  const double before = forward_ms_;
   forward(cache.store());
-  const double ms = forward_ms_ - before;
-  level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
+  take_candidates();
+  level_ms_ = level_ms_ == 0 ? step_ms_ : level_ms_ + kLearn * (step_ms_ - level_ms_);
   copy_states(s.strip_states + size_t(staged) * width(), result_.states, rows);
+  return true;
+}
+
+// The whole tree without the host between its levels, where the backend can; false: nothing has been done.
+bool EagleDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
+  Slot& s = slot(task.seq);
+  DraftCache& cache = *options_.cache;
+  LevelsArgs args;
+  if (!levels_.begin(*s.policy, cache.store().geometry(), cache.work(task.seq), args)) return false;
+  for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = std::max(0, cache.position(task.seq, i));
+  args.sampling = how;
+  args.slot = task.seq;
+  args.map = map_;
+  args.states = states_;
+  const double start = now_ms();
+  const int w = int(width());
+  which_.assign(size_t(args.rules.rows), kMaxTreeNodes);  // the first level hangs below the root
+  options_.backend->copy_rows({states_, s.strip_states, args.rules.rows, w, w, w, which_.data()});
+  if (!options_.head->levels(args, cache.store())) return false;
+  const double ms = now_ms() - start;
+  forward_ms_ += ms;
+  levels_.take(*task.tree, s.strip);
+  // The wait was for the step before as well.
+  const double each = (step_ms_ + ms) / (levels_.passes() + 1);
+  if (levels_.passes() > 0) level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
   return true;
 }
 
@@ -177,9 +217,15 @@ void EagleDrafter::draft_one(DraftTask& task) {
   if (s.waiting == 0 || covered(task.seq) != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
   flush(task.seq, task.text);
   TreeLimits limits = task.limits;
-  if (options_.cache->config().faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
+  const uint32_t faults = options_.cache->config().faults;
+  if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
+  LevelSampling how;
+  const bool on_backend = options_.on_backend && faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.by_backend(task, how);
+  if (on_backend) limits.rows = levels_.rows();
   s.policy->start(limits);
   s.next.clear();
+  if (on_backend && grow_on_backend(task, how)) return s.policy->finish(*task.tree);
+  take_candidates();
   make_laws(task, 1);
   while (run_level(task)) make_laws(task, int(s.next.size()));
   s.policy->finish(*task.tree);

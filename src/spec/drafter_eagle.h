@@ -8,6 +8,7 @@
 #include "spec/draft_cache.h"
 #include "spec/draft_laws.h"
 #include "spec/drafter.h"
+#include "spec/level_draft.h"
 #include "spec/strip.h"
 
 namespace sx {
@@ -18,6 +19,7 @@ struct EagleDrafterOptions {
   DraftCache* cache = nullptr;          // of pairs
   TreeConfig tree;
   GuessOptions guess;
+  bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
 };
 
@@ -67,6 +69,8 @@ class EagleDrafter : public Drafter {
   void draft_one(DraftTask& task);
   bool run_level(DraftTask& task);
   void make_laws(DraftTask& task, int count);
+  void take_candidates();
+  bool grow_on_backend(DraftTask& task, const LevelSampling& how);
 
   EagleDrafterOptions options_;
   std::vector<Slot> slots_;
@@ -76,8 +80,11 @@ class EagleDrafter : public Drafter {
   std::vector<SeqRows> seqs_;
   float* states_ = nullptr;             // [rows, width] of the step
   Guesser guesser_;
+  LevelDraft levels_;
+  const Token* map_ = nullptr;          // the head's own tokens as the target's, where levels are grown; backend memory
   EagleOutputs result_;
   double forward_ms_ = 0, level_ms_ = 0;
+  double step_ms_ = 0;                  // of the last step; where ops run behind the host's back, until they were asked for
 };
 
 }  // namespace sx

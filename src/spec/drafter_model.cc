@@ -23,7 +23,8 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options)
       rows_(options.model->options().max_rows),
       most_new_(options.cache && options.cache->moving() ? std::min(rows_, DraftCache::kSlack / 2) : rows_), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.model->options().max_outputs, vocab_,
-               options.model->config().vocab) {
+               options.model->config().vocab),
+      levels_(*options.backend, options.tree) {
   SX_ASSERT(model_drafter_rows(options.tree, 1) <= std::min(rows_, options.model->options().max_outputs));
   tokens_.resize(size_t(rows_));
   positions_.resize(size_t(rows_));
@@ -66,14 +67,26 @@ const StepOutputs& ModelDrafter::forward(KvStore& kv, int window) {
   const size_t rows = size_t(seqs_.back().first_row + seqs_.back().rows);
   // Long chains go the way of prompts: what a draft computes need not be the same to the bit.
   const bool prompt = std::any_of(seqs_.begin(), seqs_.end(), [](const SeqRows& s) { return !s.ancestors && s.rows > kMaxChain; });
-  const LayerPlan plan{options_.skip_attention.empty() ? nullptr : options_.skip_attention.data(),
-                       options_.skip_ffn.empty() ? nullptr : options_.skip_ffn.data(), window};
   const StepOutputs& out =
-      options_.model->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_, prompt}, kv, plan);
+      options_.model->forward({std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_, prompt}, kv, plan(window));
   logits_ = out.logits;
-  guesser_.prepare(logits_, int(outputs_.size()));
-  forward_ms_ += now_ms() - start;
+  step_ms_ = now_ms() - start;
+  forward_ms_ += step_ms_;
   return out;
+}
+
+LayerPlan ModelDrafter::plan(int window) const {
+  return {options_.skip_attention.empty() ? nullptr : options_.skip_attention.data(),
+          options_.skip_ffn.empty() ? nullptr : options_.skip_ffn.data(), window};
+}
+
+// Of the rows of the last step.
+void ModelDrafter::take_candidates() {
+  const double start = now_ms();
+  guesser_.prepare(logits_, int(outputs_.size()));
+  const double ms = now_ms() - start;
+  step_ms_ += ms;
+  forward_ms_ += ms;
 }
 
 bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
@@ -179,10 +192,30 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
     }
   }
   if (outputs_.empty()) return false;
-  const double before = forward_ms_;
   forward(kv());
-  const double ms = forward_ms_ - before;
-  level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
+  take_candidates();
+  level_ms_ = level_ms_ == 0 ? step_ms_ : level_ms_ + kLearn * (step_ms_ - level_ms_);
+  return true;
+}
+
+// The whole tree without the host between its levels, where the backend can; false: nothing has been done.
+bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
+  Slot& s = slot(task.seq);
+  const DraftCache& cache = *options_.cache;
+  LevelsArgs args;
+  if (!levels_.begin(*s.policy, kv().geometry(), cache.work(task.seq), args)) return false;
+  for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = cache.position(task.seq, i);
+  args.sampling = how;
+  args.slot = task.seq;
+  args.vocab = vocab_;
+  const double start = now_ms();
+  if (!options_.model->levels(args, kv(), plan(0))) return false;
+  const double ms = now_ms() - start;
+  forward_ms_ += ms;
+  levels_.take(*task.tree, s.strip);
+  // The wait was for the step before as well.
+  const double each = (step_ms_ + ms) / (levels_.passes() + 1);
+  if (levels_.passes() > 0) level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
   return true;
 }
 
@@ -202,14 +235,20 @@ void ModelDrafter::make_laws(DraftTask& task, int row, int count) {
 
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   catch_up(tasks);
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    Slot& s = slot(tasks[i].seq);
-    TreeLimits limits = tasks[i].limits;
-    if (options_.cache && (options_.cache->config().faults & kFaultLevel)) limits.depth = std::max(1, limits.depth - 1);
-    s.policy->start(limits);
-    s.next.clear();
-    make_laws(tasks[i], int(i), 1);
+  const uint32_t faults = options_.cache ? options_.cache->config().faults : 0;
+  LevelSampling how;
+  const bool alone = tasks.size() == 1 && options_.on_backend && options_.cache && faults == 0 && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
+                     guesser_.by_backend(tasks[0], how);
+  for (DraftTask& task : tasks) {
+    TreeLimits limits = task.limits;
+    if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
+    if (alone) limits.rows = levels_.rows();
+    slot(task.seq).policy->start(limits);
+    slot(task.seq).next.clear();
   }
+  if (alone && grow_on_backend(tasks[0], how)) return slot(tasks[0].seq).policy->finish(*tasks[0].tree);
+  take_candidates();
+  for (size_t i = 0; i < tasks.size(); ++i) make_laws(tasks[i], int(i), 1);
   while (run_level(tasks))
     for (DraftTask& task : tasks) {
       Slot& s = slot(task.seq);

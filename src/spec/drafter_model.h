@@ -8,6 +8,7 @@
 #include "spec/draft_cache.h"
 #include "spec/drafter.h"
 #include "spec/draft_laws.h"
+#include "spec/level_draft.h"
 #include "spec/strip.h"
 #include "spec/tree_policy.h"
 
@@ -20,6 +21,7 @@ struct ModelDrafterOptions {
   KvStore* kv = nullptr;
   TreeConfig tree;
   GuessOptions guess;                   // how laws become candidates
+  bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
   int vocab = 0;                        // of the target; tokens beyond the smaller vocabulary are never drafted
   std::vector<uint8_t> skip_attention, skip_ffn;  // [layers] or empty
@@ -70,6 +72,9 @@ class ModelDrafter : public Drafter {
   void make_laws(DraftTask& task, int row, int count);
   int add_rows(const SeqRows& rows);
   const StepOutputs& forward(KvStore& kv, int window = 0);
+  LayerPlan plan(int window) const;
+  void take_candidates();
+  bool grow_on_backend(DraftTask& task, const LevelSampling& how);
 
   ModelDrafterOptions options_;
   int vocab_;                           // common to both models
@@ -81,8 +86,10 @@ class ModelDrafter : public Drafter {
   std::vector<SeqRows> seqs_;
   std::vector<KvMove> moves_;
   Guesser guesser_;
+  LevelDraft levels_;
   const float* logits_ = nullptr;       // of the last step
   double forward_ms_ = 0, level_ms_ = 0;
+  double step_ms_ = 0;                  // of the last step; where ops run behind the host's back, until they were asked for
 };
 
 }  // namespace sx

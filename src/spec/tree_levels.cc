@@ -1,9 +1,8 @@
 // Trees grown level by level from the most probable paths: EAGLE-2 (a frontier of k nodes, k children each, to a given
 // depth) and OPT-Tree (frontier and children without a bound of their own; deepens while that pays). Unlike the
 // published procedures they never keep or run a node that can no longer be among the best; the final tree is the same.
-#include <cmath>
-
 #include "base/error.h"
+#include "base/fixed_math.h"
 #include "spec/tree_policies.h"
 
 namespace sx {
@@ -26,6 +25,7 @@ class LevelPolicy : public TreePolicy {
   void start(const TreeLimits& limits) override;
   void grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) override;
   void finish(TokenTree& tree) override { tree.keep_best(nodes_); }
+  bool levels(LevelRules& rules) const override;
 
  private:
   void add_level(TokenTree& tree, std::span<const NodeLaw> laws);
@@ -83,7 +83,7 @@ void LevelPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vect
   add_level(tree, laws);
   if (level_ == depth_) return;
   // The level lies in the tree best first, so those worth running come first in it.
-  const int most = std::min(branch_, pass_limit(run_));
+  const int most = std::min({branch_, limits_.rows, pass_limit(run_)});
   for (NodeId n = first; n < tree.size() && n - first < most && tree.score(n) > floor_; ++n) next.push_back(n);
   if (!pays(tree, next)) next.clear();
   run_ += static_cast<int>(next.size());
@@ -92,7 +92,7 @@ void LevelPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vect
 // Whether running the frontier is likely to bring more than it costs.
 bool LevelPolicy::pays(const TokenTree& tree, std::span<const NodeId> frontier) const {
   double most = 0;  // children together are at most as probable as their parent
-  for (NodeId n : frontier) most += std::exp(double{tree.score(n)});
+  for (NodeId n : frontier) most += fixed_exp(double{tree.score(n)});
   if (most <= limits_.level_cost) return false;
   if (!opt_) return true;
   if (limits_.verify_cost == nullptr || limits_.level_cost <= 0) return gain_ > config_.threshold;
@@ -100,6 +100,13 @@ bool LevelPolicy::pays(const TokenTree& tree, std::span<const NodeId> frontier) 
   const double gain = std::min(most, gain_ * std::min(1.0, gain_ / last_gain_));
   const double cost = double{limits_.level_cost} * level_ + double{limits_.verify_cost[best_.count()]};
   return gain * cost > double{limits_.level_cost} * (1 + sum_);
+}
+
+bool LevelPolicy::levels(LevelRules& rules) const {
+  if (nodes_ == 0 || depth_ <= 0) return false;
+  rules = {nodes_, depth_, branch_, std::min({branch_, config_.nodes, limits_.rows}), dead_, limits_.level_cost, limits_.verify_cost, opt_,
+           config_.threshold};
+  return true;
 }
 
 }  // namespace

@@ -50,19 +50,19 @@ class GuessPool {
   std::vector<Guess> guesses_;         // a heap, the worst in front
 };
 
-// The best `limit` scores of all that were added.
+// The best `limit` scores of all that were added, best first.
 class BestScores {
  public:
-  explicit BestScores(int most) { scores_.reserve(2 * static_cast<size_t>(most)); }
+  explicit BestScores(int most) { scores_.reserve(static_cast<size_t>(most)), merged_.reserve(static_cast<size_t>(most)); }
   void reset(int limit);
-  void add(const TokenTree& tree, NodeId first, NodeId last);  // nodes [first, last), at most `limit`
+  void add(const TokenTree& tree, NodeId first, NodeId last);  // nodes [first, last), best first
   int count() const { return static_cast<int>(scores_.size()); }
   float floor() const;                 // what a score must beat to get in
-  double sum() const;                  // of the probabilities
+  double sum() const;                  // of the probabilities, from the best on
 
  private:
   size_t limit_ = 0;
-  std::vector<float> scores_;
+  std::vector<float> scores_, merged_;
 };
 
 // Path log-probability of a child; NaN if logp is.

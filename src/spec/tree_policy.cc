@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/fixed_math.h"
 #include "spec/tree_policies.h"
 
 namespace sx {
@@ -106,24 +107,25 @@ std::span<const Guess> GuessPool::sort() {
 void BestScores::reset(int limit) {
   limit_ = static_cast<size_t>(limit);
   scores_.clear();
-  SX_ASSERT(2 * limit_ <= scores_.capacity());
+  SX_ASSERT(limit_ <= scores_.capacity());
 }
 
 void BestScores::add(const TokenTree& tree, NodeId first, NodeId last) {
-  SX_ASSERT(static_cast<size_t>(last - first) <= limit_);
-  for (NodeId n = first; n < last; ++n) scores_.push_back(tree.score(n));
-  if (scores_.size() <= limit_) return;
-  std::nth_element(scores_.begin(), scores_.begin() + static_cast<ptrdiff_t>(limit_), scores_.end(), std::greater<>());
-  scores_.resize(limit_);
+  merged_.clear();
+  for (size_t old = 0; merged_.size() < limit_ && (old < scores_.size() || first < last);) {
+    const bool keeps = first == last || (old < scores_.size() && scores_[old] >= tree.score(first));
+    merged_.push_back(keeps ? scores_[old++] : tree.score(first++));
+  }
+  scores_.swap(merged_);
 }
 
 float BestScores::floor() const {
-  return scores_.size() < limit_ ? kNever : *std::min_element(scores_.begin(), scores_.end());
+  return scores_.size() < limit_ || limit_ == 0 ? kNever : scores_.back();
 }
 
 double BestScores::sum() const {
   double total = 0;
-  for (float score : scores_) total += std::exp(double{score});
+  for (float score : scores_) total += fixed_exp(double{score});
   return total;
 }
 

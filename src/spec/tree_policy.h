@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/levels.h"
 #include "backend/ops.h"
 #include "spec/tree.h"
 
@@ -41,6 +42,7 @@ struct TreeLimits {
   // n = 0..nodes, non-decreasing, verify_cost[0] = 1. level_cost: one more pass of the drafter.
   const float* verify_cost = nullptr;
   float level_cost = 0;
+  int rows = kMaxTreeNodes;  // nodes run at a time
 };
 
 class TreePolicy {
@@ -61,6 +63,8 @@ class TreePolicy {
   virtual void observe(const TokenTree&, std::span<const NodeId> path) { (void)path; }
   // True if the shape never depends on the candidates (rules that need draws from a law allow only such trees).
   virtual bool fixed_shape() const = 0;
+  // After start(): the rules by which a backend may grow this tree in place of the calls of grow(). False: it must be these.
+  virtual bool levels(LevelRules&) const { return false; }
 };
 
 std::unique_ptr<TreePolicy> make_tree_policy(const TreeConfig& config);

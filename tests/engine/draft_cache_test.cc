@@ -11,6 +11,7 @@
 #include "model/heads/head_parts.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
+#include "support/random_text.h"
 
 namespace sx {
 namespace {
@@ -60,13 +61,6 @@ EngineOptions options(const std::string& draft, const Settings& settings, int se
   o.spec.preset = "sd", o.spec.draft_model = draft, o.spec.settings = kSmall;
   o.spec.settings.insert(o.spec.settings.end(), settings.begin(), settings.end());
   return o;
-}
-
-std::vector<Token> prompt_of(int length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens;
-  for (int i = 0; i < length; ++i) tokens.push_back(Token(3 + random() % 300));
-  return tokens;
 }
 
 std::vector<Token> joined(std::vector<Token> a, std::span<const Token> b) {
@@ -120,7 +114,7 @@ void expect_same_text(const Answer& found, const Answer& expected) {
 // Plain answers to the prompts most tests use, by prompt and temperature.
 constexpr int kLengths[] = {1, 60, 310};
 constexpr int kAnswer = 28;
-std::vector<Token> usual_prompt(size_t i) { return prompt_of(kLengths[i], 20 + unsigned(i)); }
+std::vector<Token> usual_prompt(size_t i) { return testing::random_text(kLengths[i], 20 + unsigned(i)); }
 const Answer& plain_answer(size_t i, float temperature) {
   static const auto all = [] {
     std::vector<std::array<Answer, 2>> answers(3);
@@ -245,14 +239,14 @@ TEST(DraftCacheExactness, ManyTurns) {
         expect_same_text(answer(*session, prompt, temperature, 24, speculate), expected);
         return joined(prompt, expected.tokens);
       };
-      auto text = expect_exact(prompt_of(150, 1), 0);
+      auto text = expect_exact(testing::random_text(150, 1), 0);
       const size_t generated = text.size() - 10;
-      text = expect_exact(joined(text, prompt_of(30, 2)), 0.9f);     // a second turn
-      text = expect_exact(joined(text, prompt_of(1, 3)), 0, false);  // a third, decoded plainly
-      text = expect_exact(joined(text, prompt_of(2, 4)), 0);         // and gone on with
+      text = expect_exact(joined(text, testing::random_text(30, 2)), 0.9f);     // a second turn
+      text = expect_exact(joined(text, testing::random_text(1, 3)), 0, false);  // a third, decoded plainly
+      text = expect_exact(joined(text, testing::random_text(2, 4)), 0);         // and gone on with
       session->truncate(int(generated));                             // into what the first turn generated
       expect_exact({text.begin(), text.begin() + ptrdiff_t(generated)}, 0);
-      expect_exact(joined({text.begin(), text.begin() + 90}, prompt_of(40, 5)), 0.9f);  // into the first prompt
+      expect_exact(joined({text.begin(), text.begin() + 90}, testing::random_text(40, 5)), 0.9f);  // into the first prompt
       int rounds = 0;
       GenerateOptions broken;
       broken.max_tokens = 60, broken.ignore_end = true;
@@ -261,7 +255,7 @@ TEST(DraftCacheExactness, ManyTurns) {
       EXPECT_GT(rounds, 12);
       expect_exact(text, 0.9f);
       session->truncate(0);
-      expect_exact(prompt_of(70, 6), 0);
+      expect_exact(testing::random_text(70, 6), 0);
     }
 }
 
@@ -269,8 +263,8 @@ TEST(DraftCacheExactness, ManyTurns) {
 
 // Also without the slightest trace of an earlier, longer request: of the same session, and of another one in its place.
 TEST(DraftCacheState, IsAFunctionOfTheText) {
-  const auto prompt = prompt_of(200, 7), longer = prompt_of(330, 8),
-             shared = joined({prompt.begin(), prompt.begin() + 120}, prompt_of(200, 9));
+  const auto prompt = testing::random_text(200, 7), longer = testing::random_text(330, 8),
+             shared = joined({prompt.begin(), prompt.begin() + 120}, testing::random_text(200, 9));
   for (const std::string& draft : {files().model, files().eagle1, files().eagle3})
     for (const Settings& policy : kPolicies)
       for (const Settings& more : {Settings{}, Settings{{"adaptive", "on"}}, Settings{{"faults", "order"}}}) {
@@ -307,7 +301,7 @@ TEST(DraftCacheState, TheTargetIsAskedAgain) {
     for (const bool plainly : {false, true}) {
       auto engine = Engine::open(options(draft, {{"cache", "retrieval"}, {"interval", "1"}}));
       auto session = engine->start();
-      auto text = prompt_of(200, 18);
+      auto text = testing::random_text(200, 18);
       text = joined(text, answer(*session, text, 0, 30, !plainly).tokens);
       if (!plainly) text.pop_back();  // a head keeps all pairs then, and one state that waits
       const Answer found = answer(*session, text, 0, 10);
@@ -328,7 +322,7 @@ TEST(DraftCacheState, AcceptedNodesKeepTheirCells) {
       SCOPED_TRACE(tree + text_of(policy));
       auto engine = Engine::open(options(files().far, with(policy, {{"window", "0"}, {"tree", tree}})));
       auto session = engine->start();
-      const auto prompt = prompt_of(100, 17);
+      const auto prompt = testing::random_text(100, 17);
       const Answer first = answer(*session, prompt, 0, 60);
       EXPECT_GT(first.accepted, 8);
       const auto text = joined(prompt, first.tokens);
@@ -365,7 +359,7 @@ TEST(DraftCacheState, BatchesWorkOnTheSameCellsAsSingleRequests) {
 // A budget that holds the whole text is no bound: rounds are those of the full cache, if the prompt was seen through
 // the same window and the text stays within the trained length.
 TEST(DraftCacheState, WithRoomForAllItIsTheFullCache) {
-  const auto prompt = prompt_of(300, 11);
+  const auto prompt = testing::random_text(300, 11);
   for (const char* window : {"0", "64"})
     for (const char* type : {"", "q8_0"}) {
       const Settings same = {{"window", window}, {"draft-kv-type", type}, {"budget", "640"}, {"tree", "opt-tree"}};
@@ -395,7 +389,7 @@ TEST(DraftCacheState, CellsAreInOrderWithinTheBudgetAndHoldBothEnds) {
       SCOPED_TRACE(draft + " " + text_of(policy));
       const bool once = policy[0].second == "once" || policy[0].second == "snap";
       auto engine = Engine::open(options(draft, policy));
-      const auto prompt = prompt_of(200, 13);
+      const auto prompt = testing::random_text(200, 13);
       const Answer found = answer(*engine->start(), prompt, 0, 60);
       std::vector<int32_t> before;
       int length = int(prompt.size());  // of the text when the round begins, pending token included
@@ -429,7 +423,7 @@ TEST(DraftCacheState, CellsAreInOrderWithinTheBudgetAndHoldBothEnds) {
 // A text that outgrows the room behind its choice gets a new one, whatever the interval.
 TEST(DraftCacheState, RoomIsMadeWhenItIsNeeded) {
   auto plain = Engine::open(options("", {}));
-  const auto prompt = prompt_of(100, 15);
+  const auto prompt = testing::random_text(100, 15);
   const Answer expected = answer(*plain->start(), prompt, 0, kSlack + 150);
   for (const std::string& draft : {files().model, files().eagle3})
     for (const Settings& policy : kPolicies) {
@@ -449,7 +443,7 @@ TEST(DraftCacheState, LongAcceptedChainsFitOrAreRunAgain) {
   testing::write_tiny_gguf(folder.file("target.gguf"), spec);
   EngineOptions o;
   o.model = folder.file("target.gguf"), o.context = 1200, o.threads = 1, o.chunk = 50;
-  const auto prompt = prompt_of(40, 16);
+  const auto prompt = testing::random_text(40, 16);
   const Answer expected = answer(*Engine::open(o)->start(), prompt, 0, 1100);
   for (const char* cache : {"full", "window", "retrieval"})
     for (const char* budget : {"4000", "600"}) {

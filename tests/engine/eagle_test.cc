@@ -5,12 +5,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 
 #include "model/heads/head_parts.h"
 #include "spec/chi_square.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
+#include "support/random_text.h"
 
 namespace sx {
 namespace {
@@ -42,13 +42,6 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
   return o;
 }
 
-std::vector<Token> prompt_of(int length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens;
-  for (int i = 0; i < length; ++i) tokens.push_back(Token(3 + random() % 300));
-  return tokens;
-}
-
 struct Answer {
   std::vector<Token> tokens;
   std::vector<float> logits;
@@ -72,7 +65,7 @@ TEST(Eagle, NeverChangesTheText) {
       auto engine = Engine::open(options(head, preset, 33));
       for (float temperature : {0.0f, 0.9f})
         for (int length : {1, 2, 33, 34, 100}) {
-          const auto prompt = prompt_of(length, unsigned(length));
+          const auto prompt = testing::random_text(length, unsigned(length));
           const Answer expected = answer(*plain->start(), prompt, temperature, 40);
           const Answer found = answer(*engine->start(), prompt, temperature, 40);
           EXPECT_EQ(found.tokens, expected.tokens) << preset << " " << length;
@@ -87,7 +80,7 @@ TEST(Eagle, NeverChangesTheText) {
 
 TEST(Eagle, DraftsDependOnTheTextAlone) {
   for (const std::string& head : {files().eagle1, files().eagle3}) {
-    const auto prompt = prompt_of(90, 7), other = prompt_of(120, 8);
+    const auto prompt = testing::random_text(90, 7), other = testing::random_text(120, 8);
     auto first = Engine::open(options(head, "eagle2-tree", 256));
     const Answer expected = answer(*first->start(), prompt, 0, 30);
     for (int chunk : {64, 7, 65, 89}) {
@@ -122,7 +115,7 @@ TEST(Eagle, BatchesAreLikeSingleRequests) {
   std::vector<std::vector<Token>> prompts;
   std::vector<std::vector<std::vector<Token>>> alone;
   for (unsigned i = 0; i < 3; ++i) {
-    prompts.push_back(prompt_of(50 + 20 * int(i), 30 + i));
+    prompts.push_back(testing::random_text(50 + 20 * int(i), 30 + i));
     alone.push_back(answer(*engine->start(), prompts[i], 0, 25).trees);
   }
   std::vector<std::unique_ptr<Session>> sessions;

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "model/heads/head_parts.h"
 #include "support/model_writer.h"
+#include "support/random_text.h"
 
 namespace sx::testing {
 namespace {
@@ -103,23 +104,7 @@ std::vector<EngineCase> make_cases() {
   return cases;
 }
 
-// A prompt that repeats itself here and there, so that look-ups find something.
-std::vector<Token> prompt_of(int length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens;
-  while (int(tokens.size()) < length) {
-    if (tokens.size() > 20 && random() % 4 == 0) {
-      const size_t from = random() % (tokens.size() - 10);
-      for (size_t i = 0; i < 10; ++i) tokens.push_back(tokens[from + i]);
-    } else {
-      tokens.push_back(Token(3 + random() % 300));
-    }
-  }
-  tokens.resize(size_t(length));
-  return tokens;
-}
-
-std::vector<Token> prompt_for(int kind) { return prompt_of(kind == 1 ? 3 : kPrompt - 70 * kind, unsigned(kind) + 1); }
+std::vector<Token> prompt_for(int kind) { return testing::repeating_text(kind == 1 ? 3 : kPrompt - 70 * kind, unsigned(kind) + 1); }
 
 GenerateOptions request(int kind, EngineRun& run, EngineAnswer& answer) {
   GenerateOptions o;
@@ -195,7 +180,7 @@ EngineRun run_engine(const SpecOptions& spec, std::unique_ptr<Backend> backend, 
   for (size_t i = 0; i < results.size(); ++i) run.together[i].tokens = results[i].tokens;
   sessions.clear();
   const auto session = engine.start();
-  const auto logits = session->evaluate(prompt_of(kPrompt, 9), kOutputs);
+  const auto logits = session->evaluate(testing::repeating_text(kPrompt, 9), kOutputs);
   run.evaluated.assign(logits.begin(), logits.end());
   return run;
 }

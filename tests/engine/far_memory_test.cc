@@ -6,6 +6,7 @@
 #include "backend/registry.h"
 #include "engine/engine_cases.h"
 #include "support/far_backend.h"
+#include "support/levels_backend.h"
 
 namespace sx {
 namespace {
@@ -28,6 +29,16 @@ TEST_P(FarMemory, GivesWhatNearMemoryGives) {
   EXPECT_EQ(timed ? text_difference(far, near) : tree_difference(far, near), "");
   EXPECT_GT(far.drafted, timed ? -1 : 20);
   if (GetParam().exact) { EXPECT_EQ(text_difference(far, run_engine({}, far_backend())), ""); }
+}
+
+// A backend that grows trees itself: the trees of the host, and the text of plain decoding.
+TEST_P(FarMemory, GrowsTheSameTreesItself) {
+  auto grows = std::make_unique<testing::LevelsBackend>(far_backend(), 6);
+  const EngineCase& c = GetParam();
+  const bool timed = c.name == "priced";
+  const EngineRun found = run_engine(c.spec, std::move(grows));
+  if (!timed) { EXPECT_EQ(tree_difference(found, run_engine(c.spec, std::make_unique<testing::RefusingBackend>(far_backend(), 6))), ""); }
+  if (c.exact) { EXPECT_EQ(text_difference(found, run_engine({}, far_backend())), ""); }
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, FarMemory, ::testing::ValuesIn(testing::engine_cases()),

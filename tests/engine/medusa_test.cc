@@ -19,6 +19,7 @@
 #include "specextend/specextend.h"
 #include "support/counting_new.h"
 #include "support/model_writer.h"
+#include "support/random_text.h"
 
 namespace sx {
 namespace {
@@ -93,13 +94,6 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
   return o;
 }
 
-std::vector<Token> prompt_of(int length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens;
-  for (int i = 0; i < length; ++i) tokens.push_back(Token(3 + random() % 300));
-  return tokens;
-}
-
 struct Answer {
   std::vector<Token> tokens;
   std::vector<float> logits;
@@ -139,13 +133,13 @@ TEST(Medusa, NeverChangesTheText) {
   std::map<std::pair<float, int>, Answer> expected;
   for (float temperature : {0.0f, 0.9f, 1.1f})
     for (int length : {1, 2, 33, 34, 100})
-      expected[{temperature, length}] = answer(*plain->start(), prompt_of(length, unsigned(length)), temperature, 30);
+      expected[{temperature, length}] = answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
   for (const std::string& head : {files().plain, files().chosen, files().reduced})
     for (const char* preset : {"medusa", "sd", "specinfer", "eagle3", "opt-tree", "opt-tree-reference", "specexec",
                                "sequoia", "fuse"}) {
       auto engine = Engine::open(options(head, preset, 33));
       for (const auto& [key, answer_of] : expected) {
-        const Answer found = answer(*engine->start(), prompt_of(key.second, unsigned(key.second)), key.first, 30);
+        const Answer found = answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
         const std::string what = fmt::format("{} {} temperature {} length {}", head, preset, key.first, key.second);
         expect_same(found, answer_of, what);
         EXPECT_GT(found.drafted(), 25u) << what;
@@ -158,7 +152,7 @@ TEST(Medusa, NeverChangesTheTextAtAPrice) {
   auto plain = Engine::open(options("", "", 64));
   for (const char* preset : {"medusa", "eagle3", "fuse"}) {
     auto engine = Engine::open(options(files().chosen, preset, 50, {{"price", "on"}}));
-    const auto prompt = prompt_of(70, 9);
+    const auto prompt = testing::random_text(70, 9);
     for (float temperature : {0.0f, 0.9f})
       expect_same(answer(*engine->start(), prompt, temperature, 60), answer(*plain->start(), prompt, temperature, 60), preset);
   }
@@ -211,7 +205,7 @@ void expect_candidates(const std::string& head, const Settings& settings, Paths 
                    [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
   ByHand hand(head);
   auto engine = Engine::open(options(head, "medusa", 40, settings));
-  const auto prompt = prompt_of(90, 7);
+  const auto prompt = testing::random_text(90, 7);
   const Answer found = answer(*engine->start(), prompt, 0, 40);
   auto text = prompt;
   size_t next = 0;  // of the answer
@@ -248,7 +242,7 @@ TEST(Medusa, DraftsAreTheHeadsCandidates) {
 
 TEST(Medusa, ChainsAndLevelsEndAtTheLastHead) {
   ByHand hand(files().reduced);
-  const auto prompt = prompt_of(60, 3);
+  const auto prompt = testing::random_text(60, 3);
   const auto best = hand.candidates(prompt);
   auto chain = Engine::open(options(files().reduced, "sd", 64));
   EXPECT_EQ(answer(*chain->start(), prompt, 0, 30).trees[0],
@@ -266,7 +260,7 @@ TEST(Medusa, ChainsAndLevelsEndAtTheLastHead) {
 TEST(Medusa, DraftsDependOnTheTextAlone) {
   for (const std::string& head : {files().chosen, files().reduced})
     for (const char* preset : {"medusa", "eagle3"}) {
-      const auto prompt = prompt_of(90, 7), other = prompt_of(120, 8);
+      const auto prompt = testing::random_text(90, 7), other = testing::random_text(120, 8);
       auto first = Engine::open(options(head, preset, 256));
       const Answer expected = answer(*first->start(), prompt, 0, 30);
       EXPECT_GT(expected.drafted(), 100u);
@@ -310,7 +304,7 @@ TEST(Medusa, BatchesAreLikeSingleRequests) {
       std::vector<std::vector<Token>> prompts;
       std::vector<Answer> alone, together(3);
       for (unsigned i = 0; i < 3; ++i) {
-        prompts.push_back(prompt_of(50 + 20 * int(i), 30 + i));
+        prompts.push_back(testing::random_text(50 + 20 * int(i), 30 + i));
         alone.push_back(answer(*engine->start(), prompts[i], temperature, 15 + 10 * int(i)));
       }
       std::vector<std::unique_ptr<Session>> sessions;
@@ -342,7 +336,7 @@ Settings settings_of(const Drawing& c) {
 // Rules that need draws: at temperature 0 the text is that of plain decoding; sampled, the same seed gives the same text.
 TEST(Medusa, DrawsAreRepeatable) {
   auto plain = Engine::open(options("", "", 64));
-  const auto prompt = prompt_of(60, 11);
+  const auto prompt = testing::random_text(60, 11);
   const Answer expected = answer(*plain->start(), prompt, 0, 30);
   for (const std::string& head : {files().plain, files().chosen, files().reduced})
     for (const Drawing& c : kDrawing) {
@@ -359,7 +353,7 @@ TEST(Medusa, DrawsAreRepeatable) {
 // And the texts have the target's law. Biases leave four tokens to both sides, so that many drafts are accepted.
 TEST(Medusa, DrawsKeepTheLaw) {
   const std::vector<Token> words = {20, 21, 22, 23};
-  const auto prompt = prompt_of(30, 12);
+  const auto prompt = testing::random_text(30, 12);
   auto plain = Engine::open(options("", "", 64));
   testing::Law law = {{{}, 1.0}};
   for (int place = 0; place < 3; ++place) {
@@ -412,7 +406,7 @@ TEST(Medusa, RoundsDoNotAllocate) {
         last = g_allocations.load();
         if (first < 0) first = last;
       };
-      engine->start()->generate(prompt_of(80, 4), o);
+      engine->start()->generate(testing::random_text(80, 4), o);
       EXPECT_EQ(first, last) << preset << " " << temperature;
       EXPECT_GT(first, 0);
     }
@@ -439,7 +433,7 @@ TEST(Medusa, GapsAreRefusedWhereTheyWouldBias) {
 // Any draft with any tree, as with EAGLE's presets: preset medusa with an EAGLE head or a model keeps the built-in tree.
 TEST(Medusa, ThePresetTakesOtherDraftsToo) {
   auto plain = Engine::open(options("", "", 64));
-  const auto prompt = prompt_of(50, 2);
+  const auto prompt = testing::random_text(50, 2);
   const Answer expected = answer(*plain->start(), prompt, 0, 30);
   for (const std::string& draft : {files().eagle, files().target}) {
     auto engine = Engine::open(options(draft, "medusa", 64));

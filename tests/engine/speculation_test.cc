@@ -8,6 +8,7 @@
 
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
+#include "support/random_text.h"
 
 namespace sx {
 namespace {
@@ -60,22 +61,6 @@ EngineOptions spec_options(const std::string& preset, bool price, int context, i
   o.spec.settings.push_back({"price", price ? "on" : "off"});
   if (preset == "self-exit") o.spec.settings.push_back({"exit", "1"});
   return o;
-}
-
-// A prompt that repeats itself here and there, so that look-ups find something.
-std::vector<Token> prompt_of(int length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens;
-  while (int(tokens.size()) < length) {
-    if (tokens.size() > 20 && random() % 4 == 0) {
-      const size_t from = random() % (tokens.size() - 10);
-      for (size_t i = 0; i < 10; ++i) tokens.push_back(tokens[from + i]);
-    } else {
-      tokens.push_back(Token(3 + random() % 300));
-    }
-  }
-  tokens.resize(size_t(length));
-  return tokens;
 }
 
 // Greedy; T = 0.7 with top-p; T = 1.2 with penalties; logit bias and a stop string.
@@ -145,7 +130,7 @@ TEST_P(EveryPreset, EqualsPlainDecoding) {
     std::vector<GenerateOptions> options;
     for (int which = 0; which < 4; ++which)
       for (unsigned seed = 0; seed < (length < 200 ? 8u : 2u); ++seed) {
-        prompts.push_back(prompt_of(std::max(1, length - int(seed)), seed + 10 * unsigned(which)));
+        prompts.push_back(testing::repeating_text(std::max(1, length - int(seed)), seed + 10 * unsigned(which)));
         options.push_back(setting(which, tokens, seed));
       }
     auto plain_engine = Engine::open(plain_options(context, 1, 1));
@@ -183,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Speculation, EveryPreset, ::testing::ValuesIn(preset_na
 
 // Ends in the middle of an accepted path: at every number of tokens the result is that of plain decoding.
 TEST(Speculation, EveryLimitInsideAPath) {
-  const auto prompt = prompt_of(70, 3);
+  const auto prompt = testing::repeating_text(70, 3);
   auto plain = Engine::open(plain_options(200, 1, 1));
   auto engine = Engine::open(spec_options("sd", false, 200, 1, 1));
   for (int tokens = 0; tokens <= 30; ++tokens) {
@@ -194,7 +179,7 @@ TEST(Speculation, EveryLimitInsideAPath) {
 
 // The context ends inside a path.
 TEST(Speculation, EveryEndOfContext) {
-  const auto prompt = prompt_of(60, 4);
+  const auto prompt = testing::repeating_text(60, 4);
   for (int context = 60; context <= 90; ++context) {
     auto plain = Engine::open(plain_options(context, 1, 1));
     for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip"}) {
@@ -216,7 +201,7 @@ TEST(Speculation, EndOfTextInsideAPath) {
     for (unsigned seed = 0; seed < 40; ++seed) {
       GenerateOptions o = setting(1, 60, seed);
       o.sampling.logit_bias = {{0, 2.0f + float(seed % 8)}};
-      const auto prompt = prompt_of(50 + int(seed), seed);
+      const auto prompt = testing::repeating_text(50 + int(seed), seed);
       const auto a = answers(*plain, {prompt}, {o}, false), b = answers(*engine, {prompt}, {o}, false);
       expect_equal(a[0], b[0], fmt::format("{} seed {}", preset, seed));
       ended += a[0].reason == FinishReason::kEnd && a[0].tokens.size() > 2;
@@ -228,7 +213,7 @@ TEST(Speculation, EndOfTextInsideAPath) {
 // Cancelled at any of the moments a request can be: what came out is a beginning of the plain text, and the session goes on from
 // there exactly.
 TEST(Speculation, CancelledBetweenAnyTwoPhases) {
-  const auto prompt = prompt_of(80, 5);
+  const auto prompt = testing::repeating_text(80, 5);
   auto plain = Engine::open(plain_options(300, 1, 1));
   const auto expected = answers(*plain, {prompt}, {setting(0, 40, 0)}, false)[0];
   for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "fuse", "off"}) {
@@ -252,7 +237,7 @@ TEST(Speculation, CancelledInABatch) {
   auto plain = Engine::open(plain_options(300, 1, 1));
   std::vector<std::vector<Token>> prompts;
   std::vector<GenerateOptions> options;
-  for (unsigned i = 0; i < 3; ++i) prompts.push_back(prompt_of(60 + int(i) * 7, 20 + i)), options.push_back(setting(int(i), 25, i));
+  for (unsigned i = 0; i < 3; ++i) prompts.push_back(testing::repeating_text(60 + int(i) * 7, 20 + i)), options.push_back(setting(int(i), 25, i));
   const auto expected = answers(*plain, prompts, options, false);
   for (const char* preset : {"sd", "opt-tree", "suffix"}) {
     auto engine = Engine::open(spec_options(preset, false, 300, 1, 3));
@@ -271,7 +256,7 @@ TEST(Speculation, CancelledInABatch) {
 
 // A callback that throws leaves the session usable.
 TEST(Speculation, ThrowingCallbacks) {
-  const auto prompt = prompt_of(80, 6);
+  const auto prompt = testing::repeating_text(80, 6);
   auto engine = Engine::open(spec_options("sd", false, 300, 1, 1));
   auto session = engine->start();
   const auto expected = session->generate(prompt, setting(0, 30, 0));
@@ -299,7 +284,7 @@ TEST(Speculation, PromptsInAnyOrder) {
     auto session = engine->start();
     std::vector<Token> last;
     for (int i = 0; i < 25; ++i) {
-      auto prompt = prompt_of(1 + int(random() % 550), unsigned(i));
+      auto prompt = testing::repeating_text(1 + int(random() % 550), unsigned(i));
       if (i % 3 == 1 && !last.empty()) prompt.insert(prompt.begin(), last.begin(), last.begin() + ptrdiff_t(std::min<size_t>(last.size(), 100)));
       if (prompt.size() > 600) prompt.resize(600);
       const GenerateOptions o = setting(i % 3, 25, uint64_t(i));
@@ -319,7 +304,7 @@ TEST(Speculation, WrongDraftsAreRefused) {
   testing::write_tiny_gguf(folder.file("padded.gguf"), other);
   EngineOptions o = spec_options("sd", false, 100, 1, 1);
   o.spec.draft_model = folder.file("padded.gguf");
-  const auto prompt = prompt_of(30, 1);
+  const auto prompt = testing::repeating_text(30, 1);
   auto plain = Engine::open(plain_options(100, 1, 1));
   auto engine = Engine::open(o);
   expect_equal(answers(*plain, {prompt}, {setting(1, 40, 1)}, false)[0], answers(*engine, {prompt}, {setting(1, 40, 1)}, false)[0], "padded");
@@ -341,7 +326,7 @@ TEST(Speculation, CountersAddUp) {
     ASSERT_EQ(int(r.path.size()), r.accepted + 1);
     for (size_t i = 1; i < r.path.size(); ++i) EXPECT_EQ(r.parents[size_t(r.path[i])], r.path[i - 1]);
   };
-  const auto result = session->generate(prompt_of(60, 8), o);
+  const auto result = session->generate(testing::repeating_text(60, 8), o);
   const SpecStats& s = result.spec;
   EXPECT_EQ(s.rounds, rounds);
   EXPECT_EQ(made, int64_t(result.tokens.size()));

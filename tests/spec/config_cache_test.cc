@@ -2,27 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "spec/config.h"
+#include "setting_error.h"
 
 namespace sx {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) { return error.what(); }
-  return "";
-}
-
-std::string set_error(std::string_view name, std::string_view value) {
-  SpecConfig config;
-  return error_of([&] { apply_setting(config, name, value); });
-}
+using testing::error_of;
+using testing::set_error;
 
 SpecConfig with_model(SpecConfig config) {
   if (config.needs_model()) config.draft_model = "draft.gguf";

@@ -10,27 +10,16 @@
 #include <regex>
 #include <set>
 
-#include "base/error.h"
 #include "spec/medusa_paths.h"
+#include "setting_error.h"
 
 namespace sx {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) { return error.what(); }
-  return "";
-}
-
-std::string set_error(std::string_view name, std::string_view value) {
-  SpecConfig config;
-  return error_of([&] { apply_setting(config, name, value); });
-}
+using testing::error_of;
+using testing::set_error;
 
 std::map<std::string, std::string> values_of(const SpecConfig& config) {
   std::map<std::string, std::string> values;

@@ -32,14 +32,14 @@ class CacheBench {
   const RopeStyle style = RopeStyle::kHalves;
   ModelConfig target, draft;
   std::vector<double> frequencies;
-  std::unique_ptr<Backend> backend = make_reference_backend();
+  std::unique_ptr<Backend> backend;  // one whose memory is the host's
   std::unique_ptr<KvStore> target_kv, work, full;
   std::unique_ptr<DraftCache> cache;
   std::vector<std::vector<Token>> texts{kSlots};
 
   CacheBench(const CacheConfig& config, int trained = 2048, RopeStyle rope = RopeStyle::kHalves,
-             DType type = DType::kF32)
-      : style(rope), target(shape(3, 4096, rope)), draft(shape(2, trained, rope)) {
+             DType type = DType::kF32, std::unique_ptr<Backend> on = make_reference_backend())
+      : style(rope), target(shape(3, 4096, rope)), draft(shape(2, trained, rope)), backend(std::move(on)) {
     for (int i = 0; i < kDim / 2; ++i) frequencies.push_back(std::pow(100.0, -2.0 * i / kDim));
     backend->reserve({kContext, kDim * kHeads, kHeads, kKvHeads, kDim, kContext, 64});
     target_kv = backend->make_kv({target.layers, kKvHeads, kDim, kSlots, kContext, DType::kF32});

@@ -299,6 +299,14 @@ void FarBackend::kv_score(const KvScoreArgs& args) {
   right_->kv_score(a);
 }
 
+void FarBackend::kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) {
+  expect_no_step("kv_retrieve");
+  expect_host(args.score.borders.data(), "borders");
+  KvRetrieveArgs a = args;
+  a.score.q = vector(args.score.q, args.score.layers.size() * size_t(args.score.heads * args.score.head_dim), "the query");
+  right_->kv_retrieve(a, choice);
+}
+
 void FarBackend::kv_read(const KvStore& kv, const KvCellsArgs& args, std::byte* out) {
   expect_no_step("kv_read");
   expect_host(out, "cells as bytes");

@@ -41,6 +41,7 @@ class FarBackend : public ForwardingBackend {
   void glu(const GluArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
+  void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
   void kv_read(const KvStore& kv, const KvCellsArgs& args, std::byte* out) override;
   void kv_write(KvStore& kv, const KvCellsArgs& args, const std::byte* from) override;
   void choose(const ChooseArgs& args) override;

@@ -161,6 +161,13 @@ void HostFacingBackend::kv_score(const KvScoreArgs& args) {
   right_->kv_score(a);
 }
 
+void HostFacingBackend::kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) {
+  need_rows(1);
+  KvRetrieveArgs a = args;
+  a.score.q = put(0, args.score.q, args.score.layers.size() * size_t(args.score.heads * args.score.head_dim));
+  right_->kv_retrieve(a, choice);
+}
+
 void HostFacingBackend::choose(const ChooseArgs& args) {
   need_rows(int(args.rows.size()));
   std::vector<ChooseRow> rows(args.rows.begin(), args.rows.end());

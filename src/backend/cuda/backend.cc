@@ -48,6 +48,7 @@ CudaBackend::CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> ho
     : device_name_(name_of(checked_device(options.device))), host_(std::move(host)), arena_(options, device_name_) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
   staging_ = std::make_unique<Staging>(stream_);
+  level_rows_ = most_level_rows();
 }
 
 CudaBackend::~CudaBackend() {
@@ -55,6 +56,7 @@ CudaBackend::~CudaBackend() {
   prompt_linear_.reset();
   staging_.reset();
   if (pinned_.data) cudaFreeHost(pinned_.data);
+  if (grown_) cudaFreeHost(grown_);
   cudaStreamDestroy(stream_);
 }
 
@@ -99,7 +101,8 @@ void* CudaBackend::pinned(size_t bytes) {
 
 void CudaBackend::reserve(const StepLimits& limits) {
   const int rows = row_capacity(limits.rows), few = padded_rows(std::max(limits.outputs, 64));
-  if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear();  // they know the old place
+  if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear(), loops_.clear();  // they know the old place
+  reserve_levels();
   scratch(half_, size_t(rows) * size_t(limits.width) * 2, "16-bit activations");
   scratch(activated_, size_t(few) * size_t(limits.width) * 2, "16-bit activations");
   scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "sums of products");
@@ -169,7 +172,7 @@ StepView CudaBackend::place(const StepInputs& inputs) {
   padding_ = false;
   shape_ = StepBlock::shape_of(inputs, false);
   shape_.history += 1;
-  if (block_.reserve(std::max({shape_.rows, shape_.tiles, 1}), arena_)) graphs_.clear();
+  if (block_.reserve(std::max({shape_.rows, shape_.tiles, 1}), arena_)) graphs_.clear(), loops_.clear();
   block_.send(inputs, shape_, *staging_);
   return block_.view();
 }

@@ -9,6 +9,7 @@
 #include "backend/cuda/arena.h"
 #include "backend/cuda/cuda_options.h"
 #include "backend/cuda/graphs.h"
+#include "backend/cuda/levels.h"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/step_block.h"
 
@@ -41,6 +42,8 @@ class CudaBackend : public Backend {
   void wait() override;
   bool prefers_batches() const override { return true; }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
+  int level_rows() const override { return level_rows_; }
+  bool run_levels(const LevelsArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
 
   void copy_rows(const CopyRowsArgs& args) override;
   void embed(const EmbedArgs& args) override;
@@ -53,6 +56,8 @@ class CudaBackend : public Backend {
   void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
+  std::unique_ptr<KvChoice> make_choice(int most_cells) override;
+  void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
   size_t kv_cell_bytes(const KvStore& kv) const override;
   void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
   void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
@@ -109,7 +114,14 @@ class CudaBackend : public Backend {
   void filter_rows(const ChooseArgs& args, size_t first, size_t end);
   void choose_on_host(const ChooseArgs& args, size_t row);
   const float* row_on_host(const float* logits, int vocab);
+  class Choice;
+  ScoreCall score_call(const KvScoreArgs& args);  // without memory of ours
   void send_borders(const KvScoreArgs& args, ScoreCall& call);
+  void reserve_levels();
+  void send_plan(const LevelsArgs& args);
+  void grow_from(const LevelsArgs& args, const GrowCall& grow, int rows);
+  cudaGraphExec_t record_levels(const LevelsArgs& args, StepInputs& step, FunctionRef body);
+  cudaGraphExec_t record_loop(const LevelsArgs& args, FunctionRef body);
   void await_written(const void* words, size_t count);
 
   std::string device_name_;
@@ -121,9 +133,18 @@ class CudaBackend : public Backend {
   StepShape shape_;                      // of the step
   const StepInputs* step_ = nullptr;     // being run
   bool padding_ = false;                 // its counts are padded
-  Graphs graphs_;
+  Graphs graphs_{96};                    // one of a model of 32 layers takes about a megabyte
+  // Trees grown by the device. Loops can only be told apart from steps by what they are for, so they have a place of their own.
+  int level_rows_ = 0;                   // 0: graphs cannot loop here
+  bool plain_loops_ = false;             // programmatic launches were refused inside them
+  Graphs loops_{24};
+  LevelsPlan* plan_ = nullptr;
+  LevelsState* growth_ = nullptr;
+  Candidate* likeliest_ = nullptr;       // [kLevelRows, kLevelBranch]
+  LevelsResult* grown_ = nullptr;        // the host's memory
+  LevelsStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, activated_, linear_, attend_, score_, scores_, borders_, picks_, pick_, top_k_, masks_, masked_;
+  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;

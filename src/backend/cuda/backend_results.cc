@@ -1,4 +1,5 @@
-// The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score, choose, law, top_k.
+// The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score,
+// kv_retrieve, choose, law, top_k.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -7,6 +8,7 @@
 #include "backend/cuda/choose.h"
 #include "backend/cuda/filtered.h"
 #include "backend/cuda/kv.h"
+#include "backend/host_choice.h"
 #include "backend/host_scores.h"
 #include "base/error.h"
 
@@ -72,13 +74,10 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
   void* back = pinned(count * sizeof(float));
   auto* scores = static_cast<float*>(a.mean ? back : scratch(scores_, count * sizeof(float), "scores of chunks"));
   void* sums = scratch(score_, score_scratch_bytes(a.heads, a.borders.back() + 1, int(layers)), "scores");
-  ScoreCall call{a.mean ? nullptr : scores, a.q, a.heads, a.kv_heads, a.head_dim, a.scale, view_of(a.kv), a.layer, a.slot, borders, int(chunks),
-                 a.borders.front(), a.borders.back(), a.kind};
-  if (a.mean) call.mean = scores;
+  ScoreCall call = score_call(a);
+  call.borders = borders;
+  (a.mean ? call.mean : call.out) = scores;
   send_borders(a, call);
-  call.layers = int(layers);
-  if (!a.layers.empty()) call.layer = a.layers[0];
-  for (size_t i = 1; i < layers; ++i) call.others[i - 1] = a.layers[i];
   if (a.mean) std::fill_n(static_cast<uint32_t*>(back), count, kUnwritten);
   cuda::kv_score(call, sums, stream_);
   if (a.mean) {
@@ -88,6 +87,82 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
     wait();
   }
   std::memcpy(a.out, back, count * sizeof(float));
+}
+
+ScoreCall CudaBackend::score_call(const KvScoreArgs& a) {
+  ScoreCall call{nullptr, a.q, a.heads, a.kv_heads, a.head_dim, a.scale, view_of(a.kv), a.layer, a.slot, nullptr, int(a.borders.size()) - 1,
+                 a.borders.front(), a.borders.back(), a.kind};
+  call.layers = std::max(1, int(a.layers.size()));
+  if (!a.layers.empty()) call.layer = a.layers[0];
+  for (size_t i = 1; i < a.layers.size(); ++i) call.others[i - 1] = a.layers[i];
+  return call;
+}
+
+// The last choice and the one before lie on the device, by turns, unless they were made on the host.
+class CudaBackend::Choice final : public HostChoice {
+ public:
+  Choice(CudaBackend& backend, int most_cells) : HostChoice(most_cells), backend_(backend) {
+    for (int32_t*& list : lists_) list = static_cast<int32_t*>(backend.arena_.take(size_t(most_cells) * sizeof(int32_t), "chosen cells"));
+  }
+  std::span<const int32_t> cells() override {
+    if (unread_) {
+      const size_t bytes = size_t(listed_) * sizeof(int32_t);
+      void* back = backend_.pinned(bytes);
+      check(cudaMemcpyAsync(back, lists_[turn_], bytes, cudaMemcpyDeviceToHost, backend_.stream_), "chosen cells");
+      backend_.wait();
+      chosen.resize(size_t(listed_));
+      std::memcpy(chosen.data(), back, bytes);
+      unread_ = false;
+    }
+    return chosen;
+  }
+  // Whoever fills the next list gets both.
+  void turn(RetrieveCall& call) {
+    call.before = lists_[turn_], call.listed = listed_;
+    if (!on_device_) call.held = 0;
+    turn_ ^= 1, listed_ = call.count;
+    call.chosen = lists_[turn_];
+    on_device_ = unread_ = true;
+  }
+  void to_host() { cells(), on_device_ = false; }
+
+ private:
+  CudaBackend& backend_;
+  int32_t* lists_[2];
+  int turn_ = 0, listed_ = 0;
+  bool on_device_ = false, unread_ = false;
+};
+
+std::unique_ptr<KvChoice> CudaBackend::make_choice(int most_cells) { return std::make_unique<Choice>(*this, most_cells); }
+
+void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
+  auto& choice = static_cast<Choice&>(kept);
+  const EvenPlan& plan = a.plan;
+  if (dry()) return choice.chosen.assign(size_t(plan.count), 0);
+  SX_ASSERT(!in_step());
+  const size_t chunks = a.score.borders.size() - 1;
+  if (a.score.layers.size() > size_t(kMostScoreLayers) || chunks > size_t(kMostRetrieveChunks)) {
+    choice.to_host();
+    return retrieve_on_host(*this, a, choice);
+  }
+  auto* means = static_cast<float*>(scratch(means_, (kMostRetrieveChunks + 1) * sizeof(float), "scores of chunks"));
+  RetrieveCall call{means, plan.chunk, a.score.borders.back(), plan.first, plan.last, plan.take, a.per_cell,
+                    reinterpret_cast<unsigned*>(means + kMostRetrieveChunks), nullptr, plan.count, nullptr, 0, a.held, a.since, a.compact,
+                    a.shift, a.shift_before, a.top, {}};
+  const KvView to = view_of(a.to);
+  call.where = {view_of(a.from), to, a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims), a.dims, a.style};
+  choice.turn(call);
+  ScoreCall score = score_call(a.score);
+  score.mean = means, score.chunk = plan.chunk;
+  if (scores_in_pieces(score)) {
+    score_pieces(score, scratch(score_, pieces_scratch_bytes(score.heads, score.end, score.layers), "scores"), stream_, &call);
+  } else {
+    score.borders = static_cast<int32_t*>(scratch(borders_, a.score.borders.size_bytes(), "borders of chunks"));
+    send_borders(a.score, score);
+    cuda::kv_score(score, scratch(score_, score_scratch_bytes(score.heads, score.end + 1, score.layers), "scores"), stream_);
+    cuda::choose_chunks(call, stream_);
+  }
+  gather(call, stream_);
 }
 
 // Until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns

@@ -5,6 +5,14 @@
 #include "backend/cuda/launch.cuh"
 
 namespace sx::cuda {
+namespace {
+
+thread_local bool plain_launches = false;
+
+}  // namespace
+
+PlainLaunches::PlainLaunches(bool wanted) : before_(plain_launches) { plain_launches = plain_launches || wanted; }
+PlainLaunches::~PlainLaunches() { plain_launches = before_; }
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -20,7 +28,7 @@ bool has_dependent_launch() {
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
     return major >= 9;
   }();
-  return known;
+  return known && !plain_launches;
 }
 
 }  // namespace sx::cuda

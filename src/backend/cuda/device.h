@@ -15,6 +15,18 @@ void check(cudaError_t status, const char* what);
 // stream does not wait for them.
 void settle();
 
+// While one is there, kernels are launched without programmatic dependence, in this thread.
+class PlainLaunches {
+ public:
+  explicit PlainLaunches(bool wanted);
+  ~PlainLaunches();
+  PlainLaunches(const PlainLaunches&) = delete;
+  PlainLaunches& operator=(const PlainLaunches&) = delete;
+
+ private:
+  bool before_;
+};
+
 // All device memory of a backend: pieces of one arena, given back together. Addresses are multiples of 256 bytes.
 class DeviceMemory {
  public:

@@ -3,11 +3,6 @@
 #include "base/rng.h"
 
 namespace sx::cuda {
-namespace {
-
-constexpr size_t kMost = 96;  // a graph of a model of 32 layers takes about a megabyte
-
-}  // namespace
 
 void Graphs::clear() {
   for (const Entry& e : entries_) cudaGraphExecDestroy(e.graph);
@@ -44,15 +39,19 @@ cudaGraphExec_t Graphs::end(const StepKey& key, const StepShape& shape, cudaStre
   const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
   cudaGraphDestroy(graph);
   check(made, "recording a step");
-  if (entries_.size() == kMost) {
+  keep(key, shape, exec, stream);
+  return exec;
+}
+
+void Graphs::keep(const StepKey& key, const StepShape& shape, cudaGraphExec_t graph, cudaStream_t stream) {
+  if (entries_.size() == most_) {
     check(cudaStreamSynchronize(stream), "recording a step");
     cudaGraphExecDestroy(entries_.back().graph);
     places_.erase(entries_.back().key);
     entries_.pop_back();
   }
-  entries_.push_front({{key, shape}, exec});
+  entries_.push_front({{key, shape}, graph});
   places_[{key, shape}] = entries_.begin();
-  return exec;
 }
 
 }  // namespace sx::cuda

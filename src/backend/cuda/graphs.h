@@ -1,4 +1,5 @@
-// Recorded steps: a CUDA graph per key and shape, made when a shape is first met, the oldest thrown away when there are many.
+// Recorded steps, and the loops of drafts around them: a CUDA graph per key and shape, made when a shape is first met, the oldest thrown
+// away when there are many.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -12,6 +13,7 @@ namespace sx::cuda {
 
 class Graphs {
  public:
+  explicit Graphs(size_t most) : most_(most) {}
   ~Graphs() { clear(); }
   void clear();
   // The recorded step or null.
@@ -20,6 +22,8 @@ class Graphs {
   void begin(cudaStream_t stream);
   cudaGraphExec_t end(const StepKey& key, const StepShape& shape, cudaStream_t stream);
   void abandon(cudaStream_t stream);  // instead of end, after an error
+  // One that was made elsewhere, to be kept here.
+  void keep(const StepKey& key, const StepShape& shape, cudaGraphExec_t graph, cudaStream_t stream);
   size_t size() const { return entries_.size(); }
 
  private:
@@ -32,6 +36,7 @@ class Graphs {
   };
   struct Hash { size_t operator()(const Key& key) const; };
   struct Entry { Key key; cudaGraphExec_t graph; };
+  size_t most_;
   std::list<Entry> entries_;  // last used first
   std::unordered_map<Key, std::list<Entry>::iterator, Hash> places_;
 };

@@ -22,7 +22,7 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// On devices before sm_90 the attribute is refused, so it is only set there.
+// On devices before sm_90 the attribute is refused, so it is only set there; and not among PlainLaunches.
 bool has_dependent_launch();
 
 template <class... Parameters, class... Arguments>

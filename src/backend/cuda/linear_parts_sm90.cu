@@ -246,7 +246,7 @@ struct PartsLaunch {
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
-    config.numAttrs = 2;
+    config.numAttrs = has_dependent_launch() ? 2 : 1;
   }
   PartsLaunch(const PartsLaunch&) = delete;
 };

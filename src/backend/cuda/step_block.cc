@@ -14,14 +14,6 @@ constexpr size_t kAlign = 64;
 
 size_t aligned(size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
-// Four sizes for each power of two.
-int padded_history(int history) {
-  constexpr int kLeast = 512;
-  if (history <= kLeast) return kLeast;
-  const int power = int(std::bit_floor(unsigned(history - 1))), step = std::max(kLeast, power / 4);
-  return (history + step - 1) / step * step;
-}
-
 int tiles_of(std::span<const SeqRows> seqs) {
   int tiles = 0;
   for (const SeqRows& s : seqs) tiles += (s.rows + kTileRows - 1) / kTileRows;
@@ -77,6 +69,13 @@ int padded_rows(int rows) {
   for (int size : {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128})
     if (rows <= size) return size;
   return (rows + 63) / 64 * 64;
+}
+
+int padded_history(int history) {
+  constexpr int kLeast = 512;
+  if (history <= kLeast) return kLeast;
+  const int power = int(std::bit_floor(unsigned(history - 1))), step = std::max(kLeast, power / 4);
+  return (history + step - 1) / step * step;
 }
 
 bool StepBlock::reserve(int rows, DeviceMemory& memory) {

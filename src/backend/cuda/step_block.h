@@ -43,6 +43,8 @@ class StepBlock {
   static StepShape shape_of(const StepInputs& inputs, bool pad);
   // Sends a step's integers. A prompt has no ancestors and no tiles.
   void send(const StepInputs& inputs, const StepShape& shape, Staging& staging);
+  // Instead: the device will write them there itself.
+  void place(const StepShape& shape) { lay_out(shape, false, device_, view_); }
   StepView view() const { return view_; }
 
  private:
@@ -54,5 +56,6 @@ class StepBlock {
 };
 
 int padded_rows(int rows);
+int padded_history(int history);  // four sizes for each power of two
 
 }  // namespace sx::cuda

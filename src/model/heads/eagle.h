@@ -53,6 +53,9 @@ class EagleHead {
   // The target's tapped states (per tap: [.., target width]; these rows of each) to what the cell takes as its states: out [rows, width].
   void fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out);
   const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
+  // Behind a step with one output, after which a tree is grown (Backend::run_levels). args.states: of the first level's rows. Sets where
+  // logits and states are. False: nothing has been done.
+  bool levels(LevelsArgs& args, KvStore& kv);
 
  private:
   struct Layer;

@@ -11,17 +11,18 @@
 
 namespace sx::parity {
 
-enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kChoose, kLaw, kTopK, kCount };
+enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kKvRetrieve, kChoose, kLaw, kTopK, kCount };
 
 const char* op_name(Op op);
 constexpr bool is_kv(Op op) {
-  return op == Op::kRopeStore || op == Op::kAttend || op == Op::kKvMove || op == Op::kKvCells || op == Op::kKvScore;
+  return op == Op::kRopeStore || op == Op::kAttend || op == Op::kKvMove || op == Op::kKvCells || op == Op::kKvScore ||
+         op == Op::kKvRetrieve;
 }
 
 struct OpRow {
   Op op = Op::kEmbed;
   DType type = DType::kF32;   // of the weights (embed, linear) or of the KV store
-  int rows = 1;               // per sequence for rope_store and attend; cells of kv_move and kv_cells; layers of kv_score
+  int rows = 1;               // per sequence for rope_store and attend; cells of kv_move and kv_cells; layers of kv_score, kv_retrieve
   int in = 0, out = 0;        // in: width or vocabulary; out: of linear, or k of top_k
   // linear
   bool bias = false, accumulate = false;
@@ -41,8 +42,11 @@ struct OpRow {
   int seqs = 1;               // further ones have other histories and fewer rows
   int delta = 0;              // kv_move; where kv_cells go; also rope_table's attention factor is 1 + delta / 10
   bool same_slot = false;     // kv_move, kv_cells: within a slot, else into another store
-  int kind = 0;               // kv_score: ScoreKind
+  int kind = 0;               // kv_score, kv_retrieve: ScoreKind
   bool mean = false;          // kv_score
+  // kv_retrieve; a delta: positions of the text; a tree: the oldest cells share a position
+  int chunk = 0, budget = 0, sink = 0, recent = 0;
+  bool ties = false;          // most chunks have the score of others
   // choose, law
   int sampling = 0;           // which of the settings in row_problems.cc
   int allowed = 0;            // which tokens are: a pattern of row_problems.cc; 0: all

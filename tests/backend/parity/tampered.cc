@@ -92,6 +92,13 @@ class Wrong final : public Tampered {
     b.q = q.data();
     right_->kv_score(op_ == Op::kKvScore ? b : a);
   }
+  void kv_retrieve(const KvRetrieveArgs& a, KvChoice& choice) override {  // the worst instead of the best
+    std::vector<float> q(a.score.q, a.score.q + a.score.layers.size() * static_cast<size_t>(a.score.heads * a.score.head_dim));
+    for (float& x : q) x = -x;
+    KvRetrieveArgs b = a;
+    b.score.q = q.data();
+    right_->kv_retrieve(op_ == Op::kKvRetrieve ? b : a, choice);
+  }
   void choose(const ChooseArgs& a) override {  // the noise of another position, or every token allowed
     std::vector<ChooseRow> rows(a.rows.begin(), a.rows.end());
     for (ChooseRow& row : rows) {

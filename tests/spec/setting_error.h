@@ -1,0 +1,24 @@
+// What a setting that is refused says.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "spec/config.h"
+
+namespace sx::testing {
+
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) { return error.what(); }
+  return "";
+}
+
+inline std::string set_error(std::string_view name, std::string_view value) {
+  SpecConfig config;
+  return error_of([&] { apply_setting(config, name, value); });
+}
+
+}  // namespace sx::testing
