@@ -73,8 +73,7 @@ class Stream {
     if (ended_[i]) return {};
     const bool done = jobs_[i]->done();  // asked first: what comes until then is taken with the news
     ChoiceNews news = jobs_[i]->take();
-    const bool any = !news.piece.text.empty() || !news.piece.tokens.empty() || !news.rounds.rounds.empty() || news.progress;
-    std::string events = any ? answer_.news(int(i), std::move(news)) : std::string();
+    std::string events = news.any() ? answer_.news(int(i), std::move(news)) : std::string();
     if (done) events += answer_.end(int(i), jobs_[i]->end());
     ended_[i] = done;
     return events;

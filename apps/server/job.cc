@@ -18,8 +18,9 @@ bool Mailbox::wait(std::chrono::milliseconds patience) {
 
 Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice)
     : prompt(std::move(given)), options(request.options), stream(request.stream), progress(request.stream && request.return_progress),
-      details(request.stream && request.spec_details), reuse(request.cache_prompt), logprobs(request.logprobs), slot(request.slot),
-      mailbox_(std::move(mailbox)) {
+      details(request.stream && request.spec_details), timed(request.stream && request.timings_per_token),
+      reuse(request.cache_prompt && !request.scores_prompt()), logprobs(request.logprobs), scores_prompt(request.scores_prompt()),
+      slot(request.slot), mailbox_(std::move(mailbox)) {
   options.sampling.seed += uint64_t(choice);
 }
 
@@ -50,14 +51,15 @@ ChoiceEnd Job::end() {
 }
 
 void Job::add(ChoiceNews news) {
-  const bool whole = !details || news.progress || !news.rounds.rounds.empty();  // rounds come after their text, and go with it
+  // Rounds and their times come after their text, and go with it.
+  const bool whole = !(details || timed) || news.progress || news.times || !news.rounds.rounds.empty();
+  held_.append(std::move(news));
+  if (!whole) return;
   {
     const std::lock_guard lock(mutex_);
-    news_.piece.append(std::move(news.piece));
-    news_.rounds.append(std::move(news.rounds));
-    if (news.progress) news_.progress = news.progress;
+    news_.append(std::exchange(held_, {}));
   }
-  if (stream && whole) mailbox_->ring();
+  if (stream) mailbox_->ring();
 }
 
 void Job::begin(const Vocabulary& vocabulary, const Session& session, int number, int cached) {
@@ -68,7 +70,7 @@ void Job::begin(const Vocabulary& vocabulary, const Session& session, int number
     collector_->on_token(info);
   };
   options.on_text = [this](std::string_view text) {
-    add({collector_->on_text(text), {}, {}});
+    add({.piece = collector_->on_text(text)});
     return true;
   };
   options.on_round = [this, &session, first = std::move(options.on_round)](const RoundInfo& round) {
@@ -77,12 +79,19 @@ void Job::begin(const Vocabulary& vocabulary, const Session& session, int number
     if (!details) told.cells = {};
     rounds_.on_round(told, session.length());
     RoundNotes notes = rounds_.take();
-    if (details) add({{}, std::move(notes), {}});
+    ChoiceNews news;
+    if (details) news.rounds = std::move(notes);
+    if (timed) news.times = rounds_.times();
+    if (details || timed) add(std::move(news));
   };
+  if (scores_prompt) {  // told with the first text
+    held_.prompt.push_back(collector_->on_prompt({prompt.front(), 0, {}}));
+    options.on_prompt_token = [this](const TokenInfo& info) { held_.prompt.push_back(collector_->on_prompt(info)); };
+  }
   if (progress)
     options.on_prefill = [this, cached](int done, int total) {
       const double ms = std::chrono::duration<double, std::milli>(Clock::now() - started).count();
-      add({{}, {}, PromptProgress{total, cached, done, ms}});
+      add({.progress = PromptProgress{total, cached, done, ms}});
       return true;
     };
 }
@@ -100,13 +109,15 @@ void Job::finish(GenerateResult result) {
   if (result.reason == FinishReason::kStop) end.stopping_word = stopping_word(options.stop, collector_->held());
   end.result = std::move(result);
   end.rest = collector_->finish();
-  end.plain_per_second = rounds_.plain_per_second();
+  end.plain_per_second = rounds_.times().plain_per_second;
   end.slot = ran_on_;
   {
     const std::lock_guard lock(mutex_);
+    news_.append(std::move(held_));
     if (!stream) {
       news_.piece.append(std::move(end.rest));
       end.rest = std::move(news_.piece);
+      end.prompt = std::move(news_.prompt);
     }
     end_ = std::move(end);
     accepted_ = done_ = true;

@@ -37,8 +37,9 @@ class Job {
 
   const std::vector<Token> prompt;
   GenerateOptions options;
-  const bool stream, progress, details, reuse;  // reuse: of what caches hold
+  const bool stream, progress, details, timed, reuse;  // reuse: of what caches hold
   const int logprobs;                   // alternatives; -1: none
+  const bool scores_prompt;             // those of the prompt's tokens, too
   const int slot;                       // that it must run on; -1: any
   const Clock::time_point arrived = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
@@ -65,7 +66,8 @@ class Job {
   void add(ChoiceNews news);
 
   const std::shared_ptr<Mailbox> mailbox_;
-  std::optional<TokenCollector> collector_;  // of the worker, like the two that follow
+  std::optional<TokenCollector> collector_;  // of the worker, like the three that follow
+  ChoiceNews held_;                     // that waits for what belongs to it
   RoundCollector rounds_;
   int ran_on_ = 0;
   mutable std::mutex mutex_;            // of what follows

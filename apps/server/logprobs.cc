@@ -49,14 +49,25 @@ void add_share(TextPiece& piece, std::string_view text, int depth) {
 
 }  // namespace
 
-void TokenCollector::on_token(const TokenInfo& info) {
-  AnswerToken token{info.token, info.depth, vocabulary_.token_bytes(info.token), {}};
-  if (top_ >= 0 && !info.logits.empty()) {
-    token.logprob = logprob_of(info.logits, info.token, top_);
-    for (TopToken& other : token.logprob.top) other.bytes = vocabulary_.token_bytes(other.token);
-  }
-  waiting_.push_back(std::move(token));
+AnswerToken TokenCollector::told(const TokenInfo& info, bool in_prompt) const {
+  const auto spelt = [&](Token token) {
+    std::string bytes = vocabulary_.token_bytes(token);
+    return bytes.empty() ? vocabulary_.token_text(token) : bytes;
+  };
+  AnswerToken token{info.token, info.depth, in_prompt ? spelt(info.token) : vocabulary_.token_bytes(info.token), {}};
+  if (top_ < 0 || info.logits.empty()) return token;
+  token.logprob = logprob_of(info.logits, info.token, top_);
+  for (TopToken& other : token.logprob.top) other.bytes = other.token == info.token ? token.bytes : spelt(other.token);
+  return token;
 }
+
+AnswerToken TokenCollector::on_prompt(const TokenInfo& info) const {
+  AnswerToken token = told(info, true);
+  token.logprob.known = !info.logits.empty();
+  return token;
+}
+
+void TokenCollector::on_token(const TokenInfo& info) { waiting_.push_back(told(info, false)); }
 
 TextPiece TokenCollector::on_text(std::string_view text) {
   TextPiece piece;

@@ -15,11 +15,12 @@ constexpr double kLeastLogprob = -9999;  // stands for minus infinity, which JSO
 struct TopToken {
   Token token = 0;
   double logprob = 0;
-  std::string bytes;           // filled by the collector
+  std::string bytes;           // filled by the collector; control tokens are spelt out
 };
 struct Logprob {
   double logprob = 0;
   std::vector<TopToken> top;   // most likely first, equal ones by id
+  bool known = true;           // false: of the first token of a prompt, which nothing comes before
 };
 // Of `token` and of the `top` most likely ones, by the softmax of a row of logits. NaN counts as minus infinity.
 Logprob logprob_of(std::span<const float> logits, Token token, int top);
@@ -51,12 +52,14 @@ class TokenCollector {
  public:
   // `top`: how many alternatives to report, -1: no log-probabilities at all (TokenInfo::logits is not read then).
   TokenCollector(const Vocabulary& vocabulary, int top) : vocabulary_(vocabulary), top_(top) {}
+  AnswerToken on_prompt(const TokenInfo& info) const;  // a token of the prompt; control tokens are spelt out
   void on_token(const TokenInfo& info);
   TextPiece on_text(std::string_view text);
   TextPiece finish();               // the tokens without text, such as those of a stop string
   std::string held() const;         // text that has come in tokens but not as text: begins with the stop string that ended it
 
  private:
+  AnswerToken told(const TokenInfo& info, bool in_prompt) const;
   const Vocabulary& vocabulary_;
   const int top_;
   std::deque<AnswerToken> waiting_; // tokens not completed yet

@@ -51,18 +51,20 @@ struct CompletionRequest {
   bool seeded = false;            // options.sampling.seed was given. Choice i of a prompt uses seed + i
   int n = 1;                      // choices per prompt: choice p * n + i is the i-th of prompt p
   int logprobs = -1;              // alternatives to report with each token, -1: no log-probabilities
-  bool echo = false;              // the prompt's text before the answer (never with logprobs)
+  bool echo = false;              // the prompt's text before the answer; with logprobs those of its tokens, too
   bool stream = false, include_usage = false;
   bool return_progress = false;   // progress of the prompt in a stream
   bool spec_details = false;      // what speculation does in a stream
   bool cache_prompt = true;       // false: process the whole prompt
-  bool return_tokens = false, timings_per_token = false;  // kNative
+  bool timings_per_token = false; // in a stream: with every event
+  bool return_tokens = false;     // kNative
   int slot = -1;                  // kNative: the slot to use, -1: any
   // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
   std::vector<std::string> tool_names;
   ToolFormat tool_format = ToolFormat::kHermes;
   bool parallel_tool_calls = true;
 
+  bool scores_prompt() const { return echo && logprobs >= 0; }
   size_t choices() const { return (api == Api::kChat ? 1 : prompts.size()) * size_t(n); }
 };
 

@@ -194,7 +194,6 @@ void read_choices(const Json& body, const Limits& limits, CompletionRequest& req
   request.options.token_logits = request.logprobs >= 0;
   request.echo = flag_field(body, "echo", false);
   if (request.echo && request.api != Api::kText) throw bad_request("'echo' is supported for /v1/completions only", "echo");
-  if (request.echo && request.logprobs >= 0) throw bad_request("'echo' with 'logprobs' is not supported: the prompt has none", "echo");
   if (request.choices() > limits.jobs)
     throw bad_request(fmt::format("more than {} choices: prompts times 'n'", limits.jobs), "n");
 }

@@ -41,6 +41,14 @@ std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) 
 
 std::string error_body(const ApiError& error) { return text_of(error_json(error)); }
 
+void ChoiceNews::append(ChoiceNews&& next) {
+  piece.append(std::move(next.piece));
+  rounds.append(std::move(next.rounds));
+  if (next.progress) progress = next.progress;
+  if (next.times) times = next.times;
+  prompt.insert(prompt.end(), std::make_move_iterator(next.prompt.begin()), std::make_move_iterator(next.prompt.end()));
+}
+
 void RoundNotes::append(RoundNotes&& next) {
   if (next.rounds.empty() && !next.cells_changed) return;
   rounds.insert(rounds.end(), next.rounds.begin(), next.rounds.end());
@@ -55,6 +63,8 @@ void RoundCollector::on_round(const RoundInfo& round, int history) {
   notes_.rounds.push_back({round.drafted, round.verified, round.accepted, ms, round.plain_ms});
   notes_.history = history;
   notes_.refreshes = round.refreshes;
+  times_.timings = round.timings;
+  times_.drafted += round.drafted, times_.accepted += round.accepted;
   if (round.plain_ms > 0) {
     plain_tokens_ += round.accepted + 1;
     plain_ms_ += (round.accepted + 1) * round.plain_ms;
@@ -78,7 +88,11 @@ RoundNotes RoundCollector::take() {
   return out;
 }
 
-double RoundCollector::plain_per_second() const { return plain_ms_ > 0 ? 1000 * plain_tokens_ / plain_ms_ : 0; }
+AnswerTimes RoundCollector::times() const {
+  AnswerTimes times = times_;
+  times.plain_per_second = plain_ms_ > 0 ? 1000 * plain_tokens_ / plain_ms_ : 0;
+  return times;
+}
 
 // Everything an answer remembers between its events.
 struct Answer::State {
@@ -95,7 +109,9 @@ struct Answer::State {
     size_t calls = 0;          // told
     size_t taken = 0;          // bytes of text the parser has decided, in all
     size_t decided = 0;        // of them, since the last event
-    size_t offset = 0;         // characters of the tokens told
+    size_t offset = 0;         // characters before the next token of the answer
+    std::vector<AnswerToken> prompt;  // until all of it is there
+    std::optional<AnswerTimes> times;  // the latest
     int tokens = 0;            // told
   };
   std::vector<Choice> choices;
@@ -120,9 +136,21 @@ struct Answer::State {
     body["timings"] = timings_json(totals);
   }
 
-  Json logprobs(Choice& c, const std::vector<AnswerToken>& tokens) const {
+  const std::string& echo(int choice) const { return facts.echoes.at(prompt_of(choice)); }
+
+  // Of the next tokens of a choice: some of the answer, before them all of the prompt or none of it.
+  Json logprobs(int choice, std::vector<AnswerToken> prompt, const std::vector<AnswerToken>& tokens) {
     if (request.logprobs < 0) return nullptr;
-    return chat() ? chat_logprobs(tokens) : text_logprobs(tokens, request.logprobs > 0, c.offset);
+    if (chat()) return chat_logprobs(tokens);
+    Choice& c = choices[size_t(choice)];
+    std::vector<size_t> offsets;
+    if (!prompt.empty()) offsets = prompt_offsets(prompt, echo(choice));
+    for (const AnswerToken& token : tokens) {
+      offsets.push_back(c.offset);
+      c.offset += characters(token.bytes);
+    }
+    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
+    return text_logprobs(prompt, request.logprobs > 0, offsets);
   }
 
   // An event of one choice: `content` is the delta of a chat, the text of the others.
@@ -140,8 +168,18 @@ struct Answer::State {
 
   Json nothing() const { return chat() ? Json::object() : Json(""); }
 
+  std::string timed_event(int choice, Json&& body) const {
+    if (const auto& times = choices[size_t(choice)].times; request.timings_per_token && times) {
+      Totals so_far;
+      so_far.add(*times);
+      body["timings"] = timings_json(so_far);
+    }
+    return event(body);
+  }
+
   // Puts what is held about tokens into an event.
-  void add_tokens(Json& body, Choice& c) {
+  void add_tokens(Json& body, int choice) {
+    Choice& c = choices[size_t(choice)];
     std::vector<AnswerToken> tokens = std::move(c.held.tokens);
     c.held.tokens.clear();
     c.tokens += int(tokens.size());
@@ -151,7 +189,7 @@ struct Answer::State {
       if (request.logprobs >= 0 && !tokens.empty()) body["completion_probabilities"] = native_logprobs(tokens);
       if (!body.at("stop").get<bool>()) body["tokens_predicted"] = c.tokens;
     } else if (request.logprobs >= 0 && !tokens.empty()) {
-      body["choices"][0]["logprobs"] = logprobs(c, tokens);
+      body["choices"][0]["logprobs"] = logprobs(choice, {}, tokens);
     }
     if (!request.spec_details) {
       c.held.shares.clear();
@@ -170,14 +208,14 @@ struct Answer::State {
     std::string events;
     if (!content.empty()) {
       Json body = chunk(choice, chat() ? Json{{"content", content}} : Json(content));
-      add_tokens(body, c);
-      events += event(body);
+      add_tokens(body, choice);
+      events += timed_event(choice, std::move(body));
     }
     if (!calls.empty()) {
       Json body = chunk(choice, {{"tool_calls", calls_json(calls, c.calls, true)}});
       c.calls += calls.size();
-      add_tokens(body, c);
-      events += event(body);
+      add_tokens(body, choice);
+      events += timed_event(choice, std::move(body));
     }
     return events;
   }
@@ -220,6 +258,7 @@ Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std
   s.choices.resize(request.choices());
   for (State::Choice& c : s.choices)
     if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls);
+  for (size_t i = 0; request.echo && i < s.choices.size(); ++i) s.choices[i].offset = characters(s.echo(int(i)));
 }
 Answer::Answer(Answer&&) noexcept = default;
 Answer::~Answer() = default;
@@ -250,9 +289,9 @@ std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
       one["message"] = {{"role", "assistant"}, {"content", text.empty() && !calls.empty() ? Json(nullptr) : Json(text)}};
       if (!calls.empty()) one["message"]["tool_calls"] = calls_json(calls, 0, false);
     } else {
-      one["text"] = s.request.echo ? s.facts.echoes.at(s.prompt_of(int(i))) + text : text;
+      one["text"] = s.request.echo ? s.echo(int(i)) + text : text;
     }
-    one["logprobs"] = s.logprobs(c, end.rest.tokens);
+    one["logprobs"] = s.logprobs(int(i), end.prompt, end.rest.tokens);
     one["finish_reason"] = finish_reason(end.result.reason, !calls.empty());
     list.push_back(std::move(one));
     s.count(int(i), end);
@@ -265,17 +304,27 @@ std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
 std::string Answer::begin(int choice) {
   const State& s = *state_;
   if (s.chat()) return event(s.chunk(choice, {{"role", "assistant"}, {"content", ""}}));
-  if (s.request.echo) return event(s.chunk(choice, s.facts.echoes.at(s.prompt_of(choice))));
+  if (s.request.echo && !s.request.scores_prompt()) return event(s.chunk(choice, s.echo(choice)));
   return {};
 }
 
 std::string Answer::news(int choice, ChoiceNews news) {
   State& s = *state_;
+  State::Choice& c = s.choices.at(size_t(choice));
   std::string events;
   if (s.request.return_progress && news.progress) {
+    const PromptProgress& p = *news.progress;
+    c.times = AnswerTimes{{.prompt_tokens = p.processed - p.cached, .cached_tokens = p.cached, .prompt_ms = p.ms}, 0, 0, 0};
     Json body = s.chunk(choice, s.nothing());
-    body["prompt_progress"] = progress_json(*news.progress);
-    events += event(body);
+    body["prompt_progress"] = progress_json(p);
+    events += s.timed_event(choice, std::move(body));
+  }
+  if (news.times) c.times = news.times;
+  c.prompt.insert(c.prompt.end(), std::make_move_iterator(news.prompt.begin()), std::make_move_iterator(news.prompt.end()));
+  if (!c.prompt.empty() && c.prompt.size() == size_t(s.facts.prompt_tokens.at(s.prompt_of(choice)))) {
+    Json body = s.chunk(choice, s.echo(choice));
+    body["choices"][0]["logprobs"] = s.logprobs(choice, std::exchange(c.prompt, {}), {});
+    events += s.timed_event(choice, std::move(body));
   }
   return events + s.take(choice, std::move(news.piece), std::move(news.rounds), false);
 }
@@ -294,7 +343,7 @@ std::string Answer::end(int choice, const ChoiceEnd& end) {
     body["timings"] = timings_json(own);
     body["metrics"] = Json::parse(spec_metrics_json(end.result.spec));
   }
-  s.add_tokens(body, c);
+  s.add_tokens(body, choice);
   s.count(choice, end);
   return events + event(body);
 }

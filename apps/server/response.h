@@ -31,16 +31,24 @@ struct RoundNotes {
   void append(RoundNotes&& next);
 };
 
+// Where an answer stands.
+struct AnswerTimes {
+  Timings timings;
+  int64_t drafted = 0, accepted = 0;        // tokens
+  double plain_per_second = 0;              // estimated speed without drafts, tokens per second; 0: not known
+};
+
 // Follows on_round of one answer.
 class RoundCollector {
  public:
   void on_round(const RoundInfo& round, int history);
   RoundNotes take();                        // since the last call
-  double plain_per_second() const;          // estimated speed without drafts, tokens per second; 0: not known
+  AnswerTimes times() const;
 
  private:
   RoundNotes notes_;
   std::vector<std::pair<int, int>> cells_;  // told last
+  AnswerTimes times_;
   double plain_tokens_ = 0, plain_ms_ = 0;
 };
 
@@ -51,9 +59,15 @@ struct PromptProgress {
 
 // What has come of one choice since it was last asked.
 struct ChoiceNews {
-  TextPiece piece;
-  RoundNotes rounds;
-  std::optional<PromptProgress> progress;   // the latest
+  TextPiece piece{};
+  RoundNotes rounds{};
+  std::optional<PromptProgress> progress{};  // the latest
+  std::optional<AnswerTimes> times{};        // the latest, if asked for
+  std::vector<AnswerToken> prompt{};         // the next tokens of the prompt, where their log-probabilities are wanted
+  bool any() const {
+    return !piece.text.empty() || !piece.tokens.empty() || !rounds.rounds.empty() || progress || times || !prompt.empty();
+  }
+  void append(ChoiceNews&& next);
 };
 
 // How one choice ended.
@@ -61,7 +75,8 @@ struct ChoiceEnd {
   GenerateResult result;
   TextPiece rest;                // TokenCollector::finish(), in a stream; of a whole answer all pieces, appended
   RoundNotes rounds;             // the last ones, in a stream
-  double plain_per_second = 0;   // RoundCollector
+  std::vector<AnswerToken> prompt;  // of a whole answer: ChoiceNews::prompt, all of them
+  double plain_per_second = 0;   // AnswerTimes
   std::string stopping_word;     // that ended it, if one did
   int slot = 0;
 };

@@ -93,17 +93,34 @@ Json chat_logprobs(std::span<const AnswerToken> tokens) {
   return {{"content", std::move(content)}};
 }
 
-Json text_logprobs(std::span<const AnswerToken> tokens, bool top, size_t& offset) {
-  Json labels = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
+std::vector<size_t> prompt_offsets(std::span<const AnswerToken> tokens, std::string_view text) {
+  std::vector<size_t> offsets;
+  size_t at = 0;  // characters before `text`
+  for (const AnswerToken& token : tokens) {
+    offsets.push_back(at);
+    std::string_view bytes = token.bytes;
+    if (!text.starts_with(bytes) && bytes.starts_with(' ')) bytes.remove_prefix(1);
+    if (!text.starts_with(bytes)) continue;
+    at += characters(bytes);
+    text.remove_prefix(bytes.size());
+  }
+  return offsets;
+}
+
+Json text_logprobs(std::span<const AnswerToken> tokens, bool top, const std::vector<size_t>& offsets) {
+  Json labels = Json::array(), values = Json::array(), tops = Json::array();
   for (const AnswerToken& token : tokens) {
     labels.push_back(token_label(token.bytes));
+    if (!token.logprob.known) {
+      values.push_back(nullptr);
+      tops.push_back(nullptr);
+      continue;
+    }
     values.push_back(token.logprob.logprob);
     Json best = Json::object();
     for (const TopToken& other : token.logprob.top) best.emplace(token_label(other.bytes), other.logprob);
     best.emplace(token_label(token.bytes), token.logprob.logprob);  // the chosen one is always there
     tops.push_back(std::move(best));
-    offsets.push_back(offset);
-    offset += characters(token.bytes);
   }
   return {{"tokens", labels}, {"token_logprobs", values}, {"top_logprobs", top ? tops : Json(nullptr)}, {"text_offset", offsets}};
 }
@@ -156,25 +173,29 @@ Json calls_json(std::span<const ToolCall> calls, size_t first, bool indexed) {
   return list;
 }
 
-void Totals::add(const ChoiceEnd& end) {
-  const Timings& t = end.result.timings;
+void Totals::add(const AnswerTimes& times) {
+  const Timings& t = times.timings;
   timings.prompt_tokens += t.prompt_tokens;
   timings.cached_tokens += t.cached_tokens;
   timings.generated_tokens += t.generated_tokens;
   timings.prompt_ms += t.prompt_ms;
   timings.decode_ms += t.decode_ms;
   timings.draft_prompt_ms += t.draft_prompt_ms;
+  spec.drafted += times.drafted;
+  spec.accepted += times.accepted;
+  plain_known = plain_known && times.plain_per_second > 0;
+  if (plain_known) plain_seconds += t.generated_tokens / times.plain_per_second;
+}
+
+void Totals::add(const ChoiceEnd& end) {
   const SpecStats& s = end.result.spec;
+  add(AnswerTimes{end.result.timings, s.drafted, s.accepted, end.plain_per_second});
   spec.rounds += s.rounds;
   spec.drafted_rounds += s.drafted_rounds;
-  spec.drafted += s.drafted;
   spec.verified += s.verified;
-  spec.accepted += s.accepted;
   add_each(spec.histogram, s.histogram);
   add_each(spec.tried_at_depth, s.tried_at_depth);
   add_each(spec.accepted_at_depth, s.accepted_at_depth);
-  plain_known = plain_known && end.plain_per_second > 0;
-  if (plain_known) plain_seconds += t.generated_tokens / end.plain_per_second;
 }
 
 Json usage_json(const Totals& totals) {

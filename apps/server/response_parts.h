@@ -20,8 +20,11 @@ std::string token_label(const std::string& bytes);
 
 // {"content": [...]} of chats.
 Json chat_logprobs(std::span<const AnswerToken> tokens);
-// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; `offset` is the first token's, and then the next one's.
-Json text_logprobs(std::span<const AnswerToken> tokens, bool top, size_t& offset);
+// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; `offsets` are those of the tokens.
+Json text_logprobs(std::span<const AnswerToken> tokens, bool top, const std::vector<size_t>& offsets);
+// Where tokens of a prompt begin in its text, in characters, as far as they spell it: some are not in it, such as one for its
+// beginning, and the first may have a space that the text has not.
+std::vector<size_t> prompt_offsets(std::span<const AnswerToken> tokens, std::string_view text);
 // llama.cpp's "completion_probabilities".
 Json native_logprobs(std::span<const AnswerToken> tokens);
 
@@ -37,6 +40,7 @@ struct Totals {
   SpecStats spec;
   double plain_seconds = 0;                  // that the tokens would have taken without drafts
   bool plain_known = true;
+  void add(const AnswerTimes& times);
   void add(const ChoiceEnd& end);
 };
 Json usage_json(const Totals& totals);

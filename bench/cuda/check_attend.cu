@@ -12,6 +12,7 @@
 
 #include "backend/cuda/attend_rows.cuh"
 #include "check_attend.cuh"
+#include "check_shares.cuh"
 
 using namespace sx;
 using namespace sx::cuda;
@@ -236,7 +237,8 @@ __global__ void fill_noise(uint32_t* words, size_t count, uint32_t pattern) {
 }
 
 // Graph replays of one call per layer, over layers that together exceed the second-level cache several times.
-double time_shape(const Shape& shape, int context, int rows, std::string& plan) {
+double time_shape(const Shape& shape, int context, int rows, std::string& plan,
+                  HopperKernels kernels = HopperKernels::kBoth) {
   const size_t element = shape.type == DType::kQ8_0 ? 1 : 2;
   const int capacity = context + 576;
   const size_t layer_cells = size_t(shape.kv_heads) * size_t(capacity);
@@ -279,9 +281,11 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan) 
   call.history = context;
   if (serves_hopper(call)) {
     const HopperPlan found = hopper_plan(call);
-    plan = (found.pairs ? "; pairs " : "; singles ") + std::to_string(found.units);
+    plan = (found.pairs ? " pairs " : " singles ") + std::to_string(found.units);
     if (found.range_kv_heads < shape.kv_heads) plan += " by " + std::to_string(found.range_kv_heads);
   }
+  attend_rows(call, scratch.data, nullptr);  // makes the states that the finish alone will find
+  check(cudaDeviceSynchronize(), "attend_rows");
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   cudaGraph_t graph;
@@ -290,7 +294,8 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan) 
   const int calls = context > 65536 ? 8 : 64;
   for (int i = 0; i < calls; ++i) {
     call.layer = i % layers;
-    attend_rows(call, scratch.data, stream);
+    if (kernels == HopperKernels::kBoth) attend_rows(call, scratch.data, stream);
+    else attend_rows_hopper(call, scratch.data, stream, kernels);
   }
   check(cudaStreamEndCapture(stream, &graph), "capture");
   check(cudaGraphInstantiate(&replay, graph, 0), "graph");
@@ -317,7 +322,7 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan) 
 }
 
 void time_all() {
-  std::printf("us per call (percent of 4.3 TB/s for K and V; TFLOP/s; on Hopper thread blocks and units)\n");
+  std::printf("us per call (percent of 4.3 TB/s for K and V, TFLOP/s; on Hopper thread blocks and units)\n");
   const auto line = [](const Shape& shape, int context, std::initializer_list<int> counts) {
     std::printf("%s context %d:", shape.name().c_str(), context);
     for (int rows : counts) {
@@ -326,12 +331,18 @@ void time_all() {
       const double element = shape.type == DType::kQ8_0 ? 1.0625 : 2.0;
       const double bytes = 2.0 * shape.kv_heads * context * shape.head_dim * element;
       const double flops = 4.0 * rows * shape.heads * shape.head_dim * double(context);
-      std::printf("  n=%d %.1f (%.0f%%; %.0f%s)", rows, us, bytes / us / 4.3e6 * 100, flops / us / 1e6, plan.c_str());
+      std::printf(" n=%d %.1f (%.0f%% %.0f%s)", rows, us, bytes / us / 4.3e6 * 100, flops / us / 1e6, plan.c_str());
     }
     std::printf("\n");
   };
   const Shape big{DType::kBF16, 32, 8, 128, 0};
   for (int context : {1024, 4096, 7680, 16384, 131072}) line(big, context, {1, 4, 8, 16, 32, 64});
+  for (int rows : {1, 16, 32, 64}) {  // one kernel after itself
+    std::string plan;
+    std::printf("16384 n=%d: body %.1f finish %.1f, of it the tail %.1f\n", rows,
+                time_shape(big, 16384, rows, plan, HopperKernels::kBody),
+                time_shape(big, 16384, rows, plan, HopperKernels::kFinish), time_shape(big, 64, rows, plan));
+  }
   line(Shape{DType::kQ8_0, 32, 8, 128, 0}, 16384, {1, 16});
   line(Shape{DType::kF16, 32, 8, 64, 0}, 16384, {1, 16});
   line(Shape{DType::kF16, 9, 3, 64, 0}, 4096, {1, 16});
@@ -355,7 +366,13 @@ void check_all(bool quick) {
   // rows by single units.
   const Shape llama{DType::kBF16, 32, 8, 128, 0};
   check_step(llama, {Sequence{0, quick ? 8200 : 16420, random_tree(64, 62, 10), 0}}, {0, 9000, 300000}, 31);
-  check_counts(llama, 8250);
+  // Thread blocks get whole sections, beginnings and ends of sections, units; the body ends with a half tile.
+  for (int history : {8250, 8320, 16420}) {
+    if (!quick || history == 8320) check_counts(llama, history);
+  }
+  check_counts(Shape{DType::kBF16, 12, 3, 128, 0}, 7700);
+  check_counts(Shape{DType::kBF16, 40, 5, 128, 6000}, 13000);  // a window that begins within a section
+  if (!quick) check_counts(Shape{DType::kF16, 4, 1, 128, 0}, 33000);
   check_counts(Shape{DType::kF16, 8, 2, 64, 0}, 2090);
   check_counts(Shape{DType::kBF16, 4, 4, 128, 900}, 3000);
   check_counts(Shape{DType::kBF16, 16, 4, 128, 2500}, 5200);  // pairs with a window
@@ -368,6 +385,13 @@ void check_all(bool quick) {
       check_step(Shape{type, 2 * group, 2, dim, 0},
                  {Sequence{0, 2085, random_tree(64, 62, 10), 9}, Sequence{2, 3, random_tree(20, 3, 50), 0},
                   Sequence{1, 612, random_tree(33, 31, 20), 5}}, bounds, 9);
+    }
+    if (type != DType::kQ8_0) {  // pairs of several sequences, with and without a window
+      for (int window : {0, 2900}) {
+        check_step(Shape{type, 8, 2, type == DType::kBF16 ? 128 : 64, window},
+                   {Sequence{0, 4300, random_tree(48, 47, 10), 0}, Sequence{1, 1700, random_tree(32, 20, 20), 0},
+                    Sequence{2, 5950, random_tree(40, 30, 20), 6}}, bounds, 29);
+      }
     }
     check_step(Shape{type, 16, 1, 128, 0}, {Sequence{0, 700, random_tree(30, 10, 60), 12}}, bounds, 4);
     check_step(Shape{type, 8, 8, 64, 0}, {Sequence{0, 1100, random_tree(40, 10, 60), 3}}, bounds, 7);
@@ -395,9 +419,13 @@ void check_all(bool quick) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool quick = argc > 1 && std::strcmp(argv[1], "quick") == 0;
+  const std::string wanted = argc > 1 ? argv[1] : "";  // quick: fewer checks, no times; time: times only
+  const bool quick = wanted == "quick";
   try {
-    check_all(quick);
+    ShareCheck shares;
+    for (int i = 0; i < 3000; ++i) shares.check_step();
+    failures += shares.failures;
+    if (wanted != "time") check_all(quick);
     std::printf("%d steps, %d failures; worst errors: bf16 %.1e, f16 %.1e, q8 %.1e\n", steps, failures,
                 worst_error[int(DType::kBF16)], worst_error[int(DType::kF16)], worst_error[int(DType::kQ8_0)]);
     if (!quick) time_all();

@@ -77,6 +77,15 @@ struct PhaseTimes {
   double host = 0;              // everything else: growing trees, looking up, text
 };
 
+struct Timings {
+  int prompt_tokens = 0;        // processed in this call
+  int cached_tokens = 0;        // of the prompt, found in the session's cache
+  int generated_tokens = 0;
+  double prompt_ms = 0;         // until the prompt was in the cache
+  double decode_ms = 0;         // since then, without the following
+  double draft_prompt_ms = 0;   // of the drafter reading the prompt, while the first tokens were decoded plainly
+};
+
 // One round: a tree was verified, a path of it accepted.
 struct RoundInfo {
   int drafted = 0;                          // tokens proposed
@@ -90,6 +99,7 @@ struct RoundInfo {
   std::span<const int32_t> cells;
   int refreshes = 0;
   double plain_ms = 0;                      // what a round of these sequences without drafts would take; 0: not known
+  Timings timings;                          // of the answer so far, this round included
 };
 
 // One token of an answer.
@@ -139,6 +149,9 @@ struct GenerateOptions {
   // Called with each token of the answer in order, before on_text with what it completes.
   std::function<void(const TokenInfo& token)> on_token{};
   bool token_logits = false;      // on_token wants them
+  // Called with each token of the prompt but the first, in order, and the logits that the tokens before it give. All of the prompt is
+  // processed then, whatever the session holds of it.
+  std::function<void(const TokenInfo& token)> on_prompt_token{};
 };
 
 // The grammar (GBNF) of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming what it does
@@ -147,15 +160,6 @@ std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view b
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 const char* finish_reason_name(FinishReason reason);  // "end", "length", "stop", "context", "cancelled"
-
-struct Timings {
-  int prompt_tokens = 0;        // processed in this call
-  int cached_tokens = 0;        // of the prompt, found in the session's cache
-  int generated_tokens = 0;
-  double prompt_ms = 0;         // until the prompt was in the cache
-  double decode_ms = 0;         // since then, without the following
-  double draft_prompt_ms = 0;   // of the drafter reading the prompt, while the first tokens were decoded plainly
-};
 
 struct GenerateResult {
   std::string text;

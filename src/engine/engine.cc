@@ -166,12 +166,15 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
-  parts.progress = options_.on_load;
+  parts.progress = options_.on_load, parts.price = &price_;
+  int priced = 0;  // nodes of the largest tree whose price matters
   for (size_t i = 0; i < specs.size(); ++i) {
     parts.head = heads[i];
     parts.name = i == 0 ? options_.spec.preset : options_.more_specs[i - 1].preset;
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
+    if (speculations_.back()->wants_price()) priced = std::max(priced, speculations_.back()->nodes());
   }
+  if (priced > 0) measure_price(parts, priced + 1);
   round_ = std::make_unique<Round>(*this);
   if (backend_->prefers_batches()) warm_up();
 }

@@ -54,6 +54,7 @@ class EngineImpl : public Engine {
   // What requests may speculate with; the first is the default.
   std::span<const std::unique_ptr<Speculation>> speculations() const { return speculations_; }
   Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
+  StepPrice& price() { return price_; }                           // of passes, for all of them
   Round& round() { return *round_; }
   GrammarCache& grammars();
   std::string fingerprint() const;                                // equal: sessions mean the same
@@ -72,6 +73,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvBook> book_;
+  StepPrice price_;
   std::vector<std::unique_ptr<Speculation>> speculations_;
   std::unique_ptr<Round> round_;
   std::unique_ptr<GrammarCache> grammars_;  // made when the first request wants one

@@ -79,7 +79,7 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   result_.reason = FinishReason::kLength;
   if (!options.grammar.empty()) grammar = std::make_unique<TreeGrammar>(engine.grammars().get(options.grammar));
   start_ = now_ms();
-  result_.timings.cached_tokens = session.reuse(prompt_.first(prompt_.size() - 1), drafter());
+  result_.timings.cached_tokens = session.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter());
   go_on();
 }
 
@@ -109,6 +109,18 @@ bool Generation::exhausted() {
 std::span<const Token> Generation::waiting() const {
   const auto before_last = prompt_.first(prompt_.size() - 1);
   return decoding_ || done_ ? std::span<const Token>{} : before_last.subspan(size_t(session.length()));
+}
+
+void Generation::score(int rows, int row) {
+  const size_t vocab = size_t(engine_.vocab()), next = size_t(session.length()) + 1;
+  const int most = engine_.model().options().max_outputs;
+  logits_.resize(vocab);
+  const float* logits = nullptr;
+  for (int i = 0; i < rows; ++i) {
+    if (i % most == 0) logits = engine_.model().more_logits(row + i, std::min(most, rows - i));
+    engine_.device().download(logits_.data(), logits + size_t(i % most) * vocab, vocab);
+    options.on_prompt_token({prompt_[next + size_t(i)], 0, logits_});
+  }
 }
 
 void Generation::prompted(int rows, const StepOutputs& outputs, int row) {
@@ -198,7 +210,8 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times, dou
   if (!options.on_round) return;
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0, plain_ms};
+  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0,
+                 plain_ms, timings()};
   if (const Drafter* d = drafter()) info.cells = d->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
 }
@@ -208,11 +221,17 @@ void Generation::add_times(const PhaseTimes& t) {
   sum.draft += t.draft, sum.verify += t.verify, sum.judge += t.judge, sum.commit += t.commit, sum.score += t.score, sum.host += t.host;
 }
 
+Timings Generation::timings() const {
+  Timings t = result_.timings;
+  if (prompt_end_ > 0) t.decode_ms = now_ms() - prompt_end_ - t.draft_prompt_ms;
+  t.generated_tokens = int(result_.tokens.size());
+  return t;
+}
+
 GenerateResult Generation::finish() {
   const bool whole = result_.reason != FinishReason::kCancelled && result_.reason != FinishReason::kStop;
   if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish()))) result_.reason = FinishReason::kCancelled;
-  if (prompt_end_ > 0) result_.timings.decode_ms = now_ms() - prompt_end_ - result_.timings.draft_prompt_ms;
-  result_.timings.generated_tokens = int(result_.tokens.size());
+  result_.timings = timings();
   return std::move(result_);
 }
 

@@ -25,6 +25,10 @@ class Generation {
   bool decoding() const { return decoding_ && !done_; }
   // Tokens of the prompt that are not in the cache yet; the last one stays pending and is not among them.
   std::span<const Token> waiting() const;
+  // The logits of all its prompt are wanted.
+  bool scored() const { return bool(options.on_prompt_token); }
+  // The first `rows` of those that wait were rows of the last pass, from `row` on: tells their logits. Before prompted().
+  void score(int rows, int row);
   // The first `rows` of them were rows of a pass, from `row` of its outputs on.
   void prompted(int rows, const StepOutputs& outputs, int row);
   // The drafter that this request uses, or null.
@@ -45,6 +49,7 @@ class Generation {
   void count(int drafted, int committed, const PhaseTimes& times, double plain_ms);
   void add_times(const PhaseTimes& times);
   GenerateResult finish();
+  Timings timings() const;         // so far
 
   SessionImpl& session;
   const GenerateOptions& options;
@@ -79,7 +84,7 @@ class Generation {
   bool drafts_ = false, decoding_ = false, done_ = false;
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // scratch for on_round
-  std::vector<float> logits_;            // of one token, where they are listened to
+  std::vector<float> logits_;     // of one token, where they are listened to
 };
 
 }  // namespace sx

@@ -40,11 +40,14 @@ void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece>
   if (go_on()) draft();
   go_on();
   if (!active_.empty() || !apart) verify(!apart);
-  if (go_on()) {
-    judge();
-    commit();
+  const bool any = go_on();
+  if (any) judge();
+  if (!apart) score_prompts();
+  if (any) commit();
+  if (apart) {
+    run_prompts();
+    score_prompts();
   }
-  if (apart) run_prompts();
   end_prompts();
   times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit - times_.score;
   count();
@@ -177,6 +180,10 @@ void Round::add_prompts() {
   }
 }
 
+bool Round::scored() const {
+  return std::any_of(prompts_.begin(), prompts_.end(), [](const PromptPiece& p) { return p.generation->scored(); });
+}
+
 void Round::pass(int outputs, bool prompt) {
   step_ = &engine_.model().forward({tokens_, positions_, seqs_, std::span(outputs_).first(size_t(outputs)), prompt}, engine_.kv());
 }
@@ -188,19 +195,25 @@ void Round::verify(bool with_prompts) {
   const int rows = int(tokens_.size());
   if (with_prompts) add_prompts();
   if (tokens_.empty()) return;
-  pass(rows, rows == 0);
+  pass(rows > 0 ? rows : scored(), rows == 0);
   engine_.device().wait();
   times_.verify = since(mark);
   if (int(tokens_.size()) > rows) return;  // says nothing about the price of trees
   double history = 0;
   for (const Generation* g : active_) history += g->session.length();
-  for (const auto& spec : engine_.speculations()) spec->price().observe(rows, history / double(active_.size()), times_.verify);
+  engine_.price().observe(rows, history / double(active_.size()), times_.verify);
 }
 
 void Round::run_prompts() {
   begin_step();
   add_prompts();
-  if (!tokens_.empty()) pass(0, true);
+  if (!tokens_.empty()) pass(scored(), true);
+}
+
+// Takes the place of the logits of trees, which have been judged.
+void Round::score_prompts() {
+  for (const PromptPiece& p : prompts_)
+    if (p.generation->scored()) p.generation->score(p.rows, p.first_row);
 }
 
 // Their drafters read the pass, so this comes before any other.

@@ -45,6 +45,8 @@ class Round {
   void commit();
   void observe(Speculation& spec);
   void run_prompts();
+  bool scored() const;  // logits of prompts are wanted
+  void score_prompts();
   void end_prompts();
   void count();
   void catch_up();

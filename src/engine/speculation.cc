@@ -90,7 +90,8 @@ SpecConfig resolve(const SpecOptions& options) {
 
 int tree_nodes(const SpecConfig& config) { return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1; }
 
-Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts) : name_(parts.name), config_(config) {
+Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts)
+    : name_(parts.name), config_(config), price_(*parts.price) {
   nodes_ = tree_nodes(config) - 1;
   depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
   acceptance_ = make_acceptance(config.accept, *parts.backend, {parts.target->config().vocab, nodes_ + 1, std::max(1, depth_)});
@@ -107,7 +108,7 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
   }
   costs_.resize(size_t(nodes_) + 1, 1.0f);
   // Cutting a tree by what was drafted would bias rules that rely on how it was drawn.
-  if (config.on() && config.price && acceptance_->draws() == DrawMode::kBest) measure(parts);
+  wants_price_ = config.on() && config.price && acceptance_->draws() == DrawMode::kBest;
 }
 
 Speculation::~Speculation() = default;
@@ -233,34 +234,34 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   return std::make_unique<ModelDrafter>(drafter);
 }
 
-// Times passes of 1, 2, 4, ... rows on an empty and on a filled cache, in slot 0, which nobody uses yet.
-void Speculation::measure(const SpeculationParts& parts) {
+// Passes of 1, 2, 4, ... rows on an empty and on a filled cache.
+void measure_price(const SpeculationParts& parts, int rows) {
   const double start = now_ms();
-  const int most = std::min({nodes_ + 1, parts.target->options().max_outputs, parts.target->options().max_rows, 64});
+  const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, 64});
   const int far = std::min(kFarHistory, parts.context - most);
   std::vector<Token> tokens(size_t(most), 0);
   std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
-  const auto time = [&](int rows, int history) {
-    for (int i = 0; i < rows; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
-    const SeqRows seq{0, rows, 0, history, nullptr, 0};
-    const size_t n = size_t(rows);
+  const auto time = [&](int count, int history) {
+    for (int i = 0; i < count; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
+    const SeqRows seq{0, count, 0, history, nullptr, 0};
+    const size_t n = size_t(count);
     const double before = now_ms();
     parts.target->forward({std::span(tokens).first(n), std::span(positions).first(n), std::span(&seq, 1), std::span(outputs).first(n)},
                           *parts.kv);
     parts.backend->wait();
     return now_ms() - before;
   };
-  for (int rows : StepPrice::kRows)  // a backend may record the passes it meets first
-    if (rows == 1 || (parts.backend->prefers_batches() && rows <= most)) time(rows, 0), time(rows, std::max(far, 0));
+  for (int count : StepPrice::kRows)  // a backend may record the passes it meets first
+    if (count == 1 || (parts.backend->prefers_batches() && count <= most)) time(count, 0), time(count, std::max(far, 0));
   if (far > 0) {  // cells of their own, not pages of zeros
     std::vector<KvMove> moves;
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});
     parts.backend->kv_move({parts.kv, parts.kv, 0, 0, moves});
   }
-  for (int rows : StepPrice::kRows) {
-    if (rows > most || (rows > 2 && now_ms() - start > kMeasureMs)) break;
-    price_.set(rows, 0, std::min(time(rows, 0), time(rows, 0)));
-    if (far > 0) price_.set(rows, far, std::min(time(rows, far), time(rows, far)));
+  for (int count : StepPrice::kRows) {
+    if (count > most || (count > 2 && now_ms() - start > kMeasureMs)) break;
+    parts.price->set(count, 0, std::min(time(count, 0), time(count, 0)));
+    if (far > 0) parts.price->set(count, far, std::min(time(count, far), time(count, far)));
   }
 }
 

@@ -32,6 +32,7 @@ struct SpeculationParts {
   const Tokenizer* tokenizer = nullptr;  // of the target
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   std::string name;                      // of the preset
+  StepPrice* price = nullptr;            // of the target's passes, the same for all presets
   int slots = 1, context = 0, chunk = 512;
   std::function<void(double)> progress;  // of loading a draft model
 };
@@ -39,6 +40,9 @@ struct SpeculationParts {
 // The head that the configuration names as its draft model, opened for `target`; null if it names none or a model of its own.
 // Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
+
+// Times passes of the target of up to `rows` rows, in slot 0, which nobody uses yet.
+void measure_price(const SpeculationParts& parts, int rows);
 
 class Speculation {
  public:
@@ -49,8 +53,9 @@ class Speculation {
   const SpecConfig& config() const { return config_; }
   Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
   Acceptance& acceptance() { return *acceptance_; }
-  StepPrice& price() { return price_; }
-  bool priced() const { return price_.known(); }
+  const StepPrice& price() const { return price_; }
+  bool wants_price() const { return wants_price_; }     // measure_price() of its trees
+  bool priced() const { return wants_price_ && price_.known(); }
   bool runs_model() const { return config_.drafter != DrafterKind::kNgram && config_.drafter != DrafterKind::kSuffix; }
   bool has_index() const { return !runs_model() || config_.drafter == DrafterKind::kFuse; }
   int nodes() const { return nodes_; }                  // drafted nodes of a tree at most
@@ -66,11 +71,11 @@ class Speculation {
   std::unique_ptr<Drafter> make_medusa(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
   void make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies);
-  void measure(const SpeculationParts& parts);
 
   std::string name_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
+  bool wants_price_ = false;
   std::unique_ptr<Model> draft_;         // a small model and its cache
   std::unique_ptr<EagleHead> head_;      // or a head
   std::unique_ptr<MedusaHeads> medusa_;  // or several
@@ -81,7 +86,7 @@ class Speculation {
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;
   std::vector<std::unique_ptr<DraftLaws>> laws_;
-  StepPrice price_;
+  const StepPrice& price_;
   std::vector<float> costs_;
 };
 

@@ -222,12 +222,23 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
     if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i])) feed_forward(layers_[size_t(i)], rows);
   }
   tap(taps, c.layers, w.hidden, w.x, c.width, c.width, rows);
-  if (outputs == 0) return;
-  backend_.copy_rows({w.picked, w.x, outputs, c.width, c.width, c.width, step.outputs.data()});
+  if (outputs > 0) read_out(w.x, outputs, step.outputs.data());
+}
+
+void Model::read_out(const float* x, int outputs, const int32_t* which) {
+  const ModelConfig& c = config();
+  Workspace& w = *work_;
+  backend_.copy_rows({w.picked, x, outputs, c.width, c.width, c.width, which});
   backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
   LinearArgs head{w.logits, w.picked, head_.get(), nullptr, outputs, c.vocab};
   head.outputs = true;
   backend_.linear(head);
+}
+
+const float* Model::more_logits(int first, int count) {
+  SX_ASSERT(first >= 0 && count > 0 && first + count <= options_.max_rows && count <= options_.max_outputs);
+  read_out(work_->x + size_t(first) * size_t(config().width), count, nullptr);
+  return work_->logits;
 }
 
 const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan& plan) {

@@ -66,6 +66,9 @@ class Model {
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
   // Behind a step with one output, after which a tree is grown (Backend::run_levels). Sets where logits are. False: nothing has been done.
   bool levels(LevelsArgs& args, KvStore& kv, const LayerPlan& plan = {});
+  // Logits of `count` more rows of the last step, [count, vocab], in the place of those it gave; count <= max_outputs. The step must have
+  // had an output: without one its last layer is not finished.
+  const float* more_logits(int first, int count);
 
  private:
   struct Layer;
@@ -80,6 +83,7 @@ class Model {
   void run_layers(const Step& step, KvStore& kv, const LayerPlan& plan);
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
   void feed_forward(const Layer& layer, int rows);
+  void read_out(const float* x, int outputs, const int32_t* which);  // rows of x, or its first ones
   void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride, int width, int rows);
 
   std::shared_ptr<const ModelFile> file_;

@@ -120,6 +120,8 @@ inline bool FakeBatch::advance(Running& running) {
   }
   if (tokens.size() < prompt.size() - 1) {
     const size_t n = std::min(size_t(engine_.chunk), prompt.size() - 1 - tokens.size());
+    const std::vector<float> logits(size_t(engine_.vocab()), 0);
+    for (size_t i = 0; o.on_prompt_token && i < n; ++i) o.on_prompt_token({prompt[tokens.size() + i + 1], 0, logits});
     tokens.insert(tokens.end(), prompt.begin() + ptrdiff_t(tokens.size()), prompt.begin() + ptrdiff_t(tokens.size() + n));
     engine_.prompt_tokens += int(n);
     r.timings.prompt_tokens += int(n);
@@ -141,6 +143,7 @@ inline bool FakeBatch::advance(Running& running) {
   if (o.on_token) o.on_token({next, 0, {}});
   if (o.on_text) o.on_text(text);
   RoundInfo round;
+  round.timings = r.timings;
   if (o.on_round) o.on_round(round);
   r.reason = FinishReason::kLength;
   return int(r.tokens.size()) == o.max_tokens;

@@ -52,6 +52,9 @@ inline AnswerToken token(Token id, const std::string& bytes, double logprob = -1
   return {id, 0, bytes, {logprob, {{id, logprob, bytes}, {id + 1, -2, "other"}}}};
 }
 
+// The first token of a prompt.
+inline AnswerToken beginning(Token id, const std::string& bytes) { return {id, 0, bytes, {0, {}, false}}; }
+
 inline ChoiceNews piece(const std::string& text, std::vector<AnswerToken> tokens = {}, int depth = 0) {
   ChoiceNews news;
   news.piece = {text, std::move(tokens), {{text, depth}}};

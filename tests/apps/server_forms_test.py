@@ -46,6 +46,76 @@ class Forms(WithServer):
         self.assertEqual(self.server.text(**ask, echo=True), "Once upon" + plain)
         self.assertEqual(joined(self.server.stream("/v1/completions", {**ask, "echo": True}), False), "Once upon" + plain)
 
+    def test_timings_with_every_event(self):
+        ask = {"max_tokens": 30, "ignore_eos": True, "seed": 4}
+        for path, prompt in (("/v1/completions", {"prompt": "one two one two"}), ("/v1/chat/completions", {"messages": USER})):
+            body = {**ask, **prompt}
+            plain = self.server.stream(path, body)
+            self.assertEqual([e for e in plain[:-1] if "timings" in e], [])
+            events = self.server.stream(path, {**body, "timings_per_token": True})
+            events = [e for e in events if "role" not in e["choices"][0].get("delta", {})]
+            counts = [e["timings"]["predicted_n"] for e in events]
+            self.assertEqual(counts, sorted(counts))
+            self.assertGreater(counts[0], 0)
+            self.assertEqual(counts[-1], 30)
+            times = [e["timings"]["predicted_ms"] for e in events]
+            self.assertEqual(times, sorted(times))
+            last = events[-1]["timings"]
+            for event in events:
+                self.assertEqual([event["timings"][k] for k in ("prompt_n", "cache_n", "prompt_ms")],
+                                 [last[k] for k in ("prompt_n", "cache_n", "prompt_ms")])
+                self.assertLessEqual(event["timings"]["draft_n_accepted"], last["draft_n_accepted"])
+            self.assertEqual(events[-2]["timings"]["draft_n"], last["draft_n"])
+
+    def scores(self, **ask):
+        """Tokens and log-probabilities of a prompt and its answer, whole; a stream must say the same."""
+        choices = self.server.complete(**ask, echo=True)["choices"]
+        events = self.server.stream("/v1/completions", {**ask, "echo": True})
+        for i, choice in enumerate(choices):
+            self.assertEqual(joined(events, False, i), choice["text"])
+            pieces = [c["logprobs"] for e in events for c in e["choices"] if c["index"] == i and c["logprobs"]]
+            for key, value in choice["logprobs"].items():
+                self.assertEqual([v for piece in pieces for v in piece[key] or []], value or [])
+            self.assertEqual(choice["logprobs"]["token_logprobs"][0], None)
+        return choices
+
+    def test_logprobs_of_the_prompt(self):
+        ask = {"prompt": "one two one two one two, Wörld 你好", "temperature": 0, "ignore_eos": True, "logprobs": 4}
+        plain = self.server.complete(**ask, max_tokens=40)["choices"][0]
+        answer = plain["logprobs"]
+        both = self.scores(**ask, max_tokens=40)[0]
+        self.assertEqual(both["text"], ask["prompt"] + plain["text"])
+        count = len(both["logprobs"]["tokens"]) - 40
+        for key in ("tokens", "token_logprobs", "top_logprobs"):
+            self.assertEqual(both["logprobs"][key][count:], answer[key])
+        start = len(ask["prompt"])
+        self.assertEqual(both["logprobs"]["text_offset"][count:], [start + o for o in answer["text_offset"]])
+        # Every token as a prompt has the numbers it had as an answer, whatever is asked for beside.
+        prompt = self.server.post("/tokenize", {"content": ask["prompt"], "add_special": True})["tokens"]
+        self.assertEqual(len(prompt), count)
+        tokens = self.server.post("/completion", {"prompt": prompt, "n_predict": 40, "temperature": 0, "ignore_eos": True,
+                                                  "return_tokens": True})["tokens"]
+        whole = {**ask, "prompt": prompt + tokens}
+        for more in ({"max_tokens": 0}, {"max_tokens": 3}, {"max_tokens": 0, "speculate": False}, {"max_tokens": 0, "cache_prompt": False}):
+            choice = self.scores(**whole, **more)[0]
+            for key in ("token_logprobs", "top_logprobs"):
+                self.assertEqual(choice["logprobs"][key][:count + 40], both["logprobs"][key])
+            self.assertEqual(len(choice["logprobs"]["tokens"]), count + 40 + more["max_tokens"])
+        self.assertEqual((choice["finish_reason"], choice["text"][-1:]), ("length", plain["text"][-1:]))
+
+    def test_scores_of_several(self):
+        prompts = [f"Text {i} " + "of words " * (7 * i) for i in range(5)]
+        ask = {"max_tokens": 4, "seed": 3, "ignore_eos": True, "logprobs": 2, "n": 2}
+        single = [self.scores(**ask, prompt=p) for p in prompts]
+        both = self.scores(**ask, prompt=prompts)
+        self.assertEqual([c["logprobs"] for c in both], [c["logprobs"] for one in single for c in one])
+        self.assertNotEqual(both[0]["text"], both[1]["text"])
+        self.assertEqual(in_threads(5, lambda i: self.scores(**ask, prompt=prompts[i])), single)
+        stop = single[1][0]["text"][len(prompts[1]):][:1]
+        stopped = self.scores(**ask, prompt=prompts[1], stop=stop)[0]
+        self.assertEqual((stopped["text"], stopped["finish_reason"]), (prompts[1], "stop"))
+        self.assertEqual(stopped["logprobs"]["token_logprobs"][:-1], single[1][0]["logprobs"]["token_logprobs"][:-4])
+
     def test_logprobs(self):
         for spec in (True, False):
             ask = {"prompt": "one two one two one two", "max_tokens": 20, "temperature": 0, "ignore_eos": True, "logprobs": 4,

@@ -141,6 +141,23 @@ TEST(ServerTokens, LogprobsAreReadOnlyIfWanted) {
   EXPECT_TRUE(without.on_text("b").tokens.at(0).logprob.top.empty());
 }
 
+TEST(ServerTokens, OfAPromptAreSpeltOut) {
+  class Words final : public FakeVocabulary {
+   public:
+    Words() : FakeVocabulary({"a", "", "c"}) {}
+    std::string token_text(Token token) const override { return token == 1 ? "<s>" : token_bytes(token); }
+  } words;
+  const std::vector<float> logits{0, 2, 1};
+  const TokenCollector c(words, 2);
+  const AnswerToken first = c.on_prompt({1, 0, {}}), next = c.on_prompt({2, 0, logits});
+  EXPECT_EQ(first.bytes, "<s>");
+  EXPECT_FALSE(first.logprob.known);
+  EXPECT_TRUE(next.logprob.known);
+  EXPECT_EQ(next.logprob.logprob, logprob_of(logits, 2, 0).logprob);
+  EXPECT_EQ(next.logprob.top.at(0).bytes, "<s>");
+  EXPECT_EQ(next.logprob.top.at(1).bytes, "c");
+}
+
 TEST(ServerTokens, PiecesAppend) {
   TextPiece a{"x", {{1, 0, "x", {}}}, {{"x", 0}}};
   a.append({"y", {{2, 1, "y", {}}}, {{"y", 1}}});

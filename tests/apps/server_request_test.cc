@@ -86,7 +86,7 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
       {R"("logit_bias": {"1": 1, "2": 1, "3": 1})", "logit_bias"}, {R"("logit_bias": {"99999999999999999999": 1})", "logit_bias"},
       {R"("n": 17)", "n"}, {R"("n": 0)", "n"}, {R"("n": "2")", "n"}, {R"("best_of": 3)", "best_of"}, {R"("n": 2, "best_of": 1)", "best_of"},
       {R"("logprobs": 21)", "logprobs"}, {R"("logprobs": -1)", "logprobs"}, {R"("logprobs": true)", "logprobs"}, {R"("logprobs": "1")", "logprobs"},
-      {R"("echo": 1)", "echo"}, {R"("echo": true, "logprobs": 1)", "echo"}, {R"("tools": [{}])", "tools"}, {R"("tools": 1)", "tools"},
+      {R"("echo": 1)", "echo"}, {R"("tools": [{}])", "tools"}, {R"("tools": 1)", "tools"},
       {R"("functions": [{}])", "functions"}, {R"("response_format": {"type": "xml"})", "response_format"},
       {R"("response_format": "text")", "response_format"}, {R"("response_format": {"type": "json_schema"})", "response_format"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})", "response_format"},
@@ -128,7 +128,9 @@ TEST(ServerRequest, FurtherFields) {
   EXPECT_FALSE(plain.spec_details || plain.return_progress || plain.options.show_special);
   EXPECT_EQ(completion(R"("logprobs": 0)").logprobs, 0);
   EXPECT_EQ(completion(R"("logprobs": false)").logprobs, -1);
-  EXPECT_TRUE(completion(R"("echo": true)").echo);
+  const CompletionRequest echo = completion(R"("echo": true)"), scored = completion(R"("echo": true, "logprobs": 0, "max_tokens": 0)");
+  EXPECT_TRUE(echo.echo && !echo.scores_prompt() && !r.scores_prompt());
+  EXPECT_TRUE(scored.scores_prompt() && scored.options.max_tokens == 0);
   EXPECT_EQ(completion(R"("logit_bias": [[3, false]])").options.sampling.logit_bias.at(0).second, -1e9f);
   EXPECT_EQ(completion(R"("response_format": {"type": "text"})").options.grammar, "");
   EXPECT_EQ(completion(R"("json_schema": "", "grammar": "")").options.grammar, "");

@@ -81,6 +81,28 @@ TEST(ServerResponse, TextLogprobs) {
   EXPECT_TRUE(whole(r, {end})["choices"][0]["logprobs"]["top_logprobs"].is_null());
 }
 
+TEST(ServerResponse, LogprobsOfThePrompt) {
+  CompletionRequest r = request(Api::kText);
+  r.logprobs = 1, r.echo = true;
+  AnswerFacts f = facts({4});
+  f.echoes = {"Hé du"};
+  ChoiceEnd end = ended("!?");
+  end.prompt = {beginning(1, "<s>"), token(2, " H", -3), token(3, "\xC3", -2), token(4, "\xA9 du", -4)};
+  end.rest.tokens = {token(5, "!"), token(6, "?")};
+  const Json choice = whole(r, {end}, f)["choices"][0];
+  EXPECT_EQ(choice["text"], "Hé du!?");
+  EXPECT_EQ(choice["logprobs"]["tokens"].dump(), R"(["<s>"," H","bytes:\\xc3","bytes:\\xa9\\x20\\x64\\x75","!","?"])");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"].dump(), "[null,-3.0,-2.0,-4.0,-1.0,-1.0]");
+  EXPECT_EQ(choice["logprobs"]["text_offset"].dump(), "[0,0,1,2,5,6]");
+  EXPECT_TRUE(choice["logprobs"]["top_logprobs"][0].is_null());
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].dump(), R"({" H":-3.0,"other":-2.0})");
+  r.logprobs = 0;
+  EXPECT_TRUE(whole(r, {end}, f)["choices"][0]["logprobs"]["top_logprobs"].is_null());
+  end.rest.tokens.clear();
+  end.result.text.clear();
+  EXPECT_EQ(whole(r, {end}, f)["choices"][0]["logprobs"]["token_logprobs"].dump(), "[null,-3.0,-2.0,-4.0]");
+}
+
 TEST(ServerResponse, ToolCalls) {
   CompletionRequest r = request(Api::kChat, 2);
   r.tool_names = {"f"};
@@ -151,13 +173,13 @@ TEST(ServerResponse, NumbersWithoutTime) {
 
 TEST(ServerRounds, AreCollected) {
   RoundCollector c;
-  EXPECT_EQ(c.plain_per_second(), 0);
+  EXPECT_EQ(c.times().plain_per_second, 0);
   RoundInfo round;
   const std::vector<int32_t> cells{0, 1, 2, 8, 9, 20};
   round.drafted = 5, round.verified = 4, round.accepted = 3, round.plain_ms = 10, round.refreshes = 1, round.cells = cells;
   round.times = {1, 2, 4, 8, 16, 32};
   c.on_round(round, 100);
-  round.accepted = 0, round.plain_ms = 30, round.refreshes = 2;
+  round.accepted = 0, round.plain_ms = 30, round.refreshes = 2, round.timings.generated_tokens = 5;
   c.on_round(round, 104);
   RoundNotes notes = c.take();
   ASSERT_EQ(notes.rounds.size(), 2u);
@@ -167,12 +189,15 @@ TEST(ServerRounds, AreCollected) {
   EXPECT_EQ(notes.refreshes, 2);
   EXPECT_TRUE(notes.cells_changed);
   EXPECT_EQ(notes.cells, (std::vector<std::pair<int, int>>{{0, 3}, {8, 10}, {20, 21}}));
-  EXPECT_NEAR(c.plain_per_second(), 1000.0 * 5 / (4 * 10 + 30), 1e-9);
+  EXPECT_NEAR(c.times().plain_per_second, 1000.0 * 5 / (4 * 10 + 30), 1e-9);
+  EXPECT_EQ(c.times().drafted, 10);
+  EXPECT_EQ(c.times().accepted, 3);
+  EXPECT_EQ(c.times().timings.generated_tokens, 5);
   round.plain_ms = 0;
   c.on_round(round, 105);  // the same cells; a time that is not known does not count
   RoundNotes next = c.take();
   EXPECT_FALSE(next.cells_changed);
-  EXPECT_NEAR(c.plain_per_second(), 1000.0 * 5 / 70, 1e-9);
+  EXPECT_NEAR(c.times().plain_per_second, 1000.0 * 5 / 70, 1e-9);
   EXPECT_TRUE(c.take().rounds.empty());
   round.cells = {};
   c.on_round(round, 106);

@@ -102,6 +102,61 @@ TEST(Scheduler, ARunningRequestsTextIsShared) {
   EXPECT_EQ(bench.engine.prompt_tokens, 199);
 }
 
+// Text is told together with its round: whoever looks in between sees neither.
+TEST(Job, TextComesWithItsRound) {
+  FakeEngine engine(1);
+  const auto session = engine.start();
+  for (const bool details : {false, true}) {
+    CompletionRequest request;
+    request.stream = true, request.spec_details = details, request.timings_per_token = !details;
+    Job job(std::make_shared<Mailbox>(), request, tokens(0, 10), 0);
+    job.begin(engine, *session, 0, 0);
+    RoundInfo round;
+    for (int i = 1; i < 4; ++i) {
+      job.options.on_token({Token('a'), 0, {}});
+      job.options.on_text("a");
+      EXPECT_FALSE(job.take().any());
+      round.timings.generated_tokens = i;
+      job.options.on_round(round);
+      const ChoiceNews news = job.take();
+      EXPECT_EQ(news.piece.text, "a");
+      EXPECT_EQ(news.rounds.rounds.size(), details ? 1u : 0u);
+      ASSERT_EQ(news.times.has_value(), !details);
+      if (!details) { EXPECT_EQ(news.times->timings.generated_tokens, i); }
+    }
+    job.options.on_text("z");  // what was held back comes with the end
+    job.finish({});
+    EXPECT_EQ(job.take().piece.text, "z");
+  }
+}
+
+TEST(Scheduler, AScoredPromptIsRunWhole) {
+  Bench bench(2);
+  bench.engine.chunk = 30;
+  CompletionRequest scored;
+  scored.echo = true, scored.logprobs = 0;
+  bench.result(bench.submit(tokens(0, 100), 3));
+  for (const bool stream : {false, true}) {
+    scored.stream = stream;
+    const auto job = bench.submit(tokens(0, 100), 3, scored);
+    bench.engine.steps.release(10000);
+    Bench::wait([&] { return job->done(); });
+    while (bench.engine.steps.try_acquire()) {}
+    const ChoiceNews news = job->take();
+    const ChoiceEnd end = job->end();
+    EXPECT_EQ(end.result.timings.cached_tokens, 0);
+    const std::vector<AnswerToken>& prompt = stream ? news.prompt : end.prompt;
+    ASSERT_EQ(prompt.size(), 100u);
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      EXPECT_EQ(prompt[i].token, Token(i));
+      EXPECT_EQ(prompt[i].logprob.known, i > 0);
+    }
+    EXPECT_EQ((stream ? news.piece : end.rest).tokens.size(), 3u);
+  }
+  EXPECT_EQ(bench.engine.prompt_tokens, 3 * 99);
+  EXPECT_EQ(bench.result(bench.submit(tokens(0, 100), 3)).timings.cached_tokens, 99);  // its cells serve others
+}
+
 TEST(Scheduler, APromptOfSeveralIsRunOnce) {
   Bench bench(4);
   bench.engine.chunk = 50;

@@ -64,6 +64,30 @@ TEST(ServerStream, Text) {
   EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":3,"text":"","logprobs":null,"finish_reason":"stop"}])");
 }
 
+TEST(ServerStream, LogprobsOfThePrompt) {
+  CompletionRequest r = streamed(Api::kText, 2);
+  r.logprobs = 0, r.echo = true;
+  AnswerFacts f = facts({3});
+  f.echoes = {"abc"};
+  Answer a(r, f);
+  EXPECT_EQ(a.begin(0) + a.begin(1), "");  // the text comes with its numbers
+  const auto prompt = [](std::vector<AnswerToken> tokens, ChoiceNews news = {}) {
+    news.prompt = std::move(tokens);
+    return news;
+  };
+  EXPECT_EQ(a.news(1, prompt({beginning(1, "a"), token(2, "b", -2)})), "");
+  const auto all = events(a.news(0, prompt({beginning(1, "a"), token(2, "b", -2), token(3, "c", -3)})) +
+                          a.news(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))) + a.end(1, ended("x")) + a.end(0, ended("")));
+  ASSERT_EQ(all.size(), 5u);
+  const std::string echo = R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],"top_logprobs":null,)"
+                           R"("text_offset":[0,1,2]},"finish_reason":null}])";
+  EXPECT_EQ(all[0]["choices"].dump(), R"([{"index":0,)" + echo);
+  EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":1,)" + echo);
+  EXPECT_EQ(all[2]["choices"][0]["text"], "x");
+  EXPECT_EQ(all[2]["choices"][0]["logprobs"]["text_offset"].dump(), "[3]");
+  EXPECT_EQ(all[3]["choices"][0]["finish_reason"], "stop");
+}
+
 TEST(ServerStream, Logprobs) {
   CompletionRequest r = streamed(Api::kText);
   r.logprobs = 1;
@@ -96,6 +120,29 @@ TEST(ServerStream, Progress) {
   EXPECT_EQ(all[0]["choices"][0]["delta"].dump(), "{}");
   r.api = Api::kText, r.prompts.resize(1);
   EXPECT_EQ(events(Answer(r, facts()).news(0, news))[0]["choices"][0]["text"], "");
+}
+
+TEST(ServerStream, TimingsWithEveryEvent) {
+  ChoiceNews begin, text = piece("ab", {token(1, "ab")}), late = piece("c");
+  begin.progress = PromptProgress{100, 20, 60, 8};
+  text.times = AnswerTimes{{.prompt_tokens = 80, .cached_tokens = 20, .generated_tokens = 2, .prompt_ms = 10, .decode_ms = 4}, 7, 1, 250};
+  for (const Api api : {Api::kChat, Api::kText, Api::kNative}) {
+    CompletionRequest r = streamed(api);
+    r.return_progress = true;
+    EXPECT_FALSE(events(Answer(r, facts()).news(0, text))[0].contains("timings"));
+    r.timings_per_token = true;
+    Answer a(r, facts());
+    a.begin(0);
+    const auto all = events(a.news(0, begin) + a.news(0, text) + a.news(0, late) + a.end(0, ended("abc")));
+    ASSERT_EQ(all.size(), 4u);
+    EXPECT_EQ(all[0]["timings"].dump(), R"({"cache_n":20,"prompt_n":40,"prompt_ms":8.0,"prompt_per_second":5000.0,"predicted_n":0,)"
+                                        R"("predicted_ms":0.0,"predicted_per_second":0.0,"draft_n":0,"draft_n_accepted":0})");
+    EXPECT_EQ(all[1]["timings"].dump(), R"({"cache_n":20,"prompt_n":80,"prompt_ms":10.0,"prompt_per_second":8000.0,"predicted_n":2,)"
+                                        R"("predicted_ms":4.0,"predicted_per_second":500.0,"draft_n":7,"draft_n_accepted":1,)"
+                                        R"("plain_per_second":250.0})");
+    EXPECT_EQ(all[2]["timings"], all[1]["timings"]);  // nothing new is known
+    EXPECT_EQ(all[3]["timings"]["predicted_n"], 3);
+  }
 }
 
 TEST(ServerStream, Details) {

@@ -7,7 +7,7 @@
 
 namespace sx::server {
 
-class FakeVocabulary final : public Vocabulary {
+class FakeVocabulary : public Vocabulary {
  public:
   explicit FakeVocabulary(std::vector<std::string> words) : words_(std::move(words)) {}
   // One token per byte, after token 0 for the beginning.

@@ -89,9 +89,12 @@ class Conversation(bed.Bed):
         self.assertEqual(self.complete(prompt=prompt, max_tokens=5, echo=True).choices[0].text, prompt + text)
         chunks = list(self.complete(prompt=prompt, max_tokens=5, echo=True, stream=True))
         self.assertEqual("".join(c.choices[0].text for c in chunks), prompt + text)
-        with self.assertRaises(openai.BadRequestError) as caught:  # log-probabilities of a prompt are not offered
-            self.complete(prompt=prompt, max_tokens=5, echo=True, logprobs=1)
-        self.assertEqual(caught.exception.param, "echo")
+        numbers = [self.complete(prompt=prompt, max_tokens=most, echo=True, logprobs=1).choices[0].logprobs for most in (0, 5)]
+        self.assertEqual(len(numbers[1].tokens), len(numbers[0].tokens) + 5)
+        self.assertEqual(numbers[1].token_logprobs[:-5], numbers[0].token_logprobs)
+        self.assertIsNone(numbers[0].token_logprobs[0])
+        self.assertTrue(all(value <= 0 for value in numbers[0].token_logprobs[1:]))
+        self.assertEqual("".join(numbers[0].tokens[-2:]), prompt[numbers[0].text_offset[-2]:])
 
     def test_several_prompts(self):
         prompts = ["Once upon a time", "In the beginning"]

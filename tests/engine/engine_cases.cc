@@ -182,6 +182,12 @@ EngineRun run_engine(const SpecOptions& spec, std::unique_ptr<Backend> backend, 
   const auto session = engine.start();
   const auto logits = session->evaluate(testing::repeating_text(kPrompt, 9), kOutputs);
   run.evaluated.assign(logits.begin(), logits.end());
+  GenerateOptions score;
+  score.max_tokens = 2, score.ignore_end = true;
+  score.on_prompt_token = [&run](const TokenInfo& info) {
+    run.evaluated.insert(run.evaluated.end(), info.logits.begin(), info.logits.end());
+  };
+  session->generate(testing::repeating_text(kPrompt / 2, 8), score);
   return run;
 }
 

@@ -32,7 +32,7 @@ struct EngineAnswer {
 struct EngineRun {
   std::vector<EngineAnswer> alone;     // one for each kind of request
   std::vector<EngineAnswer> together;  // all kinds in one batch
-  std::vector<float> evaluated;        // logits of the last rows of a text
+  std::vector<float> evaluated;        // logits of the last rows of a text, and of all of a prompt
   int drafted = 0;
 };
 

@@ -1,8 +1,9 @@
 // Attention of decode and verification on Hopper: the kernel that folds the tail and the partial states. The canonical
-// order of attend_rows.cuh with units (see unit_begin) in place of spans and sections: the tiles of a unit are folded one
-// after the other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
+// order of attend_rows.cuh with units and sections of its own (see unit_begin): the tiles of a unit are folded one after
+// the other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
 #pragma once
 #include "backend/cuda/attend_body.cuh"
+#include "backend/cuda/attend_shares_sm90.cuh"
 
 namespace sx::cuda {
 
@@ -12,8 +13,14 @@ struct HopperFinish {
   void* out16;
   Half half;
   int width;         // of a row of out
-  int block_heads;   // heads of a thread block: 1 or the group
   bool after_body;   // the kernel before this one is the body
+};
+
+// For speed only.
+enum class FinishForm {
+  kHead,  // a thread block is one head
+  kFew,   // the heads of a kv head, for few rows: many loads on their way
+  kMany,  // likewise, for many rows or merged states: (m, l) first, then only the states that are there
 };
 
 // n consecutive floats.
@@ -31,10 +38,15 @@ __device__ __forceinline__ void read_columns(float (&o)[n], const float* from) {
   }
 }
 
-// n columns of a state.
+// n columns of a state. The empty one has o = -0, which added to anything leaves its bits: the fold of one state is that
+// state, so that a state may stand for the beginning of a fold.
 template <int n>
 struct ColumnState {
-  float m = minus_infinity(), l = 0, o[n] = {};
+  float m = minus_infinity(), l = 0, o[n];
+  __device__ __forceinline__ ColumnState() {
+#pragma unroll
+    for (int i = 0; i < n; ++i) o[i] = -0.f;
+  }
   __device__ __forceinline__ void merge(float newer_m, float newer_l, const float (&newer)[n]) {
     const MergeScales scales = merge_states(m, l, newer_m, newer_l);
 #pragma unroll
@@ -42,87 +54,320 @@ struct ColumnState {
   }
 };
 
+inline constexpr int kTailHeads = 8;  // at a time
+
 template <int D>
 struct FinishShared {
-  AttendShared<D, 1> fold;
+  int cells[kTailBlocks * kAttendBlock];
+  float most[kTailBlocks][kAttendThreads / 32][kTailHeads], sum[kTailBlocks][kAttendThreads / 32][kTailHeads];  // of 16 cells
+  uint2 weights[kTailBlocks][kAttendThreads / 32][32];  // of 16 cells, as operand of the product, per lane
   alignas(16) float tail_o[16][D];
   float2 tail_ml[16];
 };
 
-// The tail of one row, at most 128 cells, for some heads of one kv head: state i is that of head first_head + i.
-template <class Store, int D>
-__device__ __forceinline__ void fold_tail(const HopperFinish& call, FinishShared<D>& memory, const RowInfo& info,
-                                          int row, int kv_head, int first_head) {
-  AttendShared<D, 1>& shared = memory.fold;
-  AttendBody body = call.body;
-  body.state_o = &memory.tail_o[0][0];
-  body.state_ml = memory.tail_ml;
-  const int thread = int(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-  const int first = body_end(info.index), count = info.index - first + 1;
-  uint64_t ancestors[kAncestorWords];
+// q of up to 8 heads from `first_head` on, times scale, as operand of the product: lane 4 g + c holds elements 32 i + 8 c .. + 8
+// of head g.
+template <int D>
+struct TailQuery {
+  uint32_t x[D / 32][4];
+  template <bool bf16>
+  __device__ __forceinline__ void load(const AttendBody& body, int row, int first_head, int heads) {
+    const int g = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4;
+    const float* from = body.q + size_t(row) * size_t(body.q_stride) + size_t(first_head + g) * D + size_t(8 * c);
 #pragma unroll
-  for (int word = 0; word < kAncestorWords; ++word) {
-    ancestors[word] = body.ancestors[size_t(row) * kAncestorWords + size_t(word)];
+    for (int i = 0; i < D / 32; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; j += 2) {
+        float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (g < heads) y = __ldcg(reinterpret_cast<const float4*>(from + 32 * i + 2 * j));
+        x[i][j] = pack2<bf16>(__fmul_rn(y.x, body.scale_log2), __fmul_rn(y.y, body.scale_log2));
+        x[i][j + 1] = pack2<bf16>(__fmul_rn(y.z, body.scale_log2), __fmul_rn(y.w, body.scale_log2));
+      }
+    }
   }
-  // Behind the end the row's own cell stands in; its probability is 0.
-  shared.cells[thread] = first + thread < info.history ? first + thread : info.cell;
-  if (thread < 16) {
-    const bool used = thread < call.block_heads;
-    const int head = (body.first_kv_head + kv_head) * body.group + first_head + thread;
-    shared.query[thread] = used ? body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D : nullptr;
-    shared.target[thread] = used ? thread : -1;
-    shared.limit[thread] = info.index + 1;
-    shared.low[thread] = first_seen(info.index, body.window);
+};
+
+// Where the cells of the row's last two blocks lie, in index order. Behind its end the row's own cell stands in.
+template <int D>
+__device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInfo& info,
+                                           const uint64_t (&ancestors)[kAncestorWords]) {
+  const int thread = int(threadIdx.x), first = body_end(info.index);
+  if (first + thread < info.history || first + thread > info.index) {
+    memory.cells[thread] = first + thread < info.history ? first + thread : info.cell;
   }
-  __syncthreads();
   int before = 0;
 #pragma unroll
   for (int word = 0; word < kAncestorWords; ++word) {
     const uint64_t bits = ancestors[word];
     if (thread < 64 && (bits >> thread & 1) != 0) {
       const int at = info.history - first + before + __popcll(bits & ((uint64_t(1) << thread) - 1));
-      if (at < kTailBlocks * kAttendBlock) shared.cells[at] = info.history + 64 * word + thread;
+      if (at < kTailBlocks * kAttendBlock) memory.cells[at] = info.history + 64 * word + thread;
     }
     before += __popcll(bits);
   }
-  load_queries<D, 1, Store::kIsBf16>(shared, 1, body.scale_log2);
-  __syncthreads();
-  const Store store(body, info.slot, body.first_kv_head + kv_head);
-  const TailCells where{shared.cells, first};
-  typename Store::Keys keys;
-  typename Store::Values values;
-  store.load_keys(keys, where.cells(0), warp, g, c);
-  store.load_values(values, where.cells(0), warp, g, c);
-  const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
-  const BlockRange range{0, blocks, false, info.index + 1, first_seen(info.index, body.window)};
-  fold_blocks<Store, D, 1, false, false>(store, where, range, 1, keys, values, shared, body, 0);
 }
 
-// The fold of units [first, end) of one head, kBatch of which are on their way at a time. Whole warps call it.
-template <int D, int kColumns, int kBatch>
-__device__ __forceinline__ ColumnState<kColumns> fold_units(const AttendBody& body, int first, int end, size_t state,
-                                                            int column) {
-  constexpr int kSome = 8;  // merged without asking whether they are there: an empty state changes nothing
-  static_assert(kBatch <= 32 && kBatch % kSome == 0);
+// The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. A warp
+// has the scores of 16 cells of either block and later the outputs of D / 4 columns; weights and what is known of 16
+// cells go through shared memory between. Rows 8 .. 15 of the products are 0. State i is that of head first_head + i.
+template <int D, bool bf16>
+__device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
+                                          const TailQuery<D>& query, int kv_head, int first_state, int heads) {
+  constexpr int kColumns = AttendColumns<D>::kColumns;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+  const int first = body_end(info.index), low = first_seen(info.index, body.window);
+  const HalfCells<D, bf16> store(body, info.slot, body.first_kv_head + kv_head);
+  // Whether the row has any of these 16 cells.
+  const auto has = [&](int block, int step) { return first + block * kAttendBlock + 16 * step <= info.index; };
+  uint32_t keys[2][D / 32][4], values[kTailBlocks][16][kColumns / 2];
+  const auto load_keys = [&](int block) {
+    if (!has(block, warp)) return;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const uint16_t* from = store.k + size_t(memory.cells[block * kAttendBlock + 16 * warp + 8 * n + g]) * D + 8 * c;
+#pragma unroll
+      for (int i = 0; i < D / 32; ++i) load_words<16>(keys[n][i], from + 32 * i);
+    }
+  };
+  const auto load_values = [&](int block) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (!has(block, i / 4)) continue;
+      const int cell = memory.cells[block * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
+      load_words<2 * kColumns>(values[block][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
+    }
+  };
+  load_keys(0);
+  float s[kTailBlocks][4];  // of head g, cells 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of the warp's
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    float product[2][4] = {};
+    if (has(block, warp)) {
+#pragma unroll
+      for (int i = 0; i < D / 32; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const uint4 a = make_uint4(query.x[i][2 * h], 0, query.x[i][2 * h + 1], 0);
+#pragma unroll
+          for (int n = 0; n < 2; ++n) multiply<bf16>(product[n], a, keys[n][i][2 * h], keys[n][i][2 * h + 1]);
+        }
+      }
+    }
+    if (block + 1 < kTailBlocks) load_keys(block + 1);
+    load_values(block);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int index = first + block * kAttendBlock + 16 * warp + 8 * (i / 2) + 2 * c + i % 2;
+      s[block][i] = index <= info.index && index >= low ? product[i / 2][i % 2] : minus_infinity();
+    }
+  }
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    const float most = quad_max(fmaxf(fmaxf(s[block][0], s[block][1]), fmaxf(s[block][2], s[block][3])));
+    if (c == 0) memory.most[block][warp][g] = most;
+  }
+  __syncthreads();
+  float m[kTailBlocks];
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    m[block] = memory.most[block][0][g];
+#pragma unroll
+    for (int i = 1; i < 4; ++i) m[block] = fmaxf(m[block], memory.most[block][i][g]);
+    const float base = m[block] == minus_infinity() ? 0.f : m[block];
+    float p[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] = exp2_fast(__fsub_rn(s[block][i], base));
+    memory.weights[block][warp][lane] = make_uint2(pack2_weights<bf16>(p[0], p[1]), pack2_weights<bf16>(p[2], p[3]));
+    const float sum = quad_sum(__fadd_rn(__fadd_rn(p[0], p[1]), __fadd_rn(p[2], p[3])));
+    if (c == 0) memory.sum[block][warp][g] = sum;
+  }
+  __syncthreads();
+  float l[kTailBlocks], o[kTailBlocks][kColumns][4] = {};
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
+    const float(*sum)[kTailHeads] = memory.sum[block];
+    l[block] = __fadd_rn(__fadd_rn(sum[0][g], sum[1][g]), __fadd_rn(sum[2][g], sum[3][g]));
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      if (!has(block, step)) continue;
+      const uint2 weights = memory.weights[block][step][lane];
+      const uint4 a = make_uint4(weights.x, 0, weights.y, 0);
+      const uint32_t(*v)[kColumns / 2] = values[block] + 4 * step;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const uint32_t which = j % 2 == 0 ? 0x5410 : 0x7632;
+        multiply<bf16>(o[block][j], a, __byte_perm(v[0][j / 2], v[1][j / 2], which),
+                       __byte_perm(v[2][j / 2], v[3][j / 2], which));
+      }
+    }
+  }
+  const MergeScales scales = merge_states(m[0], l[0], m[1], l[1]);
+  if (g >= heads) return;
+  // Columns 2 kColumns c .. + 2 kColumns of the warp's.
+  float* to = &memory.tail_o[first_state + g][8 * kColumns * warp + 2 * kColumns * c];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) to[e * kColumns + j] = merge_values(o[0][j][e], o[1][j][e], scales);
+  }
+  if (warp == 0 && c == 0) memory.tail_ml[first_state + g] = make_float2(m[0], l[0]);
+}
+
+// What the merges of 32 units multiply outputs with, those of unit `lane` and of section lane % kSections of them. All
+// come from maxima alone, so that a warp knows them at once instead of merge by merge; the operations are those of
+// merge_states. newer < 0: an empty state, nothing changes.
+struct FoldScales {
+  static constexpr int kSections = 32 / kSectionUnits;
+  float older, newer, section_older, section_newer;
+  // ml: of unit `lane`. (m, l) of the sections before becomes that of all.
+  __device__ __forceinline__ FoldScales(float2 ml, float& m, float& l) {
+    const int lane = int(threadIdx.x) % 32, unit = lane % kSectionUnits, section = lane % kSections;
+    const bool empty = ml.x == minus_infinity();
+    float most = ml.x;
+#pragma unroll
+    for (int d = 1; d < kSectionUnits; d *= 2) {
+      const float before = __shfl_up_sync(0xffffffffu, most, d, kSectionUnits);
+      if (unit >= d) most = fmaxf(before, most);
+    }
+    float before = __shfl_up_sync(0xffffffffu, most, 1, kSectionUnits);
+    if (unit == 0) before = minus_infinity();
+    older = exp2_fast(__fsub_rn(before, most));
+    newer = empty ? -1.f : exp2_fast(__fsub_rn(ml.x, most));
+    float sum = 0.f;  // of the section up to this unit
+#pragma unroll
+    for (int i = 0; i < kSectionUnits; ++i) {
+      float sum_before = __shfl_up_sync(0xffffffffu, sum, 1, kSectionUnits);
+      if (i == 0) sum_before = 0.f;
+      if (unit == i) sum = empty ? sum_before : __fmaf_rn(sum_before, older, __fmul_rn(ml.y, newer));
+    }
+    const int last = section * kSectionUnits + kSectionUnits - 1;
+    const float section_m = __shfl_sync(0xffffffffu, most, last), section_l = __shfl_sync(0xffffffffu, sum, last);
+    most = section == 0 ? fmaxf(m, section_m) : section_m;
+#pragma unroll
+    for (int d = 1; d < kSections; d *= 2) {
+      const float earlier = __shfl_up_sync(0xffffffffu, most, d, kSections);
+      if (section >= d) most = fmaxf(earlier, most);
+    }
+    before = __shfl_up_sync(0xffffffffu, most, 1, kSections);
+    if (section == 0) before = m;
+    section_older = exp2_fast(__fsub_rn(before, most));
+    section_newer = section_m == minus_infinity() ? -1.f : exp2_fast(__fsub_rn(section_m, most));
+#pragma unroll
+    for (int i = 0; i < kSections; ++i) {
+      const float a = __shfl_sync(0xffffffffu, section_older, i), b = __shfl_sync(0xffffffffu, section_newer, i);
+      const float newer_l = __shfl_sync(0xffffffffu, section_l, i);
+      if (b >= 0.f) l = __fmaf_rn(l, a, __fmul_rn(newer_l, b));
+    }
+    m = __shfl_sync(0xffffffffu, most, kSections - 1);
+  }
+  // Outputs of unit i of the 32 into those of its section, and of section i into the whole.
+  template <int n>
+  __device__ __forceinline__ void merge_unit(float (&o)[n], const float (&unit)[n], int i) const {
+    merge(o, unit, __shfl_sync(0xffffffffu, older, i), __shfl_sync(0xffffffffu, newer, i));
+  }
+  template <int n>
+  __device__ __forceinline__ void merge_section(float (&o)[n], const float (&section)[n], int i) const {
+    merge(o, section, __shfl_sync(0xffffffffu, section_older, i), __shfl_sync(0xffffffffu, section_newer, i));
+  }
+  template <int n>
+  static __device__ __forceinline__ void merge(float (&o)[n], const float (&x)[n], float a, float b) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) o[i] = b < 0.f ? o[i] : __fmaf_rn(o[i], a, __fmul_rn(x[i], b));
+  }
+};
+
+template <int n>
+__device__ __forceinline__ void make_empty(float (&o)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) o[i] = -0.f;
+}
+
+// The fold of units [first, end) of one head, kChunks times kBatch of which are on their way at a time. Whole warps call
+// it.
+template <int D, int kColumns, int kBatch, int kChunks>
+__device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body, int first, int end, size_t state,
+                                                          int column) {
+  static_assert(kBatch % kSectionUnits == 0 && kBatch <= 32);
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   ColumnState<kColumns> total;
-  for (int base = first; base < end; base += kBatch) {
-    float2 ml = make_float2(minus_infinity(), 0.f);  // of unit base + lane
-    if (lane < kBatch && base + lane < end) ml = __ldcg(body.state_ml + size_t(base + lane) * unit_states + state);
-    float o[kBatch][kColumns] = {};
+  for (int base = first / kSectionUnits * kSectionUnits; base < end; base += kBatch * kChunks) {
+    float2 ml[kChunks];
+    float o[kChunks][kBatch][kColumns] = {};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (base + i < end) read_columns(o[i], body.state_o + (size_t(base + i) * unit_states + state) * D + column);
-    }
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int from = base + chunk * kBatch;
+      ml[chunk] = make_float2(minus_infinity(), 0.f);
+      if (from >= end) continue;
+      if (lane < kBatch && from + lane >= first && from + lane < end) {
+        ml[chunk] = __ldcg(body.state_ml + size_t(from + lane) * unit_states + state);
+      }
 #pragma unroll
-    for (int some = 0; some < kBatch; some += kSome) {
-      if (base + some >= end) break;
-#pragma unroll
-      for (int i = some; i < some + kSome; ++i) {
-        total.merge(__shfl_sync(0xffffffffu, ml.x, i), __shfl_sync(0xffffffffu, ml.y, i), o[i]);
+      for (int i = 0; i < kBatch; ++i) {
+        if (from + i < end) read_columns(o[chunk][i], body.state_o + (size_t(from + i) * unit_states + state) * D + column);
       }
     }
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int from = base + chunk * kBatch;
+      if (from >= end) break;
+      const FoldScales scales(ml[chunk], total.m, total.l);
+#pragma unroll
+      for (int begin = 0; begin < kBatch; begin += kSectionUnits) {
+        if (from + begin >= end) break;
+        float section[kColumns];
+        make_empty(section);
+#pragma unroll
+        for (int i = begin; i < begin + kSectionUnits; ++i) scales.merge_unit(section, o[chunk][i], i);
+        scales.merge_section(total.o, section, begin / kSectionUnits);
+      }
+    }
+  }
+  return total;
+}
+
+// The same, of the states that are not empty.
+template <int D, int kColumns, int kBatch>
+__device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& body, int first, int end, size_t state,
+                                                              int column) {
+  const int lane = int(threadIdx.x) % 32;
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  const auto read_ml = [&](int unit) {
+    const bool there = unit >= first && unit < end;
+    return there ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
+  };
+  ColumnState<kColumns> total;
+  const int begin = first / kSectionUnits * kSectionUnits;
+  float2 next = read_ml(begin + lane);
+  for (int base = begin; base < end; base += 32) {
+    const float2 ml = next;  // of unit base + lane
+    next = read_ml(base + 32 + lane);
+    uint32_t present = __ballot_sync(0xffffffffu, ml.x != minus_infinity());
+    const FoldScales scales(ml, total.m, total.l);
+    float section[kColumns];
+    make_empty(section);
+    int number = 0;  // of the section, of these 32 units
+    while (present != 0) {
+      int units[kBatch];  // less base; -1: none
+      float o[kBatch][kColumns] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        units[i] = __ffs(int(present)) - 1;
+        present &= present - 1;
+        if (units[i] >= 0) read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (units[i] < 0) break;
+        if (units[i] / kSectionUnits != number) {
+          scales.merge_section(total.o, section, number);
+          number = units[i] / kSectionUnits;
+          make_empty(section);
+        }
+        scales.merge_unit(section, o[i], units[i]);
+      }
+    }
+    scales.merge_section(total.o, section, number);
   }
   return total;
 }
@@ -161,39 +406,62 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
 
 // One block: one row and one head or the heads of one kv head. First the tail: 4 * 128 * D bytes of K/V at most, from
 // the second-level cache, while the body still runs (it lets this kernel start only when what came before it is
-// complete). Then the partial states, 4 (D + 2) bytes per unit and head, folded in order by one warp per head; of a
-// single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by the
-// second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
-template <int D, bool bf16>
-__global__ void __launch_bounds__(kAttendThreads, 4) attend_rows_wgmma_finish(const HopperFinish call) {
+// complete). Then the partial states, 4 (D + 2) bytes per unit or section and head, folded in order by one warp per
+// head; of a single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by
+// the second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
+template <int D, bool bf16, FinishForm form>
+__global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
+    attend_rows_wgmma_finish(const HopperFinish call) {
   static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
   __shared__ FinishShared<D> memory;
   let_next_start();
   const AttendBody& body = call.body;
   const int row = int(blockIdx.x), thread = int(threadIdx.x);
-  const int heads = call.block_heads, blocks_per_group = body.group / heads;
+  const int heads = form == FinishForm::kHead ? 1 : body.group, blocks_per_group = body.group / heads;
   const int kv_head = int(blockIdx.y) / blocks_per_group, first_head = int(blockIdx.y) % blocks_per_group;
   const RowInfo info = body.rows[row];
+  uint64_t ancestors[kAncestorWords];  // on their way together
+#pragma unroll
+  for (int word = 0; word < kAncestorWords; ++word) {
+    ancestors[word] = body.ancestors[size_t(row) * kAncestorWords + size_t(word)];
+  }
   if (info.slot < 0) return wait_for_previous();
-  if (!call.after_body) wait_for_previous();
-  fold_tail<HalfCells<D, bf16>, D>(call, memory, info, row, kv_head, first_head);
-  __syncthreads();
-  wait_for_previous();
-
+  // States begin where any row of the sequence sees something: what a row does not see is empty.
   const int low = first_seen(info.index, body.window), limit = body_end(info.index);
-  const int first = unit_of(low / kTileCells), end = low < limit ? unit_of((limit - 1) / kTileCells) + 1 : first;
+  const int first = unit_of(first_tile(info.history, body.window));
+  const int end = low < limit ? unit_of((limit - 1) / kTileCells) + 1 : first;
   const int head_of_range = kv_head * body.group + first_head;
   const int head_of_all = body.first_kv_head * body.group + head_of_range;
   const size_t state = size_t(row) * size_t(body.range_heads) + size_t(head_of_range);
-  if (heads == 1) {
+  if (!call.after_body) wait_for_previous();
+  find_cells(memory, info, ancestors);
+  for (int at = 0; at < heads; at += kTailHeads) {
+    const int some = min(heads - at, kTailHeads);
+    TailQuery<D> query;
+    query.template load<bf16>(body, row, head_of_all + at, some);
+    if (at == 0) __syncthreads();
+    fold_tail<D, bf16>(body, memory, info, query, kv_head, at, some);
+  }
+  __syncthreads();
+  wait_for_previous();
+
+  if constexpr (form == FinishForm::kHead) {
     if (thread >= D) return;
-    ColumnState<1> total = fold_units<D, 1, 32>(body, first, end, state, thread);
+    ColumnState<1> total = fold_all<D, 1, 32, 2>(body, first, end, state, thread);
     finish_head<D, 1>(call, memory, total, row, head_of_all, 0, thread);
   } else {
     constexpr int kColumns = D / 32;
     const int column = thread % 32 * kColumns;
     for (int head = thread / 32; head < heads; head += kAttendThreads / 32) {
-      auto total = fold_units<D, kColumns, 16>(body, first, end, state + size_t(head), column);
+      ColumnState<kColumns> total;
+      if constexpr (form == FinishForm::kFew) {
+        total = fold_all<D, kColumns, 24, 1>(body, first, end, state + size_t(head), column);
+      } else {
+        constexpr int kBatch = 12;
+        const bool all = end <= first / kSectionUnits * kSectionUnits + kBatch;  // one round either way
+        total = all ? fold_all<D, kColumns, kBatch, 1>(body, first, end, state + size_t(head), column)
+                    : fold_present<D, kColumns, kBatch>(body, first, end, state + size_t(head), column);
+      }
       finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
     }
   }

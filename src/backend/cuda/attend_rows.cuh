@@ -61,15 +61,21 @@ void attend_body_q8(const AttendBody& body, const AttendSplit& split, cudaStream
 // attend_rows_sm90.cu: on Hopper, BF16 and F16 of head_dim 64 and 128. The choice depends on model and device only: the
 // bits differ.
 bool serves_hopper(const AttendCall& call);
-void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream);
+enum class HopperKernels { kBoth, kBody, kFinish };  // not both: to measure
+void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream,
+                        HopperKernels kernels = HopperKernels::kBoth);
 struct HopperPlan {
   bool pairs;       // of warpgroups that share K/V; otherwise a thread block is one warpgroup
+  bool few;         // thread blocks of the finish
   int units, pieces, range_kv_heads, block_heads;
 };
 HopperPlan hopper_plan(const AttendCall& call);
 
-// On Hopper the body is the left fold of units, each some tiles of 128 cells folded one after the other. Units grow with
-// their place: small ones give short histories to many multiprocessors, large ones leave few states of long histories.
+// On Hopper the body is the left fold of sections, a section the left fold of some consecutive units, a unit some tiles
+// of 128 cells folded one after the other. Units grow with their place: small ones give short histories to many
+// multiprocessors, large ones leave few states of long histories. A thread block that has the beginning of a section
+// merges its units as it goes and leaves one state; of other units it leaves the single states.
+inline constexpr int kSectionUnits = 4;
 __host__ __device__ inline int unit_begin(int unit) {  // in tiles
   if (unit < 8) return unit;                           // 128 cells each up to 1,024
   if (unit < 20) return 8 + (unit - 8) * 2;            // 256 up to 4,096
@@ -84,6 +90,7 @@ __host__ __device__ inline int unit_of(int tile) {
   if (tile < 512) return 44 + (tile - 128) / 8;
   return 92 + (tile - 512) / 16;
 }
+__host__ __device__ inline int unit_tiles(int unit) { return unit_begin(unit + 1) - unit_begin(unit); }
 __host__ __device__ inline int units_of_blocks(int blocks) {  // of 64 cells
   return blocks > 0 ? unit_of((blocks - 1) / kTileBlocks) + 1 : 0;
 }

@@ -56,7 +56,7 @@ void launch_body(const AttendCall& call, const AttendBody& body, const HopperPla
 }
 
 template <int D, bool bf16>
-void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
+void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKernels kernels) {
   const int group = call.heads / call.kv_heads;
   const HopperPlan plan = hopper_plan(call);
   HopperFinish finish{};
@@ -83,7 +83,6 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
   finish.out16 = call.out16;
   finish.half = call.half;
   finish.width = call.heads * D;
-  finish.block_heads = plan.block_heads;
   finish.after_body = plan.units > 0;
   for (int first = 0; first < call.kv_heads; first += plan.range_kv_heads) {
     const int kv_heads = std::min(plan.range_kv_heads, call.kv_heads - first);
@@ -91,13 +90,18 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream) {
     body.range_heads = kv_heads * group;
     const size_t states = size_t(plan.units) * size_t(call.rows) * size_t(body.range_heads);
     body.state_ml = reinterpret_cast<float2*>(body.state_o + states * size_t(D));
-    if (plan.units > 0 && plan.pairs) {
+    const bool has_body = plan.units > 0 && kernels != HopperKernels::kFinish;
+    if (has_body && plan.pairs) {
       launch_body<D, bf16, HopperForm::kPairs>(call, body, plan, kv_heads, stream);
-    } else if (plan.units > 0) {
+    } else if (has_body) {
       launch_body<D, bf16, HopperForm::kSingles>(call, body, plan, kv_heads, stream);
     }
+    if (kernels == HopperKernels::kBody) continue;
     const dim3 grid(unsigned(call.rows), unsigned(kv_heads * (group / plan.block_heads)));
-    launch(attend_rows_wgmma_finish<D, bf16>, grid, dim3(kAttendThreads), 0, stream, finish);
+    auto kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kMany>;
+    if (plan.block_heads == 1) kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kHead>;
+    else if (plan.few) kernel = attend_rows_wgmma_finish<D, bf16, FinishForm::kFew>;
+    launch(kernel, grid, dim3(kAttendThreads), 0, stream, finish);
   }
 }
 
@@ -126,6 +130,7 @@ HopperPlan hopper_plan(const AttendCall& call) {
   const size_t per_kv_head = std::max<size_t>(unit * size_t(plan.units), 1);
   plan.range_kv_heads = int(std::clamp<size_t>(limit / per_kv_head, 1, size_t(call.kv_heads)));
   plan.block_heads = call.rows * call.heads <= 2 * kSms ? 1 : group;
+  plan.few = !plan.pairs && call.rows * call.kv_heads <= 2 * kSms;
   return plan;
 }
 
@@ -143,12 +148,12 @@ bool serves_hopper(const AttendCall& call) {
   return major == 9 && minor == 0 && has_hopper_code() && encode_tiled() != nullptr;
 }
 
-void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream) {
+void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKernels kernels) {
   const bool bf16 = call.kv.type == DType::kBF16;
   if (call.head_dim == 128) {
-    bf16 ? attend<128, true>(call, scratch, stream) : attend<128, false>(call, scratch, stream);
+    bf16 ? attend<128, true>(call, scratch, stream, kernels) : attend<128, false>(call, scratch, stream, kernels);
   } else {
-    bf16 ? attend<64, true>(call, scratch, stream) : attend<64, false>(call, scratch, stream);
+    bf16 ? attend<64, true>(call, scratch, stream, kernels) : attend<64, false>(call, scratch, stream, kernels);
   }
 }
 

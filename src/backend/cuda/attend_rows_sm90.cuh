@@ -4,98 +4,12 @@
 // bytes take to arrive. Many rows: two warpgroups share K/V and take turns, so that the softmax of one runs under the
 // products of the other (see attend_prompt_sm90.cu). Needs code for sm_90a; code for another architecture traps.
 #pragma once
-#include "backend/cuda/attend_shares_sm90.cuh"
-#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/attend_ring_sm90.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace sx::cuda {
 
-inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is several panels of 64 columns
-
-// How the cells are split; no bit of a result depends on it.
-enum class HopperForm {
-  kSingles,  // a thread block is one warpgroup and does one unit; two fit an SM, one loads while the other computes
-  kPairs,    // two warpgroups that share the K/V of a sequence; a thread block does runs of units
-};
-
-template <int D, HopperForm form>
-struct HopperShape {
-  static constexpr int kGroups = form == HopperForm::kPairs ? 2 : 1;  // warpgroups that compute
-  static constexpr int kPanels = D / 64;
-  static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
-  static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
-  static constexpr int kStages = (kGroups == 1 ? 64 : 128) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, barriers. Two of single ones fit 164 KB, which an SM can give
-  // without losing much of its first-level cache.
-  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
-  static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8;
-  static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = kGroups == 1 ? 2 : 1;
-};
-
 #ifdef SX_HOPPER
-// Barriers in shared memory, 8 bytes each: a tile of K or V is there (full), or all warps are done with it (empty).
-// Tiles are numbered in the order of the thread block's work.
-template <int D, HopperForm form>
-struct Ring {
-  using S = HopperShape<D, form>;
-  uint32_t base;  // of the aligned shared memory
-  static __device__ __forceinline__ uint32_t stage(int i) { return uint32_t(i % S::kStages); }
-  static __device__ __forceinline__ uint32_t parity(int i) { return uint32_t(i / S::kStages % 2); }
-  __device__ __forceinline__ uint32_t k(int i) const { return base + S::kKAt + stage(i) * S::kTile; }
-  __device__ __forceinline__ uint32_t v(int i) const { return base + S::kVAt + stage(i) * S::kTile; }
-  __device__ __forceinline__ uint32_t barrier(int which, int i) const {
-    return base + S::kBarriersAt + (uint32_t(which) * S::kStages + stage(i)) * 8;
-  }
-  __device__ __forceinline__ uint32_t full_k(int i) const { return barrier(0, i); }
-  __device__ __forceinline__ uint32_t full_v(int i) const { return barrier(1, i); }
-  __device__ __forceinline__ uint32_t empty_k(int i) const { return barrier(2, i); }
-  __device__ __forceinline__ uint32_t empty_v(int i) const { return barrier(3, i); }
-};
-
-// How one thread brings K and V of the tiles of a warpgroup's work, which are number `first` and following of the
-// thread block's, each as soon as its stage is free.
-template <int D, HopperForm form>
-struct Copies {
-  using S = HopperShape<D, form>;
-  const Ring<D, form>& ring;
-  const CUtensorMap &k_map, &v_map;
-  int plane, begin, tiles, first;  // begin: the tile that is number `first`
-  bool half;
-  __device__ __forceinline__ void k(int i) const {
-    hopper::barrier_wait(ring.empty_k(i), ring.parity(i) ^ 1);
-    copy(ring.k(i), k_map, i, ring.full_k(i));
-  }
-  __device__ __forceinline__ void v(int i) const {
-    hopper::barrier_wait(ring.empty_v(i), ring.parity(i) ^ 1);
-    copy(ring.v(i), v_map, i, ring.full_v(i));
-  }
-  __device__ __forceinline__ void copy(uint32_t to, const CUtensorMap& map, int i, uint32_t full) const {
-    const int cell = (begin + i - first) * kTileCells;
-    const int blocks = half && i - first == tiles - 1 ? 1 : kTileBlocks;
-    hopper::barrier_arrive_expecting(full, uint32_t(blocks) * (S::kTile / kTileBlocks));
-    for (int block = 0; block < blocks; ++block) {
-#pragma unroll
-      for (int p = 0; p < S::kPanels; ++p) {
-        hopper::load_box(to + p * S::kPanel + uint32_t(block) * S::kHalf, map, 64 * p, cell + block * kAttendBlock,
-                         plane, full);
-      }
-    }
-  }
-};
-
-// A warp lets tiles [first, end) pass that concern the other warpgroup only.
-template <int D, HopperForm form>
-__device__ __forceinline__ void pass(const Ring<D, form>& ring, int first, int end) {
-  for (int i = first; i < end; ++i) {
-    hopper::barrier_wait(ring.full_k(i), ring.parity(i));
-    hopper::barrier_wait(ring.full_v(i), ring.parity(i));
-    __syncwarp();  // lanes that still waited could miss a phase
-    if (threadIdx.x % 32 != 0) continue;
-    hopper::barrier_arrive(ring.empty_k(i));
-    hopper::barrier_arrive(ring.empty_v(i));
-  }
-}
-
 // The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0.
 template <int D, bool bf16>
 __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work,
@@ -158,6 +72,26 @@ __device__ __forceinline__ void pack_weights(uint32_t (&weights)[kTileCells / 4]
   for (int i = 0; i < kTileCells / 4; ++i) weights[i] = pack2_weights<bf16>(s[2 * i], s[2 * i + 1]);
 }
 
+// The finish begins when this kernel ends, with the last cells of every history: brings them to the second-level cache.
+// They are all but a few in one piece; cells of the step itself are there already.
+template <int D>
+__device__ __forceinline__ void prefetch_tails(const AttendBody& body, int thread, int threads) {
+  constexpr int kLines = kTailBlocks * kAttendBlock * D * 2 / 128;  // of K or V
+  const int kv_heads = body.range_heads / body.group;
+  for (int item = int(blockIdx.x); item < body.tile_count * kv_heads; item += int(gridDim.x)) {
+    const RowTile rows = body.tiles[item / kv_heads];
+    const int first = body_end(rows.history);
+    if (rows.rows == 0 || (item >= kv_heads && body.tiles[item / kv_heads - 1].slot == rows.slot)) continue;
+    const size_t head = size_t(rows.slot) * size_t(body.kv_heads) + size_t(body.first_kv_head + item % kv_heads);
+    const size_t at = (head * size_t(body.capacity) + size_t(first)) * (D * 2);
+    const int lines = min((rows.history - first) * (D * 2) / 128, kLines);
+    for (int line = thread; line < lines; line += threads) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.k + at + size_t(line) * 128));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.v + at + size_t(line) * 128));
+    }
+  }
+}
+
 // A warpgroup: its query rows over the tiles of `work`, which are number `first` and following of the thread block's.
 // A thread holds query rows warp * 16 + lane / 4 and the one 8 further; r counts these two. `turns`: the other group
 // does the same tiles. Named barrier 1 + group: this group's turn to issue; 3 + group: its own.
@@ -205,27 +139,69 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     }
     softmax_step(s, most, sum, factor);
   };
-  // Where the state of the unit goes, and the tile that begins the next unit.
-  int unit = unit_of(work.begin), border = unit_begin(unit + 1);
+  // The end of a unit, in two steps, since its sums are known before its output. The section so far is (m, l) here and
+  // the output in shared memory, which only this thread reads. Every unit gets (m, l): one that has joined those before
+  // it an empty state.
+  UnitWalk walk(work, body.window);
+  float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};
+  MergeScales scales[2];
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  size_t unit_at = size_t(unit) * unit_states;
-  const auto store_sums = [&] {
+  const auto end_sums = [&](bool last) {
+    const bool closes = walk.closes(last);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float l = quad_sum(sum[r]);
-      if (target[r] >= 0 && lane % 4 == 0) body.state_ml[unit_at + size_t(target[r])] = make_float2(most[r], l);
+      scales[r] = merge_states(section_m[r], section_l[r], most[r], quad_sum(sum[r]));
+      if (target[r] >= 0 && lane % 4 == 0) {
+        float2* const ml = body.state_ml + size_t(target[r]);
+        if (closes) ml[size_t(walk.slot) * unit_states] = make_float2(section_m[r], section_l[r]);
+        if (!walk.opens()) ml[size_t(walk.unit) * unit_states] = make_float2(minus_infinity(), 0.f);
+      }
+      if (closes) {
+        section_m[r] = minus_infinity();
+        section_l[r] = 0.f;
+      }
     }
   };
-  const auto store_output = [&] {
+  const auto end_output = [&](bool last) {
+    if constexpr (S::kMerges) {
+      float4* const kept = reinterpret_cast<float4*>(shared + S::kSectionAt + size_t(group) * S::kSection) + threadIdx.x % 128;
+      if (!walk.opens()) {
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) {
+          const float4 older = kept[j * 128];
+          o[4 * j] = merge_values(older.x, o[4 * j], scales[0]);
+          o[4 * j + 1] = merge_values(older.y, o[4 * j + 1], scales[0]);
+          o[4 * j + 2] = merge_values(older.z, o[4 * j + 2], scales[1]);
+          o[4 * j + 3] = merge_values(older.w, o[4 * j + 3], scales[1]);
+        }
+      } else {  // into the empty state
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) o[j] = merge_values(-0.f, o[j], scales[j % 4 / 2]);
+      }
+      if (!walk.closes(last)) {
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) kept[j * 128] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
+        return;
+      }
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (target[r] < 0) continue;
-      float* to = body.state_o + (unit_at + size_t(target[r])) * D + lane % 4 * 2;
+      float* const to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
       }
     }
+  };
+  const auto begin_unit_sums = [&] {
+    most[0] = most[1] = minus_infinity();
+    sum[0] = sum[1] = 0.f;
+  };
+  const auto begin_unit_output = [&] {
+    walk.advance();
+#pragma unroll
+    for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
   };
   // Every warp says so itself: a warp's wait covers only its own part of a product.
   const auto release = [&](uint32_t barrier) {
@@ -262,8 +238,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       release(ring.empty_v(tile));
       if (more) copies.v(tile + S::kStages);
     }
-    store_sums();
-    return store_output();
+    end_sums(true);
+    return end_output(true);
   }
 
   if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
@@ -289,11 +265,10 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(i));
-    const bool new_unit = work.begin + tile == border;
+    const bool new_unit = work.begin + tile == walk.border;
     if (new_unit) {
-      store_sums();
-      most[0] = most[1] = minus_infinity();
-      sum[0] = sum[1] = 0.f;
+      end_sums(false);
+      begin_unit_sums();
     }
     softmax(work.begin + tile);
     // The exponentials come before the wait, under the running products; see attend_prompt_sm90.cu.
@@ -302,11 +277,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     hopper::hold(o);
     release(ring.empty_v(i - 1));
     if (new_unit) {
-      store_output();
-      unit_at += unit_states;
-      border = unit_begin(++unit + 1);
-#pragma unroll
-      for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
+      end_output(false);
+      begin_unit_output();
     }
 #pragma unroll
     for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
@@ -326,8 +298,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   hopper::hold(o);
   release(ring.empty_v(last));
 
-  store_sums();
-  store_output();
+  end_sums(true);
+  end_output(true);
 }
 #endif
 
@@ -387,9 +359,10 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
   } else if (group == kGroups) {
     hopper::give_registers<24>();
+    Share share(body, int(blockIdx.x), int(gridDim.x));
+    if (threadIdx.x >= kGroups * 128 + 32) prefetch_tails<D>(body, int(threadIdx.x) - kGroups * 128 - 32, 96);
     if (copying) {
       hopper::fence_async_global();
-      Share share(body);
       for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
         const PairWork work = find_pair(body, item, first_unit, end_unit);
         const Copies<D, form> left = copies_of(work.kv_head, work.left, number);
@@ -407,7 +380,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     }
   } else {
     hopper::take_registers<240>();
-    Share share(body);
+    Share share(body, int(blockIdx.x), int(gridDim.x));
     wait_for_previous();
     let_next_start();  // only now, as above
     for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {

@@ -1,4 +1,5 @@
-// Attention of decode and verification on Hopper: which query rows and which tiles of cells a warpgroup works on.
+// Attention of decode and verification on Hopper: which query rows and which tiles of cells a warpgroup works on, and
+// which of its units it merges. Plain integers, so that a host can go through it too.
 #pragma once
 #include "backend/cuda/attend_rows.cuh"
 
@@ -15,7 +16,7 @@ struct GroupWork {
 };
 
 // Of units [first_unit, end_unit).
-__device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int first_unit, int end_unit) {
+__host__ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int first_unit, int end_unit) {
   GroupWork work{};
   const int tile = piece / body.parts;
   if (tile >= body.tile_count) return work;
@@ -32,6 +33,33 @@ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece
   return work;
 }
 
+// The tile from which on some row of the sequence sees something. States exist from its unit on.
+__host__ __device__ __forceinline__ int first_tile(int history, int window) {
+  return first_seen(history, window) / kTileCells;
+}
+
+// How a warpgroup goes through the units of its work: whether a unit joins the state of those before it in its section.
+struct UnitWalk {
+  int unit, border;  // the one at work, and the tile that begins the next
+  int slot;          // the unit that the state is stored as, which is the first of the merged ones
+  bool merging;      // all of the section that anybody sees and lies before is in the state
+  __host__ __device__ __forceinline__ UnitWalk(const GroupWork& work, int window) {
+    unit = slot = unit_of(work.begin);
+    border = unit_begin(unit + 1);
+    merging = unit % kSectionUnits == 0 || work.begin == first_tile(work.rows.history, window);
+  }
+  __host__ __device__ __forceinline__ bool opens() const { return unit == slot; }
+  __host__ __device__ __forceinline__ bool section_ends() const { return (unit + 1) % kSectionUnits == 0; }
+  // `last`: of the work.
+  __host__ __device__ __forceinline__ bool closes(bool last) const { return last || !merging || section_ends(); }
+  __host__ __device__ __forceinline__ void advance() {
+    const bool closed = closes(false);
+    merging = merging || section_ends();
+    border = unit_begin(++unit + 1);
+    if (closed) slot = unit;
+  }
+};
+
 // The work of a thread block in a run of units. The order of all its tiles: those of the left warpgroup, then those of
 // the right one unless they are the same.
 struct PairWork {
@@ -40,10 +68,10 @@ struct PairWork {
   bool together;
 };
 
-__device__ __forceinline__ int count_pairs(const AttendBody& body) { return (body.tile_count * body.parts + 1) / 2; }
+__host__ __device__ __forceinline__ int count_pairs(const AttendBody& body) { return (body.tile_count * body.parts + 1) / 2; }
 
 // `item`: of kv heads and pairs of pieces.
-__device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item, int first_unit, int end_unit) {
+__host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item, int first_unit, int end_unit) {
   const int pairs = count_pairs(body), pair = item % pairs;
   PairWork work{};
   work.kv_head = item / pairs;
@@ -62,24 +90,34 @@ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item, 
 // What a thread block does of all items: they lie one behind the other, each as long as the tiles that the sequences of
 // the step see, and are cut into shares: every item into some that end where units end, if that is not much more than an
 // equal share for everybody. A unit belongs to the share that its first tile is in.
+// Whole warps make it, so that all sequences are looked at together.
 struct Share {
   int low, tiles;  // an item is tiles [low, low + tiles)
   int now, end;
-  __device__ __forceinline__ explicit Share(const AttendBody& body) {
+  __host__ __device__ __forceinline__ Share(const AttendBody& body, int block, int blocks) {
     int first = INT32_MAX, last = 0;
-    for (int i = 0; i < body.tile_count; ++i) {
+#ifdef __CUDA_ARCH__
+    const int begin = int(threadIdx.x % 32), step = 32;
+#else
+    const int begin = 0, step = 1;
+#endif
+    for (int i = begin; i < body.tile_count; i += step) {
       const RowTile rows = body.tiles[i];
       if (rows.rows == 0) continue;
-      first = min(first, first_seen(rows.history, body.window) / kTileCells);
+      first = min(first, first_tile(rows.history, body.window));
       last = max(last, (body_end(rows.history + kMaxDepth) + kTileCells - 1) / kTileCells);
     }
+#ifdef __CUDA_ARCH__
+    first = __reduce_min_sync(0xffffffffu, first);
+    last = __reduce_max_sync(0xffffffffu, last);
+#endif
     low = first;
     tiles = max(last - first, 0);
     now = end = 0;
     if (tiles == 0) return;
     const int items = body.range_heads / body.group * count_pairs(body), all = items * tiles;
-    const int blocks = int(gridDim.x), block = int(blockIdx.x), share = all / blocks, more = all % blocks;
-    const int unit = unit_of(last - 1), longest = unit_begin(unit + 1) - unit_begin(unit), parts = blocks / items;
+    const int share = all / blocks, more = all % blocks;
+    const int longest = unit_tiles(unit_of(last - 1)), parts = blocks / items;
     const int even = parts > 0 ? ((tiles + parts - 1) / parts + longest - 1) / longest * longest : INT32_MAX;
     if (even > share + longest) {
       now = share * block + min(block, more);
@@ -90,7 +128,7 @@ struct Share {
     }
   }
   // The next run of units, of one item.
-  __device__ __forceinline__ bool next(int& item, int& first_unit, int& end_unit) {
+  __host__ __device__ __forceinline__ bool next(int& item, int& first_unit, int& end_unit) {
     if (now >= end) return false;
     item = now / tiles;
     const int begin = low + now % tiles, length = min(end - now, low + tiles - begin);

@@ -79,8 +79,7 @@ int most_level_rows() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess) return 0;
   if (std::min(driver, runtime) < kNeeds) return 0;
   const char* wanted = std::getenv("SPECEXTEND_LEVELS");
-  if (wanted) return std::clamp(std::atoi(wanted), 0, kLevelRows);
-  return kLevelRows;
+  return wanted && *wanted ? std::clamp(std::atoi(wanted), 0, kLevelRows) : kUsualRows;
 }
 
 void CudaBackend::reserve_levels() {
@@ -119,7 +118,7 @@ void CudaBackend::grow_from(const LevelsArgs& a, const GrowCall& grow, int rows)
 
 cudaGraphExec_t CudaBackend::record_loop(const LevelsArgs& a, FunctionRef body) {
   Recording recording(stream_);
-  GrowCall grow{plan_, growth_, nullptr, likeliest_, candidates_of(a), a.map, level_step_, {}, true};
+  GrowCall grow{plan_, growth_, nullptr, likeliest_, candidates_of(a), a.map, level_step_, {}, true, true};
   void* result = nullptr;
   check(cudaHostGetDevicePointer(&result, grown_, 0), "pinned memory");
   grow.result = static_cast<LevelsResult*>(result);

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
     state.sum = s.sum, state.gain = s.gain, state.floor = next_floor, state.level = level, state.size = size + fresh;
     state.frontier = frontier, state.first = size, state.counted = counted;
     state.ran = ran + (s.goes_on ? frontier : 0);
-    cudaGraphSetConditional(c.loop, s.goes_on ? 1u : 0u);
+    if (c.in_loop) cudaGraphSetConditional(c.loop, s.goes_on ? 1u : 0u);
     if (!s.goes_on) {
       c.result->ran = ran, c.result->passes = level - 1;
       __threadfence_system();  // the host may see the size only after all that this block has written

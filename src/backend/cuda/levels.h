@@ -9,6 +9,7 @@
 namespace sx::cuda {
 
 inline constexpr int kLevelRows = 16;           // of a pass at most, and of a tile
+inline constexpr int kUsualRows = 8;            // more cost a pass some 7 % and have not been seen to bring as much
 inline constexpr int kLevelBranch = 128;        // children of a node, and candidates to choose them from
 inline constexpr int kLevelNodes = 511;         // that count in the end
 inline constexpr int kLevelDepth = 63;
@@ -71,6 +72,7 @@ struct GrowCall {
   LevelsStep step;
   cudaGraphConditionalHandle loop;
   bool begins;                   // the candidates are those after the root
+  bool in_loop = true;           // false: no graph is to be told (result->size tells)
 };
 void grow_level(const GrowCall& call, cudaStream_t stream);
 // Before it, for requests that sample: the candidates of so many rows by LevelSampling.
