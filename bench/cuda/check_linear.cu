@@ -180,6 +180,8 @@ void attempt(const Work& work) {
 }
 
 constexpr int kRows = 130;
+constexpr Way kInParts[] = {Way::kParts4, Way::kWhole2, Way::kWhole2x96};
+constexpr const char* kInPartsNames[] = {"parts4", "whole2", "whole2x96"};
 
 int max_shared_memory() {
   int bytes = 0;
@@ -250,17 +252,18 @@ void check_rows(const Problem& p) {
       if (many && !p.quantised()) compare(first, rows, false, Way::kScratch);
       if (!p.streams()) continue;
       compare(first, rows, false, Way::kStream);
-      compare(first, rows, true, Way::kParts4);
-      compare(first, rows, false, Way::kParts4);
-      if (!p.quantised()) compare(first, rows, true, Way::kWhole2);
-      if (!p.quantised()) compare(first, rows, false, Way::kWhole2);
-      if (p.quantised()) compare(first, rows, true, Way::kStream);
+      if (p.quantised()) {
+        compare(first, rows, true, Way::kStream);
+        compare(first, rows, true, Way::kParts4), compare(first, rows, false, Way::kParts4);
+        continue;
+      }
+      for (const Way way : kInParts) compare(first, rows, true, way), compare(first, rows, false, way);
     }
   }
   if (p.streams() && (p.out == 2500 || p.out == 300)) {  // every number of rows
     for (int rows = 1; rows <= kManyRows; ++rows) {
-      for (const Way way : {Way::kByShape, Way::kFew, Way::kStream, Way::kParts4, Way::kWhole2})
-        compare(rows % 3, rows, rows % 2 == 0, way);
+      for (const Way way : {Way::kByShape, Way::kFew, Way::kStream}) compare(rows % 3, rows, rows % 2 == 0, way);
+      for (const Way way : kInParts) compare(rows % 3, rows, rows % 2 == 0, way);
     }
   }
   std::printf("%s: %.1e  ", p.name.c_str(), error);
@@ -404,8 +407,8 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
                 double(matrices[0].bytes()) / us / 4.3e6 * 100, time(rows, Way::kFew));
     if (large && half) std::printf(" many %.1f", time(rows, Way::kScratch));
     if (streams && half) {
-      std::printf(" stream%d %.1f parts4 %.1f whole2 %.1f", 32 * stream_plan(task).warps, time(rows, Way::kStream),
-                  time(rows, Way::kParts4), time(rows, Way::kWhole2));
+      std::printf(" stream%d %.1f", 32 * stream_plan(task).warps, time(rows, Way::kStream));
+      for (size_t i = 0; i < std::size(kInParts); ++i) std::printf(" %s %.1f", kInPartsNames[i], time(rows, kInParts[i]));
     } else if (streams) {
       std::printf(" stream %.1f parts4 %.1f", time(rows, Way::kStream), time(rows, Way::kParts4));
     }
@@ -444,7 +447,7 @@ void time_all() {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
-              "shared by 4 half blocks, by 2 whole ones)\n");
+              "shared by 4 half blocks, by 2 whole ones, by 2 with 96 outputs)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},

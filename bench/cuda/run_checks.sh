@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the check programs of the CUDA kernels with nvcc alone, for this machine's Hopper GPU, and runs them.
-#   bench/cuda/run_checks.sh FOLDER [NAMES...]     names: rows kv retrieve choose levels linear attend prompt; logs and programs go to FOLDER
+#   bench/cuda/run_checks.sh FOLDER [NAMES...]     names: rows kv retrieve choose levels linear chain attend prompt; logs and programs go to FOLDER
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder="$1"; shift
-names=("$@"); [[ ${#names[@]} -gt 0 ]] || names=(rows kv retrieve choose levels linear attend prompt)
+names=("$@"); [[ ${#names[@]} -gt 0 ]] || names=(rows kv retrieve choose levels linear chain attend prompt)
 mkdir -p "$folder"
 flags=(-std=c++20 -O3 -lineinfo -Isrc -Iinclude --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a)
 sources=(src/backend/cuda/*.cu)

@@ -107,6 +107,11 @@ class Backend {
   virtual void rope_store(const RopeStoreArgs&) = 0;
   virtual void attend(const AttendArgs&) = 0;
   virtual void glu(const GluArgs&) = 0;
+  // linear and glu of what it gives; afterwards nobody may read gate_up, which need not have been written.
+  virtual void linear_glu(const LinearArgs& product, const GluArgs& activation) {
+    linear(product);
+    glu(activation);
+  }
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
   // Chooses on the host by kv_score() and kv_move() unless a backend knows better. Nothing waits for the device before cells() is asked.

@@ -80,6 +80,7 @@ struct NormArgs {        // out = x / sqrt(mean(x^2) + eps) * weight
   const float* weight;   // [width]
   int rows, width;
   float eps;
+  const Matrix* only_for = nullptr;  // if given: nobody but the next op reads out, linear with this matrix
 };
 
 struct LinearArgs {      // out (+)= x W^T (+ bias)
@@ -132,6 +133,7 @@ struct GluArgs {         // out = silu(gate) * up
   float* out;            // [rows, width]
   const float* gate_up;  // [rows, 2 * width]
   int rows, width;
+  const Matrix* only_for = nullptr;  // as in NormArgs
 };
 
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the

@@ -175,7 +175,7 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
-  backend_.norm({w.normed, w.x, layer.attention_norm, rows, c.width, c.norm_eps});
+  backend_.norm({w.normed, w.x, layer.attention_norm, rows, c.width, c.norm_eps, layer.qkv.get()});
   backend_.linear({w.qkv, w.normed, layer.qkv.get(), layer.qkv_bias, rows, qkv});
   backend_.rope_store({w.qkv, w.rope, layer.q_norm, layer.k_norm, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
                        c.rope.style, &kv, index, step.seqs});
@@ -190,9 +190,9 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
 void Model::feed_forward(const Layer& layer, int rows) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
-  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps});
-  backend_.linear({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn});
-  backend_.glu({w.activated, w.gate_up, rows, c.ffn});
+  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps, layer.gate_up.get()});
+  backend_.linear_glu({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn},
+                      {w.activated, w.gate_up, rows, c.ffn, layer.down.get()});
   backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
 }
 

@@ -84,7 +84,7 @@ void* CudaBackend::scratch(Scratch& s, size_t bytes, const char* purpose) {
   if (bytes > s.size) {
     s.data = arena_.take(bytes, purpose);
     s.size = bytes;
-    if (&s == &half_) shadow_.of = nullptr;
+    if (&s == &half_ || &s == &activated_) shadow_.of = nullptr;
   }
   return s.data;
 }
@@ -104,6 +104,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
   if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear(), loops_.clear();  // they know the old place
   reserve_levels();
   scratch(half_, size_t(rows) * size_t(limits.width) * 2, "16-bit activations");
+  scratch(activated_, size_t(few) * size_t(limits.width) * 2, "16-bit activations");
   scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "sums of products");
   if (limits.heads > 0) {
     const size_t trees = attend_scratch_bytes(few, limits.heads, limits.head_dim, limits.context + limits.rows);
@@ -118,6 +119,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
 void CudaBackend::upload(float* to, const float* from, size_t count) {
   if (dry()) return;
   shadow_.of = nullptr;
+  written(to);
   check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyHostToDevice, stream_), "upload");
   wait();
 }
@@ -139,7 +141,7 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
     CudaBackend& backend;
     ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
   } leave{*this};
-  shadow_.of = nullptr;
+  shadow_.of = unwritten_ = nullptr;
   padding_ = !inputs.prompt;
   shape_ = StepBlock::shape_of(inputs, padding_);
   block_.send(inputs, shape_, *staging_);
@@ -189,13 +191,23 @@ const double* CudaBackend::frequencies(const double* values, int dims) {
 
 void* CudaBackend::shadow(const float* of, int rows, int width) {
   void* half = scratch(half_, size_t(rows) * size_t(width) * 2, "16-bit activations");
-  shadow_ = {of, rows, width, last_half_};
+  shadow_ = {of, half, rows, width, last_half_};
   return half;
+}
+
+float* CudaBackend::wanted(float* out, const Matrix* only_for) {
+  unwritten_ = nullptr;
+  const auto* matrix = static_cast<const CudaMatrix*>(only_for);
+  if (!matrix || !in_step() || step_->prompt || matrix->wants_f32() || !matrix->wants_half()) return out;
+  last_half_ = matrix->half();
+  unwritten_ = out;
+  return nullptr;
 }
 
 void CudaBackend::copy_rows(const CopyRowsArgs& args) {
   if (dry()) return;
   shadow_.of = nullptr;
+  written(args.to);
   CopyCall call{args.to, args.from, args.rows, args.width, args.to_stride, args.from_stride, nullptr, args.add};
   if (!args.which || (in_step() && args.which == step_->outputs.data())) {
     call.which = args.which ? block_.view().outputs : nullptr;
@@ -214,6 +226,7 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
 void CudaBackend::embed(const EmbedArgs& args) {
   if (dry()) return;
   shadow_.of = nullptr;
+  written(args.out);
   const StepView view = place({{args.tokens, size_t(args.rows)}, {}, {}, {}});
   cuda::embed({args.out, view.tokens, padded(args.rows), args.table}, stream_);
 }
@@ -221,15 +234,37 @@ void CudaBackend::embed(const EmbedArgs& args) {
 void CudaBackend::norm(const NormArgs& args) {
   if (dry()) return;
   const int rows = padded(args.rows);
+  float* const out = wanted(args.out, args.only_for);
   void* half = shadow(args.out, rows, args.width);
-  cuda::norm({args.out, half, last_half_, args.x, args.weight, rows, args.width, args.eps}, stream_);
+  cuda::norm({out, half, last_half_, args.x, args.weight, rows, args.width, args.eps}, stream_);
 }
 
 void CudaBackend::glu(const GluArgs& args) {
   if (dry()) return;
   const int rows = padded(args.rows);
+  float* const out = wanted(args.out, args.only_for);
   void* half = shadow(args.out, rows, args.width);
-  cuda::glu({args.out, half, last_half_, args.gate_up, rows, args.width}, stream_);
+  cuda::glu({out, half, last_half_, args.gate_up, rows, args.width}, stream_);
+}
+
+// As one kernel, which reads the shadow of its input and leaves one in another place.
+void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activation) {
+  if (dry()) return;
+  const auto& matrix = static_cast<const CudaMatrix&>(*product.weight);
+  const int rows = padded(product.rows), width = activation.width;
+  const bool prompt = in_step() && step_->prompt && !product.outputs;
+  if (!prompt && activation.gate_up == product.out && size_t(rows) * size_t(width) * 2 <= activated_.size) {
+    const void* x = half_of(product, rows, matrix);
+    const auto* reader = static_cast<const CudaMatrix*>(activation.only_for);
+    const bool same = reader && reader->wants_half() && reader->half() == matrix.half();
+    float* const out = same ? wanted(activation.out, reader) : activation.out;
+    if (cuda::linear_glu(matrix, {out, x, product.x, product.bias, rows, width, product.accumulate}, activated_.data, stream_)) {
+      shadow_ = {activation.out, activated_.data, rows, width, last_half_};
+      return;
+    }
+  }
+  linear(product);
+  glu(activation);
 }
 
 void CudaBackend::rope_table(const RopeTableArgs& args) {
@@ -275,7 +310,8 @@ void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& m
   last_half_ = matrix.half();
   const int in = matrix.in();
   const bool there = shadow_.of == args.x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
-  if (there) return half_.data;
+  if (there) return shadow_.data;
+  SX_ASSERT(args.x != unwritten_);
   void* half = shadow(args.x, rows, in);
   to_half(half, matrix.half(), args.x, size_t(rows) * size_t(in), stream_);
   return half;
@@ -289,6 +325,7 @@ void CudaBackend::linear(const LinearArgs& args) {
   const LinearCall call{args.out, half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride, args.accumulate};
   linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "sums of products"), stream_);
   if (shadow_.of == args.out) shadow_.of = nullptr;
+  written(args.out);
 }
 
 void CudaBackend::linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix) {
@@ -303,6 +340,7 @@ void CudaBackend::linear_of_prompt(const LinearArgs& args, const CudaMatrix& mat
     prompt_linear_->run(matrix, call, stream_);
   }
   if (shadow_.of == args.out) shadow_.of = nullptr;
+  written(args.out);
 }
 
 }  // namespace sx::cuda

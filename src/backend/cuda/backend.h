@@ -53,6 +53,7 @@ class CudaBackend : public Backend {
   void rope_store(const RopeStoreArgs& args) override;
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
+  void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   std::unique_ptr<KvChoice> make_choice(int most_cells) override;
@@ -82,6 +83,7 @@ class CudaBackend : public Backend {
   // The 16-bit copy of the rows that the last norm, glu or attend wrote.
   struct Shadow {
     const float* of = nullptr;
+    void* data = nullptr;
     int rows = 0, width = 0;
     Half half = Half::kBF16;
   };
@@ -96,6 +98,8 @@ class CudaBackend : public Backend {
   // Where the integers of an op are: the step's, or sent now.
   StepView place(const StepInputs& inputs);
   void* shadow(const float* of, int rows, int width);  // where a producer leaves its 16-bit copy
+  void written(const float* rows) { if (rows == unwritten_) unwritten_ = nullptr; }
+  float* wanted(float* out, const Matrix* only_for);   // where it leaves the rows themselves: null if the copy is enough
   void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
   void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
   void attend_to_prompt(const AttendArgs& args);
@@ -140,11 +144,12 @@ class CudaBackend : public Backend {
   LevelsResult* grown_ = nullptr;        // the host's memory
   LevelsStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
+  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
   Half last_half_ = Half::kBF16;
+  const float* unwritten_ = nullptr;     // rows of which only the copy is there
   std::vector<int32_t> sent_borders_;    // what sent_to_ holds
   const int32_t* sent_to_ = nullptr;
   std::vector<float> host_row_;

@@ -53,6 +53,11 @@ struct LinearCall {        // out (+)= x W^T (+ bias)
 size_t linear_scratch_bytes(int rows, int out);
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream);
 
+// The product whose outputs are gates and then as many factors, and silu(gate) * up of them: to call.out [rows, out_stride] (or
+// null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, it takes linear_rows and glu; the bits
+// are theirs.
+bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream);
+
 // Products with exactly `rows` rows, whatever rows the caller needs: buffers x16 and out must have that many.
 class PromptLinear {
  public:

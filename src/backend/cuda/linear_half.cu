@@ -10,9 +10,9 @@ void multiply_half(const LinearTask& task, Way way, cudaStream_t stream) {
   if (task.in % 8 != 0) return launch_few<HalfFormat<kHalf, true>, 1, 1, 1>(task, stream);
   switch (way) {
     case Way::kStream: return multiply_stream(task, kHalf, stream);
-    case Way::kParts4: return multiply_parts(task, kHalf, 4, false, stream);
-    case Way::kWhole2: return multiply_parts(task, kHalf, 2, true, stream);
-    default: return multiply_rows<HalfFormat<kHalf>>(task, way, stream);
+    default:
+      if (way >= Way::kParts4) return multiply_parts(task, kHalf, way, stream);
+      return multiply_rows<HalfFormat<kHalf>>(task, way, stream);
   }
 }
 

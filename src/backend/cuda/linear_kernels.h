@@ -34,14 +34,17 @@ struct LinearTask {
   int in, out, rows, out_stride;
   bool accumulate;
   Parts parts;
+  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers, without gaps.
+  bool glu;
+  void* result16;
 };
 
 // How a product is made. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows, and kParts4, with
 // four blocks that share the parts of a tile. Floats: kFew, few_rows, a block has few outputs and all parts; kInside, kScratch:
 // many_rows, a block has 256 outputs and all parts, or some parts which a second kernel adds; 16-bit ones on Hopper: kStream,
 // stream_rows; kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two,
-// one on each.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2 };
+// one on each; kWhole2x96: the same with tiles of 96 outputs instead of 64.
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
@@ -57,11 +60,9 @@ bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
 
-// A launch of parts_rows: `split` blocks (1, 2, 4) share the parts of a tile of 32 * split outputs. whole: a block has a
-// multiprocessor's shared memory to itself. depth: stages of each part that are there or on their way. linear_parts_sm90.cu
-struct PartsPlan { int split, tiles, depth; };
-PartsPlan parts_plan(const LinearTask& task, int split, bool whole);
-void multiply_parts(const LinearTask& task, Half half, int split, bool whole, cudaStream_t stream);
+// A launch of parts_rows: tiles, and stages of each part that are there or on their way. linear_parts_sm90.cu
+struct PartsPlan { int tiles, depth; };
+void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream);
 
 // One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu
 void multiply_bf16(const LinearTask& task, Way way, cudaStream_t stream);

@@ -92,6 +92,7 @@ namespace {
 Way way_of_halves(const LinearTask& task) {
   const int64_t tokens = (task.rows + 15) / 16 * 16, tiles = (task.out + 127) / 128;
   if ((task.out + 63) / 64 * 2 <= kDevice) return Way::kWhole2;  // all at once, a block on each multiprocessor
+  if ((task.out + 95) / 96 * 2 <= kDevice) return Way::kWhole2x96;
   const int64_t stream = stream_plan(task).cost + 50'000;
   const int64_t parts = tiles * (128 + tokens) * task.in / kDevice + 40'000;
   return parts < stream && 2 * tiles <= kDevice ? Way::kParts4 : Way::kStream;  // all at once, too
@@ -158,6 +159,31 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       }
     }
   }
+}
+
+bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream) {
+  if (matrix.segments().size() != 1 || !call.x16 || call.accumulate) return false;
+  const WeightSegment& segment = matrix.segments()[0];
+  const bool is_half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
+  LinearTask task{};
+  task.data = segment.data;
+  task.bias = call.bias;
+  task.in = matrix.in();
+  task.out = segment.out;
+  task.out_stride = call.out_stride;
+  task.parts = parts_of(matrix.in());
+  task.glu = true;
+  task.rows = std::min(call.rows, kManyRows);
+  if (!is_half || way_of(task, true) != Way::kStream) return false;
+  for (int first = 0; first < call.rows; first += kManyRows) {
+    const size_t at = size_t(first);
+    task.x = static_cast<const uint16_t*>(call.x16) + at * size_t(task.in);
+    task.result = call.out ? call.out + at * size_t(call.out_stride) : nullptr;
+    task.result16 = static_cast<uint16_t*>(out16) + at * size_t(task.out / 2);
+    task.rows = std::min(call.rows - first, kManyRows);
+    multiply_stream(task, matrix.half(), stream);
+  }
+  return true;
 }
 
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "backend/cuda/linear_tma.cuh"
+#include "backend/cuda/rows.cuh"
 
 namespace sx::cuda {
 namespace {
@@ -17,6 +18,50 @@ constexpr int kMostWarps = 8, kThreads = (kMostWarps + 4) * 32;  // warps that m
 constexpr int kSharedBytes = 227 * 1024;
 
 #ifdef SX_HOPPER
+// The end of a warp's products that feed a glu, as store_result and glu_kernel would have it: gates in total[0], factors in
+// total[1], `first` is the first of the warp's 16 outputs. Neighbours in the warp exchange 16-bit results until each has four in a row.
+template <Half kHalf, int kTokenTiles>
+__device__ __forceinline__ void store_activated(const LinearTask& task, int first, const float (&total)[2][kTokenTiles][4]) {
+  using Products = WarpProducts<kHalf, kTokenTiles>;
+  const int lane = int(threadIdx.x) & 31, t = Products::t(), width = task.out / 2;
+  const bool odd = (lane & 8) != 0, upper = (lane & 16) != 0;  // bits 0 and 1 of line(); bit 2 is that of the lane
+  auto* const result16 = static_cast<uint16_t*>(task.result16);
+  const bool quads = width % 4 == 0 && reinterpret_cast<uintptr_t>(result16) % 8 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int out = first + half * 8 + Products::line();
+    float gate_bias = 0, up_bias = 0;
+    if (task.bias && out < width) gate_bias = task.bias[out], up_bias = task.bias[width + out];
+    uint32_t pairs[kTokenTiles];  // outputs out and out ^ 1 of row n * 8 + t, of the odd ones 4 rows further
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+      uint32_t bits[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float gate = total[0][n][half * 2 + j], up = total[1][n][half * 2 + j];
+        if (task.bias) gate = __fadd_rn(gate, gate_bias), up = __fadd_rn(up, up_bias);
+        const float v = silu_times(gate, up);
+        bits[j] = half_bits(kHalf, v);
+        const int row = n * 8 + t + j * 4;
+        if (row >= task.rows || out >= width) continue;
+        if (task.result) task.result[size_t(row) * size_t(task.out_stride) + size_t(out)] = v;
+        if (!quads) result16[size_t(row) * size_t(width) + size_t(out)] = uint16_t(bits[j]);
+      }
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? bits[0] : bits[1], 8);
+      pairs[n] = odd ? other | bits[1] << 16 : bits[0] | other << 16;
+    }
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; n += 2) {
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? pairs[n] : pairs[n + 1], 16);
+      const int row = (n + (upper ? 1 : 0)) * 8 + t + (odd ? 4 : 0), at = first + half * 8 + (lane & 4);
+      if (quads && row < task.rows && at < width) {
+        *reinterpret_cast<uint2*>(result16 + size_t(row) * size_t(width) + size_t(at)) =
+            upper ? make_uint2(other, pairs[n + 1]) : make_uint2(pairs[n], other);
+      }
+    }
+  }
+}
+
 // What all threads of a block know.
 struct Place {
   int first_tile, step;     // the first of the block's tiles, and from tile to tile
@@ -36,29 +81,34 @@ struct Place {
 };
 
 // The copying thread: the stages of each of the block's tiles, one after the other.
-__device__ __forceinline__ void copy_stages(const StreamPlan& plan, const Place& place, const CUtensorMap& weights_map,
-                                            const CUtensorMap& tokens_map) {
+template <bool kGlu>
+__device__ __forceinline__ void copy_stages(const LinearTask& task, const StreamPlan& plan, const Place& place,
+                                            const CUtensorMap& weights_map, const CUtensorMap& tokens_map) {
   const int tiles = (plan.tiles - place.first_tile + place.step - 1) / place.step, all = tiles * place.stages,
             ahead = min(all, plan.stages);
   const auto weights = [&](int slot, int tile, int stage) {
+    const uint32_t to = place.ring + uint32_t(slot * place.bytes);
+    const int outs = kGlu ? place.outs / 2 : place.outs;
     hopper::barrier_arrive_expecting(place.full(slot), uint32_t(place.bytes));
-    hopper::load_box(place.ring + uint32_t(slot * place.bytes), weights_map, stage * kStageK, tile * place.outs,
-                     place.full(slot));
+    hopper::load_box(to, weights_map, stage * kStageK, tile * outs, place.full(slot));
+    if constexpr (kGlu) {
+      hopper::load_box(to + uint32_t(outs * kStageLine), weights_map, stage * kStageK, task.out / 2 + tile * outs, place.full(slot));
+    }
   };
   const auto tokens = [&](int slot, int stage) {
     hopper::load_box(place.ring + uint32_t(slot * place.bytes + place.outs * kStageLine), tokens_map, stage * kStageK, 0,
                      place.full(slot));
   };
   int tile = place.first_tile, stage = 0;
-  const auto next = [&] {
+  const auto advance = [&] {
     if (++stage == place.stages) stage = 0, tile += place.step;
   };
-  for (int i = 0; i < ahead; ++i, next()) weights(i, tile, stage);  // needs nothing of earlier kernels
+  for (int i = 0; i < ahead; ++i, advance()) weights(i, tile, stage);  // needs nothing of earlier kernels
   wait_for_previous();
   hopper::fence_async_global();  // tokens were written by ordinary stores
   for (int i = 0, s = 0; i < ahead; ++i, s = s + 1 == place.stages ? 0 : s + 1) tokens(i, s);
   uint32_t parity = 0;
-  for (int i = ahead, slot = 0; i < all; ++i, next()) {
+  for (int i = ahead, slot = 0; i < all; ++i, advance()) {
     hopper::barrier_wait(place.free(slot), parity);  // everybody is done with what was there
     weights(slot, tile, stage);
     tokens(slot, stage);
@@ -66,10 +116,11 @@ __device__ __forceinline__ void copy_stages(const StreamPlan& plan, const Place&
   }
 }
 
-// A multiplying warp: 32 outputs of all tiles.
-template <Half kHalf, int kTokenTiles>
+// A multiplying warp: 32 outputs of all tiles; of a glu 16 gates and their 16 factors.
+template <Half kHalf, int kTokenTiles, bool kGlu>
 __device__ __forceinline__ void multiply_stages(const LinearTask& task, const StreamPlan& plan, const Place& place) {
-  const int first_out = (int(threadIdx.x) >> 5) * 32, per_part = task.parts.per_part * kStagesOfGroup;
+  const int first_out = (int(threadIdx.x) >> 5) * (kGlu ? 16 : 32), per_part = task.parts.per_part * kStagesOfGroup;
+  const uint32_t apart = uint32_t((kGlu ? place.outs / 2 : 16) * kStageLine);
   WarpProducts<kHalf, kTokenTiles> products(task);
   float total[2][kTokenTiles][4];
   int slot = 0;
@@ -80,7 +131,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
     for (int stage = 0; stage < place.stages; ++stage) {
       hopper::barrier_wait(place.full(slot), parity);
       const uint32_t here = place.ring + uint32_t(slot * place.bytes) + products.at();
-      products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine));
+      products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine), apart);
       __syncwarp();
       if ((threadIdx.x & 31) == 0) hopper::barrier_arrive(place.free(slot));
       if (++slot == plan.stages) slot = 0, parity ^= 1;
@@ -91,10 +142,14 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
         products.sum[i][n][j] = 0;
       });
     }
-    products.all([&](int i, int n, int j, int row, int out) {
-      const int at = tile * place.outs + first_out + out;
-      if (row < task.rows && at < task.out) store_result(task, row, at, total[i][n][j]);
-    });
+    if constexpr (kGlu) {
+      store_activated<kHalf>(task, tile * (place.outs / 2) + first_out, total);
+    } else {
+      products.all([&](int i, int n, int j, int row, int out) {
+        const int at = tile * place.outs + first_out + out;
+        if (row < task.rows && at < task.out) store_result(task, row, at, total[i][n][j]);
+      });
+    }
   }
 }
 #endif
@@ -103,7 +158,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
 // the tokens from L2 once per tile, a quarter of that for 256 outputs and 64 tokens. Bound: memory bandwidth; up to 220 KB
 // are in flight. Two warpgroups multiply (as many of their warps as the plan says), a third has the one thread that copies
 // and gives its registers away.
-template <Half kHalf, int kTokenTiles>
+template <Half kHalf, int kTokenTiles, bool kGlu>
 __global__ void __launch_bounds__(kThreads, 1)
     stream_rows(const __grid_constant__ LinearTask task, const __grid_constant__ StreamPlan plan,
                 const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
@@ -124,29 +179,34 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   if (warp >= kMostWarps) {
     hopper::give_registers<40>();
-    if (threadIdx.x == kMostWarps * 32) copy_stages(plan, place, weights_map, tokens_map);
+    if (threadIdx.x == kMostWarps * 32) copy_stages<kGlu>(task, plan, place, weights_map, tokens_map);
   } else {
     hopper::take_registers<232>();
     wait_for_previous();
-    if (warp < plan.warps) multiply_stages<kHalf, kTokenTiles>(task, plan, place);
+    if (warp < plan.warps) multiply_stages<kHalf, kTokenTiles, kGlu>(task, plan, place);
   }
 #else
   __trap();
 #endif
 }
 
-template <Half kHalf>
+template <Half kHalf, bool kGlu>
 void stream(const LinearTask& task, const StreamPlan& plan, cudaStream_t stream) {
   by_tokens(task.rows, [&]<int kTokenTiles>() {
-    const auto kernel = stream_rows<kHalf, kTokenTiles>;
+    const auto kernel = stream_rows<kHalf, kTokenTiles, kGlu>;
     static const cudaError_t allowed =  // once, before the first launch
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     check(allowed, "shared memory");
     const size_t shared = size_t(plan.stages) * size_t(stage_bytes(32 * plan.warps, 8 * kTokenTiles)) + kSpare;
     launch(kernel, dim3(unsigned(std::min(plan.tiles, kDevice))), dim3(kThreads), shared, stream, task, plan,
-           map_of(task.data, kHalf, task.out, task.in, 32 * plan.warps),
+           map_of(task.data, kHalf, task.out, task.in, (kGlu ? 16 : 32) * plan.warps),
            map_of(task.x, kHalf, task.rows, task.in, 8 * kTokenTiles));
   });
+}
+
+template <Half kHalf>
+void stream(const LinearTask& task, const StreamPlan& plan, cudaStream_t on) {
+  task.glu ? stream<kHalf, true>(task, plan, on) : stream<kHalf, false>(task, plan, on);
 }
 
 }  // namespace
@@ -158,7 +218,7 @@ bool can_stream() {
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
     check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability");
     cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, stream_rows<Half::kBF16, 8>), "product");
+    check(cudaFuncGetAttributes(&attributes, stream_rows<Half::kBF16, 8, false>), "product");
     // Other architectures' code is one trap, and needs next to no registers.
     return major == 9 && minor == 0 && attributes.numRegs > 64 && encode_tiled() != nullptr;
   }();

@@ -2,6 +2,8 @@
 // shared memory, and a warp's products with one of them. See linear_kernels.h for the order of summation and
 // linear_formats.cuh for the operands.
 #pragma once
+#include <algorithm>
+
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/linear_formats.cuh"
 
@@ -40,31 +42,37 @@ void by_tokens(int rows, const Function& function) {
 }
 
 #ifdef SX_HOPPER
-// A warp's share of products: 32 outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and of
+// The barrier of all threads of a cluster. What they wrote before an arrival with release, all can read after the wait.
+__device__ __forceinline__ void cluster_arrive_release() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// A warp's share of products: 16 * kOutTiles outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and of
 // tokens: two g that are neighbours then have lines four apart, and the reads of 8 lanes meet all banks. Chunk 4 step + t
 // of 16 bytes lies at chunk ^ line.
-template <Half kHalf, int kTokenTiles>
+template <Half kHalf, int kTokenTiles, int kOutTiles = 2>
 struct WarpProducts {
   uint32_t zero;  // see many_rows
-  float sum[2][kTokenTiles][4] = {};
+  float sum[kOutTiles][kTokenTiles][4] = {};
   __device__ explicit WarpProducts(const LinearTask& task) : zero(uint32_t(task.parts.parts) >> 16) {}
   static __device__ __forceinline__ int t() { return int(threadIdx.x) & 3; }
   static __device__ __forceinline__ int line() { return (int(threadIdx.x) >> 3 & 3) | (int(threadIdx.x) & 4); }
   // Where this lane begins to read in both operands.
   static __device__ __forceinline__ uint32_t at() { return uint32_t(line() * kStageLine + (t() ^ line()) * 16); }
 
-  // Shared memory: the stage's lines of the warp's outputs and of the tokens, both + at(). Unrolled it takes more registers.
+  // Shared memory: the stage's lines of the warp's outputs and of the tokens, both + at(); from tile to tile of 16 outputs
+  // there are `apart` bytes. Unrolled it takes more registers.
   template <bool kUnroll = true>
-  __device__ __forceinline__ void stage(uint32_t weights, uint32_t tokens) {
+  __device__ __forceinline__ void stage(uint32_t weights, uint32_t tokens, uint32_t apart = 16 * kStageLine) {
 #pragma unroll(kUnroll ? 2 : 1)
     for (int step = 0; step < 2; ++step) {
       const uint32_t chunk = uint32_t(step) * 64;
-      uint32_t a[2][8];
+      uint32_t a[kOutTiles][8];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < kOutTiles; ++i) {
         uint4 low, high;
-        read_shared(low, (weights ^ chunk) + uint32_t(i * 16 * kStageLine));
-        read_shared(high, (weights ^ chunk) + uint32_t((i * 16 + 8) * kStageLine));
+        read_shared(low, (weights ^ chunk) + uint32_t(i) * apart);
+        read_shared(high, (weights ^ chunk) + uint32_t(i) * apart + uint32_t(8 * kStageLine));
         a[i][0] = low.x | zero, a[i][1] = high.x | zero, a[i][2] = low.y | zero, a[i][3] = high.y | zero;
         a[i][4] = low.z | zero, a[i][5] = high.z | zero, a[i][6] = low.w | zero, a[i][7] = high.w | zero;
       }
@@ -74,19 +82,19 @@ struct WarpProducts {
         uint4 b;
         read_shared(b, from + uint32_t(n * 8 * kStageLine));
 #pragma unroll
-        for (int i = 0; i < 2; ++i) multiply<kHalf>(sum[i][n], a[i], b.x, b.y);
+        for (int i = 0; i < kOutTiles; ++i) multiply<kHalf>(sum[i][n], a[i], b.x, b.y);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) multiply<kHalf>(sum[i][n], a[i] + 4, b.z, b.w);
+        for (int i = 0; i < kOutTiles; ++i) multiply<kHalf>(sum[i][n], a[i] + 4, b.z, b.w);
         // Later reads wait for these products, else all would come first and take registers that there are not.
         if (!kUnroll && n == 2) from |= (__float_as_uint(sum[0][n][0]) | __float_as_uint(sum[1][n][0])) & zero;
       }
     }
   }
-  // use(i, n, j, row, output of the warp's 32) for every sum.
+  // use(i, n, j, row, output of the warp's) for every sum.
   template <class Use>
   __device__ __forceinline__ void all(const Use& use) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kOutTiles; ++i) {
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll

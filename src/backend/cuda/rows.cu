@@ -72,8 +72,7 @@ __global__ void glu_kernel(GluCall c, bool whole) {
   const float* gate = c.gate_up + size_t(blockIdx.y) * size_t(c.width) * 2;
   const size_t at = size_t(blockIdx.y) * size_t(c.width);
   const float4 g = load4(gate, i, c.width, whole), u = load4(gate + c.width, i, c.width, whole);
-  const auto one = [](float x, float y) { return __fmul_rn(__fdiv_rn(x, __fadd_rn(1.0f, expf(-x))), y); };
-  const float4 v = make_float4(one(g.x, u.x), one(g.y, u.y), one(g.z, u.z), one(g.w, u.w));
+  const float4 v = make_float4(silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z), silu_times(g.w, u.w));
   if (c.out) store4(c.out + at, i, c.width, whole, v);
   if (c.out16) store4_half(static_cast<uint16_t*>(c.out16) + at, i, c.width, whole, c.half, v);
 }

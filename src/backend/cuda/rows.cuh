@@ -60,6 +60,10 @@ __device__ __forceinline__ uint32_t half_pair(Half half, float x, float y) {
   return uint32_t(half_bits(half, x)) | uint32_t(half_bits(half, y)) << 16;
 }
 
+__device__ __forceinline__ float silu_times(float gate, float up) {
+  return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, expf(-gate))), up);
+}
+
 // Four floats at x[i .. i + 3] of which those below `count` exist; `whole`: x is 16-byte aligned and count a multiple
 // of 4.
 __device__ __forceinline__ float4 load4(const float* x, int i, int count, bool whole) {

@@ -205,9 +205,9 @@ void EagleHead::attention(const Layer& layer, int index, const float* input, con
 void EagleHead::feed_forward(const Layer& layer, int rows) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
-  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps});
-  backend_.linear({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn});
-  backend_.glu({w.activated, w.gate_up, rows, c.ffn});
+  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps, layer.gate_up.get()});
+  backend_.linear_glu({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn},
+                      {w.activated, w.gate_up, rows, c.ffn, layer.down.get()});
   backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
 }
 

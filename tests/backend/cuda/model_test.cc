@@ -45,6 +45,18 @@ TEST_P(Trees, EveryWeightType) {
   }
 }
 
+TEST_P(Trees, WideFeedForward) {  // products of many rows end with their glu, and leave 16-bit copies only
+  const TempFolder folder;
+  unsigned seed = 40;
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(dtype_name(type));
+    TinySpec spec = wide(type);
+    spec.layers = 2, spec.width = 512, spec.ffn = 4612;
+    testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
+    for (const int nodes : {10, 33, 60}) check_tree(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {63, 20}, nodes, ++seed);
+  }
+}
+
 TEST_P(Trees, EveryKvType) {
   const TempFolder folder;
   testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(DType::kQ8_0));
