@@ -15,6 +15,13 @@ namespace {
 constexpr int kNeeds = 12040;  // CUDA 12.4
 constexpr int32_t kGrowing = -1;  // what await_written waits for to go
 
+// CUDA 13 has given these the names of their predecessors.
+#if CUDART_VERSION < 13000
+#define cudaGraphAddNode cudaGraphAddNode_v2
+#define cudaStreamGetCaptureInfo cudaStreamGetCaptureInfo_v3
+#define cudaStreamUpdateCaptureDependencies cudaStreamUpdateCaptureDependencies_v2
+#endif
+
 // A graph under construction: what is recorded ends with it.
 class Recording {
  public:
