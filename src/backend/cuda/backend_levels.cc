@@ -16,10 +16,14 @@ constexpr int kNeeds = 12040;  // CUDA 12.4
 constexpr int32_t kGrowing = -1;  // what await_written waits for to go
 
 // CUDA 13 has given these the names of their predecessors.
-#if CUDART_VERSION < 13000
-#define cudaGraphAddNode cudaGraphAddNode_v2
-#define cudaStreamGetCaptureInfo cudaStreamGetCaptureInfo_v3
-#define cudaStreamUpdateCaptureDependencies cudaStreamUpdateCaptureDependencies_v2
+#if CUDART_VERSION >= 13000
+constexpr auto add_node = cudaGraphAddNode;
+constexpr auto capture_info = cudaStreamGetCaptureInfo;
+constexpr auto update_dependencies = cudaStreamUpdateCaptureDependencies;
+#else
+constexpr auto add_node = cudaGraphAddNode_v2;
+constexpr auto capture_info = cudaStreamGetCaptureInfo_v3;
+constexpr auto update_dependencies = cudaStreamUpdateCaptureDependencies_v2;
 #endif
 
 // A graph under construction: what is recorded ends with it.
@@ -52,15 +56,15 @@ class Recording {
     cudaGraph_t graph = nullptr;
     const cudaGraphNode_t* nodes = nullptr;
     size_t count = 0;
-    check(cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, &nodes, nullptr, &count), "recording a loop");
+    check(capture_info(stream_, &status, nullptr, &graph, &nodes, nullptr, &count), "recording a loop");
     cudaGraphNodeParams params{};
     params.type = cudaGraphNodeTypeConditional;
     params.conditional.handle = handle;
     params.conditional.type = cudaGraphCondTypeWhile;
     params.conditional.size = 1;
     cudaGraphNode_t node;
-    check(cudaGraphAddNode(&node, graph, nodes, nullptr, count, &params), "a loop");
-    check(cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies), "a loop");
+    check(add_node(&node, graph, nodes, nullptr, count, &params), "a loop");
+    check(update_dependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies), "a loop");
     return params.conditional.phGraph_out[0];
   }
 
