@@ -99,6 +99,7 @@ __device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInf
 #pragma unroll
   for (int word = 0; word < kAncestorWords; ++word) {
     const uint64_t bits = ancestors[word];
+    if (bits == 0) continue;
     if (thread < 64 && (bits >> thread & 1) != 0) {
       const int at = info.history - first + before + __popcll(bits & ((uint64_t(1) << thread) - 1));
       if (at < kTailBlocks * kAttendBlock) memory.cells[at] = info.history + 64 * word + thread;
@@ -107,10 +108,28 @@ __device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInf
   }
 }
 
+// multiply() for queries of which rows 8 .. 15 are 0: d has those of row lane / 4 only.
+template <bool bf16>
+__device__ __forceinline__ void multiply_upper(float (&d)[2], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+  float none[2];
+#define SX_PRODUCT(type)                                                                                                     \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "  \
+               "{%0, %1, %9, %9};"                                                                                           \
+               : "+f"(d[0]), "+f"(d[1]), "=f"(none[0]), "=f"(none[1])                                                        \
+               : "r"(a0), "r"(0), "r"(a2), "r"(b0), "r"(b1), "f"(0.f))
+  if constexpr (bf16) {
+    SX_PRODUCT("bf16");
+  } else {
+    SX_PRODUCT("f16");
+  }
+#undef SX_PRODUCT
+}
+
 // The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. A warp
 // has the scores of 16 cells of either block and later the outputs of D / 4 columns; weights and what is known of 16
 // cells go through shared memory between. Rows 8 .. 15 of the products are 0. State i is that of head first_head + i.
-template <int D, bool bf16>
+// kFew: values of both blocks are on their way at once, which takes registers.
+template <int D, bool bf16, bool kFew>
 __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
                                           const TailQuery<D>& query, int kv_head, int first_state, int heads) {
   constexpr int kColumns = AttendColumns<D>::kColumns;
@@ -119,7 +138,7 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
   const HalfCells<D, bf16> store(body, info.slot, body.first_kv_head + kv_head);
   // Whether the row has any of these 16 cells.
   const auto has = [&](int block, int step) { return first + block * kAttendBlock + 16 * step <= info.index; };
-  uint32_t keys[2][D / 32][4], values[kTailBlocks][16][kColumns / 2];
+  uint32_t keys[2][D / 32][4], values[kFew ? kTailBlocks : 1][16][kColumns / 2];
   const auto load_keys = [&](int block) {
     if (!has(block, warp)) return;
 #pragma unroll
@@ -134,33 +153,35 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
     for (int i = 0; i < 16; ++i) {
       if (!has(block, i / 4)) continue;
       const int cell = memory.cells[block * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
-      load_words<2 * kColumns>(values[block][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
+      load_words<2 * kColumns>(values[kFew ? block : 0][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
     }
   };
   load_keys(0);
   float s[kTailBlocks][4];  // of head g, cells 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of the warp's
 #pragma unroll
   for (int block = 0; block < kTailBlocks; ++block) {
-    float product[2][4] = {};
+    float product[2][2] = {};
     if (has(block, warp)) {
 #pragma unroll
       for (int i = 0; i < D / 32; ++i) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const uint4 a = make_uint4(query.x[i][2 * h], 0, query.x[i][2 * h + 1], 0);
 #pragma unroll
-          for (int n = 0; n < 2; ++n) multiply<bf16>(product[n], a, keys[n][i][2 * h], keys[n][i][2 * h + 1]);
+          for (int n = 0; n < 2; ++n) {
+            multiply_upper<bf16>(product[n], query.x[i][2 * h], query.x[i][2 * h + 1], keys[n][i][2 * h], keys[n][i][2 * h + 1]);
+          }
         }
       }
     }
     if (block + 1 < kTailBlocks) load_keys(block + 1);
-    load_values(block);
+    if constexpr (kFew) load_values(block);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int index = first + block * kAttendBlock + 16 * warp + 8 * (i / 2) + 2 * c + i % 2;
       s[block][i] = index <= info.index && index >= low ? product[i / 2][i % 2] : minus_infinity();
     }
   }
+  if constexpr (!kFew) load_values(0);
 #pragma unroll
   for (int block = 0; block < kTailBlocks; ++block) {
     const float most = quad_max(fmaxf(fmaxf(s[block][0], s[block][1]), fmaxf(s[block][2], s[block][3])));
@@ -182,22 +203,22 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
     if (c == 0) memory.sum[block][warp][g] = sum;
   }
   __syncthreads();
-  float l[kTailBlocks], o[kTailBlocks][kColumns][4] = {};
+  float l[kTailBlocks], o[kTailBlocks][kColumns][2] = {};
 #pragma unroll
   for (int block = 0; block < kTailBlocks; ++block) {
     const float(*sum)[kTailHeads] = memory.sum[block];
     l[block] = __fadd_rn(__fadd_rn(sum[0][g], sum[1][g]), __fadd_rn(sum[2][g], sum[3][g]));
+    if (!kFew && block > 0) load_values(block);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       if (!has(block, step)) continue;
       const uint2 weights = memory.weights[block][step][lane];
-      const uint4 a = make_uint4(weights.x, 0, weights.y, 0);
-      const uint32_t(*v)[kColumns / 2] = values[block] + 4 * step;
+      const uint32_t(*v)[kColumns / 2] = values[kFew ? block : 0] + 4 * step;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
         const uint32_t which = j % 2 == 0 ? 0x5410 : 0x7632;
-        multiply<bf16>(o[block][j], a, __byte_perm(v[0][j / 2], v[1][j / 2], which),
-                       __byte_perm(v[2][j / 2], v[3][j / 2], which));
+        multiply_upper<bf16>(o[block][j], weights.x, weights.y, __byte_perm(v[0][j / 2], v[1][j / 2], which),
+                             __byte_perm(v[2][j / 2], v[3][j / 2], which));
       }
     }
   }
@@ -440,7 +461,7 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
     TailQuery<D> query;
     query.template load<bf16>(body, row, head_of_all + at, some);
     if (at == 0) __syncthreads();
-    fold_tail<D, bf16>(body, memory, info, query, kv_head, at, some);
+    fold_tail<D, bf16, form != FinishForm::kMany>(body, memory, info, query, kv_head, at, some);
   }
   __syncthreads();
   wait_for_previous();

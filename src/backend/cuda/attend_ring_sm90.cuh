@@ -20,13 +20,10 @@ struct HopperShape {
   static constexpr int kPanels = D / 64;
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
-  static constexpr int kStages = (kGroups == 1 ? 64 : 128) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, the output of the section so far of each group of a pair,
-  // barriers. Two of single ones fit 164 KB, which an SM can give without losing much of its first-level cache.
-  static constexpr bool kMerges = kGroups > 1;
-  static constexpr uint32_t kSection = kMerges ? kGroupQueries * D * 4 : 0;
-  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kSectionAt = kVAt + kStages * kTile;
-  static constexpr uint32_t kBarriersAt = kSectionAt + kGroups * kSection;
+  static constexpr int kStages = (kGroups == 1 ? 64 : 192) * 1024 / int(2 * kTile);
+  // q of each group, K of each stage, V of each stage, barriers. Two of single ones fit 164 KB, which an SM can give without
+  // losing much of its first-level cache.
+  static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
   static constexpr uint32_t kBytes = kBarriersAt + 4 * kStages * 8;
   static_assert(kBytes <= 227 * 1024);
   static constexpr int kThreads = kGroups == 1 ? 128 : 3 * 128, kPerSm = kGroups == 1 ? 2 : 1;

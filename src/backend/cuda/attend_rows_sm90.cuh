@@ -2,7 +2,7 @@
 // and V stream through a ring in shared memory (TMA), warpgroups of 64 query rows compute (wgmma), 128 cells at a time.
 // The fold is the same for any number of rows: at a single row the unused rows of the tensor cores cost less than the
 // bytes take to arrive. Many rows: two warpgroups share K/V and take turns, so that the softmax of one runs under the
-// products of the other (see attend_prompt_sm90.cu). Needs code for sm_90a; code for another architecture traps.
+// products of the other. Needs code for sm_90a; code for another architecture traps.
 #pragma once
 #include "backend/cuda/attend_ring_sm90.cuh"
 #include "backend/cuda/launch.cuh"
@@ -10,28 +10,39 @@
 namespace sx::cuda {
 
 #ifdef SX_HOPPER
-// The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0.
+// The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0. Queries are there only
+// after the kernel before this one: addresses come before the wait, and all loads are on their way before the first is used (none
+// is in a branch). The finish relies on it that all before this kernel is complete when it starts, hence let_next_start here.
 template <int D, bool bf16>
 __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work,
                                               int kv_head) {
-  constexpr int kUnits = D / 8;  // 16-byte units of a row
-  const int thread = int(threadIdx.x % 128), queries = work.rows.rows * body.group;
+  constexpr int kUnits = D / 8, kRounds = kGroupQueries * kUnits / 128;  // 16-byte units of a row
+  const int thread = int(threadIdx.x % 128), unit = thread % kUnits, queries = work.rows.rows * body.group;
   const float scale = body.scale_log2;
+  const float* from[kRounds];
+  float4 x[kRounds], y[kRounds];
 #pragma unroll
-  for (int i = 0; i < kGroupQueries * kUnits / 128; ++i) {
-    const int at = thread + i * 128, line = at / kUnits, unit = at % kUnits, query = work.first_query + line;
-    uint4 packed = make_uint4(0, 0, 0, 0);
-    if (query < queries) {
-      const int row = work.rows.first_row + query / body.group;
-      const int head = (body.first_kv_head + kv_head) * body.group + query % body.group;
-      const float* from = body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D + size_t(unit) * 8;
-      const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
-      const float4 y = __ldcg(reinterpret_cast<const float4*>(from + 4));
-      packed = make_uint4(pack2<bf16>(__fmul_rn(x.x, scale), __fmul_rn(x.y, scale)),
-                          pack2<bf16>(__fmul_rn(x.z, scale), __fmul_rn(x.w, scale)),
-                          pack2<bf16>(__fmul_rn(y.x, scale), __fmul_rn(y.y, scale)),
-                          pack2<bf16>(__fmul_rn(y.z, scale), __fmul_rn(y.w, scale)));
-    }
+  for (int i = 0; i < kRounds; ++i) {
+    const int query = min(work.first_query + thread / kUnits + i * (128 / kUnits), queries - 1);
+    const int row = work.rows.first_row + query / body.group;
+    const int head = (body.first_kv_head + kv_head) * body.group + query % body.group;
+    from[i] = body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D + size_t(unit) * 8;
+  }
+  wait_for_previous();
+  let_next_start();
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    x[i] = __ldcg(reinterpret_cast<const float4*>(from[i]));
+    y[i] = __ldcg(reinterpret_cast<const float4*>(from[i] + 4));
+  }
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int line = thread / kUnits + i * (128 / kUnits);
+    uint4 packed = make_uint4(pack2<bf16>(__fmul_rn(x[i].x, scale), __fmul_rn(x[i].y, scale)),
+                              pack2<bf16>(__fmul_rn(x[i].z, scale), __fmul_rn(x[i].w, scale)),
+                              pack2<bf16>(__fmul_rn(y[i].x, scale), __fmul_rn(y[i].y, scale)),
+                              pack2<bf16>(__fmul_rn(y[i].z, scale), __fmul_rn(y[i].w, scale)));
+    if (work.first_query + line >= queries) packed = make_uint4(0, 0, 0, 0);
     *reinterpret_cast<uint4*>(to + unit / 8 * (64 * kLineBytes) + line * kLineBytes + (unit % 8 ^ line % 8) * 16) =
         packed;
   }
@@ -55,13 +66,13 @@ __device__ __forceinline__ void issue_scores(float (&s)[kTileCells / 2], uint32_
   hopper::products_commit();
 }
 
-// Issues o += weights V for the first `cells` cells of a tile.
+// Issues o = weights V, plus o if add, for the first `cells` cells of a tile.
 template <int D, bool bf16, int cells>
-__device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (&weights)[kTileCells / 4], uint32_t v) {
+__device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (&weights)[kTileCells / 4], uint32_t v, bool add = true) {
   const uint64_t b = hopper::descriptor(v, kTileCells * kLineBytes);
 #pragma unroll
   for (int step = 0; step < cells / 16; ++step) {
-    hopper::product_registers<bf16>(o, weights + 4 * step, further(b, uint32_t(step) * 16 * kLineBytes));
+    hopper::product_registers<bf16>(o, weights + 4 * step, further(b, uint32_t(step) * 16 * kLineBytes), step > 0 || add);
   }
   hopper::products_commit();
 }
@@ -124,8 +135,6 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   float o[D / 2], s[kTileCells / 2];
   float most[2] = {minus_infinity(), minus_infinity()}, sum[2] = {0.f, 0.f}, factor[2];
   uint32_t weights[kTileCells / 4];
-#pragma unroll
-  for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
   // Turns scores into weights. A tile that a row does not see leaves its state as it is: factor 1 (or 0 times 0 before
   // its first visible cell), weights 0. The missing half of a tile is beyond the limit of every row.
   const auto softmax = [&](int tile) {
@@ -139,69 +148,55 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     }
     softmax_step(s, most, sum, factor);
   };
-  // The end of a unit, in two steps, since its sums are known before its output. The section so far is (m, l) here and
-  // the output in shared memory, which only this thread reads. Every unit gets (m, l): one that has joined those before
-  // it an empty state.
+  // The end of a unit: it joins its section, which starts from the empty state. Every unit gets (m, l): one that has joined
+  // those before it an empty state.
   UnitWalk walk(work, body.window);
+  float section[S::kGroups > 1 ? D / 2 : 1];
   float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};
-  MergeScales scales[2];
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  const auto end_sums = [&](bool last) {
-    const bool closes = walk.closes(last);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      scales[r] = merge_states(section_m[r], section_l[r], most[r], quad_sum(sum[r]));
-      if (target[r] >= 0 && lane % 4 == 0) {
-        float2* const ml = body.state_ml + size_t(target[r]);
-        if (closes) ml[size_t(walk.slot) * unit_states] = make_float2(section_m[r], section_l[r]);
-        if (!walk.opens()) ml[size_t(walk.unit) * unit_states] = make_float2(minus_infinity(), 0.f);
-      }
-      if (closes) {
-        section_m[r] = minus_infinity();
-        section_l[r] = 0.f;
-      }
-    }
-  };
-  const auto end_output = [&](bool last) {
-    if constexpr (S::kMerges) {
-      float4* const kept = reinterpret_cast<float4*>(shared + S::kSectionAt + size_t(group) * S::kSection) + threadIdx.x % 128;
-      if (!walk.opens()) {
-#pragma unroll
-        for (int j = 0; j < D / 8; ++j) {
-          const float4 older = kept[j * 128];
-          o[4 * j] = merge_values(older.x, o[4 * j], scales[0]);
-          o[4 * j + 1] = merge_values(older.y, o[4 * j + 1], scales[0]);
-          o[4 * j + 2] = merge_values(older.z, o[4 * j + 2], scales[1]);
-          o[4 * j + 3] = merge_values(older.w, o[4 * j + 3], scales[1]);
-        }
-      } else {  // into the empty state
-#pragma unroll
-        for (int j = 0; j < D / 2; ++j) o[j] = merge_values(-0.f, o[j], scales[j % 4 / 2]);
-      }
-      if (!walk.closes(last)) {
-#pragma unroll
-        for (int j = 0; j < D / 8; ++j) kept[j * 128] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
-        return;
-      }
-    }
+  const auto store = [&](const float (&from)[D / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (target[r] < 0) continue;
       float* const to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+        *reinterpret_cast<float2*>(to + 8 * j) = make_float2(from[4 * j + 2 * r], from[4 * j + 2 * r + 1]);
       }
     }
   };
-  const auto begin_unit_sums = [&] {
-    most[0] = most[1] = minus_infinity();
-    sum[0] = sum[1] = 0.f;
-  };
-  const auto begin_unit_output = [&] {
-    walk.advance();
+  const auto end_unit = [&](bool last) {
+    const bool closes = walk.closes(last);
+    const float unit_l[2] = {quad_sum(sum[0]), quad_sum(sum[1])};
+    MergeScales scales[2];
 #pragma unroll
-    for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
+    for (int r = 0; r < 2; ++r) scales[r] = merge_states(section_m[r], section_l[r], most[r], unit_l[r]);
+    if constexpr (S::kGroups > 1) {
+      if (__any_sync(0xffffffffu, scales[0].older < 0.f || scales[1].older < 0.f)) {
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) section[j] = merge_values(section[j], o[j], scales[j % 4 / 2]);
+      } else {  // the same without empty units
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) {
+          section[j] = __fmaf_rn(section[j], scales[j % 4 / 2].older, __fmul_rn(o[j], scales[j % 4 / 2].newer));
+        }
+      }
+      if (closes) store(section);
+    } else {
+#pragma unroll
+      for (int j = 0; j < D / 2; ++j) o[j] = merge_values(-0.f, o[j], scales[j % 4 / 2]);
+      store(o);
+    }
+    if (lane % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (target[r] < 0) continue;
+        float2* const ml = body.state_ml + size_t(target[r]);
+        if (closes) ml[size_t(walk.slot) * unit_states] = make_float2(section_m[r], section_l[r]);
+        if (!walk.opens()) ml[size_t(walk.unit) * unit_states] = make_float2(minus_infinity(), 0.f);
+      }
+    }
+    return closes;
   };
   // Every warp says so itself: a warp's wait covers only its own part of a product.
   const auto release = [&](uint32_t barrier) {
@@ -221,85 +216,88 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       release(ring.empty_k(tile));
       if (more) copies.k(tile + S::kStages);
       softmax(work.begin + tile);
+      if (tile > 0) {
 #pragma unroll
-      for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
+        for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
+      }
       pack_weights<bf16>(weights, s);
       hopper::barrier_wait(ring.full_v(tile), ring.parity(tile));
       __syncwarp();
       if (work.half && tile == work.tiles - 1) {
         hopper::products_begin();
-        issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(tile));
+        issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(tile), tile > 0);
       } else {
         hopper::products_begin();
-        issue_output<D, bf16, kTileCells>(o, weights, ring.v(tile));
+        issue_output<D, bf16, kTileCells>(o, weights, ring.v(tile), tile > 0);
       }
       hopper::products_wait<0>();
       hopper::hold(o);
       release(ring.empty_v(tile));
       if (more) copies.v(tile + S::kStages);
     }
-    end_sums(true);
-    return end_output(true);
-  }
-
-  if (turns && group == 1 && work.tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
-  hopper::barrier_wait(ring.full_k(first), ring.parity(first));
-  __syncwarp();
-  hopper::products_begin();
-  issue_scores<D, bf16>(s, q, ring.k(first));
-  hopper::products_wait<0>();
-  hopper::hold(s);
-  release(ring.empty_k(first));
-  softmax(work.begin);
-  pack_weights<bf16>(weights, s);
-  for (int tile = 1; tile < work.tiles; ++tile) {
-    const int i = first + tile;
-    hopper::barrier_wait(ring.full_k(i), ring.parity(i));
-    hopper::barrier_wait(ring.full_v(i - 1), ring.parity(i - 1));
-    __syncwarp();
-    if (turns) hopper::named_sync(1 + group, 256);
-    hopper::products_begin();
-    issue_scores<D, bf16>(s, q, ring.k(i));
-    issue_output<D, bf16, kTileCells>(o, weights, ring.v(i - 1));
-    if (turns && (group == 0 || tile < work.tiles - 1)) hopper::named_arrive(2 - group, 256);  // the other's turn
-    hopper::products_wait<1>();
-    hopper::hold(s);
-    release(ring.empty_k(i));
-    const bool new_unit = work.begin + tile == walk.border;
-    if (new_unit) {
-      end_sums(false);
-      begin_unit_sums();
-    }
-    softmax(work.begin + tile);
-    // The exponentials come before the wait, under the running products; see attend_prompt_sm90.cu.
-    __syncwarp(sum[0] + sum[1] < 0.f ? 1u : 0xffffffffu);
-    hopper::products_wait<0>();
-    hopper::hold(o);
-    release(ring.empty_v(i - 1));
-    if (new_unit) {
-      end_output(false);
-      begin_unit_output();
-    }
-#pragma unroll
-    for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
-    pack_weights<bf16>(weights, s);
-  }
-  const int last = first + work.tiles - 1;
-  hopper::barrier_wait(ring.full_v(last), ring.parity(last));
-  __syncwarp();
-  if (work.half) {
-    hopper::products_begin();
-    issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(last));
+    end_unit(true);
   } else {
-    hopper::products_begin();
-    issue_output<D, bf16, kTileCells>(o, weights, ring.v(last));
+    // The two groups take turns: the outputs of one tile and the scores of the next are computed while the other group has its
+    // softmax. There are no registers for the weights of one tile and the scores of the next at once, since the output
+    // of the section stays in registers, too.
+#pragma unroll
+    for (int j = 0; j < D / 2; ++j) section[j] = -0.f;
+    if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
+    bool in_unit = false;  // some of the unit is in o
+#pragma unroll 1
+    for (int tile = 0; tile <= work.tiles; ++tile) {
+      const int i = first + tile;
+      if (turns) hopper::named_sync(1 + group, 256);
+      if (tile > 0) {
+        hopper::barrier_wait(ring.full_v(i - 1), ring.parity(i - 1));
+        __syncwarp();
+        hopper::products_begin();
+        if (work.half && tile == work.tiles) {
+          issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(i - 1), in_unit);
+        } else {
+          issue_output<D, bf16, kTileCells>(o, weights, ring.v(i - 1), in_unit);
+        }
+        in_unit = true;
+        hopper::products_wait<0>();
+        hopper::hold(o);
+        release(ring.empty_v(i - 1));
+      }
+      if (tile == work.tiles) break;
+      hopper::barrier_wait(ring.full_k(i), ring.parity(i));
+      __syncwarp();
+      hopper::products_begin();
+      issue_scores<D, bf16>(s, q, ring.k(i));
+      if (turns) hopper::named_arrive(2 - group, 256);  // the other's turn
+      if (work.begin + tile == walk.border) {
+        const bool closes = end_unit(false);
+        walk.advance();
+        in_unit = false;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          most[r] = minus_infinity();
+          sum[r] = 0.f;
+          if (!closes) continue;
+          section_m[r] = minus_infinity();
+          section_l[r] = 0.f;
+        }
+        if (closes) {
+#pragma unroll
+          for (int j = 0; j < D / 2; ++j) section[j] = -0.f;
+        }
+      }
+      hopper::products_wait<0>();
+      hopper::hold(s);
+      release(ring.empty_k(i));
+      softmax(work.begin + tile);
+      if (in_unit) {
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
+      }
+      pack_weights<bf16>(weights, s);
+    }
+    if (turns && group == 0) hopper::named_arrive(2, 256);
+    end_unit(true);
   }
-  hopper::products_wait<0>();
-  hopper::hold(o);
-  release(ring.empty_v(last));
-
-  end_sums(true);
-  end_output(true);
 }
 #endif
 
@@ -353,9 +351,6 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
       }
     }
     __syncwarp();
-    wait_for_previous();
-    // Only now: the finish relies on it that all before this kernel is complete when it starts.
-    let_next_start();
     consume<D, bf16, form>(ring, shared, body, copies, work, 0, kv_head, 0, false);
   } else if (group == kGroups) {
     hopper::give_registers<24>();
@@ -381,8 +376,6 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
   } else {
     hopper::take_registers<240>();
     Share share(body, int(blockIdx.x), int(gridDim.x));
-    wait_for_previous();
-    let_next_start();  // only now, as above
     for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
       const PairWork work = find_pair(body, item, first_unit, end_unit);
       GroupWork mine = work.left;
@@ -396,6 +389,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
       }
       number = end;
     }
+    wait_for_previous();  // also where there was nothing to do: the finish must not start before
   }
 #else
   __trap();

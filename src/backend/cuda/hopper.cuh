@@ -169,13 +169,14 @@ __device__ __forceinline__ void product_shared(float (&d)[32], uint64_t a, uint6
 #undef SX_PRODUCT
 }
 
-// d[64 x n] += a[64 x 16] b[16 x n]: a from registers, b from shared memory, MN-major (transposed). n = 128 and 64.
+// d[64 x n] = a[64 x 16] b[16 x n], plus d if add: a from registers, b from shared memory, MN-major (transposed). n = 128 and 64.
 template <bool bf16>
-__device__ __forceinline__ void product_registers(float (&d)[64], const uint32_t* a, uint64_t b) {
+__device__ __forceinline__ void product_registers(float (&d)[64], const uint32_t* a, uint64_t b, int add = 1) {
 #define SX_PRODUCT(type)                                                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SX_REGISTERS_64                       \
-               ", {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"                                                           \
-               : SX_32(d, 0), SX_32(d, 32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                           \
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SX_REGISTERS_64                       \
+               ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"                                                        \
+               : SX_32(d, 0), SX_32(d, 32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
   if constexpr (bf16) {
     SX_PRODUCT("bf16");
   } else {
@@ -184,11 +185,12 @@ __device__ __forceinline__ void product_registers(float (&d)[64], const uint32_t
 #undef SX_PRODUCT
 }
 template <bool bf16>
-__device__ __forceinline__ void product_registers(float (&d)[32], const uint32_t* a, uint64_t b) {
+__device__ __forceinline__ void product_registers(float (&d)[32], const uint32_t* a, uint64_t b, int add = 1) {
 #define SX_PRODUCT(type)                                                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SX_REGISTERS_32                        \
-               ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"                                                           \
-               : SX_32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                           \
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SX_REGISTERS_32                        \
+               ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"                                                        \
+               : SX_32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
   if constexpr (bf16) {
     SX_PRODUCT("bf16");
   } else {
