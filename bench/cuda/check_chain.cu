@@ -195,7 +195,7 @@ void check_and_time() {
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   Chain chain;
   const Config configs[] = {
-      {"parts4, glu apart", Way::kParts4, false, false},
+      {"stream, glu apart", Way::kStream, false, false},
       {"by shape, glu apart", Way::kByShape, false, false},
       {"glu inside", Way::kByShape, true, false},
       {"16-bit copies only", Way::kByShape, true, true},
