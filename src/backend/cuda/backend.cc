@@ -1,7 +1,9 @@
 #include "backend/cuda/backend.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_backend.h"
@@ -27,6 +29,12 @@ int checked_device(int device) {
   if (device < 0 || device >= count) fail("device cuda:{}: there are {} CUDA devices", device, count);
   check(cudaSetDevice(device), "device");
   return device;
+}
+
+// SPECEXTEND_PROMPT_LINEAR=own: prompts use the products of decoding. Slower, but a sanitizer then sees our kernels only.
+bool prompts_by_library() {
+  static const char* wanted = std::getenv("SPECEXTEND_PROMPT_LINEAR");
+  return !wanted || std::string_view(wanted) != "own";
 }
 
 KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
@@ -320,7 +328,7 @@ void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& m
 void CudaBackend::linear(const LinearArgs& args) {
   if (dry()) return;
   const auto& matrix = static_cast<const CudaMatrix&>(*args.weight);
-  if (in_step() && step_->prompt && !args.outputs) return linear_of_prompt(args, matrix);
+  if (in_step() && step_->prompt && !args.outputs && prompts_by_library()) return linear_of_prompt(args, matrix);
   const int rows = padded(args.rows);
   const LinearCall call{args.out, half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride, args.accumulate};
   linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "sums of products"), stream_);
