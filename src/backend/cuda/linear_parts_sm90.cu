@@ -146,6 +146,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
   for (int stage = 0; stage < stages; ++stage) {
     const int slot = first_slot + at;
     hopper::barrier_wait(place.full(slot), parity);
+    __syncwarp();
     products.stage(weights + uint32_t(slot * P::kBytes), tokens + uint32_t(slot * P::kBytes));
     __syncwarp();
     if (leads && stage + plan.depth < stages &&

@@ -265,6 +265,7 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
     int left = per_part;
     for (int stage = 0; stage < place.stages; ++stage) {
       hopper::barrier_wait(place.full(slot), parity);
+      __syncwarp();
       const uint32_t here = place.ring + uint32_t(slot * place.bytes) + products.at();
       products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine), apart);
       __syncwarp();
