@@ -57,6 +57,18 @@ TEST_P(Trees, WideFeedForward) {  // products of many rows end with their glu, a
   }
 }
 
+TEST_P(Trees, EveryFormOfProducts) {  // matrices that are not small: tiles of 64, 96 and 128 outputs; steps of two launches
+  const TempFolder folder;
+  unsigned seed = 140;
+  for (const int ffn : {2560, 3600}) {
+    SCOPED_TRACE(ffn);
+    TinySpec spec = wide(DType::kBF16);
+    spec.layers = 2, spec.width = 1536, spec.heads = 24, spec.kv_heads = 8, spec.ffn = ffn;
+    testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
+    for (const int nodes : {12, 40, 60}) check_tree(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {63, 20}, nodes, ++seed);
+  }
+}
+
 TEST_P(Trees, EveryKvType) {
   const TempFolder folder;
   testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(DType::kQ8_0));
