@@ -2,9 +2,8 @@
 // any drafter listening in.
 #include <gtest/gtest.h>
 
-#include "model/heads/head_parts.h"
+#include "batch_models.h"
 #include "specextend/specextend.h"
-#include "support/model_writer.h"
 
 namespace sx {
 namespace {
@@ -17,17 +16,7 @@ struct Score {
 
 class PromptLogits : public ::testing::TestWithParam<const char*> {
  protected:
-  PromptLogits() {
-    testing::TinySpec spec;
-    spec.layers = 4, spec.weights = DType::kQ8_0, spec.gain = 2;
-    testing::write_tiny_gguf(folder_.file("target.gguf"), spec);
-    const ModelConfig target = testing::tiny_config(spec);
-    spec.weights = DType::kQ4_0;
-    testing::write_tiny_gguf(folder_.file("draft.gguf"), spec);
-    auto head = testing::eagle3_config(target, 1, 160);
-    head["eagle_aux_hidden_state_layer_ids"] = {1, 2, 3};
-    testing::random_head(head, {"lm_head.weight", "d2t"}, target, DType::kBF16, 4).write(folder_.file("head"));
-  }
+  PromptLogits() { testing::write_batch_models(folder_); }
 
   std::unique_ptr<Engine> open(const std::string& how, int chunk = 32, int max_outputs = 64, int sessions = 3) {
     EngineOptions o;

@@ -68,7 +68,8 @@ __device__ __forceinline__ void issue_scores(float (&s)[kTileCells / 2], uint32_
 
 // Issues o = weights V, plus o if add, for the first `cells` cells of a tile.
 template <int D, bool bf16, int cells>
-__device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (&weights)[kTileCells / 4], uint32_t v, bool add = true) {
+__device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (&weights)[kTileCells / 4], uint32_t v,
+                                             bool add) {
   const uint64_t b = hopper::descriptor(v, kTileCells * kLineBytes);
 #pragma unroll
   for (int step = 0; step < cells / 16; ++step) {

@@ -75,16 +75,6 @@ __device__ __forceinline__ void packed_product(float (&d)[kTokenTiles * 4], cons
 }
 #undef SX_D
 
-__device__ __forceinline__ float4 packed_load_from(uint32_t address, int rank) {  // see linear_parts_sm90.cu
-  float4 v;
-  asm volatile(
-      "{\n.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address), "r"(rank) : "memory");
-  return v;
-}
-
 // The blocks of a cluster: the sums of all its blocks, part by part, as store_result ends them; each block takes a share of the
 // rows. A block's first part lies at `first_sums`, its second at `second_sums`.
 template <int kOuts>
@@ -107,7 +97,7 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t f
 #pragma unroll
     for (int p = 0; p < kMostParts; ++p) {
       if (p < task.parts.parts)
-        part[p] = packed_load_from((p % 2 ? second_sums : first_sums) + uint32_t(row * kStride + within) * 4, p / 2);
+        part[p] = load_from((p % 2 ? second_sums : first_sums) + uint32_t(row * kStride + within) * 4, p / 2);
     }
     float sum[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
 #pragma unroll

@@ -28,19 +28,14 @@ struct Form {
 };
 
 #ifdef SX_HOPPER
-// Four floats of the shared memory of block `rank` of the cluster (here: it is this one), at the address they would have here.
-__device__ __forceinline__ float4 load_from(uint32_t address, int rank, bool here) {
+// Four floats of a block of the cluster, which may be this one.
+__device__ __forceinline__ float4 load_part(uint32_t address, int rank, bool here) {
   float4 v;
   if (here) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
     return v;
   }
-  asm volatile(
-      "{\n.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address), "r"(rank) : "memory");
-  return v;
+  return load_from(address, rank);
 }
 
 // Counts in shared memory, after all that the warp has read there before; returns the number before.
@@ -169,7 +164,7 @@ struct Addition {
       for (int p = 0; p < kMostParts; ++p) {
         if (p >= task.parts.parts) continue;
         const int owner = p / F::kPartsHere, at = ((p - owner * F::kPartsHere) * kTokens + row) * F::kStride + within;
-        part[round][p] = load_from(place.ring + uint32_t(at) * 4, owner, owner == place.rank);
+        part[round][p] = load_part(place.ring + uint32_t(at) * 4, owner, owner == place.rank);
       }
     });
     each([&](int round, int, int, int out, float* to) {

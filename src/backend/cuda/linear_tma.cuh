@@ -47,6 +47,17 @@ __device__ __forceinline__ void cluster_arrive_release() { asm volatile("barrier
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
+// Four floats of the shared memory of block `rank` of the cluster, at the address they would have here.
+__device__ __forceinline__ float4 load_from(uint32_t address, int rank) {
+  float4 v;
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address), "r"(rank) : "memory");
+  return v;
+}
+
 // A warp's share of products: 16 * kOutTiles outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and of
 // tokens: two g that are neighbours then have lines four apart, and the reads of 8 lanes meet all banks. Chunk 4 step + t
 // of 16 bytes lies at chunk ^ line.

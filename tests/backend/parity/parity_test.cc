@@ -66,15 +66,17 @@ Share share() {
 template <class Body>
 void each_row(const Subject& subject, Body body) {
   const Share wanted = share();
-  int rows = 0;
+  int rows = 0, done = 0;
   for (const OpRow& row : op_table()) {
     if (row.op != subject.op || row.large || !supports(subject.name, row)) continue;
     if (rows++ % wanted.of != wanted.mine) continue;
     SCOPED_TRACE(row_name(row));
     body(row);
+    ++done;
     if (testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GT(rows, 10);
+  EXPECT_GT(done, 0) << "a share of nothing";
 }
 
 Output run_on(const Problem& problem, Backend& backend) {
