@@ -130,6 +130,16 @@ struct Chain {
   }
 };
 
+// Rows of inputs whose products are zeros, tiny and large among ordinary ones: all that silu treats in a way of its own.
+void spread_rows(std::vector<uint16_t>& x, int in, Half half) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t kind = i / size_t(in) % 7;
+    const float scale = kind == 3 ? 0.0f : kind == 4 ? 1e-25f : kind == 5 ? 60.0f : 1.0f;
+    const float v = (half == Half::kBF16 ? bf16_to_float(x[i]) : f16_to_float(x[i])) * scale;
+    x[i] = half == Half::kBF16 ? float_to_bf16(v) : float_to_f16(v);
+  }
+}
+
 // linear_glu leaves what linear_rows, row by row, and glu leave.
 void check_glu(Half half, int out, int in) {
   constexpr int kRows = 130;
@@ -146,7 +156,9 @@ void check_glu(Half half, int out, int in) {
   const CudaMatrix matrix({&tensor, 1}, memory);
   const int width = out / 2;
   const size_t count = size_t(kRows) * size_t(width);
-  const uint16_t* x = memory.put(bits(size_t(kRows) * size_t(in), 1, 5));
+  auto inputs = bits(size_t(kRows) * size_t(in), 1, 5);
+  spread_rows(inputs, in, half);
+  const uint16_t* x = memory.put(inputs);
   const float* bias = memory.put(random_floats(size_t(out)));
   float *gate_up = memory.make<float>(2 * count), *to = memory.make<float>(count);
   auto* to16 = memory.make<uint16_t>(count);
@@ -183,7 +195,7 @@ void check_and_time() {
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   Chain chain;
   const Config configs[] = {
-      {"parts4, glu apart", Way::kParts4, false, false},
+      {"stream, glu apart", Way::kStream, false, false},
       {"by shape, glu apart", Way::kByShape, false, false},
       {"glu inside", Way::kByShape, true, false},
       {"16-bit copies only", Way::kByShape, true, true},

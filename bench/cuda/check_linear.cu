@@ -180,8 +180,8 @@ void attempt(const Work& work) {
 }
 
 constexpr int kRows = 130;
-constexpr Way kInParts[] = {Way::kParts4, Way::kWhole2, Way::kWhole2x96};
-constexpr const char* kInPartsNames[] = {"parts4", "whole2", "whole2x96"};
+constexpr Way kInParts[] = {Way::kWhole2, Way::kWhole2x96, Way::kWhole2x128};
+constexpr const char* kInPartsNames[] = {"2x64", "2x96", "2x128"};
 
 int max_shared_memory() {
   int bytes = 0;
@@ -329,6 +329,7 @@ void check_all() {
   for (const D type : {D::kBF16, D::kQ4_0, D::kQ8_0, D::kQ5_1}) {
     for (const int out : {2500, 6100}) check_rows(Problem(dtype_name(type), {{type, out}}, 1056));
   }
+  check_rows(Problem("BF16", {{D::kBF16, 8300}}, 264));
   check_rows(Problem("Q4_0", {{D::kQ4_0, 68000}}, 160));  // several tiles for each block
   check_rows(Problem("mixed", {{D::kQ4_0, 10}, {D::kQ4_K, 37}, {D::kQ6_K, 30}, {D::kBF16, 5}, {D::kF16, 21}}, 512));
   check_rows(Problem("joined", {{D::kBF16, 70}, {D::kBF16, 9}, {D::kF32, 3}, {D::kBF16, 60}}, 768));
@@ -447,11 +448,12 @@ void time_all() {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
-              "shared by 4 half blocks, by 2 whole ones, by 2 with 96 outputs)\n");
+              "shared by 2 blocks for so many outputs; quantised: by 4)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},
                                 {4096, 14336},
+                                {8192, 8192},
                                 {128256, 4096},
                                 {2304, 768},
                                 {768, 768},

@@ -6,15 +6,16 @@
 # SECONDS   after which everything ends; tests that did not get through are named
 # RESULTS   folder, BUILD/sanitizer-TOOL if not given: report.txt (what was found, and a line per test), results.tsv (the same while it
 #           runs), logs/
-# Environment: SX_JOBS processes at a time (4), SX_LIMIT seconds for one of them (half of SECONDS), SX_FLAGS more flags for the tool,
-# SX_ONLY a regular expression that tests must match.
+# Environment: SX_JOBS processes at a time (3), SX_LIMIT seconds for one of them (half of SECONDS), SX_FLAGS more flags for the tool,
+# SX_ONLY a regular expression that tests must match, SX_LOOPS=1 also graphs that loop.
 # Exit status: 0 all are clean; 1 something was found, or a test failed, or the tool did; 2 neither, but not every test got through, or
 # some were skipped.
 #
 # Cheapest first. Processes share the device by turns, so that more than a few at a time only make each slower; starting one costs
 # seconds, hence several tests for each, and long rows of the parity table are divided (SPECEXTEND_PARITY_SHARE). Prompts keep to our own
 # kernels (SPECEXTEND_PROMPT_LINEAR=own): cuBLASLt is not ours to check, trying out its algorithms takes minutes under the tool, and
-# racecheck breaks down in it.
+# racecheck breaks down in it. Drafts keep to the host's loop over levels (SPECEXTEND_LEVELS=0): in graphs that loop the tools report an
+# illegal address at instruction 0 of no kernel.
 set -uo pipefail
 [[ $# -ge 3 ]] || { sed -n '2,13s/^# \?//p' "${BASH_SOURCE[0]}"; exit 64; }
 build=$(readlink -f "$1") tool=$2 seconds=$3
@@ -24,7 +25,7 @@ export PATH="$PATH:/usr/local/cuda/bin"
 command -v compute-sanitizer >/dev/null || { echo "run_sanitizers.sh: there is no compute-sanitizer" >&2; exit 64; }
 mkdir -p "$results"; results=$(readlink -f "$results")
 rm -rf "$results"/{logs,running,stop,*.tsv,report.txt}; mkdir -p "$results"/{logs,running}; : >"$results/results.tsv"
-jobs=${SX_JOBS:-4} begin=$(date +%s)
+jobs=${SX_JOBS:-3} begin=$(date +%s)
 deadline=$((begin + seconds - 8))  # the rest is for ending and reporting
 limit=${SX_LIMIT:-$((seconds / 2))}
 
@@ -46,7 +47,7 @@ tests_of() {  # program, filter
 parity=$(program test_parity) cuda=$(program test_cuda)
 {
   tests_of "$parity" 'Cuda/*'
-  tests_of "$cuda" 'Cuda*'
+  if [[ ${SX_LOOPS:-0} == 1 ]]; then tests_of "$cuda" 'Cuda*'; else tests_of "$cuda" 'Cuda*-*CudaLevels*'; fi
   while read -r name argument; do
     path=$(program "check_$name"); [[ -z $path ]] || printf 'check_%s\t%s\t%s\n' "$name" "$path" "${argument:-all}"
   done <<<$'levels few\nretrieve few\nattend quick\nrows\nkv\nchoose'
@@ -99,7 +100,7 @@ one() {
     fi
     log=$(mktemp "$results/logs/XXXXXX.log")
     # shellcheck disable=SC2086
-    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_PARITY_SHARE=$share CUDA_MODULE_LOADING=LAZY \
+    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_LEVELS=$([[ ${SX_LOOPS:-0} == 1 ]] && echo 8 || echo 0) SPECEXTEND_PARITY_SHARE=$share CUDA_MODULE_LOADING=LAZY \
       timeout -k 4 $((left < limit ? left : limit)) compute-sanitizer $flags --port $port "$path" ${argument:---gtest_filter=$tests} \
       >"$log" 2>&1 </dev/null &
     echo $! >"$results/running/$$"

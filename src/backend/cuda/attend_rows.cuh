@@ -77,18 +77,16 @@ HopperPlan hopper_plan(const AttendCall& call);
 // merges its units as it goes and leaves one state; of other units it leaves the single states.
 inline constexpr int kSectionUnits = 4;
 __host__ __device__ inline int unit_begin(int unit) {  // in tiles
-  if (unit < 8) return unit;                           // 128 cells each up to 1,024
-  if (unit < 20) return 8 + (unit - 8) * 2;            // 256 up to 4,096
-  if (unit < 44) return 32 + (unit - 20) * 4;          // 512 up to 16,384
-  if (unit < 92) return 128 + (unit - 44) * 8;         // 1,024 up to 65,536
-  return 512 + (unit - 92) * 16;                       // 2,048
+  if (unit < 16) return unit * 2;                      // 256 cells each up to 4,096
+  if (unit < 40) return 32 + (unit - 16) * 4;          // 512 up to 16,384
+  if (unit < 88) return 128 + (unit - 40) * 8;         // 1,024 up to 65,536
+  return 512 + (unit - 88) * 16;                       // 2,048
 }
 __host__ __device__ inline int unit_of(int tile) {
-  if (tile < 8) return tile;
-  if (tile < 32) return 8 + (tile - 8) / 2;
-  if (tile < 128) return 20 + (tile - 32) / 4;
-  if (tile < 512) return 44 + (tile - 128) / 8;
-  return 92 + (tile - 512) / 16;
+  if (tile < 32) return tile / 2;
+  if (tile < 128) return 16 + (tile - 32) / 4;
+  if (tile < 512) return 40 + (tile - 128) / 8;
+  return 88 + (tile - 512) / 16;
 }
 __host__ __device__ inline int unit_tiles(int unit) { return unit_begin(unit + 1) - unit_begin(unit); }
 __host__ __device__ inline int units_of_blocks(int blocks) {  // of 64 cells

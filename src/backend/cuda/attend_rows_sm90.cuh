@@ -13,7 +13,7 @@ namespace sx::cuda {
 // The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0. Queries are there only
 // after the kernel before this one: addresses come before the wait, and all loads are on their way before the first is used (none
 // is in a branch). The finish relies on it that all before this kernel is complete when it starts, hence let_next_start here.
-template <int D, bool bf16>
+template <int D, bool bf16, HopperForm form>
 __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work,
                                               int kv_head) {
   constexpr int kUnits = D / 8, kRounds = kGroupQueries * kUnits / 128;  // 16-byte units of a row
@@ -21,13 +21,19 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
   const float scale = body.scale_log2;
   const float* from[kRounds];
   float4 x[kRounds], y[kRounds];
+  const float per_group = 1.0f / float(body.group);
+  uintptr_t all = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     const int query = min(work.first_query + thread / kUnits + i * (128 / kUnits), queries - 1);
-    const int row = work.rows.first_row + query / body.group;
-    const int head = (body.first_kv_head + kv_head) * body.group + query % body.group;
+    const int row_of_tile = int((float(query) + 0.5f) * per_group);  // query / group, in few instructions
+    const int row = work.rows.first_row + row_of_tile;
+    const int head = (body.first_kv_head + kv_head - row_of_tile) * body.group + query;
     from[i] = body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D + size_t(unit) * 8;
+    all |= reinterpret_cast<uintptr_t>(from[i]);
   }
+  // Never, but without it the compiler leaves the addresses for after the wait (and with it spills where there are pairs).
+  if (form == HopperForm::kSingles && all == 0) __trap();
   wait_for_previous();
   let_next_start();
 #pragma unroll
@@ -113,23 +119,28 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
                                         int first, bool turns) {
   using S = HopperShape<D, form>;
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
-  // Query rows that do not exist see everything, and nobody reads what they compute.
-  int target[2], limit[2], low[2];
+  int target[2], index[2];  // index: on its way until the queries are
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int query = work.first_query + warp * 16 + lane / 4 + 8 * r;
     const bool used = query < work.rows.rows * body.group;
-    const int row = work.rows.first_row + (used ? query / body.group : 0);
-    const int index = body.rows[row].index;
-    target[r] = used ? row * body.range_heads + kv_head * body.group + query % body.group : -1;
-    limit[r] = used ? body_end(index) : INT32_MAX;
-    low[r] = used ? first_seen(index, body.window) : 0;
+    const Divided place = divide(used ? query : 0, body.group);
+    const int row = work.rows.first_row + place.quotient;
+    index[r] = body.rows[row].index;
+    target[r] = used ? row * body.range_heads + kv_head * body.group + place.remainder : -1;
   }
   const uint32_t q = ring.base + uint32_t(group) * S::kQ;
   if (S::kGroups > 1) hopper::named_sync(3 + group, 128);  // the group is done with the q before
-  stage_queries<D, bf16>(shared + size_t(group) * S::kQ, body, work, kv_head);
+  stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head);
   hopper::fence_async_shared();
   hopper::named_sync(3 + group, 128);
+  // Query rows that do not exist see everything, and nobody reads what they compute.
+  int limit[2], low[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    limit[r] = target[r] >= 0 ? body_end(index[r]) : INT32_MAX;
+    low[r] = target[r] >= 0 ? first_seen(index[r], body.window) : 0;
+  }
   const int all_limit = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
   const int all_low = __reduce_max_sync(0xffffffffu, max(low[0], low[1]));
 

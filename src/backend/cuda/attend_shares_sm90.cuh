@@ -7,6 +7,20 @@ namespace sx::cuda {
 
 inline constexpr int kGroupQueries = 64;  // query rows of a warpgroup
 
+// a / b and a % b of numbers from 0 on, the quotient below 2^20. A device gets by with a third of the instructions of its division,
+// and what runs once per kernel comes from memory, instructions too.
+struct Divided { int quotient, remainder; };
+__host__ __device__ __forceinline__ Divided divide(int a, int b) {
+#ifdef __CUDA_ARCH__
+  int quotient = int(__fdividef(float(a), float(b))), remainder = a - quotient * b;  // off by one at most
+  if (remainder < 0) --quotient, remainder += b;
+  if (remainder >= b) ++quotient, remainder -= b;
+  return {quotient, remainder};
+#else
+  return {a / b, a % b};
+#endif
+}
+
 // What a warpgroup has to do: up to 64 query rows (row and head of the group) of a tile of rows, over some tiles of
 // cells.
 struct GroupWork {
@@ -18,10 +32,10 @@ struct GroupWork {
 // Of units [first_unit, end_unit).
 __host__ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int first_unit, int end_unit) {
   GroupWork work{};
-  const int tile = piece / body.parts;
-  if (tile >= body.tile_count) return work;
-  work.rows = body.tiles[tile];
-  work.first_query = piece % body.parts * kGroupQueries;
+  const Divided place = divide(piece, body.parts);
+  if (place.quotient >= body.tile_count) return work;
+  work.rows = body.tiles[place.quotient];
+  work.first_query = place.remainder * kGroupQueries;
   if (work.first_query >= work.rows.rows * body.group) return work;
   // No row sees a block below `begin`, nor one from `end` on; all between are committed.
   const int begin = max(unit_begin(first_unit) * kTileBlocks, first_seen(work.rows.history, body.window) / kAttendBlock);
@@ -72,9 +86,9 @@ __host__ __device__ __forceinline__ int count_pairs(const AttendBody& body) { re
 
 // `item`: of kv heads and pairs of pieces.
 __host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item, int first_unit, int end_unit) {
-  const int pairs = count_pairs(body), pair = item % pairs;
+  const auto [kv_head, pair] = divide(item, count_pairs(body));
   PairWork work{};
-  work.kv_head = item / pairs;
+  work.kv_head = kv_head;
   work.left = find_work(body, 2 * pair, first_unit, end_unit);
   work.right = find_work(body, 2 * pair + 1, first_unit, end_unit);
   work.all = work.left.tiles;
@@ -115,23 +129,25 @@ struct Share {
     tiles = max(last - first, 0);
     now = end = 0;
     if (tiles == 0) return;
-    const int items = body.range_heads / body.group * count_pairs(body), all = items * tiles;
-    const int share = all / blocks, more = all % blocks;
-    const int longest = unit_tiles(unit_of(last - 1)), parts = blocks / items;
-    const int even = parts > 0 ? ((tiles + parts - 1) / parts + longest - 1) / longest * longest : INT32_MAX;
+    const int items = divide(body.range_heads, body.group).quotient * count_pairs(body), all = items * tiles;
+    const auto [share, more] = divide(all, blocks);
+    const int longest = unit_tiles(unit_of(last - 1)), parts = divide(blocks, items).quotient;  // longest: a power of 2
+    const int even = parts > 0 ? (divide(tiles + parts - 1, parts).quotient + longest - 1) & -longest : INT32_MAX;
     if (even > share + longest) {
       now = share * block + min(block, more);
       end = now + share + (block < more ? 1 : 0);
     } else if (block < items * parts) {
-      now = block / parts * tiles + min(block % parts * even, tiles);
-      end = block / parts * tiles + min(block % parts * even + even, tiles);
+      const Divided place = divide(block, parts);
+      now = place.quotient * tiles + min(place.remainder * even, tiles);
+      end = place.quotient * tiles + min(place.remainder * even + even, tiles);
     }
   }
   // The next run of units, of one item.
   __host__ __device__ __forceinline__ bool next(int& item, int& first_unit, int& end_unit) {
     if (now >= end) return false;
-    item = now / tiles;
-    const int begin = low + now % tiles, length = min(end - now, low + tiles - begin);
+    const Divided place = divide(now, tiles);
+    item = place.quotient;
+    const int begin = low + place.remainder, length = min(end - now, low + tiles - begin);
     first_unit = begin == low ? unit_of(low) : unit_of(begin - 1) + 1;
     end_unit = unit_of(begin + length - 1) + 1;
     now += length;

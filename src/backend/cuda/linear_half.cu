@@ -11,7 +11,7 @@ void multiply_half(const LinearTask& task, Way way, cudaStream_t stream) {
   switch (way) {
     case Way::kStream: return multiply_stream(task, kHalf, stream);
     default:
-      if (way >= Way::kParts4) return multiply_parts(task, kHalf, way, stream);
+      if (way >= Way::kWhole2) return multiply_parts(task, kHalf, way, stream);
       return multiply_rows<HalfFormat<kHalf>>(task, way, stream);
   }
 }

@@ -42,9 +42,9 @@ struct LinearTask {
 // How a product is made. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows, and kParts4, with
 // four blocks that share the parts of a tile. Floats: kFew, few_rows, a block has few outputs and all parts; kInside, kScratch:
 // many_rows, a block has 256 outputs and all parts, or some parts which a second kernel adds; 16-bit ones on Hopper: kStream,
-// stream_rows; kParts4: parts_rows with four blocks that share the parts of a tile, two on a multiprocessor; kWhole2: with two,
-// one on each; kWhole2x96: the same with tiles of 96 outputs instead of 64.
-enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96 };
+// stream_rows; kWhole2: parts_rows with two blocks that share the parts of a tile of 64 outputs; kWhole2x96, kWhole2x128: the same
+// with tiles of 96 and 128.
+enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96, kWhole2x128 };
 
 // Weights that L2 gives quickly, again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }

@@ -203,6 +203,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
       int left = task.parts.per_part;
       for (int group = 0; group < groups; ++group) {
         hopper::barrier_wait(ring.full(slot), parity);
+        __syncwarp();
         const uint32_t weights = ring.weights(slot);
 #pragma unroll
         for (uint32_t half = 0; half < 2; ++half) {
@@ -228,6 +229,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
         hopper::products_wait<0>();
 #pragma unroll
         for (int m = 0; m < kMore; ++m) hopper::hold(sum[m]);
+        __syncwarp();
         if (lane == 0) hopper::barrier_arrive(ring.free(slot));
         if (++slot == plan.slots) slot = 0, parity ^= 1;
         if (--left > 0 && group + 1 < groups) continue;

@@ -85,17 +85,12 @@ int parts_per_block(const LinearTask& task) {
 
 namespace {
 
-// 9 rows and more of 16-bit weights on Hopper, by the elements that a multiprocessor takes in, of weights and of tokens;
-// what a kernel costs beside, as so many (some 20,000 are a microsecond), is as measured on an H200.
-// few_rows would win a few of these, but not beside the others: it lives on L1, they on shared memory, and dividing that anew
-// between two kernels cost a step of 16 rows a quarter of its time.
+// 9 rows and more of 16-bit weights on Hopper: tiles that two blocks share, as large as needed for all blocks to be there at once;
+// whole rows for more outputs. few_rows would win a few of these, but not beside the others: it lives on L1, they on shared memory, and
+// dividing that anew between two kernels cost a step of 16 rows a quarter of its time.
 Way way_of_halves(const LinearTask& task) {
-  const int64_t tokens = (task.rows + 15) / 16 * 16, tiles = (task.out + 127) / 128;
-  if ((task.out + 63) / 64 * 2 <= kDevice) return Way::kWhole2;  // all at once, a block on each multiprocessor
-  if ((task.out + 95) / 96 * 2 <= kDevice) return Way::kWhole2x96;
-  const int64_t stream = stream_plan(task).cost + 50'000;
-  const int64_t parts = tiles * (128 + tokens) * task.in / kDevice + 40'000;
-  return parts < stream && 2 * tiles <= kDevice ? Way::kParts4 : Way::kStream;  // all at once, too
+  const auto at_once = [&](int outs) { return (task.out + outs - 1) / outs * 2 <= kDevice; };
+  return at_once(64) ? Way::kWhole2 : at_once(96) ? Way::kWhole2x96 : at_once(128) ? Way::kWhole2x128 : Way::kStream;
 }
 
 // 17 rows and more of quantised weights on Hopper: whole rows where they fill half of the device or more. 9 to 16 rows would gain
@@ -148,9 +143,8 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
-      const bool packed = way == Way::kFew || way == Way::kStream || way == Way::kParts4;  // what quantised weights have
-      const bool by_shape =
-          way == Way::kByShape || (way >= Way::kStream && !can_stream()) || (segment.quantised() && !packed);
+      const bool has = way == Way::kFew || way == Way::kStream || (segment.quantised() ? way == Way::kParts4 : way != Way::kParts4);
+      const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !can_stream()) || !has;
       Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;
       multiply_segment(segment, task, this_way, stream);

@@ -72,10 +72,10 @@ struct WarpProducts {
   static __device__ __forceinline__ uint32_t at() { return uint32_t(line() * kStageLine + (t() ^ line()) * 16); }
 
   // Shared memory: the stage's lines of the warp's outputs and of the tokens, both + at(); from tile to tile of 16 outputs
-  // there are `apart` bytes. Unrolled it takes more registers.
-  template <bool kUnroll = true>
-  __device__ __forceinline__ void stage(uint32_t weights, uint32_t tokens, uint32_t apart = 16 * kStageLine) {
-#pragma unroll(kUnroll ? 2 : 1)
+  // there are `apart` bytes. Returns 0 when all has been read. Who gives the stage back must use it: an arrival at a barrier overtakes
+  // reads that are on their way, and those of a warp beside a block that kept the loads' pipe busy came after the next stage's bytes.
+  __device__ __forceinline__ uint32_t stage(uint32_t weights, uint32_t tokens, uint32_t apart = 16 * kStageLine) {
+#pragma unroll
     for (int step = 0; step < 2; ++step) {
       const uint32_t chunk = uint32_t(step) * 64;
       uint32_t a[kOutTiles][8];
@@ -87,7 +87,7 @@ struct WarpProducts {
         a[i][0] = low.x | zero, a[i][1] = high.x | zero, a[i][2] = low.y | zero, a[i][3] = high.y | zero;
         a[i][4] = low.z | zero, a[i][5] = high.z | zero, a[i][6] = low.w | zero, a[i][7] = high.w | zero;
       }
-      uint32_t from = tokens ^ chunk;
+      const uint32_t from = tokens ^ chunk;
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
         uint4 b;
@@ -96,10 +96,15 @@ struct WarpProducts {
         for (int i = 0; i < kOutTiles; ++i) multiply<kHalf>(sum[i][n], a[i], b.x, b.y);
 #pragma unroll
         for (int i = 0; i < kOutTiles; ++i) multiply<kHalf>(sum[i][n], a[i] + 4, b.z, b.w);
-        // Later reads wait for these products, else all would come first and take registers that there are not.
-        if (!kUnroll && n == 2) from |= (__float_as_uint(sum[0][n][0]) | __float_as_uint(sum[1][n][0])) & zero;
       }
     }
+    // Between them these sums have used everything.
+    uint32_t used = 0;
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) used |= __float_as_uint(sum[kOutTiles - 1][n][0]);
+#pragma unroll
+    for (int i = 0; i + 1 < kOutTiles; ++i) used |= __float_as_uint(sum[i][kTokenTiles - 1][0]);
+    return used & zero;
   }
   // use(i, n, j, row, output of the warp's) for every sum.
   template <class Use>
