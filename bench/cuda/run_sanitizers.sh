@@ -28,6 +28,8 @@ rm -rf "$results"/{logs,running,stop,*.tsv,report.txt}; mkdir -p "$results"/{log
 jobs=${SX_JOBS:-3} begin=$(date +%s)
 deadline=$((begin + seconds - 8))  # the rest is for ending and reporting
 limit=${SX_LIMIT:-$((seconds / 2))}
+cuda_filter='Cuda*'
+[[ ${SX_LOOPS:-0} == 1 ]] || { export SPECEXTEND_LEVELS=0; cuda_filter+='-*CudaLevels*'; }
 
 flags="--tool $tool --error-exitcode 9 --print-limit 20"
 known=$(compute-sanitizer --help 2>&1)
@@ -47,7 +49,7 @@ tests_of() {  # program, filter
 parity=$(program test_parity) cuda=$(program test_cuda)
 {
   tests_of "$parity" 'Cuda/*'
-  if [[ ${SX_LOOPS:-0} == 1 ]]; then tests_of "$cuda" 'Cuda*'; else tests_of "$cuda" 'Cuda*-*CudaLevels*'; fi
+  tests_of "$cuda" "$cuda_filter"
   while read -r name argument; do
     path=$(program "check_$name"); [[ -z $path ]] || printf 'check_%s\t%s\t%s\n' "$name" "$path" "${argument:-all}"
   done <<<$'levels few\nretrieve few\nattend quick\nrows\nkv\nchoose'
@@ -100,7 +102,7 @@ one() {
     fi
     log=$(mktemp "$results/logs/XXXXXX.log")
     # shellcheck disable=SC2086
-    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_LEVELS=$([[ ${SX_LOOPS:-0} == 1 ]] && echo 8 || echo 0) SPECEXTEND_PARITY_SHARE=$share CUDA_MODULE_LOADING=LAZY \
+    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_PARITY_SHARE=$share CUDA_MODULE_LOADING=LAZY \
       timeout -k 4 $((left < limit ? left : limit)) compute-sanitizer $flags --port $port "$path" ${argument:---gtest_filter=$tests} \
       >"$log" 2>&1 </dev/null &
     echo $! >"$results/running/$$"
