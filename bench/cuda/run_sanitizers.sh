@@ -7,15 +7,16 @@
 # RESULTS   folder, BUILD/sanitizer-TOOL if not given: report.txt (what was found, and a line per test), results.tsv (the same while it
 #           runs), logs/
 # Environment: SX_JOBS processes at a time (3), SX_LIMIT seconds for one of them (half of SECONDS), SX_FLAGS more flags for the tool,
-# SX_ONLY a regular expression that tests must match, SX_LOOPS=1 also graphs that loop.
+# SX_ONLY a regular expression that tests must match.
 # Exit status: 0 all are clean; 1 something was found, or a test failed, or the tool did; 2 neither, but not every test got through, or
 # some were skipped.
 #
 # Cheapest first. Processes share the device by turns, so that more than a few at a time only make each slower; starting one costs
 # seconds, hence several tests for each, and long rows of the parity table are divided (SPECEXTEND_PARITY_SHARE). Prompts keep to our own
 # kernels (SPECEXTEND_PROMPT_LINEAR=own): cuBLASLt is not ours to check, trying out its algorithms takes minutes under the tool, and
-# racecheck breaks down in it. Drafts keep to the host's loop over levels (SPECEXTEND_LEVELS=0): in graphs that loop the tools report an
-# illegal address at instruction 0 of no kernel.
+# racecheck breaks down in it. Graphs that loop (CudaLevels) are looked at kind by kind of their kernels (--kernel-name), a process for
+# each: with all kinds at once the tools end with an illegal address at instruction 0 of no kernel. All other tests leave loops to the
+# host (SPECEXTEND_LEVELS=0).
 set -uo pipefail
 [[ $# -ge 3 ]] || { sed -n '2,13s/^# \?//p' "${BASH_SOURCE[0]}"; exit 64; }
 build=$(readlink -f "$1") tool=$2 seconds=$3
@@ -28,8 +29,7 @@ rm -rf "$results"/{logs,running,stop,*.tsv,report.txt}; mkdir -p "$results"/{log
 jobs=${SX_JOBS:-3} begin=$(date +%s)
 deadline=$((begin + seconds - 8))  # the rest is for ending and reporting
 limit=${SX_LIMIT:-$((seconds / 2))}
-cuda_filter='Cuda*'
-[[ ${SX_LOOPS:-0} == 1 ]] || { export SPECEXTEND_LEVELS=0; cuda_filter+='-*CudaLevels*'; }
+kinds='attend few _rows multiply norm rope embed gather half glu copy top_k grow reweigh'  # of kernels in graphs that loop
 
 flags="--tool $tool --error-exitcode 9 --print-limit 20"
 known=$(compute-sanitizer --help 2>&1)
@@ -38,7 +38,8 @@ offer --show-backtrace no
 if [[ $tool == racecheck ]]; then offer --racecheck-report analysis; offer --racecheck-num-workers $((($(nproc) + jobs - 1) / jobs)); fi
 flags+=" ${SX_FLAGS:-}"
 
-# The queue has a line per process, by tabs: share, program, argument (none: tests are given as filter), tests with colons between.
+# The queue has a line per process, by tabs: share (or @ and the kind of kernels), program, argument (none: tests are given as filter),
+# tests with colons between.
 program() { find "$build" -name "$1" -type f -perm -u+x 2>/dev/null | head -1; }
 tests_of() {  # program, filter
   [[ -n $1 ]] || return 0
@@ -49,11 +50,11 @@ tests_of() {  # program, filter
 parity=$(program test_parity) cuda=$(program test_cuda)
 {
   tests_of "$parity" 'Cuda/*'
-  tests_of "$cuda" "$cuda_filter"
+  tests_of "$cuda" 'Cuda*'
   while read -r name argument; do
     path=$(program "check_$name"); [[ -z $path ]] || printf 'check_%s\t%s\t%s\n' "$name" "$path" "${argument:-all}"
   done <<<$'levels few\nretrieve few\nattend quick\nrows\nkv\nchoose'
-} | grep -E "${SX_ONLY:-.}" | awk -F'\t' -v parity="$parity" '
+} | grep -E "${SX_ONLY:-.}" | awk -F'\t' -v parity="$parity" -v kinds="$kinds" '
   function cost(test) {  # milliseconds without a tool, roughly
     if (test ~ /_attend$/) return 8000
     if (test ~ /_linear$/) return 2400
@@ -63,6 +64,7 @@ parity=$(program test_parity) cuda=$(program test_cuda)
     if (test ~ /_kv_move$|_rope_store$|CudaEngine/) return 300
     return 120
   }
+  $1 ~ /CudaLevels/ { n = split(kinds, kind, " "); for (i = 1; i <= n; ++i) printf "%d\t@%s\t%s\t%s\t%s\n", cost($1), kind[i], $2, $3, $1; next }
   { ms = cost($1); shares = $2 == parity && ms > 1000 ? int(ms / 1000) : 1
     for (s = 0; s < shares; ++s) printf "%d\t%d/%d\t%s\t%s\t%s\n", ms / shares, s, shares, $2, $3, $1 }' |
   sort -s -n -k1,1 | awk -F'\t' '
@@ -70,7 +72,7 @@ parity=$(program test_parity) cuda=$(program test_cuda)
     { key = $2 "\t" $3 "\t" $4
       if (key in tests) tests[key] = tests[key] ":" $5
       else tests[key] = $5
-      if ((sum[key] += $1) >= 1000 || $4 != "" || $2 != "0/1") put(key) }
+      if ((sum[key] += $1) >= 1000 || $4 != "" || $2 !~ /^(0\/1|@)/) put(key) }
     END { for (key in tests) put(key) }' >"$results/queue.tsv"
 [[ -s $results/queue.tsv ]] || { echo "run_sanitizers.sh: no tests in '$1' (test_parity, test_cuda)" >&2; exit 64; }
 
@@ -91,7 +93,7 @@ verdict() {
 record() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >>"$results/results.tsv"; }  # verdict, test, share, seconds, log
 # A line of the queue. If a process dies, another one does the tests that it has left.
 one() {
-  local share path argument tests name left log code summed part rest begun port
+  local share path argument tests name left log code summed part rest begun port only levels
   IFS=$'\x1f' read -r share path argument tests <<<"${1//$'\t'/$'\x1f'}"
   port=$((49152 + 20 * ${SX_SLOT:-0}))
   while [[ -n $tests ]]; do
@@ -102,8 +104,10 @@ one() {
     fi
     log=$(mktemp "$results/logs/XXXXXX.log")
     # shellcheck disable=SC2086
-    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_PARITY_SHARE=$share CUDA_MODULE_LOADING=LAZY \
-      timeout -k 4 $((left < limit ? left : limit)) compute-sanitizer $flags --port $port "$path" ${argument:---gtest_filter=$tests} \
+    only='' levels=0
+    if [[ $share == @* ]]; then only="--kernel-name kns=${share#@}" levels=''; fi
+    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_PARITY_SHARE=$share SPECEXTEND_LEVELS=$levels CUDA_MODULE_LOADING=LAZY \
+      timeout -k 4 $((left < limit ? left : limit)) compute-sanitizer $flags $only --port $port "$path" ${argument:---gtest_filter=$tests} \
       >"$log" 2>&1 </dev/null &
     echo $! >"$results/running/$$"
     wait $!; code=$?

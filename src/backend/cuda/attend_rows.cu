@@ -125,8 +125,6 @@ bool has_fast_path(int head_dim) { return head_dim == 64 || head_dim == 96 || he
 // Blocks of the body of the longest row behind `history` cells.
 int body_blocks(int history) { return body_end(history + kMaxDepth) / kAttendBlock; }
 
-int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 // Partial states of some rows and heads, including the slot of the tail.
 size_t state_bytes(int rows, int heads, int head_dim, int units) {
   return size_t(rows) * size_t(heads) * (size_t(units) + 1) * (size_t(head_dim) + 2) * sizeof(float);

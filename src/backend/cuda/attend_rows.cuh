@@ -88,7 +88,7 @@ __host__ __device__ inline int unit_of(int tile) {
   if (tile < 512) return 40 + (tile - 128) / 8;
   return 88 + (tile - 512) / 16;
 }
-__host__ __device__ inline int unit_tiles(int unit) { return unit_begin(unit + 1) - unit_begin(unit); }
+__host__ __device__ inline int unit_tiles(int unit) { return 2 << (int(unit >= 16) + int(unit >= 40) + int(unit >= 88)); }
 __host__ __device__ inline int units_of_blocks(int blocks) {  // of 64 cells
   return blocks > 0 ? unit_of((blocks - 1) / kTileBlocks) + 1 : 0;
 }

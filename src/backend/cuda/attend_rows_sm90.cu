@@ -29,8 +29,6 @@ CUtensorMap tensor_map(const std::byte* data, const AttendCall& call) {
 
 constexpr int kSms = 132;  // of an H200
 
-int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 // Thread blocks that share the query rows of a tile.
 int parts_of(const AttendCall& call) {
   return divide_up(std::min(call.rows, kTileRows) * (call.heads / call.kv_heads), kGroupQueries);

@@ -4,7 +4,7 @@
 // bytes take to arrive. Many rows: two warpgroups share K/V and take turns, so that the softmax of one runs under the
 // products of the other. Needs code for sm_90a; code for another architecture traps.
 #pragma once
-#include "backend/cuda/attend_ring_sm90.cuh"
+#include "backend/cuda/attend_step_sm90.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace sx::cuda {
@@ -12,10 +12,11 @@ namespace sx::cuda {
 #ifdef SX_HOPPER
 // The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0. Queries are there only
 // after the kernel before this one: addresses come before the wait, and all loads are on their way before the first is used (none
-// is in a branch). The finish relies on it that all before this kernel is complete when it starts, hence let_next_start here.
-template <int D, bool bf16, HopperForm form>
-__device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work,
-                                              int kv_head) {
+// is in a branch); `meanwhile`, which may write, comes between. The finish relies on it that all before this kernel is complete when it
+// starts, hence let_next_start here.
+template <int D, bool bf16, HopperForm form, class Meanwhile>
+__device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work, int kv_head,
+                                              const Meanwhile& meanwhile) {
   constexpr int kUnits = D / 8, kRounds = kGroupQueries * kUnits / 128;  // 16-byte units of a row
   const int thread = int(threadIdx.x % 128), unit = thread % kUnits, queries = work.rows.rows * body.group;
   const float scale = body.scale_log2;
@@ -41,6 +42,7 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
     x[i] = __ldcg(reinterpret_cast<const float4*>(from[i]));
     y[i] = __ldcg(reinterpret_cast<const float4*>(from[i] + 4));
   }
+  meanwhile();
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     const int line = thread / kUnits + i * (128 / kUnits);
@@ -52,42 +54,6 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
     *reinterpret_cast<uint4*>(to + unit / 8 * (64 * kLineBytes) + line * kLineBytes + (unit % 8 ^ line % 8) * 16) =
         packed;
   }
-}
-
-// The descriptor of a matrix that begins `bytes` further: addresses are below 2^18, so nothing carries.
-__device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes) {
-  return (descriptor & 0xffffffff00000000ull) | (uint32_t(descriptor) + (bytes >> 4));
-}
-
-// Issues s = q K^T for a tile.
-template <int D, bool bf16>
-__device__ __forceinline__ void issue_scores(float (&s)[kTileCells / 2], uint32_t q, uint32_t k) {
-  const uint64_t a = hopper::descriptor(q, 16), b = hopper::descriptor(k, 16);
-#pragma unroll
-  for (int step = 0; step < D / 16; ++step) {
-    const uint32_t panel = uint32_t(step / 4) * kLineBytes, inside = uint32_t(step % 4) * 32;
-    hopper::product_shared<bf16>(s, further(a, panel * kGroupQueries + inside), further(b, panel * kTileCells + inside),
-                                 step > 0);
-  }
-  hopper::products_commit();
-}
-
-// Issues o = weights V, plus o if add, for the first `cells` cells of a tile.
-template <int D, bool bf16, int cells>
-__device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (&weights)[kTileCells / 4], uint32_t v,
-                                             bool add) {
-  const uint64_t b = hopper::descriptor(v, kTileCells * kLineBytes);
-#pragma unroll
-  for (int step = 0; step < cells / 16; ++step) {
-    hopper::product_registers<bf16>(o, weights + 4 * step, further(b, uint32_t(step) * 16 * kLineBytes), step > 0 || add);
-  }
-  hopper::products_commit();
-}
-
-template <bool bf16>
-__device__ __forceinline__ void pack_weights(uint32_t (&weights)[kTileCells / 4], const float (&s)[kTileCells / 2]) {
-#pragma unroll
-  for (int i = 0; i < kTileCells / 4; ++i) weights[i] = pack2_weights<bf16>(s[2 * i], s[2 * i + 1]);
 }
 
 // The finish begins when this kernel ends, with the last cells of every history: brings them to the second-level cache.
@@ -129,9 +95,24 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     index[r] = body.rows[row].index;
     target[r] = used ? row * body.range_heads + kv_head * body.group + place.remainder : -1;
   }
+  // Every unit gets (m, l): one that will have joined those before it an empty state.
+  UnitWalk walk(work, body.window);
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  const auto write_ml = [&](int unit, int r, float m, float l) {
+    if (lane % 4 == 0 && target[r] >= 0) body.state_ml[size_t(unit) * unit_states + size_t(target[r])] = make_float2(m, l);
+  };
+  const auto write_joined = [&] {
+#pragma unroll 1
+    for (UnitWalk ahead = walk; ahead.border < work.begin + work.tiles;) {
+      ahead.advance();
+      if (ahead.opens()) continue;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) write_ml(ahead.unit, r, minus_infinity(), 0.f);
+    }
+  };
   const uint32_t q = ring.base + uint32_t(group) * S::kQ;
   if (S::kGroups > 1) hopper::named_sync(3 + group, 128);  // the group is done with the q before
-  stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head);
+  stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head, write_joined);
   hopper::fence_async_shared();
   hopper::named_sync(3 + group, 128);
   // Query rows that do not exist see everything, and nobody reads what they compute.
@@ -144,31 +125,24 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   const int all_limit = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
   const int all_low = __reduce_max_sync(0xffffffffu, max(low[0], low[1]));
 
-  float o[D / 2], s[kTileCells / 2];
-  float most[2] = {minus_infinity(), minus_infinity()}, sum[2] = {0.f, 0.f}, factor[2];
-  uint32_t weights[kTileCells / 4];
-  // Turns scores into weights. A tile that a row does not see leaves its state as it is: factor 1 (or 0 times 0 before
-  // its first visible cell), weights 0. The missing half of a tile is beyond the limit of every row.
-  const auto softmax = [&](int tile) {
-    const int cell = tile * kTileCells;
-    if (cell + kTileCells > all_limit || cell < all_low) {
+  float o[D / 2], s[kTileBlocks][kAttendBlock / 2];  // scores, later weights, of the halves of a tile
+  uint32_t weights[kTileBlocks][kAttendBlock / 4];
+  UnitSoftmax<bf16> unit;
+  unit.begin();
+  // The missing half of a tile is beyond the limit of every row.
+  const auto hide = [&](int tile, int half) {
+    const int cell = tile * kTileCells + half * kAttendBlock;
+    if (cell + kAttendBlock <= all_limit && cell >= all_low) return;
 #pragma unroll
-      for (int i = 0; i < kTileCells / 2; ++i) {
-        const int at = cell + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (at >= limit[i % 4 / 2] || at < low[i % 4 / 2]) s[i] = minus_infinity();
-      }
+    for (int i = 0; i < kAttendBlock / 2; ++i) {
+      const int at = cell + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (at >= limit[i % 4 / 2] || at < low[i % 4 / 2]) s[half][i] = minus_infinity();
     }
-    softmax_step(s, most, sum, factor);
   };
-  // The end of a unit: it joins its section, which starts from the empty state. Every unit gets (m, l): one that has joined
-  // those before it an empty state.
-  UnitWalk walk(work, body.window);
-  float section[S::kGroups > 1 ? D / 2 : 1];
-  float section_m[2] = {minus_infinity(), minus_infinity()}, section_l[2] = {0.f, 0.f};
-  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  const auto store = [&](const float (&from)[D / 2]) {
+  const auto store = [&](const float (&from)[D / 2], const float (&m)[2], const float (&l)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      write_ml(walk.slot, r, m[r], l[r]);
       if (target[r] < 0) continue;
       float* const to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
 #pragma unroll
@@ -177,39 +151,6 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       }
     }
   };
-  const auto end_unit = [&](bool last) {
-    const bool closes = walk.closes(last);
-    const float unit_l[2] = {quad_sum(sum[0]), quad_sum(sum[1])};
-    MergeScales scales[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) scales[r] = merge_states(section_m[r], section_l[r], most[r], unit_l[r]);
-    if constexpr (S::kGroups > 1) {
-      if (__any_sync(0xffffffffu, scales[0].older < 0.f || scales[1].older < 0.f)) {
-#pragma unroll
-        for (int j = 0; j < D / 2; ++j) section[j] = merge_values(section[j], o[j], scales[j % 4 / 2]);
-      } else {  // the same without empty units
-#pragma unroll
-        for (int j = 0; j < D / 2; ++j) {
-          section[j] = __fmaf_rn(section[j], scales[j % 4 / 2].older, __fmul_rn(o[j], scales[j % 4 / 2].newer));
-        }
-      }
-      if (closes) store(section);
-    } else {
-#pragma unroll
-      for (int j = 0; j < D / 2; ++j) o[j] = merge_values(-0.f, o[j], scales[j % 4 / 2]);
-      store(o);
-    }
-    if (lane % 4 == 0) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (target[r] < 0) continue;
-        float2* const ml = body.state_ml + size_t(target[r]);
-        if (closes) ml[size_t(walk.slot) * unit_states] = make_float2(section_m[r], section_l[r]);
-        if (!walk.opens()) ml[size_t(walk.unit) * unit_states] = make_float2(minus_infinity(), 0.f);
-      }
-    }
-    return closes;
-  };
   // Every warp says so itself: a warp's wait covers only its own part of a product.
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) hopper::barrier_arrive(barrier);
@@ -217,97 +158,148 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   if constexpr (S::kGroups == 1) {
     // Loading takes longer than computing and another thread block computes meanwhile: nothing overlaps here, and every
     // stage is filled again, by this warpgroup itself, as soon as it can be. The operations are those below.
+    float(&whole)[kTileCells / 2] = reinterpret_cast<float(&)[kTileCells / 2]>(s);
     for (int tile = 0; tile < work.tiles; ++tile) {
       const bool more = threadIdx.x == 0 && tile + S::kStages < work.tiles;
       hopper::barrier_wait(ring.full_k(tile), ring.parity(tile));
       __syncwarp();
       hopper::products_begin();
-      issue_scores<D, bf16>(s, q, ring.k(tile));
+      issue_scores<D, bf16>(whole, q, ring.k(tile));
       hopper::products_wait<0>();
-      hopper::hold(s);
+      hopper::hold(whole);
       release(ring.empty_k(tile));
       if (more) copies.k(tile + S::kStages);
-      softmax(work.begin + tile);
-      if (tile > 0) {
-#pragma unroll
-        for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
-      }
-      pack_weights<bf16>(weights, s);
+      hide(work.begin + tile, 0);
+      hide(work.begin + tile, 1);
+      unit.template compare<true>(s[0]);
+      unit.template compare<false>(s[1]);
+      unit.adjust(o, tile > 0);
+      unit.weigh(s[0]);
+      unit.weigh(s[1]);
+      unit.weighed();
+      pack_weights<bf16>(weights[0], s[0]);
+      pack_weights<bf16>(weights[1], s[1]);
       hopper::barrier_wait(ring.full_v(tile), ring.parity(tile));
       __syncwarp();
       if (work.half && tile == work.tiles - 1) {
         hopper::products_begin();
-        issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(tile), tile > 0);
+        issue_output<D, bf16>(o, weights[0], ring.v(tile), tile > 0);
       } else {
         hopper::products_begin();
-        issue_output<D, bf16, kTileCells>(o, weights, ring.v(tile), tile > 0);
+        issue_output<D, bf16>(o, weights[0], ring.v(tile), tile > 0);
+        issue_output<D, bf16>(o, weights[1], ring.v(tile) + kHalfTileBytes, true);
       }
       hopper::products_wait<0>();
       hopper::hold(o);
       release(ring.empty_v(tile));
       if (more) copies.v(tile + S::kStages);
     }
-    end_unit(true);
+    const float m[2] = {unit.m(0), unit.m(1)}, l[2] = {quad_sum(unit.sum[0]), quad_sum(unit.sum[1])};
+    store(o, m, l);
   } else {
-    // The two groups take turns: the outputs of one tile and the scores of the next are computed while the other group has its
-    // softmax. There are no registers for the weights of one tile and the scores of the next at once, since the output
-    // of the section stays in registers, too.
+    float section[D / 2], section_m[2], section_l[2];  // the units of the section so far
+    const auto open_section = [&] {
 #pragma unroll
-    for (int j = 0; j < D / 2; ++j) section[j] = -0.f;
+      for (int j = 0; j < D / 2; ++j) section[j] = -0.f;
+      section_m[0] = section_m[1] = minus_infinity();
+      section_l[0] = section_l[1] = 0.f;
+    };
+    const auto end_unit = [&](bool last) {
+      bool sums = true;  // nothing is multiplied
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float m = unit.m(r);
+        sums = sums && m != minus_infinity() && (section_m[r] == m || section_m[r] == minus_infinity());
+      }
+      if (__all_sync(0xffffffffu, sums)) {  // the same in fewer steps: -0 + o is o
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) section[j] = __fadd_rn(section[j], o[j]);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          section_m[r] = unit.m(r);
+          section_l[r] = __fadd_rn(section_l[r], quad_sum(unit.sum[r]));
+        }
+      } else {
+        MergeScales scales[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) scales[r] = merge_states(section_m[r], section_l[r], unit.m(r), quad_sum(unit.sum[r]));
+#pragma unroll
+        for (int j = 0; j < D / 2; ++j) section[j] = merge_values(section[j], o[j], scales[j % 4 / 2]);
+      }
+      unit.begin();
+      if (!walk.closes(last)) return;
+      store(section, section_m, section_l);
+      open_section();
+    };
+    // The two groups take turns: the outputs of one tile and the scores of the next are computed while the other group has its
+    // softmax, which is what takes longest. So the first half of the scores is compared while the second is being computed. There
+    // are no registers for the weights of one tile and all scores of the next at once, since the output of the section stays in
+    // registers, too: the second half waits until the outputs are done.
+    open_section();
     if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
-    bool in_unit = false;  // some of the unit is in o
+    bool begun = false;  // some of the unit is in o
+    const int tiles = __shfl_sync(0xffffffffu, work.tiles, 0);  // so that the compiler sees it is uniform
 #pragma unroll 1
-    for (int tile = 0; tile <= work.tiles; ++tile) {
+    for (int tile = 0; tile < tiles; ++tile) {
       const int i = first + tile;
       if (turns) hopper::named_sync(1 + group, 256);
       if (tile > 0) {
         hopper::barrier_wait(ring.full_v(i - 1), ring.parity(i - 1));
         __syncwarp();
         hopper::products_begin();
-        if (work.half && tile == work.tiles) {
-          issue_output<D, bf16, kAttendBlock>(o, weights, ring.v(i - 1), in_unit);
-        } else {
-          issue_output<D, bf16, kTileCells>(o, weights, ring.v(i - 1), in_unit);
-        }
-        in_unit = true;
-        hopper::products_wait<0>();
+        issue_output<D, bf16>(o, weights[0], ring.v(i - 1), begun);
+        issue_output<D, bf16>(o, weights[1], ring.v(i - 1) + kHalfTileBytes, true);
+        begun = true;
+        hopper::barrier_wait(ring.full_k(i), ring.parity(i));
+        __syncwarp();
+        hopper::products_begin();
+        issue_scores<D, bf16>(s[0], q, ring.k(i));
+        hopper::products_wait<1>();
         hopper::hold(o);
         release(ring.empty_v(i - 1));
+        hopper::products_begin();
+        issue_scores<D, bf16>(s[1], q, ring.k(i) + kHalfTileBytes);
+      } else {
+        hopper::barrier_wait(ring.full_k(i), ring.parity(i));
+        __syncwarp();
+        hopper::products_begin();
+        issue_scores<D, bf16>(s[0], q, ring.k(i));
+        issue_scores<D, bf16>(s[1], q, ring.k(i) + kHalfTileBytes);
       }
-      if (tile == work.tiles) break;
-      hopper::barrier_wait(ring.full_k(i), ring.parity(i));
-      __syncwarp();
-      hopper::products_begin();
-      issue_scores<D, bf16>(s, q, ring.k(i));
       if (turns) hopper::named_arrive(2 - group, 256);  // the other's turn
       if (work.begin + tile == walk.border) {
-        const bool closes = end_unit(false);
+        end_unit(false);
         walk.advance();
-        in_unit = false;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          most[r] = minus_infinity();
-          sum[r] = 0.f;
-          if (!closes) continue;
-          section_m[r] = minus_infinity();
-          section_l[r] = 0.f;
-        }
-        if (closes) {
-#pragma unroll
-          for (int j = 0; j < D / 2; ++j) section[j] = -0.f;
-        }
+        begun = false;
       }
+      hopper::products_wait<1>();
+      hopper::hold(s[0]);
+      hide(work.begin + tile, 0);
+      unit.template compare<true>(s[0]);
       hopper::products_wait<0>();
-      hopper::hold(s);
+      hopper::hold(s[1]);
       release(ring.empty_k(i));
-      softmax(work.begin + tile);
-      if (in_unit) {
-#pragma unroll
-        for (int j = 0; j < D / 2; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
-      }
-      pack_weights<bf16>(weights, s);
+      hide(work.begin + tile, 1);
+      unit.template compare<false>(s[1]);
+      unit.adjust(o, begun);
+      unit.weigh(s[0]);
+      unit.weigh(s[1]);
+      unit.weighed();
+      pack_weights<bf16>(weights[0], s[0]);
+      pack_weights<bf16>(weights[1], s[1]);
     }
+    const int i = first + tiles - 1;
+    if (turns) hopper::named_sync(1 + group, 256);
+    hopper::barrier_wait(ring.full_v(i), ring.parity(i));
+    __syncwarp();
+    hopper::products_begin();
+    issue_output<D, bf16>(o, weights[0], ring.v(i), begun);
+    // Half a tile has weights of 0 in the other half, but no V there.
+    issue_output<D, bf16>(o, weights[1], ring.v(i) + (work.half ? 0 : kHalfTileBytes), true);
     if (turns && group == 0) hopper::named_arrive(2, 256);
+    hopper::products_wait<0>();
+    hopper::hold(o);
+    release(ring.empty_v(i));
     end_unit(true);
   }
 }

@@ -69,7 +69,7 @@ struct UnitWalk {
   __host__ __device__ __forceinline__ void advance() {
     const bool closed = closes(false);
     merging = merging || section_ends();
-    border = unit_begin(++unit + 1);
+    border += unit_tiles(++unit);
     if (closed) slot = unit;
   }
 };

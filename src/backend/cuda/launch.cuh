@@ -22,6 +22,8 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+inline int divide_up(int a, int b) { return (a + b - 1) / b; }  // for grids
+
 // On devices before sm_90 the attribute is refused, so it is only set there; and not among PlainLaunches.
 bool has_dependent_launch();
 

@@ -302,13 +302,17 @@ void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
     config.dynamicSmemBytes = size_t(plan.slots * Ring::kSlot + kSums + kPackedSpare);
     config.stream = stream;
     cudaLaunchAttribute attributes[2]{};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = unsigned(kCluster);
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     config.attrs = attributes;
-    config.numAttrs = kSplit ? 2 : 1;
+    if (kSplit) {
+      attributes[0].id = cudaLaunchAttributeClusterDimension;
+      attributes[0].val.clusterDim.x = unsigned(kCluster);
+      attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+      config.numAttrs = 1;
+    }
+    if (has_dependent_launch()) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
     check(cudaLaunchKernelEx(&config, kernel, task, plan, packed_map<Format>(task, kTiles),
                              map_of(task.x, Half::kF16, task.rows, task.in, kTokens)),
           "launch of a product");

@@ -14,7 +14,6 @@ constexpr int kSpare = 1024 + 256;  // of shared memory: to align the stages, an
 constexpr int kStagesOfGroup = kGroup / kStageK;
 
 __host__ __device__ constexpr int stage_bytes(int outs, int tokens) { return (outs + tokens) * kStageLine; }
-inline int divide_up(int a, int b) { return (a + b - 1) / b; }
 inline int tokens_of(int rows) { return divide_up(rows, 16) * 16; }
 
 // [rows][in] of 16-bit elements in boxes of `box_rows` x 64, swizzled; zeros outside.
