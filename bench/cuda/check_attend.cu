@@ -25,6 +25,7 @@ double worst_error[int(DType::kCount)];
 struct Shape {
   DType type;
   int heads, kv_heads, head_dim, window;
+  float loud = 1;  // queries are so much larger
   std::string name() const {
     const char* types = type == DType::kBF16 ? "bf16" : type == DType::kF16 ? "f16" : "q8";
     return std::string(types) + " heads " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " dim " +
@@ -130,10 +131,12 @@ double compare(const Shape& shape, const Store& store, const Step& step, const s
         if (!(by <= bad_by)) { bad_by = by; bad = int(d); }
       }
       const double relative = std::sqrt(error / norm);
-      if (!(relative <= (shape.type == DType::kBF16 ? 3e-2 : 6e-3))) {
+      // Queries of 16 bits change loud scores by more than one: another cell may win. They still have to be numbers, and follow the law.
+      const double allowed = shape.loud > 1 ? 4 : shape.type == DType::kBF16 ? 3e-2 : 6e-3;
+      if (!(relative <= allowed)) {
         fail(shape, "error", row, head * shape.head_dim + bad, double(got[bad]), expected[size_t(bad)]);
       }
-      worst = std::max(worst, relative);
+      if (shape.loud <= 1) worst = std::max(worst, relative);
     }
   }
   return worst;
@@ -154,7 +157,7 @@ void check_step(const Shape& shape, const std::vector<Sequence>& sequences, cons
   const DeviceStore device(store);
   const size_t stride = size_t(q_stride(shape)), width = size_t(shape.heads) * size_t(shape.head_dim);
   std::vector<float> q(step.rows.size() * stride);
-  for (float& x : q) x = 1.5f * uniform();
+  for (float& x : q) x = 1.5f * shape.loud * uniform();
   std::vector<uint16_t> half;
   const std::vector<float> out = run(shape, device, step, q, step.history, &half);
   const double error = compare(shape, store, step, sequences, q, out, every);
@@ -211,7 +214,7 @@ void check_counts(const Shape& shape, int history) {
   const DeviceStore device(store);
   const size_t stride = size_t(q_stride(shape));
   std::vector<float> q(64 * stride);
-  for (float& x : q) x = 1.5f * uniform();
+  for (float& x : q) x = 1.5f * shape.loud * uniform();
   const auto rows_of = [&](int n, int bound) {
     Step step;
     step.add(Sequence{0, history, {tree.begin(), tree.begin() + n}, 0}, 0);
@@ -371,6 +374,13 @@ void check_all(bool quick) {
     if (!quick || history == 8320) check_counts(llama, history);
   }
   check_counts(Shape{DType::kBF16, 12, 3, 128, 0}, 7700);
+  // Scores of some hundreds: what weights are relative to on Hopper is not 0 any more, is raised, and differs from unit to unit.
+  for (DType type : {DType::kBF16, DType::kF16}) {
+    for (float loud : {40.f, 400.f}) {
+      check_counts(Shape{type, 16, 4, 128, 0, loud}, 2600);
+      check_step(Shape{type, 8, 2, 128, 700, loud}, {Sequence{0, 2150, random_tree(48, 30, 20), 2}}, bounds, 6);
+    }
+  }
   check_counts(Shape{DType::kBF16, 40, 5, 128, 6000}, 13000);  // a window that begins within a section
   if (!quick) check_counts(Shape{DType::kF16, 4, 1, 128, 0}, 33000);
   check_counts(Shape{DType::kF16, 8, 2, 64, 0}, 2090);
