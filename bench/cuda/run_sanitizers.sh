@@ -29,7 +29,7 @@ rm -rf "$results"/{logs,running,stop,*.tsv,report.txt}; mkdir -p "$results"/{log
 jobs=${SX_JOBS:-3} begin=$(date +%s)
 deadline=$((begin + seconds - 8))  # the rest is for ending and reporting
 limit=${SX_LIMIT:-$((seconds / 2))}
-kinds='attend few _rows multiply norm rope embed gather half glu copy top_k grow reweigh'  # of kernels in graphs that loop
+kinds='attend few stream parts many packed multiply norm rope embed gather half glu copy top_k grow reweigh'  # of kernels in graphs that loop
 
 flags="--tool $tool --error-exitcode 9 --print-limit 20"
 known=$(compute-sanitizer --help 2>&1)
@@ -103,9 +103,9 @@ one() {
       return
     fi
     log=$(mktemp "$results/logs/XXXXXX.log")
-    # shellcheck disable=SC2086
     only='' levels=0
     if [[ $share == @* ]]; then only="--kernel-name kns=${share#@}" levels=''; fi
+    # shellcheck disable=SC2086
     SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_PARITY_SHARE=$share SPECEXTEND_LEVELS=$levels CUDA_MODULE_LOADING=LAZY \
       timeout -k 4 $((left < limit ? left : limit)) compute-sanitizer $flags $only --port $port "$path" ${argument:---gtest_filter=$tests} \
       >"$log" 2>&1 </dev/null &

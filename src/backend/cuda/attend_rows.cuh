@@ -76,7 +76,7 @@ HopperPlan hopper_plan(const AttendCall& call);
 // multiprocessors, large ones leave few states of long histories. A thread block that has the beginning of a section
 // merges its units as it goes and leaves one state; of other units it leaves the single states.
 inline constexpr int kSectionUnits = 4;
-__host__ __device__ inline int unit_begin(int unit) {  // in tiles
+__host__ __device__ constexpr int unit_begin(int unit) {  // in tiles
   if (unit < 16) return unit * 2;                      // 256 cells each up to 4,096
   if (unit < 40) return 32 + (unit - 16) * 4;          // 512 up to 16,384
   if (unit < 88) return 128 + (unit - 40) * 8;         // 1,024 up to 65,536
@@ -88,7 +88,15 @@ __host__ __device__ inline int unit_of(int tile) {
   if (tile < 512) return 40 + (tile - 128) / 8;
   return 88 + (tile - 512) / 16;
 }
-__host__ __device__ inline int unit_tiles(int unit) { return 2 << (int(unit >= 16) + int(unit >= 40) + int(unit >= 88)); }
+__host__ __device__ constexpr int unit_tiles(int unit) {  // unit_begin(unit + 1) - unit_begin(unit), in fewer steps
+  return 2 << (int(unit >= 16) + int(unit >= 40) + int(unit >= 88));
+}
+static_assert([] {
+  for (int unit = 0; unit < 200; ++unit) {
+    if (unit_begin(unit) + unit_tiles(unit) != unit_begin(unit + 1)) return false;
+  }
+  return true;
+}());
 __host__ __device__ inline int units_of_blocks(int blocks) {  // of 64 cells
   return blocks > 0 ? unit_of((blocks - 1) / kTileBlocks) + 1 : 0;
 }

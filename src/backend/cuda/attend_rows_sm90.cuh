@@ -102,12 +102,14 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     if (lane % 4 == 0 && target[r] >= 0) body.state_ml[size_t(unit) * unit_states + size_t(target[r])] = make_float2(m, l);
   };
   const auto write_joined = [&] {
+    if constexpr (S::kGroups > 1) {  // else there is a single unit
 #pragma unroll 1
-    for (UnitWalk ahead = walk; ahead.border < work.begin + work.tiles;) {
-      ahead.advance();
-      if (ahead.opens()) continue;
+      for (UnitWalk ahead = walk; ahead.border < work.begin + work.tiles;) {
+        ahead.advance();
+        if (ahead.opens()) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) write_ml(ahead.unit, r, minus_infinity(), 0.f);
+        for (int r = 0; r < 2; ++r) write_ml(ahead.unit, r, minus_infinity(), 0.f);
+      }
     }
   };
   const uint32_t q = ring.base + uint32_t(group) * S::kQ;
@@ -232,9 +234,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       open_section();
     };
     // The two groups take turns: the outputs of one tile and the scores of the next are computed while the other group has its
-    // softmax, which is what takes longest. So the first half of the scores is compared while the second is being computed. There
-    // are no registers for the weights of one tile and all scores of the next at once, since the output of the section stays in
-    // registers, too: the second half waits until the outputs are done.
+    // softmax, which is what takes longest. There are no registers for the weights of one tile and all scores of the next at once,
+    // since the output of the section stays in registers, too: the second half waits until the outputs are done.
     open_section();
     if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
     bool begun = false;  // some of the unit is in o

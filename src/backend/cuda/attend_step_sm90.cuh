@@ -67,7 +67,7 @@ struct UnitSoftmax {
         odd[r] = first && i == 0 ? s[2 * r + 1] : fmaxf(odd[r], s[i + 2 * r + 1]);
       }
     }
-    // Without this the compiler compares when it has both halves.
+    // Meant to have this done before the wait for the other half; ptxas still moves most of it behind that.
     if (first) asm volatile("" : "+f"(even[0]), "+f"(even[1]), "+f"(odd[0]), "+f"(odd[1]));
   }
   // Finds the bases for the scores compared; o is what there is of the unit, if anything (`begun`).
