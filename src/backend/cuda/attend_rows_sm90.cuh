@@ -127,7 +127,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   const int all_limit = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
   const int all_low = __reduce_max_sync(0xffffffffu, max(low[0], low[1]));
 
-  float o[D / 2], s[kTileBlocks][kAttendBlock / 2];  // scores, later weights, of the halves of a tile
+  float o[D / 2], s[kTileBlocks][kAttendBlock / 2];  // scores of the halves of a tile
   uint32_t weights[kTileBlocks][kAttendBlock / 4];
   UnitSoftmax<bf16> unit;
   unit.begin();
@@ -173,14 +173,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       if (more) copies.k(tile + S::kStages);
       hide(work.begin + tile, 0);
       hide(work.begin + tile, 1);
-      unit.template compare<true>(s[0]);
-      unit.template compare<false>(s[1]);
-      unit.adjust(o, tile > 0);
-      unit.weigh(s[0]);
-      unit.weigh(s[1]);
-      unit.weighed();
-      pack_weights<bf16>(weights[0], s[0]);
-      pack_weights<bf16>(weights[1], s[1]);
+      unit.template step<0>(weights, s[0], o, tile == 0);
+      unit.template step<1>(weights, s[1], o, false);
       hopper::barrier_wait(ring.full_v(tile), ring.parity(tile));
       __syncwarp();
       if (work.half && tile == work.tiles - 1) {
@@ -276,18 +270,12 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       hopper::products_wait<1>();
       hopper::hold(s[0]);
       hide(work.begin + tile, 0);
-      unit.template compare<true>(s[0]);
+      unit.template step<0>(weights, s[0], o, !begun);
       hopper::products_wait<0>();
       hopper::hold(s[1]);
       release(ring.empty_k(i));
       hide(work.begin + tile, 1);
-      unit.template compare<false>(s[1]);
-      unit.adjust(o, begun);
-      unit.weigh(s[0]);
-      unit.weigh(s[1]);
-      unit.weighed();
-      pack_weights<bf16>(weights[0], s[0]);
-      pack_weights<bf16>(weights[1], s[1]);
+      unit.template step<1>(weights, s[1], o, false);
     }
     const int i = first + tiles - 1;
     if (turns) hopper::named_sync(1 + group, 256);

@@ -38,85 +38,91 @@ __device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (
   hopper::products_commit();
 }
 
-template <bool bf16>
-__device__ __forceinline__ void pack_weights(uint32_t (&weights)[kAttendBlock / 4], const float (&s)[kAttendBlock / 2]) {
-#pragma unroll
-  for (int i = 0; i < kAttendBlock / 4; ++i) weights[i] = pack2_weights<bf16>(s[2 * i], s[2 * i + 1]);
-}
-
-// The online softmax over the tiles of a unit, for the two rows of a thread. Weights are 2^(score - base). The base need not be the
-// largest score: it is 0 if that is less than kFree away, and is raised only when a score is kFree above it. bf16 has the exponents of
-// float, so 2^63 is as good a weight as 1; then outputs hardly ever have to be multiplied, neither within a unit nor when units merge.
+// The online softmax over the halves of tiles of a unit, one after the other, for the two rows of a thread. Weights are
+// 2^(score - base). The base need not be the largest score: it is 0 if that of the first half is less than kFree away, and is raised only
+// when a score is kFree above it. bf16 has the exponents of float, so 2^63 is as good a weight as 1; then outputs hardly ever have to be
+// multiplied, neither within a unit nor when units merge, and scores need not be compared: weights tell whether they had to be.
 template <bool bf16>
 struct UnitSoftmax {
+  using Scores = float[kAttendBlock / 2];
+  using Weights = uint32_t[kAttendBlock / 4];  // two in each
   static constexpr float kFree = bf16 ? 64.f : 8.f, kUnseen = -3.4e38f;  // the base of a row that has seen nothing
   float base[2], sum[2];  // the sum is this thread's part
-  float even[2], odd[2];
   __device__ __forceinline__ void begin() {
     base[0] = base[1] = bf16 ? 0.f : kUnseen;
     sum[0] = sum[1] = 0.f;
   }
-  // All scores of a tile are compared before the first is weighed.
-  template <bool first>
-  __device__ __forceinline__ void compare(const float (&s)[kAttendBlock / 2]) {
-#pragma unroll
-    for (int i = 0; i < kAttendBlock / 2; i += 4) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        even[r] = first && i == 0 ? s[2 * r] : fmaxf(even[r], s[i + 2 * r]);
-        odd[r] = first && i == 0 ? s[2 * r + 1] : fmaxf(odd[r], s[i + 2 * r + 1]);
+  // Makes weights of the scores of half a tile. `fresh`: the unit begins with it; o and, of the second half of a tile, `first` (weights of
+  // the first) are what there is of the unit otherwise.
+  template <int half, int n>
+  __device__ __forceinline__ void step(Weights (&weights)[kTileBlocks], const Scores& s, float (&o)[n], bool fresh) {
+    float part[2];
+    if constexpr (bf16) {
+      weigh(weights[half], s, part);
+      // Below 2^63 no weight asks for another base. Nor do scores that are too small for 0, if this thread has one that is not.
+      const float least = fresh ? 0x1p-58f : -1.f;
+      const bool good = (part[0] < 0x1p63f) & (part[1] < 0x1p63f) & (part[0] > least) & (part[1] > least);
+      if (__builtin_expect(!__all_sync(0xffffffffu, good), 0)) {
+        raise<half>(weights[0], s, o, fresh);
+        weigh(weights[half], s, part);
       }
+    } else {
+      raise<half>(weights[0], s, o, fresh);
+      weigh(weights[half], s, part);
     }
-    // Meant to have this done before the wait for the other half; ptxas still moves most of it behind that.
-    if (first) asm volatile("" : "+f"(even[0]), "+f"(even[1]), "+f"(odd[0]), "+f"(odd[1]));
-  }
-  // Finds the bases for the scores compared; o is what there is of the unit, if anything (`begun`).
-  template <int n>
-  __device__ __forceinline__ void adjust(float (&o)[n], bool begun) {
-    float top[2];
-    bool stays = true;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      top[r] = quad_max(fmaxf(even[r], odd[r]));
-      stays = stays && (begun ? top[r] : fabsf(top[r])) < __fadd_rn(base[r], kFree);
-      even[r] = odd[r] = 0.f;
-    }
-    if (__all_sync(0xffffffffu, stays)) return;
-    float factor[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float before = base[r];
-      if (!begun || before == kUnseen) {
-        base[r] = top[r] == minus_infinity() ? kUnseen : bf16 && fabsf(top[r]) < kFree ? 0.f : top[r];
-      } else if (top[r] >= __fadd_rn(before, kFree)) {
-        base[r] = top[r];
-      }
-      factor[r] = exp2_fast(__fsub_rn(before, base[r]));
-      if (begun) sum[r] = __fmul_rn(sum[r], factor[r]);
-    }
-    if (!begun) return;
-#pragma unroll
-    for (int j = 0; j < n; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
-  }
-  // Scores become weights.
-  __device__ __forceinline__ void weigh(float (&s)[kAttendBlock / 2]) {
-#pragma unroll
-    for (int i = 0; i < kAttendBlock / 2; ++i) s[i] = exp2_fast(__fsub_rn(s[i], base[i % 4 / 2]));
-#pragma unroll
-    for (int i = 0; i < kAttendBlock / 2; i += 4) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        even[r] = __fadd_rn(even[r], s[i + 2 * r]);
-        odd[r] = __fadd_rn(odd[r], s[i + 2 * r + 1]);
-      }
-    }
-  }
-  __device__ __forceinline__ void weighed() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) sum[r] = __fadd_rn(sum[r], __fadd_rn(even[r], odd[r]));
+    for (int r = 0; r < 2; ++r) sum[r] = __fadd_rn(sum[r], part[r]);
   }
   // Of the state that the unit has come to.
   __device__ __forceinline__ float m(int r) const { return base[r] == kUnseen ? minus_infinity() : base[r]; }
+
+ private:
+  __device__ __forceinline__ void weigh(Weights& weights, const Scores& s, float (&part)[2]) const {
+    float sums[2][2];
+#pragma unroll
+    for (int i = 0; i < kAttendBlock / 2; i += 2) {
+      const int r = i % 4 / 2;
+      const float x = exp2_fast(__fsub_rn(s[i], base[r])), y = exp2_fast(__fsub_rn(s[i + 1], base[r]));
+      weights[i / 2] = pack2_weights<bf16>(x, y);
+      sums[r][0] = i < 4 ? x : __fadd_rn(sums[r][0], x);
+      sums[r][1] = i < 4 ? y : __fadd_rn(sums[r][1], y);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) part[r] = __fadd_rn(sums[r][0], sums[r][1]);
+  }
+  // Gives the rows that need it another base. All of a warp come here if one has to: the others multiply by 1.
+  template <int half, int n>
+  __device__ __forceinline__ void raise(Weights& first, const Scores& s, float (&o)[n], bool fresh) {
+    float factor[2];
+    bool stays = true;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = s[2 * r];
+#pragma unroll
+      for (int i = 0; i < kAttendBlock / 2; i += 4) top = fmaxf(top, fmaxf(s[i + 2 * r], s[i + 2 * r + 1]));
+      top = quad_max(top);
+      const float before = base[r];
+      if (fresh || before == kUnseen) {
+        base[r] = top == minus_infinity() ? kUnseen : bf16 && fabsf(top) < kFree ? 0.f : top;
+      } else if (__fsub_rn(top, before) >= kFree) {
+        base[r] = top;
+      }
+      stays = stays && base[r] == before;
+      factor[r] = exp2_fast(__fsub_rn(before, base[r]));
+    }
+    if (fresh || __all_sync(0xffffffffu, stays)) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] = __fmul_rn(sum[r], factor[r]);
+    if constexpr (half > 0) {
+#pragma unroll
+      for (int i = 0; i < kAttendBlock / 4; ++i) {
+        const float2 both = unpack2<bf16>(first[i]);
+        first[i] = pack2_weights<bf16>(__fmul_rn(both.x, factor[i % 2]), __fmul_rn(both.y, factor[i % 2]));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < n; ++j) o[j] = __fmul_rn(o[j], factor[j % 4 / 2]);
+  }
 };
 
 }  // namespace sx::cuda

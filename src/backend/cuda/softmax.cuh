@@ -28,7 +28,7 @@ __device__ __forceinline__ uint32_t pack2(float low, float high) {
   return y;
 }
 
-// For values known to lie in [0, 1].
+// For values known not to be too large.
 template <bool bf16>
 __device__ __forceinline__ uint32_t pack2_weights(float low, float high) {
   uint32_t y;
@@ -38,6 +38,18 @@ __device__ __forceinline__ uint32_t pack2_weights(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
   }
   return y;
+}
+
+// What was packed, the low half first.
+template <bool bf16>
+__device__ __forceinline__ float2 unpack2(uint32_t x) {
+  if constexpr (bf16) {
+    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+  } else {
+    float2 y;
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n" : "=f"(y.x), "=f"(y.y) : "r"(x));
+    return y;
+  }
 }
 
 // The maximum and the sum over the four threads that share a row of an accumulator; all four get the same bits.
