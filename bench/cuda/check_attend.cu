@@ -340,6 +340,7 @@ void time_all() {
   };
   const Shape big{DType::kBF16, 32, 8, 128, 0};
   for (int context : {1024, 4096, 7680, 16384, 131072}) line(big, context, {1, 4, 8, 16, 32, 64});
+  line(big, 16424, {1, 4, 8, 16, 32, 64});  // much of the last block of each tail is history
   for (int rows : {1, 16, 32, 64}) {  // one kernel after itself
     std::string plan;
     std::printf("16384 n=%d: body %.1f finish %.1f, of it the tail %.1f\n", rows,

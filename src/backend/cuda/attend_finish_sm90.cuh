@@ -115,6 +115,23 @@ __device__ __forceinline__ void make_empty(float (&o)[n]) {
   for (int i = 0; i < n; ++i) o[i] = -0.f;
 }
 
+// Whether the weights of all these states, one per lane, are relative to the same base, and those of the fold so far too (UnitSoftmax: the
+// base is 0 as a rule). Then states merge by adding: merge_states multiplies by 2^0. m becomes the base. `present`: the lanes with
+// states that are not empty.
+__device__ __forceinline__ bool find_common_base(float& m, float lane_m, uint32_t present) {
+  if (present == 0) return true;
+  const float base = __shfl_sync(0xffffffffu, lane_m, __ffs(int(present)) - 1);
+  if (!__all_sync(0xffffffffu, lane_m == base || lane_m == minus_infinity()) || (m != base && m != minus_infinity())) return false;
+  m = base;
+  return true;
+}
+
+template <int n>
+__device__ __forceinline__ void add_columns(float (&o)[n], const float (&x)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) o[i] = __fadd_rn(o[i], x[i]);
+}
+
 // The fold of units [first, end) of one head, kChunks times kBatch of which are on their way at a time. Whole warps call
 // it.
 template <int D, int kColumns, int kBatch, int kChunks>
@@ -144,6 +161,24 @@ __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const int from = base + chunk * kBatch;
       if (from >= end) break;
+      const uint32_t present = __ballot_sync(0xffffffffu, ml[chunk].x != minus_infinity());
+      if (find_common_base(total.m, ml[chunk].x, present)) {
+#pragma unroll
+        for (int begin = 0; begin < kBatch; begin += kSectionUnits) {
+          if ((present >> begin & ((1u << kSectionUnits) - 1)) == 0) continue;
+          float section[kColumns], sum = 0.f;
+          make_empty(section);
+#pragma unroll
+          for (int i = begin; i < begin + kSectionUnits; ++i) {
+            if ((present >> i & 1) == 0) continue;
+            add_columns(section, o[chunk][i]);
+            sum = __fadd_rn(sum, __shfl_sync(0xffffffffu, ml[chunk].y, i));
+          }
+          add_columns(total.o, section);
+          total.l = __fadd_rn(total.l, sum);
+        }
+        continue;
+      }
       const FoldScales scales(ml[chunk], total.m, total.l);
 #pragma unroll
       for (int begin = 0; begin < kBatch; begin += kSectionUnits) {
@@ -203,6 +238,63 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
     scales.merge_section(total.o, section, number);
   }
   return total;
+}
+
+// The same of states with a common base; false if they have none: then `total` means nothing. All states that come in one batch are on
+// their way as soon as it is known which are not empty.
+template <int D, int kColumns, int kBatch>
+__device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const AttendBody& body, int first, int end, size_t state,
+                                            int column) {
+  const int lane = int(threadIdx.x) % 32;
+  const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
+  float section[kColumns], sum = 0.f;
+  make_empty(section);
+  int number = -1;  // of the section
+  for (int base = first / kSectionUnits * kSectionUnits; base < end; base += 64) {
+    float2 ml[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int unit = base + 32 * half + lane;
+      const bool there = unit >= first && unit < end;
+      ml[half] = there ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
+    }
+    uint64_t present = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t some = __ballot_sync(0xffffffffu, ml[half].x != minus_infinity());
+      if (!find_common_base(total.m, ml[half].x, some)) return false;
+      present |= uint64_t(some) << (32 * half);
+    }
+    while (present != 0) {
+      int units[kBatch];  // less base; -1: none
+      float o[kBatch][kColumns] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        units[i] = __ffsll(int64_t(present)) - 1;
+        present &= present - 1;
+        if (units[i] >= 0) read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (units[i] < 0) break;
+        if ((base + units[i]) / kSectionUnits != number) {
+          if (number >= 0) {
+            add_columns(total.o, section);
+            total.l = __fadd_rn(total.l, sum);
+          }
+          number = (base + units[i]) / kSectionUnits;
+          make_empty(section);
+          sum = 0.f;
+        }
+        add_columns(section, o[i]);
+        sum = __fadd_rn(sum, __shfl_sync(0xffffffffu, units[i] < 32 ? ml[0].y : ml[1].y, units[i] % 32));
+      }
+    }
+  }
+  if (number < 0) return true;
+  add_columns(total.o, section);
+  total.l = __fadd_rn(total.l, sum);
+  return true;
 }
 
 // Merges the tail, divides and writes.
@@ -270,6 +362,7 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
   const int end = low < limit ? unit_of((limit - 1) / kTileCells) + 1 : first;
   const size_t state = size_t(row) * size_t(body.range_heads) + size_t(head_of_range);
   find_cells(memory, info, ancestors);
+#pragma unroll 1
   for (int at = 0;;) {
     const int some = min(heads - at, kTailHeads);
     query.template pack<bf16>(body.scale_log2, some);
@@ -295,8 +388,11 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
       } else {
         constexpr int kBatch = 12;
         const bool all = end <= first / kSectionUnits * kSectionUnits + kBatch;  // one round either way
-        total = all ? fold_all<D, kColumns, kBatch, 1>(body, first, end, state + size_t(head), column)
-                    : fold_present<D, kColumns, kBatch>(body, first, end, state + size_t(head), column);
+        if (all) {
+          total = fold_all<D, kColumns, kBatch, 1>(body, first, end, state + size_t(head), column);
+        } else if (!fold_common<D, kColumns, kBatch>(total, body, first, end, state + size_t(head), column)) {
+          total = fold_present<D, kColumns, kBatch>(body, first, end, state + size_t(head), column);
+        }
       }
       finish_head<D, kColumns>(call, memory, total, row, head_of_all, head, column);
     }

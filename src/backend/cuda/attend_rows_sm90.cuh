@@ -352,18 +352,19 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
     if (copying) {
       hopper::fence_async_global();
       for (int number = 0, item, first_unit, end_unit; share.next(item, first_unit, end_unit);) {
-        const PairWork work = find_pair(body, item, first_unit, end_unit);
-        const Copies<D, form> left = copies_of(work.kv_head, work.left, number);
-        const Copies<D, form> right = copies_of(work.kv_head, work.right, number + work.right_first);
-        for (int i = number; i < number + work.left.tiles; ++i) {
-          left.k(i);
-          left.v(i);
+        const auto [kv_head, pair] = divide(item, count_pairs(body));
+        GroupWork before{};
+#pragma unroll 1
+        for (int side = 0; side < 2; ++side) {  // not find_pair: few registers
+          const GroupWork work = find_work(body, 2 * pair + side, first_unit, end_unit);
+          if (side == 1 && go_together(before, work)) break;
+          const Copies<D, form> copies = copies_of(kv_head, work, number);
+          for (const int end = number + work.tiles; number < end; ++number) {
+            copies.k(number);
+            copies.v(number);
+          }
+          before = work;
         }
-        for (int i = number + work.left.tiles; i < number + work.all; ++i) {
-          right.k(i);
-          right.v(i);
-        }
-        number += work.all;
       }
     }
   } else {

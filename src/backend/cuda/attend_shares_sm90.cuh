@@ -82,6 +82,11 @@ struct PairWork {
   bool together;
 };
 
+// The same tiles for both.
+__host__ __device__ __forceinline__ bool go_together(const GroupWork& left, const GroupWork& right) {
+  return left.tiles > 0 && right.tiles > 0 && left.rows.slot == right.rows.slot && left.rows.history == right.rows.history;
+}
+
 __host__ __device__ __forceinline__ int count_pairs(const AttendBody& body) { return (body.tile_count * body.parts + 1) / 2; }
 
 // `item`: of kv heads and pairs of pieces.
@@ -89,11 +94,14 @@ __host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, i
   const auto [kv_head, pair] = divide(item, count_pairs(body));
   PairWork work{};
   work.kv_head = kv_head;
-  work.left = find_work(body, 2 * pair, first_unit, end_unit);
-  work.right = find_work(body, 2 * pair + 1, first_unit, end_unit);
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {  // the same instructions for both: they are run once, and come from memory
+    const GroupWork found = find_work(body, 2 * pair + side, first_unit, end_unit);
+    if (side == 0) work.left = found;
+    else work.right = found;
+  }
   work.all = work.left.tiles;
-  work.together = work.left.tiles > 0 && work.right.tiles > 0 && work.left.rows.slot == work.right.rows.slot &&
-                  work.left.rows.history == work.right.rows.history;
+  work.together = go_together(work.left, work.right);
   if (!work.together) {
     work.right_first = work.left.tiles;
     work.all = work.left.tiles + work.right.tiles;

@@ -17,9 +17,10 @@ inline constexpr int kTailHeads = 8;  // at a time
 
 template <int D>
 struct FinishShared {
+  static constexpr int kPitch = kAttendBlock + 8;  // so that no two lanes want the same bank
   int cells[kTailBlocks * kAttendBlock];
   float most[kTailBlocks][kAttendThreads / 32][kTailHeads], sum[kTailBlocks][kAttendThreads / 32][kTailHeads];  // of 16 cells
-  uint2 weights[kTailBlocks][kAttendThreads / 32][32];  // of 16 cells, as operand of the product, per lane
+  alignas(4) uint16_t weights[kTailBlocks][kTailHeads][kPitch];
   alignas(16) float tail_o[16][D];
   float2 tail_ml[16];
 };
@@ -76,133 +77,141 @@ __device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInf
   }
 }
 
-// multiply() for queries of which rows 8 .. 15 are 0: d has those of row lane / 4 only.
-template <bool bf16>
-__device__ __forceinline__ void multiply_upper(float (&d)[2], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
-  float none[2];
-#define SX_PRODUCT(type)                                                                                                     \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "  \
-               "{%0, %1, %9, %9};"                                                                                           \
-               : "+f"(d[0]), "+f"(d[1]), "=f"(none[0]), "=f"(none[1])                                                        \
-               : "r"(a0), "r"(0), "r"(a2), "r"(b0), "r"(b1), "f"(0.f))
-  if constexpr (bf16) {
-    SX_PRODUCT("bf16");
-  } else {
-    SX_PRODUCT("f16");
-  }
-#undef SX_PRODUCT
+// The largest or the sum of all lanes with the same lane % 4; all get the same bits.
+__device__ __forceinline__ float column_max(float x) {
+#pragma unroll
+  for (int d = 4; d < 32; d *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+  return x;
+}
+__device__ __forceinline__ float column_sum(float x) {
+#pragma unroll
+  for (int d = 4; d < 32; d *= 2) x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, d));
+  return x;
 }
 
-// The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. A warp
-// has the scores of 16 cells of either block and later the outputs of D / 4 columns; weights and what is known of 16
-// cells go through shared memory between. Rows 8 .. 15 of the products are 0. State i is that of head first_head + i.
-// The less thread blocks, the more of a tail is on its way at once, for which each needs registers.
+// The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. Cells, later columns
+// of V, are the large side of the products and heads the small one. A warp has the scores of 16 cells of either block and later the
+// outputs of D / 4 columns; weights and what is known of 16 cells go through shared memory between. A lane has heads 2 c and 2 c + 1.
+// State i is that of head first_head + i. All that a row does not have, its own cell stands in for: loads are not asked for one by
+// one. Where there are many thread blocks, values are loaded into the registers that the keys leave.
 template <int D, bool bf16, FinishForm form>
 __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
                                           const TailQuery<D>& query, int kv_head, int first_state, int heads) {
-  constexpr int kColumns = AttendColumns<D>::kColumns;
+  constexpr int kColumns = AttendColumns<D>::kColumns, kTiles = kColumns / 2;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
   const int first = body_end(info.index), low = first_seen(info.index, body.window);
   const HalfCells<D, bf16> store(body, info.slot, body.first_kv_head + kv_head);
-  // Whether the row has any of these 16 cells.
-  const auto has = [&](int block, int step) { return first + block * kAttendBlock + 16 * step <= info.index; };
-  constexpr bool kAllKeys = form == FinishForm::kHead, kAllValues = form != FinishForm::kMany;
-  uint32_t keys[kAllKeys ? kTailBlocks : 1][2][D / 32][4], values[kAllValues ? kTailBlocks : 1][16][kColumns / 2];
-  const auto load_keys = [&](int block) {  // of all blocks, there is the row's own cell where it has none
-    if (!kAllKeys && !has(block, warp)) return;
+  uint32_t keys[kTailBlocks][2][D / 32][4], values[kTailBlocks][16][kTiles];
+  const auto load_values = [&] {
+#pragma unroll
+    for (int block = 0; block < kTailBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const int cell = memory.cells[block * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
+        load_words<2 * kColumns>(values[block][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
+      }
+    }
+  };
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const uint16_t* from = store.k + size_t(memory.cells[block * kAttendBlock + 16 * warp + 8 * n + g]) * D + 8 * c;
 #pragma unroll
-      for (int i = 0; i < D / 32; ++i) load_words<16>(keys[kAllKeys ? block : 0][n][i], from + 32 * i);
+      for (int i = 0; i < D / 32; ++i) load_words<16>(keys[block][n][i], from + 32 * i);
     }
-  };
-  const auto load_values = [&](int block) {
+  }
+  if constexpr (form != FinishForm::kMany) load_values();
+  float s[kTailBlocks][4] = {};  // of cell g, head 2 c and 2 c + 1; of cell g + 8 likewise
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (!has(block, i / 4)) continue;
-      const int cell = memory.cells[block * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
-      load_words<2 * kColumns>(values[kAllValues ? block : 0][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
-    }
-  };
-  load_keys(0);
-  if constexpr (kAllKeys) load_keys(1);
-  float s[kTailBlocks][4];  // of head g, cells 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of the warp's
+  for (int i = 0; i < D / 32; ++i) {
 #pragma unroll
-  for (int block = 0; block < kTailBlocks; ++block) {
-    float product[2][2] = {};
-    if (has(block, warp)) {
+    for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < D / 32; ++i) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const uint32_t(&key)[4] = keys[kAllKeys ? block : 0][n][i];
-            multiply_upper<bf16>(product[n], query.x[i][2 * h], query.x[i][2 * h + 1], key[2 * h], key[2 * h + 1]);
-          }
-        }
+      for (int block = 0; block < kTailBlocks; ++block) {
+        const uint32_t(&k)[2][D / 32][4] = keys[block];
+        multiply<bf16>(s[block], make_uint4(k[0][i][2 * h], k[1][i][2 * h], k[0][i][2 * h + 1], k[1][i][2 * h + 1]),
+                       query.x[i][2 * h], query.x[i][2 * h + 1]);
       }
     }
-    if (!kAllKeys && block + 1 < kTailBlocks) load_keys(block + 1);
-    if constexpr (kAllValues) load_values(block);
+  }
+  if constexpr (form == FinishForm::kMany) load_values();
+#pragma unroll
+  for (int block = 0; block < kTailBlocks; ++block) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int index = first + block * kAttendBlock + 16 * warp + 8 * (i / 2) + 2 * c + i % 2;
-      s[block][i] = index <= info.index && index >= low ? product[i / 2][i % 2] : minus_infinity();
+      const int index = first + block * kAttendBlock + 16 * warp + g + i / 2 * 8;
+      if (index > info.index || index < low) s[block][i] = minus_infinity();
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float most = column_max(fmaxf(s[block][e], s[block][2 + e]));
+      if (g == 0) memory.most[block][warp][2 * c + e] = most;
     }
   }
-  if constexpr (!kAllValues) load_values(0);
-#pragma unroll
-  for (int block = 0; block < kTailBlocks; ++block) {
-    const float most = quad_max(fmaxf(fmaxf(s[block][0], s[block][1]), fmaxf(s[block][2], s[block][3])));
-    if (c == 0) memory.most[block][warp][g] = most;
-  }
   __syncthreads();
-  float m[kTailBlocks];
+  float m[kTailBlocks][2];
 #pragma unroll
   for (int block = 0; block < kTailBlocks; ++block) {
-    m[block] = memory.most[block][0][g];
-#pragma unroll
-    for (int i = 1; i < 4; ++i) m[block] = fmaxf(m[block], memory.most[block][i][g]);
-    const float base = m[block] == minus_infinity() ? 0.f : m[block];
     float p[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = exp2_fast(__fsub_rn(s[block][i], base));
-    memory.weights[block][warp][lane] = make_uint2(pack2_weights<bf16>(p[0], p[1]), pack2_weights<bf16>(p[2], p[3]));
-    const float sum = quad_sum(__fadd_rn(__fadd_rn(p[0], p[1]), __fadd_rn(p[2], p[3])));
-    if (c == 0) memory.sum[block][warp][g] = sum;
+    for (int e = 0; e < 2; ++e) {
+      m[block][e] = memory.most[block][0][2 * c + e];
+#pragma unroll
+      for (int i = 1; i < 4; ++i) m[block][e] = fmaxf(m[block][e], memory.most[block][i][2 * c + e]);
+      const float base = m[block][e] == minus_infinity() ? 0.f : m[block][e];
+      p[e] = exp2_fast(__fsub_rn(s[block][e], base));
+      p[2 + e] = exp2_fast(__fsub_rn(s[block][2 + e], base));
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const uint32_t both = pack2_weights<bf16>(p[2 * n], p[2 * n + 1]);
+      const int cell = 16 * warp + g + 8 * n;
+      memory.weights[block][2 * c][cell] = uint16_t(both);
+      memory.weights[block][2 * c + 1][cell] = uint16_t(both >> 16);
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float sum = column_sum(__fadd_rn(p[e], p[2 + e]));
+      if (g == 0) memory.sum[block][warp][2 * c + e] = sum;
+    }
   }
   __syncthreads();
-  float l[kTailBlocks], o[kTailBlocks][kColumns][2] = {};
+  float o[kTailBlocks][kTiles][4] = {};  // of columns kColumns g + 2 t and the next, of head 2 c and 2 c + 1 each
 #pragma unroll
-  for (int block = 0; block < kTailBlocks; ++block) {
-    const float(*sum)[kTailHeads] = memory.sum[block];
-    l[block] = __fadd_rn(__fadd_rn(sum[0][g], sum[1][g]), __fadd_rn(sum[2][g], sum[3][g]));
-    if (!kAllValues && block > 0) load_values(block);
+  for (int step = 0; step < 4; ++step) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      if (!has(block, step)) continue;
-      const uint2 weights = memory.weights[block][step][lane];
-      const uint32_t(*v)[kColumns / 2] = values[kAllValues ? block : 0] + 4 * step;
+    for (int block = 0; block < kTailBlocks; ++block) {
+      const uint16_t* weights = &memory.weights[block][g][16 * step + 2 * c];
+      const uint32_t low_cells = *reinterpret_cast<const uint32_t*>(weights), high_cells = *reinterpret_cast<const uint32_t*>(weights + 8);
+      const uint32_t(*v)[kTiles] = values[block] + 4 * step;
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        const uint32_t which = j % 2 == 0 ? 0x5410 : 0x7632;
-        multiply_upper<bf16>(o[block][j], weights.x, weights.y, __byte_perm(v[0][j / 2], v[1][j / 2], which),
-                             __byte_perm(v[2][j / 2], v[3][j / 2], which));
+      for (int t = 0; t < kTiles; ++t) {
+        multiply<bf16>(o[block][t], make_uint4(__byte_perm(v[0][t], v[1][t], 0x5410), __byte_perm(v[0][t], v[1][t], 0x7632),
+                                               __byte_perm(v[2][t], v[3][t], 0x5410), __byte_perm(v[2][t], v[3][t], 0x7632)),
+                       low_cells, high_cells);
       }
     }
   }
-  const MergeScales scales = merge_states(m[0], l[0], m[1], l[1]);
-  if (g >= heads) return;
-  // Columns 2 kColumns c .. + 2 kColumns of the warp's.
-  float* to = &memory.tail_o[first_state + g][8 * kColumns * warp + 2 * kColumns * c];
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int e = 0; e < 2; ++e) {
+    const int head = 2 * c + e;
+    float l[kTailBlocks];
 #pragma unroll
-    for (int e = 0; e < 2; ++e) to[e * kColumns + j] = merge_values(o[0][j][e], o[1][j][e], scales);
+    for (int block = 0; block < kTailBlocks; ++block) {
+      const float(*sum)[kTailHeads] = memory.sum[block];
+      l[block] = __fadd_rn(__fadd_rn(sum[0][head], sum[1][head]), __fadd_rn(sum[2][head], sum[3][head]));
+    }
+    const MergeScales scales = merge_states(m[0][e], l[0], m[1][e], l[1]);
+    if (head >= heads) continue;
+    float* to = &memory.tail_o[first_state + head][8 * kColumns * warp + kColumns * g];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      *reinterpret_cast<float2*>(to + 2 * t) = make_float2(merge_values(o[0][t][e], o[1][t][e], scales),
+                                                            merge_values(o[0][t][2 + e], o[1][t][2 + e], scales));
+    }
+    if (warp == 0 && g == 0) memory.tail_ml[first_state + head] = make_float2(m[0][e], l[0]);
   }
-  if (warp == 0 && c == 0) memory.tail_ml[first_state + g] = make_float2(m[0], l[0]);
 }
 
 }  // namespace sx::cuda
