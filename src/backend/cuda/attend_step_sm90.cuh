@@ -58,17 +58,17 @@ struct UnitSoftmax {
   __device__ __forceinline__ void step(Weights (&weights)[kTileBlocks], const Scores& s, float (&o)[n], bool fresh) {
     float part[2];
     if constexpr (bf16) {
-      weigh(weights[half], s, part);
+      weigh<true>(weights[half], s, part);
       // Below 2^63 no weight asks for another base. Nor do scores that are too small for 0, if this thread has one that is not.
       const float least = fresh ? 0x1p-58f : -1.f;
-      const bool good = (part[0] < 0x1p63f) & (part[1] < 0x1p63f) & (part[0] > least) & (part[1] > least);
+      const bool good = (base[0] == 0.f) & (base[1] == 0.f) & (part[0] < 0x1p63f) & (part[1] < 0x1p63f) & (part[0] > least) & (part[1] > least);
       if (__builtin_expect(!__all_sync(0xffffffffu, good), 0)) {
         raise<half>(weights[0], s, o, fresh);
-        weigh(weights[half], s, part);
+        weigh<false>(weights[half], s, part);
       }
     } else {
       raise<half>(weights[0], s, o, fresh);
-      weigh(weights[half], s, part);
+      weigh<false>(weights[half], s, part);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum[r] = __fadd_rn(sum[r], part[r]);
@@ -77,12 +77,13 @@ struct UnitSoftmax {
   __device__ __forceinline__ float m(int r) const { return base[r] == kUnseen ? minus_infinity() : base[r]; }
 
  private:
+  template <bool zero>  // base
   __device__ __forceinline__ void weigh(Weights& weights, const Scores& s, float (&part)[2]) const {
     float sums[2][2];
 #pragma unroll
     for (int i = 0; i < kAttendBlock / 2; i += 2) {
       const int r = i % 4 / 2;
-      const float x = exp2_fast(__fsub_rn(s[i], base[r])), y = exp2_fast(__fsub_rn(s[i + 1], base[r]));
+      const float x = exp2_fast(zero ? s[i] : __fsub_rn(s[i], base[r])), y = exp2_fast(zero ? s[i + 1] : __fsub_rn(s[i + 1], base[r]));
       weights[i / 2] = pack2_weights<bf16>(x, y);
       sums[r][0] = i < 4 ? x : __fadd_rn(sums[r][0], x);
       sums[r][1] = i < 4 ? y : __fadd_rn(sums[r][1], y);
