@@ -98,8 +98,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   // Every unit gets (m, l): one that will have joined those before it an empty state.
   UnitWalk walk(work, body.window);
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
-  const auto write_ml = [&](int unit, int r, float m, float l) {
-    if (lane % 4 == 0 && target[r] >= 0) body.state_ml[size_t(unit) * unit_states + size_t(target[r])] = make_float2(m, l);
+  const auto write_ml = [&](int unit, int to, float m, float l) {
+    if (lane % 4 == 0 && to >= 0) body.state_ml[size_t(unit) * unit_states + size_t(to)] = make_float2(m, l);
   };
   const auto write_joined = [&] {
     if constexpr (S::kGroups > 1) {  // else there is a single unit
@@ -108,24 +108,31 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
         ahead.advance();
         if (ahead.opens()) continue;
 #pragma unroll
-        for (int r = 0; r < 2; ++r) write_ml(ahead.unit, r, minus_infinity(), 0.f);
+        for (int r = 0; r < 2; ++r) write_ml(ahead.unit, target[r], minus_infinity(), 0.f);
       }
     }
   };
   const uint32_t q = ring.base + uint32_t(group) * S::kQ;
   if (S::kGroups > 1) hopper::named_sync(3 + group, 128);  // the group is done with the q before
   stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head, write_joined);
-  hopper::fence_async_shared();
-  hopper::named_sync(3 + group, 128);
-  // Query rows that do not exist see everything, and nobody reads what they compute.
-  int limit[2], low[2];
+  // What a row sees, and where its states go: seldom needed, so pairs do not keep it in registers. Query rows that do not exist see
+  // everything, and nobody reads what they compute.
+  struct alignas(16) Place { int limit, low, target; };
+  Place* const places = reinterpret_cast<Place*>(shared + S::kPlacesAt) + group * kGroupQueries + warp * 16 + lane / 4;
+  Place known[2];
+  const auto place_of = [&](int r) { return S::kGroups > 1 ? places[8 * r] : known[r]; };
+  int all_limit = INT32_MAX, all_low = 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    limit[r] = target[r] >= 0 ? body_end(index[r]) : INT32_MAX;
-    low[r] = target[r] >= 0 ? first_seen(index[r], body.window) : 0;
+    known[r] = {target[r] >= 0 ? body_end(index[r]) : INT32_MAX, target[r] >= 0 ? first_seen(index[r], body.window) : 0, target[r]};
+    all_limit = min(all_limit, known[r].limit);
+    all_low = max(all_low, known[r].low);
+    if (S::kGroups > 1 && lane % 4 == 0) places[8 * r] = known[r];
   }
-  const int all_limit = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
-  const int all_low = __reduce_max_sync(0xffffffffu, max(low[0], low[1]));
+  hopper::fence_async_shared();
+  hopper::named_sync(3 + group, 128);
+  all_limit = __reduce_min_sync(0xffffffffu, all_limit);
+  all_low = __reduce_max_sync(0xffffffffu, all_low);
 
   float o[D / 2], s[kTileBlocks][kAttendBlock / 2];  // scores of the halves of a tile
   uint32_t weights[kTileBlocks][kAttendBlock / 4];
@@ -136,17 +143,22 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     const int cell = tile * kTileCells + half * kAttendBlock;
     if (cell + kAttendBlock <= all_limit && cell >= all_low) return;
 #pragma unroll
-    for (int i = 0; i < kAttendBlock / 2; ++i) {
-      const int at = cell + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      if (at >= limit[i % 4 / 2] || at < low[i % 4 / 2]) s[half][i] = minus_infinity();
+    for (int r = 0; r < 2; ++r) {
+      const int limit = place_of(r).limit, low = place_of(r).low;
+#pragma unroll
+      for (int i = 0; i < kAttendBlock / 4; ++i) {
+        const int at = cell + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        if (at >= limit || at < low) s[half][i / 2 * 4 + 2 * r + i % 2] = minus_infinity();
+      }
     }
   };
   const auto store = [&](const float (&from)[D / 2], const float (&m)[2], const float (&l)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      write_ml(walk.slot, r, m[r], l[r]);
-      if (target[r] < 0) continue;
-      float* const to = body.state_o + (size_t(walk.slot) * unit_states + size_t(target[r])) * D + lane % 4 * 2;
+      const int place = place_of(r).target;
+      write_ml(walk.slot, place, m[r], l[r]);
+      if (place < 0) continue;
+      float* const to = body.state_o + (size_t(walk.slot) * unit_states + size_t(place)) * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         *reinterpret_cast<float2*>(to + 8 * j) = make_float2(from[4 * j + 2 * r], from[4 * j + 2 * r + 1]);
