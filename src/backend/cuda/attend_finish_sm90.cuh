@@ -337,7 +337,7 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
 template <int D, bool bf16, FinishForm form>
 __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
     attend_rows_wgmma_finish(const HopperFinish call) {
-  static_assert(AttendColumns<D>::kWarps == kAttendThreads / 32);
+  static_assert(kAttendThreads == 128);
   __shared__ FinishShared<D> memory;
   let_next_start();
   const AttendBody& body = call.body;

@@ -21,8 +21,8 @@ struct HopperShape {
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
   static constexpr int kStages = (kGroups == 1 ? 64 : 192) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, barriers, of pairs a place for each query. Two of single ones fit 164 KB, which an SM can give without
-  // losing much of its first-level cache.
+  // q of each group, K of each stage, V of each stage, barriers, of pairs a place for each query. Two of single ones fit 164 KB, which
+  // an SM can give without losing much of its first-level cache.
   static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
   static constexpr uint32_t kPlacesAt = kBarriersAt + 4 * kStages * 8,
                             kBytes = kPlacesAt + (kGroups > 1 ? kGroups * kGroupQueries * sizeof(int4) : 0);

@@ -52,16 +52,18 @@ struct UnitSoftmax {
     base[0] = base[1] = bf16 ? 0.f : kUnseen;
     sum[0] = sum[1] = 0.f;
   }
-  // Makes weights of the scores of half a tile. `fresh`: the unit begins with it; o and, of the second half of a tile, `first` (weights of
-  // the first) are what there is of the unit otherwise.
+  // Makes weights of the scores of half a tile. `fresh`: the unit begins with it. Otherwise o and, of the second half of a tile, the
+  // weights of the first are what there is of the unit.
   template <int half, int n>
   __device__ __forceinline__ void step(Weights (&weights)[kTileBlocks], const Scores& s, float (&o)[n], bool fresh) {
     float part[2];
     if constexpr (bf16) {
       weigh<true>(weights[half], s, part);
-      // Below 2^63 no weight asks for another base. Nor do scores that are too small for 0, if this thread has one that is not.
+      // Weights below 2^63 do not ask for another base, nor do those of a thread that are not all too small for 0. Which way a warp goes
+      // does not matter: raise() leaves alone the rows for which all is good here, and s - 0 is s.
       const float least = fresh ? 0x1p-58f : -1.f;
-      const bool good = (base[0] == 0.f) & (base[1] == 0.f) & (part[0] < 0x1p63f) & (part[1] < 0x1p63f) & (part[0] > least) & (part[1] > least);
+      const bool bounded = (part[0] < 0x1p63f) & (part[1] < 0x1p63f) & (part[0] > least) & (part[1] > least);
+      const bool good = (base[0] == 0.f) & (base[1] == 0.f) & bounded;
       if (__builtin_expect(!__all_sync(0xffffffffu, good), 0)) {
         raise<half>(weights[0], s, o, fresh);
         weigh<false>(weights[half], s, part);
@@ -83,7 +85,8 @@ struct UnitSoftmax {
 #pragma unroll
     for (int i = 0; i < kAttendBlock / 2; i += 2) {
       const int r = i % 4 / 2;
-      const float x = exp2_fast(zero ? s[i] : __fsub_rn(s[i], base[r])), y = exp2_fast(zero ? s[i + 1] : __fsub_rn(s[i + 1], base[r]));
+      const float x = exp2_fast(zero ? s[i] : __fsub_rn(s[i], base[r]));
+      const float y = exp2_fast(zero ? s[i + 1] : __fsub_rn(s[i + 1], base[r]));
       weights[i / 2] = pack2_weights<bf16>(x, y);
       sums[r][0] = i < 4 ? x : __fadd_rn(sums[r][0], x);
       sums[r][1] = i < 4 ? y : __fadd_rn(sums[r][1], y);

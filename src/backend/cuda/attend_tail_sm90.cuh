@@ -90,26 +90,24 @@ __device__ __forceinline__ float column_sum(float x) {
 }
 
 // The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. Cells, later columns
-// of V, are the large side of the products and heads the small one. A warp has the scores of 16 cells of either block and later the
-// outputs of D / 4 columns; weights and what is known of 16 cells go through shared memory between. A lane has heads 2 c and 2 c + 1.
+// of V, are the large side of the products and heads the small one. A warp has the scores of 16 cells of either block and later half the
+// columns of the outputs of one; weights and what is known of 16 cells go through shared memory between. A lane has heads 2 c and 2 c + 1.
 // State i is that of head first_head + i. All that a row does not have, its own cell stands in for: loads are not asked for one by
 // one. Where there are many thread blocks, values are loaded into the registers that the keys leave.
 template <int D, bool bf16, FinishForm form>
 __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
                                           const TailQuery<D>& query, int kv_head, int first_state, int heads) {
-  constexpr int kColumns = AttendColumns<D>::kColumns, kTiles = kColumns / 2;
+  constexpr int kColumns = D / 16, kTiles = kColumns / 2;  // of a lane
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
   const int first = body_end(info.index), low = first_seen(info.index, body.window);
   const HalfCells<D, bf16> store(body, info.slot, body.first_kv_head + kv_head);
-  uint32_t keys[kTailBlocks][2][D / 32][4], values[kTailBlocks][16][kTiles];
+  const int mine = warp / 2, column = warp % 2 * (D / 2) + kColumns * g;  // of the outputs
+  uint32_t keys[kTailBlocks][2][D / 32][4], values[16][kTiles];
   const auto load_values = [&] {
 #pragma unroll
-    for (int block = 0; block < kTailBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int cell = memory.cells[block * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
-        load_words<2 * kColumns>(values[block][i], store.v + size_t(cell) * D + 8 * kColumns * warp + kColumns * g);
-      }
+    for (int i = 0; i < 16; ++i) {
+      const int cell = memory.cells[mine * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
+      load_words<2 * kColumns>(values[i], store.v + size_t(cell) * D + column);
     }
   };
 #pragma unroll
@@ -177,24 +175,29 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
     }
   }
   __syncthreads();
-  float o[kTailBlocks][kTiles][4] = {};  // of columns kColumns g + 2 t and the next, of head 2 c and 2 c + 1 each
+  float o[kTiles][4] = {};  // of columns `column` + 2 t and the next, of head 2 c and 2 c + 1 each
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
+    const uint16_t* weights = &memory.weights[mine][g][16 * step + 2 * c];
+    const uint32_t low_cells = *reinterpret_cast<const uint32_t*>(weights), high_cells = *reinterpret_cast<const uint32_t*>(weights + 8);
+    const uint32_t(*v)[kTiles] = values + 4 * step;
 #pragma unroll
-    for (int block = 0; block < kTailBlocks; ++block) {
-      const uint16_t* weights = &memory.weights[block][g][16 * step + 2 * c];
-      const uint32_t low_cells = *reinterpret_cast<const uint32_t*>(weights), high_cells = *reinterpret_cast<const uint32_t*>(weights + 8);
-      const uint32_t(*v)[kTiles] = values[block] + 4 * step;
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        multiply<bf16>(o[block][t], make_uint4(__byte_perm(v[0][t], v[1][t], 0x5410), __byte_perm(v[0][t], v[1][t], 0x7632),
-                                               __byte_perm(v[2][t], v[3][t], 0x5410), __byte_perm(v[2][t], v[3][t], 0x7632)),
-                       low_cells, high_cells);
-      }
+    for (int t = 0; t < kTiles; ++t) {
+      multiply<bf16>(o[t], make_uint4(__byte_perm(v[0][t], v[1][t], 0x5410), __byte_perm(v[0][t], v[1][t], 0x7632),
+                                      __byte_perm(v[2][t], v[3][t], 0x5410), __byte_perm(v[2][t], v[3][t], 0x7632)),
+                     low_cells, high_cells);
     }
   }
+  const auto place = [&](int head, int t) { return reinterpret_cast<float2*>(&memory.tail_o[first_state + head][column + 2 * t]); };
 #pragma unroll
-  for (int e = 0; e < 2; ++e) {
+  for (int e = 0; mine == 0 && e < 2; ++e) {
+    if (2 * c + e >= heads) continue;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) *place(2 * c + e, t) = make_float2(o[t][e], o[t][2 + e]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; mine == 1 && e < 2; ++e) {
     const int head = 2 * c + e;
     float l[kTailBlocks];
 #pragma unroll
@@ -204,13 +207,12 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
     }
     const MergeScales scales = merge_states(m[0][e], l[0], m[1][e], l[1]);
     if (head >= heads) continue;
-    float* to = &memory.tail_o[first_state + head][8 * kColumns * warp + kColumns * g];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      *reinterpret_cast<float2*>(to + 2 * t) = make_float2(merge_values(o[0][t][e], o[1][t][e], scales),
-                                                            merge_values(o[0][t][2 + e], o[1][t][2 + e], scales));
+      const float2 older = *place(head, t);
+      *place(head, t) = make_float2(merge_values(older.x, o[t][e], scales), merge_values(older.y, o[t][2 + e], scales));
     }
-    if (warp == 0 && g == 0) memory.tail_ml[first_state + head] = make_float2(m[0][e], l[0]);
+    if (warp == 2 && g == 0) memory.tail_ml[first_state + head] = make_float2(m[0][e], l[0]);
   }
 }
 
