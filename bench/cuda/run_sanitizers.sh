@@ -7,18 +7,19 @@
 # RESULTS   folder, BUILD/sanitizer-TOOL if not given: report.txt (what was found, and a line per test), results.tsv (the same while it
 #           runs), logs/
 # Environment: SX_JOBS processes at a time (3), SX_LIMIT seconds for one of them (half of SECONDS), SX_FLAGS more flags for the tool,
-# SX_ONLY a regular expression that tests must match.
+# SX_ONLY a regular expression that names of tests must match, SX_DONE the results.tsv of an earlier run of the same tool, of which what
+# was clean is left out (kernels that changed since are not the same).
 # Exit status: 0 all are clean; 1 something was found, or a test failed, or the tool did; 2 neither, but not every test got through, or
 # some were skipped.
 #
 # Cheapest first. Processes share the device by turns, so that more than a few at a time only make each slower; starting one costs
-# seconds, hence several tests for each, and long rows of the parity table are divided (SPECEXTEND_PARITY_SHARE). Prompts keep to our own
-# kernels (SPECEXTEND_PROMPT_LINEAR=own): cuBLASLt is not ours to check, trying out its algorithms takes minutes under the tool, and
-# racecheck breaks down in it. Graphs that loop (CudaLevels) are looked at kind by kind of their kernels (--kernel-name), a process for
-# each: with all kinds at once the tools end with an illegal address at instruction 0 of no kernel. All other tests leave loops to the
-# host (SPECEXTEND_LEVELS=0).
+# seconds, hence several tests for each, and long ones are divided (SPECEXTEND_TEST_SHARE), for racecheck into a few cases each. Prompts
+# keep to our own kernels (SPECEXTEND_PROMPT_LINEAR=own): cuBLASLt is not ours to check, trying out its algorithms takes minutes under the
+# tool, and racecheck breaks down in it. Of graphs that loop (CudaLevels) two tests, which have all their kernels, are looked at kind by
+# kind of kernels (--kernel-name), a process for each: with all kinds at once the tools end with an illegal address at instruction 0 of no
+# kernel. All other tests leave loops to the host (SPECEXTEND_LEVELS=0).
 set -uo pipefail
-[[ $# -ge 3 ]] || { sed -n '2,13s/^# \?//p' "${BASH_SOURCE[0]}"; exit 64; }
+[[ $# -ge 3 ]] || { sed -n '2,14s/^# \?//p' "${BASH_SOURCE[0]}"; exit 64; }
 build=$(readlink -f "$1") tool=$2 seconds=$3
 [[ -d $build ]] || { echo "run_sanitizers.sh: no folder '$1'" >&2; exit 64; }
 results=${4:-$build/sanitizer-$tool}
@@ -54,7 +55,7 @@ parity=$(program test_parity) cuda=$(program test_cuda)
   while read -r name argument; do
     path=$(program "check_$name"); [[ -z $path ]] || printf 'check_%s\t%s\t%s\n' "$name" "$path" "${argument:-all}"
   done <<<$'levels few\nretrieve few\nattend quick\nrows\nkv\nchoose'
-} | grep -E "${SX_ONLY:-.}" | awk -F'\t' -v parity="$parity" -v kinds="$kinds" '
+} | awk -F'\t' -v parity="$parity" -v kinds="$kinds" -v only="${SX_ONLY:-.}" -v tool="$tool" '
   function cost(test) {  # milliseconds without a tool, roughly
     if (test ~ /_attend$/) return 8000
     if (test ~ /_linear$/) return 2400
@@ -64,9 +65,22 @@ parity=$(program test_parity) cuda=$(program test_cuda)
     if (test ~ /_kv_move$|_rope_store$|CudaEngine/) return 300
     return 120
   }
+  function cases(test) {
+    if (test ~ /EveryShape/) return 19
+    if (test ~ /EveryWeight/) return 13
+    if (test ~ /Trees.EveryKvType|InAnyChunks/) return 12
+    if (test ~ /LargeAnd|Golden/) return 9
+    return test ~ /Wide|FormOf/ ? 6 : 1
+  }
+  $1 !~ only || $1 ~ /CudaLevels/ && $1 !~ /eagle3_sampled|model_opt_tree_retrieval/ { next }
   $1 ~ /CudaLevels/ { n = split(kinds, kind, " "); for (i = 1; i <= n; ++i) printf "%d\t@%s\t%s\t%s\t%s\n", cost($1), kind[i], $2, $3, $1; next }
   { ms = cost($1); shares = $2 == parity && ms > 1000 ? int(ms / 1000) : 1
+    if ($2 == parity && tool == "racecheck" && shares > 1) shares *= 2
+    if ($2 != parity && tool == "racecheck") shares = int((cases($1) + 1) / 2)
     for (s = 0; s < shares; ++s) printf "%d\t%d/%d\t%s\t%s\t%s\n", ms / shares, s, shares, $2, $3, $1 }' |
+  awk -F'\t' -v done="${SX_DONE:-/dev/null}" '
+    BEGIN { while ((getline line <done) > 0) { split(line, field, "\t"); if (field[1] == "clean") clean[field[2], field[3]] = 1 } }
+    !(($5, $2) in clean)' |
   sort -s -n -k1,1 | awk -F'\t' '
     function put(key) { if (key in tests) print key "\t" tests[key]; delete tests[key]; sum[key] = 0 }
     { key = $2 "\t" $3 "\t" $4
@@ -93,7 +107,7 @@ verdict() {
 record() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >>"$results/results.tsv"; }  # verdict, test, share, seconds, log
 # A line of the queue. If a process dies, another one does the tests that it has left.
 one() {
-  local share path argument tests name left log code summed part rest begun port only levels
+  local share path argument tests name left log code summed part rest begun port only levels cases
   IFS=$'\x1f' read -r share path argument tests <<<"${1//$'\t'/$'\x1f'}"
   port=$((49152 + 20 * ${SX_SLOT:-0}))
   while [[ -n $tests ]]; do
@@ -103,10 +117,10 @@ one() {
       return
     fi
     log=$(mktemp "$results/logs/XXXXXX.log")
-    only='' levels=0
-    if [[ $share == @* ]]; then only="--kernel-name kns=${share#@}" levels=''; fi
+    only='' levels=0 cases=$share
+    if [[ $share == @* ]]; then only="--kernel-name kns=${share#@}" levels='' cases=''; fi
     # shellcheck disable=SC2086
-    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_PARITY_SHARE=$share SPECEXTEND_LEVELS=$levels CUDA_MODULE_LOADING=LAZY \
+    SPECEXTEND_PROMPT_LINEAR=own SPECEXTEND_TEST_SHARE=$cases SPECEXTEND_LEVELS=$levels CUDA_MODULE_LOADING=LAZY \
       timeout -k 4 $((left < limit ? left : limit)) compute-sanitizer $flags $only --port $port "$path" ${argument:---gtest_filter=$tests} \
       >"$log" 2>&1 </dev/null &
     echo $! >"$results/running/$$"

@@ -11,12 +11,11 @@
 #include "model/llama.h"
 #include "subject.h"
 #include "support/model_writer.h"
+#include "support/share.h"
 
 namespace sx {
 namespace {
 
-using testing::check_grown;
-using testing::check_tree;
 using testing::TempFolder;
 using testing::TinySpec;
 using testing::TreeSubject;
@@ -26,8 +25,23 @@ constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DTyp
                                   DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
                                   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
-class Trees : public testing::OnDevice {};
-class Steps : public testing::OnDevice {};
+class OnDevice : public testing::OnDevice {
+ protected:
+  TestCases cases_;
+  void TearDown() override {
+    if (!IsSkipped()) cases_.expect_some();
+  }
+};
+class Trees : public OnDevice {
+ protected:
+  void check_tree(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, unsigned seed) {
+    if (cases_.next()) testing::check_tree(path, GetParam(), kv, histories, nodes, seed);
+  }
+  void check_grown(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, bool levels, unsigned seed) {
+    if (cases_.next()) testing::check_grown(path, GetParam(), kv, histories, nodes, levels, seed);
+  }
+};
+class Steps : public OnDevice {};
 
 TinySpec wide(DType weights) {
   TinySpec spec;
@@ -41,7 +55,7 @@ TEST_P(Trees, EveryWeightType) {
   for (const DType type : kWeightTypes) {
     SCOPED_TRACE(dtype_name(type));
     testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(type));
-    check_tree(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {63, 100}, 1 + int(seed * 7 % 40), seed), ++seed;
+    check_tree(folder.file("tiny.gguf"), DType::kBF16, {63, 100}, 1 + int(seed * 7 % 40), seed), ++seed;
   }
 }
 
@@ -53,7 +67,7 @@ TEST_P(Trees, WideFeedForward) {  // products of many rows end with their glu, a
     TinySpec spec = wide(type);
     spec.layers = 2, spec.width = 512, spec.ffn = 4612;
     testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
-    for (const int nodes : {10, 33, 60}) check_tree(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {63, 20}, nodes, ++seed);
+    for (const int nodes : {10, 33, 60}) check_tree(folder.file("tiny.gguf"), DType::kBF16, {63, 20}, nodes, ++seed);
   }
 }
 
@@ -65,7 +79,7 @@ TEST_P(Trees, EveryFormOfProducts) {  // matrices that are not small: tiles of 6
     TinySpec spec = wide(DType::kBF16);
     spec.layers = 2, spec.width = 1536, spec.heads = 24, spec.kv_heads = 8, spec.ffn = ffn;
     testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
-    for (const int nodes : {12, 40, 60}) check_tree(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {63, 20}, nodes, ++seed);
+    for (const int nodes : {12, 40, 60}) check_tree(folder.file("tiny.gguf"), DType::kBF16, {63, 20}, nodes, ++seed);
   }
 }
 
@@ -75,7 +89,7 @@ TEST_P(Trees, EveryKvType) {
   unsigned seed = 50;
   for (const DType kv : kKvTypes)
     for (const auto& histories : {std::pair{0, 5}, {63, 64}, {255, 511}, {700, 130}})
-      check_tree(folder.file("tiny.gguf"), GetParam(), kv, histories, 1 + int(seed * 11 % 70), seed), ++seed;
+      check_tree(folder.file("tiny.gguf"), kv, histories, 1 + int(seed * 11 % 70), seed), ++seed;
 }
 
 TEST_P(Trees, EveryShapeOfHeads) {
@@ -100,7 +114,7 @@ TEST_P(Trees, EveryShapeOfHeads) {
     testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
     for (const DType kv : kKvTypes) {
       if (kv == DType::kQ8_0 && s.head_dim % 32 != 0) continue;
-      check_tree(folder.file("tiny.gguf"), GetParam(), kv, {130, 30}, 30, ++seed);
+      check_tree(folder.file("tiny.gguf"), kv, {130, 30}, 30, ++seed);
     }
   }
 }
@@ -111,11 +125,11 @@ TEST_P(Trees, LargeAndGrowing) {
   spec.layers = 1;
   testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
   unsigned seed = 200;
-  check_tree(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {600, 1}, 300, ++seed);
+  check_tree(folder.file("tiny.gguf"), DType::kBF16, {600, 1}, 300, ++seed);
   for (const bool levels : {false, true}) {
     for (const DType kv : kKvTypes)
-      check_grown(folder.file("tiny.gguf"), GetParam(), kv, {levels ? 500 : 60, levels ? 3 : 490}, 60, levels, ++seed);
-    check_grown(folder.file("tiny.gguf"), GetParam(), DType::kBF16, {400, 820}, 400, levels, ++seed);
+      check_grown(folder.file("tiny.gguf"), kv, {levels ? 500 : 60, levels ? 3 : 490}, 60, levels, ++seed);
+    check_grown(folder.file("tiny.gguf"), DType::kBF16, {400, 820}, 400, levels, ++seed);
   }
 }
 
@@ -179,6 +193,7 @@ TEST_P(Steps, PromptsInAnyChunks) {
     testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(weights));
     const auto prompt = random_text(333, 300, 7), rest = random_text(4, 300, 8), other = random_text(333, 300, 9);
     for (const DType kv : kKvTypes) {
+      if (!cases_.next()) continue;
       SCOPED_TRACE(fmt::format("{} KV {}", dtype_name(weights), dtype_name(kv)));
       Runner run(folder.file("tiny.gguf"), GetParam(), kv);
       const auto whole = run.text(0, prompt, rest, prompt.size());
@@ -191,6 +206,7 @@ TEST_P(Steps, PromptsInAnyChunks) {
 
 // Steps of the same shape, so that what was recorded for one is repeated for the others.
 TEST_P(Steps, RepeatedStepsUseTheirOwnInputs) {
+  if (!cases_.next()) return;
   const TempFolder folder;
   testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(DType::kQ8_0));
   const auto a = random_text(100, 300, 1), b = random_text(90, 300, 2), rows = random_text(6, 300, 3),
@@ -215,6 +231,7 @@ TEST_P(Steps, GoldenModelsAreNearTheCpu) {
   const TreeSubject cpu{"cpu", [](int threads) { return make_cpu_backend({threads, std::nullopt}); }};
   for (const char* name : {"llama", "llama-linear", "llama-llama3", "llama-yarn", "llama-bias", "mistral", "qwen2",
                            "qwen2-window", "qwen3"}) {
+    if (!cases_.next()) continue;
     SCOPED_TRACE(name);
     const std::string path = fmt::format("{}/{}", SX_GOLDEN_DIR, name);
     Runner right(path, cpu, DType::kBF16), run(path, GetParam(), DType::kBF16);

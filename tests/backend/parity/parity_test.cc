@@ -2,16 +2,15 @@
 // company and with other numbers of threads, bit for bit. One test per backend and op; a failing row is named.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
+
 
 #include "backend/reference/reference_backend.h"
 #include "backend/registry.h"
 #include "backends.h"
 #include "far_backends.h"
 #include "problem.h"
+#include "support/share.h"
 #include "tampered.h"
 
 namespace sx::parity {
@@ -49,34 +48,18 @@ std::vector<Subject> subjects(const Backends& backends, bool threaded = true) {
   return out;
 }
 
-// SPECEXTEND_PARITY_SHARE=1/4 in the environment: only every fourth row of an op, from its second on. Processes that have a share each do
-// all of them together; for sanitizers, under which an op takes minutes.
-struct Share {
-  int mine = 0, of = 1;
-};
-Share share() {
-  const char* wanted = std::getenv("SPECEXTEND_PARITY_SHARE");
-  Share out;
-  if (!wanted || !*wanted) return out;
-  if (std::sscanf(wanted, "%d/%d", &out.mine, &out.of) != 2 || out.mine < 0 || out.mine >= out.of)
-    throw std::runtime_error(std::string("SPECEXTEND_PARITY_SHARE: '") + wanted + "' is no share such as 0/4");
-  return out;
-}
-
 template <class Body>
 void each_row(const Subject& subject, Body body) {
-  const Share wanted = share();
-  int rows = 0, done = 0;
+  TestCases rows;
   for (const OpRow& row : op_table()) {
     if (row.op != subject.op || row.large || !supports(subject.name, row)) continue;
-    if (rows++ % wanted.of != wanted.mine) continue;
+    if (!rows.next()) continue;
     SCOPED_TRACE(row_name(row));
     body(row);
-    ++done;
     if (testing::Test::HasFatalFailure()) return;
   }
-  EXPECT_GT(rows, 10);
-  EXPECT_GT(done, 0) << "a share of nothing";
+  EXPECT_GT(rows.count(), 10);
+  rows.expect_some();
 }
 
 Output run_on(const Problem& problem, Backend& backend) {
