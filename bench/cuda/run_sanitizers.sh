@@ -24,6 +24,7 @@ build=$(readlink -f "$1") tool=$2 seconds=$3
 [[ -d $build ]] || { echo "run_sanitizers.sh: no folder '$1'" >&2; exit 64; }
 results=${4:-$build/sanitizer-$tool}
 export PATH="$PATH:/usr/local/cuda/bin"
+[[ -z ${SX_DONE:-} || -r $SX_DONE ]] || { echo "run_sanitizers.sh: cannot read '$SX_DONE' (SX_DONE)" >&2; exit 64; }
 command -v compute-sanitizer >/dev/null || { echo "run_sanitizers.sh: there is no compute-sanitizer" >&2; exit 64; }
 mkdir -p "$results"; results=$(readlink -f "$results")
 rm -rf "$results"/{logs,running,stop,*.tsv,report.txt}; mkdir -p "$results"/{logs,running}; : >"$results/results.tsv"
@@ -65,8 +66,8 @@ parity=$(program test_parity) cuda=$(program test_cuda)
     if (test ~ /_kv_move$|_rope_store$|CudaEngine/) return 300
     return 120
   }
-  function cases(test) {
-    if (test ~ /EveryShape/) return 19
+  function cases(test) {  # that it can be divided into, at least (tests/backend/cuda/model_test.cc)
+    if (test ~ /EveryShape/) return 20
     if (test ~ /EveryWeight/) return 13
     if (test ~ /Trees.EveryKvType|InAnyChunks/) return 12
     if (test ~ /LargeAnd|Golden/) return 9
@@ -88,7 +89,7 @@ parity=$(program test_parity) cuda=$(program test_cuda)
       else tests[key] = $5
       if ((sum[key] += $1) >= 1000 || $4 != "" || $2 !~ /^(0\/1|@)/) put(key) }
     END { for (key in tests) put(key) }' >"$results/queue.tsv"
-[[ -s $results/queue.tsv ]] || { echo "run_sanitizers.sh: no tests in '$1' (test_parity, test_cuda)" >&2; exit 64; }
+[[ -s $results/queue.tsv ]] || { echo "run_sanitizers.sh: no tests are left in '$1' (test_parity, test_cuda; SX_ONLY, SX_DONE)" >&2; exit 64; }
 
 findings() {  # of a log on stdin: what the tool says, less what it always says
   grep '^=========' | grep -vE "COMPUTE-SANITIZER|SUMMARY: |Target application|didn't terminate|was killed|^========= *$" | head -20

@@ -25,14 +25,14 @@ constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DTyp
                                   DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
                                   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
-class OnDevice : public testing::OnDevice {
+class InCases : public testing::OnDevice {
  protected:
   TestCases cases_;
   void TearDown() override {
     if (!IsSkipped()) cases_.expect_some();
   }
 };
-class Trees : public OnDevice {
+class Trees : public InCases {
  protected:
   void check_tree(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, unsigned seed) {
     if (cases_.next()) testing::check_tree(path, GetParam(), kv, histories, nodes, seed);
@@ -41,7 +41,7 @@ class Trees : public OnDevice {
     if (cases_.next()) testing::check_grown(path, GetParam(), kv, histories, nodes, levels, seed);
   }
 };
-class Steps : public OnDevice {};
+class Steps : public InCases {};
 
 TinySpec wide(DType weights) {
   TinySpec spec;
