@@ -54,6 +54,9 @@ class StepProblem final : public Problem {
       if (row.tree) grow_tree(seq, random_);
       seq.past = random_.normals(product(seq.history, heads_.width()));
       seq.qkv = random_.normals(product(seq.nodes(), heads_.width()));
+      for (size_t i = 0; row.loud > 1 && i < seq.qkv.size(); ++i) {
+        if (i % static_cast<size_t>(heads_.width()) < static_cast<size_t>(heads_.q_width())) seq.qkv[i] *= static_cast<float>(row.loud);
+      }
       total_ += seq.rows;
       longest_ = std::max(longest_, seq.history + seq.nodes());
       seqs_.push_back(std::move(seq));

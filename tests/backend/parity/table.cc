@@ -170,6 +170,15 @@ void add_attend(std::vector<OpRow>& table) {
         }
       }
     }
+    if (type == DType::kBF16 || type == DType::kF16) {  // scores so large that GPU kernels weigh them relative to something else than 0
+      for (const int rows : {3, 40}) {
+        OpRow row = base;
+        row.heads = 8, row.head_dim = 128, row.rows = rows, row.history = 2600, row.tree = true, row.loud = 16;
+        table.push_back(row);
+        row.head_dim = 64, row.window = 700;
+        table.push_back(row);
+      }
+    }
     add([&](OpRow& r) { r.rows = 200, r.history = 0; });   // prefill
     add([&](OpRow& r) { r.rows = 150, r.history = 450; });
   }
@@ -362,6 +371,7 @@ std::string row_name(const OpRow& row) {
   if (row.tree) name += "+tree";
   if (row.staged) name += fmt::format("+staged{}", row.staged);
   if (row.window) name += fmt::format("+window{}", row.window);
+  if (row.loud > 1) name += fmt::format("+loud{}", row.loud);
   if (row.delta) name += fmt::format("+{}{}", row.op == Op::kKvCells ? "to" : "delta", row.delta);
   if (row.same_slot) name += "+same_slot";
   if (row.op == Op::kKvScore) name += fmt::format("+kind{}{}", row.kind, row.mean ? "+mean" : "");
