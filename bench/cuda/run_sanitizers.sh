@@ -9,7 +9,7 @@
 # Environment: SX_JOBS processes at a time (3), SX_LIMIT seconds for one of them (half of SECONDS), SX_FLAGS more flags for the tool,
 # SX_ONLY a regular expression that names of tests must match, SX_DONE the results.tsv of an earlier run of the same tool, of which what
 # was clean is left out (kernels that changed since are not the same).
-# Exit status: 0 all are clean; 1 something was found, or a test failed, or the tool did; 2 neither, but not every test got through, or
+# Exit status: 0 all are clean; 1 something was found, or a test failed or died, or the tool did; 2 neither, but not every test got through, or
 # some were skipped.
 #
 # Cheapest first. Processes share the device by turns, so that more than a few at a time only make each slower; starting one costs
@@ -58,7 +58,7 @@ parity=$(program test_parity) cuda=$(program test_cuda)
   done <<<$'levels few\nretrieve few\nattend quick\nrows\nkv\nchoose'
 } | awk -F'\t' -v parity="$parity" -v kinds="$kinds" -v only="${SX_ONLY:-.}" -v tool="$tool" '
   function cost(test) {  # milliseconds without a tool, roughly
-    if (test ~ /_attend$/) return 8000
+    if (test ~ /_attend$/ || tool == "racecheck" && test ~ /InAnyChunks/) return 8000
     if (test ~ /_linear$/) return 2400
     if (test ~ /^check_/) return 2000
     if (test ~ /EveryKvType|_choose$|_kv_cells$|_law$|_kv_retrieve$/) return 1200
@@ -87,7 +87,7 @@ parity=$(program test_parity) cuda=$(program test_cuda)
     { key = $2 "\t" $3 "\t" $4
       if (key in tests) tests[key] = tests[key] ":" $5
       else tests[key] = $5
-      if ((sum[key] += $1) >= 1000 || $4 != "" || $2 !~ /^(0\/1|@)/) put(key) }
+      if ((sum[key] += $1) >= 1000 || $4 != "" || $2 !~ /^0\/1$|^@/) put(key) }
     END { for (key in tests) put(key) }' >"$results/queue.tsv"
 [[ -s $results/queue.tsv ]] || { echo "run_sanitizers.sh: no tests are left in '$1' (test_parity, test_cuda; SX_ONLY, SX_DONE)" >&2; exit 64; }
 
@@ -103,7 +103,8 @@ verdict() {
   elif grep -qF "[       OK ] $1 " <<<"$2"; then [[ $4 == no ]] && echo passed || echo clean
   elif grep -qF "[  SKIPPED ] $1 " <<<"$2"; then echo skipped
   elif [[ $3 == 124 || $3 == 137 || -e $results/stop ]]; then echo time
-  else echo failed; fi
+  elif [[ $1 == check_* ]] || grep -qF '[  FAILED  ]' <<<"$2"; then echo failed
+  else echo died; fi
 }
 record() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >>"$results/results.tsv"; }  # verdict, test, share, seconds, log
 # A line of the queue. If a process dies, another one does the tests that it has left.
@@ -149,7 +150,7 @@ one() {
 report() {  # counts and every test that is not clean, what was found, then a line per test
   local what name share log
   awk -F'\t' '
-    BEGIN { n = split("found broken failed time waiting skipped passed clean", order, " "); for (i = 1; i <= n; ++i) rank[order[i]] = i }
+    BEGIN { n = split("found broken failed died time waiting skipped passed clean", order, " "); for (i = 1; i <= n; ++i) rank[order[i]] = i }
     FNR == NR { count = split($4, names, ":"); for (i = 1; i <= count; ++i) { worst[names[i]] = "clean"; ++missing[names[i]] } next }
     { --missing[$2]; seconds[$2] += $4; if (rank[$1] < rank[worst[$2]]) worst[$2] = $1 }
     END { for (t in worst) { if (missing[t] > 0 && rank[worst[t]] > rank["waiting"]) worst[t] = "waiting"
@@ -157,15 +158,15 @@ report() {  # counts and every test that is not clean, what was found, then a li
   {
     echo "$tool: $(grep -c '^clean' "$results/tests.tsv") of $(wc -l <"$results/tests.tsv") tests clean" \
       "after $(($(date +%s) - begin)) s, $jobs processes at a time"
-    for what in found:'something found' broken:'the tool failed' failed:'test failed' passed:'passed, but the process was ended later' \
+    for what in found:'something found' broken:'the tool failed' failed:'test failed' died:'the process ended before the test, which says nothing' passed:'passed, but the process was ended later' \
       time:'out of time' waiting:'not begun' skipped:skipped; do
       name=$(awk -F'\t' -v what="${what%%:*}" '$1 == what { print $2 }' "$results/tests.tsv" | tr '\n' ' ')
       [[ -z $name ]] || echo "${what#*:}: $(wc -w <<<"$name"): ${name//SpeculationChangesNothing\/}"
     done
-    grep -E '^(found|broken|failed)' "$results/results.tsv" | while IFS=$'\t' read -r what name share _ log; do
+    grep -E '^(found|broken|failed|died)' "$results/results.tsv" | while IFS=$'\t' read -r what name share _ log; do
       echo "--- $what: $name $share"
       case $what in
-        failed) { part_of "$log" "$name" | grep . || tail -8 "$log"; } | grep -vE '^(\[---|\[===|\[ RUN)' | head -8 ;;
+        failed|died) { part_of "$log" "$name" | grep . || tail -8 "$log"; } | grep -vE '^(\[---|\[===|\[ RUN)' | head -8 ;;
         *) { part_of "$log" "$name" | grep . || cat "$log"; } | grep '^=========.*[A-Za-z]' | head -20 ;;
       esac | cut -c1-400
     done
@@ -180,7 +181,7 @@ finish() {
   cat "$results"/running/* 2>/dev/null | while read -r pid; do kill -TERM "$pid" 2>/dev/null; done
   wait
   report
-  cut -f1 "$results/tests.tsv" | grep -qxE 'found|broken|failed' && exit 1
+  cut -f1 "$results/tests.tsv" | grep -qxE 'found|broken|failed|died' && exit 1
   cut -f1 "$results/tests.tsv" | grep -qvx clean && exit 2
   exit 0
 }
