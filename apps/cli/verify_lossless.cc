@@ -2,6 +2,7 @@
 // the logits. Also the honest way to time a preset: both runs share one engine, one process, one prompt at a time.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -26,7 +27,8 @@ struct Args {
 
 struct Run {
   GenerateResult result;
-  std::vector<float> logits;  // of every token
+  std::vector<float> logits;  // of every token, and room for more
+  size_t used = 0;
 };
 
 struct Named {
@@ -71,14 +73,18 @@ std::vector<Named> settings_of(const Args& a) {
   return all;
 }
 
-Run run_one(Engine& engine, Session& session, std::span<const Token> prompt, GenerateOptions options, bool speculate) {
-  Run run;
+// The room for logits is made before, and used again: first writes to new memory would be timed along, at random.
+void run_one(Engine& engine, Session& session, std::span<const Token> prompt, GenerateOptions options, bool speculate, Run& run) {
   options.speculate = speculate;
-  run.logits.reserve(size_t(std::max(0, options.max_tokens) + 1) * size_t(engine.vocab()));
-  options.on_logits = [&run](std::span<const float> row) { run.logits.insert(run.logits.end(), row.begin(), row.end()); };
+  run.logits.resize(std::max(run.logits.size(), size_t(std::max(0, options.max_tokens) + 1) * size_t(engine.vocab())));
+  run.used = 0;
+  options.on_logits = [&run](std::span<const float> row) {
+    if (run.used + row.size() > run.logits.size()) run.logits.resize(run.used + row.size());
+    std::copy(row.begin(), row.end(), run.logits.begin() + ptrdiff_t(run.used));
+    run.used += row.size();
+  };
   options.cancelled = [] { return interrupted(); };
   run.result = session.generate(prompt, options);
-  return run;
 }
 
 std::string difference(const Run& plain, const Run& spec, int vocab) {
@@ -86,8 +92,8 @@ std::string difference(const Run& plain, const Run& spec, int vocab) {
     if (plain.result.tokens[i] != spec.result.tokens[i]) return fmt::format("token {} differs", i);
   if (plain.result.tokens.size() != spec.result.tokens.size() || plain.result.reason != spec.result.reason) return "another end";
   if (plain.result.text != spec.result.text) return "text differs";
-  if (plain.logits.size() != spec.logits.size()) return "number of logits differs";
-  for (size_t i = 0; i < plain.logits.size(); i += size_t(vocab))
+  if (plain.used != spec.used) return "number of logits differs";
+  for (size_t i = 0; i < plain.used; i += size_t(vocab))
     if (std::memcmp(&plain.logits[i], &spec.logits[i], size_t(vocab) * sizeof(float)) != 0)
       return fmt::format("logits of token {} differ", i / size_t(vocab));
   return {};
@@ -131,6 +137,7 @@ int run(Args& a) {
     write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>9} {:>9} {:>7} {:>9}  {}\n", "prompt", "length", "sampling", "tokens", "plain ms",
                           "spec ms", "speedup", "tok/pass", "compared"));
   Totals totals;
+  Run plain, spec;
   ProgressLine line("verify", a.quiet);
   for (size_t i = 0; i < texts.size() && !interrupted(); ++i) {
     std::string text = a.prefix + texts[i] + a.suffix;
@@ -140,8 +147,8 @@ int run(Args& a) {
     for (const Named& setting : settings_of(a)) {
       if (interrupted()) break;
       line.update(double(i) / double(texts.size()), fmt::format("{} / {} prompts", i, texts.size()));
-      const Run plain = run_one(*engine, *session, prompt, setting.options, false);
-      const Run spec = run_one(*engine, *session, prompt, setting.options, true);
+      run_one(*engine, *session, prompt, setting.options, false, plain);
+      run_one(*engine, *session, prompt, setting.options, true, spec);
       if (interrupted()) break;
       line.clear();
       report(a, setting, i, prompt.size(), plain, spec, difference(plain, spec, engine->vocab()), totals);
