@@ -63,6 +63,7 @@ class Generation {
   TokenTree* tree = nullptr;     // of the session's slot
   DraftLaws* laws = nullptr;
   bool drafting = false;         // in this round
+  bool shallow = false;          // and less deep than wanted, for want of credit
   int first_row = 0;             // of its tree in this round's pass
   int drafted = 0;               // tokens proposed in this round
   int most_nodes = 0, most_depth = 0;  // of its trees

@@ -140,9 +140,15 @@ bool Round::affordable(Generation& g, DraftTask& task) {
   task.limits.verify_cost = cost.data();
   task.limits.level_cost = float(spec.drafter()->level_ms() / plain_ms(g));
   double credit = g.controller.credit();
-  task.cheap_only = spec.runs_model() && credit < g.controller.draft_cost() + double(cost[1]) - 1;
-  if (task.cheap_only && !spec.has_index()) return false;
-  if (spec.runs_model() && !task.cheap_only) credit -= g.controller.draft_cost();
+  g.shallow = false;
+  if (spec.runs_model()) {
+    const int depth = g.controller.affordable_depth(task.limits.depth, double(task.limits.level_cost), double(cost[1]) - 1);
+    g.shallow = depth < task.limits.depth;
+    task.cheap_only = g.shallow && spec.has_index();
+    if (task.cheap_only) g.shallow = false;
+    else if (depth == 0) return false;
+    else task.limits.depth = depth, credit -= g.shallow ? depth * double(task.limits.level_cost) : g.controller.draft_cost();
+  }
   int& nodes = task.limits.nodes;
   while (nodes > 0 && double(cost[size_t(nodes)]) - 1 > credit) --nodes;
   return nodes > 0;
@@ -277,7 +283,7 @@ void Round::count() {
     }
     double expected = 0;
     for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
-    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), double(g.spec.costs()[size_t(g.tree->drafted())]));
+    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), double(g.spec.costs()[size_t(g.tree->drafted())]), !g.shallow);
   }
 }
 

@@ -14,9 +14,14 @@ class Controller {
   // Accepted tokens per token the drafter expected to be accepted, lately.
   double trust() const { return trust_; }
 
+  // How many levels of at most `deepest` the credit covers, one node's verification (`node`) included: all of them if it covers what
+  // drafting has cost lately; else as many as can be had for `level` each. A level or two that turn out right earn more.
+  int affordable_depth(int deepest, double level, double node) const;
+
   void plain_round();
-  // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `drafting`, `verifying`: what it cost.
-  void drafted_round(double expected, int accepted, double drafting, double verifying);
+  // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `drafting`, `verifying`: what it cost;
+  // `whole`: the draft was not cut short by affordable_depth.
+  void drafted_round(double expected, int accepted, double drafting, double verifying, bool whole = true);
 
  private:
   double credit_ = 1, draft_cost_ = 0, trust_ = 1;
