@@ -116,7 +116,9 @@ Speculation::~Speculation() = default;
 std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const SpeculationParts& parts) {
   const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
   switch (kind) {
-    case DrafterKind::kModel: return parts.head ? make_head(parts) : make_small_model(parts);
+    case DrafterKind::kModel:
+      if (!parts.head) return make_small_model(parts, config_.tree, config_.cache, room_, ahead(), make_inner(parts));
+      return make_head(parts);
     case DrafterKind::kSelf: return make_self(parts);
     case DrafterKind::kNgram: return make_ngram_drafter(config_.index, config_.tree, limits);
     case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, config_.tree, limits);
@@ -127,27 +129,51 @@ std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const Specu
   fail("no drafter of this kind");
 }
 
-std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& parts) {
+// Index drafters keep to what they find; a model drafts a chain on few cells.
+std::unique_ptr<Drafter> Speculation::make_inner(const SpeculationParts& parts) {
+  const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
+  TreeConfig tree;
+  tree.nodes = tree.depth = ahead();
+  switch (config_.inner) {
+    case DrafterKind::kNgram: return make_ngram_drafter(config_.index, tree, limits);
+    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, tree, limits);
+    case DrafterKind::kModel: {
+      CacheConfig cache;
+      cache.kind = CacheKind::kStreaming;
+      cache.budget = config_.inner_budget;
+      cache.sink = 16;
+      return make_small_model(parts, tree, cache, inner_room_);
+    }
+    default: return nullptr;
+  }
+}
+
+std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& parts, const TreeConfig& tree, const CacheConfig& cache,
+                                                       DraftRoom& room, int ahead, std::unique_ptr<Drafter> inner) {
   auto file = ModelFile::open(config_.draft_model);
   check_vocabulary(*parts.tokenizer, parts.target->config().vocab, *file);
   ModelOptions options;
-  options.max_outputs = model_drafter_rows(config_.tree, parts.slots);
+  options.max_outputs = model_drafter_rows(tree, parts.slots, ahead);
   options.max_rows = std::max(parts.chunk, options.max_outputs);
   options.context = parts.context + kMaxTreeNodes;
   options.progress = parts.progress;
-  if (config_.cache.reads_draft())
+  if (cache.reads_draft())
     for (int i = 0; i < file->config().layers; ++i) options.taps.query.push_back(i);
-  draft_ = Model::load(file, *parts.backend, options);
-  make_cache(parts, draft_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), draft_->config(), draft_->rope_frequencies());
+  room.model = Model::load(file, *parts.backend, options);
+  make_cache(parts, cache, room.model->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), room.model->config(),
+             room.model->rope_frequencies(), room);
   ModelDrafterOptions drafter;
-  drafter.backend = parts.backend, drafter.model = draft_.get(), drafter.cache = cache_.get(), drafter.tree = config_.tree;
-  drafter.guess = {acceptance_->draws(), config_.couple};
-  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
-  return std::make_unique<ModelDrafter>(drafter);
+  drafter.backend = parts.backend, drafter.model = room.model.get(), drafter.cache = room.cache.get(), drafter.tree = tree;
+  drafter.guess = {&room == &inner_room_ ? DrawMode::kBest : acceptance_->draws(), config_.couple};
+  drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab, drafter.ahead = ahead;
+  return std::make_unique<ModelDrafter>(drafter, std::move(inner));
 }
 
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target) {
   if (!config.needs_model() || !is_head_folder(config.draft_model)) return nullptr;
+  if (config.inner != DrafterKind::kNone)
+    fail("draft '{}' is a head, and speculation setting inner is {}: a drafter inside another needs a draft model of its own, or set inner to none",
+         config.draft_model, setting_value(config, "inner"));
   auto head = HeadFile::open(config.draft_model, target);
   if (head->config().kind != HeadConfig::Kind::kMedusa) return head;
   if (config.cache.kind != CacheKind::kFull)
@@ -168,9 +194,10 @@ std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
   options.context = parts.context + kMaxTreeNodes;
   options.queries = config_.cache.reads_draft();
   head_ = EagleHead::load(parts.head, *parts.target, *parts.backend, options);
-  make_cache(parts, head_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), head_->config().cell, head_->rope_frequencies());
+  make_cache(parts, config_.cache, head_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), head_->config().cell,
+             head_->rope_frequencies(), room_);
   EagleDrafterOptions drafter;
-  drafter.backend = parts.backend, drafter.head = head_.get(), drafter.cache = cache_.get(), drafter.tree = config_.tree;
+  drafter.backend = parts.backend, drafter.head = head_.get(), drafter.cache = room_.cache.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots;
   return std::make_unique<EagleDrafter>(drafter);
@@ -187,24 +214,25 @@ std::unique_ptr<Drafter> Speculation::make_medusa(const SpeculationParts& parts)
 
 // `cells`: what a cell of the drafter is; its model reads positions by `draft`'s RoPE. Where the target drafts, its own cells are the full
 // ones.
-void Speculation::make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies) {
+void Speculation::make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
+                             std::span<const double> frequencies, DraftRoom& room) {
   DraftCacheParts cache;
-  cells.capacity = DraftCache::work_cells(config_.cache, parts.context) + kMaxTreeNodes;
-  work_kv_ = parts.backend->make_kv(cells);
+  cells.capacity = DraftCache::work_cells(config, parts.context) + kMaxTreeNodes;
+  room.work = parts.backend->make_kv(cells);
   const bool own = &draft != &parts.target->config();
-  if (own && DraftCache::two_stores(config_.cache, parts.context, draft.context)) {
+  if (own && DraftCache::two_stores(config, parts.context, draft.context)) {
     cells.capacity = parts.context;
-    full_kv_ = parts.backend->make_kv(cells);
+    room.full = parts.backend->make_kv(cells);
   }
-  if (config_.cache.sentences) {
+  if (config.sentences) {
     sentence_ends_.resize(size_t(parts.target->config().vocab));
     for (Token t = 0; t < std::min(parts.tokenizer->size(), parts.target->config().vocab); ++t) sentence_ends_[size_t(t)] = ends_sentence(*parts.tokenizer, t);
   }
   cache.backend = parts.backend, cache.draft = &draft, cache.frequencies = frequencies;
-  cache.work = work_kv_.get(), cache.full = own ? full_kv_.get() : parts.kv, cache.writes_full = own;
+  cache.work = room.work.get(), cache.full = own ? room.full.get() : parts.kv, cache.writes_full = own;
   cache.target = &parts.target->config(), cache.target_kv = parts.kv, cache.sentence_ends = sentence_ends_;
   cache.slots = parts.slots, cache.context = parts.context;
-  cache_ = std::make_unique<DraftCache>(config_.cache, cache);
+  room.cache = std::make_unique<DraftCache>(config, cache);
 }
 
 std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
@@ -214,8 +242,9 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots, drafter.vocab = parts.target->config().vocab;
   if (config_.cache.chooses()) {
-    make_cache(parts, parts.target->kv_geometry(parts.slots, 0, parts.kv->geometry().type), parts.target->config(), parts.target->rope_frequencies());
-    drafter.cache = cache_.get();
+    make_cache(parts, config_.cache, parts.target->kv_geometry(parts.slots, 0, parts.kv->geometry().type), parts.target->config(),
+               parts.target->rope_frequencies(), room_);
+    drafter.cache = room_.cache.get();
   }
   drafter.skip_attention.assign(size_t(layers), 0);
   drafter.skip_ffn.assign(size_t(layers), 0);
@@ -231,7 +260,8 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   } else {
     skip_share(double(config_.self.skip), layers, drafter.skip_attention, drafter.skip_ffn);
   }
-  return std::make_unique<ModelDrafter>(drafter);
+  drafter.ahead = ahead();
+  return std::make_unique<ModelDrafter>(drafter, make_inner(parts));
 }
 
 // Passes of 1, 2, 4, ... rows on an empty and on a filled cache.

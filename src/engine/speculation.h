@@ -1,6 +1,7 @@
 // What an engine speculates with: its configuration made into a drafter, an acceptance rule, trees for every slot and prices.
 // With speculation off there is no drafter, and trees have one node.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -65,23 +66,33 @@ class Speculation {
   std::span<float> costs() { return costs_; }           // scratch, [nodes + 1]
 
  private:
+  // What a drafter works with.
+  struct DraftRoom {
+    std::unique_ptr<Model> model;        // a small one; null: a head, or the target
+    std::unique_ptr<KvStore> work, full;
+    std::unique_ptr<DraftCache> cache;
+  };
+
   std::unique_ptr<Drafter> make_drafter(DrafterKind kind, const SpeculationParts& parts);
-  std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts);
+  std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts, const TreeConfig& tree, const CacheConfig& cache, DraftRoom& room,
+                                            int ahead = 0, std::unique_ptr<Drafter> inner = nullptr);
+  std::unique_ptr<Drafter> make_inner(const SpeculationParts& parts);
+  // Nodes that an inner drafter may guess: those of the chain's last level need not be run.
+  int ahead() const { return config_.inner == DrafterKind::kNone ? 0 : std::clamp(nodes_ - 1, 1, config_.inner_nodes); }
   std::unique_ptr<Drafter> make_head(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_medusa(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
-  void make_cache(const SpeculationParts& parts, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies);
+  void make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
+                  std::span<const double> frequencies, DraftRoom& room);
 
   std::string name_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   bool wants_price_ = false;
-  std::unique_ptr<Model> draft_;         // a small model and its cache
-  std::unique_ptr<EagleHead> head_;      // or a head
-  std::unique_ptr<MedusaHeads> medusa_;  // or several
-  std::unique_ptr<KvStore> work_kv_, full_kv_;
+  DraftRoom room_, inner_room_;
+  std::unique_ptr<EagleHead> head_;
+  std::unique_ptr<MedusaHeads> medusa_;
   std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
-  std::unique_ptr<DraftCache> cache_;
   std::unique_ptr<Acceptance> acceptance_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;

@@ -118,6 +118,21 @@ constexpr Preset kPresets[] = {
        c.self.skip = 0;
        c.cache.kind = CacheKind::kStreaming;
      }},
+    {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
+       c.inner = DrafterKind::kSuffix;
+     }},
+    {{"triforce", "the target on chunks it attends to drafts a chain of 6, a draft model guesses ahead of it (TriForce)", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 6, 6);
+       c.self.skip = 0;
+       c.cache.kind = CacheKind::kRetrieval;
+       c.cache.chunk = 8;
+       c.cache.budget = 4096;
+       c.cache.interval = 64;
+       c.inner = DrafterKind::kModel;
+     }},
     {{"fuse", "one tree from a draft model and the text's own suffixes (RASD)", true},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kModel); }},
     {{"self-suffix", "one tree from the target without layers and the text's own suffixes", false},
@@ -153,12 +168,22 @@ void check_draft_model(const SpecConfig& config) {
 
 void check_drafter(const SpecConfig& config) {
   const auto uses = [&](DrafterKind kind) {
-    return config.drafter == kind ||
+    return config.drafter == kind || config.inner == kind ||
            (config.drafter == DrafterKind::kFuse && (config.fuse_model == kind || config.fuse_index == kind));
   };
   if (uses(DrafterKind::kNgram) && config.index.ngram_min > config.index.ngram_max)
     fail("speculation setting ngram-min is {} and ngram-max {}: the shortest match must not be longer than the longest",
          config.index.ngram_min, config.index.ngram_max);
+  const std::string inner = setting_value(config, "inner"), drafter = setting_value(config, "drafter");
+  if (config.inner != DrafterKind::kNone) {
+    if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)
+      fail("speculation setting inner is {} and drafter {}: there is a model whose passes it could save with drafter model or self only", inner, drafter);
+    if (config.inner == DrafterKind::kModel && config.drafter == DrafterKind::kModel)
+      fail("speculation setting inner is model and so is drafter, and there is one draft model: set inner to suffix or ngram, or drafter to self");
+    if (config.tree.kind != TreeKind::kChain)
+      fail("speculation setting inner is {} and tree {}: a drafter inside another guesses along a chain, set tree to chain", inner,
+           setting_value(config, "tree"));
+  }
   if (uses(DrafterKind::kSelf) && config.self.exit > 0 && !config.self.layers.empty())
     fail("speculation settings exit {} and skip-layers exclude each other: give one of them", config.self.exit);
 }
@@ -171,7 +196,7 @@ void check_cache(const SpecConfig& config) {
     return;
   }
   if (!config.has_cache()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
-  if (!config.needs_model() && cache.reads_draft())
+  if (!config.drafts_with_model() && cache.reads_draft())
     fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take window, streaming, "
          "retrieval, prune or random", name, config.preset);
   if (cache.chunk > cache.budget) fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);

@@ -34,6 +34,9 @@ struct SpecConfig {
   DrafterKind drafter = DrafterKind::kNone;
   DrafterKind fuse_model = DrafterKind::kModel;    // of kFuse: kModel or kSelf
   DrafterKind fuse_index = DrafterKind::kSuffix;   // of kFuse: kSuffix or kNgram
+  DrafterKind inner = DrafterKind::kNone;          // who guesses ahead of a drafter that runs a model: kNgram, kSuffix, or kModel before kSelf
+  int inner_nodes = 6;                // that it guesses at most
+  int inner_budget = 256;             // cells a model that does so works on: the first and the most recent
   TreeConfig tree;                    // index drafters read nodes and depth only
   AcceptConfig accept;
   IndexConfig index;
@@ -48,8 +51,9 @@ struct SpecConfig {
 
   bool on() const { return drafter != DrafterKind::kNone; }
   // Whoever drafts has a cache that can be chosen: a draft model, a head, or the target itself.
-  bool has_cache() const { return needs_model() || drafter == DrafterKind::kSelf || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kSelf); }
-  bool needs_model() const { return drafter == DrafterKind::kModel || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kModel); }
+  bool has_cache() const { return drafts_with_model() || drafter == DrafterKind::kSelf || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kSelf); }
+  bool needs_model() const { return drafts_with_model() || inner == DrafterKind::kModel; }
+  bool drafts_with_model() const { return drafter == DrafterKind::kModel || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kModel); }
 };
 
 struct PresetInfo {

@@ -13,19 +13,26 @@ constexpr double kLearn = 0.1;
 
 }  // namespace
 
-int model_drafter_rows(const TreeConfig& tree, int slots) {
-  const int one = make_tree_policy(tree)->rows();
+int model_drafter_rows(const TreeConfig& tree, int slots, int ahead) {
+  const int one = make_tree_policy(tree)->rows() + ahead;
   return std::max(one, std::min(one * slots, kMostOutputs));
 }
 
-ModelDrafter::ModelDrafter(const ModelDrafterOptions& options)
-    : options_(options), vocab_(std::min(options.vocab, options.model->config().vocab)),
+ModelDrafter::ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<Drafter> inner)
+    : options_(options), inner_(std::move(inner)), vocab_(std::min(options.vocab, options.model->config().vocab)),
       rows_(options.model->options().max_rows),
       most_new_(options.cache && options.cache->moving() ? std::min(rows_, DraftCache::kSlack / 2) : rows_), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.model->options().max_outputs, vocab_,
                options.model->config().vocab),
       levels_(*options.backend, options.tree) {
-  SX_ASSERT(model_drafter_rows(options.tree, 1) <= std::min(rows_, options.model->options().max_outputs));
+  SX_ASSERT(model_drafter_rows(options.tree, 1, options.ahead) <= std::min(rows_, options.model->options().max_outputs));
+  SX_ASSERT((inner_ != nullptr) == (options.ahead > 0) && (!inner_ || options.tree.kind == TreeKind::kChain));
+  if (inner_) {
+    inner_tasks_.reserve(size_t(options.slots));
+    for (int i = 0; i < options.slots; ++i) guesses_.emplace_back(options.ahead + 1);
+    places_.resize(size_t(options.ahead) + 1);
+    depths_.resize(size_t(options.ahead) + 1);
+  }
   tokens_.resize(size_t(rows_));
   positions_.resize(size_t(rows_));
   outputs_.reserve(size_t(options.model->options().max_outputs));
@@ -44,15 +51,23 @@ ModelDrafter::Slot& ModelDrafter::slot(SeqId seq) {
   return slots_[size_t(seq)];
 }
 
-void ModelDrafter::open(SeqId seq) { truncate(seq, 0); }
-void ModelDrafter::close(SeqId seq) { truncate(seq, 0); }
+void ModelDrafter::open(SeqId seq) {
+  if (inner_) inner_->open(seq);
+  truncate(seq, 0);
+}
+
+void ModelDrafter::close(SeqId seq) {
+  truncate(seq, 0);
+  if (inner_) inner_->close(seq);
+}
 
 void ModelDrafter::truncate(SeqId seq, int length) {
+  if (inner_) inner_->truncate(seq, length);
   slot(seq).strip.clear();
   if (options_.cache) options_.cache->truncate(seq, length, length);
 }
 
-double ModelDrafter::take_forward_ms() { return std::exchange(forward_ms_, 0.0); }
+double ModelDrafter::take_forward_ms() { return std::exchange(forward_ms_, 0.0) + (inner_ ? inner_->take_forward_ms() : 0); }
 
 // Adds a sequence's rows behind those of the current step; returns the first of them.
 int ModelDrafter::add_rows(const SeqRows& rows) {
@@ -90,6 +105,11 @@ void ModelDrafter::take_candidates() {
 }
 
 bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
+  const bool inner = !inner_ || inner_->prefill(seq, text);
+  return read_piece(seq, text) && inner;
+}
+
+bool ModelDrafter::read_piece(SeqId seq, std::span<const Token> text) {
   if (!options_.cache) return true;
   DraftCache& cache = *options_.cache;
   const int known = cache.length(seq), left = int(text.size()) - known;
@@ -109,20 +129,28 @@ bool ModelDrafter::prefill(SeqId seq, std::span<const Token> text) {
 }
 
 int ModelDrafter::behind(SeqId seq, std::span<const Token> text) const {
-  return options_.cache && options_.cache->writes_full() ? int(text.size()) - options_.cache->length(seq) : 0;
+  const int own = options_.cache && options_.cache->writes_full() ? int(text.size()) - options_.cache->length(seq) : 0;
+  return inner_ ? std::max(own, inner_->behind(seq, text)) : own;
 }
 
 void ModelDrafter::copy(SeqId from, SeqId to, int length) {
   truncate(to, 0);
   if (options_.cache) options_.cache->copy(from, to, length, length);
+  if (inner_) inner_->copy(from, to, length);
+}
+
+size_t ModelDrafter::save_bytes(SeqId seq) const {
+  return (options_.cache ? options_.cache->save_bytes(seq) : 0) + (inner_ ? inner_->save_bytes(seq) : 0);
 }
 
 void ModelDrafter::save(SeqId seq, std::ostream& to) const {
   if (options_.cache) options_.cache->save(seq, to);
+  if (inner_) inner_->save(seq, to);
 }
 
 void ModelDrafter::restore(SeqId seq, std::istream& from, int length) {
   if (options_.cache) options_.cache->restore(seq, from, length, length);
+  if (inner_) inner_->restore(seq, from, length);
 }
 
 void ModelDrafter::prompt(const PromptChunk& chunk) {
@@ -142,7 +170,7 @@ void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
   const int share = std::min(rows_ / int(tasks.size()), most_new_);
   for (DraftTask& task : tasks)  // what does not fit in one step is run before it
     while (cache && cache->writes_full() && int(task.text.size()) - cache->length(task.seq) > share)
-      prefill(task.seq, task.text.first(std::min(task.text.size() - 1, size_t(cache->length(task.seq) + rows_))));
+      read_piece(task.seq, task.text.first(std::min(task.text.size() - 1, size_t(cache->length(task.seq) + rows_))));
   seqs_.clear();
   outputs_.clear();
   for (DraftTask& task : tasks) {
@@ -198,6 +226,80 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   return true;
 }
 
+// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are laws of its last level.
+void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
+  inner_tasks_.clear();
+  for (DraftTask& task : tasks) {
+    TokenTree& guesses = guesses_[size_t(task.seq)];
+    guesses.reset(task.text.back());
+    const int depth = std::min({task.limits.depth, task.limits.nodes, options_.tree.depth, options_.tree.nodes}) - 1;
+    if (slot(task.seq).next.empty() || depth < 2) continue;
+    inner_tasks_.push_back(task);
+    inner_tasks_.back().tree = &guesses;
+    inner_tasks_.back().laws = nullptr;
+    inner_tasks_.back().limits = {.nodes = options_.ahead, .depth = std::min(depth, options_.ahead)};
+  }
+  if (!inner_tasks_.empty()) inner_->draft(inner_tasks_);
+}
+
+// Rows of one sequence: the node the policy asked for, and what was guessed below it.
+void ModelDrafter::add_guesses(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  const DraftCache* cache = options_.cache;
+  const TokenTree& guesses = guesses_[size_t(task.seq)];
+  const int pending = int(task.text.size()) - 1, history = cache ? cache->work(task.seq) : pending, staged = s.strip.size();
+  const int room = std::min(kMaxTreeNodes - staged, kv().geometry().capacity - history - staged);
+  if (room < 1) s.next.clear();
+  if (s.next.empty()) return;
+  SX_ASSERT(s.next.size() == 1);
+  const NodeId first = s.next[0], match = guesses.child(0, task.tree->token(first));
+  s.strip.add(*task.tree, first);
+  depths_[0] = task.tree->depth(first);
+  std::fill(places_.begin(), places_.end(), -1);
+  if (match != kNoNode) places_[size_t(match)] = staged;
+  for (NodeId n = match + 1; match != kNoNode && n < guesses.size() && s.strip.size() - staged < std::min(room, options_.ahead + 1); ++n) {
+    const int parent = places_[size_t(guesses.parent(n))];
+    if (parent < 0 || guesses.token(n) >= vocab_) continue;
+    const int place = s.strip.add_ahead(guesses.token(n), parent);
+    places_[size_t(n)] = place;
+    depths_[size_t(place - staged)] = depths_[size_t(parent - staged)] + 1;
+  }
+  const int rows = s.strip.size() - staged;
+  s.first_row = add_rows({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+  for (int i = 0; i < rows; ++i) {
+    const int depth = depths_[size_t(i)];
+    tokens_[size_t(s.first_row + i)] = s.strip.token(staged + i);
+    positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, depth - 1) : pending + depth;
+    outputs_.push_back(s.first_row + i);
+  }
+}
+
+// One pass over the first nodes and what was guessed below them; then all the levels whose nodes were among these.
+void ModelDrafter::run_ahead(std::span<DraftTask> tasks) {
+  guess_ahead(tasks);
+  seqs_.clear();
+  outputs_.clear();
+  for (DraftTask& task : tasks)
+    if (!slot(task.seq).next.empty()) add_guesses(task);
+  if (outputs_.empty()) return;
+  forward(kv());
+  take_candidates();
+  int levels = 1;
+  for (DraftTask& task : tasks) {
+    Slot& s = slot(task.seq);
+    if (s.next.empty()) continue;
+    const int staged = options_.cache ? 0 : 1;  // node 0 of a drafter without a cache of its own
+    for (int place = staged, level = 1; place >= 0; ++level) {
+      make_laws(task, s.first_row + place - staged, 1);
+      levels = std::max(levels, level);
+      place = s.next.empty() ? -1 : s.strip.child(place, task.tree->token(s.next[0]));
+      if (place >= 0) s.strip.bind(place, s.next[0]);
+    }
+  }
+  const double each = step_ms_ / levels;
+  level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
+}
+
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
 bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   Slot& s = slot(task.seq);
@@ -249,6 +351,7 @@ void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   if (alone && grow_on_backend(tasks[0], how)) return slot(tasks[0].seq).policy->finish(*tasks[0].tree);
   take_candidates();
   for (size_t i = 0; i < tasks.size(); ++i) make_laws(tasks[i], int(i), 1);
+  if (inner_) run_ahead(tasks);
   while (run_level(tasks))
     for (DraftTask& task : tasks) {
       Slot& s = slot(task.seq);
@@ -258,7 +361,7 @@ void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
 }
 
 void ModelDrafter::draft(std::span<DraftTask> tasks) {
-  const size_t most = std::max<size_t>(1, size_t(options_.model->options().max_outputs / slots_[0].policy->rows()));
+  const size_t most = std::max<size_t>(1, size_t(options_.model->options().max_outputs / (slots_[0].policy->rows() + options_.ahead)));
   while (!tasks.empty()) {
     const size_t n = std::min(most, tasks.size());
     draft_group(tasks.first(n));
@@ -268,6 +371,7 @@ void ModelDrafter::draft(std::span<DraftTask> tasks) {
 
 // Accepted nodes that were run keep their cells: only the others are computed again.
 void ModelDrafter::observe(std::span<const Outcome> outcomes) {
+  if (inner_) inner_->observe(outcomes);
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
     DraftCache* cache = options_.cache;

@@ -1,5 +1,8 @@
 // Drafting with a language model: a small one with a cache of its own, or the target itself with layers left out, on the
 // target's cache. A tree policy says which nodes to run; the model's laws become candidates.
+//
+// A drafter inside this one may guess ahead (staged speculation, TriForce): what it proposes below the first node that is run goes through
+// the model in the same pass, and as far as the model agrees the next levels need no pass of their own. The tree is the same as without.
 #pragma once
 #include <memory>
 #include <vector>
@@ -23,16 +26,17 @@ struct ModelDrafterOptions {
   GuessOptions guess;                   // how laws become candidates
   bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
+  int ahead = 0;                        // nodes the inner drafter guesses at most
   int vocab = 0;                        // of the target; tokens beyond the smaller vocabulary are never drafted
   std::vector<uint8_t> skip_attention, skip_ffn;  // [layers] or empty
 };
 
 // Rows whose logits one step of the drafter needs.
-int model_drafter_rows(const TreeConfig& tree, int slots);
+int model_drafter_rows(const TreeConfig& tree, int slots, int ahead = 0);
 
 class ModelDrafter : public Drafter {
  public:
-  explicit ModelDrafter(const ModelDrafterOptions& options);
+  explicit ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<Drafter> inner = nullptr);
 
   void open(SeqId seq) override;
   void close(SeqId seq) override;
@@ -40,13 +44,13 @@ class ModelDrafter : public Drafter {
   bool prefill(SeqId seq, std::span<const Token> text) override;
   int behind(SeqId seq, std::span<const Token> text) const override;
   void copy(SeqId from, SeqId to, int length) override;
-  size_t save_bytes(SeqId seq) const override { return options_.cache ? options_.cache->save_bytes(seq) : 0; }
+  size_t save_bytes(SeqId seq) const override;
   void save(SeqId seq, std::ostream& to) const override;
   void restore(SeqId seq, std::istream& from, int length) override;
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override;
   double take_forward_ms() override;
-  double take_cache_ms() override { return options_.cache ? options_.cache->take_ms() : 0; }
+  double take_cache_ms() override { return (options_.cache ? options_.cache->take_ms() : 0) + (inner_ ? inner_->take_cache_ms() : 0); }
   double level_ms() const override { return level_ms_; }
   bool reads_target() const override { return options_.cache && options_.cache->reads_target(); }
   void prompt(const PromptChunk& chunk) override;
@@ -67,8 +71,12 @@ class ModelDrafter : public Drafter {
   Slot& slot(SeqId seq);
   KvStore& kv() { return options_.cache ? options_.cache->store() : *options_.kv; }
   void draft_group(std::span<DraftTask> tasks);
+  bool read_piece(SeqId seq, std::span<const Token> text);
   void catch_up(std::span<DraftTask> tasks);
   bool run_level(std::span<DraftTask> tasks);
+  void guess_ahead(std::span<DraftTask> tasks);
+  void run_ahead(std::span<DraftTask> tasks);
+  void add_guesses(DraftTask& task);
   void make_laws(DraftTask& task, int row, int count);
   int add_rows(const SeqRows& rows);
   const StepOutputs& forward(KvStore& kv, int window = 0);
@@ -77,6 +85,10 @@ class ModelDrafter : public Drafter {
   bool grow_on_backend(DraftTask& task, const LevelSampling& how);
 
   ModelDrafterOptions options_;
+  std::unique_ptr<Drafter> inner_;      // or null
+  std::vector<DraftTask> inner_tasks_;
+  std::vector<TokenTree> guesses_;      // [slots] what it proposes
+  std::vector<int> places_, depths_;    // of its nodes in the strip, -1: not run; levels of the strip's places
   int vocab_;                           // common to both models
   int rows_;                            // of one step
   int most_new_;                        // cells that are run on the working cache at once

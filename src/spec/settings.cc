@@ -203,6 +203,12 @@ std::vector<Setting> drafter_settings() {
                 [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
                 [](auto& c) -> auto& { return c.fuse_index; }),
+      choice<D>("inner", "who guesses ahead of the drafter, to save passes of its model",
+                {{"none", D::kNone}, {"suffix", D::kSuffix}, {"ngram", D::kNgram}, {"model", D::kModel}},
+                [](auto& c) -> auto& { return c.inner; }),
+      number("inner-nodes", "inner: tokens guessed ahead", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
+      number("inner-budget", "inner model: the first and most recent cells it works on", 32, 1048576,
+             [](auto& c) -> auto& { return c.inner_budget; }),
   };
 }
 

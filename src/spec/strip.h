@@ -46,6 +46,22 @@ class DraftStrip {
     }
     return size_++;
   }
+  // A token that no tree has yet, below a node that was run: run because it may be asked for. Returns its place.
+  int add_ahead(Token token, int parent) {
+    nodes_[size_t(size_)] = {token, parent, kNoNode};
+    uint64_t* bits = bits_.data() + size_t(size_) * kWords;
+    std::copy_n(ancestors(parent), kWords, bits);
+    bits[size_ / 64] |= uint64_t(1) << (size_ % 64);
+    return size_++;
+  }
+  // Where `token` below that place was run, or -1.
+  int child(int place, Token token) const {
+    for (int i = place + 1; i < size_; ++i)
+      if (nodes_[size_t(i)].parent == place && nodes_[size_t(i)].token == token) return i;
+    return -1;
+  }
+  // The tree has it now, as `node`.
+  void bind(int place, NodeId node) { nodes_[size_t(place)].node = node; }
 
  private:
   struct Node { Token token; int32_t parent; NodeId node; };

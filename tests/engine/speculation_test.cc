@@ -298,6 +298,28 @@ TEST(Speculation, PromptsInAnyOrder) {
   }
 }
 
+// An inner drafter saves passes and changes no draft: rules that draw from the draft's law write the same text with and without it.
+TEST(Speculation, InnerDraftersChangeNoDraw) {
+  const auto prompts = std::vector<std::vector<Token>>{testing::repeating_text(90, 1), testing::repeating_text(150, 2)};
+  for (const char* rule : {"chain", "block", "match"}) {
+    std::vector<Answer> expected;
+    for (const char* inner : {"none", "suffix", "ngram"}) {
+      EngineOptions o = spec_options("staged", false, 512, 2, 2);
+      o.spec.settings.push_back({"accept", rule});
+      o.spec.settings.push_back({"inner", inner});
+      const auto engine = Engine::open(o);
+      const auto found = answers(*engine, prompts, {setting(1, 60, 3), setting(1, 60, 4)}, true);
+      if (expected.empty()) expected = found;
+      for (size_t i = 0; i < found.size(); ++i) {
+        expect_equal(expected[i], found[i], fmt::format("{} {} {}", rule, inner, i));
+        EXPECT_EQ(expected[i].spec.drafted, found[i].spec.drafted);
+        EXPECT_EQ(expected[i].spec.accepted, found[i].spec.accepted);
+      }
+    }
+    EXPECT_GT(expected[0].spec.accepted, 0);
+  }
+}
+
 TEST(Speculation, WrongDraftsAreRefused) {
   const TempFolder folder;
   TinySpec other = target_spec();

@@ -11,11 +11,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::error_of;
 using testing::set_error;
-
-SpecConfig with_model(SpecConfig config) {
-  if (config.needs_model()) config.draft_model = "draft.gguf";
-  return config;
-}
+using testing::with_model;
 
 TEST(CacheSettings, LayersHeadsAndFaults) {
   SpecConfig config;

@@ -20,16 +20,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::error_of;
 using testing::set_error;
+using testing::with_model;
 
 std::map<std::string, std::string> values_of(const SpecConfig& config) {
   std::map<std::string, std::string> values;
   for (const SettingInfo& info : setting_infos()) values[info.name] = setting_value(config, info.name);
   return values;
-}
-
-SpecConfig with_model(SpecConfig config) {
-  if (config.needs_model()) config.draft_model = "draft.gguf";
-  return config;
 }
 
 TEST(Presets, HaveTheNumbersOfThePapers) {
@@ -90,6 +86,19 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"self-exit", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "6"}, {"exit", "8"}}},
       {"magicdec",
        {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "4"}, {"skip", "0"}, {"cache", "streaming"}, {"budget", "1024"}}},
+      {"staged", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "8"}, {"inner", "suffix"}, {"inner-nodes", "6"}}},
+      {"triforce",
+       {{"drafter", "self"},
+        {"skip", "0"},
+        {"tree", "chain"},
+        {"nodes", "6"},
+        {"cache", "retrieval"},
+        {"chunk", "8"},
+        {"budget", "4096"},
+        {"interval", "64"},
+        {"inner", "model"},
+        {"inner-nodes", "6"},
+        {"inner-budget", "256"}}},
       {"fuse",
        {{"drafter", "fuse"},
         {"fuse-model", "model"},
@@ -162,7 +171,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
     EXPECT_EQ(std::string(info.what).find('\n'), std::string::npos);
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "drafter", "fuse-model", "fuse-index", "tree", "nodes", "depth", "topk", "threshold", "beams",
+                         "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes", "depth", "topk", "threshold", "beams",
                          "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
                          "ngram-max", "match-max", "factor", "offset", "min-prob", "skip", "skip-layers", "exit",
                          "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
@@ -222,7 +231,7 @@ TEST(Settings, RangesHoldToTheirEnds) {
       if (value.size() == 1 && value != " ") { EXPECT_THAT(error, HasSubstr("'" + value + "'")); }
     }
   }
-  EXPECT_EQ(numbers, 28);
+  EXPECT_EQ(numbers, 30);
 }
 
 TEST(Settings, ChoicesTakeExactlyTheirWords) {
@@ -230,6 +239,7 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"drafter", {"none", "model", "self", "ngram", "suffix", "fuse"}},
       {"fuse-model", {"model", "self"}},
       {"fuse-index", {"suffix", "ngram"}},
+      {"inner", {"none", "suffix", "ngram", "model"}},
       {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference", "best-first"}},
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
       {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},

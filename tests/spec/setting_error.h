@@ -21,4 +21,10 @@ inline std::string set_error(std::string_view name, std::string_view value) {
   return error_of([&] { apply_setting(config, name, value); });
 }
 
+// The configuration with a name for the draft model it needs, if it needs one.
+inline SpecConfig with_model(SpecConfig config) {
+  if (config.needs_model()) config.draft_model = "draft.gguf";
+  return config;
+}
+
 }  // namespace sx::testing

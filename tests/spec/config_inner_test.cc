@@ -1,0 +1,33 @@
+// Which drafters go inside which.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "setting_error.h"
+
+namespace sx {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::error_of;
+using testing::with_model;
+
+TEST(Check, DraftersInsideDrafters) {
+  const auto error_with = [](const char* preset, std::initializer_list<std::pair<const char*, const char*>> settings) {
+    SpecConfig config = preset_config(preset);
+    for (const auto& [name, value] : settings) apply_setting(config, name, value);
+    return error_of([&] { check_config(with_model(config)); });
+  };
+  EXPECT_EQ(error_with("sd", {{"inner", "ngram"}}), "");
+  EXPECT_EQ(error_with("self-skip", {{"inner", "suffix"}}), "");
+  EXPECT_EQ(error_with("magicdec", {{"inner", "model"}}), "");
+  EXPECT_THAT(error_with("sd", {{"inner", "model"}}), AllOf(HasSubstr("inner"), HasSubstr("one draft model")));
+  EXPECT_THAT(error_with("specextend", {{"inner", "suffix"}}), AllOf(HasSubstr("opt-tree"), HasSubstr("chain")));
+  EXPECT_THAT(error_with("fuse", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("fuse")));
+  EXPECT_THAT(error_with("ngram", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("ngram")));
+  EXPECT_THAT(error_with("staged", {{"inner", "ngram"}, {"ngram-min", "4"}}), HasSubstr("ngram-min"));
+  EXPECT_THAT(error_with("triforce", {{"cache", "once"}}), HasSubstr("once")) << "the target's own queries are not kept";
+}
+
+}  // namespace
+}  // namespace sx
