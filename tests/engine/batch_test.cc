@@ -27,7 +27,8 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
  protected:
   BatchTest() { testing::write_batch_models(folder_); }
 
-  // "off", "model", "window" (a small model with a chosen cache), "head" (EAGLE with retrieval), "suffix".
+  // "off", "model", "window" (a small model with a chosen cache), "head" (EAGLE with retrieval), "inner" (the target, a
+  // small model ahead of it), "suffix".
   EngineOptions options(const std::string& how, int sessions = 3) {
     EngineOptions o;
     o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 2, o.chunk = 32, o.max_sessions = sessions;
@@ -36,8 +37,9 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
     if (how == "suffix") o.spec.preset = "suffix";
     if (how == "model" || how == "window") o.spec.preset = "sd", o.spec.draft_model = folder_.file("draft.gguf");
     if (how == "head") o.spec.preset = "opt-tree", o.spec.draft_model = folder_.file("head");
-    if (how == "window" || how == "head")
-      for (auto& s : {std::pair{"cache", how == "head" ? "retrieval" : "streaming"}, {"budget", "40"}, {"chunk", "8"}, {"recent", "10"}})
+    if (how == "inner") o.spec.preset = "triforce", o.spec.draft_model = folder_.file("draft.gguf"), o.spec.settings.emplace_back("inner-budget", "40");
+    if (how == "window" || how == "head" || how == "inner")
+      for (auto& s : {std::pair{"cache", how == "window" ? "streaming" : "retrieval"}, {"budget", "40"}, {"chunk", "8"}, {"recent", "10"}})
         o.spec.settings.emplace_back(s.first, s.second);
     return o;
   }
@@ -166,7 +168,7 @@ TEST_P(BatchTest, SavedSessionsGoOn) {
   EXPECT_EQ(session->generate(next, few).tokens, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Drafters, BatchTest, ::testing::Values("off", "suffix", "model", "window", "head"),
+INSTANTIATE_TEST_SUITE_P(Drafters, BatchTest, ::testing::Values("off", "suffix", "model", "window", "head", "inner"),
                          [](const auto& which) { return std::string(which.param); });
 
 TEST_F(BatchTest, OthersDecodeWhileAPromptIsRead) {

@@ -54,7 +54,7 @@ TEST_F(GrammarEngineTest, DraftedOrNotTheSameTextOfTheGrammar) {
   const std::string grammar = json_schema_to_gbnf(kSchema);
   auto plain = open("off");
   const auto prompt = plain->tokenize("Answer in JSON.");
-  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "self-skip"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "staged", "triforce", "fuse", "self-skip"}) {
     auto engine = open(preset);
     for (uint64_t seed = 0; seed < 4; ++seed)
       for (float temperature : {0.f, 1.5f}) {

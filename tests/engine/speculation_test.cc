@@ -217,7 +217,7 @@ TEST(Speculation, CancelledBetweenAnyTwoPhases) {
   const auto prompt = testing::repeating_text(80, 5);
   auto plain = Engine::open(plain_options(300, 1, 1));
   const auto expected = answers(*plain, {prompt}, {setting(0, 40, 0)}, false)[0];
-  for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "fuse", "off"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "staged", "triforce", "fuse", "off"}) {
     auto engine = Engine::open(spec_options(preset, false, 300, 1, 1));
     auto session = engine->start();
     for (int stop_at = 0; stop_at < 40; ++stop_at) {
@@ -280,7 +280,7 @@ TEST(Speculation, ThrowingCallbacks) {
 TEST(Speculation, PromptsInAnyOrder) {
   std::mt19937 random(9);
   auto plain = Engine::open(plain_options(700, 1, 1));
-  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "fuse"}) {
+  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "staged", "triforce", "fuse"}) {
     auto engine = Engine::open(spec_options(preset, false, 700, 1, 1));
     auto session = engine->start();
     std::vector<Token> last;
