@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/io/json_text.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_medusa.h"
 #include "spec/medusa_paths.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr double kMeasureMs = 400;   // time that may be spent on prices when an engine opens
 constexpr int kFarHistory = 2048;
+constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an index has some 150 for each token
 
 // A draft must mean the same by its tokens. Sizes may differ by padding: tokens only one side has are never drafted. Drafts are
 // often published without their tokenizer; then the number of tokens must be the same.
@@ -73,6 +75,14 @@ void skip_share(double share, int layers, std::vector<uint8_t>& attention, std::
   }
 }
 
+// The tokens of setting store-file; none if it is not set.
+std::vector<Token> stored_text(const IndexConfig& config, const Tokenizer& tokenizer) {
+  if (config.store_file.empty()) return {};
+  auto tokens = tokenizer.encode(read_text_file(config.store_file, kMostStored), false, false);
+  if (tokens.empty()) fail("'{}' (speculation setting store-file) is empty", config.store_file);
+  return tokens;
+}
+
 }  // namespace
 
 SpecConfig configured(const SpecOptions& options) {
@@ -121,7 +131,7 @@ std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const Specu
       return make_head(parts);
     case DrafterKind::kSelf: return make_self(parts);
     case DrafterKind::kNgram: return make_ngram_drafter(config_.index, config_.tree, limits);
-    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, config_.tree, limits);
+    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, config_.tree, limits, stored_text(config_.index, *parts.tokenizer));
     case DrafterKind::kFuse:
       return make_fuse_drafter(make_drafter(config_.fuse_model, parts), make_drafter(config_.fuse_index, parts), parts.slots, nodes_);
     case DrafterKind::kNone: break;
@@ -136,7 +146,7 @@ std::unique_ptr<Drafter> Speculation::make_inner(const SpeculationParts& parts) 
   tree.nodes = tree.depth = ahead();
   switch (config_.inner) {
     case DrafterKind::kNgram: return make_ngram_drafter(config_.index, tree, limits);
-    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, tree, limits);
+    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, tree, limits, stored_text(config_.index, *parts.tokenizer));
     case DrafterKind::kModel: {
       CacheConfig cache;
       cache.kind = CacheKind::kStreaming;

@@ -174,6 +174,9 @@ void check_drafter(const SpecConfig& config) {
   if (uses(DrafterKind::kNgram) && config.index.ngram_min > config.index.ngram_max)
     fail("speculation setting ngram-min is {} and ngram-max {}: the shortest match must not be longer than the longest",
          config.index.ngram_min, config.index.ngram_max);
+  if (!uses(DrafterKind::kSuffix) && (config.index.store > 0 || !config.index.store_file.empty()))
+    fail("speculation setting {} belongs to drafter suffix, alone, in fuse or as inner: {} does not look texts up",
+         config.index.store > 0 ? "store" : "store-file", config.preset);
   const std::string inner = setting_value(config, "inner"), drafter = setting_value(config, "drafter");
   if (config.inner != DrafterKind::kNone) {
     if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)

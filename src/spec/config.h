@@ -20,6 +20,8 @@ struct IndexConfig {
   int match_max = 64;                 // suffix: longest match that is looked for
   float factor = 1, offset = 0;       // suffix: draft at most factor * match + offset tokens
   float min_prob = 0.1f;              // suffix: paths below this probability are not followed
+  int store = 0;                      // suffix: tokens of earlier answers that are looked up, too
+  std::string store_file;             // suffix: a text that is
 };
 
 // Drafting with the target itself, layers left out.

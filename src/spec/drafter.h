@@ -68,6 +68,8 @@ class Drafter {
   virtual int behind(SeqId, std::span<const Token>) const { return 0; }
   virtual void draft(std::span<DraftTask> tasks) = 0;
   virtual void observe(std::span<const Outcome> outcomes) = 0;
+  // A request has ended; the last `answer` tokens of the text are what it wrote. Drafters that look earlier texts up may keep them.
+  virtual void remember(std::span<const Token> text, int answer) { (void)text, (void)answer; }
   // Drafters that read the target's inside see every chunk of a prompt and the outcome of every round, drafted or not.
   virtual bool reads_target() const { return false; }
   virtual void prompt(const PromptChunk&) {}

@@ -52,6 +52,7 @@ class FuseDrafter final : public Drafter {
     model_->observe(outcomes);
     index_->observe(outcomes);
   }
+  void remember(std::span<const Token> text, int answer) override { model_->remember(text, answer), index_->remember(text, answer); }
   bool reads_target() const override { return model_->reads_target(); }
   void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
   int covered(SeqId seq) const override { return model_->covered(seq); }

@@ -49,6 +49,9 @@ class ModelDrafter : public Drafter {
   void restore(SeqId seq, std::istream& from, int length) override;
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override;
+  void remember(std::span<const Token> text, int answer) override {
+    if (inner_) inner_->remember(text, answer);
+  }
   double take_forward_ms() override;
   double take_cache_ms() override { return (options_.cache ? options_.cache->take_ms() : 0) + (inner_ ? inner_->take_cache_ms() : 0); }
   double level_ms() const override { return level_ms_; }

@@ -1,11 +1,13 @@
 // Drafting with a suffix automaton over prompt and output, after SuffixDecoding: from each of the longest suffixes that
-// have come before, a best-first tree of what followed them; the tree that promises most is taken.
+// have come before, a best-first tree of what followed them; the tree that promises most is taken. Earlier answers (SuffixDecoding's global
+// tree) and a fixed text (REST) are looked up in the same way.
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "spec/drafter_index.h"
 #include "spec/suffix_automaton.h"
+#include "spec/text_store.h"
 
 namespace sx {
 namespace {
@@ -16,6 +18,7 @@ constexpr int kMatches = 4;       // suffixes that are tried, longest first
 constexpr int kChildren = 64;     // continuations of a state that are looked at, newest first
 constexpr int kLinkWalk = 64;     // links followed to a suffix of at most match_max tokens
 constexpr float kLeastPath = 1e-3f;
+constexpr int kBefore = 32;       // tokens kept of the text before an answer, so that its beginning can be found
 
 // A node that may be drafted next. All in the heap are paths of which none leads to another, so their shares sum to at
 // most 1 and 1 / least share bounds their number.
@@ -33,12 +36,15 @@ bool worse(const Growth& a, const Growth& b) {
 
 class SuffixDrafter final : public IndexDrafter {
  public:
-  SuffixDrafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits)
+  SuffixDrafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits, std::span<const Token> fixed)
       : IndexDrafter(tree, limits), config_(config), least_path_(std::max(config.min_prob, kLeastPath)),
-        automata_(size_t(limits.slots)) {
+        automata_(size_t(limits.slots)), store_(config.store, fixed) {
     if (config.match_max < 1) fail("suffix drafter: longest match of {} tokens, expected at least 1", config.match_max);
     candidate_.nodes.reserve(size_t(max_nodes()) + 1);
     heap_.reserve(static_cast<size_t>(1 / least_path_) + kChildren);
+  }
+  void remember(std::span<const Token> text, int answer) override {
+    if (answer > 0) store_.add(text.last(std::min(text.size(), static_cast<size_t>(answer) + kBefore)));
   }
 
  protected:
@@ -59,11 +65,17 @@ class SuffixDrafter final : public IndexDrafter {
       state = automaton.link(state);
     }
     Cut best;
-    for (int i = 0; i < kMatches && state != SuffixAutomaton::kRoot; ++i, state = automaton.link(state)) {
-      candidate_.reset(text.back());
-      grow({automaton, calibration(seq), limits, state, std::min(automaton.length(state), config_.match_max)});
-      const Cut found = cut(candidate_, limits.verify_cost);
-      if (proposal.drafted() == 0 || found.worth > best.worth) std::swap(proposal, candidate_), best = found;
+    const auto try_matches = [&](const SuffixAutomaton& in, State at, int length) {
+      for (int i = 0; i < kMatches && at != SuffixAutomaton::kRoot; ++i, at = in.link(at), length = in.length(at)) {
+        candidate_.reset(text.back());
+        grow({in, calibration(seq), limits, at, std::min(length, config_.match_max)});
+        const Cut found = cut(candidate_, limits.verify_cost);
+        if (proposal.drafted() == 0 || found.worth > best.worth) std::swap(proposal, candidate_), best = found;
+      }
+    };
+    try_matches(automaton, state, automaton.length(state));
+    for (const TextStore::Match& match : store_.find(text, config_.match_max)) {
+      if (match.length > 0) try_matches(*match.automaton, match.state, match.length);
     }
     return best;
   }
@@ -113,6 +125,7 @@ class SuffixDrafter final : public IndexDrafter {
     for (int i = 0; i < scanned; ++i, e = automaton.edge(e).next) {
       const SuffixAutomaton::Edge& edge = automaton.edge(e);
       const float share = static_cast<float>(automaton.count(edge.to)) / static_cast<float>(total);
+      if (edge.token < 0) continue;  // the end of an earlier text
       if (share_of_path * share < least_path_ || heap_.size() == heap_.capacity()) continue;
       heap_.push_back({chance * share, share_of_path * share, share, order_++, node, edge.token, edge.to});
       std::push_heap(heap_.begin(), heap_.end(), worse);
@@ -122,6 +135,7 @@ class SuffixDrafter final : public IndexDrafter {
   IndexConfig config_;
   float least_path_;
   std::vector<std::unique_ptr<SuffixAutomaton>> automata_;  // [slots]
+  TextStore store_;
   Proposal candidate_;
   std::vector<Growth> heap_;
   int32_t order_ = 0;
@@ -129,9 +143,9 @@ class SuffixDrafter final : public IndexDrafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree,
-                                             const IndexLimits& limits) {
-  return std::make_unique<SuffixDrafter>(config, tree, limits);
+std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits,
+                                             std::span<const Token> fixed) {
+  return std::make_unique<SuffixDrafter>(config, tree, limits, fixed);
 }
 
 }  // namespace sx

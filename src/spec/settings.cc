@@ -253,6 +253,12 @@ std::vector<Setting> accept_settings() {
   };
 }
 
+Setting store_file_setting() {
+  return {"store-file", "suffix: a text file whose passages are looked up, too",
+          [](SpecConfig& config, std::string_view text) { config.index.store_file = text; },
+          [](const SpecConfig& config) { return config.index.store_file; }};
+}
+
 // Numbers of single drafters.
 std::vector<Setting> own_settings() {
   return {
@@ -267,6 +273,9 @@ std::vector<Setting> own_settings() {
              [](auto& c) -> auto& { return c.index.offset; }),
       number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.index.min_prob; }),
+      number("store", "suffix: tokens of answers to earlier requests that are looked up, too (0: none)", 0, 1 << 24,
+             [](auto& c) -> auto& { return c.index.store; }),
+      store_file_setting(),
       number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
              [](auto& c) -> auto& { return c.self.skip; }),
       list("skip-layers", "self: layers left out, instead of a share", 0, kMostLayers - 1,

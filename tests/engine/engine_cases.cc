@@ -78,6 +78,7 @@ std::vector<EngineCase> make_cases() {
       {"eagle3", options("eagle3", f.eagle3, {})},
       {"medusa", options("medusa", f.medusa, {})},
       {"suffix", options("suffix", "", {})},
+      {"suffix_store", options("suffix", "", {{"store", "200"}})},
       {"ngram", options("ngram", "", {})},
       {"long_ngram", options("ngram", "", {{"nodes", "60"}, {"depth", "60"}})},
       {"self_skip", options("self-skip", "", {})},

@@ -320,6 +320,48 @@ TEST(Speculation, InnerDraftersChangeNoDraw) {
   }
 }
 
+// What one request wrote is drafted for the next, whoever asks; the text stays what it is.
+TEST(Speculation, EarlierAnswersAreLookedUp) {
+  const auto prompt = testing::random_text(60, 5);
+  for (const char* preset : {"suffix", "fuse", "staged"}) {
+    EngineOptions o = spec_options(preset, false, 512, 1, 2);
+    o.spec.settings.push_back({"store", "1000"});
+    if (preset == std::string("suffix")) o.spec.settings.push_back({"factor", "2"});
+    const auto engine = Engine::open(o);
+    for (int which : {0, 1}) {
+      const auto first = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0], again = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0];
+      expect_equal(first, again, preset);
+      if (preset != std::string("suffix")) continue;  // others are nearly always right here by themselves
+      EXPECT_GT(again.spec.accepted, 60) << which;
+      EXPECT_LT(first.spec.accepted, 60) << which;
+    }
+  }
+}
+
+TEST(Speculation, TextsToCopyFrom) {
+  const TempFolder folder;
+  EngineOptions o = spec_options("suffix", false, 512, 1, 1);
+  o.spec.settings.push_back({"store-file", folder.file("corpus.txt")});
+  const auto refused = [&] {
+    try {
+      Engine::open(o);
+    } catch (const Error& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  EXPECT_NE(refused().find("corpus.txt"), std::string::npos) << refused();
+  testing::write_file(folder.file("corpus.txt"), "");
+  EXPECT_NE(refused().find("store-file"), std::string::npos) << refused();
+  // The text the model would write, given as the corpus.
+  const auto prompt = testing::random_text(60, 5);
+  const auto expected = answers(*Engine::open(plain_options(512, 1, 1)), {prompt}, {setting(0, 80, 3)}, false)[0];
+  testing::write_file(folder.file("corpus.txt"), expected.text);
+  const auto engine = Engine::open(o);
+  const auto found = answers(*engine, {prompt}, {setting(0, 80, 3)}, false)[0];
+  expect_equal(expected, found, "corpus");
+  const auto alone = answers(*Engine::open(spec_options("suffix", false, 512, 1, 1)), {prompt}, {setting(0, 80, 3)}, false)[0];
+  EXPECT_GT(found.spec.accepted, alone.spec.accepted + 10);  // not all of it: the text's tokens are not all those the model chose
+}
+
 TEST(Speculation, WrongDraftsAreRefused) {
   const TempFolder folder;
   TinySpec other = target_spec();

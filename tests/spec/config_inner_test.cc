@@ -1,4 +1,4 @@
-// Which drafters go inside which.
+// Which drafters go inside which, and who looks earlier texts up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,6 +27,22 @@ TEST(Check, DraftersInsideDrafters) {
   EXPECT_THAT(error_with("ngram", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("ngram")));
   EXPECT_THAT(error_with("staged", {{"inner", "ngram"}, {"ngram-min", "4"}}), HasSubstr("ngram-min"));
   EXPECT_THAT(error_with("triforce", {{"cache", "once"}}), HasSubstr("once")) << "the target's own queries are not kept";
+}
+
+TEST(Check, StoresOfEarlierTexts) {
+  const auto error_with = [](const char* preset, const char* name, const char* value) {
+    SpecConfig config = preset_config(preset);
+    apply_setting(config, name, value);
+    return error_of([&] { check_config(with_model(config)); });
+  };
+  for (const char* preset : {"suffix", "fuse", "self-suffix", "staged"}) {
+    EXPECT_EQ(error_with(preset, "store", "1000"), "") << preset;
+    EXPECT_EQ(error_with(preset, "store-file", "corpus.txt"), "") << preset;
+  }
+  for (const char* preset : {"ngram", "sd", "specextend"}) {
+    EXPECT_THAT(error_with(preset, "store", "1000"), AllOf(HasSubstr("setting store "), HasSubstr("suffix"))) << preset;
+    EXPECT_THAT(error_with(preset, "store-file", "corpus.txt"), AllOf(HasSubstr("store-file"), HasSubstr("suffix"))) << preset;
+  }
 }
 
 }  // namespace
