@@ -118,6 +118,15 @@ constexpr Preset kPresets[] = {
        c.self.skip = 0;
        c.cache.kind = CacheKind::kStreaming;
      }},
+    {{"rapid", "the target on the chunks it attends to at the prompt's end drafts a chain of 10 (RAPID)", false},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 10, 10);
+       c.self.skip = 0;
+       c.cache.kind = CacheKind::kRetrieval;
+       c.cache.chunk = 128;
+       c.cache.budget = 4096;
+       c.cache.interval = 1 << 20;
+     }},
     {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
