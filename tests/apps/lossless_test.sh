@@ -28,12 +28,14 @@ done
 for cache in window streaming retrieval prune random; do
   verify_tiny "self-$cache" --spec magicdec --spec-cache "$cache"
 done
+verify_tiny inner-model --spec triforce -md "$work/tiny.gguf" --spec-inner-budget 40
+verify_tiny inner-suffix --spec magicdec --spec-inner suffix --spec-store 500
 verify_tiny sentences --spec specextend -md "$work/tiny.gguf" --spec-sentences on --spec-layers all \
   --spec-score-heads 0,2 --spec-head-score max --spec-chunk-score sum --spec-adaptive on --spec-faults mask,level
 python3 - "$work" <<'PY'
 import glob, json, sys
 rows = [json.loads(line) for path in glob.glob(sys.argv[1] + "/*.tiny") for line in open(path)]
-assert len(rows) == 28 * 4, f"{len(rows)} cases"
+assert len(rows) == 30 * 4, f"{len(rows)} cases"
 assert all(r["equal"] for r in rows), [r for r in rows if not r["equal"]]
 assert all(r["prompt_tokens"] > 200 and r["tokens"] == 40 for r in rows), "too short to choose from"
 accepted = sum(r["spec"]["accepted_tokens"] for r in rows)
@@ -59,7 +61,7 @@ for preset in $(python3 -c 'import json,sys; print(*[m["name"] for m in json.loa
     draft=(-md "$model")
   fi
   cache=()  # smaller than the long prompt
-  case $preset in specextend* | streamingllm | magicdec) cache=(--spec-budget 256 --spec-interval 2) ;; esac
+  case $preset in specextend* | streamingllm | magicdec | rapid | triforce) cache=(--spec-budget 256 --spec-interval 2) ;; esac
   # Odd presets run trees as given, even ones what pays.
   price=$([ $((cases / 8 % 2)) = 0 ] && echo off || echo on)
   "$program" verify-lossless -m "$model" -q --json --all-settings -n 24 -c 1400 --spec "$preset" "${draft[@]}" --spec-price "$price" --spec-nodes 6 \
