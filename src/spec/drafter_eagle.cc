@@ -26,7 +26,7 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
   seqs_.reserve(1);
   states_ = options.backend->allocate(rows * width(), "states of the draft head");
   for (Slot& s : slots_) {
-    s.states = options.backend->allocate(kWaiting * width(), "states of the draft head");
+    s.features = options.backend->allocate(kWaiting * options.head->feature_width(), "states of the draft head");
     s.strip_states = options.backend->allocate(size_t(kMaxTreeNodes + 1) * width(), "states of the draft head");
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
@@ -103,7 +103,9 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   if (rows <= 0) return;
   cache.prepare(seq, text, rows);
   begin_step({0, rows, seq, cache.work(seq)});
-  copy_states(states_, s.states, rows);
+  const double start = now_ms();
+  options_.head->fuse(s.features, rows, states_);
+  forward_ms_ += now_ms() - start;
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = text[size_t(pairs(seq) + i + 1)];
     positions_[size_t(i)] = cache.position(seq, i);
@@ -114,10 +116,9 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   if (cache.reads_draft()) cache.note_own(seq, result_.query, rows - 1, 1, positions_[size_t(rows - 1)], pairs(seq) - 1);
   copy_states(s.strip_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), 1);
   s.waiting -= rows;
-  if (s.waiting > 0) {  // those left over move to the front
-    copy_states(states_, s.states + size_t(rows) * width(), s.waiting);
-    copy_states(s.states, states_, s.waiting);
-  }
+  const int w = int(options_.head->feature_width());
+  for (int i = 0; i < s.waiting; ++i)  // those left over move to the front
+    options_.backend->copy_rows({s.features + size_t(i) * size_t(w), s.features + size_t(rows + i) * size_t(w), 1, w, w, w});
   cache.refresh_late(seq, text);
 }
 
@@ -130,7 +131,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
     cache.note_target(chunk.seq, chunk.outputs->query, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
   const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
   begin_step({0, rows, chunk.seq, known});
-  if (s.waiting > 0) copy_states(states_, s.states, s.waiting);
+  if (s.waiting > 0) options_.head->fuse(s.features, s.waiting, states_);
   which_.resize(size_t(chunk.rows));
   std::iota(which_.begin(), which_.end(), chunk.first_row);
   options_.head->fuse(chunk.outputs->hidden, which_, states_ + size_t(s.waiting) * width());
@@ -138,7 +139,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
     tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];
     positions_[size_t(i)] = known + i;
   }
-  copy_states(s.states, states_ + size_t(rows) * width(), 1);
+  options_.head->take(chunk.outputs->hidden, std::span(which_).last(1), s.features);
   if (rows > 0) {
     forward(cache.prompt_store(), cache.prompt_window(), true);
     if (cache.reads_draft()) cache.note_own(chunk.seq, result_.query, 0, rows, known + rows - 1, known + rows - 1);
@@ -254,7 +255,7 @@ void EagleDrafter::observe(std::span<const Outcome> outcomes) {
       const size_t end = std::min(o.path.size(), first + size_t(kWaiting - s.waiting));
       which_.clear();
       for (; first < end; ++first) which_.push_back(o.first_row + o.path[first]);
-      options_.head->fuse(o.outputs->hidden, which_, s.states + size_t(s.waiting) * width());
+      options_.head->take(o.outputs->hidden, which_, s.features + size_t(s.waiting) * options_.head->feature_width());
       s.waiting += int(which_.size());
     }
   }

@@ -51,7 +51,7 @@ class EagleDrafter : public Drafter {
  private:
   struct Slot {
     int waiting = 0;                    // states after the pairs in the cache
-    float* states = nullptr;            // [kWaiting, width] waiting
+    float* features = nullptr;          // [kWaiting, feature_width()] of these: they become states when they are run
     float* strip_states = nullptr;      // [kMaxTreeNodes + 1, width] what each node of the strip, and last the root, gave
     DraftStrip strip;                   // nodes that have been run
     std::unique_ptr<TreePolicy> policy;

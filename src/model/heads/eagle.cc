@@ -128,11 +128,8 @@ void EagleHead::make_mask_state() {
   dequantise(mask.type, mask.data, mask.elements(), values.data());
   float* hidden = backend_.allocate(values.size(), "mask state");
   backend_.upload(hidden, values.data(), values.size());
-  std::vector<const float*> taps;
-  for (size_t i = 0; i < config().features.size(); ++i) taps.push_back(hidden + i * size_t(config().target_width));
   float* state = backend_.allocate(size_t(config().cell.width), "mask state");
-  const int32_t first = 0;
-  fuse(taps, std::span(&first, 1), state);
+  fuse(hidden, 1, state);
   mask_state_ = state;
 }
 
@@ -141,28 +138,37 @@ KvGeometry EagleHead::kv_geometry(int slots, int capacity, DType type) const {
   return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
 }
 
-void EagleHead::fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out) {
+void EagleHead::take(std::span<const float* const> taps, std::span<const int32_t> which, float* features) {
+  const int rows = int(which.size()), target = config().target_width, all = int(feature_width());
+  SX_ASSERT(taps.size() == config().features.size() && rows > 0);
+  for (size_t i = 0; i < taps.size(); ++i)
+    backend_.copy_rows({features + i * size_t(target), taps[i], rows, target, all, target, which.data()});
+}
+
+void EagleHead::fuse(const float* features, int rows, float* out) {
   const ModelConfig &c = config().cell, &t = target_.config();
-  const int rows = int(which.size()), target = config().target_width, all = target * int(taps.size());
-  SX_ASSERT(taps.size() == config().features.size() && rows > 0 && rows <= options_.max_rows);
+  const int target = config().target_width, all = int(feature_width());
+  SX_ASSERT(rows > 0 && rows <= options_.max_rows);
   Workspace& w = *work_;
   if (!eagle3()) {
-    backend_.copy_rows({out, taps[0], rows, target, target, target, which.data()});
+    backend_.copy_rows({out, features, rows, target, target, target});
     backend_.norm({out, out, target_.final_norm(), rows, t.width, t.norm_eps});
     return;
   }
-  for (size_t i = 0; i < taps.size(); ++i) {
-    float* to = w.wide + i * size_t(target);
-    if (!config().fc_norm) {
-      backend_.copy_rows({to, taps[i], rows, target, all, target, which.data()});
-      continue;
-    }
-    backend_.copy_rows({w.normed, taps[i], rows, target, target, target, which.data()});
+  for (size_t i = 0; config().fc_norm && i < config().features.size(); ++i) {
+    backend_.copy_rows({w.normed, features + i * size_t(target), rows, target, target, all});
     backend_.norm({w.normed, w.normed, fc_norms_[i], rows, target, c.norm_eps});
-    backend_.copy_rows({to, w.normed, rows, target, all, target});
+    backend_.copy_rows({w.wide + i * size_t(target), w.normed, rows, target, all, target});
   }
-  if (config().norm_before_fc) backend_.norm({w.wide, w.wide, input_norm_, rows, all, c.norm_eps});
-  backend_.linear({out, w.wide, fc_.get(), fc_bias_, rows, c.width});
+  if (config().fc_norm) features = w.wide;
+  if (config().norm_before_fc) backend_.norm({w.wide, features, input_norm_, rows, all, c.norm_eps}), features = w.wide;
+  backend_.linear({out, features, fc_.get(), fc_bias_, rows, c.width});
+}
+
+void EagleHead::fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out) {
+  SX_ASSERT(int(which.size()) <= options_.max_rows);
+  take(taps, which, work_->wide);
+  fuse(work_->wide, int(which.size()), out);
 }
 
 const float* EagleHead::enter_cell(const EagleStep& step) {

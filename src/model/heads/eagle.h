@@ -50,7 +50,11 @@ class EagleHead {
   // Parallel drafting: the state beside config().mask_token, [width]; null if the head does not draft so.
   const float* mask_state() const { return mask_state_; }
 
-  // The target's tapped states (per tap: [.., target width]; these rows of each) to what the cell takes as its states: out [rows, width].
+  // The target's tapped states (per tap: [.., target width]; these rows of each), side by side: features [rows, feature_width()].
+  void take(std::span<const float* const> taps, std::span<const int32_t> which, float* features);
+  size_t feature_width() const { return config().features.size() * size_t(config().target_width); }
+  // Of these, what the cell takes as its states: out [rows, width]. Both in one: the other fuse().
+  void fuse(const float* features, int rows, float* out);
   void fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out);
   const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
   // Behind a step with one output, after which a tree is grown (Backend::run_levels). args.states: of the first level's rows. Sets where
