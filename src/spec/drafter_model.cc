@@ -31,7 +31,8 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<D
     inner_tasks_.reserve(size_t(options.slots));
     for (int i = 0; i < options.slots; ++i) guesses_.emplace_back(options.ahead + 1);
     places_.resize(size_t(options.ahead) + 1);
-    depths_.resize(size_t(options.ahead) + 1);
+    depths_.resize(size_t(options.ahead));
+    ahead_bits_.resize(size_t(options.slots) * 64 * DraftStrip::kWords);
   }
   tokens_.resize(size_t(rows_));
   positions_.resize(size_t(rows_));
@@ -180,21 +181,16 @@ void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
     if (cache) cache->prepare(task.seq, task.text, std::min(share, length - cache->length(task.seq)));
     const int from = cache ? cache->length(task.seq) : length - 1, rows = length - from;
     SX_ASSERT(rows > 0 && rows <= share);
-    s.first_row = add_rows({0, rows, task.seq, cache ? cache->work(task.seq) : from});
-    for (int i = 0; i < rows; ++i) {
-      tokens_[size_t(s.first_row + i)] = std::min(task.text[size_t(from + i)], Token(options_.model->config().vocab - 1));
-      positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, i) : from + i;
-    }
-    outputs_.push_back(s.first_row + rows - 1);
     if (!cache) s.strip.add(*task.tree, 0);
+    add_known_and_guessed(task, from, rows_ / int(tasks.size()));
   }
   const StepOutputs& out = forward(cache ? cache->store() : *options_.kv);
   for (size_t i = 0; cache && i < tasks.size(); ++i) {
-    const SeqRows& rows = seqs_[i];
-    const int last = rows.first_row + rows.rows - 1;
-    cache->appended(rows.slot, rows.rows);
-    if (cache->reads_draft()) cache->note_own(rows.slot, out.query, last, 1, positions_[size_t(last)], cache->length(rows.slot) - 1);
-    cache->refresh_late(rows.slot, tasks[i].text);
+    const SeqId seq = tasks[i].seq;
+    const int rows = int(tasks[i].text.size()) - cache->length(seq), last = slot(seq).first_row + rows - 1;  // without guesses
+    cache->appended(seq, rows);
+    if (cache->reads_draft()) cache->note_own(seq, out.query, last, 1, positions_[size_t(last)], cache->length(seq) - 1);
+    cache->refresh_late(seq, tasks[i].text);
   }
 }
 
@@ -226,14 +222,16 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   return true;
 }
 
-// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are laws of its last level.
+// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are laws of its last level. A cache that is filled anew
+// behind the first pass (a fault of the published SpecExtend) would lose what was run ahead.
 void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
+  const bool lost = options_.cache && (options_.cache->config().faults & kFaultOrder);
   inner_tasks_.clear();
   for (DraftTask& task : tasks) {
     TokenTree& guesses = guesses_[size_t(task.seq)];
     guesses.reset(task.text.back());
     const int depth = std::min({task.limits.depth, task.limits.nodes, options_.tree.depth, options_.tree.nodes}) - 1;
-    if (slot(task.seq).next.empty() || depth < 2) continue;
+    if (depth < 1 || lost) continue;
     inner_tasks_.push_back(task);
     inner_tasks_.back().tree = &guesses;
     inner_tasks_.back().laws = nullptr;
@@ -242,60 +240,65 @@ void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
   if (!inner_tasks_.empty()) inner_->draft(inner_tasks_);
 }
 
-// Rows of one sequence: the node the policy asked for, and what was guessed below it.
-void ModelDrafter::add_guesses(DraftTask& task) {
+// Puts what was guessed on the strip; at most `most` nodes. Returns how many.
+int ModelDrafter::place_guesses(const DraftTask& task, int most) {
   Slot& s = slot(task.seq);
-  const DraftCache* cache = options_.cache;
   const TokenTree& guesses = guesses_[size_t(task.seq)];
-  const int pending = int(task.text.size()) - 1, history = cache ? cache->work(task.seq) : pending, staged = s.strip.size();
-  const int room = std::min(kMaxTreeNodes - staged, kv().geometry().capacity - history - staged);
-  if (room < 1) s.next.clear();
-  if (s.next.empty()) return;
-  SX_ASSERT(s.next.size() == 1);
-  const NodeId first = s.next[0], match = guesses.child(0, task.tree->token(first));
-  s.strip.add(*task.tree, first);
-  depths_[0] = task.tree->depth(first);
-  std::fill(places_.begin(), places_.end(), -1);
-  if (match != kNoNode) places_[size_t(match)] = staged;
-  for (NodeId n = match + 1; match != kNoNode && n < guesses.size() && s.strip.size() - staged < std::min(room, options_.ahead + 1); ++n) {
+  const int before = s.strip.size();
+  places_[0] = before - 1;  // node 0: -1 where it lies in the history
+  for (NodeId n = 1; n < guesses.size(); ++n) {
     const int parent = places_[size_t(guesses.parent(n))];
-    if (parent < 0 || guesses.token(n) >= vocab_) continue;
-    const int place = s.strip.add_ahead(guesses.token(n), parent);
-    places_[size_t(n)] = place;
-    depths_[size_t(place - staged)] = depths_[size_t(parent - staged)] + 1;
+    const bool runs = parent >= before - 1 && guesses.token(n) < vocab_ && s.strip.size() - before < most;
+    places_[size_t(n)] = runs ? s.strip.add_ahead(guesses.token(n), parent) : -2;
   }
-  const int rows = s.strip.size() - staged;
-  s.first_row = add_rows({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
-  for (int i = 0; i < rows; ++i) {
-    const int depth = depths_[size_t(i)];
-    tokens_[size_t(s.first_row + i)] = s.strip.token(staged + i);
-    positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, depth - 1) : pending + depth;
-    outputs_.push_back(s.first_row + i);
-  }
+  return s.strip.size() - before;
 }
 
-// One pass over the first nodes and what was guessed below them; then all the levels whose nodes were among these.
-void ModelDrafter::run_ahead(std::span<DraftTask> tasks) {
-  guess_ahead(tasks);
-  seqs_.clear();
-  outputs_.clear();
-  for (DraftTask& task : tasks)
-    if (!slot(task.seq).next.empty()) add_guesses(task);
-  if (outputs_.empty()) return;
-  forward(kv());
-  take_candidates();
-  int levels = 1;
-  for (DraftTask& task : tasks) {
-    Slot& s = slot(task.seq);
-    if (s.next.empty()) continue;
-    const int staged = options_.cache ? 0 : 1;  // node 0 of a drafter without a cache of its own
-    for (int place = staged, level = 1; place >= 0; ++level) {
-      make_laws(task, s.first_row + place - staged, 1);
-      levels = std::max(levels, level);
-      place = s.next.empty() ? -1 : s.strip.child(place, task.tree->token(s.next[0]));
-      if (place >= 0) s.strip.bind(place, s.next[0]);
-    }
+// The rows of one sequence that catch_up() is to run, those from `from` on of its text, and what was guessed behind them.
+void ModelDrafter::add_known_and_guessed(DraftTask& task, int from, int most) {
+  Slot& s = slot(task.seq);
+  const DraftCache* cache = options_.cache;
+  const int known = int(task.text.size()) - from, own = s.strip.size();  // own: node 0, where it is on the strip
+  const int room = std::min({most - known, 64 - known, kv().geometry().capacity - (cache ? cache->work(task.seq) : from) - known});
+  const int guessed = inner_ && known < 64 ? place_guesses(task, room) : 0;
+  SeqRows rows{0, known + guessed, task.seq, cache ? cache->work(task.seq) : from};
+  if (guessed > 0) {  // as a tree: a chain of known tokens, from whose end the guesses hang
+    constexpr size_t kWords = DraftStrip::kWords;
+    uint64_t* const bits = ahead_bits_.data() + size_t(task.seq) * 64 * kWords;
+    std::fill_n(bits, size_t(rows.rows) * kWords, 0);
+    for (int i = 0; i < known; ++i) bits[size_t(i) * kWords] = (uint64_t{2} << i) - 1;
+    const uint64_t all = (uint64_t{1} << known) - 1;
+    for (int i = 0; i < guessed; ++i) bits[size_t(known + i) * kWords] = all | *s.strip.ancestors(own + i) << (known - own);
+    rows.ancestors = bits, rows.words = DraftStrip::kWords;
   }
+  s.first_row = add_rows(rows);
+  for (int i = 0; i < known; ++i) {
+    tokens_[size_t(s.first_row + i)] = std::min(task.text[size_t(from + i)], Token(options_.model->config().vocab - 1));
+    positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, i) : from + i;
+  }
+  for (int i = 0; i < guessed; ++i) {
+    const int place = own + i, parent = s.strip.parent(place), row = s.first_row + known + i;
+    depths_[size_t(i)] = parent < own ? 1 : depths_[size_t(parent - own)] + 1;
+    const int at = known + depths_[size_t(i)] - 1;
+    tokens_[size_t(row)] = s.strip.token(place);
+    positions_[size_t(row)] = cache ? cache->position(task.seq, at) : from + at;
+  }
+  s.first_output = int(outputs_.size());
+  for (int i = known - 1; i < known + guessed; ++i) outputs_.push_back(s.first_row + i);
+}
+
+// After the first pass: the law of node 0, and those of all nodes below it that were guessed.
+void ModelDrafter::take_guessed(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  const int root = options_.cache ? -1 : 0;  // where node 0 is on the strip
+  int place = root, levels = 0;
+  do {
+    make_laws(task, s.first_output + place - root, 1);
+    ++levels;
+    place = s.next.empty() || !inner_ ? root : s.strip.child(place, task.tree->token(s.next[0]));
+    if (place > root) s.strip.bind(place, s.next[0]);
+  } while (place > root);
+  if (levels < 2) return;
   const double each = step_ms_ / levels;
   level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
 }
@@ -336,6 +339,7 @@ void ModelDrafter::make_laws(DraftTask& task, int row, int count) {
 }
 
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
+  if (inner_) guess_ahead(tasks);
   catch_up(tasks);
   const uint32_t faults = options_.cache ? options_.cache->config().faults : 0;
   LevelSampling how;
@@ -350,8 +354,7 @@ void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   }
   if (alone && grow_on_backend(tasks[0], how)) return slot(tasks[0].seq).policy->finish(*tasks[0].tree);
   take_candidates();
-  for (size_t i = 0; i < tasks.size(); ++i) make_laws(tasks[i], int(i), 1);
-  if (inner_) run_ahead(tasks);
+  for (DraftTask& task : tasks) take_guessed(task);
   while (run_level(tasks))
     for (DraftTask& task : tasks) {
       Slot& s = slot(task.seq);

@@ -1,8 +1,8 @@
 // Drafting with a language model: a small one with a cache of its own, or the target itself with layers left out, on the
 // target's cache. A tree policy says which nodes to run; the model's laws become candidates.
 //
-// A drafter inside this one may guess ahead (staged speculation, TriForce): what it proposes below the first node that is run goes through
-// the model in the same pass, and as far as the model agrees the next levels need no pass of their own. The tree is the same as without.
+// A drafter inside this one may guess ahead (staged speculation, TriForce): what it proposes goes through the model in the same pass as the
+// pending token, and as far as the model agrees the levels need no passes of their own. The tree is the same as without.
 #pragma once
 #include <memory>
 #include <vector>
@@ -69,6 +69,7 @@ class ModelDrafter : public Drafter {
     std::vector<NodeId> next;
     std::vector<NodeLaw> laws;
     int first_row = 0;                  // of this task in the current step
+    int first_output = 0;               // the row of logits of node 0 in the first step; those of guesses follow
   };
 
   Slot& slot(SeqId seq);
@@ -78,8 +79,9 @@ class ModelDrafter : public Drafter {
   void catch_up(std::span<DraftTask> tasks);
   bool run_level(std::span<DraftTask> tasks);
   void guess_ahead(std::span<DraftTask> tasks);
-  void run_ahead(std::span<DraftTask> tasks);
-  void add_guesses(DraftTask& task);
+  int place_guesses(const DraftTask& task, int most);
+  void add_known_and_guessed(DraftTask& task, int from, int most);
+  void take_guessed(DraftTask& task);
   void make_laws(DraftTask& task, int row, int count);
   int add_rows(const SeqRows& rows);
   const StepOutputs& forward(KvStore& kv, int window = 0);
@@ -91,7 +93,8 @@ class ModelDrafter : public Drafter {
   std::unique_ptr<Drafter> inner_;      // or null
   std::vector<DraftTask> inner_tasks_;
   std::vector<TokenTree> guesses_;      // [slots] what it proposes
-  std::vector<int> places_, depths_;    // of its nodes in the strip, -1: not run; levels of the strip's places
+  std::vector<int> places_, depths_;    // of its nodes on the strip, -2: not run; levels of those that are
+  std::vector<uint64_t> ahead_bits_;    // [slots][64][DraftStrip::kWords] ancestors of known and guessed rows
   int vocab_;                           // common to both models
   int rows_;                            // of one step
   int most_new_;                        // cells that are run on the working cache at once

@@ -46,11 +46,12 @@ class DraftStrip {
     }
     return size_++;
   }
-  // A token that no tree has yet, below a node that was run: run because it may be asked for. Returns its place.
+  // A token that no tree has yet, below a place (or -1: the history), to be run because it may be asked for. Returns its place.
   int add_ahead(Token token, int parent) {
     nodes_[size_t(size_)] = {token, parent, kNoNode};
     uint64_t* bits = bits_.data() + size_t(size_) * kWords;
-    std::copy_n(ancestors(parent), kWords, bits);
+    if (parent < 0) std::fill_n(bits, kWords, 0);
+    else std::copy_n(ancestors(parent), kWords, bits);
     bits[size_ / 64] |= uint64_t(1) << (size_ % 64);
     return size_++;
   }
