@@ -140,14 +140,16 @@ bool Round::affordable(Generation& g, DraftTask& task) {
   task.limits.verify_cost = cost.data();
   task.limits.level_cost = float(spec.drafter()->level_ms() / plain_ms(g));
   double credit = g.controller.credit();
+  const double node = double(cost[1]) - 1, level = double(task.limits.level_cost);
+  const bool whole = !spec.runs_model() || g.controller.covers_draft(node);
   g.shallow = false;
-  if (spec.runs_model()) {
-    const int depth = g.controller.affordable_depth(task.limits.depth, double(task.limits.level_cost), double(cost[1]) - 1);
+  task.cheap_only = !whole && spec.has_index();
+  if (spec.runs_model() && !task.cheap_only) {
+    const int depth = whole ? task.limits.depth : g.controller.affordable_depth(task.limits.depth, level, node);
+    if (depth == 0) return false;
     g.shallow = depth < task.limits.depth;
-    task.cheap_only = g.shallow && spec.has_index();
-    if (task.cheap_only) g.shallow = false;
-    else if (depth == 0) return false;
-    else task.limits.depth = depth, credit -= g.shallow ? depth * double(task.limits.level_cost) : g.controller.draft_cost();
+    task.limits.depth = depth;
+    credit -= whole ? g.controller.draft_cost() : depth * level;
   }
   int& nodes = task.limits.nodes;
   while (nodes > 0 && double(cost[size_t(nodes)]) - 1 > credit) --nodes;
@@ -283,7 +285,8 @@ void Round::count() {
     }
     double expected = 0;
     for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
-    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), double(g.spec.costs()[size_t(g.tree->drafted())]), !g.shallow);
+    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g),
+                               double(g.spec.costs()[size_t(g.tree->drafted())]), !g.shallow);
   }
 }
 

@@ -13,7 +13,6 @@ constexpr double kLearn = 0.2;       // weight of a round in the cost of draftin
 }  // namespace
 
 int Controller::affordable_depth(int deepest, double level, double node) const {
-  if (credit_ >= draft_cost_ + node) return deepest;
   return level > 0 ? int(std::clamp((credit_ - node) / level, 0.0, double(deepest))) : 0;
 }
 

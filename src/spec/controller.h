@@ -14,8 +14,10 @@ class Controller {
   // Accepted tokens per token the drafter expected to be accepted, lately.
   double trust() const { return trust_; }
 
-  // How many levels of at most `deepest` the credit covers, one node's verification (`node`) included: all of them if it covers what
-  // drafting has cost lately; else as many as can be had for `level` each. A level or two that turn out right earn more.
+  // Whether the credit covers what drafting has cost lately, and one node's verification.
+  bool covers_draft(double node) const { return credit_ >= draft_cost_ + node; }
+  // Else: how many levels of at most `deepest` it covers, at `level` each, one node's verification included. A level or two that turn out
+  // right earn a whole draft.
   int affordable_depth(int deepest, double level, double node) const;
 
   void plain_round();

@@ -32,7 +32,8 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<D
     for (int i = 0; i < options.slots; ++i) guesses_.emplace_back(options.ahead + 1);
     places_.resize(size_t(options.ahead) + 1);
     depths_.resize(size_t(options.ahead));
-    ahead_bits_.resize(size_t(options.slots) * 64 * DraftStrip::kWords);
+    ahead_bits_.resize(size_t(options.slots) * kMaxChain * DraftStrip::kWords);
+    static_assert(kMaxChain <= 64);  // a word of ancestors
   }
   tokens_.resize(size_t(rows_));
   positions_.resize(size_t(rows_));
@@ -259,12 +260,12 @@ void ModelDrafter::add_known_and_guessed(DraftTask& task, int from, int most) {
   Slot& s = slot(task.seq);
   const DraftCache* cache = options_.cache;
   const int known = int(task.text.size()) - from, own = s.strip.size();  // own: node 0, where it is on the strip
-  const int room = std::min({most - known, 64 - known, kv().geometry().capacity - (cache ? cache->work(task.seq) : from) - known});
-  const int guessed = inner_ && known < 64 ? place_guesses(task, room) : 0;
+  const int room = std::min({most - known, kMaxChain - known, kv().geometry().capacity - (cache ? cache->work(task.seq) : from) - known});
+  const int guessed = inner_ && known < kMaxChain ? place_guesses(task, room) : 0;
   SeqRows rows{0, known + guessed, task.seq, cache ? cache->work(task.seq) : from};
   if (guessed > 0) {  // as a tree: a chain of known tokens, from whose end the guesses hang
     constexpr size_t kWords = DraftStrip::kWords;
-    uint64_t* const bits = ahead_bits_.data() + size_t(task.seq) * 64 * kWords;
+    uint64_t* const bits = ahead_bits_.data() + size_t(task.seq) * kMaxChain * kWords;
     std::fill_n(bits, size_t(rows.rows) * kWords, 0);
     for (int i = 0; i < known; ++i) bits[size_t(i) * kWords] = (uint64_t{2} << i) - 1;
     const uint64_t all = (uint64_t{1} << known) - 1;

@@ -94,7 +94,7 @@ class ModelDrafter : public Drafter {
   std::vector<DraftTask> inner_tasks_;
   std::vector<TokenTree> guesses_;      // [slots] what it proposes
   std::vector<int> places_, depths_;    // of its nodes on the strip, -2: not run; levels of those that are
-  std::vector<uint64_t> ahead_bits_;    // [slots][64][DraftStrip::kWords] ancestors of known and guessed rows
+  std::vector<uint64_t> ahead_bits_;    // [slots][kMaxChain][DraftStrip::kWords] ancestors of known and guessed rows
   int vocab_;                           // common to both models
   int rows_;                            // of one step
   int most_new_;                        // cells that are run on the working cache at once

@@ -273,7 +273,7 @@ std::vector<Setting> own_settings() {
              [](auto& c) -> auto& { return c.index.offset; }),
       number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.index.min_prob; }),
-      number("store", "suffix: tokens of answers to earlier requests that are looked up, too (0: none)", 0, 1 << 24,
+      number("store", "suffix: tokens of answers to earlier requests that are looked up, too (0: none)", 0, 1 << 22,
              [](auto& c) -> auto& { return c.index.store; }),
       store_file_setting(),
       number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
