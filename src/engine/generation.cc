@@ -232,7 +232,7 @@ GenerateResult Generation::finish() {
   const bool whole = result_.reason != FinishReason::kCancelled && result_.reason != FinishReason::kStop;
   if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish()))) result_.reason = FinishReason::kCancelled;
   result_.timings = timings();
-  if (Drafter* d = drafter()) d->remember(session.tokens(), std::min(int(result_.tokens.size()), int(session.tokens().size())));
+  if (Drafter* d = drafter()) d->remember(session.tokens(), int(result_.tokens.size()));
   return std::move(result_);
 }
 

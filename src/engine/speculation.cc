@@ -124,14 +124,13 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
 Speculation::~Speculation() = default;
 
 std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const SpeculationParts& parts) {
-  const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
   switch (kind) {
     case DrafterKind::kModel:
       if (!parts.head) return make_small_model(parts, config_.tree, config_.cache, room_, ahead(), make_inner(parts));
       return make_head(parts);
     case DrafterKind::kSelf: return make_self(parts);
-    case DrafterKind::kNgram: return make_ngram_drafter(config_.index, config_.tree, limits);
-    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, config_.tree, limits, stored_text(config_.index, *parts.tokenizer));
+    case DrafterKind::kNgram:
+    case DrafterKind::kSuffix: return make_index(kind, config_.tree, parts);
     case DrafterKind::kFuse:
       return make_fuse_drafter(make_drafter(config_.fuse_model, parts), make_drafter(config_.fuse_index, parts), parts.slots, nodes_);
     case DrafterKind::kNone: break;
@@ -139,14 +138,19 @@ std::unique_ptr<Drafter> Speculation::make_drafter(DrafterKind kind, const Specu
   fail("no drafter of this kind");
 }
 
+std::unique_ptr<Drafter> Speculation::make_index(DrafterKind kind, const TreeConfig& tree, const SpeculationParts& parts) {
+  const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
+  if (kind == DrafterKind::kNgram) return make_ngram_drafter(config_.index, tree, limits);
+  return make_suffix_drafter(config_.index, tree, limits, stored_text(config_.index, *parts.tokenizer));
+}
+
 // Index drafters keep to what they find; a model drafts a chain on few cells.
 std::unique_ptr<Drafter> Speculation::make_inner(const SpeculationParts& parts) {
-  const IndexLimits limits{parts.slots, parts.context, parts.target->config().vocab};
   TreeConfig tree;
   tree.nodes = tree.depth = ahead();
   switch (config_.inner) {
-    case DrafterKind::kNgram: return make_ngram_drafter(config_.index, tree, limits);
-    case DrafterKind::kSuffix: return make_suffix_drafter(config_.index, tree, limits, stored_text(config_.index, *parts.tokenizer));
+    case DrafterKind::kNgram:
+    case DrafterKind::kSuffix: return make_index(config_.inner, tree, parts);
     case DrafterKind::kModel: {
       CacheConfig cache;
       cache.kind = CacheKind::kStreaming;

@@ -76,6 +76,7 @@ class Speculation {
   std::unique_ptr<Drafter> make_drafter(DrafterKind kind, const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts, const TreeConfig& tree, const CacheConfig& cache, DraftRoom& room,
                                             int ahead = 0, std::unique_ptr<Drafter> inner = nullptr);
+  std::unique_ptr<Drafter> make_index(DrafterKind kind, const TreeConfig& tree, const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_inner(const SpeculationParts& parts);
   // Nodes that an inner drafter may guess: those of the chain's last level need not be run.
   int ahead() const { return config_.inner == DrafterKind::kNone ? 0 : std::clamp(nodes_ - 1, 1, config_.inner_nodes); }

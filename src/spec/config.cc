@@ -47,6 +47,19 @@ void fill_retrieval(SpecConfig& c, TreeKind tree, int nodes, int depth) {
   c.cache.kind = CacheKind::kRetrieval;
 }
 
+// The target itself, whole, drafts a chain on few of its cells.
+void fill_whole_self(SpecConfig& c, int nodes, CacheKind cache) {
+  fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, nodes, nodes);
+  c.self.skip = 0;
+  c.cache.kind = cache;
+}
+
+void fill_chunks(SpecConfig& c, int chunk, int budget, int interval) {
+  c.cache.chunk = chunk;
+  c.cache.budget = budget;
+  c.cache.interval = interval;
+}
+
 constexpr Preset kPresets[] = {
     {{"off", "plain decoding", false}, [](SpecConfig&) {}},
     {{"sd", "a draft model proposes a chain of 5 (Leviathan, Chen)", true},
@@ -113,19 +126,11 @@ constexpr Preset kPresets[] = {
        c.self.exit = 8;
      }},
     {{"magicdec", "the target on its first and most recent tokens drafts a chain of 4 (MagicDec)", false},
-     [](SpecConfig& c) {
-       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 4, 4);
-       c.self.skip = 0;
-       c.cache.kind = CacheKind::kStreaming;
-     }},
+     [](SpecConfig& c) { fill_whole_self(c, 4, CacheKind::kStreaming); }},
     {{"rapid", "the target on the chunks it attends to at the prompt's end drafts a chain of 10 (RAPID)", false},
      [](SpecConfig& c) {
-       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 10, 10);
-       c.self.skip = 0;
-       c.cache.kind = CacheKind::kRetrieval;
-       c.cache.chunk = 128;
-       c.cache.budget = 4096;
-       c.cache.interval = 1 << 20;
+       fill_whole_self(c, 10, CacheKind::kRetrieval);
+       fill_chunks(c, 128, 4096, 1 << 20);
      }},
     {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
      [](SpecConfig& c) {
@@ -134,12 +139,8 @@ constexpr Preset kPresets[] = {
      }},
     {{"triforce", "the target on chunks it attends to drafts a chain of 6, a draft model guesses ahead of it (TriForce)", true},
      [](SpecConfig& c) {
-       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 6, 6);
-       c.self.skip = 0;
-       c.cache.kind = CacheKind::kRetrieval;
-       c.cache.chunk = 8;
-       c.cache.budget = 4096;
-       c.cache.interval = 64;
+       fill_whole_self(c, 6, CacheKind::kRetrieval);
+       fill_chunks(c, 8, 4096, 64);
        c.inner = DrafterKind::kModel;
      }},
     {{"fuse", "one tree from a draft model and the text's own suffixes (RASD)", true},

@@ -134,7 +134,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   if (s.waiting > 0) options_.head->fuse(s.features, s.waiting, states_);
   which_.resize(size_t(chunk.rows));
   std::iota(which_.begin(), which_.end(), chunk.first_row);
-  options_.head->fuse(chunk.outputs->hidden, which_, states_ + size_t(s.waiting) * width());
+  if (chunk.rows > 1) options_.head->fuse(chunk.outputs->hidden, std::span(which_).first(which_.size() - 1), states_ + size_t(s.waiting) * width());
   for (int i = 0; i < rows; ++i) {
     tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];
     positions_[size_t(i)] = known + i;

@@ -231,7 +231,7 @@ void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
   for (DraftTask& task : tasks) {
     TokenTree& guesses = guesses_[size_t(task.seq)];
     guesses.reset(task.text.back());
-    const int depth = std::min({task.limits.depth, task.limits.nodes, options_.tree.depth, options_.tree.nodes}) - 1;
+    const int depth = std::min(task.limits.depth, task.limits.nodes) - 1;
     if (depth < 1 || lost) continue;
     inner_tasks_.push_back(task);
     inner_tasks_.back().tree = &guesses;

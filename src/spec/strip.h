@@ -34,17 +34,15 @@ class DraftStrip {
     const NodeId parent_node = tree.parent(node);
     int parent = parent_node == kNoNode ? -1 : size_ - 1;
     while (parent >= 0 && nodes_[size_t(parent)].node != parent_node) --parent;
-    nodes_[size_t(size_)] = {tree.token(node), parent, node};
-    uint64_t* bits = bits_.data() + size_t(size_) * kWords;
-    if (parent < 0) std::fill_n(bits, kWords, 0);
-    else std::copy_n(ancestors(parent), kWords, bits);
-    bits[size_ / 64] |= uint64_t(1) << (size_ % 64);
+    const int place = add_ahead(tree.token(node), parent);
+    bind(place, node);
     if (!stale_.empty()) {
+      uint64_t* bits = bits_.data() + size_t(place) * kWords;
       uint64_t* seen = stale_.data() + size_t(row) * kWords;
       for (int i = 0; i < kWords; ++i) bits[i] |= seen[i];
       if (parent >= 0) seen[parent / 64] |= uint64_t(1) << (parent % 64);
     }
-    return size_++;
+    return place;
   }
   // A token that no tree has yet, below a place (or -1: the history), to be run because it may be asked for. Returns its place.
   int add_ahead(Token token, int parent) {

@@ -323,6 +323,7 @@ TEST(Speculation, InnerDraftersChangeNoDraw) {
 // What one request wrote is drafted for the next, whoever asks; the text stays what it is.
 TEST(Speculation, EarlierAnswersAreLookedUp) {
   const auto prompt = testing::random_text(60, 5);
+  const auto plain = Engine::open(plain_options(512, 1, 1));
   for (const char* preset : {"suffix", "fuse", "staged"}) {
     EngineOptions o = spec_options(preset, false, 512, 1, 2);
     o.spec.settings.push_back({"store", "1000"});
@@ -330,6 +331,7 @@ TEST(Speculation, EarlierAnswersAreLookedUp) {
     const auto engine = Engine::open(o);
     for (int which : {0, 1}) {
       const auto first = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0], again = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0];
+      expect_equal(answers(*plain, {prompt}, {setting(which, 80, 3)}, false)[0], again, preset);
       expect_equal(first, again, preset);
       if (preset != std::string("suffix")) continue;  // others are nearly always right here by themselves
       EXPECT_GT(again.spec.accepted, 60) << which;

@@ -12,12 +12,13 @@ using ::testing::HasSubstr;
 using testing::error_of;
 using testing::with_model;
 
+std::string error_with(const char* preset, std::initializer_list<std::pair<const char*, const char*>> settings) {
+  SpecConfig config = preset_config(preset);
+  for (const auto& [name, value] : settings) apply_setting(config, name, value);
+  return error_of([&] { check_config(with_model(config)); });
+}
+
 TEST(Check, DraftersInsideDrafters) {
-  const auto error_with = [](const char* preset, std::initializer_list<std::pair<const char*, const char*>> settings) {
-    SpecConfig config = preset_config(preset);
-    for (const auto& [name, value] : settings) apply_setting(config, name, value);
-    return error_of([&] { check_config(with_model(config)); });
-  };
   EXPECT_EQ(error_with("sd", {{"inner", "ngram"}}), "");
   EXPECT_EQ(error_with("self-skip", {{"inner", "suffix"}}), "");
   EXPECT_EQ(error_with("magicdec", {{"inner", "model"}}), "");
@@ -30,18 +31,13 @@ TEST(Check, DraftersInsideDrafters) {
 }
 
 TEST(Check, StoresOfEarlierTexts) {
-  const auto error_with = [](const char* preset, const char* name, const char* value) {
-    SpecConfig config = preset_config(preset);
-    apply_setting(config, name, value);
-    return error_of([&] { check_config(with_model(config)); });
-  };
   for (const char* preset : {"suffix", "fuse", "self-suffix", "staged"}) {
-    EXPECT_EQ(error_with(preset, "store", "1000"), "") << preset;
-    EXPECT_EQ(error_with(preset, "store-file", "corpus.txt"), "") << preset;
+    EXPECT_EQ(error_with(preset, {{"store", "1000"}}), "") << preset;
+    EXPECT_EQ(error_with(preset, {{"store-file", "corpus.txt"}}), "") << preset;
   }
   for (const char* preset : {"ngram", "sd", "specextend"}) {
-    EXPECT_THAT(error_with(preset, "store", "1000"), AllOf(HasSubstr("setting store "), HasSubstr("suffix"))) << preset;
-    EXPECT_THAT(error_with(preset, "store-file", "corpus.txt"), AllOf(HasSubstr("store-file"), HasSubstr("suffix"))) << preset;
+    EXPECT_THAT(error_with(preset, {{"store", "1000"}}), AllOf(HasSubstr("setting store "), HasSubstr("suffix"))) << preset;
+    EXPECT_THAT(error_with(preset, {{"store-file", "corpus.txt"}}), AllOf(HasSubstr("store-file"), HasSubstr("suffix"))) << preset;
   }
 }
 
