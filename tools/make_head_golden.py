@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, DRAFT_VOCAB = 8, 2, 1, 8, 12, 40, 24
 TARGET_LAYERS, CHAIN = 7, 12
+TARGET_BASE, WINDOW = 50000.0, 5  # the target's RoPE; how far LongSpec's drafter looks back
 PARENTS = [-1, -1, 0, 0, 1, 2, 4]  # of the tree behind the chain, numbered level by level
 EPS, TARGET_EPS = 1e-5, 1e-3       # far apart, so that the wrong one shows
 
@@ -79,21 +80,34 @@ def rotate(x, positions, base):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def llama_layer(w, name, x, attention_input, positions, mask, base):
-    """x: residual stream [rows, width]; mask[i, j]: row i sees row j."""
-    rows = len(x)
-    q = linear(attention_input, w, f"{name}.self_attn.q_proj").view(rows, HEADS, -1)
-    k = linear(attention_input, w, f"{name}.self_attn.k_proj").view(rows, KV_HEADS, -1)
-    v = linear(attention_input, w, f"{name}.self_attn.v_proj").view(rows, KV_HEADS, -1)
-    q, k = rotate(q, positions, base), rotate(k, positions, base)
+def queries(w, name, x, positions, base):
+    return rotate(linear(x, w, f"{name}.q_proj").view(len(x), HEADS, -1), positions, base)
+
+
+def cells(w, name, x, positions, base):
+    """Rotated keys and values, [rows, kv heads, dim]."""
+    k = linear(x, w, f"{name}.k_proj").view(len(x), KV_HEADS, -1)
+    return rotate(k, positions, base), linear(x, w, f"{name}.v_proj").view(len(x), KV_HEADS, -1)
+
+
+def attend(q, k, v, mask):
     k, v = k.repeat_interleave(HEADS // KV_HEADS, 1), v.repeat_interleave(HEADS // KV_HEADS, 1)
     scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1])
     weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
-    attended = torch.einsum("hij,jhd->ihd", weights, v).reshape(rows, -1)
-    x = x + linear(attended, w, f"{name}.self_attn.o_proj")
-    h = rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], EPS)
-    gate, up = linear(h, w, f"{name}.mlp.gate_proj"), linear(h, w, f"{name}.mlp.up_proj")
-    return x + linear(torch.nn.functional.silu(gate) * up, w, f"{name}.mlp.down_proj")
+    return torch.einsum("hij,jhd->ihd", weights, v).reshape(len(q), -1)
+
+
+def feed_forward(w, name, h):
+    gate, up = linear(h, w, f"{name}.gate_proj"), linear(h, w, f"{name}.up_proj")
+    return linear(torch.nn.functional.silu(gate) * up, w, f"{name}.down_proj")
+
+
+def llama_layer(w, name, x, attention_input, positions, mask, base, eps=EPS):
+    """x: residual stream [rows, width]; mask[i, j]: row i sees row j."""
+    attn = f"{name}.self_attn"
+    k, v = cells(w, attn, attention_input, positions, base)
+    x = x + linear(attend(queries(w, attn, attention_input, positions, base), k, v, mask), w, f"{attn}.o_proj")
+    return x + feed_forward(w, f"{name}.mlp", rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], eps))
 
 
 class Target:
@@ -110,9 +124,21 @@ class Target:
         self.norm = self.files["model.norm.weight"].double()
         self.head = self.files["lm_head.weight"].double()
 
+    def last_cells(self, tokens):
+        """Keys and values that its last layer leaves of a text."""
+        w = {k.removeprefix("model."): v.double() for k, v in self.files.items()}
+        positions = torch.arange(len(tokens))
+        mask = torch.tril(torch.ones(len(tokens), len(tokens), dtype=torch.bool))
+        x = self.embedding[tokens]
+        for i in range(TARGET_LAYERS):
+            normed = rms_norm(x, w[f"layers.{i}.input_layernorm.weight"], TARGET_EPS)
+            if i == TARGET_LAYERS - 1:
+                return cells(w, f"layers.{i}.self_attn", normed, positions, TARGET_BASE)
+            x = llama_layer(w, f"layers.{i}", x, normed, positions, mask, TARGET_BASE, TARGET_EPS)
+
     def save(self, folder):
         config = dict(cell_config(), architectures=["LlamaForCausalLM"], num_hidden_layers=TARGET_LAYERS,
-                      rms_norm_eps=TARGET_EPS, rope_theta=50000.0, max_position_embeddings=256)
+                      rms_norm_eps=TARGET_EPS, rope_theta=TARGET_BASE, max_position_embeddings=256)
         write(folder, config, self.files)
 
 
@@ -292,6 +318,57 @@ class Medusa:
         return torch.stack(out, 1)
 
 
+class LongSpec:
+    """The last token of the chain is pending: the target has cells of those before it, which all rows of the draft see."""
+
+    def __init__(self, seed, prefix="", bias=False):
+        gen = generator(seed)
+        q = HEADS * HEAD_DIM
+        layer = random_layer(gen, "x", WIDTH, True, bias=bias)
+        layer["x.post_cross_attention_layernorm.weight"] = layer.pop("x.post_attention_layernorm.weight")
+        layer["x.post_self_attention_layernorm.weight"] = random_norm(gen, WIDTH)
+        layer["x.cross_attn.q_proj.weight"] = random_matrix(gen, q, WIDTH, 3)
+        layer["x.cross_attn.o_proj.weight"] = random_matrix(gen, WIDTH, q)
+        if bias:
+            layer["x.cross_attn.q_proj.bias"] = 0.3 * torch.randn(q, generator=gen)
+        self.weights = {k.removeprefix("x."): v for k, v in layer.items()}
+        self.files = {prefix + k: v for k, v in self.weights.items()}
+        for part in ("k", "v"):  # published files have them, nobody reads them
+            self.files[f"{prefix}cross_attn.{part}_proj.weight"] = random_matrix(gen, KV_HEADS * HEAD_DIM, WIDTH)
+        if prefix:  # the target's own tensors lie beside the head
+            self.files["model.norm.weight"] = random_norm(gen, WIDTH)
+        self.config = dict(cell_config(), architectures=["LlamaForCausalLM"], num_hidden_layers=TARGET_LAYERS,
+                           rope_theta=TARGET_BASE, longspec_window=WINDOW)
+
+    def forward(self, target, tokens, positions, mask, k, v):
+        w = {name: weight.double() for name, weight in self.weights.items()}
+        x = target.embedding[tokens]
+        h = rms_norm(x, w["input_layernorm.weight"], EPS)
+        own_k, own_v = cells(w, "self_attn", h, positions, TARGET_BASE)
+        q = queries(w, "self_attn", h, positions, TARGET_BASE)
+        x = x + linear(attend(q, own_k, own_v, mask), w, "self_attn.o_proj")
+        q = queries(w, "cross_attn", rms_norm(x, w["post_self_attention_layernorm.weight"], EPS), positions, TARGET_BASE)
+        x = x + linear(attend(q, k, v, torch.ones(len(x), len(k), dtype=torch.bool)), w, "cross_attn.o_proj")
+        x = x + feed_forward(w, "mlp", rms_norm(x, w["post_cross_attention_layernorm.weight"], EPS))
+        return x @ target.head.T
+
+
+def longspec_heads():
+    return {"longspec": LongSpec(71), "longspec-merged": LongSpec(72, "glide.", True)}
+
+
+def longspec_golden(head, target, seed):
+    gen = generator(seed)
+    tokens = torch.randint(0, VOCAB, (CHAIN + len(PARENTS),), generator=gen)
+    positions = torch.tensor(list(range(CHAIN)) + [CHAIN + d for d in tree_depths()])
+    mask = tree_mask() & (positions[:, None] - positions[None, :] < WINDOW)
+    k, v = target.last_cells(tokens[:CHAIN - 1])
+    logits = head.forward(target, tokens, positions, mask, k, v)
+    i32 = lambda x: torch.as_tensor(x, dtype=torch.int32)
+    return {"tokens": i32(tokens), "positions": i32(positions), "parents": i32(PARENTS),
+            "logits": logits[CHAIN - 1:].float()}
+
+
 def eagle3_heads():
     speculators = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3"}
     official, eagle3 = {"architectures": ["LlamaForCausalLM"]}, {"architectures": ["LlamaForCausalLMEagle3"]}
@@ -415,9 +492,9 @@ def main():
     target = Target()
     target.save(root / "target")
     check_variants_matter(target)
-    for number, (name, head) in enumerate({**eagle3_heads(), **other_heads(), **stored_heads()}.items()):
+    for number, (name, head) in enumerate({**eagle3_heads(), **other_heads(), **stored_heads(), **longspec_heads()}.items()):
         write(root / name, head.config, head.files | getattr(head, "blocks", {}), getattr(head, "metadata", None))
-        make = medusa_golden if isinstance(head, Medusa) else eagle_golden
+        make = {Medusa: medusa_golden, LongSpec: longspec_golden}.get(type(head), eagle_golden)
         golden = make(head, target, 100 + number)
         if name in ("eagle3-f16", "eagle3-bf16", "eagle3-q8_0"):
             golden["fc"] = head.files["fc.weight"].float()

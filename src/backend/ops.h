@@ -28,7 +28,8 @@ class KvStore;  // K/V cells of many sequences in the backend's own layout
 // [0, history) lies the strip: node j of the current tree is written to cell history + j. Row i of the sequence is node
 // staged + i; the nodes below `staged` were written by earlier steps and are only read. A row sees the history and its
 // ancestors in the strip. Its place in the order of attention ("index") is history + depth, depth = number of proper
-// ancestors; along a path node numbers ascend.
+// ancestors; along a path node numbers ascend. Rows that only read (a drafter that looks at the target's cells) may all see what node 0
+// sees, itself included, and not themselves: they have the bits of node 0.
 struct SeqRows {
   int32_t first_row = 0;
   int32_t rows = 0;

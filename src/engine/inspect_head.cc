@@ -10,8 +10,9 @@ namespace sx {
 namespace {
 
 // Opened alone, a head stands on a target of very many layers; features near its end were not named in the config.
-std::string describe_features(const HeadConfig& config, bool eagle3) {
-  if (!eagle3) return "the state after the last layer";
+std::string describe_features(const HeadConfig& config) {
+  if (config.kind == HeadConfig::Kind::kLongSpec) return "keys and values of the last layer";
+  if (config.kind != HeadConfig::Kind::kEagle3) return "the state after the last layer";
   if (config.features.empty() || config.features.back() > 512) return "the inputs of a low, a middle and a high layer";
   return fmt::format("the inputs of layers {}", fmt::join(config.features, ", "));
 }
@@ -31,7 +32,7 @@ HeadSummary inspect_head(const std::string& folder) {
   s.heads = medusa ? c.medusa_heads : 1;
   s.width = c.cell.width, s.target_width = c.target_width, s.vocab = c.cell.vocab, s.draft_vocab = c.draft_vocab;
   s.context = c.trained_length();
-  s.reads = describe_features(c, c.kind == HeadConfig::Kind::kEagle3);
+  s.reads = describe_features(c);
   s.own_embedding = c.own_embedding, s.own_output = c.own_head || medusa;
   std::map<std::string, int> types;
   std::map<std::string, size_t> files;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/io/json_text.h"
 #include "spec/drafter_eagle.h"
+#include "spec/drafter_longspec.h"
 #include "spec/drafter_medusa.h"
 #include "spec/medusa_paths.h"
 #include "spec/drafter_model.h"
@@ -189,7 +190,11 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
     fail("draft '{}' is a head, and speculation setting inner is {}: a drafter inside another needs a draft model of its own, or set inner to none",
          config.draft_model, setting_value(config, "inner"));
   auto head = HeadFile::open(config.draft_model, target);
-  if (head->config().kind != HeadConfig::Kind::kMedusa) return head;
+  const HeadConfig::Kind kind = head->config().kind;
+  if (kind == HeadConfig::Kind::kLongSpec && config.cache.kind != CacheKind::kFull)
+    fail("draft '{}': a LongSpec head reads the target's cache, which cannot be {}: leave setting cache out, or use a preset like longspec",
+         head->path(), setting_value(config, "cache"));
+  if (kind != HeadConfig::Kind::kMedusa) return head;
   if (config.cache.kind != CacheKind::kFull)
     fail("draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa", head->path(),
          setting_value(config, "cache"));
@@ -202,6 +207,7 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
 
 std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
   if (parts.head->config().kind == HeadConfig::Kind::kMedusa) return make_medusa(parts);
+  if (parts.head->config().kind == HeadConfig::Kind::kLongSpec) return make_longspec(parts);
   EagleOptions options;
   options.max_outputs = model_drafter_rows(config_.tree, 1);
   options.max_rows = std::max(parts.chunk, options.max_outputs) + EagleDrafter::kWaiting;
@@ -224,6 +230,22 @@ std::unique_ptr<Drafter> Speculation::make_medusa(const SpeculationParts& parts)
   drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots;
   return std::make_unique<MedusaDrafter>(drafter);
+}
+
+std::unique_ptr<Drafter> Speculation::make_longspec(const SpeculationParts& parts) {
+  const int asked = config_.cache.window < 0 ? parts.head->config().window : config_.cache.window;  // 0: the whole text
+  const int window = asked == 0 ? parts.context : std::min(asked, parts.context);
+  LongSpecOptions options;
+  options.max_outputs = model_drafter_rows(config_.tree, 1);
+  options.max_rows = std::max(parts.chunk, options.max_outputs);
+  options.cells = longspec_cells(window);
+  longspec_ = LongSpecHead::load(parts.head, *parts.target, *parts.backend, options);
+  room_.work = parts.backend->make_kv(longspec_->kv_geometry(parts.slots, draft_kv_type(config_, *parts.backend)));
+  LongSpecDrafterOptions drafter;
+  drafter.backend = parts.backend, drafter.head = longspec_.get(), drafter.kv = room_.work.get(), drafter.target_kv = parts.kv;
+  drafter.tree = config_.tree, drafter.guess = {acceptance_->draws(), config_.couple};
+  drafter.slots = parts.slots, drafter.window = window;
+  return std::make_unique<LongSpecDrafter>(drafter);
 }
 
 // `cells`: what a cell of the drafter is; its model reads positions by `draft`'s RoPE. Where the target drafts, its own cells are the full

@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "model/heads/eagle.h"
+#include "model/heads/longspec.h"
 #include "model/heads/medusa.h"
 #include "model/llama.h"
 #include "spec/acceptance.h"
@@ -82,6 +83,7 @@ class Speculation {
   int ahead() const { return config_.inner == DrafterKind::kNone ? 0 : std::clamp(nodes_ - 1, 1, config_.inner_nodes); }
   std::unique_ptr<Drafter> make_head(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_medusa(const SpeculationParts& parts);
+  std::unique_ptr<Drafter> make_longspec(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
   void make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
                   std::span<const double> frequencies, DraftRoom& room);
@@ -93,6 +95,7 @@ class Speculation {
   DraftRoom room_, inner_room_;
   std::unique_ptr<EagleHead> head_;
   std::unique_ptr<MedusaHeads> medusa_;
+  std::unique_ptr<LongSpecHead> longspec_;
   std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
   std::unique_ptr<Acceptance> acceptance_;
   std::unique_ptr<Drafter> drafter_;

@@ -55,6 +55,7 @@ class Model {
   size_t weight_bytes() const { return weight_bytes_; }   // read by one step of one row
   KvGeometry kv_geometry(int slots, int capacity, DType type) const;
   std::span<const double> rope_frequencies() const { return frequencies_; }
+  float rope_factor() const { return rope_factor_; }           // yarn's, else 1
   // What heads share with their target.
   const Tensor& embedding() const { return embedding_; }       // [vocab, width], placed
   const Matrix& head() const { return *head_; }                // width -> vocab

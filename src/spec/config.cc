@@ -89,6 +89,11 @@ constexpr Preset kPresets[] = {
        fill_tree(c, DrafterKind::kModel, TreeKind::kStatic, 63, kMedusaHeads);
        c.tree.paths = medusa_paths(kMedusaHeads);
      }},
+    {{"longspec", "a LongSpec head, which attends to the target's own cache, grows a tree of 68 nodes", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kModel, TreeKind::kEagle2, 68, 5);
+       c.tree.topk = 16;
+     }},
     {{"specextend", "a draft model on the chunks the target attends to grows a tree (SpecExtend)", true},
      [](SpecConfig& c) { fill_retrieval(c, TreeKind::kOptTree, 50, 10); }},
     {{"specextend-eagle3", "an EAGLE-3 head on the chunks the target attends to grows a tree (SpecExtend)", true},

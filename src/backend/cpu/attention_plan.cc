@@ -25,6 +25,14 @@ const uint64_t* ancestors_of(const SeqRows& seq, int row) {
   return seq.ancestors + static_cast<size_t>(row) * static_cast<size_t>(seq.words);
 }
 
+// Whether the row sees the first `count` nodes of the strip, which is as many as it sees in all.
+bool sees_first_nodes(const SeqRows& seq, int row, int count) {
+  const uint64_t* bits = ancestors_of(seq, row);
+  for (int w = 0; w < count / 64; ++w)
+    if (~bits[w] != 0) return false;
+  return count % 64 == 0 || bits[count / 64] == (uint64_t(1) << (count % 64)) - 1;
+}
+
 size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 
 }  // namespace
@@ -95,7 +103,8 @@ bool AttentionPlan::order_tree(const SeqRows& seq, int at) {
   for (int i = 0; i < seq.rows; ++i)
     if (!out[i].leaf) out[leaves++].row = i;
   for (int i = 0; i < seq.rows; ++i) out[i].index = kDirect - 1;
-  for (int i = 0; i < seq.rows && deep[i] == seq.staged + i; ++i) out[i].index = kDirect;  // cell == index all along
+  for (int i = 0; i < seq.rows; ++i)
+    if (sees_first_nodes(seq, i, deep[i] + 1)) out[i].index = kDirect;  // cell == index all along
   for (int l = 0; l < leaves; ++l)
     each_row(seq, ancestors_of(seq, out[l].row), [&](int a) {
       if (out[a].index < kDirect) out[a].index = out[l].row;

@@ -20,6 +20,7 @@ using Names = std::unordered_set<std::string>;
 
 constexpr size_t kMaxFeatures = 16;
 constexpr int kMaxMedusaHeads = 64, kMaxMedusaLayers = 16, kMaxHeadLayers = 16;
+constexpr int kLongSpecWindow = 512, kMaxWindow = 65536;
 constexpr size_t kMaxMedusaNodes = 511;  // what one pass of the target verifies
 
 // config.json and what surrounds it.
@@ -72,6 +73,7 @@ bool is_speculators(const Source& in) {
 Kind find_kind(const Source& in) {
   const auto text = [&](const char* key) { return json_string(in.json, key, in.file).value_or(""); };
   const std::string architecture = first_architecture(in);
+  if (any_starts_with(in.names, "layers.0.cross_attn.")) return Kind::kLongSpec;
   if (any_starts_with(in.names, "blocks.") || any_starts_with(in.names, "lm_heads.") ||
       json_member(in.json, "medusa_num_heads") || text("model_type") == "medusa")
     return Kind::kMedusa;
@@ -81,17 +83,19 @@ Kind find_kind(const Source& in) {
   if (in.has("fc.weight")) return Kind::kEagle1;
   fail(
       "{}: this is no draft head: there are neither 'fc.weight' (EAGLE) nor Medusa's '0.0.linear.weight' or "
-      "'blocks.0.layers.0.weight' among its tensors",
+      "'blocks.0.layers.0.weight' nor LongSpec's 'cross_attn.q_proj.weight' among its tensors",
       in.file);
 }
 
-// The decoder's fields by the reader of Llama configs: only those that a head's class reads, as if it were a Llama.
-ModelConfig read_cell(const Source& in) {
+// The decoder's fields by the reader of Llama configs: only those that a head's class reads, as if it were a Llama. LongSpec's file is
+// its target's, with the target's number of layers.
+ModelConfig read_cell(const Source& in, bool longspec) {
   Json plain = {{"architectures", {"LlamaForCausalLM"}}, {"num_hidden_layers", 1}, {"max_position_embeddings", 2048}};
   for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
                           "vocab_size", "num_hidden_layers", "max_position_embeddings", "rms_norm_eps", "hidden_act",
                           "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"})
     if (const Json* value = json_member(in.cell, key)) plain[key] = *value;
+  if (longspec) plain["num_hidden_layers"] = 1;
   if (json_member(in.json, "quantization_config")) plain["quantization_config"] = true;
   ModelConfig cell = config_from_json(plain.dump(-1, ' ', false, Json::error_handler_t::replace), in.file);
   validate_config(cell, in.file);
@@ -101,6 +105,7 @@ ModelConfig read_cell(const Source& in) {
   cell.qkv_bias = in.has("layers.0.self_attn.q_proj.bias");
   cell.out_bias = in.has("layers.0.self_attn.o_proj.bias");
   cell.mlp_bias = in.has("layers.0.mlp.gate_proj.bias");
+  if (longspec) return cell;  // what the target's file says of biases holds for the target
   if (json_bool(in.cell, "attention_bias", in.file).value_or(false) && !cell.qkv_bias)
     fail("{}: key 'attention_bias' is true, but tensor 'layers.0.self_attn.q_proj.bias' is missing", in.file);
   if (json_bool(in.cell, "mlp_bias", in.file).value_or(false) && !cell.mlp_bias)
@@ -281,15 +286,44 @@ void read_medusa(const Source& in, HeadConfig& config) {
   config.medusa_choices = read_choices(in, config.medusa_heads);
 }
 
+void read_longspec(const Source& in, HeadConfig& config) {
+  ModelConfig& cell = config.cell;
+  const auto same = [&](const char* key, int own, int target) {
+    if (own != target)
+      fail("{}: key '{}' is {}, and {} in the target, whose keys and values this head reads: it was made for another", in.file, key, own, target);
+  };
+  same("hidden_size", cell.width, in.target.width);
+  same("num_key_value_heads", cell.kv_heads, in.target.kv_heads);
+  same("head_dim", cell.head_dim, in.target.head_dim);
+  config.target_width = cell.width;
+  config.draft_vocab = cell.vocab;
+  cell.rope = in.target.rope;
+  cell.context = in.target.context;
+  config.cross_bias = in.has("layers.0.cross_attn.q_proj.bias");
+  config.cross_out_bias = in.has("layers.0.cross_attn.o_proj.bias");
+  config.window = in.integer(in.json, "longspec_window").value_or(kLongSpecWindow);
+  if (config.window < 1 || config.window > kMaxWindow)
+    fail("{}: key 'longspec_window' is {}; 1 to {} is expected", in.file, config.window, kMaxWindow);
+}
+
 }  // namespace
 
 const char* head_kind_name(HeadConfig::Kind kind) {
-  return kind == Kind::kEagle1 ? "EAGLE-1" : kind == Kind::kEagle3 ? "EAGLE-3" : "Medusa";
+  switch (kind) {
+    case Kind::kEagle1: return "EAGLE-1";
+    case Kind::kEagle3: return "EAGLE-3";
+    case Kind::kMedusa: return "Medusa";
+    case Kind::kLongSpec: return "LongSpec";
+  }
+  return "?";
 }
 
 std::string canonical_head_name(std::string_view name) {
-  for (const std::string_view prefix : {"medusa_head.", "model."})
+  for (const std::string_view prefix : {"medusa_head.", "glide.", "model."})
     if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  for (const std::string_view part : {"input_layernorm.", "self_attn.", "post_self_attention_layernorm.", "cross_attn.",
+                                      "post_cross_attention_layernorm.", "mlp."})
+    if (name.starts_with(part)) return "layers.0." + std::string(name);  // LongSpec's one layer
   constexpr std::string_view kMidlayer = "midlayer.";
   if (name.starts_with(kMidlayer)) return "layers.0." + std::string(name.substr(kMidlayer.size()));
   // Medusa's own naming: head, place, part.
@@ -314,8 +348,11 @@ HeadConfig head_config_from_json(std::string_view text, const std::string& file,
   config.kind = find_kind(in);
   if (config.kind == Kind::kMedusa) {
     read_medusa(in, config);
+  } else if (config.kind == Kind::kLongSpec) {
+    config.cell = read_cell(in, true);
+    read_longspec(in, config);
   } else {
-    config.cell = read_cell(in);
+    config.cell = read_cell(in, false);
     config.kind == Kind::kEagle1 ? read_eagle1(in, config) : read_eagle3(in, config);
     config.own_embedding = in.has("embed_tokens.weight");
     if (!config.own_embedding && config.cell.width != target.width)

@@ -77,7 +77,10 @@ bool parse_pair(std::string_view text, int64_t& first, int64_t& second) {
 }
 
 // What a head carries for its training or as a leftover; not read.
-bool is_ignored(std::string_view name) { return name == "t2d" || name.ends_with("rotary_emb.inv_freq"); }
+bool is_ignored(std::string_view name) {
+  return name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("layers.0.cross_attn.k_proj.") ||
+         name.starts_with("layers.0.cross_attn.v_proj.");
+}
 
 void check_tensor(const HeadTensor& expected, const NamedTensor& found) {
   const auto shape = shape_of(found.tensor);
@@ -97,18 +100,25 @@ void check_tensor(const HeadTensor& expected, const NamedTensor& found) {
 void add_layer(const HeadConfig& config, int index, std::vector<HeadTensor>& out) {
   const ModelConfig& c = config.cell;
   const int64_t width = c.width, ffn = c.ffn, q = int64_t{c.heads} * c.head_dim, kv = int64_t{c.kv_heads} * c.head_dim;
-  const bool first = index == 0, eagle3 = config.kind == Kind::kEagle3;
+  const bool first = index == 0, eagle3 = config.kind == Kind::kEagle3, longspec = config.kind == Kind::kLongSpec;
   const int64_t in = first && eagle3 ? 2 * width : width;
   const auto add = [&](const char* name, std::vector<int64_t> shape) {
     out.push_back({fmt::format("layers.{}.{}", index, name), std::move(shape)});
   };
-  if (!first || eagle3) add("input_layernorm.weight", {width});
+  if (!first || eagle3 || longspec) add("input_layernorm.weight", {width});
   if (first && eagle3) add("hidden_norm.weight", {width});
   add("self_attn.q_proj.weight", {q, in});
   add("self_attn.k_proj.weight", {kv, in});
   add("self_attn.v_proj.weight", {kv, in});
   add("self_attn.o_proj.weight", {width, q});
-  add("post_attention_layernorm.weight", {width});
+  if (longspec) {
+    add("post_self_attention_layernorm.weight", {width});
+    add("cross_attn.q_proj.weight", {q, width});
+    add("cross_attn.o_proj.weight", {width, q});
+    if (config.cross_bias) add("cross_attn.q_proj.bias", {q});
+    if (config.cross_out_bias) add("cross_attn.o_proj.bias", {width});
+  }
+  add(longspec ? "post_cross_attention_layernorm.weight" : "post_attention_layernorm.weight", {width});
   add("mlp.gate_proj.weight", {ffn, width});
   add("mlp.up_proj.weight", {ffn, width});
   add("mlp.down_proj.weight", {width, ffn});
@@ -184,7 +194,12 @@ void check_tensors(std::vector<HeadTensor> expected, std::span<const NamedTensor
 
 std::vector<HeadTensor> expected_head_tensors(const HeadConfig& config) {
   std::vector<HeadTensor> out;
-  config.kind == Kind::kMedusa ? add_medusa(config, out) : add_eagle(config, out);
+  switch (config.kind) {
+    case Kind::kMedusa: add_medusa(config, out); break;
+    case Kind::kLongSpec: add_layer(config, 0, out); break;
+    case Kind::kEagle1:
+    case Kind::kEagle3: add_eagle(config, out); break;
+  }
   return out;
 }
 
@@ -224,13 +239,15 @@ HeadFile::HeadFile(std::string folder, std::string_view config_json, std::vector
 }
 
 void HeadFile::collect_tensors() {
-  // A Medusa checkpoint that was merged with its base model: only what carries the prefix is the head.
-  bool merged = false;
+  // A Medusa or LongSpec checkpoint that was merged with its base model: only what carries the prefix is the head.
+  std::string_view prefix;
   for (const auto& file : files_)
-    for (const auto& entry : file.tensors()) merged = merged || entry.name.starts_with("medusa_head.");
+    for (const auto& entry : file.tensors())
+      for (const std::string_view known : {"medusa_head.", "glide."})
+        if (entry.name.starts_with(known)) prefix = known;
   for (const auto& file : files_)
     for (const auto& entry : file.tensors()) {
-      if (merged && !entry.name.starts_with("medusa_head.")) continue;
+      if (!entry.name.starts_with(prefix)) continue;
       NamedTensor named{canonical_head_name(entry.name), entry.name, file.path(), entry.tensor};
       if (is_ignored(named.name)) continue;
       unwrap_quantised(file, named);
@@ -315,7 +332,8 @@ bool is_head_folder(const std::string& path) {
     const SafetensorsFile weights(file);
     for (const SafetensorsTensor& t : weights.tensors()) {
       const std::string name = canonical_head_name(t.name);
-      if (name == "fc.weight" || name.starts_with("blocks.") || name.starts_with("lm_heads.")) return true;
+      if (name == "fc.weight" || name.starts_with("blocks.") || name.starts_with("lm_heads.") || name.starts_with("layers.0.cross_attn."))
+        return true;
     }
   }
   return weight_files(path).empty() && !files_ending(path, {".bin", ".pt"}).empty();  // opening it says how to convert

@@ -1,0 +1,63 @@
+// LongSpec's drafter (after GLIDE): one decoder layer that looks back at its own cells within a window, then at the K/V that the target's
+// last layer has left of the whole text. Embedding and output matrix are the target's, and there is no norm before that.
+//
+// Its own cells are a function of their tokens and positions alone, so those of any stretch of text can be made at any time. What it reads
+// of the target are cells of committed tokens: all rows of a draft see the same ones.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/heads/head_file.h"
+#include "model/llama.h"
+
+namespace sx {
+
+struct LongSpecOptions {
+  int max_rows = 512;    // rows of one step
+  int max_outputs = 64;  // rows of one step whose logits are wanted
+  int cells = 0;         // of its own store
+};
+
+class LongSpecHead {
+ public:
+  // `target` must live as long as the head and be on the same backend. Throws sx::Error.
+  static std::unique_ptr<LongSpecHead> load(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
+                                            const LongSpecOptions& options);
+  ~LongSpecHead();
+
+  const HeadConfig& config() const { return file_->config(); }
+  const LongSpecOptions& options() const { return options_; }
+  size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
+  KvGeometry kv_geometry(int slots, DType type) const;
+
+  // A step over its own cells; positions are those of the text. Without outputs only cells are made.
+  void forward(const StepInputs& step, KvStore& kv, int window);
+  // Behind a step with outputs: logits [outputs, vocab] of these, in backend memory, valid until the next one. `seen`: cells of the
+  // target's store at `slot` that they look at, from the first on, at least 1 and with room for as many cells as outputs behind them.
+  const float* look(const KvStore& target, int slot, int seen);
+
+ private:
+  struct Workspace;
+  LongSpecHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend, const LongSpecOptions& options);
+  void load_weights();
+  void load_cross_query();
+  void allocate_workspace();
+  void own_cells(const StepInputs& step, KvStore& kv, int window);
+  void cross_and_feed_forward(const StepInputs& step, const KvStore& target);
+
+  std::shared_ptr<const HeadFile> file_;
+  const Model& target_;
+  Backend& backend_;
+  LongSpecOptions options_;
+  size_t weight_bytes_ = 0;
+  const float *input_norm_ = nullptr, *cross_norm_ = nullptr, *ffn_norm_ = nullptr;
+  const float *qkv_bias_ = nullptr, *out_bias_ = nullptr, *cross_bias_ = nullptr, *cross_out_bias_ = nullptr;  // or null
+  const float *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
+  std::unique_ptr<Matrix> qkv_, out_, cross_query_, cross_out_, gate_up_, down_;
+  std::unique_ptr<Workspace> work_;
+  int outputs_ = 0;  // of the last step
+};
+
+}  // namespace sx

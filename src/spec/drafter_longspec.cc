@@ -1,0 +1,165 @@
+#include "spec/drafter_longspec.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace sx {
+namespace {
+
+constexpr double kLearn = 0.1;
+
+}  // namespace
+
+int longspec_cells(int window) { return 2 * window + kMaxTreeNodes; }
+
+LongSpecDrafter::LongSpecDrafter(const LongSpecDrafterOptions& options)
+    : options_(options), slots_(size_t(options.slots)),
+      guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
+               options.head->config().cell.vocab, options.head->config().cell.vocab) {
+  SX_ASSERT(options.kv->geometry().capacity >= longspec_cells(options.window));
+  const size_t rows = size_t(options.head->options().max_rows);
+  tokens_.reserve(rows);
+  positions_.reserve(rows);
+  outputs_.reserve(rows);
+  seqs_.reserve(1);
+  moves_.reserve(size_t(2 * options.window));
+  for (Slot& s : slots_) {
+    s.policy = make_tree_policy(options.tree);
+    s.next.reserve(size_t(s.policy->rows()));
+    s.laws.reserve(size_t(s.policy->rows()));
+  }
+}
+
+LongSpecDrafter::Slot& LongSpecDrafter::slot(SeqId seq) {
+  SX_ASSERT(seq >= 0 && size_t(seq) < slots_.size());
+  return slots_[size_t(seq)];
+}
+
+void LongSpecDrafter::truncate(SeqId seq, int length) {
+  Slot& s = slot(seq);
+  s.strip.clear();
+  s.length = std::min(s.length, length);
+  if (s.length < s.base) s.base = s.length = 0;
+}
+
+// Cells before the new base go; if none of the others is there, or the base goes back, all are to be made again.
+void LongSpecDrafter::move_base(SeqId seq, int base) {
+  Slot& s = slot(seq);
+  if (base == s.base) return;
+  if (base < s.base || s.length <= base) {
+    s.base = s.length = base;
+    return;
+  }
+  moves_.clear();
+  for (int t = base; t < s.length; ++t) moves_.push_back({t - s.base, t - base, 0});
+  options_.backend->kv_move({options_.kv, options_.kv, seq, seq, moves_});
+  s.base = base;
+}
+
+void LongSpecDrafter::add(Token token, int position) {
+  tokens_.push_back(token);
+  positions_.push_back(position);
+}
+
+// The rows that have been added, and clears them; outputs stay.
+void LongSpecDrafter::run_own(const SeqRows& rows) {
+  const double start = now_ms();
+  SX_ASSERT(rows.rows == int(tokens_.size()));
+  seqs_.assign(1, rows);
+  options_.head->forward({tokens_, positions_, seqs_, outputs_, rows.rows > kMaxChain}, *options_.kv, options_.window);
+  tokens_.clear();
+  positions_.clear();
+  forward_ms_ += now_ms() - start;
+}
+
+// The outputs of the last step at the target's cells, and their candidates. False: the target's store has no room for so many rows.
+bool LongSpecDrafter::look(SeqId seq, int seen) {
+  const double start = now_ms();
+  if (seen - 1 + int(outputs_.size()) > options_.target_kv->geometry().capacity) return false;
+  logits_ = options_.head->look(*options_.target_kv, seq, seen);
+  guesser_.prepare(logits_, int(outputs_.size()));
+  forward_ms_ += now_ms() - start;
+  return true;
+}
+
+// Brings the cells up to the text; its last token, which is pending, is the row that looks.
+bool LongSpecDrafter::run_text(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  const int known = int(task.text.size()), last = known - 1, most = int(options_.head->options().max_rows);
+  s.length = std::min(s.length, last);
+  move_base(task.seq, base_for(known));
+  outputs_.clear();
+  // Rows of long stretches are run as prompts are, without the last: it is a row of a tree.
+  while (last - s.length >= kMaxChain) {
+    const int rows = std::min(most, last - s.length);
+    for (int i = 0; i < rows; ++i) add(task.text[size_t(s.length + i)], s.length + i);
+    run_own({0, rows, task.seq, s.length - s.base});
+    s.length += rows;
+  }
+  const int rows = known - s.length;
+  for (int i = 0; i < rows; ++i) add(task.text[size_t(s.length + i)], s.length + i);
+  outputs_.push_back(rows - 1);
+  run_own({0, rows, task.seq, s.length - s.base});
+  s.length = known;
+  return look(task.seq, last);
+}
+
+bool LongSpecDrafter::run_level(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  const int rows = int(s.next.size()), staged = s.strip.size(), history = s.length - s.base;
+  if (rows == 0 || !s.strip.has_room(rows) || history + staged + rows > options_.kv->geometry().capacity) return s.next.clear(), false;
+  const double start = now_ms();
+  outputs_.clear();
+  for (int i = 0; i < rows; ++i) {
+    const NodeId node = s.next[size_t(i)];
+    s.strip.add(*task.tree, node, i);
+    add(task.tree->token(node), s.length - 1 + task.tree->depth(node));
+    outputs_.push_back(i);
+  }
+  run_own({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+  if (!look(task.seq, s.length - 1)) return s.next.clear(), false;
+  const double ms = now_ms() - start;
+  level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
+  return true;
+}
+
+void LongSpecDrafter::make_laws(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  s.laws.clear();
+  for (int i = 0; i < int(outputs_.size()); ++i) {
+    const NodeId node = s.next.empty() ? 0 : s.next[size_t(i)];
+    const uint64_t place = task.text.size() + size_t(task.tree->depth(node));
+    s.laws.push_back({node, guesser_.guess(task, node, place, logits_ + size_t(i) * size_t(options_.head->config().cell.vocab), i)});
+  }
+  s.next.clear();
+  s.policy->grow(*task.tree, s.laws, s.next);
+}
+
+void LongSpecDrafter::draft_one(DraftTask& task) {
+  Slot& s = slot(task.seq);
+  s.strip.clear();
+  if (task.text.size() < 2) return;  // the target has no cells yet
+  s.policy->start(task.limits);
+  s.next.clear();
+  if (!run_text(task)) return;
+  make_laws(task);
+  while (run_level(task)) make_laws(task);
+  s.policy->finish(*task.tree);
+}
+
+void LongSpecDrafter::draft(std::span<DraftTask> tasks) {
+  for (DraftTask& task : tasks) draft_one(task);
+}
+
+// Its cells of the pending token stay; those of drafted nodes lie behind it and are made again as part of the text.
+void LongSpecDrafter::observe(std::span<const Outcome> outcomes) {
+  for (const Outcome& o : outcomes) {
+    Slot& s = slot(o.seq);
+    s.strip.clear();
+    if (o.tree->size() > 1) s.policy->observe(*o.tree, o.path);
+  }
+}
+
+}  // namespace sx
