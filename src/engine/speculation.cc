@@ -237,7 +237,7 @@ std::unique_ptr<Drafter> Speculation::make_longspec(const SpeculationParts& part
   const int window = asked == 0 ? parts.context : std::min(asked, parts.context);
   LongSpecOptions options;
   options.max_outputs = model_drafter_rows(config_.tree, 1);
-  options.max_rows = std::max(parts.chunk, options.max_outputs);
+  options.max_rows = std::max({parts.chunk, options.max_outputs, kMaxChain});
   options.cells = longspec_cells(window);
   longspec_ = LongSpecHead::load(parts.head, *parts.target, *parts.backend, options);
   room_.work = parts.backend->make_kv(longspec_->kv_geometry(parts.slots, draft_kv_type(config_, *parts.backend)));

@@ -22,7 +22,7 @@ constexpr int kContext = 640, kTrained = 128, kPrompt = 300, kTokens = 26, kOutp
 struct Files {
   TempFolder folder;
   std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf"), eagle1 = folder.file("eagle1"),
-              eagle3 = folder.file("eagle3"), medusa = folder.file("medusa");
+              eagle3 = folder.file("eagle3"), medusa = folder.file("medusa"), longspec = folder.file("longspec");
   Files() {
     TinySpec spec;
     spec.layers = 3, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32;
@@ -39,6 +39,7 @@ struct Files {
     random_head(json, {"lm_head.weight", "d2t"}, config, DType::kBF16, 4).write(eagle3);
     const std::vector<std::string> names = {"blocks.2.layers.1.weight", "blocks.0.layers.0.bias", "lm_heads.2.weight"};
     random_head({{"medusa_num_heads", 3}}, names, config, DType::kF32, 5).write(medusa);
+    random_head(longspec_config(config, 40), kLongSpecParts, config, DType::kBF16, 6).write(longspec);
   }
 };
 const Files& files() {
@@ -77,6 +78,8 @@ std::vector<EngineCase> make_cases() {
       {"eagle2", options("eagle2", f.eagle1, {})},
       {"eagle3", options("eagle3", f.eagle3, {})},
       {"medusa", options("medusa", f.medusa, {})},
+      {"longspec", options("longspec", f.longspec, {})},
+      {"longspec_chain", options("sd", f.longspec, {})},
       {"suffix", options("suffix", "", {})},
       {"suffix_store", options("suffix", "", {{"store", "200"}})},
       {"ngram", options("ngram", "", {})},

@@ -106,6 +106,20 @@ HeadParts random_head(nlohmann::ordered_json config, const std::vector<std::stri
   return out;
 }
 
+nlohmann::ordered_json longspec_config(const ModelConfig& target, int window) {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"hidden_size", target.width},
+          {"intermediate_size", 96},
+          {"num_attention_heads", target.heads},
+          {"num_key_value_heads", target.kv_heads},
+          {"head_dim", target.head_dim},
+          {"vocab_size", target.vocab},
+          {"num_hidden_layers", target.layers},
+          {"max_position_embeddings", target.context},
+          {"rms_norm_eps", 1e-5},
+          {"longspec_window", window}};
+}
+
 nlohmann::ordered_json eagle1_config(const ModelConfig& target) {
   return {{"architectures", {"LlamaForCausalLM"}},
           {"hidden_size", target.width},

@@ -1,0 +1,284 @@
+// Drafting with LongSpec's head: the text never changes; what is drafted is what the head makes of the text and of the target's cells, run
+// from the beginning by hand; and it is a function of the text, wherever windows begin and whatever the session held before.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "backend/registry.h"
+#include "model/heads/head_parts.h"
+#include "model/heads/longspec.h"
+#include "specextend/convert.h"
+#include "specextend/drafts.h"
+#include "specextend/specextend.h"
+#include "support/counting_new.h"
+#include "support/model_writer.h"
+#include "support/random_text.h"
+
+namespace sx {
+namespace {
+
+using testing::TempFolder;
+using testing::TinySpec;
+using Settings = std::vector<std::pair<std::string, std::string>>;
+using Trees = std::vector<std::vector<Token>>;
+
+constexpr int kWindow = 24;
+
+TinySpec target_spec() {
+  TinySpec spec;
+  spec.layers = 3, spec.gain = 2, spec.weights = DType::kQ8_0;
+  return spec;
+}
+
+struct Files {
+  TempFolder folder;
+  std::string target = folder.file("target.gguf"), head = folder.file("head"), other = folder.file("other");
+  ModelConfig config = testing::tiny_config(target_spec());
+  Files() {
+    testing::write_tiny_gguf(target, target_spec());
+    testing::random_head(testing::longspec_config(config, kWindow), testing::kLongSpecParts, config, DType::kF32, 3).write(head);
+    auto json = testing::longspec_config(config, kWindow);
+    json["num_key_value_heads"] = config.kv_heads * 2;
+    auto parts = testing::read_parts(head);
+    parts.config = json;
+    parts.write(other);
+  }
+};
+const Files& files() {
+  static const Files all;
+  return all;
+}
+
+EngineOptions options(const std::string& preset, int chunk, const Settings& settings = {}, int sessions = 1) {
+  EngineOptions o;
+  o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
+  if (preset.empty()) return o;
+  o.spec.preset = preset, o.spec.draft_model = files().head;
+  o.spec.settings.emplace_back("price", "off");
+  o.spec.settings.insert(o.spec.settings.end(), settings.begin(), settings.end());
+  return o;
+}
+
+struct Answer {
+  std::vector<Token> tokens;
+  std::vector<float> logits;
+  Trees trees;  // of each round
+  size_t drafted() const {
+    size_t count = 0;
+    for (const auto& tree : trees) count += tree.size() - 1;
+    return count;
+  }
+};
+
+GenerateOptions asking(Answer& out, float temperature, int tokens) {
+  GenerateOptions o;
+  o.max_tokens = tokens, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.seed = 5;
+  o.on_logits = [&out](std::span<const float> row) { out.logits.insert(out.logits.end(), row.begin(), row.end()); };
+  o.on_round = [&out](const RoundInfo& r) { out.trees.emplace_back(r.tokens.begin(), r.tokens.end()); };
+  return o;
+}
+
+Answer answer(Session& session, const std::vector<Token>& prompt, float temperature, int tokens, bool speculate = true) {
+  Answer out;
+  GenerateOptions o = asking(out, temperature, tokens);
+  o.speculate = speculate;
+  if (temperature > 1) o.sampling.repeat_penalty = 1.2f, o.sampling.top_k = 40;
+  out.tokens = session.generate(prompt, o).tokens;
+  return out;
+}
+
+void expect_same(const Answer& found, const Answer& expected, const std::string& what) {
+  EXPECT_EQ(found.tokens, expected.tokens) << what;
+  ASSERT_EQ(found.logits.size(), expected.logits.size()) << what;
+  EXPECT_EQ(std::memcmp(found.logits.data(), expected.logits.data(), found.logits.size() * sizeof(float)), 0) << what;
+}
+
+TEST(LongSpec, NeverChangesTheText) {
+  auto plain = Engine::open(options("", 64));
+  std::map<std::pair<float, int>, Answer> expected;
+  for (float temperature : {0.0f, 0.9f, 1.1f})
+    for (int length : {1, 2, 33, 100, 365})
+      expected[{temperature, length}] = answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
+  for (const char* preset : {"longspec", "sd", "specinfer", "opt-tree", "specexec", "sequoia", "fuse"})
+    for (const char* window : {"-1", "0", "7"}) {
+      auto engine = Engine::open(options(preset, 33, {{"window", window}}));
+      for (const auto& [key, answer_of] : expected) {
+        const Answer found = answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
+        const std::string what = fmt::format("{} window {} temperature {} length {}", preset, window, key.first, key.second);
+        expect_same(found, answer_of, what);
+        EXPECT_GT(found.drafted(), 25u) << what;
+      }
+    }
+  auto priced = Engine::open(options("longspec", 50, {{"price", "on"}}));
+  expect_same(answer(*priced->start(), testing::random_text(100, 100), 0, 30), expected[{0.0f, 100}], "at a price");
+}
+
+// The likeliest tokens one after another, everything computed anew for each.
+std::vector<Token> chain_by_hand(std::vector<Token> text, int tokens) {
+  const auto backend = make_cpu_backend({1, std::nullopt});
+  ModelOptions options;
+  const auto model = Model::load(ModelFile::open(files().target), *backend, options);
+  const auto target_kv = backend->make_kv(model->kv_geometry(1, 512, backend->default_kv_type()));
+  const LongSpecOptions limits{.max_rows = 512, .max_outputs = 1, .cells = 512};
+  const auto head = LongSpecHead::load(HeadFile::open(files().head, files().config), *model, *backend, limits);
+  const auto kv = backend->make_kv(head->kv_geometry(1, backend->default_kv_type()));
+  const size_t committed = text.size() - 1;
+  std::vector<int32_t> positions;
+  for (int i = 0; i < 512; ++i) positions.push_back(i);
+  const SeqRows seen{0, int(committed), 0, 0};
+  model->forward({std::span(text).first(committed), std::span(positions).first(committed), {&seen, 1}, {}}, *target_kv);
+  std::vector<Token> drafted;
+  // Cells lie where the drafter has them, for sums are taken in the order of places; which are there does not matter beyond the window.
+  const size_t windows = text.size() / kWindow, base = windows < 2 ? 0 : (windows - 1) * kWindow;
+  while (int(drafted.size()) < tokens) {
+    const size_t rows = text.size() - base;
+    const SeqRows all{0, int(rows), 0, 0};
+    const int32_t last = int32_t(rows) - 1;
+    head->forward({std::span(text).subspan(base), std::span(positions).subspan(base, rows), {&all, 1}, {&last, 1}}, *kv, kWindow);
+    const float* logits = head->look(*target_kv, 0, int(committed));
+    drafted.push_back(Token(std::max_element(logits, logits + files().config.vocab) - logits));
+    text.push_back(drafted.back());
+  }
+  return drafted;
+}
+
+TEST(LongSpec, DraftsAreTheHeadsOwn) {
+  auto engine = Engine::open(options("sd", 40));
+  for (const int length : {2, 23, 24, 47, 48, 49, 130}) {
+    auto text = testing::random_text(length, unsigned(length));
+    const Answer found = answer(*engine->start(), text, 0, 40);
+    size_t next = 0;  // of the answer
+    for (size_t round = 0; round < 12 && round < found.trees.size(); ++round) {
+      const auto& tree = found.trees[round];
+      ASSERT_EQ(tree.size(), 6u);
+      EXPECT_EQ(std::vector<Token>(tree.begin() + 1, tree.end()), chain_by_hand(text, 5)) << "length " << length << " round " << round;
+      for (size_t node = 1;; ++node) {  // what was accepted and the token after it
+        text.push_back(found.tokens[next++]);
+        if (node == tree.size() || tree[node] != text.back()) break;
+      }
+    }
+  }
+}
+
+TEST(LongSpec, DraftsDependOnTheTextAlone) {
+  const auto prompt = testing::random_text(90, 7), other = testing::random_text(120, 8);
+  auto first = Engine::open(options("longspec", 256));
+  const Answer expected = answer(*first->start(), prompt, 0, 60);
+  EXPECT_GT(expected.drafted(), 300u);
+  for (int chunk : {64, 7, 89, 90}) {
+    auto engine = Engine::open(options("longspec", chunk));
+    auto session = engine->start();
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "chunk " << chunk;
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "again, from the cache";
+    answer(*session, other, 0, 20);
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "after another prompt";
+    auto longer = prompt;
+    longer.insert(longer.end(), other.begin(), other.begin() + 60);
+    answer(*session, longer, 0, 20);
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "after a longer one";
+    session->truncate(40);
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "after truncation";
+    session->truncate(89);
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "without the last token";
+    session->truncate(0);
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "from nothing";
+  }
+  // Rounds in which nothing was drafted change nothing either.
+  auto engine = Engine::open(options("longspec", 64));
+  auto session = engine->start();
+  const Answer begun = answer(*session, prompt, 0, 100, false);
+  auto text = prompt;
+  text.insert(text.end(), begun.tokens.begin(), begun.tokens.end());
+  const Answer went_on = answer(*session, text, 0, 20);
+  session.reset();
+  EXPECT_EQ(answer(*engine->start(), text, 0, 20).trees, went_on.trees);
+  EXPECT_GT(went_on.drafted(), 60u);
+}
+
+TEST(LongSpec, BatchesAreLikeSingleRequests) {
+  for (const float temperature : {0.0f, 0.8f}) {
+    auto engine = Engine::open(options("longspec", 64, {}, 3));
+    std::vector<std::vector<Token>> prompts;
+    std::vector<Answer> alone, together(3);
+    for (unsigned i = 0; i < 3; ++i) {
+      prompts.push_back(testing::random_text(30 + 40 * int(i), 30 + i));
+      alone.push_back(answer(*engine->start(), prompts[i], temperature, 15 + 20 * int(i)));
+    }
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<GenerateOptions> with(3);
+    std::vector<Request> requests;
+    for (size_t i = 0; i < 3; ++i) {
+      sessions.push_back(engine->start());
+      with[i] = asking(together[i], temperature, 15 + 20 * int(i));
+      requests.push_back({sessions[i].get(), prompts[i], &with[i]});
+    }
+    const auto results = engine->generate(requests);
+    for (size_t i = 0; i < 3; ++i) {
+      together[i].tokens = results[i].tokens;
+      expect_same(together[i], alone[i], "in a batch");
+      EXPECT_EQ(together[i].trees, alone[i].trees) << i;
+    }
+  }
+}
+
+TEST(LongSpec, RoundsDoNotAllocate) {
+  for (const char* preset : {"longspec", "sd", "fuse"})
+    for (const float temperature : {0.0f, 0.8f}) {
+      auto engine = Engine::open(options(preset, 64));
+      GenerateOptions o;
+      o.max_tokens = 90, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.repeat_penalty = 1.1f;
+      long first = -1, last = -1;
+      o.on_round = [&](const RoundInfo&) {
+        last = g_allocations.load();
+        if (first < 0) first = last;
+      };
+      engine->start()->generate(testing::random_text(80, 4), o);
+      EXPECT_EQ(first, last) << preset << " " << temperature;
+      EXPECT_GT(first, 0);
+    }
+}
+
+TEST(LongSpec, WhatDoesNotFitIsRefused) {
+  const auto error_of = [](EngineOptions o) -> std::string {
+    try {
+      Engine::open(o);
+    } catch (const Error& error) { return error.what(); }
+    return "";
+  };
+  EngineOptions other = options("longspec", 64);
+  other.spec.draft_model = files().other;
+  const std::string error = error_of(other);
+  for (const char* word : {"'num_key_value_heads'", "keys and values", "another"}) EXPECT_NE(error.find(word), std::string::npos) << error;
+  for (const char* cache : {"retrieval", "streaming"}) {
+    const std::string refused = error_of(options("longspec", 64, {{"cache", cache}}));
+    for (const char* word : {"head", "target's cache", cache}) EXPECT_NE(refused.find(word), std::string::npos) << refused;
+  }
+  EXPECT_NE(error_of(options("staged", 64)).find("inner"), std::string::npos);
+}
+
+TEST(LongSpec, IsInspectedAndQuantised) {
+  const HeadSummary summary = inspect_head(files().head);
+  EXPECT_EQ(summary.kind, "LongSpec");
+  EXPECT_EQ(summary.reads, "keys and values of the last layer");
+  EXPECT_EQ(summary.width, files().config.width);
+  EXPECT_FALSE(summary.own_embedding || summary.own_output);
+
+  const TempFolder folder;
+  quantize({.model = files().head, .out = folder.file("small"), .type = "Q8_0"});
+  EXPECT_LT(inspect_head(folder.file("small")).weight_bytes, summary.weight_bytes / 3);
+  EngineOptions o = options("longspec", 64);
+  const auto prompt = testing::random_text(90, 7);
+  const Answer whole = answer(*Engine::open(o)->start(), prompt, 0, 40);
+  o.spec.draft_model = folder.file("small");
+  const Answer small = answer(*Engine::open(o)->start(), prompt, 0, 40);
+  expect_same(small, whole, "quantised");
+  size_t same = 0;  // first guesses: 8 bits rarely change them
+  for (size_t i = 0; i < std::min(small.trees.size(), whole.trees.size()); ++i) same += small.trees[i][1] == whole.trees[i][1];
+  EXPECT_GT(same, whole.trees.size() / 2);
+}
+
+}  // namespace
+}  // namespace sx
