@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 import quantise
 from frames import STOP_TOKENS
 from fused import DEVICE
-from models import (LAYER, EagleDraft, MedusaDraft, SmallDraft, Target, join_heads, medusa_state, read_config, rms,
-                    rope_tables, rotate, split_heads)
+from models import (EagleDraft, LongSpecDraft, MedusaDraft, SmallDraft, Target, first_cells, join_heads, medusa_state,
+                    read_config, recent_cells, rms, rope_tables, rotate, split_heads)
 
 SLACK = 8        # tokens generated beyond those judged
 LOOP_RUN = 8     # tokens
@@ -45,6 +45,7 @@ def load_draft(kind, folder, form):
 
 class Runner:
     """a draft that grows trees; entry i of its cache holds position i"""
+    window = math.inf  # of its own cache
 
     def __init__(self, folder, form):
         self.config = c = read_config(folder)
@@ -60,9 +61,13 @@ class Runner:
         parts = zip(("q", "k", "v"), (self.heads, self.kv_heads, self.kv_heads))
         return [split_heads(F.linear(y, self.layer(i, f"self_attn.{p}_proj")), heads) for p, heads in parts]
 
-    def rest(self, i, x, attended):
+    def rest(self, i, x, attended, rope, seen):
+        """rope: cos, sin of the rows; seen: how many of the target's cells they see (only LongSpec's drafter asks)"""
         x = x + F.linear(join_heads(attended), self.layer(i, "self_attn.o_proj"))
-        y = rms(x, self.layer(i, "post_attention_layernorm"))
+        return self.mlp(i, x, "post_attention_layernorm")
+
+    def mlp(self, i, x, norm):
+        y = rms(x, self.layer(i, norm))
         gate, up = F.linear(y, self.layer(i, "mlp.gate_proj")), F.linear(y, self.layer(i, "mlp.up_proj"))
         return x + F.linear(F.silu(gate) * up, self.layer(i, "mlp.down_proj"))
 
@@ -108,6 +113,43 @@ class EagleRunner(Runner):
         return index + self.w["d2t"][index]
 
 
+class LongSpecRunner(Runner):
+    kind, behind = LongSpecDraft, 0
+
+    def __init__(self, folder, form):
+        super().__init__(folder, form)
+        self.layers, self.window = 1, self.config["longspec_window"]
+
+    def layer(self, i, part):
+        return self.w[f"{part}.weight"]
+
+    def inputs(self, text, target):
+        self.head, self.cells = target.head.float(), [c.float() for c in text["cells"]]
+        return F.embedding(text["ids"], target.embedding).float(), None
+
+    def child(self, tokens, parent, target):
+        return F.embedding(tokens, target.embedding).float(), None
+
+    def attention_input(self, i, x, side):
+        return rms(x, self.layer(i, "input_layernorm"))
+
+    def rest(self, i, x, attended, rope, seen):
+        x = x + F.linear(join_heads(attended), self.layer(i, "self_attn.o_proj"))
+        y = rms(x, self.layer(i, "post_self_attention_layernorm"))
+        q = rotate(split_heads(F.linear(y, self.layer(i, "cross_attn.q_proj")), self.heads), *rope)
+        keys, values = [c.repeat_interleave(self.heads // self.kv_heads, 1) for c in self.cells]
+        mask = first_cells(seen, keys.shape[2])
+        a = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        x = x + F.linear(join_heads(a), self.layer(i, "cross_attn.o_proj"))
+        return self.mlp(i, x, "post_cross_attention_layernorm")
+
+    def log_probs(self, x):
+        return F.linear(x, self.head).log_softmax(-1)
+
+    def token(self, index):
+        return index
+
+
 @torch.no_grad()
 def continue_greedily(target, prompts, count):
     """prompts [B, P] -> the text of both, the target's states over it, where it ends and where it begins to loop"""
@@ -120,7 +162,7 @@ def continue_greedily(target, prompts, count):
         if at + 1 < ids.shape[1]:
             last = target.step(ids[:, at], at, cache)
     del cache
-    hidden, taps = target.forward(ids)
+    hidden, taps, cells = target.forward(ids)
     end, loop = [], []
     for row in ids[:, given:given + count].tolist():
         stops = [i for i, token in enumerate(row) if token in STOP_TOKENS]
@@ -133,7 +175,7 @@ def continue_greedily(target, prompts, count):
                 break
             seen.add(run)
         loop.append(min(given + at, end[-1]))
-    return dict(ids=ids, given=given, hidden=hidden, taps=taps, end=end, loop=loop,
+    return dict(ids=ids, given=given, hidden=hidden, taps=taps, cells=cells, end=end, loop=loop,
                 looped=1 - sum(l - given for l in loop) / sum(e - given for e in end))
 
 
@@ -143,13 +185,16 @@ def encode(draft, text, target):
     x, side = draft.inputs(text, target)
     cos, sin = rope_tables(x.shape[1] + 16, draft.dim, draft.config["rope_theta"])
     keys, values, count, group = [], [], x.shape[1], draft.heads // draft.kv_heads
+    at, rope = torch.arange(count, device=DEVICE)[None], (cos[:count], sin[:count])
+    mask = recent_cells(at, draft.window) if draft.window < count else None
     for i in range(draft.layers):
         q, k, v = draft.qkv(i, draft.attention_input(i, x, side))
-        q, k = rotate(q, cos[:count], sin[:count]), rotate(k, cos[:count], sin[:count])
+        q, k = rotate(q, *rope), rotate(k, *rope)
         keys.append(k)
         values.append(v)
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        x = draft.rest(i, x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        x = draft.rest(i, x, a, rope, at)  # a token's own cell is not there when it is the last known one
     return x, keys, values, (cos, sin)
 
 
@@ -172,7 +217,7 @@ def grow(draft, encoded, known, target, depth, width):
     candidates (flat index) were expanded [B, width]"""
     x, keys, values, (cos, sin) = encoded
     rows, base = known.shape[0], known - draft.behind
-    mask = torch.arange(x.shape[1], device=DEVICE)[None] < base[:, None]
+    cell = torch.arange(x.shape[1], device=DEVICE)[None]
     h = x.gather(1, (base - 1)[:, None, None].expand(-1, 1, x.shape[-1]))
     score, index = draft.log_probs(h).topk(width, -1)
     levels, scores, chosen = [draft.token(index)], [score], [torch.arange(width, device=DEVICE).expand(rows, width)]
@@ -182,11 +227,13 @@ def grow(draft, encoded, known, target, depth, width):
         x, side = draft.child(tokens, h, target)
         at = (base + level - 1)
         c, s = cos[at][:, None, None], sin[at][:, None, None]
+        mask = (cell < base[:, None]) & (cell > at[:, None] - draft.window)
         for i in range(draft.layers):
             q, k, v = draft.qkv(i, draft.attention_input(i, x, side))
             q, own = rotate(q, c, s), (rotate(k, c, s)[:, :, :, None], v[:, :, :, None])
             paths[i] = own if level == 1 else [torch.cat(pair, 3) for pair in zip(paths[i], own)]
-            x = draft.rest(i, x, attend_tree(q, (keys[i], values[i]), mask, paths[i]))
+            a = attend_tree(q, (keys[i], values[i]), mask, paths[i])
+            x = draft.rest(i, x, a, (c, s), (known - 1)[:, None])
         step, index = draft.log_probs(x).topk(width, -1)
         joint = score[..., None] + step
         levels.append(draft.token(index))
@@ -294,12 +341,12 @@ def evaluate(args):
         def report(draft, form, shape, size, result):
             what = dict(frame=frame, draft=draft, form=form, shape=shape, megabytes=round(size / 1e6, 2))
             results.append(what | result)
-            print(f"  {draft:7s} {form:8s} {shape:9s} {result['tokens_per_round']:.3f} "
+            print(f"  {draft:8s} {form:8s} {shape:9s} {result['tokens_per_round']:.3f} "
                   f"+- {result['standard_error']:.3f}   before loops {result['before_loop']:.3f}   "
                   f"{size / 1e6:.2f} MB", flush=True)
 
         for form in FORMS:
-            for runner in (SmallRunner, EagleRunner):
+            for runner in (SmallRunner, EagleRunner, LongSpecRunner):
                 folder = f"{args.drafts}/{runner.kind.folder}"
                 if os.path.exists(folder):
                     draft = runner(folder, form)

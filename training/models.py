@@ -1,5 +1,5 @@
-"""The target and the three drafts: a small Llama, an EAGLE-3 head and Medusa heads. Every draft knows its tensors by
-the names they have in the file, and how each of them is quantised when shipped.
+"""The target and its drafts: a small Llama, an EAGLE-3 head, Medusa heads and LongSpec's drafter. Every draft knows its
+tensors by the names they have in the file, and how each of them is quantised when shipped.
 
 B rows, T tokens, C hidden size, H query heads, K key/value heads, D head size, V vocabulary."""
 import json
@@ -87,13 +87,14 @@ class Target:
         self.taps = [2, self.layers // 2, self.layers - 3]  # EAGLE-3 reads the inputs of these layers
 
     @torch.no_grad()
-    def forward(self, ids, cache=None, row=0, fixed_shape=False):
-        """ids [B, T] -> normed hidden [B, T, C], taps [B, T, 3C]; cache: (keys, values) to fill from `row` on.
+    def forward(self, ids, cache=None, row=0, fixed_shape=False, positions=None):
+        """ids [B, T] -> normed hidden [B, T, C], taps [B, T, 3C], the last layer's cells (rotated keys, values
+        [B, K, T, D]); cache: (keys, values) to fill from `row` on. positions [B, T]: other ones than 0..T-1.
         fixed_shape: use the compiled layer (worth it where the shape comes back often)."""
         rows, count = ids.shape
         qkv, rest = (fast_qkv, fast_rest) if fixed_shape else (target_qkv, target_rest)
         x = F.embedding(ids, self.embedding)
-        cos, sin = self.cos[:count], self.sin[:count]
+        cos, sin = (self.cos[:count], self.sin[:count]) if positions is None else self.rope(positions)
         taps = []
         for i, (n1, w_qkv, w_o, n2, w_gate_up, w_down) in enumerate(self.weights):
             if i in self.taps and cache is None:
@@ -104,7 +105,11 @@ class Target:
                 cache[1][i][row:row + rows, :, :count] = v
             a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             x = rest(x, join_heads(a), w_o, n2, w_gate_up, w_down)
-        return rms(x, self.norm), torch.cat(taps, -1) if taps else None
+        return rms(x, self.norm), torch.cat(taps, -1) if taps else None, (k, v)
+
+    def rope(self, positions):
+        """[B, T] -> cos, sin [B, 1, T, D]"""
+        return self.cos[positions][:, None], self.sin[positions][:, None]
 
     @torch.no_grad()
     def step(self, tokens, at, cache):
@@ -404,3 +409,99 @@ class MedusaDraft(Draft):
             losses.append(loss * 0.8 ** k)
             hits.append(hit)
         return sum(losses), torch.stack(hits)
+
+
+LONGSPEC = ["input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+            "post_self_attention_layernorm", "cross_attn.q_proj", "cross_attn.o_proj",
+            "post_cross_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+
+
+@compiled
+def longspec_layer(x, n1, w_q, w_k, w_v, w_o, n2, w_cross_q, w_cross_o, n3, w_gate, w_up, w_down, cos, sin, recent,
+                   keys, values, seen, heads, kv_heads):
+    """recent [B, 1, T, T]: the draft's own cells that a row sees; seen [B, 1, T, T]: those of the target"""
+    spread = lambda cells: cells.repeat_interleave(heads // kv_heads, 1)
+    y = rms(x, n1)
+    q = rotate(split_heads(F.linear(y, w_q), heads), cos, sin)
+    k = rotate(split_heads(F.linear(y, w_k), kv_heads), cos, sin)
+    v = split_heads(F.linear(y, w_v), kv_heads)
+    a = F.scaled_dot_product_attention(q, spread(k), spread(v), attn_mask=recent)
+    x = x + F.linear(join_heads(a), w_o)
+    q = rotate(split_heads(F.linear(rms(x, n2), w_cross_q), heads), cos, sin)
+    a = F.scaled_dot_product_attention(q, spread(keys), spread(values), attn_mask=seen)
+    x = x + F.linear(join_heads(a), w_cross_o)
+    y = rms(x, n3)
+    return x + F.linear(F.silu(F.linear(y, w_gate)) * F.linear(y, w_up), w_down)
+
+
+def recent_cells(positions, window):
+    """positions [B, T] -> [B, 1, T, T]: a row sees itself and what lies less than `window` positions before it"""
+    back = positions[:, None, :, None] - positions[:, None, None]
+    return (back >= 0) & (back < window)
+
+
+def first_cells(count, length):
+    """count [B, T] -> [B, 1, T, length]: a row sees the first `count` cells; one that would see none sees cell 0"""
+    return torch.arange(length, device=count.device) < count.clamp(min=1)[:, None, :, None]
+
+
+class LongSpecDraft(Draft):
+    """one layer between the target's embedding and its head: attention over a window of its own cells, then attention
+    over the cells of the target's last layer, then the MLP; no norm before the head"""
+    folder = "longspec"
+    block = 8           # longest run of drafted tokens that is trained
+    shifted = 0.5       # of the rows have their positions shifted
+    anchors = 4         # first tokens of a row, which are not
+
+    def __init__(self, target, window=512):
+        """starts as the target's last layer, but adds nothing at first: without a norm before the head, that layer's
+        outputs would be many times too large"""
+        c = target.config
+        same = ["hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                "vocab_size", "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling", "max_position_embeddings",
+                "num_hidden_layers"]
+        super().__init__(dict(architectures=["LongSpecDrafter"], model_type="longspec", longspec_window=window,
+                              torch_dtype="bfloat16") | {name: c.get(name) for name in same})
+        self.window = window
+        n1, w_qkv, w_o, n2, w_gate_up, w_down = [w.float() for w in target.weights[-1]]
+        w_q, w_k, w_v = w_qkv.split([target.heads * target.dim] + [target.kv_heads * target.dim] * 2)
+        start = [n1, w_q, w_k, w_v, w_o, n1, w_q, w_o, n2, *w_gate_up.chunk(2), w_down]
+        for name, tensor in zip(LONGSPEC, start):
+            self.add(f"{name}.weight", tensor * (not name.endswith(("o_proj", "down_proj"))))
+
+    @staticmethod
+    def shipped(name):
+        return "q8_0"
+
+    def positions(self, rows, count):
+        """[rows, count]: 0, 1, .. or, from the anchors on, shifted within the target's context"""
+        at = torch.arange(count, device=DEVICE)
+        room = self.config["max_position_embeddings"] - count
+        offset = torch.randint(room + 1, (rows, 1), device=DEVICE)
+        offset = torch.where(torch.rand(rows, 1, device=DEVICE) < self.shifted, offset, 0)
+        return at + offset * (at >= self.anchors)
+
+    def blocks(self, rows, count):
+        """[rows, count]: the first token of each token's block; blocks have random lengths up to `block`"""
+        ends = torch.randint(1, self.block + 1, (rows, count), device=DEVICE).cumsum(1).clamp(max=count)
+        first = torch.zeros(rows, count + 1, dtype=torch.long, device=DEVICE).scatter(1, ends, ends)
+        return first[:, :count].cummax(1).values
+
+    def state(self, ids, positions, cells, start, target):
+        """what goes into the head; a row sees the target's cells before `start` [B, T]"""
+        c, w = self.config, self.weights()
+        return longspec_layer(F.embedding(ids, target.embedding), *[w[f"{name}.weight"] for name in LONGSPEC],
+                              *target.rope(positions), recent_cells(positions, self.window), *cells,
+                              first_cells(start, ids.shape[1]), c["num_attention_heads"], c["num_key_value_heads"])
+
+    def loss(self, ids, target, shift):
+        """Each block is a draft: its rows see the target's cells before the block. Runs the target itself, for the
+        positions are its own. -> (loss, agreement); rows that see no cell do not count"""
+        rows, count = ids.shape
+        positions = self.positions(rows, count) if shift else torch.arange(count, device=DEVICE).expand(rows, -1)
+        hidden, _, cells = target.forward(ids, fixed_shape=True, positions=positions)
+        start = self.blocks(rows, count)
+        x = self.state(ids, positions, cells, start, target).view(ids.numel(), -1)
+        counts = (start > 0).float().view(-1)
+        counts = counts / counts.mean()
+        return HeadLoss.apply(x, target.head, hidden.view(ids.numel(), -1), target.head, counts, 8192)

@@ -11,9 +11,10 @@ import struct
 import sys
 
 import numpy as np
-import safetensors
+import safetensors.torch
 import torch
 
+import evaluate
 import frames
 import fused
 import models
@@ -119,10 +120,12 @@ def expect(condition, message):
 
 def check_curve(log):
     """the losses on held-out rows, mean over their kinds, after the last step against those before the first"""
-    found = re.findall(r"^  held out .*step (\d+): small ([\d.]+) \|.*eagle3 ([\d.]+) \|.*medusa ([\d.]+) \|", log, flags=re.M)
+    names = ("small", "eagle3", "medusa", "longspec")
+    losses = ".*".join(rf"{name} ([\d.]+) \|" for name in names)
+    found = re.findall(rf"^  held out .*step (\d+): {losses}", log, flags=re.M)
     steps = sorted({int(f[0]) for f in found})
     expect(len(steps) >= 2 and steps[0] == 0, f"validated at the steps {steps}, expected 0 and the last")
-    for i, name in enumerate(("small", "eagle3", "medusa"), 1):
+    for i, name in enumerate(names, 1):
         first, last = (sum(float(f[i]) for f in found if int(f[0]) == at) for at in (steps[0], steps[-1]))
         expect(last < 0.85 * first, f"{name}: loss {first:.2f} at the start and {last:.2f} at the end, expected a fall by 15%")
         print(f"{name}: loss {first:.2f} -> {last:.2f}")
@@ -157,8 +160,12 @@ def check_options(folder):
         config, shapes = read(name)
         found = len([n for n in shapes if n.startswith("blocks.0.") and n.endswith(".weight")])
         expect(config["medusa_num_layers"] == found == layers, f"{name}: {found} blocks, expected {layers}")
-    drafts = os.listdir(f"{folder}/alone")
-    expect(drafts == ["medusa"], f"alone: drafts {drafts}, expected medusa alone")
+    for alone, name in (("alone", "medusa"), ("long", "longspec")):
+        drafts = os.listdir(f"{folder}/{alone}")
+        expect(drafts == [name], f"{alone}: drafts {drafts}, expected {name} alone")
+    expect(not os.path.exists(f"{folder}/again/longspec"), "again: longspec was trained without being asked for")
+    with open(f"{folder}/long.log") as f:
+        expect("longspec: 12 of 12 tensors start from drafts" in f.read(), "long: did not start from drafts")
     config, shapes = read("again/eagle3")
     expect(config["draft_vocab_size"] == shapes["d2t"][0] == 288, "again/eagle3: expected a vocabulary of 288")
     expect(read("again/small")[0]["num_hidden_layers"] == 3, "again/small: expected 3 layers")
@@ -169,7 +176,7 @@ def check_results(folder):
         with open(f"{folder}/{name}.json") as f:
             return json.load(f)
     results, itself = read("results"), read("self")
-    expect(len(results) == 2 * 2 * 5, f"{len(results)} results, expected 20")
+    expect(len(results) == 2 * 2 * 7, f"{len(results)} results, expected 28")
     for r in results:
         most = 5 if r["draft"] == "medusa" else 6
         what = " ".join(r[k] for k in ("frame", "draft", "form", "shape"))
@@ -222,12 +229,125 @@ def check_loss():
     worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
     expect(worst < 1e-5, f"HeadLoss is off by {worst:.1e}")
     expect(torch.equal(best, p.argmax(-1)), "HeadLoss gives a wrong argmax")
+    frozen = fused.HeadLoss.apply(student, w.detach(), teacher, w_teacher, weight, 16)[0]
+    found, truth_grad = (torch.autograd.grad(x, student, retain_graph=True)[0] for x in (frozen, truth))
+    expect(relative(found, truth_grad) < 1e-5, "HeadLoss with a head that does not learn has other gradients")
     found = fused.HeadLoss.apply(student, w, teacher, w_teacher, weight, 16, None, True)[0]
     truth = (torch.nn.functional.nll_loss(log_q, best, reduction="none") * weight).mean()
     pairs = zip(torch.autograd.grad(found, [student, w]), torch.autograd.grad(truth, [student, w]))
     worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
     expect(worst < 1e-5, f"HeadLoss with hard labels is off by {worst:.1e}")
     expect(abs(hits - ((log_q.argmax(-1) == best) * weight).mean()) < 1e-6, "HeadLoss counts hits wrongly")
+
+
+def longspec_row(row, ids, positions, count, cells, w, target, window):
+    """the row's logits, written out head by head in double precision; it sees `count` of the target's cells"""
+    def turned(x, at):
+        angle = at * target.config["rope_theta"] ** (-torch.arange(0, target.dim, 2).double() / target.dim)
+        a, b = x.chunk(2)
+        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()])
+    def normed(x, name):
+        return x / (x.pow(2).mean() + 1e-5).sqrt() * w[f"{name}.weight"]
+    def attended(q, keys, values):
+        heads = []
+        for h, part in enumerate(q.view(target.heads, target.dim)):
+            kv = h * target.kv_heads // target.heads
+            part = turned(part, positions[row])
+            z = torch.stack([part @ k[kv] for k in keys]) / target.dim ** 0.5
+            heads.append(sum(p * v[kv] for p, v in zip(z.softmax(0), values)))
+        return torch.cat(heads)
+    embedded, keys, values = target.embedding.double()[ids], [], []
+    for j in [j for j in range(row + 1) if positions[j] > positions[row] - window]:
+        y = normed(embedded[j], "input_layernorm")
+        k = (w["self_attn.k_proj.weight"] @ y).view(target.kv_heads, target.dim)
+        keys.append([turned(part, positions[j]) for part in k])
+        values.append((w["self_attn.v_proj.weight"] @ y).view(target.kv_heads, target.dim))
+    x = embedded[row]
+    q = w["self_attn.q_proj.weight"] @ normed(x, "input_layernorm")
+    x = x + w["self_attn.o_proj.weight"] @ attended(q, keys, values)
+    q = w["cross_attn.q_proj.weight"] @ normed(x, "post_self_attention_layernorm")
+    keys, values = [c[:, :count].transpose(0, 1).double() for c in cells]
+    x = x + w["cross_attn.o_proj.weight"] @ attended(q, keys, values)
+    y = normed(x, "post_cross_attention_layernorm")
+    gate = w["mlp.gate_proj.weight"] @ y
+    x = x + w["mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * (w["mlp.up_proj.weight"] @ y))
+    return target.head.double() @ x
+
+
+@torch.no_grad()
+def check_longspec(folder):
+    """the trained drafter: its file, what its rows see, its logits against plain ones, its drafts in the evaluation"""
+    target, window, count = models.Target(f"{folder}/model"), 24, 80
+    with open(f"{folder}/drafts/longspec/config.json") as f:
+        config = json.load(f)
+    expect(config["architectures"] == ["LongSpecDrafter"], "longspec: wrong architecture")
+    expect(config["longspec_window"] == 64, "longspec: the window is not the one asked for")
+    for name in ("hidden_size", "head_dim", "vocab_size", "rope_theta", "num_hidden_layers", "max_position_embeddings"):
+        expect(config[name] == target.config[name], f"longspec: {name} is not the target's")
+    wide, kv = target.heads * target.dim, target.kv_heads * target.dim
+    shapes = {"self_attn.q": (wide, HIDDEN), "self_attn.k": (kv, HIDDEN), "self_attn.v": (kv, HIDDEN),
+              "self_attn.o": (HIDDEN, wide), "cross_attn.q": (wide, HIDDEN), "cross_attn.o": (HIDDEN, wide),
+              "mlp.gate": (FFN, HIDDEN), "mlp.up": (FFN, HIDDEN), "mlp.down": (HIDDEN, FFN)}
+    shapes = {f"{name}_proj.weight": shape for name, shape in shapes.items()}
+    norms = ("input", "post_self_attention", "post_cross_attention")
+    shapes |= {f"{name}_layernorm.weight": (HIDDEN,) for name in norms}
+    found = safetensors.torch.load_file(f"{folder}/drafts/longspec/model.safetensors")
+    expect({n: tuple(t.shape) for n, t in found.items()} == shapes, "longspec: tensors have other names or shapes")
+    expect(all(t.dtype == torch.bfloat16 for t in found.values()), "longspec: expected bf16")
+
+    draft = models.LongSpecDraft(target, window)
+    draft.start_from(f"{folder}/drafts/longspec")
+    torch.manual_seed(1)
+    at, context = torch.arange(count), config["max_position_embeddings"]
+    positions, start = draft.positions(200, count), draft.blocks(200, count)
+    offset = positions[:, -1:] - at[-1:]
+    expect(torch.equal(positions, at + offset * (at >= 4)), "longspec: more than one offset, or anchors that move")
+    expect(positions.max() < context and offset.max() > 0.8 * context, "longspec: offsets do not fill the context")
+    expect(60 < (offset == 0).sum() < 140, "longspec: half of the rows should be shifted")
+    lag = at - start
+    expect(lag.min() == 0 and lag.max() == 7, f"longspec: lags {lag.min()} to {lag.max()}, expected 0 to 7")
+    expect(torch.equal(start.gather(1, start), start), "longspec: a block does not begin where its rows say")
+    expect(len(start[:, 40].unique()) == 8, "longspec: blocks are not random")
+
+    ids = torch.randint(target.vocab, (2, count))
+    same = [target.forward(ids, positions=p)[0] for p in (None, at.expand(2, -1))]
+    expect(relative(*same) < 1e-6, "the target: given positions differ from its own")
+    positions, start = torch.stack([at, at + 300 * (at >= 4)]), start[:2]
+    cells = target.forward(ids, positions=positions)[2]
+    logits = lambda ids, cells: draft.state(ids, positions, cells, start, target) @ target.head.T
+    before = logits(ids, cells)
+    w = {name: draft[name].double() for name in draft.names}
+    for b, row in ((0, 1), (0, 60), (1, 5), (1, 79)):
+        if start[b, row] > 0:
+            truth = longspec_row(row, ids[b], positions[b], start[b, row], [c[b] for c in cells], w, target, window)
+            off = relative(before[b, row], truth)
+            expect(off < 1e-5, f"longspec: the logits of row {row} are off by {off:.1e}")
+    for cell in (10, 11, 40):
+        for which in (0, 1):
+            other = [c.clone() for c in cells]
+            other[which][:, :, cell] = torch.randn_like(other[which][:, :, cell])
+            changed = (logits(ids, other) != before).any(-1)
+            kind = ("key", "value")[which]
+            expect(torch.equal(changed, start > cell), f"longspec: a {kind} of cell {cell} reaches the wrong rows")
+    other = ids.clone()
+    other[:, 30] = (ids[:, 30] + 1) % target.vocab
+    changed = (logits(other, cells) != before).any(-1)
+    near = (at >= 30) & (at < 30 + window)
+    expect(torch.equal(changed, near.expand(2, -1)), "longspec: token 30 reaches the wrong rows")
+
+    runner = evaluate.LongSpecRunner(f"{folder}/drafts/longspec", "bf16")
+    runner.window, known = window, torch.tensor([40, 70])
+    text = dict(ids=ids, cells=target.forward(ids)[2])
+    tokens, scores, _ = evaluate.grow(runner, evaluate.encode(runner, text, target), known, target, 5, 1)
+    for b, n in enumerate(known.tolist()):
+        drafted, total = torch.stack([t[b, 0, 0] for t in tokens]), torch.stack([s[b, 0, 0] for s in scores])
+        line = torch.cat([ids[b, :n], drafted])[None]
+        begin = at[None, :n + 5].clamp(max=n - 1)
+        line_cells = target.forward(line)[2]
+        y = draft.state(line, at[None, :n + 5], line_cells, begin, target)[0, n - 1:n + 4] @ target.head.T
+        best = y.log_softmax(-1).max(-1)
+        expect(torch.equal(best.indices, drafted), "longspec: the evaluation drafts other tokens than the training")
+        expect(relative(total, best.values.cumsum(0)) < 1e-4, "longspec: the evaluation has other probabilities")
 
 
 def check_quantisation():
@@ -256,6 +376,7 @@ def check(folder):
         check_curve(f.read())
     check_files(folder)
     check_options(folder)
+    check_longspec(folder)
     check_results(folder)
     print("smoke test passed")
 

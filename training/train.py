@@ -1,10 +1,11 @@
-"""Distils the three drafts from the target in one loop: one forward of the target per batch feeds all of them.
+"""Distils the drafts from the target in one loop: one forward of the target per batch feeds three of them. LongSpec's
+drafter has one of its own, with shifted positions, and is trained only when asked for (--only longspec).
 
     python train.py MODEL tokens.npy SAMPLES OUT --seconds 1000 [--start-from OLDER]
 
 The loss is KL(target || draft) at every position. For the last part of the run the weights are quantised as they will
 be shipped (gradients pass straight through). The schedule follows the clock (--seconds), or --steps where given.
-Writes OUT/{small,eagle3,medusa}, again at every validation, and medusa's static tree at the end.
+Writes OUT/{small,eagle3,medusa,longspec}, again at every validation, and medusa's static tree at the end.
 """
 import argparse
 import glob
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from fused import CUDA, DEVICE
-from models import EagleDraft, MedusaDraft, SmallDraft, Target, medusa_state
+from models import EagleDraft, LongSpecDraft, MedusaDraft, SmallDraft, Target, medusa_state
 
 TREE_NODES, TREE_RANKS = 63, 10
 REAL_SHARE = 0.5        # of the real text is seen in each epoch
@@ -72,11 +73,12 @@ class Trainer:
         words = frequent(counts, args.medusa_vocab)
         self.medusa = MedusaDraft(self.target, words, args.medusa_heads, args.medusa_layers,
                                   not args.medusa_soft).to(DEVICE)
-        self.drafts = [d for d in (self.small, self.eagle, self.medusa) if not args.only or d.folder in args.only]
+        self.longspec = LongSpecDraft(self.target, args.longspec_window).to(DEVICE)
+        self.drafts = [d for d in (self.small, self.eagle, self.medusa, self.longspec) if d.folder in args.only]
         for draft in [d for d in self.drafts if args.start_from and d is not self.medusa]:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
             print(f"{draft.folder}: {len(taken)} of {len(draft.names)} tensors start from {args.start_from}")
-        rates = dict(zip(("small", "eagle3", "medusa"), args.rates))
+        rates = dict(zip(("small", "eagle3", "medusa", "longspec"), [*args.rates, args.longspec_rate]))
         self.clip = [1.0 if d is self.small else 0.5 for d in self.drafts]
         self.optimizers = [optimizer(d, rates[d.folder], ["embed" if d is self.small else "lm_head"])
                            for d in self.drafts]
@@ -84,10 +86,11 @@ class Trainer:
             print(f"{draft.folder}: {sum(p.numel() for p in draft.parameters()):,} parameters", flush=True)
 
     def losses(self, ids, learn):
-        """ids [B, T] -> [small loss, agreement; eagle loss, agreements; medusa loss, agreements]"""
-        hidden, taps = self.target.forward(ids, fixed_shape=True)
+        """ids [B, T] -> loss and agreement (eagle3 and medusa: several) of each draft, in a row"""
+        if self.drafts != [self.longspec]:
+            hidden, taps, _ = self.target.forward(ids, fixed_shape=True)
         best = torch.empty(ids.numel(), dtype=torch.long, device=DEVICE)  # filled by the small draft's loss, if any
-        if self.small not in self.drafts:
+        if self.small not in self.drafts and self.drafts != [self.longspec]:
             for rows, part in zip(best.split(8192), hidden.view(ids.numel(), -1).split(8192)):
                 rows.copy_((part @ self.target.head.T).argmax(-1))
         result = []
@@ -97,8 +100,10 @@ class Trainer:
                     loss, hits = draft.loss(ids, hidden, self.target, best)
                 elif draft is self.eagle:
                     loss, hits = draft.loss(ids, hidden, taps, self.target, best.view(ids.shape))
-                else:
+                elif draft is self.medusa:
                     loss, hits = draft.loss(ids, hidden, self.target, best.view(ids.shape))
+                else:
+                    loss, hits = draft.loss(ids, self.target, shift=learn)
                 if learn:
                     loss.backward()
                 result += [loss.detach().view(1), hits.detach().view(-1)]
@@ -107,7 +112,7 @@ class Trainer:
     def text(self, values):
         v, parts = [f"{x:.3f}" for x in values.tolist()], []
         for draft in self.drafts:
-            hits = 1 if draft is self.small else self.args.unroll if draft is self.eagle else self.args.medusa_heads
+            hits = self.args.unroll if draft is self.eagle else self.args.medusa_heads if draft is self.medusa else 1
             parts.append(f"{draft.folder} {v[0]} | {' '.join(v[1:1 + hits])}")
             v = v[1 + hits:]
         return "  ".join(parts)
@@ -188,7 +193,7 @@ class Trainer:
                 continue
             ids = batch["ids"][batch["temperature"] == 0].to(DEVICE).long()
             for i in range(0, len(ids), 16):
-                hidden, _ = self.target.forward(ids[i:i + 16])
+                hidden = self.target.forward(ids[i:i + 16])[0]
                 first = max(0, batch["prompt"] - 2)
                 paths.update(rank_paths(w, self.medusa, hidden[:, first:], ids[i:i + 16, first:]))
         tree = Counter()
@@ -222,7 +227,7 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("samples")
     parser.add_argument("out")
-    parser.add_argument("--start-from", help="folder with an earlier small/ and eagle3/")
+    parser.add_argument("--start-from", help="folder with earlier drafts (not medusa)")
     parser.add_argument("--seconds", type=float, default=1000)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--rows", type=int, default=16)
@@ -235,9 +240,12 @@ def main():
     parser.add_argument("--medusa-heads", type=int, default=4)
     parser.add_argument("--medusa-layers", type=int, default=3, help="residual blocks of a head")
     parser.add_argument("--medusa-soft", action="store_true", help="learn the target's distribution, not its argmax")
-    parser.add_argument("--only", nargs="+", choices=["small", "eagle3", "medusa"], help="drafts to train (all)")
+    parser.add_argument("--only", nargs="+", choices=["small", "eagle3", "medusa", "longspec"],
+                        default=["small", "eagle3", "medusa"], help="drafts to train (small eagle3 medusa)")
     parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1.5e-3],
                         metavar=("SMALL", "EAGLE", "MEDUSA"))
+    parser.add_argument("--longspec-rate", type=float, default=1e-3)
+    parser.add_argument("--longspec-window", type=int, default=512, help="of its own cells")
     parser.add_argument("--warm-up", type=int, default=150, help="steps")
     parser.add_argument("--quantised-share", type=float, default=0.35, help="of the run, at its end")
     parser.add_argument("--held-out", type=int, default=32, help="rows per kind")
