@@ -174,7 +174,7 @@ void LongSpecHead::own_cells(const StepInputs& step, KvStore& kv, int window) {
 void LongSpecHead::forward(const StepInputs& step, KvStore& kv, int window) {
   outputs_ = int(step.outputs.size());
   SX_ASSERT(!step.tokens.empty() && int(step.tokens.size()) <= options_.max_rows && outputs_ <= options_.max_outputs);
-  SX_ASSERT(step.positions.size() == step.tokens.size());
+  SX_ASSERT(step.positions.size() == step.tokens.size() && (outputs_ == 0 || !step.prompt));
   backend_.run(step, {this, &kv, nullptr, uint64_t(window)}, [&] { own_cells(step, kv, window); });
 }
 

@@ -45,6 +45,13 @@ void grow_tree(Sequence& seq, Random& random) {
   }
 }
 
+// All rows have the bits of node 0.
+void see_the_first(Sequence& seq) {
+  seq.words = (seq.nodes() + 63) / 64;
+  seq.ancestors.assign(product(seq.nodes(), seq.words), 0);
+  for (int i = 0; i < seq.nodes(); ++i) seq.ancestors[product(i, seq.words)] = 1;
+}
+
 class StepProblem final : public Problem {
  public:
   explicit StepProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
@@ -52,6 +59,7 @@ class StepProblem final : public Problem {
       Sequence seq{std::max(1, row.rows - s), std::max(0, row.staged - 3 * s), row.history + 37 * s, row.seqs - 1 - s,
                    total_, {}, 0, {}, {}};
       if (row.tree) grow_tree(seq, random_);
+      if (row.reads) see_the_first(seq);
       seq.past = random_.normals(product(seq.history, heads_.width()));
       seq.qkv = random_.normals(product(seq.nodes(), heads_.width()));
       for (size_t i = 0; row.loud > 1 && i < seq.qkv.size(); ++i) {
@@ -136,7 +144,8 @@ class StepInstance final : public Instance {
     for (const int r : rows) {
       size_t s = 0;
       while (r >= p_.seqs_[s].first_row + p_.seqs_[s].rows) ++s;
-      decode(p_.seqs_[s], r - p_.seqs_[s].first_row, out);
+      if (p_.row_.reads) look(p_.seqs_[s], r, out);
+      else decode(p_.seqs_[s], r - p_.seqs_[s].first_row, out);
     }
     return out;
   }
@@ -157,6 +166,16 @@ class StepInstance final : public Instance {
       heads_.store(backend_, desk_, seq.qkv.data() + product(node, heads_.width()), {&position, 1}, *kv_, kLayer,
                    {seq.slot, seq.history + node});
     }
+  }
+
+  // A row that only reads, alone: as if it were node 0.
+  void look(const Sequence& seq, int row, std::vector<float>& out) {
+    const SeqRows one{0, 1, seq.slot, seq.history, nullptr, 0};
+    const float* q = qkv_ + product(row, heads_.width());
+    AttendArgs args = heads_.attend_args(desk_.out, q, *kv_, kLayer);
+    args.seqs = {&one, 1};
+    backend_.attend(args);
+    append(out, q, desk_.out);
   }
 
   // Row i of the sequence in the spare slot: history and path as committed cells, then a step of this row alone.

@@ -160,6 +160,9 @@ void add_attend(std::vector<OpRow>& table) {
         });
       }
     }
+    for (const int history : {0, 1, 62, 63, 64, 127, 450, 1023}) {  // rows that only look
+      for (const int rows : {2, 16, 70}) add([&](OpRow& r) { r.history = history, r.rows = rows, r.reads = true; });
+    }
     if (type != DType::kF32) {  // long histories across the borders that GPU kernels have, with trees and groups of several sizes
       for (const int history : {2040, 4100}) {
         for (const int heads : {2, 6, 8}) {
@@ -371,6 +374,7 @@ std::string row_name(const OpRow& row) {
   if (row.tree) name += "+tree";
   if (row.staged) name += fmt::format("+staged{}", row.staged);
   if (row.window) name += fmt::format("+window{}", row.window);
+  if (row.reads) name += "+reads";
   if (row.loud > 1) name += fmt::format("+loud{}", row.loud);
   if (row.delta) name += fmt::format("+{}{}", row.op == Op::kKvCells ? "to" : "delta", row.delta);
   if (row.same_slot) name += "+same_slot";

@@ -39,6 +39,7 @@ struct OpRow {
   bool tree = false;
   int staged = 0;             // so many of the first rows are written by earlier steps; outputs are the other rows'
   int window = 0;
+  bool reads = false;         // attend: all rows see what node 0 sees, not themselves
   int loud = 1;               // attend: queries are so many times larger
   int seqs = 1;               // further ones have other histories and fewer rows
   int delta = 0;              // kv_move; where kv_cells go; also rope_table's attention factor is 1 + delta / 10
