@@ -191,9 +191,12 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
          config.draft_model, setting_value(config, "inner"));
   auto head = HeadFile::open(config.draft_model, target);
   const HeadConfig::Kind kind = head->config().kind;
-  if (kind == HeadConfig::Kind::kLongSpec && config.cache.kind != CacheKind::kFull)
-    fail("draft '{}': a LongSpec head reads the target's cache, which cannot be {}: leave setting cache out, or use a preset like longspec",
-         head->path(), setting_value(config, "cache"));
+  if (kind == HeadConfig::Kind::kLongSpec) {
+    if (config.cache.reads_draft() || config.cache.faults != 0)
+      fail("draft '{}': a LongSpec head looks at the target's cache; {} does not go with it: take cache full, window, streaming, retrieval, prune or "
+           "random", head->path(), config.cache.faults != 0 ? "setting faults" : "cache " + setting_value(config, "cache"));
+    config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
+  }
   if (kind != HeadConfig::Kind::kMedusa) return head;
   if (config.cache.kind != CacheKind::kFull)
     fail("draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa", head->path(),
@@ -240,9 +243,13 @@ std::unique_ptr<Drafter> Speculation::make_longspec(const SpeculationParts& part
   options.max_rows = std::max({parts.chunk, options.max_outputs, kMaxChain});
   options.cells = longspec_cells(window);
   longspec_ = LongSpecHead::load(parts.head, *parts.target, *parts.backend, options);
-  room_.work = parts.backend->make_kv(longspec_->kv_geometry(parts.slots, draft_kv_type(config_, *parts.backend)));
+  longspec_cells_ = parts.backend->make_kv(longspec_->kv_geometry(parts.slots, draft_kv_type(config_, *parts.backend)));
+  if (config_.cache.chooses())
+    make_cache(parts, config_.cache, parts.target->kv_geometry(parts.slots, 0, parts.kv->geometry().type), parts.target->config(),
+               parts.target->rope_frequencies(), room_, parts.target->config().layers - 1);
   LongSpecDrafterOptions drafter;
-  drafter.backend = parts.backend, drafter.head = longspec_.get(), drafter.kv = room_.work.get(), drafter.target_kv = parts.kv;
+  drafter.backend = parts.backend, drafter.head = longspec_.get(), drafter.kv = longspec_cells_.get(), drafter.target_kv = parts.kv;
+  drafter.cache = room_.cache.get();
   drafter.tree = config_.tree, drafter.guess = {acceptance_->draws(), config_.couple};
   drafter.slots = parts.slots, drafter.window = window;
   return std::make_unique<LongSpecDrafter>(drafter);
@@ -251,7 +258,7 @@ std::unique_ptr<Drafter> Speculation::make_longspec(const SpeculationParts& part
 // `cells`: what a cell of the drafter is; its model reads positions by `draft`'s RoPE. Where the target drafts, its own cells are the full
 // ones.
 void Speculation::make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
-                             std::span<const double> frequencies, DraftRoom& room) {
+                             std::span<const double> frequencies, DraftRoom& room, int layer) {
   DraftCacheParts cache;
   cells.capacity = DraftCache::work_cells(config, parts.context) + kMaxTreeNodes;
   room.work = parts.backend->make_kv(cells);
@@ -265,6 +272,7 @@ void Speculation::make_cache(const SpeculationParts& parts, const CacheConfig& c
     for (Token t = 0; t < std::min(parts.tokenizer->size(), parts.target->config().vocab); ++t) sentence_ends_[size_t(t)] = ends_sentence(*parts.tokenizer, t);
   }
   cache.backend = parts.backend, cache.draft = &draft, cache.frequencies = frequencies;
+  cache.layer = layer;
   cache.work = room.work.get(), cache.full = own ? room.full.get() : parts.kv, cache.writes_full = own;
   cache.target = &parts.target->config(), cache.target_kv = parts.kv, cache.sentence_ends = sentence_ends_;
   cache.slots = parts.slots, cache.context = parts.context;

@@ -86,7 +86,7 @@ class Speculation {
   std::unique_ptr<Drafter> make_longspec(const SpeculationParts& parts);
   std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
   void make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
-                  std::span<const double> frequencies, DraftRoom& room);
+                  std::span<const double> frequencies, DraftRoom& room, int layer = -1);
 
   std::string name_;
   SpecConfig config_;
@@ -96,6 +96,7 @@ class Speculation {
   std::unique_ptr<EagleHead> head_;
   std::unique_ptr<MedusaHeads> medusa_;
   std::unique_ptr<LongSpecHead> longspec_;
+  std::unique_ptr<KvStore> longspec_cells_;
   std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
   std::unique_ptr<Acceptance> acceptance_;
   std::unique_ptr<Drafter> drafter_;

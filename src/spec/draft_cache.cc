@@ -90,7 +90,7 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     std::iota(each_.begin(), each_.end(), 0);
   }
   retrieves_ = config_.kind == CacheKind::kRetrieval && config_.heads.empty() && config_.head_reduce == HeadReduce::kMean &&
-               !config_.sentences && config_.recent > 0 && config_.faults == 0;
+               !config_.sentences && config_.recent > 0 && config_.faults == 0 && parts_.layer < 0;
   scores_.resize(rows * chunks);
   if (reads_draft()) picked_.resize(rows * chunks);
   reduced_.resize(chunks);
@@ -367,6 +367,7 @@ void DraftCache::gather(SeqId seq) {
       moves_.push_back({cell, i, position - cell});
     }
     KvMoveArgs args{parts_.full, parts_.work, seq, seq, moves_, parts_.frequencies.data(), d.rope.dims, d.rope.style};
+    args.layer = parts_.layer;
     if (config_.per_head()) args.layer = int(h) / d.kv_heads, args.head = int(h) % d.kv_heads;
     if (!moves_.empty()) parts_.backend->kv_move(args);
   }
@@ -395,6 +396,20 @@ void DraftCache::appended(SeqId seq, int rows) {
   s.work += rows;
   s.length += rows;
   ms_ += now_ms() - start;
+}
+
+void DraftCache::follow(SeqId seq, std::span<const Token> text) {
+  Slot& s = at(seq);
+  SX_ASSERT(moving() && !parts_.writes_full);
+  prepare(seq, text, std::min(kSlack, int(text.size()) - s.length));
+  const int rows = int(text.size()) - 1 - s.length;
+  if (rows <= 0) return;
+  moves_.clear();
+  for (int i = 0; i < rows; ++i) moves_.push_back({s.length + i, s.work + i, position(seq, i) - (s.length + i)});
+  KvMoveArgs args{parts_.full, parts_.work, seq, seq, moves_, parts_.frequencies.data(), parts_.draft->rope.dims, parts_.draft->rope.style};
+  args.layer = parts_.layer;
+  parts_.backend->kv_move(args);
+  appended(seq, rows);
 }
 
 void DraftCache::drop_hole(SeqId seq) {

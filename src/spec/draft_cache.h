@@ -26,6 +26,7 @@ struct DraftCacheParts {
   KvStore* work = nullptr;
   KvStore* full = nullptr;                   // null unless two_stores()
   bool writes_full = true;                   // false: somebody else does (the target, when it drafts for itself)
+  int layer = -1;                            // only this layer's cells are gathered, where nobody looks at others; -1: all
   const ModelConfig* target = nullptr;
   const KvStore* target_kv = nullptr;
   std::span<const uint8_t> sentence_ends{};  // [vocab], with chunks that end with sentences
@@ -67,6 +68,8 @@ class DraftCache {
   // Before `rows` cells are run behind the working cache; `text`: all tokens known. Refreshes if it is due or there is no room.
   void prepare(SeqId seq, std::span<const Token> text, int rows);
   void appended(SeqId seq, int rows);
+  // For a drafter that writes no cells, only looks at the target's: brings the working cache up to the text without its last token.
+  void follow(SeqId seq, std::span<const Token> text);
   // kFaultOrder: a refresh that is due comes here, after the cells have been run.
   void refresh_late(SeqId seq, std::span<const Token> text);
 

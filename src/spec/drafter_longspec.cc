@@ -42,6 +42,32 @@ void LongSpecDrafter::truncate(SeqId seq, int length) {
   s.strip.clear();
   s.length = std::min(s.length, length);
   if (s.length < s.base) s.base = s.length = 0;
+  if (options_.cache) options_.cache->truncate(seq, length, length);
+}
+
+// Its own cells are made again when they are needed.
+void LongSpecDrafter::copy(SeqId from, SeqId to, int length) {
+  truncate(to, 0);
+  if (options_.cache) options_.cache->copy(from, to, length, length);
+}
+
+void LongSpecDrafter::save(SeqId seq, std::ostream& to) const {
+  if (options_.cache) options_.cache->save(seq, to);
+}
+
+void LongSpecDrafter::restore(SeqId seq, std::istream& from, int length) {
+  if (options_.cache) options_.cache->restore(seq, from, length, length);
+}
+
+void LongSpecDrafter::prompt(const PromptChunk& chunk) {
+  if (chunk.rows > 0)
+    options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
+}
+
+std::span<const int32_t> LongSpecDrafter::working_cells(SeqId seq, int& refreshes) const {
+  if (!options_.cache) return {};
+  refreshes = options_.cache->refreshes(seq);
+  return options_.cache->cells(seq);
 }
 
 // Cells before the new base go; if none of the others is there, or the base goes back, all are to be made again.
@@ -74,11 +100,13 @@ void LongSpecDrafter::run_own(const SeqRows& rows) {
   forward_ms_ += now_ms() - start;
 }
 
-// The outputs of the last step at the target's cells, and their candidates. False: the target's store has no room for so many rows.
-bool LongSpecDrafter::look(SeqId seq, int seen) {
+// The outputs of the last step at the target's cells, and their candidates. False: the store has no room for so many rows.
+bool LongSpecDrafter::look(SeqId seq) {
   const double start = now_ms();
-  if (seen - 1 + int(outputs_.size()) > options_.target_kv->geometry().capacity) return false;
-  logits_ = options_.head->look(*options_.target_kv, seq, seen);
+  const KvStore& store = options_.cache ? options_.cache->store() : *options_.target_kv;
+  const int seen = options_.cache ? options_.cache->work(seq) : slot(seq).length - 1;
+  if (seen - 1 + int(outputs_.size()) > store.geometry().capacity) return false;
+  logits_ = options_.head->look(store, seq, seen);
   guesser_.prepare(logits_, int(outputs_.size()));
   forward_ms_ += now_ms() - start;
   return true;
@@ -103,7 +131,8 @@ bool LongSpecDrafter::run_text(DraftTask& task) {
   outputs_.push_back(rows - 1);
   run_own({0, rows, task.seq, s.length - s.base});
   s.length = known;
-  return look(task.seq, last);
+  if (options_.cache) options_.cache->follow(task.seq, task.text);
+  return look(task.seq);
 }
 
 bool LongSpecDrafter::run_level(DraftTask& task) {
@@ -119,7 +148,7 @@ bool LongSpecDrafter::run_level(DraftTask& task) {
     outputs_.push_back(i);
   }
   run_own({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
-  if (!look(task.seq, s.length - 1)) return s.next.clear(), false;
+  if (!look(task.seq)) return s.next.clear(), false;
   const double ms = now_ms() - start;
   level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
   return true;
@@ -158,7 +187,10 @@ void LongSpecDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
     s.strip.clear();
-    if (o.tree->size() > 1) s.policy->observe(*o.tree, o.path);
+    if (reads_target()) options_.cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
+    if (o.tree->size() == 1) continue;
+    s.policy->observe(*o.tree, o.path);
+    if (options_.cache) options_.cache->observe(o.seq, int(o.path.size()) - 1);
   }
 }
 

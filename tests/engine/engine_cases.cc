@@ -80,6 +80,8 @@ std::vector<EngineCase> make_cases() {
       {"medusa", options("medusa", f.medusa, {})},
       {"longspec", options("longspec", f.longspec, {})},
       {"longspec_chain", options("sd", f.longspec, {})},
+      {"longspec_retrieval",
+       options("longspec", f.longspec, {{"cache", "retrieval"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"suffix", options("suffix", "", {})},
       {"suffix_store", options("suffix", "", {{"store", "200"}})},
       {"ngram", options("ngram", "", {})},

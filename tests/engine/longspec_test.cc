@@ -198,36 +198,82 @@ TEST(LongSpec, DraftsDependOnTheTextAlone) {
   EXPECT_GT(went_on.drafted(), 60u);
 }
 
-TEST(LongSpec, BatchesAreLikeSingleRequests) {
-  for (const float temperature : {0.0f, 0.8f}) {
-    auto engine = Engine::open(options("longspec", 64, {}, 3));
-    std::vector<std::vector<Token>> prompts;
-    std::vector<Answer> alone, together(3);
-    for (unsigned i = 0; i < 3; ++i) {
-      prompts.push_back(testing::random_text(30 + 40 * int(i), 30 + i));
-      alone.push_back(answer(*engine->start(), prompts[i], temperature, 15 + 20 * int(i)));
-    }
-    std::vector<std::unique_ptr<Session>> sessions;
-    std::vector<GenerateOptions> with(3);
-    std::vector<Request> requests;
-    for (size_t i = 0; i < 3; ++i) {
-      sessions.push_back(engine->start());
-      with[i] = asking(together[i], temperature, 15 + 20 * int(i));
-      requests.push_back({sessions[i].get(), prompts[i], &with[i]});
-    }
-    const auto results = engine->generate(requests);
-    for (size_t i = 0; i < 3; ++i) {
-      together[i].tokens = results[i].tokens;
-      expect_same(together[i], alone[i], "in a batch");
-      EXPECT_EQ(together[i].trees, alone[i].trees) << i;
-    }
+Settings with_cache(const char* kind, const char* budget) {
+  return {{"cache", kind}, {"budget", budget}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}};
+}
+
+constexpr const char* kCaches[] = {"window", "streaming", "retrieval", "prune", "random"};
+
+TEST(LongSpec, ChosenCellsNeverChangeTheText) {
+  auto plain = Engine::open(options("", 64));
+  for (const char* kind : kCaches) {
+    auto engine = Engine::open(options("longspec", 33, with_cache(kind, "48")));
+    for (const float temperature : {0.0f, 0.9f})
+      for (const int length : {1, 33, 120, 300}) {
+        const auto prompt = testing::random_text(length, unsigned(length));
+        const Answer found = answer(*engine->start(), prompt, temperature, 40);
+        expect_same(found, answer(*plain->start(), prompt, temperature, 40), fmt::format("{} temperature {} length {}", kind, temperature, length));
+        EXPECT_GT(found.drafted(), 100u) << kind;
+      }
   }
+}
+
+// Few cells are not all: drafts are others; with room for all cells they are the same. And the same whatever the session held before.
+TEST(LongSpec, ChosenCellsAreSeen) {
+  const auto prompt = testing::random_text(150, 7), other = testing::random_text(120, 8);
+  const Answer all = answer(*Engine::open(options("longspec", 64))->start(), prompt, 0, 60);
+  for (const char* kind : kCaches) {
+    EXPECT_EQ(answer(*Engine::open(options("longspec", 64, with_cache(kind, "400")))->start(), prompt, 0, 60).trees, all.trees) << kind;
+    const Answer few = answer(*Engine::open(options("longspec", 64, with_cache(kind, "48")))->start(), prompt, 0, 60);
+    EXPECT_NE(few.trees, all.trees) << kind;
+    auto engine = Engine::open(options("longspec", 37, with_cache(kind, "48")));
+    auto session = engine->start();
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, few.trees) << kind;
+    answer(*session, other, 0, 20);
+    session->truncate(0);
+    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, few.trees) << kind << " after another prompt";
+  }
+  // A prompt that is there already: its last token is run again where its query is wanted.
+  auto engine = Engine::open(options("longspec", 64, with_cache("retrieval", "48"), 2));
+  auto session = engine->start();
+  const Answer first = answer(*session, prompt, 0, 60);
+  session->truncate(150);
+  EXPECT_EQ(answer(*session, prompt, 0, 60).trees, first.trees);
+}
+
+void expect_batch_like_single(const char* kind, float temperature) {
+  auto engine = Engine::open(options("longspec", 64, with_cache(kind, "48"), 3));
+  std::vector<std::vector<Token>> prompts;
+  std::vector<Answer> alone, together(3);
+  for (unsigned i = 0; i < 3; ++i) {
+    prompts.push_back(testing::random_text(30 + 40 * int(i), 30 + i));
+    alone.push_back(answer(*engine->start(), prompts[i], temperature, 15 + 20 * int(i)));
+  }
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<GenerateOptions> with(3);
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 3; ++i) {
+    sessions.push_back(engine->start());
+    with[i] = asking(together[i], temperature, 15 + 20 * int(i));
+    requests.push_back({sessions[i].get(), prompts[i], &with[i]});
+  }
+  const auto results = engine->generate(requests);
+  for (size_t i = 0; i < 3; ++i) {
+    together[i].tokens = results[i].tokens;
+    expect_same(together[i], alone[i], kind);
+    EXPECT_EQ(together[i].trees, alone[i].trees) << kind << ' ' << i;
+  }
+}
+
+TEST(LongSpec, BatchesAreLikeSingleRequests) {
+  for (const float temperature : {0.0f, 0.8f})
+    for (const char* kind : {"full", "retrieval"}) expect_batch_like_single(kind, temperature);
 }
 
 TEST(LongSpec, RoundsDoNotAllocate) {
   for (const char* preset : {"longspec", "sd", "fuse"})
     for (const float temperature : {0.0f, 0.8f}) {
-      auto engine = Engine::open(options(preset, 64));
+      auto engine = Engine::open(options(preset, 64, temperature > 0 ? with_cache("retrieval", "48") : Settings{}));
       GenerateOptions o;
       o.max_tokens = 90, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.repeat_penalty = 1.1f;
       long first = -1, last = -1;
@@ -252,10 +298,11 @@ TEST(LongSpec, WhatDoesNotFitIsRefused) {
   other.spec.draft_model = files().other;
   const std::string error = error_of(other);
   for (const char* word : {"'num_key_value_heads'", "keys and values", "another"}) EXPECT_NE(error.find(word), std::string::npos) << error;
-  for (const char* cache : {"retrieval", "streaming"}) {
+  for (const char* cache : {"once", "quest", "snap"}) {
     const std::string refused = error_of(options("longspec", 64, {{"cache", cache}}));
     for (const char* word : {"head", "target's cache", cache}) EXPECT_NE(refused.find(word), std::string::npos) << refused;
   }
+  EXPECT_NE(error_of(options("longspec", 64, {{"cache", "retrieval"}, {"faults", "mask"}})).find("faults"), std::string::npos);
   EXPECT_NE(error_of(options("staged", 64)).find("inner"), std::string::npos);
 }
 
