@@ -16,6 +16,8 @@ sx::ModelConfig target() {  // what the seeds are made for
   config.layers = 7;
   config.width = 2;
   config.vocab = 4;
+  config.kv_heads = 1;
+  config.head_dim = 2;
   config.context = 64;
   return config;
 }

@@ -321,7 +321,7 @@ class Medusa:
 class LongSpec:
     """The last token of the chain is pending: the target has cells of those before it, which all rows of the draft see."""
 
-    def __init__(self, seed, prefix="", bias=False):
+    def __init__(self, seed, prefix="", bias=False, own_head=False):
         gen = generator(seed)
         q = HEADS * HEAD_DIM
         layer = random_layer(gen, "x", WIDTH, True, bias=bias)
@@ -339,6 +339,11 @@ class LongSpec:
             self.files["model.norm.weight"] = random_norm(gen, WIDTH)
         self.config = dict(cell_config(), architectures=["LlamaForCausalLM"], num_hidden_layers=TARGET_LAYERS,
                            rope_theta=TARGET_BASE, longspec_window=WINDOW)
+        if own_head:
+            ids = torch.randperm(VOCAB, generator=gen)[:DRAFT_VOCAB].sort().values
+            self.weights["lm_head.weight"] = self.files["lm_head.weight"] = random_matrix(gen, DRAFT_VOCAB, WIDTH)
+            self.files["d2t"] = ids - torch.arange(DRAFT_VOCAB)
+            self.config["draft_vocab_size"] = DRAFT_VOCAB
 
     def forward(self, target, tokens, positions, mask, k, v):
         w = {name: weight.double() for name, weight in self.weights.items()}
@@ -350,11 +355,12 @@ class LongSpec:
         q = queries(w, "cross_attn", rms_norm(x, w["post_self_attention_layernorm.weight"], EPS), positions, TARGET_BASE)
         x = x + linear(attend(q, k, v, torch.ones(len(x), len(k), dtype=torch.bool)), w, "cross_attn.o_proj")
         x = x + feed_forward(w, "mlp", rms_norm(x, w["post_cross_attention_layernorm.weight"], EPS))
-        return x @ target.head.T
+        return x @ w.get("lm_head.weight", target.head).T
 
 
 def longspec_heads():
-    return {"longspec": LongSpec(71), "longspec-merged": LongSpec(72, "glide.", True)}
+    return {"longspec": LongSpec(71), "longspec-merged": LongSpec(72, "glide.", True),
+            "longspec-own-head": LongSpec(73, own_head=True)}
 
 
 def longspec_golden(head, target, seed):
@@ -365,8 +371,11 @@ def longspec_golden(head, target, seed):
     k, v = target.last_cells(tokens[:CHAIN - 1])
     logits = head.forward(target, tokens, positions, mask, k, v)
     i32 = lambda x: torch.as_tensor(x, dtype=torch.int32)
-    return {"tokens": i32(tokens), "positions": i32(positions), "parents": i32(PARENTS),
-            "logits": logits[CHAIN - 1:].float()}
+    golden = {"tokens": i32(tokens), "positions": i32(positions), "parents": i32(PARENTS),
+              "logits": logits[CHAIN - 1:].float()}
+    if "d2t" in head.files:
+        golden["token_map"] = i32(head.files["d2t"] + torch.arange(DRAFT_VOCAB))
+    return golden
 
 
 def eagle3_heads():

@@ -17,7 +17,7 @@ int longspec_cells(int window) { return 2 * window + kMaxTreeNodes; }
 LongSpecDrafter::LongSpecDrafter(const LongSpecDrafterOptions& options)
     : options_(options), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
-               options.head->config().cell.vocab, options.head->config().cell.vocab) {
+               options.head->config().draft_vocab, options.head->config().draft_vocab, options.head->token_map()) {
   SX_ASSERT(options.kv->geometry().capacity >= longspec_cells(options.window));
   const size_t rows = size_t(options.head->options().max_rows);
   tokens_.reserve(rows);
@@ -160,7 +160,7 @@ void LongSpecDrafter::make_laws(DraftTask& task) {
   for (int i = 0; i < int(outputs_.size()); ++i) {
     const NodeId node = s.next.empty() ? 0 : s.next[size_t(i)];
     const uint64_t place = task.text.size() + size_t(task.tree->depth(node));
-    s.laws.push_back({node, guesser_.guess(task, node, place, logits_ + size_t(i) * size_t(options_.head->config().cell.vocab), i)});
+    s.laws.push_back({node, guesser_.guess(task, node, place, logits_ + size_t(i) * size_t(options_.head->config().draft_vocab), i)});
   }
   s.next.clear();
   s.policy->grow(*task.tree, s.laws, s.next);

@@ -35,7 +35,7 @@ TinySpec target_spec() {
 
 struct Files {
   TempFolder folder;
-  std::string target = folder.file("target.gguf"), head = folder.file("head"), other = folder.file("other");
+  std::string target = folder.file("target.gguf"), head = folder.file("head"), other = folder.file("other"), reduced = folder.file("reduced");
   ModelConfig config = testing::tiny_config(target_spec());
   Files() {
     testing::write_tiny_gguf(target, target_spec());
@@ -45,6 +45,11 @@ struct Files {
     auto parts = testing::read_parts(head);
     parts.config = json;
     parts.write(other);
+    json = testing::longspec_config(config, kWindow);
+    json["draft_vocab_size"] = 150;
+    auto names = testing::kLongSpecParts;
+    names.insert(names.end(), {"lm_head.weight", "d2t"});
+    testing::random_head(json, names, config, DType::kF32, 4).write(reduced);
   }
 };
 const Files& files() {
@@ -285,6 +290,22 @@ TEST(LongSpec, RoundsDoNotAllocate) {
       EXPECT_EQ(first, last) << preset << " " << temperature;
       EXPECT_GT(first, 0);
     }
+}
+
+// A head with an output matrix of its own drafts its own tokens, here every other one.
+TEST(LongSpec, OwnVocabulary) {
+  auto plain = Engine::open(options("", 64));
+  EngineOptions o = options("longspec", 64);
+  o.spec.draft_model = files().reduced;
+  auto engine = Engine::open(o);
+  for (const float temperature : {0.0f, 0.9f}) {
+    const auto prompt = testing::random_text(70, 3);
+    const Answer found = answer(*engine->start(), prompt, temperature, 40);
+    expect_same(found, answer(*plain->start(), prompt, temperature, 40), "own vocabulary");
+    EXPECT_GT(found.drafted(), 200u);
+    for (const auto& tree : found.trees)
+      for (size_t n = 1; n < tree.size(); ++n) EXPECT_EQ(tree[n] % 2, 0) << n;
+  }
 }
 
 TEST(LongSpec, WhatDoesNotFitIsRefused) {

@@ -41,7 +41,7 @@ std::unique_ptr<EagleHead> EagleHead::load(std::shared_ptr<const HeadFile> file,
                                            const EagleOptions& options) {
   const HeadConfig& config = file->config();
   if (config.kind != HeadConfig::Kind::kEagle1 && config.kind != HeadConfig::Kind::kEagle3)
-    fail("{}: this is a {} head, not an EAGLE head", file->path(), head_kind_name(config.kind));
+    fail("{}: {} head where an EAGLE head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the head was opened for another target", file->path());
   std::unique_ptr<EagleHead> head(new EagleHead(std::move(file), target, backend, options));

@@ -162,6 +162,21 @@ void read_eagle1(const Source& in, HeadConfig& config) {
   config.bias = flag_or_tensor(in, nullptr, "bias", "fc.bias");
 }
 
+// Heads with an output matrix of their own may draft a part of the vocabulary.
+void read_draft_vocab(const Source& in, HeadConfig& config) {
+  config.draft_vocab = in.integer(in.json, "draft_vocab_size").value_or(config.cell.vocab);
+  if (config.draft_vocab < 1 || config.draft_vocab > config.cell.vocab)
+    fail("{}: key 'draft_vocab_size' is {}; 1 to {} (the vocabulary) is expected", in.file, config.draft_vocab,
+         config.cell.vocab);
+  config.own_head = in.has("lm_head.weight");
+  if (!config.own_head && config.draft_vocab != config.cell.vocab)
+    fail("{}: tensor 'lm_head.weight' is missing; a draft vocabulary of {} (of {}) needs its own head", in.file,
+         config.draft_vocab, config.cell.vocab);
+  if (config.draft_vocab != config.cell.vocab && !in.has("d2t"))
+    fail("{}: tensor 'd2t' is missing; it says what the {} ids of the draft vocabulary mean", in.file,
+         config.draft_vocab);
+}
+
 void read_eagle3(const Source& in, HeadConfig& config) {
   const Json* eagle = json_member(in.json, "eagle_config");
   if (eagle && !eagle->is_object()) fail("{}: key 'eagle_config' is not an object", in.file);
@@ -177,17 +192,7 @@ void read_eagle3(const Source& in, HeadConfig& config) {
   if (const auto count = in.integer(in.json, "num_aux_hidden_states");
       count && size_t(*count) != config.features.size())
     fail("{}: key 'num_aux_hidden_states' is {}, but {} layers are read", in.file, *count, config.features.size());
-  config.draft_vocab = in.integer(in.json, "draft_vocab_size").value_or(config.cell.vocab);
-  if (config.draft_vocab < 1 || config.draft_vocab > config.cell.vocab)
-    fail("{}: key 'draft_vocab_size' is {}; 1 to {} (the vocabulary) is expected", in.file, config.draft_vocab,
-         config.cell.vocab);
-  config.own_head = in.has("lm_head.weight");
-  if (!config.own_head && config.draft_vocab != config.cell.vocab)
-    fail("{}: tensor 'lm_head.weight' is missing; a draft vocabulary of {} (of {}) needs its own head", in.file,
-         config.draft_vocab, config.cell.vocab);
-  if (config.draft_vocab != config.cell.vocab && !in.has("d2t"))
-    fail("{}: tensor 'd2t' is missing; it says what the {} ids of the draft vocabulary mean", in.file,
-         config.draft_vocab);
+  read_draft_vocab(in, config);
   config.bias = in.has("fc.bias");
   config.norm_before_residual = json_bool(in.json, "norm_before_residual", in.file).value_or(is_speculators(in));
   config.norm_before_fc = flag_or_tensor(in, eagle, "norm_before_fc", "input_norm.weight");
@@ -296,7 +301,7 @@ void read_longspec(const Source& in, HeadConfig& config) {
   same("num_key_value_heads", cell.kv_heads, in.target.kv_heads);
   same("head_dim", cell.head_dim, in.target.head_dim);
   config.target_width = cell.width;
-  config.draft_vocab = cell.vocab;
+  read_draft_vocab(in, config);
   cell.rope = in.target.rope;
   cell.context = in.target.context;
   config.cross_bias = in.has("layers.0.cross_attn.q_proj.bias");

@@ -196,7 +196,10 @@ std::vector<HeadTensor> expected_head_tensors(const HeadConfig& config) {
   std::vector<HeadTensor> out;
   switch (config.kind) {
     case Kind::kMedusa: add_medusa(config, out); break;
-    case Kind::kLongSpec: add_layer(config, 0, out); break;
+    case Kind::kLongSpec:
+      add_layer(config, 0, out);
+      if (config.own_head) out.push_back({"lm_head.weight", {config.draft_vocab, config.cell.width}});
+      break;
     case Kind::kEagle1:
     case Kind::kEagle3: add_eagle(config, out); break;
   }

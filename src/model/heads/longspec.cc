@@ -35,7 +35,7 @@ struct LongSpecHead::Workspace {
   float* picked_queries;  // [outputs, heads * head_dim]
   float* gate_up;         // [outputs, 2 ffn]
   float* activated;       // [outputs, ffn]
-  float* logits;          // [outputs, vocab]
+  float* logits;          // [outputs, draft_vocab]
   std::vector<uint64_t> bits;  // [outputs][kWords]: the bits of node 0
   std::vector<Token> tokens;   // [outputs], not read
   std::vector<int32_t> positions, outputs;
@@ -50,7 +50,7 @@ std::unique_ptr<LongSpecHead> LongSpecHead::load(std::shared_ptr<const HeadFile>
                                                  const LongSpecOptions& options) {
   const HeadConfig& config = file->config();
   if (config.kind != HeadConfig::Kind::kLongSpec)
-    fail("{}: this is a head of kind {}, not a drafter of LongSpec", file->path(), head_kind_name(config.kind));
+    fail("{}: {} head where a LongSpec head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the head was opened for another target", file->path());
   std::unique_ptr<LongSpecHead> head(new LongSpecHead(std::move(file), target, backend, options));
@@ -76,7 +76,9 @@ void LongSpecHead::load_weights() {
   down_ = weights.matrix({name("mlp.down_proj.weight")});
   down_bias_ = weights.vector({name("mlp.down_proj.bias")});
   load_cross_query();
-  weight_bytes_ = weights.bytes() + cross_query_->bytes() + target_.head().bytes();
+  if (config().own_head) own_head_ = weights.matrix({"lm_head.weight"});
+  head_ = own_head_ ? own_head_.get() : &target_.head();
+  weight_bytes_ = weights.bytes() + cross_query_->bytes() + (own_head_ ? 0 : head_->bytes());
 }
 
 // Its queries meet the target's keys, whose dimensions lie as the target's file has them; the head's are rotated by halves.
@@ -123,7 +125,7 @@ void LongSpecHead::allocate_workspace() {
   work_->picked_queries = make(outputs * q);
   work_->gate_up = make(outputs * 2 * ffn);
   work_->activated = make(outputs * ffn);
-  work_->logits = make(outputs * size_t(c.vocab));
+  work_->logits = make(outputs * size_t(config().draft_vocab));
   const size_t most = size_t(options_.max_outputs);
   work_->bits.resize(most * kWords);
   for (size_t i = 0; i < most; ++i) work_->bits[i * kWords] = 1;
@@ -139,7 +141,7 @@ void LongSpecHead::allocate_workspace() {
   limits.kv_heads = c.kv_heads;
   limits.head_dim = c.head_dim;
   limits.context = std::max(options_.cells, target_.context());
-  limits.vocab = c.vocab;
+  limits.vocab = config().draft_vocab;
   backend_.reserve(limits);
 }
 
@@ -188,7 +190,7 @@ void LongSpecHead::cross_and_feed_forward(const StepInputs& step, const KvStore&
   backend_.norm({w.normed, w.picked, ffn_norm_, rows, c.width, c.norm_eps, gate_up_.get()});
   backend_.linear_glu({w.gate_up, w.normed, gate_up_.get(), gate_up_bias_, rows, 2 * c.ffn}, {w.activated, w.gate_up, rows, c.ffn, down_.get()});
   backend_.linear({w.picked, w.activated, down_.get(), down_bias_, rows, c.width, true});
-  LinearArgs head{w.logits, w.picked, &target_.head(), nullptr, rows, c.vocab};
+  LinearArgs head{w.logits, w.picked, head_, nullptr, rows, config().draft_vocab};
   head.outputs = true;
   backend_.linear(head);
 }

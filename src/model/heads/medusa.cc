@@ -24,7 +24,7 @@ std::unique_ptr<MedusaHeads> MedusaHeads::load(std::shared_ptr<const HeadFile> f
                                                Backend& backend, int max_rows) {
   const HeadConfig& config = file->config();
   if (config.kind != HeadConfig::Kind::kMedusa)
-    fail("{}: this is a head of kind {}, not a Medusa head", file->path(), head_kind_name(config.kind));
+    fail("{}: {} head where a Medusa head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the heads were opened for another target", file->path());
   std::unique_ptr<MedusaHeads> heads(new MedusaHeads(std::move(file), target, backend, max_rows));

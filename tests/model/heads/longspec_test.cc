@@ -107,7 +107,7 @@ TEST(LongSpecGolden, EveryBackendAndBothFormsOfTheTarget) {
   const TempFolder folder;
   const std::string gguf = gguf_target(folder);
   ASSERT_NE(ModelFile::open(gguf)->config().rope.style, ModelFile::open(golden_folder("target"))->config().rope.style);
-  for (const char* name : {"longspec", "longspec-merged"})
+  for (const char* name : {"longspec", "longspec-merged", "longspec-own-head"})
     for (const std::string& target : {golden_folder("target"), gguf})
       for (const auto& backend : all_backends()) {
         SCOPED_TRACE(fmt::format("{} {} {}", name, target, backend->name()));
@@ -115,6 +115,10 @@ TEST(LongSpecGolden, EveryBackendAndBothFormsOfTheTarget) {
         EXPECT_LE(worst_error(run.values<float>("logits"), run.whole()), kTolerance);
         EXPECT_EQ(run.logits.size(), run.values<float>("logits").size());
         EXPECT_EQ(run.head->config().window, 5);
+        std::span<const int32_t> map;
+        if (run.golden.find("token_map")) map = run.values<int32_t>("token_map");
+        EXPECT_TRUE(std::equal(map.begin(), map.end(), run.head->token_map().begin(), run.head->token_map().end()));
+        EXPECT_EQ(map.empty(), std::string(name) != "longspec-own-head");
         EXPECT_EQ(run.head->config().cross_bias, std::string(name) == "longspec-merged");
       }
 }

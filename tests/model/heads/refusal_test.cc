@@ -11,6 +11,7 @@
 #include "backend/registry.h"
 #include "head_parts.h"
 #include "model/heads/eagle.h"
+#include "model/heads/longspec.h"
 #include "model/heads/medusa.h"
 
 namespace sx {
@@ -44,6 +45,13 @@ const Case kConfigCases[] = {
     {"eagle3", [](auto& h) { with(h, "target_hidden_size", 12); }, {"'target_hidden_size' is 12", "width is 8"}},
     {"eagle1", [](auto& h) { with(h, "hidden_size", 16); }, {"'hidden_size' is 16", "width is 8"}},
     {"medusa", [](auto& h) { with(h, "hidden_size", 16); }, {"'hidden_size' is 16", "width is 8"}},
+    {"longspec", [](auto& h) { with(h, "hidden_size", 16); }, {"'hidden_size' is 16", "8 in the target"}},
+    {"longspec", [](auto& h) { with(h, "num_key_value_heads", 2); }, {"'num_key_value_heads' is 2", "1 in the target", "another"}},
+    {"longspec", [](auto& h) { with(h, "head_dim", 4); }, {"'head_dim' is 4", "8 in the target"}},
+    {"longspec", [](auto& h) { with(h, "longspec_window", 0); }, {"'longspec_window' is 0", "1 to 65536"}},
+    {"longspec", [](auto& h) { with(h, "longspec_window", 70000); }, {"'longspec_window' is 70000"}},
+    {"longspec", [](auto& h) { with(h, "draft_vocab_size", 20); }, {"'lm_head.weight' is missing", "20"}},
+    {"longspec-own-head", [](auto& h) { with(h, "draft_vocab_size", 23); }, {"'lm_head.weight'", "[24, 8]", "[23, 8]"}},
     {"eagle3", [](auto& h) { with(h, "vocab_size", 41); }, {"'vocab_size'", "41", "40"}},
     {"eagle1", [](auto& h) { with(h, "vocab_size", 39); }, {"'vocab_size'", "39", "40"}},
     {"medusa", [](auto& h) { with(h, "vocab_size", 39); }, {"'vocab_size'", "39", "40"}},
@@ -116,6 +124,11 @@ const Case kConfigCases[] = {
 };
 
 const Case kTensorCases[] = {
+    {"longspec", [](auto& h) { h.remove("cross_attn.o_proj.weight"); }, {"'layers.0.cross_attn.o_proj.weight'", "missing", "LongSpec"}},
+    {"longspec", [](auto& h) { h.rename("post_self_attention_layernorm.weight", "post_attention_layernorm.weight"); },
+     {"'layers.0.post_self_attention_layernorm.weight'", "missing"}},
+    {"longspec", [](auto& h) { h.reshape("cross_attn.q_proj.weight", {8, 8}); }, {"'cross_attn.q_proj.weight' has shape [8, 8], expected [16, 8]"}},
+    {"longspec", [](auto& h) { h.rename("cross_attn.k_proj.weight", "fc.weight"); }, {"'fc.weight' is not part of this head (LongSpec)"}},
     {"eagle3", [](auto& h) { h.remove("fc.weight"); }, {"'fc.weight' of shape [8, 24] is missing", "EAGLE-3"}},
     {"eagle3",
      [](auto& h) {
@@ -257,6 +270,10 @@ TEST(HeadRefusal, FoldersAndKinds) {
                {"Medusa head"});
   expect_error([&] { MedusaHeads::load(HeadFile::open(golden_folder("eagle1"), target), *model, *backend, 4); },
                {"EAGLE-1 head"});
+  expect_error([&] { EagleHead::load(HeadFile::open(golden_folder("longspec"), target), *model, *backend, {}); },
+               {"LongSpec head"});
+  expect_error([&] { LongSpecHead::load(HeadFile::open(golden_folder("eagle3"), target), *model, *backend, {}); },
+               {"EAGLE-3 head"});
 }
 
 TEST(HeadAccepted, WhatConfigsLeaveOpen) {
@@ -335,15 +352,23 @@ class Victim {
     try {
       const auto file = HeadFile::open(folder, target_->config());
       const float state[3 * 8] = {1, 2, 3};
+      const Token tokens[] = {1, 39};
+      const int32_t positions[] = {0, 1}, outputs[] = {1};
+      const SeqRows seq = {0, 2, 0, 0};
+      if (file->config().kind == HeadConfig::Kind::kLongSpec) {
+        const auto head = LongSpecHead::load(file, *target_, *backend_, {.max_rows = 4, .max_outputs = 4, .cells = 64});
+        const auto kv = backend_->make_kv(head->kv_geometry(1, DType::kF32));
+        const auto seen = backend_->make_kv(target_->kv_geometry(1, 64, DType::kF32));
+        head->forward({tokens, positions, {&seq, 1}, outputs}, *kv, file->config().window);
+        head->look(*seen, 0, 3);
+        return true;
+      }
       if (file->config().kind == HeadConfig::Kind::kMedusa) {
         MedusaHeads::load(file, *target_, *backend_, 2)->forward(state, 2);
         return true;
       }
       const auto head = EagleHead::load(file, *target_, *backend_, {.max_rows = 4, .max_outputs = 4, .context = 64});
       const auto kv = backend_->make_kv(head->kv_geometry(1, 64, DType::kF32));
-      const Token tokens[] = {1, 39};
-      const int32_t positions[] = {0, 1}, outputs[] = {1};
-      const SeqRows seq = {0, 2, 0, 0};
       std::vector<const float*> taps(file->config().features.size(), state);
       std::vector<float> fused(2 * size_t(file->config().cell.width));
       head->fuse(taps, testing::rows_from(0, 2), fused.data());
@@ -359,7 +384,7 @@ class Victim {
 
 TEST(HeadRefusal, TruncatedFiles) {
   Victim victim;
-  for (const char* name : {"eagle1-bias", "eagle3", "medusa-vllm"}) {
+  for (const char* name : {"eagle1-bias", "eagle3", "medusa-vllm", "longspec-own-head"}) {
     const TempFolder folder;
     const HeadParts parts = testing::read_parts(golden_folder(name));
     parts.write(folder.path());
@@ -385,7 +410,8 @@ TEST(HeadRefusal, MutatedFiles) {
   const char* words[] = {"0",    "-1", "1",  "2",     "4096",  "9999999999", "null",
                          "true", "[]", "{}", "\"x\"", "1e300", "0.5"};
   for (const char* name :
-       {"eagle1-bias", "eagle3", "eagle31", "eagle3-speculators", "eagle3-two-layers", "medusa", "medusa-vllm"}) {
+       {"eagle1-bias", "eagle3", "eagle31", "eagle3-speculators", "eagle3-two-layers", "medusa", "medusa-vllm",
+        "longspec", "longspec-own-head"}) {
     const HeadParts parts = testing::read_parts(golden_folder(name));
     const TempFolder folder;
     for (int i = 0; i < 120; ++i) {
