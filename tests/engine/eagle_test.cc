@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "spec/chi_square.h"
 #include "specextend/specextend.h"
@@ -15,6 +16,8 @@
 namespace sx {
 namespace {
 
+using testing::Answer;
+using testing::answer;
 using testing::TempFolder;
 using testing::TinySpec;
 
@@ -42,22 +45,6 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
   return o;
 }
 
-struct Answer {
-  std::vector<Token> tokens;
-  std::vector<float> logits;
-  std::vector<std::vector<Token>> trees;  // of each round
-};
-
-Answer answer(Session& session, const std::vector<Token>& prompt, float temperature, int tokens, bool speculate = true) {
-  Answer out;
-  GenerateOptions o;
-  o.max_tokens = tokens, o.ignore_end = true, o.speculate = speculate, o.sampling.temperature = temperature, o.sampling.seed = 5;
-  o.on_logits = [&](std::span<const float> row) { out.logits.insert(out.logits.end(), row.begin(), row.end()); };
-  o.on_round = [&](const RoundInfo& r) { out.trees.emplace_back(r.tokens.begin(), r.tokens.end()); };
-  out.tokens = session.generate(prompt, o).tokens;
-  return out;
-}
-
 TEST(Eagle, NeverChangesTheText) {
   auto plain = Engine::open(options("", "", 64));
   for (const std::string& head : {files().eagle1, files().eagle3})
@@ -68,68 +55,20 @@ TEST(Eagle, NeverChangesTheText) {
           const auto prompt = testing::random_text(length, unsigned(length));
           const Answer expected = answer(*plain->start(), prompt, temperature, 40);
           const Answer found = answer(*engine->start(), prompt, temperature, 40);
-          EXPECT_EQ(found.tokens, expected.tokens) << preset << " " << length;
-          ASSERT_EQ(found.logits.size(), expected.logits.size());
-          EXPECT_EQ(std::memcmp(found.logits.data(), expected.logits.data(), found.logits.size() * sizeof(float)), 0);
-          size_t drafted = 0;
-          for (const auto& tree : found.trees) drafted += tree.size() - 1;
-          EXPECT_GT(drafted, 40u) << preset << " " << length;
+          testing::expect_same(found, expected, fmt::format("{} {}", preset, length));
+          EXPECT_GT(found.drafted(), 40u) << preset << " " << length;
         }
     }
 }
 
 TEST(Eagle, DraftsDependOnTheTextAlone) {
-  for (const std::string& head : {files().eagle1, files().eagle3}) {
-    const auto prompt = testing::random_text(90, 7), other = testing::random_text(120, 8);
-    auto first = Engine::open(options(head, "eagle2-tree", 256));
-    const Answer expected = answer(*first->start(), prompt, 0, 30);
-    for (int chunk : {64, 7, 65, 89}) {
-      auto engine = Engine::open(options(head, "eagle2-tree", chunk));
-      auto session = engine->start();
-      EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "chunk " << chunk;
-      EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "again, from the cache";
-      answer(*session, other, 0, 20);
-      EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after another prompt";
-      auto longer = prompt;
-      longer.insert(longer.end(), other.begin(), other.begin() + 30);
-      answer(*session, longer, 0, 20);
-      EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after a longer one";
-      session->evaluate(std::span(other).first(10), 1);
-      session->truncate(40);
-      EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after truncation";
-    }
-    // Undrafted rounds are followed too: going on from them is like going on from the text.
-    auto engine = Engine::open(options(head, "eagle2-tree", 64));
-    auto session = engine->start(), fresh = std::unique_ptr<Session>();
-    const Answer begun = answer(*session, prompt, 0, 100, false);
-    auto text = prompt;
-    text.insert(text.end(), begun.tokens.begin(), begun.tokens.end());
-    const Answer went_on = answer(*session, text, 0, 20);
-    session.reset();
-    EXPECT_EQ(answer(*engine->start(), text, 0, 20).trees, went_on.trees);
-  }
+  for (const std::string& head : {files().eagle1, files().eagle3})
+    testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, "eagle2-tree", chunk)); }, {64, 7, 65, 89}, 200,
+                                         head);
 }
 
 TEST(Eagle, BatchesAreLikeSingleRequests) {
-  auto engine = Engine::open(options(files().eagle3, "eagle2-tree", 64, 3));
-  std::vector<std::vector<Token>> prompts;
-  std::vector<std::vector<std::vector<Token>>> alone;
-  for (unsigned i = 0; i < 3; ++i) {
-    prompts.push_back(testing::random_text(50 + 20 * int(i), 30 + i));
-    alone.push_back(answer(*engine->start(), prompts[i], 0, 25).trees);
-  }
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<GenerateOptions> with(3);
-  std::vector<std::vector<std::vector<Token>>> trees(3);
-  std::vector<Request> requests;
-  for (size_t i = 0; i < 3; ++i) {
-    sessions.push_back(engine->start());
-    with[i].max_tokens = 25, with[i].ignore_end = true;
-    with[i].on_round = [&trees, i](const RoundInfo& r) { trees[i].emplace_back(r.tokens.begin(), r.tokens.end()); };
-    requests.push_back({sessions[i].get(), prompts[i], &with[i]});
-  }
-  engine->generate(requests);
-  EXPECT_EQ(trees, alone);
+  testing::expect_batches_like_single(*Engine::open(options(files().eagle3, "eagle2-tree", 64, 3)), 0, "eagle3");
 }
 
 // --- Rules on draws, with a head that knows half of the vocabulary.

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "backend/registry.h"
+#include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "model/heads/longspec.h"
 #include "specextend/convert.h"
@@ -20,10 +20,12 @@
 namespace sx {
 namespace {
 
+using testing::Answer;
+using testing::answer;
+using testing::expect_same;
 using testing::TempFolder;
 using testing::TinySpec;
 using Settings = std::vector<std::pair<std::string, std::string>>;
-using Trees = std::vector<std::vector<Token>>;
 
 constexpr int kWindow = 24;
 
@@ -65,40 +67,6 @@ EngineOptions options(const std::string& preset, int chunk, const Settings& sett
   o.spec.settings.emplace_back("price", "off");
   o.spec.settings.insert(o.spec.settings.end(), settings.begin(), settings.end());
   return o;
-}
-
-struct Answer {
-  std::vector<Token> tokens;
-  std::vector<float> logits;
-  Trees trees;  // of each round
-  size_t drafted() const {
-    size_t count = 0;
-    for (const auto& tree : trees) count += tree.size() - 1;
-    return count;
-  }
-};
-
-GenerateOptions asking(Answer& out, float temperature, int tokens) {
-  GenerateOptions o;
-  o.max_tokens = tokens, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.seed = 5;
-  o.on_logits = [&out](std::span<const float> row) { out.logits.insert(out.logits.end(), row.begin(), row.end()); };
-  o.on_round = [&out](const RoundInfo& r) { out.trees.emplace_back(r.tokens.begin(), r.tokens.end()); };
-  return o;
-}
-
-Answer answer(Session& session, const std::vector<Token>& prompt, float temperature, int tokens, bool speculate = true) {
-  Answer out;
-  GenerateOptions o = asking(out, temperature, tokens);
-  o.speculate = speculate;
-  if (temperature > 1) o.sampling.repeat_penalty = 1.2f, o.sampling.top_k = 40;
-  out.tokens = session.generate(prompt, o).tokens;
-  return out;
-}
-
-void expect_same(const Answer& found, const Answer& expected, const std::string& what) {
-  EXPECT_EQ(found.tokens, expected.tokens) << what;
-  ASSERT_EQ(found.logits.size(), expected.logits.size()) << what;
-  EXPECT_EQ(std::memcmp(found.logits.data(), expected.logits.data(), found.logits.size() * sizeof(float)), 0) << what;
 }
 
 TEST(LongSpec, NeverChangesTheText) {
@@ -169,38 +137,7 @@ TEST(LongSpec, DraftsAreTheHeadsOwn) {
 }
 
 TEST(LongSpec, DraftsDependOnTheTextAlone) {
-  const auto prompt = testing::random_text(90, 7), other = testing::random_text(120, 8);
-  auto first = Engine::open(options("longspec", 256));
-  const Answer expected = answer(*first->start(), prompt, 0, 60);
-  EXPECT_GT(expected.drafted(), 300u);
-  for (int chunk : {64, 7, 89, 90}) {
-    auto engine = Engine::open(options("longspec", chunk));
-    auto session = engine->start();
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "chunk " << chunk;
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "again, from the cache";
-    answer(*session, other, 0, 20);
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "after another prompt";
-    auto longer = prompt;
-    longer.insert(longer.end(), other.begin(), other.begin() + 60);
-    answer(*session, longer, 0, 20);
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "after a longer one";
-    session->truncate(40);
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "after truncation";
-    session->truncate(89);
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "without the last token";
-    session->truncate(0);
-    EXPECT_EQ(answer(*session, prompt, 0, 60).trees, expected.trees) << "from nothing";
-  }
-  // Rounds in which nothing was drafted change nothing either.
-  auto engine = Engine::open(options("longspec", 64));
-  auto session = engine->start();
-  const Answer begun = answer(*session, prompt, 0, 100, false);
-  auto text = prompt;
-  text.insert(text.end(), begun.tokens.begin(), begun.tokens.end());
-  const Answer went_on = answer(*session, text, 0, 20);
-  session.reset();
-  EXPECT_EQ(answer(*engine->start(), text, 0, 20).trees, went_on.trees);
-  EXPECT_GT(went_on.drafted(), 60u);
+  testing::expect_drafts_of_text_alone([](int chunk) { return Engine::open(options("longspec", chunk)); }, {64, 7, 89, 90}, 200, "longspec");
 }
 
 Settings with_cache(const char* kind, const char* budget) {
@@ -246,33 +183,10 @@ TEST(LongSpec, ChosenCellsAreSeen) {
   EXPECT_EQ(answer(*session, prompt, 0, 60).trees, first.trees);
 }
 
-void expect_batch_like_single(const char* kind, float temperature) {
-  auto engine = Engine::open(options("longspec", 64, with_cache(kind, "48"), 3));
-  std::vector<std::vector<Token>> prompts;
-  std::vector<Answer> alone, together(3);
-  for (unsigned i = 0; i < 3; ++i) {
-    prompts.push_back(testing::random_text(30 + 40 * int(i), 30 + i));
-    alone.push_back(answer(*engine->start(), prompts[i], temperature, 15 + 20 * int(i)));
-  }
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<GenerateOptions> with(3);
-  std::vector<Request> requests;
-  for (size_t i = 0; i < 3; ++i) {
-    sessions.push_back(engine->start());
-    with[i] = asking(together[i], temperature, 15 + 20 * int(i));
-    requests.push_back({sessions[i].get(), prompts[i], &with[i]});
-  }
-  const auto results = engine->generate(requests);
-  for (size_t i = 0; i < 3; ++i) {
-    together[i].tokens = results[i].tokens;
-    expect_same(together[i], alone[i], kind);
-    EXPECT_EQ(together[i].trees, alone[i].trees) << kind << ' ' << i;
-  }
-}
-
 TEST(LongSpec, BatchesAreLikeSingleRequests) {
   for (const float temperature : {0.0f, 0.8f})
-    for (const char* kind : {"full", "retrieval"}) expect_batch_like_single(kind, temperature);
+    for (const char* kind : {"full", "retrieval"})
+      testing::expect_batches_like_single(*Engine::open(options("longspec", 64, with_cache(kind, "48"), 3)), temperature, kind);
 }
 
 TEST(LongSpec, RoundsDoNotAllocate) {

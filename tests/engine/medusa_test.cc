@@ -11,6 +11,7 @@
 #include <set>
 
 #include "backend/registry.h"
+#include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "model/heads/medusa.h"
 #include "spec/chi_square.h"
@@ -24,11 +25,13 @@
 namespace sx {
 namespace {
 
+using testing::Answer;
+using testing::answer;
+using testing::expect_same;
 using testing::HeadParts;
 using testing::TempFolder;
 using testing::TinySpec;
 using Paths = std::vector<std::vector<int>>;
-using Trees = std::vector<std::vector<Token>>;
 
 const Paths kChoices = {{1, 0}, {0}, {1}, {0, 0}, {2}, {0, 0, 1}, {0, 0, 0}, {1, 2}, {4}};
 
@@ -92,40 +95,6 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
   o.spec.settings.emplace_back("price", "off");
   for (const auto& [name, value] : settings) o.spec.settings.emplace_back(name, value);
   return o;
-}
-
-struct Answer {
-  std::vector<Token> tokens;
-  std::vector<float> logits;
-  Trees trees;  // of each round
-  size_t drafted() const {
-    size_t count = 0;
-    for (const auto& tree : trees) count += tree.size() - 1;
-    return count;
-  }
-};
-
-GenerateOptions asking(Answer& out, float temperature, int tokens) {
-  GenerateOptions o;
-  o.max_tokens = tokens, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.seed = 5;
-  o.on_logits = [&out](std::span<const float> row) { out.logits.insert(out.logits.end(), row.begin(), row.end()); };
-  o.on_round = [&out](const RoundInfo& r) { out.trees.emplace_back(r.tokens.begin(), r.tokens.end()); };
-  return o;
-}
-
-Answer answer(Session& session, const std::vector<Token>& prompt, float temperature, int tokens, bool speculate = true) {
-  Answer out;
-  GenerateOptions o = asking(out, temperature, tokens);
-  o.speculate = speculate;
-  if (temperature > 1) o.sampling.repeat_penalty = 1.2f, o.sampling.top_k = 40;
-  out.tokens = session.generate(prompt, o).tokens;
-  return out;
-}
-
-void expect_same(const Answer& found, const Answer& expected, const std::string& what) {
-  EXPECT_EQ(found.tokens, expected.tokens) << what;
-  ASSERT_EQ(found.logits.size(), expected.logits.size()) << what;
-  EXPECT_EQ(std::memcmp(found.logits.data(), expected.logits.data(), found.logits.size() * sizeof(float)), 0) << what;
 }
 
 TEST(Medusa, NeverChangesTheText) {
@@ -259,69 +228,15 @@ TEST(Medusa, ChainsAndLevelsEndAtTheLastHead) {
 
 TEST(Medusa, DraftsDependOnTheTextAlone) {
   for (const std::string& head : {files().chosen, files().reduced})
-    for (const char* preset : {"medusa", "eagle3"}) {
-      const auto prompt = testing::random_text(90, 7), other = testing::random_text(120, 8);
-      auto first = Engine::open(options(head, preset, 256));
-      const Answer expected = answer(*first->start(), prompt, 0, 30);
-      EXPECT_GT(expected.drafted(), 100u);
-      for (int chunk : {64, 7, 65, 89, 90}) {
-        auto engine = Engine::open(options(head, preset, chunk));
-        auto session = engine->start();
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "chunk " << chunk;
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "again, from the cache";
-        answer(*session, other, 0, 20);
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after another prompt";
-        auto longer = prompt;
-        longer.insert(longer.end(), other.begin(), other.begin() + 30);
-        answer(*session, longer, 0, 20);
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after a longer one";
-        session->evaluate(std::span(other).first(10), 1);
-        session->truncate(40);
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after truncation";
-        session->truncate(90);
-        session->truncate(89);  // what goes before the pending token: nothing is run unless it is asked for
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "after two truncations";
-        session->truncate(0);
-        EXPECT_EQ(answer(*session, prompt, 0, 30).trees, expected.trees) << "from nothing";
-      }
-      // Undrafted rounds are followed too: going on from them is like going on from the text.
-      auto engine = Engine::open(options(head, preset, 64));
-      auto session = engine->start();
-      const Answer begun = answer(*session, prompt, 0, 100, false);
-      auto text = prompt;
-      text.insert(text.end(), begun.tokens.begin(), begun.tokens.end());
-      const Answer went_on = answer(*session, text, 0, 20);
-      session.reset();
-      EXPECT_EQ(answer(*engine->start(), text, 0, 20).trees, went_on.trees);
-      EXPECT_GT(went_on.drafted(), 60u);
-    }
+    for (const char* preset : {"medusa", "eagle3"})
+      testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, preset, chunk)); }, {64, 7, 65, 89, 90}, 100,
+                                           preset);
 }
 
 TEST(Medusa, BatchesAreLikeSingleRequests) {
   for (const float temperature : {0.0f, 0.8f})
-    for (const char* preset : {"medusa", "eagle3"}) {
-      auto engine = Engine::open(options(files().reduced, preset, 64, {}, 3));
-      std::vector<std::vector<Token>> prompts;
-      std::vector<Answer> alone, together(3);
-      for (unsigned i = 0; i < 3; ++i) {
-        prompts.push_back(testing::random_text(50 + 20 * int(i), 30 + i));
-        alone.push_back(answer(*engine->start(), prompts[i], temperature, 15 + 10 * int(i)));
-      }
-      std::vector<std::unique_ptr<Session>> sessions;
-      std::vector<GenerateOptions> with(3);
-      std::vector<Request> requests;
-      for (size_t i = 0; i < 3; ++i) {
-        sessions.push_back(engine->start());
-        with[i] = asking(together[i], temperature, 15 + 10 * int(i));
-        requests.push_back({sessions[i].get(), prompts[i], &with[i]});
-      }
-      const auto results = engine->generate(requests);
-      for (size_t i = 0; i < 3; ++i) {
-        together[i].tokens = results[i].tokens;
-        expect_same(together[i], alone[i], preset);
-        EXPECT_EQ(together[i].trees, alone[i].trees) << preset << " " << i;
-      }
-    }
+    for (const char* preset : {"medusa", "eagle3"})
+      testing::expect_batches_like_single(*Engine::open(options(files().reduced, preset, 64, {}, 3)), temperature, preset);
 }
 
 const struct Drawing { const char *preset, *rule; } kDrawing[] = {
