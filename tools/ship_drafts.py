@@ -20,7 +20,7 @@ DRAFTS = {
     "small": ("model", "draft.gguf", ["Q4_0", "--embedding", "Q4_0"]),
     "eagle3": ("eagle3", "", ["Q8_0", "--output", "Q4_0"]),
     "medusa": ("medusa", "", ["Q8_0", "--output", "Q4_0"]),
-    "longspec": ("longspec", "", ["Q8_0"]),
+    "longspec": ("longspec", "", ["Q8_0", "--output", "Q4_0"]),
 }
 
 

@@ -92,7 +92,17 @@ class SmallRunner(Runner):
         return index
 
 
-class EagleRunner(Runner):
+class ReducedRunner(Runner):
+    """has a head of its own, for a part of the target's vocabulary"""
+
+    def log_probs(self, x):
+        return F.linear(x, self.w["lm_head.weight"]).log_softmax(-1)
+
+    def token(self, index):
+        return index + self.w["d2t"][index]
+
+
+class EagleRunner(ReducedRunner):
     kind, behind = EagleDraft, 1  # entry i pairs the target's state at i with token i + 1
     prefix = staticmethod(lambda i: "midlayer")
 
@@ -107,13 +117,10 @@ class EagleRunner(Runner):
         return torch.cat([rms(side, self.layer(i, "input_layernorm")), rms(x, self.layer(i, "hidden_norm"))], -1)
 
     def log_probs(self, x):
-        return F.linear(rms(x, self.w["norm.weight"]), self.w["lm_head.weight"]).log_softmax(-1)
-
-    def token(self, index):
-        return index + self.w["d2t"][index]
+        return super().log_probs(rms(x, self.w["norm.weight"]))
 
 
-class LongSpecRunner(Runner):
+class LongSpecRunner(ReducedRunner):
     kind, behind = LongSpecDraft, 0
 
     def __init__(self, folder, form):
@@ -124,7 +131,7 @@ class LongSpecRunner(Runner):
         return self.w[f"{part}.weight"]
 
     def inputs(self, text, target):
-        self.head, self.cells = target.head.float(), [c.float() for c in text["cells"]]
+        self.cells = [c.float() for c in text["cells"]]
         return F.embedding(text["ids"], target.embedding).float(), None
 
     def child(self, tokens, parent, target):
@@ -142,12 +149,6 @@ class LongSpecRunner(Runner):
         a = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         x = x + F.linear(join_heads(a), self.layer(i, "cross_attn.o_proj"))
         return self.mlp(i, x, "post_cross_attention_layernorm")
-
-    def log_probs(self, x):
-        return F.linear(x, self.head).log_softmax(-1)
-
-    def token(self, index):
-        return index
 
 
 @torch.no_grad()

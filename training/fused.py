@@ -43,15 +43,14 @@ def kl_rows(teacher, student, weight, hard):
 class HeadLoss(torch.autograd.Function):
     """Mean over rows of weight * KL(softmax(teacher Wt^T) || softmax(student Ws^T)), and the share of rows where both
     have the same argmax (a row of weight 0 is a miss). Works through `chunk` rows at a time and makes the gradients on
-    the spot. `best` [N], where given, receives the teacher's argmax. `hard`: cross-entropy with that argmax instead.
-    A student's head that does not learn (the target's own) costs no gradient."""
+    the spot. `best` [N], where given, receives the teacher's argmax. `hard`: cross-entropy with that argmax instead."""
 
     @staticmethod
     def forward(ctx, student, w_student, teacher, w_teacher, weight, chunk, best=None, hard=False):
         rows = student.shape[0]
         w = w_student.to(student.dtype)
         d_student = torch.empty_like(student)
-        d_w = torch.zeros(w.shape, device=w.device, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        d_w = torch.zeros(w.shape, device=w.device, dtype=torch.float32)
         total = torch.zeros((), device=w.device)
         hits = torch.zeros((), device=w.device)
         for i in range(0, rows, chunk):
@@ -60,19 +59,17 @@ class HeadLoss(torch.autograd.Function):
             if best is not None:
                 best[s] = top
             d_student[s] = g @ w
-            if d_w is not None:
-                d_w += g.T @ student[s]
+            d_w += g.T @ student[s]
             total += loss
             hits += hit
-        ctx.save_for_backward(d_student / rows, None if d_w is None else d_w / rows)
+        ctx.save_for_backward(d_student / rows, d_w / rows)
         ctx.kind = w_student.dtype
         return total / rows, hits / rows
 
     @staticmethod
     def backward(ctx, g, _):
         d_student, d_w = ctx.saved_tensors
-        d_w = None if d_w is None else (d_w * g).to(ctx.kind)
-        return d_student * g.to(d_student.dtype), d_w, None, None, None, None, None, None
+        return d_student * g.to(d_student.dtype), (d_w * g).to(ctx.kind), None, None, None, None, None, None
 
 
 def causal_block(q, k, v, scale):

@@ -107,6 +107,10 @@ class Target:
             x = rest(x, join_heads(a), w_o, n2, w_gate_up, w_down)
         return rms(x, self.norm), torch.cat(taps, -1) if taps else None, (k, v)
 
+    def best(self, hidden):
+        """[B, T, C] -> the argmax at each position [B * T]"""
+        return torch.cat([(part @ self.head.T).argmax(-1) for part in hidden.flatten(0, 1).split(8192)])
+
     def rope(self, positions):
         """[B, T] -> cos, sin [B, 1, T, D]"""
         return self.cos[positions][:, None], self.sin[positions][:, None]
@@ -246,6 +250,43 @@ class SmallDraft(Draft):
         return HeadLoss.apply(y, w[self.embedding], hidden.view(ids.numel(), -1), target.head, ones, 8192, best)
 
 
+class ReducedDraft(Draft):
+    """has a head of its own, for a part of the target's vocabulary"""
+
+    def __init__(self, config, target, vocabulary):
+        """vocabulary: sorted target ids"""
+        super().__init__(config | dict(draft_vocab_size=len(vocabulary)))
+        self.add("lm_head.weight", target.head[vocabulary])
+        known = torch.zeros(target.vocab, dtype=torch.bool, device=DEVICE)
+        known[vocabulary] = True
+        self.constants = dict(d2t=vocabulary - torch.arange(len(vocabulary), device=DEVICE), t2d=known)
+        self.vocabulary = vocabulary
+
+    @staticmethod
+    def shipped(name):
+        return "q4_0" if name == "lm_head.weight" else "q8_0"
+
+    def start_from(self, folder):
+        """head rows of words new to the vocabulary: the linear map that best takes the target's rows to the rows
+        trained before, applied to the target's rows of the new words"""
+        fresh = self["lm_head.weight"].data.clone()
+        taken, file = super().start_from(folder)
+        if "d2t" not in file:  # it used the target's head
+            return taken, file
+        old_ids = (file["d2t"] + torch.arange(len(file["d2t"]))).to(DEVICE)
+        place = torch.full((len(self.constants["t2d"]),), -1, device=DEVICE)
+        place[self.vocabulary] = torch.arange(len(self.vocabulary), device=DEVICE)
+        both = place[old_ids] >= 0
+        at, old = place[old_ids[both]], file["lm_head.weight"].to(DEVICE).float()[both]
+        start = fresh[at]
+        ridge = 1e-3 * start.pow(2).sum() / start.shape[1] * torch.eye(start.shape[1], device=DEVICE)
+        change = torch.linalg.solve(start.T @ start + ridge, start.T @ (old - start))
+        rows = fresh + fresh @ change
+        rows[at] = old
+        self["lm_head.weight"].data.copy_(rows)
+        return taken, file
+
+
 @compiled
 def eagle_qkv(embedded, h, n_in, n_hidden, w_q, w_k, w_v, cos, sin, heads, kv_heads):
     y = torch.cat([rms(embedded, n_in), rms(h, n_hidden)], -1)
@@ -263,19 +304,19 @@ def eagle_rest(h, attended, w_o, n2, w_gate, w_up, w_down, n_out):
     return h, rms(h, n_out)
 
 
-class EagleDraft(Draft):
+class EagleDraft(ReducedDraft):
     """one decoder layer over the target's tapped hidden states and the embedding of the next token"""
     folder = "eagle3"
     decay = 0.8         # weight of each further unrolled step
     crop = 8            # positions at the end of a row that lack their future
 
     def __init__(self, target, vocabulary, steps=5):
-        """vocabulary: sorted target ids; the layer starts as the target's last one where shapes allow"""
+        """the layer starts as the target's last one where shapes allow"""
         c = target.config
         super().__init__(llama_config(
             target.hidden, 1, target.heads, target.kv_heads, target.dim, c["intermediate_size"], target.vocab,
-            architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=len(vocabulary), tie_word_embeddings=False,
-            eagle_aux_hidden_state_layer_ids=target.taps))
+            architectures=["LlamaForCausalLMEagle3"], tie_word_embeddings=False,
+            eagle_aux_hidden_state_layer_ids=target.taps), target, vocabulary)
         size, noise = target.hidden, lambda *shape: torch.randn(*shape, device=DEVICE) * 0.01
         n1, w_qkv, w_o, n2, w_gate_up, w_down = [w.float() for w in target.weights[-1]]
         fuse = noise(size, 3 * size)
@@ -288,34 +329,8 @@ class EagleDraft(Draft):
         for name, tensor in zip(LAYER, layer):
             self.add(f"midlayer.{name}.weight", tensor)
         self.add("norm.weight", target.norm)
-        self.add("lm_head.weight", target.head[vocabulary])
-        known = torch.zeros(target.vocab, dtype=torch.bool, device=DEVICE)
-        known[vocabulary] = True
-        self.constants = dict(d2t=vocabulary - torch.arange(len(vocabulary), device=DEVICE), t2d=known)
-        self.vocabulary, self.steps = vocabulary, steps
+        self.steps = steps
         self.tables = rope_tables(POSITIONS + 16, target.dim, 10000.0)
-
-    @staticmethod
-    def shipped(name):
-        return "q4_0" if name == "lm_head.weight" else "q8_0"
-
-    def start_from(self, folder):
-        """head rows of words new to the vocabulary: the linear map that best takes the target's rows to the rows
-        trained before, applied to the target's rows of the new words"""
-        fresh = self["lm_head.weight"].data.clone()
-        taken, file = super().start_from(folder)
-        old_ids = (file["d2t"] + torch.arange(len(file["d2t"]))).to(DEVICE)
-        place = torch.full((len(self.constants["t2d"]),), -1, device=DEVICE)
-        place[self.vocabulary] = torch.arange(len(self.vocabulary), device=DEVICE)
-        both = place[old_ids] >= 0
-        at, old = place[old_ids[both]], file["lm_head.weight"].to(DEVICE).float()[both]
-        start = fresh[at]
-        ridge = 1e-3 * start.pow(2).sum() / start.shape[1] * torch.eye(start.shape[1], device=DEVICE)
-        change = torch.linalg.solve(start.T @ start + ridge, start.T @ (old - start))
-        rows = fresh + fresh @ change
-        rows[at] = old
-        self["lm_head.weight"].data.copy_(rows)
-        return taken, file
 
     def loss(self, ids, hidden, taps, target, best):
         """the steps feed themselves; from the second on only half of the positions are scored
@@ -445,15 +460,15 @@ def first_cells(count, length):
     return torch.arange(length, device=count.device) < count.clamp(min=1)[:, None, :, None]
 
 
-class LongSpecDraft(Draft):
-    """one layer between the target's embedding and its head: attention over a window of its own cells, then attention
+class LongSpecDraft(ReducedDraft):
+    """one layer between the target's embedding and the head: attention over a window of its own cells, then attention
     over the cells of the target's last layer, then the MLP; no norm before the head"""
     folder = "longspec"
     block = 8           # longest run of drafted tokens that is trained
     shifted = 0.5       # of the rows have their positions shifted
     anchors = 4         # first tokens of a row, which are not
 
-    def __init__(self, target, window=512):
+    def __init__(self, target, vocabulary, window=512):
         """starts as the target's last layer, but adds nothing at first: without a norm before the head, that layer's
         outputs would be many times too large"""
         c = target.config
@@ -461,17 +476,13 @@ class LongSpecDraft(Draft):
                 "vocab_size", "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling", "max_position_embeddings",
                 "num_hidden_layers"]
         super().__init__(dict(architectures=["LongSpecDrafter"], model_type="longspec", longspec_window=window,
-                              torch_dtype="bfloat16") | {name: c.get(name) for name in same})
+                              torch_dtype="bfloat16") | {name: c.get(name) for name in same}, target, vocabulary)
         self.window = window
         n1, w_qkv, w_o, n2, w_gate_up, w_down = [w.float() for w in target.weights[-1]]
         w_q, w_k, w_v = w_qkv.split([target.heads * target.dim] + [target.kv_heads * target.dim] * 2)
         start = [n1, w_q, w_k, w_v, w_o, n1, w_q, w_o, n2, *w_gate_up.chunk(2), w_down]
         for name, tensor in zip(LONGSPEC, start):
             self.add(f"{name}.weight", tensor * (not name.endswith(("o_proj", "down_proj"))))
-
-    @staticmethod
-    def shipped(name):
-        return "q8_0"
 
     def positions(self, rows, count):
         """[rows, count]: 0, 1, .. or, from the anchors on, shifted within the target's context"""
@@ -487,9 +498,9 @@ class LongSpecDraft(Draft):
         first = torch.zeros(rows, count + 1, dtype=torch.long, device=DEVICE).scatter(1, ends, ends)
         return first[:, :count].cummax(1).values
 
-    def state(self, ids, positions, cells, start, target):
-        """what goes into the head; a row sees the target's cells before `start` [B, T]"""
-        c, w = self.config, self.weights()
+    def state(self, w, ids, positions, cells, start, target):
+        """what goes into the head; w: weights(); a row sees the target's cells before `start` [B, T]"""
+        c = self.config
         return longspec_layer(F.embedding(ids, target.embedding), *[w[f"{name}.weight"] for name in LONGSPEC],
                               *target.rope(positions), recent_cells(positions, self.window), *cells,
                               first_cells(start, ids.shape[1]), c["num_attention_heads"], c["num_key_value_heads"])
@@ -497,11 +508,12 @@ class LongSpecDraft(Draft):
     def loss(self, ids, target, shift):
         """Each block is a draft: its rows see the target's cells before the block. Runs the target itself, for the
         positions are its own. -> (loss, agreement); rows that see no cell do not count"""
-        rows, count = ids.shape
+        w, (rows, count) = self.weights(), ids.shape
         positions = self.positions(rows, count) if shift else torch.arange(count, device=DEVICE).expand(rows, -1)
         hidden, _, cells = target.forward(ids, fixed_shape=True, positions=positions)
         start = self.blocks(rows, count)
-        x = self.state(ids, positions, cells, start, target).view(ids.numel(), -1)
+        x = self.state(w, ids, positions, cells, start, target).view(ids.numel(), -1)
         counts = (start > 0).float().view(-1)
-        counts = counts / counts.mean()
-        return HeadLoss.apply(x, target.head, hidden.view(ids.numel(), -1), target.head, counts, 8192)
+        known = self.constants["t2d"][target.best(hidden)]
+        return HeadLoss.apply(x, w["lm_head.weight"], hidden.view(ids.numel(), -1), target.head[self.vocabulary],
+                              counts / counts.mean() * known, 8192)

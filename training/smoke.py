@@ -132,16 +132,19 @@ def check_curve(log):
 
 
 def check_files(folder):
-    for draft, tensor in (("small", "model.layers.1.mlp.down_proj.weight"), ("eagle3", "d2t"), ("medusa", "token_map")):
+    for draft, tensor in (("small", "model.layers.1.mlp.down_proj.weight"), ("eagle3", "d2t"), ("longspec", "d2t"),
+                          ("medusa", "token_map")):
         with open(f"{folder}/drafts/{draft}/config.json") as f:
             config = json.load(f)
         with safetensors.safe_open(f"{folder}/drafts/{draft}/model.safetensors", "np") as f:
             expect(tensor in f.keys(), f"{draft}: tensor {tensor} is missing")
-            if draft == "eagle3":
+            if tensor == "d2t":
                 d2t, t2d = f.get_tensor("d2t"), f.get_tensor("t2d")
                 ids = d2t + np.arange(len(d2t))
-                expect(len(ids) == config["draft_vocab_size"], "eagle3: d2t is not draft_vocab_size long")
-                expect(np.array_equal(np.flatnonzero(t2d), ids), "eagle3: d2t and t2d disagree")
+                expect(d2t.dtype == np.int64, f"{draft}: d2t is {d2t.dtype}, expected int64")
+                expect(len(ids) == config["draft_vocab_size"], f"{draft}: d2t is not draft_vocab_size long")
+                expect(np.array_equal(np.flatnonzero(t2d), ids), f"{draft}: d2t and t2d disagree")
+            if draft == "eagle3":
                 expect(len(config["eagle_aux_hidden_state_layer_ids"]) == 3, "eagle3: expected three taps")
             if draft == "medusa":
                 tree = {tuple(p) for p in config["medusa_choices"]}
@@ -165,9 +168,10 @@ def check_options(folder):
         expect(drafts == [name], f"{alone}: drafts {drafts}, expected {name} alone")
     expect(not os.path.exists(f"{folder}/again/longspec"), "again: longspec was trained without being asked for")
     with open(f"{folder}/long.log") as f:
-        expect("longspec: 12 of 12 tensors start from drafts" in f.read(), "long: did not start from drafts")
-    config, shapes = read("again/eagle3")
-    expect(config["draft_vocab_size"] == shapes["d2t"][0] == 288, "again/eagle3: expected a vocabulary of 288")
+        expect("longspec: 12 of 13 tensors start from drafts" in f.read(), "long: did not start from drafts")
+    for name, size in (("again/eagle3", 288), ("drafts/longspec", 224), ("long/longspec", 256)):
+        config, shapes = read(name)
+        expect(config["draft_vocab_size"] == shapes["d2t"][0] == size, f"{name}: expected a vocabulary of {size}")
     expect(read("again/small")[0]["num_hidden_layers"] == 3, "again/small: expected 3 layers")
 
 
@@ -229,9 +233,6 @@ def check_loss():
     worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
     expect(worst < 1e-5, f"HeadLoss is off by {worst:.1e}")
     expect(torch.equal(best, p.argmax(-1)), "HeadLoss gives a wrong argmax")
-    frozen = fused.HeadLoss.apply(student, w.detach(), teacher, w_teacher, weight, 16)[0]
-    found, truth_grad = (torch.autograd.grad(x, student, retain_graph=True)[0] for x in (frozen, truth))
-    expect(relative(found, truth_grad) < 1e-5, "HeadLoss with a head that does not learn has other gradients")
     found = fused.HeadLoss.apply(student, w, teacher, w_teacher, weight, 16, None, True)[0]
     truth = (torch.nn.functional.nll_loss(log_q, best, reduction="none") * weight).mean()
     pairs = zip(torch.autograd.grad(found, [student, w]), torch.autograd.grad(truth, [student, w]))
@@ -271,12 +272,36 @@ def longspec_row(row, ids, positions, count, cells, w, target, window):
     y = normed(x, "post_cross_attention_layernorm")
     gate = w["mlp.gate_proj.weight"] @ y
     x = x + w["mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * (w["mlp.up_proj.weight"] @ y))
-    return target.head.double() @ x
+    return w["lm_head.weight"] @ x
+
+
+def check_words(target, words, head, folder):
+    """a drafter with other words that starts from the trained one (`words`, rows `head`), and one that starts from a
+    drafter without a head"""
+    draft = models.LongSpecDraft(target, torch.arange(1, target.vocab, 2))
+    draft.start_from(f"{folder}/drafts/longspec")
+    before, after, old = target.head[draft.vocabulary], draft["lm_head.weight"], torch.isin(draft.vocabulary, words)
+    expect(0 < old.sum() < len(old), "longspec: the other words should be old or new, both")
+    kept = head[torch.isin(words, draft.vocabulary)]
+    expect(torch.equal(after[old], kept), "longspec: rows of old words are not kept")
+    scale = (1e-3 * before[old].pow(2).sum() / HIDDEN).sqrt()
+    inputs = torch.cat([before[old], scale * torch.eye(HIDDEN)])
+    change = torch.linalg.lstsq(inputs, torch.cat([kept - before[old], torch.zeros(HIDDEN, HIDDEN)])).solution
+    off = relative(after[~old] - before[~old], before[~old] @ change)
+    expect(off < 1e-3, f"longspec: rows of new words are off by {off:.1e}")
+    file = safetensors.torch.load_file(f"{folder}/drafts/longspec/model.safetensors")
+    os.makedirs(f"{folder}/headless", exist_ok=True)
+    safetensors.torch.save_file({n: file[n] for n in file if n not in ("lm_head.weight", "d2t", "t2d")},
+                                f"{folder}/headless/model.safetensors")
+    draft = models.LongSpecDraft(target, words)
+    expect(len(draft.start_from(f"{folder}/headless")[0]) == 12, "longspec: a drafter without a head is no start")
+    expect(torch.equal(draft["lm_head.weight"], target.head[words]), "longspec: the head is not the target's at first")
 
 
 @torch.no_grad()
 def check_longspec(folder):
-    """the trained drafter: its file, what its rows see, its logits against plain ones, its drafts in the evaluation"""
+    """the trained drafter: its file, what its rows see, its logits and its loss against plain ones, its drafts in the
+    evaluation"""
     target, window, count = models.Target(f"{folder}/model"), 24, 80
     with open(f"{folder}/drafts/longspec/config.json") as f:
         config = json.load(f)
@@ -291,11 +316,16 @@ def check_longspec(folder):
     shapes = {f"{name}_proj.weight": shape for name, shape in shapes.items()}
     norms = ("input", "post_self_attention", "post_cross_attention")
     shapes |= {f"{name}_layernorm.weight": (HIDDEN,) for name in norms}
+    shapes["lm_head.weight"] = (config["draft_vocab_size"], HIDDEN)
     found = safetensors.torch.load_file(f"{folder}/drafts/longspec/model.safetensors")
+    words = torch.arange(config["draft_vocab_size"]) + found.pop("d2t")
+    del found["t2d"]
     expect({n: tuple(t.shape) for n, t in found.items()} == shapes, "longspec: tensors have other names or shapes")
     expect(all(t.dtype == torch.bfloat16 for t in found.values()), "longspec: expected bf16")
+    expect(relative(found["lm_head.weight"], target.head[words]) > 0.01, "longspec: its head has learned nothing")
 
-    draft = models.LongSpecDraft(target, window)
+    check_words(target, words, found["lm_head.weight"].float(), folder)
+    draft = models.LongSpecDraft(target, words, window)
     draft.start_from(f"{folder}/drafts/longspec")
     torch.manual_seed(1)
     at, context = torch.arange(count), config["max_position_embeddings"]
@@ -314,7 +344,8 @@ def check_longspec(folder):
     expect(relative(*same) < 1e-6, "the target: given positions differ from its own")
     positions, start = torch.stack([at, at + 300 * (at >= 4)]), start[:2]
     cells = target.forward(ids, positions=positions)[2]
-    logits = lambda ids, cells: draft.state(ids, positions, cells, start, target) @ target.head.T
+    output = lambda *given: draft.state(draft.weights(), *given, target) @ draft["lm_head.weight"].T
+    logits = lambda ids, cells: output(ids, positions, cells, start)
     before = logits(ids, cells)
     w = {name: draft[name].double() for name in draft.names}
     for b, row in ((0, 1), (0, 60), (1, 5), (1, 79)):
@@ -335,6 +366,24 @@ def check_longspec(folder):
     near = (at >= 30) & (at < 30 + window)
     expect(torch.equal(changed, near.expand(2, -1)), "longspec: token 30 reaches the wrong rows")
 
+    torch.manual_seed(2)
+    start = draft.blocks(2, count)
+    torch.manual_seed(2)
+    loss, hits = draft.loss(ids, target, shift=False)
+    hidden, _, cells = target.forward(ids)
+    teacher, student = hidden @ target.head.T, output(ids, at.expand(2, -1), cells, start)
+    seen, known = start > 0, torch.isin(teacher.argmax(-1), words)
+    expect(0.1 < known[seen].float().mean() < 0.9, "longspec: the target's best words should be known or not, both")
+    p, log_q = teacher[..., words].softmax(-1), student.log_softmax(-1)
+    rows = (p * (p.log() - log_q)).sum(-1)
+    expect(relative(loss, rows[seen & known].sum() / seen.sum()) < 1e-5, "longspec: the loss counts the wrong rows")
+    right = words[student.argmax(-1)] == teacher.argmax(-1)
+    expect(relative(hits, right[seen].float().mean()) < 1e-5, "longspec: the agreement counts the wrong rows")
+
+    runner = evaluate.LongSpecRunner(f"{folder}/drafts/longspec", "shipped")
+    for name in [n for n in shapes if "norm" not in n]:
+        kind = quantise.q4_0 if name == "lm_head.weight" else quantise.q8_0
+        expect(torch.equal(runner.w[name], kind(found[name].float())), f"longspec: {name} is shipped in another type")
     runner = evaluate.LongSpecRunner(f"{folder}/drafts/longspec", "bf16")
     runner.window, known = window, torch.tensor([40, 70])
     text = dict(ids=ids, cells=target.forward(ids)[2])
@@ -344,9 +393,8 @@ def check_longspec(folder):
         line = torch.cat([ids[b, :n], drafted])[None]
         begin = at[None, :n + 5].clamp(max=n - 1)
         line_cells = target.forward(line)[2]
-        y = draft.state(line, at[None, :n + 5], line_cells, begin, target)[0, n - 1:n + 4] @ target.head.T
-        best = y.log_softmax(-1).max(-1)
-        expect(torch.equal(best.indices, drafted), "longspec: the evaluation drafts other tokens than the training")
+        best = output(line, at[None, :n + 5], line_cells, begin)[0, n - 1:n + 4].log_softmax(-1).max(-1)
+        expect(torch.equal(words[best.indices], drafted), "longspec: the evaluation drafts other tokens")
         expect(relative(total, best.values.cumsum(0)) < 1e-4, "longspec: the evaluation has other probabilities")
 
 

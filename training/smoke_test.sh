@@ -11,7 +11,7 @@ cd "$work"
 
 run() { "$python" "$here/$1.py" "${@:2}"; }
 tiny=(--rows 2 --length 512 --small 64 2 2 1 128 --eagle-vocab 256 --medusa-vocab 192 --held-out 2 --log-every 5
-      --warm-up 5 --unroll 3 --rates 4e-3 4e-3 4e-3 --longspec-rate 4e-3 --longspec-window 64)
+      --warm-up 5 --unroll 3 --rates 4e-3 4e-3 4e-3 --longspec-rate 4e-3 --longspec-vocab 224 --longspec-window 64)
 
 run smoke make .
 run gguf_reader target.gguf model
@@ -24,8 +24,8 @@ run train model tokens.npy samples again "${tiny[@]}" --steps 6 --start-from dra
   --eagle-vocab 288 --medusa-soft --medusa-layers 1 > again.log || { cat again.log; exit 1; }
 run evaluate model drafts prompts.npz results.json --generate 31
 run train model tokens.npy samples alone "${tiny[@]}" --steps 6 --only medusa > alone.log || { cat alone.log; exit 1; }
-run train model tokens.npy samples long "${tiny[@]}" --steps 6 --only longspec --start-from drafts > long.log ||
-  { cat long.log; exit 1; }
+run train model tokens.npy samples long "${tiny[@]}" --steps 6 --only longspec --start-from drafts \
+  --longspec-vocab 256 > long.log || { cat long.log; exit 1; }
 mkdir self && ln -s ../model self/small
 run evaluate model self prompts.npz self.json --generate 25 > self.log
 run smoke check .

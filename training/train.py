@@ -73,7 +73,8 @@ class Trainer:
         words = frequent(counts, args.medusa_vocab)
         self.medusa = MedusaDraft(self.target, words, args.medusa_heads, args.medusa_layers,
                                   not args.medusa_soft).to(DEVICE)
-        self.longspec = LongSpecDraft(self.target, args.longspec_window).to(DEVICE)
+        words = frequent(counts, args.longspec_vocab)
+        self.longspec = LongSpecDraft(self.target, words, args.longspec_window).to(DEVICE)
         self.drafts = [d for d in (self.small, self.eagle, self.medusa, self.longspec) if d.folder in args.only]
         for draft in [d for d in self.drafts if args.start_from and d is not self.medusa]:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
@@ -91,8 +92,7 @@ class Trainer:
             hidden, taps, _ = self.target.forward(ids, fixed_shape=True)
         best = torch.empty(ids.numel(), dtype=torch.long, device=DEVICE)  # filled by the small draft's loss, if any
         if self.small not in self.drafts and self.drafts != [self.longspec]:
-            for rows, part in zip(best.split(8192), hidden.view(ids.numel(), -1).split(8192)):
-                rows.copy_((part @ self.target.head.T).argmax(-1))
+            best = self.target.best(hidden)
         result = []
         with torch.set_grad_enabled(learn):
             for draft in self.drafts:
@@ -245,6 +245,7 @@ def main():
     parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1.5e-3],
                         metavar=("SMALL", "EAGLE", "MEDUSA"))
     parser.add_argument("--longspec-rate", type=float, default=1e-3)
+    parser.add_argument("--longspec-vocab", type=int, default=16384)
     parser.add_argument("--longspec-window", type=int, default=512, help="of its own cells")
     parser.add_argument("--warm-up", type=int, default=150, help="steps")
     parser.add_argument("--quantised-share", type=float, default=0.35, help="of the run, at its end")
