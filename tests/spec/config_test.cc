@@ -49,6 +49,8 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"eagle2", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"eagle3", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"medusa", {{"drafter", "model"}, {"tree", "static"}, {"widths", ""}, {"nodes", "63"}, {"depth", "4"}}},
+      {"longspec",
+       {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "68"}, {"topk", "16"}, {"depth", "5"}, {"cache", "full"}, {"window", "-1"}}},
       {"specextend",
        {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
         {"cache", "retrieval"}, {"positions", "compact"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"},
