@@ -120,17 +120,15 @@ bool LongSpecDrafter::run_text(DraftTask& task) {
   move_base(task.seq, base_for(known));
   outputs_.clear();
   // Rows of long stretches are run as prompts are, without the last: it is a row of a tree.
-  while (last - s.length >= kMaxChain) {
-    const int rows = std::min(most, last - s.length);
-    for (int i = 0; i < rows; ++i) add(task.text[size_t(s.length + i)], s.length + i);
+  const auto run_up_to = [&](int end) {
+    const int rows = end - s.length;
+    for (int i = s.length; i < end; ++i) add(task.text[size_t(i)], i);
     run_own({0, rows, task.seq, s.length - s.base});
-    s.length += rows;
-  }
-  const int rows = known - s.length;
-  for (int i = 0; i < rows; ++i) add(task.text[size_t(s.length + i)], s.length + i);
-  outputs_.push_back(rows - 1);
-  run_own({0, rows, task.seq, s.length - s.base});
-  s.length = known;
+    s.length = end;
+  };
+  while (last - s.length >= kMaxChain) run_up_to(std::min(last, s.length + most));
+  outputs_.push_back(last - s.length);
+  run_up_to(known);
   if (options_.cache) options_.cache->follow(task.seq, task.text);
   return look(task.seq);
 }

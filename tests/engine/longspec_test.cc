@@ -7,13 +7,13 @@
 #include <map>
 
 #include "backend/registry.h"
+#include "engine/head_allocations.h"
 #include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "model/heads/longspec.h"
 #include "specextend/convert.h"
 #include "specextend/drafts.h"
 #include "specextend/specextend.h"
-#include "support/counting_new.h"
 #include "support/model_writer.h"
 #include "support/random_text.h"
 
@@ -191,19 +191,8 @@ TEST(LongSpec, BatchesAreLikeSingleRequests) {
 
 TEST(LongSpec, RoundsDoNotAllocate) {
   for (const char* preset : {"longspec", "sd", "fuse"})
-    for (const float temperature : {0.0f, 0.8f}) {
-      auto engine = Engine::open(options(preset, 64, temperature > 0 ? with_cache("retrieval", "48") : Settings{}));
-      GenerateOptions o;
-      o.max_tokens = 90, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.repeat_penalty = 1.1f;
-      long first = -1, last = -1;
-      o.on_round = [&](const RoundInfo&) {
-        last = g_allocations.load();
-        if (first < 0) first = last;
-      };
-      engine->start()->generate(testing::random_text(80, 4), o);
-      EXPECT_EQ(first, last) << preset << " " << temperature;
-      EXPECT_GT(first, 0);
-    }
+    for (const float temperature : {0.0f, 0.8f})
+      testing::expect_rounds_do_not_allocate(*Engine::open(options(preset, 64, temperature > 0 ? with_cache("retrieval", "48") : Settings{})), temperature, 90, preset);
 }
 
 // A head with an output matrix of its own drafts its own tokens, here every other one.

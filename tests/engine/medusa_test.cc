@@ -11,6 +11,7 @@
 #include <set>
 
 #include "backend/registry.h"
+#include "engine/head_allocations.h"
 #include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "model/heads/medusa.h"
@@ -18,7 +19,6 @@
 #include "spec/drafter_medusa.h"
 #include "spec/medusa_paths.h"
 #include "specextend/specextend.h"
-#include "support/counting_new.h"
 #include "support/model_writer.h"
 #include "support/random_text.h"
 
@@ -312,19 +312,8 @@ TEST(Medusa, DrawsKeepTheLaw) {
 
 TEST(Medusa, RoundsDoNotAllocate) {
   for (const char* preset : {"medusa", "sd", "eagle3", "opt-tree-reference", "specexec", "fuse"})
-    for (const float temperature : {0.0f, 0.8f}) {
-      auto engine = Engine::open(options(files().reduced, preset, 64));
-      GenerateOptions o;
-      o.max_tokens = 50, o.ignore_end = true, o.sampling.temperature = temperature, o.sampling.repeat_penalty = 1.1f;
-      long first = -1, last = -1;
-      o.on_round = [&](const RoundInfo&) {
-        last = g_allocations.load();
-        if (first < 0) first = last;
-      };
-      engine->start()->generate(testing::random_text(80, 4), o);
-      EXPECT_EQ(first, last) << preset << " " << temperature;
-      EXPECT_GT(first, 0);
-    }
+    for (const float temperature : {0.0f, 0.8f})
+      testing::expect_rounds_do_not_allocate(*Engine::open(options(files().reduced, preset, 64)), temperature, 50, preset);
 }
 
 // A tree that leaves a rank out would bias draws without replacement (texts were off by a fifth): refused, also when the head

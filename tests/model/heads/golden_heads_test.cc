@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "backend/registry.h"
+#include "every_backend.h"
 #include "head_parts.h"
 #include "model/heads/eagle.h"
 #include "model/heads/medusa.h"
@@ -12,7 +12,9 @@
 namespace sx {
 namespace {
 
+using testing::all_backends;
 using testing::golden_folder;
+using testing::worst_error;
 
 struct Golden {
   explicit Golden(const std::string& name) : file(golden_folder(name) + "/golden.safetensors") {}
@@ -24,16 +26,6 @@ struct Golden {
   SafetensorsFile file;
 };
 
-// Largest |got - want| / max(1, |want|); NaN stays.
-double worst_error(std::span<const float> want, const float* got) {
-  double worst = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double error = std::fabs(double(got[i]) - want[i]) / std::max(1.0, std::fabs(double(want[i])));
-    worst = error <= worst ? worst : error;
-  }
-  return worst;
-}
-
 // |got - want| / |want| of all values together.
 double mean_error(std::span<const float> want, const float* got) {
   double error = 0, size = 0;
@@ -42,13 +34,6 @@ double mean_error(std::span<const float> want, const float* got) {
     size += double(want[i]) * want[i];
   }
   return std::sqrt(error / size);
-}
-
-std::vector<std::unique_ptr<Backend>> all_backends() {
-  std::vector<std::unique_ptr<Backend>> out;
-  out.push_back(make_reference_backend());
-  for (const cpu::Isa isa : cpu::available_isas()) out.push_back(make_cpu_backend({.threads = 2, .isa = isa}));
-  return out;
 }
 
 constexpr double kTolerance = 1e-4;

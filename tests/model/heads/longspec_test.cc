@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <random>
 
-#include "backend/registry.h"
+#include "every_backend.h"
 #include "head_parts.h"
 #include "model/convert/convert.h"
 #include "model/heads/longspec.h"
@@ -16,27 +15,13 @@
 namespace sx {
 namespace {
 
+using testing::all_backends;
 using testing::golden_folder;
+using testing::worst_error;
 using testing::TempFolder;
 
 constexpr double kTolerance = 1e-4;
 constexpr int kNodes = 7;
-
-std::vector<std::unique_ptr<Backend>> all_backends() {
-  std::vector<std::unique_ptr<Backend>> out;
-  out.push_back(make_reference_backend());
-  for (const cpu::Isa isa : cpu::available_isas()) out.push_back(make_cpu_backend({.threads = 2, .isa = isa}));
-  return out;
-}
-
-double worst_error(std::span<const float> want, std::span<const float> got) {
-  double worst = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double error = std::fabs(double(got[i]) - want[i]) / std::max(1.0, std::fabs(double(want[i])));
-    worst = error <= worst ? worst : error;
-  }
-  return worst;
-}
 
 // The golden's chain goes through the target without its last token, which is pending, and through the head; then the tree, level by level.
 struct HeadOnTarget {
@@ -112,7 +97,7 @@ TEST(LongSpecGolden, EveryBackendAndBothFormsOfTheTarget) {
       for (const auto& backend : all_backends()) {
         SCOPED_TRACE(fmt::format("{} {} {}", name, target, backend->name()));
         HeadOnTarget run(target, golden_folder(name), name, *backend);
-        EXPECT_LE(worst_error(run.values<float>("logits"), run.whole()), kTolerance);
+        EXPECT_LE(worst_error(run.values<float>("logits"), run.whole().data()), kTolerance);
         EXPECT_EQ(run.logits.size(), run.values<float>("logits").size());
         EXPECT_EQ(run.head->config().window, 5);
         std::span<const int32_t> map;
@@ -132,7 +117,7 @@ TEST(LongSpecGolden, WhatWouldBeWrongShows) {
     parts.write(folder.path());
     HeadOnTarget run(golden_folder("target"), folder.path(), "longspec", *backend);
     then(run);
-    return worst_error(run.values<float>("logits"), run.whole());
+    return worst_error(run.values<float>("logits"), run.whole().data());
   };
   const auto as_it_is = [](auto&) {};
   EXPECT_LE(error(as_it_is, as_it_is), kTolerance);
