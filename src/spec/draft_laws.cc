@@ -83,6 +83,18 @@ std::span<const Candidate> Guesser::guess(const DraftTask& task, NodeId node, ui
   return options_.draws == DrawMode::kBest ? best(task, node, position, place) : drawn(task, node, position, logits, place);
 }
 
+void Guesser::grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeLaw>& laws,
+                   std::vector<NodeId>& next) {
+  laws.clear();
+  for (int i = 0; i < count; ++i) {
+    const NodeId node = next.empty() ? 0 : next[size_t(i)];
+    const uint64_t position = task.text.size() + size_t(task.tree->depth(node));
+    laws.push_back({node, guess(task, node, position, logits + size_t(row + i) * size_t(stride_), row + i)});
+  }
+  next.clear();
+  policy.grow(*task.tree, laws, next);
+}
+
 std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uint64_t position, int place) {
   std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
   const Sampling& s = *task.sampling;

@@ -23,6 +23,9 @@ class Guesser {
   // Candidates after a node from its row of logits; they stay until the next call for the same place (0..rows-1). `position`: of
   // the token guessed.
   std::span<const Candidate> guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
+  // The nodes that were run, `next` (none: node 0), have rows [row, row + count) of a step's logits: grows the task's tree by their laws.
+  // `next` is then what is to be run now.
+  void grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeLaw>& laws, std::vector<NodeId>& next);
   // The top candidates of all rows of a step at once, before the calls of guess for its rows (rows lie `stride` apart).
   void prepare(const float* logits, int rows);
   // Whether a backend can find a task's candidates by itself, and how.

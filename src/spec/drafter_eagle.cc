@@ -150,15 +150,7 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
 
 void EagleDrafter::make_laws(DraftTask& task, int count) {
   Slot& s = slot(task.seq);
-  s.laws.clear();
-  for (int i = 0; i < count; ++i) {
-    const NodeId node = s.next.empty() ? 0 : s.next[size_t(i)];
-    const uint64_t place = task.text.size() + size_t(task.tree->depth(node));
-    const float* logits = result_.logits + size_t(i) * size_t(options_.head->config().draft_vocab);
-    s.laws.push_back({node, guesser_.guess(task, node, place, logits, i)});
-  }
-  s.next.clear();
-  s.policy->grow(*task.tree, s.laws, s.next);
+  guesser_.grow(task, result_.logits, 0, count, *s.policy, s.laws, s.next);
 }
 
 bool EagleDrafter::run_level(DraftTask& task) {

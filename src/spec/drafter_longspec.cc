@@ -154,14 +154,7 @@ bool LongSpecDrafter::run_level(DraftTask& task) {
 
 void LongSpecDrafter::make_laws(DraftTask& task) {
   Slot& s = slot(task.seq);
-  s.laws.clear();
-  for (int i = 0; i < int(outputs_.size()); ++i) {
-    const NodeId node = s.next.empty() ? 0 : s.next[size_t(i)];
-    const uint64_t place = task.text.size() + size_t(task.tree->depth(node));
-    s.laws.push_back({node, guesser_.guess(task, node, place, logits_ + size_t(i) * size_t(options_.head->config().draft_vocab), i)});
-  }
-  s.next.clear();
-  s.policy->grow(*task.tree, s.laws, s.next);
+  guesser_.grow(task, logits_, 0, int(outputs_.size()), *s.policy, s.laws, s.next);
 }
 
 void LongSpecDrafter::draft_one(DraftTask& task) {

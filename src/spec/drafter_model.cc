@@ -328,15 +328,7 @@ bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
 // Lets the policy of a task see the laws of the nodes just run: `count` rows of logits from `row` on, or node 0.
 void ModelDrafter::make_laws(DraftTask& task, int row, int count) {
   Slot& s = slot(task.seq);
-  s.laws.clear();
-  for (int i = 0; i < count; ++i) {
-    const NodeId node = s.next.empty() ? 0 : s.next[size_t(i)];
-    const uint64_t position = task.text.size() + size_t(task.tree->depth(node));
-    const float* logits = logits_ + size_t(row + i) * size_t(options_.model->config().vocab);
-    s.laws.push_back({node, guesser_.guess(task, node, position, logits, row + i)});
-  }
-  s.next.clear();
-  s.policy->grow(*task.tree, s.laws, s.next);
+  guesser_.grow(task, logits_, row, count, *s.policy, s.laws, s.next);
 }
 
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
