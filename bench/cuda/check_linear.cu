@@ -4,7 +4,7 @@
 //   src/backend/cuda/{linear_quantised,linear_q4,linear_q4_offset,linear_q8,linear_q6,linear_q5,linear_q2}.cu
 //   src/backend/cuda/{linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
-// (one line; src/tensor and src/base may also be compiled with g++). Options: check, time; without any: both.
+// (one line; src/tensor and src/base may also be compiled with g++). Options: check, time, prompts (the times of prefill only); without any: all.
 //
 // Checks linear_rows and PromptLinear against double precision and for the law (a row's bits do not depend on its
 // company), then times the shapes of an 8B model and of small drafts.
@@ -20,6 +20,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/linear_kernels.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
@@ -273,13 +274,15 @@ void check_prompt(const Problem& p) {
   constexpr int kPrompt = 256;
   Memory memory;
   const CudaMatrix matrix = p.place(memory);
-  PromptLinear prompt(kPrompt, memory);
+  constexpr int kSizes[] = {64, 128, kPrompt};
+  PromptLinear prompt(kSizes, memory);
   prompt.prepare(matrix);
   const Activations a(kPrompt, p.in, matrix.half());
   std::vector<float> bias(size_t(p.out)), old(size_t(kPrompt) * size_t(p.out));
   for (float& v : bias) v = random_float();
   for (float& v : old) v = random_float();
-  const auto run = [&](int turn) {  // row r of the input and of `old` at row (r * 37 + turn) % kPrompt
+  // Row r of the input and of `old` stands at row (r * 37 + turn) % kPrompt; `rows` of them are multiplied at once.
+  const auto run = [&](int turn, int rows) {
     std::vector<float> x(a.x.size()), from(old.size()), got(old.size()), back(old.size());
     std::vector<uint16_t> x16(a.x16.size());
     const auto place = [&](int r) { return size_t((r * 37 + turn) % kPrompt); };
@@ -289,8 +292,17 @@ void check_prompt(const Problem& p) {
       std::copy_n(old.begin() + ptrdiff_t(r) * p.out, p.out, from.begin() + ptrdiff_t(place(r)) * p.out);
     }
     Memory here;
+    x16.resize(x16.size() * 2), x.resize(x.size() * 2), from.resize(from.size() * 2);  // room for padding
     float* out = here.put(from);
-    prompt.run(matrix, {out, here.put(x16), here.put(x), here.put(bias), kPrompt, p.out, true}, nullptr);
+    const uint16_t* all16 = here.put(x16);
+    const float *all = here.put(x), *biases = here.put(bias);
+    for (int at = 0; at < kPrompt; at += rows) {
+      // The padding of a call would overwrite the rows behind it: they are put back.
+      const int n = std::min(rows, kPrompt - at);
+      prompt.run(matrix, {out + ptrdiff_t(at) * p.out, all16 + ptrdiff_t(at) * p.in, all + ptrdiff_t(at) * p.in, biases, n, p.out, true}, nullptr);
+      const size_t end = size_t(at + n) * size_t(p.out);
+      check(cudaMemcpy(out + end, from.data() + end, (from.size() - end) * 4, cudaMemcpyHostToDevice), "upload");
+    }
     check(cudaDeviceSynchronize(), p.name.c_str());
     check(cudaMemcpy(got.data(), out, got.size() * 4, cudaMemcpyDeviceToHost), "download");
     for (int r = 0; r < kPrompt; ++r) {
@@ -298,11 +310,14 @@ void check_prompt(const Problem& p) {
     }
     return back;
   };
-  const auto first = run(0), second = run(101);
+  const auto first = run(0, kPrompt), second = run(101, kPrompt);
   const double error = error_of(p, a, bias, old, first, p.out, {0, 5, 100, 255});
   if (std::memcmp(first.data(), second.data(), first.size() * 4) != 0)
     FAIL("prompt %s: bits depend on the place", p.name.c_str());
-  std::printf("prompt %s: %.1e (algorithm %d)  ", p.name.c_str(), error, prompt.chosen(matrix));
+  for (const int rows : {1, 50, 64, 100, 200})
+    if (std::memcmp(first.data(), run(7, rows).data(), first.size() * 4) != 0)
+      FAIL("prompt %s: bits depend on the number of rows, %d", p.name.c_str(), rows);
+  std::printf("prompt %s: %.1e (1 row as %d)  ", p.name.c_str(), error, prompt.chosen(matrix, 1));
 }
 
 void check_all() {
@@ -419,7 +434,8 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
 }
 
 void time_prompt(DType type, int out, int in, cudaStream_t stream) {
-  constexpr int kPrompt = 2048;
+  constexpr int kSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
+  constexpr int kMost = 1024;
   Memory memory;
   const Weights weights(type, std::min(out, 4096), in);
   std::vector<Tensor> parts;
@@ -428,17 +444,19 @@ void time_prompt(DType type, int out, int in, cudaStream_t stream) {
     parts.back().shape[0] = std::min(4096, out - done);
   }
   const CudaMatrix matrix(parts, memory);
-  PromptLinear prompt(kPrompt, memory);
+  PromptLinear prompt(kSizes, memory);
+  const double start = now_ms();
   prompt.prepare(matrix);
-  const Activations a(kPrompt, in, matrix.half());
+  std::printf("prompt %s %dx%d (set up in %.0f ms):", dtype_name(type), out, in, now_ms() - start);
+  const Activations a(kMost, in, matrix.half());
   const uint16_t* x16 = memory.put(a.x16);
-  auto* result = static_cast<float*>(memory.take(size_t(kPrompt) * size_t(out) * 4, "result"));
-  for (const bool add : {false, true}) {
+  auto* result = static_cast<float*>(memory.take(size_t(kMost) * size_t(out) * 4, "result"));
+  for (const int rows : kSizes) {
     const double us = time_calls(8, stream, [&](int) {
-      prompt.run(matrix, {result, x16, nullptr, nullptr, kPrompt, out, add}, stream);
+      prompt.run(matrix, {result, x16, nullptr, nullptr, rows, out, true}, stream);
     });
-    std::printf("%s %s %dx%d: algorithm %d, %.0f us, %.0f TFLOP/s", add ? " | adding" : "prompt 2048", dtype_name(type),
-                out, in, prompt.chosen(matrix), us, 2.0 * kPrompt * double(out) * double(in) / us / 1e6);
+    std::printf(" %d rows (as %d) %.0f us, %.0f TFLOP/s;", rows, prompt.chosen(matrix, rows), us,
+                2.0 * rows * double(out) * double(in) / us / 1e6);
   }
   std::printf("\n");
 }
@@ -465,9 +483,15 @@ void time_all() {
     for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}, {4096, 14336}, {6144, 8192}})
       time_shape(type, out, in, stream);
   }
-  for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
-    time_prompt(D::kBF16, out, in, stream);
-  time_prompt(D::kQ4_0, 28672, 4096, stream);
+  cudaStreamDestroy(stream);
+}
+
+void time_prompts() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  for (const DType type : {DType::kBF16, DType::kQ4_0})
+    for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
+      time_prompt(type, out, in, stream);
   cudaStreamDestroy(stream);
 }
 
@@ -475,8 +499,9 @@ void time_all() {
 
 int main(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "";
-  if (what != "time") attempt(check_all);
-  if (what != "check") attempt(time_all);
+  if (what != "time" && what != "prompts") attempt(check_all);
+  if (what != "check" && what != "prompts") attempt(time_all);
+  if (what != "check") attempt(time_prompts);
   std::printf(failed ? "linear: FAILED\n" : "linear: ok\n");
   return failed ? 1 : 0;
 }

@@ -337,14 +337,15 @@ void CudaBackend::linear(const LinearArgs& args) {
 }
 
 void CudaBackend::linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix) {
-  if (!prompt_linear_) prompt_linear_ = std::make_unique<PromptLinear>(kPromptRows, arena_);
+  if (!prompt_linear_) prompt_linear_ = std::make_unique<PromptLinear>(kPromptSizes, arena_);
   prompt_linear_->prepare(matrix);  // does something for the first matrix of a shape only
   scratch(half_, size_t(row_capacity(args.rows)) * size_t(matrix.in()) * 2, "16-bit activations");
   const char* half = static_cast<const char*>(half_of(args, args.rows, matrix));
   for (int first = 0; first < args.rows; first += kPromptRows) {
     const size_t at = size_t(first);
     const LinearCall call{args.out + at * size_t(args.out_stride), half ? half + at * size_t(matrix.in()) * 2 : nullptr,
-                          args.x + at * size_t(matrix.in()), args.bias, kPromptRows, args.out_stride, args.accumulate};
+                          args.x + at * size_t(matrix.in()), args.bias, std::min(kPromptRows, args.rows - first), args.out_stride,
+                          args.accumulate};
     prompt_linear_->run(matrix, call, stream_);
   }
   if (shadow_.of == args.out) shadow_.of = nullptr;

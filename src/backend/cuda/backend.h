@@ -15,8 +15,9 @@
 
 namespace sx::cuda {
 
-// Rows of every product of a prompt: what a row gets must not depend on how many others came with it.
-inline constexpr int kPromptRows = 1024;
+// Row counts that prefill GEMMs are padded to. All of them give a row the same bits (PromptLinear).
+inline constexpr int kPromptSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
+inline constexpr int kPromptRows = 1024;  // the largest of them
 
 struct ScoreCall;
 

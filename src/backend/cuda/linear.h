@@ -1,5 +1,6 @@
 // Matrix products. Decode and verification (1 row to a few hundred): one family of kernels that streams the weights once and
-// reduces every output element in an order that depends on the matrix only. Prefill: cuBLASLt at one fixed number of rows.
+// reduces every output element in an order that depends on the matrix only. Prefill: cuBLASLt, with algorithms
+// that give a row the same bits at every number of rows.
 #pragma once
 #include <memory>
 #include <span>
@@ -58,23 +59,23 @@ void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch
 // are theirs.
 bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream);
 
-// Products with exactly `rows` rows, whatever rows the caller needs: buffers x16 and out must have that many.
+// Prefill GEMMs. The rows of a call are padded to the next of a few counts: buffers x16, x and out must have room for
+// them. A row's bits depend neither on its place nor on the count.
 class PromptLinear {
  public:
-  PromptLinear(int rows, DeviceMemory& memory);
+  PromptLinear(std::span<const int> sizes, DeviceMemory& memory);  // row counts, ascending
   ~PromptLinear();
   PromptLinear(const PromptLinear&) = delete;
-  int rows() const { return rows_; }
-  // Chooses and tries out the algorithm and takes scratch for dequantised weights; before the first run with this matrix.
+  // Chooses and tries out the algorithms and takes scratch for dequantised weights; before the first run with this matrix.
   void prepare(const CudaMatrix& matrix);
-  // call.rows must be rows(), call.out_stride matrix.out().
+  // call.rows must be at most the largest row count, call.out_stride matrix.out().
   void run(const CudaMatrix& matrix, const LinearCall& call, cudaStream_t stream);
-  // Which of the library's suggestions was taken for the matrix's first segment, counted from 0.
-  int chosen(const CudaMatrix& matrix) const;
+  // The row count that a call of `rows` rows is padded to, for the matrix's first segment; -1 if it is not prepared.
+  int chosen(const CudaMatrix& matrix, int rows) const;
 
  private:
   struct Impl;
-  int rows_;
+  std::vector<int> sizes_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,13 +1,18 @@
-// Products for prompts: cuBLASLt, always with the same number of rows, with an algorithm that has shown that a row's
-// bits do not depend on its place. Quantised weights are expanded to f16 a slice at a time, small enough to be still in
-// the cache when used.
+// Prefill GEMMs through cuBLASLt. A prompt is padded to one of a few row counts. The algorithm of the largest count has
+// shown at set-up that a row's bits do not depend on its place; the algorithm of every smaller count has shown that it
+// gives those same bits. So a token's K/V do not depend on how many tokens share its pass. Quantised weights are expanded
+// to f16 a slice at a time, small enough to be still in the L2 cache when used.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <specextend/error.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +24,7 @@ namespace sx::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t(32) << 20, kSlice = size_t(48) << 20;
-constexpr int kSuggestions = 24, kKinds = 16;
+constexpr int kSuggestions = 24, kKinds = 16, kTimedRuns = 4, kTimedChoices = 6;
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -38,6 +43,7 @@ struct Shape {
 };
 struct Choice {
   Shape shape;
+  int rows;
   unsigned char
       algorithm[sizeof(cublasLtMatmulAlgo_t)];  // as bytes: nvcc fails on containers of the library's own type
   int index;
@@ -99,11 +105,11 @@ __global__ void fill_random(Number* to, int width, bool by_kind) {
   }
 }
 
-// found[0] counts elements that differ from the first row of the same kind; found[1] is a checksum that does not mind
-// the order.
-__global__ void compare_rows(const uint32_t* result, int width, unsigned long long* found) {
+// found[0] counts elements of `result` that differ from the row of the same kind in `expected` [kKinds, width]; found[1]
+// is a checksum that does not depend on the order of the sum.
+__global__ void compare_rows(const uint32_t* result, const uint32_t* expected, int width, unsigned long long* found) {
   const uint32_t row = blockIdx.x;
-  const uint32_t *mine = result + size_t(row) * size_t(width), *first = result + size_t(kind_of(row)) * size_t(width);
+  const uint32_t *mine = result + size_t(row) * size_t(width), *first = expected + size_t(kind_of(row)) * size_t(width);
   unsigned long long different = 0, sum = 0;
   for (int i = int(threadIdx.x); i < width; i += int(blockDim.x)) {
     different += mine[i] != first[i];
@@ -137,6 +143,17 @@ class Temporary {  // device memory during prepare()
   void* data_ = nullptr;
 };
 
+class Event {
+ public:
+  Event() { check(cudaEventCreate(&event_), "an event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 }  // namespace
 
 struct PromptLinear::Impl {
@@ -153,11 +170,13 @@ struct PromptLinear::Impl {
   }
   ~Impl() { cublasLtDestroy(handle); }
 
-  const Choice* find(const Shape& shape) const {
+  // The choice with the fewest rows that has room for `rows`.
+  const Choice* find(const Shape& shape, int rows) const {
+    const Choice* best = nullptr;
     for (const Choice& choice : choices) {
-      if (choice.shape == shape) return &choice;
+      if (choice.shape == shape && choice.rows >= rows && (!best || choice.rows < best->rows)) best = &choice;
     }
-    return nullptr;
+    return best;
   }
 
   void multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const void* weights, const void* x,
@@ -179,6 +198,7 @@ struct PromptLinear::Impl {
       check_lt(cublasLtMatmulPreferenceSetAttribute(wishes, name, &value, sizeof(value)), "preference");
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(kWorkspace));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE));  // no split-K
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(256));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(16));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(result_alignment));
@@ -191,58 +211,129 @@ struct PromptLinear::Impl {
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
   }
 
-  template <class Number>
-  static void fill(void* weights, void* x, const Shape& shape, int rows) {
-    fill_random<<<unsigned(shape.out), 256>>>(static_cast<Number*>(weights), shape.in, false);
-    fill_random<<<unsigned(rows), 256>>>(static_cast<Number*>(x), shape.in, true);
-  }
-
-  // The first suggestion under which equal rows give equal bits wherever they stand, and which repeats itself.
-  Choice choose(const Shape& shape, int rows) {
-    check(cudaDeviceSynchronize(), "trying out a matrix product");  // others use the workspace
-    const cudaDataType type = shape.type;
-    const int in = shape.in, out = shape.out, stride = shape.stride;
-    const Temporary weights(size_t(out) * size_t(in) * size_of(type)), x(size_t(rows) * size_t(in) * size_of(type));
-    const Temporary result(size_t(rows) * size_t(stride) * sizeof(float)), found(2 * sizeof(unsigned long long));
-    if (type == CUDA_R_32F) fill<float>(weights.data(), x.data(), shape, rows);
-    if (type == CUDA_R_16F) fill<__half>(weights.data(), x.data(), shape, rows);
-    if (type == CUDA_R_16BF) fill<__nv_bfloat16>(weights.data(), x.data(), shape, rows);
-    check(cudaGetLastError(), "trying out a matrix product");
-    Product product(type, in, out, rows, stride);
-    cublasLtMatmulHeuristicResult_t tried[kSuggestions];
-    const int count = suggest(product, shape.alignment, tried);
-    for (int i = 0; i < count; ++i) {
-      if (tried[i].state != CUBLAS_STATUS_SUCCESS || tried[i].workspaceSize > kWorkspace) continue;
-      unsigned long long seen[2][2];
-      for (auto& once : seen) {  // columns behind `out` stay zero
-        check(cudaMemset(result.data(), 0, size_t(rows) * size_t(stride) * sizeof(float)),
-              "trying out a matrix product");
-        check(cudaMemset(found.data(), 0, sizeof(once)), "trying out a matrix product");
-        multiply(product, tried[i].algo, weights.data(), x.data(), static_cast<float*>(result.data()), false, nullptr);
-        multiply(product, tried[i].algo, weights.data(), x.data(), static_cast<float*>(result.data()), true, nullptr);
-        compare_rows<<<unsigned(rows), 256>>>(static_cast<const uint32_t*>(result.data()), stride,
-                                              static_cast<unsigned long long*>(found.data()));
-        check(cudaMemcpy(once, found.data(), sizeof(once), cudaMemcpyDeviceToHost), "trying out a matrix product");
-      }
-      if (seen[0][0] != 0 || seen[1][0] != 0 || seen[0][1] != seen[1][1]) continue;
-      Choice choice{shape, {}, i};
-      std::memcpy(choice.algorithm, &tried[i].algo, sizeof(choice.algorithm));
-      return choice;
-    }
-    throw Error("cuBLASLt: none of " + std::to_string(count) + " algorithms multiplies [" + std::to_string(rows) +
-                ", " + std::to_string(in) + "] by [" + std::to_string(out) + ", " + std::to_string(in) +
-                "] so that a row's result does not depend on its place");
-  }
+  struct Trial;
+  void choose(const Shape& shape, std::span<const int> sizes);
 };
 
-PromptLinear::PromptLinear(int rows, DeviceMemory& memory) : rows_(rows), impl_(std::make_unique<Impl>(memory)) {}
+// Random weights and rows of one shape, on which algorithms are tried out.
+struct PromptLinear::Impl::Trial {
+  Impl& impl;
+  const Shape shape;
+  const int most_rows;
+  const Temporary weights, x, result, expected, found;
+  bool has_expected = false;
+
+  Trial(Impl& owner, const Shape& of, int rows)
+      : impl(owner), shape(of), most_rows(rows), weights(size_t(of.out) * size_t(of.in) * size_of(of.type)),
+        x(size_t(rows) * size_t(of.in) * size_of(of.type)), result(size_t(rows) * row_bytes()),
+        expected(kKinds * row_bytes()), found(2 * sizeof(unsigned long long)) {
+    if (shape.type == CUDA_R_32F) fill<float>();
+    if (shape.type == CUDA_R_16F) fill<__half>();
+    if (shape.type == CUDA_R_16BF) fill<__nv_bfloat16>();
+    check(cudaGetLastError(), kTrying);
+  }
+
+  static constexpr const char* kTrying = "trying out a matrix product";
+  size_t row_bytes() const { return size_t(shape.stride) * sizeof(float); }
+
+  template <class Number>
+  void fill() {
+    fill_random<<<unsigned(shape.out), 256>>>(static_cast<Number*>(weights.data()), shape.in, false);
+    fill_random<<<unsigned(most_rows), 256>>>(static_cast<Number*>(x.data()), shape.in, true);
+  }
+
+  // The rows in `result` are what every later choice has to give.
+  void expect_these() {
+    check(cudaMemcpy(expected.data(), result.data(), kKinds * row_bytes(), cudaMemcpyDeviceToDevice), kTrying);
+    has_expected = true;
+  }
+
+  void multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm, bool add) {
+    impl.multiply(product, algorithm, weights.data(), x.data(), static_cast<float*>(result.data()), add, nullptr);
+  }
+
+  // Whether equal rows give equal bits wherever they stand (the expected ones, once there are such), twice over.
+  bool passes(const Product& product, const cublasLtMatmulAlgo_t& algorithm, int rows) {
+    unsigned long long seen[2][2];
+    for (auto& once : seen) {  // columns behind `out` stay zero
+      check(cudaMemset(result.data(), 0, size_t(rows) * row_bytes()), kTrying);
+      check(cudaMemset(found.data(), 0, sizeof(once)), kTrying);
+      multiply(product, algorithm, false);
+      multiply(product, algorithm, true);
+      const void* wanted = has_expected ? expected.data() : result.data();
+      compare_rows<<<unsigned(rows), 256>>>(static_cast<const uint32_t*>(result.data()),
+                                            static_cast<const uint32_t*>(wanted), shape.stride,
+                                            static_cast<unsigned long long*>(found.data()));
+      check(cudaMemcpy(once, found.data(), sizeof(once), cudaMemcpyDeviceToHost), kTrying);
+    }
+    return seen[0][0] == 0 && seen[1][0] == 0 && seen[0][1] == seen[1][1];
+  }
+
+  // The shortest of a few runs, ms.
+  float time(const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
+    float best = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < kTimedRuns; ++i) {
+      check(cudaEventRecord(begin.get()), kTrying);
+      multiply(product, algorithm, true);
+      check(cudaEventRecord(end.get()), kTrying);
+      check(cudaEventSynchronize(end.get()), kTrying);
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin.get(), end.get()), kTrying);
+      best = std::min(best, ms);
+    }
+    return best;
+  }
+
+  // The largest row count takes the first suggestion that passes, because it decides on the bits and must be the same in
+  // every run. A smaller one takes the fastest of the first few that pass: all of them give the same bits.
+  std::optional<Choice> choose(int rows) {
+    Product product(shape.type, shape.in, shape.out, rows, shape.stride);
+    cublasLtMatmulHeuristicResult_t tried[kSuggestions];
+    const int count = impl.suggest(product, shape.alignment, tried);
+    std::optional<Choice> best;
+    float best_ms = std::numeric_limits<float>::infinity();
+    for (int i = 0, passed = 0; i < count && passed < kTimedChoices; ++i) {
+      if (tried[i].state != CUBLAS_STATUS_SUCCESS || tried[i].workspaceSize > kWorkspace) continue;
+      if (!passes(product, tried[i].algo, rows)) continue;
+      ++passed;
+      const float ms = has_expected ? time(product, tried[i].algo) : 0;
+      if (ms >= best_ms) continue;
+      best_ms = ms;
+      best = Choice{shape, rows, {}, i};
+      std::memcpy(best->algorithm, &tried[i].algo, sizeof(best->algorithm));
+      if (!has_expected) break;
+    }
+    return best;
+  }
+
+  Event begin, end;
+};
+
+// Appends one choice for the largest row count, and one for each smaller count that some algorithm serves with the same
+// bits.
+void PromptLinear::Impl::choose(const Shape& shape, std::span<const int> sizes) {
+  check(cudaDeviceSynchronize(), "trying out a matrix product");  // others use the workspace
+  Trial trial(*this, shape, sizes.back());
+  std::optional<Choice> choice = trial.choose(sizes.back());
+  if (!choice)
+    throw Error("cuBLASLt: no algorithm multiplies [" + std::to_string(sizes.back()) + ", " +
+                std::to_string(shape.in) + "] by [" + std::to_string(shape.out) + ", " + std::to_string(shape.in) +
+                "] so that a row's result does not depend on its place");
+  choices.push_back(*choice);
+  trial.expect_these();
+  for (size_t i = 0; i + 1 < sizes.size(); ++i)
+    if (auto smaller = trial.choose(sizes[i])) choices.push_back(*smaller);
+}
+
+PromptLinear::PromptLinear(std::span<const int> sizes, DeviceMemory& memory)
+    : sizes_(sizes.begin(), sizes.end()), impl_(std::make_unique<Impl>(memory)) {}
 PromptLinear::~PromptLinear() = default;
 
 void PromptLinear::prepare(const CudaMatrix& matrix) {
   for (const WeightSegment& segment : matrix.segments()) {
     for (const Piece& piece : pieces_of(segment, matrix.in())) {
       const Shape shape = shape_of(segment, piece, matrix.in(), matrix.out());
-      if (!impl_->find(shape)) impl_->choices.push_back(impl_->choose(shape, rows_));
+      if (!impl_->find(shape, sizes_.back())) impl_->choose(shape, sizes_);
       const size_t bytes = segment.quantised() ? size_t(piece.count) * size_t(matrix.in()) * 2 : 0;
       if (bytes <= impl_->slice_bytes) continue;
       impl_->slice_bytes = std::max(bytes, kSlice);  // taken once, unless rows are enormous
@@ -252,8 +343,8 @@ void PromptLinear::prepare(const CudaMatrix& matrix) {
 }
 
 void PromptLinear::run(const CudaMatrix& matrix, const LinearCall& call, cudaStream_t stream) {
-  if (call.rows != rows_) throw Error("CUDA: a prompt product with " + std::to_string(call.rows) + " rows");
-  if (call.out_stride != matrix.out()) {  // the algorithm was tried out for one stride
+  if (call.rows > sizes_.back()) throw Error("CUDA: a prompt product with " + std::to_string(call.rows) + " rows");
+  if (call.out_stride != matrix.out()) {  // the algorithms were tried out for one stride
     throw Error("CUDA: a prompt product of " + std::to_string(matrix.out()) + " outputs with rows " +
                 std::to_string(call.out_stride) + " apart");
   }
@@ -262,14 +353,14 @@ void PromptLinear::run(const CudaMatrix& matrix, const LinearCall& call, cudaStr
     const cudaDataType type = type_of(segment);
     const void* x = type == CUDA_R_32F ? static_cast<const void*>(call.x) : call.x16;
     for (const Piece& piece : pieces_of(segment, in)) {
-      const Choice* choice = impl_->find(shape_of(segment, piece, in, matrix.out()));
+      const Choice* choice = impl_->find(shape_of(segment, piece, in, matrix.out()), call.rows);
       if (!choice || !x) throw Error("CUDA: a prompt product that was not prepared, or without x");
       const void* weights = segment.data;
       if (segment.quantised()) {
         dequantise_rows(impl_->slice, segment, in, piece.first, piece.count, stream);
         weights = impl_->slice;
       }
-      const Product product(type, in, piece.count, rows_, matrix.out());
+      const Product product(type, in, piece.count, choice->rows, matrix.out());
       cublasLtMatmulAlgo_t algorithm;
       std::memcpy(&algorithm, choice->algorithm, sizeof(algorithm));
       impl_->multiply(product, algorithm, weights, x, call.out + segment.first_out + piece.first, call.accumulate,
@@ -277,14 +368,15 @@ void PromptLinear::run(const CudaMatrix& matrix, const LinearCall& call, cudaStr
     }
   }
   if (!call.bias) return;
-  launch(add_bias, dim3(unsigned((matrix.out() + 255) / 256), unsigned(rows_)), dim3(256), 0, stream, call.out,
+  launch(add_bias, dim3(unsigned((matrix.out() + 255) / 256), unsigned(call.rows)), dim3(256), 0, stream, call.out,
          call.bias, matrix.out(), call.out_stride);
 }
 
-int PromptLinear::chosen(const CudaMatrix& matrix) const {
+int PromptLinear::chosen(const CudaMatrix& matrix, int rows) const {
   const WeightSegment& segment = matrix.segments()[0];
-  const Choice* found = impl_->find(shape_of(segment, pieces_of(segment, matrix.in())[0], matrix.in(), matrix.out()));
-  return found ? found->index : -1;
+  const Piece piece = pieces_of(segment, matrix.in())[0];
+  const Choice* found = impl_->find(shape_of(segment, piece, matrix.in(), matrix.out()), rows);
+  return found ? found->rows : -1;
 }
 
 }  // namespace sx::cuda

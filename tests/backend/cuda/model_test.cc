@@ -136,11 +136,12 @@ TEST_P(Trees, LargeAndGrowing) {
 // One sequence at a time on a model, slot by slot.
 class Runner {
  public:
-  Runner(const std::string& path, const TreeSubject& subject, DType kv, int rows = 512) : backend_(subject.make(2)) {
+  Runner(const std::string& path, const TreeSubject& subject, DType kv, int rows = 512, int context = 800)
+      : backend_(subject.make(2)) {
     ModelOptions o;
-    o.max_rows = rows, o.max_outputs = 64, o.context = 800;
+    o.max_rows = rows, o.max_outputs = 64, o.context = context;
     model_ = Model::load(ModelFile::open(path), *backend_, o);
-    kv_ = backend_->make_kv(model_->kv_geometry(3, 800, kv));
+    kv_ = backend_->make_kv(model_->kv_geometry(3, context, kv));
   }
   int vocab() const { return model_->config().vocab; }
   // Logits of the last `outputs` rows of a chain.
@@ -201,6 +202,21 @@ TEST_P(Steps, PromptsInAnyChunks) {
         EXPECT_TRUE(same(run.text(1, prompt, rest, chunk), whole)) << "chunks of " << chunk;
       EXPECT_FALSE(same(run.text(1, other, rest, 64), whole));
     }
+  }
+}
+
+// A device pads a prompt's rows to one of several counts: each of them gives the same bits, and so do two in a row.
+TEST_P(Steps, PromptsOfEveryPaddedSize) {
+  const TempFolder folder;
+  for (const DType weights : {DType::kBF16, DType::kQ4_0}) {
+    if (!cases_.next()) continue;
+    SCOPED_TRACE(dtype_name(weights));
+    testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(weights));
+    const auto prompt = random_text(1100, 300, 17), rest = random_text(2, 300, 18);
+    Runner run(folder.file("tiny.gguf"), GetParam(), DType::kBF16, 1200, 1200);
+    const auto whole = run.text(0, prompt, rest, prompt.size());
+    for (const size_t chunk : {30, 128, 190, 250, 370, 500, 700, 1024})
+      EXPECT_TRUE(same(run.text(1, prompt, rest, chunk), whole)) << "chunks of " << chunk;
   }
 }
 
