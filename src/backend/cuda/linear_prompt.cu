@@ -24,6 +24,7 @@ namespace sx::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t(32) << 20, kSlice = size_t(48) << 20;
+constexpr int kSliceOutputs = 4096;  // fewer would leave multiprocessors idle at small row counts
 constexpr int kSuggestions = 24, kKinds = 16, kTimedRuns = 4, kTimedChoices = 6;
 
 void check_lt(cublasStatus_t status, const char* what) {
@@ -44,16 +45,16 @@ struct Shape {
 struct Choice {
   Shape shape;
   int rows;
+  float ms;  // what it took at set-up
   unsigned char
       algorithm[sizeof(cublasLtMatmulAlgo_t)];  // as bytes: nvcc fails on containers of the library's own type
-  int index;
 };
 
 // Outputs [first, first + count) of a segment that are multiplied at once.
 struct Piece { int first, count; };
 std::vector<Piece> pieces_of(const WeightSegment& segment, int in) {
   const bool quantised = segment.quantised();
-  const int most = quantised ? std::max(128, int(kSlice / (size_t(in) * 2)) / 128 * 128) : segment.out;
+  const int most = quantised ? std::max(kSliceOutputs, int(kSlice / (size_t(in) * 2)) / 128 * 128) : segment.out;
   std::vector<Piece> pieces;
   for (int first = 0; first < segment.out; first += most)
     pieces.push_back({first, std::min(most, segment.out - first)});
@@ -242,8 +243,12 @@ struct PromptLinear::Impl::Trial {
     fill_random<<<unsigned(most_rows), 256>>>(static_cast<Number*>(x.data()), shape.in, true);
   }
 
-  // The rows in `result` are what every later choice has to give.
-  void expect_these() {
+  // Every later choice has to give the rows that this one gives.
+  void expect_from(const Choice& choice) {
+    const Product product(shape.type, shape.in, shape.out, choice.rows, shape.stride);
+    cublasLtMatmulAlgo_t algorithm;
+    std::memcpy(&algorithm, choice.algorithm, sizeof(algorithm));
+    if (!passes(product, algorithm, choice.rows)) throw Error("cuBLASLt: a matrix product does not repeat itself");
     check(cudaMemcpy(expected.data(), result.data(), kKinds * row_bytes(), cudaMemcpyDeviceToDevice), kTrying);
     has_expected = true;
   }
@@ -291,15 +296,13 @@ struct PromptLinear::Impl::Trial {
     cublasLtMatmulHeuristicResult_t tried[kSuggestions];
     const int count = impl.suggest(product, shape.alignment, tried);
     std::optional<Choice> best;
-    float best_ms = std::numeric_limits<float>::infinity();
     for (int i = 0, passed = 0; i < count && passed < kTimedChoices; ++i) {
       if (tried[i].state != CUBLAS_STATUS_SUCCESS || tried[i].workspaceSize > kWorkspace) continue;
       if (!passes(product, tried[i].algo, rows)) continue;
       ++passed;
-      const float ms = has_expected ? time(product, tried[i].algo) : 0;
-      if (ms >= best_ms) continue;
-      best_ms = ms;
-      best = Choice{shape, rows, {}, i};
+      const float ms = time(product, tried[i].algo);
+      if (best && ms >= best->ms) continue;
+      best = Choice{shape, rows, ms, {}};
       std::memcpy(best->algorithm, &tried[i].algo, sizeof(best->algorithm));
       if (!has_expected) break;
     }
@@ -310,19 +313,21 @@ struct PromptLinear::Impl::Trial {
 };
 
 // Appends one choice for the largest row count, and one for each smaller count that some algorithm serves with the same
-// bits.
+// bits in less time than the next larger choice needs.
 void PromptLinear::Impl::choose(const Shape& shape, std::span<const int> sizes) {
   check(cudaDeviceSynchronize(), "trying out a matrix product");  // others use the workspace
   Trial trial(*this, shape, sizes.back());
-  std::optional<Choice> choice = trial.choose(sizes.back());
-  if (!choice)
+  const std::optional<Choice> largest = trial.choose(sizes.back());
+  if (!largest)
     throw Error("cuBLASLt: no algorithm multiplies [" + std::to_string(sizes.back()) + ", " +
                 std::to_string(shape.in) + "] by [" + std::to_string(shape.out) + ", " + std::to_string(shape.in) +
                 "] so that a row's result does not depend on its place");
-  choices.push_back(*choice);
-  trial.expect_these();
-  for (size_t i = 0; i + 1 < sizes.size(); ++i)
-    if (auto smaller = trial.choose(sizes[i])) choices.push_back(*smaller);
+  choices.push_back(*largest);
+  trial.expect_from(*largest);
+  for (size_t i = sizes.size() - 1; i-- > 0;) {
+    const auto smaller = trial.choose(sizes[i]);
+    if (smaller && smaller->ms < choices.back().ms) choices.push_back(*smaller);
+  }
 }
 
 PromptLinear::PromptLinear(std::span<const int> sizes, DeviceMemory& memory)
