@@ -289,8 +289,8 @@ struct PromptLinear::Impl::Trial {
     return best;
   }
 
-  // The largest row count takes the first suggestion that passes, because it decides on the bits and must be the same in
-  // every run. A smaller one takes the fastest of the first few that pass: all of them give the same bits.
+  // Without expected rows: the first suggestion that passes, because it decides on the bits and must be the same in every
+  // run. With them: the fastest of the first few that pass, since all of them give the same bits.
   std::optional<Choice> choose(int rows) {
     Product product(shape.type, shape.in, shape.out, rows, shape.stride);
     cublasLtMatmulHeuristicResult_t tried[kSuggestions];
@@ -322,8 +322,8 @@ void PromptLinear::Impl::choose(const Shape& shape, std::span<const int> sizes) 
     throw Error("cuBLASLt: no algorithm multiplies [" + std::to_string(sizes.back()) + ", " +
                 std::to_string(shape.in) + "] by [" + std::to_string(shape.out) + ", " + std::to_string(shape.in) +
                 "] so that a row's result does not depend on its place");
-  choices.push_back(*largest);
   trial.expect_from(*largest);
+  choices.push_back(trial.choose(sizes.back()).value_or(*largest));
   for (size_t i = sizes.size() - 1; i-- > 0;) {
     const auto smaller = trial.choose(sizes[i]);
     if (smaller && smaller->ms < choices.back().ms) choices.push_back(*smaller);
