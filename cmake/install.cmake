@@ -1,8 +1,7 @@
-# The installed library: the objects of all rooms in one archive, libspecextend.a, behind the target
-# specextend::specextend, with the public headers and a CMake package. What the rooms link to from outside (fmt, PCRE2,
+# What is installed: the program with what comes with it (component `program`) and, where it was built, the library (component
+# `library`): the objects of all rooms in one archive, libspecextend.a, behind the target specextend::specextend, with
+# the public headers and a CMake package. What the rooms link to from outside (fmt, PCRE2,
 # threads) is collected from them, so that a room which gains a dependency needs no change here.
-include(CMakePackageConfigHelpers)
-
 get_property(SX_ROOM_TARGETS GLOBAL PROPERTY SX_ROOMS)
 add_library(specextend_library STATIC)  # plain `specextend` is the program
 add_library(specextend::specextend ALIAS specextend_library)
@@ -30,16 +29,9 @@ endif()
 target_include_directories(specextend_library INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-set(SX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/specextend)
-install(TARGETS specextend_library EXPORT specextendTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/specextend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
-install(EXPORT specextendTargets NAMESPACE specextend:: DESTINATION ${SX_PACKAGE_DIR})
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-# The drafts, where engine/shipped_drafts.cc looks for them beside the program.
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/ DESTINATION share/specextend/models OPTIONAL)
-configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/specextendConfig.cmake.in
-  ${CMAKE_BINARY_DIR}/specextendConfig.cmake INSTALL_DESTINATION ${SX_PACKAGE_DIR})
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/specextendConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/specextendConfig.cmake ${CMAKE_BINARY_DIR}/specextendConfigVersion.cmake
-  DESTINATION ${SX_PACKAGE_DIR})
+add_subdirectory(${CMAKE_SOURCE_DIR}/cmake/library)  # a script of its own, which ends early where there is no library
+
+# The drafts, where engine/shipped_drafts.cc looks for them beside the program, and what fetches the default model.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/ DESTINATION share/specextend/models COMPONENT program OPTIONAL)
+install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/fetch_model.py DESTINATION share/specextend COMPONENT program)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)

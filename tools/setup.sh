@@ -10,6 +10,10 @@ SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-
 SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache python3-jinja2
   python3-venv curl openssl chromium chromium-driver)
 
+SX_PROGRESS=15  # seconds
+SX_TERMINAL=0
+[[ ! -t 2 ]] || SX_TERMINAL=1
+
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
 
@@ -125,25 +129,30 @@ build() {
     step "configure-$preset" cmake --preset "$preset" -S "$SX_ROOT" -D "Python3_EXECUTABLE=$(find_python)"
   fi
   say "build: preset $preset"
-  SX_SECONDS=$SECONDS
-  if [[ -t 2 ]]; then
-    build_with_progress "$preset" "${targets[@]}"
-  else
-    step "build-$preset" cmake --build --preset "$preset" "${targets[@]}"
-  fi
-  say "build: done in $((SECONDS - SX_SECONDS)) s"
-}
-
-# On a terminal: one line that counts the finished steps, the whole output in the log.
-build_with_progress() {
-  local preset="$1" log="$SX_LOGS/build-$1.log"
-  shift
+  local start=$SECONDS log="$SX_LOGS/build-$preset.log"
   mkdir -p "$SX_LOGS"
-  if ! NINJA_STATUS='[%f/%t] ' cmake --build --preset "$preset" "$@" 2>&1 | tee "$log" |
-      sed -un 's/^\(\[[0-9]*\/[0-9]*\]\).*/\1/p' | while read -r count; do printf '\r  %s ' "$count" >&2; done; then
-    say ""
+  if ! NINJA_STATUS='[%f/%t] ' cmake --build --preset "$preset" "${targets[@]}" 2>&1 | tee "$log" | show_progress; then
     tail -n 40 "$log" >&2
     die "step 'build-$preset' failed; the whole output is in $log"
   fi
-  printf '\r' >&2
+  say "build: done in $((SECONDS - start)) s"
+}
+
+# show_progress <OUTPUT: how much of a build is done and how long it has taken, from the counts that ninja prints. On a
+# terminal one line that changes every second, elsewhere a line every SX_PROGRESS seconds.
+show_progress() {
+  local line done=0 all=0 start=$SECONDS shown=$SECONDS
+  while true; do
+    if IFS= read -r -t 1 line; then
+      [[ "$line" =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+      done=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]}
+    elif [[ $? -le 128 ]]; then  # the end; more: nothing came for a second
+      break
+    fi
+    [[ $all -gt 0 && $SECONDS -ge $((shown + (SX_TERMINAL ? 1 : SX_PROGRESS))) ]] || continue
+    shown=$SECONDS
+    line="  $((100 * done / all)) %: $done of $all steps, $((SECONDS - start)) s"
+    if ((SX_TERMINAL)); then printf '\r%s ' "$line" >&2; else say "$line"; fi
+  done
+  ((!SX_TERMINAL)) || printf '\r\033[K' >&2
 }

@@ -43,6 +43,7 @@ int run(Args& a) {
   apply_bias(a.generate, a.bias);
   a.engine.spec = resolve(a.spec);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  warn_without_template(*engine);
   auto session = engine->start();
   const bool terminal = ::isatty(0) && ::isatty(2) && !a.quiet;
   if (terminal) fmt::print(stderr, "{}; a line ending in \\ goes on; /reset forgets, /quit or Ctrl-D ends, Ctrl-C stops an answer\n", engine->backend());

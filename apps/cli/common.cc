@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -22,6 +25,14 @@ volatile std::sig_atomic_t g_interrupted = 0;
 void on_interrupt(int) {
   if (g_interrupted) ::_exit(130);
   g_interrupted = 1;
+}
+
+uint64_t read_seed(const std::string& text) {
+  uint64_t seed = 0;
+  const char* const end = text.data() + text.size();
+  if (const auto [rest, error] = std::from_chars(text.data(), end, seed); error != std::errc() || rest != end)
+    throw CLI::ValidationError("--seed", fmt::format("'{}' is not a whole number from 0 to {}", text, UINT64_MAX));
+  return seed;
 }
 
 }  // namespace
@@ -69,13 +80,17 @@ void add_sampling_flags(CLI::App& app, GenerateOptions& o, std::vector<std::stri
   app.add_option("--frequency-penalty", s.frequency_penalty, "subtract this once per recent occurrence")->capture_default_str();
   app.add_option("--repeat-last-n", s.repeat_last_n, "tokens the penalties look back at (-1: all)")->capture_default_str();
   app.add_option("-l,--logit-bias", bias, "TOKEN+VALUE or TOKEN-VALUE, e.g. 15+2.5; may be repeated");
-  app.add_option("-s,--seed", s.seed, "seed of the dice; equal seeds give equal texts")->capture_default_str();
+  app.add_option_function<std::string>("-s,--seed", [&s](const std::string& text) { s.seed = read_seed(text); },
+                                       "seed of the dice, less than 2^64; equal seeds give equal texts")
+      ->type_name("UINT")->default_str("0");
   app.add_option("-r,--stop", o.stop, "end the text before this string; may be repeated");
-  app.add_option("--grammar", o.grammar, "only texts that this grammar (GBNF) describes");
-  app.add_option_function<std::string>("--grammar-file", [&o](const std::string& file) { o.grammar = read_file(file); },
-                                       "the same from a file");
+  auto* const grammar = app.add_option("--grammar", o.grammar, "only texts that this grammar (GBNF) describes");
+  auto* const grammar_file = app.add_option_function<std::string>(
+      "--grammar-file", [&o](const std::string& file) { o.grammar = read_file(file); }, "the same from a file");
   app.add_option_function<std::string>("-j,--json-schema", [&o](const std::string& schema) { o.grammar = json_schema_to_gbnf(schema); },
-                                       "only JSON that this schema describes, e.g. '{}' for any");
+                                       "only JSON that this schema describes, e.g. '{}' for any")
+      ->excludes(grammar, grammar_file);
+  grammar_file->excludes(grammar);
   app.add_flag("--ignore-eos", o.ignore_end, "go on after end-of-text tokens");
   app.add_flag("--special", o.show_special, "show control tokens");
 }
@@ -121,7 +136,13 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   const std::string& draft = engine->options().spec.draft_model;
   if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
   if (!quiet) print_device_memory(*engine);
+  for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
   return engine;
+}
+
+void warn_without_template(const Engine& engine) {
+  if (engine.chat_template().empty())
+    fmt::print(stderr, "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file gives another)\n");
 }
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
@@ -129,8 +150,8 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
   app.add_option("-f,--file", flags.file, "read the prompt from a file (- is standard input)");
   app.add_option("--prefix", flags.prefix, "text put before the prompt, e.g. an instruction before a document");
   app.add_option("--suffix", flags.suffix, "text put after the prompt");
-  app.add_flag("--chat", flags.chat, "send the prompt as a user's message through the chat template");
-  app.add_option("--system,--sys", flags.system, "system message (with --chat)");
+  auto* const chat = app.add_flag("--chat", flags.chat, "send the prompt as a user's message through the chat template");
+  app.add_option("--system,--sys", flags.system, "system message (with --chat)")->needs(chat);
   app.add_flag("-e,--escape", flags.escape, "read \\n, \\t, ... in the prompt as escapes");
   app.add_flag("--raw", flags.raw, "take control tokens in the prompt as plain text");
 }
@@ -138,6 +159,7 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
 std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine) {
   std::string text = flags.file.empty() ? flags.prompt : read_file(flags.file);
   if (flags.escape) text = unescape(text);
+  if (flags.chat) warn_without_template(engine);
   text = flags.prefix + text + flags.suffix;
   return engine.tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
 }
@@ -159,6 +181,8 @@ std::string chat_prompt(const Engine& engine, const std::string& system, const s
 
 std::string read_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw Error("'" + path + "' is a folder, a file is expected");
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error("cannot open '" + path + "'");
   std::ostringstream text;

@@ -47,6 +47,8 @@ std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine)
 
 // Opens the engine with a progress line on standard error (unless quiet).
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet);
+// Says on standard error that there is no chat template, if so, and what is used in its place.
+void warn_without_template(const Engine& engine);
 // Resolves "--logit-bias TOKEN+VALUE" (or -VALUE) into the options.
 void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/common.h"
+#include "cli/suggest.h"
 
 namespace {
 
@@ -22,6 +23,20 @@ std::vector<std::string> with_long_dashes(int argc, char** argv) {
       if (arg == std::string("-") + word) arg = std::string("--") + word;
   std::reverse(args.begin(), args.end());  // CLI11 takes them back to front
   return args;
+}
+
+// What to say of arguments that a command does not know: the first flag among them, else the first of them.
+std::string unknown_argument(const CLI::App& command) {
+  const std::vector<std::string> rest = command.remaining();
+  const auto flag = std::find_if(rest.begin(), rest.end(), [](const std::string& arg) { return arg.starts_with("-"); });
+  if (flag == rest.end()) return fmt::format("argument '{}' is one too many", rest.empty() ? "" : rest.front());
+  const std::string name = flag->substr(0, flag->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& word : option->get_lnames()) known.push_back("--" + word);
+    for (const std::string& letter : option->get_snames()) known.push_back("-" + letter);
+  }
+  return fmt::format("unknown flag '{}'{}", name, sx::cli::did_you_mean(name, known));
 }
 
 }  // namespace
@@ -52,15 +67,22 @@ int main(int argc, char** argv) {
   add("quantize", "write a model in another type, as GGUF; a draft head as a folder", add_quantize);
   add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
   add("widen", "write a model in a larger shape that computes the same", add_widen);
-  const auto named = [&](const Entry& entry) { return entry.app->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
-    fmt::print(stderr, "specextend: unknown command '{}'; `specextend --help` lists them\n", argv[1]);
+  std::vector<std::string> names;
+  for (const Entry& entry : commands) names.push_back(entry.app->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+    fmt::print(stderr, "specextend: unknown command '{}'{}\n`specextend --help` lists them\n", argv[1], did_you_mean(argv[1], names));
     return 2;
   }
   try {
     app.parse(with_long_dashes(argc, argv));
     for (const Entry& entry : commands)
       if (entry.app->parsed()) return entry.run();
+  } catch (const CLI::ExtrasError& e) {
+    const auto parsed = std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
+    const CLI::App& of = parsed == commands.end() ? app : *parsed->app;
+    const std::string name = &of == &app ? "specextend" : "specextend " + of.get_name();
+    fmt::print(stderr, "{}: {}\n`{} --help` lists what there is\n", name, unknown_argument(of), name);
+    return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
     return app.exit(e);
   } catch (const sx::Error& e) {

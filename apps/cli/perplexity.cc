@@ -18,6 +18,8 @@ struct Args {
   bool quiet = false;
 };
 
+constexpr int kLeastWindow = 3;
+
 // -log p(token) under a row of logits.
 double surprise(std::span<const float> logits, Token token) {
   float top = logits[0];
@@ -28,7 +30,9 @@ double surprise(std::span<const float> logits, Token token) {
 }
 
 int run(Args& a) {
-  const int window = a.engine.context > 0 ? a.engine.context : 512;
+  const int window = a.engine.context == 0 ? 512 : a.engine.context;
+  if (window < kLeastWindow) throw Error(fmt::format("-c {}: a window needs at least {} tokens to score one in its second half", window, kLeastWindow));
+  if (a.windows == 0 || a.windows < -1) throw Error(fmt::format("--windows {}: expected a number from 1, or -1 for all", a.windows));
   a.engine.context = window;
   a.engine.max_outputs = a.engine.chunk = a.engine.chunk == 0 ? 256 : std::min(a.engine.chunk, 256);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
@@ -61,6 +65,7 @@ int run(Args& a) {
   }
   line.clear();
   const double mean = sum / double(count), deviation = std::sqrt(std::max(0.0, squares / double(count) - mean * mean) / double(count));
+  if (!std::isfinite(mean)) throw Error(fmt::format("the perplexity is {}: the model gives logits that are no numbers", mean));
   write_out(fmt::format("perplexity {:.4f} +/- {:.4f} ({} windows of {}, {} tokens scored)\n", std::exp(mean), std::exp(mean) * deviation,
                         windows, window, count));
   return 0;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cli/suggest.h"
+
 namespace sx::cli {
 namespace {
 
@@ -41,15 +43,21 @@ constexpr Word kWords[] = {
 };
 
 std::string preset_of(const std::string& word) {
-  for (const SpecPreset& preset : spec_presets())
+  std::vector<std::string> names;
+  for (const SpecPreset& preset : spec_presets()) {
     if (word == preset.name) return word;
+    names.push_back(preset.name);
+  }
   for (const Word& known : kWords) {
+    names.push_back(known.word);
     if (word != known.word) continue;
     if (!*known.preset)
       throw Error(fmt::format("--spec {}: {}; `specextend methods` lists what there is", word, known.why));
     return known.preset;
   }
-  return word;  // a preset by its name, or the library says that there is none
+  if (const std::string nearest = nearest_word(word, names); !nearest.empty())
+    throw Error(fmt::format("there is no preset '{}'; did you mean {}? `specextend methods` lists what there is", word, nearest));
+  return word;  // the library says that there is none, and what there is
 }
 
 // One preset, or a list as in llama.cpp: a draft model and a look-up in the text make fuse.

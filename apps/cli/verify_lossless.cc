@@ -133,6 +133,7 @@ int run(Args& a) {
   watch_interrupt();
   const auto texts = texts_of(a);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  if (a.chat) warn_without_template(*engine);
   if (!a.json)
     write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>9} {:>9} {:>7} {:>9}  {}\n", "prompt", "length", "sampling", "tokens", "plain ms",
                           "spec ms", "speedup", "tok/pass", "compared"));

@@ -248,6 +248,7 @@ class Vocabulary {
   virtual std::string token_bytes(Token token) const = 0; // what it adds to a text, which may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
   virtual std::string chat_template() const { return {}; }  // its source; empty: ChatML
+  virtual std::vector<std::string> warnings() const { return {}; }  // what works, though perhaps not as it was meant
 };
 
 // One request of a batch.

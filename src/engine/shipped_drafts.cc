@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "engine/beside_program.h"
 #include "engine/convert_vocabulary.h"
 #include "engine/sha256.h"
 #include "engine/speculation.h"
@@ -151,14 +152,8 @@ std::string what_would_fit(const std::vector<std::string>& kinds, const DraftTar
 
 std::string shipped_drafts_folder() {
   if (const char* given = std::getenv("SPECEXTEND_MODELS"); given && *given) return given;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) {
-    const fs::path installed = program.parent_path().parent_path() / "share" / "specextend" / "models";
-    if (there_is(installed / kList)) return installed.string();
-  }
-  const fs::path source = SPECEXTEND_SOURCE_MODELS;  // a program run from its build folder
-  return there_is(source / kList) ? source.string() : "";
+  const std::string list = fmt::format("models/{}", kList);
+  return fs::path(file_beside_program(list, list)).parent_path().string();
 }
 
 std::vector<ShippedDraft> shipped_drafts() {

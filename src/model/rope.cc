@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/error.h"
@@ -61,6 +62,14 @@ RopeFrequencies rope_frequencies(const ModelConfig& config, int context) {
   }
   if (rope.scaling == RopeScaling::kYarn) apply_yarn(rope, original, out);
   return out;
+}
+
+int longest_text(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  if (rope.scaling == RopeScaling::kDynamic) return std::numeric_limits<int>::max();
+  if (rope.scaling == RopeScaling::kNone) return config.context;
+  const double stretched = rope.factor * (rope.original_context > 0 ? rope.original_context : config.context);
+  return std::max(config.context, int(std::min(stretched, double(std::numeric_limits<int>::max()))));
 }
 
 }  // namespace sx

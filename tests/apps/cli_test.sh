@@ -68,6 +68,54 @@ refuse "bad KV type" "q9" generate -m tiny.gguf -p Hi --kv-type q9
 refuse "bad logit bias" "logit-bias" generate -m tiny.gguf -p Hi --logit-bias nonsense
 refuse "unknown flag" "no-such-flag" generate --no-such-flag
 refuse "unknown command" "frobnicate" frobnicate
+refuse "misspelt flag" "'--sepc'; did you mean --spec?" generate -m tiny.gguf -p Hi --sepc off
+refuse "misspelt flag with its value" "'--tempp'; did you mean --temp?" chat --tempp=1
+refuse "misspelt command" "did you mean generate?" genrate -p Hi
+refuse "misspelt preset" "'sufix'; did you mean suffix?" generate -m tiny.gguf -p Hi --spec sufix
+refuse "an argument too many" "'stray'" inspect tiny.gguf stray
+refuse "two grammars" "--grammar" generate -m tiny.gguf -p Hi -j '{}' --grammar 'root ::= "a"'
+refuse "two grammars in chat" "--grammar" chat -m tiny.gguf --grammar-file prompt.txt --grammar 'root ::= "a"'
+refuse "system message without --chat" "--chat" generate -m tiny.gguf -p Hi --system "Be brief."
+refuse "system message without --chat" "--chat" explain -m tiny.gguf -p Hi --system "Be brief." -o page.html
+refuse "bias of an unknown token" "999999" generate -m tiny.gguf -p Hi -l 999999+1
+refuse "bias of a negative token" "-5" generate -m tiny.gguf -p Hi -l -5+1
+for bias in 5+nan 5+inf 5-inf; do refuse "bias $bias" "token 5" verify-lossless -m tiny.gguf -p Hi -l $bias -n 2; done
+for seed in 18446744073709551616 -1 0x10 1.5 ""; do refuse "seed '$seed'" "18446744073709551615" generate -m tiny.gguf -p Hi -s "$seed"; done
+for seed in 0 18446744073709551615; do "$program" generate -m tiny.gguf -p Hi -n 1 -s $seed -q >/dev/null || fail "seed $seed"; done
+for value in nan inf -inf; do
+  refuse "temperature $value" "temperature" generate -m tiny.gguf -p Hi --temp $value
+  refuse "top-p $value" "top_p" generate -m tiny.gguf -p Hi --top-p $value
+  refuse "min-p $value" "min_p" generate -m tiny.gguf -p Hi --min-p $value
+  refuse "repeat penalty $value" "repeat_penalty" generate -m tiny.gguf -p Hi --repeat-penalty $value
+done
+refuse "-n below -1" "max_tokens" generate -m tiny.gguf -p Hi -n -2
+refuse "-n beyond 2^31" "-n" generate -m tiny.gguf -p Hi -n 99999999999
+refuse "negative context" "context" generate -m tiny.gguf -p Hi -c -5
+for size in 1 2; do refuse "window of $size" "at least 3" perplexity -m tiny.gguf -f text.txt -c $size -q; done
+contains "smallest window" "$("$program" perplexity -m tiny.gguf -f text.txt -c 3 --windows 2 -q)" "2 tokens scored"
+refuse "negative window" "-c -7" perplexity -m tiny.gguf -f text.txt -c -7
+refuse "no windows" "--windows 0" perplexity -m tiny.gguf -f text.txt -c 64 --windows 0
+for command in generate perplexity tokenize verify-lossless; do refuse "$command of a folder" "'folder' is a folder" $command -m tiny.gguf -f folder; done
+refuse "grammar from a folder" "is a folder" generate -m tiny.gguf -p Hi --grammar-file folder
+
+# Warnings: on standard error, also when quiet; the text is made all the same.
+warn() {  # what, expected words, arguments...; no words: no warning
+  local what=$1 words=$2
+  shift 2
+  "$program" "$@" -q >out.txt 2>err.txt </dev/null || fail "$what: exits with $?"
+  if [ -n "$words" ]; then contains "$what" "$(cat err.txt)" "warning: $words"; else equal "$what" "$(cat err.txt)" ""; fi
+}
+warn "context beyond the trained length" "a context of 2049 tokens" generate -m tiny.gguf -p Hi -n 1 -c 2049
+warn "context of the trained length" "" generate -m tiny.gguf -p Hi -n 1 -c 2048
+LC_ALL=C sed 's/tokenizer\.chat_template/tokenizer.chat_tempXXXX/' tiny.gguf >bare.gguf
+for command in generate verify-lossless; do
+  warn "$command --chat without a template" "the model has no chat template; ChatML" $command -m bare.gguf -p Hi -n 1 --chat
+done
+warn "chat without a template" "the model has no chat template; ChatML" chat -m bare.gguf -p Hi -n 1
+echo '{{ messages[0].content }}' >own.jinja
+warn "--chat with another template" "" generate -m bare.gguf -p Hi -n 1 --chat --chat-template-file own.jinja
+warn "--chat with a template" "" generate -m tiny.gguf -p Hi -n 1 --chat
+warn "no --chat" "" generate -m bare.gguf -p Hi -n 1
 refuse "bad ids" "JSON" tokenize -m tiny.gguf -p "1,2" --decode
 refuse "bad template" "broken.jinja" generate -m tiny.gguf -p Hi --chat --chat-template-file broken.jinja
 echo '{% if %}' >broken.jinja
@@ -79,7 +127,10 @@ if [ -e /dev/full ]; then
   if "$program" generate -m tiny.gguf -p Hi -n 3 --ignore-eos -q >/dev/full 2>err.txt; then fail "disk full: no error"; fi
   contains "disk full" "$(cat err.txt)" "standard output"
 fi
-HOME=$folder XDG_CACHE_HOME=$folder refuse "no default model" "demo" generate -p Hi
+HOME=$folder XDG_CACHE_HOME=$folder refuse "no default model" "python3 " generate -p Hi
+script=$(sed -n 's/.*: python3 //p' err.txt)
+[ -f "$script" ] || fail "no default model: '$script' is not there"
+contains "no default model" "$(cat err.txt)" "-m FILE"
 
 [ "$failures" -eq 0 ] && echo "all checks passed"
 exit "$failures"

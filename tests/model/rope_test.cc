@@ -61,5 +61,15 @@ TEST(Rope, ExplicitFactorsDivide) {
   EXPECT_EQ(r.frequencies[0], 0.5);
 }
 
+TEST(Rope, LongestTextIsTheTrainedLengthOrWhatScalingMakesOfIt) {
+  EXPECT_EQ(longest_text(config(RopeScaling::kNone, 1, 0)), 4096);
+  EXPECT_EQ(longest_text(config(RopeScaling::kLinear, 8, 0)), 32768);
+  EXPECT_EQ(longest_text(config(RopeScaling::kYarn, 4, 4096)), 16384);
+  EXPECT_EQ(longest_text(config(RopeScaling::kYarn, 4, 512)), 4096);  // the file's length counts where it says more
+  EXPECT_EQ(longest_text(config(RopeScaling::kLlama3, 8, 1024)), 8192);
+  EXPECT_GE(longest_text(config(RopeScaling::kDynamic, 2, 4096)), 1 << 24);
+  EXPECT_GE(longest_text(config(RopeScaling::kLinear, 1e12, 0)), 1 << 24);
+}
+
 }  // namespace
 }  // namespace sx

@@ -4,82 +4,90 @@
 #include "base/error.h"
 
 namespace sx::cpu {
+namespace {
 
-namespace generic {
-const AttentionKernels* portable_attention(DType type);
-const ScoreKernels* portable_scores(DType type);
-const ScoreFolds* portable_folds();
-}
-#if defined(__aarch64__)
-namespace neon {
-const AttentionKernels* portable_attention(DType type);
-const ScoreKernels* portable_scores(DType type);
-const ScoreFolds* portable_folds();
-}
+// What every instruction set has, for stores of any layout.
+struct Portable {
+  const AttentionKernels* (*attention)(DType type);
+  const ScoreKernels* (*scores)(DType type);
+  const ScoreFolds* (*folds)();
+};
+
+}  // namespace
+
+#define SX_DECLARE_PORTABLE(set)                                     \
+  namespace set {                                                    \
+  const AttentionKernels* portable_attention(DType type);            \
+  const ScoreKernels* portable_scores(DType type);                   \
+  const ScoreFolds* portable_folds();                                \
+  constexpr Portable kPortable = {portable_attention, portable_scores, portable_folds}; \
+  }
+#if defined(SX_HAS_GENERIC)
+SX_DECLARE_PORTABLE(generic)
+#endif
+#if defined(SX_HAS_NEON_DOT) || defined(SX_HAS_NEON_I8MM)
+SX_DECLARE_PORTABLE(neon)
+#endif
+#if defined(SX_HAS_AVX2)
+SX_DECLARE_PORTABLE(avx2)
+#endif
+#if defined(SX_HAS_AVX512)
+SX_DECLARE_PORTABLE(avx512)
+#endif
+#undef SX_DECLARE_PORTABLE
+#if defined(SX_HAS_NEON_I8MM)
 namespace neon_i8mm {
 extern const AttentionKernels kAttentionBf16, kAttentionQ8;
 extern const ScoreKernels kScoreBf16, kScoreQ8;
 void turn_cells_bf16(const std::byte* from, std::byte* to, int cells, const float* table, int half);
 }
-#elif defined(__x86_64__)
-namespace avx2 {
-const AttentionKernels* portable_attention(DType type);
-const ScoreKernels* portable_scores(DType type);
-const ScoreFolds* portable_folds();
-}
-namespace avx512 {
-const AttentionKernels* portable_attention(DType type);
-const ScoreKernels* portable_scores(DType type);
-const ScoreFolds* portable_folds();
-}
 #endif
 
-const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa) {
-  const AttentionKernels* found = nullptr;
-#if defined(__aarch64__)
-  if (layout.matrix) return layout.type == DType::kBF16 ? neon_i8mm::kAttentionBf16 : neon_i8mm::kAttentionQ8;
-  if (isa == Isa::kNeonI8mm || isa == Isa::kNeonDot) found = neon::portable_attention(layout.type);
-#elif defined(__x86_64__)
-  if (isa == Isa::kAvx2) found = avx2::portable_attention(layout.type);
-  if (isa == Isa::kAvx512) found = avx512::portable_attention(layout.type);
+namespace {
+
+const Portable& portable(Isa isa) {
+#if defined(SX_HAS_GENERIC)
+  if (isa == Isa::kGeneric) return generic::kPortable;
 #endif
-  if (isa == Isa::kGeneric) found = generic::portable_attention(layout.type);
+#if defined(SX_HAS_NEON_DOT) || defined(SX_HAS_NEON_I8MM)
+  if (isa == Isa::kNeonI8mm || isa == Isa::kNeonDot) return neon::kPortable;
+#endif
+#if defined(SX_HAS_AVX2)
+  if (isa == Isa::kAvx2) return avx2::kPortable;
+#endif
+#if defined(SX_HAS_AVX512)
+  if (isa == Isa::kAvx512) return avx512::kPortable;
+#endif
+  fail("attention: this program has no kernels for instruction set '{}'", isa_name(isa));
+}
+
+}  // namespace
+
+const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa) {
+#if defined(SX_HAS_NEON_I8MM)
+  if (layout.matrix) return layout.type == DType::kBF16 ? neon_i8mm::kAttentionBf16 : neon_i8mm::kAttentionQ8;
+#endif
+  const AttentionKernels* found = portable(isa).attention(layout.type);
   SX_ASSERT(found != nullptr);
   return *found;
 }
 
 TurnCells turn_cells([[maybe_unused]] const KvLayout& layout) {
-#if defined(__aarch64__)
+#if defined(SX_HAS_NEON_I8MM)
   if (layout.matrix && layout.type == DType::kBF16 && layout.dim % 8 == 0) return neon_i8mm::turn_cells_bf16;
 #endif
   return nullptr;
 }
 
 const ScoreKernels& score_kernels(const KvLayout& layout, Isa isa) {
-  const ScoreKernels* found = nullptr;
-#if defined(__aarch64__)
+#if defined(SX_HAS_NEON_I8MM)
   if (layout.matrix) return layout.type == DType::kBF16 ? neon_i8mm::kScoreBf16 : neon_i8mm::kScoreQ8;
-  if (isa == Isa::kNeonI8mm || isa == Isa::kNeonDot) found = neon::portable_scores(layout.type);
-#elif defined(__x86_64__)
-  if (isa == Isa::kAvx2) found = avx2::portable_scores(layout.type);
-  if (isa == Isa::kAvx512) found = avx512::portable_scores(layout.type);
 #endif
-  if (isa == Isa::kGeneric) found = generic::portable_scores(layout.type);
+  const ScoreKernels* found = portable(isa).scores(layout.type);
   SX_ASSERT(found != nullptr);
   return *found;
 }
 
-const ScoreFolds& score_folds(Isa isa) {
-  const ScoreFolds* found = nullptr;
-#if defined(__aarch64__)
-  if (isa == Isa::kNeonI8mm || isa == Isa::kNeonDot) found = neon::portable_folds();
-#elif defined(__x86_64__)
-  if (isa == Isa::kAvx2) found = avx2::portable_folds();
-  if (isa == Isa::kAvx512) found = avx512::portable_folds();
-#endif
-  if (isa == Isa::kGeneric) found = generic::portable_folds();
-  SX_ASSERT(found != nullptr);
-  return *found;
-}
+const ScoreFolds& score_folds(Isa isa) { return *portable(isa).folds(); }
 
 }  // namespace sx::cpu

@@ -1,6 +1,9 @@
 #include "backend/cpu/isa.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -13,7 +16,33 @@
 namespace sx::cpu {
 namespace {
 constexpr Isa kAll[] = {Isa::kGeneric, Isa::kNeonDot, Isa::kNeonI8mm, Isa::kAvx2, Isa::kAvx512};
+// With kernels in this program (isas.cmake).
+constexpr Isa kBuilt[] = {
+#if defined(SX_HAS_NEON_I8MM)
+    Isa::kNeonI8mm,
+#endif
+#if defined(SX_HAS_NEON_DOT)
+    Isa::kNeonDot,
+#endif
+#if defined(SX_HAS_AVX512)
+    Isa::kAvx512,
+#endif
+#if defined(SX_HAS_AVX2)
+    Isa::kAvx2,
+#endif
+#if defined(SX_HAS_GENERIC)
+    Isa::kGeneric,
+#endif
+};
+
+// "neon-i8mm, generic"
+std::string names_of(std::span<const Isa> isas) {
+  std::string names;
+  for (Isa isa : isas) names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
+  return names;
 }
+
+}  // namespace
 
 const char* isa_name(Isa isa) {
   switch (isa) {
@@ -47,6 +76,10 @@ std::vector<Isa> available_isas() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) found.push_back(Isa::kAvx2);
 #endif
   found.push_back(Isa::kGeneric);
+  std::erase_if(found, [](Isa isa) { return std::find(std::begin(kBuilt), std::end(kBuilt), isa) == std::end(kBuilt); });
+  if (found.empty())
+    fail("this program was built for machines with {} only (SPECEXTEND_NATIVE_ISA), and this one has none of that: build it here, or "
+         "with preset release", names_of(kBuilt));
   return found;
 }
 
@@ -62,12 +95,9 @@ Isa default_isa() {
   const auto have = available_isas();
   const char* wanted = std::getenv("SPECEXTEND_ISA");
   if (!wanted || !*wanted) return have.front();
-  std::string names;
-  for (Isa isa : have) {
+  for (Isa isa : have)
     if (std::string_view(wanted) == isa_name(isa)) return isa;
-    names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
-  }
-  fail("SPECEXTEND_ISA='{}': this machine has {}", wanted, names);
+  fail("SPECEXTEND_ISA='{}': this program has {} for this machine", wanted, names_of(have));
 }
 
 }  // namespace sx::cpu

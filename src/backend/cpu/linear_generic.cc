@@ -2,6 +2,8 @@
 #define SX_ISA_NAMESPACE generic
 #define SX_SIMD_GENERIC 1
 #include "backend/cpu/linear_kernels.h"
+
+#if defined(SX_HAS_GENERIC)
 #include "backend/cpu/simd.h"
 
 namespace sx::cpu::generic {
@@ -42,3 +44,11 @@ constexpr LinearKernels kTable = {"generic", layout, pack, 1, lanes_act_bytes, l
 }  // namespace generic
 const LinearKernels* linear_kernels_generic() { return &generic::kTable; }
 }  // namespace sx::cpu
+
+#else
+
+namespace sx::cpu {
+const LinearKernels* linear_kernels_generic() { return nullptr; }
+}  // namespace sx::cpu
+
+#endif

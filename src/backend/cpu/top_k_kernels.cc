@@ -7,28 +7,30 @@ namespace sx::cpu {
 namespace generic {
 extern const RowKernels kRowKernels;
 }
-#if defined(__aarch64__)
 namespace neon {
 extern const RowKernels kRowKernels;
 }
-#elif defined(__x86_64__)
 namespace avx2 {
 extern const RowKernels kRowKernels;
 }
 namespace avx512 {
 extern const RowKernels kRowKernels;
 }
-#endif
 
 const RowKernels& row_kernels(Isa isa) {
-#if defined(__aarch64__)
+#if defined(SX_HAS_GENERIC)
+  if (isa == Isa::kGeneric) return generic::kRowKernels;
+#endif
+#if defined(SX_HAS_NEON_DOT) || defined(SX_HAS_NEON_I8MM)
   if (isa == Isa::kNeonI8mm || isa == Isa::kNeonDot) return neon::kRowKernels;
-#elif defined(__x86_64__)
+#endif
+#if defined(SX_HAS_AVX2)
   if (isa == Isa::kAvx2) return avx2::kRowKernels;
+#endif
+#if defined(SX_HAS_AVX512)
   if (isa == Isa::kAvx512) return avx512::kRowKernels;
 #endif
-  SX_ASSERT(isa == Isa::kGeneric);
-  return generic::kRowKernels;
+  fail("this program has no row kernels for instruction set '{}'", isa_name(isa));
 }
 
 }  // namespace sx::cpu
