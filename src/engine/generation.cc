@@ -81,7 +81,7 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   result_.spec.tried_at_depth.assign(deepest, 0);
   result_.spec.accepted_at_depth.assign(deepest, 0);
   result_.reason = FinishReason::kLength;
-  if (!options.grammar.empty()) grammar = std::make_unique<TreeGrammar>(engine.grammars().get(options.grammar));
+  if (!options.grammar.empty()) grammar = std::make_unique<TreeGrammar>(engine.grammars().get(options.grammar), options.cancelled);
   start_ = now_ms();
   result_.timings.cached_tokens = session.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter());
   go_on();
@@ -163,11 +163,21 @@ bool Generation::show(const std::string& text) {
   return text.empty() || !options.on_text || options.on_text(text);
 }
 
+// What was chosen at a node where the grammar cannot be followed is not of the text: here plain decoding would have failed, too.
+bool Generation::failed(NodeId node) {
+  const TreeGrammar::Failure* failure = grammar->failure(node);
+  if (!failure) return false;
+  if (failure->why.empty()) end(FinishReason::kCancelled);
+  else fail(failure->why);
+  return true;
+}
+
 int Generation::take(const float* logits) {
   const size_t vocab = size_t(engine_.vocab());
   const int path = int(verdict.path.size());
   for (int k = 0; k < path; ++k) {
     const bool guessed = k + 1 < path;
+    if (grammar && failed(verdict.path[size_t(k)])) return k;
     const Token token = guessed ? tree->token(verdict.path[size_t(k + 1)]) : verdict.next;
     const bool wanted = options.on_logits || (options.on_token && options.token_logits);
     if (wanted) {

@@ -42,8 +42,8 @@ class Generation {
   void end(FinishReason reason);
   // True: out of room or at its limit, the request has ended.
   bool exhausted();
-  // Takes a verdict's tokens into the text as far as they go; returns how many nodes of the path are to be committed. `logits`:
-  // [tree size, vocab].
+  // Takes a verdict's tokens into the text as far as they go; returns how many nodes of the path are to be committed, 0 where the request failed
+  // before the first. `logits`: [tree size, vocab].
   int take(const float* logits);
   // Counts a round: `drafted` tokens proposed, `committed` nodes of the path kept.
   void count(int drafted, int committed, const PhaseTimes& times, double plain_ms);
@@ -72,6 +72,7 @@ class Generation {
 
  private:
   bool show(const std::string& text);
+  bool failed(NodeId node);
   // Tells how far the prompt is; begins to decode when it is done.
   void go_on();
 

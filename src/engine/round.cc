@@ -55,8 +55,6 @@ void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece>
 }
 
 bool Round::go_on() {
-  for (Generation* g : active_)
-    if (g->grammar && !g->grammar->error().empty() && !g->done()) g->fail(g->grammar->error());
   std::erase_if(active_, [](Generation* g) { return g->cancelled(); });
   return !active_.empty();
 }
@@ -237,7 +235,14 @@ void Round::judge() {
   }
   times_.judge = since(mark);
   committed_.clear();
-  for (Generation* g : active_) committed_.push_back(g->take(logits_of(*g)));
+  size_t left = 0;
+  for (Generation* g : active_) {
+    const int nodes = g->take(logits_of(*g));
+    if (nodes == 0) continue;  // it failed before its next token
+    committed_.push_back(nodes);
+    active_[left++] = g;
+  }
+  active_.resize(left);
 }
 
 void Round::commit() {

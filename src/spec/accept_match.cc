@@ -2,7 +2,6 @@
 // child that carries its choice. Also what all walks need: rows of a tree as the backend takes them.
 #include "base/error.h"
 #include "spec/accept_parts.h"
-#include "spec/tree_grammar.h"
 
 namespace sx {
 namespace {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "spec/acceptance.h"
+#include "spec/tree_grammar.h"
 
 namespace sx {
 
@@ -56,7 +57,8 @@ class PathInWindow {
 Token choose_at(Backend& backend, const JudgeArgs& args, NodeId node);
 void law_at(Backend& backend, const JudgeArgs& args, NodeId node, const Sampling& sampling, std::span<double> law);
 
-// Goes down from node 0, the target choosing at every node: follow(node, chosen) names the child to go to, or kNoNode.
+// Goes down from node 0, the target choosing at every node: follow(node, chosen) names the child to go to, or kNoNode. Where a grammar has taken
+// long enough for one round, the rest is left to the next.
 template <class Follow>
 void walk(Backend& backend, const JudgeArgs& args, Verdict& verdict, Follow follow) {
   verdict.path.clear();
@@ -64,6 +66,7 @@ void walk(Backend& backend, const JudgeArgs& args, Verdict& verdict, Follow foll
     verdict.path.push_back(node);
     verdict.next = choose_at(backend, args, node);
     node = follow(node, verdict.next);
+    if (args.grammar && !args.grammar->affords_drafts()) node = kNoNode;
     if (node != kNoNode && args.window) args.window->push(args.tree->token(node));
   }
   if (!args.window) return;

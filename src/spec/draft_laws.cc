@@ -109,7 +109,8 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uin
     c.logp = penalised(c.logit, c.token, task);
   }
   if (task.grammar) {
-    const uint32_t* mask = task.grammar->mask(*task.tree, node);
+    const uint32_t* mask = task.grammar->draft_mask(*task.tree, node);
+    if (!mask) return {};
     const auto kept = std::remove_if(pool.begin(), pool.end(), [&](const Candidate& c) { return !TreeGrammar::allows(mask, c.token); });
     pool = pool.first(size_t(kept - pool.begin()));
     if (pool.empty()) return {};
@@ -130,7 +131,8 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uin
 
 // What may follow a node, by the drafter's own tokens; null: nothing of it.
 const uint32_t* Guesser::allowed(const DraftTask& task, NodeId node) {
-  const uint32_t* mask = task.grammar->mask(*task.tree, node);
+  const uint32_t* mask = task.grammar->draft_mask(*task.tree, node);
+  if (!mask) return nullptr;
   allowed_.assign((size_t(vocab_) + 31) / 32, 0);
   bool any = false;
   for (int t = 0; t < vocab_; ++t) {

@@ -176,6 +176,19 @@ class Forms(WithServer):
         status, _, answer = self.server.request("POST", "/v1/completions", {"prompt": "x", "grammar": "root ::= (", "stream": True})
         self.assertEqual(status, 400)
 
+    def test_a_grammar_too_ambiguous_in_the_middle(self):
+        doubled = "".join(f'r{i} ::= r{i + 1} "x" | r{i + 1} "y"\n' for i in range(20))
+        ask = {"prompt": "x", "grammar": 'root ::= "abcdefgh" r0\n' + doubled + 'r20 ::= "z"'}
+        for speculate in (True, False):
+            status, _, answer = self.server.request("POST", "/v1/completions", {**ask, "speculate": speculate})
+            self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
+            self.assertRegex(answer["error"]["message"], "too ambiguous.*in the rule")
+            _, _, text = self.server.request("POST", "/v1/completions", {**ask, "speculate": speculate, "stream": True})
+            events = [json.loads(e[6:]) for e in text.split("\n\n") if e.startswith("data: {")]
+            self.assertEqual("".join(c["text"] for e in events[:-1] for c in e["choices"]), "abcdefg")
+            self.assertNotIn("stop", [c["finish_reason"] for e in events[:-1] for c in e["choices"]])
+            self.assertIn("too ambiguous", events[-1]["error"]["message"])
+
     def test_tools(self):
         ask = {"messages": USER, "tools": [TOOL], "tool_choice": "required", "seed": 2}
         choice = self.server.post("/v1/chat/completions", ask)["choices"][0]

@@ -41,6 +41,29 @@ class GrammarEngineTest : public ::testing::Test {
   testing::TempFolder folder_;
 };
 
+// Where r0 begins, a text can be read in 2^20 ways.
+std::string and_then_too_hard(std::string grammar) {
+  grammar += "\nr20 ::= \"z\"\n";
+  for (int i = 0; i < 20; ++i) {
+    const std::string next = "r" + std::to_string(i + 1);
+    grammar += "r" + std::to_string(i) + " ::= " + next + " \"x\" | " + next + " \"y\"\n";
+  }
+  return grammar;
+}
+
+// What a request comes to: its text and why it ended, or the text it had shown and the error.
+std::string outcome(Engine& engine, const std::vector<Token>& prompt, GenerateOptions how) {
+  std::string shown;
+  how.on_text = [&](std::string_view text) { return shown += text, true; };
+  try {
+    const auto result = engine.start()->generate(prompt, how);
+    EXPECT_EQ(result.text, shown);
+    return shown + " | " + finish_reason_name(result.reason);
+  } catch (const Error& e) {
+    return shown + " ! " + e.what();
+  }
+}
+
 void expect_fits(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   ASSERT_FALSE(json.is_discarded()) << text;
@@ -101,12 +124,7 @@ TEST_F(GrammarEngineTest, ErrorsAreTheRequestsOwn) {
   other.max_tokens = 40, other.ignore_end = true;
   const auto prompt = engine->tokenize("Once upon a time");
   const auto alone = open("off")->start()->generate(prompt, other).tokens;
-  std::string grammar = "root ::= \"abc\" r0\nr20 ::= \"z\"\n";  // 2^20 stacks at once, after three letters
-  for (int i = 0; i < 20; ++i) {
-    const std::string next = "r" + std::to_string(i + 1);
-    grammar += "r" + std::to_string(i) + " ::= " + next + " \"x\" | " + next + " \"y\"\n";
-  }
-  const auto hard = with(grammar, 0, 0);
+  const auto hard = with(and_then_too_hard("root ::= \"abc\" r0"), 0, 0);
   auto batch = engine->batch();
   batch->add({a.get(), prompt, &hard});
   batch->add({b.get(), prompt, &other});
@@ -119,6 +137,70 @@ TEST_F(GrammarEngineTest, ErrorsAreTheRequestsOwn) {
   EXPECT_TRUE(finished);
   EXPECT_TRUE(failed);
   EXPECT_EQ(a->generate(prompt, other).tokens, alone);
+}
+
+// Without drafts, too: the text ends where the grammar cannot be followed, and nobody is told that it is whole.
+TEST_F(GrammarEngineTest, AGrammarTooHardToFollowIsAnErrorForEveryPreset) {
+  const auto how = with(and_then_too_hard("root ::= \"abcdefgh\" r0"), 0, 0);
+  for (const char* preset : {"off", "sd", "suffix", "fuse", "opt-tree", "self-skip"}) {
+    auto engine = open(preset);
+    const std::string found = outcome(*engine, engine->tokenize("Once"), how);
+    EXPECT_TRUE(found.starts_with("abcdefg ! grammar: too ambiguous")) << preset << ": " << found;
+    EXPECT_NE(found.find("in the rule"), std::string::npos) << found;
+  }
+}
+
+// Drafts go where the text does not, also where the grammar cannot be followed. Some of these texts end there, most do not.
+TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
+  const std::string grammar = and_then_too_hard("root ::= word{6}\nword ::= [a-r] [a-z]{2} | [s-z] [a-z]{5} [a-d] r0 | [s-z] [a-z]{5} [e-z]");
+  auto plain = open("off");
+  const auto prompt = plain->tokenize("Answer in words.");
+  constexpr int kSeeds = 12;
+  std::vector<std::string> expected;
+  int failed = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    expected.push_back(outcome(*plain, prompt, with(grammar, 1.5f, seed)));
+    failed += expected.back().find(" ! ") != std::string::npos;
+  }
+  EXPECT_GT(failed, 1);
+  EXPECT_LT(failed, kSeeds - 1);
+  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "staged", "off"}) {
+    auto engine = open(preset);
+    for (uint64_t seed = kSeeds; seed-- > 0;)  // another order, with what the others left behind
+      EXPECT_EQ(outcome(*engine, prompt, with(grammar, 1.5f, seed)), expected[seed]) << preset << " " << seed;
+  }
+}
+
+// The prompt makes an index draft what the grammar allows and cannot be followed; plain decoding never goes there.
+TEST_F(GrammarEngineTest, ADraftOfTheIndexIsCutWhereTheGrammarIsTooHard) {
+  auto how = with(and_then_too_hard("root ::= \" zebr\" r0 | [A-Y] [a-z]{40}"), 0, 0);
+  auto plain = open("off");
+  const auto prompt = plain->tokenize("Q: what?\nA: zebrzzzzzz\nQ: what?\nA:");
+  how.sampling.logit_bias = {{plain->tokenize(" ")[0], -100.f}, {plain->tokenize(" z")[0], -100.f}};
+  const std::string expected = outcome(*plain, prompt, how);
+  ASSERT_TRUE(expected.ends_with(" | end")) << expected;
+  for (const char* preset : {"suffix", "fuse", "sd"}) EXPECT_EQ(outcome(*open(preset), prompt, how), expected) << preset;
+}
+
+// A request that is cancelled while a mask is made ends as cancelled, whatever its owner says later.
+TEST_F(GrammarEngineTest, CancelledInsideAMask) {
+  auto engine = open("off");
+  const auto prompt = engine->tokenize("Once");
+  auto how = with("root ::= [a-z]{50}", 0, 0);
+  int asked = 0;
+  how.cancelled = [&] { return ++asked, false; };
+  engine->start()->generate(prompt, how);
+  const int in_all = asked;
+  EXPECT_GT(in_all, 100);
+  for (const int at : {in_all - 1, in_all - 2, in_all - 3, in_all - 4}) {
+    asked = 0;
+    how.cancelled = [&] { return ++asked == at; };
+    auto fresh = open("off");
+    const auto found = fresh->start()->generate(prompt, how);
+    EXPECT_EQ(found.reason, FinishReason::kCancelled) << at;
+    EXPECT_EQ(asked, at);
+    EXPECT_LT(found.tokens.size(), 50u);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Grammars along trees: masks of nodes, pruning, forced tokens, and every rule of acceptance and drafter's guess under a grammar.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <random>
 
@@ -17,9 +19,16 @@ const std::vector<std::string> kBytes = {"a", "b", "c", "ab", "bc", "abc", "</s>
 constexpr Token kA = 0, kB = 1, kC = 2, kAb = 3, kBc = 4, kAbc = 5, kEnd = 6, kControl = 7, kEot = 8;
 constexpr int kVocab = 9;
 
-std::shared_ptr<GrammarMatcher> matcher(const char* gbnf) {
+std::shared_ptr<GrammarMatcher> matcher(const std::string& gbnf, const GrammarLimits& limits = {}) {
   const std::vector<Token> ends = {kEnd, kEot};
-  return std::make_shared<GrammarMatcher>(gbnf, std::make_shared<const TokenTrie>(kBytes, ends, kVocab));
+  return std::make_shared<GrammarMatcher>(gbnf, std::make_shared<const TokenTrie>(kBytes, ends, kVocab), limits);
+}
+
+// Behind "bbbb" a text can be read in 2^20 ways.
+std::string hard_grammar() {
+  std::string grammar = "root ::= \"bbbb\" r0 | \"a\" [abc]{0,20}\nr20 ::= \"c\"\n";
+  for (int i = 0; i < 20; ++i) grammar += fmt::format("r{0} ::= r{1} \"a\" | r{1} \"b\"\n", i, i + 1);
+  return grammar;
 }
 
 std::vector<Token> allowed(const uint32_t* mask) {
@@ -88,6 +97,93 @@ TEST(TreeGrammar, ForcedTokens) {
   EXPECT_EQ(grammar.forced_tokens(8), (std::vector<Token>{kAbc, kAb}));
   EXPECT_EQ(grammar.forced_tokens(1), (std::vector<Token>{kAbc}));
   EXPECT_TRUE(grammar.forced_tokens(0).empty());
+}
+
+// A grammar that cannot be followed everywhere: only texts that lead there have to do with it.
+TEST(TreeGrammar, FailuresAreThoseOfNodes) {
+  TreeGrammar grammar(matcher(hard_grammar()));
+  TokenTree tree(16);
+  tree.reset(kC);
+  tree.add(0, kA, 0);
+  NodeId b = 0;
+  std::vector<NodeId> bs;
+  for (int i = 0; i < 4; ++i) bs.push_back(b = tree.add(b, kB, 0));
+  const NodeId below = tree.add(b, kC, 0);
+  EXPECT_EQ(allowed(grammar.mask(tree, 0)), (std::vector<Token>{kA, kB, kAb, kAbc}));
+  EXPECT_EQ(allowed(grammar.mask(tree, bs[0])), (std::vector<Token>{kB}));
+  // After three of them the next byte leads there, and after four it has.
+  for (NodeId n : {bs[2], bs[3], below}) {
+    EXPECT_EQ(grammar.draft_mask(tree, n), nullptr);
+    EXPECT_EQ(grammar.failure(n), nullptr);
+    EXPECT_EQ(allowed(grammar.mask(tree, n)), (std::vector<Token>{kEnd, kEot}));
+    ASSERT_NE(grammar.failure(n), nullptr);
+    EXPECT_NE(grammar.failure(n)->why.find("too ambiguous"), std::string::npos);
+  }
+  EXPECT_EQ(grammar.failure(0), nullptr);
+  EXPECT_EQ(grammar.failure(bs[0]), nullptr);
+  grammar.begin();
+  EXPECT_EQ(grammar.failure(bs[3]), nullptr);
+  grammar.prune(tree);
+  const std::vector<Token> tokens(tree.tokens().begin(), tree.tokens().end());
+  EXPECT_EQ(tokens, (std::vector<Token>{kC, kA, kB, kB, kB}));
+  EXPECT_TRUE(grammar.accept(kB));
+  EXPECT_TRUE(grammar.forced_tokens(8).empty());  // "bbb" and then what cannot be followed
+  TreeGrammar other(matcher(hard_grammar()));
+  EXPECT_TRUE(other.accept(kA));
+  tree.reset(kA);
+  EXPECT_EQ(allowed(other.mask(tree, 0)).size(), 8u);
+  EXPECT_EQ(other.failure(0), nullptr);
+}
+
+// Drafts of a round together take no more work than one mask may.
+TEST(TreeGrammar, DraftsShareTheWorkOfARound) {
+  const char* const kCounted = "root ::= [ab]{1,20} \"c\" [ab]{1,20}";
+  TokenTree tree(16);
+  tree.reset(kC);
+  for (NodeId n = 0; !tree.full();) n = tree.add(n, kA, 0);
+  TreeGrammar free(matcher(kCounted));
+  free.begin();
+  free.mask(tree, 0);
+  const uint64_t one = free.spent();
+  free.mask(tree, 0);
+  EXPECT_EQ(free.spent(), one);  // counts once
+  EXPECT_TRUE(free.affords_drafts());
+  for (NodeId n = 1; n < tree.size(); ++n) ASSERT_NE(free.draft_mask(tree, n), nullptr);
+  const auto m = matcher(kCounted, {.work = 4 * one});
+  std::vector<int> sizes, masks;
+  for (int again = 0; again < 3; ++again) {  // what is kept changes nothing
+    TreeGrammar grammar(m);
+    int found = 0;
+    for (NodeId n = 0; n < tree.size(); ++n) found += grammar.draft_mask(tree, n) != nullptr;
+    EXPECT_FALSE(grammar.affords_drafts());
+    EXPECT_EQ(allowed(grammar.mask(tree, NodeId(tree.size() - 1))), allowed(free.mask(tree, NodeId(tree.size() - 1))));
+    EXPECT_EQ(grammar.failure(NodeId(tree.size() - 1)), nullptr);  // what the text needs is always found
+    masks.push_back(found);
+    TokenTree pruned = tree;
+    grammar.prune(pruned);
+    EXPECT_EQ(pruned.size(), 1);
+    grammar.begin();
+    grammar.prune(pruned = tree);
+    sizes.push_back(pruned.size());
+  }
+  EXPECT_GE(masks[0], 3);
+  EXPECT_LE(masks[0], 6);
+  EXPECT_EQ(masks, std::vector<int>(3, masks[0]));
+  EXPECT_EQ(sizes, std::vector<int>(3, sizes[0]));
+}
+
+TEST(TreeGrammar, ACancelledRequestHasNoMask) {
+  bool gone = true;
+  TreeGrammar grammar(matcher("root ::= [ab]*"), [&] { return gone; });
+  TokenTree tree(2);
+  tree.reset(kC);
+  EXPECT_EQ(grammar.draft_mask(tree, 0), nullptr);
+  EXPECT_EQ(allowed(grammar.mask(tree, 0)), (std::vector<Token>{kEnd, kEot}));
+  ASSERT_NE(grammar.failure(0), nullptr);
+  EXPECT_EQ(grammar.failure(0)->why, "");
+  gone = false;
+  EXPECT_EQ(allowed(grammar.mask(tree, 0)), (std::vector<Token>{kA, kB, kAb, kEnd, kEot}));
+  EXPECT_EQ(grammar.failure(0), nullptr);
 }
 
 class GrammarTrees : public ::testing::TestWithParam<bool> {

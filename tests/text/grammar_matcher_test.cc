@@ -1,4 +1,4 @@
-// The matcher: tokens that split characters, masks, ends, forced bytes, and bounds on what it keeps.
+// The matcher: tokens that split characters, masks, ends, forced bytes, bounds on what it keeps, and the work of masks.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -109,6 +109,126 @@ TEST(GrammarMatcher, RulesThatEndWithThemselvesDoNotGrow) {
   const TestVocabulary vocabulary;
   GrammarMatcher matcher("root ::= [a-z] root | \".\"", vocabulary.trie);
   EXPECT_TRUE(matcher.advance(matcher.start(), std::string_view("a")) == matcher.advance(matcher.start(), std::string_view("abcdefgh")));
+}
+
+// Some texts of a nested repetition can be read in ever more ways.
+constexpr const char* kNested = "root ::= \"plain \" [a-z]{1,9} | \"x\" a\na ::= b{1,99}\nb ::= c{1,99}\nc ::= [a-z]{1,99}";
+
+const TestVocabulary& long_words() {
+  static const TestVocabulary vocabulary({"ab", "plain", "plain ", "xa", "abc", "abcd", "abcdefgh", "plain abcdefghi", "abcdefghijklmno"});
+  return vocabulary;
+}
+
+// What came of a mask: its bits and work, or the error.
+struct Answer {
+  std::vector<Token> tokens;
+  uint64_t work = 0;
+  std::string error;
+  bool operator==(const Answer&) const = default;
+};
+
+Answer ask(GrammarMatcher& matcher, std::string_view text) {
+  Answer answer;
+  try {
+    const auto state = matcher.advance(matcher.start(), text);
+    answer.work = matcher.work();
+    answer.tokens = allowed(matcher.mask(state));
+    answer.work += matcher.work();
+  } catch (const Error& e) {
+    answer.error = e.what();
+  }
+  return answer;
+}
+
+// Whatever was asked before, and whatever of it was forgotten.
+TEST(GrammarMatcher, WorkAndErrorsAreAFunctionOfGrammarAndText) {
+  const std::string texts[] = {"", "p", "plain ", "plain ab", "x", "xa", "xab", "xabc", "xabcd", "xabcdefgh", "xabcdefghijkl", "y"};
+  const GrammarLimits usual{.stacks = 100, .work = 100000}, forgetful{.stacks = 100, .states = 3, .parts = 30, .mask_bytes = 1, .work = 100000};
+  std::vector<Answer> fresh;
+  int errors = 0;
+  for (const std::string& text : texts) {
+    GrammarMatcher matcher(kNested, long_words().trie, usual);
+    fresh.push_back(ask(matcher, text));
+    errors += !fresh.back().error.empty();
+  }
+  EXPECT_GE(errors, 2);
+  EXPECT_LE(errors, 9);
+  for (const GrammarLimits& limits : {usual, forgetful}) {
+    GrammarMatcher matcher(kNested, long_words().trie, limits);
+    for (uint32_t dice = 1, round = 0; round < 300; ++round) {
+      const size_t i = (dice = dice * 1664525u + 1013904223u) % std::size(texts);
+      ASSERT_EQ(ask(matcher, texts[i]), fresh[i]) << texts[i] << " " << round;
+    }
+  }
+}
+
+TEST(GrammarMatcher, AMaskOfTooMuchWorkIsRefused) {
+  const auto work_of = [](const char* text) {
+    GrammarMatcher matcher(kNested, long_words().trie);
+    matcher.mask(matcher.advance(matcher.start(), std::string_view(text)));
+    return matcher.work();
+  };
+  const uint64_t start = work_of(""), plain = work_of("plain "), nested = work_of("xa");
+  EXPECT_GT(nested, 4 * start);
+  EXPECT_LT(plain, start);
+  GrammarMatcher matcher(kNested, long_words().trie, {.work = nested - 1});
+  // Everything on the way is known, but for the last byte of the longest token: the work counts as if it were not.
+  for (const char* text : {"xab", "xabc", "xabcd"}) ask(matcher, text);
+  const auto at = [&](const char* text) { return matcher.advance(matcher.start(), std::string_view(text)); };
+  for (int again = 0; again < 2; ++again) {
+    const Answer refused = ask(matcher, "xa");
+    EXPECT_NE(refused.error.find("too ambiguous"), std::string::npos) << refused.error;
+    EXPECT_NE(refused.error.find("the rule c:"), std::string::npos) << refused.error;
+    EXPECT_EQ(matcher.work(), nested - 1);
+  }
+  EXPECT_TRUE(at("xa"));  // a text of the grammar all the same
+  EXPECT_EQ(allowed(matcher.mask(at("plain a"))).size(), 26u + 6u + 1u);
+  GrammarMatcher enough(kNested, long_words().trie, {.work = nested});
+  EXPECT_EQ(ask(enough, "xa").error, "");
+}
+
+// Alternatives that begin alike and lead to the same place: what follows is found once, not once for each pair of letters.
+TEST(GrammarMatcher, EqualContinuationsAreFoundOnce) {
+  const auto grammar = [](int alike) {
+    std::string root = "root ::= block{1,1000}\nblock ::= ", rules;
+    for (char c = 'a'; c <= 'z'; ++c)
+      for (int i = 0; i < alike; ++i) {
+        const std::string name = std::string(1, c) + "-" + std::to_string(i);
+        root += (rules.empty() ? "" : " | ") + name;
+        rules += name + " ::= \"" + c + "\" [a-z ]\n";
+      }
+    return root + "\n" + rules;
+  };
+  std::vector<std::string> pairs;
+  for (int i = 0; i < 26 * 26; ++i) pairs.push_back({char('a' + i / 26), char('a' + i % 26)});
+  const TestVocabulary vocabulary(pairs);
+  const auto work_of = [&](int alike) {
+    GrammarMatcher matcher(grammar(alike), vocabulary.trie);
+    matcher.mask(matcher.start());
+    return matcher.work();
+  };
+  // 5460 frames lead to what may follow a block. To follow them for each pair would be work for more than 10^8.
+  const uint64_t one = work_of(1), seventy = work_of(70);
+  EXPECT_LT(seventy, 70 * one);
+  EXPECT_LT(seventy, 1000000u);
+}
+
+TEST(GrammarMatcher, AMaskCanBeCancelled) {
+  GrammarMatcher matcher(kNested, long_words().trie);
+  const auto state = matcher.advance(matcher.start(), std::string_view("xab"));
+  const Answer whole = ask(matcher, "xab");
+  ASSERT_GT(whole.work, 4u << 16);
+  GrammarMatcher other(kNested, long_words().trie);
+  const auto there = other.advance(other.start(), std::string_view("xab"));
+  int asked = 0, most = 0;
+  EXPECT_NO_THROW(other.mask(there, [&] { return ++most, false; }));
+  EXPECT_GE(most, 4);
+  GrammarMatcher third(kNested, long_words().trie);
+  const auto here = third.advance(third.start(), std::string_view("xab"));
+  EXPECT_THROW(third.mask(here, [&] { return ++asked == 2; }), GrammarCancelled);
+  EXPECT_EQ(asked, 2);
+  EXPECT_LT(third.work(), whole.work / 2);
+  EXPECT_EQ(ask(third, "xab"), whole);  // nothing is left of it
 }
 
 TEST(GrammarMatcher, CacheKeepsTheLatestGrammars) {

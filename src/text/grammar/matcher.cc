@@ -1,6 +1,7 @@
 #include "text/grammar/matcher.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -11,7 +12,13 @@ namespace {
 
 using Kind = GrammarProgram::Kind;
 
-constexpr size_t kNewStates = 32768, kNewParts = 1 << 20;  // that one mask may add
+// Work is counted in stacks that are looked at for a byte, some nanoseconds each. What else there is to do costs about so many times as much.
+constexpr uint64_t kLandWork = 8;      // a stack that takes the byte
+constexpr uint64_t kFrameWork = 32;    // a frame that is made and followed through what takes no byte
+constexpr uint64_t kStateWork = 256;   // a state that is made, beside its edges
+constexpr uint64_t kNoWorkLimit = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kQuestionWork = 1 << 16;  // between two questions whether a request is cancelled
+constexpr size_t kFramesPerStack = 4;  // looked at on the way to the stacks of a state
 
 }  // namespace
 
@@ -23,22 +30,25 @@ bool GrammarMatcher::FrameEqual::operator()(const Frame& a, const Frame& b) cons
   return a.below == b.below && a.node == b.node && a.count == b.count;
 }
 
-size_t GrammarMatcher::KeyHash::operator()(const Key& key) const {
-  uint64_t hash = key.can_end;
-  for (const Frame* f : key.stacks) hash = mix64(hash ^ f->id);
+size_t GrammarMatcher::StacksHash::operator()(const Stacks& stacks) const {
+  uint64_t hash = stacks.size();
+  for (const Frame* f : stacks) hash = mix64(hash ^ f->id);
   return size_t(hash);
 }
+
+size_t GrammarMatcher::KeyHash::operator()(const Key& key) const { return StacksHash()(key.stacks) ^ size_t(key.can_end); }
 
 GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie, const GrammarLimits& limits)
     : program_(compile_grammar(parse_gbnf(gbnf))), trie_(std::move(trie)), limits_(limits), most_states_(limits.states),
       most_parts_(limits.parts) {
+  SX_ASSERT(limits_.stacks <= std::numeric_limits<uint16_t>::max());
   dead_.key = &no_stacks_;
   std::vector<uint32_t> bits(trie_->words(), 0);
   for (Token end : trie_->ends()) bits[size_t(end) / 32] |= 1u << (end % 32);
   ends_only_ = std::make_shared<const std::vector<uint32_t>>(std::move(bits));
   Key key;
   todo_.push_back(push(nullptr, program_.start));
-  close(key);
+  close(key, &dead_);
   start_ = State(intern(std::move(key)));
 }
 
@@ -48,6 +58,11 @@ const GrammarMatcher::Frame* GrammarMatcher::push(const Frame* below, uint32_t n
   const auto [found, fresh] = frames_.insert({below, node, count, next_id_, below ? below->id : 0});
   next_id_ += fresh;
   return &*found;
+}
+
+// The stack that goes on at a node; where that would return at once, the one it returns to.
+const GrammarMatcher::Frame* GrammarMatcher::go(const Frame* below, uint32_t node) {
+  return below && node == GrammarProgram::kReturnNode ? below : push(below, node);
 }
 
 // Follows a stack through everything that takes no byte. What a rule or round must return to is left out where it would return at once:
@@ -61,11 +76,11 @@ void GrammarMatcher::visit(const Frame* frame) {
       if (frame->below) todo_.push_back(frame->below);
       break;
     case Kind::kChoice:
-      for (uint32_t i = 0; i < node.count; ++i) todo_.push_back(push(frame->below, program_.targets[node.first + i]));
+      for (uint32_t i = 0; i < node.count; ++i) todo_.push_back(go(frame->below, program_.targets[node.first + i]));
       break;
     case Kind::kCall: todo_.push_back(push(onto(node.next), node.first)); break;
     case Kind::kRepeat: {
-      if (frame->count >= node.least) todo_.push_back(push(frame->below, node.next));
+      if (frame->count >= node.least) todo_.push_back(go(frame->below, node.next));
       if (frame->count >= node.most) break;
       // Without a most, rounds beyond the least are all alike; after the last round nothing is left but to go on.
       const uint32_t begun = node.most == kNoLimit ? std::min(frame->count + 1, node.least) : frame->count + 1;
@@ -75,60 +90,123 @@ void GrammarMatcher::visit(const Frame* frame) {
   }
 }
 
-// The state of the stacks in todo_.
-void GrammarMatcher::close(Key& key) {
-  seen_.clear();
+// The rule that most stacks of a state stand in, the first of them in the grammar.
+std::string GrammarMatcher::rule_at(const Node* at) const {
+  std::vector<size_t> stacks(program_.rule_names.size(), 0);
+  for (const Frame* f : at->key->stacks) ++stacks[program_.rule_of(f->node)];
+  const auto most = std::max_element(stacks.begin(), stacks.end());
+  return *most > 0 ? program_.rule_names[size_t(most - stacks.begin())] : program_.rule_names[program_.rule_of(program_.start)];
+}
+
+void GrammarMatcher::too_ambiguous(const Node* at) const {
+  fail("grammar: too ambiguous: a text of it can be read in more than {} ways at once, most of them in the rule {}", limits_.stacks,
+       rule_at(at));
+}
+
+// Counts work that is done at a state, for the first time in this call.
+void GrammarMatcher::count(uint64_t work, const Node* at) {
+  work_ += work;
+  if (work_ > most_work_)
+    fail("grammar: too ambiguous: to find which tokens may come next takes more than {} steps, the last of them in the rule {}: it needs fewer "
+         "alternatives that begin alike or fewer repetitions inside repetitions", most_work_, rule_at(at));
+  if (!cancelled_ || work_ < next_question_) return;
+  next_question_ = work_ + kQuestionWork;
+  if ((*cancelled_)()) throw GrammarCancelled();
+}
+
+void GrammarMatcher::begin(uint64_t most_work) {
+  forget();
+  ++call_;
+  work_ = next_question_ = 0;
+  most_work_ = most_work;
+  cancelled_ = nullptr;
+}
+
+// The state of the stacks in todo_, which a byte has led to from a state. Returns the frames looked at.
+uint32_t GrammarMatcher::close(Key& key, const Node* from) {
+  const size_t most = kFramesPerStack * limits_.stacks;
+  size_t seen = 0;
+  ++visit_;
   while (!todo_.empty()) {
     const Frame* frame = todo_.back();
     todo_.pop_back();
-    if (!seen_.insert(frame).second) continue;
-    if (seen_.size() > 4 * limits_.stacks) {
+    if (frame->visit == visit_) continue;
+    frame->visit = visit_;
+    const GrammarProgram::Node& node = program_.nodes[frame->node];
+    if (++seen > most || (node.kind == Kind::kChoice && node.count > most)) {
       todo_.clear();
-      fail("grammar: too ambiguous: a text of it can be read in more than {} ways at once", limits_.stacks);
+      too_ambiguous(from);
     }
-    const Kind kind = program_.nodes[frame->node].kind;
-    if (kind == Kind::kBytes) key.stacks.push_back(frame);
-    if (kind == Kind::kReturn && !frame->below) key.can_end = true;
+    if (node.kind == Kind::kBytes) key.stacks.push_back(frame);
+    if (node.kind == Kind::kReturn && !frame->below) key.can_end = true;
     visit(frame);
   }
-  if (key.stacks.size() > limits_.stacks)
-    fail("grammar: too ambiguous: a text of it can be read in more than {} ways at once", limits_.stacks);
+  if (key.stacks.size() > limits_.stacks) too_ambiguous(from);
   std::sort(key.stacks.begin(), key.stacks.end(), [](const Frame* a, const Frame* b) { return a->id < b->id; });
+  return uint32_t(seen);
 }
 
 GrammarMatcher::Node* GrammarMatcher::intern(Key key) {
   if (key.stacks.empty() && !key.can_end) return &dead_;
-  if (states_.size() >= most_states_ + kNewStates || parts() >= most_parts_ + kNewParts)
-    fail("grammar: too ambiguous: one token leads to more than {} states", kNewStates);
   const auto [found, fresh] = states_.try_emplace(std::move(key));
   if (!fresh) return &found->second;
   found->second.key = &found->first;
-  stacks_ += found->first.stacks.size();
+  parts_ += found->first.stacks.size();
   return &found->second;
+}
+
+// Finds where an edge of a state leads.
+void GrammarMatcher::land(const Node* from, uint8_t byte, Edge& edge) {
+  landing_.clear();
+  for (const Frame* frame : from->key->stacks)
+    if (const GrammarProgram::Edge* taken = program_.edge(program_.nodes[frame->node], byte)) landing_.push_back(go(frame->below, taken->next));
+  edge.landed = uint16_t(landing_.size());
+  std::sort(landing_.begin(), landing_.end(), [](const Frame* a, const Frame* b) { return a->id < b->id; });
+  landing_.erase(std::unique(landing_.begin(), landing_.end()), landing_.end());
+  const auto [found, fresh] = landings_.try_emplace(landing_);
+  Landing& landing = found->second;
+  if (fresh) {
+    todo_ = landing_;
+    Key key;
+    try {
+      landing.work = uint32_t(kFrameWork) * close(key, from);
+    } catch (...) {
+      landings_.erase(found);
+      throw;
+    }
+    landing.node = intern(std::move(key));
+    parts_ += landing_.size();
+  }
+  edge.to = &landing;
 }
 
 GrammarMatcher::Node* GrammarMatcher::step(Node* from, uint8_t byte) {
   if (from == &dead_) return from;
-  if (!from->next) from->next = std::make_unique<std::array<Node*, 256>>();
-  Node*& next = (*from->next)[byte];
-  if (next) return next;
-  todo_.clear();
-  for (const Frame* frame : from->key->stacks) {
-    for (const GrammarProgram::Edge& edge : program_.edges_of(program_.nodes[frame->node])) {
-      if (byte < edge.low) break;
-      if (byte > edge.high) continue;
-      todo_.push_back(push(frame->below, edge.next));
-      break;
-    }
+  const size_t classes = size_t(program_.classes);
+  if (from->counted != call_) {
+    from->counted = call_;
+    count(kStateWork + classes, from);
   }
-  Key key;
-  close(key);
-  return next = intern(std::move(key));
+  if (!from->next) {
+    from->next = std::make_unique<Edge[]>(classes);
+    parts_ += classes;
+  }
+  Edge& edge = from->next[program_.class_of[byte]];
+  if (edge.counted == call_) return edge.to->node;
+  count(from->key->stacks.size(), from);
+  if (!edge.to) land(from, byte, edge);
+  edge.counted = call_;
+  count(edge.landed * kLandWork, from);
+  if (edge.to->counted != call_) {
+    edge.to->counted = call_;
+    count(edge.to->work, from);
+  }
+  return edge.to->node;
 }
 
 GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes) {
   if (!from) return {};
-  forget();
+  begin(kNoWorkLimit);
   Node* node = from.node_;
   for (char c : bytes) node = step(node, uint8_t(c));
   return node == &dead_ ? State() : State(node);
@@ -156,21 +234,32 @@ void GrammarMatcher::fill_mask(Node* from, std::vector<uint32_t>& bits) {
   }
 }
 
-GrammarMask GrammarMatcher::mask(const State& state) {
+GrammarMask GrammarMatcher::mask(const State& state, const std::function<bool()>& cancelled) {
+  work_ = 0;
   if (!state) return ends_only_;
   Node* const node = state.node_;
   if (node->mask) {
     recent_.splice(recent_.begin(), recent_, node->recent);
+    work_ = node->mask_work;
     return node->mask;
   }
   if (must_end(state)) return ends_only_;
-  forget();
   std::vector<uint32_t> bits(trie_->words(), 0);
-  fill_mask(node, bits);
+  try {
+    if (!node->trouble.empty()) throw Error(node->trouble);
+    begin(limits_.work);
+    if (cancelled) cancelled_ = &cancelled;
+    fill_mask(node, bits);
+  } catch (const Error& e) {
+    node->trouble = e.what();
+    work_ = limits_.work;
+    throw;
+  }
   const bool none = std::all_of(bits.begin(), bits.end(), [](uint32_t word) { return word == 0; });
   if (can_end(state) || none)
     for (size_t i = 0; i < bits.size(); ++i) bits[i] |= (*ends_only_)[i];
   node->mask = std::make_shared<const std::vector<uint32_t>>(std::move(bits));
+  node->mask_work = work_;
   recent_.push_front(node);
   node->recent = recent_.begin();
   while (recent_.size() > 1 && recent_.size() * trie_->words() * sizeof(uint32_t) > limits_.mask_bytes) {
@@ -186,7 +275,7 @@ bool GrammarMatcher::must_end(const State& state) const { return can_end(state) 
 std::string GrammarMatcher::forced(const State& state, size_t most) {
   std::string out;
   if (!state) return out;
-  forget();
+  begin(kNoWorkLimit);
   for (Node* node = state.node_; out.size() < most && !node->key->can_end;) {
     int byte = -1;
     for (const Frame* frame : node->key->stacks) {
@@ -208,15 +297,17 @@ std::string GrammarMatcher::forced(const State& state, size_t most) {
 void GrammarMatcher::forget() {
   if (states_.size() < most_states_ && parts() < most_parts_) return;
   std::unordered_set<const Frame*> used;
+  landings_.clear();
+  parts_ = 0;
   for (auto it = states_.begin(); it != states_.end();) {
     Node& node = it->second;
     node.next.reset();
     if (node.pins == 0) {
       if (node.mask) recent_.erase(node.recent);
-      stacks_ -= it->first.stacks.size();
       it = states_.erase(it);
       continue;
     }
+    parts_ += it->first.stacks.size();
     for (const Frame* f : it->first.stacks)
       for (; f && used.insert(f).second; f = f->below) {}
     ++it;

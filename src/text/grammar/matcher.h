@@ -1,8 +1,11 @@
 // Which tokens may come next in a text that a grammar describes. A state is the set of stacks the grammar's machine may be in; equal
 // states are one object, which keeps its mask and where each byte leads, so that a state met before costs nothing. What is kept is
 // bounded: states nobody holds are forgotten when there are too many. For one thread.
+//
+// The work of a call is counted as if nothing had been kept: it is a function of the grammar, the state and the vocabulary, whatever was asked
+// before. So is whether a mask is refused for its work.
 #pragma once
-#include <array>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -20,10 +23,14 @@ namespace sx {
 using GrammarMask = std::shared_ptr<const std::vector<uint32_t>>;  // [words of the vocabulary] bits
 
 struct GrammarLimits {
-  size_t stacks = 2048;             // of a state; a grammar that needs more is too ambiguous
+  size_t stacks = 2048;             // of a state, below 65536; a grammar that needs more is too ambiguous
   size_t states = 16384, parts = 1 << 19;  // states, their stacks and frames kept before the unused ones are forgotten
   size_t mask_bytes = 8 << 20;      // of the masks kept
+  uint64_t work = 1 << 22;          // of a mask, some nanoseconds each; a grammar that needs more is too ambiguous
 };
+
+// Thrown out of a mask whose request has been cancelled. It says nothing about the grammar.
+struct GrammarCancelled {};
 
 class GrammarMatcher {
   struct Frame;
@@ -55,18 +62,24 @@ class GrammarMatcher {
 
   const TokenTrie& trie() const { return *trie_; }
 
-  // advance and mask throw sx::Error when the grammar is too ambiguous.
+  // advance and mask throw sx::Error when the grammar is too ambiguous: when a text can be read in too many ways, or when a mask would take too
+  // much work. advance never does so with a token that the mask of its state allows.
   State start() const { return start_; }
   State advance(const State& from, std::string_view bytes);
   State advance(const State& from, Token token);                // empty for tokens that end a text, too
   // Tokens that may follow: those after which some text of the grammar goes on, and the ends where it may end. Never without any: where
   // the vocabulary lacks the bytes to go on, the ends stand in.
-  GrammarMask mask(const State& state);
+  // `cancelled` is asked now and then; when it says yes, GrammarCancelled is thrown.
+  GrammarMask mask(const State& state, const std::function<bool()>& cancelled = {});
   GrammarMask ends_only() const { return ends_only_; }
   bool can_end(const State& state) const;
   bool must_end(const State& state) const;                      // nothing but the end may follow
   // The bytes that must come next, up to `most`, whole characters only.
   std::string forced(const State& state, size_t most);
+
+  // Of the last advance, mask or forced. That of a refused mask is the whole of GrammarLimits::work.
+  uint64_t work() const { return work_; }
+  const GrammarLimits& limits() const { return limits_; }
 
   size_t states() const { return states_.size(); }              // for tests
   size_t masks() const { return recent_.size(); }
@@ -79,50 +92,79 @@ class GrammarMatcher {
     uint32_t count;       // kRepeat: rounds begun
     uint64_t id;          // in order of making; not part of its identity
     uint64_t below_id;    // of `below`, 0: none
+    mutable uint64_t visit = 0;  // the last closure it was looked at in
   };
   struct FrameHash { size_t operator()(const Frame& f) const; };
   struct FrameEqual { bool operator()(const Frame& a, const Frame& b) const; };
+  using Stacks = std::vector<const Frame*>;        // by id, each once
+  struct StacksHash { size_t operator()(const Stacks& stacks) const; };
   struct Key {
-    std::vector<const Frame*> stacks;  // by id; all at kBytes
+    Stacks stacks;                                 // all at kBytes
     bool can_end = false;
     bool operator==(const Key&) const = default;
   };
   struct KeyHash { size_t operator()(const Key& key) const; };
+  // Stacks a byte leads to, before what takes no byte is followed, and the state they are. Many bytes of many states lead to the same ones.
+  // `counted`, here and below: the call that counted its work last.
+  struct Landing {
+    Node* node = nullptr;
+    uint32_t work = 0;
+    uint64_t counted = 0;
+  };
+  struct Edge {
+    Landing* to = nullptr;                         // null: not known yet
+    uint64_t counted : 48 = 0;
+    uint64_t landed : 16 = 0;                      // stacks that take the byte
+  };
   struct Node {
     const Key* key = nullptr;
     int pins = 0;
-    std::unique_ptr<std::array<Node*, 256>> next;  // null: not known yet
+    std::unique_ptr<Edge[]> next;                  // [classes of bytes]; null: none is known yet
+    uint64_t counted = 0;
+    uint64_t mask_work = 0;
     GrammarMask mask;
+    std::string trouble;                           // why it can have no mask; empty: not known
     std::list<Node*>::iterator recent;             // valid while it has a mask
   };
 
   static void pin(Node* node) { ++node->pins; }
   static void unpin(Node* node) { --node->pins; }
   const Frame* push(const Frame* below, uint32_t node, uint32_t count = 0);
+  const Frame* go(const Frame* below, uint32_t node);
   void visit(const Frame* frame);
-  void close(Key& key);
+  uint32_t close(Key& key, const Node* from);
   Node* intern(Key key);
+  void land(const Node* from, uint8_t byte, Edge& edge);
   Node* step(Node* from, uint8_t byte);
   void fill_mask(Node* from, std::vector<uint32_t>& bits);
+  void begin(uint64_t most_work);
+  void count(uint64_t work, const Node* at);
+  [[noreturn]] void too_ambiguous(const Node* at) const;
+  std::string rule_at(const Node* at) const;
   void forget();
-  size_t parts() const { return frames_.size() + stacks_; }
+  size_t parts() const { return frames_.size() + parts_; }
 
   const GrammarProgram program_;
   const std::shared_ptr<const TokenTrie> trie_;
   const GrammarLimits limits_;
   std::unordered_set<Frame, FrameHash, FrameEqual> frames_;
   std::unordered_map<Key, Node, KeyHash> states_;
+  std::unordered_map<Stacks, Landing, StacksHash> landings_;
   std::list<Node*> recent_;                        // states with masks, the latest first
   uint64_t next_id_ = 1;
-  size_t stacks_ = 0;                              // of all states
+  size_t parts_ = 0;                               // stacks and edges of all states, stacks of all landings
   size_t most_states_, most_parts_;                // that are kept before the unused ones are forgotten
   Key no_stacks_;
   Node dead_;                                      // where no stack is left
   GrammarMask ends_only_;
   State start_;
-  // Working memory of step: frames to look at, and those looked at already.
+  // The work of a call: which one it is, how much so far and at most, and who may cancel it.
+  uint64_t call_ = 0, work_ = 0, most_work_ = 0, next_question_ = 0;
+  const std::function<bool()>* cancelled_ = nullptr;
+  // Working memory of step: frames to look at, the closure they are looked at in, and the stacks of a landing.
   std::vector<const Frame*> todo_;
-  std::unordered_set<const Frame*> seen_;
+  uint64_t visit_ = 0;
+  Stacks landing_;
 };
 
 // Matchers by their grammar's text, the latest ones.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 
 #include "base/error.h"
 #include "text/unicode.h"
@@ -47,10 +48,14 @@ class Compiler {
     add({Kind::kReturn});
     for (size_t i = 0; i < rules_.bodies.size(); ++i) add({Kind::kCall});  // a place for each rule; set below
     for (size_t i = 0; i < rules_.bodies.size(); ++i) {
+      program_.rule_nodes.push_back(uint32_t(program_.nodes.size()));
       const uint32_t body = part(rules_.bodies[i], GrammarProgram::kReturnNode);
       program_.nodes[1 + i] = {Kind::kCall, body, 0, GrammarProgram::kReturnNode};
     }
+    program_.rule_nodes.push_back(uint32_t(program_.nodes.size()));
+    program_.rule_names = rules_.names;
     program_.start = rule(rules_.root);
+    classify();
     return std::move(program_);
   }
 
@@ -85,6 +90,8 @@ class Compiler {
     }
     std::vector<uint32_t> targets;
     for (const GrammarPart& one : p.parts) targets.push_back(part(one, next));
+    std::sort(targets.begin(), targets.end());  // several may be empty and lead to the same node
+    targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
     const auto first = uint32_t(program_.targets.size());
     program_.targets.insert(program_.targets.end(), targets.begin(), targets.end());
     return add({Kind::kChoice, first, uint32_t(targets.size())});
@@ -116,11 +123,45 @@ class Compiler {
     return bytes(edges);
   }
 
+  // Each range of an edge splits the classes it cuts through.
+  void classify() {
+    std::bitset<256 * 256> known;
+    for (const Edge& edge : program_.edges) {
+      if (program_.classes == 256) break;
+      const size_t range = size_t(edge.low) * 256 + edge.high;
+      if (known[range]) continue;
+      known[range] = true;
+      std::array<bool, 256> outside{};
+      std::array<int, 256> split;
+      split.fill(-1);
+      for (int b = 0; b < 256; ++b)
+        if (b < edge.low || b > edge.high) outside[program_.class_of[size_t(b)]] = true;
+      for (int b = edge.low; b <= edge.high; ++b) {
+        uint8_t& own = program_.class_of[size_t(b)];
+        if (!outside[own]) continue;
+        int& inside = split[own];
+        if (inside < 0) inside = program_.classes++;
+        own = uint8_t(inside);
+      }
+    }
+  }
+
   const GrammarRules& rules_;
   GrammarProgram program_;
 };
 
 }  // namespace
+
+const GrammarProgram::Edge* GrammarProgram::edge(const Node& node, uint8_t byte) const {
+  const auto all = edges_of(node);
+  const auto found = std::partition_point(all.begin(), all.end(), [&](const Edge& e) { return e.high < byte; });
+  return found != all.end() && found->low <= byte ? &*found : nullptr;
+}
+
+size_t GrammarProgram::rule_of(uint32_t node) const {
+  if (node < rule_nodes[0]) return node > 0 ? node - 1 : 0;  // a rule's own place
+  return size_t(std::upper_bound(rule_nodes.begin(), rule_nodes.end(), node) - rule_nodes.begin()) - 1;
+}
 
 GrammarProgram compile_grammar(const GrammarRules& rules) { return Compiler(rules).compile(); }
 

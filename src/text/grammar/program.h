@@ -1,8 +1,10 @@
 // A grammar as a machine over bytes with a stack: each rule is a small graph of nodes. Characters are spelled out in UTF-8, so that a
 // token may end anywhere inside one. Repetitions are counted on the stack and cost the same whatever their limits.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "text/grammar/gbnf.h"
@@ -32,8 +34,18 @@ struct GrammarProgram {
   std::vector<Edge> edges;
   std::vector<uint32_t> targets;
   uint32_t start = 0;
+  // Bytes that no edge tells apart are one class.
+  std::array<uint8_t, 256> class_of{};
+  int classes = 1;
+  // The nodes made for each rule are neighbours: those of rule i are [rule_nodes[i], rule_nodes[i + 1]).
+  std::vector<std::string> rule_names;
+  std::vector<uint32_t> rule_nodes;
 
   std::span<const Edge> edges_of(const Node& node) const { return {edges.data() + node.first, node.count}; }
+  // The edge that takes a byte; null: none does.
+  const Edge* edge(const Node& node, uint8_t byte) const;
+  // The rule whose body a node was made for.
+  size_t rule_of(uint32_t node) const;
 };
 
 // Throws sx::Error when it becomes too large.
