@@ -96,8 +96,8 @@ std::vector<Token> Tokenizer::encode(std::string_view utf8, bool add_special, bo
   return out;
 }
 
-std::string Tokenizer::decode(std::span<const Token> tokens, bool skip_special) const {
-  Detokenizer detokenizer(*this, !skip_special);
+std::string Tokenizer::decode(std::span<const Token> tokens, bool skip_special, TextPlace place) const {
+  Detokenizer detokenizer(*this, !skip_special, place);
   std::string text;
   for (Token token : tokens) text += detokenizer.push(token);
   return text += detokenizer.finish();
@@ -111,7 +111,7 @@ std::string_view Tokenizer::bytes_of(Token token) const {
 
 std::string Tokenizer::printable(Token token) const {
   if (!parts_->vocabulary.contains(token)) return fmt::format("<{}: no such token>", token);
-  const std::string_view bytes = parts_->vocabulary.bytes[token];
+  const std::string_view bytes = is_control(token) ? parts_->vocabulary.text[token] : parts_->vocabulary.bytes[token];
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
     const Utf8Step step = utf8_step(bytes, at);

@@ -257,15 +257,15 @@ class Reader {
   }
 
   void build_decoder() {
-    DecoderSteps decoder;
-    if (root_.has("decoder")) {
-      decoder = read_decoder(root_.at("decoder"));
-      parts_->decode = decoder.rule;
-    } else {
-      parts_->decode.join_with_space = true;
-    }
     TokenTable& v = parts_->vocabulary;
     v.bytes.reserve(v.text.size());
+    if (!root_.has("decoder")) {  // tokens are shown with spaces between them
+      for (const std::string& text : v.text) v.bytes.push_back(" " + text);
+      v.first_bytes = v.text;
+      return;
+    }
+    const DecoderSteps decoder = read_decoder(root_.at("decoder"));
+    parts_->decode = decoder.rule;
     for (const std::string& text : v.text) v.bytes.push_back(decoder.apply(text, false));
     if (!decoder.first_differs) return;
     v.first_bytes.reserve(v.text.size());

@@ -13,11 +13,10 @@
 
 namespace sx {
 
-// How tokens' bytes join into text.
+// What decoding does to the start of a text, besides TokenTable::first_bytes.
 struct DecodeRule {
   std::string strip;  // one character removed from the start of the whole text, at most strip_count times
   int strip_count = 0;
-  bool join_with_space = false;  // no decoder in the file: tokens are shown with spaces between them
 };
 
 struct TokenizerParts {
