@@ -47,10 +47,15 @@ void encode_words(const TokenizerParts& parts, std::string text, bool at_start, 
 
 }  // namespace
 
+std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data) {
+  if (!data.model.empty()) return gguf_tokenizer(data);
+  if (!data.tokenizer_json.empty()) return json_tokenizer(data);
+  if (!data.sentencepiece.empty()) return sentencepiece_tokenizer(data);
+  fail("{}: no vocabulary: no key tokenizer.ggml.model (GGUF), no tokenizer.json and no tokenizer.model (folder)", data.file);
+}
+
 std::unique_ptr<Tokenizer> Tokenizer::create(const TokenizerData& data) {
-  if (!data.model.empty()) return std::unique_ptr<Tokenizer>(new Tokenizer(gguf_tokenizer(data)));
-  if (!data.tokenizer_json.empty()) return std::unique_ptr<Tokenizer>(new Tokenizer(json_tokenizer(data)));
-  fail("{}: no vocabulary: neither tokenizer.ggml.model nor a tokenizer.json", data.file);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(tokenizer_parts(data)));
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<TokenizerParts> parts) : parts_(std::move(parts)) {

@@ -1,5 +1,5 @@
 // Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF
-// file or from a tokenizer.json. Const and free of locks: any number of threads may share one.
+// file, a tokenizer.json or SentencePiece's tokenizer.model. Const and free of locks: any number of threads may share one.
 #pragma once
 #include <memory>
 #include <optional>

@@ -1,5 +1,5 @@
-// What a tokenizer is made of. gguf_tokenizer and tokenizer_json each build one of these from their file; Tokenizer
-// only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
+// What a tokenizer is made of. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer each build one of these from
+// their files; Tokenizer only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
 #pragma once
 #include <memory>
 #include <string>
@@ -37,6 +37,9 @@ struct TokenizerParts {
 
 std::unique_ptr<TokenizerParts> gguf_tokenizer(const TokenizerData& data);
 std::unique_ptr<TokenizerParts> json_tokenizer(const TokenizerData& data);
+std::unique_ptr<TokenizerParts> sentencepiece_tokenizer(const TokenizerData& data);
+// Whichever of them the data is for.
+std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data);
 
 // Names under which published vocabularies mark the end of a turn or of a text.
 bool is_end_token_name(std::string_view text);
