@@ -28,31 +28,26 @@ struct Args {
   bool quiet = false, compare = false;
 };
 
-// The text a token adds after another; the token's name where it adds none (control tokens, parts of a character).
-std::string node_text(const Engine& engine, Token before, Token token) {
-  const Token both[] = {before, token};
-  const std::string left = engine.detokenize(std::span(both).first(1)), whole = engine.detokenize(both);
-  const bool follows = whole.size() > left.size() && whole.starts_with(left);
-  const std::string added = follows ? whole.substr(left.size()) : "";
+// The text a token adds behind others; the token's name where it adds none (control tokens, parts of a character).
+std::string node_text(const Engine& engine, Token token) {
+  const std::string added = engine.detokenize(std::span(&token, 1), false, true);
   return added.empty() || added.find(kUnfinished) != std::string::npos ? engine.token_text(token) : added;
 }
 
 // What each token adds to the text; a character made of several tokens appears with the last of them.
-std::vector<std::string> pieces_of(const Engine& engine, Token before, std::span<const Token> tokens, bool special) {
+std::vector<std::string> pieces_of(const Engine& engine, std::span<const Token> tokens, bool special) {
   std::vector<std::string> pieces;
-  std::vector<Token> window{before};                         // begins with a token behind which the text is whole
-  size_t given = engine.detokenize(window, special).size();  // bytes of its text
+  std::vector<Token> window;  // the tokens since the text was last whole
+  size_t given = 0;           // bytes of its text
   for (size_t i = 0; i < tokens.size(); ++i) {
     window.push_back(tokens[i]);
-    const std::string whole = engine.detokenize(window, special);
+    const std::string whole = engine.detokenize(window, special, true);
     const bool open = whole.ends_with(kUnfinished);
     // An unfinished character at the end can still change, nothing before it can.
     const size_t ready = whole.size() - (open && i + 1 < tokens.size() ? kUnfinished.size() : 0);
     pieces.push_back(ready > given ? whole.substr(given, ready - given) : "");
     given = std::max(given, ready);
-    if (open) continue;
-    if (pieces.back().empty()) window.pop_back();  // a control token, which shows nothing
-    else window.assign(1, tokens[i]), given = engine.detokenize(window, special).size();
+    if (!open) window.clear(), given = 0;
   }
   return pieces;
 }
@@ -91,10 +86,9 @@ void take_settings(Explanation& e, const Engine& engine) {
 
 void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, bool special) {
   e.prompt_tokens = int(text.size());
-  e.pieces = pieces_of(engine, text.back(), e.tokens, special);
+  e.pieces = pieces_of(engine, e.tokens, special);
   for (ExplainRound& r : e.rounds)
-    for (size_t n = 0; n < r.tokens.size(); ++n)
-      r.texts.push_back(node_text(engine, n ? r.tokens[size_t(r.parents[n])] : r.tokens[0], r.tokens[n]));
+    for (const Token token : r.tokens) r.texts.push_back(node_text(engine, token));
   if (e.refreshes.empty() || e.chunk <= 0) return;
   text.insert(text.end(), e.tokens.begin(), e.tokens.end());
   for (size_t at = 0; at < text.size(); at += size_t(e.chunk))

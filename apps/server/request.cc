@@ -191,7 +191,7 @@ std::string echo_text(const Vocabulary& vocabulary, const Prompt& prompt) {
   std::string text;
   for (const PromptPart& part : prompt) {
     try {
-      text += part.is_text ? part.text : vocabulary.detokenize(part.tokens, true);
+      text += part.is_text ? part.text : vocabulary.detokenize(part.tokens, true, &part != &prompt.front());
     } catch (const Error& e) {  // the embedding may have more rows than there are tokens
       throw bad_request(e.what(), "prompt");
     }

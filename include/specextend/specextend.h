@@ -239,13 +239,15 @@ class Vocabulary {
   virtual ~Vocabulary() = default;
 
   virtual std::vector<Token> tokenize(std::string_view text, bool add_special = false, bool parse_special = true) const = 0;
-  virtual std::string detokenize(std::span<const Token> tokens, bool show_special = false) const = 0;
+  // `continues`: the text these tokens add behind others, as an answer behind its prompt. A whole text loses the space that some
+  // vocabularies (SentencePiece) put in front of it.
+  virtual std::string detokenize(std::span<const Token> tokens, bool show_special = false, bool continues = false) const = 0;
   virtual std::string token_text(Token token) const = 0;  // printable
   // The prompt for a conversation: `messages_json` is a JSON array of {"role": ..., "content": ...}, `tools_json` one of functions
   // as OpenAI describes them, `variables_json` an object of further variables of the template; empty: none.
   virtual std::string apply_template(std::string_view messages_json, bool add_generation_prompt = true,
                                      std::string_view tools_json = {}, std::string_view variables_json = {}) const = 0;
-  virtual std::string token_bytes(Token token) const = 0; // what it adds to a text, which may be part of a character
+  virtual std::string token_bytes(Token token) const = 0; // what it adds behind others; may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
   virtual std::string chat_template() const { return {}; }  // its source; empty: ChatML
   virtual std::vector<std::string> warnings() const { return {}; }  // what works, though perhaps not as it was meant

@@ -359,7 +359,7 @@ TokenizerData vocabulary_to_folder(const TokenizerData& gguf, std::vector<std::s
 
 // The texts of all tokens with their ids. Padding up to the size of the embedding is left out: only some files have it.
 std::string vocabulary_fingerprint(const TokenizerData& data) {
-  const auto parts = data.tokenizer_json.empty() ? gguf_tokenizer(data) : json_tokenizer(data);
+  const auto parts = tokenizer_parts(data);
   const auto& texts = parts->vocabulary.text;
   Sha256 sum;
   for (size_t id = 0; id < texts.size(); ++id) {

@@ -27,8 +27,8 @@ class EngineImpl : public Engine {
   std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
     return vocabulary_->tokenize(text, add_special, parse_special);
   }
-  std::string detokenize(std::span<const Token> tokens, bool show_special) const override {
-    return vocabulary_->detokenize(tokens, show_special);
+  std::string detokenize(std::span<const Token> tokens, bool show_special, bool continues) const override {
+    return vocabulary_->detokenize(tokens, show_special, continues);
   }
   std::string token_text(Token token) const override { return vocabulary_->token_text(token); }
   std::string apply_template(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,

@@ -37,10 +37,10 @@ std::vector<Token> VocabularyImpl::tokenize(std::string_view text, bool add_spec
   return tokenizer_->encode(text, add_special, parse_special);
 }
 
-std::string VocabularyImpl::detokenize(std::span<const Token> tokens, bool show_special) const {
+std::string VocabularyImpl::detokenize(std::span<const Token> tokens, bool show_special, bool continues) const {
   for (Token t : tokens)
     if (t < 0 || t >= tokenizer_->size()) fail("token {} is outside the vocabulary of {}", t, tokenizer_->size());
-  return tokenizer_->decode(tokens, !show_special);
+  return tokenizer_->decode(tokens, !show_special, continues ? TextPlace::kBehind : TextPlace::kStart);
 }
 
 std::string VocabularyImpl::token_text(Token token) const { return tokenizer_->printable(token); }

@@ -16,7 +16,7 @@ class VocabularyImpl : public Vocabulary {
   VocabularyImpl(std::shared_ptr<const ModelFile> file, const std::string& chat_template);
 
   std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override;
-  std::string detokenize(std::span<const Token> tokens, bool show_special) const override;
+  std::string detokenize(std::span<const Token> tokens, bool show_special, bool continues) const override;
   std::string token_text(Token token) const override;
   std::string apply_template(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,
                              std::string_view variables_json) const override;

@@ -4,14 +4,20 @@
 
 namespace sx {
 
-Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool special)
-    : tokenizer_(tokenizer), special_(special), strip_left_(tokenizer.parts_->decode.strip_count) {}
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool special, TextPlace place)
+    : tokenizer_(tokenizer), special_(special), place_(place) {
+  start();
+}
+
+void Detokenizer::start() {
+  first_ = place_ == TextPlace::kStart;
+  strip_left_ = first_ ? tokenizer_.parts_->decode.strip_count : 0;
+}
 
 std::string Detokenizer::push(Token token) {
   const TokenizerParts& parts = *tokenizer_.parts_;
   if (!parts.vocabulary.contains(token)) return "";
   if (!special_ && parts.vocabulary.is_control(token)) return "";
-  if (parts.decode.join_with_space && !first_) pending_ += ' ';
   const auto& bytes =
       first_ && !parts.vocabulary.first_bytes.empty() ? parts.vocabulary.first_bytes : parts.vocabulary.bytes;
   pending_ += bytes[token];
@@ -21,8 +27,7 @@ std::string Detokenizer::push(Token token) {
 
 std::string Detokenizer::finish() {
   std::string rest = take(true);
-  first_ = true;
-  strip_left_ = tokenizer_.parts_->decode.strip_count;
+  start();
   return rest;
 }
 

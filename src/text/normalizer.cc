@@ -1,6 +1,8 @@
 // The normalisation steps, one small function each.
 #include "text/normalizer.h"
 
+#include "text/piece_normalizer.h"
+
 namespace sx {
 namespace {
 
@@ -49,6 +51,7 @@ std::string Normalizer::apply(std::string_view valid_utf8, RegexScratch& scratch
                      if (s.right) text.resize(text.size() - white_space_suffix(text));
                      if (s.left) text.erase(0, white_space_prefix(text));
                    },
+                   [&](const NormalizePieces& s) { text = s.how->apply(text); },
                },
                step);
   }

@@ -1,6 +1,7 @@
 // Rewrites text before it is split into words: Unicode normal forms, SentencePiece's visible spaces, replacements.
 // Applied to each stretch of text between added tokens, never to the added tokens themselves.
 #pragma once
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -10,6 +11,8 @@
 #include "text/unicode.h"
 
 namespace sx {
+
+class PieceNormalizer;
 
 struct NormalizeForm {
   NormalForm form;
@@ -26,7 +29,11 @@ struct NormalizeReplace {
 struct NormalizeStrip {
   bool left, right;
 };
-using NormalizeStep = std::variant<NormalizeForm, NormalizeLower, NormalizePrepend, NormalizeReplace, NormalizeStrip>;
+struct NormalizePieces {
+  std::shared_ptr<const PieceNormalizer> how;
+};
+using NormalizeStep =
+    std::variant<NormalizeForm, NormalizeLower, NormalizePrepend, NormalizeReplace, NormalizeStrip, NormalizePieces>;
 
 class Normalizer {
  public:

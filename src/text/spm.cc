@@ -16,8 +16,8 @@ bool worse(const WordScratch::Candidate& a, const WordScratch::Candidate& b) {
 }  // namespace
 
 Spm::Spm(const std::unordered_map<std::string_view, Token>& lookup, std::vector<float> scores,
-         const std::array<Token, 256>& byte_token, Token unk)
-    : lookup_(lookup), scores_(std::move(scores)), byte_token_(byte_token), unk_(unk) {
+         const std::array<Token, 256>& byte_token, Token unk, bool fuse_unk)
+    : lookup_(lookup), scores_(std::move(scores)), byte_token_(byte_token), unk_(unk), fuse_unk_(fuse_unk) {
   for (const auto& [text, token] : lookup_) longest_ = std::max(longest_, text.size());
 }
 
@@ -71,8 +71,11 @@ void Spm::encode(std::string_view word, WordScratch& scratch, std::vector<Token>
       std::push_heap(heap.begin(), heap.end(), worse);
     }
   }
+  bool behind_unknown = false;
   for (int i = 0; i >= 0; i = symbols[i].next) {
     const WordScratch::Symbol& symbol = symbols[i];
+    const bool fuse = fuse_unk_ && behind_unknown;
+    behind_unknown = false;
     if (symbol.token != kNoToken) {
       out.push_back(symbol.token);
       continue;
@@ -83,7 +86,8 @@ void Spm::encode(std::string_view word, WordScratch& scratch, std::vector<Token>
     if (all) {
       for (char b : bytes) out.push_back(byte_token_[static_cast<unsigned char>(b)]);
     } else if (unk_ != kNoToken) {
-      out.push_back(unk_);
+      if (!fuse) out.push_back(unk_);
+      behind_unknown = true;
     }
   }
 }

@@ -12,9 +12,10 @@ namespace sx {
 class Spm : public WordModel {
  public:
   // lookup: the tokens that merging may form (no control, unknown or byte tokens); scores: [tokens]. lookup must
-  // outlive this object. byte_token: kNoToken where the vocabulary has no token for a byte; unk stands in for it.
+  // outlive this object. byte_token: kNoToken where the vocabulary has no token for a byte; unk stands in for it, once
+  // for a run of such characters with fuse_unk.
   Spm(const std::unordered_map<std::string_view, Token>& lookup, std::vector<float> scores,
-      const std::array<Token, 256>& byte_token, Token unk);
+      const std::array<Token, 256>& byte_token, Token unk, bool fuse_unk = false);
   void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;
 
  private:
@@ -24,6 +25,7 @@ class Spm : public WordModel {
   std::vector<float> scores_;
   std::array<Token, 256> byte_token_;
   Token unk_;
+  bool fuse_unk_;
   size_t longest_ = 0;  // bytes
 };
 

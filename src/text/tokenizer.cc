@@ -47,10 +47,15 @@ void encode_words(const TokenizerParts& parts, std::string text, bool at_start, 
 
 }  // namespace
 
+std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data) {
+  if (!data.model.empty()) return gguf_tokenizer(data);
+  if (!data.tokenizer_json.empty()) return json_tokenizer(data);
+  if (!data.sentencepiece.empty()) return sentencepiece_tokenizer(data);
+  fail("{}: no vocabulary: no key tokenizer.ggml.model (GGUF), no tokenizer.json and no tokenizer.model (folder)", data.file);
+}
+
 std::unique_ptr<Tokenizer> Tokenizer::create(const TokenizerData& data) {
-  if (!data.model.empty()) return std::unique_ptr<Tokenizer>(new Tokenizer(gguf_tokenizer(data)));
-  if (!data.tokenizer_json.empty()) return std::unique_ptr<Tokenizer>(new Tokenizer(json_tokenizer(data)));
-  fail("{}: no vocabulary: neither tokenizer.ggml.model nor a tokenizer.json", data.file);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(tokenizer_parts(data)));
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<TokenizerParts> parts) : parts_(std::move(parts)) {
@@ -96,8 +101,8 @@ std::vector<Token> Tokenizer::encode(std::string_view utf8, bool add_special, bo
   return out;
 }
 
-std::string Tokenizer::decode(std::span<const Token> tokens, bool skip_special) const {
-  Detokenizer detokenizer(*this, !skip_special);
+std::string Tokenizer::decode(std::span<const Token> tokens, bool skip_special, TextPlace place) const {
+  Detokenizer detokenizer(*this, !skip_special, place);
   std::string text;
   for (Token token : tokens) text += detokenizer.push(token);
   return text += detokenizer.finish();
@@ -111,7 +116,7 @@ std::string_view Tokenizer::bytes_of(Token token) const {
 
 std::string Tokenizer::printable(Token token) const {
   if (!parts_->vocabulary.contains(token)) return fmt::format("<{}: no such token>", token);
-  const std::string_view bytes = parts_->vocabulary.bytes[token];
+  const std::string_view bytes = is_control(token) ? parts_->vocabulary.text[token] : parts_->vocabulary.bytes[token];
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
     const Utf8Step step = utf8_step(bytes, at);

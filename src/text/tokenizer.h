@@ -1,5 +1,5 @@
 // Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF
-// file or from a tokenizer.json. Const and free of locks: any number of threads may share one.
+// file, a tokenizer.json or SentencePiece's tokenizer.model. Const and free of locks: any number of threads may share one.
 #pragma once
 #include <memory>
 #include <optional>
@@ -15,6 +15,12 @@ namespace sx {
 
 struct TokenizerParts;
 
+// Where tokens that are decoded stand.
+enum class TextPlace {
+  kStart,   // they are a whole text, which loses the space that encoding has put in front of it
+  kBehind,  // other tokens stand before them: each adds its bytes_of(), the first one too
+};
+
 class Tokenizer {
  public:
   // Throws sx::Error naming the file and the field that is missing, malformed or not supported.
@@ -26,9 +32,11 @@ class Tokenizer {
   // as U+FFFD, one per maximal ill-formed part.
   std::vector<Token> encode(std::string_view utf8, bool add_special, bool parse_special) const;
   // Valid UTF-8, malformed parts being U+FFFD. Ids outside the vocabulary print nothing.
-  std::string decode(std::span<const Token> tokens, bool skip_special = false) const;
+  std::string decode(std::span<const Token> tokens, bool skip_special = false,
+                     TextPlace place = TextPlace::kStart) const;
 
-  // The bytes a token contributes when decoded; empty for control tokens and ids outside the vocabulary.
+  // The bytes a token adds behind other tokens; empty for control tokens and ids outside the vocabulary. The first
+  // token of a whole text may show less (SentencePiece's leading space).
   std::string_view bytes_of(Token token) const;
   std::string printable(Token token) const;  // for people: control tokens by name, odd bytes escaped
   int size() const;                          // largest id + 1
@@ -50,20 +58,22 @@ class Tokenizer {
 };
 
 // Decoding as tokens arrive. Pieces end at character boundaries; all of them together with finish() are exactly
-// decode(tokens, !special).
+// decode(tokens, !special), or what that would have been behind other text.
 class Detokenizer {
  public:
   // special: control tokens are shown. The tokenizer must outlive this object.
-  explicit Detokenizer(const Tokenizer& tokenizer, bool special = false);
+  explicit Detokenizer(const Tokenizer& tokenizer, bool special = false, TextPlace place = TextPlace::kStart);
   std::string push(Token token);
   std::string finish();  // what is still open; afterwards the object starts anew
 
  private:
   std::string take(bool all);
+  void start();
 
   const Tokenizer& tokenizer_;
   bool special_;
-  bool first_ = true;    // no token has been shown yet
+  TextPlace place_;
+  bool first_ = true;    // the next token shown is the first of the text
   int strip_left_ = 0;   // leading characters still to be removed
   std::string pending_;  // bytes not yet handed out
 };

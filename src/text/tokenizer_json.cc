@@ -1,12 +1,12 @@
-// A tokenizer from a Hugging Face folder: tokenizer.json for vocabulary and pipeline; tokenizer_config.json, the
-// special tokens map and generation_config.json for which tokens begin and end a text.
+// A tokenizer from a Hugging Face folder: tokenizer.json for vocabulary and pipeline; the files beside it say which
+// tokens begin and end a text (FolderSettings).
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <set>
 
 #include "text/bpe.h"
+#include "text/folder_settings.h"
 #include "text/json_pipeline.h"
 #include "text/unigram.h"
 
@@ -16,21 +16,14 @@ namespace {
 constexpr int64_t kMostTokens = 1 << 24;
 constexpr int64_t kMostHoles = 1 << 14;  // ids that no token has
 
-nlohmann::json parse(const std::string& text, const std::string& where) {
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) { fail("{}: {}", where, error.what()); }
-}
-
 class Reader {
  public:
   Reader(const TokenizerData& data, const JsonView& root)
       : data_(data), root_(root), parts_(std::make_unique<TokenizerParts>()), limit_(id_limit()) {}
 
-  std::unique_ptr<TokenizerParts> read(const JsonView* config, const JsonView* special_map,
-                                       const JsonView* generation) {
+  std::unique_ptr<TokenizerParts> read(const FolderSettings& settings) {
     read_vocabulary();
-    read_added(root_, config);
+    read_added(root_, settings.config());
     parts_->vocabulary.index();
     if (root_.has("normalizer")) read_normalizer(root_.at("normalizer"), parts_->normalizer);
     if (root_.has("pre_tokenizer")) pre_ = read_pre_tokenizer(root_.at("pre_tokenizer"), parts_->pre_tokenizer);
@@ -44,7 +37,8 @@ class Reader {
     if (root_.has("post_processor")) {
       read_post_processor(root_.at("post_processor"), parts_->vocabulary.size(), parts_->prefix, parts_->suffix);
     }
-    read_special(config, special_map, generation);
+    settings.apply(*parts_, limit_);
+    apply_class(settings);
     parts_->description += parts_->prefix.empty() ? ", no BOS" : ", adds BOS";
     return std::move(parts_);
   }
@@ -257,87 +251,37 @@ class Reader {
   }
 
   void build_decoder() {
-    DecoderSteps decoder;
-    if (root_.has("decoder")) {
-      decoder = read_decoder(root_.at("decoder"));
-      parts_->decode = decoder.rule;
-    } else {
-      parts_->decode.join_with_space = true;
-    }
     TokenTable& v = parts_->vocabulary;
     v.bytes.reserve(v.text.size());
+    if (!root_.has("decoder")) {  // tokens are shown with spaces between them
+      for (const std::string& text : v.text) v.bytes.push_back(" " + text);
+      v.first_bytes = v.text;
+      return;
+    }
+    const DecoderSteps decoder = read_decoder(root_.at("decoder"));
+    parts_->decode = decoder.rule;
     for (const std::string& text : v.text) v.bytes.push_back(decoder.apply(text, false));
     if (!decoder.first_differs) return;
     v.first_bytes.reserve(v.text.size());
     for (const std::string& text : v.text) v.first_bytes.push_back(decoder.apply(text, true));
   }
 
-  // "bos_token": a string, or an object with "content". kNoToken when absent or not a token.
-  Token named(const char* key, const JsonView* config, const JsonView* special_map) const {
-    for (const JsonView* source : {config, special_map}) {
-      if (!source || !source->has(key)) continue;
-      const JsonView value = source->at(key);
-      return any_token(value.node().is_object() ? value.at("content").string() : value.string());
-    }
-    return kNoToken;
-  }
-
-  void read_special(const JsonView* config, const JsonView* special_map, const JsonView* generation) {
-    TokenizerParts& parts = *parts_;
-    parts.bos = named("bos_token", config, special_map);
-    parts.eos = named("eos_token", config, special_map);
-    if (parts.unk == kNoToken) parts.unk = named("unk_token", config, special_map);
-    if (generation) read_generation(*generation);
-    if (parts.bos == kNoToken && !parts.prefix.empty()) parts.bos = parts.prefix.front();
-    for (const AddedToken& token : added_) {
-      if (is_end_token_name(parts.vocabulary.text[token.token])) parts.ends.push_back(token.token);
-    }
-    if (config) apply_config(*config);
-  }
-
-  void read_generation(const JsonView& generation) {
-    auto id = [&](const JsonView& value) { return value.index(std::max<int64_t>(limit_, 1)); };
-    if (parts_->bos == kNoToken && generation.has("bos_token_id") && generation.at("bos_token_id").node().is_number()) {
-      const Token token = id(generation.at("bos_token_id"));
-      if (parts_->vocabulary.contains(token)) parts_->bos = token;
-    }
-    if (!generation.has("eos_token_id")) return;
-    const JsonView eos = generation.at("eos_token_id");
-    if (eos.node().is_array()) {
-      for (size_t i = 0; i < eos.size(); ++i) parts_->ends.push_back(id(eos.at(i)));
-    } else {
-      parts_->ends.push_back(id(eos));
-    }
-    if (parts_->eos == kNoToken && !parts_->ends.empty() && parts_->vocabulary.contains(parts_->ends.front())) {
-      parts_->eos = parts_->ends.front();
-    }
-  }
-
   // These classes ignore the file's post-processor and build their own from add_bos_token and add_eos_token.
-  void apply_config(const JsonView& config) {
+  void apply_class(const FolderSettings& settings) {
     TokenizerParts& parts = *parts_;
-    const std::string name = config.string("tokenizer_class", "");
+    const std::string name = settings.config() ? settings.config()->string("tokenizer_class", "") : "";
     static const std::set<std::string> kOwnTemplate = {
         "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast",
         "GemmaTokenizer", "GemmaTokenizerFast", "CohereTokenizerFast"};
-    if (kOwnTemplate.count(name)) {
-      auto apply = [&](const char* key, Token token, std::vector<Token>& side) {
-        if (!config.has(key)) return;
-        side.clear();
-        if (config.at(key).boolean() && token != kNoToken) side.push_back(token);
-      };
-      apply("add_bos_token", parts.bos, parts.prefix);
-      apply("add_eos_token", parts.eos, parts.suffix);
-    }
-    if (!parts.chat_template.empty() || !config.has("chat_template")) return;
-    const JsonView value = config.at("chat_template");
-    if (!value.node().is_array()) {
-      parts.chat_template = value.string();
-      return;
-    }
-    for (size_t i = 0; i < value.size(); ++i) {  // several by name: the default one
-      if (value.at(i).string("name", "") == "default") parts.chat_template = value.at(i).at("template").string();
-    }
+    if (!kOwnTemplate.count(name)) return;
+    auto apply = [&](const char* key, Token token, std::vector<Token>& side) {
+      const auto wanted = settings.adds(key);
+      if (!wanted) return;
+      side.clear();
+      if (*wanted && token != kNoToken) side.push_back(token);
+    };
+    apply("add_bos_token", parts.bos, parts.prefix);
+    apply("add_eos_token", parts.eos, parts.suffix);
   }
 
   const TokenizerData& data_;
@@ -351,35 +295,15 @@ class Reader {
   PreTokenizerInfo pre_;
 };
 
-// tokenizer.json -> where; a folder stays a folder with the file's name behind it.
-std::string place(const TokenizerData& data, const char* name) {
-  return data.file.ends_with(name) ? data.file : data.file + ": " + name;
-}
-
 }  // namespace
 
 std::unique_ptr<TokenizerParts> json_tokenizer(const TokenizerData& data) {
-  struct Source {
-    nlohmann::json json;
-    std::optional<JsonView> view;
-  };
-  auto load = [&](Source& source, const std::string& text, const char* name) -> const JsonView* {
-    if (text.empty()) return nullptr;
-    const std::string where = place(data, name);
-    source.json = parse(text, where);
-    source.view.emplace(source.json, where, true);
-    if (!source.json.is_object()) source.view->wrong("is {}, expected an object", source.json.type_name());
-    return &*source.view;
-  };
-  Source root, config, special_map, generation;
-  const JsonView* tokenizer = load(root, data.tokenizer_json, "tokenizer.json");
-  const JsonView* settings = load(config, data.tokenizer_config_json, "tokenizer_config.json");
-  const JsonView* map = load(special_map, data.special_tokens_map_json, "special_tokens_map.json");
-  const JsonView* generate = load(generation, data.generation_config_json, "generation_config.json");
-  Reader reader(data, *tokenizer);
-  auto parts = reader.read(settings, map, generate);
-  if (!data.chat_template.empty()) parts->chat_template = data.chat_template;
-  return parts;
+  const FolderSettings settings(data);
+  const std::string where = place_of(data, "tokenizer.json");
+  const nlohmann::json json = parse_settings(data.tokenizer_json, where);
+  const JsonView root(json, where, true);
+  if (!json.is_object()) root.wrong("is {}, expected an object", json.type_name());
+  return Reader(data, root).read(settings);
 }
 
 }  // namespace sx

@@ -1,5 +1,5 @@
-// What a tokenizer is made of. gguf_tokenizer and tokenizer_json each build one of these from their file; Tokenizer
-// only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
+// What a tokenizer is made of. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer each build one of these from
+// their files; Tokenizer only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,11 +13,10 @@
 
 namespace sx {
 
-// How tokens' bytes join into text.
+// What decoding does to the start of a text, besides TokenTable::first_bytes.
 struct DecodeRule {
   std::string strip;  // one character removed from the start of the whole text, at most strip_count times
   int strip_count = 0;
-  bool join_with_space = false;  // no decoder in the file: tokens are shown with spaces between them
 };
 
 struct TokenizerParts {
@@ -38,6 +37,9 @@ struct TokenizerParts {
 
 std::unique_ptr<TokenizerParts> gguf_tokenizer(const TokenizerData& data);
 std::unique_ptr<TokenizerParts> json_tokenizer(const TokenizerData& data);
+std::unique_ptr<TokenizerParts> sentencepiece_tokenizer(const TokenizerData& data);
+// Whichever of them the data is for.
+std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data);
 
 // Names under which published vocabularies mark the end of a turn or of a text.
 bool is_end_token_name(std::string_view text);

@@ -19,18 +19,20 @@ struct Node {
 }  // namespace
 
 Unigram::Unigram(const std::unordered_map<std::string_view, Token>& lookup, std::vector<double> scores, double least,
-                 const std::array<Token, 256>& byte_token, Token unk)
+                 const std::array<Token, 256>& byte_token, Token unk, bool in_float)
     : lookup_(lookup),
       scores_(std::move(scores)),
       unknown_score_(least - kUnknownPenalty),
       byte_token_(byte_token),
-      unk_(unk) {
+      unk_(unk),
+      in_float_(in_float) {
   for (const auto& [text, token] : lookup_) trie_.insert(text, token);
 }
 
 void Unigram::encode(std::string_view word, WordScratch&, std::vector<Token>& out) const {
   std::vector<Node> nodes(word.size() + 1);
-  auto offer = [&](size_t begin, size_t end, double score, Token token) {
+  auto offer = [&](size_t begin, size_t end, double own, Token token) {
+    const double sum = nodes[begin].score + own, score = in_float_ ? static_cast<float>(sum) : sum;
     if (nodes[end].begin == SIZE_MAX || score > nodes[end].score) nodes[end] = {score, begin, token};
   };
   for (size_t at = 0; at < word.size();) {
@@ -42,10 +44,10 @@ void Unigram::encode(std::string_view word, WordScratch&, std::vector<Token>& ou
       if (trie_node == ByteTrie::kNone) break;
       const Token token = trie_.value(trie_node);
       if (token < 0) continue;
-      offer(at, end, nodes[at].score + scores_[token], token);
+      offer(at, end, scores_[token], token);
       covered = covered || end - at == character;
     }
-    if (!covered) offer(at, at + character, nodes[at].score + unknown_score_, unk_);
+    if (!covered) offer(at, at + character, unknown_score_, unk_);
     at += character;
   }
   std::vector<std::pair<size_t, size_t>> pieces;  // from the end; neighbouring unknown ones fused

@@ -15,9 +15,10 @@ namespace sx {
 class Unigram : public WordModel {
  public:
   // lookup: the tokens words may consist of; it must outlive this object. scores: [tokens]. least: the smallest
-  // score of the whole vocabulary. byte_token: all kNoToken without byte fallback.
+  // score of the whole vocabulary. byte_token: all kNoToken without byte fallback. in_float: sums are rounded to float,
+  // as SentencePiece does; the `tokenizers` library adds in double, and the two part ways where cuts are nearly equal.
   Unigram(const std::unordered_map<std::string_view, Token>& lookup, std::vector<double> scores, double least,
-          const std::array<Token, 256>& byte_token, Token unk);
+          const std::array<Token, 256>& byte_token, Token unk, bool in_float = false);
   void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;
 
  private:
@@ -28,6 +29,7 @@ class Unigram : public WordModel {
   double unknown_score_;
   std::array<Token, 256> byte_token_;
   Token unk_;
+  bool in_float_;
   ByteTrie trie_;
 };
 

@@ -13,7 +13,7 @@ namespace sx {
 
 struct TokenTable {
   std::vector<std::string> text;         // [tokens] as written in the file
-  std::vector<std::string> bytes;        // [tokens] what decoding prints; for control tokens their text
+  std::vector<std::string> bytes;        // [tokens] what decoding prints
   std::vector<std::string> first_bytes;  // [tokens] the same for the first token of a text; empty: no difference
   std::vector<TokenType> type;           // [tokens]
   std::unordered_map<std::string_view, Token> ids;  // views into text

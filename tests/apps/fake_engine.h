@@ -86,7 +86,7 @@ class FakeEngine : public Engine {
   StepCosts costs() const override { return {}; }
 
   std::vector<Token> tokenize(std::string_view text, bool, bool) const override { return {text.begin(), text.end()}; }
-  std::string detokenize(std::span<const Token> tokens, bool) const override { return {tokens.begin(), tokens.end()}; }
+  std::string detokenize(std::span<const Token> tokens, bool, bool) const override { return {tokens.begin(), tokens.end()}; }
   std::string token_text(Token token) const override { return token_bytes(token); }
   std::string apply_template(std::string_view, bool, std::string_view, std::string_view) const override { return {}; }
   std::string token_bytes(Token token) const override { return std::string(1, char(token)); }

@@ -1,5 +1,5 @@
 // Writes a tiny random model, or a draft head for it, for tests of the program:
-// make_tiny_model FILE.gguf | make_tiny_model FOLDER --hf | --eagle3 | --medusa
+// make_tiny_model FILE.gguf [--pieces] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
 #include <filesystem>
 #include <string_view>
 
@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   sx::testing::TinySpec spec;
   spec.gain = 3;
   const std::string_view form = argc > 2 ? argv[2] : "";
+  if (form == "--pieces" || form == "--hf-pieces") spec.words = sx::testing::TinyWords::kPieces;
   const sx::ModelConfig config = sx::testing::tiny_config(spec);
   if (form == "--eagle3") {
     auto head = sx::testing::eagle3_config(config, 1, 160);
@@ -20,7 +21,7 @@ int main(int argc, char** argv) {
     sx::testing::random_head({{"medusa_num_heads", 2}, {"hidden_size", config.width}, {"vocab_size", config.vocab}},
                              {"blocks.1.layers.0.weight", "lm_heads.1.weight"}, config, sx::DType::kBF16, 5)
         .write(argv[1]);
-  } else if (form == "--hf") {
+  } else if (form.starts_with("--hf")) {
     std::filesystem::create_directories(argv[1]);
     sx::testing::write_tiny_hf(argv[1], spec);
   } else {

@@ -2,9 +2,11 @@
 """Forms of answers of `specextend serve` - choices, log-probabilities, grammars, tools, details: see server_harness.py."""
 import json
 import math
+import os
+import subprocess
 import unittest
 
-from server_harness import DRAFTS, Server, WithServer, in_threads, joined, main
+from server_harness import DRAFTS, FOLDER, MAKE_TINY, Server, WithServer, in_threads, joined, main
 
 SCHEMA = {"type": "object", "properties": {"yes": {"type": "boolean"}, "kind": {"enum": ["x", "yy", 3]}}, "required": ["yes", "kind"],
           "additionalProperties": False}
@@ -45,6 +47,23 @@ class Forms(WithServer):
         plain = self.server.text(**ask)
         self.assertEqual(self.server.text(**ask, echo=True), "Once upon" + plain)
         self.assertEqual(joined(self.server.stream("/v1/completions", {**ask, "echo": True}), False), "Once upon" + plain)
+
+    def test_echo_of_pieces(self):
+        """SentencePiece's kind of vocabulary: the answer keeps its first space, streamed, echoed, in log-probabilities and grammars."""
+        for model, form in (("pieces.gguf", "--pieces"), ("pieces", "--hf-pieces")):
+            path = os.path.join(FOLDER.name, model)
+            subprocess.run([MAKE_TINY, path, form], check=True)
+            with Server(*DRAFTS, model=path) as server:
+                ask = {"prompt": "b a", "max_tokens": 2, "grammar": 'root ::= " a" " a"', "logprobs": 1}
+                answer = server.complete(**ask)["choices"][0]
+                self.assertEqual((answer["text"], "".join(answer["logprobs"]["tokens"])), (" a a", " a a"))
+                self.assertEqual(server.text(**ask, echo=True), "b a a a")
+                self.assertEqual(joined(server.stream("/v1/completions", {**ask, "echo": True}), False), "b a a a")
+                tokens = server.tokens("b a")
+                self.assertEqual(server.text(**{**ask, "prompt": tokens}, echo=True), "b a a a")
+                self.assertEqual(server.text(**{**ask, "prompt": ["b a", *tokens]}, echo=True), "b a b a a a")
+                chat = {"messages": USER, "max_tokens": 2, "grammar": ask["grammar"]}
+                self.assertEqual(server.post("/v1/chat/completions", chat)["choices"][0]["message"]["content"], " a a")
 
     def test_timings_with_every_event(self):
         ask = {"max_tokens": 30, "ignore_eos": True, "seed": 4}

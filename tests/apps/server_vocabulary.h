@@ -17,7 +17,7 @@ class FakeVocabulary : public Vocabulary {
     for (const char c : text) tokens.push_back(Token(uint8_t(c)));
     return tokens;
   }
-  std::string detokenize(std::span<const Token> tokens, bool) const override {
+  std::string detokenize(std::span<const Token> tokens, bool, bool) const override {
     std::string text;
     for (const Token token : tokens) text += token_bytes(token);
     return text;

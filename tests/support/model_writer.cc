@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "model/io/validate.h"
+#include "support/tiny_vocabulary.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 
@@ -37,41 +38,6 @@ uint64_t seed_of(std::string_view name, uint64_t seed) {
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;
 }
-
-std::string utf8(uint32_t point) {
-  std::string out;
-  if (point < 0x80) {
-    out += static_cast<char>(point);
-  } else {
-    out += static_cast<char>(0xc0 | point >> 6);
-    out += static_cast<char>(0x80 | (point & 63));
-  }
-  return out;
-}
-
-// The printable stand-in of a byte in byte-level BPE: itself if printable Latin-1, else the next point from U+0100.
-std::string byte_token(int byte) {
-  const auto shown = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255); };
-  if (shown(byte)) return utf8(static_cast<uint32_t>(byte));
-  uint32_t next = 256;
-  for (int b = 0; b < byte; ++b) next += shown(b) ? 0 : 1;
-  return utf8(next);
-}
-
-std::pair<std::string, std::string> merged_pair(int i) {
-  const std::string space = byte_token(' ');
-  const auto letter = [](int n) { return std::string(1, static_cast<char>('a' + n)); };
-  if (i < 26) return {space, letter(i)};
-  if (i < 26 + 676) return {letter((i - 26) / 26), letter((i - 26) % 26)};
-  return {};
-}
-
-constexpr const char* kSpecial[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
-constexpr const char* kTemplate =
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
-    "'\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-// Splits words, numbers and spaces as GPT-2 does.
-constexpr const char* kPattern = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 std::string hf_name(const std::string& name) {
   if (name == "token_embd.weight") return "model.embed_tokens.weight";
@@ -145,76 +111,7 @@ void add_rope_keys(GgufWriter& out, const std::string& arch, const ModelConfig& 
   }
 }
 
-void add_vocabulary(GgufWriter& out, int vocab) {
-  out.add_string("tokenizer.ggml.model", "gpt2");
-  out.add_string("tokenizer.ggml.pre", "gpt-2");
-  out.add_strings("tokenizer.ggml.tokens", tiny_tokens(vocab));
-  std::vector<int32_t> types(static_cast<size_t>(vocab), 1);
-  for (size_t i = 0; i < std::size(kSpecial); ++i) types[i] = 3;
-  out.add_i32s("tokenizer.ggml.token_type", types);
-  out.add_strings("tokenizer.ggml.merges", tiny_merges(vocab));
-  out.add_u32("tokenizer.ggml.bos_token_id", 0);
-  out.add_u32("tokenizer.ggml.eos_token_id", 0);
-  out.add_u32("tokenizer.ggml.padding_token_id", 0);
-  out.add_u32("tokenizer.ggml.eot_token_id", 2);
-  out.add_bool("tokenizer.ggml.add_bos_token", false);
-  out.add_string("tokenizer.chat_template", kTemplate);
-}
-
-ordered_json tokenizer_json(int vocab) {
-  ordered_json added = ordered_json::array(), words = ordered_json::object();
-  for (size_t i = 0; i < std::size(kSpecial); ++i) {
-    added.push_back({{"id", i}, {"content", kSpecial[i]}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                     {"normalized", false}, {"special", true}});
-  }
-  const auto tokens = tiny_tokens(vocab);
-  for (size_t i = 0; i < tokens.size(); ++i) words[tokens[i]] = i;
-  const ordered_json split = {{"type", "Split"}, {"pattern", {{"Regex", kPattern}}}, {"behavior", "Isolated"},
-                              {"invert", false}};
-  const ordered_json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true},
-                              {"use_regex", false}};
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", added},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({split, bytes})}}},
-          {"post_processor", nullptr},
-          {"decoder", bytes},
-          {"model",
-           {{"type", "BPE"},
-            {"dropout", nullptr},
-            {"unk_token", nullptr},
-            {"continuing_subword_prefix", nullptr},
-            {"end_of_word_suffix", nullptr},
-            {"fuse_unk", false},
-            {"byte_fallback", false},
-            {"ignore_merges", false},
-            {"vocab", words},
-            {"merges", tiny_merges(vocab)}}}};
-}
-
 }  // namespace
-
-std::vector<std::string> tiny_tokens(int vocab) {
-  if (vocab < kTinySmallestVocab) throw std::logic_error("a tiny vocabulary needs at least 260 tokens");
-  std::vector<std::string> out(std::begin(kSpecial), std::end(kSpecial));
-  for (int byte = 0; byte < 256; ++byte) out.push_back(byte_token(byte));
-  for (int i = 0; static_cast<int>(out.size()) < vocab; ++i) {
-    const auto [left, right] = merged_pair(i);
-    out.push_back(left.empty() ? "<unused" + std::to_string(i) + ">" : left + right);
-  }
-  return out;
-}
-
-std::vector<std::string> tiny_merges(int vocab) {
-  std::vector<std::string> out;
-  for (int i = 0; i < vocab - kTinyFirstByte - 256; ++i) {
-    const auto [left, right] = merged_pair(i);
-    if (!left.empty()) out.push_back(left + " " + right);
-  }
-  return out;
-}
 
 ModelConfig tiny_config(const TinySpec& spec) {
   ModelConfig config;
@@ -327,7 +224,7 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
     out.add_raw(arch + ".attention.sliding_window_pattern", 9, raw);
   }
   add_rope_keys(out, arch, config);
-  add_vocabulary(out, config.vocab);
+  add_tiny_vocabulary(out, spec.words, config.vocab);
   if (config.rope.scaling == RopeScaling::kLlama3) {
     const auto factors = llama3_factors(config.rope);
     out.add_tensor("rope_freqs.weight", DType::kF32, {config.rope.dims / 2}, encode(DType::kF32, factors, 0));
@@ -404,10 +301,8 @@ void write_tiny_hf(const std::string& folder, const TinySpec& spec, int shards) 
   const auto at = [&](const std::string& name) { return (std::filesystem::path(folder) / name).string(); };
   std::filesystem::create_directories(folder);
   write_file(at("config.json"), tiny_config_json(spec));
-  write_file(at("tokenizer.json"), tokenizer_json(spec.vocab).dump());
-  const ordered_json tokenizer_config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"bos_token", kSpecial[0]},
-      {"eos_token", kSpecial[0]}, {"pad_token", kSpecial[0]}, {"chat_template", kTemplate}};
-  write_file(at("tokenizer_config.json"), tokenizer_config.dump(2));
+  write_file(at("tokenizer.json"), tiny_tokenizer_json(spec.words, spec.vocab));
+  write_file(at("tokenizer_config.json"), tiny_tokenizer_config_json());
   const ordered_json generation = {{"bos_token_id", 0}, {"eos_token_id", {0, 2}}, {"pad_token_id", 0}};
   write_file(at("generation_config.json"), generation.dump(2));
 

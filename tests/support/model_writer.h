@@ -96,6 +96,11 @@ class SafetensorsWriter {
 // 8 bytes of length, the header, the data.
 Bytes safetensors_bytes(std::string_view header, std::span<const std::byte> data);
 
+enum class TinyWords {
+  kBytes,   // byte-level BPE
+  kPieces,  // SentencePiece's kind: visible spaces, a space in front of every text, byte tokens
+};
+
 struct TinySpec {
   std::string arch = "llama";  // llama, mistral, qwen2, qwen3
   int layers = 2, width = 64, heads = 4, kv_heads = 2;
@@ -113,9 +118,10 @@ struct TinySpec {
   int original_context = 0;
   float gain = 1;     // scales all matrices: larger is peakier
   uint64_t seed = 1;
+  TinyWords words = TinyWords::kBytes;
 };
 
-// Ids: 0 "<|endoftext|>" (bos, eos, pad), 1 "<|im_start|>", 2 "<|im_end|>", 3.. the 256 bytes, then merged pairs.
+// Ids: 0 "<|endoftext|>" (bos, eos, pad), 1 "<|im_start|>", 2 "<|im_end|>", 3.. the 256 bytes, then merged pairs (or pieces).
 constexpr int kTinyFirstByte = 3;
 constexpr int kTinySmallestVocab = 260;
 

@@ -46,6 +46,13 @@ TokenizerData sentence_piece() {
   return data;
 }
 
+TokenizerData without_decoder() {
+  TokenizerData data;
+  data.file = "stream.json";
+  data.tokenizer_json = R"({"model": {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
+  return data;
+}
+
 // The definition, written independently of Detokenizer.
 std::string whole(const Tokenizer& tokenizer, const std::vector<Token>& tokens, bool special, bool strips) {
   std::string bytes;
@@ -91,6 +98,28 @@ void check(const TokenizerData& data, bool strips) {
 
 TEST(Streaming, ByteLevel) { check(byte_level(), false); }
 TEST(Streaming, SentencePiece) { check(sentence_piece(), true); }
+
+// An answer behind its prompt: the bytes that each token adds, no matter which one comes first.
+TEST(Streaming, BehindOtherTokensNothingIsDropped) {
+  for (const TokenizerData& data : {byte_level(), sentence_piece(), without_decoder()}) {
+    const auto tokenizer = Tokenizer::create(data);
+    for (Token first = 0; first < tokenizer->size(); ++first) {
+      if (tokenizer->is_control(first)) continue;
+      for (Token second : {first, Token(tokenizer->size() - 1), Token(0)}) {
+        Detokenizer stream(*tokenizer, false, TextPlace::kBehind);
+        std::string joined = stream.push(first);
+        joined += stream.push(second);
+        joined += stream.finish();
+        EXPECT_EQ(joined, utf8_lossy(std::string(tokenizer->bytes_of(first)) + std::string(tokenizer->bytes_of(second))));
+        EXPECT_EQ(joined, tokenizer->decode(std::vector{first, second}, true, TextPlace::kBehind));
+        // Behind a token that is whole and shown, it is what the longer text has more.
+        const Token before = data.tokenizer_json.empty() ? *tokenizer->find("b") : 1;
+        const std::string whole = tokenizer->decode(std::vector{before, first, second}, true);
+        EXPECT_EQ(whole, tokenizer->decode(std::vector{before}, true) + joined);
+      }
+    }
+  }
+}
 
 TEST(Streaming, HoldsBackOnlyOpenCharacters) {
   const auto tokenizer = Tokenizer::create(byte_level());

@@ -81,10 +81,19 @@ void read_yarn(const Keys& keys, RopeConfig& rope) {
     fail("{}: key '{}' is {}; only 1 is supported", keys.file().path(), keys.name("rope.scaling.yarn_ext_factor"),
          extrapolation);
   }
-  // The file's factors multiply the derived one; ours replaces it.
-  const double extra = keys.number("rope.scaling.attn_factor").value_or(1) *
-                       keys.number("rope.scaling.yarn_attn_factor").value_or(1);
-  if (extra != 1) rope.attention_factor = extra * (rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1);
+  // What multiplies cos and sin. "yarn_attn_factor" is the whole of it: converters write the folder's attention_factor
+  // there. Otherwise it is derived from the factor, less what "yarn_log_multiplier" (the folder's mscale_all_dim) takes
+  // back. "attn_factor" multiplies either.
+  const double own = keys.number("rope.scaling.yarn_attn_factor").value_or(0);
+  const double multiplier = keys.number("rope.scaling.yarn_log_multiplier").value_or(0);
+  const double extra = keys.number("rope.scaling.attn_factor").value_or(1);
+  if (own < 0 || multiplier < 0) {
+    fail("{}: key '{}' is {}; a number >= 0 is expected", keys.file().path(),
+         keys.name(own < 0 ? "rope.scaling.yarn_attn_factor" : "rope.scaling.yarn_log_multiplier"), own < 0 ? own : multiplier);
+  }
+  if (own == 0 && multiplier == 0 && extra == 1) return;  // derived
+  const auto scale = [&](double weight) { return rope.factor > 1 ? 0.1 * weight * std::log(rope.factor) + 1 : 1; };
+  rope.attention_factor = extra * (own > 0 ? own : multiplier > 0 ? scale(1) / scale(multiplier) : scale(1));
 }
 
 void read_rope(const Keys& keys, ModelConfig& config) {
@@ -208,6 +217,7 @@ TokenizerData tokenizer_from_gguf(const GgufFile& file, int vocab) {
   TokenizerData data;
   data.file = file.path();
   data.vocab = vocab;
+  data.name = file.get_string("general.name").value_or("");
   data.model = file.get_string("tokenizer.ggml.model").value_or("");
   data.pre = file.get_string("tokenizer.ggml.pre").value_or("");
   data.tokens = string_list(file, "tokenizer.ggml.tokens");

@@ -174,20 +174,24 @@ void read_window(const Reader& in, const KnownClass& known, ModelConfig& config)
   if (!any) config.window = 0, config.windowed_layers.clear();
 }
 
-int32_t first_id(const Json& json, const char* key, const std::string& file, int vocab) {
+// A number or a list of them; -1 and null: none.
+std::vector<int32_t> read_ids(const Json& json, const char* key, const std::string& file, int vocab) {
+  std::vector<int32_t> ids;
   const Json* value = json_member(json, key);
   if (value && value->is_array()) {
-    for (const auto& entry : *value) {  // all must be valid, the first is taken
+    for (const auto& entry : *value) {
       if (!entry.is_number_unsigned() || entry.get<uint64_t>() >= static_cast<uint64_t>(vocab)) {
         fail("{}: key '{}' lists {}, outside the vocabulary of {}", file, key, printable(entry.dump()), vocab);
       }
+      ids.push_back(static_cast<int32_t>(entry.get<uint64_t>()));
     }
-    return value->empty() ? -1 : static_cast<int32_t>((*value)[0].get<uint64_t>());
+    return ids;
   }
   const auto id = json_int(json, key, file);
-  if (!id || *id == -1) return -1;
+  if (!id || *id == -1) return ids;
   if (*id < 0 || *id >= vocab) fail("{}: key '{}' is {}, outside the vocabulary of {}", file, key, *id, vocab);
-  return static_cast<int32_t>(*id);
+  ids.push_back(static_cast<int32_t>(*id));
+  return ids;
 }
 
 }  // namespace
@@ -232,9 +236,11 @@ ModelConfig config_from_json(std::string_view text, const std::string& file) {
 
 void token_ids_from_json(std::string_view text, const std::string& file, TokenizerData& data) {
   const Json json = parse_json(text, file);
-  data.bos = first_id(json, "bos_token_id", file, data.vocab);
-  data.eos = first_id(json, "eos_token_id", file, data.vocab);
-  data.pad = first_id(json, "pad_token_id", file, data.vocab);
+  const auto first = [](const std::vector<int32_t>& ids) { return ids.empty() ? -1 : ids.front(); };
+  data.bos = first(read_ids(json, "bos_token_id", file, data.vocab));
+  data.ends = read_ids(json, "eos_token_id", file, data.vocab);
+  data.eos = first(data.ends);
+  data.pad = first(read_ids(json, "pad_token_id", file, data.vocab));
 }
 
 std::string chat_template_from_json(std::string_view text, const std::string& file) {

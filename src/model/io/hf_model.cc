@@ -90,6 +90,11 @@ TokenizerData read_tokenizer(const Folder& folder, const std::string& config_tex
   data.file = folder.at("tokenizer.json");
   data.vocab = config.vocab;
   data.tokenizer_json = folder.text("tokenizer.json", kMaxTokenizer);
+  if (data.tokenizer_json.empty() && folder.has("tokenizer.model")) {
+    data.file = folder.at("tokenizer.model");
+    data.sentencepiece = folder.text("tokenizer.model", kMaxTokenizer);
+    data.added_tokens_json = folder.text("added_tokens.json", kMaxConfig);
+  }
   data.tokenizer_config_json = folder.text("tokenizer_config.json", kMaxConfig);
   data.generation_config_json = folder.text("generation_config.json", kMaxConfig);
   data.special_tokens_map_json = folder.text("special_tokens_map.json", kMaxConfig);

@@ -1,5 +1,5 @@
 // What a model file says about its vocabulary, before anyone interprets it. GGUF fills the arrays; a Hugging Face
-// folder fills the two JSON texts. text/tokenizer turns either into a Tokenizer.
+// folder fills the texts of its files. text/tokenizer turns either into a Tokenizer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,6 +12,7 @@ enum class TokenType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 struct TokenizerData {
   std::string file;                 // where it came from, for error messages
   // From GGUF:
+  std::string name;                 // the model's (general.name): some vocabularies are treated by it
   std::string model;                // "gpt2" (byte-level BPE) or "llama" (SentencePiece); empty when JSON is used
   std::string pre;                  // pre-tokeniser's name: "smollm", "llama-bpe", "qwen2", ...
   std::vector<std::string> tokens;
@@ -26,6 +27,9 @@ struct TokenizerData {
   std::string tokenizer_config_json;
   std::string generation_config_json;
   std::string special_tokens_map_json;
+  std::string sentencepiece;        // contents of tokenizer.model, where there is no tokenizer.json
+  std::string added_tokens_json;    // beside tokenizer.model
+  std::vector<int32_t> ends;        // what config.json says ends a text; for folders whose generation_config.json does not
   // Both: size of the embedding matrix (may exceed tokens.size()).
   int32_t vocab = 0;
 };

@@ -202,6 +202,19 @@ TEST(GgufModel, RopeScaling) {
   });
   EXPECT_DOUBLE_EQ(extra.attention_factor, 2 * (0.1 * std::log(4.0) + 1));
   EXPECT_EQ(extra.beta_fast, 16);
+  // What converters write for a folder's attention_factor and mscale_all_dim.
+  const auto scaled = [&](const char* key, float value) {
+    return rope_of([&](GgufWriter& out) {
+      out.add_string("llama.rope.scaling.type", "yarn");
+      out.add_f32("llama.rope.scaling.factor", 4);
+      out.add_f32(std::string("llama.rope.scaling.") + key, value);
+    }).attention_factor;
+  };
+  EXPECT_EQ(scaled("yarn_attn_factor", 1.25f), 1.25);
+  EXPECT_EQ(scaled("yarn_attn_factor", 1), 1);
+  EXPECT_EQ(scaled("yarn_log_multiplier", 1), 1);
+  EXPECT_DOUBLE_EQ(scaled("yarn_log_multiplier", 0.5), (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
+  EXPECT_THROW(scaled("yarn_attn_factor", -1), Error);
 }
 
 TEST(GgufModel, PerLayerArraysMustBeUniform) {

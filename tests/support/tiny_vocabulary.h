@@ -1,0 +1,14 @@
+// The vocabularies of tiny models, for GGUF files and for folders.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "support/model_writer.h"
+
+namespace sx::testing {
+
+void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab);
+std::string tiny_tokenizer_json(TinyWords words, int vocab);
+std::string tiny_tokenizer_config_json();
+
+}  // namespace sx::testing
