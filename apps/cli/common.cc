@@ -50,7 +50,7 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
   add_model_flag(app, o.model);
   app.add_option("-c,--ctx-size", o.context, "tokens the context holds (0: what the model was trained for)")
       ->envname("LLAMA_ARG_CTX_SIZE");
-  app.add_option("-t,--threads", o.threads, "threads (0: one per core)")->envname("LLAMA_ARG_THREADS");
+  app.add_option("-t,--threads", o.threads, "threads (0: one per core this process may use, within its CPU quota)")->envname("LLAMA_ARG_THREADS");
   app.add_option_function<int>("--tb,--threads-batch", [](int) {}, "accepted for compatibility: prompts use the same threads");
   app.add_option("-b,--batch-size,--ub,--ubatch-size", o.chunk, "prompt tokens processed in one step (0: what suits the device)")
       ->capture_default_str();

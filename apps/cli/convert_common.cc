@@ -12,7 +12,7 @@ void add_output_flags(CLI::App& app, OutputFlags& flags) {
   app.add_flag("-f,--force", flags.force, "overwrite what is there");
   app.add_flag("--dry-run", flags.dry_run, "only say what would be written");
   app.add_flag("-q,--quiet", flags.quiet, "no progress, no report");
-  app.add_option("-t,--threads", flags.threads, "threads (0: one per core)")->check(CLI::NonNegativeNumber);
+  app.add_option("-t,--threads", flags.threads, "threads (0: one per core this process may use, within its CPU quota)")->check(CLI::NonNegativeNumber);
 }
 
 int run_conversion(const char* label, const OutputFlags& flags,

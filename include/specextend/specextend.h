@@ -42,7 +42,7 @@ std::string spec_describe(const SpecOptions& options);  // a JSON object: settin
 struct EngineOptions {
   std::string model{};          // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
-  int threads = 0;              // 0: one per core
+  int threads = 0;              // 0: what thread_count(0) says
   std::string device = "auto";  // "cpu", "cuda", "cuda:1", or "auto": a CUDA device if there is one
   std::string kv_type{};        // "f32", "f16", "bf16" or "q8_0"; empty: the fastest on this machine
   int chunk = 0;                // rows of one step: prompt tokens are processed in chunks of this size; 0: what suits the device
@@ -229,7 +229,15 @@ struct MachinePeaks {
   double int8_gop_per_s = 0;         // fastest 8-bit dot product instruction; 0: not known here
   double bf16_gflop_per_s = 0;       // fastest 16-bit (else 32-bit) multiply-add
 };
-MachinePeaks measure_peaks(int threads);  // 0: one per core
+MachinePeaks measure_peaks(int threads);  // 0: what thread_count(0) says
+
+// How many threads really run where so many are asked for, and why. 0 means one per physical core that this process may use, but no more
+// than the CPU quota of its control group (a container's limit), rounded to the nearest; more than there are CPUs never run.
+struct ThreadCount {
+  int threads = 1;
+  std::string why;                   // "2 cores", "CPU quota 1.5 of 8 cores", "asked for", "16 asked for, 2 CPUs"
+};
+ThreadCount thread_count(int asked);
 
 // The text side of a model: its tokens and its chat template, without its weights.
 class Vocabulary {

@@ -12,12 +12,12 @@
 namespace sx {
 
 struct CpuOptions {
-  int threads = 0;               // 0: one per core
+  int threads = 0;               // 0: what cpu_count() says
   std::optional<cpu::Isa> isa;   // empty: the best this machine has (or SPECEXTEND_ISA)
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
-// What the CPU can do at most with so many threads (0: one per core); 0 where not known.
+// What the CPU can do at most with so many threads (0: what cpu_count() says); 0 where not known.
 cpu::Peaks measure_cpu_peaks(int threads);
 
 // Throws sx::Error that says why there is none: built without CUDA, no driver, no device, one that is too old.

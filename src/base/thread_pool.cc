@@ -1,17 +1,22 @@
 #include "base/thread_pool.h"
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <vector>
+#include <climits>
 
+#include "base/clock.h"
+#include "base/cpu_count.h"
 #include "base/error.h"
 
 namespace sx {
 namespace {
 
-// Some tens of microseconds of polite spinning, some yielding (more threads than cores), then sleep.
-constexpr int kSpins = 2000, kYields = 200;
+constexpr double kSpinMs = 0.2;   // longer than the pauses inside a step, shorter than those between requests
+constexpr int kLook = 32;         // tries between two looks at the clock
 
 inline void pause_cpu() {
 #if defined(__aarch64__)
@@ -21,22 +26,31 @@ inline void pause_cpu() {
 #endif
 }
 
-// Spins until done() holds; yields to other threads when that takes long.
+// Spins until done() holds; false: it took too long. To yield would be worse than to sleep: among busy neighbours it gives away a whole
+// time slice, while a sleeper is woken as soon as there is something to do.
 template <class Done>
-void spin_until(Done done) {
-  for (int i = 0; !done(); ++i)
-    if (i < kSpins) pause_cpu(); else ::sched_yield();
+bool spin_until(Done done) {
+  for (double start = 0;;) {
+    for (int i = 0; i < kLook; ++i) {
+      if (done()) return true;
+      pause_cpu();
+    }
+    const double now = now_ms();
+    if (start == 0) start = now;
+    else if (now - start > kSpinMs) return false;
+  }
 }
 
-// The cores this process may use; empty if the system does not say.
-std::vector<int> available_cores() {
-  std::vector<int> cores;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &set)) cores.push_back(i);
-  return cores;
+// Sleeps while the word has this value.
+template <class Word>
+void sleep_on(std::atomic<Word>& word, Word value) {
+  static_assert(sizeof(word) == 4);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr);
+}
+
+template <class Word>
+void wake(std::atomic<Word>& word, int most) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, most);
 }
 
 void pin_to(int core) {
@@ -48,18 +62,20 @@ void pin_to(int core) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  const std::vector<int> cores = available_cores();
-  const size_t most = cores.empty() ? std::thread::hardware_concurrency() : cores.size();
-  size_ = threads > 0 ? threads : std::max(1, static_cast<int>(most));
+ThreadPool::ThreadPool(int threads, int at_once) {
+  const std::vector<int> cores = allowed_cpus();
+  const CpuCount& count = cpu_count();
+  size_ = threads > 0 ? threads : count.threads();
   SX_ASSERT(size_ <= 4096);
+  const int members = std::min(size_, at_once > 0 ? at_once : std::max(1, int(cores.empty() ? size_t(count.allowed) : cores.size())));
+  spins_ = members <= int(cores.size()) && (count.quota == 0 || members <= count.quota);
   // A woken thread starts on its waker's core and can stay there, spinning against it. When the team fills the machine
   // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do not
   // sit on the same cores.
-  const bool pinned = size_ > 1 && static_cast<size_t>(size_) == cores.size();
-  threads_.reserve(static_cast<size_t>(size_ - 1));
-  for (int i = 1; i < size_; ++i) {
-    const int core = pinned ? cores[static_cast<size_t>(i)] : -1;
+  const bool pinned = members > 1 && size_t(members) == cores.size() && cores.back() < CPU_SETSIZE;
+  threads_.reserve(size_t(members - 1));
+  for (int i = 1; i < members; ++i) {
+    const int core = pinned ? cores[size_t(i)] : -1;
     threads_.emplace_back([this, i, core] {
       if (core >= 0) pin_to(core);
       work(i);
@@ -70,48 +86,48 @@ ThreadPool::ThreadPool(int threads) {
 ThreadPool::~ThreadPool() {
   quit_.store(true);
   ticket_.fetch_add(1);
-  ticket_.notify_all();
+  wake(ticket_, INT_MAX);
   for (auto& t : threads_) t.join();
 }
 
-void ThreadPool::start(Entry entry, void* context) {
+// Whoever has claimed a piece keeps the job alive until it has reported it, so only then the job's fields may be read. A member that comes
+// late finds nothing, or a piece of the next job, which is just as good.
+int ThreadPool::claim_pieces(int worker) {
+  int done = 0;
+  for (int left; unclaimed_.load(std::memory_order_relaxed) > 0 && (left = unclaimed_.fetch_sub(1, std::memory_order_acq_rel)) > 0; ++done)
+    entry_(context_, items_ - left, worker);
+  return done;
+}
+
+void ThreadPool::start(Entry entry, void* context, int items) {
   entry_ = entry;
   context_ = context;
-  running_.store(size_ - 1, std::memory_order_relaxed);
+  items_ = items;
+  unfinished_.store(items, std::memory_order_relaxed);
+  unclaimed_.store(items, std::memory_order_release);
   ticket_.fetch_add(1);  // sequentially consistent with asleep_: a sleeper is either counted or sees the new ticket
-  if (asleep_.load() > 0) ticket_.notify_all();
-  entry(context, 0);
-  spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+  if (asleep_.load() > 0) wake(ticket_, items - 1);
+  const int done = claim_pieces(0);
+  if (unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) return;
+  const auto finished = [&] { return unfinished_.load(std::memory_order_acquire) == 0; };
+  if (spins_ ? spin_until(finished) : finished()) return;
+  caller_asleep_.store(true);
+  for (int left; (left = unfinished_.load()) != 0;) sleep_on(unfinished_, left);
+  caller_asleep_.store(false);
 }
 
-void ThreadPool::work(int thread) {
-  uint32_t seen = 0;
-  while (true) {
-    int tries = 0;
-    while (ticket_.load(std::memory_order_acquire) == seen) {
-      if (++tries < kSpins) pause_cpu();
-      else if (tries < kSpins + kYields) ::sched_yield();
-      else {
-        asleep_.fetch_add(1);
-        ticket_.wait(seen);
-        asleep_.fetch_sub(1);
-      }
+void ThreadPool::work(int worker) {
+  for (uint32_t seen = 0;;) {
+    const auto called = [&] { return ticket_.load(std::memory_order_acquire) != seen; };
+    if (!(spins_ ? spin_until(called) : called())) {
+      asleep_.fetch_add(1);
+      while (!called()) sleep_on(ticket_, seen);
+      asleep_.fetch_sub(1);
     }
-    ++seen;
-    if (quit_.load(std::memory_order_relaxed)) return;
-    entry_(context_, thread);
-    running_.fetch_sub(1, std::memory_order_release);
-  }
-}
-
-void ThreadPool::barrier() {
-  if (size_ == 1) return;
-  const uint32_t phase = phase_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
-  } else {
-    spin_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
+    seen = ticket_.load(std::memory_order_acquire);
+    if (quit_.load()) return;
+    const int done = claim_pieces(worker);
+    if (done > 0 && unfinished_.fetch_sub(done) == done && caller_asleep_.load()) wake(unfinished_, 1);
   }
 }
 

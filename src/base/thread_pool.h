@@ -1,10 +1,12 @@
-// A team of threads that works in step: run(body) calls body(thread) once on every member, the caller being member 0, and
-// returns when all are done. Members spin for a short while between jobs (a decode step is hundreds of jobs of a few
-// microseconds), then sleep, so an idle engine costs nothing.
+// A team of threads that share jobs out piece by piece. A job is cut into pieces, whoever is free claims the next one, and the job is done
+// when the claimed pieces are: a thread that the system has put aside, or has not woken yet, holds up nobody unless it is inside a
+// piece. The caller works too, so in the worst case it does the whole job alone. Members spin for a short while between jobs (a decode
+// step is hundreds of jobs of a few microseconds), then sleep, so an idle engine costs nothing.
+//
+// Which thread runs which piece, and in which order, must not change any result.
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -13,52 +15,56 @@ namespace sx {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // 0: as many as the machine has cores
+  // threads: shares of a job; 0: as many as cpu_count() says. There are never more threads than CPUs to run them, however many are
+  // asked for: `at_once` (0: those the process may use) bounds them, for tests.
+  explicit ThreadPool(int threads, int at_once = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // Shares of run().
   int size() const { return size_; }
+  // Threads that work at the same time, the caller included; at most size().
+  int workers() const { return int(threads_.size()) + 1; }
 
-  // body: void(int thread). Must not throw. Not re-entrant; one caller at a time.
+  // body: void(int share), once for every share in [0, size()). Must not throw. Not re-entrant; one caller at a time.
   template <class Body>
-  void run(Body&& body) {
-    if (size_ == 1) return void(body(0));
-    using Bare = std::remove_reference_t<Body>;
-    start([](void* context, int thread) { (*static_cast<Bare*>(context))(thread); }, const_cast<std::remove_const_t<Bare>*>(&body));
-  }
+  void run(Body&& body) { each(size_, body); }
 
-  // Dynamic share of `items` work items: body(int item). Which thread runs which item must not change any result.
+  // body: void(int item) or void(int item, int worker), once for every item in [0, items). Items are claimed in ascending order. Of
+  // two pieces that run at the same time the workers differ; they are in [0, workers()).
   template <class Body>
   void each(int items, Body&& body) {
-    if (size_ == 1 || items <= 1) {
-      for (int i = 0; i < items; ++i) body(i);
-      return;
+    using Bare = std::remove_reference_t<Body>;
+    const auto call = [](void* context, int item, int worker) {
+      Bare& it = *static_cast<Bare*>(context);
+      if constexpr (std::is_invocable_v<Bare&, int, int>) it(item, worker);
+      else static_cast<void>(worker), it(item);
+    };
+    void* context = const_cast<std::remove_const_t<Bare>*>(&body);
+    if (threads_.empty() || items <= 1) {
+      for (int i = 0; i < items; ++i) call(context, i, 0);
+    } else {
+      start(call, context, items);
     }
-    next_.store(0, std::memory_order_relaxed);
-    run([&](int) {
-      for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < items;) body(i);
-    });
   }
 
-  // Inside run: waits until every member has arrived.
-  void barrier();
-
  private:
-  using Entry = void (*)(void*, int);
-  void start(Entry entry, void* context);
-  void work(int thread);
+  using Entry = void (*)(void*, int, int);
+  void start(Entry entry, void* context, int items);
+  void work(int worker);
+  int claim_pieces(int worker);
 
   int size_ = 1;
+  bool spins_ = true;                            // there is a CPU for every member
   alignas(64) std::atomic<uint32_t> ticket_{0};  // counts jobs; members wait for it to change
-  alignas(64) std::atomic<int> running_{0};      // members still inside the job
-  alignas(64) std::atomic<int> arrived_{0};      // barrier
-  alignas(64) std::atomic<uint32_t> phase_{0};
-  alignas(64) std::atomic<int> next_{0};         // each(): next item
-  alignas(64) std::atomic<int> asleep_{0};
-  std::atomic<bool> quit_{false};
-  Entry entry_ = nullptr;
+  alignas(64) std::atomic<int> unclaimed_{0};    // pieces of the job nobody has taken; less than 0: late members looked for some
+  alignas(64) std::atomic<int> unfinished_{0};   // pieces of the job that are not done
+  alignas(64) std::atomic<int> asleep_{0};       // members
+  std::atomic<bool> caller_asleep_{false}, quit_{false};
+  Entry entry_ = nullptr;                        // of the job; read only by those who have claimed a piece of it
   void* context_ = nullptr;
+  int items_ = 0;
   std::vector<std::thread> threads_;
 };
 

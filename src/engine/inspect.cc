@@ -3,6 +3,7 @@
 #include <map>
 
 #include "backend/registry.h"
+#include "base/cpu_count.h"
 #include "base/error.h"
 #include "model/io/model_file.h"
 #include "specextend/specextend.h"
@@ -64,6 +65,13 @@ ModelSummary inspect(const std::string& model) {
                                          : "tokenizer.json";
   for (const Metadatum& m : file->metadata()) s.metadata.emplace_back(m.key, m.value);
   return s;
+}
+
+ThreadCount thread_count(int asked) {
+  const CpuCount& cpus = cpu_count();
+  if (asked <= 0) return {cpus.threads(), cpus.why()};
+  if (asked <= cpus.allowed) return {asked, "asked for"};
+  return {cpus.allowed, fmt::format("{} asked for, {} CPU{}", asked, cpus.allowed, cpus.allowed == 1 ? "" : "s")};
 }
 
 MachinePeaks measure_peaks(int threads) {

@@ -1,10 +1,12 @@
-// The team of threads: everybody works once per job, barriers hold, sleepers wake.
+// The team of threads: every piece of a job is done once, whoever comes late; jobs follow each other; sleepers wake.
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <numeric>
+
+#include "base/cpu_count.h"
 
 namespace sx {
 namespace {
@@ -28,20 +30,63 @@ TEST(ThreadPool, EachVisitsEveryItemOnce) {
   }
 }
 
-TEST(ThreadPool, BarrierSeparatesPhases) {
-  ThreadPool pool(4);
-  std::vector<int> value(4, 0);
-  std::atomic<int> bad{0};
-  for (int job = 0; job < 300; ++job)
-    pool.run([&](int thread) {
+TEST(ThreadPool, JobsSeparatePhases) {
+  for (int at_once : {0, 4}) {  // 4: members come late, where there are fewer CPUs
+    ThreadPool pool(4, at_once);
+    std::vector<int> value(4, 0);
+    std::atomic<int> bad{0};
+    for (int job = 0; job < 300; ++job)
       for (int phase = 1; phase <= 5; ++phase) {
-        value[size_t(thread)] = phase;
-        pool.barrier();
-        for (int v : value) if (v != phase) bad.fetch_add(1);
-        pool.barrier();
+        pool.run([&](int share) { value[size_t(share)] = phase; });
+        pool.run([&](int) { for (int v : value) if (v != phase) bad.fetch_add(1); });
       }
+    EXPECT_EQ(bad.load(), 0);
+  }
+}
+
+TEST(ThreadPool, WorkersAtTheSameTimeDiffer) {
+  for (int at_once : {2, 5}) {
+    ThreadPool pool(5, at_once);
+    EXPECT_EQ(pool.size(), 5);
+    EXPECT_EQ(pool.workers(), at_once);
+    std::vector<std::atomic<int>> inside(5);
+    std::atomic<int> bad{0}, done{0};
+    for (int job = 0; job < 300; ++job)
+      pool.each(40, [&](int, int worker) {
+        if (worker < 0 || worker >= at_once || inside[size_t(worker)].fetch_add(1) != 0) ++bad;
+        ++done;
+        inside[size_t(worker)].fetch_sub(1);
+      });
+    EXPECT_EQ(bad.load(), 0);
+    EXPECT_EQ(done.load(), 300 * 40);
+  }
+}
+
+TEST(ThreadPool, HasNoMoreThreadsThanCpus) {
+  const int cpus = int(allowed_cpus().size());
+  ThreadPool pool(cpus + 14);
+  EXPECT_EQ(pool.size(), cpus + 14);  // the shares, which kernels may rely on
+  EXPECT_EQ(pool.workers(), cpus);
+  EXPECT_EQ(ThreadPool(0).size(), cpu_count().threads());
+}
+
+// A job waits for the pieces that were claimed, not for members that have not come: while one of them is held up inside a piece, the others
+// finish everything else.
+TEST(ThreadPool, AMemberThatIsHeldUpHoldsUpItsPieceOnly) {
+  ThreadPool pool(2, 2);
+  for (int job = 0; job < 20; ++job) {
+    std::atomic<int> others{0};
+    std::atomic<bool> held{false};
+    pool.each(64, [&](int, int worker) {
+      if (worker == 1 && !held.exchange(true)) {
+        for (int i = 0; i < 20000 && others.load() < 63; ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+      ++others;
     });
-  EXPECT_EQ(bad.load(), 0);
+    EXPECT_GE(others.load(), 63);
+  }
 }
 
 TEST(ThreadPool, WakesSleepersAfterIdleness) {

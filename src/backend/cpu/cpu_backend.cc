@@ -13,7 +13,7 @@ CpuBackend::CpuBackend(int threads, Isa isa)
     : pool_(threads), isa_(isa), linear_scratch_(isa), row_scratch_(isa) {}
 
 std::string CpuBackend::name() const {
-  return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.size(), pool_.size() == 1 ? "" : "s");
+  return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.workers(), pool_.workers() == 1 ? "" : "s");
 }
 
 DType CpuBackend::default_kv_type() const { return has_bf16(isa_) ? DType::kBF16 : DType::kF16; }

@@ -315,11 +315,11 @@ void kv_move(const KvMoveArgs& a, Isa, ThreadPool& pool) {
       while (at > 0 && at < plan.count && plan.runs[at].dst / kBlock == plan.runs[at - 1].dst / kBlock) ++at;
       return at;
     };
-    pool.run([&](int thread) {
-      if (plan.table_count > 0) {
+    if (plan.table_count > 0)
+      pool.run([&](int thread) {
         for (int i = thread; i < plan.table_count; i += threads) plan.fill_table(a, i);
-        pool.barrier();
-      }
+      });
+    pool.run([&](int thread) {
       for (int i = heads * parts * thread / threads; i < heads * parts * (thread + 1) / threads; ++i) {
         const int head = i % heads, begin = cut(i / heads), end = cut(i / heads + 1);
         const std::span<const Run> runs(plan.runs + begin, static_cast<size_t>(end - begin));

@@ -16,6 +16,8 @@ namespace sx::cpu {
 namespace {
 
 constexpr size_t kLine = 64;
+constexpr int kPieces = 4;                   // of a thread's share, so that one that is put aside holds up the others for a piece of it
+constexpr size_t kPieceBytes = size_t(32) << 10;  // of weights; less is not worth claiming for itself
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
@@ -91,6 +93,10 @@ class GroupReader {
 
 bool is_weight_type(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16 || dtype_is_quantised(type);
+}
+
+int pieces_of(size_t bytes, int threads) {
+  return threads == 1 ? 1 : static_cast<int>(std::clamp<size_t>(bytes / kPieceBytes, size_t(threads), size_t(threads) * kPieces));
 }
 
 // The first group of `part` that belongs to the share of the outputs beginning at `cost` (bytes from the matrix' start).
@@ -169,27 +175,36 @@ void LinearScratch::reserve(int max_rows, int max_in, int threads) {
   panel_stride_ = tile;
   own_stride_ = align_up(tile + kernels_->panel_bytes(in_), 4096);
   shared_ = Pages(tiles * tile, "quantised activations");
+  owners_.assign(static_cast<size_t>(threads_), {});
   own_ = Pages(own_stride_ * static_cast<size_t>(threads_), "panels of linear layers");
 }
 
 void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool, LinearScratch& scratch) {
   const LinearKernels& kernels = matrix.kernels();
   SX_ASSERT(&kernels == scratch.kernels_ && args.rows >= 1 && args.rows <= scratch.rows_);
-  SX_ASSERT(matrix.in() <= scratch.in_ && pool.size() <= scratch.threads_ && args.out_stride >= matrix.out());
-  const int tiles = (args.rows + kernels.act_rows - 1) / kernels.act_rows, threads = pool.size();
+  SX_ASSERT(matrix.in() <= scratch.in_ && pool.workers() <= scratch.threads_ && args.out_stride >= matrix.out());
+  const int tiles = (args.rows + kernels.act_rows - 1) / kernels.act_rows;
   const bool alone = tiles == 1;  // every thread quantises for itself: cheaper than to wait for each other
-  pool.run([&](int thread) {
-    std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(thread);
+  const uint64_t call = ++scratch.calls_;
+  if (matrix.quantised() && !alone) {
+    const int shares = std::min(tiles, kPieces * pool.size());
+    pool.each(shares, [&](int i) {
+      kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares, scratch.shared_.data());
+    });
+  }
+  const size_t total = matrix.bytes();
+  const int pieces = pieces_of(total, pool.size());
+  pool.each(pieces, [&](int piece, int worker) {
+    std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(worker);
     void* act = alone ? own : scratch.shared_.data();
-    if (matrix.quantised()) {
-      const int first = alone ? 0 : tiles * thread / threads, last = alone ? 1 : tiles * (thread + 1) / threads;
-      kernels.quantise(args.x, matrix.in(), args.rows, first, last, act);
-      if (!alone) pool.barrier();
+    if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.quantised() && alone && of != call) {
+      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, act);
+      of = call;
     }
-    const size_t total = matrix.bytes(), from = total * static_cast<size_t>(thread) / static_cast<size_t>(threads);
-    const size_t to = total * static_cast<size_t>(thread + 1) / static_cast<size_t>(threads);
+    const size_t from = total * static_cast<size_t>(piece) / static_cast<size_t>(pieces);
+    const size_t to = total * static_cast<size_t>(piece + 1) / static_cast<size_t>(pieces);
     for (const PackedMatrix::Part& part : matrix.parts()) {
-      const int first = group_at(part, from), last = thread + 1 == threads ? part.groups : group_at(part, to);
+      const int first = group_at(part, from), last = piece + 1 == pieces ? part.groups : group_at(part, to);
       if (first >= last) continue;
       kernels.run({.layout = &part.layout, .weights = matrix.data() + part.at, .first = first, .last = last,
                    .outputs = part.outputs, .x = args.x, .act = act, .rows = args.rows, .out = args.out + part.first,

@@ -54,6 +54,9 @@ class LinearScratch {
   const LinearKernels* kernels_;
   int rows_ = 0, in_ = 0, threads_ = 0;
   size_t own_stride_ = 0, panel_stride_ = 0;
+  uint64_t calls_ = 0;
+  struct alignas(64) Owner { uint64_t call = 0; };
+  std::vector<Owner> owners_;  // per thread: the call whose activations are in own_
   Pages shared_;  // activations of all rows
   Pages own_;     // per thread: activations of one tile, then the panel
 };

@@ -10,6 +10,7 @@
 
 #include "backend/cuda/linear.h"
 #include "backend/cuda/linear_kernels.h"
+#include "base/cpu_count.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 
@@ -121,7 +122,7 @@ class Packer {
         }
       }
     };
-    const size_t wanted = std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), (count + 7) / 8);
+    const size_t wanted = std::min<size_t>(size_t(cpu_count().threads()), (count + 7) / 8);
     std::vector<std::thread> helpers;
     for (size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
     work();
