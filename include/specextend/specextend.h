@@ -38,6 +38,17 @@ std::vector<SpecPreset> spec_presets();
 struct SpecSetting { std::string name, what; };
 std::vector<SpecSetting> spec_settings();
 std::string spec_describe(const SpecOptions& options);  // a JSON object: setting -> value
+// What a way to speculate promises of the text, by its acceptance rule.
+enum class SpecPromise {
+  kBytes,         // the bytes of plain decoding, in any company
+  kDistribution,  // greedy: the same. Sampled: the distribution of plain decoding, but other draws, which depend on the drafts
+  kNothing,       // another text (setting allow-lossy)
+};
+struct SpecRule {
+  std::string name;             // setting accept
+  SpecPromise promise;
+};
+SpecRule spec_rule(const SpecOptions& options);
 
 struct EngineOptions {
   std::string model{};          // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
@@ -49,7 +60,7 @@ struct EngineOptions {
   int max_sessions = 1;         // sessions open at a time
   int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
   std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
-  SpecOptions spec{};           // never changes the output, unless its rule is declared lossy
+  SpecOptions spec{};           // never changes the output, unless its rule promises less (spec_rule)
   std::vector<SpecOptions> more_specs{};  // that requests may name instead (GenerateOptions::preset)
   std::function<void(double done)> on_load{};  // progress 0..1
 };

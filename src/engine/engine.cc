@@ -8,7 +8,6 @@
 #include "engine/batch.h"
 #include "engine/round.h"
 #include "engine/session.h"
-#include "engine/sha256.h"
 #include "spec/probe.h"
 #include "engine/shipped_drafts.h"
 
@@ -63,18 +62,6 @@ std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   cuda.memory = bytes + kDeviceSpare + largest / 64;
   cuda.grows = true;
   return make_cuda_backend(cuda);
-}
-
-// Of the tensors' names, types and shapes and the beginning of each.
-std::string fingerprint_of(const ModelFile& file) {
-  constexpr size_t kSample = 64;
-  Sha256 hash;
-  for (const NamedTensor& t : file.tensors()) {
-    const std::string what = fmt::format("{} {} {} {}\n", t.name, dtype_name(t.tensor.type), t.tensor.rows(), t.tensor.columns());
-    hash.add(std::as_bytes(std::span(what)));
-    hash.add(std::span(t.tensor.data, std::min(kSample, t.tensor.bytes())));
-  }
-  return hash.hex();
 }
 
 // What a pass keeps from inside serves every preset, so they must agree on it.
@@ -179,8 +166,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   if (backend_->prefers_batches()) warm_up();
 }
 
-std::string EngineImpl::fingerprint() const {
-  return fingerprint_of(*file_) + " " + backend_->name().substr(0, backend_->name().find(' ')) + " " + kv_type();
+const SessionOrigin& EngineImpl::origin() {
+  if (!origin_) origin_ = origin_of(*model_, *file_, *backend_, kv_->geometry().type);
+  return *origin_;
 }
 
 GrammarCache& EngineImpl::grammars() {

@@ -1,12 +1,14 @@
 // The engine behind the public header: backend, model, tokenizer, chat template and the KV store its sessions share.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
 #include "kv/book.h"
 #include "model/llama.h"
 #include "specextend/specextend.h"
+#include "engine/session_origin.h"
 #include "engine/speculation.h"
 #include "engine/vocabulary.h"
 #include "text/grammar/matcher.h"
@@ -57,7 +59,7 @@ class EngineImpl : public Engine {
   StepPrice& price() { return price_; }                           // of passes, for all of them
   Round& round() { return *round_; }
   GrammarCache& grammars();
-  std::string fingerprint() const;                                // equal: sessions mean the same
+  const SessionOrigin& origin();                                  // of its sessions
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
@@ -73,6 +75,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvBook> book_;
+  std::optional<SessionOrigin> origin_;  // made when the first session is saved or restored
   StepPrice price_;
   std::vector<std::unique_ptr<Speculation>> speculations_;
   std::unique_ptr<Round> round_;

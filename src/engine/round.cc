@@ -233,7 +233,7 @@ void Round::judge() {
   double mark = now_ms();
   for (Generation* each : active_) {
     Generation& g = *each;
-    g.spec.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws, g.grammar.get()}, g.verdict);
+    g.spec.acceptance(g.drafter() != nullptr).judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws, g.grammar.get()}, g.verdict);
   }
   times_.judge = since(mark);
   committed_.clear();

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/session_origin.h"
 #include "model/io/json_text.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_longspec.h"
@@ -99,6 +100,14 @@ SpecConfig resolve(const SpecOptions& options) {
   return config;
 }
 
+SpecRule spec_rule(const SpecOptions& options) {
+  const SpecConfig config = configured(options);
+  SpecRule rule{setting_value(config, "accept"), SpecPromise::kDistribution};
+  if (!config.on() || config.accept.kind == AcceptKind::kMatch) rule.promise = SpecPromise::kBytes;
+  else if (config.accept.kind == AcceptKind::kTypical || config.accept.kind == AcceptKind::kMargin) rule.promise = SpecPromise::kNothing;
+  return rule;
+}
+
 int tree_nodes(const SpecConfig& config) { return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1; }
 
 Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts)
@@ -106,6 +115,7 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
   nodes_ = tree_nodes(config) - 1;
   depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
   acceptance_ = make_acceptance(config.accept, *parts.backend, {parts.target->config().vocab, nodes_ + 1, std::max(1, depth_)});
+  plain_ = make_acceptance({}, *parts.backend, {parts.target->config().vocab, 1, 1});
   int capacity = nodes_ + 1;
   if (config.on()) {
     drafter_ = make_drafter(config.drafter, parts);
@@ -175,6 +185,8 @@ std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& p
   if (cache.reads_draft())
     for (int i = 0; i < file->config().layers; ++i) options.taps.query.push_back(i);
   room.model = Model::load(file, *parts.backend, options);
+  draft_fingerprint_ += fmt::format("{} {} {} ", model_fingerprint(*file), dtype_name(draft_kv_type(config_, *parts.backend)),
+                                    rope_fingerprint(room.model->rope_frequencies(), room.model->rope_factor()));
   make_cache(parts, cache, room.model->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), room.model->config(),
              room.model->rope_frequencies(), room);
   ModelDrafterOptions drafter;
@@ -219,6 +231,7 @@ std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
   head_ = EagleHead::load(parts.head, *parts.target, *parts.backend, options);
   make_cache(parts, config_.cache, head_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), head_->config().cell,
              head_->rope_frequencies(), room_);
+  draft_fingerprint_ = fmt::format("{} {}", dtype_name(draft_kv_type(config_, *parts.backend)), rope_fingerprint(head_->rope_frequencies(), 1));
   EagleDrafterOptions drafter;
   drafter.backend = parts.backend, drafter.head = head_.get(), drafter.cache = room_.cache.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};

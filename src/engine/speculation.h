@@ -53,8 +53,10 @@ class Speculation {
 
   const std::string& name() const { return name_; }
   const SpecConfig& config() const { return config_; }
+  const std::string& draft_fingerprint() const { return draft_fingerprint_; }  // equal: cells of draft models mean the same
   Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
-  Acceptance& acceptance() { return *acceptance_; }
+  // What judges trees; without drafts it is plain decoding, whatever the rule.
+  Acceptance& acceptance(bool drafts) { return drafts ? *acceptance_ : *plain_; }
   const StepPrice& price() const { return price_; }
   bool wants_price() const { return wants_price_; }     // measure_price() of its trees
   bool priced() const { return wants_price_ && price_.known(); }
@@ -88,7 +90,7 @@ class Speculation {
   void make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
                   std::span<const double> frequencies, DraftRoom& room, int layer = -1);
 
-  std::string name_;
+  std::string name_, draft_fingerprint_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   bool wants_price_ = false;
@@ -98,7 +100,7 @@ class Speculation {
   std::unique_ptr<LongSpecHead> longspec_;
   std::unique_ptr<KvStore> longspec_cells_;
   std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
-  std::unique_ptr<Acceptance> acceptance_;
+  std::unique_ptr<Acceptance> acceptance_, plain_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;
   std::vector<std::unique_ptr<DraftLaws>> laws_;
