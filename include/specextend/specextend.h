@@ -62,6 +62,8 @@ struct EngineOptions {
   std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
   SpecOptions spec{};           // never changes the output, unless its rule promises less (spec_rule)
   std::vector<SpecOptions> more_specs{};  // that requests may name instead (GenerateOptions::preset)
+  // Folder in which is kept, for the next start, what opening an engine finds out about its files and this machine; empty: nothing is.
+  std::string startup_cache{};
   std::function<void(double done)> on_load{};  // progress 0..1
 };
 
@@ -273,6 +275,7 @@ struct Finished {
   Session* session = nullptr;
   GenerateResult result;
   std::string error;              // why it failed in the middle, e.g. a grammar that turned out too ambiguous; empty: it did not
+  bool models_fault = false;      // the error is the model's, e.g. logits that are no numbers, and not the request's
 };
 
 // Requests that share passes of the model and come and go at any time. Each result is what Session::generate would have given.
@@ -308,5 +311,8 @@ class Engine : public Vocabulary {
 
 // Where the default model is looked for, and whether it is there.
 std::string default_model_path();
+// Where programs keep what they find out at start (EngineOptions::startup_cache): the variable SPECEXTEND_CACHE, or a folder in the user's
+// cache folder; empty if the variable is "off".
+std::string startup_cache_folder();
 
 }  // namespace sx
