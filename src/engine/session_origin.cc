@@ -23,6 +23,12 @@ std::string model_fingerprint(const ModelFile& file) {
   return hash.hex();
 }
 
+std::string device_name(const Backend& backend) {
+  const std::string name = backend.name();
+  const size_t comma = name.find(',');
+  return comma == name.npos ? name : name.substr(0, comma) + ")";
+}
+
 std::string rope_fingerprint(std::span<const double> frequencies, float factor) {
   Sha256 hash;
   hash.add(std::as_bytes(frequencies));
@@ -34,9 +40,7 @@ SessionOrigin origin_of(const Model& model, const ModelFile& file, const Backend
   SessionOrigin origin;
   origin.model = model_fingerprint(file);
   origin.version = SPECEXTEND_VERSION;
-  const std::string name = backend.name();  // "cpu (avx2, 2 threads)": how many threads there are changes nothing
-  const size_t comma = name.find(',');
-  origin.device = comma == name.npos ? name : name.substr(0, comma) + ")";
+  origin.device = device_name(backend);
   origin.kv_type = dtype_name(kv_type);
   origin.rope = rope_fingerprint(model.rope_frequencies(), model.rope_factor());
   origin.context = model.context();

@@ -23,6 +23,7 @@ void check_origin(const SessionOrigin& saved, const SessionOrigin& here);
 
 // Of the tensors' names, types and shapes, the beginning of each, and what else of the configuration decides a pass.
 std::string model_fingerprint(const ModelFile& file);
+std::string device_name(const Backend& backend);  // "cpu (avx2)": how many threads there are changes nothing
 std::string rope_fingerprint(std::span<const double> frequencies, float factor);
 
 }  // namespace sx

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "engine/startup_cache.h"
 #include "model/heads/eagle.h"
 #include "model/heads/longspec.h"
 #include "model/heads/medusa.h"
@@ -35,6 +36,9 @@ struct SpeculationParts {
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   std::string name;                      // of the preset
   StepPrice* price = nullptr;            // of the target's passes, the same for all presets
+  StartupCache* cache = nullptr;         // null: nothing is known of an earlier start
+  std::string model;                     // the target's file
+  bool sizes_only = false;               // nothing is read of the weights
   int slots = 1, context = 0, chunk = 512;
   std::function<void(double)> progress;  // of loading a draft model
 };
@@ -43,6 +47,11 @@ struct SpeculationParts {
 // Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
+// Where prices are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
+struct PriceRange {
+  int most, far;
+};
+PriceRange price_range(const SpeculationParts& parts, int rows);
 // Times passes of the target of up to `rows` rows, in slot 0, which nobody uses yet.
 void measure_price(const SpeculationParts& parts, int rows);
 
