@@ -125,6 +125,7 @@ void print_device_memory(const Engine& engine) {
 
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
   if (!chat_template_file.empty()) options.chat_template = read_file(chat_template_file);
+  options.startup_cache = startup_cache_folder();
   ProgressLine line("loading", quiet);
   if (!quiet)
     options.on_load = [&, told = options.on_load](double done) {

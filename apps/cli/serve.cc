@@ -70,10 +70,20 @@ std::string name_of(std::filesystem::path path) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+// A server says that a seed gives the same text whatever else runs, and that a request may switch speculation off without changing it.
+void check_rule(const SpecOptions& spec) {
+  if (const SpecRule rule = spec_rule(spec); rule.promise == SpecPromise::kDistribution)
+    throw Error(fmt::format("--spec-accept {} (preset {}): this rule keeps the distribution of sampled texts but not their bytes, so that a text "
+                            "would depend on what else the server runs and on whether it is drafted; take match, the default",
+                            rule.name, spec.preset));
+}
+
 void prepare(Args& a) {
   collect_keys(a);
   a.engine.spec = resolve(a.spec);
   for (const std::string& more : a.more_specs) a.engine.more_specs.push_back(more_spec(more));
+  check_rule(a.engine.spec);
+  for (const SpecOptions& more : a.engine.more_specs) check_rule(more);
   a.engine.max_sessions = a.server.parallel;
   a.server.body_bytes = size_t(a.body_mib) << 20;
   a.server.cache_bytes = size_t(a.cache_mib) << 20;

@@ -111,6 +111,10 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags) {
   ignore(app, "--td,--threads-draft,--spec-draft-threads", "drafts use the same threads");
 }
 
+bool promises_bytes(const SpecRule& rule, const SamplingOptions& sampling) {
+  return rule.promise == SpecPromise::kBytes || (rule.promise == SpecPromise::kDistribution && sampling.temperature == 0);
+}
+
 SpecOptions resolve(const SpecFlags& flags) {
   SpecOptions options;
   std::map<std::string, std::string> given = flags.settings;

@@ -21,4 +21,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags);
 // What they ask for together; throws on flags that do not go together. Values are checked by the library.
 SpecOptions resolve(const SpecFlags& flags);
 
+// Whether the text of such a request has the bytes of plain decoding.
+bool promises_bytes(const SpecRule& rule, const SamplingOptions& sampling);
+
 }  // namespace sx::cli

@@ -126,9 +126,22 @@ void report(const Args& a, const Named& setting, size_t index, size_t prompt_tok
                         s.rounds ? double(n) / double(s.rounds) : 0.0, wrong.empty() ? "equal" : wrong));
 }
 
+// There is nothing to verify where nothing is promised.
+void check_promise(const Args& a) {
+  const SpecRule rule = spec_rule(a.engine.spec);
+  for (const Named& setting : settings_of(a)) {
+    if (promises_bytes(rule, setting.options.sampling)) continue;
+    if (rule.promise == SpecPromise::kNothing)
+      throw Error(fmt::format("--accept {}: this rule changes the text, so its bytes cannot be verified; take --accept match", rule.name));
+    throw Error(fmt::format("--accept {}: sampled, this rule keeps the distribution of plain decoding but not its bytes, which is what is verified "
+                            "here; take --accept match, or verify it greedily (--temp 0, without --all-settings)", rule.name));
+  }
+}
+
 int run(Args& a) {
   apply_bias(a.generate, a.bias);
   a.engine.spec = resolve(a.spec);
+  check_promise(a);
   if (a.generate.max_tokens < 0) a.generate.max_tokens = 128;
   watch_interrupt();
   const auto texts = texts_of(a);

@@ -263,7 +263,7 @@ void Scheduler::step() {
 }
 
 void Scheduler::finish(Job& job, Finished finished) {
-  if (!finished.error.empty()) return job.fail(bad_request(finished.error));
+  if (!finished.error.empty()) return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
   const auto now = Clock::now();
   GenerateResult& result = finished.result;
   if (result.reason == FinishReason::kCancelled) {

@@ -38,6 +38,17 @@ std::vector<SpecPreset> spec_presets();
 struct SpecSetting { std::string name, what; };
 std::vector<SpecSetting> spec_settings();
 std::string spec_describe(const SpecOptions& options);  // a JSON object: setting -> value
+// What a way to speculate promises of the text, by its acceptance rule.
+enum class SpecPromise {
+  kBytes,         // the bytes of plain decoding, in any company
+  kDistribution,  // greedy: the same. Sampled: the distribution of plain decoding, but other draws, which depend on the drafts
+  kNothing,       // another text (setting allow-lossy)
+};
+struct SpecRule {
+  std::string name;             // setting accept
+  SpecPromise promise;
+};
+SpecRule spec_rule(const SpecOptions& options);
 
 struct EngineOptions {
   std::string model{};          // GGUF file or Hugging Face folder; empty: the default model in the user's cache folder
@@ -49,8 +60,10 @@ struct EngineOptions {
   int max_sessions = 1;         // sessions open at a time
   int max_outputs = 64;         // rows of one step whose logits can be read (evaluate)
   std::string chat_template{};  // Jinja source; empty: the model's own, else ChatML
-  SpecOptions spec{};           // never changes the output, unless its rule is declared lossy
+  SpecOptions spec{};           // never changes the output, unless its rule promises less (spec_rule)
   std::vector<SpecOptions> more_specs{};  // that requests may name instead (GenerateOptions::preset)
+  // Folder in which is kept, for the next start, what opening an engine finds out about its files and this machine; empty: nothing is.
+  std::string startup_cache{};
   std::function<void(double done)> on_load{};  // progress 0..1
 };
 
@@ -273,6 +286,7 @@ struct Finished {
   Session* session = nullptr;
   GenerateResult result;
   std::string error;              // why it failed in the middle, e.g. a grammar that turned out too ambiguous; empty: it did not
+  bool models_fault = false;      // the error is the model's, e.g. logits that are no numbers, and not the request's
 };
 
 // Requests that share passes of the model and come and go at any time. Each result is what Session::generate would have given.
@@ -308,5 +322,8 @@ class Engine : public Vocabulary {
 
 // Where the default model is looked for, and whether it is there.
 std::string default_model_path();
+// Where programs keep what they find out at start (EngineOptions::startup_cache): the variable SPECEXTEND_CACHE, or a folder in the user's
+// cache folder; empty if the variable is "off".
+std::string startup_cache_folder();
 
 }  // namespace sx

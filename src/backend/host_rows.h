@@ -1,8 +1,9 @@
-// copy_rows() for backends whose memory is the host's.
+// copy_rows(), and what a row of logits says of itself, for backends whose memory is the host's.
 #pragma once
 #include <cstring>
 
 #include "backend/ops.h"
+#include "tensor/finite.h"
 
 namespace sx {
 
@@ -14,6 +15,13 @@ inline void copy_host_rows(const CopyRowsArgs& args) {
     else
       for (int i = 0; i < args.width; ++i) to[i] += from[i];
   }
+}
+
+// ChooseRow::broken.
+inline void mark_broken(const ChooseRow& row, int vocab) {
+  if (!row.broken || !is_broken_row(row.logits, size_t(vocab))) return;
+  for (Token t = 0; t < vocab; ++t)
+    if (row.allows(t) && is_broken_row(row.logits + t, 1)) *row.broken = 1;
 }
 
 }  // namespace sx

@@ -157,6 +157,8 @@ struct ChooseRow {
   std::span<const TokenBias> bias;
   std::span<const TokenCount> counts;   // of this row's own path
   const uint32_t* allowed = nullptr;    // [(vocab + 31) / 32] bits, host memory: other tokens are as if they were not there; null: all
+  uint8_t* broken = nullptr;            // host memory: set to 1 if the logit of an allowed token is NaN or +infinity, before bias and
+                                        // penalties; else left alone. Null: nobody asks
 
   bool allows(Token t) const { return !allowed || (allowed[t / 32] >> (t % 32) & 1); }
 };

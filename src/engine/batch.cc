@@ -64,7 +64,7 @@ void BatchImpl::choose_prompts() {
 void BatchImpl::collect() {
   for (auto& g : all_) {
     if (!g->done()) continue;
-    finished_.push_back({&g->session, g->finish(), g->error()});
+    finished_.push_back({&g->session, g->finish(), g->error(), g->models_fault()});
     g.reset();
   }
   std::erase_if(all_, [](const auto& g) { return !g; });

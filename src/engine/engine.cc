@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -9,7 +11,6 @@
 #include "engine/beside_program.h"
 #include "engine/round.h"
 #include "engine/session.h"
-#include "engine/sha256.h"
 #include "model/rope.h"
 #include "spec/probe.h"
 #include "engine/shipped_drafts.h"
@@ -58,25 +59,14 @@ std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   const Backend& counter = *counting;
   EngineOptions quiet = o;
   quiet.on_load = nullptr;
-  const EngineImpl sizes(quiet, std::move(counting));
+  quiet.startup_cache.clear();
+  const EngineImpl sizes(quiet, std::move(counting), true);
   size_t bytes = 0, largest = 0;
   for (const auto& use : counter.memory()) bytes += use.bytes, largest = std::max(largest, use.bytes);
   cuda.counts_only = false;
   cuda.memory = bytes + kDeviceSpare + largest / 64;
   cuda.grows = true;
   return make_cuda_backend(cuda);
-}
-
-// Of the tensors' names, types and shapes and the beginning of each.
-std::string fingerprint_of(const ModelFile& file) {
-  constexpr size_t kSample = 64;
-  Sha256 hash;
-  for (const NamedTensor& t : file.tensors()) {
-    const std::string what = fmt::format("{} {} {} {}\n", t.name, dtype_name(t.tensor.type), t.tensor.rows(), t.tensor.columns());
-    hash.add(std::as_bytes(std::span(what)));
-    hash.add(std::span(t.tensor.data, std::min(kSample, t.tensor.bytes())));
-  }
-  return hash.hex();
 }
 
 // What a pass keeps from inside serves every preset, so they must agree on it.
@@ -121,14 +111,14 @@ std::vector<SpecConfig> EngineImpl::configure() {
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
       if (all[j]->preset == all[i]->preset) fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
-    take_shipped_draft(*all[i], *file_);
+    take_shipped_draft(*all[i], *file_, cache_);
     configs.push_back(resolve(*all[i]));
   }
   return configs;
 }
 
-EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend)
-    : options_(checked(options)), backend_(std::move(backend)) {
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend, bool sizes_only)
+    : options_(checked(options)), cache_(options_.startup_cache), backend_(std::move(backend)) {
   std::vector<SpecConfig> specs = configure();
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
@@ -153,14 +143,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   model.max_rows = std::max(options_.chunk, model.max_outputs + (options_.max_sessions > 1 ? shared_prompt_rows_ : 0));
   model.context = options_.context;
   model.progress = options_.on_load;
-  model_ = Model::load(file_, *backend_, model);
+  load_model(model, sizes_only);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
   std::vector<int> probed;
   for (SpecConfig& spec : specs) {
     if (!spec.has_cache() || !spec.cache.probes()) continue;
     if (probed.empty()) {
-      const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
-      probed = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
+      probed = retrieval_layers();
       model_->tap_queries(probed);
     }
     spec.cache.layers = probed;
@@ -169,7 +158,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
-  parts.progress = options_.on_load, parts.price = &price_;
+  parts.progress = options_.on_load, parts.price = &price_, parts.cache = &cache_, parts.sizes_only = sizes_only;
+  parts.model = options_.model;
   int priced = 0;  // nodes of the largest tree whose price matters
   for (size_t i = 0; i < specs.size(); ++i) {
     parts.head = heads[i];
@@ -177,7 +167,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
     if (speculations_.back()->wants_price()) priced = std::max(priced, speculations_.back()->nodes());
   }
-  if (priced > 0) measure_price(parts, priced + 1);
+  if (priced > 0) find_prices(parts, priced + 1);
   round_ = std::make_unique<Round>(*this);
   if (backend_->prefers_batches()) warm_up();
 }
@@ -190,8 +180,66 @@ std::vector<std::string> EngineImpl::warnings() const {
   return out;
 }
 
-std::string EngineImpl::fingerprint() const {
-  return fingerprint_of(*file_) + " " + backend_->name().substr(0, backend_->name().find(' ')) + " " + kv_type();
+void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
+  ModelOptions model = options;
+  const std::string key = build_key(options_.model);
+  model.check_weights = !sizes_only && !cache_.known("finite", key);
+  model_ = Model::load(file_, *backend_, model);
+  if (model.check_weights) ++cache_.work.scanned, cache_.keep("finite", key, true);
+}
+
+// As they were found at an earlier start, or by a probe.
+std::vector<int> EngineImpl::retrieval_layers() {
+  constexpr int kEnough = 4096;  // cells; the probe's text is shorter
+  const int layers = model_->config().layers;
+  std::string key = build_key(options_.model);
+  if (!key.empty())
+    key += fmt::format("\n{}\n{} {} {}", device_name(*backend_), kv_type(), std::min(options_.context, kEnough),
+                       rope_fingerprint(model_->rope_frequencies(), model_->rope_factor()));
+  std::vector<int> found;
+  if (const auto kept = cache_.find("layers", key); kept && kept->is_array())
+    for (const Json& layer : *kept)
+      if (layer.is_number_integer() && layer >= 0 && layer < layers) found.push_back(layer.get<int>());
+  if (found.size() == likely_retrieval_layers(layers).size() && std::is_sorted(found.begin(), found.end())) return found;
+  const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
+  ++cache_.work.probed;
+  found = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
+  cache_.keep("layers", key, found);
+  return found;
+}
+
+// Prices of an earlier start are as good as those of this one: every pass corrects them. A device records the passes that are timed, so
+// that there they are always run.
+void EngineImpl::find_prices(const SpeculationParts& parts, int rows) {
+  price_range_ = price_range(parts, rows);
+  std::string key = backend_->prefers_batches() ? "" : build_key(options_.model);
+  if (!key.empty())
+    key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), price_range_.most, price_range_.far);
+  price_key_ = key;
+  if (const auto kept = cache_.find("prices", key); kept && prices_from_json(*kept, price_range_.most, price_range_.far, price_)) return;
+  ++cache_.work.measured;
+  measure_price(parts, rows);
+  if (price_.known()) cache_.keep("prices", key, prices_to_json(price_, price_range_.most, price_range_.far));
+}
+
+// What passes have shown since, if it is something else: prices of a noisy moment do not stay.
+void EngineImpl::keep_prices() {
+  constexpr double kSame = 0.1;
+  const auto kept = cache_.find("prices", price_key_);
+  if (!kept || !price_.known()) return;
+  StepPrice before;
+  if (!prices_from_json(*kept, price_range_.most, price_range_.far, before)) return;
+  bool other = false;
+  for (const int rows : StepPrice::kRows)
+    if (rows <= price_range_.most)
+      for (const int history : {0, price_range_.far})
+        other = other || std::fabs(price_.predict(rows, history) / before.predict(rows, history) - 1) > kSame;
+  if (other) cache_.keep("prices", price_key_, prices_to_json(price_, price_range_.most, price_range_.far));
+}
+
+const SessionOrigin& EngineImpl::origin() {
+  if (!origin_) origin_ = origin_of(*model_, *file_, *backend_, kv_->geometry().type);
+  return *origin_;
 }
 
 GrammarCache& EngineImpl::grammars() {
@@ -221,7 +269,11 @@ void EngineImpl::warm_up() {
   backend_->wait();
 }
 
-EngineImpl::~EngineImpl() = default;
+EngineImpl::~EngineImpl() {
+  try {
+    keep_prices();
+  } catch (const std::exception&) {}  // nothing is lost but time
+}
 
 std::unique_ptr<Session> EngineImpl::start() { return std::make_unique<SessionImpl>(*this); }
 

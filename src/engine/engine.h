@@ -1,12 +1,14 @@
 // The engine behind the public header: backend, model, tokenizer, chat template and the KV store its sessions share.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
 #include "kv/book.h"
 #include "model/llama.h"
 #include "specextend/specextend.h"
+#include "engine/session_origin.h"
 #include "engine/speculation.h"
 #include "engine/vocabulary.h"
 #include "text/grammar/matcher.h"
@@ -18,7 +20,8 @@ class Round;
 class EngineImpl : public Engine {
  public:
   explicit EngineImpl(const EngineOptions& options) : EngineImpl(options, nullptr) {}
-  EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend);  // null: the one that the options ask for
+  // No backend: the one that the options ask for. sizes_only: nothing is read of the weights, which `backend` only counts.
+  EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend, bool sizes_only = false);
   ~EngineImpl() override;
 
   std::unique_ptr<Session> start() override;
@@ -58,15 +61,21 @@ class EngineImpl : public Engine {
   StepPrice& price() { return price_; }                           // of passes, for all of them
   Round& round() { return *round_; }
   GrammarCache& grammars();
-  std::string fingerprint() const;                                // equal: sessions mean the same
+  const SessionOrigin& origin();                                  // of its sessions
+  const StartupCache& startup_cache() const { return cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
  private:
   void warm_up();
   std::vector<SpecConfig> configure();
+  void load_model(const ModelOptions& options, bool sizes_only);
+  std::vector<int> retrieval_layers();
+  void find_prices(const SpeculationParts& parts, int rows);
+  void keep_prices();
 
   EngineOptions options_;
+  StartupCache cache_;
   int shared_prompt_rows_ = 0;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;
@@ -74,7 +83,10 @@ class EngineImpl : public Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvBook> book_;
+  std::optional<SessionOrigin> origin_;  // made when the first session is saved or restored
   StepPrice price_;
+  std::string price_key_;               // under which prices are kept; empty: they are not
+  PriceRange price_range_{};
   std::vector<std::unique_ptr<Speculation>> speculations_;
   std::unique_ptr<Round> round_;
   std::unique_ptr<GrammarCache> grammars_;  // made when the first request wants one

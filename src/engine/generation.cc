@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "tensor/finite.h"
 
 namespace sx {
 namespace {
@@ -74,6 +75,7 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   laws = spec.laws(session.seq());
   const size_t deepest = size_t(spec.depth());
   verdict.path.reserve(size_t(spec.nodes()) + 1);
+  broken.reserve(size_t(tree->capacity()));
   parents_.reserve(options.on_round ? size_t(spec.nodes()) + 1 : 0);
   result_.tokens.reserve(size_t(std::min(limit_, engine.context())) + 1);
   result_.text.reserve(size_t(std::min(limit_, engine.context())) * kUsualBytes);
@@ -97,6 +99,11 @@ void Generation::end(FinishReason reason) {
 void Generation::fail(const std::string& why) {
   error_ = why;
   end(FinishReason::kCancelled);
+}
+
+void Generation::fail_at(size_t position) {
+  models_fault_ = true;
+  fail(broken_logits(position));
 }
 
 bool Generation::cancelled() {
@@ -123,12 +130,14 @@ void Generation::score(int rows, int row) {
   for (int i = 0; i < rows; ++i) {
     if (i % most == 0) logits = engine_.model().more_logits(row + i, std::min(most, rows - i));
     engine_.device().download(logits_.data(), logits + size_t(i % most) * vocab, vocab);
-    options.on_prompt_token({prompt_[next + size_t(i)], 0, logits_});
+    if (broken_prompt_ == 0 && is_broken_row(logits_.data(), vocab)) broken_prompt_ = next + size_t(i);
+    if (broken_prompt_ == 0) options.on_prompt_token({prompt_[next + size_t(i)], 0, logits_});
   }
 }
 
 void Generation::prompted(int rows, const StepOutputs& outputs, int row) {
   session.append(waiting().first(size_t(rows)), outputs, row, drafter());
+  if (broken_prompt_ > 0) fail_at(broken_prompt_);
   go_on();
 }
 
@@ -176,6 +185,10 @@ int Generation::take(const float* logits) {
   const size_t vocab = size_t(engine_.vocab());
   const int path = int(verdict.path.size());
   for (int k = 0; k < path; ++k) {
+    if (broken[size_t(verdict.path[size_t(k)])]) {
+      fail_at(session.tokens().size());
+      return k + 1;
+    }
     const bool guessed = k + 1 < path;
     if (grammar && failed(verdict.path[size_t(k)])) return k;
     const Token token = guessed ? tree->token(verdict.path[size_t(k + 1)]) : verdict.next;

@@ -39,6 +39,7 @@ class Generation {
   bool cancelled();
   void fail(const std::string& why);
   const std::string& error() const { return error_; }
+  bool models_fault() const { return models_fault_; }  // the error is not the request's
   void end(FinishReason reason);
   // True: out of room or at its limit, the request has ended.
   bool exhausted();
@@ -62,6 +63,7 @@ class Generation {
   Verdict verdict;
   TokenTree* tree = nullptr;     // of the session's slot
   DraftLaws* laws = nullptr;
+  std::vector<uint8_t> broken;   // [tree size]: nodes whose logits are no numbers
   bool drafting = false;         // in this round
   bool shallow = false;          // and less deep than wanted, for want of credit
   int first_row = 0;             // of its tree in this round's pass
@@ -75,6 +77,8 @@ class Generation {
   bool failed(NodeId node);
   // Tells how far the prompt is; begins to decode when it is done.
   void go_on();
+  // The model gave no logits for the token at this place of the text.
+  void fail_at(size_t position);
 
   EngineImpl& engine_;
   std::span<const Token> prompt_;
@@ -83,7 +87,8 @@ class Generation {
   GenerateResult result_;
   std::string error_;
   int limit_;
-  bool drafts_ = false, decoding_ = false, done_ = false;
+  bool drafts_ = false, decoding_ = false, done_ = false, models_fault_ = false;
+  size_t broken_prompt_ = 0;      // place of the first token of the prompt without logits; 0: they all have some
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // scratch for on_round
   std::vector<float> logits_;     // of one token, where they are listened to

@@ -231,7 +231,9 @@ void Round::judge() {
   double mark = now_ms();
   for (Generation* each : active_) {
     Generation& g = *each;
-    g.spec.acceptance().judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws, g.grammar.get()}, g.verdict);
+    g.broken.assign(size_t(g.tree->size()), 0);
+    g.spec.acceptance(g.drafter() != nullptr).judge({g.tree, logits_of(g), engine_.vocab(), g.session.tokens().size(), &g.sampling, g.bias, &g.window, g.laws, g.grammar.get(),
+                                                      g.broken.data()}, g.verdict);
   }
   times_.judge = since(mark);
   committed_.clear();

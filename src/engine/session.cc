@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/finite.h"
 
 namespace sx {
+
+std::string broken_logits(size_t position) {
+  return fmt::format("the model's logits for the token at position {} are NaN or infinite: its weights are damaged, or too large for the types it is run with",
+                     position);
+}
 
 SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), seq_(engine.book().open()) {
   text_.reserve(size_t(engine.context()) + 1);
@@ -90,6 +96,9 @@ std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int 
   }
   logits_.resize(size_t(outputs) * size_t(engine_.vocab()));
   if (outputs > 0) engine_.device().download(logits_.data(), logits, logits_.size());
+  const size_t vocab = size_t(engine_.vocab());
+  for (int i = 0; i < outputs; ++i)
+    if (is_broken_row(logits_.data() + size_t(i) * vocab, vocab)) throw Error(broken_logits(size_t(length() - outputs + i + 1)));
   return logits_;
 }
 

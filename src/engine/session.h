@@ -9,6 +9,9 @@
 
 namespace sx {
 
+// What to say of logits that are no numbers, for the token at a place of the text.
+std::string broken_logits(size_t position);
+
 class SessionImpl : public Session {
  public:
   explicit SessionImpl(EngineImpl& engine);

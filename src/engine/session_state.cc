@@ -1,9 +1,12 @@
 // A session's state in other hands: taken over by another session, saved, restored.
 //
-// Saved: a line that says what it is, the fingerprint of the model, the tokens, their cells, and what each drafter keeps (by its
-// preset's name; a preset the restoring engine does not have is passed over).
+// Saved: a line that says what it is, where it comes from (SessionOrigin), the tokens, their cells, and what each drafter keeps (by its
+// preset's name and draft; what the restoring engine does not have is passed over). Nothing may follow.
+#include <algorithm>
 #include <istream>
+#include <limits>
 #include <ostream>
+#include <streambuf>
 
 #include "backend/kv_stream.h"
 #include "base/error.h"
@@ -12,7 +15,7 @@
 namespace sx {
 namespace {
 
-constexpr std::string_view kMagic = "SpecExtend session 1\n";
+constexpr std::string_view kMagic = "SpecExtend session 2\n";
 constexpr uint32_t kMostName = 256, kMostPresets = 64;
 
 template <class T>
@@ -38,6 +41,51 @@ std::string get_text(std::istream& from) {
   return text;
 }
 
+size_t text_bytes(std::string_view text) { return sizeof(uint32_t) + text.size(); }
+
+// The fields of an origin in the order of the file; the context follows them.
+template <class Origin, class Body>
+void each_field(Origin& origin, Body body) {
+  for (auto* field : {&origin.model, &origin.version, &origin.device, &origin.kv_type, &origin.rope}) body(*field);
+}
+
+// A part of a stream, and no byte more. What its reader leaves is counted.
+class PartReader final : public std::streambuf {
+ public:
+  PartReader(std::istream& from, uint64_t bytes) : from_(*from.rdbuf()), left_(bytes) {}
+  uint64_t left() const { return left_; }
+
+ protected:
+  std::streamsize xsgetn(char* to, std::streamsize count) override {
+    const auto most = std::streamsize(std::min<uint64_t>(left_, uint64_t(count)));
+    const std::streamsize got = from_.sgetn(to, most);
+    left_ -= uint64_t(got);
+    return got;
+  }
+  int_type uflow() override {
+    char c;
+    return xsgetn(&c, 1) == 1 ? traits_type::to_int_type(c) : traits_type::eof();
+  }
+
+ private:
+  std::streambuf& from_;
+  uint64_t left_;
+};
+
+// istream::ignore() does not say that a stream was too short.
+void pass_over(std::istream& from, uint64_t bytes) {
+  if (bytes > uint64_t(std::numeric_limits<std::streamsize>::max())) fail("a saved session is broken: a part of {} bytes", bytes);
+  from.ignore(std::streamsize(bytes));
+  if (uint64_t(from.gcount()) != bytes) fail("a saved session ends in the middle");
+}
+
+void restore_drafter(Drafter& drafter, SeqId seq, int cells, std::istream& from, uint64_t bytes) {
+  PartReader part(from, bytes);
+  std::istream in(&part);
+  drafter.restore(seq, in, cells);
+  if (part.left() != 0) fail("a saved session is broken: {} bytes of a drafter's part are left over", part.left());
+}
+
 }  // namespace
 
 void SessionImpl::copy_from(const Session& other, int length) {
@@ -54,16 +102,19 @@ void SessionImpl::copy_from(const Session& other, int length) {
 }
 
 size_t SessionImpl::save_bytes() const {
-  size_t bytes = kMagic.size() + sizeof(uint32_t) + engine_.fingerprint().size() + sizeof(int64_t) + size_t(length()) * sizeof(Token) +
+  size_t bytes = kMagic.size() + sizeof(int64_t) + sizeof(int64_t) + size_t(length()) * sizeof(Token) +
                  saved_cells_bytes(engine_.device(), engine_.kv(), length()) + sizeof(uint32_t);
+  each_field(engine_.origin(), [&](const std::string& field) { bytes += text_bytes(field); });
   for (const auto& spec : engine_.speculations())
-    if (spec->drafter()) bytes += sizeof(uint32_t) + spec->name().size() + sizeof(uint64_t) + spec->drafter()->save_bytes(seq_);
+    if (spec->drafter())
+      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) + spec->drafter()->save_bytes(seq_);
   return bytes;
 }
 
 void SessionImpl::save(std::ostream& to) const {
   write_bytes(to, kMagic.data(), kMagic.size());
-  put_text(to, engine_.fingerprint());
+  each_field(engine_.origin(), [&](const std::string& field) { put_text(to, field); });
+  put(to, int64_t(engine_.origin().context));
   put(to, int64_t(length()));
   write_bytes(to, text_.data(), size_t(length()) * sizeof(Token));
   save_cells(engine_.device(), engine_.kv(), seq_, length(), to);
@@ -73,6 +124,7 @@ void SessionImpl::save(std::ostream& to) const {
   for (const auto& spec : engine_.speculations()) {
     if (!spec->drafter()) continue;
     put_text(to, spec->name());
+    put_text(to, spec->draft_fingerprint());
     put(to, uint64_t(spec->drafter()->save_bytes(seq_)));
     spec->drafter()->save(seq_, to);
   }
@@ -84,8 +136,12 @@ void SessionImpl::restore(std::istream& from) {
   try {
     std::string magic(kMagic.size(), '\0');
     from.read(magic.data(), std::streamsize(magic.size()));
-    if (magic != kMagic) fail("this is not a session saved by SpecExtend");
-    if (get_text(from) != engine_.fingerprint()) fail("a session of another model, KV type or device cannot be restored");
+    if (!magic.starts_with(kMagic.substr(0, kMagic.size() - 2))) fail("this is not a session saved by SpecExtend");
+    if (magic != kMagic) fail("this session was saved in another format: by an older or newer version of SpecExtend");
+    SessionOrigin origin;
+    each_field(origin, [&](std::string& field) { field = get_text(from); });
+    origin.context = int(get<int64_t>(from));
+    check_origin(origin, engine_.origin());
     const auto length = get<int64_t>(from);
     if (length < 0 || length > engine_.context()) fail("a saved session of {} tokens does not fit in a context of {}", length, engine_.context());
     std::vector<Token> tokens(static_cast<size_t>(length));
@@ -99,14 +155,15 @@ void SessionImpl::restore(std::istream& from) {
     const auto drafters = get<uint32_t>(from);
     if (drafters > kMostPresets) fail("a saved session is broken: {} presets", drafters);
     for (uint32_t i = 0; i < drafters; ++i) {
-      const std::string name = get_text(from);
+      const std::string name = get_text(from), draft = get_text(from);
       const auto bytes = get<uint64_t>(from);
       Drafter* drafter = nullptr;
       for (const auto& spec : engine_.speculations())
-        if (spec->name() == name) drafter = spec->drafter();
-      if (drafter && bytes > 0) drafter->restore(seq_, from, cells);
-      else if (!from.ignore(std::streamsize(bytes))) fail("a saved session ends in the middle");
+        if (spec->name() == name && spec->draft_fingerprint() == draft) drafter = spec->drafter();
+      if (drafter && bytes > 0) restore_drafter(*drafter, seq_, cells, from, bytes);
+      else pass_over(from, bytes);
     }
+    if (from.peek() != std::istream::traits_type::eof()) fail("a saved session is broken: something follows its end");
   } catch (...) {
     truncate(0);
     throw;

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "engine/beside_program.h"
 #include "engine/convert_vocabulary.h"
-#include "engine/sha256.h"
 #include "engine/speculation.h"
 #include "model/io/json_text.h"
 #include "model/io/printable.h"
@@ -122,7 +121,7 @@ const ShippedDraft* choose(const std::vector<ShippedDraft>& drafts, const std::v
   return nullptr;
 }
 
-void check_file(const ShippedDraft& draft) {
+void check_file(const ShippedDraft& draft, StartupCache& cache) {
   std::error_code error;
   const fs::path file = draft.kind == "model" ? fs::path(draft.path) : fs::path(draft.path) / "model.safetensors";
   const auto size = fs::file_size(file, error);
@@ -131,7 +130,7 @@ void check_file(const ShippedDraft& draft) {
   if (size != draft.bytes)
     fail("{}: has {} bytes and should have {} by {}: it is damaged or another file", file.string(), size, draft.bytes,
          kList);
-  if (sha256_of_file(file.string()) != draft.sha256)
+  if (cache.sha256(file.string()) != draft.sha256)
     fail("{}: its SHA-256 is not the one in {}: it is damaged or another file", file.string(), kList);
 }
 
@@ -171,15 +170,24 @@ std::vector<ShippedDraft> shipped_drafts() {
   return out;
 }
 
-DraftTarget draft_target(const ModelFile& target) {
+DraftTarget draft_target(const ModelFile& target, StartupCache& cache) {
   const ModelConfig& c = target.config();
   if (target.tokenizer().tokens.empty() && target.tokenizer().tokenizer_json.empty())
     fail("{}: the model has no vocabulary, so that no draft can be known to fit", target.path());
-  return {architecture_name(c.arch), c.layers, c.width, c.vocab, vocabulary_fingerprint(target.tokenizer())};
+  const std::string key = build_key(target.path());
+  const auto kept = cache.find("tokens", key);
+  std::string vocabulary = kept && kept->is_string() ? kept->get<std::string>() : "";
+  if (vocabulary.empty()) {
+    ++cache.work.hashed;
+    vocabulary = vocabulary_fingerprint(target.tokenizer());
+    cache.keep("tokens", key, vocabulary);
+  }
+  return {architecture_name(c.arch), c.layers, c.width, c.vocab, vocabulary};
 }
 
 DraftTarget draft_target(const std::string& model) {
-  return draft_target(*ModelFile::open(model.empty() ? default_model_path() : model));
+  StartupCache nothing({});
+  return draft_target(*ModelFile::open(model.empty() ? default_model_path() : model), nothing);
 }
 
 bool lacks_draft(const SpecOptions& options) {
@@ -187,13 +195,13 @@ bool lacks_draft(const SpecOptions& options) {
   return config.needs_model() && config.draft_model.empty();
 }
 
-void take_shipped_draft(SpecOptions& options, const ModelFile& target) {
+void take_shipped_draft(SpecOptions& options, const ModelFile& target, StartupCache& cache) {
   if (!lacks_draft(options)) return;
   const auto kinds = wanted_kinds(options);
   const auto drafts = shipped_drafts();
-  const DraftTarget wanted = draft_target(target);
+  const DraftTarget wanted = draft_target(target, cache);
   if (const ShippedDraft* draft = choose(drafts, kinds, wanted)) {
-    check_file(*draft);
+    check_file(*draft, cache);
     options.draft_model = draft->path;
     return;
   }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/session_origin.h"
 #include "model/io/json_text.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_longspec.h"
@@ -99,6 +100,14 @@ SpecConfig resolve(const SpecOptions& options) {
   return config;
 }
 
+SpecRule spec_rule(const SpecOptions& options) {
+  const SpecConfig config = configured(options);
+  SpecRule rule{setting_value(config, "accept"), SpecPromise::kDistribution};
+  if (!config.on() || config.accept.kind == AcceptKind::kMatch) rule.promise = SpecPromise::kBytes;
+  else if (config.accept.kind == AcceptKind::kTypical || config.accept.kind == AcceptKind::kMargin) rule.promise = SpecPromise::kNothing;
+  return rule;
+}
+
 int tree_nodes(const SpecConfig& config) { return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1; }
 
 Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts)
@@ -106,6 +115,7 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
   nodes_ = tree_nodes(config) - 1;
   depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
   acceptance_ = make_acceptance(config.accept, *parts.backend, {parts.target->config().vocab, nodes_ + 1, std::max(1, depth_)});
+  plain_ = make_acceptance({}, *parts.backend, {parts.target->config().vocab, 1, 1});
   int capacity = nodes_ + 1;
   if (config.on()) {
     drafter_ = make_drafter(config.drafter, parts);
@@ -166,7 +176,13 @@ std::unique_ptr<Drafter> Speculation::make_inner(const SpeculationParts& parts) 
 std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& parts, const TreeConfig& tree, const CacheConfig& cache,
                                                        DraftRoom& room, int ahead, std::unique_ptr<Drafter> inner) {
   auto file = ModelFile::open(config_.draft_model);
-  check_vocabulary(*parts.tokenizer, parts.target->config().vocab, *file);
+  StartupCache nothing({});
+  StartupCache& cached = parts.cache ? *parts.cache : nothing;
+  if (const std::string key = build_key(parts.model, config_.draft_model); !cached.known("vocabulary", key)) {
+    ++cached.work.compared;
+    check_vocabulary(*parts.tokenizer, parts.target->config().vocab, *file);
+    cached.keep("vocabulary", key, true);
+  }
   ModelOptions options;
   options.max_outputs = model_drafter_rows(tree, parts.slots, ahead);
   options.max_rows = std::max(parts.chunk, options.max_outputs);
@@ -174,7 +190,12 @@ std::unique_ptr<Drafter> Speculation::make_small_model(const SpeculationParts& p
   options.progress = parts.progress;
   if (cache.reads_draft())
     for (int i = 0; i < file->config().layers; ++i) options.taps.query.push_back(i);
+  options.check_weights = !parts.sizes_only && !cached.known("finite", build_key(config_.draft_model));
+  const std::string fingerprint = model_fingerprint(*file);  // before its pages are given back
   room.model = Model::load(file, *parts.backend, options);
+  if (options.check_weights) ++cached.work.scanned, cached.keep("finite", build_key(config_.draft_model), true);
+  draft_fingerprint_ += fmt::format("{} {} {} ", fingerprint, dtype_name(draft_kv_type(config_, *parts.backend)),
+                                    rope_fingerprint(room.model->rope_frequencies(), room.model->rope_factor()));
   make_cache(parts, cache, room.model->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), room.model->config(),
              room.model->rope_frequencies(), room);
   ModelDrafterOptions drafter;
@@ -219,6 +240,7 @@ std::unique_ptr<Drafter> Speculation::make_head(const SpeculationParts& parts) {
   head_ = EagleHead::load(parts.head, *parts.target, *parts.backend, options);
   make_cache(parts, config_.cache, head_->kv_geometry(parts.slots, 0, draft_kv_type(config_, *parts.backend)), head_->config().cell,
              head_->rope_frequencies(), room_);
+  draft_fingerprint_ = fmt::format("{} {}", dtype_name(draft_kv_type(config_, *parts.backend)), rope_fingerprint(head_->rope_frequencies(), 1));
   EagleDrafterOptions drafter;
   drafter.backend = parts.backend, drafter.head = head_.get(), drafter.cache = room_.cache.get(), drafter.tree = config_.tree;
   drafter.guess = {acceptance_->draws(), config_.couple};
@@ -308,11 +330,15 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   return std::make_unique<ModelDrafter>(drafter, make_inner(parts));
 }
 
+PriceRange price_range(const SpeculationParts& parts, int rows) {
+  const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, 64});
+  return {most, std::max(0, std::min(kFarHistory, parts.context - most))};
+}
+
 // Passes of 1, 2, 4, ... rows on an empty and on a filled cache.
 void measure_price(const SpeculationParts& parts, int rows) {
   const double start = now_ms();
-  const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, 64});
-  const int far = std::min(kFarHistory, parts.context - most);
+  const auto [most, far] = price_range(parts, rows);
   std::vector<Token> tokens(size_t(most), 0);
   std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
   const auto time = [&](int count, int history) {
@@ -326,7 +352,7 @@ void measure_price(const SpeculationParts& parts, int rows) {
     return now_ms() - before;
   };
   for (int count : StepPrice::kRows)  // a backend may record the passes it meets first
-    if (count == 1 || (parts.backend->prefers_batches() && count <= most)) time(count, 0), time(count, std::max(far, 0));
+    if (count == 1 || (parts.backend->prefers_batches() && count <= most)) time(count, 0), time(count, far);
   if (far > 0) {  // cells of their own, not pages of zeros
     std::vector<KvMove> moves;
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});

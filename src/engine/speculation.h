@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "engine/startup_cache.h"
 #include "model/heads/eagle.h"
 #include "model/heads/longspec.h"
 #include "model/heads/medusa.h"
@@ -35,6 +36,9 @@ struct SpeculationParts {
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   std::string name;                      // of the preset
   StepPrice* price = nullptr;            // of the target's passes, the same for all presets
+  StartupCache* cache = nullptr;         // null: nothing is known of an earlier start
+  std::string model;                     // the target's file
+  bool sizes_only = false;               // nothing is read of the weights
   int slots = 1, context = 0, chunk = 512;
   std::function<void(double)> progress;  // of loading a draft model
 };
@@ -43,6 +47,11 @@ struct SpeculationParts {
 // Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
+// Where prices are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
+struct PriceRange {
+  int most, far;
+};
+PriceRange price_range(const SpeculationParts& parts, int rows);
 // Times passes of the target of up to `rows` rows, in slot 0, which nobody uses yet.
 void measure_price(const SpeculationParts& parts, int rows);
 
@@ -53,8 +62,10 @@ class Speculation {
 
   const std::string& name() const { return name_; }
   const SpecConfig& config() const { return config_; }
+  const std::string& draft_fingerprint() const { return draft_fingerprint_; }  // equal: cells of draft models mean the same
   Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
-  Acceptance& acceptance() { return *acceptance_; }
+  // What judges trees; without drafts it is plain decoding, whatever the rule.
+  Acceptance& acceptance(bool drafts) { return drafts ? *acceptance_ : *plain_; }
   const StepPrice& price() const { return price_; }
   bool wants_price() const { return wants_price_; }     // measure_price() of its trees
   bool priced() const { return wants_price_ && price_.known(); }
@@ -88,7 +99,7 @@ class Speculation {
   void make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
                   std::span<const double> frequencies, DraftRoom& room, int layer = -1);
 
-  std::string name_;
+  std::string name_, draft_fingerprint_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   bool wants_price_ = false;
@@ -98,7 +109,7 @@ class Speculation {
   std::unique_ptr<LongSpecHead> longspec_;
   std::unique_ptr<KvStore> longspec_cells_;
   std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
-  std::unique_ptr<Acceptance> acceptance_;
+  std::unique_ptr<Acceptance> acceptance_, plain_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;
   std::vector<std::unique_ptr<DraftLaws>> laws_;

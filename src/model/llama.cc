@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "model/rope.h"
 #include "tensor/blocks.h"
+#include "tensor/finite.h"
 
 namespace sx {
 
@@ -50,7 +51,10 @@ std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backen
 
 std::unique_ptr<Matrix> Model::matrix(std::initializer_list<std::string> names) {
   std::vector<Tensor> parts;
-  for (const auto& name : names) parts.push_back(file_->get(name));
+  for (const auto& name : names) {
+    parts.push_back(file_->get(name));
+    if (options_.check_weights) check_finite(name, parts.back());
+  }
   auto made = backend_.make_matrix(parts);
   for (const auto& part : parts)
     if (part.data != file_->get("token_embd.weight").data) file_->release(part);
@@ -66,8 +70,17 @@ bool Model::read_vector(const std::string& name, int size, bool required, float*
   }
   if (found->tensor.elements() != size)
     fail("'{}': tensor '{}' has {} elements, expected {}", file_->path(), name, found->tensor.elements(), size);
+  check_finite(name, found->tensor);
   dequantise(found->tensor.type, found->tensor.data, size, out);
   return true;
+}
+
+// A weight that is no number would make a text of nothing, without a word: quantised activations lose it on the way.
+void Model::check_finite(const std::string& name, const Tensor& tensor) const {
+  const int64_t at = first_not_finite(tensor.type, tensor.data, tensor.elements());
+  if (at >= 0)
+    fail("'{}': tensor '{}' holds a NaN or an infinity at row {}, column {}: the file is damaged or was converted wrongly", file_->path(), name,
+         at / tensor.columns(), at % tensor.columns());
 }
 
 const float* Model::vector(const std::string& name, int size, bool required) {
@@ -80,7 +93,9 @@ const float* Model::vector(const std::string& name, int size, bool required) {
 
 void Model::load_weights() {
   const ModelConfig& c = config();
-  embedding_ = backend_.place_table(file_->get("token_embd.weight", {c.vocab, c.width}));
+  const Tensor table = file_->get("token_embd.weight", {c.vocab, c.width});
+  if (options_.check_weights && !c.tied_head) check_finite("token_embd.weight", table);  // tied: when the head is made
+  embedding_ = backend_.place_table(table);
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   for (int i = 0; i < c.layers; ++i) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", i, part); };

@@ -23,6 +23,7 @@ struct ModelOptions {
   int max_outputs = 64;     // rows of one step whose logits are wanted
   int context = 0;          // longest sequence; 0: the trained context
   TapSpec taps;
+  bool check_weights = true;  // look through all of them for what is no number; small tensors are always looked through
   std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
 };
 
@@ -80,6 +81,7 @@ class Model {
   std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
   const float* vector(const std::string& name, int size, bool required);
   bool read_vector(const std::string& name, int size, bool required, float* out);  // false: there is none
+  void check_finite(const std::string& name, const Tensor& tensor) const;
   uint64_t key_of(const LayerPlan& plan) const;
   void run_layers(const Step& step, KvStore& kv, const LayerPlan& plan);
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);

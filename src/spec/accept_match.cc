@@ -10,7 +10,7 @@ ChooseRow row_at(const JudgeArgs& args, NodeId node, const Sampling& sampling) {
   SX_ASSERT(node >= 0 && node < args.tree->size());
   return {args.logits + size_t(node) * size_t(args.vocab), args.position + uint64_t(args.tree->depth(node)), &sampling,
           args.bias, args.window ? args.window->counts() : std::span<const TokenCount>{},
-          args.grammar ? args.grammar->mask(*args.tree, node) : nullptr};
+          args.grammar ? args.grammar->mask(*args.tree, node) : nullptr, args.broken ? args.broken + node : nullptr};
 }
 
 // Top-down: a window forgets in the order of the text.

@@ -40,6 +40,7 @@ struct JudgeArgs {
   PenaltyWindow* window = nullptr;     // holds the text up to and including the pending token; left as it was
   const DraftLaws* laws = nullptr;     // rules on drawn trees
   TreeGrammar* grammar = nullptr;      // of the text up to and including the pending token; null: any text
+  uint8_t* broken = nullptr;           // [size]: set to 1 at nodes that were looked at and whose logits are no numbers; null: nobody asks
 };
 
 class Acceptance {

@@ -32,6 +32,15 @@ contains "JSON output" "$("$program" generate -m tiny.gguf -p Hi -n 3 --ignore-e
 "$program" generate -m folder -p Hi -n 3 -q >/dev/null || fail "generate from a Hugging Face folder"
 "$program" generate -m tiny.gguf -p Hi -n 3 -q -ctk q8_0 -ngl 0 -fa on >/dev/null || fail "llama.cpp's spellings"
 
+# What a start finds out is kept where it is said, and changes no byte.
+speculate() { "$program" generate -m tiny.gguf -md tiny.gguf --spec specextend -p "Hello there" -n 12 --ignore-eos -q | sha256sum; }
+for run in first second; do equal "$run start with a cache" "$(SPECEXTEND_CACHE=kept speculate)" "$first"; done
+[ -n "$(ls kept)" ] || fail "nothing was kept"
+equal "start without a cache" "$(SPECEXTEND_CACHE=off XDG_CACHE_HOME=$PWD/none speculate)" "$first"
+[ ! -e none ] || fail "SPECEXTEND_CACHE=off keeps something"
+XDG_CACHE_HOME=$PWD/some SPECEXTEND_CACHE="" speculate >/dev/null
+[ -n "$(ls some/specextend/startup)" ] || fail "nothing was kept in the user's folder"
+
 # Round trip through the tokenizer.
 ids=$("$program" tokenize -m tiny.gguf -p "Hello, Wörld" --ids --no-bos)
 equal "tokenize and back" "$("$program" tokenize -m tiny.gguf -p "$ids" --decode)" "Hello, Wörld"
@@ -58,6 +67,14 @@ refuse() {  # what, expected words, arguments...
 }
 refuse "missing file" "absent.gguf" generate -m absent.gguf -p Hi
 refuse "not a model" "prompt.txt" generate -m prompt.txt -p Hi
+# Weights that are no numbers, and weights whose logits are none.
+"$make_tiny" nan.gguf --nan && "$make_tiny" huge.gguf --huge || fail "broken models"
+refuse "NaN in a norm" "'blk.1.ffn_norm.weight' holds a NaN" generate -m nan.gguf -p Hi -n 3
+refuse "NaN in a norm" "'blk.1.ffn_norm.weight' holds a NaN" perplexity -m nan.gguf -f text.txt -c 64
+refuse "infinite logits" "logits for the token at position 2 are" generate -m huge.gguf -p Hi -n 3
+refuse "infinite logits, sampled" "logits for the token at position 2 are" generate -m huge.gguf -p Hi -n 3 --temp 1
+refuse "infinite logits, perplexity" "logits for the token at position 33 are" perplexity -m huge.gguf -f text.txt -c 64 -q
+refuse "infinite logits, verify-lossless" "logits for the token at position 2 are" verify-lossless -m huge.gguf --spec suffix -p Hi -n 3
 head -c 3000 tiny.gguf >cut.gguf
 refuse "truncated model" "cut.gguf" generate -m cut.gguf -p Hi
 refuse "no prompt" "prompt" generate -m tiny.gguf

@@ -53,6 +53,7 @@ class FakeBatch : public Batch {
     Request request;
     GenerateResult result;
     std::string error;
+    bool models_fault = false;
   };
   bool advance(Running& running);  // true: it has ended
 
@@ -128,8 +129,9 @@ inline bool FakeBatch::advance(Running& running) {
     if (o.on_prefill) o.on_prefill(int(tokens.size()), int(prompt.size()) - 1);
     return false;
   }
-  if (o.grammar == "ambiguous") {
-    running.error = "too ambiguous";
+  if (o.grammar == "ambiguous" || o.grammar == "broken") {
+    running.error = o.grammar == "broken" ? "logits are NaN" : "too ambiguous";
+    running.models_fault = o.grammar == "broken";
     return true;
   }
   uint64_t sum = o.sampling.seed;
@@ -155,7 +157,7 @@ inline bool FakeBatch::step() {
   if (engine_.fail_step.exchange(false)) throw std::runtime_error("the device caught fire");
   for (auto it = running_.begin(); it != running_.end();) {
     const bool ended = advance(*it);
-    if (ended) finished_.push_back({it->request.session, std::move(it->result), it->error});
+    if (ended) finished_.push_back({it->request.session, std::move(it->result), it->error, it->models_fault});
     it = ended ? running_.erase(it) : it + 1;
   }
   return true;

@@ -1,6 +1,9 @@
 // Writes a tiny random model, or a draft head for it, for tests of the program:
-// make_tiny_model FILE.gguf [--pieces] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
+// make_tiny_model FILE.gguf [--pieces | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
+// --nan: a weight is none; --huge: weights are numbers whose logits are not.
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 
 #include "model/heads/head_parts.h"
@@ -24,6 +27,12 @@ int main(int argc, char** argv) {
   } else if (form.starts_with("--hf")) {
     std::filesystem::create_directories(argv[1]);
     sx::testing::write_tiny_hf(argv[1], spec);
+  } else if (form == "--nan" || form == "--huge") {
+    auto file = sx::testing::tiny_gguf(spec);
+    auto& data = file.data_of(form == "--nan" ? "blk.1.ffn_norm.weight" : "output.weight");
+    const float value = form == "--nan" ? std::numeric_limits<float>::quiet_NaN() : 3e38f;
+    for (size_t i = 0; i + sizeof value <= data.size(); i += sizeof value) std::memcpy(data.data() + i, &value, sizeof value);
+    sx::testing::write_file(argv[1], file.bytes());
   } else {
     sx::testing::write_tiny_gguf(argv[1], spec);
   }

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import unittest
 
-from server_harness import FOLDER, MODEL, PATIENCE, PROGRAM, Server, WithServer, main, read_until
+from server_harness import FOLDER, MAKE_TINY, MODEL, PATIENCE, PROGRAM, Server, WithServer, main, read_until
 
 
 class Refusals(WithServer):
@@ -234,6 +234,17 @@ class Loading(unittest.TestCase):
         done = subprocess.run([PROGRAM, "serve", "-m", "/no/such.gguf", "--port", "0"], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 1)
         self.assertIn("/no/such.gguf", done.stderr)
+
+
+    def test_logits_that_are_no_numbers_fail_their_request_only(self):
+        huge = os.path.join(FOLDER.name, "huge.gguf")
+        subprocess.run([MAKE_TINY, huge, "--huge"], check=True)
+        with Server(model=huge) as server:
+            for _ in range(2):
+                status, _, answer = server.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 4})
+                self.assertEqual((status, answer["error"]["type"]), (500, "server_error"))
+                self.assertIn("position 2", answer["error"]["message"])
+            self.assertEqual(server.request("GET", "/health")[0], 200)
 
 
 class Tls(unittest.TestCase):

@@ -250,6 +250,12 @@ TEST(Scheduler, ABadRequestFailsAlone) {
   Bench::wait([&] { return late->done(); });
   EXPECT_EQ(late->error()->status, 400);
   EXPECT_EQ(late->error()->what(), std::string("too ambiguous"));
+  request.options.grammar = "broken";  // not the client's doing
+  const auto broken = bench.submit(tokens(0, 10), 5, request);
+  bench.engine.steps.release(2);
+  Bench::wait([&] { return broken->done(); });
+  EXPECT_EQ(broken->error()->status, 500);
+  EXPECT_EQ(broken->error()->what(), std::string("logits are NaN"));
   EXPECT_EQ(bench.result(good).tokens.size(), 50u);
 }
 

@@ -75,5 +75,28 @@ refuse "JSON of absent heads" "-md FILE" --speculative-config '{"method": "medus
 refuse "gaps in a tree" "2 but not 1" --spec medusa -md tiny.gguf --spec-paths '0;2' --accept no-replacement
 text --spec ngram --accept typical --allow-lossy >/dev/null || fail "lossy rule with consent"
 
+# Rules that keep the distribution: a text that differs is no error and is not called one; where bytes are promised they are compared.
+compare() { "$program" generate -m tiny.gguf -p "A fox, a dog," -n 40 --ignore-eos -md tiny.gguf --compare "$@" 2>&1 >/dev/null; }
+said=$(compare --accept block --temp 1.5 --top-k 0 -s 5) || fail "--compare with rule block exits with $?: $said"
+contains "--compare, block" "$said" "rule block keeps the distribution, not the bytes"
+case "$said" in *report*) fail "--compare, block: $said" ;; esac
+contains "--compare, block, greedy" "$(compare --accept block)" "equal"
+contains "--compare, match" "$(compare --temp 1.5 --top-k 0 -s 5)" "equal"
+said=$(compare --accept typical --allow-lossy --temp 1.5 --top-k 0 -s 5) || fail "--compare with rule typical exits with $?: $said"
+contains "--compare, typical" "$said" "rule typical changes the text"
+verify() { "$program" verify-lossless -m tiny.gguf -p "A fox, a dog," -n 8 -md tiny.gguf "$@" 2>&1; }
+for rule in block chain; do
+  said=$(verify --accept $rule --temp 1) && fail "verify-lossless --accept $rule is taken"
+  contains "verify-lossless, $rule" "$said" "--accept $rule: sampled, this rule keeps the distribution"
+  verify --accept $rule --all-settings >/dev/null && fail "verify-lossless --accept $rule --all-settings is taken"
+  verify --accept $rule >/dev/null || fail "verify-lossless --accept $rule, greedy"
+done
+for flags in "--spec-accept block" "--spec-accept match --more-spec suffix --more-spec opt-tree:accept=specinfer,tree=static"; do
+  # shellcheck disable=SC2086
+  said=$("$program" serve -m tiny.gguf --port 0 -md tiny.gguf $flags 2>&1) && fail "serve $flags is taken"
+  contains "serve $flags" "$said" "keeps the distribution of sampled texts but not their bytes"
+  contains "serve $flags" "$said" "take match"
+done
+
 [ "$failures" -eq 0 ] && echo "all checks passed"
 exit "$failures"

@@ -126,6 +126,32 @@ TEST_P(Law, GreedyAndHopelessRowsHaveOneToken) {
   EXPECT_EQ(choice_of(c), 2);
 }
 
+// NaN and +infinity are told of, wherever they are, unless the token may not be chosen anyhow; -infinity is not.
+TEST_P(Law, BrokenRowsAreMarked) {
+  std::mt19937 random(16);
+  const auto reference = make_reference_backend();
+  int marked = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    Case c = random_case(any_size(trial, random), random);
+    if (trial % 3 == 0) restrict_tokens(c, random);
+    if (trial % 4 == 0) c.logits[random() % c.logits.size()] = trial % 8 == 0 ? kInfinity : std::numeric_limits<float>::quiet_NaN();
+    uint8_t expected = 0, found[4] = {};
+    for (size_t t = 0; t < c.logits.size(); ++t) expected |= c.allows(t) && !(c.logits[t] < kInfinity);
+    marked += expected;
+    std::vector<double> law_out(c.logits.size());
+    Token token = 0;
+    ChooseRow rows[4] = {c.row(), c.row(), c.row(), c.row()};
+    for (int i = 0; i < 4; ++i) rows[i].broken = &found[i];
+    choose({&token, {&rows[0], 1}, c.vocab()}, pool_, scratch_);
+    law({law_out.data(), rows[1], c.vocab()}, scratch_[0]);
+    reference->choose({&token, {&rows[2], 1}, c.vocab()});
+    reference->law({law_out.data(), rows[3], c.vocab()});
+    for (const uint8_t one : found) ASSERT_EQ(one, expected) << "vocabulary " << c.vocab() << " trial " << trial;
+  }
+  EXPECT_GT(marked, 50);
+  EXPECT_LT(marked, 350);
+}
+
 TEST_P(Law, ForbiddenTokensAreAsIfTheyWereNotThere) {
   std::mt19937 random(15);
   const auto reference = make_reference_backend();

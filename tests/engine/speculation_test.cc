@@ -298,6 +298,30 @@ TEST(Speculation, PromptsInAnyOrder) {
   }
 }
 
+// What each rule promises; and that a request which does not draft is plain decoding under any of them, in any company.
+TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
+  const std::vector<std::vector<Token>> prompts{testing::random_text(20, 1), testing::random_text(60, 2), testing::random_text(33, 3)};
+  std::vector<GenerateOptions> asks;
+  for (int i = 0; i < 3; ++i) asks.push_back(setting(1, 30, uint64_t(i)));
+  const auto expected = answers(*Engine::open(plain_options(200, 2, 3)), prompts, asks, false);
+  for (const char* rule : {"chain", "block", "typical"}) {
+    EngineOptions o = spec_options("sd", false, 200, 2, 3);
+    o.spec.settings.insert(o.spec.settings.end(), {{"accept", rule}, {"allow-lossy", "on"}});
+    EXPECT_EQ(spec_rule(o.spec).name, rule);
+    EXPECT_EQ(spec_rule(o.spec).promise, rule == std::string("typical") ? SpecPromise::kNothing : SpecPromise::kDistribution);
+    auto plain = asks;
+    for (GenerateOptions& ask : plain) ask.speculate = false;
+    const auto engine = Engine::open(o);
+    const auto found = answers(*engine, prompts, plain, true);
+    for (size_t i = 0; i < prompts.size(); ++i) expect_equal(expected[i], found[i], fmt::format("{}, {}", rule, i));
+    plain[1].speculate = true;  // company that draws
+    const auto among = answers(*engine, prompts, plain, true);
+    for (size_t i : {0u, 2u}) expect_equal(expected[i], among[i], fmt::format("{} in company, {}", rule, i));
+  }
+  EXPECT_EQ(spec_rule({}).promise, SpecPromise::kBytes);
+  EXPECT_EQ(spec_rule(spec_options("sd", false, 200, 2, 1).spec).promise, SpecPromise::kBytes);
+}
+
 // An inner drafter saves passes and changes no draft: rules that draw from the draft's law write the same text with and without it.
 TEST(Speculation, InnerDraftersChangeNoDraw) {
   const auto prompts = std::vector<std::vector<Token>>{testing::repeating_text(90, 1), testing::repeating_text(150, 2)};

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
@@ -116,6 +117,10 @@ void GgufWriter::add_tensor(const std::string& name, DType type, std::vector<int
                             int64_t type_number) {
   const uint32_t number = type_number >= 0 ? static_cast<uint32_t>(type_number) : dtype_to_gguf(type);
   tensors_.push_back({name, number, std::move(shape), std::move(data), offset});
+}
+
+Bytes& GgufWriter::data_of(const std::string& name) {
+  return std::find_if(tensors_.begin(), tensors_.end(), [&](const Tensor& t) { return t.name == name; })->data;
 }
 
 Bytes GgufWriter::bytes() const {

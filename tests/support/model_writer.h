@@ -56,6 +56,7 @@ class GgufWriter {
   // Shape outermost first. Offsets are assigned in order; `offset` >= 0 forces one, `type_number` >= 0 another type.
   void add_tensor(const std::string& name, DType type, std::vector<int64_t> shape, Bytes data, int64_t offset = -1,
                   int64_t type_number = -1);
+  Bytes& data_of(const std::string& name);  // of a tensor that was added
   Bytes bytes() const;
   // Where each field of the last bytes() lies: (name, offset, size). For corruption tests.
   struct Field {

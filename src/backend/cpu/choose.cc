@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/host_rows.h"
 #include "base/error.h"
 #include "base/rng.h"
 
@@ -227,6 +228,7 @@ class Race {
 };
 
 Token choose_row(const ChooseRow& row, int vocab, RowScratch& scratch) {
+  mark_broken(row, vocab);
   const Ready r = prepare(row, vocab, scratch);
   if (!r.sampled) return r.first;
   const Left left = filter(r, *row.sampling, scratch);
@@ -245,6 +247,7 @@ void choose(const ChooseArgs& args, ThreadPool& pool, RowScratches& scratch) {
 }
 
 void law(const LawArgs& args, RowScratch& scratch) {
+  mark_broken(args.row, args.vocab);
   const Ready r = prepare(args.row, args.vocab, scratch);
   const double inverse = 1.0 / double(args.row.sampling->temperature);
   const Left left = r.sampled ? filter(r, *args.row.sampling, scratch) : Left{false, 0};

@@ -296,21 +296,30 @@ void CudaBackend::choose_any(const ChooseArgs& a) {
   }
 }
 
+// Filtered rows come along where it is asked whether they are broken: their largest logit is picked, and not taken.
 void CudaBackend::pick_rows(const ChooseArgs& a) {
   const size_t most = a.rows.size();
+  const auto picked = [this](const ChooseRow& row) { return way_of(row) == Way::kPick || (row.broken && way_of(row) == Way::kFiltered); };
   auto* rows = static_cast<PickRow*>(staging_->begin(most * sizeof(PickRow)));
   int count = 0;
   for (const ChooseRow& row : a.rows)
-    if (way_of(row) == Way::kPick) rows[count++] = {row.logits, row.position, row.sampling->seed, row.sampling->temperature, 0};
+    if (picked(row))
+      rows[count++] = {row.logits, row.position, row.sampling->seed, way_of(row) == Way::kPick ? row.sampling->temperature : 0.0f, 0};
   if (count == 0) return;
   auto* device = static_cast<PickRow*>(scratch(picks_, most * sizeof(PickRow), "rows to choose from"));
   staging_->send(device, size_t(count) * sizeof(PickRow));
   void* sums = scratch(pick_, pick_scratch_bytes(count, a.vocab), "choices");
-  auto* chosen = static_cast<Token*>(pinned(most * sizeof(Token)));
-  pick(chosen, device, count, a.vocab, sums, stream_);
+  auto* chosen = static_cast<Token*>(pinned(most * (sizeof(Token) + sizeof(int32_t))));
+  auto* broken = reinterpret_cast<int32_t*>(chosen + most);
+  pick(chosen, device, count, a.vocab, sums, stream_, broken);
   wait();
-  for (size_t i = 0, at = 0; i < most; ++i)
-    if (way_of(a.rows[i]) == Way::kPick) a.out[i] = chosen[at++];
+  for (size_t i = 0, at = 0; i < most; ++i) {
+    const ChooseRow& row = a.rows[i];
+    if (!picked(row)) continue;
+    if (way_of(row) == Way::kPick) a.out[i] = chosen[at];
+    if (row.broken && broken[at]) *row.broken = 1;
+    ++at;
+  }
 }
 
 void CudaBackend::filter_rows(const ChooseArgs& a, size_t first, size_t end) {

@@ -37,7 +37,7 @@ struct Best {
   Token token;
   Token largest;  // the first of the largest
   float logit;    // its logit
-  int32_t unused;
+  int32_t broken;  // some logit is NaN or +infinity
 };
 
 __device__ __forceinline__ void offer_score(Best& b, double score, Token token) {
@@ -55,6 +55,7 @@ __device__ __forceinline__ void join_lanes(Best& b) {
     const Token token = __shfl_xor_sync(kAllLanes, b.token, step),
                 largest = __shfl_xor_sync(kAllLanes, b.largest, step);
     const float logit = __shfl_xor_sync(kAllLanes, b.logit, step);
+    b.broken |= __shfl_xor_sync(kAllLanes, b.broken, step);
     offer_score(b, score, token);
     offer_logit(b, logit, largest);
   }
@@ -84,6 +85,7 @@ __global__ void __launch_bounds__(kThreads) pick_slices(Best* out, const PickRow
   for (int j = 0; j < kPer; ++j) {
     const Token token = token_of(j);
     if (token < vocab && x[j] > -INFINITY) offer_logit(mine, x[j], token);  // false for NaN
+    if (token < vocab && !(x[j] < INFINITY)) mine.broken = 1;               // true for NaN
   }
   if (sampled) {  // the same for all threads
     const double inverse = __ddiv_rn(1.0, double(row.temperature));
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) pick_slices(Best* out, const PickRow
 }
 
 // One warp: the best of one row's slices, 32 bytes read for each. Bound: latency.
-__global__ void pick_best(Token* out, const Best* parts, int slices) {
+__global__ void pick_best(Token* out, int32_t* broken, const Best* parts, int slices) {
   let_next_start();
   wait_for_previous();
   Best mine = nothing();
@@ -132,8 +134,10 @@ __global__ void pick_best(Token* out, const Best* parts, int slices) {
     const Best other = parts[size_t(blockIdx.x) * size_t(slices) + size_t(i)];
     offer_score(mine, other.score, other.token);
     offer_logit(mine, other.logit, other.largest);
+    mine.broken |= other.broken;
   }
   join_lanes(mine);
+  if (threadIdx.x == 0 && broken) broken[blockIdx.x] = mine.broken;
   if (threadIdx.x == 0) out[blockIdx.x] = mine.token >= 0 ? mine.token : mine.largest >= 0 ? mine.largest : 0;
 }
 
@@ -158,12 +162,12 @@ void mask_rows(const MaskCall& call, cudaStream_t stream) {
   launch(mask_logits, dim3(unsigned((call.vocab + kThreads - 1) / kThreads), unsigned(call.rows)), kThreads, 0, stream, call);
 }
 
-void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream) {
+void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream, int32_t* broken) {
   if (count <= 0) return;
   const int slices = slices_of(vocab);
   launch(pick_slices, dim3(unsigned(slices), unsigned(count)), kThreads, 0, stream, static_cast<Best*>(scratch), rows,
          vocab);
-  launch(pick_best, unsigned(count), 32, 0, stream, out, static_cast<const Best*>(scratch), slices);
+  launch(pick_best, unsigned(count), 32, 0, stream, out, broken, static_cast<const Best*>(scratch), slices);
 }
 
 }  // namespace sx::cuda

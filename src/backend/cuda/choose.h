@@ -11,9 +11,10 @@ struct PickRow {         // one row; an array of them lies in device memory
   float temperature;     // 0: the largest
   int32_t unused;
 };
-// The tokens that the definition in ops.h gives without bias, penalties and filters. out: [rows].
+// The tokens that the definition in ops.h gives without bias, penalties and filters. out: [rows]; broken: [rows] or null, not 0 where some
+// logit is NaN or +infinity.
 size_t pick_scratch_bytes(int rows, int vocab);
-void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream);
+void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream, int32_t* broken = nullptr);
 
 // out[r][t] = logits of the row's token where allowed, else -infinity. out: [rows, vocab]; allowed: [rows, (vocab + 31) / 32]; all on
 // the device.

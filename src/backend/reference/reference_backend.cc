@@ -381,10 +381,10 @@ class ReferenceBackend final : public Backend {
   }
 
   void choose(const ChooseArgs& a) override {
-    for (size_t r = 0; r < a.rows.size(); ++r) a.out[r] = choose_token(a.rows[r], a.vocab);
+    for (size_t r = 0; r < a.rows.size(); ++r) mark_broken(a.rows[r], a.vocab), a.out[r] = choose_token(a.rows[r], a.vocab);
   }
 
-  void law(const LawArgs& a) override { law_of(a.row, a.vocab, a.out); }
+  void law(const LawArgs& a) override { mark_broken(a.row, a.vocab), law_of(a.row, a.vocab, a.out); }
 
   void top_k(const TopKArgs& a) override {
     for (ptrdiff_t r = 0; r < a.rows; ++r) likeliest(a.logits + r * (a.stride > 0 ? a.stride : a.vocab), a.vocab, a.k, a.out + r * a.k);

@@ -346,17 +346,21 @@ class LogitProblem : public Problem {
   std::vector<std::vector<uint32_t>> allowed_;  // per row, or empty
 };
 
+// The output is twice the token, and one more where the row is said to be broken.
 class ChooseProblem final : public LogitProblem {
  public:
   using LogitProblem::LogitProblem;
   std::unique_ptr<Instance> make(Backend& backend) const override {
     reserve(backend);
     return std::make_unique<RowInstance>(row_.rows, 1, [this, &backend](std::span<const int> rows) {
-      const auto list = choose_rows(upload_logits(backend, rows), rows);
+      auto list = choose_rows(upload_logits(backend, rows), rows);
       const auto tokens = std::make_shared<std::vector<Token>>(rows.size());
+      const auto broken = std::make_shared<std::vector<uint8_t>>(rows.size());
+      for (size_t i = 0; i < list.size(); ++i) list[i].broken = broken->data() + i;
       float* out = guarded(backend, rows.size(), 1);
-      return Call{[=, this, &backend] { backend.choose({tokens->data(), list, row_.in}); }, out,
-                  [=] { std::copy(tokens->begin(), tokens->end(), out); }};  // below 2^24: exact as floats
+      return Call{[=, this, &backend] { backend.choose({tokens->data(), list, row_.in}); }, out, [=] {  // below 2^24: exact as floats
+                    for (size_t i = 0; i < tokens->size(); ++i) out[i] = float(2 * (*tokens)[i] + (*broken)[i]);
+                  }};
     });
   }
 };

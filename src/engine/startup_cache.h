@@ -1,0 +1,56 @@
+// What opening an engine found out, kept for the next start: SHA-256 sums of files, fingerprints of vocabularies, layers that retrieve,
+// prices of passes; that a file's weights are numbers, that a draft has the target's vocabulary. One small JSON file for each, by a hash of everything it depends on. Files that cannot be read, parsed or
+// written are as if they were not there.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/io/json_text.h"
+#include "spec/price.h"
+
+namespace sx {
+
+// A file, its other shards (NAME-00001-of-00002.gguf), or the files of a folder: real path, sizes, times and numbers on the disk. Empty: it
+// cannot be looked at.
+std::string file_identity(const std::string& path);
+
+class StartupCache {
+ public:
+  explicit StartupCache(std::string folder) : folder_(std::move(folder)) {}  // empty: keeps nothing
+
+  // The value kept under a key. `kind`: a few letters. Keys are whole texts: equal ones mean the same.
+  std::optional<Json> find(std::string_view kind, const std::string& key) const;
+  void keep(std::string_view kind, const std::string& key, const Json& value) const;
+
+  // The sum of a file: kept, or computed. Throws sx::Error naming the file.
+  std::string sha256(const std::string& path);
+
+  // Whether something is known to be so; what is not so is not kept.
+  bool known(std::string_view kind, const std::string& key) const { return find(kind, key) == Json(true); }
+
+  // What was not found and had to be done.
+  struct Work {
+    int hashed = 0, compared = 0, probed = 0, measured = 0, scanned = 0;
+  };
+  Work work;
+
+ private:
+  std::string path_of(std::string_view kind, const std::string& key) const;
+
+  std::string folder_;
+};
+
+// The program or library that this code is in, and its version.
+std::string build_identity();
+// Of what this build finds out about a file, or two. Empty: they cannot be looked at.
+std::string build_key(const std::string& path, const std::string& other = {});
+std::string machine_identity();
+
+// Prices of passes with up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
+Json prices_to_json(const StepPrice& price, int most, int far);
+// False, with nothing set: they are not such prices.
+bool prices_from_json(const Json& json, int most, int far, StepPrice& price);
+
+}  // namespace sx
