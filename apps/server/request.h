@@ -61,6 +61,7 @@ struct CompletionRequest {
   int slot = -1;                  // kNative: the slot to use, -1: any
   // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
   std::vector<std::string> tool_names;
+  std::string tool_list;          // the same with their schemas, JSON
   ToolFormat tool_format = ToolFormat::kHermes;
   bool parallel_tool_calls = true;
 

@@ -176,10 +176,10 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
     }
   }
   for (const Json& tool : tools) request.tool_names.push_back(name_of(tool));
+  if (!tools.empty()) request.tool_list = tools.dump();
   request.tool_format = limits.tool_style.format;
   request.parallel_tool_calls = parallel && forced.empty();
-  // The marks of these formats are control tokens.
-  request.options.show_special = !tools.empty() && request.tool_format != ToolFormat::kHermes;
+  request.options.show_special = !tools.empty() && shows_control_tokens(request.tool_format);
   if (limits.tool_style.in_template) {
     if (!tools.empty()) request.tools = tools.dump();
   } else {

@@ -250,6 +250,7 @@ Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std
   s.request.prompts.clear();
   s.request.messages.clear();
   s.request.tools.clear();
+  s.request.tool_list.clear();
   s.facts = std::move(facts);
   s.id = (s.chat() ? "chatcmpl-" : "cmpl-") + random_id();
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -257,7 +258,7 @@ Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std
   for (const int tokens : s.facts.prompt_tokens) s.totals.prompt_tokens += tokens;
   s.choices.resize(request.choices());
   for (State::Choice& c : s.choices)
-    if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls);
+    if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list);
   for (size_t i = 0; request.echo && i < s.choices.size(); ++i) s.choices[i].offset = characters(s.echo(int(i)));
 }
 Answer::Answer(Answer&&) noexcept = default;

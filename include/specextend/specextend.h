@@ -157,6 +157,10 @@ struct GenerateOptions {
 // The grammar (GBNF) of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming what it does
 // not support or what is too large.
 std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view before = {}, std::string_view after = {});
+// A grammar of several values: `rules` (GBNF, with a line break after the last) may use one rule for each of `schemas`, by its name, which
+// begins with a capital letter: the JSON texts that the schema describes.
+std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas);
+std::string gbnf_quote(std::string_view text);  // `text` as a literal of GBNF, quotes included
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 const char* finish_reason_name(FinishReason reason);  // "end", "length", "stop", "context", "cancelled"
