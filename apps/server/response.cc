@@ -39,7 +39,7 @@ std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) 
 
 }  // namespace
 
-std::string error_body(const ApiError& error) { return text_of(error_json(error)); }
+std::string error_body(const ApiError& error, const std::string& request_id) { return text_of(error_json(error, request_id)); }
 
 void ChoiceNews::append(ChoiceNews&& next) {
   piece.append(std::move(next.piece));
@@ -113,6 +113,7 @@ struct Answer::State {
     std::vector<AnswerToken> prompt;  // until all of it is there
     std::optional<AnswerTimes> times;  // the latest
     int tokens = 0;            // told
+    bool begun = false;
   };
   std::vector<Choice> choices;
 
@@ -303,7 +304,8 @@ std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
 }
 
 std::string Answer::begin(int choice) {
-  const State& s = *state_;
+  State& s = *state_;
+  if (std::exchange(s.choices.at(size_t(choice)).begun, true)) return {};
   if (s.chat()) return event(s.chunk(choice, {{"role", "assistant"}, {"content", ""}}));
   if (s.request.echo && !s.request.scores_prompt()) return event(s.chunk(choice, s.echo(choice)));
   return {};
@@ -321,6 +323,7 @@ std::string Answer::news(int choice, ChoiceNews news) {
     events += s.timed_event(choice, std::move(body));
   }
   if (news.times) c.times = news.times;
+  if (!news.piece.text.empty() || !news.piece.tokens.empty() || !news.rounds.rounds.empty() || !news.prompt.empty()) events += begin(choice);
   c.prompt.insert(c.prompt.end(), std::make_move_iterator(news.prompt.begin()), std::make_move_iterator(news.prompt.end()));
   if (!c.prompt.empty() && c.prompt.size() == size_t(s.facts.prompt_tokens.at(s.prompt_of(choice)))) {
     Json body = s.chunk(choice, s.echo(choice));
@@ -332,7 +335,7 @@ std::string Answer::news(int choice, ChoiceNews news) {
 
 std::string Answer::end(int choice, const ChoiceEnd& end) {
   State& s = *state_;
-  std::string events = s.take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
+  std::string events = begin(choice) + s.take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
   State::Choice& c = s.choices[size_t(choice)];
   Json body;
   if (s.native()) {
@@ -363,7 +366,7 @@ std::string Answer::finish() {
 }
 
 std::string Answer::error(const ApiError& error) {
-  return event(error_json(error)) + (state_->native() ? std::string() : std::string(kDone));
+  return event(error_json(error, state_->facts.request_id)) + (state_->native() ? std::string() : std::string(kDone));
 }
 
 }  // namespace sx::server

@@ -131,6 +131,7 @@ struct GenerateOptions {
   SamplingOptions sampling{};
   std::vector<std::string> stop{};  // the text ends before the first of these
   bool ignore_end = false;        // go on after end-of-text tokens
+  std::vector<Token> stop_tokens{};  // further tokens that end the text, also with ignore_end; they are not part of it
   bool show_special = false;      // control tokens appear in the text
   // Called with each piece of text, always whole UTF-8 characters; false cancels.
   std::function<bool(std::string_view text)> on_text{};
