@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "server/replies.h"
 #include "server/service.h"
 
 namespace sx::server {
@@ -44,11 +45,9 @@ class Stream {
 
   // Called again and again until the stream is done, on the connection's thread. False: the client left.
   bool next(httplib::DataSink& sink) {
-    if (begun_) mailbox_->wait(kGlance);
+    if (std::exchange(begun_, true)) mailbox_->wait(kGlance);  // what is there already may have rung before
     if (client_.gone()) return false;
     std::string events;
-    for (size_t i = 0; !begun_ && i < jobs_.size(); ++i) events += answer_.begin(int(i));
-    begun_ = true;
     bool done = false;
     try {
       for (size_t i = 0; i < jobs_.size(); ++i) events += look(i);
@@ -112,7 +111,7 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
 }
 
 void Service::complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
-  AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}};
+  AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
   std::vector<std::vector<Token>> prompts;
   {
     const std::lock_guard lock(vocabulary_mutex_);

@@ -1,6 +1,12 @@
 #include "server/replies.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <string_view>
 
 #include "server/client_socket.h"
 #include "server/response.h"
@@ -8,6 +14,17 @@
 namespace sx::server {
 
 using Json = nlohmann::ordered_json;
+
+void name_request(const httplib::Request& req, httplib::Response& res) {
+  constexpr size_t kMost = 128;
+  if (res.has_header(kRequestId)) return;
+  const std::string given = req.get_header_value(kRequestId);
+  const bool plain = !given.empty() && given.size() <= kMost && std::all_of(given.begin(), given.end(), [](unsigned char c) {
+    return std::isalnum(c) || std::string_view("-_.:").find(char(c)) != std::string_view::npos;
+  });
+  thread_local std::random_device device;
+  res.set_header(kRequestId, plain ? given : fmt::format("req_{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device()));
+}
 
 void send(httplib::Response& res, const Json& body) {
   res.set_content(body.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json");
@@ -17,7 +34,7 @@ void send_error(httplib::Response& res, const ApiError& error, int retry_after) 
   res.status = error.status;
   if (error.status == 429 || error.status == 503) res.set_header("Retry-After", std::to_string(retry_after));
   if (error.status == 401) res.set_header("WWW-Authenticate", "Bearer");
-  res.set_content(error_body(error), "application/json");
+  res.set_content(error_body(error, res.get_header_value(kRequestId)), "application/json");
 }
 
 void leave_unread(const httplib::Request& req, httplib::Response& res) {

@@ -8,6 +8,10 @@
 
 namespace sx::server {
 
+constexpr const char* kRequestId = "x-request-id";
+// Gives the response the id of its request: the client's own if it is short and plain, else a new one. Errors repeat it.
+void name_request(const httplib::Request& req, httplib::Response& res);
+
 void send(httplib::Response& res, const nlohmann::ordered_json& body);
 void send_error(httplib::Response& res, const ApiError& error, int retry_after = 1);
 

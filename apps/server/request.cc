@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <limits>
 
 #include "server/request_parts.h"
 
@@ -37,16 +37,22 @@ double number_field(const Json& object, const char* name, double otherwise, doub
 int integer_field(const Json& object, const char* name, int otherwise, int low, int high) {
   const Json* value = field(object, name);
   if (!value) return otherwise;
-  const auto wrong = [&] { return bad_request(fmt::format("'{}' must be a whole number from {} to {}", name, low, high), name); };
-  // Languages with one kind of number may write 16.0, and JSON Schema calls that an integer.
-  if (value->is_number_float()) {
-    const double number = value->get<double>();
-    if (!(number >= low && number <= high) || number != double(int(number))) throw wrong();
-    return int(number);
+  const std::optional<int64_t> number = whole_number(*value);
+  if (!number || *number < low || *number > high)
+    throw bad_request(fmt::format("'{}' must be a whole number from {} to {}", name, low, high), name);
+  return int(*number);
+}
+
+std::optional<int64_t> whole_number(const Json& value) {
+  // Languages with one kind of number may write 16.0, and JSON Schema calls that an integer; beyond 2^53 it need not be the number meant.
+  constexpr double kExact = 1ull << 53;
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (!(number >= -kExact && number <= kExact) || number != double(int64_t(number))) return std::nullopt;
+    return int64_t(number);
   }
-  const bool huge = value->is_number_unsigned() && value->get<uint64_t>() > uint64_t(std::max(high, 0));
-  if (!value->is_number_integer() || huge || value->get<int64_t>() < low || value->get<int64_t>() > high) throw wrong();
-  return value->get<int>();
+  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max());
+  return value.is_number_integer() && !huge ? std::optional(value.get<int64_t>()) : std::nullopt;
 }
 
 Json parse_object(std::string_view body) {
@@ -69,9 +75,9 @@ std::vector<Token> parse_tokens(const Json& list, const std::string& name, int v
   std::vector<Token> tokens;
   if (!list.is_array()) throw bad_request(fmt::format("'{}' must be a list of token ids", name), name);
   for (const Json& one : list) {
-    const bool fits = one.is_number_unsigned() && one.get<uint64_t>() < uint64_t(vocab);
-    if (!fits) throw bad_request(fmt::format("'{}' must hold token ids from 0 to {}", name, vocab - 1), name);
-    tokens.push_back(one.get<Token>());
+    const std::optional<int64_t> token = whole_number(one);
+    if (!token || *token < 0 || *token >= vocab) throw bad_request(fmt::format("'{}' must hold token ids from 0 to {}", name, vocab - 1), name);
+    tokens.push_back(Token(*token));
   }
   return tokens;
 }

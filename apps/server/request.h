@@ -4,6 +4,8 @@
 #include <specextend/specextend.h>
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +63,7 @@ struct CompletionRequest {
   int slot = -1;                  // kNative: the slot to use, -1: any
   // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
   std::vector<std::string> tool_names;
+  std::string tool_list;          // the same with their schemas, JSON
   ToolFormat tool_format = ToolFormat::kHermes;
   bool parallel_tool_calls = true;
 
@@ -83,11 +86,20 @@ std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, cons
 // The text that 'echo' repeats.
 std::string echo_text(const Vocabulary& vocabulary, const Prompt& prompt);
 
+// Fields of other servers that ask for something that is not there. They are refused unless they ask for nothing: null, false, an empty
+// text, list or object, or one of `neutral`, a JSON list. Everything that says which fields these are goes by this table.
+struct MissingField {
+  const char* name;
+  const char* neutral;
+};
+std::span<const MissingField> missing_fields();
+
 // Fields of an object by name: absent and null mean the default.
 const nlohmann::ordered_json* field(const nlohmann::ordered_json& object, const char* name);
 bool flag_field(const nlohmann::ordered_json& object, const char* name, bool otherwise);
 int integer_field(const nlohmann::ordered_json& object, const char* name, int otherwise, int low, int high);
 double number_field(const nlohmann::ordered_json& object, const char* name, double otherwise, double low, double high);
+std::optional<int64_t> whole_number(const nlohmann::ordered_json& value);  // also written as 16.0; nothing: it is none, or beyond int64
 std::string text_field(const nlohmann::ordered_json& object, const char* name);  // must be there
 
 }  // namespace sx::server

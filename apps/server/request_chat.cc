@@ -5,6 +5,7 @@
 #include <set>
 
 #include "server/request_parts.h"
+#include "server/tool_syntax.h"
 
 namespace sx::server {
 
@@ -49,7 +50,8 @@ Json call_arguments(const Json* given, size_t index) {
   return arguments;
 }
 
-Json tool_calls(const Json& given, size_t index) {
+// `as_text`: the arguments, too, as clients send them.
+Json tool_calls(const Json& given, size_t index, bool as_text) {
   if (!given.is_array() || given.size() > kMostCalls)
     throw wrong_message(index, fmt::format("'tool_calls' must be a list of at most {}", kMostCalls));
   Json calls = Json::array();
@@ -59,13 +61,15 @@ Json tool_calls(const Json& given, size_t index) {
     const Json* id = one.is_object() ? field(one, "id") : nullptr;
     if (!name || !name->is_string() || (id && !id->is_string()))
       throw wrong_message(index, "each of 'tool_calls' must be {\"id\": ..., \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}");
-    calls.push_back({{"id", id ? *id : Json("")}, {"type", "function"},
-                     {"function", {{"name", *name}, {"arguments", call_arguments(field(*function, "arguments"), index)}}}});
+    const Json* given_arguments = field(*function, "arguments");
+    Json arguments = call_arguments(given_arguments, index);
+    if (as_text) arguments = given_arguments && given_arguments->is_string() && !arguments.empty() ? *given_arguments : Json(arguments.dump());
+    calls.push_back({{"id", id ? *id : Json("")}, {"type", "function"}, {"function", {{"name", *name}, {"arguments", arguments}}}});
   }
   return calls;
 }
 
-Json read_message(const Json& one, size_t index) {
+Json read_message(const Json& one, size_t index, bool text_arguments) {
   const Json* role = one.is_object() ? field(one, "role") : nullptr;
   if (!role || !role->is_string()) throw wrong_message(index, "must be an object with a 'role' and a 'content'");
   std::string name = role->get<std::string>();
@@ -79,20 +83,24 @@ Json read_message(const Json& one, size_t index) {
   if (calls && !assistant) throw wrong_message(index, "'tool_calls' are for the assistant");
   if (!content && !(assistant && calls)) throw wrong_message(index, "must have a 'content'");
   Json message{{"role", name}, {"content", content ? content_text(*content, index) : ""}};
-  if (calls) message["tool_calls"] = tool_calls(*calls, index);
-  if (name == "tool")
-    for (const char* key : {"tool_call_id", "name"})
+  const auto pass_on = [&](std::initializer_list<const char*> keys) {
+    for (const char* key : keys)
       if (const Json* value = field(one, key)) {
         if (!value->is_string()) throw wrong_message(index, fmt::format("'{}' must be a string", key));
         message[key] = *value;
       }
+  };
+  // What the model thought before it answered: templates show it where the model was taught to see it. Servers call it by two names,
+  // templates mostly by the first.
+  if (assistant) pass_on({"reasoning_content", "reasoning", "thinking"});
+  if (message.contains("reasoning") && !message.contains("reasoning_content")) message["reasoning_content"] = message["reasoning"];
+  if (calls) message["tool_calls"] = tool_calls(*calls, index, text_arguments);
+  if (name == "tool") pass_on({"tool_call_id", "name"});
   return message;
 }
 
 bool good_name(const std::string& name) {
-  return !name.empty() && name.size() <= kToolNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
-  });
+  return !name.empty() && name.size() <= kToolNameBytes && std::all_of(name.begin(), name.end(), is_name_byte);
 }
 
 const std::string& name_of(const Json& tool) { return tool.at("function").at("name").get_ref<const std::string&>(); }
@@ -124,7 +132,8 @@ Json read_messages(const Json& body, const Limits& limits) {
     throw bad_request("'messages' must be a list with at least one message", "messages");
   if (given->size() > limits.messages) throw bad_request(fmt::format("more than {} 'messages'", limits.messages), "messages");
   Json messages = Json::array();
-  for (const Json& one : *given) messages.push_back(read_message(one, messages.size()));
+  const bool as_text = limits.tool_style.in_template && limits.tool_style.text_arguments;
+  for (const Json& one : *given) messages.push_back(read_message(one, messages.size(), as_text));
   return messages;
 }
 
@@ -144,15 +153,15 @@ Json read_tools(const Json& body, const Limits& limits) {
     if (!good_name(name->get_ref<const std::string&>()))
       throw wrong(index, fmt::format("a name has 1 to {} letters, digits, underscores, dashes and dots", kToolNameBytes));
     if (!names.insert(name->get<std::string>()).second) throw wrong(index, fmt::format("'{}' is there twice", name->get<std::string>()));
-    Json kept{{"name", *name}};
-    if (const Json* text = field(*function, "description")) {
-      if (!text->is_string()) throw wrong(index, "'description' must be a string");
-      kept["description"] = *text;
-    }
+    const Json* text = field(*function, "description");
+    if (text && !text->is_string()) throw wrong(index, "'description' must be a string");
     const Json* parameters = field(*function, "parameters");
     if (parameters && !parameters->is_object()) throw wrong(index, "'parameters' must be a JSON schema: an object");
-    // Templates count on it.
-    kept["parameters"] = parameters && !parameters->empty() ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}};
+    // Templates see what the client wrote, in its order; 'strict' is said to the server, not to the model.
+    Json kept = Json::object();
+    for (const auto& [key, value] : function->items())
+      if (key != "strict" && !value.is_null()) kept[key] = value;
+    if (!parameters || parameters->empty()) kept["parameters"] = {{"type", "object"}, {"properties", Json::object()}};  // they count on it
     tools.push_back({{"type", "function"}, {"function", kept}});
   }
   if (tools.dump().size() > limits.schema_bytes)
@@ -176,10 +185,10 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
     }
   }
   for (const Json& tool : tools) request.tool_names.push_back(name_of(tool));
+  if (!tools.empty()) request.tool_list = tools.dump();
   request.tool_format = limits.tool_style.format;
   request.parallel_tool_calls = parallel && forced.empty();
-  // The marks of these formats are control tokens.
-  request.options.show_special = !tools.empty() && request.tool_format != ToolFormat::kHermes;
+  if (!tools.empty() && shows_control_tokens(request.tool_format)) request.options.show_special = true;
   if (limits.tool_style.in_template) {
     if (!tools.empty()) request.tools = tools.dump();
   } else {

@@ -16,6 +16,35 @@ constexpr float kForbidden = -1e9f;     // the bias that llama.cpp's `false` sta
 constexpr int kMostNodes = 1024;        // of a drafted tree; the engine has a bound of its own
 constexpr int kMostSlots = 1 << 16;
 
+// Options of a method that is off (mirostat_tau, dry_base, xtc_threshold ...) ask for nothing by themselves.
+constexpr MissingField kMissing[] = {
+    {"functions", "[]"}, {"suffix", "[]"},                                                                       // OpenAI
+    {"audio", "[]"}, {"modalities", R"([["text"]])"}, {"web_search_options", "[]"},
+    {"structured_outputs", "[]"}, {"guided_json", "[]"}, {"guided_regex", "[]"}, {"guided_choice", "[]"}, {"guided_grammar", "[]"},  // vLLM
+    {"guided_whitespace_pattern", "[]"}, {"structural_tag", "[]"}, {"min_tokens", "[0]"}, {"use_beam_search", "[]"},
+    {"length_penalty", "[1]"}, {"early_stopping", "[]"}, {"bad_words", "[]"}, {"allowed_token_ids", "[]"}, {"truncate_prompt_tokens", "[]"},
+    {"prompt_logprobs", "[]"}, {"include_stop_str_in_output", "[]"}, {"logits_processors", "[]"}, {"documents", "[]"}, {"chat_template", "[]"},
+    {"mm_processor_kwargs", "[]"},
+    {"mirostat", "[0]"}, {"mirostat_mode", "[0]"}, {"typical_p", "[1]"}, {"tfs_z", "[1]"}, {"top_a", "[0]"}, {"top_n_sigma", "[-1, 0]"},  // llama.cpp
+    {"dry_multiplier", "[0]"}, {"xtc_probability", "[0]"}, {"dynatemp_range", "[0]"}, {"samplers", "[]"}, {"min_keep", "[0]"},
+    {"t_max_predict_ms", "[0, -1]"}, {"n_indent", "[0]"}, {"image_data", "[]"}, {"lora", "[]"}, {"post_sampling_probs", "[]"},
+    {"response_fields", "[]"},
+    {"epsilon_cutoff", "[0]"}, {"eta_cutoff", "[0]"}, {"smoothing_factor", "[0]"}, {"no_repeat_ngram_size", "[0]"}, {"num_beams", "[1]"},  // others
+    {"penalty_alpha", "[0]"}, {"guidance_scale", "[1]"},
+};
+
+// What is not there is refused rather than ignored: the answer would not be what was asked for.
+void refuse_missing(const Json& body) {
+  for (const auto& [name, neutral] : kMissing) {
+    const Json* value = field(body, name);
+    if (is_off(value)) continue;
+    const Json allowed = Json::parse(neutral);
+    if (std::find(allowed.begin(), allowed.end(), *value) == allowed.end())
+      throw bad_request(allowed.empty() ? fmt::format("'{}' is not supported", name)
+                                        : fmt::format("'{}' is not supported, other than {}", name, allowed.front().dump()), name);
+  }
+}
+
 void read_stop(const Json& body, const Limits& limits, std::vector<std::string>& stop) {
   const Json* value = field(body, "stop");
   if (!value) return;
@@ -50,9 +79,8 @@ void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Tok
     throw bad_request(fmt::format("more than {} entries in 'logit_bias'", limits.biases), "logit_bias");
   if (value->is_array()) {
     for (const Json& pair : *value) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer()) throw wrong();
-      take(pair[0].is_number_unsigned() && pair[0].get<uint64_t>() > uint64_t(limits.vocab) ? limits.vocab : pair[0].get<int64_t>(),
-           pair[1]);
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number()) throw wrong();
+      take(whole_number(pair[0]).value_or(-1), pair[1]);
     }
     return;
   }
@@ -79,10 +107,10 @@ void read_sampling(const Json& body, const Limits& limits, CompletionRequest& re
   s.repeat_last_n = integer_field(body, "repeat_last_n", s.repeat_last_n, -1, kMostTokens);
   read_bias(body, limits, s.logit_bias);
   if (const Json* seed = field(body, "seed")) {
-    if (!seed->is_number_integer()) throw bad_request("'seed' must be a whole number", "seed");
-    const bool random = !seed->is_number_unsigned() && seed->get<int64_t>() == -1;  // as in llama.cpp
-    request.seeded = !random;
-    s.seed = seed->is_number_unsigned() ? seed->get<uint64_t>() : uint64_t(seed->get<int64_t>());
+    const std::optional<int64_t> number = whole_number(*seed);
+    if (!number && !seed->is_number_unsigned()) throw bad_request("'seed' must be a whole number from -2^63 to 2^64 - 1", "seed");
+    request.seeded = number != -1;  // -1 is random, as in llama.cpp
+    s.seed = number ? uint64_t(*number) : seed->get<uint64_t>();
   }
 }
 
@@ -143,6 +171,8 @@ std::string grammar_of_format(const Json& format, const Limits& limits) {
 
 }  // namespace
 
+std::span<const MissingField> missing_fields() { return kMissing; }
+
 bool is_text(const Json* value, std::string_view text) { return value && value->is_string() && value->get_ref<const std::string&>() == text; }
 
 bool is_off(const Json* value) {
@@ -152,9 +182,7 @@ bool is_off(const Json* value) {
 
 void read_options(const Json& body, const Limits& limits, CompletionRequest& request) {
   if (const Json* model = field(body, "model"); model && !model->is_string()) throw bad_request("'model' must be a string", "model");
-  // What is not there is refused rather than ignored: the answer would not be what was asked for.
-  for (const char* name : {"functions", "suffix", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-    if (!is_off(field(body, name))) throw bad_request(fmt::format("'{}' is not supported", name), name);
+  refuse_missing(body);
   read_length(body, limits, request);
   request.options.ignore_end = flag_field(body, "ignore_eos", false);
   request.stream = flag_field(body, "stream", false);
@@ -171,6 +199,12 @@ void read_options(const Json& body, const Limits& limits, CompletionRequest& req
     request.slot = integer_field(body, "id_slot", -1, -1, kMostSlots);
   }
   read_stop(body, limits, request.options.stop);
+  if (const Json* tokens = field(body, "stop_token_ids")) {
+    if (tokens->is_array() && tokens->size() > limits.biases)
+      throw bad_request(fmt::format("more than {} in 'stop_token_ids'", limits.biases), "stop_token_ids");
+    request.options.stop_tokens = parse_tokens(*tokens, "stop_token_ids", limits.vocab);
+  }
+  if (!flag_field(body, "skip_special_tokens", true)) request.options.show_special = true;
   read_sampling(body, limits, request);
   read_speculation(body, limits, request);
 }

@@ -39,7 +39,7 @@ std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) 
 
 }  // namespace
 
-std::string error_body(const ApiError& error) { return text_of(error_json(error)); }
+std::string error_body(const ApiError& error, const std::string& request_id) { return text_of(error_json(error, request_id)); }
 
 void ChoiceNews::append(ChoiceNews&& next) {
   piece.append(std::move(next.piece));
@@ -113,6 +113,7 @@ struct Answer::State {
     std::vector<AnswerToken> prompt;  // until all of it is there
     std::optional<AnswerTimes> times;  // the latest
     int tokens = 0;            // told
+    bool begun = false;
   };
   std::vector<Choice> choices;
 
@@ -250,6 +251,7 @@ Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std
   s.request.prompts.clear();
   s.request.messages.clear();
   s.request.tools.clear();
+  s.request.tool_list.clear();
   s.facts = std::move(facts);
   s.id = (s.chat() ? "chatcmpl-" : "cmpl-") + random_id();
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -257,7 +259,7 @@ Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std
   for (const int tokens : s.facts.prompt_tokens) s.totals.prompt_tokens += tokens;
   s.choices.resize(request.choices());
   for (State::Choice& c : s.choices)
-    if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls);
+    if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list);
   for (size_t i = 0; request.echo && i < s.choices.size(); ++i) s.choices[i].offset = characters(s.echo(int(i)));
 }
 Answer::Answer(Answer&&) noexcept = default;
@@ -302,7 +304,8 @@ std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
 }
 
 std::string Answer::begin(int choice) {
-  const State& s = *state_;
+  State& s = *state_;
+  if (std::exchange(s.choices.at(size_t(choice)).begun, true)) return {};
   if (s.chat()) return event(s.chunk(choice, {{"role", "assistant"}, {"content", ""}}));
   if (s.request.echo && !s.request.scores_prompt()) return event(s.chunk(choice, s.echo(choice)));
   return {};
@@ -320,6 +323,7 @@ std::string Answer::news(int choice, ChoiceNews news) {
     events += s.timed_event(choice, std::move(body));
   }
   if (news.times) c.times = news.times;
+  if (!news.piece.text.empty() || !news.piece.tokens.empty() || !news.rounds.rounds.empty() || !news.prompt.empty()) events += begin(choice);
   c.prompt.insert(c.prompt.end(), std::make_move_iterator(news.prompt.begin()), std::make_move_iterator(news.prompt.end()));
   if (!c.prompt.empty() && c.prompt.size() == size_t(s.facts.prompt_tokens.at(s.prompt_of(choice)))) {
     Json body = s.chunk(choice, s.echo(choice));
@@ -331,7 +335,7 @@ std::string Answer::news(int choice, ChoiceNews news) {
 
 std::string Answer::end(int choice, const ChoiceEnd& end) {
   State& s = *state_;
-  std::string events = s.take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
+  std::string events = begin(choice) + s.take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
   State::Choice& c = s.choices[size_t(choice)];
   Json body;
   if (s.native()) {
@@ -362,7 +366,7 @@ std::string Answer::finish() {
 }
 
 std::string Answer::error(const ApiError& error) {
-  return event(error_json(error)) + (state_->native() ? std::string() : std::string(kDone));
+  return event(error_json(error, state_->facts.request_id)) + (state_->native() ? std::string() : std::string(kDone));
 }
 
 }  // namespace sx::server

@@ -15,7 +15,7 @@
 
 namespace sx::server {
 
-std::string error_body(const ApiError& error);
+std::string error_body(const ApiError& error, const std::string& request_id = {});
 
 // What the rounds of one answer did since it was last asked: "spec_details".
 struct RoundNote {
@@ -85,11 +85,13 @@ struct AnswerFacts {
   std::string model, fingerprint;
   std::vector<int> prompt_tokens;   // of each prompt
   std::vector<std::string> echoes;  // echo_text of each prompt, if the request asks for it
+  std::string request_id{};         // for errors; may be empty
 };
 
 // One answer, whole or as a stream of events; id, time and model are the same throughout. In a stream the calls are, for each
-// choice in any interleaving: begin once, news any number of times, end once; then finish once. Each gives the events to write,
-// or nothing. Not thread-safe.
+// choice in any interleaving: news any number of times, end once; then finish once. Each gives the events to write, or nothing. The
+// first event of a choice (its role, its echo) comes with its first token: clients take the time until then for that of the prompt.
+// Not thread-safe.
 class Answer {
  public:
   Answer(const CompletionRequest& request, AnswerFacts facts);
@@ -97,7 +99,7 @@ class Answer {
   ~Answer();
   std::string whole(const std::vector<ChoiceEnd>& ends);
 
-  std::string begin(int choice);
+  std::string begin(int choice);                  // that first event, unless it was there
   std::string news(int choice, ChoiceNews news);
   std::string end(int choice, const ChoiceEnd& end);
   std::string finish();                           // usage, if asked for, and [DONE]

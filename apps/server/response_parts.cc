@@ -62,8 +62,10 @@ Json settings_json(const CompletionRequest& request) {
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 std::string event(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
 
-Json error_json(const ApiError& e) {
-  return {{"error", {{"message", e.what()}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}}}};
+Json error_json(const ApiError& e, const std::string& request_id) {
+  Json error{{"message", e.what()}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}};
+  if (!request_id.empty()) error["request_id"] = request_id;
+  return {{"error", std::move(error)}};
 }
 
 const char* finish_reason(FinishReason reason, bool called) {

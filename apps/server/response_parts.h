@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 std::string text_of(const Json& json);
 std::string event(const Json& json);
-Json error_json(const ApiError& error);
+Json error_json(const ApiError& error, const std::string& request_id = {});
 
 const char* finish_reason(FinishReason reason, bool called);
 size_t characters(std::string_view text);

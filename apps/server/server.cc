@@ -95,6 +95,7 @@ class HttpServer final : public Server {
 
   // Before the body is read: who may not ask, and what is not taken.
   Turn turn_away(const httplib::Request& req, httplib::Response& res) const {
+    name_request(req, res);
     allow_origin(req, res, options_.origins);
     if (req.method == "OPTIONS") {
       res.status = 204;
@@ -132,6 +133,7 @@ class HttpServer final : public Server {
 
   // Errors of the library itself, which have no body yet.
   void explain(const httplib::Request& req, httplib::Response& res) const {
+    name_request(req, res);
     if (!res.body.empty()) return;
     const auto is = [&](const char* type, const std::string& message) { send_error(res, {res.status, type, message}); };
     const std::string method = method_of(req.path);

@@ -41,7 +41,9 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
   limits_.choices = std::min(limits_.choices, int(limits_.jobs));
   limits_.prompts = std::min(limits_.prompts, limits_.jobs);
-  limits_.tool_style = tool_style(vocabulary_->chat_template());
+  limits_.tool_style = tool_style(vocabulary_->chat_template(), [this](const std::string& messages, const std::string& tools) {
+    return vocabulary_->apply_template(messages, true, tools);
+  });
 }
 
 Json Service::model() const {

@@ -27,7 +27,7 @@ def answer(question):
             print(piece, end="", flush=True)
         if chunk.usage:  # the last chunk, which has no choices
             spec = (chunk.model_extra or {}).get("metrics", {}).get("speculative_decoding", {})
-            print(f"\n[{chunk.usage.completion_tokens} tokens, {spec.get('num_accepted_tokens', 0)} of them from drafts]")
+            print(f"\n[{chunk.usage.completion_tokens} tokens, {spec.get('num_accepted_draft_tokens', 0)} of them from drafts]")
     messages.append({"role": "assistant", "content": text})
 
 

@@ -144,6 +144,7 @@ struct GenerateOptions {
   SamplingOptions sampling{};
   std::vector<std::string> stop{};  // the text ends before the first of these
   bool ignore_end = false;        // go on after end-of-text tokens
+  std::vector<Token> stop_tokens{};  // further tokens that end the text, also with ignore_end; they are not part of it
   bool show_special = false;      // control tokens appear in the text
   // Called with each piece of text, always whole UTF-8 characters; false cancels.
   std::function<bool(std::string_view text)> on_text{};
@@ -170,6 +171,10 @@ struct GenerateOptions {
 // The grammar (GBNF) of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming what it does
 // not support or what is too large.
 std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view before = {}, std::string_view after = {});
+// A grammar of several values: `rules` (GBNF, with a line break after the last) may use one rule for each of `schemas`, by its name, which
+// begins with a capital letter: the JSON texts that the schema describes.
+std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas);
+std::string gbnf_quote(std::string_view text);  // `text` as a literal of GBNF, quotes included
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 const char* finish_reason_name(FinishReason reason);  // "end", "length", "stop", "context", "cancelled"

@@ -64,7 +64,7 @@ SessionImpl& session_of(const Request& request, EngineImpl& engine) {
 
 Generation::Generation(const Request& request, EngineImpl& engine)
     : session(session_of(request, engine)), options(*request.options), spec(spec_of(options, engine)), sampling(to_sampling(options.sampling)),
-      window(engine.vocab(), penalises(options.sampling) ? options.sampling.repeat_last_n : 0, kMaxTreeNodes),
+      window(engine.vocab(), penalises(options.sampling) ? std::min(options.sampling.repeat_last_n, engine.context()) : 0, kMaxTreeNodes),
       engine_(engine), prompt_(request.prompt), detokenizer_(engine.tokenizer(), options.show_special, TextPlace::kBehind), stops_(options.stop),
       limit_(options.max_tokens < 0 ? engine.context() : options.max_tokens) {
   for (const auto& [token, value] : options.sampling.logit_bias) bias.push_back({token, value});
@@ -198,7 +198,8 @@ int Generation::take(const float* logits) {
       engine_.device().download(logits_.data(), logits + size_t(verdict.path[size_t(k)]) * vocab, vocab);
     }
     if (options.on_logits) options.on_logits(logits_);
-    if (engine_.is_end(token) && (grammar || !options.ignore_end)) {
+    const auto& stops = options.stop_tokens;
+    if ((engine_.is_end(token) && (grammar || !options.ignore_end)) || std::find(stops.begin(), stops.end(), token) != stops.end()) {
       end(FinishReason::kEnd);
       return k + 1;
     }

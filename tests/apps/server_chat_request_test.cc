@@ -56,13 +56,36 @@ TEST(ServerChatRequest, MessagesBecomeWhatTemplatesTake) {
   EXPECT_EQ(messages(R"([{"role": "developer", "content": "s"}, {"role": "user", "content":
       [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "x"}])"),
             R"([{"role":"system","content":"s"},{"role":"user","content":"ab"}])");
-  EXPECT_EQ(messages(R"([{"role": "assistant", "reasoning_content": "hm", "content": null, "tool_calls":
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": null, "tool_calls":
       [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}, {"function": {"name": "g", "arguments": ""}}]},
       {"role": "tool", "content": "42", "tool_call_id": "1", "name": "f"}])"),
             R"([{"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"a":1}}},)"
             R"({"id":"","type":"function","function":{"name":"g","arguments":{}}}]},{"role":"tool","content":"42","tool_call_id":"1","name":"f"}])");
+  // What the model thought goes to the template, under the names that servers and templates have for it.
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": "a", "reasoning_content": "hm"}])"), R"([{"role":"assistant","content":"a","reasoning_content":"hm"}])");
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": "a", "reasoning": "hm", "thinking": null}])"),
+            R"([{"role":"assistant","content":"a","reasoning":"hm","reasoning_content":"hm"}])");
+  EXPECT_EQ(messages(R"([{"role": "user", "content": "a", "reasoning_content": "hm"}])"), R"([{"role":"user","content":"a"}])");
+  EXPECT_EQ(culprit([&] { messages(R"([{"role": "assistant", "content": "a", "reasoning_content": 5}])"); }), "messages");
   EXPECT_EQ(messages(R"([{"role": "assistant", "content": "a", "tool_calls": []}])"), R"([{"role":"assistant","content":"a"}])");
   EXPECT_EQ(messages(R"([{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}])"), R"([{"role":"assistant","content":"no"}])");
+}
+
+// Templates that print the arguments as they are get the client's own text.
+TEST(ServerChatRequest, ArgumentsAsTextWhereTheTemplateWantsThem) {
+  Limits l = limits();
+  l.tool_style.text_arguments = true;
+  const auto arguments = [&](const std::string& given) {
+    const std::string body = R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": )" + given + "}}]}]}";
+    return Json::parse(parse_chat(body, l).messages)[0]["tool_calls"][0]["function"]["arguments"];
+  };
+  EXPECT_EQ(arguments(R"("{\"a\":  1}")"), R"({"a":  1})");
+  EXPECT_EQ(arguments(R"({"a": 1})"), R"({"a":1})");
+  EXPECT_EQ(arguments(R"("")"), "{}");
+  EXPECT_EQ(culprit([&] { arguments(R"("[1]")"); }), "messages");
+  l.tool_style.in_template = false;  // then they are told in other words
+  EXPECT_EQ(Json::parse(parse_chat(R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}]})", l)
+                            .messages)[0]["content"], "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
 }
 
 TEST(ServerChatRequest, FieldsAreTaken) {
@@ -118,6 +141,9 @@ TEST(ServerChatRequest, ToolsAreShown) {
   const CompletionRequest r = chat(kTools);
   EXPECT_EQ(r.tools, R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":)"
                      R"({"a":{"type":"integer"}},"required":["a"]}}},{"type":"function","function":{"name":"g","parameters":{"type":"object","properties":{}}}}])");
+  // In the client's order, with whatever else it says of a function.
+  EXPECT_EQ(chat(R"("tools": [{"type": "function", "function": {"description": "d", "name": "f", "parameters": {"type": "object"}, "return": {"type": "string"}}}])").tools,
+            R"([{"type":"function","function":{"description":"d","name":"f","parameters":{"type":"object"},"return":{"type":"string"}}}])");
   EXPECT_EQ(r.messages, R"([{"role":"user","content":"hi"}])");
   EXPECT_EQ(r.tool_names, (std::vector<std::string>{"f", "g"}));
   EXPECT_EQ(r.options.grammar, "");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "server/keys.h"
@@ -12,6 +13,8 @@
 
 namespace sx::server {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 const Limits kLimits = [] {
   Limits limits;
@@ -107,6 +110,46 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
       {R"("model": 4)", "model"},
   };
   for (const auto& [fields, name] : cases) EXPECT_EQ(refused(fields), name) << fields;
+}
+
+// Whatever the table says is missing: refused by name, unless it asks for nothing.
+TEST(ServerRequest, WhatIsMissingIsRefused) {
+  EXPECT_GE(missing_fields().size(), 40u);
+  for (const auto& [name, neutral] : missing_fields()) {
+    const std::string field = "\"" + std::string(name) + "\": ";
+    for (const char* value : {"0.37", "[\"x\"]", "{\"x\": 1}", "\"x\"", "true"}) EXPECT_EQ(refused(field + value), name) << value;
+    for (const char* value : {"null", "false", "[]", "{}", "\"\""}) EXPECT_EQ(refused(field + value), "none") << name << value;
+    for (const Json& value : Json::parse(neutral)) EXPECT_EQ(refused(field + value.dump()), "none") << name << value;
+    EXPECT_EQ(culprit([&] { parse_native("{\"prompt\": \"a\", " + field + "0.37}", kLimits); }), name);
+    EXPECT_EQ(culprit([&] { parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], " + field + "0.37}", kLimits); }), name);
+  }
+  // The ones that clients of other servers send most.
+  for (const char* fields : {R"("min_tokens": 5)", R"("use_beam_search": true)", R"("mirostat": 2)", R"("typical_p": 0.9)", R"("dry_multiplier": 0.8)",
+                             R"("xtc_probability": 0.5)", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 10)", R"("length_penalty": 0.5)",
+                             R"("dynatemp_range": 0.5)", R"("top_n_sigma": 1)", R"("early_stopping": true)"})
+    EXPECT_NE(refused(fields), "none") << fields;
+  // As llama.cpp's own clients send everything that is off.
+  EXPECT_EQ(refused(R"("mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "typical_p": 1.0, "dry_multiplier": 0.0, "dry_base": 1.75,
+      "dry_allowed_length": 2, "xtc_probability": 0, "xtc_threshold": 0.1, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "min_keep": 0)"), "none");
+}
+
+TEST(ServerRequest, WholeNumbersHoweverTheyAreWritten) {
+  EXPECT_EQ(completion(R"("seed": 42.0)").options.sampling.seed, 42u);
+  EXPECT_EQ(completion(R"("seed": 9223372036854775808)").options.sampling.seed, uint64_t(1) << 63);
+  EXPECT_EQ(completion(R"("seed": -2)").options.sampling.seed, ~uint64_t(0) - 1);
+  EXPECT_FALSE(completion(R"("seed": -1.0)").seeded);
+  for (const char* seed : {"18446744073709551616", "99999999999999999999", "-9223372036854775809", "1e300", "-1e300", "0.5", "\"42\"", "true", "[]"})
+    EXPECT_EQ(refused("\"seed\": " + std::string(seed)), "seed") << seed;
+  EXPECT_EQ(completion(R"("logit_bias": [[3.0, 2]], "top_k": 5.0, "n": 2.0)").options.sampling.logit_bias.at(0).first, 3);
+  EXPECT_EQ(parse_completion(R"({"prompt": [1.0, 2]})", kLimits).prompts.at(0).at(0).tokens, (std::vector<Token>{1, 2}));
+}
+
+TEST(ServerRequest, StopTokens) {
+  EXPECT_EQ(completion(R"("stop_token_ids": [7, 9.0])").options.stop_tokens, (std::vector<Token>{7, 9}));
+  EXPECT_TRUE(completion(R"("stop_token_ids": [])").options.stop_tokens.empty());
+  for (const char* wrong : {"[100]", "[-1]", "5", "[\"a\"]", "[1.5]", "[1, 2, 3]"}) EXPECT_EQ(refused("\"stop_token_ids\": " + std::string(wrong)), "stop_token_ids") << wrong;
+  EXPECT_TRUE(completion(R"("skip_special_tokens": false)").options.show_special);
+  EXPECT_FALSE(completion(R"("skip_special_tokens": true)").options.show_special);
 }
 
 TEST(ServerRequest, FurtherFields) {
@@ -224,6 +267,8 @@ TEST(ServerRequest, TheServersCapOnTokens) {
 TEST(ServerResponse, ErrorsHaveOpenAisBody) {
   EXPECT_EQ(error_body(bad_request("no \"good\"", "n")),
             R"({"error":{"message":"no \"good\"","type":"invalid_request_error","param":"n","code":null}})");
+  EXPECT_EQ(error_body(bad_request("no", "n"), "req_1"),
+            R"({"error":{"message":"no","type":"invalid_request_error","param":"n","code":null,"request_id":"req_1"}})");
 }
 
 TEST(ServerKeys, CompareWholeTexts) {

@@ -252,5 +252,33 @@ TEST(ServerStream, Errors) {
   EXPECT_EQ(Answer(streamed(Api::kNative), facts()).error(error), data + "\n\n");
 }
 
+// The role comes with the first token, not before the prompt was read: clients measure the time in between.
+TEST(ServerStream, TheRoleComesWithTheFirstToken) {
+  CompletionRequest request;
+  request.api = Api::kChat, request.stream = true, request.return_progress = true;
+  Answer a(request, {"m", "f", {4}, {}});
+  ChoiceNews progress;
+  progress.progress = PromptProgress{4, 0, 2, 1.0};
+  const auto early = events(a.news(0, progress));
+  ASSERT_EQ(early.size(), 1u);
+  EXPECT_FALSE(early[0]["choices"][0]["delta"].contains("role"));
+  const auto first = events(a.news(0, piece("A")));
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[0]["choices"][0]["delta"].dump(), R"({"role":"assistant","content":""})");
+  EXPECT_EQ(first[1]["choices"][0]["delta"]["content"], "A");
+  EXPECT_EQ(events(a.news(0, piece("B"))).size(), 1u);
+  EXPECT_EQ(events(a.end(0, ended("AB"))).size(), 1u);
+  // An answer without a token has a role as well.
+  Answer empty(request, {"m", "f", {4}, {}});
+  EXPECT_EQ(events(empty.end(0, ended("")))[0]["choices"][0]["delta"]["role"], "assistant");
+}
+
+TEST(ServerStream, ErrorsNameTheirRequest) {
+  CompletionRequest request;
+  request.api = Api::kChat, request.stream = true;
+  Answer a(request, {"m", "f", {4}, {}, "req_7"});
+  EXPECT_NE(a.error({503, "timeout", "late"}).find(R"("request_id":"req_7")"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sx::server

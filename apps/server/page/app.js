@@ -67,9 +67,17 @@ document.addEventListener("keydown", (event) => {
     box.focus();
   }
 });
-byId("new-chat").addEventListener("click", () => {
+function newChat() {
   chat.clear();
   box.focus();
+}
+byId("new-chat").addEventListener("click", () => {
+  if (!chat.messages.length) return newChat();
+  byId("ask-new").returnValue = "";
+  byId("ask-new").showModal();
+});
+byId("ask-new").addEventListener("close", () => {
+  if (byId("ask-new").returnValue === "delete") newChat();
 });
 byId("examples").append(...EXAMPLES.map((text) => make("li", {}, make("button", {type: "button", onclick: () => {
   chat.send(text, files.take());

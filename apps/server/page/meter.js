@@ -48,7 +48,8 @@ export class Meter {
       plain: plain > 0 ? plain : numbers.plain,
       perRound: metrics?.mean_acceptance_length || numbers.perRound,
     };
-    this.final.gain = this.final.plain > 0 ? this.final.speed / this.final.plain : numbers.gain;
+    const drafted = timings?.draft_n ?? this.total.drafted;  // without drafts both speeds are the same one, measured in two ways
+    this.final.gain = drafted > 0 && this.final.plain > 0 ? this.final.speed / this.final.plain : numbers.gain;
     this.draw();
     return this.final;
   }
@@ -64,7 +65,7 @@ export class Meter {
     return {
       speed: this.speed(last),
       plain: t.plainMs > 0 ? (1000 * t.timedTokens) / t.plainMs : NaN,
-      gain: t.plainMs > 0 && t.timedMs > 0 ? t.plainMs / t.timedMs : NaN,
+      gain: t.drafted > 0 && t.plainMs > 0 && t.timedMs > 0 ? t.plainMs / t.timedMs : NaN,
       perRound: t.rounds ? t.tokens / t.rounds : NaN,
     };
   }

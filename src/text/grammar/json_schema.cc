@@ -12,7 +12,7 @@
 namespace sx {
 namespace {
 
-constexpr size_t kMaxSchemaBytes = 128 << 10, kMaxKeys = 10'000;
+constexpr size_t kMaxSchemaBytes = 320 << 10, kMaxKeys = 10'000;  // the server takes 256 KiB, and wraps what it takes
 constexpr int kMaxJsonDepth = 64, kMaxDepth = 96, kMaxVisits = 20'000;
 constexpr size_t kMaxNameBytes = 256;
 constexpr int64_t kMostRepeats = 100'000;
@@ -51,30 +51,29 @@ bool has_type(const Schema& value, const std::string& type) {
 
 class Writer {
  public:
-  explicit Writer(std::string_view text) {
-    if (text.size() > kMaxSchemaBytes) fail("json schema: {} bytes, at most {} allowed", text.size(), kMaxSchemaBytes);
-    size_t keys = 0;
+  // An expression of the JSON texts that a schema describes; the rules it uses come with write(). The limits hold
+  // for all schemas together.
+  std::string add(std::string_view text) {
+    schema_bytes_ += text.size();
+    if (schema_bytes_ > kMaxSchemaBytes) fail("json schema: {} bytes, at most {} allowed", schema_bytes_, kMaxSchemaBytes);
     try {
       root_ = Schema::parse(text.begin(), text.end(), [&](int depth, Schema::parse_event_t event, Schema&) {
         if (depth > kMaxJsonDepth) fail("json schema: nested more than {} deep", kMaxJsonDepth);
-        if (event == Schema::parse_event_t::key && ++keys > kMaxKeys) fail("json schema: more than {} keys", kMaxKeys);
+        if (event == Schema::parse_event_t::key && ++keys_ > kMaxKeys) fail("json schema: more than {} keys", kMaxKeys);
         return true;
       });
     } catch (const Schema::exception&) {
       fail("json schema: not valid JSON");
     }
+    refs_.clear();
+    return visit(root_, "#", 0);
   }
 
-  std::string write(std::string_view before, std::string_view after) {
-    const std::string body = visit(root_, "#", 0);
-    std::string out = "root ::= ";
-    if (!before.empty()) out += gbnf_literal(before) + " ";
-    out += body;
-    if (!after.empty()) out += " " + gbnf_literal(after);
-    out += "\n";
-    for (const auto& [name, text] : rules_) out += name + " ::= " + text + "\n";
-    parse_gbnf(out);  // a $ref that leads to itself is found here, and what has become too large
-    return out;
+  // The whole grammar: `rules` and what they use.
+  std::string write(std::string rules) {
+    for (const auto& [name, text] : rules_) rules += name + " ::= " + text + "\n";
+    parse_gbnf(rules);  // a $ref that leads to itself is found here, and what has become too large
+    return rules;
   }
 
  private:
@@ -417,14 +416,26 @@ class Writer {
 
   Schema root_;
   std::map<std::string, std::string> rules_, refs_;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, schema_bytes_ = 0, keys_ = 0;
   int names_ = 0, visits_ = 0;
 };
 
 }  // namespace
 
 std::string gbnf_of_schema(std::string_view schema_json, std::string_view before, std::string_view after) {
-  return Writer(schema_json).write(before, after);
+  Writer writer;
+  std::string root = "root ::= ";
+  if (!before.empty()) root += gbnf_literal(before) + " ";
+  root += writer.add(schema_json);
+  if (!after.empty()) root += " " + gbnf_literal(after);
+  return writer.write(root + "\n");
+}
+
+std::string gbnf_of_schemas(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas) {
+  Writer writer;
+  std::string all(rules);
+  for (const auto& [name, schema] : schemas) all += fmt::format("{} ::= {}\n", name, writer.add(schema));
+  return writer.write(std::move(all));
 }
 
 }  // namespace sx

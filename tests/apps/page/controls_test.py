@@ -85,9 +85,27 @@ class Keeping(PageTest):
         self.assertEqual(browser.count(".answer .d1"), 1)
         self.ask("again", answers=2)
         self.assertEqual(mock.requests[-1]["messages"][0], {"role": "user", "content": "notes.txt:\n\nsome words here\n\nq"})
-        browser.click("#new-chat")
+        self.new_chat()
         self.load()
         self.assertEqual(browser.count("#messages > li"), 0)
+
+    def test_new_chat_asks_before_it_deletes(self):
+        browser.click("#new-chat")  # nothing to lose
+        self.assertFalse(browser.js("return document.getElementById('ask-new').open"))
+        self.ask("q")
+        browser.click("#new-chat")
+        self.assertTrue(browser.js("return document.getElementById('ask-new').open"))
+        self.assertEqual(browser.count("#messages > li"), 2)
+        browser.press("escape")
+        browser.until("return !document.getElementById('ask-new').open")
+        self.assertEqual(browser.count("#messages > li"), 2)
+        browser.click("#new-chat")
+        browser.press("enter")  # the way back is what Enter does
+        browser.until("return !document.getElementById('ask-new').open")
+        self.assertEqual(browser.count("#messages > li"), 2)
+        browser.click("#new-chat")
+        browser.click("#delete-chat")
+        browser.until("return document.querySelectorAll('#messages > li').length === 0")
 
     def test_too_large_to_keep(self):
         self.drop("big.txt", "word " * 500_000)

@@ -91,7 +91,7 @@ class Errors(PageTest):
             self.send("x")
             self.assertEqual(self.error(), "The connection was lost before the answer was complete. What came before is above.")
             self.assertEqual(browser.text(".answer"), "Half")
-            browser.click("#new-chat")
+            self.new_chat()
 
     def test_not_reachable(self):
         browser.devtools("Network.enable")

@@ -32,10 +32,10 @@ def tokens_chunk(tokens, rounds=(), **more):
     return chunk("".join(t for t, _ in tokens), specextend=details)
 
 
-def last_chunks(predicted=10, ms=100.0, plain=50.0, reason="stop"):
+def last_chunks(predicted=10, ms=100.0, plain=50.0, reason="stop", drafted=8, accepted=6):
     timings = {"cache_n": 3, "prompt_n": 7, "prompt_ms": 20.0, "prompt_per_second": 350.0, "predicted_n": predicted, "predicted_ms": ms,
-               "predicted_per_second": 1000 * predicted / ms, "draft_n": 8, "draft_n_accepted": 6, "plain_per_second": plain}
-    metrics = {"speculative_decoding": {"mean_acceptance_length": 2.5, "num_accepted_draft_tokens": 6, "num_draft_tokens": 8}}
+               "predicted_per_second": 1000 * predicted / ms, "draft_n": drafted, "draft_n_accepted": accepted, "plain_per_second": plain}
+    metrics = {"speculative_decoding": {"mean_acceptance_length": 2.5, "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted}}
     usage = {"prompt_tokens": 10, "completion_tokens": predicted, "total_tokens": 10 + predicted}
     numbers = {"object": "chat.completion.chunk", "choices": [], "usage": usage, "timings": timings, "metrics": metrics}
     return [chunk(reason=reason), numbers]

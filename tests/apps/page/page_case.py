@@ -51,6 +51,13 @@ class PageTest(unittest.TestCase):
         self.assertEqual(complaints, [])
         self.assertIsNone(browser.js("return window.hacked ?? null"))
 
+    def new_chat(self):
+        """As a user does: the page asks before it deletes a conversation."""
+        browser.click("#new-chat")
+        if browser.js("return document.getElementById('ask-new').open"):
+            browser.click("#delete-chat")
+            browser.until("return !document.getElementById('ask-new').open")
+
     def send(self, text):
         browser.type("#message", text + webdriver.KEYS["enter"])
 

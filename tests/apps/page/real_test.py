@@ -111,6 +111,7 @@ class Served(unittest.TestCase):
         self.assertEqual(sum(answer["marks"][::2]), len(answer["text"].encode("utf-16-le")) // 2)
         # Greedy, this model repeats itself soon, and drafts are accepted.
         self.browser.click("#new-chat")
+        self.browser.click("#delete-chat")
         self.set(temperature="0", max_tokens="400")
         self.browser.type("#message", "Tell me a story." + webdriver.KEYS["enter"])
         self.finished()

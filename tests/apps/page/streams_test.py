@@ -49,6 +49,17 @@ class Streams(PageTest):
                                               ["<b>", 0]])
         self.assertEqual(browser.text(".answer"), TEXT)
 
+    def test_no_gain_without_drafts(self):
+        """Plain decoding is not slower than itself, however the two estimates of its speed differ."""
+        mock.script = plays(event(tokens_chunk([("a", 0)], [(0, 0, 20.0, 17.0)], history=100)), 0.4,
+                            stream_of(last_chunks(predicted=1, ms=20.0, plain=58.8, drafted=0, accepted=0)))
+        self.send("go")
+        browser.until("return document.getElementById('speed').textContent === '50.0'")
+        self.assertEqual(browser.text("#gain"), "–")
+        self.finished()
+        self.assertEqual(browser.text("#gain"), "–")
+        self.assertNotIn("plain", browser.text(".numbers"))
+
     def test_numbers(self):
         first = tokens_chunk([("a", 0), ("b", 1)], [(4, 1, 20.0, 16.0)], history=100, cells=[[0, 4], [40, 72]], refreshes=1)
         second = tokens_chunk([("c", 0), ("d", 1), ("e", 2)], [(4, 2, 30.0, 16.0)], history=103, cells=[[0, 4], [64, 96]], refreshes=2)
@@ -120,7 +131,7 @@ class Streams(PageTest):
                       for i in range(0, len(words), 4)]
             parts = ["".join(events[i:i + 20]) for i in range(0, len(events), 20)]
             mock.script = plays(*(x for part in parts for x in (part, 0.01)), stream_of(last_chunks()))
-            browser.click("#new-chat")
+            self.new_chat()
             browser.js("""window.added = window.frames_seen = 0;
                 new MutationObserver((list) => { for (const change of list) for (const node of change.addedNodes)
                   window.added += 1 + (node.querySelectorAll?.("*").length ?? 0); })

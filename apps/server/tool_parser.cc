@@ -1,0 +1,400 @@
+// How calls are found in a text that comes in pieces.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "server/tool_schema.h"
+#include "server/tool_syntax.h"
+
+namespace sx::server {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr std::string_view kSpaces = " \t\r\n";
+constexpr std::string_view kPythonTag = "<|python_tag|>";  // Llama may put it before a call
+constexpr int kMaxDepth = 64;
+constexpr size_t kMostCalls = 128;
+constexpr size_t kMostName = 256;  // bytes of a name, a key or an id; with more it is none
+
+bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+// A mark without the white space that models write around it.
+std::string_view bare(std::string_view mark) {
+  const size_t first = mark.find_first_not_of(kSpaces);
+  return first == std::string_view::npos ? std::string_view() : mark.substr(first, mark.find_last_not_of(kSpaces) - first + 1);
+}
+
+std::string call_id(ToolFormat format) {
+  thread_local std::random_device device;
+  const bool mistral = format == ToolFormat::kMistral || format == ToolFormat::kMistralNamed || format == ToolFormat::kMistralCallId;
+  if (mistral) return fmt::format("{:08x}{:01x}", device(), device() % 16);  // its templates want nine characters
+  return fmt::format("call_{:08x}{:08x}{:08x}", device(), device(), device());
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// Parses text of a model: nothing on broken JSON, or on nesting that would exhaust the stack of whoever walks it.
+Json parse(std::string_view text) {
+  bool deep = false;
+  const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
+    deep = deep || depth > kMaxDepth;
+    return !deep;
+  };
+  Json json = Json::parse(text, bounded, false);
+  return deep || json.is_discarded() ? Json() : json;
+}
+
+size_t skip_spaces(std::string_view text, size_t at) { return std::min(text.size(), text.find_first_not_of(kSpaces, at)); }
+
+// The first place from which on `text` could, with what follows, be `mark`; the text's size if there is none.
+size_t possible(std::string_view text, std::string_view mark) {
+  for (size_t at = text.find(mark.front()); at != std::string_view::npos; at = text.find(mark.front(), at + 1))
+    if (mark.starts_with(text.substr(at, mark.size()))) return at;
+  return text.size();
+}
+
+// The same with the white space before it: it belongs to a call if there is one.
+size_t with_spaces_before(std::string_view text, size_t at) {
+  while (at > 0 && has(kSpaces, text.substr(at - 1, 1))) --at;
+  return at;
+}
+
+// One call as the model wrote it; arguments that are a text of JSON are taken, too.
+bool read_call(const Json& json, const std::vector<std::string>& names, ToolCall& call) {
+  if (!json.is_object()) return false;
+  const auto name = json.find("name");
+  if (name == json.end() || !name->is_string()) return false;
+  call.name = name->get<std::string>();
+  if (std::find(names.begin(), names.end(), call.name) == names.end()) return false;
+  auto arguments = json.find("arguments");
+  if (arguments == json.end()) arguments = json.find("parameters");
+  Json value = arguments == json.end() || arguments->is_null() ? Json::object() : *arguments;
+  if (value.is_string()) value = parse(value.get_ref<const std::string&>());
+  if (!value.is_object()) return false;
+  call.arguments = dump(value);
+  return true;
+}
+
+}  // namespace
+
+ToolParser::ToolParser(ToolFormat format, std::vector<std::string> names, bool parallel, std::string tools)
+    : format_(format), names_(std::move(names)), parallel_(parallel), tools_(std::move(tools)) {}
+
+bool ToolParser::known(const std::string& name) const { return std::find(names_.begin(), names_.end(), name) != names_.end(); }
+
+std::vector<ToolCall> ToolParser::read_calls(std::string_view text) const {
+  const Json json = parse(text);
+  std::vector<ToolCall> calls;
+  const auto take = [&](const Json& one) {
+    ToolCall call{call_id(format_), {}, {}};
+    if (!read_call(one, names_, call)) return false;
+    calls.push_back(std::move(call));
+    return true;
+  };
+  if (json.is_object()) take(json);
+  if (json.is_array())
+    for (const Json& one : json)
+      if (calls.size() >= kMostCalls || !take(one)) return {};  // one of them broken: all are text
+  return calls;
+}
+
+void ToolParser::take(size_t size) {
+  held_.erase(0, size);
+  taken_ += size;
+  scan_ = {};
+  marked_ = {};
+}
+
+// The first `size` bytes held are text for the user.
+void ToolParser::content(Output& out, size_t size) {
+  out.content.append(held_, 0, size);
+  take(size);
+}
+
+// What looked like the beginning of a call, a mark of `size` bytes, is text, and whatever follows is looked at anew.
+bool ToolParser::refuse(Output& out, size_t size) {
+  plain_ = plain_ || format_ == ToolFormat::kLlama;
+  content(out, std::max<size_t>(size, 1));
+  return true;
+}
+
+// The first `end` bytes held are these calls.
+void ToolParser::deliver(Output& out, std::vector<ToolCall> found, size_t end) {
+  for (ToolCall& one : found) {
+    if (parallel_ || calls_ == 0) out.calls.push_back(std::move(one));
+    ++calls_;
+  }
+  take(end);
+}
+
+// Where the JSON object or list that begins at `begin` ends; npos: not yet. Goes on where it stopped the last time.
+size_t ToolParser::json_end(size_t begin) {
+  Scan& s = scan_;
+  for (s.at = std::max(s.at, begin); s.at < held_.size(); ++s.at) {
+    const char c = held_[s.at];
+    if (s.escaped) s.escaped = false;
+    else if (s.quoted && c == '\\') s.escaped = true;
+    else if (c == '"') s.quoted = !s.quoted;
+    else if (s.quoted) continue;
+    else if (c == '{' || c == '[') ++s.depth;
+    else if ((c == '}' || c == ']') && --s.depth <= 0) {
+      const size_t end = s.at + 1;
+      scan_ = {};
+      return end;
+    }
+  }
+  return std::string::npos;
+}
+
+// held_ has the opening mark up to `begin`; a value must follow. True: something was decided.
+bool ToolParser::json_call(Output& out, size_t begin, bool last) {
+  const std::string_view text = held_;
+  const size_t value = skip_spaces(text, begin);
+  if (value == text.size()) return last ? refuse(out, begin) : false;
+  if (text[value] != '{' && text[value] != '[') return refuse(out, begin);
+  size_t end = json_end(value);
+  if (end == std::string::npos) return last ? refuse(out, begin) : false;
+  std::vector<ToolCall> found = read_calls(text.substr(value, end - value));
+  if (found.empty()) return refuse(out, begin);
+  if (const std::string_view mark = bare(syntax_of(format_).close); !mark.empty()) {
+    const size_t next = skip_spaces(text, end);
+    const std::string_view rest = text.substr(next, mark.size());
+    if (rest == mark) end = next + mark.size();
+    else if (!mark.starts_with(rest)) return refuse(out, begin);
+    else if (!last) return false;
+    else end = text.size();  // the answer ended before the closing mark did
+  }
+  deliver(out, std::move(found), end);
+  return true;
+}
+
+// Whether the next text, white space aside, is a mark; takes it if so.
+ToolParser::Seen ToolParser::see(std::string_view mark) {
+  mark = bare(mark);
+  if (mark.empty()) return Seen::kYes;
+  const size_t at = skip_spaces(held_, marked_.at);
+  const std::string_view rest = std::string_view(held_).substr(at, mark.size());
+  if (rest == mark) marked_.at = at + mark.size();
+  return rest == mark ? Seen::kYes : mark.starts_with(rest) ? Seen::kMore : Seen::kNo;
+}
+
+// All text before a mark, at most `most` bytes; takes both.
+ToolParser::Seen ToolParser::text_until(std::string_view mark, size_t most, std::string& text) {
+  mark = bare(mark);
+  const size_t begin = marked_.at, end = held_.find(mark, std::max(marked_.searched, begin));
+  if (end == std::string::npos) {
+    marked_.searched = std::max(begin, held_.size() - std::min(held_.size(), mark.size() - 1));
+    return held_.size() - begin > most + mark.size() ? Seen::kNo : Seen::kMore;
+  }
+  if (end - begin > most) return Seen::kNo;
+  text = held_.substr(begin, end - begin);
+  marked_.at = end + mark.size();
+  return Seen::kYes;
+}
+
+ToolParser::Seen ToolParser::read_name() {
+  const size_t begin = skip_spaces(held_, marked_.at);
+  size_t end = begin;
+  while (end < held_.size() && is_name_byte(held_[end])) ++end;
+  if (end - begin > kMostName) return Seen::kNo;
+  if (end == held_.size()) return Seen::kMore;
+  marked_.call = {call_id(format_), held_.substr(begin, end - begin), {}};
+  marked_.values.clear();
+  marked_.at = end;
+  return known(marked_.call.name) ? Seen::kYes : Seen::kNo;
+}
+
+ToolParser::Seen ToolParser::read_end_of_name() {
+  const CallSyntax& syntax = syntax_of(format_);
+  if (const size_t before = marked_.at; !syntax.id.empty()) {
+    const Seen id = see(syntax.id);
+    if (id == Seen::kYes) {
+      std::string text;
+      const Seen seen = text_until(syntax.name_end, kMostName, text);
+      if (seen == Seen::kYes && !bare(text).empty()) marked_.call.id = bare(text);
+      if (seen != Seen::kYes) marked_.at = before;
+      return seen;
+    }
+    const Seen end = see(syntax.name_end);
+    return end == Seen::kNo ? id : end;
+  }
+  return see(syntax.name_end);
+}
+
+ToolParser::Seen ToolParser::read_json_arguments() {
+  const size_t begin = skip_spaces(held_, marked_.at);
+  if (begin == held_.size()) return Seen::kMore;
+  if (held_[begin] != '{') return Seen::kNo;
+  const size_t end = json_end(begin);
+  if (end == std::string::npos) return Seen::kMore;
+  const Json json = parse(std::string_view(held_).substr(begin, end - begin));
+  if (!json.is_object()) return Seen::kNo;
+  marked_.call.arguments = dump(json);
+  marked_.at = end;
+  return Seen::kYes;
+}
+
+// The key of the next argument, with what stands before its value.
+ToolParser::Seen ToolParser::read_key() {
+  const CallSyntax& syntax = syntax_of(format_);
+  const size_t before = marked_.at;
+  Seen seen = see(syntax.key);
+  if (seen != Seen::kYes) return seen;
+  seen = text_until(syntax.key_end, kMostName, marked_.key);
+  if (seen == Seen::kYes) seen = see(syntax.value_begin);
+  if (seen != Seen::kYes) marked_.at = before;
+  return seen;
+}
+
+ToolParser::Seen ToolParser::read_value() {
+  std::string text;
+  const Seen seen = text_until(syntax_of(format_).value_end, std::string::npos / 2, text);
+  if (seen != Seen::kYes) return seen;
+  if (syntax_of(format_).breaks) {
+    if (text.starts_with('\n')) text.erase(0, 1);
+    if (text.ends_with('\n')) text.pop_back();
+  }
+  marked_.values.emplace_back(std::exchange(marked_.key, {}), std::move(text));
+  return Seen::kYes;
+}
+
+// The arguments that were written one by one, as JSON.
+std::string ToolParser::arguments() const {
+  Json parameters, out = Json::object();
+  const Json tools = parse(tools_);
+  for (const Json& tool : tools)
+    if (tool.at("function").at("name") == marked_.call.name) parameters = tool.at("function").value("parameters", Json());
+  for (const auto& [key, text] : marked_.values) out[key] = argument_value(text, parameters, key);
+  return dump(out);
+}
+
+// Reads the part of a call that `phase` stands for, and moves on to the next.
+ToolParser::Seen ToolParser::go_on(Phase& phase) {
+  const CallSyntax& syntax = syntax_of(format_);
+  const bool named = syntax.body == CallSyntax::Body::kNamed;
+  const auto next = [&](Seen seen, Phase to) {
+    if (seen == Seen::kYes) phase = to;
+    return seen;
+  };
+  switch (phase) {
+    case Phase::kOpen: return next(see(syntax.each), Phase::kName);
+    case Phase::kName: return next(read_name(), Phase::kNameEnd);
+    case Phase::kNameEnd: return next(read_end_of_name(), named ? Phase::kArguments : Phase::kKey);
+    case Phase::kArguments: return next(read_json_arguments(), Phase::kCallEnd);
+    case Phase::kKey: {
+      const Seen key = read_key();
+      if (key == Seen::kYes) return next(key, Phase::kValue);
+      // A format without a mark at the end of a call ends it with the block.
+      const size_t before = marked_.at;
+      const Seen end = see(syntax.each_end.empty() ? syntax.close : syntax.each_end);
+      marked_.at = before;
+      if (end == Seen::kYes) marked_.call.arguments = arguments();
+      return end == Seen::kNo ? key : next(end, Phase::kCallEnd);
+    }
+    case Phase::kValue: return next(read_value(), Phase::kKey);
+    case Phase::kCallEnd: {
+      const Seen seen = see(syntax.each_end);
+      if (seen == Seen::kYes) {
+        marked_.done.push_back(std::exchange(marked_.call, {}));
+        marked_.end = marked_.at;
+      }
+      return next(seen, Phase::kClose);
+    }
+    case Phase::kClose: {
+      if (syntax.close.empty()) return Seen::kNo;
+      const Seen close = see(syntax.close);
+      if (close == Seen::kYes) marked_.end = marked_.at;
+      if (close == Seen::kYes || syntax.each.empty() || marked_.done.size() >= kMostCalls) return close;
+      const Seen each = see(syntax.each);
+      return each == Seen::kNo ? close : next(each, Phase::kName);
+    }
+  }
+  return Seen::kNo;
+}
+
+// held_ has the opening mark (or, if not `opened`, nothing of it) up to `begin`; a name and arguments between marks must follow.
+bool ToolParser::marked_call(Output& out, size_t begin, bool opened, bool last) {
+  Phase& phase = marked_.phase;
+  if (phase == Phase::kOpen && marked_.at == 0) {
+    marked_.at = begin;
+    if (!opened) phase = Phase::kName;  // the mark was that of a call
+  }
+  // Some models know an older form as well.
+  if (phase == Phase::kOpen || phase == Phase::kName) {
+    const size_t value = skip_spaces(held_, begin);
+    if (value < held_.size() && (held_[value] == '{' || held_[value] == '[') && marked_.at == begin) return json_call(out, begin, last);
+  }
+  for (;;) {
+    const bool closing = phase == Phase::kClose;
+    const Seen seen = go_on(phase);
+    if (seen == Seen::kYes && !closing) continue;
+    if (seen == Seen::kYes && phase != Phase::kClose) continue;  // one more call in the block
+    if (seen == Seen::kMore && !last) return false;
+    // Whole calls are calls, also where the answer ended before its closing mark or goes on with something else.
+    if (marked_.done.empty()) return refuse(out, begin);
+    deliver(out, std::move(marked_.done), seen == Seen::kMore && closing ? held_.size() : marked_.end);
+    return true;
+  }
+}
+
+// A call is the whole answer; several are separated by semicolons.
+bool ToolParser::step_llama(Output& out, bool last) {
+  const std::string_view text = held_;
+  size_t at = std::min(text.size(), text.find_first_not_of(calls_ ? " \t\r\n;" : kSpaces));
+  const std::string_view rest = text.substr(at, kPythonTag.size());
+  if (rest == kPythonTag) at += kPythonTag.size();
+  else if (kPythonTag.starts_with(rest)) {
+    if (!last) return false;
+    if (calls_ && rest.empty()) take(held_.size());
+    else plain_ = true;
+    return true;
+  }
+  const size_t value = skip_spaces(text, at);
+  if (value == text.size() && !last) return false;
+  if (value < text.size() && (text[value] == '{' || text[value] == '[')) return json_call(out, at, last);
+  return plain_ = true;
+}
+
+// Decides something about the beginning of what is held; false: more text is needed, or nothing is left.
+bool ToolParser::step(Output& out, bool last) {
+  if (held_.empty()) return false;
+  if (plain_) return content(out, held_.size()), true;
+  if (format_ == ToolFormat::kLlama) return step_llama(out, last);
+  const CallSyntax& syntax = syntax_of(format_);
+  // A block begins with its mark; models forget it now and then, and begin with that of a call.
+  const std::string_view open = bare(syntax.open), each = bare(syntax.each);
+  const size_t at_open = open.empty() ? held_.size() : possible(held_, open);
+  const size_t at_each = each.empty() ? held_.size() : possible(held_, each);
+  const size_t at = std::min(at_open, at_each), begin = with_spaces_before(held_, at);
+  if (begin > 0) return content(out, begin), true;
+  const std::string_view rest = std::string_view(held_).substr(at);
+  if (!open.empty() && rest.starts_with(open)) {
+    const size_t behind = at + open.size();
+    return syntax.body == CallSyntax::Body::kJson ? json_call(out, behind, last) : marked_call(out, behind, true, last);
+  }
+  if (!each.empty() && rest.starts_with(each)) return marked_call(out, at + each.size(), false, last);
+  if (!last) return false;
+  if (calls_ && held_.find_first_not_of(kSpaces) == std::string::npos) return take(held_.size()), true;
+  return content(out, held_.size()), true;
+}
+
+ToolParser::Output ToolParser::add(std::string_view text) {
+  held_ += text;
+  Output out;
+  while (step(out, false)) {}
+  out.taken = taken_;
+  return out;
+}
+
+ToolParser::Output ToolParser::finish() {
+  Output out;
+  while (step(out, true)) {}
+  out.taken = taken_;
+  return out;
+}
+
+}  // namespace sx::server

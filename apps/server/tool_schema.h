@@ -1,0 +1,25 @@
+// Arguments that a model writes one by one between marks, texts without quotes: what their schemas make of them, and the grammar that
+// forces them.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/tool_syntax.h"
+
+namespace sx::server {
+
+// The value of an argument written as `text`. A text is taken as it is where the schema of `key` in `parameters` allows texts; otherwise
+// it is JSON, or what Python writes for true, false and null; what is neither stays a text.
+nlohmann::ordered_json argument_value(std::string_view text, const nlohmann::ordered_json& parameters, const std::string& key);
+
+// GBNF of the arguments in the schema's order, those that are not required may be missing; begins with a space. Rules for values that are
+// JSON go to `schemas`, named `rule`-0 and so on. Throws sx::Error naming the function and the argument that cannot be forced.
+std::string parameters_grammar(const CallSyntax& syntax, const std::string& function, const nlohmann::ordered_json& parameters,
+                               const std::string& rule, std::vector<std::pair<std::string, std::string>>& schemas);
+// The rules that parameters_grammar uses for texts: any that does not have `end` in it.
+std::string raw_text_rules(std::string_view end);
+
+}  // namespace sx::server
