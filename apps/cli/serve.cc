@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <sstream>
@@ -14,6 +16,7 @@
 
 #include "cli/common.h"
 #include "cli/spec_flags.h"
+#include "server/hosts.h"
 #include "server/keys.h"
 #include "server/server.h"
 
@@ -26,18 +29,29 @@ struct Args {
   server::ServerOptions server;
   std::vector<std::string> more_specs;
   std::string chat_template_file, key_file;
-  int body_mib = 16, cache_mib = 512;
+  int body_mib = 16, cache_mib = 512, shutdown_s = 25;
   bool quiet = false, no_page = false;
 };
 
-volatile std::sig_atomic_t g_ending = 0;
+volatile std::sig_atomic_t g_loading = 0, g_ending = 0;
+std::atomic<int64_t> g_ended_at{0};
+static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-void on_signal(int number) {
-  if (g_ending && number == SIGINT) ::_exit(130);  // Ctrl-C again: at once. SIGTERM may well come twice, to us and our group
-  g_ending = 1;
+int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);  // may be called by handlers
+  return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
+// The first signal lets running answers end, the second one ends at once. While the model loads there are no answers.
+void on_signal(int number) {
+  if (g_loading) ::_exit(0);
+  // One SIGTERM may come twice, to us and to our group.
+  const bool again = number == SIGINT || now_ms() - g_ended_at >= 200;
+  if (g_ending && again) ::_exit(128 + number);
+  if (!g_ending) g_ended_at = now_ms();
+  g_ending = 1;
+}
 
 // "suffix", or with settings of its own: "suffix:nodes=8,price=off".
 SpecOptions more_spec(const std::string& given) {
@@ -116,26 +130,26 @@ class Listening {
 };
 
 int run(Args& a) {
+  g_loading = 1;
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
   prepare(a);
   std::unique_ptr<Engine> engine;  // outlives the server
   const auto server = server::Server::create(a.server);
   const int port = server->bind();
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
-  if (a.server.api_keys.empty() && !is_loopback(a.server.host))
+  if (a.server.api_keys.empty() && !server::is_loopback(a.server.host))
     fmt::print(stderr, "warning: {} can be reached from other machines, and there is no API key\n", a.server.host);
   const Listening listening(*server);
   if (!a.quiet) fmt::print(stderr, "{} answers when the model is loaded\n", address(a.server, port));
-  a.engine.on_load = [&](double done) {
-    if (g_ending) throw Error("asked to end while the model was loading");
-    server->loading(done);
-  };
+  a.engine.on_load = [&](double done) { server->loading(done); };
   engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   server->attach(*engine);
+  g_loading = 0;
   fmt::print(stderr, "listening on {}\n", address(a.server, port));
   while (!g_ending && !listening.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!g_ending) throw Error("the server stopped listening");
-  if (!a.quiet) fmt::print(stderr, "ending\n");
+  if (!a.quiet) fmt::print(stderr, "ending when the running answers are done, after {} s at the latest\n", a.shutdown_s);
+  server->drain(std::chrono::seconds(a.shutdown_s));
   return 0;
 }
 
@@ -159,6 +173,10 @@ void add_address_flags(CLI::App& app, Args& a) {
   app.add_option("--cors-origin", s.origins,
                  "origin of pages that may talk to the server, beside this machine's; may be repeated; * for all")
       ->allow_extra_args(false);
+  app.add_option("--allowed-host", s.hosts,
+                 "name under which the server may be asked, beside localhost and, where other machines can reach it, addresses, names "
+                 "without a dot and those in .local; with API keys all may; may be repeated; * for all")
+      ->allow_extra_args(false);
   app.add_flag("--no-webui,--no-ui", a.no_page, "without the page at /");
 }
 
@@ -172,7 +190,9 @@ void add_limit_flags(CLI::App& app, Args& a) {
       ->capture_default_str()->check(CLI::Range(0, 1 << 30))->envname("LLAMA_ARG_TIMEOUT");
   app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request")
       ->capture_default_str()->check(CLI::Range(1, 86400));
-  app.add_option("--threads-http", s.threads, "connections at a time (0: enough for what runs and waits, and 16 more)")
+  app.add_option("--shutdown-timeout", a.shutdown_s, "most seconds that running answers get to end after SIGTERM or SIGINT")
+      ->capture_default_str()->check(CLI::Range(0, 86400));
+  app.add_option("--threads-http", s.threads, "connections at a time (0: enough for what runs and waits, and 480 more)")
       ->capture_default_str()->check(CLI::Range(0, 4096))->envname("LLAMA_ARG_THREADS_HTTP");
   app.add_option("--sse-ping-interval", s.ping_s, "seconds of silence after which a stream carries a comment (0: never)")
       ->capture_default_str()->check(CLI::Range(0, 86400));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "server/connection.h"
 #include "server/replies.h"
 #include "server/service.h"
 
@@ -14,6 +15,7 @@ using namespace std::chrono_literals;
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
 constexpr auto kGlance = 100ms;    // how often a waiting handler looks whether its client is still there
+constexpr auto kHalfOpenPing = 1s; // silence of a stream to a client that may have closed all: only writing finds that out
 constexpr int kPatience = 10;      // seconds for a stream's status: refusals that come later are events
 
 uint64_t random_seed() {
@@ -27,7 +29,7 @@ void leave(const Jobs& jobs) {
 
 // Waits until `enough`, at most until `end`; false: the client left.
 template <typename Condition>
-bool wait_until(Mailbox& mailbox, const ClientSocket& client, Clock::time_point end, Condition enough) {
+bool wait_until(Mailbox& mailbox, Connection& client, Clock::time_point end, Condition enough) {
   while (!enough()) {
     mailbox.wait(kGlance);
     if (client.gone()) return false;
@@ -39,7 +41,7 @@ bool wait_until(Mailbox& mailbox, const ClientSocket& client, Clock::time_point 
 // The events of one stream, written as they come.
 class Stream {
  public:
-  Stream(std::shared_ptr<Mailbox> mailbox, Jobs jobs, Answer answer, const ClientSocket& client, int ping_s)
+  Stream(std::shared_ptr<Mailbox> mailbox, Jobs jobs, Answer answer, Connection& client, int ping_s)
       : mailbox_(std::move(mailbox)), jobs_(std::move(jobs)), answer_(std::move(answer)), client_(client), ping_(ping_s),
         ended_(jobs_.size()) {}
 
@@ -59,7 +61,8 @@ class Stream {
       done = true;
     }
     const auto now = Clock::now();
-    if (events.empty() && ping_ > 0s && now - last_ >= ping_) events = Answer::kPing;
+    const auto ping = client_.half_closed() ? kHalfOpenPing : ping_;
+    if (events.empty() && ping > 0s && now - last_ >= ping) events = Answer::kPing;
     if (!events.empty()) last_ = now;
     if (!events.empty() && !sink.write(events.data(), events.size())) return false;
     if (done) sink.done();
@@ -81,7 +84,7 @@ class Stream {
   const std::shared_ptr<Mailbox> mailbox_;
   const Jobs jobs_;
   Answer answer_;
-  const ClientSocket client_;
+  Connection& client_;  // outlives the response
   const std::chrono::seconds ping_;
   std::vector<bool> ended_;
   bool begun_ = false;
@@ -110,7 +113,7 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   return jobs;
 }
 
-void Service::complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
+void Service::complete(const httplib::Request&, httplib::Response& res, CompletionRequest request) {
   AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
   std::vector<std::vector<Token>> prompts;
   {
@@ -123,7 +126,7 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
   Answer answer(request, std::move(facts));
-  const ClientSocket client(req.remote_addr, req.remote_port);
+  Connection& client = Connection::current();
   scheduler_.submit(jobs);
 
   const auto refusal = [&] {

@@ -5,10 +5,10 @@
 
 namespace sx::server {
 
-std::unique_ptr<httplib::Server> make_http_server(const std::string& cert_file, const std::string& key_file) {
+WireMaker make_wires(const std::string& cert_file, const std::string& key_file) {
   if (!cert_file.empty() || !key_file.empty())
     throw Error("--ssl-cert-file: this program was built without TLS (Debian: libcpp-httplib-dev has it)");
-  return std::make_unique<httplib::Server>();
+  return make_plain_wire;
 }
 
 }  // namespace sx::server

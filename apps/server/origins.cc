@@ -42,7 +42,9 @@ void allow_origin(const httplib::Request& req, httplib::Response& res, const std
   res.set_header("Access-Control-Allow-Origin", origin);
   if (req.method != "OPTIONS") return;
   res.set_header("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  res.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key");
+  // What its page asks for: OpenAI's client of JavaScript alone sends a dozen headers x-stainless-*.
+  const std::string headers = req.get_header_value("Access-Control-Request-Headers");
+  res.set_header("Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type, X-Api-Key" : headers);
   res.set_header("Access-Control-Max-Age", "600");
 }
 

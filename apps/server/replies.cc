@@ -8,7 +8,7 @@
 #include <random>
 #include <string_view>
 
-#include "server/client_socket.h"
+#include "server/connection.h"
 #include "server/response.h"
 
 namespace sx::server {
@@ -37,14 +37,9 @@ void send_error(httplib::Response& res, const ApiError& error, int retry_after) 
   res.set_content(error_body(error, res.get_header_value(kRequestId)), "application/json");
 }
 
-void leave_unread(const httplib::Request& req, httplib::Response& res) {
-  if (req.has_header("Transfer-Encoding") || (req.has_header("Content-Length") && req.get_header_value("Content-Length") != "0") ||
-      req.method == "POST")
-    res.set_header("Connection", "close");
-}
-
-void close_if_unread(const httplib::Request& req, const httplib::Response& res) {
-  if (res.get_header_value("Connection") == "close") ClientSocket(req.remote_addr, req.remote_port).hang_up();
+void send_error_unread(httplib::Response& res, const ApiError& error) {
+  send_error(res, error);
+  if (Connection::current().unread()) res.set_header("Connection", "close");
 }
 
 }  // namespace sx::server

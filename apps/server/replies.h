@@ -1,4 +1,4 @@
-// Replies to a connection: JSON, errors, and requests that are turned away before their body is read.
+// Replies to a connection: JSON, errors, and refusals before the body is read.
 #pragma once
 #include <httplib.h>
 
@@ -15,9 +15,7 @@ void name_request(const httplib::Request& req, httplib::Response& res);
 void send(httplib::Response& res, const nlohmann::ordered_json& body);
 void send_error(httplib::Response& res, const ApiError& error, int retry_after = 1);
 
-// A request that is turned away before its body was read: the connection must end after the response, or the body would be
-// taken for the next request.
-void leave_unread(const httplib::Request& req, httplib::Response& res);
-void close_if_unread(const httplib::Request& req, const httplib::Response& res);
+// Answers without reading the body: the connection ends with that, or the body would be taken for the next request.
+void send_error_unread(httplib::Response& res, const ApiError& error);
 
 }  // namespace sx::server

@@ -6,10 +6,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
+#include <utility>
 
-#include "server/client_socket.h"
+#include "server/connection.h"
 #include "server/connection_pool.h"
+#include "server/hosts.h"
 #include "server/keys.h"
 #include "server/origins.h"
 #include "server/page.h"
@@ -24,14 +25,51 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr int kSpareThreads = 16;
-constexpr int kBacklog = 128;    // connections that wait to be taken
+constexpr int kSpareThreads = 480;     // for clients that send a request, or keep their connection open
+constexpr int kBacklog = 128;          // connections that wait to be taken
+constexpr int kRequests = 100;         // of one connection
+constexpr auto kHeadPatience = 10s;    // for the head of a request
+
+// The library's routes and responses, behind connections that read the requests.
+class GuardedServer final : public httplib::Server {
+ public:
+  GuardedServer(WireMaker wires, Connections& all, const Patience& patience, std::function<void(int)> on_refusal)
+      : wires_(std::move(wires)), all_(all), patience_(patience), on_refusal_(std::move(on_refusal)) {}
+
+ private:
+  bool process_and_close_socket(socket_t socket) override {
+    std::unique_ptr<Wire> wire = wires_(socket);
+    if (!wire) return ::close(socket), false;
+    Connection connection(socket, std::move(wire), all_, patience_);
+    try {
+      for (int served = 1; connection.next(); ++served) {
+        const RequestHead& head = connection.head();
+        const bool last = head.old || head.lists("connection", "close") || served == kRequests || all_.ending();
+        bool closed = last;
+        if (!process_request(connection, last, closed, nullptr) || closed || connection.unread()) break;
+      }
+    } catch (const ApiError& error) {
+      connection.refuse(error);
+      on_refusal_(error.status);
+    }
+    return true;
+  }
+
+  const WireMaker wires_;
+  Connections& all_;
+  const Patience patience_;
+  const std::function<void(int)> on_refusal_;
+};
 
 class HttpServer final : public Server {
  public:
   explicit HttpServer(const ServerOptions& options)
-      : options_(options), slow_(std::chrono::seconds(options.header_timeout_s)),
-        http_(make_http_server(options.cert_file, options.key_file)) {
+      : options_(options), hosts_{is_loopback(options.host), !options.api_keys.empty(), options.hosts} {
+    const std::chrono::seconds request(options.header_timeout_s);
+    const Patience patience{.request = request, .head = std::min<std::chrono::seconds>(request, kHeadPatience)};
+    http_ = std::make_unique<GuardedServer>(make_wires(options.cert_file, options.key_file), connections_, patience,
+                                            [this](int status) { metrics_.count_response(status); });
+    hosts_.names.push_back(options.host);
     configure();
     add_routes();
   }
@@ -43,49 +81,45 @@ class HttpServer final : public Server {
       throw Error(fmt::format("cannot listen on {} port {}: in use, or not an address of this machine", options_.host,
                               options_.port));
     ::listen(listener_, kBacklog);  // the library's own is short
-    slow_.watch(port);
     return port;
   }
-  void listen() override {
-    http_->listen_after_bind();
-    ended_ = true;
-  }
+  void listen() override { http_->listen_after_bind(); }
   void loading(double done) override { loaded_ = done; }
   void attach(Engine& engine) override {
     own_ = std::make_unique<Service>(engine, options_, metrics_);
     service_ = own_.get();
   }
+  void drain(std::chrono::seconds patience) override {
+    stop_listening();
+    connections_.begin_ending();
+    connections_.wait_until_none(std::chrono::steady_clock::now() + patience);
+  }
   void stop() override {
     if (own_) own_->scheduler().stop();  // first: handlers wait for its jobs
-    while (!http_->is_running() && !ended_) std::this_thread::sleep_for(5ms);  // asked before it had begun
-    http_->stop();
-    slow_.stop();
+    stop_listening();
+    connections_.begin_ending();
+    connections_.cut_all();
   }
 
  private:
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
   using Turn = httplib::Server::HandlerResponse;
 
+  // Not the library's stop(): that cuts off streams. Without the listener it waits for the connections, and listen() returns.
+  void stop_listening() { ::shutdown(std::exchange(listener_, -1), SHUT_RDWR); }
+
   void configure() {
     const int threads = options_.threads > 0 ? options_.threads : options_.parallel + options_.queue + kSpareThreads;
-    http_->new_task_queue = [threads] { return new ConnectionPool(size_t(threads)); };
+    http_->new_task_queue = [this, threads] { return new ConnectionPool(size_t(threads), connections_); };
     // The library would share the port with another server.
     http_->set_socket_options([this](socket_t socket) {
       listener_ = socket;
       const int yes = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    http_->set_tcp_nodelay(true);
-    http_->set_keep_alive_max_count(100);
-    http_->set_keep_alive_timeout(5);
-    http_->set_read_timeout(std::min(std::chrono::milliseconds(10000), std::chrono::milliseconds(options_.header_timeout_s * 1000) / 3));
-    http_->set_write_timeout(30, 0);
+    http_->set_keep_alive_max_count(kRequests);  // as clients are told
     http_->set_payload_max_length(options_.body_bytes);
-    http_->set_logger([this](const httplib::Request& req, const httplib::Response& res) {  // after the response was written
-      metrics_.count_response(res.status);
-      slow_.end({req.remote_addr, req.remote_port});
-      close_if_unread(req, res);
-    });
+    http_->set_logger([this](const httplib::Request&, const httplib::Response& res) { metrics_.count_response(res.status); });
     http_->set_pre_routing_handler([this](const auto& req, auto& res) { return turn_away(req, res); });
     http_->set_error_handler([this](const httplib::Request& req, httplib::Response& res) { explain(req, res); });
     http_->set_exception_handler([](const httplib::Request&, httplib::Response& res, std::exception_ptr) {
@@ -96,23 +130,30 @@ class HttpServer final : public Server {
   // Before the body is read: who may not ask, and what is not taken.
   Turn turn_away(const httplib::Request& req, httplib::Response& res) const {
     name_request(req, res);
+    const RequestHead& head = Connection::current().head();
+    const auto refuse = [&](const ApiError& error) {
+      send_error_unread(res, error);
+      return Turn::Handled;
+    };
+    if (!(head.old && head.header("host").empty()) && !host_allowed(head.header("host"), hosts_))
+      return refuse({403, "permission_error", "the server may not be asked under this name (--allowed-host allows it)", "",
+                     "host_not_allowed"});
     allow_origin(req, res, options_.origins);
+    const ApiError misplaced{400, "invalid_request_error", fmt::format("{} has no body", req.method)};
     if (req.method == "OPTIONS") {
+      if (head.has_body()) return refuse(misplaced);
       res.status = 204;
       return Turn::Handled;
     }
-    const auto refuse = [&](const ApiError& error) {
-      send_error(res, error);
-      leave_unread(req, res);
-      return Turn::Handled;
-    };
     if (!allowed(req)) return refuse(no_key());
     if (is_foreign(req, options_.origins))
       return refuse({403, "permission_error", "pages of this origin may not ask (--cors-origin allows them)", "", "origin_not_allowed"});
+    if (!head.takes_body() && head.has_body()) return refuse(misplaced);
     if (req.has_header("Content-Encoding")) return refuse({415, "invalid_request_error", "compressed bodies are not taken"});
-    const bool body = req.method == "POST" || req.method == "PUT" || req.method == "PATCH";
-    if (req.has_header("Transfer-Encoding") || (body && !req.has_header("Content-Length")))
+    if (head.takes_body() && !head.measured)
       return refuse({411, "invalid_request_error", "give the body's Content-Length; chunked bodies are not taken"});
+    if (head.length > options_.body_bytes)
+      return refuse({413, "invalid_request_error", fmt::format("the body is larger than {} bytes", options_.body_bytes)});
     return Turn::Unhandled;
   }
 
@@ -142,15 +183,15 @@ class HttpServer final : public Server {
       res.set_header("Allow", method);
       is("invalid_request_error", fmt::format("{} is not allowed on {}, use {}", req.method, req.path, method));
     } else if (res.status == 404) is("not_found_error", fmt::format("there is no {}", req.path));
-    else if (res.status == 413)
-      is("invalid_request_error", fmt::format("the body is larger than {} bytes", options_.body_bytes));
-    else if (res.status >= 500) is("server_error", "internal error");
+    else if (Connection::current().late()) {
+      res.status = 408;
+      is("invalid_request_error", "the body did not come in time");
+    } else if (res.status >= 500) is("server_error", "internal error");
     else is("invalid_request_error", "the request could not be read");
   }
 
   Handler guarded(Handler handler) {
     return [this, handler = std::move(handler)](const httplib::Request& req, httplib::Response& res) {
-      slow_.begin({req.remote_addr, req.remote_port});
       try {
         handler(req, res);
       } catch (const ApiError& error) {
@@ -240,15 +281,15 @@ class HttpServer final : public Server {
   }
 
   const ServerOptions options_;
+  HostRules hosts_;
   Metrics metrics_;
-  SlowClients slow_;
+  Connections connections_;
   std::unique_ptr<Service> own_;
   std::atomic<Service*> service_{nullptr};  // null: the model is not there yet
   std::atomic<double> loaded_{0};
   std::map<std::string, std::string> paths_;
   std::set<std::string> public_;
   socket_t listener_ = -1;
-  std::atomic<bool> ended_{false};
   std::unique_ptr<httplib::Server> http_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <specextend/specextend.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,9 +16,10 @@ struct ServerOptions {
   std::string cert_file{}, key_file{};  // TLS; empty: without
   std::vector<std::string> api_keys{};  // none: everybody may
   std::vector<std::string> origins{};   // of pages that may talk to it, beside those of this machine
+  std::vector<std::string> hosts{};     // names it may be asked under, beside those of this machine
   int parallel = 4;                     // requests that run
   int queue = 32;                       // requests that wait
-  int threads = 0;                      // of connections; 0: enough for what runs and waits, and some more
+  int threads = 0;                      // of connections; 0: enough for what runs and waits, and many more
   int timeout_s = 3600;                 // most time of a request; 0: no bound
   int header_timeout_s = 30;            // most time a client may take to send a request
   int ping_s = 10;                      // silence of a stream after which a comment is sent; 0: never
@@ -39,7 +41,10 @@ class Server {
   virtual void loading(double done) = 0;  // progress 0..1
   // From now on it answers. The engine must outlive the server; nobody else may use the engine.
   virtual void attach(Engine& engine) = 0;
-  virtual void stop() = 0;   // from another thread, once: ends what runs, then listen()
+  // From another thread. drain() takes no more requests and waits, at most so long, until those it has are answered; stop() ends what
+  // still runs, then listen().
+  virtual void drain(std::chrono::seconds patience) = 0;
+  virtual void stop() = 0;
 };
 
 }  // namespace sx::server

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "server/client_socket.h"
 #include "server/metrics.h"
 #include "server/request.h"
 #include "server/response.h"

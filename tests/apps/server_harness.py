@@ -103,7 +103,7 @@ class Server:
     def open_stream(self, body, path="/v1/completions"):
         """A raw connection on which a stream has been asked for."""
         data = json.dumps({**body, "stream": True}).encode()
-        return self.raw(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
+        return self.raw(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
 
     def metric(self, name):
         text = self.get("/metrics")

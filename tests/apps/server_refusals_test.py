@@ -60,7 +60,7 @@ class Refusals(WithServer):
         self.refused(413, "POST", "/v1/completions", {"prompt": "x" * (1 << 20)})
         self.refused(415, "POST", "/v1/completions", b"\x1f\x8b", {"Content-Encoding": "gzip"})
         raw = socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE)
-        raw.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nGET /health HTTP/1.1\r\n\r\n")
+        raw.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nGET /health HTTP/1.1\r\n\r\n")
         answer = b""
         while piece := raw.recv(4096):  # until the server closes: nothing after the refusal is read as a request
             answer += piece
@@ -120,7 +120,7 @@ class Keys(unittest.TestCase):
 
     def test_bodies_of_strangers_are_not_read(self):
         with Server("-q", "--api-key", "first") as server:
-            raw = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n")
+            raw = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n")
             answer = read_until(raw, b"never")
             raw.close()
             self.assertEqual((answer.count(b"HTTP/1.1"), answer[:12]), (1, b"HTTP/1.1 401"))
@@ -169,7 +169,7 @@ class Pages(unittest.TestCase):
 class Slow(unittest.TestCase):
     def test_slow_senders_are_cut_off(self):
         with Server("-q", "--header-timeout", "1", "--threads-http", "3") as server:
-            whole = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+            whole = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
             for begin, drip in ((b"", b"a"), (b"GET /health HTTP/1.1\r\n", b"X-A: b\r\n"), (whole, b" ")):
                 raw = server.raw(begin)
                 raw.settimeout(0.1)
@@ -263,7 +263,7 @@ class Tls(unittest.TestCase):
             with socket.create_connection(("127.0.0.1", server.port)) as plain, self.assertRaises(ssl.SSLError):  # nobody vouches for it
                 ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
             plain = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             self.assertNotIn(b"200 OK", plain.recv(1000))
             plain.close()
             leaving = server.open_stream({"prompt": "Hi", "max_tokens": -1, "ignore_eos": True})

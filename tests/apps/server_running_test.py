@@ -46,7 +46,7 @@ class Queue(unittest.TestCase):
             first = server.open_stream(prompt)
             server.wait_running()
             data = json.dumps(prompt).encode()
-            queued = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            queued = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
             server.wait_waiting()
             queued.close()
             server.wait_cancelled(1)
@@ -57,7 +57,7 @@ class Queue(unittest.TestCase):
             self.assertEqual(server.metric("vllm:request_success_total"), 0)
             decoding = server.raw()
             data = json.dumps({"prompt": "Hi", **LONG}).encode()
-            decoding.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            decoding.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
             server.wait_for("tokens", lambda: server.metric("specextend_rounds_total") > 0)
             decoding.close()
             server.wait_cancelled(3)
@@ -286,7 +286,7 @@ class Counters(unittest.TestCase):
 class Endings(unittest.TestCase):
     def test_signals_end_what_runs(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            with Server("-q", "--parallel", "1", context=100000) as server:
+            with Server("-q", "--parallel", "1", "--shutdown-timeout", "0", context=100000) as server:
                 running = server.open_stream({"prompt": "Hi", **LONG})
                 server.wait_running()
                 waiting = []
