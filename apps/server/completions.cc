@@ -115,8 +115,8 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}};
   std::vector<std::vector<Token>> prompts;
   {
-    const std::lock_guard lock(vocabulary_mutex_);
-    prompts = prompt_tokens(*vocabulary_, request);
+    const auto turn = turn_of(req.body.size());
+    prompts = prompt_tokens(*vocabulary_, request, bound_);
     if (request.echo)
       for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(*vocabulary_, prompt));
   }
@@ -125,6 +125,7 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   const Jobs jobs = make_jobs(request, prompts, mailbox);
   Answer answer(request, std::move(facts));
   const ClientSocket client(req.remote_addr, req.remote_port);
+  for (const auto& job : jobs) job->scope = scope(req);
   scheduler_.submit(jobs);
 
   const auto refusal = [&] {
