@@ -11,6 +11,8 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -31,6 +33,7 @@ struct Args {
   std::string chat_template_file, key_file;
   int body_mib = 16, cache_mib = 512, shutdown_s = 25;
   bool quiet = false, no_page = false;
+  bool default_spec = false;  // none was asked for
 };
 
 volatile std::sig_atomic_t g_loading = 0, g_ending = 0;
@@ -92,12 +95,26 @@ void check_rule(const SpecOptions& spec) {
                             rule.name, spec.preset));
 }
 
+// Copies from the text itself cost 1 % where they do not help and need no draft; a draft model can cost several streams more than that.
+constexpr const char* kDefaultSpec = "suffix";
+
+// Answers to one key must not be drafted for another, who could tell by the speed what they were.
+void check_store(const Args& a) {
+  const auto stores = [](const SpecOptions& spec) { return nlohmann::json::parse(spec_describe(spec)).value("store", "0") != "0"; };
+  if (std::set<std::string>(a.server.api_keys.begin(), a.server.api_keys.end()).size() < 2 || a.server.share_prefix) return;
+  if (stores(a.engine.spec) || std::ranges::any_of(a.engine.more_specs, stores))
+    throw Error("setting store drafts from answers to all keys: with several keys it needs --share-prefix");
+}
+
 void prepare(Args& a) {
   collect_keys(a);
+  a.default_spec = a.spec.spec.empty() && a.spec.json.empty() && a.spec.settings.empty() && a.spec.value_type.empty();
+  if (a.default_spec) a.spec.spec = kDefaultSpec;
   a.engine.spec = resolve(a.spec);
   for (const std::string& more : a.more_specs) a.engine.more_specs.push_back(more_spec(more));
   check_rule(a.engine.spec);
   for (const SpecOptions& more : a.engine.more_specs) check_rule(more);
+  check_store(a);
   a.engine.max_sessions = a.server.parallel;
   a.server.body_bytes = size_t(a.body_mib) << 20;
   a.server.cache_bytes = size_t(a.cache_mib) << 20;
@@ -143,6 +160,9 @@ int run(Args& a) {
   if (!a.quiet) fmt::print(stderr, "{} answers when the model is loaded\n", address(a.server, port));
   a.engine.on_load = [&](double done) { server->loading(done); };
   engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  if (!a.quiet)
+    fmt::print(stderr, "speculation: {}{}\n", a.engine.spec.json.empty() ? a.engine.spec.preset : "as configured",
+               a.default_spec ? ", the same text sooner (--spec off: none; `specextend methods` lists others)" : "");
   server->attach(*engine);
   g_loading = 0;
   fmt::print(stderr, "listening on {}\n", address(a.server, port));
@@ -209,6 +229,8 @@ Command add_serve(CLI::App& app) {
       ->envname("LLAMA_ARG_ALIAS");
   app.add_option("--cache-ram", args->cache_mib, "MiB of memory for texts that lost their session to another one (0: none)")
       ->capture_default_str()->check(CLI::Range(0, 1 << 24))->envname("LLAMA_ARG_CACHE_RAM");
+  app.add_flag("--share-prefix", args->server.share_prefix,
+               "share what caches hold between all API keys; whoever has a key can then find out by guessing what others asked");
   app.add_option("--slot-save-path", args->server.slot_folder, "folder for states of slots (default: none, they cannot be saved)")
       ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
   app.add_option("--more-spec", args->more_specs,

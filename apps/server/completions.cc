@@ -113,12 +113,12 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   return jobs;
 }
 
-void Service::complete(const httplib::Request&, httplib::Response& res, CompletionRequest request) {
+void Service::complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
   AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
   std::vector<std::vector<Token>> prompts;
   {
-    const std::lock_guard lock(vocabulary_mutex_);
-    prompts = prompt_tokens(*vocabulary_, request);
+    const auto turn = turn_of(req.body.size());
+    prompts = prompt_tokens(*vocabulary_, request, bound_);
     if (request.echo)
       for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(*vocabulary_, prompt));
   }
@@ -127,6 +127,7 @@ void Service::complete(const httplib::Request&, httplib::Response& res, Completi
   const Jobs jobs = make_jobs(request, prompts, mailbox);
   Answer answer(request, std::move(facts));
   Connection& client = Connection::current();
+  for (const auto& job : jobs) job->scope = scope(req);
   scheduler_.submit(jobs);
 
   const auto refusal = [&] {

@@ -89,7 +89,8 @@ void Job::begin(const Vocabulary& vocabulary, const Session& session, int number
     options.on_prompt_token = [this](const TokenInfo& info) { held_.prompt.push_back(collector_->on_prompt(info)); };
   }
   if (progress)
-    options.on_prefill = [this, cached](int done, int total) {
+    options.on_prefill = [this, cached, first = std::move(options.on_prefill)](int done, int total) {
+      if (first) first(done, total);
       const double ms = std::chrono::duration<double, std::milli>(Clock::now() - started).count();
       add({.progress = PromptProgress{total, cached, done, ms}});
       return true;

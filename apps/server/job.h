@@ -43,6 +43,7 @@ class Job {
   const int slot;                       // that it must run on; -1: any
   const Clock::time_point arrived = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
+  uint64_t scope = 0;                   // whose texts it may share: those of its key
   std::atomic<bool> gone{false};        // nobody reads any more: cancels in every phase
   bool cancelled(bool ending) const { return gone || ending || Clock::now() >= deadline; }
 
@@ -53,14 +54,15 @@ class Job {
   std::optional<ApiError> error() const;  // it ended with
   ChoiceEnd end();                      // once, after done(); throws the error it ended with
 
-  // For the worker: it runs on `session`, of which `cached` tokens of the prompt are there. Sets the callbacks; on_round of the
-  // options is called before ours.
+  // For the worker: it runs on `session`, of which `cached` tokens of the prompt are there. Sets the callbacks; on_round and
+  // on_prefill of the options are called before ours.
   void begin(const Vocabulary& vocabulary, const Session& session, int slot, int cached);
   void accept();
   void finish(GenerateResult result);
   void fail(const ApiError& error);
   Clock::time_point started{}, first_token{};
   int tokens = 0;                       // so far
+  Timings counted;                      // what the server's counters have of it
 
  private:
   void add(ChoiceNews news);

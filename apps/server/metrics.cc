@@ -65,6 +65,16 @@ void Metrics::count_timeout() {
   ++timeouts_;
 }
 
+void Metrics::add_progress(const Timings& before, const Timings& now) {
+  const auto more = [&](auto Timings::* field) { return std::max(now.*field, before.*field) - before.*field; };  // counters never fall
+  const std::lock_guard lock(mutex_);
+  prompt_tokens_ += more(&Timings::prompt_tokens) + more(&Timings::cached_tokens);
+  cached_tokens_ += more(&Timings::cached_tokens);
+  generated_tokens_ += more(&Timings::generated_tokens);
+  prompt_seconds_ += more(&Timings::prompt_ms) / 1e3;
+  decode_seconds_ += more(&Timings::decode_ms) / 1e3;
+}
+
 void Metrics::add_round(const RoundInfo& round, int context, double gap) {
   const PhaseTimes& t = round.times;
   const std::lock_guard lock(mutex_);
@@ -75,21 +85,20 @@ void Metrics::add_round(const RoundInfo& round, int context, double gap) {
   r.accepted += round.accepted;
   r.seconds += (t.draft + t.verify + t.judge + t.commit + t.score + t.host) / 1e3;
   if (gap > 0) between_.observe(gap);
+  if (round.verified == 0) return;
+  depths_.assign(round.parents.size(), 0);
+  for (size_t i = 1; i < depths_.size(); ++i) depths_[i] = depths_[size_t(round.parents[i])] + 1;
+  const int depth = *std::ranges::max_element(depths_);
+  ++drafts_;
+  draft_tokens_ += depth;  // a tree counts by its depth
+  accepted_tokens_ += round.accepted;
+  accepted_at_.resize(std::max(accepted_at_.size(), size_t(depth)));
+  for (size_t d = 0; d < size_t(round.accepted); ++d) ++accepted_at_[d];
 }
 
 void Metrics::add(const GenerateResult& r, const RequestTimes& times) {
   const std::lock_guard lock(mutex_);
   ++finished_[reason_name(r.reason)];
-  prompt_tokens_ += r.timings.prompt_tokens + r.timings.cached_tokens;
-  cached_tokens_ += r.timings.cached_tokens;
-  generated_tokens_ += r.timings.generated_tokens;
-  prompt_seconds_ += r.timings.prompt_ms / 1e3;
-  decode_seconds_ += r.timings.decode_ms / 1e3;
-  drafts_ += r.spec.drafted_rounds;
-  accepted_tokens_ += r.spec.accepted;
-  for (int64_t tried : r.spec.tried_at_depth) draft_tokens_ += tried;  // a tree counts by its depth
-  accepted_at_.resize(std::max(accepted_at_.size(), r.spec.accepted_at_depth.size()));
-  for (size_t d = 0; d < r.spec.accepted_at_depth.size(); ++d) accepted_at_[d] += r.spec.accepted_at_depth[d];
   queued_.observe(times.queued);
   whole_.observe(times.whole);
   if (r.timings.generated_tokens > 0) first_token_.observe(times.first_token);
@@ -112,7 +121,7 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
   one("vllm:num_requests_running", "gauge", "Requests in the running batch.", gauges.running);
   one("vllm:num_requests_waiting", "gauge", "Requests in the queue.", gauges.waiting);
   one("vllm:kv_cache_usage_perc", "gauge", "Share of the sessions' cells that hold text, 0 to 1.", gauges.cache_share);
-  one("vllm:prompt_tokens_total", "counter", "Prompt tokens of finished requests.", prompt_tokens_);
+  one("vllm:prompt_tokens_total", "counter", "Prompt tokens, those found in a cache included.", prompt_tokens_);
   one("vllm:prompt_tokens_cached_total", "counter", "Of them, found in a cache.", cached_tokens_);
   one("vllm:generation_tokens_total", "counter", "Generated tokens.", generated_tokens_);
   one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the caches.", prompt_tokens_);

@@ -41,8 +41,11 @@ class Metrics {
   void count_response(int status);
   void count_cancelled();
   void count_timeout();
+  // A request has got from `before` to `now`: counted as it goes, so that those that are cancelled or fail count, too.
+  void add_progress(const Timings& before, const Timings& now);
   // A round of one request, with `context` tokens of history; `gap`: seconds since its previous one, 0: it was the first.
   void add_round(const RoundInfo& round, int context, double gap);
+  // A request that ran to its end.
   void add(const GenerateResult& result, const RequestTimes& times);
   void add_refreshes(int count);
   // The whole page.
@@ -62,6 +65,7 @@ class Metrics {
   int64_t cancelled_ = 0, timeouts_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;
   int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0, refreshes_ = 0;
   std::vector<int64_t> accepted_at_;
+  std::vector<int> depths_;                  // scratch: of a tree's nodes
   double prompt_seconds_ = 0, decode_seconds_ = 0;
   std::array<Rounds, kContexts.size()> by_context_{};
   Histogram queued_, first_token_, per_token_, between_, whole_;

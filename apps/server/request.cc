@@ -55,15 +55,60 @@ std::optional<int64_t> whole_number(const Json& value) {
   return value.is_number_integer() && !huge ? std::optional(value.get<int64_t>()) : std::nullopt;
 }
 
-Json parse_object(std::string_view body) {
-  // Also against nesting that would exhaust the stack of whoever walks the value.
-  const auto bounded = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw bad_request(fmt::format("JSON nested deeper than {} levels", kMaxDepth));
+namespace {
+
+// Reads a body without keeping it: bodies that would take many times their size, or whose nesting would exhaust the stack of whoever walks
+// them, are refused before anything is made of them. What is broken is left to the parser proper.
+class BodyBounds final : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return number(); }
+  bool boolean(bool) override { return number(); }
+  bool number_integer(number_integer_t) override { return number(); }
+  bool number_unsigned(number_unsigned_t) override { return number(); }
+  bool number_float(number_float_t, const string_t&) override { return number(); }
+  bool string(string_t&) override { return part(); }
+  bool binary(binary_t&) override { return part(); }
+  bool start_object(size_t) override { return enter(); }
+  bool start_array(size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t&) override {
+    if (++names_.back() > kMostNames) throw bad_request(fmt::format("an object of the body has more than {} names", kMostNames));
+    return part();
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool number() {
+    if (++numbers_ > kMostNumbers) throw bad_request(fmt::format("the body has more than {} numbers", kMostNumbers));
     return true;
-  };
+  }
+  bool part() {
+    if (++parts_ > kMostParts) throw bad_request(fmt::format("the body has more than {} lists, objects, names and texts", kMostParts));
+    return true;
+  }
+  bool enter() {
+    names_.push_back(0);
+    if (names_.size() > kMaxDepth) throw bad_request(fmt::format("JSON nested deeper than {} levels", kMaxDepth));
+    return part();
+  }
+  bool leave() {
+    names_.pop_back();
+    return true;
+  }
+
+  size_t numbers_ = 0, parts_ = 0;
+  std::vector<size_t> names_;  // of the objects that are open
+};
+
+}  // namespace
+
+Json parse_object(std::string_view body) {
+  BodyBounds bounds;
+  Json::sax_parse(body, &bounds);
   Json parsed;
   try {
-    parsed = Json::parse(body, bounded);
+    parsed = Json::parse(body);
   } catch (const Json::exception& e) {
     throw bad_request(fmt::format("broken JSON: {}", e.what()));
   }
@@ -175,11 +220,23 @@ std::string chat_prompt(const Vocabulary& vocabulary, const CompletionRequest& r
   }
 }
 
-std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request) {
+std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request, const PromptBound& bound) {
   const char* param = request.api == Api::kChat ? "messages" : "prompt";
+  const auto check = [&](size_t bytes) {
+    if (bytes > bound.bytes)
+      throw bad_request(fmt::format("the prompt has {} bytes, which exceeds the available context size of {}: its longest tokens have {} together",
+                                    bytes, bound.context, bound.bytes), param, "context_length_exceeded");
+  };
   std::vector<std::vector<Token>> all;
-  if (request.api == Api::kChat) all.push_back(vocabulary.tokenize(chat_prompt(vocabulary, request), false, true));
+  if (request.api == Api::kChat) {
+    const std::string text = chat_prompt(vocabulary, request);
+    check(text.size());
+    all.push_back(vocabulary.tokenize(text, false, true));
+  }
   for (const Prompt& prompt : request.prompts) {
+    size_t bytes = 0;
+    for (const PromptPart& part : prompt) bytes += part.text.size();
+    check(bytes);
     std::vector<Token> tokens;
     for (const PromptPart& part : prompt) {
       const bool first = &part == &prompt.front();

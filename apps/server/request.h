@@ -3,6 +3,7 @@
 #pragma once
 #include <specextend/specextend.h>
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -71,7 +72,7 @@ struct CompletionRequest {
   size_t choices() const { return (api == Api::kChat ? 1 : prompts.size()) * size_t(n); }
 };
 
-nlohmann::ordered_json parse_object(std::string_view body);  // any JSON object of bounded depth
+nlohmann::ordered_json parse_object(std::string_view body);  // any JSON object of bounded depth and size
 CompletionRequest parse_completion(std::string_view body, const Limits& limits);
 CompletionRequest parse_chat(std::string_view body, const Limits& limits);
 CompletionRequest parse_native(std::string_view body, const Limits& limits);
@@ -81,8 +82,13 @@ std::vector<Token> parse_tokens(const nlohmann::ordered_json& list, const std::s
 
 // The text of a chat's prompt. Throws an ApiError when the template refuses the messages.
 std::string chat_prompt(const Vocabulary& vocabulary, const CompletionRequest& request);
+// What a prompt's text is held against before any work is done on it: the bytes of `context` tokens, were each the longest there is.
+struct PromptBound {
+  size_t bytes = SIZE_MAX;
+  int context = 0;
+};
 // All prompts of a request as tokens: one of a chat, else one of each of prompts.
-std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request);
+std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request, const PromptBound& bound = {});
 // The text that 'echo' repeats.
 std::string echo_text(const Vocabulary& vocabulary, const Prompt& prompt);
 

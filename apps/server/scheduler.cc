@@ -67,12 +67,12 @@ void Scheduler::submit(std::span<const std::shared_ptr<Job>> jobs) {
   changed_.notify_all();
 }
 
-void Scheduler::on_slot(size_t slot, std::function<void(Session&)> action) {
+void Scheduler::on_slot(const SlotUse& use, SlotAction action) {
   std::future<void> done;
   {
     const std::lock_guard lock(mutex_);
     if (ending_ || failed_) throw ending();
-    actions_.push_back({slot, std::move(action), {}});
+    actions_.push_back({use, std::move(action), {}});
     done = actions_.back().done.get_future();
     changed_.notify_all();
   }
@@ -104,6 +104,7 @@ int Scheduler::retry_after() const {
 void Scheduler::work() {
   while (wait()) {
     act();
+    move();
     admit();
     publish();
     step();
@@ -112,7 +113,7 @@ void Scheduler::work() {
 }
 
 bool Scheduler::wait() {
-  const bool busy = std::ranges::any_of(slots_, [](const Slot& slot) { return slot.job != nullptr; });
+  const bool busy = std::ranges::any_of(slots_, [](const Slot& slot) { return !slot.free(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ending_ || busy || !queue_.empty() || !actions_.empty(); });
   return !ending_;
@@ -125,31 +126,62 @@ void Scheduler::act() {
     actions.swap(actions_);
   }
   for (Action& action : actions) {
-    Slot& slot = slots_[action.slot];
-    std::exception_ptr failure;
-    try {
-      if (slot.job) throw ApiError(409, "invalid_request_error", fmt::format("slot {} is busy", action.slot), "", "slot_busy");
+    const SlotUse use = action.use;
+    Slot& slot = slots_[use.slot];
+    const bool foreign = slot.scope != use.scope && slot.session->length() > 0;
+    const auto refuse = [&](const ApiError& error) { action.done.set_exception(std::make_exception_ptr(error)); };
+    if (!slot.free()) {
+      refuse({409, "invalid_request_error", fmt::format("slot {} is busy", use.slot), "", "slot_busy"});
+    } else if (foreign && !use.replaces) {
+      refuse({403, "permission_error", fmt::format("slot {} holds a text of another key", use.slot), "", "slot_of_another_key"});
+    } else {
       slot.used = ++jobs_;
-      action.run(*slot.session);
-    } catch (...) {
-      failure = std::current_exception();
+      slot.action = std::move(action);
+      slot.moving = std::make_unique<Turns>([this, &slot, foreign](Turns& turns) {
+        if (foreign) {
+          if (worth_saving(slot)) cache_.save(slot.scope, *slot.session, &turns);
+          slot.session->truncate(0);
+        }
+        slot.scope = slot.action->use.scope;
+        slot.action->run(*slot.session, turns);
+      });
     }
-    publish();  // before the one who asked goes on
-    if (failure) action.done.set_exception(failure);
-    else action.done.set_value();
   }
+}
+
+// The one that has waited longest goes on. Where no request runs it may take its time, but new ones must be seen.
+void Scheduler::move() {
+  constexpr int kAlone = 10;
+  Slot* first = nullptr;
+  for (Slot& slot : slots_)
+    if (slot.moving && (!first || slot.used < first->used)) first = &slot;
+  const bool alone = std::ranges::none_of(slots_, &Slot::started);
+  if (first && first->moving->go_on(options_.turn * (alone ? kAlone : 1))) moved(*first);
+}
+
+void Scheduler::moved(Slot& slot) {
+  const std::exception_ptr failure = slot.moving->failure();
+  slot.moving = nullptr;
+  if (!slot.action) {
+    if (failure) slot.session->truncate(0);  // then the prompt is run from its beginning
+    return join(slot);
+  }
+  Action action = *std::exchange(slot.action, std::nullopt);
+  publish();  // before the one who asked goes on
+  if (failure) action.done.set_exception(failure);
+  else action.done.set_value();
 }
 
 void Scheduler::admit() {
   for (Slot& slot : slots_)
-    if (slot.donor && ready(slot)) start(slot);
+    if (slot.job && !slot.started && !slot.moving && ready(slot)) start(slot);
   for (;;) {
     std::shared_ptr<Job> job;
     {
       const std::lock_guard lock(mutex_);
       purge();
-      const bool room = std::ranges::any_of(slots_, [](const Slot& slot) { return !slot.job; });
-      const auto next = std::ranges::find_if(queue_, [&](const auto& j) { return j->slot < 0 ? room : !slots_[size_t(j->slot)].job; });
+      const bool room = std::ranges::any_of(slots_, &Slot::free);
+      const auto next = std::ranges::find_if(queue_, [&](const auto& j) { return j->slot < 0 ? room : slots_[size_t(j->slot)].free(); });
       if (next == queue_.end()) return;
       job = std::move(*next);
       queue_.erase(next);
@@ -163,16 +195,16 @@ void Scheduler::admit() {
 // longest. It starts at once, or when another request has got as far as their prompts agree.
 void Scheduler::place(std::shared_ptr<Job> job) {
   Slot *best = nullptr, *oldest = nullptr;
-  size_t own = 0, have = job->reuse ? std::min(cache_.longest(job->prompt), job->prompt.size() - 1) : 0, coming = 0;
-  const Slot* donor = nullptr;
+  size_t own = 0, have = job->reuse ? std::min(cache_.longest(job->scope, job->prompt), job->prompt.size() - 1) : 0, coming = 0;
+  std::shared_ptr<const Job> donor;
   for (Slot& slot : slots_) {
-    const size_t here = shared(slot.session->text(), *job);
+    const size_t here = shared(text_for(job->scope, slot), *job);
     if (job->reuse) have = std::max(have, here);
-    if (!slot.job) {
+    if (slot.free()) {
       if (!oldest || slot.used < oldest->used) oldest = &slot;
       if (!best || here > own || (here == own && slot.used < best->used)) best = &slot, own = here;
-    } else if (const size_t common = shared(slot.job->prompt, *job); job->reuse && slot.job->reuse && common > coming) {
-      coming = common, donor = &slot;
+    } else if (slot.job && slot.job->scope == job->scope && job->reuse && slot.job->reuse) {
+      if (const size_t common = shared(slot.job->prompt, *job); common > coming) coming = common, donor = slot.job;
     }
   }
   const bool fits = own == have && own > 0 && best->session->text().size() <= 2 * own;
@@ -181,65 +213,99 @@ void Scheduler::place(std::shared_ptr<Job> job) {
   slot.job->started = Clock::now();
   slot.used = ++jobs_;
   const bool worth = coming >= have + kWorthWaiting && 2 * (coming - have) >= slot.job->prompt.size() - have;
-  if (worth) slot.donor = donor, slot.awaited = coming;
-  if (!slot.donor || ready(slot)) start(slot);
+  if (worth) slot.donor = std::move(donor), slot.awaited = coming;
+  if (ready(slot)) start(slot);
 }
 
+// A donor that has ended, however it ended, is in no slot; one that has said a token has its whole prompt.
 bool Scheduler::ready(const Slot& slot) const {
-  if (slot.job->cancelled(ending_)) return true;
-  const Slot& donor = *slot.donor;
-  if (!donor.job) return true;
-  return !donor.donor && shared(donor.session->text(), *slot.job) >= slot.awaited;
+  if (!slot.donor || slot.job->cancelled(ending_)) return true;
+  const auto giver = std::ranges::find(slots_, slot.donor, &Slot::job);
+  if (giver == slots_.end()) return true;
+  if (!giver->started) return false;
+  return giver->job->tokens > 0 || shared(text_for(slot.job->scope, *giver), *slot.job) >= slot.awaited;
 }
 
-bool Scheduler::held_elsewhere(const Slot& slot) const {
+std::span<const Token> Scheduler::text_for(uint64_t scope, const Slot& slot) const {
+  if (slot.moving || slot.scope != scope) return {};
+  return slot.session->text();
+}
+
+bool Scheduler::worth_saving(const Slot& slot) const {
   const std::span<const Token> text = slot.session->text();
-  return std::ranges::any_of(slots_, [&](const Slot& other) {
-    return &other != &slot && common_prefix(other.session->text(), text) + kWorthSaving > text.size();
+  const size_t kept = slot.job && slot.job->scope == slot.scope ? shared(text, *slot.job) : 0;
+  return text.size() >= kept + kWorthSaving && std::ranges::none_of(slots_, [&](const Slot& other) {
+    return &other != &slot && common_prefix(text_for(slot.scope, other), text) + kWorthSaving > text.size();
   });
 }
 
-void Scheduler::gather(Slot& slot) {
+bool Scheduler::must_move(const Slot& slot) const {
+  const Job& job = *slot.job;
+  size_t most = 0;
+  for (const Slot& other : slots_) most = std::max(most, shared(text_for(job.scope, other), job));
+  return worth_saving(slot) || cache_.longest(job.scope, job.prompt) > most;
+}
+
+void Scheduler::gather(Slot& slot, Turns* turns) {
   Session& session = *slot.session;
-  const size_t own = shared(session.text(), *slot.job);
-  if (session.text().size() >= own + kWorthSaving && !held_elsewhere(slot)) cache_.save(session);
+  const Job& job = *slot.job;
+  if (worth_saving(slot)) cache_.save(slot.scope, session, turns);
+  if (slot.scope != job.scope) session.truncate(0);
+  slot.scope = job.scope;
   const Slot* from = nullptr;
-  size_t most = own;
+  size_t most = shared(session.text(), job);
   for (const Slot& other : slots_)
-    if (const size_t here = shared(other.session->text(), *slot.job); &other != &slot && here > most) from = &other, most = here;
-  if (cache_.longest(slot.job->prompt) > most && cache_.restore(slot.job->prompt, session)) return;
+    if (const size_t here = shared(text_for(job.scope, other), job); &other != &slot && here > most) from = &other, most = here;
+  if (cache_.longest(job.scope, job.prompt) > most && cache_.restore(job.scope, job.prompt, session, turns)) return;
   if (from) session.copy_from(*from->session, int(most));
 }
 
 void Scheduler::start(Slot& slot) {
   slot.donor = nullptr;
+  if (slot.job->reuse && must_move(slot)) {
+    slot.moving = std::make_unique<Turns>([this, &slot](Turns& turns) { gather(slot, &turns); });
+    return;
+  }
   try {
-    if (slot.job->reuse) gather(slot);
-    else slot.session->truncate(0);
+    if (slot.job->reuse) gather(slot, nullptr);
+    else slot.session->truncate(0), slot.scope = slot.job->scope;
   } catch (const std::exception&) {
     slot.session->truncate(0);  // then the prompt is run from its beginning
   }
+  join(slot);
+}
+
+void Scheduler::join(Slot& slot) {
   listen(slot);
   try {
     batch_->add({slot.session.get(), slot.job->prompt, &slot.job->options});
+    slot.started = true;
     slot.job->accept();
+    return;
   } catch (const Error& e) {
     slot.job->fail(bad_request(e.what()));
-    slot.job = nullptr;
   } catch (const std::exception& e) {
     slot.job->fail(broken(e.what()));
-    slot.job = nullptr;
   }
+  slot.job = nullptr;
 }
 
 // The callbacks of a job: what the counters need, and what its client wants to hear of.
 void Scheduler::listen(Slot& slot) {
   Job* job = slot.job.get();
   job->options.cancelled = [this, job] { return job->cancelled(ending_); };
+  job->options.on_prefill = [this, job, cached = -1](int done, int) mutable {
+    if (cached < 0) cached = done;  // the first call comes before any pass
+    Timings now = job->counted;
+    now.cached_tokens = cached, now.prompt_tokens = done - cached;
+    metrics_.add_progress(std::exchange(job->counted, now), now);
+    return true;
+  };
   job->options.on_round = [this, job, &slot, last = Clock::time_point()](const RoundInfo& round) mutable {
     const auto now = Clock::now();
     metrics_.add_round(round, int(job->prompt.size()) + job->tokens, last == Clock::time_point() ? 0 : seconds(last, now));
     last = now;
+    metrics_.add_progress(std::exchange(job->counted, round.timings), round.timings);
     const int before = round.refreshes < slot.refreshes ? 0 : slot.refreshes;  // the session began anew
     if (round.refreshes > before) metrics_.add_refreshes(round.refreshes - before);
     slot.refreshes = round.refreshes;
@@ -253,6 +319,7 @@ void Scheduler::step() {
     std::vector<std::pair<std::shared_ptr<Job>, Finished>> ended;
     for (Finished& finished : batch_->take_finished()) {
       const auto slot = std::ranges::find(slots_, finished.session, [](const Slot& s) { return s.session.get(); });
+      slot->started = false;
       ended.emplace_back(std::exchange(slot->job, nullptr), std::move(finished));
     }
     publish();  // before those who wait go on
@@ -263,9 +330,10 @@ void Scheduler::step() {
 }
 
 void Scheduler::finish(Job& job, Finished finished) {
-  if (!finished.error.empty()) return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
   const auto now = Clock::now();
   GenerateResult& result = finished.result;
+  metrics_.add_progress(job.counted, result.timings);
+  if (!finished.error.empty()) return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
   if (result.reason == FinishReason::kCancelled) {
     if (job.gone) metrics_.count_cancelled();
     else if (!ending_) metrics_.count_timeout();
@@ -284,11 +352,15 @@ void Scheduler::renew(const std::string& why) {
   batch_.reset();
   std::vector<std::shared_ptr<Job>> ended;
   for (Slot& slot : slots_) {
-    if (slot.job && !slot.donor) ended.push_back(std::exchange(slot.job, nullptr));
+    slot.moving = nullptr;  // to its end
+    if (std::exchange(slot.started, false)) ended.push_back(std::exchange(slot.job, nullptr));
     slot.session.reset();
+    slot.scope = 0;
   }
   publish();
   for (const auto& job : ended) job->fail(broken(why));
+  for (Slot& slot : slots_)
+    if (auto action = std::exchange(slot.action, std::nullopt)) action->done.set_exception(std::make_exception_ptr(broken(why)));
   try {
     for (Slot& slot : slots_) slot.session = engine_.start();
     batch_ = engine_.batch();
@@ -303,15 +375,19 @@ void Scheduler::renew(const std::string& why) {
 void Scheduler::publish() {
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < slots_.size(); ++i)
-    states_[i] = {slots_[i].job != nullptr, slots_[i].session ? slots_[i].session->length() : 0};
+    states_[i] = {slots_[i].job != nullptr, slots_[i].session ? slots_[i].session->length() : 0, slots_[i].scope};
   active_ = size_t(std::ranges::count(states_, true, &SlotState::running));
   saved_states_ = cache_.size(), saved_bytes_ = cache_.bytes();
 }
 
 void Scheduler::end_all(const ApiError& error) {
   batch_.reset();
-  for (Slot& slot : slots_)
+  for (Slot& slot : slots_) {
+    slot.moving = nullptr;  // to its end
+    if (auto action = std::exchange(slot.action, std::nullopt)) action->done.set_exception(std::make_exception_ptr(error));
     if (slot.job) slot.job->fail(error), slot.job = nullptr;
+    slot.started = false;
+  }
   const std::lock_guard lock(mutex_);
   for (const auto& job : queue_) job->fail(error);
   queue_.clear();

@@ -1,16 +1,19 @@
 // The worker: one thread owns the engine, its sessions and the batch that runs on them. Between two steps it takes requests from
 // a bounded queue into free slots, in order of arrival, and puts together what a slot needs of a prompt from what is there:
-// its own text, that of another session, running or not, or a state kept in memory.
+// its own text, that of another session, running or not, or a state kept in memory. Texts are shared within a scope only (an API key).
+// States are copied a piece between two steps, so that nobody's answer waits for another's.
 #pragma once
 #include <specextend/specextend.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -18,19 +21,30 @@
 #include "server/job.h"
 #include "server/metrics.h"
 #include "server/state_cache.h"
+#include "server/turns.h"
 
 namespace sx::server {
 
 struct SchedulerOptions {
   size_t queue = 32;        // requests that wait
   size_t cache_bytes = 0;   // of states in memory
+  std::chrono::microseconds turn{4000};  // of copying states between two steps of requests that run
 };
 
 // A slot as others see it.
 struct SlotState {
   bool running = false;
   int held = 0;             // tokens
+  uint64_t scope = 0;       // of its text
 };
+
+// Which slot an action is for, and whose it is. An action that does not replace the text must be of the text's scope.
+struct SlotUse {
+  size_t slot = 0;
+  uint64_t scope = 0;
+  bool replaces = false;
+};
+using SlotAction = std::function<void(Session&, Turns&)>;
 
 class Scheduler {
  public:
@@ -42,8 +56,9 @@ class Scheduler {
 
   // All or none; throws an ApiError when the queue is full (429) or the server is ending (503).
   void submit(std::span<const std::shared_ptr<Job>> jobs);
-  // Runs an action on the session of a slot, between two steps; throws what it throws, and 409 while the slot is taken.
-  void on_slot(size_t slot, std::function<void(Session&)> action);
+  // Runs an action on the session of a slot, in turns with the steps; throws what it throws, 409 while the slot is taken, and 403 if its
+  // text is of another scope.
+  void on_slot(const SlotUse& use, SlotAction action);
   Gauges gauges() const;
   std::vector<SlotState> slots() const;
   int retry_after() const;  // seconds until a refused request may find room, as things go
@@ -52,32 +67,43 @@ class Scheduler {
   void stop();
 
  private:
+  struct Action {
+    SlotUse use;
+    SlotAction run;
+    std::promise<void> done;
+  };
   // A session that stays open between requests.
   struct Slot {
     std::unique_ptr<Session> session;
+    uint64_t scope = 0;            // of the session's text
     std::shared_ptr<Job> job;      // none: it rests
-    const Slot* donor = nullptr;   // whose text is awaited: the job is not in the batch yet
+    bool started = false;          // the job is in the batch
+    std::shared_ptr<const Job> donor;  // whose text the job awaits
     size_t awaited = 0;            // tokens of it
     uint64_t used = 0;             // when it was last taken, in jobs
     int refreshes = 0;             // of the session's draft, as last counted
-  };
-  struct Action {
-    size_t slot;
-    std::function<void(Session&)> run;
-    std::promise<void> done;
+    std::optional<Action> action;  // that is moving
+    std::unique_ptr<Turns> moving; // a state into or out of the session, for the job or the action. It ends before the session
+    bool free() const { return !job && !moving; }
   };
 
   void work();
   bool wait();                     // for something to do; false: the server ends
   void purge();                    // drops jobs of the queue that nobody waits for any more; needs the lock
   void act();
+  void move();                     // one piece of a state
+  void moved(Slot& slot);
   void admit();
   void step();
   void place(std::shared_ptr<Job> job);
   bool ready(const Slot& slot) const;
   void start(Slot& slot);
-  void gather(Slot& slot);         // as much of the prompt as there is
-  bool held_elsewhere(const Slot& slot) const;
+  void join(Slot& slot);           // the batch
+  // As much of the prompt as there is.
+  void gather(Slot& slot, Turns* turns);
+  bool must_move(const Slot& slot) const;  // states, to gather it
+  bool worth_saving(const Slot& slot) const;
+  std::span<const Token> text_for(uint64_t scope, const Slot& slot) const;  // what those of a scope may share of it
   void listen(Slot& slot);
   void finish(Job& job, Finished finished);
   void renew(const std::string& why);

@@ -25,6 +25,7 @@ struct ServerOptions {
   int ping_s = 10;                      // silence of a stream after which a comment is sent; 0: never
   size_t body_bytes = size_t(16) << 20; // of one request
   size_t cache_bytes = size_t(512) << 20;  // of states of sessions in memory
+  bool share_prefix = false;            // texts in caches are shared by all keys
   int max_tokens = -1;                  // most one request may ask for
   bool page = true;                     // at /
   std::string slot_folder{};            // for states on disk; empty: none

@@ -1,14 +1,15 @@
 #include "server/service.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "server/keys.h"
 #include "server/openapi.h"
 #include "server/replies.h"
 #include "server/slot_files.h"
@@ -25,6 +26,16 @@ std::string file_name(const std::string& path) {
 }
 
 std::string preset_name(const SpecOptions& spec) { return spec.json.empty() ? spec.preset : "speculative-config"; }
+
+constexpr size_t kLargeText = size_t(1) << 20;  // bytes
+
+// Of the longest token as texts spell it.
+size_t longest_token(const Vocabulary& vocabulary, int count) {
+  size_t most = 1;
+  for (Token token = 0; token < count; ++token)
+    most = std::max({most, vocabulary.token_bytes(token).size(), vocabulary.token_text(token).size()});
+  return most;
+}
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
@@ -44,6 +55,13 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.tool_style = tool_style(vocabulary_->chat_template(), [this](const std::string& messages, const std::string& tools) {
     return vocabulary_->apply_template(messages, true, tools);
   });
+  bound_ = {size_t(engine.context()) * longest_token(*vocabulary_, engine.vocab()), engine.context()};
+}
+
+std::unique_lock<std::mutex> Service::turn_of(size_t bytes) {
+  std::unique_lock lock(large_mutex_, std::defer_lock);
+  if (bytes > kLargeText) lock.lock();
+  return lock;
 }
 
 Json Service::model() const {
@@ -82,10 +100,16 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
-void Service::slots(const httplib::Request&, httplib::Response& res) const {
+uint64_t Service::scope(const httplib::Request& req) const {
+  if (options_.share_prefix) return 0;
+  return scope_of(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+}
+
+void Service::slots(const httplib::Request& req, httplib::Response& res) const {
   Json all = Json::array();
-  for (const SlotState& state : scheduler_.slots())
-    all.push_back({{"id", all.size()}, {"n_ctx", engine_.context()}, {"is_processing", state.running}, {"n_past", state.held}});
+  for (const SlotState& state : scheduler_.slots())  // what other keys' texts are is nobody's business, nor how long
+    all.push_back({{"id", all.size()}, {"n_ctx", engine_.context()}, {"is_processing", state.running},
+                   {"n_past", state.scope == scope(req) ? state.held : 0}});
   send(res, all);
 }
 
@@ -99,7 +123,7 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
   const auto start = Clock::now();
   if (action == "erase") {
     int erased = 0;
-    scheduler_.on_slot(slot, [&](Session& session) {
+    scheduler_.on_slot({slot, scope(req)}, [&](Session& session, Turns&) {
       erased = session.length();
       session.truncate(0);
     });
@@ -107,25 +131,27 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
   }
   if (action != "save" && action != "restore") throw bad_request("'action' must be save, restore or erase", "action");
   const std::string name = text_field(parse_object(req.body), "filename");
-  const std::string path = slot_path(options_.slot_folder, name);
+  const std::string path = slot_path(options_.slot_folder, scope(req), name);
   const std::lock_guard lock(files_mutex_);
   int length = 0;
   if (action == "save") {
-    std::ostringstream state;
-    scheduler_.on_slot(slot, [&](Session& session) {
+    std::string bytes;
+    scheduler_.on_slot({slot, scope(req)}, [&](Session& session, Turns& turns) {
       length = session.length();
-      session.save(state);
+      StateWriter state(session.save_bytes(), &turns);
+      session.save(state.stream());
+      bytes = state.take();
     });
-    const std::string bytes = std::move(state).str();
     write_state(path, bytes);
     return send(res, {{"id_slot", slot}, {"filename", name}, {"n_saved", length}, {"n_written", bytes.size()},
                       {"timings", {{"save_ms", ms_since(start)}}}});
   }
-  std::istringstream state(read_state(path));
-  scheduler_.on_slot(slot, [&](Session& session) {
+  const std::string bytes = read_state(path);
+  scheduler_.on_slot({slot, scope(req), true}, [&](Session& session, Turns& turns) {
     try {
-      session.restore(state);
-      if (state.peek() != std::istringstream::traits_type::eof()) {
+      StateReader state(bytes, &turns);
+      session.restore(state.stream());
+      if (!state.at_end()) {
         session.truncate(0);
         throw Error("there is more in it than a state");
       }
@@ -134,7 +160,7 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
     }
     length = session.length();
   });
-  send(res, {{"id_slot", slot}, {"filename", name}, {"n_restored", length}, {"n_read", state.view().size()},
+  send(res, {{"id_slot", slot}, {"filename", name}, {"n_restored", length}, {"n_read", bytes.size()},
              {"timings", {{"restore_ms", ms_since(start)}}}});
 }
 
@@ -142,15 +168,14 @@ void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
   const Json body = parse_object(req.body);
   const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
   const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
-  const std::lock_guard lock(vocabulary_mutex_);
-  send(res, {{"tokens", vocabulary_->tokenize(text, special, parse)}});
+  const auto turn = turn_of(text.size());
+  res.set_content(fmt::format("{{\"tokens\":[{}]}}", fmt::join(vocabulary_->tokenize(text, special, parse), ",")), "application/json");
 }
 
 void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
   const Json body = parse_object(req.body);
   const Json* list = field(body, "tokens");
   const auto tokens = parse_tokens(list ? *list : Json(nullptr), "tokens", limits_.vocab);
-  const std::lock_guard lock(vocabulary_mutex_);
   try {
     send(res, {{"content", vocabulary_->detokenize(tokens, true)}});
   } catch (const Error& e) {  // the embedding may have more rows than there are tokens
@@ -160,7 +185,6 @@ void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
 
 void Service::apply_template(const httplib::Request& req, httplib::Response& res) {
   const CompletionRequest request = parse_template(req.body, limits_);
-  const std::lock_guard lock(vocabulary_mutex_);
   send(res, {{"prompt", chat_prompt(*vocabulary_, request)}});
 }
 

@@ -39,14 +39,19 @@ class Service {
 
  private:
   Json model() const;
+  uint64_t scope(const httplib::Request& req) const;  // whose texts a request may share
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request, const std::vector<std::vector<Token>>& prompts,
                                               const std::shared_ptr<Mailbox>& mailbox) const;
 
   Engine& engine_;
   const ServerOptions options_;
   Limits limits_;
-  std::unique_ptr<Vocabulary> vocabulary_;  // of its own: the engine belongs to the worker
-  std::mutex vocabulary_mutex_, files_mutex_;
+  // Holds texts that take much memory to tokenise, so that there is one at a time. The vocabulary itself is shared by all threads.
+  std::unique_lock<std::mutex> turn_of(size_t bytes);
+
+  const std::unique_ptr<const Vocabulary> vocabulary_;  // of its own: the engine belongs to the worker
+  PromptBound bound_;
+  std::mutex large_mutex_, files_mutex_;
   const int64_t created_;
   Scheduler scheduler_;
 };

@@ -41,11 +41,14 @@ class Bpe : public WordModel {
   void first_symbols(std::string_view word, std::vector<Token>& tokens) const;
   void merge_short(WordScratch& scratch, std::vector<Token>& out) const;
   void merge_long(WordScratch& scratch, std::vector<Token>& out) const;
+  void merge_huge(WordScratch& scratch, std::vector<Token>& out) const;
 
   const std::unordered_map<std::string_view, Token>& lookup_;
   BpeOptions options_;
   size_t longest_ = 0;                 // bytes of the longest text in lookup
   std::vector<Slot> slots_;            // open addressing, a power of two
+  size_t ranks_ = 0;                   // merges
+  bool ordered_ = true;                // no merge comes before one that makes a part of it
   bool plain_bytes_ = false;           // bytes are spelled as just their character
   std::array<Token, 256> byte_token_;  // byte-level: the token of each byte; otherwise of <0xNN>
 };

@@ -48,10 +48,15 @@ struct WordScratch {
     Token left_token, right_token;
     uint32_t length;
   };
+  struct Link {
+    int previous, next;      // indices; -1 at the ends
+  };
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
   std::vector<Token> tokens;
   std::vector<uint32_t> ranks;
+  std::vector<Link> links;
+  std::vector<std::vector<int>> places;  // [merges] left sides of pairs, by rank
 };
 
 class WordModel {

@@ -25,14 +25,8 @@ class FakeSession : public Session {
   int length() const override { return int(tokens.size()); }
   std::span<const Token> text() const override { return tokens; }
   void copy_from(const Session& other, int length) override { tokens.assign(other.text().begin(), other.text().begin() + length); }
-  void save(std::ostream& to) const override {
-    to.write(reinterpret_cast<const char*>(tokens.data()), std::streamsize(tokens.size() * sizeof(Token)));
-  }
-  void restore(std::istream& from) override {
-    const std::string bytes(std::istreambuf_iterator<char>(from), {});
-    const auto* first = reinterpret_cast<const Token*>(bytes.data());
-    tokens.assign(first, first + bytes.size() / sizeof(Token));
-  }
+  void save(std::ostream& to) const override;        // token by token, as are restored
+  void restore(std::istream& from) override;
   size_t save_bytes() const override { return tokens.size() * sizeof(Token); }
 
   std::vector<Token> tokens;
@@ -69,6 +63,7 @@ class FakeEngine : public Engine {
   std::counting_semaphore<1 << 30> steps{0};   // that the batch may still do
   std::atomic<bool> fail_step{false}, fail_start{false};
   std::atomic<int> prompt_tokens{0}, open{0}, opened{0};
+  std::atomic<int> moving{0}, steps_while_moving{0};  // states
   int chunk = 1 << 20;
 
   std::unique_ptr<Session> start() override {
@@ -100,6 +95,19 @@ class FakeEngine : public Engine {
 inline FakeSession::FakeSession(FakeEngine& engine) : engine_(engine) { ++engine_.open, ++engine_.opened; }
 inline FakeSession::~FakeSession() { --engine_.open; }
 
+inline void FakeSession::save(std::ostream& to) const {
+  ++engine_.moving;
+  for (const Token& token : tokens) to.write(reinterpret_cast<const char*>(&token), sizeof token);
+  --engine_.moving;
+}
+
+inline void FakeSession::restore(std::istream& from) {
+  ++engine_.moving;
+  tokens.clear();
+  for (Token token; from.read(reinterpret_cast<char*>(&token), sizeof token);) tokens.push_back(token);
+  --engine_.moving;
+}
+
 inline void FakeBatch::add(const Request& request) {
   if (request.options->grammar == "bad") throw Error("grammar: bad");
   auto& tokens = static_cast<FakeSession*>(request.session)->tokens;
@@ -108,6 +116,7 @@ inline void FakeBatch::add(const Request& request) {
   tokens.resize(size_t(cached));
   running_.push_back({request, {}, {}});
   running_.back().result.timings.cached_tokens = int(cached);
+  if (request.options->on_prefill) request.options->on_prefill(int(cached), int(before_last.size()));
 }
 
 inline bool FakeBatch::advance(Running& running) {
@@ -154,6 +163,7 @@ inline bool FakeBatch::advance(Running& running) {
 inline bool FakeBatch::step() {
   if (running_.empty()) return false;
   engine_.steps.acquire();
+  if (engine_.moving > 0) ++engine_.steps_while_moving;
   if (engine_.fail_step.exchange(false)) throw std::runtime_error("the device caught fire");
   for (auto it = running_.begin(); it != running_.end();) {
     const bool ended = advance(*it);

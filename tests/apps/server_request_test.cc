@@ -280,5 +280,34 @@ TEST(ServerKeys, CompareWholeTexts) {
   EXPECT_FALSE(accepted(keys, "", "") || accepted(keys, "one", "") || accepted(keys, "Bearer ", "") || accepted(keys, "bearer one", ""));
 }
 
+TEST(Keys, ScopesFollowTheKeyAndNothingElse) {
+  const std::vector<std::string> keys{"alpha", "beta"}, others{"gamma", "beta"};
+  const uint64_t alpha = scope_of(keys, "Bearer alpha", ""), beta = scope_of(keys, "Bearer beta", "");
+  EXPECT_NE(alpha, beta);
+  EXPECT_NE(alpha, 0u);
+  EXPECT_EQ(scope_of(keys, "", "alpha"), alpha);
+  EXPECT_EQ(scope_of(others, "Bearer beta", ""), beta);  // of another process, with other keys
+  EXPECT_EQ(scope_of({}, "Bearer alpha", ""), 0u);
+}
+
+// Short to write, large to hold: refused before it is held.
+TEST(Request, ManyValuesAreRefused) {
+  const auto repeated = [](const std::string& value, size_t count) {
+    std::string body = "{\"x\": [";
+    for (size_t i = 0; i < count; ++i) body += value + ",";
+    return body + value + "]}";
+  };
+  for (const char* value : {"[]", "{}", "\"\"", "{\"\":1}", "[[1]]"}) EXPECT_THROW(parse_object(repeated(value, 140000)), ApiError) << value;
+  EXPECT_EQ(parse_object(repeated("{\"\":1}", 40000))["x"].size(), 40001u);  // a callback of the parser makes this quadratic
+  EXPECT_THROW(parse_object(repeated("1", 2100000)), ApiError);
+  EXPECT_EQ(parse_object(repeated("1", 300000))["x"].size(), 300001u);
+  for (const int names : {4096, 4097}) {
+    std::string body = "{\"0\": 0";
+    for (int i = 1; i < names; ++i) body += ", \"" + std::to_string(i) + "\": 0";
+    if (names > 4096) EXPECT_THROW(parse_object(body + "}"), ApiError);
+    else EXPECT_EQ(parse_object(body + "}").size(), 4096u);
+  }
+}
+
 }  // namespace
 }  // namespace sx::server

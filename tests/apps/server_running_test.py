@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 import unittest
 
 from server_harness import (DRAFTS, FOLDER, LONG, MODEL, PATIENCE, PROGRAM, Server, WithServer, cached, in_threads, joined, main,
@@ -219,6 +220,91 @@ class Slots(unittest.TestCase):
             server.wait_cancelled()
 
 
+class Keys(unittest.TestCase):
+    """What one key asked must not be found out with another."""
+    ASK = {"prompt": "Secret. " + TALE, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+
+    @staticmethod
+    def as_key(name):
+        return {"Authorization": "Bearer " + name}
+
+    def test_texts_of_another_key_are_not_shared(self):
+        folder = os.path.join(FOLDER.name, "keys")
+        os.makedirs(folder)
+        flags = ["-q", "--parallel", "2", "--slot-save-path", folder]
+        for name in ("alpha", "beta", "gamma", "delta"):
+            flags += ["--api-key", name]
+        alpha, beta = self.as_key("alpha"), self.as_key("beta")
+        with Server(*flags) as server:
+            first = server.post("/v1/completions", self.ASK, alpha)
+            self.assertEqual(cached(server.post("/v1/completions", self.ASK, beta)), 0)
+            for slot, name in enumerate(("gamma", "delta")):  # one of them holds alpha's text, or memory does
+                guess = server.post("/completion", {**self.ASK, "id_slot": slot}, self.as_key(name))
+                self.assertEqual(guess["timings"]["cache_n"], 0)
+            again = server.post("/v1/completions", self.ASK, alpha)
+            self.assertGreaterEqual(cached(again), again["usage"]["prompt_tokens"] - 1)
+            self.assertEqual(again["choices"], first["choices"])
+            held = {key: [s["n_past"] for s in server.request("GET", "/slots", headers=self.as_key(key))[2]] for key in ("alpha", "beta", "delta")}
+            slot = held["alpha"].index(max(held["alpha"]))
+            self.assertGreaterEqual(held["alpha"][slot], again["usage"]["prompt_tokens"])
+            self.assertEqual((held["beta"], held["delta"][slot]), ([0, 0], 0))
+            for action in ("save", "erase"):
+                status, _, answer = server.request("POST", f"/slots/{slot}?action={action}", {"filename": "a.bin"}, beta)
+                self.assertEqual((status, answer["error"]["code"]), (403, "slot_of_another_key"))
+            saved = server.post(f"/slots/{slot}?action=save", {"filename": "a.bin"}, alpha)
+            self.assertGreater(saved["n_saved"], 0)
+            self.assertEqual(server.request("POST", f"/slots/{slot}?action=restore", {"filename": "a.bin"}, beta)[0], 404)
+            self.assertEqual(server.post("/slots/0?action=restore", {"filename": "a.bin"}, alpha)["n_restored"], saved["n_saved"])
+        with Server(*flags, "--share-prefix") as server:
+            server.post("/v1/completions", self.ASK, alpha)
+            self.assertGreater(cached(server.post("/v1/completions", self.ASK, beta)), 0)
+
+    def test_stored_answers_need_one_key(self):
+        flags = ["--spec", "suffix", "--spec-store", "1000", "--port", "0", "-c", "100", "-q"]
+        for more in ((), ("--more-spec", "suffix:store=1000")):
+            spec = flags if not more else flags[4:]
+            done = subprocess.run([PROGRAM, "serve", "-m", MODEL, *spec, *more, "--api-key", "alpha", "--api-key", "beta"],
+                                  capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--share-prefix", done.stderr)
+
+
+class Sizes(unittest.TestCase):
+    """Work and memory are bounded by what could be answered, not by what can be sent."""
+
+    def test_large_bodies(self):
+        spaces = " " * (15 << 20)
+        cases = [("/v1/completions", json.dumps({"prompt": spaces}), "context size of 2000"),
+                 ("/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": spaces}]}), "context size of 2000"),
+                 ("/v1/completions", '{"prompt": [%s 1]}' % ("1," * (7 << 20)), "the body has more than"),
+                 ("/v1/completions", '{"metadata": [%s []]}' % ("[]," * (5 << 20)), "the body has more than")]
+        for path, body, words in cases:
+            with Server("-q", "--parallel", "1") as server:
+                def peak():
+                    with open(f"/proc/{server.process.pid}/status") as file:
+                        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024  # MiB
+
+                server.text(prompt="Hi", max_tokens=1)
+                before = peak()
+                status, _, answer = server.request("POST", path, body)
+                self.assertEqual(status, 400)
+                self.assertIn(words, answer["error"]["message"])
+                self.assertLess(peak() - before, 200)  # MiB; 430 for such lists without bounds, 800 for such prompts
+
+    def test_nobody_waits_for_a_long_text(self):
+        with Server("-q", "--parallel", "1") as server:
+            text, answers, waits = "ab" * (5 << 20), [], []
+            long = threading.Thread(target=lambda: answers.append(server.post("/tokenize", {"content": text})["tokens"]))
+            start = time.monotonic()
+            long.start()
+            while long.is_alive():
+                asked = time.monotonic()
+                server.tokens("Hi")
+                waits.append(time.monotonic() - asked)
+            self.assertLess(max(waits), 0.5 * (time.monotonic() - start))  # nearly all of it behind a lock
+            self.assertTrue(text.endswith(server.post("/detokenize", {"tokens": answers[0][-100:]})["content"]))
+
+
 def check_exposition(case, text):
     """Prometheus' text format: families with HELP and TYPE once, before their samples, all samples of a family together."""
     types, family, seen, buckets = {}, None, set(), {}
@@ -281,6 +367,33 @@ class Counters(unittest.TestCase):
             text = server.get("/metrics")
             self.assertIn('ctx="0-1k"', text)
             self.assertIn('model_name="na\\"me\\\\"', text)
+
+
+    def test_tokens_count_while_they_are_made(self):
+        with Server("-q", "--spec", "off", "--parallel", "1", context=100000) as server:
+            running = server.open_stream({"prompt": TALE, **LONG})
+            server.wait_for("tokens", lambda: server.metric("vllm:generation_tokens_total") >= 5)
+            prompt = len(server.tokens(TALE))
+            self.assertIn(server.metric("vllm:prompt_tokens_total"), (prompt - 1, prompt))
+            self.assertEqual(server.metric("vllm:request_success_total"), 0)
+            running.close()
+            server.wait_cancelled()
+            self.assertGreaterEqual(server.metric("vllm:generation_tokens_total"), 5)  # also of a request that was cancelled
+            self.assertGreater(server.metric("specextend_decode_seconds_total"), 0)
+
+
+class Defaults(unittest.TestCase):
+    def test_speculation(self):
+        with Server() as server:
+            line = next(line for line in server.lines if line.startswith("speculation: "))
+            self.assertIn("suffix", line)
+            self.assertIn("--spec off", line)
+            self.assertEqual(server.get("/props")["presets"], ["suffix"])
+            ask = {"prompt": "one two", "max_tokens": 40, "ignore_eos": True, "temperature": 0}
+            self.assertEqual(server.text(**ask), server.text(**ask, speculate=False))
+        with Server("--spec", "off") as server:
+            self.assertIn("speculation: off\n", server.lines)
+            self.assertEqual(server.get("/props")["presets"], ["off"])
 
 
 class Endings(unittest.TestCase):
