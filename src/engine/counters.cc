@@ -6,14 +6,14 @@
 
 namespace sx {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 namespace {
-std::string text_of(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string text_of(const OrderedJson& j) { return j.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
 }  // namespace
 
 std::string spec_stats_json(const SpecStats& s) {
-  Json j;
+  OrderedJson j;
   j["rounds"] = s.rounds;
   j["drafted_rounds"] = s.drafted_rounds;
   j["drafted_tokens"] = s.drafted;
@@ -32,7 +32,7 @@ std::string spec_stats_json(const SpecStats& s) {
 std::string spec_metrics_json(const SpecStats& s) {
   int64_t tried = 0;
   for (int64_t n : s.tried_at_depth) tried += n;
-  Json j;
+  OrderedJson j;
   j["mean_acceptance_length"] = s.tokens_per_round();
   j["draft_acceptance_rate"] = tried ? double(s.accepted) / double(tried) : 0.0;
   j["acceptance_histogram"] = s.histogram;
@@ -58,7 +58,7 @@ std::vector<SpecSetting> spec_settings() {
 
 std::string spec_describe(const SpecOptions& options) {
   const SpecConfig config = configured(options);
-  Json j{{"preset", config.preset}};
+  OrderedJson j{{"preset", config.preset}};
   for (const SettingInfo& s : setting_infos()) j[s.name] = setting_value(config, s.name);
   return text_of(j);
 }
