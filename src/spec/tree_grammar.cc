@@ -107,7 +107,7 @@ void TreeGrammar::prune(TokenTree& tree) {
 }
 
 std::vector<Token> TreeGrammar::forced_tokens(size_t most) {
-  const std::string bytes = drafted([&] { return matcher_->forced(state_, most * kBytesPerToken); }, std::string());
+  const std::string bytes = matcher_->forced(state_, most * kBytesPerToken);
   spent_ += matcher_->work();
   if (bytes.empty()) return {};
   std::vector<Token> tokens = matcher_->trie().spell(bytes);

@@ -127,7 +127,7 @@ TEST(TreeGrammar, FailuresAreThoseOfNodes) {
   const std::vector<Token> tokens(tree.tokens().begin(), tree.tokens().end());
   EXPECT_EQ(tokens, (std::vector<Token>{kC, kA, kB, kB, kB}));
   EXPECT_TRUE(grammar.accept(kB));
-  EXPECT_TRUE(grammar.forced_tokens(8).empty());  // "bbb" and then what cannot be followed
+  EXPECT_EQ(grammar.forced_tokens(8), (std::vector<Token>{kB, kB, kB}));  // and then what cannot be followed
   TreeGrammar other(matcher(hard_grammar()));
   EXPECT_TRUE(other.accept(kA));
   tree.reset(kA);

@@ -187,6 +187,22 @@ TEST(GrammarMatcher, AMaskOfTooMuchWorkIsRefused) {
   EXPECT_EQ(ask(enough, "xa").error, "");
 }
 
+// Long literals that begin alike: what is forced ends where it has taken long enough.
+TEST(GrammarMatcher, ForcedBytesTakeNoMoreWorkThanAMask) {
+  std::string grammar = "root ::= ";
+  for (int i = 0; i < 50; ++i) grammar += "\"a\"{500} \"" + std::to_string(i) + "\" | ";
+  grammar += "\"a\"{500} \"x\"";
+  GrammarMatcher all(grammar, long_words().trie), few(grammar, long_words().trie, {.work = 100000});
+  EXPECT_EQ(all.forced(all.start(), 1000), std::string(500, 'a'));
+  const uint64_t work = all.work();
+  EXPECT_GT(work, 1000000u);
+  const std::string found = few.forced(few.start(), 1000);
+  EXPECT_EQ(found, std::string(found.size(), 'a'));
+  EXPECT_GT(found.size(), 500 * 100000 / work - 2);
+  EXPECT_LT(found.size(), 500 * 100000 / work + 3);
+  EXPECT_TRUE(few.advance(few.start(), std::string_view(found)));
+}
+
 // Alternatives that begin alike and lead to the same place: what follows is found once, not once for each pair of letters.
 TEST(GrammarMatcher, EqualContinuationsAreFoundOnce) {
   const auto grammar = [](int alike) {

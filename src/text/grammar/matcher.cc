@@ -204,9 +204,11 @@ GrammarMatcher::Node* GrammarMatcher::step(Node* from, uint8_t byte) {
   return edge.to->node;
 }
 
-GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes) {
+GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes) { return advance(from, bytes, kNoWorkLimit); }
+
+GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes, uint64_t most_work) {
   if (!from) return {};
-  begin(kNoWorkLimit);
+  begin(most_work);
   Node* node = from.node_;
   for (char c : bytes) node = step(node, uint8_t(c));
   return node == &dead_ ? State() : State(node);
@@ -214,7 +216,7 @@ GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_vie
 
 GrammarMatcher::State GrammarMatcher::advance(const State& from, Token token) {
   const std::string_view bytes = trie_->bytes_of(token);
-  return bytes.empty() ? State() : advance(from, bytes);
+  return bytes.empty() ? State() : advance(from, bytes, limits_.work);
 }
 
 void GrammarMatcher::fill_mask(Node* from, std::vector<uint32_t>& bits) {
@@ -275,7 +277,7 @@ bool GrammarMatcher::must_end(const State& state) const { return can_end(state) 
 std::string GrammarMatcher::forced(const State& state, size_t most) {
   std::string out;
   if (!state) return out;
-  begin(kNoWorkLimit);
+  begin(limits_.work);
   for (Node* node = state.node_; out.size() < most && !node->key->can_end;) {
     int byte = -1;
     for (const Frame* frame : node->key->stacks) {
@@ -287,7 +289,11 @@ std::string GrammarMatcher::forced(const State& state, size_t most) {
     }
     if (byte < 0 || byte == 256) break;
     out += char(byte);
-    node = step(node, uint8_t(byte));
+    try {
+      node = step(node, uint8_t(byte));
+    } catch (const Error&) {
+      break;  // what comes then is not known
+    }
   }
   out.resize(out.size() - utf8_open_tail(out));
   return out;

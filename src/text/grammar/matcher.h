@@ -63,7 +63,7 @@ class GrammarMatcher {
   const TokenTrie& trie() const { return *trie_; }
 
   // advance and mask throw sx::Error when the grammar is too ambiguous: when a text can be read in too many ways, or when a mask would take too
-  // much work. advance never does so with a token that the mask of its state allows.
+  // much work. advance never does so with a token that the mask of its state allows. Bytes may take any work, a token what a mask may.
   State start() const { return start_; }
   State advance(const State& from, std::string_view bytes);
   State advance(const State& from, Token token);                // empty for tokens that end a text, too
@@ -74,7 +74,7 @@ class GrammarMatcher {
   GrammarMask ends_only() const { return ends_only_; }
   bool can_end(const State& state) const;
   bool must_end(const State& state) const;                      // nothing but the end may follow
-  // The bytes that must come next, up to `most`, whole characters only.
+  // The bytes that must come next, up to `most`, whole characters only. Where the grammar is too ambiguous they end.
   std::string forced(const State& state, size_t most);
 
   // Of the last advance, mask or forced. That of a refused mask is the whole of GrammarLimits::work.
@@ -127,6 +127,7 @@ class GrammarMatcher {
     std::list<Node*>::iterator recent;             // valid while it has a mask
   };
 
+  State advance(const State& from, std::string_view bytes, uint64_t most_work);
   static void pin(Node* node) { ++node->pins; }
   static void unpin(Node* node) { --node->pins; }
   const Frame* push(const Frame* below, uint32_t node, uint32_t count = 0);
