@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/convert_vocabulary.h"
 #include "engine/speculation.h"
+#include "engine/startup_cache.h"
 #include "model/io/json_text.h"
 #include "model/io/printable.h"
 
