@@ -14,6 +14,7 @@
 #include "model/rope.h"
 #include "spec/probe.h"
 #include "engine/shipped_drafts.h"
+#include "engine/startup_cache.h"
 
 namespace sx {
 namespace {
@@ -111,14 +112,14 @@ std::vector<SpecConfig> EngineImpl::configure() {
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
       if (all[j]->preset == all[i]->preset) fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
-    take_shipped_draft(*all[i], *file_, cache_);
+    take_shipped_draft(*all[i], *file_, *cache_);
     configs.push_back(resolve(*all[i]));
   }
   return configs;
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend, bool sizes_only)
-    : options_(checked(options)), cache_(options_.startup_cache), backend_(std::move(backend)) {
+    : options_(checked(options)), cache_(std::make_unique<StartupCache>(options_.startup_cache)), backend_(std::move(backend)) {
   std::vector<SpecConfig> specs = configure();
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
@@ -158,7 +159,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
-  parts.progress = options_.on_load, parts.price = &price_, parts.cache = &cache_, parts.sizes_only = sizes_only;
+  parts.progress = options_.on_load, parts.price = &price_, parts.cache = cache_.get(), parts.sizes_only = sizes_only;
   parts.model = options_.model;
   int priced = 0;  // nodes of the largest tree whose price matters
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -183,9 +184,9 @@ std::vector<std::string> EngineImpl::warnings() const {
 void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
   ModelOptions model = options;
   const std::string key = build_key(options_.model);
-  model.check_weights = !sizes_only && !cache_.known("finite", key);
+  model.check_weights = !sizes_only && !cache_->known("finite", key);
   model_ = Model::load(file_, *backend_, model);
-  if (model.check_weights) ++cache_.work.scanned, cache_.keep("finite", key, true);
+  if (model.check_weights) ++cache_->work.scanned, cache_->keep("finite", key, true);
 }
 
 // As they were found at an earlier start, or by a probe.
@@ -197,14 +198,14 @@ std::vector<int> EngineImpl::retrieval_layers() {
     key += fmt::format("\n{}\n{} {} {}", device_name(*backend_), kv_type(), std::min(options_.context, kEnough),
                        rope_fingerprint(model_->rope_frequencies(), model_->rope_factor()));
   std::vector<int> found;
-  if (const auto kept = cache_.find("layers", key); kept && kept->is_array())
+  if (const auto kept = cache_->find("layers", key); kept && kept->is_array())
     for (const Json& layer : *kept)
       if (layer.is_number_integer() && layer >= 0 && layer < layers) found.push_back(layer.get<int>());
   if (found.size() == likely_retrieval_layers(layers).size() && std::is_sorted(found.begin(), found.end())) return found;
   const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
-  ++cache_.work.probed;
+  ++cache_->work.probed;
   found = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
-  cache_.keep("layers", key, found);
+  cache_->keep("layers", key, found);
   return found;
 }
 
@@ -216,16 +217,16 @@ void EngineImpl::find_prices(const SpeculationParts& parts, int rows) {
   if (!key.empty())
     key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), price_range_.most, price_range_.far);
   price_key_ = key;
-  if (const auto kept = cache_.find("prices", key); kept && prices_from_json(*kept, price_range_.most, price_range_.far, price_)) return;
-  ++cache_.work.measured;
+  if (const auto kept = cache_->find("prices", key); kept && prices_from_json(*kept, price_range_.most, price_range_.far, price_)) return;
+  ++cache_->work.measured;
   measure_price(parts, rows);
-  if (price_.known()) cache_.keep("prices", key, prices_to_json(price_, price_range_.most, price_range_.far));
+  if (price_.known()) cache_->keep("prices", key, prices_to_json(price_, price_range_.most, price_range_.far));
 }
 
 // What passes have shown since, if it is something else: prices of a noisy moment do not stay.
 void EngineImpl::keep_prices() {
   constexpr double kSame = 0.1;
-  const auto kept = cache_.find("prices", price_key_);
+  const auto kept = cache_->find("prices", price_key_);
   if (!kept || !price_.known()) return;
   StepPrice before;
   if (!prices_from_json(*kept, price_range_.most, price_range_.far, before)) return;
@@ -234,7 +235,7 @@ void EngineImpl::keep_prices() {
     if (rows <= price_range_.most)
       for (const int history : {0, price_range_.far})
         other = other || std::fabs(price_.predict(rows, history) / before.predict(rows, history) - 1) > kSame;
-  if (other) cache_.keep("prices", price_key_, prices_to_json(price_, price_range_.most, price_range_.far));
+  if (other) cache_->keep("prices", price_key_, prices_to_json(price_, price_range_.most, price_range_.far));
 }
 
 const SessionOrigin& EngineImpl::origin() {

@@ -62,7 +62,7 @@ class EngineImpl : public Engine {
   Round& round() { return *round_; }
   GrammarCache& grammars();
   const SessionOrigin& origin();                                  // of its sessions
-  const StartupCache& startup_cache() const { return cache_; }
+  const StartupCache& startup_cache() const { return *cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
@@ -75,7 +75,7 @@ class EngineImpl : public Engine {
   void keep_prices();
 
   EngineOptions options_;
-  StartupCache cache_;
+  std::unique_ptr<StartupCache> cache_;
   int shared_prompt_rows_ = 0;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;

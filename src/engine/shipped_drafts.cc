@@ -10,6 +10,7 @@
 #include "engine/beside_program.h"
 #include "engine/convert_vocabulary.h"
 #include "engine/speculation.h"
+#include "engine/startup_cache.h"
 #include "model/io/json_text.h"
 #include "model/io/printable.h"
 

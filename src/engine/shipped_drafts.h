@@ -1,11 +1,12 @@
 // Finding the draft that was shipped for a target, where a preset needs one and none is given. The public side is
 // include/specextend/drafts.h.
 #pragma once
-#include "engine/startup_cache.h"
 #include "model/io/model_file.h"
 #include "specextend/drafts.h"
 
 namespace sx {
+
+class StartupCache;
 
 DraftTarget draft_target(const ModelFile& target, StartupCache& cache);
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/session_origin.h"
+#include "engine/startup_cache.h"
 #include "model/io/json_text.h"
 #include "spec/drafter_eagle.h"
 #include "spec/drafter_longspec.h"

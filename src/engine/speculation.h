@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "engine/startup_cache.h"
 #include "model/heads/eagle.h"
 #include "model/heads/longspec.h"
 #include "model/heads/medusa.h"
@@ -21,6 +20,8 @@
 #include "text/tokenizer.h"
 
 namespace sx {
+
+class StartupCache;
 
 SpecConfig configured(const SpecOptions& options);  // throws sx::Error on names and values that do not exist
 SpecConfig resolve(const SpecOptions& options);     // and on combinations that do not fit

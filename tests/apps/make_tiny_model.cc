@@ -27,12 +27,13 @@ int main(int argc, char** argv) {
   } else if (form.starts_with("--hf")) {
     std::filesystem::create_directories(argv[1]);
     sx::testing::write_tiny_hf(argv[1], spec);
-  } else if (form == "--nan" || form == "--huge") {
+  } else if (form == "--nan") {
     auto file = sx::testing::tiny_gguf(spec);
-    auto& data = file.data_of(form == "--nan" ? "blk.1.ffn_norm.weight" : "output.weight");
-    const float value = form == "--nan" ? std::numeric_limits<float>::quiet_NaN() : 3e38f;
-    for (size_t i = 0; i + sizeof value <= data.size(); i += sizeof value) std::memcpy(data.data() + i, &value, sizeof value);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(file.data_of("blk.1.ffn_norm.weight").data(), &nan, sizeof nan);
     sx::testing::write_file(argv[1], file.bytes());
+  } else if (form == "--huge") {
+    sx::testing::write_file(argv[1], sx::testing::tiny_gguf_with_infinite_logits(spec).bytes());
   } else {
     sx::testing::write_tiny_gguf(argv[1], spec);
   }

@@ -10,6 +10,7 @@
 #include "support/forwarding_backend.h"
 #include "support/model_writer.h"
 #include "support/random_text.h"
+#include "tensor/finite.h"
 
 namespace sx {
 namespace {
@@ -89,12 +90,7 @@ TEST_F(BrokenWeights, ScalesOfEveryTypeAreLookedAt) {
 
 // Weights that are numbers, and logits that are not.
 TEST_F(BrokenWeights, LogitsFailTheRequestAndName) {
-  TinySpec spec;
-  auto file = testing::tiny_gguf(spec);
-  auto& head = file.data_of("output.weight");
-  const float huge = 3e38f;
-  for (size_t i = 0; i + 4 <= head.size(); i += 4) std::memcpy(head.data() + i, &huge, 4);
-  testing::write_file(path_, file.bytes());
+  testing::write_file(path_, testing::tiny_gguf_with_infinite_logits({}).bytes());
   const auto engine = Engine::open(options());
   const auto prompt = testing::random_text(9, 1);
   const auto why = [&](auto&& body) {

@@ -243,6 +243,17 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
 
 void write_tiny_gguf(const std::string& path, const TinySpec& spec) { write_file(path, tiny_gguf(spec).bytes()); }
 
+// One huge weight for each token, with both signs for every column: where a normed value is above 1.14 or below that, one overflows.
+GgufWriter tiny_gguf_with_infinite_logits(TinySpec spec) {
+  spec.weights = DType::kF32;
+  GgufWriter out = tiny_gguf(spec);
+  const size_t width = size_t(spec.width);
+  std::vector<float> head(size_t(spec.vocab) * width, 0.0f);
+  for (size_t row = 0; row < size_t(spec.vocab); ++row) head[row * width + row % width] = row / width % 2 ? -3e38f : 3e38f;
+  out.data_of("output.weight") = encode(DType::kF32, head, 0);
+  return out;
+}
+
 std::string tiny_config_json(const TinySpec& spec) {
   const ModelConfig config = tiny_config(spec);
   static const std::pair<const char*, const char*> kClasses[] = {{"llama", "LlamaForCausalLM"},

@@ -138,6 +138,8 @@ std::vector<std::string> tiny_merges(int vocab);
 
 GgufWriter tiny_gguf(const TinySpec& spec);  // for tests that change something before writing
 void write_tiny_gguf(const std::string& path, const TinySpec& spec);
+// All weights are numbers, and every row of logits holds some that are +infinity.
+GgufWriter tiny_gguf_with_infinite_logits(TinySpec spec);
 // config.json, model.safetensors (or `shards` of them with an index), tokenizer.json, tokenizer_config.json,
 // generation_config.json.
 void write_tiny_hf(const std::string& folder, const TinySpec& spec, int shards = 1);
