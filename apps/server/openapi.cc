@@ -25,6 +25,12 @@ std::string openapi_json(const Limits& limits, const std::string& version) {
   set("/LogitBias/anyOf/0/maxProperties", limits.biases);
   set("/LogitBias/anyOf/1/maxItems", limits.biases);
   set("/SamplingOptions/properties/grammar/maxLength", limits.grammar_bytes);
+  set("/SamplingOptions/properties/stop_token_ids/maxItems", limits.biases);
+  for (const auto& [name, neutral] : missing_fields()) {
+    Json values = Json::parse(neutral);
+    for (Json& off : Json::array({nullptr, false, "", Json::array(), Json::object()})) values.push_back(std::move(off));
+    schemas.at("SamplingOptions").at("properties")[name] = {{"enum", std::move(values)}, {"description", "Not supported: must ask for nothing."}};
+  }
   set("/Messages/maxItems", limits.messages);
   set("/Tools/maxItems", limits.tools);
   set("/TextRequest/allOf/1/properties/prompt/anyOf/2/maxItems", limits.prompts);

@@ -162,8 +162,8 @@ std::string parameters_grammar(const CallSyntax& syntax, const std::string& func
 }
 
 std::string raw_text_rules(std::string_view end) {
-  // The end mark begins with '<', has no other, and no byte that is special in a class: after any part of it there comes another '<', which begins it anew, or a byte that
-  // neither goes on with it nor begins it.
+  // The end mark begins with '<', has no other, and no byte that is special in a class: after any part of it there comes another '<',
+  // which begins it anew, or a byte that neither goes on with it nor begins it.
   const std::string_view mark = trimmed(end);
   std::string parts, breaks;
   for (size_t size = 1; size < mark.size(); ++size) {

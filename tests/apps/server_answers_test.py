@@ -94,6 +94,43 @@ class Answers(WithServer):
         self.assertEqual(self.server.text(**{**ask, "temperature": 2}, top_p=0), plain)
         self.assertEqual(self.server.text(**{**ask, "temperature": 2}, min_p=1), plain)
 
+    def test_stop_tokens(self):
+        ask = {"prompt": "one two one two one", "temperature": 0, "n_predict": 40, "ignore_eos": True, "return_tokens": True}
+        tokens = self.server.post("/completion", ask)["tokens"]
+        for stop in set(tokens[3:12]):
+            for speculate in (True, False):
+                answer = self.server.post("/completion", {**ask, "stop_token_ids": [stop], "speculate": speculate})
+                self.assertEqual(answer["tokens"], tokens[:tokens.index(stop)])
+                self.assertEqual(answer["stop_type"], "eos")
+        chat = {"messages": [{"role": "user", "content": "a"}], "temperature": 0, "max_tokens": 20, "stop_token_ids": list(range(250))}
+        self.assertEqual(self.server.post("/v1/chat/completions", chat)["choices"][0]["finish_reason"], "stop")
+
+    def test_penalties_take_no_more_memory_than_the_context(self):
+        def peak():
+            with open(f"/proc/{self.server.process.pid}/status") as status:
+                return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1024
+        ask = {"prompt": "one two", "max_tokens": 5, "ignore_eos": True, "repeat_penalty": 1.1, "temperature": 0}
+        text = self.server.text(**ask, repeat_last_n=-1)
+        before = peak()
+        self.assertEqual(self.server.text(**ask, repeat_last_n=1 << 24), text)
+        self.assertLess(peak() - before, 32)  # MiB; a window of that many tokens has 64
+
+    def test_requests_have_ids(self):
+        seen = set()
+        for method, path, body in (("GET", "/health", None), ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("GET", "/completion", None),
+                                   ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}), ("POST", "/v1/completions", {"prompt": 5}),
+                                   ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": True})):
+            status, headers, answer = self.server.request(method, path, body)
+            name = headers["x-request-id"]
+            self.assertRegex(name, "^req_[0-9a-f]{32}$")
+            self.assertNotIn(name, seen)
+            seen.add(name)
+            if status >= 400:
+                self.assertEqual(answer["error"]["request_id"], name)
+            self.assertEqual(self.server.request(method, path, body, {"X-Request-Id": "my-own_1.2:3"})[1]["x-request-id"], "my-own_1.2:3")
+            for strange in ("a b", "x" * 129, "<script>", "ä"):
+                self.assertRegex(self.server.request(method, path, body, {"X-Request-Id": strange})[1]["x-request-id"], "^req_")
+
     def test_parallel_requests_equal_single_ones(self):
         asks = [{"prompt": f"Story {i}: " + "and then " * (i % 7), "max_tokens": 20 + 5 * (i % 5), "seed": i, "ignore_eos": True,
                  "temperature": i % 3 / 2, "speculate": i % 4 != 1} for i in range(18)]

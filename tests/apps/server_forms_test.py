@@ -4,6 +4,7 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 import unittest
 
 from server_harness import DRAFTS, FOLDER, MAKE_TINY, Server, WithServer, in_threads, joined, main
@@ -224,6 +225,34 @@ class Forms(WithServer):
         self.assertEqual(json.loads(spelled), arguments)
         self.assertEqual(events[-1]["choices"][0]["finish_reason"], "tool_calls")
 
+    def test_tools_in_the_form_of_the_template(self):
+        """What is forced is what the template shows, and comes back as a call; earlier calls are shown as the client sends them."""
+        shown = "{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}" \
+                "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{% for c in m.tool_calls or [] %}CALL{% endfor %}{% endfor %}"
+        named = "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}"
+        coder = "<tool_call>\\n<function={{ c.function.name }}>\\n{% for k, v in c.function.arguments | items %}<parameter={{ k }}>\\n{{ v }}\\n" \
+                "</parameter>\\n{% endfor %}</function>\\n</tool_call>"
+        past = [*USER, {"role": "assistant", "content": None, "reasoning_content": "Blue.", "tool_calls": [
+            {"id": "abcdefgh1", "type": "function", "function": {"name": "paint", "arguments": "{\"colour\":\"blue\"}"}}]},
+            {"role": "tool", "tool_call_id": "abcdefgh1", "content": "ok"}]
+        for call, text in ((named, '[TOOL_CALLS]paint[ARGS]{"colour": "blue"}'),
+                           (coder.replace("\\n", "\n"), "<tool_call>\n<function=paint>\n<parameter=colour>\nblue\n</parameter>\n</function>\n</tool_call>")):
+            with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+                template.write(shown.replace("CALL", call))
+                template.flush()
+                with Server("-q", *DRAFTS, "--chat-template-file", template.name) as server:
+                    prompt = server.post("/apply-template", {"messages": past, "tools": [TOOL]})["prompt"]
+                    self.assertTrue(prompt.endswith(f"[assistant]<think>Blue.</think>{text}[tool]ok"), prompt)
+                    ask = {"messages": USER, "tools": [TOOL], "tool_choice": "required", "seed": 2}
+                    found = [server.post("/v1/chat/completions", {**ask, "speculate": speculate})["choices"][0] for speculate in (True, False)]
+                    events = server.stream("/v1/chat/completions", ask)
+                    deltas = [t for e in events for c in e["choices"] for t in c["delta"].get("tool_calls", [])]
+            for choice in found:
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                self.assertEqual(choice["message"]["tool_calls"][0]["function"], deltas[0]["function"])
+            self.assertIn(json.loads(deltas[0]["function"]["arguments"]), [{"colour": "red"}, {"colour": "blue"}])
+            self.assertEqual((len(deltas), joined(events, True)), (1, ""))
+
     def test_native(self):
         ask = {"prompt": "Once upon", "n_predict": 20, "temperature": 0, "ignore_eos": True}
         whole = self.server.post("/completion", ask)
@@ -273,6 +302,16 @@ class Forms(WithServer):
         self.assertEqual(told[-1]["processed"], told[-1]["total"])
         self.assertEqual([p["processed"] for p in told], sorted(p["processed"] for p in told))
         self.assertFalse(any("prompt_progress" in e for e in self.server.stream("/v1/completions", ask)))
+
+    def test_the_role_comes_with_the_first_token(self):
+        words = " ".join(f"word{i}" for i in range(150))
+        ask = {"messages": [{"role": "user", "content": words}], "max_tokens": 3, "ignore_eos": True, "return_progress": True, "cache_prompt": False}
+        events = self.server.stream("/v1/chat/completions", ask)
+        roles = [i for i, e in enumerate(events) if e["choices"] and "role" in e["choices"][0]["delta"]]
+        progress = [i for i, e in enumerate(events) if "prompt_progress" in e]
+        self.assertEqual(len(roles), 1)
+        self.assertLess(max(progress), roles[0])
+        self.assertTrue(events[roles[0] + 1]["choices"][0]["delta"].get("content"))
 
     def test_timings(self):
         answer = self.server.complete(prompt="Once upon", max_tokens=20, ignore_eos=True)

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -88,6 +90,19 @@ TEST(ServerOpenapi, LimitsAreThisServers) {
   const Json plain = Json::parse(openapi_json({}, "1"))["components"]["schemas"];
   EXPECT_FALSE(plain["Preset"].contains("enum"));
   EXPECT_EQ(plain["Length"]["maximum"], 1 << 24);
+}
+
+// The description and the documents name what is refused.
+TEST(ServerOpenapi, WhatIsMissingIsSaid) {
+  const Json fields = Json::parse(openapi_json({}, "1"))["components"]["schemas"]["SamplingOptions"]["properties"];
+  std::ifstream file(SX_SERVER_DOC);
+  const std::string document((std::istreambuf_iterator<char>(file)), {});
+  ASSERT_FALSE(document.empty());
+  for (const auto& [name, neutral] : missing_fields()) {
+    ASSERT_TRUE(fields.contains(name)) << name;
+    EXPECT_TRUE(fields[name].contains("enum")) << name << " is described as a field that is there";
+    EXPECT_NE(document.find("`" + std::string(name) + "`"), std::string::npos) << "docs/server.md does not name " << name;
+  }
 }
 
 TEST(ServerOpenapi, ExamplesAreTaken) {

@@ -105,6 +105,7 @@ TEST(ServerStream, Logprobs) {
   CompletionRequest c = streamed(Api::kChat);
   c.logprobs = 0;
   Answer chat(c, facts());
+  chat.begin(0);
   EXPECT_EQ(events(chat.news(0, piece("a", {token(1, "a")})))[0]["choices"][0]["logprobs"]["content"][0]["token"], "a");
 }
 
@@ -149,6 +150,7 @@ TEST(ServerStream, Details) {
   CompletionRequest r = streamed(Api::kChat);
   r.spec_details = true;
   Answer a(r, facts());
+  a.begin(0);
   ChoiceNews news = piece("ab", {}, 2);
   news.piece.shares = {{"a", 2}, {"b", 0}};
   news.rounds.rounds = {{5, 4, 1, 11.5, 9}, {0, 0, 0, 8, 0}};
@@ -200,6 +202,7 @@ TEST(ServerStream, ToolCalls) {
   EXPECT_EQ(events(out).back()["choices"][0]["finish_reason"], "tool_calls");
   // A call that never ends is content, and nothing is lost.
   Answer b(r, facts());
+  b.begin(0);
   const auto all = events(b.news(0, piece("<tool_call>{\"name\"")) + b.end(0, ended("", 3, FinishReason::kLength)));
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["choices"][0]["delta"]["content"], "<tool_call>{\"name\"");
@@ -211,6 +214,7 @@ TEST(ServerStream, DetailsWaitWithTheirText) {
   r.tool_names = {"f"};
   r.spec_details = true;
   Answer a(r, facts());
+  a.begin(0);
   for (const auto& [text, told] : {std::pair("Hello <to", "Hello"), std::pair("ol box", " <tool box"), std::pair(" x <tool", " x")}) {
     const auto all = events(a.news(0, piece(text)));
     ASSERT_EQ(all.size(), 1u);

@@ -1,6 +1,7 @@
 """The examples with curl and with the `openai` package, each as it stands in its folder, against a server with a key."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ EXAMPLES = bed.ROOT / "examples"
 class Examples(bed.Bed):
     @classmethod
     def start(cls):
-        return bed.tiny_server("--spec", "suffix", context=4000, key="secret")
+        return bed.tiny_server("--spec", "suffix", "--spec-price", "off", context=4000, key="secret")
 
     def run_example(self, *command, status=0, key="secret"):
         done = subprocess.run([str(c) for c in command], capture_output=True, timeout=300, stdin=subprocess.DEVNULL,
@@ -64,7 +65,9 @@ class Examples(bed.Bed):
         self.assertIn("vllm:spec_decode_num_draft_tokens_total", self.curl("metrics.sh"))
 
     def test_openai_chat(self):
-        self.assertRegex(self.python("chat.py", "Tea?"), r"\[\d+ tokens, \d+ of them from drafts\]")
+        before = self.server.metric("vllm:spec_decode_num_accepted_tokens_total")
+        said = re.search(r"\[\d+ tokens, (\d+) of them from drafts\]", self.python("chat.py", "tea tea tea tea tea tea tea tea"))
+        self.assertEqual(int(said[1]), self.server.metric("vllm:spec_decode_num_accepted_tokens_total") - before)
 
     def test_openai_long_document(self):
         document = os.path.join(bed.FOLDER.name, "document.txt")

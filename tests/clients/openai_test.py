@@ -69,6 +69,25 @@ class Conversation(bed.Bed):
         self.assertEqual(text, final.choices[0].message.content)
         self.assertEqual(text, whole[:whole.index(stop)])
 
+    def test_stream_helper_of_a_full_answer(self):
+        """Its events come to the end; only what parses the whole calls a full answer an error, as with OpenAI's own server."""
+        with self.client.chat.completions.stream(model="tiny", messages=USER, max_tokens=20, seed=7, extra_body={"ignore_eos": True}) as stream:
+            events = list(stream)
+            snapshot = stream.current_completion_snapshot
+            with self.assertRaises(openai.LengthFinishReasonError) as raised:
+                stream.get_final_completion()
+        self.assertEqual("".join(e.delta for e in events if e.type == "content.delta"), snapshot.choices[0].message.content)
+        self.assertEqual(snapshot.choices[0].finish_reason, "length")
+        self.assertEqual(raised.exception.completion.choices[0].message.content, snapshot.choices[0].message.content)
+
+    def test_request_ids(self):
+        raw = self.client.chat.completions.with_raw_response.create(model="tiny", messages=USER, max_tokens=2)
+        self.assertTrue(raw.parse()._request_id.startswith("req_"))
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.chat.completions.create(model="tiny", messages=USER, extra_body={"min_tokens": 5})
+        self.assertTrue(raised.exception.request_id.startswith("req_"))
+        self.assertEqual(raised.exception.param, "min_tokens")
+
     def test_completion_with_logprobs(self):
         fields = {"max_tokens": 12, "logprobs": 2, "temperature": 0}
         answer = self.complete(**fields, extra_body={"ignore_eos": True})
