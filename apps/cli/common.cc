@@ -108,6 +108,10 @@ void print_device_memory(const Engine& engine) {
   fmt::print(stderr, "{}: {:.2f} GB of device memory{}\n", engine.backend(), total / 1e9, parts);
 }
 
+void print_warnings(const Vocabulary& vocabulary) {
+  for (const std::string& warning : vocabulary.warnings()) fmt::print(stderr, "warning: {}\n", warning);
+}
+
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
   if (!chat_template_file.empty()) options.chat_template = read_file(chat_template_file);
   ProgressLine line("loading", quiet);
@@ -120,7 +124,7 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   line.clear();
   const std::string& draft = engine->options().spec.draft_model;
   if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
-  if (!quiet) print_device_memory(*engine);
+  if (!quiet) print_warnings(*engine), print_device_memory(*engine);
   return engine;
 }
 

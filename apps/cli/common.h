@@ -46,6 +46,8 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags);
 std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine);
 
 // Opens the engine with a progress line on standard error (unless quiet).
+// What a user should know about the model's vocabulary and chat template, on stderr.
+void print_warnings(const Vocabulary& vocabulary);
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet);
 // Resolves "--logit-bias TOKEN+VALUE" (or -VALUE) into the options.
 void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias);

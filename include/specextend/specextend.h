@@ -205,6 +205,7 @@ struct ModelSummary {
   uint64_t parameters;
   size_t file_bytes, weight_bytes;
   std::string tokenizer;
+  std::string unsupported;      // why the model cannot be run; empty: it can. If not, sizes that are not known are 0
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<TensorSummary> tensors;
   // Bytes of K/V for `context` tokens in a given type.
@@ -234,7 +235,9 @@ MachinePeaks measure_peaks(int threads);  // 0: one per core
 // The text side of a model: its tokens and its chat template, without its weights.
 class Vocabulary {
  public:
-  // `chat_template`: Jinja source; empty: the model's own, else ChatML.
+  // `model` may also be a vocabulary without weights, or a model of an architecture that is not supported.
+  // `chat_template`: Jinja source; empty: the model's own, else ChatML. One of the model's own that does not parse is no error
+  // before apply_template is called.
   static std::unique_ptr<Vocabulary> open(const std::string& model, const std::string& chat_template = {});
   virtual ~Vocabulary() = default;
 
@@ -250,6 +253,8 @@ class Vocabulary {
   virtual std::string token_bytes(Token token) const = 0; // what it adds behind others; may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
   virtual std::string chat_template() const { return {}; }  // its source; empty: ChatML
+  // What a user should know: the file does not say how words are cut, or its chat template does not parse.
+  virtual std::vector<std::string> warnings() const { return {}; }
 };
 
 // One request of a batch.

@@ -38,6 +38,7 @@ class EngineImpl : public Engine {
   std::string token_bytes(Token token) const override { return vocabulary_->token_bytes(token); }
   bool is_end(Token token) const override { return vocabulary_->is_end(token); }
   std::string chat_template() const override { return vocabulary_->chat_template(); }
+  std::vector<std::string> warnings() const override { return vocabulary_->warnings(); }
   int context() const override { return options_.context; }
   int vocab() const override { return model_->config().vocab; }
   const EngineOptions& options() const override { return options_; }

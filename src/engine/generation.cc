@@ -60,7 +60,8 @@ SessionImpl& session_of(const Request& request, EngineImpl& engine) {
 Generation::Generation(const Request& request, EngineImpl& engine)
     : session(session_of(request, engine)), options(*request.options), spec(spec_of(options, engine)), sampling(to_sampling(options.sampling)),
       window(engine.vocab(), penalises(options.sampling) ? options.sampling.repeat_last_n : 0, kMaxTreeNodes),
-      engine_(engine), prompt_(request.prompt), detokenizer_(engine.tokenizer(), options.show_special, TextPlace::kBehind), stops_(options.stop),
+      engine_(engine), prompt_(request.prompt), detokenizer_(engine.tokenizer(), options.show_special, TextPlace::kBehind),
+      stops_(options.stop),
       limit_(options.max_tokens < 0 ? engine.context() : options.max_tokens) {
   for (const auto& [token, value] : options.sampling.logit_bias) bias.push_back({token, value});
   drafts_ = spec.drafter() && options.speculate && options.preset != kOff;

@@ -178,7 +178,7 @@ std::vector<ShippedDraft> shipped_drafts() {
 
 DraftTarget draft_target(const ModelFile& target) {
   const ModelConfig& c = target.config();
-  if (target.tokenizer().tokens.empty() && target.tokenizer().tokenizer_json.empty())
+  if (target.tokenizer().empty())
     fail("{}: the model has no vocabulary, so that no draft can be known to fit", target.path());
   return {architecture_name(c.arch), c.layers, c.width, c.vocab, vocabulary_fingerprint(target.tokenizer())};
 }
