@@ -123,6 +123,10 @@ void print_device_memory(const Engine& engine) {
   fmt::print(stderr, "{}: {:.2f} GB of device memory{}\n", engine.backend(), total / 1e9, parts);
 }
 
+void print_warnings(const Vocabulary& vocabulary) {
+  for (const std::string& warning : vocabulary.warnings()) fmt::print(stderr, "warning: {}\n", warning);
+}
+
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
   if (!chat_template_file.empty()) options.chat_template = read_file(chat_template_file);
   options.startup_cache = startup_cache_folder();
@@ -137,7 +141,7 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   const std::string& draft = engine->options().spec.draft_model;
   if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
   if (!quiet) print_device_memory(*engine);
-  for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
+  print_warnings(*engine);
   return engine;
 }
 

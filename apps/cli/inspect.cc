@@ -40,6 +40,7 @@ void print_json(const ModelSummary& s, const Args& a) {
       {"ffn", s.ffn}, {"vocab", s.vocab}, {"context", s.context}, {"window", s.window}, {"rope", s.rope}, {"types", s.types},
       {"tied_head", s.tied_head}, {"parameters", s.parameters}, {"file_bytes", s.file_bytes}, {"weight_bytes", s.weight_bytes},
       {"tokenizer", s.tokenizer}};
+  if (!s.unsupported.empty()) j["unsupported"] = s.unsupported;
   for (int context : a.contexts)
     for (const char* type : kTypes) j["kv_bytes"][std::to_string(context)][type] = s.kv_bytes(context, type);
   if (a.metadata) for (const auto& [key, value] : s.metadata) j["metadata"][key] = value;
@@ -93,7 +94,9 @@ int run(Args& a) {
   if (a.target) return print_target(path);
   if (is_head(path)) return print_head(inspect_head(path), a);
   const ModelSummary s = inspect(path);
-  if (a.contexts.empty()) a.contexts = {s.context};
+  const bool runs = s.unsupported.empty();
+  if (!runs) a.contexts.clear();  // the memory that something else would need is not ours to say
+  else if (a.contexts.empty()) a.contexts = {s.context};
   for (int context : a.contexts)
     if (context < 1 || context > (1 << 24)) throw Error(fmt::format("context {}: expected 1 to {}", context, 1 << 24));
   if (a.json) {
@@ -105,16 +108,19 @@ int run(Args& a) {
   line("file", s.path);
   line("format", fmt::format("{}, {}", s.format, bytes_text(s.file_bytes)));
   if (!s.name.empty()) line("name", s.name);
+  if (!runs) line("not supported", s.unsupported);
   line("architecture", fmt::format("{}, {:.1f} M parameters", s.architecture, double(s.parameters) / 1e6));
-  line("layers", fmt::format("{} of width {}, feed-forward {}", s.layers, s.width, s.ffn));
-  line("attention", fmt::format("{} heads of {}, {} KV heads{}", s.heads, s.head_dim, s.kv_heads,
-                                s.window ? fmt::format(", window {}", s.window) : ""));
-  line("rope", s.rope);
-  line("context", fmt::format("{} tokens trained", s.context));
-  line("vocabulary", fmt::format("{}, head {}", s.vocab, s.tied_head ? "tied to the embedding" : "separate"));
+  if (runs || s.layers) line("layers", fmt::format("{} of width {}, feed-forward {}", s.layers, s.width, s.ffn));
+  if (runs || s.heads)
+    line("attention", fmt::format("{} heads of {}, {} KV heads{}", s.heads, s.head_dim, s.kv_heads,
+                                  s.window ? fmt::format(", window {}", s.window) : ""));
+  if (runs) line("rope", s.rope);
+  if (runs || s.context) line("context", fmt::format("{} tokens trained", s.context));
+  const char* head = !runs ? "" : s.tied_head ? ", head tied to the embedding" : ", head separate";
+  line("vocabulary", fmt::format("{}{}", s.vocab, head));
   line("tokenizer", s.tokenizer);
   line("tensors", fmt::format("{} ({}), {}", s.tensors.size(), s.types, bytes_text(s.weight_bytes)));
-  out += "\nmemory for a context of        weights          KV       total\n";
+  if (runs) out += "\nmemory for a context of        weights          KV       total\n";
   for (int context : a.contexts)
     for (const char* type : kTypes) {
       const size_t kv = s.kv_bytes(context, type);

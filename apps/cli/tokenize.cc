@@ -17,6 +17,7 @@ struct Args {
 int run(const Args& a) {
   if (a.prompt.empty() && a.file.empty()) throw Error("give a text with -p TEXT or -f FILE (- is standard input)");
   const auto vocabulary = Vocabulary::open(a.model);
+  print_warnings(*vocabulary);
   const std::string text = a.file.empty() ? a.prompt : read_file(a.file);
   if (a.decode) {
     std::vector<Token> tokens;

@@ -223,6 +223,7 @@ struct ModelSummary {
   uint64_t parameters;
   size_t file_bytes, weight_bytes;
   std::string tokenizer;
+  std::string unsupported;      // why the model cannot be run; empty: it can. If not, sizes that are not known are 0
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<TensorSummary> tensors;
   // Bytes of K/V for `context` tokens in a given type.
@@ -260,7 +261,9 @@ ThreadCount thread_count(int asked);
 // The text side of a model: its tokens and its chat template, without its weights.
 class Vocabulary {
  public:
-  // `chat_template`: Jinja source; empty: the model's own, else ChatML.
+  // `model` may also be a vocabulary without weights, or a model of an architecture that is not supported.
+  // `chat_template`: Jinja source; empty: the model's own, else ChatML. One of the model's own that does not parse is no error
+  // before apply_template is called.
   static std::unique_ptr<Vocabulary> open(const std::string& model, const std::string& chat_template = {});
   virtual ~Vocabulary() = default;
 
@@ -276,7 +279,9 @@ class Vocabulary {
   virtual std::string token_bytes(Token token) const = 0; // what it adds behind others; may be part of a character
   virtual bool is_end(Token token) const = 0;             // ends a text
   virtual std::string chat_template() const { return {}; }  // its source; empty: ChatML
-  virtual std::vector<std::string> warnings() const { return {}; }  // what works, though perhaps not as it was meant
+  // What works, though perhaps not as it was meant: the file does not say how words are cut, its chat template does not parse, the
+  // context is longer than the model was trained for.
+  virtual std::vector<std::string> warnings() const { return {}; }
 };
 
 // One request of a batch.

@@ -65,7 +65,7 @@ TokenizerData borrowed_vocabulary(const ModelFile& file, const VocabularyChoice&
                                   std::vector<std::string>& notes) {
   if (is_gguf(file)) fail("{}: a GGUF file keeps its own vocabulary; another one is for folders", file.path());
   if (!choice.wanted) fail("{}: a vocabulary is named and none is wanted; give one of the two", choice.from);
-  const auto other = ModelFile::open(choice.from);
+  const auto other = ModelFile::open_any(choice.from);
   TokenizerData out = gguf_vocabulary(*other, {choice.pre, {}, true}, notes);
   if (out.tokens.empty()) fail("{}: it has no vocabulary that could be written", choice.from);
   if (static_cast<int64_t>(out.tokens.size()) > file.config().vocab)
@@ -80,7 +80,7 @@ TokenizerData gguf_vocabulary(const ModelFile& file, const VocabularyChoice& cho
   if (is_gguf(file)) return file.tokenizer();
   if (choice.wanted) return vocabulary_to_gguf(file.tokenizer(), choice.pre, notes);
   TokenizerData bare = file.tokenizer();
-  bare.tokenizer_json.clear();
+  bare.tokenizer_json.clear(), bare.sentencepiece.clear();
   return vocabulary_to_gguf(bare, choice.pre, notes);
 }
 

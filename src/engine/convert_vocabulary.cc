@@ -1,6 +1,7 @@
 #include "engine/convert_vocabulary.h"
 
 #include <algorithm>
+#include <charconv>
 #include <span>
 #include <unordered_map>
 
@@ -9,8 +10,10 @@
 #include "text/json_view.h"
 #include "text/pre_names.h"
 #include "text/pretokenizer.h"
+#include "text/sentencepiece_model.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
+#include "text/unicode.h"
 
 namespace sx {
 namespace {
@@ -65,11 +68,38 @@ bool holds_type(const nlohmann::json& node, const char* type) {
   return std::any_of(node.begin(), node.end(), [&](const auto& child) { return holds_type(child, type); });
 }
 
+// One spelling of a pattern for the many there are: published files have line ends and letters as themselves where we
+// write escapes, or the other way round.
+std::string spelt_out(std::string_view pattern) {
+  std::string out;
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] != '\\' || at + 1 == pattern.size()) {
+      out += pattern[at];
+      continue;
+    }
+    const char next = pattern[++at];
+    const size_t end = pattern.substr(at).starts_with("x{") ? pattern.find('}', at) : std::string_view::npos;
+    unsigned code = 0;
+    const bool number = end != std::string_view::npos &&
+                        std::from_chars(pattern.data() + at + 2, pattern.data() + end, code, 16).ptr == pattern.data() + end;
+    if (number && code >= 0x80 && code <= 0x10FFFF) {
+      utf8_append(out, code);
+      at = end;
+    } else if (next == 'r' || next == 'n' || next == 't') {
+      out += next == 'r' ? '\r' : next == 'n' ? '\n' : '\t';
+    } else {
+      out += '\\', out += next;
+    }
+  }
+  return out;
+}
+
 std::string find_pre_name(const Cutter& cutter, bool nfc, bool ignore_merges, const std::string& file) {
   for (const char* name : kPreNames) {
     const NamedPreTokenizer* pre = find_pre_tokenizer(name);
     if (pre && pre->nfc == nfc && pre->ignore_merges == ignore_merges && !cutter.prefix_space &&
-        std::equal(pre->patterns.begin(), pre->patterns.end(), cutter.patterns.begin(), cutter.patterns.end())) {
+        std::equal(pre->patterns.begin(), pre->patterns.end(), cutter.patterns.begin(), cutter.patterns.end(),
+                   [](std::string_view a, std::string_view b) { return spelt_out(a) == spelt_out(b); })) {
       return name;
     }
   }
@@ -148,6 +178,7 @@ void compare(const TokenizerData& from, const TokenizerData& to, std::vector<std
 TokenizerData ids_of(const TokenizerData& from) {
   TokenizerData out;
   out.file = from.file;
+  out.name = from.name;
   out.vocab = from.vocab;
   out.bos = from.bos, out.eos = from.eos, out.eot = from.eot, out.unk = from.unk, out.pad = from.pad;
   out.add_bos = from.add_bos, out.add_eos = from.add_eos;
@@ -264,7 +295,7 @@ OrderedJson tokenizer_json(const TokenizerData& gguf, const TokenizerParts& part
                      {"content", v.text[i]},
                      {"single_word", false},
                      {"lstrip", false},
-                     {"rstrip", false},
+                     {"rstrip", special_strips_right(gguf, v.text[i])},
                      {"normalized", false},
                      {"special", control}});
   }
@@ -307,15 +338,50 @@ OrderedJson tokenizer_config(const TokenizerData& gguf, const TokenizerParts& pa
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse_unigram(const TokenizerData& folder) {
+  fail("{}: a Unigram vocabulary cannot be written to GGUF; --no-tokenizer leaves it out", folder.file);
+}
+
+// What all of a folder's vocabularies have in common.
+void take_ids(const TokenizerParts& parts, TokenizerData& out) {
+  const auto take = [](int32_t& id, Token found) { id = found >= 0 ? found : id; };
+  take(out.bos, parts.bos), take(out.eos, parts.eos), take(out.unk, parts.unk);
+  if (out.model == "llama" && out.unk >= 0) out.types[static_cast<size_t>(out.unk)] = TokenType::kUnknown;
+  for (const Token end : parts.ends) {
+    if (end != out.eos && out.eot < 0) out.eot = end;
+  }
+  out.add_bos = !parts.prefix.empty();
+  out.add_eos = !parts.suffix.empty();
+  out.chat_template = parts.chat_template;
+}
+
+TokenizerData pieces_to_gguf(const TokenizerData& folder, std::vector<std::string>& notes) {
+  TokenizerData out = ids_of(folder);
+  const auto parts = sentencepiece_tokenizer(folder);
+  const SentencePieceModel model = read_sentencepiece(folder.sentencepiece, folder.file);
+  if (model.unigram) refuse_unigram(folder);
+  fill_tokens(*parts, folder.vocab, out);
+  out.model = "llama";
+  for (const auto& piece : model.pieces) out.scores.push_back(piece.score);
+  out.scores.resize(out.tokens.size(), 0.0f);
+  out.add_space_prefix = model.dummy_prefix;
+  take_ids(*parts, out);
+  compare(folder, out, notes);
+  return out;
+}
+
+}  // namespace
+
 TokenizerData vocabulary_to_gguf(const TokenizerData& folder, const std::string& pre, std::vector<std::string>& notes) {
   TokenizerData out = ids_of(folder);
+  if (!folder.sentencepiece.empty()) return pieces_to_gguf(folder, notes);
   if (folder.tokenizer_json.empty()) return out;
   const auto parts = json_tokenizer(folder);  // checks everything, so that what follows may trust the file
   const nlohmann::json root = nlohmann::json::parse(folder.tokenizer_json);
   const JsonView view(root, folder.file, true), model = view.at("model");
-  if (model.at("vocab").node().is_array()) {
-    fail("{}: a Unigram vocabulary cannot be written to GGUF; --no-tokenizer leaves it out", folder.file);
-  }
+  if (model.at("vocab").node().is_array()) refuse_unigram(folder);
   fill_tokens(*parts, folder.vocab, out);
   out.merges = read_merges(model);
   Cutter cutter;
@@ -330,15 +396,7 @@ TokenizerData vocabulary_to_gguf(const TokenizerData& folder, const std::string&
     out.merges.clear();
     out.add_space_prefix = adds_space(root);
   }
-  const auto take = [](int32_t& id, Token found) { id = found >= 0 ? found : id; };
-  take(out.bos, parts->bos), take(out.eos, parts->eos), take(out.unk, parts->unk);
-  if (out.model == "llama" && out.unk >= 0) out.types[static_cast<size_t>(out.unk)] = TokenType::kUnknown;
-  for (const Token end : parts->ends) {
-    if (end != out.eos && out.eot < 0) out.eot = end;
-  }
-  out.add_bos = !parts->prefix.empty();
-  out.add_eos = !parts->suffix.empty();
-  out.chat_template = parts->chat_template;
+  take_ids(*parts, out);
   compare(folder, out, notes);
   return out;
 }

@@ -34,7 +34,7 @@ size_t ModelSummary::kv_bytes(int tokens, std::string_view kv_type) const {
 }
 
 ModelSummary inspect(const std::string& model) {
-  const auto file = ModelFile::open(model.empty() ? default_model_path() : model);
+  const auto file = ModelFile::open_any(model.empty() ? default_model_path() : model);
   const ModelConfig& c = file->config();
   ModelSummary s;
   s.path = file->path();
@@ -43,7 +43,8 @@ ModelSummary inspect(const std::string& model) {
   s.architecture = c.arch_name;
   s.layers = c.layers; s.width = c.width; s.heads = c.heads; s.kv_heads = c.kv_heads; s.head_dim = c.head_dim;
   s.ffn = c.ffn; s.vocab = c.vocab; s.context = c.context; s.window = c.window; s.tied_head = c.tied_head;
-  s.rope = describe_rope(c);
+  s.unsupported = file->unsupported();
+  if (s.unsupported.empty()) s.rope = describe_rope(c);
   s.parameters = 0;
   s.weight_bytes = 0;
   std::map<std::string, int> types;
@@ -58,11 +59,14 @@ ModelSummary inspect(const std::string& model) {
                          std::vector<int64_t>(t.tensor.shape.begin(), t.tensor.shape.begin() + t.tensor.rank), t.tensor.bytes()});
   }
   s.file_bytes = 0;
+  if (std::error_code ignored; files.empty() && std::filesystem::is_regular_file(s.path, ignored))
+    files[s.path] = std::filesystem::file_size(s.path, ignored);
   for (const auto& [name, bytes] : files) s.file_bytes += bytes;
   for (const auto& [type, count] : types) s.types += fmt::format("{}{} {}", s.types.empty() ? "" : ", ", type, count);
   const TokenizerData& t = file->tokenizer();
-  s.tokenizer = t.tokenizer_json.empty() ? fmt::format("{}{}{}, {} tokens", t.model, t.pre.empty() ? "" : " / ", t.pre, t.tokens.size())
-                                         : "tokenizer.json";
+  if (!t.tokenizer_json.empty()) s.tokenizer = "tokenizer.json";
+  else if (!t.sentencepiece.empty()) s.tokenizer = "tokenizer.model";
+  else s.tokenizer = fmt::format("{}{}{}, {} tokens", t.model, t.pre.empty() ? "" : " / ", t.pre, t.tokens.size());
   for (const Metadatum& m : file->metadata()) s.metadata.emplace_back(m.key, m.value);
   return s;
 }

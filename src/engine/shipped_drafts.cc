@@ -173,7 +173,7 @@ std::vector<ShippedDraft> shipped_drafts() {
 
 DraftTarget draft_target(const ModelFile& target, StartupCache& cache) {
   const ModelConfig& c = target.config();
-  if (target.tokenizer().tokens.empty() && target.tokenizer().tokenizer_json.empty())
+  if (target.tokenizer().empty())
     fail("{}: the model has no vocabulary, so that no draft can be known to fit", target.path());
   const std::string key = build_key(target.path());
   const auto kept = cache.find("tokens", key);

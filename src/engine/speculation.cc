@@ -26,7 +26,7 @@ constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an in
 // often published without their tokenizer; then the number of tokens must be the same.
 void check_vocabulary(const Tokenizer& target, int target_vocab, const ModelFile& file) {
   const TokenizerData& data = file.tokenizer();
-  if (data.model.empty() && data.tokenizer_json.empty()) {
+  if (data.empty()) {
     if (file.config().vocab != target_vocab)
       fail("draft model '{}' has no tokenizer and {} tokens, the target has {}: it cannot be its draft", file.path(), file.config().vocab,
            target_vocab);

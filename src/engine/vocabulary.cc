@@ -20,17 +20,32 @@ nlohmann::ordered_json parsed(const char* what, std::string_view json) {
 
 VocabularyImpl::VocabularyImpl(std::shared_ptr<const ModelFile> file, const std::string& chat_template) : file_(std::move(file)) {
   tokenizer_ = Tokenizer::create(file_->tokenizer());
-  if (tokenizer_->size() > file_->config().vocab)
+  if (file_->unsupported().empty() && tokenizer_->size() > file_->config().vocab)
     fail("'{}': the tokenizer has {} tokens, the embedding only {} rows", file_->path(), tokenizer_->size(), file_->config().vocab);
   const auto text_of = [&](Token t) { return t >= 0 ? tokenizer_->printable(t) : std::string(); };
   const bool own = chat_template.empty();
   template_ = own ? tokenizer_->chat_template() : chat_template;
-  chat_.emplace(template_, ChatTokens{text_of(tokenizer_->bos()), text_of(tokenizer_->eos())},
-                own ? fmt::format("chat template of '{}'", file_->path()) : "chat template");
+  try {
+    chat_.emplace(template_, ChatTokens{text_of(tokenizer_->bos()), text_of(tokenizer_->eos())},
+                  own ? fmt::format("chat template of '{}'", file_->path()) : "chat template");
+  } catch (const Error& error) {
+    if (!own) throw;  // somebody has just asked for it
+    template_error_ = error.what();
+  }
+}
+
+std::vector<std::string> VocabularyImpl::warnings() const {
+  std::vector<std::string> out;
+  const TokenizerData& data = file_->tokenizer();
+  if (data.model == "gpt2" && data.pre.empty())
+    out.push_back(fmt::format("'{}' does not say how its words are cut (key tokenizer.ggml.pre, which older converters did not write): the "
+                              "default is taken, and answers may be worse than the model's own", file_->path()));
+  if (!template_error_.empty()) out.push_back(template_error_ + " (texts without a chat are not affected)");
+  return out;
 }
 
 std::unique_ptr<Vocabulary> Vocabulary::open(const std::string& model, const std::string& chat_template) {
-  return std::make_unique<VocabularyImpl>(ModelFile::open(model.empty() ? default_model_path() : model), chat_template);
+  return std::make_unique<VocabularyImpl>(ModelFile::open_any(model.empty() ? default_model_path() : model), chat_template);
 }
 
 std::vector<Token> VocabularyImpl::tokenize(std::string_view text, bool add_special, bool parse_special) const {
@@ -47,6 +62,7 @@ std::string VocabularyImpl::token_text(Token token) const { return tokenizer_->p
 
 std::string VocabularyImpl::apply_template(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,
                                            std::string_view variables_json) const {
+  if (!chat_) throw Error(template_error_);
   return chat_->render(parsed("messages", messages_json), parsed("tools", tools_json), add_generation_prompt,
                        parsed("variables", variables_json));
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/io/model_file.h"
 #include "specextend/specextend.h"
@@ -23,6 +24,7 @@ class VocabularyImpl : public Vocabulary {
   std::string token_bytes(Token token) const override { return std::string(tokenizer_->bytes_of(token)); }
   bool is_end(Token token) const override { return tokenizer_->is_end(token); }
   std::string chat_template() const override { return template_; }
+  std::vector<std::string> warnings() const override;
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
@@ -30,6 +32,7 @@ class VocabularyImpl : public Vocabulary {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string template_;
   std::optional<ChatTemplate> chat_;
+  std::string template_error_;  // why the model's own template cannot be used; conversations fail with it
 };
 
 }  // namespace sx

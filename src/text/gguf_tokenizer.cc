@@ -67,7 +67,10 @@ void fill_vocabulary(const TokenizerData& data, TokenizerParts& parts) {
       if (type == TokenType::kUserDefined) type = TokenType::kControl;
       parts.ends.push_back(t);
     }
-    parts.added.add({.text = text, .token = t, .control = type != TokenType::kUserDefined});
+    parts.added.add({.text = text,
+                     .token = t,
+                     .control = type != TokenType::kUserDefined,
+                     .right_strip = special_strips_right(data, text)});
   }
 }
 
@@ -182,6 +185,17 @@ bool is_end_token_name(std::string_view text) {
       std::string_view("<end_of_utterance>"),
   };
   return std::find(kNames.begin(), kNames.end(), text) != kNames.end();
+}
+
+// GGUF has no key for it. Phi-3's published tokenizer.json says so of its special tokens, except those that open a text;
+// the name is what other readers of GGUF go by.
+bool special_strips_right(const TokenizerData& data, std::string_view text) {
+  std::string name;
+  for (const char c : data.name) {
+    if (c != ' ' && c != '-' && c != '_') name += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  if (data.model != "llama" || name.find("phi3") == std::string::npos) return false;
+  return text != "<unk>" && text != "<s>" && text != "<|endoftext|>";
 }
 
 std::unique_ptr<TokenizerParts> gguf_tokenizer(const TokenizerData& data) {

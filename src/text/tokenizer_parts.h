@@ -41,6 +41,8 @@ std::unique_ptr<TokenizerParts> sentencepiece_tokenizer(const TokenizerData& dat
 // Whichever of them the data is for.
 std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data);
 
+// Whether a special token of a GGUF vocabulary swallows the white space behind it.
+bool special_strips_right(const TokenizerData& data, std::string_view text);
 // Names under which published vocabularies mark the end of a turn or of a text.
 bool is_end_token_name(std::string_view text);
 

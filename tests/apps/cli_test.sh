@@ -46,6 +46,18 @@ ids=$("$program" tokenize -m tiny.gguf -p "Hello, Wörld" --ids --no-bos)
 equal "tokenize and back" "$("$program" tokenize -m tiny.gguf -p "$ids" --decode)" "Hello, Wörld"
 
 contains "inspect" "$("$program" inspect tiny.gguf)" "llama"
+
+# A vocabulary alone, of an architecture nobody knows: to be looked at, not to be run.
+"$make_tiny" vocab.gguf --vocabulary || exit 1
+equal "tokenize without weights" "$("$program" tokenize -m vocab.gguf -p "Hello, Wörld" --ids --no-bos)" "$ids"
+equal "one line on what is missing" "$("$program" inspect vocab.gguf | grep -c "not supported")" 1
+contains "inspect without weights" "$("$program" inspect vocab.gguf)" "abacus"
+contains "inspect without weights, JSON" "$("$program" inspect vocab.gguf --json -c 100)" '"unsupported"'
+# A template that does not parse stops conversations only.
+cp -r folder odd && echo '{% if %}' >odd/chat_template.jinja
+equal "tokenize beside a broken template" "$("$program" tokenize -m odd -p "Hello, Wörld" --ids --no-bos 2>err.txt)" "$ids"
+contains "its warning" "$(cat err.txt)" "chat template"
+equal "generate beside a broken template" "$("$program" generate -m odd -p Hi -n 5 -q)" "$("$program" generate -m folder -p Hi -n 5 -q)"
 contains "inspect JSON" "$("$program" inspect tiny.gguf --json -c 1024)" '"kv_bytes"'
 contains "bench table" "$("$program" bench -m tiny.gguf -p 16 -n 4 -d 0,32 --rows 2 -r 1 -q --no-peaks)" "tg4 @ d32"
 contains "bench JSON" "$("$program" bench -m tiny.gguf -p 16 -n 0 -r 1 -q --no-peaks -o jsonl)" '"test":"pp16"'
@@ -65,6 +77,8 @@ refuse() {  # what, expected words, arguments...
   if "$program" "$@" >out.txt 2>err.txt </dev/null; then fail "$what: no error"; fi
   contains "$what" "$(cat err.txt out.txt)" "$words"
 }
+refuse "broken template of the model" "chat template of 'odd'" generate -m odd -p Hi --chat
+refuse "a vocabulary alone" "vocab.gguf" generate -m vocab.gguf -p Hi
 refuse "missing file" "absent.gguf" generate -m absent.gguf -p Hi
 refuse "not a model" "prompt.txt" generate -m prompt.txt -p Hi
 # Weights that are no numbers, and weights whose logits are none.

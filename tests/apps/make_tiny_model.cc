@@ -1,5 +1,5 @@
 // Writes a tiny random model, or a draft head for it, for tests of the program:
-// make_tiny_model FILE.gguf [--pieces | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
+// make_tiny_model FILE.gguf [--pieces | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
 // --nan: a weight is none; --huge: weights are numbers whose logits are not.
 #include <cstring>
 #include <filesystem>
@@ -8,6 +8,7 @@
 
 #include "model/heads/head_parts.h"
 #include "support/model_writer.h"
+#include "support/tiny_vocabulary.h"
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
@@ -24,6 +25,12 @@ int main(int argc, char** argv) {
     sx::testing::random_head({{"medusa_num_heads", 2}, {"hidden_size", config.width}, {"vocab_size", config.vocab}},
                              {"blocks.1.layers.0.weight", "lm_heads.1.weight"}, config, sx::DType::kBF16, 5)
         .write(argv[1]);
+  } else if (form == "--vocabulary") {  // without weights, of an architecture nobody knows
+    sx::testing::GgufWriter out;
+    out.add_string("general.architecture", "abacus");
+    out.add_u32("abacus.block_count", 7);
+    sx::testing::add_tiny_vocabulary(out, spec.words, spec.vocab);
+    sx::testing::write_file(argv[1], out.bytes());
   } else if (form.starts_with("--hf")) {
     std::filesystem::create_directories(argv[1]);
     sx::testing::write_tiny_hf(argv[1], spec);

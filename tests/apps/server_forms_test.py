@@ -66,6 +66,18 @@ class Forms(WithServer):
                 chat = {"messages": USER, "max_tokens": 2, "grammar": ask["grammar"]}
                 self.assertEqual(server.post("/v1/chat/completions", chat)["choices"][0]["message"]["content"], " a a")
 
+    def test_template_that_does_not_parse(self):
+        path = os.path.join(FOLDER.name, "odd")
+        subprocess.run([MAKE_TINY, path, "--hf"], check=True)
+        with open(os.path.join(path, "chat_template.jinja"), "w", encoding="utf-8") as out:
+            out.write("{% if %}")
+        with Server(model=path) as server:
+            self.assertTrue(any("warning: chat template of" in line for line in server.lines))
+            self.assertTrue(server.text(prompt="Once upon", max_tokens=4, ignore_eos=True))
+            status, _, answer = server.request("POST", "/v1/chat/completions", {"messages": USER, "max_tokens": 4})
+            self.assertEqual(status, 400)
+            self.assertIn("chat template of", answer["error"]["message"])
+
     def test_timings_with_every_event(self):
         ask = {"max_tokens": 30, "ignore_eos": True, "seed": 4}
         for path, prompt in (("/v1/completions", {"prompt": "one two one two"}), ("/v1/chat/completions", {"messages": USER})):

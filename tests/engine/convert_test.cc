@@ -115,6 +115,31 @@ TEST(ConvertVocabulary, UnknownPatternsAreNamedAndCanBeOverruled) {
   EXPECT_EQ(vocabulary_to_gguf(folder, "gpt-2", notes).pre, "gpt-2");
 }
 
+// DeepSeek-V3's tokenizer.json has line ends as themselves where others have escapes, DeepSeek LLM's its letters.
+TEST(ConvertVocabulary, PatternsAreRecognisedInAnySpelling) {
+  const TempFolder temp;
+  testing::write_tiny_gguf(temp.file("a.gguf"), {});
+  TokenizerData gguf = ModelFile::open(temp.file("a.gguf"))->tokenizer();
+  const auto spelt = [&](const char* pre, const std::vector<std::pair<std::string, std::string>>& changes) {
+    gguf.pre = pre;
+    std::vector<std::string> notes;
+    TokenizerData folder = vocabulary_to_folder(gguf, notes);
+    for (const auto& [from, to] : changes) {
+      size_t at = folder.tokenizer_json.find(from), found = 0;
+      for (; at != std::string::npos; at = folder.tokenizer_json.find(from, at + to.size()), ++found)
+        folder.tokenizer_json.replace(at, from.size(), to);
+      EXPECT_GT(found, 0u) << from;
+    }
+    return vocabulary_to_gguf(folder, "", notes).pre;
+  };
+  EXPECT_EQ(spelt("deepseek-v3",
+                  {{R"([^\\r\\n\\p{L}\\p{P})", R"([^\r\n\\p{L}\\p{P})"},
+                   {R"([\\r\\n]*)", R"([\r\n]*)"}, {R"(\\s*[\\r\\n]+)", R"(\\s*[\r\n]+)"}}),
+            "deepseek-v3");
+  EXPECT_EQ(spelt("deepseek-coder", {{R"([\\r\\n])", R"([\r\n])"}, {R"(\\x{d7ff})", "\xED\x9F\xBF"}}), "deepseek-coder");
+  EXPECT_EQ(spelt("deepseek-llm", {{R"(\\x{c0}-\\x{d6})", "À-Ö"}, {R"(\\x{1e900})", "\U0001e900"}}), "deepseek-llm");
+}
+
 // A SentencePiece vocabulary: bytes, letters, and pieces with descending scores.
 TokenizerData sentence_piece(bool prefix) {
   TokenizerData data;

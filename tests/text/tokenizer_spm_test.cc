@@ -98,6 +98,22 @@ TEST(Spm, TextBehindASpecialTokenGetsItsOwnSpace) {
   EXPECT_EQ(tokenizer->decode(tokens, true), "ab ab");
 }
 
+// Phi-3's special tokens swallow the white space behind them; a GGUF file says so only by its name.
+TEST(Spm, SpecialTokensOfPhi3SwallowSpaces) {
+  TokenizerData data = vocabulary(kSmall);
+  data.tokens.push_back("<|user|>"), data.scores.push_back(0), data.types.push_back(TokenType::kControl);
+  const Token user = static_cast<Token>(data.tokens.size()) - 1;
+  const auto plain = Tokenizer::create(data);
+  data.name = "Phillip 3";
+  EXPECT_EQ(Tokenizer::create(data)->encode("<|user|>\nab", false, true), plain->encode("<|user|>\nab", false, true));
+  for (const char* name : {"Phi-3-mini-4k-instruct", "Phi 3.5 Mini", "my phi3 model"}) {
+    data.name = name;
+    const auto tokenizer = Tokenizer::create(data);
+    EXPECT_THAT(tokenizer->encode("<|user|> \n ab</s> ab", false, true), ElementsAre(user, 266, 2, 266));
+    EXPECT_EQ(tokenizer->encode("<s> ab", false, true), plain->encode("<s> ab", false, true));
+  }
+}
+
 TEST(Spm, UserDefinedTokensAreFoundInTheRawText) {
   std::vector<Entry> entries = kSmall;
   entries.push_back({"a  b", 0, TokenType::kUserDefined});

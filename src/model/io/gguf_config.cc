@@ -1,4 +1,5 @@
 // GGUF keys to ModelConfig and TokenizerData.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -203,13 +204,42 @@ ModelConfig config_from_gguf(const GgufFile& file, int64_t embedding_rows) {
   if (!epsilon) fail("{}: key '{}' is missing", file.path(), keys.name("attention.layer_norm_rms_epsilon"));
   config.norm_eps = static_cast<float>(*epsilon);
   config.vocab = keys.to_int("rows of token_embd.weight", embedding_rows);
-  if (const auto vocab = keys.integer("vocab_size"); vocab && *vocab != config.vocab) {
+  if (const auto vocab = keys.integer("vocab_size"); embedding_rows > 0 && vocab && *vocab != config.vocab) {
     fail("{}: key '{}' is {}, but token_embd.weight has {} rows", file.path(), keys.name("vocab_size"), *vocab,
          config.vocab);
   }
   read_rope(keys, config);
   read_rope_factors(file, config.rope);
   read_window(keys, config);
+  return config;
+}
+
+ModelConfig outline_from_gguf(const GgufFile& file) {
+  ModelConfig config;
+  const auto text = [&](const char* key) {
+    const GgufValue* value = file.find(key);
+    return std::string(value ? value->as_string().value_or("") : "");
+  };
+  config.arch_name = text("general.architecture");
+  config.name = text("general.name");
+  const auto number = [&](const char* key) {
+    const GgufValue* value = file.find(config.arch_name + "." + key);
+    const auto found = value ? value->as_int() : std::nullopt;
+    return found && *found > 0 && *found <= std::numeric_limits<int>::max() ? static_cast<int>(*found) : 0;
+  };
+  config.layers = number("block_count");
+  config.width = number("embedding_length");
+  config.ffn = number("feed_forward_length");
+  config.heads = number("attention.head_count");
+  config.kv_heads = number("attention.head_count_kv");
+  config.head_dim = number("attention.key_length");
+  config.context = number("context_length");
+  config.window = number("attention.sliding_window");
+  if (config.head_dim == 0 && config.heads > 0) config.head_dim = config.width / config.heads;
+  const GgufArray* tokens = file.get_array("tokenizer.ggml.tokens");
+  const GgufTensor* embedding = file.tensor("token_embd.weight");
+  const size_t rows = embedding ? static_cast<size_t>(embedding->tensor.rows()) : 0, listed = tokens ? tokens->count : 0;
+  config.vocab = static_cast<int>(std::min<size_t>(std::max(rows, listed), std::numeric_limits<int>::max()));
   return config;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 class GgufModel : public ModelFile {
  public:
-  explicit GgufModel(std::vector<GgufFile> shards) : shards_(std::move(shards)) {
+  explicit GgufModel(std::vector<GgufFile> shards, Wanted wanted = Wanted::kModel) : shards_(std::move(shards)) {
     const GgufFile& first = shards_.front();
     size_t count = 0;
     for (const auto& shard : shards_) count += shard.tensors().size();
@@ -20,14 +20,13 @@ class GgufModel : public ModelFile {
       for (const auto& entry : shard.tensors())
         tensors_.push_back({entry.name, entry.name, shard.path(), entry.tensor});
     }
-    const NamedTensor* embedding = find("token_embd.weight");
-    if (!embedding) fail("{}: tensor 'token_embd.weight' is missing", first.path());
-    config_ = config_from_gguf(first, embedding->tensor.rows());
-    detect_optional_parts(config_, tensors_);
-    if (config_.arch == Arch::kQwen2) config_.qkv_bias = true;  // part of the architecture: missing ones are an error
-    if (config_.arch == Arch::kQwen3) config_.qk_norm = true;
-    validate_config(config_, first.path());
-    validate_tensors(config_, tensors_, first.path());
+    try {
+      configure();
+    } catch (const Error& error) {
+      if (wanted == Wanted::kModel) throw;
+      unsupported_ = error.what();
+      config_ = outline_from_gguf(first);
+    }
     tokenizer_ = tokenizer_from_gguf(first, config_.vocab);
     validate_tokenizer(tokenizer_);
   }
@@ -35,6 +34,7 @@ class GgufModel : public ModelFile {
   const std::string& path() const override { return shards_.front().path(); }
   std::string format() const override { return fmt::format("GGUF v{}", shards_.front().version()); }
   const ModelConfig& config() const override { return config_; }
+  const std::string& unsupported() const override { return unsupported_; }
   const TokenizerData& tokenizer() const override { return tokenizer_; }
   std::span<const NamedTensor> tensors() const override { return tensors_; }
 
@@ -54,8 +54,23 @@ class GgufModel : public ModelFile {
   }
 
  private:
+  void configure() {
+    const GgufFile& first = shards_.front();
+    if (tensors_.empty()) fail("{}: the file holds no weights", first.path());
+    const NamedTensor* embedding = find("token_embd.weight");
+    // Without an embedding the architecture is asked for first: it may well have none.
+    config_ = config_from_gguf(first, embedding ? embedding->tensor.rows() : 0);
+    if (!embedding) fail("{}: tensor 'token_embd.weight' is missing", first.path());
+    detect_optional_parts(config_, tensors_);
+    if (config_.arch == Arch::kQwen2) config_.qkv_bias = true;  // part of the architecture: missing ones are an error
+    if (config_.arch == Arch::kQwen3) config_.qk_norm = true;
+    validate_config(config_, first.path());
+    validate_tensors(config_, tensors_, first.path());
+  }
+
   std::vector<GgufFile> shards_;
   std::vector<NamedTensor> tensors_;
+  std::string unsupported_;
   ModelConfig config_;
   TokenizerData tokenizer_;
 };
@@ -101,14 +116,14 @@ std::vector<GgufFile> open_shards(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<ModelFile> open_gguf_model(const std::string& path) {
-  return std::make_shared<GgufModel>(open_shards(path));
+std::shared_ptr<ModelFile> open_gguf_model(const std::string& path, Wanted wanted) {
+  return std::make_shared<GgufModel>(open_shards(path), wanted);
 }
 
-void check_gguf_model(std::span<const std::byte> bytes, const std::string& name) {
+void check_gguf_model(std::span<const std::byte> bytes, const std::string& name, Wanted wanted) {
   std::vector<GgufFile> shards;
   shards.emplace_back(bytes, name);
-  const GgufModel model(std::move(shards));
+  const GgufModel model(std::move(shards), wanted);
   model.metadata();
 }
 

@@ -11,12 +11,14 @@
 namespace sx {
 
 // Sizes, norms and RoPE from the keys; optional parts from the tensors come later (detect_optional_parts).
-// `embedding_rows`: rows of token_embd.weight.
+// `embedding_rows`: rows of token_embd.weight; 0: there is none.
 ModelConfig config_from_gguf(const GgufFile& file, int64_t embedding_rows);
+// What is said in the usual places, of an architecture that need not be known; what is not there is zero.
+ModelConfig outline_from_gguf(const GgufFile& file);
 TokenizerData tokenizer_from_gguf(const GgufFile& file, int vocab);
 // Opens the file and, if it is the first shard of a split model, its siblings.
-std::shared_ptr<ModelFile> open_gguf_model(const std::string& path);
+std::shared_ptr<ModelFile> open_gguf_model(const std::string& path, Wanted wanted = Wanted::kModel);
 // The same checks on a single file in memory; throws what opening would throw. For fuzzing.
-void check_gguf_model(std::span<const std::byte> bytes, const std::string& name);
+void check_gguf_model(std::span<const std::byte> bytes, const std::string& name, Wanted wanted = Wanted::kModel);
 
 }  // namespace sx

@@ -234,6 +234,33 @@ ModelConfig config_from_json(std::string_view text, const std::string& file) {
   return config;
 }
 
+ModelConfig outline_from_json(std::string_view text, const std::string& file) {
+  ModelConfig config;
+  const Json json = parse_json(text, file);
+  const auto word = [&](const char* key) {
+    const Json* value = json_member(json, key);
+    return value && value->is_string() ? value->get<std::string>() : std::string();
+  };
+  const auto number = [&](const char* key) {
+    const Json* value = json_member(json, key);
+    const bool fits = value && value->is_number_unsigned() && value->get<uint64_t>() <= std::numeric_limits<int>::max();
+    return fits ? static_cast<int>(value->get<uint64_t>()) : 0;
+  };
+  config.arch_name = word("model_type");
+  config.name = word("_name_or_path");
+  config.layers = number("num_hidden_layers");
+  config.width = number("hidden_size");
+  config.ffn = number("intermediate_size");
+  config.heads = number("num_attention_heads");
+  config.kv_heads = number("num_key_value_heads");
+  config.head_dim = number("head_dim");
+  config.vocab = number("vocab_size");
+  config.context = number("max_position_embeddings");
+  config.window = number("sliding_window");
+  if (config.head_dim == 0 && config.heads > 0) config.head_dim = config.width / config.heads;
+  return config;
+}
+
 void token_ids_from_json(std::string_view text, const std::string& file, TokenizerData& data) {
   const Json json = parse_json(text, file);
   const auto first = [](const std::vector<int32_t>& ids) { return ids.empty() ? -1 : ids.front(); };

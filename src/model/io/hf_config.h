@@ -11,7 +11,9 @@ namespace sx {
 
 // `file`: for messages. The result is not yet validated for ranges (validate_config does that).
 ModelConfig config_from_json(std::string_view text, const std::string& file);
-// The special ids that config.json gives (bos, eos, pad); checked against the vocabulary.
+// What is said in the usual places, of an architecture that need not be known; what is not there is zero.
+ModelConfig outline_from_json(std::string_view text, const std::string& file);
+// The special ids that config.json gives (bos, eos and all ends, pad); checked against the vocabulary.
 void token_ids_from_json(std::string_view text, const std::string& file, TokenizerData& data);
 // The chat template of a tokenizer_config.json: a string, or the one named "default" of a list. Empty if none.
 std::string chat_template_from_json(std::string_view text, const std::string& file);

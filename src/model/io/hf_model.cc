@@ -102,6 +102,8 @@ TokenizerData read_tokenizer(const Folder& folder, const std::string& config_tex
   if (data.chat_template.empty() && !data.tokenizer_config_json.empty()) {
     data.chat_template = chat_template_from_json(data.tokenizer_config_json, folder.at("tokenizer_config.json"));
   }
+  data.name = config.name;
+  if (config.vocab == 0) return data;  // only looked at, and its size is not known: ids cannot be checked
   token_ids_from_json(config_text, folder.at("config.json"), data);
   if (!data.generation_config_json.empty()) {  // only checked: the tokenizer's room reads it
     TokenizerData scratch;
@@ -113,15 +115,21 @@ TokenizerData read_tokenizer(const Folder& folder, const std::string& config_tex
 
 class HfModel : public ModelFile {
  public:
-  explicit HfModel(const Folder& folder) : path_(folder.path()) {
+  HfModel(const Folder& folder, Wanted wanted) : path_(folder.path()) {
     const std::string file = folder.at("config.json");
     if (!folder.has("config.json")) fail("{}: no config.json in the folder", path_);
     config_text_ = read_text_file(file, kMaxConfig);
-    config_ = config_from_json(config_text_, file);
-    validate_config(config_, file);
-    shards_ = open_weights(folder);
-    collect_tensors();
-    validate_tensors(config_, tensors_, path_);
+    try {
+      config_ = config_from_json(config_text_, file);
+      validate_config(config_, file);
+      shards_ = open_weights(folder);
+      collect_tensors();
+      validate_tensors(config_, tensors_, path_);
+    } catch (const Error& error) {
+      if (wanted == Wanted::kModel) throw;
+      unsupported_ = error.what();
+      config_ = outline_from_json(config_text_, file);
+    }
     tokenizer_ = read_tokenizer(folder, config_text_, config_);
     validate_tokenizer(tokenizer_);
   }
@@ -129,6 +137,7 @@ class HfModel : public ModelFile {
   const std::string& path() const override { return path_; }
   std::string format() const override { return "safetensors"; }
   const ModelConfig& config() const override { return config_; }
+  const std::string& unsupported() const override { return unsupported_; }
   const TokenizerData& tokenizer() const override { return tokenizer_; }
   std::span<const NamedTensor> tensors() const override { return tensors_; }
 
@@ -161,7 +170,7 @@ class HfModel : public ModelFile {
     }
   }
 
-  std::string path_, config_text_;
+  std::string path_, config_text_, unsupported_;
   std::vector<SafetensorsFile> shards_;
   std::vector<NamedTensor> tensors_;
   ModelConfig config_;
@@ -170,8 +179,8 @@ class HfModel : public ModelFile {
 
 }  // namespace
 
-std::shared_ptr<ModelFile> open_hf_model(const std::string& folder) {
-  return std::make_shared<HfModel>(Folder(folder));
+std::shared_ptr<ModelFile> open_hf_model(const std::string& folder, Wanted wanted) {
+  return std::make_shared<HfModel>(Folder(folder), wanted);
 }
 
 }  // namespace sx

@@ -8,6 +8,6 @@
 
 namespace sx {
 
-std::shared_ptr<ModelFile> open_hf_model(const std::string& folder);
+std::shared_ptr<ModelFile> open_hf_model(const std::string& folder, Wanted wanted = Wanted::kModel);
 
 }  // namespace sx

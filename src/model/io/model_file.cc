@@ -10,12 +10,19 @@
 
 namespace sx {
 
-std::shared_ptr<ModelFile> ModelFile::open(const std::string& path) {
+namespace {
+
+std::shared_ptr<ModelFile> open_path(const std::string& path, Wanted wanted) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (error || !std::filesystem::exists(status)) fail("cannot open '{}': no such file or folder", path);
-  return std::filesystem::is_directory(status) ? open_hf_model(path) : open_gguf_model(path);
+  return std::filesystem::is_directory(status) ? open_hf_model(path, wanted) : open_gguf_model(path, wanted);
 }
+
+}  // namespace
+
+std::shared_ptr<ModelFile> ModelFile::open(const std::string& path) { return open_path(path, Wanted::kModel); }
+std::shared_ptr<ModelFile> ModelFile::open_any(const std::string& path) { return open_path(path, Wanted::kAnything); }
 
 const NamedTensor* ModelFile::find(std::string_view canonical) const {
   for (const auto& entry : tensors()) {

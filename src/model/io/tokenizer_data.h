@@ -32,6 +32,8 @@ struct TokenizerData {
   std::vector<int32_t> ends;        // what config.json says ends a text; for folders whose generation_config.json does not
   // Both: size of the embedding matrix (may exceed tokens.size()).
   int32_t vocab = 0;
+
+  bool empty() const { return model.empty() && tokenizer_json.empty() && sentencepiece.empty(); }  // no vocabulary at all
 };
 
 }  // namespace sx
