@@ -114,7 +114,7 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   return jobs;
 }
 
-void Service::complete(const httplib::Request&, httplib::Response& res, CompletionRequest request) {
+void Service::complete([[maybe_unused]] const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
   AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}};
   std::vector<std::vector<Token>> prompts;
   {
