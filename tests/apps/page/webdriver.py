@@ -20,7 +20,7 @@ def missing():
 
 
 class Browser:
-    def __init__(self, folder, width=1100, height=800, scale=1):
+    def __init__(self, folder, width=1100, height=800, scale=1, flags=()):
         self.process = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.session = None
         try:
@@ -30,10 +30,10 @@ class Browser:
                     break
             else:
                 raise RuntimeError("chromedriver did not start")
-            flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-proxy-server",
+            given = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-proxy-server",
                      "--disable-background-networking", f"--window-size={width},{height}", f"--force-device-scale-factor={scale}",
-                     f"--user-data-dir={os.path.join(folder, 'profile')}"]
-            options = {"binary": shutil.which("chromium") or shutil.which("google-chrome"), "args": flags}
+                     f"--user-data-dir={os.path.join(folder, 'profile')}", *flags]
+            options = {"binary": shutil.which("chromium") or shutil.which("google-chrome"), "args": given}
             answer = self.call("POST", "/session", {"capabilities": {"alwaysMatch": {
                 "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}})
             self.session = answer["sessionId"]
