@@ -10,7 +10,8 @@
 namespace sx::server {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(2);  // for bodies and for clients to read, before they may be cut off for others
+// What a connection may take before it is cut off for another one: until its client sends a head, and then a body or reads.
+constexpr auto kHeadPatience = std::chrono::milliseconds(200), kPatience = std::chrono::milliseconds(2000);
 
 // Its thread wakes up, sees the end and closes it.
 void cut(const Connections::Entry& entry) { ::shutdown(entry.socket, SHUT_RDWR); }
@@ -75,7 +76,7 @@ bool Connections::shed() {
   };
   std::map<std::string, Address> addresses;
   for (Entry& entry : all_) {
-    if (!entry.blocked || (entry.asked && now - entry.since < kPatience)) continue;
+    if (!entry.blocked || now - entry.since < (entry.asked ? kPatience : kHeadPatience)) continue;
     Address& address = addresses[entry.address];
     ++address.count;
     if (!address.oldest || entry.since < address.oldest->since) address.oldest = &entry;

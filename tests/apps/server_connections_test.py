@@ -200,15 +200,11 @@ class Crowds(unittest.TestCase):
             server.wait_running()
 
     def test_idle_connections_end(self):
-        with Server("-q", "--header-timeout", "2") as server:
-            with contextlib.closing(server.raw(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")) as raw:
-                self.assertEqual(statuses(whole(raw)), [408])
-            with contextlib.closing(server.raw(b"GET /health HTTP/1.1\r\nHost:")) as raw:
-                self.assertEqual(statuses(whole(raw)), [408])
-            with contextlib.closing(server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")) as raw:
-                self.assertEqual(statuses(whole(raw)), [200])
-            with contextlib.closing(server.raw()) as raw:
-                self.assertEqual(whole(raw), b"")
+        body = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+        sent = (body, b"GET /health HTTP/1.1\r\nHost:", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"")
+        with Server("-q", "--header-timeout", "2") as server, contextlib.ExitStack() as open_:
+            raws = [open_.enter_context(server.raw(data)) for data in sent]
+            self.assertEqual([statuses(whole(raw)) for raw in raws], [[408], [408], [200], []])
 
 
 class Names(unittest.TestCase):
@@ -301,7 +297,7 @@ class Signals(unittest.TestCase):
                 kept = server.connect()
                 kept.request("GET", "/health")
                 kept.getresponse().read()  # stays open, and holds nobody up
-                stream = server.open_stream({"prompt": "Hi", "max_tokens": 3000, "ignore_eos": True})
+                stream = server.open_stream({"prompt": "Hi", "max_tokens": 2000, "ignore_eos": True})
                 server.wait_running()
                 queued = []
                 thread = threading.Thread(target=lambda: queued.append(server.request("POST", "/v1/completions", {"prompt": "Ho", "max_tokens": 3})))
