@@ -88,14 +88,24 @@ class Smuggling(WithServer):
 
     def test_nothing_hides_in_a_request(self):
         for name, data in SHAPES.items():
-            with self.subTest(name), contextlib.closing(self.server.raw(data)) as raw:
-                begun = time.monotonic()
-                answer = whole(raw)
-                self.assertEqual(len(statuses(answer)), 1, answer)
-                self.assertIn(statuses(answer)[0] // 100, (4, 5), answer)
-                self.assertRegex(answer, rb"(?i)\r\nconnection: close\r\n")
-                self.assertLess(time.monotonic() - begun, 6)  # closed by the server, not after a time
+            for apart in (False, True):  # at once, and what is hidden by itself: a reader may drop what it has read ahead
+                with self.subTest(name, apart=apart):
+                    self.check_one_refusal(data, apart)
         self.assertEqual(self.server.metric("vllm:request_success_total"), 0)
+
+    def check_one_refusal(self, data, apart):
+        begun = time.monotonic()
+        with contextlib.closing(self.server.raw()) as raw:
+            split = data.index(HIDDEN) if apart else len(data)
+            raw.sendall(data[:split])
+            if apart:
+                time.sleep(0.02)
+                raw.sendall(data[split:])
+            answer = whole(raw)
+        self.assertEqual(len(statuses(answer)), 1, answer)
+        self.assertIn(statuses(answer)[0] // 100, (4, 5), answer)
+        self.assertRegex(answer, rb"(?i)\r\nconnection: close\r\n")
+        self.assertLess(time.monotonic() - begun, 6)  # closed by the server, not after a time
 
     def test_what_is_read_is_the_body(self):
         # Well-formed requests that carry one as their body, and one that follows: two answers, and the hidden one is not run.
