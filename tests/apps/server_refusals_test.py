@@ -19,7 +19,7 @@ class Refusals(WithServer):
         got, headers, answer = self.server.request(method, path, body, headers)
         self.assertEqual(got, status, (method, path, str(body)[:80], answer))
         error = answer["error"]
-        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        self.assertEqual(set(error), {"message", "type", "param", "code", "request_id"})
         self.assertTrue(error["message"] and error["type"])
         self.assertEqual((error["param"], error["code"]), (param, code))
         return headers

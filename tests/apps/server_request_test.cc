@@ -1,6 +1,7 @@
 // Requests to the server as JSON: what is taken, what it becomes, and that whatever is wrong is a 400 that names the field.
 #include "server/request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -142,6 +143,23 @@ TEST(ServerRequest, WholeNumbersHoweverTheyAreWritten) {
     EXPECT_EQ(refused("\"seed\": " + std::string(seed)), "seed") << seed;
   EXPECT_EQ(completion(R"("logit_bias": [[3.0, 2]], "top_k": 5.0, "n": 2.0)").options.sampling.logit_bias.at(0).first, 3);
   EXPECT_EQ(parse_completion(R"({"prompt": [1.0, 2]})", kLimits).prompts.at(0).at(0).tokens, (std::vector<Token>{1, 2}));
+}
+
+// What the documents promise: 256 KiB, of a schema or of all tools together, also where a call is forced.
+TEST(ServerRequest, LargeSchemas) {
+  const auto schema = [](size_t size) { return R"({"type": "object", "properties": {"a": {"type": "integer", "description": ")" + std::string(size, 'x') + "\"}}}"; };
+  const auto whole = [&](size_t size) { return culprit([&] { parse_completion(R"({"prompt": "a", "json_schema": )" + schema(size) + "}", {.vocab = 100}); }); };
+  EXPECT_EQ(whole(255 << 10), "none");
+  EXPECT_EQ(whole(256 << 10), "json_schema");
+  const auto tools = [&](size_t size) {
+    std::string list;
+    for (int i = 0; i < 128; ++i)
+      list += fmt::format("{}{{\"type\": \"function\", \"function\": {{\"name\": \"f{}\", \"parameters\": {}}}}}", i ? ", " : "", i, schema(size / 128));
+    const std::string body = R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required", "tools": [)" + list + "]}";
+    return culprit([&] { parse_chat(body, {.vocab = 100}); });
+  };
+  EXPECT_EQ(tools(235 << 10), "none");
+  EXPECT_EQ(tools(256 << 10), "tools");
 }
 
 TEST(ServerRequest, StopTokens) {

@@ -5,6 +5,7 @@
 #include <specextend/specextend.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "text/chat.h"
 #include "text/grammar_support.h"
@@ -225,6 +226,23 @@ TEST(ServerTools, LongValuesAreReadOnce) {
   const Heard heard = hear(ToolFormat::kQwenCoder, "<tool_call><function=f><parameter=s>" + code + "</parameter></function></tool_call>", 4);
   ASSERT_EQ(heard.calls.size(), 1u);
   EXPECT_EQ(heard.calls[0].arguments.size(), code.size() + 8);
+}
+
+// Pieces of calls in any order: however the text is cut the same is found, and no byte is lost or told twice.
+TEST(ServerTools, AnyTextInAnyPieces) {
+  const char* kPieces[] = {"<tool_call>", "</tool_call>", "<function=", "f", ">", "</function>", "<parameter=", "s", "</parameter>", "\n", " ", "[TOOL_CALLS]",
+                           "[ARGS]", "[CALL_ID]", "{", "}", "{}", "{\"name\": \"f\"}", "[", "]", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<",
+                           "</", "text", "<minimax:tool_call>", "</minimax:tool_call>", "<invoke name=\"", "\">", "</invoke>", "<parameter name=\"", "get_it"};
+  std::mt19937 random(5);
+  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama, ToolFormat::kMistral, ToolFormat::kMistralNamed, ToolFormat::kMistralCallId,
+                                  ToolFormat::kQwenCoder, ToolFormat::kGlm, ToolFormat::kMiniMax, ToolFormat::kFunctionary, ToolFormat::kNemotron, ToolFormat::kApriel})
+    for (int trial = 0; trial < 400; ++trial) {
+      std::string text;
+      for (unsigned n = random() % 14; n > 0; --n) text += kPieces[random() % std::size(kPieces)];
+      const Heard heard = hear(format, text, text.size() + 1);
+      EXPECT_EQ(told(format, text).substr(0, heard.content.size()), heard.content);
+      EXPECT_TRUE(!heard.calls.empty() || heard.content == text) << text;
+    }
 }
 
 ToolStyle style_of(const std::string& source) {

@@ -123,6 +123,19 @@ TEST(GrammarSchema, BetweenFixedTexts) {
   EXPECT_FALSE(matches(matcher, "null"));
 }
 
+// Several schemas in one grammar: rules of their own, and references that lead into their own schema.
+TEST(GrammarSchema, SeveralInOneGrammar) {
+  const TestVocabulary vocabulary;
+  const std::pair<std::string, std::string> schemas[] = {
+      {"One", R"({"$ref": "#/$defs/X", "$defs": {"X": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}}})"},
+      {"Two", R"({"$ref": "#/$defs/X", "$defs": {"X": {"enum": ["a", "b"]}}})"}};
+  GrammarMatcher matcher(gbnf_of_schemas("root ::= \"(\" One \"|\" Two \")\"\n", schemas), vocabulary.trie);
+  EXPECT_TRUE(matches(matcher, R"(([1, 2]|"a"))"));
+  EXPECT_FALSE(matches(matcher, R"(("a"|[1, 2]))"));
+  EXPECT_FALSE(matches(matcher, R"(([1, 2]|[1]))"));
+  EXPECT_THROW(gbnf_of_schemas("root ::= One Three\n", schemas), Error);
+}
+
 TEST(GrammarSchema, IntegersInARangeAndNoOthers) {
   const TestVocabulary vocabulary;
   std::mt19937 random(3);
@@ -209,7 +222,7 @@ TEST(GrammarSchema, ErrorsNameWhatIsWrong) {
       {R"#({"pattern": "[\\u0000]"})#", "a class without characters"},
       {R"({"pattern": ")" + std::string(1000, '(') + R"("})", "nested too deep"},
       {std::string(100, '[') + std::string(100, ']'), "nested more than 64"},
-      {"\"" + std::string(200000, 'x') + "\"", "at most 131072"},
+      {"\"" + std::string(400000, 'x') + "\"", "at most 327680"},
   };
   for (const auto& [schema, message] : wrong) {
     std::string error;
