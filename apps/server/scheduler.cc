@@ -195,7 +195,7 @@ void Scheduler::admit() {
 // longest. It starts at once, or when another request has got as far as their prompts agree.
 void Scheduler::place(std::shared_ptr<Job> job) {
   Slot *best = nullptr, *oldest = nullptr;
-  size_t own = 0, have = job->reuse ? std::min(cache_.longest(job->scope, job->prompt), job->prompt.size() - 1) : 0, coming = 0;
+  size_t own = 0, have = job->reuse ? in_memory(*job) : 0, coming = 0;
   std::shared_ptr<const Job> donor;
   for (Slot& slot : slots_) {
     const size_t here = shared(text_for(job->scope, slot), *job);
@@ -231,6 +231,8 @@ std::span<const Token> Scheduler::text_for(uint64_t scope, const Slot& slot) con
   return slot.session->text();
 }
 
+size_t Scheduler::in_memory(const Job& job) const { return std::min(cache_.longest(job.scope, job.prompt), job.prompt.size() - 1); }
+
 bool Scheduler::worth_saving(const Slot& slot) const {
   const std::span<const Token> text = slot.session->text();
   const size_t kept = slot.job && slot.job->scope == slot.scope ? shared(text, *slot.job) : 0;
@@ -243,7 +245,7 @@ bool Scheduler::must_move(const Slot& slot) const {
   const Job& job = *slot.job;
   size_t most = 0;
   for (const Slot& other : slots_) most = std::max(most, shared(text_for(job.scope, other), job));
-  return worth_saving(slot) || cache_.longest(job.scope, job.prompt) > most;
+  return worth_saving(slot) || in_memory(job) > most;
 }
 
 void Scheduler::gather(Slot& slot, Turns* turns) {
@@ -256,7 +258,7 @@ void Scheduler::gather(Slot& slot, Turns* turns) {
   size_t most = shared(session.text(), job);
   for (const Slot& other : slots_)
     if (const size_t here = shared(text_for(job.scope, other), job); &other != &slot && here > most) from = &other, most = here;
-  if (cache_.longest(job.scope, job.prompt) > most && cache_.restore(job.scope, job.prompt, session, turns)) return;
+  if (in_memory(job) > most && cache_.restore(job.scope, job.prompt, session, turns)) return;
   if (from) session.copy_from(*from->session, int(most));
 }
 
@@ -268,7 +270,7 @@ void Scheduler::start(Slot& slot) {
   }
   try {
     if (slot.job->reuse) gather(slot, nullptr);
-    else slot.session->truncate(0), slot.scope = slot.job->scope;
+    else slot.session->truncate(0);
   } catch (const std::exception&) {
     slot.session->truncate(0);  // then the prompt is run from its beginning
   }
@@ -276,6 +278,8 @@ void Scheduler::start(Slot& slot) {
 }
 
 void Scheduler::join(Slot& slot) {
+  if (slot.scope != slot.job->scope) slot.session->truncate(0);  // whatever went wrong before
+  slot.scope = slot.job->scope;
   listen(slot);
   try {
     batch_->add({slot.session.get(), slot.job->prompt, &slot.job->options});

@@ -103,6 +103,7 @@ class Scheduler {
   void gather(Slot& slot, Turns* turns);
   bool must_move(const Slot& slot) const;  // states, to gather it
   bool worth_saving(const Slot& slot) const;
+  size_t in_memory(const Job& job) const;  // tokens of its prompt, but for the last
   std::span<const Token> text_for(uint64_t scope, const Slot& slot) const;  // what those of a scope may share of it
   void listen(Slot& slot);
   void finish(Job& job, Finished finished);

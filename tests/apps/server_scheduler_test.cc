@@ -1,79 +1,16 @@
 // The scheduler on an engine without a model: who runs when and where, what is shared, and how things end.
 #include "server/scheduler.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <thread>
 
-#include "fake_engine.h"
+#include "scheduler_bench.h"
 
 namespace sx::server {
 namespace {
 
 using testing::FakeEngine;
-
-std::vector<Token> tokens(int first, int count) {
-  std::vector<Token> all(size_t(count), 0);
-  std::iota(all.begin(), all.end(), first);
-  for (Token& t : all) t %= 250;
-  return all;
-}
-
-struct Bench {
-  explicit Bench(int slots, size_t queue = 8, size_t cache = 1 << 20, std::chrono::microseconds turn = std::chrono::milliseconds(4))
-      : engine(slots), scheduler(engine, {queue, cache, turn}, metrics) {}
-  ~Bench() { engine.steps.release(1 << 20); }
-
-  std::shared_ptr<Job> job(std::vector<Token> prompt, int most, const CompletionRequest& request = {}) {
-    const auto made = std::make_shared<Job>(mailbox, request, std::move(prompt), 0);
-    made->options.max_tokens = most;
-    return made;
-  }
-  std::shared_ptr<Job> submit(std::vector<Token> prompt, int most, const CompletionRequest& request = {}) {
-    const auto made = job(std::move(prompt), most, request);
-    scheduler.submit(std::vector{made});
-    return made;
-  }
-  template <typename Condition>
-  static void wait(Condition condition) {
-    const auto end = Clock::now() + std::chrono::seconds(60);
-    while (!condition()) {
-      ASSERT_LT(Clock::now(), end);
-      std::this_thread::yield();
-    }
-  }
-  static void wait_accepted(const std::shared_ptr<Job>& job) { wait([&] { return job->accepted(); }); }
-  GenerateResult result(const std::shared_ptr<Job>& job) {
-    engine.steps.release(10000);
-    wait([&] { return job->done(); });
-    while (engine.steps.try_acquire()) {}
-    return job->end().result;
-  }
-  // What a request of another key is answered.
-  GenerateResult result_of(uint64_t scope, std::vector<Token> prompt, int most) {
-    const auto made = job(std::move(prompt), most);
-    made->scope = scope;
-    scheduler.submit(std::vector{made});
-    return result(made);
-  }
-  double counter(const std::string& name) const {
-    const std::string page = metrics.text("m", scheduler.gauges()), line = name + "{model_name=\"m\"} ";
-    const size_t at = page.find(line);
-    EXPECT_NE(at, page.npos) << name;
-    return at == page.npos ? -1 : std::stod(page.substr(at + line.size()));
-  }
-  static std::string code_of(const std::shared_ptr<Job>& job) {
-    wait([&] { return job->done(); });
-    return job->error() ? job->error()->code : "none";
-  }
-
-  FakeEngine engine;
-  Metrics metrics;
-  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>();
-  Scheduler scheduler;
-};
 
 TEST(Scheduler, RequestsComeAndGoBetweenSteps) {
   Bench bench(2);
@@ -170,102 +107,6 @@ TEST(Scheduler, AScoredPromptIsRunWhole) {
   }
   EXPECT_EQ(bench.engine.prompt_tokens, 3 * 99);
   EXPECT_EQ(bench.result(bench.submit(tokens(0, 100), 3)).timings.cached_tokens, 99);  // its cells serve others
-}
-
-// Whoever guesses another key's prompt must not learn from the tokens found in caches that the guess was right.
-TEST(Scheduler, TextsAreSharedWithinAScopeOnly) {
-  Bench bench(3);
-  const auto cached = [&](uint64_t scope, int first) { return bench.result_of(scope, tokens(first, 200), 5).timings.cached_tokens; };
-  const std::string text = bench.result_of(1, tokens(0, 200), 5).text;
-  EXPECT_EQ(cached(2, 0), 0);      // of a session that rests
-  EXPECT_EQ(cached(1, 0), 199);
-  EXPECT_EQ(cached(2, 0), 199);    // of its own
-  for (int first : {20, 40, 60}) cached(1, first);  // all sessions have been taken
-  EXPECT_GE(bench.scheduler.gauges().saved_states, 2u);
-  EXPECT_EQ(cached(3, 0), 0);      // of memory
-  EXPECT_EQ(cached(1, 0), 199);
-  EXPECT_EQ(cached(2, 0), 199);
-  EXPECT_EQ(bench.result_of(3, tokens(0, 200), 5).text, text);
-}
-
-TEST(Scheduler, ARunningRequestsTextStaysInItsScope) {
-  Bench bench(3);
-  bench.engine.chunk = 50;
-  const auto first = bench.job(tokens(0, 200), 300);
-  first->scope = 1;
-  bench.scheduler.submit(std::vector{first});
-  Bench::wait_accepted(first);
-  const auto guess = bench.job(tokens(0, 200), 1), own = bench.job(tokens(0, 200), 1);
-  guess->scope = 2, own->scope = 1;
-  bench.scheduler.submit(std::vector{guess, own});
-  bench.engine.steps.release(1);
-  Bench::wait_accepted(guess);     // which does not wait for the first's prompt
-  EXPECT_FALSE(own->accepted());
-  bench.engine.steps.release(20);
-  Bench::wait([&] { return guess->done() && own->done(); });
-  EXPECT_FALSE(first->done());
-  EXPECT_EQ(guess->end().result.timings.cached_tokens, 0);
-  EXPECT_EQ(own->end().result.timings.cached_tokens, 199);
-}
-
-TEST(Scheduler, ASlotAskedForShowsNothingOfAnothersText) {
-  Bench bench(1);
-  const auto ask = [&](uint64_t scope) {
-    CompletionRequest request;
-    request.slot = 0;
-    const auto job = bench.job(tokens(0, 200), 1, request);
-    job->scope = scope;
-    bench.scheduler.submit(std::vector{job});
-    return bench.result(job).timings.cached_tokens;
-  };
-  ask(1);
-  const auto use = [&](uint64_t scope, bool replaces) {
-    int held = -1;
-    try {
-      bench.scheduler.on_slot({0, scope, replaces}, [&](Session& session, Turns&) { held = session.length(); });
-    } catch (const ApiError& e) {
-      EXPECT_EQ(e.status, 403);
-    }
-    return held;
-  };
-  EXPECT_EQ(bench.scheduler.slots()[0].scope, 1u);
-  EXPECT_EQ(use(2, false), -1);
-  EXPECT_EQ(use(1, false), 200);
-  EXPECT_EQ(ask(2), 0);
-  EXPECT_EQ(use(1, false), -1);
-  EXPECT_EQ(use(1, true), 0);      // to put a state there
-  EXPECT_EQ(ask(1), 199);          // from memory, as is what was replaced
-  EXPECT_EQ(ask(2), 199);
-}
-
-// The one that is waited for may fail and leave its slot to a stranger between two looks.
-TEST(Scheduler, NobodyWaitsForAStrangersAnswer) {
-  Bench bench(3);
-  bench.engine.chunk = 20;
-  const auto prompt = [](int common, int own) {
-    auto all = tokens(0, common);
-    for (int i = 0; i < 200 - common; ++i) all.push_back(Token(own));
-    return all;
-  };
-  CompletionRequest bad;
-  bad.options.grammar = "bad";
-  const auto first = bench.job(prompt(150, 240), 100000), blocker = bench.job(tokens(50, 3), 1);
-  bench.scheduler.submit(std::vector{blocker, first});
-  Bench::wait_accepted(first);                                // blocker is in slot 0, first in slot 1
-  const auto doomed = bench.submit(prompt(200, 0), 5, bad);   // in slot 2, awaits 150 tokens of first
-  bench.engine.steps.release(2);
-  Bench::wait([&] { return blocker->done(); });
-  const auto waiting = bench.submit(prompt(190, 241), 5);     // in slot 0, awaits 190 tokens of doomed
-  const auto stranger = bench.submit(tokens(120, 20), 100000);  // in slot 2 as soon as doomed has failed
-  bench.engine.steps.release(1);
-  Bench::wait([&] { return bench.scheduler.gauges().waiting == 1; });
-  bench.engine.steps.release(100);
-  Bench::wait([&] { return waiting->done(); });
-  EXPECT_EQ(Bench::code_of(doomed), "");
-  EXPECT_FALSE(stranger->done());
-  EXPECT_TRUE(stranger->accepted());
-  EXPECT_EQ(waiting->end().result.tokens.size(), 5u);
-  first->gone = stranger->gone = true;
 }
 
 TEST(Scheduler, APromptOfSeveralIsRunOnce) {
@@ -487,117 +328,6 @@ TEST(Scheduler, ActionsOnSlots) {
   Bench::wait([&] { return bench.engine.steps.release(1), answered.load(); });
   asking.join();
   running->gone = true;
-}
-
-// A piece between two steps: whoever runs does not wait for a whole state.
-TEST(Scheduler, StatesMoveBetweenSteps) {
-  Bench bench(2, 8, 1 << 20, std::chrono::microseconds(0));
-  bench.result(bench.submit(tokens(0, 200), 5));
-  const auto running = bench.submit(tokens(100, 10), 1 << 30);
-  Bench::wait_accepted(running);
-  const size_t rests = bench.scheduler.slots()[0].running ? 1 : 0;
-  const auto steps_during = [&](auto action) {
-    const int before = bench.engine.steps_while_moving;
-    std::atomic<bool> done{false};
-    std::thread asking([&] { action(), done = true; });
-    Bench::wait([&] { return bench.engine.steps.release(1), done.load(); });
-    asking.join();
-    return bench.engine.steps_while_moving - before;
-  };
-  std::string state;
-  const int saving = steps_during([&] {
-    bench.scheduler.on_slot({rests}, [&](Session& session, Turns& turns) {
-      StateWriter out(session.save_bytes(), &turns);
-      session.save(out.stream());
-      state = out.take();
-    });
-  });
-  EXPECT_GE(saving, 100);
-  EXPECT_EQ(state.size(), 204 * sizeof(Token));
-  const int restoring = steps_during([&] {
-    bench.scheduler.on_slot({rests, 0, true}, [&](Session& session, Turns& turns) {
-      StateReader in(state, &turns);
-      session.restore(in.stream());
-    });
-  });
-  EXPECT_GE(restoring, 100);
-  const auto ask = [&](int first) {
-    GenerateResult answer;
-    const int steps = steps_during([&] {
-      const auto job = bench.submit(tokens(first, 200), 5);
-      Bench::wait([&] { return job->done(); });
-      answer = job->end().result;
-    });
-    EXPECT_EQ(answer.tokens.size(), 5u);
-    EXPECT_EQ(answer.timings.cached_tokens, first == 0 ? 199 : 0);
-    return steps;
-  };
-  EXPECT_GE(ask(30), 100);  // the first text goes to memory
-  EXPECT_GE(ask(0), 200);   // and comes back, the other goes
-  EXPECT_FALSE(running->done());
-  running->gone = true;
-}
-
-TEST(Scheduler, StoppingEndsWhatMoves) {
-  Bench bench(2, 8, 1 << 20, std::chrono::microseconds(0));
-  bench.result(bench.submit(tokens(0, 200), 5));
-  const auto running = bench.submit(tokens(100, 10), 1 << 30), next = bench.submit(tokens(30, 200), 5);
-  Bench::wait([&] { return bench.engine.steps.release(1), bench.engine.steps_while_moving > 0; });
-  bench.engine.steps.release(1);
-  bench.scheduler.stop();
-  EXPECT_EQ(Bench::code_of(running), "shutting_down");
-  EXPECT_THAT(Bench::code_of(next), ::testing::AnyOf("shutting_down", "none"));  // it may have been quicker
-}
-
-TEST(Scheduler, AFailedStepDoesNotLoseRequestsWhoseStatesMove) {
-  Bench bench(2, 8, 1 << 20, std::chrono::microseconds(0));
-  bench.result(bench.submit(tokens(0, 200), 5));
-  const auto running = bench.submit(tokens(100, 10), 1 << 30);
-  Bench::wait_accepted(running);
-  const auto next = bench.submit(tokens(30, 200), 5);
-  Bench::wait([&] { return bench.engine.steps.release(1), bench.engine.steps_while_moving > 0; });
-  bench.engine.fail_step = true;
-  EXPECT_EQ(bench.result(next).tokens.size(), 5u);
-  EXPECT_EQ(Bench::code_of(running), "internal_error");
-}
-
-TEST(Scheduler, CountersMoveWithTheWork) {
-  Bench bench(1);
-  bench.engine.chunk = 50;
-  const auto job = bench.submit(tokens(0, 200), 1000);
-  Bench::wait_accepted(job);
-  bench.engine.steps.release(2);
-  Bench::wait([&] { return bench.counter("vllm:prompt_tokens_total") == 100; });
-  EXPECT_EQ(bench.counter("vllm:generation_tokens_total"), 0);
-  bench.engine.steps.release(12);
-  Bench::wait([&] { return bench.counter("vllm:generation_tokens_total") == 10; });
-  EXPECT_EQ(bench.counter("vllm:prompt_tokens_total"), 199);
-  job->gone = true;
-  bench.engine.steps.release(1);
-  EXPECT_EQ(Bench::code_of(job), "timeout");
-  EXPECT_EQ(bench.counter("vllm:generation_tokens_total"), 10);  // of a request that was cancelled
-  EXPECT_EQ(bench.result(bench.submit(tokens(0, 200), 7)).timings.cached_tokens, 199);
-  EXPECT_EQ(bench.counter("vllm:generation_tokens_total"), 17);
-  EXPECT_EQ(bench.counter("vllm:prompt_tokens_total"), 398);
-  EXPECT_EQ(bench.counter("vllm:prompt_tokens_cached_total"), 199);
-}
-
-// A tree of depth 2 with three nodes, of which a path of one was accepted.
-TEST(Metrics, DraftsCountByRound) {
-  Metrics metrics;
-  const std::vector<int32_t> parents{-1, 0, 1, 0};
-  RoundInfo round;
-  round.drafted = round.verified = 3, round.accepted = 1, round.parents = parents;
-  metrics.add_round(round, 10, 0);
-  round = {};
-  const std::vector<int32_t> alone{-1};
-  round.parents = alone;
-  metrics.add_round(round, 10, 0);
-  const std::string page = metrics.text("m", {});
-  for (const char* line : {"num_drafts_total{model_name=\"m\"} 1\n", "num_draft_tokens_total{model_name=\"m\"} 2\n",
-                           "num_accepted_tokens_total{model_name=\"m\"} 1\n", "per_pos_total{model_name=\"m\",position=\"0\"} 1\n",
-                           "per_pos_total{model_name=\"m\",position=\"1\"} 0\n"})
-    EXPECT_NE(page.find(std::string("vllm:spec_decode_") + (line[0] == 'p' ? "num_accepted_tokens_" : "") + line), page.npos) << line << page;
 }
 
 TEST(Scheduler, StoppingEndsEverything) {
