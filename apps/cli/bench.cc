@@ -87,6 +87,16 @@ class Bench {
     }
   }
 
+  // The steps of an answer as every request runs them, not tokens of a prompt one by one: devices run prompts in another way.
+  double decode(int depth, int n) {
+    GenerateOptions how;
+    how.max_tokens = n, how.ignore_end = true, how.speculate = false;
+    const GenerateResult r = session_->generate(std::span(tokens_).first(size_t(depth) + 1), how);
+    if (r.timings.generated_tokens != n || r.timings.cached_tokens != depth)
+      throw Error(fmt::format("test tg{} @ d{} did not run as planned: {} tokens after {} cached ones", n, depth, r.timings.generated_tokens, r.timings.cached_tokens));
+    return r.timings.decode_ms;
+  }
+
   Result measure(const std::string& kind, int n, int depth) {
     const std::string name = fmt::format("{}{}{}", kind, n, depth ? fmt::format(" @ d{}", depth) : "");
     if (depth + n > engine_.context()) throw Error(fmt::format("test {} needs a context of {}, it is {}: raise -c", name, depth + n, engine_.context()));
@@ -95,10 +105,15 @@ class Bench {
     for (int i = 0; i <= a_.repetitions; ++i) {  // the first is the warm-up
       line_.update(double(i) / (a_.repetitions + 1), name);
       session_->truncate(depth);
-      const double start = now_ms();
-      if (kind == "tg") for (int t = 0; t < n; ++t) session_->evaluate(text.subspan(size_t(depth + t), 1), 1);
-      else session_->evaluate(text.subspan(size_t(depth), size_t(n)), kind == "vr" ? n : 1);
-      if (i > 0) ms.push_back(now_ms() - start);
+      double took = 0;
+      if (kind == "tg") {
+        took = decode(depth, n);
+      } else {
+        const double start = now_ms();
+        session_->evaluate(text.subspan(size_t(depth), size_t(n)), kind == "vr" ? n : 1);
+        took = now_ms() - start;
+      }
+      if (i > 0) ms.push_back(took);
     }
     session_->truncate(depth);
     Result r = summarise(name, n, depth, ms);
@@ -117,8 +132,9 @@ class Bench {
 };
 
 nlohmann::ordered_json to_object(const Result& r, const Engine& e, const ModelSummary& m, const MachinePeaks& p) {
+  const ThreadCount t = thread_count(e.options().threads);
   return {{"model_filename", m.path}, {"model_type", m.name.empty() ? m.architecture : m.name}, {"model_size", m.weight_bytes},
-          {"model_n_params", m.parameters}, {"backend", e.backend()}, {"type_kv", e.kv_type()}, {"test", r.test}, {"n_tokens", r.tokens},
+          {"model_n_params", m.parameters}, {"backend", e.backend()}, {"n_threads", t.threads}, {"threads_why", t.why}, {"type_kv", e.kv_type()}, {"test", r.test}, {"n_tokens", r.tokens},
           {"n_depth", r.depth}, {"avg_ts", r.tokens_per_s}, {"stddev_ts", r.deviation}, {"avg_ms", r.mean_ms}, {"stddev_ms", r.deviation_ms},
           {"percent_of_read", 100 * r.read_ms / r.mean_ms}, {"percent_of_arithmetic", 100 * r.arithmetic_ms / r.mean_ms},
           {"peak_read_gb_per_s", p.read_gb_per_s}, {"peak_int8_gop_per_s", p.int8_gop_per_s}, {"peak_bf16_gflop_per_s", p.bf16_gflop_per_s}};
@@ -142,8 +158,10 @@ void print(const std::vector<Result>& results, const Args& a, const Engine& e, c
                        (m.name.empty() ? m.architecture : m.name).substr(0, 28), double(m.weight_bytes) / 1048576, double(m.parameters) / 1e6,
                        e.backend(), e.kv_type(), r.test, r.tokens_per_s, r.deviation, r.mean_ms,
                        percent(r.read_ms, r.mean_ms), percent(r.arithmetic_ms, r.mean_ms));
+  const ThreadCount t = thread_count(e.options().threads);
+  out += fmt::format("\nthreads: {} ({})\n", t.threads, t.why);
   if (p.read_gb_per_s > 0)
-    out += fmt::format("\nlimits of this machine with these threads: read {:.1f} GB/s, int8 {:.0f} Gop/s, 16-bit float {:.0f} GFLOP/s\n", p.read_gb_per_s,
+    out += fmt::format("limits of this machine with these threads: read {:.1f} GB/s, int8 {:.0f} Gop/s, 16-bit float {:.0f} GFLOP/s\n", p.read_gb_per_s,
                        p.int8_gop_per_s, p.bf16_gflop_per_s);
   write_out(out);
 }

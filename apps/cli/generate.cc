@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/common.h"
+#include "cli/compare.h"
 #include "cli/progress.h"
 #include "cli/spec_flags.h"
 
@@ -33,15 +35,26 @@ std::string difference(const SpecRule& rule) {
   return fmt::format("rule {} keeps the distribution, not the bytes: texts may differ", rule.name);
 }
 
-// Shows a run beside the same prompt without speculation.
-void print_compared(const GenerateResult& plain, const GenerateResult& drafted, const std::string& name, const std::string& different) {
-  const auto rate = [](const GenerateResult& r) { return 1e3 * r.timings.generated_tokens / std::max(1e-6, r.timings.decode_ms); };
-  fmt::print(stderr, "\n  {:<22}{:>16}{:>28}\n", "the same prompt", "--spec off", "--spec " + name);
-  fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}\n", "decode ms", plain.timings.decode_ms, drafted.timings.decode_ms);
-  fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}   (beside decoding)\n", "draft reads prompt, ms", plain.timings.draft_prompt_ms,
-             drafted.timings.draft_prompt_ms);
-  fmt::print(stderr, "  {:<22}{:>16.1f}{:>28.1f}   {:.2f}x\n", "tok/s", rate(plain), rate(drafted), rate(drafted) / rate(plain));
-  fmt::print(stderr, "  {:<22}{:>16}{:>28}   {}\n", "bytes", plain.text.size(), drafted.text.size(), same(plain, drafted) ? "equal" : different);
+// A run beside the same prompt without speculation.
+struct Compared {
+  GenerateResult plain;
+  AnswerTime plain_time, drafted_time;
+  Speedup ratio;
+  double distinct = 1;  // 8-grams of the text
+};
+
+void print_compared(const Compared& c, const GenerateResult& drafted, const std::string& name, const std::string& different) {
+  const auto row = [](const char* what, double plain, double with, double ratio) {
+    fmt::print(stderr, "  {:<34}{:>14.1f}{:>28.1f}{}\n", what, plain, with, ratio > 0 ? fmt::format("   {:.2f}x", ratio) : "");
+  };
+  fmt::print(stderr, "\n  {:<34}{:>14}{:>28}\n", "the same prompt, ms", "--spec off", "--spec " + name);
+  row("whole answer", c.plain_time.whole(), c.drafted_time.whole(), c.ratio.whole);
+  row("  prompt", c.plain_time.prompt, c.drafted_time.prompt, 0);
+  row("  draft reads the prompt", 0, c.drafted_time.draft_prompt, 0);
+  row("  decode only", c.plain_time.decode, c.drafted_time.decode, c.ratio.decode);
+  row("answer after the prompt", c.plain_time.after_prompt(), c.drafted_time.after_prompt(), c.ratio.after_prompt);
+  fmt::print(stderr, "  {:<34}{:>14}{:>28}   {}\n", "bytes", c.plain.text.size(), drafted.text.size(), same(c.plain, drafted) ? "equal" : different);
+  fmt::print(stderr, "  {:<34}{:>13.0f}%   (a text that loops is easy to draft)\n", "distinct 8-grams of the text", 100 * c.distinct);
 }
 
 nlohmann::ordered_json timings_json(const GenerateResult& r) {
@@ -50,19 +63,36 @@ nlohmann::ordered_json timings_json(const GenerateResult& r) {
           {"draft_prompt_ms", r.timings.draft_prompt_ms}};
 }
 
-// `plain`: the same prompt without speculation, or null.
-void print_json(const GenerateResult& r, const GenerateResult* plain) {
+// `compared`: with the same prompt without speculation, or null.
+void print_json(const GenerateResult& r, const Compared* compared, double startup_ms) {
   nlohmann::ordered_json j;
   j["text"] = r.text;
   j["tokens"] = r.tokens;
   j["finish_reason"] = finish_reason_name(r.reason);
   j["timings"] = timings_json(r);
-  if (plain) j["plain"] = {{"timings", timings_json(*plain)}, {"equal", same(*plain, r)}};
+  j["timings"]["startup_ms"] = startup_ms;
+  j["distinct_8grams"] = distinct_ngrams(r.tokens);
+  if (compared) {
+    j["plain"] = {{"timings", timings_json(compared->plain)}, {"equal", same(compared->plain, r)}};
+    j["speedup"] = to_object(compared->ratio);
+  }
   if (r.spec.drafted_rounds > 0) {
     j["speculation"] = nlohmann::ordered_json::parse(spec_stats_json(r.spec));
     j["metrics"] = nlohmann::ordered_json::parse(spec_metrics_json(r.spec));
   }
   write_out(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+// Decodes the prompt again without speculation, from nothing: what reading it takes is part of what is compared.
+Compared compare(Session& session, std::span<const Token> prompt, const GenerateOptions& options, const GenerateResult& drafted) {
+  Compared c;
+  session.truncate(0);
+  c.plain = decode_plainly(session, prompt, options);
+  PromptTimes times;
+  c.drafted_time = times.of(drafted, true), c.plain_time = times.of(c.plain, false);
+  c.ratio = speedup(c.plain_time, c.drafted_time);
+  c.distinct = distinct_ngrams(drafted.tokens);
+  return c;
 }
 
 int run(Args& a) {
@@ -72,7 +102,9 @@ int run(Args& a) {
   apply_bias(a.generate, a.bias);
   a.engine.spec = resolve(a.spec);
   watch_interrupt();
+  const auto start = std::chrono::steady_clock::now();
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  const double startup_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   const auto prompt = prompt_tokens(from, *engine);
   ProgressLine line("prefill", a.quiet);
   a.generate.on_prefill = [&](int done, int total) {
@@ -87,14 +119,16 @@ int run(Args& a) {
   line.clear();
   if (!a.json) write_out("\n");
   if (!a.quiet) print_timings(result);
-  std::optional<GenerateResult> plain;
-  if (a.compare && result.reason != FinishReason::kCancelled) plain = decode_plainly(*session, prompt, a.generate);
-  if (a.json) print_json(result, plain ? &*plain : nullptr);
+  std::optional<Compared> compared;
+  if (a.compare && result.reason != FinishReason::kCancelled) compared = compare(*session, prompt, a.generate, result);
+  if (a.json) print_json(result, compared ? &*compared : nullptr, startup_ms);
   const SpecRule rule = spec_rule(a.engine.spec);
   const bool equals = promises_bytes(rule, a.generate.sampling);
-  if (plain && !a.quiet && plain->reason != FinishReason::kCancelled)
-    print_compared(*plain, result, a.engine.spec.preset, equals ? "DIFFERENT" : difference(rule));
-  if (plain && equals && !same(*plain, result))
+  if (compared && !a.quiet && compared->plain.reason != FinishReason::kCancelled) {
+    print_compared(*compared, result, a.engine.spec.preset, equals ? "DIFFERENT" : difference(rule));
+    fmt::print(stderr, "  {:<34}{:>42.1f}   (loading, probing, prices; once, not in the above)\n", "start-up", startup_ms);
+  }
+  if (compared && equals && !same(compared->plain, result))
     throw Error("the text with speculation differs from the text without: please report this");
   return result.reason == FinishReason::kCancelled ? 130 : 0;
 }
@@ -107,7 +141,8 @@ Command add_generate(CLI::App& app) {
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
   add_prompt_flags(app, args->source);
-  app.add_flag("--compare", args->compare, "then decode the same prompt without speculation, and show both speeds and whether the bytes are equal (with rules that do not promise that, the text may differ)");
+  app.add_flag("--compare", args->compare, "then answer the same prompt without speculation, and show what both took, as a whole and for decoding only, and whether the "
+               "bytes are equal (with rules that do not promise that, the text may differ)");
   app.add_flag("--json", args->json, "print one JSON object instead of the text");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
   return [args] { return run(*args); };

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/common.h"
+#include "cli/compare.h"
 #include "cli/progress.h"
 #include "cli/spec_flags.h"
 
@@ -21,7 +23,7 @@ struct Args {
   SpecFlags spec;
   std::vector<std::string> bias, prompts;
   std::string file, jsonl, field = "text", prefix, suffix, chat_template_file;
-  int limit = 0;
+  int limit = 0, batch = 0, repetitions = 2;
   bool chat = false, all = false, json = false, quiet = false;
 };
 
@@ -101,29 +103,114 @@ std::string difference(const Run& plain, const Run& spec, int vocab) {
 
 struct Totals {
   int cases = 0, different = 0;
-  double plain_ms = 0, spec_ms = 0, worst = 1e9;
+  AnswerTime plain, spec;
+  double worst = 1e9;      // of the whole answers
   int64_t tokens = 0, accepted = 0, rounds = 0;
+  double distinct = 0;     // 8-grams, weighted by tokens
 };
 
-void report(const Args& a, const Named& setting, size_t index, size_t prompt_tokens, const Run& plain, const Run& spec,
-            const std::string& wrong, Totals& totals) {
-  const double before = plain.result.timings.decode_ms, after = spec.result.timings.decode_ms, ratio = before / after;
-  const SpecStats& s = spec.result.spec;
-  const size_t n = spec.result.tokens.size();
-  ++totals.cases, totals.different += !wrong.empty();
-  totals.plain_ms += before, totals.spec_ms += after, totals.worst = std::min(totals.worst, ratio);
-  totals.tokens += int64_t(n), totals.accepted += s.accepted, totals.rounds += s.rounds;
+void add(AnswerTime& sum, const AnswerTime& t) { sum.prompt += t.prompt, sum.draft_prompt += t.draft_prompt, sum.decode += t.decode; }
+
+// What is told of one case.
+struct Case {
+  const Named& setting;
+  size_t index, prompt_tokens;
+  AnswerTime plain, spec;
+  std::string wrong;
+};
+
+void report(const Args& a, const Case& c, const Run& run, Totals& totals) {
+  const Speedup ratio = speedup(c.plain, c.spec);
+  const SpecStats& s = run.result.spec;
+  const size_t n = run.result.tokens.size();
+  const double distinct = distinct_ngrams(run.result.tokens), each = 1.0 / double(std::max<size_t>(n, 1));
+  ++totals.cases, totals.different += !c.wrong.empty();
+  add(totals.plain, c.plain), add(totals.spec, c.spec), totals.worst = std::min(totals.worst, ratio.whole);
+  totals.tokens += int64_t(n), totals.accepted += s.accepted, totals.rounds += s.rounds, totals.distinct += distinct * double(n);
   if (a.json) {
-    nlohmann::ordered_json j{{"prompt", index}, {"prompt_tokens", prompt_tokens}, {"setting", setting.name}, {"tokens", n},
-                             {"equal", wrong.empty()}, {"difference", wrong}, {"plain_ms", before}, {"spec_ms", after}, {"speedup", ratio},
-                             {"draft_prompt_ms", spec.result.timings.draft_prompt_ms}};
+    nlohmann::ordered_json j{{"prompt", c.index}, {"prompt_tokens", c.prompt_tokens}, {"setting", c.setting.name}, {"tokens", n},
+                             {"equal", c.wrong.empty()}, {"difference", c.wrong}};
+    j["speedup"] = to_object(ratio);
+    j["plain"] = to_object(c.plain);
+    j["drafted"] = to_object(c.spec);
+    j["distinct_8grams"] = distinct;
     j["spec"] = nlohmann::ordered_json::parse(spec_stats_json(s));
     write_out(j.dump() + "\n");
     return;
   }
-  write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>9.2f} {:>9.2f} {:>7.2f} {:>9.2f}  {}\n", index, prompt_tokens, setting.name, n,
-                        before / double(std::max<size_t>(n, 1)), after / double(std::max<size_t>(n, 1)), ratio,
-                        s.rounds ? double(n) / double(s.rounds) : 0.0, wrong.empty() ? "equal" : wrong));
+  write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>8.2f} {:>8.2f} {:>8.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>8.0f}%  {}\n", c.index, c.prompt_tokens,
+                        c.setting.name, n, ratio.whole, ratio.after_prompt, ratio.decode, c.plain.decode * each, c.spec.decode * each,
+                        s.rounds ? double(n) / double(s.rounds) : 0.0, 100 * distinct, c.wrong.empty() ? "equal" : c.wrong));
+}
+
+std::vector<Token> tokens_of(const Args& a, const Engine& engine, const std::string& text) {
+  const std::string whole = a.prefix + text + a.suffix;
+  return engine.tokenize(a.chat ? chat_prompt(engine, {}, whole) : whole, !a.chat, true);
+}
+
+struct BatchRun {
+  double whole_ms = 0, cached_ms = 0;  // from empty sessions; with everything in the caches
+  std::vector<GenerateResult> results;
+};
+
+// One batch from empty sessions, and once more with the prompts in the caches of target and draft.
+void run_requests(Engine& engine, std::span<const std::unique_ptr<Session>> sessions, std::span<const Request> requests, BatchRun& out) {
+  const auto timed = [&] {
+    const auto start = std::chrono::steady_clock::now();
+    out.results = engine.generate(requests);
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  };
+  for (const auto& session : sessions) session->truncate(0);
+  const double whole = timed(), cached = timed();
+  out.whole_ms = out.whole_ms == 0 ? whole : std::min(out.whole_ms, whole);
+  out.cached_ms = out.cached_ms == 0 ? cached : std::min(out.cached_ms, cached);
+}
+
+// Batches without and with speculation take turns; the least time of each counts.
+int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& texts) {
+  std::vector<std::vector<Token>> prompts;
+  for (int i = 0; i < a.batch; ++i) prompts.push_back(tokens_of(a, engine, texts[size_t(i) % texts.size()]));
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (int i = 0; i < a.batch; ++i) sessions.push_back(engine.start());
+  int different = 0;
+  for (const Named& setting : settings_of(a)) {
+    GenerateOptions plain_options = setting.options, spec_options = setting.options;
+    plain_options.speculate = false;
+    plain_options.cancelled = spec_options.cancelled = [] { return interrupted(); };
+    std::vector<Request> plain, spec;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      plain.push_back({sessions[i].get(), prompts[i], &plain_options});
+      spec.push_back({sessions[i].get(), prompts[i], &spec_options});
+    }
+    BatchRun before, after;
+    for (int i = 0; i < std::max(1, a.repetitions) && !interrupted(); ++i) {
+      run_requests(engine, sessions, plain, before);
+      run_requests(engine, sessions, spec, after);
+    }
+    if (interrupted()) return 130;
+    int64_t tokens = 0;
+    int wrong = 0;
+    double distinct = 0;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const GenerateResult &p = before.results[i], &s = after.results[i];
+      wrong += p.tokens != s.tokens || p.text != s.text || p.reason != s.reason;
+      tokens += int64_t(s.tokens.size()), distinct += distinct_ngrams(s.tokens) / double(prompts.size());
+    }
+    different += wrong;
+    const double whole = before.whole_ms / after.whole_ms, cached = before.cached_ms / after.cached_ms;
+    if (a.json) {
+      write_out(nlohmann::ordered_json{{"batch", a.batch}, {"setting", setting.name}, {"tokens", tokens}, {"equal", wrong == 0},
+                                       {"plain", {{"whole_ms", before.whole_ms}, {"cached_ms", before.cached_ms}}},
+                                       {"drafted", {{"whole_ms", after.whole_ms}, {"cached_ms", after.cached_ms}}},
+                                       {"speedup", {{"whole_answer", whole}, {"prompts_cached", cached}}}, {"distinct_8grams", distinct}}.dump() + "\n");
+    } else {
+      write_out(fmt::format("batch of {}, {}: {} tokens; whole answers {:.1f} -> {:.1f} tok/s, {:.2f}x; prompts cached {:.1f} -> {:.1f} tok/s, {:.2f}x; "
+                            "{:.0f}% distinct 8-grams; {}\n", a.batch, setting.name, tokens, 1e3 * double(tokens) / before.whole_ms,
+                            1e3 * double(tokens) / after.whole_ms, whole, 1e3 * double(tokens) / before.cached_ms, 1e3 * double(tokens) / after.cached_ms,
+                            cached, 100 * distinct, wrong == 0 ? "equal" : fmt::format("{} DIFFERENT", wrong)));
+    }
+  }
+  return different == 0 ? 0 : 1;
 }
 
 // There is nothing to verify where nothing is promised.
@@ -145,19 +232,23 @@ int run(Args& a) {
   if (a.generate.max_tokens < 0) a.generate.max_tokens = 128;
   watch_interrupt();
   const auto texts = texts_of(a);
+  const auto start = std::chrono::steady_clock::now();
+  if (a.batch > 0) a.engine.max_sessions = a.batch;
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  const double startup_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   if (a.chat) warn_without_template(*engine);
+  if (a.batch > 0) return run_batch(a, *engine, texts);
   if (!a.json)
-    write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>9} {:>9} {:>7} {:>9}  {}\n", "prompt", "length", "sampling", "tokens", "plain ms",
-                          "spec ms", "speedup", "tok/pass", "compared"));
+    write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}  {}\n{:>40} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}\n",
+                          "prompt", "length", "sampling", "tokens", "whole", "after", "decode", "plain", "spec", "tokens", "distinct", "compared",
+                          "", "answer", "prompt", "only", "ms/token", "ms/token", "per pass", "8-grams"));
   Totals totals;
   Run plain, spec;
   ProgressLine line("verify", a.quiet);
   for (size_t i = 0; i < texts.size() && !interrupted(); ++i) {
-    std::string text = a.prefix + texts[i] + a.suffix;
-    if (a.chat) text = chat_prompt(*engine, {}, text);
-    const auto prompt = engine->tokenize(text, !a.chat, true);
+    const auto prompt = tokens_of(a, *engine, texts[i]);
     auto session = engine->start();
+    PromptTimes times;
     for (const Named& setting : settings_of(a)) {
       if (interrupted()) break;
       line.update(double(i) / double(texts.size()), fmt::format("{} / {} prompts", i, texts.size()));
@@ -165,14 +256,19 @@ int run(Args& a) {
       run_one(*engine, *session, prompt, setting.options, true, spec);
       if (interrupted()) break;
       line.clear();
-      report(a, setting, i, prompt.size(), plain, spec, difference(plain, spec, engine->vocab()), totals);
+      const AnswerTime before = times.of(plain.result, false), after = times.of(spec.result, true);
+      report(a, {setting, i, prompt.size(), before, after, difference(plain, spec, engine->vocab())}, spec, totals);
     }
   }
   line.clear();
   if (interrupted()) return 130;
-  if (!a.quiet)
-    fmt::print(stderr, "{} cases, {} different; speedup {:.2f} (lowest {:.2f}), {:.2f} tokens per pass\n", totals.cases, totals.different,
-               totals.plain_ms / totals.spec_ms, totals.worst, totals.rounds ? double(totals.tokens) / double(totals.rounds) : 0.0);
+  if (!a.quiet) {
+    const Speedup all = speedup(totals.plain, totals.spec);
+    fmt::print(stderr, "{} cases, {} different; whole answers {:.2f}x (lowest {:.2f}x), after the prompt {:.2f}x, decode only {:.2f}x; {:.2f} tokens per "
+               "pass, {:.0f}% distinct 8-grams; start-up {:.0f} ms\n", totals.cases, totals.different, all.whole, totals.worst, all.after_prompt,
+               all.decode, totals.rounds ? double(totals.tokens) / double(totals.rounds) : 0.0,
+               100 * totals.distinct / double(std::max<int64_t>(1, totals.tokens)), startup_ms);
+  }
   return totals.different == 0 ? 0 : 1;
 }
 
@@ -190,6 +286,9 @@ Command add_verify_lossless(CLI::App& app) {
   app.add_option("--limit", args->limit, "use only the first N prompts");
   app.add_option("--prefix", args->prefix, "text put before each prompt");
   app.add_option("--suffix", args->suffix, "text put after each prompt");
+  app.add_option("--batch", args->batch, "answer so many prompts at a time instead (used again where there are fewer), and compare the times of whole batches")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--repetitions", args->repetitions, "with --batch: times each; the least counts")->capture_default_str();
   app.add_flag("--chat", args->chat, "send each prompt as a user's message through the chat template");
   app.add_flag("--all-settings", args->all, "greedy, T = 0.7 with top-p, T = 1.2 with penalties, logit bias with a stop string");
   app.add_flag("--json", args->json, "print one JSON object per case");

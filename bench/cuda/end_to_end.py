@@ -46,7 +46,8 @@ def main():
     extra = ["--temp", str(args.temperature), "--seed", "7"] if args.temperature > 0 else []
     for length in args.lengths.split(","):
         for preset in args.preset:
-            speedups, rates, plain, accepted = [], [], [], []
+            rates, plain, accepted, distinct = [], [], [], []
+            speedups = {"whole_answer": [], "after_prompt": [], "decode_only": []}
             for prompt in sorted(args.prompts.glob(f"{length}-*.txt"))[:args.count]:
                 result = run(args, preset, prompt, extra)
                 if not result["plain"]["equal"]:
@@ -55,12 +56,15 @@ def main():
                       file=args.out, flush=True)
                 rates.append(rate(result["timings"]))
                 plain.append(rate(result["plain"]["timings"]))
-                speedups.append(rates[-1] / plain[-1])
+                for name, values in speedups.items():
+                    values.append(result["speedup"][name])
+                distinct.append(100 * result["distinct_8grams"])
                 spec = result.get("speculation", {})
                 accepted.append(spec.get("tokens_per_round_with_bonus", 1))
             middle = statistics.median
-            print(f"{length:>5} {preset.split(':')[0]:<18} T={args.temperature:g} plain {middle(plain):6.1f} tok/s, with {middle(rates):6.1f}: "
-                  f"{middle(speedups):.2f}x ({min(speedups):.2f}-{max(speedups):.2f}), {middle(accepted):.2f} tokens per pass", flush=True)
+            ratios = ", ".join(f"{name.replace('_', ' ')} {middle(v):.2f}x ({min(v):.2f}-{max(v):.2f})" for name, v in speedups.items())
+            print(f"{length:>5} {preset.split(':')[0]:<18} T={args.temperature:g} {ratios}; decode {middle(plain):.1f} -> {middle(rates):.1f} tok/s, "
+                  f"{middle(accepted):.2f} tokens per pass, {middle(distinct):.0f}% distinct 8-grams", flush=True)
 
 
 if __name__ == "__main__":

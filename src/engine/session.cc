@@ -64,8 +64,10 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
   for (int i = 0; i < rows; ++i) positions_[size_t(i)] = history + i;
   for (int i = 0; i < outputs; ++i) outputs_[size_t(i)] = rows - outputs + i;
   const SeqRows seq{0, rows, seq_, history, nullptr, 0};
+  // Few rows, all of whose logits are wanted, are what verifying a draft is: they are run like that, not like a prompt.
+  const bool prompt = outputs < rows || rows - 1 > engine_.device().max_depth();
   const StepOutputs& out = engine_.model().forward(
-      {tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(outputs_).first(size_t(outputs)), true},
+      {tokens, std::span(positions_).first(size_t(rows)), std::span(&seq, 1), std::span(outputs_).first(size_t(outputs)), prompt},
       engine_.kv());
   append(tokens, out, 0, engine_.speculation().drafter());
   return out.logits;

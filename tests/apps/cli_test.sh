@@ -61,7 +61,27 @@ equal "generate beside a broken template" "$("$program" generate -m odd -p Hi -n
 contains "inspect JSON" "$("$program" inspect tiny.gguf --json -c 1024)" '"kv_bytes"'
 contains "bench table" "$("$program" bench -m tiny.gguf -p 16 -n 4 -d 0,32 --rows 2 -r 1 -q --no-peaks)" "tg4 @ d32"
 contains "bench JSON" "$("$program" bench -m tiny.gguf -p 16 -n 0 -r 1 -q --no-peaks -o jsonl)" '"test":"pp16"'
+contains "bench tells its threads" "$("$program" bench -m tiny.gguf -p 4 -n 0 -r 1 -q --no-peaks -t 1)" "threads: 1 (asked for)"
+contains "bench caps its threads" "$("$program" bench -m tiny.gguf -p 4 -n 0 -r 1 -q --no-peaks -t 900)" "900 asked for, $(nproc) CPU"
 seq 1 400 >text.txt
+# A comparison counts everything the user waits for, and says what text it was made on.
+"$program" generate -m tiny.gguf -f text.txt -n 24 --ignore-eos --spec sd -md tiny.gguf --compare --json >compared.json 2>compared.txt || fail "compare"
+python3 - compared.json <<'PY' || fail "compare: JSON"
+import json, sys
+r = json.load(open(sys.argv[1]))
+t, p, s = r["timings"], r["plain"]["timings"], r["speedup"]
+assert r["plain"]["equal"] and p["cache_n"] == 0 and p["prompt_n"] == t["prompt_n"] > 100, (t, p)
+whole = lambda x: x["prompt_ms"] + x["draft_prompt_ms"] + x["predicted_ms"]
+assert abs(s["whole_answer"] - whole(p) / whole(t)) < 1e-6 * s["whole_answer"], s
+assert abs(s["decode_only"] - p["predicted_ms"] / t["predicted_ms"]) < 1e-6 * s["decode_only"], s
+assert t["startup_ms"] > 0 and 0 < r["distinct_8grams"] <= 1
+PY
+for words in "whole answer" "draft reads the prompt" "decode only" "distinct 8-grams" "start-up" "equal"; do contains "compare" "$(cat compared.txt)" "$words"; done
+"$program" verify-lossless -m tiny.gguf -p Hi -p "One two one two" -n 12 --spec suffix --json -q >verified.json || fail "verify-lossless"
+contains "verify-lossless JSON" "$(cat verified.json)" '"speedup":{"whole_answer":'
+contains "verify-lossless JSON" "$(cat verified.json)" '"distinct_8grams":'
+contains "batches" "$("$program" verify-lossless -m tiny.gguf -p Hi -p "One two one two" -n 12 --spec suffix --batch 3 --repetitions 1 -q)" "batch of 3"
+contains "batches are equal" "$("$program" verify-lossless -m tiny.gguf -p Hi -n 12 --spec suffix --batch 2 --repetitions 1 -q --json)" '"equal":true'
 contains "perplexity" "$("$program" perplexity -m tiny.gguf -f text.txt -c 64 --windows 3 -q)" "perplexity"
 contains "chat" "$(printf 'Hi\nAnd again\n' | "$program" chat -m tiny.gguf -n 5 --ignore-eos 2>&1 >/dev/null)" "from the cache"
 for command in "" generate chat bench perplexity inspect tokenize; do
