@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "server/response.h"
+#include "server/replies.h"
 
 namespace sx::server {
 namespace {
@@ -122,10 +123,10 @@ bool Connection::next() {
 }
 
 void Connection::refuse(const ApiError& error) {
-  const std::string body = error_body(error);
+  const std::string id = request_id({}), body = error_body(error, id);  // the head may be broken: its own name is not looked for
   const char* allow = error.status == 405 ? "Allow: GET, HEAD, POST, OPTIONS\r\n" : "";
-  send(fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}Connection: close\r\n\r\n{}",
-                   error.status, reason(error.status), body.size(), allow, body));
+  send(fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}: {}\r\n{}Connection: close\r\n\r\n{}",
+                   error.status, reason(error.status), body.size(), kRequestId, id, allow, body));
 }
 
 bool Connection::gone() {

@@ -15,15 +15,18 @@ namespace sx::server {
 
 using Json = nlohmann::ordered_json;
 
-void name_request(const httplib::Request& req, httplib::Response& res) {
+std::string request_id(const std::string& given) {
   constexpr size_t kMost = 128;
-  if (res.has_header(kRequestId)) return;
-  const std::string given = req.get_header_value(kRequestId);
   const bool plain = !given.empty() && given.size() <= kMost && std::all_of(given.begin(), given.end(), [](unsigned char c) {
     return std::isalnum(c) || std::string_view("-_.:").find(char(c)) != std::string_view::npos;
   });
+  if (plain) return given;
   thread_local std::random_device device;
-  res.set_header(kRequestId, plain ? given : fmt::format("req_{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device()));
+  return fmt::format("req_{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
+}
+
+void name_request(const httplib::Request& req, httplib::Response& res) {
+  if (!res.has_header(kRequestId)) res.set_header(kRequestId, request_id(req.get_header_value(kRequestId)));
 }
 
 void send(httplib::Response& res, const Json& body) {

@@ -10,6 +10,7 @@ namespace sx::server {
 
 constexpr const char* kRequestId = "x-request-id";
 // Gives the response the id of its request: the client's own if it is short and plain, else a new one. Errors repeat it.
+std::string request_id(const std::string& given);  // the given one where it may stand in a header, else a new one
 void name_request(const httplib::Request& req, httplib::Response& res);
 
 void send(httplib::Response& res, const nlohmann::ordered_json& body);

@@ -105,6 +105,7 @@ class Smuggling(WithServer):
         self.assertEqual(len(statuses(answer)), 1, answer)
         self.assertIn(statuses(answer)[0] // 100, (4, 5), answer)
         self.assertRegex(answer, rb"(?i)\r\nconnection: close\r\n")
+        self.assertRegex(answer, rb"(?i)\r\nx-request-id: req_[0-9a-f]{32}\r\n")
         self.assertLess(time.monotonic() - begun, 6)  # closed by the server, not after a time
 
     def test_what_is_read_is_the_body(self):
