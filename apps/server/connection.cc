@@ -15,8 +15,8 @@
 #include <tuple>
 #include <utility>
 
-#include "server/response.h"
 #include "server/replies.h"
+#include "server/response.h"
 
 namespace sx::server {
 namespace {

@@ -3,14 +3,16 @@
 #include <httplib.h>
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "server/error.h"
 
 namespace sx::server {
 
 constexpr const char* kRequestId = "x-request-id";
-// Gives the response the id of its request: the client's own if it is short and plain, else a new one. Errors repeat it.
-std::string request_id(const std::string& given);  // the given one where it may stand in a header, else a new one
+// The id of a request: the client's own if it is short and plain, else a new one.
+std::string request_id(const std::string& given);
+// Gives the response the id of its request. Errors repeat it.
 void name_request(const httplib::Request& req, httplib::Response& res);
 
 void send(httplib::Response& res, const nlohmann::ordered_json& body);
