@@ -140,7 +140,7 @@ for value in nan inf -inf; do
   refuse "repeat penalty $value" "repeat_penalty" generate -m tiny.gguf -p Hi --repeat-penalty $value
 done
 refuse "-n below -1" "max_tokens" generate -m tiny.gguf -p Hi -n -2
-refuse "-n beyond 2^31" "-n" generate -m tiny.gguf -p Hi -n 99999999999
+refuse "-n beyond 2^31" "predict" generate -m tiny.gguf -p Hi -n 99999999999
 refuse "negative context" "context" generate -m tiny.gguf -p Hi -c -5
 for size in 1 2; do refuse "window of $size" "at least 3" perplexity -m tiny.gguf -f text.txt -c $size -q; done
 contains "smallest window" "$("$program" perplexity -m tiny.gguf -f text.txt -c 3 --windows 2 -q)" "2 tokens scored"
