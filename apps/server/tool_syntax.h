@@ -1,7 +1,6 @@
 // How models write tool calls, as data: one row for each format. Marks are as a model writes them, with their line breaks; whoever reads
 // calls goes by the marks without white space around them.
 #pragma once
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -29,7 +28,6 @@ struct CallSyntax {
 };
 
 const CallSyntax& syntax_of(ToolFormat format);
-std::span<const CallSyntax> all_syntaxes();  // where the signs of several are found, the first is meant
-bool is_name_byte(char c);                   // of a function's name
+bool is_name_byte(char c);  // of a function's name
 
 }  // namespace sx::server

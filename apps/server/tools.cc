@@ -17,6 +17,7 @@ namespace {
 
 using Body = CallSyntax::Body;
 
+// Where the signs of several are in a template, the first is meant.
 const std::vector<CallSyntax> kSyntaxes = {
     {.format = ToolFormat::kMistralCallId, .body = Body::kNamed, .signs = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"},
      .each = "[TOOL_CALLS]", .name_end = "[ARGS]", .id = "[CALL_ID]", .writes_id = true},
@@ -71,8 +72,6 @@ bool shows_arguments(const std::string& text) {
 }
 
 }  // namespace
-
-std::span<const CallSyntax> all_syntaxes() { return kSyntaxes; }
 
 const CallSyntax& syntax_of(ToolFormat format) {
   return *std::find_if(kSyntaxes.begin(), kSyntaxes.end(), [&](const CallSyntax& one) { return one.format == format; });

@@ -12,7 +12,7 @@
 namespace sx {
 namespace {
 
-constexpr size_t kMaxSchemaBytes = 320 << 10, kMaxKeys = 10'000;  // the server takes 256 KiB, and wraps what it takes
+constexpr size_t kMaxSchemaBytes = 320 << 10, kMaxKeys = 10'000;  // the server takes 256 KiB, but may repeat definitions
 constexpr int kMaxJsonDepth = 64, kMaxDepth = 96, kMaxVisits = 20'000;
 constexpr size_t kMaxNameBytes = 256;
 constexpr int64_t kMostRepeats = 100'000;
