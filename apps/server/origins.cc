@@ -46,6 +46,7 @@ void allow_origin(const httplib::Request& req, httplib::Response& res, const std
   const std::string headers = req.get_header_value("Access-Control-Request-Headers");
   res.set_header("Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type, X-Api-Key" : headers);
   res.set_header("Access-Control-Max-Age", "600");
+  res.set_header("Access-Control-Expose-Headers", "x-request-id");
 }
 
 }  // namespace sx::server
