@@ -40,13 +40,13 @@ void allow_origin(const httplib::Request& req, httplib::Response& res, const std
   const std::string origin = req.get_header_value("Origin");
   if (origin.empty() || !origin_allowed(origin, allowed)) return;
   res.set_header("Access-Control-Allow-Origin", origin);
+  res.set_header("Access-Control-Expose-Headers", "x-request-id");
   if (req.method != "OPTIONS") return;
   res.set_header("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
   // What its page asks for: OpenAI's client of JavaScript alone sends a dozen headers x-stainless-*.
   const std::string headers = req.get_header_value("Access-Control-Request-Headers");
   res.set_header("Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type, X-Api-Key" : headers);
   res.set_header("Access-Control-Max-Age", "600");
-  res.set_header("Access-Control-Expose-Headers", "x-request-id");
 }
 
 }  // namespace sx::server

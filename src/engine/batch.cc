@@ -26,7 +26,7 @@ bool BatchImpl::step() {
   if (all_.empty()) return false;
   choose_decoding();
   choose_prompts();
-  if (!decoding_.empty() || !pieces_.empty()) engine_.round().run(decoding_, pieces_);
+  if (!decoding_.empty() || !pieces_.empty()) engine_.round().run(decoding_, pieces_, int(all_.size()));
   collect();
   return true;
 }

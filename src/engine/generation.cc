@@ -161,10 +161,13 @@ void Generation::go_on() {
 void Generation::catch_up() {
   Drafter* d = drafter();
   const double start = now_ms();
+  const int before = d->behind(session.seq(), session.tokens());
   d->prefill(session.seq(), std::span(session.tokens()).first(session.tokens().size() - 1));
   engine_.device().wait();
   d->take_forward_ms(), d->take_cache_ms();
-  result_.timings.draft_prompt_ms += now_ms() - start;
+  const double ms = now_ms() - start;
+  result_.timings.draft_prompt_ms += ms;
+  spec.observe_reading(before - d->behind(session.seq(), session.tokens()), ms);
 }
 
 bool Generation::show(const std::string& text) {

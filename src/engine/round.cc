@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -29,13 +30,15 @@ Round::Round(EngineImpl& engine) : engine_(engine), max_outputs_(engine.model().
   moves_.reserve(kMaxTreeNodes);
 }
 
-void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts) {
+void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts, int company) {
   SX_ASSERT(int(batch.size()) <= max_outputs_);
   const double start = now_ms();
   const bool apart = engine_.device().prefers_batches();  // prompts are run in a way of their own there
   times_ = {};
   active_.assign(batch.begin(), batch.end());
   prompts_.assign(prompts.begin(), prompts.end());
+  shared_pass_ = !prompts.empty();
+  company_ = company;
   for (Generation* g : active_) g->exhausted();
   if (go_on()) draft();
   go_on();
@@ -49,8 +52,10 @@ void Round::run(std::span<Generation* const> batch, std::span<const PromptPiece>
     score_prompts();
   }
   end_prompts();
-  times_.host = now_ms() - start - times_.draft - times_.verify - times_.judge - times_.commit - times_.score;
+  const double all = now_ms() - start;
+  times_.host = all - times_.draft - times_.verify - times_.judge - times_.commit - times_.score;
   count();
+  settle(all);
   catch_up();
 }
 
@@ -94,11 +99,23 @@ void Round::draft_forced(Generation& g) {
 }
 
 // Every request gets its share of the rows of a pass. A request that cannot pay for a draft, or whose drafter has not read the prompt
-// yet, keeps a tree of one node.
+// yet, keeps a tree of one node; so do all where the batch as a whole loses by drafts.
 void Round::draft_with(Speculation& spec) {
   tasks_.clear();
+  const auto ready = [&](const Generation* g) {
+    return &g->spec == &spec && g->drafter() && g->drafted == 0 && spec.drafter()->behind(g->session.seq(), g->session.tokens()) <= kMaxChain;
+  };
+  bool one = false;  // drafts, until it is known that they pay in such a batch: all of them together would be a dear try
+  if (spec.priced()) {
+    const int requests = int(active_.size());
+    if (!spec.ledger().may_draft(requests)) return;
+    one = requests > 1 && spec.runs_model() && !spec.ledger().proven(requests);
+    const auto drafting = one ? 1 : std::count_if(active_.begin(), active_.end(), ready);
+    // Prices of a batch are those of its first request: its histories matter little here.
+    if (const auto first = std::find_if(active_.begin(), active_.end(), ready); first != active_.end()) set_costs(**first, int(drafting));
+  }
   for (Generation* g : active_) {
-    if (&g->spec != &spec || !g->drafter() || g->drafted > 0 || spec.drafter()->behind(g->session.seq(), g->session.tokens()) > kMaxChain) continue;
+    if (!ready(g) || (one && !tasks_.empty())) continue;
     DraftTask task{g->session.seq(), g->session.tokens(), &g->sampling, g->bias, g->window.counts(), limits_of(*g), g->tree, false, g->laws,
                    g->grammar.get()};
     g->drafting = task.limits.depth > 0 && task.limits.nodes > 0 && (!spec.priced() || affordable(*g, task));
@@ -123,31 +140,35 @@ void Round::draft_with(Speculation& spec) {
 // A round of these requests without drafts.
 double Round::plain_ms(const Generation& g) const { return std::max(1e-6, g.spec.price().predict(int(active_.size()), g.session.length())); }
 
-// What nodes of one request cost it: all wait for them, so time that a batch of four loses must be worth four times as much.
-void Round::set_costs(const Generation& g) {
-  g.spec.price().costs(g.spec.nodes(), int(active_.size()), g.session.length(), g.spec.costs());
-  for (float& cost : g.spec.costs()) cost = 1 + float(active_.size()) * (cost - 1);
+// One more level of a draft, for choosing what to try: what it took long ago is believed less and less.
+double Round::hoped_level(const Generation& g) const { return faded(g.spec.drafter()->level_ms(), g.spec.ledger().idle()) / plain_ms(g); }
+
+// What nodes of one request cost it, if all who draft have as many: time that a batch of four loses must be worth four times as much.
+void Round::set_costs(const Generation& g, int drafting) {
+  g.spec.price().costs(g.spec.nodes(), {int(active_.size()), drafting, double(g.session.length())}, g.spec.costs());
 }
 
 // Sets the prices of a draft, and its limits to what the request can pay; false: not even one node, or not the drafting.
 bool Round::affordable(Generation& g, DraftTask& task) {
   Speculation& spec = g.spec;
-  // Prices of a batch are those of its first request: its histories matter little here.
-  if (tasks_.empty()) set_costs(g);
   const std::span<const float> cost = spec.costs();
   task.limits.verify_cost = cost.data();
   task.limits.level_cost = float(spec.drafter()->level_ms() / plain_ms(g));
   double credit = g.controller.credit();
   const double node = double(cost[1]) - 1, level = double(task.limits.level_cost);
-  const bool whole = !spec.runs_model() || g.controller.covers_draft(node);
+  const bool known = level > 0 || active_.size() == 1;  // what a level costs a batch is found out with one
+  const bool whole = !spec.runs_model() || (known && g.controller.covers_draft(node, level * task.limits.depth));
   g.shallow = false;
-  task.cheap_only = !whole && spec.has_index();
+  int depth = whole ? task.limits.depth : g.controller.affordable_depth(task.limits.depth, level, node);
+  const double hoped = hoped_level(g);
+  const bool probe = !whole && (spec.has_index() ? !known || hoped < level : depth == 0) && g.controller.may_probe(hoped, node);
+  task.cheap_only = !whole && !probe && spec.has_index();
   if (spec.runs_model() && !task.cheap_only) {
-    const int depth = whole ? task.limits.depth : g.controller.affordable_depth(task.limits.depth, level, node);
+    if (probe) depth = 1;
     if (depth == 0) return false;
     g.shallow = depth < task.limits.depth;
     task.limits.depth = depth;
-    credit -= whole ? g.controller.draft_cost() : depth * level;
+    if (!probe) credit -= whole ? g.controller.draft_cost() : depth * level;
   }
   int& nodes = task.limits.nodes;
   while (nodes > 0 && double(cost[size_t(nodes)]) - 1 > credit) --nodes;
@@ -282,6 +303,17 @@ void Round::observe(Speculation& spec) {
   times_.commit += since(mark) - cache - draft;
 }
 
+// What verifying its nodes cost a request, in plain passes: its share of what all lost by them. By the clock, not by the price, which may be
+// what is wrong; but a pass that was interrupted counts as at most twice what was expected.
+double Round::verifying(const Generation& g) const {
+  if (g.tree->drafted() == 0) return 1;
+  int nodes = 0;
+  for (const Generation* each : active_) nodes += each->tree->drafted();
+  const double plain = plain_ms(g), expected = g.spec.price().predict(int(active_.size()) + nodes, g.session.length()) / plain;
+  const double took = shared_pass_ ? expected : std::min(times_.verify / plain, 2 * std::max(1.0, expected));
+  return 1 + std::max(0.0, took - 1) * double(active_.size()) * g.tree->drafted() / nodes;
+}
+
 void Round::count() {
   for (size_t i = 0; i < active_.size(); ++i) {
     Generation& g = *active_[i];
@@ -292,17 +324,54 @@ void Round::count() {
     }
     double expected = 0;
     for (NodeId n = 1; n < g.tree->size(); ++n) expected += std::exp(double(g.tree->score(n)));
-    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g),
-                               double(g.spec.costs()[size_t(g.tree->drafted())]), !g.shallow);
+    g.controller.drafted_round(expected, int(g.verdict.path.size()) - 1, times_.draft / plain_ms(g), verifying(g) + times_.score / plain_ms(g),
+                               !g.shallow);
   }
 }
 
-// Whether a good guess could pay in this company at all; if not, a drafter need not read the prompt yet.
-bool Round::could_pay(const Generation& g) {
-  constexpr double kGoodGuess = 0.5;
+// Tells those who draft what the round has given to all of it.
+void Round::settle(double ms) {
+  if (active_.empty() || shared_pass_) return;
+  const int requests = int(active_.size()), tokens = std::accumulate(committed_.begin(), committed_.end(), 0);
+  const bool plain = std::none_of(active_.begin(), active_.end(), [](const Generation* g) { return g->drafting || g->tree->drafted() > 0; });
+  double history = 0;
+  for (const Generation* g : active_) history += g->session.length();
+  const double expected = engine_.price().predict(requests, history / requests);
+  if (!(expected > 0)) return;
+  for (const auto& spec : engine_.speculations()) {
+    if (!spec->priced()) continue;
+    const bool own = std::any_of(active_.begin(), active_.end(), [&](const Generation* g) { return g->drafting && &g->spec == spec.get(); });
+    if (own) spec->ledger().drafted_round(requests, tokens, ms / expected);
+    else if (plain) spec->ledger().plain_round(requests, ms / expected);
+  }
+}
+
+// The share of its time that drafts would save a request in this company if they were good.
+double Round::hoped_saving(const Generation& g) const {
+  constexpr double kGoodGuess = 0.7;  // a level is right
+  const double level = hoped_level(g);
+  double best = 1, tokens = 1, right = 1;
+  for (int depth = 1; depth <= std::min(g.spec.depth(), g.spec.nodes()); ++depth) {
+    tokens += right *= kGoodGuess;
+    best = std::min(best, (double(g.spec.costs()[size_t(depth)]) + depth * level) / tokens);
+  }
+  return 1 - best;
+}
+
+// Whether it pays that the drafter reads what it is behind with, while everybody waits: by what drafts could save this request, and by what they
+// have saved in such company. If not, the reading is paid from what the batch may spend on trying.
+bool Round::worth_reading(const Generation& g, int behind) {
   if (!g.spec.priced() || g.spec.nodes() < 1) return true;
-  set_costs(g);
-  return double(g.spec.costs()[1]) - 1 + g.drafter()->level_ms() / plain_ms(g) < kGoodGuess;
+  const int requests = std::max(company_, int(active_.size()));
+  g.spec.price().costs(g.spec.nodes(), {requests, requests, double(g.session.length())}, g.spec.costs());
+  const double saving = requests > 1 ? std::min(hoped_saving(g), g.spec.ledger().saved(requests)) : hoped_saving(g);
+  const double plain = std::max(1e-6, g.spec.price().predict(requests, g.session.length())), reading = behind * g.spec.read_ms();
+  if (saving > 0 && reading * requests <= saving * g.remaining() * plain) return true;
+  if (requests == 1) return false;
+  const double piece = std::min(reading, engine_.options().chunk * g.spec.read_ms()) / plain;
+  if (g.spec.read_ms() == 0 || !g.spec.ledger().covers_reading(requests, piece)) return false;
+  g.spec.ledger().reading(requests, piece);
+  return true;
 }
 
 // Drafters read long prompts after the first token has been shown, one piece of one of them in a round: nobody waits for a draft.
@@ -314,7 +383,7 @@ void Round::catch_up() {
     const int behind = g->drafter()->behind(g->session.seq(), g->session.tokens());
     if (behind > kMaxChain && (!first || behind < least)) first = g, least = behind;
   }
-  if (first && could_pay(*first)) first->catch_up();
+  if (first && worth_reading(*first, least)) first->catch_up();
 }
 
 }  // namespace sx

@@ -23,8 +23,9 @@ class Round {
   explicit Round(EngineImpl& engine);
 
   // Advances each request of `batch` by at least one token, unless it ends, and the prompts by their pieces. At most max_batch()
-  // requests; prompts of EngineImpl::shared_prompt_rows() together, or a whole chunk where `batch` is empty.
-  void run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts);
+  // requests; prompts of EngineImpl::shared_prompt_rows() together, or a whole chunk where `batch` is empty. `company`: requests that are being
+  // answered in all, those whose prompt has still to be read included.
+  void run(std::span<Generation* const> batch, std::span<const PromptPiece> prompts, int company);
   int max_batch() const { return max_outputs_; }
 
  private:
@@ -33,8 +34,11 @@ class Round {
   void draft_forced(Generation& g);
   TreeLimits limits_of(const Generation& g) const;
   double plain_ms(const Generation& g) const;
-  void set_costs(const Generation& g);
-  bool could_pay(const Generation& g);
+  double hoped_level(const Generation& g) const;
+  void set_costs(const Generation& g, int drafting);
+  double verifying(const Generation& g) const;
+  double hoped_saving(const Generation& g) const;
+  bool worth_reading(const Generation& g, int behind);
   bool affordable(Generation& g, DraftTask& task);
   void begin_step();
   void add_trees();
@@ -49,6 +53,7 @@ class Round {
   void score_prompts();
   void end_prompts();
   void count();
+  void settle(double ms);
   void catch_up();
   // Drops requests that have ended; true if any is left.
   bool go_on();
@@ -68,6 +73,8 @@ class Round {
   std::vector<int> committed_, histories_;  // per active request: nodes kept, tokens before the round
   const StepOutputs* step_ = nullptr;   // of the round's pass
   PhaseTimes times_;
+  int company_ = 1;
+  bool shared_pass_ = false;            // pieces of prompts were part of the round
 };
 
 }  // namespace sx

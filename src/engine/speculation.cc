@@ -19,6 +19,7 @@ namespace sx {
 namespace {
 
 constexpr double kMeasureMs = 400;   // time that may be spent on prices when an engine opens
+constexpr int kSweeps = 5, kMostMeasured = 64;
 constexpr int kFarHistory = 2048;
 constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an index has some 150 for each token
 
@@ -331,12 +332,18 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
   return std::make_unique<ModelDrafter>(drafter, make_inner(parts));
 }
 
+void Speculation::observe_reading(int tokens, double ms) {
+  if (tokens <= 0 || !(ms > 0)) return;
+  read_ms_ = learned(read_ms_, ms / tokens);
+}
+
 PriceRange price_range(const SpeculationParts& parts, int rows) {
-  const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, 64});
+  const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, kMostMeasured});
   return {most, std::max(0, std::min(kFarHistory, parts.context - most))};
 }
 
-// Passes of 1, 2, 4, ... rows on an empty and on a filled cache.
+// Passes of 1, 2, 4, ... rows on an empty and on a filled cache, all of them again and again: the least of each is taken, so that a busy
+// moment spoils one sweep of all rather than all of one.
 void measure_price(const SpeculationParts& parts, int rows) {
   const double start = now_ms();
   const auto [most, far] = price_range(parts, rows);
@@ -359,10 +366,18 @@ void measure_price(const SpeculationParts& parts, int rows) {
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});
     parts.backend->kv_move({parts.kv, parts.kv, 0, 0, moves});
   }
-  for (int count : StepPrice::kRows) {
-    if (count > most || (count > 2 && now_ms() - start > kMeasureMs)) break;
-    parts.price->set(count, 0, std::min(time(count, 0), time(count, 0)));
-    if (far > 0) parts.price->set(count, far, std::min(time(count, far), time(count, far)));
+  std::array<double, StepPrice::kRows.size()> near{}, behind{};
+  const auto least = [](double& ms, double now) { ms = ms == 0 ? now : std::min(ms, now); };
+  for (int sweep = 0; sweep < kSweeps; ++sweep)
+    for (size_t i = 0; i < near.size() && StepPrice::kRows[i] <= most; ++i) {
+      const bool needed = sweep == 0 && i < 2;
+      if (!needed && now_ms() - start > kMeasureMs) break;
+      least(near[i], time(StepPrice::kRows[i], 0));
+      if (far > 0) least(behind[i], time(StepPrice::kRows[i], far));
+    }
+  for (size_t i = 0; i < near.size(); ++i) {
+    if (near[i] > 0) parts.price->set(StepPrice::kRows[i], 0, near[i]);
+    if (behind[i] > 0) parts.price->set(StepPrice::kRows[i], far, behind[i]);
   }
 }
 

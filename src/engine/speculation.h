@@ -15,6 +15,7 @@
 #include "spec/config.h"
 #include "spec/draft_cache.h"
 #include "spec/drafter.h"
+#include "spec/ledger.h"
 #include "spec/price.h"
 #include "specextend/specextend.h"
 #include "text/tokenizer.h"
@@ -77,6 +78,10 @@ class Speculation {
   TokenTree* tree(SeqId seq) const { return trees_[size_t(seq)].get(); }
   DraftLaws* laws(SeqId seq) const { return laws_.empty() ? nullptr : laws_[size_t(seq)].get(); }
   std::span<float> costs() { return costs_; }           // scratch, [nodes + 1]
+  Ledger& ledger() { return ledger_; }                  // what its drafts have earned in batches
+  const Ledger& ledger() const { return ledger_; }
+  double read_ms() const { return read_ms_; }           // the drafter takes to read a token of a text; 0: not known
+  void observe_reading(int tokens, double ms);
 
  private:
   // What a drafter works with.
@@ -116,6 +121,8 @@ class Speculation {
   std::vector<std::unique_ptr<DraftLaws>> laws_;
   const StepPrice& price_;
   std::vector<float> costs_;
+  Ledger ledger_;
+  double read_ms_ = 0;
 };
 
 }  // namespace sx

@@ -14,11 +14,14 @@ class Controller {
   // Accepted tokens per token the drafter expected to be accepted, lately.
   double trust() const { return trust_; }
 
-  // Whether the credit covers what drafting has cost lately, and one node's verification.
-  bool covers_draft(double node) const { return credit_ >= draft_cost_ + node; }
+  // Whether the credit covers what drafting has cost lately (`expected`, before this request has drafted), and one node's verification.
+  bool covers_draft(double node, double expected = 0) const { return credit_ >= (draft_cost_ > 0 ? draft_cost_ : expected) + node; }
   // Else: how many levels of at most `deepest` it covers, at `level` each, one node's verification included. A level or two that turn out
   // right earn a whole draft.
   int affordable_depth(int deepest, double level, double node) const;
+  // Else: whether one level may be tried all the same, at a price that has faded for want of trying. What it really costs is paid for
+  // later, by fewer tries.
+  bool may_probe(double hoped_level, double node) const { return credit_ > 0 && credit_ >= hoped_level + node; }
 
   void plain_round();
   // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `drafting`, `verifying`: what it cost;

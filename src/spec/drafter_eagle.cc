@@ -5,14 +5,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "spec/price.h"
 
 namespace sx {
-namespace {
-
-constexpr double kLearn = 0.1;
-
-}  // namespace
-
 EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
     : options_(options), slots_(size_t(options.slots)),
       guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
@@ -174,7 +169,7 @@ bool EagleDrafter::run_level(DraftTask& task) {
   options_.backend->copy_rows({states_, s.strip_states, rows, w, w, w, which_.data()});
   forward(cache.store());
   take_candidates();
-  level_ms_ = level_ms_ == 0 ? step_ms_ : level_ms_ + kLearn * (step_ms_ - level_ms_);
+  level_ms_ = learned(level_ms_, step_ms_);
   copy_states(s.strip_states + size_t(staged) * width(), result_.states, rows);
   return true;
 }
@@ -200,7 +195,7 @@ bool EagleDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   levels_.take(*task.tree, s.strip);
   // The wait was for the step before as well.
   const double each = (step_ms_ + ms) / (levels_.passes() + 1);
-  if (levels_.passes() > 0) level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
+  if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
   return true;
 }
 

@@ -4,14 +4,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "spec/price.h"
 
 namespace sx {
-namespace {
-
-constexpr double kLearn = 0.1;
-
-}  // namespace
-
 int longspec_cells(int window) { return 2 * window + kMaxTreeNodes; }
 
 LongSpecDrafter::LongSpecDrafter(const LongSpecDrafterOptions& options)
@@ -148,7 +143,7 @@ bool LongSpecDrafter::run_level(DraftTask& task) {
   run_own({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
   if (!look(task.seq)) return s.next.clear(), false;
   const double ms = now_ms() - start;
-  level_ms_ = level_ms_ == 0 ? ms : level_ms_ + kLearn * (ms - level_ms_);
+  level_ms_ = learned(level_ms_, ms);
   return true;
 }
 

@@ -4,12 +4,12 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "spec/price.h"
 
 namespace sx {
 namespace {
 
 constexpr int kMostOutputs = 128;  // rows of a level over several sequences, unless one sequence needs more
-constexpr double kLearn = 0.1;
 
 }  // namespace
 
@@ -219,7 +219,7 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   if (outputs_.empty()) return false;
   forward(kv());
   take_candidates();
-  level_ms_ = level_ms_ == 0 ? step_ms_ : level_ms_ + kLearn * (step_ms_ - level_ms_);
+  level_ms_ = learned(level_ms_, step_ms_);
   return true;
 }
 
@@ -301,7 +301,7 @@ void ModelDrafter::take_guessed(DraftTask& task) {
   } while (place > root);
   if (levels < 2) return;
   const double each = step_ms_ / levels;
-  level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
+  level_ms_ = learned(level_ms_, each);
 }
 
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
@@ -321,7 +321,7 @@ bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   levels_.take(*task.tree, s.strip);
   // The wait was for the step before as well.
   const double each = (step_ms_ + ms) / (levels_.passes() + 1);
-  if (levels_.passes() > 0) level_ms_ = level_ms_ == 0 ? each : level_ms_ + kLearn * (each - level_ms_);
+  if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
   return true;
 }
 

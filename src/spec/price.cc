@@ -8,7 +8,12 @@
 namespace sx {
 namespace {
 
-constexpr double kLearn = 0.1;  // weight of one observation
+constexpr double kLearn = 0.1;    // weight of one observation
+constexpr double kLearnLess = 0.4;  // of one that was faster than expected: noise makes passes slower, never faster
+constexpr double kLearnFirst = 0.5;  // of the first one: a price measured at the start is a guess
+constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the price wrong
+constexpr double kFew = 4;           // observations
+constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried price stays, and in which its doubtful part halves then
 
 // The largest i with kRows[i] <= rows.
 size_t below(int rows) {
@@ -18,6 +23,12 @@ size_t below(int rows) {
 }
 
 }  // namespace
+
+double faded(double price, int64_t rounds) { return rounds <= kKept ? price : price * std::exp2(-double(rounds - kKept) / kHalved); }
+
+double learned(double known, double seen) {
+  return known == 0 ? seen : known + (seen < known ? kLearnLess : kLearn) * (std::min(seen, 2 * known) - known);
+}
 
 void StepPrice::set(int rows, int history, double ms) {
   const auto at = std::find(kRows.begin(), kRows.end(), rows);
@@ -38,22 +49,29 @@ void StepPrice::set(int rows, int history, double ms) {
 
 // Between measured points lines are drawn; beyond the last one the last line goes on.
 void StepPrice::fill() {
-  size_t last = 0;
-  points_ = measured_;
+  // A pass cannot take longer than one of more rows: where it seemed to, it was interrupted.
+  auto measured = measured_;
+  double least = 0;
+  for (size_t i = kRows.size(); i-- > 0;) {
+    if (!measured[i].near) continue;
+    if (least > 0) measured[i].at_zero = std::min(measured[i].at_zero, least);
+    least = measured[i].at_zero;
+  }
+  points_ = measured;
   const auto line = [&](double Point::*value, bool Point::*has) {
-    last = 0;
+    size_t last = 0;
     for (size_t i = 1; i < kRows.size(); ++i) {
-      if (!(measured_[i].*has)) continue;
+      if (!(measured[i].*has)) continue;
       for (size_t j = last + 1; j < i; ++j) {
         const double t = double(kRows[j] - kRows[last]) / double(kRows[i] - kRows[last]);
-        points_[j].*value = measured_[last].*value + t * (measured_[i].*value - measured_[last].*value);
+        points_[j].*value = measured[last].*value + t * (measured[i].*value - measured[last].*value);
       }
       last = i;
     }
     size_t before = last;
-    while (before > 0 && (before == last || !(measured_[before].*has))) --before;
-    const double rise = last == before ? measured_[last].*value / kRows[last]
-                                       : (measured_[last].*value - measured_[before].*value) / (kRows[last] - kRows[before]);
+    while (before > 0 && (before == last || !(measured[before].*has))) --before;
+    const double rise = last == before ? measured[last].*value / kRows[last]
+                                       : (measured[last].*value - measured[before].*value) / (kRows[last] - kRows[before]);
     for (size_t j = last + 1; j < kRows.size(); ++j)
       points_[j].*value = points_[last].*value + rise * (kRows[j] - kRows[last]);
   };
@@ -65,32 +83,61 @@ double StepPrice::corrected(size_t i, double history) const {
   return (points_[i].at_zero + points_[i].slope * history) * points_[i].correction;
 }
 
+double StepPrice::between(const Curve& points, int rows) {
+  const size_t i = below(rows);
+  if (i + 1 == kRows.size()) return points[i] * rows / kRows[i];
+  const double t = double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
+  return points[i] * (1 - t) + points[i + 1] * t;
+}
+
 double StepPrice::predict(int rows, double history) const {
   if (!known_) return 0;
-  const size_t i = below(rows);
-  if (i + 1 == kRows.size()) return corrected(i, history) * rows / kRows[i];
-  const double t = double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
-  return corrected(i, history) * (1 - t) + corrected(i + 1, history) * t;
+  Curve points;
+  for (size_t i = 0; i < points.size(); ++i) points[i] = corrected(i, history);
+  return between(points, rows);
 }
+
+// A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong.
+StepPrice::Curve StepPrice::hoped_points(double history) const {
+  Curve points;
+  for (size_t i = 0; i < points.size(); ++i) {
+    points[i] = corrected(i, history);
+    if (i > 0 && points[i] > points[i - 1]) points[i] = points[i - 1] + faded(points[i] - points[i - 1], rounds_ - points_[i].seen);
+  }
+  return points;
+}
+
+double StepPrice::hoped(int rows, double history) const { return known_ ? between(hoped_points(history), rows) : 0; }
 
 void StepPrice::observe(int rows, double history, double ms) {
   if (!known_ || !(ms > 0)) return;
   const double expected = predict(rows, history);
   if (!(expected > 0)) return;
-  // A pass that was interrupted says little: outliers count as at most a factor of two.
-  const double ratio = std::clamp(ms / expected, 0.5, 2.0);
+  ++rounds_;
   const size_t i = below(rows);
   const double t = i + 1 == kRows.size() ? 0 : double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
-  points_[i].correction *= std::pow(ratio, kLearn * (1 - t));
-  if (t > 0) points_[i + 1].correction *= std::pow(ratio, kLearn * t);
+  const auto learn = [&](Point& p, double weight) {
+    // A pass that was interrupted says little: slow outliers count as at most a factor of two, or four while little else is known.
+    const double ratio = std::clamp(ms / expected, 0.02, p.tried < kFew ? 4.0 : 2.0);
+    const double rate = weight * std::max(ratio < 1 ? kLearnLess : kLearn, kLearnFirst / (1 + p.tried));
+    p.correction *= ratio < kProof && weight >= 0.25 ? ratio : std::pow(ratio, rate);
+    p.tried += weight;
+    if (weight > 0.25) p.seen = rounds_;
+  };
+  learn(points_[i], 1 - t);
+  if (t > 0) learn(points_[i + 1], t);
 }
 
-void StepPrice::costs(int nodes, int base, double history, std::span<float> cost) const {
-  SX_ASSERT(size_t(nodes) < cost.size());
-  const double one = predict(base, history);
+void StepPrice::costs(int nodes, const Company& company, std::span<float> cost) const {
+  SX_ASSERT(size_t(nodes) < cost.size() && company.drafting > 0 && company.requests >= company.drafting);
   cost[0] = 1;
-  for (int n = 1; n <= nodes; ++n)
-    cost[size_t(n)] = std::max(cost[size_t(n - 1)], one > 0 ? float(predict(base + n, history) / one) : 1.0f);
+  if (!known_) return void(std::fill_n(cost.begin() + 1, nodes, 1.0f));
+  const Curve points = hoped_points(company.history);
+  const double one = between(points, company.requests), share = double(company.requests) / company.drafting;
+  for (int n = 1; n <= nodes; ++n) {
+    const double more = between(points, company.requests + company.drafting * n) / one - 1;
+    cost[size_t(n)] = std::max(cost[size_t(n - 1)], float(1 + share * more));
+  }
 }
 
 int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double sunk, double trust) {

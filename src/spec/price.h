@@ -1,12 +1,22 @@
 // What a pass of the target costs, in milliseconds, by rows and history: measured at a few points when the engine opens, then
 // corrected by every pass that is run. From it follows how many drafted nodes are worth their rows.
+//
+// A price that nobody pays is not corrected, and one measured in a bad moment would keep it that way. So the price of passes that have not
+// been run for some rounds fades towards that of a smaller pass: sooner or later they are tried again, and then the price is known.
 #pragma once
 #include <array>
+#include <cstdint>
 #include <span>
 
 #include "spec/tree.h"
 
 namespace sx {
+
+// What is left of a doubt-worthy part of a price after so many rounds without trying: all of it for a while, then ever less.
+double faded(double price, int64_t rounds);
+// A time that is known to be `known` (0: not yet) was `seen` now. Noise makes things slower, never faster: what is faster counts more, and
+// what is slower counts as at most twice as slow.
+double learned(double known, double seen);
 
 class StepPrice {
  public:
@@ -17,19 +27,27 @@ class StepPrice {
   bool known() const { return known_; }
   // Expected time of a pass. 0 before anything is known.
   double predict(int rows, double history) const;
+  // The same, faded: for choosing what to run, not for counting what it cost.
+  double hoped(int rows, double history) const;
   // A pass was run: the expectation for similar ones moves towards it.
   void observe(int rows, double history, double ms);
 
-  // cost[n], n = 0..nodes: a pass over n drafted nodes besides `base` other rows, in units of a pass over those rows alone.
-  void costs(int nodes, int base, double history, std::span<float> cost) const;
+  // cost[n], n = 0..nodes: what everybody who waits together loses by n drafted nodes in each of `drafting` trees of a batch of `requests`,
+  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices.
+  struct Company { int requests = 1, drafting = 1; double history = 0; };
+  void costs(int nodes, const Company& company, std::span<float> cost) const;
 
  private:
-  struct Point { double at_zero = 0, slope = 0, correction = 1; bool near = false, far = false; };
+  struct Point { double at_zero = 0, slope = 0, correction = 1, tried = 0; int64_t seen = 0; bool near = false, far = false; };
+  using Curve = std::array<double, kRows.size()>;
   double corrected(size_t i, double history) const;
+  Curve hoped_points(double history) const;
+  static double between(const Curve& points, int rows);
   void fill();
 
   bool known_ = false;
   int far_history_ = 0;
+  int64_t rounds_ = 0;           // passes observed
   std::array<Point, kRows.size()> measured_{}, points_{};
 };
 

@@ -1,7 +1,11 @@
 // What passes cost: measured once for all presets of an engine, and weighed by everybody who waits for them.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <numeric>
+
 #include "backend/registry.h"
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/round.h"
 #include "support/forwarding_backend.h"
@@ -29,6 +33,8 @@ class PriceTest : public ::testing::Test {
     spec.weights = DType::kQ8_0;
     testing::write_tiny_gguf(folder_.file("target.gguf"), spec);
     testing::write_tiny_gguf(folder_.file("draft.gguf"), spec);
+    spec.seed = 99;
+    testing::write_tiny_gguf(folder_.file("stranger.gguf"), spec);
   }
 
   SpecOptions preset(const std::string& name, int nodes, const char* price = "on") {
@@ -108,15 +114,171 @@ TEST_F(PriceTest, OfNodesWeighsOnAllOfABatch) {
     }
     batch->step();  // the prompts
     for (const auto& session : sessions) ASSERT_EQ(session->length(), 4);
+    if (requests > 1) batch->step();  // the first round of a batch of its size is a plain one
     Speculation& spec = engine->speculation();
+    const int history = sessions[0]->length();
     std::vector<float> cost(size_t(spec.nodes()) + 1);
-    engine->price().costs(spec.nodes(), requests, 4, cost);
+    for (size_t n = 0; n < cost.size(); ++n)  // all who draft have as many, and all wait for them
+      cost[n] = float(engine->price().predict(requests * (1 + int(n)), history) / engine->price().predict(requests, history));
     batch->step();
-    for (const auto& session : sessions) ASSERT_GT(session->length(), 4);
+    for (const auto& session : sessions) ASSERT_GT(session->length(), history);
     for (size_t n = 0; n < cost.size(); ++n) {
-      EXPECT_EQ(spec.costs()[n], 1 + float(requests) * (cost[n] - 1)) << requests << " requests, " << n << " nodes";
+      EXPECT_NEAR(spec.costs()[n], cost[n], 1e-5 * cost[n]) << requests << " requests, " << n << " nodes";
       if (n > 0) { EXPECT_GT(cost[n], 1); }
     }
+  }
+}
+
+// Passes take as long as the test says, by a clock that it moves on.
+class TimedBackend final : public testing::ForwardingBackend {
+ public:
+  using Cost = std::function<double(int rows)>;
+  struct Costs { Cost target, draft; };
+  explicit TimedBackend(const Costs& costs) : ForwardingBackend(make_cpu_backend({1, std::nullopt})), costs_(costs) {}
+  void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override {
+    right_->run(inputs, key, body);
+    if (!target_) target_ = key.owner;  // prices come first
+    const double ms = (key.owner == target_ ? costs_.target : costs_.draft)(int(inputs.tokens.size()));
+    skipped_ms.store(skipped_ms.load() + ms);
+  }
+
+ private:
+  const Costs& costs_;
+  const void* target_ = nullptr;
+};
+
+class TimedTest : public PriceTest {
+ protected:
+  std::unique_ptr<EngineImpl> open_timed(const SpecOptions& spec, int sessions) {
+    EngineOptions o;
+    o.model = folder_.file("target.gguf"), o.context = 1200, o.chunk = 64, o.max_sessions = sessions, o.spec = spec;
+    return std::make_unique<EngineImpl>(o, std::make_unique<TimedBackend>(costs_));
+  }
+  // Milliseconds until each of `requests` answers of `tokens` tokens is there, on average; their texts go into `texts`.
+  double run(EngineImpl& engine, int requests, int tokens, bool speculate, std::vector<std::vector<Token>>& texts, int prompt_length = 8) {
+    std::vector<GenerateOptions> how(static_cast<size_t>(requests));
+    std::vector<std::vector<Token>> prompts;
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<Request> all;
+    const double before = skipped_ms.load();
+    std::vector<double> done(how.size());
+    for (int i = 0; i < requests; ++i) {
+      GenerateOptions& o = how[size_t(i)];
+      o.max_tokens = tokens, o.ignore_end = true, o.speculate = speculate;
+      o.on_token = [&done, i](const TokenInfo&) { done[size_t(i)] = skipped_ms.load(); };
+      prompts.emplace_back();
+      for (int k = 0; k < prompt_length; ++k) prompts.back().push_back(Token(5 + (k + i) % 7));
+      sessions.push_back(engine.start());
+    }
+    for (int i = 0; i < requests; ++i) all.push_back({sessions[size_t(i)].get(), prompts[size_t(i)], &how[size_t(i)]});
+    texts.clear();
+    for (const GenerateResult& r : engine.generate(all)) texts.push_back(r.tokens);
+    return std::accumulate(done.begin(), done.end(), 0.0) / requests - before;
+  }
+
+  TimedBackend::Costs costs_;
+};
+
+TEST_F(TimedTest, DraftingResumesAfterPricesMeasuredInABusyMoment) {
+  costs_.target = [](int rows) { return 1000 * (1 + 0.03 * (rows - 1)); };
+  costs_.draft = [](int) { return 50.0; };
+  for (const char* name : {"suffix", "sd"}) {
+    std::vector<std::vector<Token>> plain, spec;
+    const auto right = open_timed(preset(name, 4), 1), wrong = open_timed(preset(name, 4), 1);
+    for (int rows : StepPrice::kRows)
+      if (rows <= 64) wrong->price().set(rows, 0, costs_.target(rows) * (rows == 1 ? 1 : 10));
+    const double before = run(*wrong, 1, 700, false, plain), best = run(*right, 1, 700, true, spec);
+    EXPECT_EQ(plain, spec);
+    EXPECT_LT(best, 0.8 * before) << name;
+    const double after = run(*wrong, 1, 700, true, spec);
+    EXPECT_EQ(plain, spec);
+    EXPECT_LT(after, best + 150 * 1000) << name;                                  // some hundred rounds late
+    EXPECT_LT(run(*wrong, 1, 700, true, spec), best + 20 * 1000) << name;         // and then as with the right prices
+  }
+}
+
+TEST_F(TimedTest, DraftingStopsAfterPricesThatWereTooLow) {
+  costs_.target = [](int rows) { return 1000 * (1 + 0.9 * (rows - 1)); };
+  costs_.draft = [](int) { return 900.0; };
+  for (const char* name : {"suffix", "sd"}) {
+    const auto engine = open_timed(preset(name, 4), 1);
+    for (int rows : StepPrice::kRows)
+      if (rows <= 64) engine->price().set(rows, 0, 1000 + rows);
+    std::vector<std::vector<Token>> plain, spec;
+    const double before = run(*engine, 1, 700, false, plain), after = run(*engine, 1, 700, true, spec);
+    EXPECT_EQ(plain, spec);
+    EXPECT_LT(after, 1.03 * before) << name;
+  }
+}
+
+// A draft that is never right, or passes that cost all of a batch: as fast as without drafts, but for a try now and then.
+TEST_F(TimedTest, ABatchThatLosesByDraftsDoesNotDraft) {
+  costs_.target = [](int rows) { return rows <= 16 ? 1000.0 : 1000.0 * rows / 16; };
+  for (const char* draft : {"stranger.gguf", "draft.gguf"})
+    for (int requests : {8, 16}) {
+      const bool stranger = draft[0] == 's';
+      costs_.draft = [=](int rows) { return stranger ? 100.0 + 5 * rows : 600.0 + 20 * rows; };
+      SpecOptions sd = preset("sd", 4);
+      sd.draft_model = folder_.file(draft);
+      const auto engine = open_timed(sd, 16);
+      std::vector<std::vector<Token>> plain, spec;
+      for (int prompt : {8, 200}) {  // 200: the draft has to read it first
+        const double before = run(*engine, requests, 300, false, plain, prompt), after = run(*engine, requests, 300, true, spec, prompt);
+        EXPECT_EQ(plain, spec);
+        EXPECT_LT(after, 1.03 * before) << draft << ", " << requests << " requests, prompts of " << prompt;
+      }
+    }
+}
+
+TEST_F(TimedTest, ABatchThatWinsDrafts) {
+  costs_.target = [](int rows) { return 1000 + rows; };
+  costs_.draft = [](int rows) { return 20.0 + rows; };
+  const auto engine = open_timed(preset("sd", 4), 4);
+  std::vector<std::vector<Token>> plain, spec;
+  for (int prompt : {8, 200}) {
+    const double before = run(*engine, 4, 300, false, plain, prompt), after = run(*engine, 4, 300, true, spec, prompt);
+    EXPECT_EQ(plain, spec);
+    EXPECT_LT(after, 0.6 * before) << prompt;
+  }
+}
+
+// Steps of an answer are not prompts of one token, nor are the few rows whose logits are all wanted (what `specextend bench` times).
+TEST_F(PriceTest, StepsAreNotRunAsPrompts) {
+  struct Seen { int rows, outputs; bool prompt; };
+  class Watching final : public testing::ForwardingBackend {
+   public:
+    explicit Watching(std::vector<Seen>& seen) : ForwardingBackend(make_cpu_backend({1, std::nullopt})), seen_(seen) {}
+    int max_depth() const override { return 7; }
+    void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override {
+      seen_.push_back({int(inputs.tokens.size()), int(inputs.outputs.size()), inputs.prompt});
+      right_->run(inputs, key, body);
+    }
+
+   private:
+    std::vector<Seen>& seen_;
+  };
+  std::vector<Seen> seen;
+  EngineOptions o;
+  o.model = folder_.file("target.gguf"), o.context = 300, o.chunk = 64, o.max_outputs = 16;
+  EngineImpl engine(o, std::make_unique<Watching>(seen));
+  const auto session = engine.start();
+  std::vector<Token> text;
+  for (int i = 0; i < 40; ++i) text.push_back(5 + i % 9);
+  session->evaluate(text, 0);
+  seen.clear();
+  GenerateOptions how;
+  how.max_tokens = 5, how.ignore_end = true, how.speculate = false;
+  text.push_back(7);
+  const GenerateResult r = session->generate(text, how);
+  EXPECT_EQ(r.timings.cached_tokens, 40);
+  EXPECT_EQ(r.timings.prompt_tokens, 0);
+  ASSERT_EQ(seen.size(), 5u);
+  for (const Seen& s : seen) EXPECT_TRUE(s.rows == 1 && s.outputs == 1 && !s.prompt);
+  for (const auto& [rows, outputs, prompt] : {Seen{1, 1, false}, Seen{8, 8, false}, Seen{8, 1, true}, Seen{16, 16, true}, Seen{30, 0, true}}) {
+    seen.clear();
+    session->evaluate(std::span(text).first(size_t(rows)), outputs);
+    ASSERT_EQ(seen.size(), 1u);
+    EXPECT_EQ(seen[0].prompt, prompt) << rows << " rows, " << outputs << " outputs";
   }
 }
 
