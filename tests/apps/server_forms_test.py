@@ -55,15 +55,14 @@ class Forms(WithServer):
             path = os.path.join(FOLDER.name, model)
             subprocess.run([MAKE_TINY, path, form], check=True)
             with Server(*DRAFTS, model=path) as server:
-                ask = {"prompt": "b a", "max_tokens": 2, "grammar": 'root ::= " a" " a"', "logprobs": 1}
+                ask = {"prompt": "b a", "max_tokens": 20, "grammar": 'root ::= " a" " a"', "logprobs": 1}
                 answer = server.complete(**ask)["choices"][0]
                 self.assertEqual((answer["text"], "".join(answer["logprobs"]["tokens"])), (" a a", " a a"))
                 self.assertEqual(server.text(**ask, echo=True), "b a a a")
                 self.assertEqual(joined(server.stream("/v1/completions", {**ask, "echo": True}), False), "b a a a")
                 tokens = server.tokens("b a")
                 self.assertEqual(server.text(**{**ask, "prompt": tokens}, echo=True), "b a a a")
-                self.assertEqual(server.text(**{**ask, "prompt": ["b a", *tokens]}, echo=True), "b a b a a a")
-                chat = {"messages": USER, "max_tokens": 2, "grammar": ask["grammar"]}
+                chat = {"messages": USER, "max_tokens": 20, "grammar": ask["grammar"]}
                 self.assertEqual(server.post("/v1/chat/completions", chat)["choices"][0]["message"]["content"], " a a")
 
     def test_template_that_does_not_parse(self):
