@@ -160,6 +160,7 @@ int run(Args& a) {
   if (!a.quiet) fmt::print(stderr, "{} answers when the model is loaded\n", address(a.server, port));
   a.engine.on_load = [&](double done) { server->loading(done); };
   engine = open_engine(a.engine, a.chat_template_file, a.quiet);
+  warn_without_template(*engine);
   if (!a.quiet)
     fmt::print(stderr, "speculation: {}{}\n", a.engine.spec.json.empty() ? a.engine.spec.preset : "as configured",
                a.default_spec ? ", the same text sooner (--spec off: none; `specextend methods` lists others)" : "");

@@ -188,13 +188,14 @@ int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& tex
       run_requests(engine, sessions, spec, after);
     }
     if (interrupted()) return 130;
-    int64_t tokens = 0;
+    int64_t tokens = 0, drafted_rounds = 0, accepted = 0;
     int wrong = 0;
     double distinct = 0;
     for (size_t i = 0; i < prompts.size(); ++i) {
       const GenerateResult &p = before.results[i], &s = after.results[i];
       wrong += p.tokens != s.tokens || p.text != s.text || p.reason != s.reason;
       tokens += int64_t(s.tokens.size()), distinct += distinct_ngrams(s.tokens) / double(prompts.size());
+      drafted_rounds += s.spec.drafted_rounds, accepted += s.spec.accepted;
     }
     different += wrong;
     const double whole = before.whole_ms / after.whole_ms, cached = before.cached_ms / after.cached_ms;
@@ -202,7 +203,8 @@ int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& tex
       write_out(nlohmann::ordered_json{{"batch", a.batch}, {"setting", setting.name}, {"tokens", tokens}, {"equal", wrong == 0},
                                        {"plain", {{"whole_ms", before.whole_ms}, {"cached_ms", before.cached_ms}}},
                                        {"drafted", {{"whole_ms", after.whole_ms}, {"cached_ms", after.cached_ms}}},
-                                       {"speedup", {{"whole_answer", whole}, {"prompts_cached", cached}}}, {"distinct_8grams", distinct}}.dump() + "\n");
+                                       {"speedup", {{"whole_answer", whole}, {"prompts_cached", cached}}}, {"drafted_rounds", drafted_rounds},
+                                       {"accepted_tokens", accepted}, {"distinct_8grams", distinct}}.dump() + "\n");
     } else {
       write_out(fmt::format("batch of {}, {}: {} tokens; whole answers {:.1f} -> {:.1f} tok/s, {:.2f}x; prompts cached {:.1f} -> {:.1f} tok/s, {:.2f}x; "
                             "{:.0f}% distinct 8-grams; {}\n", a.batch, setting.name, tokens, 1e3 * double(tokens) / before.whole_ms,

@@ -293,12 +293,10 @@ void check_prompt(const Problem& p) {
     }
     Memory here;
     x16.resize(x16.size() * 2), x.resize(x.size() * 2), from.resize(from.size() * 2);  // room for padding
-    float* out = here.put(from);
-    const uint16_t* all16 = here.put(x16);
+    float* out = here.put(from); const uint16_t* all16 = here.put(x16);
     const float *all = here.put(x), *biases = here.put(bias);
     for (int at = 0; at < kPrompt; at += rows) {
-      // The padding of a call would overwrite the rows behind it: they are put back.
-      const int n = std::min(rows, kPrompt - at);
+      const int n = std::min(rows, kPrompt - at);  // the padding overwrites the rows behind them: they are put back
       prompt.run(matrix, {out + ptrdiff_t(at) * p.out, all16 + ptrdiff_t(at) * p.in, all + ptrdiff_t(at) * p.in, biases, n, p.out, true}, nullptr);
       const size_t end = size_t(at + n) * size_t(p.out);
       check(cudaMemcpy(out + end, from.data() + end, (from.size() - end) * 4, cudaMemcpyHostToDevice), "upload");
@@ -452,18 +450,15 @@ void time_prompt(DType type, int out, int in, cudaStream_t stream) {
   const uint16_t* x16 = memory.put(a.x16);
   auto* result = static_cast<float*>(memory.take(size_t(kMost) * size_t(out) * 4, "result"));
   for (const int rows : kSizes) {
-    const double us = time_calls(8, stream, [&](int) {
-      prompt.run(matrix, {result, x16, nullptr, nullptr, rows, out, true}, stream);
-    });
+    const auto call = [&](int) { prompt.run(matrix, {result, x16, nullptr, nullptr, rows, out, true}, stream); };
+    const double us = time_calls(8, stream, call);
     std::printf(" %d rows (as %d) %.0f us, %.0f TFLOP/s;", rows, prompt.chosen(matrix, rows), us,
                 2.0 * rows * double(out) * double(in) / us / 1e6);
   }
   std::printf("\n");
 }
 
-void time_all() {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+void time_decoding(cudaStream_t stream) {
   using D = DType;
   std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
               "shared by 2 blocks for so many outputs; quantised: by 4)\n");
@@ -483,16 +478,12 @@ void time_all() {
     for (const auto& [out, in] : {std::pair{4096, 4096}, {28672, 4096}, {4096, 14336}, {6144, 8192}})
       time_shape(type, out, in, stream);
   }
-  cudaStreamDestroy(stream);
 }
 
-void time_prompts() {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+void time_prompts(cudaStream_t stream) {
   for (const DType type : {DType::kBF16, DType::kQ4_0})
     for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
       time_prompt(type, out, in, stream);
-  cudaStreamDestroy(stream);
 }
 
 }  // namespace
@@ -500,8 +491,10 @@ void time_prompts() {
 int main(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "";
   if (what != "time" && what != "prompts") attempt(check_all);
-  if (what != "check" && what != "prompts") attempt(time_all);
-  if (what != "check") attempt(time_prompts);
+  cudaStream_t stream = nullptr;
+  attempt([&] { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"); });
+  if (what != "check" && what != "prompts") attempt([&] { time_decoding(stream); });
+  if (what != "check") attempt([&] { time_prompts(stream); });
   std::printf(failed ? "linear: FAILED\n" : "linear: ok\n");
   return failed ? 1 : 0;
 }

@@ -11,7 +11,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 drafts=$here/../../models
 status=0
 [[ -s $folder/target.gguf ]] || "$program" widen "$model" "$folder/target.gguf" --shape llama-8b --type BF16 -q || exit 1
-[[ -d $folder/eagle ]] || "$program" widen "$drafts/smollm2-135m-eagle3" "$folder/eagle" --shape llama-8b --type Q4_0 -q || exit 1
+[[ -d $folder/eagle ]] || { "$program" widen "$drafts/smollm2-135m-eagle3" "$folder/eagle16" --shape llama-8b --type BF16 -q && "$program" quantize "$folder/eagle16" "$folder/eagle" Q4_0 -q; } || exit 1
 small=$drafts/smollm2-135m-small/draft.gguf
 
 "$program" bench -m "$folder/target.gguf" --device cuda -p 64,128,512,1024 -n 64 --rows 4,16 -d 0,7680 -r 5 --no-peaks -q | tee "$folder/prompts.txt" || status=1

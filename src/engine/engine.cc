@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 
 #include "backend/registry.h"
 #include "base/error.h"
@@ -258,15 +259,27 @@ Speculation& EngineImpl::speculation(const std::string& preset) {
   fail("preset '{}' is not one this engine was opened with: {}", preset, names);
 }
 
-// A prompt and a step of one row, so that the first request does not pay for kernels that are loaded and tried out when they are
-// first used. Slot 0 is nobody's yet.
+// A prompt and a step of one row, and drafters that read a short text, so that the first request does not pay for kernels that are loaded
+// and tried out when they are first used. Slot 0 is nobody's yet.
 void EngineImpl::warm_up() {
-  const Token token = 0;
-  const int32_t place = 0;
-  for (bool prompt : {true, false}) {
-    const SeqRows seq{0, 1, 0, 0};
-    model_->forward({std::span(&token, 1), std::span(&place, 1), std::span(&seq, 1), std::span(&place, 1), prompt}, *kv_);
+  constexpr int kText = 2 * kMaxChain;  // beyond what a drafter reads together with its first draft
+  const int rows = std::min({kText, options_.context - 1, options_.chunk});
+  const std::vector<Token> text(size_t(std::max(1, rows)), 0);
+  std::vector<int32_t> places(text.size());
+  std::iota(places.begin(), places.end(), 0);
+  const int32_t last = int32_t(text.size()) - 1;
+  const SeqRows all{0, int(text.size()), 0, 0}, one{0, 1, 0, 0};
+  const StepOutputs& read = model_->forward({text, places, std::span(&all, 1), std::span(&last, 1), true}, *kv_);
+  for (const auto& spec : speculations_) {
+    Drafter* const drafter = spec->drafter();
+    if (!drafter) continue;
+    drafter->open(0);
+    if (drafter->reads_target()) drafter->prompt({0, 0, int(text.size()), &read, text});
+    while (!drafter->prefill(0, text)) {}
+    drafter->close(0);
+    drafter->take_forward_ms(), drafter->take_cache_ms();
   }
+  model_->forward({std::span(text).first(1), std::span(places).first(1), std::span(&one, 1), std::span(places).first(1)}, *kv_);
   backend_->wait();
 }
 

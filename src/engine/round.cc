@@ -331,6 +331,7 @@ void Round::count() {
 
 // Tells those who draft what the round has given to all of it.
 void Round::settle(double ms) {
+  for (const auto& spec : engine_.speculations()) spec->count_round();
   if (active_.empty() || shared_pass_) return;
   const int requests = int(active_.size()), tokens = std::accumulate(committed_.begin(), committed_.end(), 0);
   const bool plain = std::none_of(active_.begin(), active_.end(), [](const Generation* g) { return g->drafting || g->tree->drafted() > 0; });

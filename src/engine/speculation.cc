@@ -334,7 +334,9 @@ std::unique_ptr<Drafter> Speculation::make_self(const SpeculationParts& parts) {
 
 void Speculation::observe_reading(int tokens, double ms) {
   if (tokens <= 0 || !(ms > 0)) return;
-  read_ms_ = learned(read_ms_, ms / tokens);
+  const double seen = ms / tokens;
+  read_ms_ = 2 * seen < read_ms_ ? seen : learned(read_ms_, seen);  // one that fast proves that the one before was interrupted
+  read_at_ = rounds_;
 }
 
 PriceRange price_range(const SpeculationParts& parts, int rows) {

@@ -80,8 +80,10 @@ class Speculation {
   std::span<float> costs() { return costs_; }           // scratch, [nodes + 1]
   Ledger& ledger() { return ledger_; }                  // what its drafts have earned in batches
   const Ledger& ledger() const { return ledger_; }
-  double read_ms() const { return read_ms_; }           // the drafter takes to read a token of a text; 0: not known
+  // What the drafter takes to read a token of a text, 0: not known; a reading that was slow long ago is believed less and less.
+  double read_ms() const { return faded(read_ms_, rounds_ - read_at_); }
   void observe_reading(int tokens, double ms);
+  void count_round() { ++rounds_; }
 
  private:
   // What a drafter works with.
@@ -123,6 +125,7 @@ class Speculation {
   std::vector<float> costs_;
   Ledger ledger_;
   double read_ms_ = 0;
+  int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
 };
 
 }  // namespace sx

@@ -25,7 +25,8 @@ namespace {
 
 constexpr size_t kWorkspace = size_t(32) << 20, kSlice = size_t(48) << 20;
 constexpr int kSliceOutputs = 4096;  // fewer would leave multiprocessors idle at small row counts
-constexpr int kSuggestions = 24, kKinds = 16, kTimedRuns = 4, kTimedChoices = 6;
+constexpr int kSuggestions = 24, kKinds = 16, kTimedRuns = 4, kTimedChoices = 3;
+constexpr size_t kSmallMatrix = size_t(8) << 20;  // weights; below that the search takes longer than it will ever save
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -296,7 +297,8 @@ struct PromptLinear::Impl::Trial {
     cublasLtMatmulHeuristicResult_t tried[kSuggestions];
     const int count = impl.suggest(product, shape.alignment, tried);
     std::optional<Choice> best;
-    for (int i = 0, passed = 0; i < count && passed < kTimedChoices; ++i) {
+    const int most = size_t(shape.in) * size_t(shape.out) < kSmallMatrix ? 1 : kTimedChoices;
+    for (int i = 0, passed = 0; i < count && passed < most; ++i) {
       if (tried[i].state != CUBLAS_STATUS_SUCCESS || tried[i].workspaceSize > kWorkspace) continue;
       if (!passes(product, tried[i].algo, rows)) continue;
       ++passed;
