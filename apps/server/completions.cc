@@ -52,7 +52,7 @@ class Stream {
     std::string events;
     bool done = false;
     try {
-      for (size_t i = 0; i < jobs_.size(); ++i) events += look(i);
+      for (size_t i = 0; i < jobs_.size(); ++i) look(i, events);
       done = std::ranges::find(ended_, false) == ended_.end();
       if (done) events += answer_.finish();
     } catch (const ApiError& error) {
@@ -71,14 +71,14 @@ class Stream {
   void leave_all() const { leave(jobs_); }
 
  private:
-  std::string look(size_t i) {
-    if (ended_[i]) return {};
+  // Appends what is new of a choice; where the choice ended with an error, the text before it stays in `events`.
+  void look(size_t i, std::string& events) {
+    if (ended_[i]) return;
     const bool done = jobs_[i]->done();  // asked first: what comes until then is taken with the news
     ChoiceNews news = jobs_[i]->take();
-    std::string events = news.any() ? answer_.news(int(i), std::move(news)) : std::string();
+    if (news.any()) events += answer_.news(int(i), std::move(news));
     if (done) events += answer_.end(int(i), jobs_[i]->end());
     ended_[i] = done;
-    return events;
   }
 
   const std::shared_ptr<Mailbox> mailbox_;
@@ -139,7 +139,8 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   const auto end = request.stream ? Clock::now() + patience : Clock::time_point::max();
   const bool there = wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
   const auto error = there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
-  if (error) {
+  const bool begun = request.stream && std::ranges::any_of(jobs, [](const auto& job) { return job->told(); });  // the error comes behind it
+  if (error && !(there && begun)) {
     leave(jobs);
     throw *error;
   }

@@ -34,6 +34,11 @@ bool Job::accepted() const {
   return accepted_;
 }
 
+bool Job::told() const {
+  const std::lock_guard lock(mutex_);
+  return news_.any();
+}
+
 bool Job::done() const {
   const std::lock_guard lock(mutex_);
   return done_;

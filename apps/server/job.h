@@ -50,6 +50,7 @@ class Job {
   // For the connection's thread.
   ChoiceNews take();                    // what has come since the last call
   bool accepted() const;                // it runs, or has ended
+  bool told() const;                    // something has come that take() would give
   bool done() const;                    // end() is there, and nothing follows
   std::optional<ApiError> error() const;  // it ended with
   ChoiceEnd end();                      // once, after done(); throws the error it ended with

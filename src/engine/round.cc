@@ -10,6 +10,7 @@
 namespace sx {
 namespace {
 
+constexpr double kNearlyAll = 0.75;  // of a batch
 constexpr int kWorthReading = 8;  // tokens still to come for which a drafter reads a long prompt
 
 }  // namespace
@@ -111,6 +112,8 @@ void Round::draft_with(Speculation& spec) {
     if (!spec.ledger().may_draft(requests)) return;
     one = requests > 1 && spec.runs_model() && !spec.ledger().proven(requests);
     const auto drafting = one ? 1 : std::count_if(active_.begin(), active_.end(), ready);
+    // Who does not draft only waits longer for those who do: nearly all must have something of it.
+    if (!one && spec.runs_model() && double(drafting) < kNearlyAll * requests) return;
     // Prices of a batch are those of its first request: its histories matter little here.
     if (const auto first = std::find_if(active_.begin(), active_.end(), ready); first != active_.end()) set_costs(**first, int(drafting));
   }
@@ -341,8 +344,9 @@ void Round::settle(double ms) {
   if (!(expected > 0)) return;
   for (const auto& spec : engine_.speculations()) {
     if (!spec->priced()) continue;
-    const bool own = std::any_of(active_.begin(), active_.end(), [&](const Generation* g) { return g->drafting && &g->spec == spec.get(); });
-    if (own) spec->ledger().drafted_round(requests, tokens, ms / expected);
+    const auto own = std::count_if(active_.begin(), active_.end(), [&](const Generation* g) { return g->drafting && &g->spec == spec.get(); });
+    const bool trial = spec->runs_model() && double(own) < kNearlyAll * requests;
+    if (own > 0) spec->ledger().drafted_round(requests, tokens, ms / expected, trial);
     else if (plain) spec->ledger().plain_round(requests, ms / expected);
   }
 }

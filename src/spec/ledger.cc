@@ -33,13 +33,13 @@ void Ledger::plain_round(int requests, double time) {
   b.plain = learned(b.plain, time);
 }
 
-void Ledger::drafted_round(int requests, int tokens, double time) {
+void Ledger::drafted_round(int requests, int tokens, double time, bool trial) {
   Book& b = book(requests);
   idle_ = 0;
   ++b.drafted;
   if (b.plain == 0 || !(time > 0)) return;
   const double gave = double(tokens) / requests, took = time / b.plain;
-  b.balance = std::clamp(b.balance + kShare + gave - took, -kDebt, kMost);
+  b.balance = std::clamp(b.balance + kShare + (trial ? 1 : gave) - took, -kDebt, kMost);
   const double saved = gave > 0 ? std::clamp(1 - took / gave, -1.0, 1.0) : -1;
   b.saved = b.saved == 1 ? saved : b.saved + kLearn * (saved - b.saved);
 }

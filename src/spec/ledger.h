@@ -19,7 +19,8 @@ class Ledger {
   // A round took `time` in all, in units of the pass that a round without drafts is expected to be: histories grow, batches shrink. Rounds
   // that did other work beside (prompts) are not told.
   void plain_round(int requests, double time);
-  void drafted_round(int requests, int tokens, double time);
+  // `trial`: only some of them drafted. The others have only waited for it, so what it gave does not count for the account.
+  void drafted_round(int requests, int tokens, double time, bool trial = false);
   // Whether the account covers that a drafter reads a piece of a text, while all wait, without good reason to hope that this pays.
   bool covers_reading(int requests, double time) const;
   void reading(int requests, double time);

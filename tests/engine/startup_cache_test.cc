@@ -73,7 +73,8 @@ TEST_F(StartupCacheTest, PricesOfANoisyMomentDoNotStay) {
   double wrong = 0;
   {
     const auto engine = open(cache_);
-    for (int i = 0; i < 200; ++i) engine->price().observe(1, 0, 1000 * engine->price().predict(1, 0));
+    for (const int rows : StepPrice::kRows)
+      for (int i = 0; i < 200; ++i) engine->price().observe(rows, 0, 1000 * engine->price().predict(rows, 0));
     wrong = engine->price().predict(1, 0);
   }
   const auto next = open(cache_);
