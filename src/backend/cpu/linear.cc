@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr int kPieces = 4;                   // of a thread's share, so that one that is put aside holds up the others for a piece of it
-constexpr size_t kPieceBytes = size_t(32) << 10;  // of weights; less is not worth claiming for itself
+constexpr size_t kPieceBytes = size_t(512) << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
@@ -187,7 +187,7 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   const bool alone = tiles == 1;  // every thread quantises for itself: cheaper than to wait for each other
   const uint64_t call = ++scratch.calls_;
   if (matrix.quantised() && !alone) {
-    const int shares = std::min(tiles, kPieces * pool.size());
+    const int shares = std::min(tiles, pool.size());
     pool.each(shares, [&](int i) {
       kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares, scratch.shared_.data());
     });
