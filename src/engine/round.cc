@@ -11,6 +11,9 @@ namespace sx {
 namespace {
 
 constexpr double kNearlyAll = 0.75;  // of a batch
+// Faded prices are for trying what the prices forbid: where a node costs more than a good guess brings, and now and then.
+constexpr double kHopeless = 0.7;   // plain passes
+constexpr int kHopeEvery = 32;      // passes
 constexpr int kWorthReading = 8;  // tokens still to come for which a drafter reads a long prompt
 
 }  // namespace
@@ -148,7 +151,11 @@ double Round::hoped_level(const Generation& g) const { return faded(g.spec.draft
 
 // What nodes of one request cost it, if all who draft have as many: time that a batch of four loses must be worth four times as much.
 void Round::set_costs(const Generation& g, int drafting) {
-  g.spec.price().costs(g.spec.nodes(), {int(active_.size()), drafting, double(g.session.length())}, g.spec.costs());
+  const StepPrice::Company company{int(active_.size()), drafting, double(g.session.length())};
+  const StepPrice& price = g.spec.price();
+  price.costs(g.spec.nodes(), company, g.spec.costs(), false);
+  const bool hopeless = double(g.spec.costs()[1]) - 1 > kHopeless;
+  if (g.spec.nodes() > 0 && (hopeless || price.rounds() % kHopeEvery == 0)) price.costs(g.spec.nodes(), company, g.spec.costs());
 }
 
 // Sets the prices of a draft, and its limits to what the request can pay; false: not even one node, or not the drafting.
@@ -160,7 +167,9 @@ bool Round::affordable(Generation& g, DraftTask& task) {
   double credit = g.controller.credit();
   const double node = double(cost[1]) - 1, level = double(task.limits.level_cost);
   const bool known = level > 0 || active_.size() == 1;  // what a level costs a batch is found out with one
-  const bool whole = !spec.runs_model() || (known && g.controller.covers_draft(node, level * task.limits.depth));
+  // Trees of a single request end where a level does not pay, so its first draft is simply made; in a batch all would wait for the deepest.
+  const double deepest = active_.size() > 1 ? level * task.limits.depth : 0;
+  const bool whole = !spec.runs_model() || (known && g.controller.covers_draft(node, deepest));
   g.shallow = false;
   int depth = whole ? task.limits.depth : g.controller.affordable_depth(task.limits.depth, level, node);
   const double hoped = hoped_level(g);
@@ -306,14 +315,16 @@ void Round::observe(Speculation& spec) {
   times_.commit += since(mark) - cache - draft;
 }
 
-// What verifying its nodes cost a request, in plain passes: its share of what all lost by them. By the clock, not by the price, which may be
-// what is wrong; but a pass that was interrupted counts as at most twice what was expected.
+// What verifying its nodes cost a request, in plain passes: its share of what all lost by them. Of a single request by the prices, which every
+// pass corrects and whose errors cancel in their ratio. In a batch by the clock, because sizes are many and most of them seldom tried; a
+// pass that was interrupted counts as at most twice what was expected.
 double Round::verifying(const Generation& g) const {
   if (g.tree->drafted() == 0) return 1;
   int nodes = 0;
   for (const Generation* each : active_) nodes += each->tree->drafted();
   const double plain = plain_ms(g), expected = g.spec.price().predict(int(active_.size()) + nodes, g.session.length()) / plain;
-  const double took = shared_pass_ ? expected : std::min(times_.verify / plain, 2 * std::max(1.0, expected));
+  const bool by_price = shared_pass_ || active_.size() == 1;
+  const double took = by_price ? expected : std::min(times_.verify / plain, 2 * std::max(1.0, expected));
   return 1 + std::max(0.0, took - 1) * double(active_.size()) * g.tree->drafted() / nodes;
 }
 

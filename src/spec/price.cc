@@ -10,9 +10,8 @@ namespace {
 
 constexpr double kLearn = 0.1;    // weight of one observation
 constexpr double kLearnLess = 0.4;  // of one that was faster than expected: noise makes passes slower, never faster
-constexpr double kLearnFirst = 0.5;  // of the first one: a price measured at the start is a guess
+constexpr double kSlow = 1.5, kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
 constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the price wrong
-constexpr double kFew = 4;           // observations
 constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried price stays, and in which its doubtful part halves then
 
 // The largest i with kRows[i] <= rows.
@@ -91,18 +90,27 @@ double StepPrice::between(const Curve& points, int rows) {
 }
 
 double StepPrice::predict(int rows, double history) const {
-  if (!known_) return 0;
-  Curve points;
-  for (size_t i = 0; i < points.size(); ++i) points[i] = corrected(i, history);
-  return between(points, rows);
+  return known_ ? between(corrected_points(history), rows) : 0;
 }
 
-// A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong.
+StepPrice::Curve StepPrice::corrected_points(double history) const {
+  Curve points;
+  for (size_t i = 0; i < points.size(); ++i) points[i] = corrected(i, history);
+  return points;
+}
+
+// A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong. Only the smallest pass that nobody
+// has tried lately is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
 StepPrice::Curve StepPrice::hoped_points(double history) const {
   Curve points;
+  bool trying = false;
   for (size_t i = 0; i < points.size(); ++i) {
     points[i] = corrected(i, history);
-    if (i > 0 && points[i] > points[i - 1]) points[i] = points[i - 1] + faded(points[i] - points[i - 1], rounds_ - points_[i].seen);
+    if (i == 0) continue;
+    const double more = points[i] - corrected(i - 1, history), hoped = trying ? more : faded(more, rounds_ - points_[i].seen);
+    if (more <= 0) continue;
+    points[i] = points[i - 1] + hoped;
+    trying = trying || hoped < more;
   }
   return points;
 }
@@ -117,22 +125,23 @@ void StepPrice::observe(int rows, double history, double ms) {
   const size_t i = below(rows);
   const double t = i + 1 == kRows.size() ? 0 : double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
   const auto learn = [&](Point& p, double weight) {
-    // A pass that was interrupted says little: slow outliers count as at most a factor of two, or four while little else is known.
-    const double ratio = std::clamp(ms / expected, 0.02, p.tried < kFew ? 4.0 : 2.0);
-    const double rate = weight * std::max(ratio < 1 ? kLearnLess : kLearn, kLearnFirst / (1 + p.tried));
+    // One slow pass may have been interrupted, or the first of its kind: it counts little. Two in a row do not lie.
+    if (weight >= 0.25) p.slow = ms > kSlow * expected ? p.slow + 1 : 0;
+    const bool sure = p.slow > 1;
+    const double ratio = std::clamp(ms / expected, 0.02, sure ? 4.0 : 2.0);
+    const double rate = weight * (sure ? kLearnSure : kLearn);
     p.correction *= ratio < kProof && weight >= 0.25 ? ratio : std::pow(ratio, rate);
-    p.tried += weight;
     if (weight > 0.25) p.seen = rounds_;
   };
   learn(points_[i], 1 - t);
   if (t > 0) learn(points_[i + 1], t);
 }
 
-void StepPrice::costs(int nodes, const Company& company, std::span<float> cost) const {
+void StepPrice::costs(int nodes, const Company& company, std::span<float> cost, bool hoping) const {
   SX_ASSERT(size_t(nodes) < cost.size() && company.drafting > 0 && company.requests >= company.drafting);
   cost[0] = 1;
   if (!known_) return void(std::fill_n(cost.begin() + 1, nodes, 1.0f));
-  const Curve points = hoped_points(company.history);
+  const Curve points = hoping ? hoped_points(company.history) : corrected_points(company.history);
   const double one = between(points, company.requests), share = double(company.requests) / company.drafting;
   for (int n = 1; n <= nodes; ++n) {
     const double more = between(points, company.requests + company.drafting * n) / one - 1;

@@ -33,14 +33,16 @@ class StepPrice {
   void observe(int rows, double history, double ms);
 
   // cost[n], n = 0..nodes: what everybody who waits together loses by n drafted nodes in each of `drafting` trees of a batch of `requests`,
-  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices.
+  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices, if `hoping`.
   struct Company { int requests = 1, drafting = 1; double history = 0; };
-  void costs(int nodes, const Company& company, std::span<float> cost) const;
+  void costs(int nodes, const Company& company, std::span<float> cost, bool hoping = true) const;
+  int64_t rounds() const { return rounds_; }  // passes observed
 
  private:
-  struct Point { double at_zero = 0, slope = 0, correction = 1, tried = 0; int64_t seen = 0; bool near = false, far = false; };
+  struct Point { double at_zero = 0, slope = 0, correction = 1; int slow = 0; int64_t seen = 0; bool near = false, far = false; };
   using Curve = std::array<double, kRows.size()>;
   double corrected(size_t i, double history) const;
+  Curve corrected_points(double history) const;
   Curve hoped_points(double history) const;
   static double between(const Curve& points, int rows);
   void fill();
