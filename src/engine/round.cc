@@ -14,6 +14,7 @@ constexpr double kNearlyAll = 0.75;  // of a batch
 // Faded prices are for trying what the prices forbid: where a node costs more than a good guess brings, and now and then.
 constexpr double kHopeless = 0.7;   // plain passes
 constexpr int kHopeEvery = 32;      // passes
+constexpr double kMuchSlower = 1.5;  // than expected: the price is wrong, or the pass was interrupted
 constexpr int kWorthReading = 8;  // tokens still to come for which a drafter reads a long prompt
 
 }  // namespace
@@ -316,15 +317,16 @@ void Round::observe(Speculation& spec) {
 }
 
 // What verifying its nodes cost a request, in plain passes: its share of what all lost by them. Of a single request by the prices, which every
-// pass corrects and whose errors cancel in their ratio. In a batch by the clock, because sizes are many and most of them seldom tried; a
-// pass that was interrupted counts as at most twice what was expected.
+// pass corrects and whose errors cancel in their ratio, unless they are far off. In a batch by the clock, because sizes are many and most of them
+// seldom tried. A pass that was interrupted counts as at most twice what was expected.
 double Round::verifying(const Generation& g) const {
   if (g.tree->drafted() == 0) return 1;
   int nodes = 0;
   for (const Generation* each : active_) nodes += each->tree->drafted();
   const double plain = plain_ms(g), expected = g.spec.price().predict(int(active_.size()) + nodes, g.session.length()) / plain;
-  const bool by_price = shared_pass_ || active_.size() == 1;
-  const double took = by_price ? expected : std::min(times_.verify / plain, 2 * std::max(1.0, expected));
+  const double measured = std::min(times_.verify / plain, 2 * std::max(1.0, expected));
+  const bool by_price = shared_pass_ || (active_.size() == 1 && measured < kMuchSlower * expected);
+  const double took = by_price ? expected : measured;
   return 1 + std::max(0.0, took - 1) * double(active_.size()) * g.tree->drafted() / nodes;
 }
 

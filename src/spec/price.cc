@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 
@@ -93,21 +94,27 @@ double StepPrice::predict(int rows, double history) const {
   return known_ ? between(corrected_points(history), rows) : 0;
 }
 
+// A pass does not take longer than one of more rows that has been seen.
 StepPrice::Curve StepPrice::corrected_points(double history) const {
   Curve points;
-  for (size_t i = 0; i < points.size(); ++i) points[i] = corrected(i, history);
+  double most = std::numeric_limits<double>::infinity();
+  for (size_t i = points.size(); i-- > 0;) {
+    points[i] = std::min(corrected(i, history), most);
+    if (points_[i].seen > 0) most = std::min(most, points[i]);
+  }
   return points;
 }
 
 // A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong. Only the smallest pass that nobody
-// has tried lately is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
+// has tried lately, nor a larger one, is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
 StepPrice::Curve StepPrice::hoped_points(double history) const {
-  Curve points;
+  const Curve known = corrected_points(history);
+  Curve points = known;
+  std::array<int64_t, kRows.size()> seen{};  // of passes of so many rows and more
+  for (size_t i = points.size(); i-- > 0;) seen[i] = std::max(points_[i].seen, i + 1 < points.size() ? seen[i + 1] : 0);
   bool trying = false;
-  for (size_t i = 0; i < points.size(); ++i) {
-    points[i] = corrected(i, history);
-    if (i == 0) continue;
-    const double more = points[i] - corrected(i - 1, history), hoped = trying ? more : faded(more, rounds_ - points_[i].seen);
+  for (size_t i = 1; i < points.size(); ++i) {
+    const double more = known[i] - known[i - 1], hoped = trying ? more : faded(more, rounds_ - seen[i]);
     if (more <= 0) continue;
     points[i] = points[i - 1] + hoped;
     trying = trying || hoped < more;
@@ -124,6 +131,12 @@ void StepPrice::observe(int rows, double history, double ms) {
   ++rounds_;
   const size_t i = below(rows);
   const double t = i + 1 == kRows.size() ? 0 : double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
+  if (t > 0 && ms < kProof * expected && points_[i].seen > points_[i + 1].seen) {  // the larger pass, not tried for longer, is what was wrong
+    const double below_it = corrected(i, history), wanted = std::max(below_it, (ms - (1 - t) * below_it) / t);
+    points_[i + 1].correction *= std::min(1.0, wanted / corrected(i + 1, history));
+    points_[i + 1].seen = rounds_;
+    return;
+  }
   const auto learn = [&](Point& p, double weight) {
     // One slow pass may have been interrupted, or the first of its kind: it counts little. Two in a row do not lie.
     if (weight >= 0.25) p.slow = ms > kSlow * expected ? p.slow + 1 : 0;

@@ -40,6 +40,19 @@ TEST(StepPrice, WhatIsNotTriedIsDoubtedAndThenKnown) {
   EXPECT_LT(cost_of(price, 4), 1.5);
 }
 
+// A tree as large as can be is no try: only the smallest pass that was not run lately is hoped to be cheaper than known.
+TEST(StepPrice, HopeIsForANodeNotForATree) {
+  StepPrice price;
+  for (int rows : {1, 2, 4, 8, 16, 32}) price.set(rows, 0, 1 + 0.3 * (rows - 1));
+  for (int i = 0; i < 300; ++i) price.observe(1, 0, 1);
+  std::vector<float> known(16), hoped(16);
+  price.costs(15, {1, 1, 0}, known, false);
+  price.costs(15, {1, 1, 0}, hoped);
+  EXPECT_LT(hoped[1], 1.01f);
+  EXPECT_NEAR(known[1], 1.3f, 1e-4);
+  for (size_t n = 1; n < 16; ++n) EXPECT_NEAR(known[n] - hoped[n], 0.3f, 0.02f) << n;
+}
+
 TEST(StepPrice, ASlowPassSaysLittleAFastOneMuch) {
   StepPrice slow = priced(1, 1), fast = priced(1, 10);
   for (int i = 0; i < 10; ++i) slow.observe(4, 0, truth(4));
@@ -170,6 +183,18 @@ TEST(Ledger, ABatchThatBeginsToWinIsNoticed) {
   b.drafted = 0;
   for (int i = 0; i < 1500; ++i) b.round(8, 1.2, 2);
   EXPECT_GT(b.drafted, 600);
+}
+
+// Of 16 requests one drafts and gains three tokens, the others wait a third longer: more tokens in all, but nobody else has them.
+TEST(Ledger, TrialsEarnNothing) {
+  Ledger all, trials;
+  for (Ledger* ledger : {&all, &trials}) ledger->plain_round(16, 1);
+  const double before = trials.balance(16);
+  all.drafted_round(16, 16 + 8, 1.3);
+  trials.drafted_round(16, 16 + 8, 1.3, true);
+  EXPECT_GT(all.balance(16), before);
+  EXPECT_LT(trials.balance(16), before - 0.25);
+  EXPECT_EQ(trials.saved(16), all.saved(16));
 }
 
 TEST(Ledger, OneAloneLooksAfterItself) {
