@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kPythonTag = "<|python_tag|>";  // Llama may put it before a call
-constexpr int kMaxDepth = 64;
 constexpr size_t kMostCalls = 128;
 constexpr size_t kMostName = 256;  // bytes of a name, a key or an id; with more it is none
 
@@ -37,15 +36,9 @@ std::string call_id(ToolFormat format) {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Parses text of a model: nothing on broken JSON, or on nesting that would exhaust the stack of whoever walks it.
-Json parse(std::string_view text) {
-  bool deep = false;
-  const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMaxDepth;
-    return !deep;
-  };
-  Json json = Json::parse(text, bounded, false);
-  return deep || json.is_discarded() ? Json() : json;
+Json parse(std::string_view text) {  // null where it is none
+  Json json = parse_written(text);
+  return json.is_discarded() ? Json() : json;
 }
 
 size_t skip_spaces(std::string_view text, size_t at) { return std::min(text.size(), text.find_first_not_of(kSpaces, at)); }

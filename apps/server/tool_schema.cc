@@ -77,17 +77,6 @@ const Json* schema_of(const Json& parameters, const std::string& key) {
   return properties ? member(*properties, key.c_str()) : nullptr;
 }
 
-// JSON of a model: nothing on broken JSON, or on nesting that would exhaust the stack of whoever walks it.
-Json parse(std::string_view text) {
-  bool deep = false;
-  const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMaxDepth;
-    return !deep;
-  };
-  Json json = Json::parse(text, bounded, false);
-  return deep ? Json(Json::value_t::discarded) : json;
-}
-
 // The texts of a schema as GBNF: those it lists, or any.
 std::string raw_text_grammar(const Json& schema, const std::string& where, std::string_view end) {
   const Json* values = member(schema, "enum");
@@ -110,6 +99,16 @@ std::string raw_text_grammar(const Json& schema, const std::string& where, std::
 
 }  // namespace
 
+Json parse_written(std::string_view text) {
+  bool deep = false;
+  const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
+    deep = deep || depth > kMaxDepth;
+    return !deep;
+  };
+  Json json = Json::parse(text, bounded, false);
+  return deep ? Json(Json::value_t::discarded) : json;
+}
+
 Json argument_value(std::string_view text, const Json& parameters, const std::string& key) {
   const Json* schema = schema_of(parameters, key);
   const Kinds kinds = kinds_of(schema ? *schema : Json(), parameters);
@@ -117,12 +116,12 @@ Json argument_value(std::string_view text, const Json& parameters, const std::st
   if (kinds.text && !(kinds.null && (word == "null" || word == "None"))) {
     if (!kinds.other) return std::string(text);
     // Anything may come: what is JSON beyond doubt is taken as such.
-    Json json = parse(word);
+    Json json = parse_written(word);
     return json.is_discarded() || json.is_string() ? Json(std::string(text)) : json;
   }
   if (word == "None") return nullptr;
   if (word == "True" || word == "False") return word == "True";
-  Json json = parse(word);
+  Json json = parse_written(word);
   return json.is_discarded() ? Json(std::string(text)) : json;
 }
 

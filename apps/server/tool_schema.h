@@ -11,6 +11,9 @@
 
 namespace sx::server {
 
+// JSON that a model has written: discarded where it is broken, or nested so deeply that it would exhaust the stack of whoever walks it.
+nlohmann::ordered_json parse_written(std::string_view text);
+
 // The value of an argument written as `text`. A text is taken as it is where the schema of `key` in `parameters` allows texts; otherwise
 // it is JSON, or what Python writes for true, false and null; what is neither stays a text.
 nlohmann::ordered_json argument_value(std::string_view text, const nlohmann::ordered_json& parameters, const std::string& key);
