@@ -155,8 +155,9 @@ void Round::set_costs(const Generation& g, int drafting) {
   const StepPrice::Company company{int(active_.size()), drafting, double(g.session.length())};
   const StepPrice& price = g.spec.price();
   price.costs(g.spec.nodes(), company, g.spec.costs(), false);
+  if (g.spec.nodes() < 1) return;
   const bool hopeless = double(g.spec.costs()[1]) - 1 > kHopeless;
-  if (g.spec.nodes() > 0 && (hopeless || price.rounds() % kHopeEvery == 0)) price.costs(g.spec.nodes(), company, g.spec.costs());
+  if (hopeless || price.rounds() % kHopeEvery == 0) price.costs(g.spec.nodes(), company, g.spec.costs());
 }
 
 // Sets the prices of a draft, and its limits to what the request can pay; false: not even one node, or not the drafting.

@@ -122,8 +122,6 @@ StepPrice::Curve StepPrice::hoped_points(double history) const {
   return points;
 }
 
-double StepPrice::hoped(int rows, double history) const { return known_ ? between(hoped_points(history), rows) : 0; }
-
 void StepPrice::observe(int rows, double history, double ms) {
   if (!known_ || !(ms > 0)) return;
   const double expected = predict(rows, history);

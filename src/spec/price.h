@@ -27,13 +27,12 @@ class StepPrice {
   bool known() const { return known_; }
   // Expected time of a pass. 0 before anything is known.
   double predict(int rows, double history) const;
-  // The same, faded: for choosing what to run, not for counting what it cost.
-  double hoped(int rows, double history) const;
   // A pass was run: the expectation for similar ones moves towards it.
   void observe(int rows, double history, double ms);
 
   // cost[n], n = 0..nodes: what everybody who waits together loses by n drafted nodes in each of `drafting` trees of a batch of `requests`,
-  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices, if `hoping`.
+  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices if `hoping`: for choosing what to
+  // run, not for counting what it cost.
   struct Company { int requests = 1, drafting = 1; double history = 0; };
   void costs(int nodes, const Company& company, std::span<float> cost, bool hoping = true) const;
   int64_t rounds() const { return rounds_; }  // passes observed
