@@ -8,7 +8,7 @@
 #include "backend/registry.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "spec/probe.h"
+#include "speculative/cache/retrieval_layers.h"
 
 namespace sx::bench {
 namespace {

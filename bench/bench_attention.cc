@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/attention.h"
-#include "backend/cpu/kv_store.h"
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/kv/store.h"
 #include "base/rng.h"
 
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <random>
 
-#include "spec/drafters.h"
-#include "spec/suffix_automaton.h"
+#include "speculative/draft/drafters.h"
+#include "speculative/draft/suffix_automaton.h"
 
 namespace {
 

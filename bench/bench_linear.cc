@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/linear.h"
+#include "backend/cpu/linear/linear.h"
 #include "base/error.h"
 #include "tensor/blocks.h"
 

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/attention.h"
-#include "backend/cpu/kv_score.h"
-#include "backend/cpu/kv_store.h"
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/kv/score.h"
+#include "backend/cpu/kv/store.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"

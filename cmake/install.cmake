@@ -1,16 +1,16 @@
 # What is installed: the program with what comes with it (component `program`) and, where it was built, the library (component
-# `library`): the objects of all rooms in one archive, libspecextend.a, behind the target specextend::specextend, with
-# the public headers and a CMake package. What the rooms link to from outside (fmt, PCRE2,
-# threads) is collected from them, so that a room which gains a dependency needs no change here.
-get_property(SX_ROOM_TARGETS GLOBAL PROPERTY SX_ROOMS)
+# `library`): the objects of all modules in one archive, libspecextend.a, behind the target specextend::specextend, with
+# the public headers and a CMake package. What the modules link to from outside (fmt, PCRE2,
+# threads) is collected from them, so that a module which gains a dependency needs no change here.
+get_property(SX_MODULE_TARGETS GLOBAL PROPERTY SX_MODULES)
 add_library(specextend_library STATIC)  # plain `specextend` is the program
 add_library(specextend::specextend ALIAS specextend_library)
 set(SX_OUTSIDE_LIBRARIES "")
-foreach(room ${SX_ROOM_TARGETS})
-  target_sources(specextend_library PRIVATE $<TARGET_OBJECTS:${room}>)
-  get_target_property(libraries ${room} LINK_LIBRARIES)
+foreach(module ${SX_MODULE_TARGETS})
+  target_sources(specextend_library PRIVATE $<TARGET_OBJECTS:${module}>)
+  get_target_property(libraries ${module} LINK_LIBRARIES)
   foreach(library ${libraries})
-    # Header-only JSON is compiled in; sx_* are the rooms themselves; ::@ is CMake's mark of a directory's scope.
+    # Header-only JSON is compiled in; sx_* are the modules themselves; ::@ is CMake's mark of a directory's scope.
     if(NOT library MATCHES "^(sx_.*|nlohmann_json::.*|::@.*)$")
       # A library found by its path is linked by its name, so that the package can be moved to another machine.
       string(REGEX REPLACE "^/.*/lib([^/]+)\\.(so|a)$" "\\1" library ${library})

@@ -10,7 +10,7 @@ function(sx_headers name)
   target_precompile_headers(${name} PRIVATE ${ARGN})
 endfunction()
 sx_headers(sx_headers ${common_headers})
-sx_headers(sx_json_headers ${common_headers} <nlohmann/json.hpp>)  # larger: only for rooms where most files read JSON
+sx_headers(sx_json_headers ${common_headers} <nlohmann/json.hpp>)  # larger: only for modules where most files read JSON
 
 function(sx_use_headers headers)
   foreach(target ${ARGN})
@@ -20,12 +20,12 @@ function(sx_use_headers headers)
   endforeach()
 endfunction()
 # Not sx_backend: its kernels have flags of their own, with which g++ cannot use the file.
-sx_use_headers(sx_headers sx_model_io sx_model sx_model_convert sx_text sx_spec)
+sx_use_headers(sx_headers sx_formats sx_model sx_model_convert sx_text sx_speculative)
 sx_use_headers(sx_json_headers sx_jinja sx_engine sx_server_api sx_server)
 if(TARGET specextend)
   target_precompile_headers(specextend PRIVATE ${common_headers} <CLI/CLI.hpp>)
 endif()
-foreach(target sx_model_io sx_jinja sx_server_api sx_server specextend)
+foreach(target sx_formats sx_jinja sx_server_api sx_server specextend)
   if(TARGET ${target})
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()

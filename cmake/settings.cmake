@@ -32,9 +32,9 @@ if(SPECEXTEND_SANITIZE)
   target_link_options(sx_settings INTERFACE -fsanitize=${SPECEXTEND_SANITIZE})
 endif()
 
-# sx_room(name sources...): one static library per room of src/. The installed library is made of all of them.
-function(sx_room name)
-  set_property(GLOBAL APPEND PROPERTY SX_ROOMS sx_${name})
+# sx_module(name sources...): one static library per module of src/. The installed library is made of all of them.
+function(sx_module name)
+  set_property(GLOBAL APPEND PROPERTY SX_MODULES sx_${name})
   add_library(sx_${name} STATIC ${ARGN})
   target_link_libraries(sx_${name} PUBLIC sx_settings fmt::fmt Threads::Threads)
 endfunction()

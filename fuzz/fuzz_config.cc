@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "model/io/hf_config.h"
-#include "model/io/validate.h"
+#include "formats/hf_config.h"
+#include "formats/validate.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/io/gguf.h"
-#include "model/io/gguf_model.h"
+#include "formats/gguf.h"
+#include "formats/gguf_model.h"
 #include "tensor/blocks.h"
 
 namespace {

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "model/io/hf_config.h"
-#include "model/io/safetensors.h"
+#include "formats/hf_config.h"
+#include "formats/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

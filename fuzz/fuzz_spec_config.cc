@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "spec/config.h"
+#include "speculative/config/config.h"
 
 namespace {
 

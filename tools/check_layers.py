@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The rules of the house that a compiler does not check (docs: CONTRIBUTING.md).
+"""The rules of the source tree that a compiler does not check (docs: CONTRIBUTING.md).
 
-Includes go strictly downwards through the rooms of src/; only backend/registry names the cpu and cuda folders from
+Includes go strictly downwards through the modules of src/; only backend/registry names the cpu and cuda folders from
 outside; programs see only the public headers; conditional compilation stays where machines differ; files are at most
 500 lines, headers have #pragma once, and every file opens with a comment. Prints one line per offence and exits 1.
 """
@@ -11,8 +11,8 @@ import re
 import sys
 import tempfile
 
-ROOMS = ["base", "tensor", "kv", "backend", "model", "text", "spec", "engine"]
-PUBLIC_IN = {"error.h": 0}  # public headers usable from this room on; the others only from the engine
+MODULES = ["base", "tensor", "kv", "backend", "formats", "model", "text", "speculative", "engine"]
+PUBLIC_IN = {"error.h": 0}  # public headers usable from this module on; the others only from the engine
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".inl", ".inc"}
 FOLDERS = ["include", "src", "apps", "tests", "bench", "fuzz", "examples"]
 MAX_LINES = 500
@@ -30,25 +30,25 @@ def line_of(text, position):
     return text.count("\n", 0, position) + 1
 
 
-def room_of(path):
-    """Index of the room a path below src/ belongs to, or None."""
+def module_of(path):
+    """Index of the module a path below src/ belongs to, or None."""
     head = path.split("/", 1)[0]
-    return ROOMS.index(head) if head in ROOMS else None
+    return MODULES.index(head) if head in MODULES else None
 
 
 def check_src_include(name, target, quoted):
     """Why src/`name` may not include `target`, or None."""
-    here = room_of(name)
+    here = module_of(name)
     if target.startswith("specextend/"):
-        lowest = PUBLIC_IN.get(target.split("/", 1)[1], ROOMS.index("engine"))
-        return None if here >= lowest else f"room {ROOMS[here]} may not see the public header {target}"
+        lowest = PUBLIC_IN.get(target.split("/", 1)[1], MODULES.index("engine"))
+        return None if here >= lowest else f"module {MODULES[here]} may not see the public header {target}"
     if not quoted:
         return None
-    there = room_of(target)
+    there = module_of(target)
     if there is None:
-        return f'"{target}" is not written from src/ on ("room/file.h")'
+        return f'"{target}" is not written from src/ on ("module/file.h")'
     if there > here:
-        return f"room {ROOMS[here]} is below room {ROOMS[there]} of {target}"
+        return f"module {MODULES[here]} is below module {MODULES[there]} of {target}"
     for folder in KERNEL_FOLDERS:
         if target.startswith(folder) and not name.startswith(folder) and name not in REGISTRY:
             return f"only the registry may name {folder} ({target})"
@@ -68,14 +68,14 @@ def check_includes(root, path, text):
         top, _, name = path.partition("/")
         problem = None
         if top == "src":
-            if room_of(name) is None:
-                problem = f"src/{name.split('/')[0]} is not a room"
+            if module_of(name) is None:
+                problem = f"src/{name.split('/')[0]} is not a module"
             else:
                 problem = check_src_include(name, target, quoted)
         elif top in ("apps", "examples"):
             if top == "apps" or target.startswith("specextend/") or quoted:
                 problem = check_app_include(name, target, quoted, root)
-            if not quoted and room_of(target) is not None and target.endswith(".h") and "/" in target:
+            if not quoted and module_of(target) is not None and target.endswith(".h") and "/" in target:
                 problem = f"{target} is not public"
         elif top == "include" and (quoted or (target.endswith(".h") and not target.startswith("specextend/"))):
             problem = f"a public header includes only <specextend/...> and the standard library, not {target}"
@@ -122,7 +122,7 @@ def self_test():
     cases = [
         ("src/base/a.h", c + "#pragma once\n#include <vector>\n#include <specextend/error.h>\n", None),
         ("src/kv/a.cc", c + '#include "tensor/tensor.h"\n', None),
-        ("src/kv/a.cc", c + '#include "model/config.h"\n', "is below room model"),
+        ("src/kv/a.cc", c + '#include "formats/model_config.h"\n', "is below module formats"),
         ("src/kv/a.cc", c + '#include "book.h"\n', "not written from src/"),
         ("src/base/a.cc", c + "#include <specextend/specextend.h>\n", "may not see the public header"),
         ("src/engine/a.cc", c + "#include <specextend/specextend.h>\n", None),
@@ -130,7 +130,7 @@ def self_test():
         ("src/model/a.cc", c + '#include "backend/cpu/isa.h"\n', "only the registry"),
         ("src/backend/cpu/a.cc", c + '#include "backend/cpu/isa.h"\n#if 1\n#endif\n', None),
         ("src/text/a.cc", c + "#ifdef __linux__\n#endif\n", "outside the files where machines may differ"),
-        ("src/other/a.cc", c + "#include <vector>\n", "not a room"),
+        ("src/other/a.cc", c + "#include <vector>\n", "not a module"),
         ("apps/cli/a.cc", c + '#include <specextend/specextend.h>\n#include <CLI/CLI.hpp>\n', None),
         ("apps/cli/a.cc", c + '#include "base/error.h"\n', "its own headers"),
         ("examples/x/main.cc", c + '#include <base/error.h>\n', "not public"),

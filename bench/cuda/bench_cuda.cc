@@ -30,8 +30,8 @@
 #include "copy_speed.h"
 #include "model/heads/eagle.h"
 #include "model/llama.h"
-#include "spec/draft_cache.h"
-#include "spec/probe.h"
+#include "speculative/cache/draft_cache.h"
+#include "speculative/cache/retrieval_layers.h"
 #include "whole_drafts.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // Checks attention of decode and verification (attend_rows) against a plain host computation, proves with memcmp that
 // a row's bits depend on its path only, and times it. Exit code 1 on any mismatch. From the repository root:
 //   nvcc -std=c++20 -O3 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_attend
-//     bench/cuda/check_attend.cu src/backend/cuda/attend_{rows,rows_sm90,any,bf16,f16,q8}.cu src/backend/cuda/device.cu
+//     bench/cuda/check_attend.cu src/backend/cuda/attend_{rows,rows_sm90,any,bf16,f16,q8}.cu src/backend/cuda/runtime/device.cu
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/attend_rows.cuh"
+#include "backend/cuda/attention/decode_mma.cuh"
 #include "check_attend.cuh"
 #include "check_shares.cuh"
 

@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda/attention.h"
-#include "backend/cuda/device.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/runtime/device.h"
 
 namespace sx::cuda {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/linear.h"
-#include "backend/cuda/linear_kernels.h"
-#include "backend/cuda/rows.h"
+#include "backend/cuda/linear/linear.h"
+#include "backend/cuda/linear/kernels.h"
+#include "backend/cuda/elementwise/norm_glu_embed.h"
 #include "base/rng.h"
 #include "check_small.cuh"
 #include "tensor/half.h"

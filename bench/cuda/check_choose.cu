@@ -3,7 +3,7 @@
 //   src/backend/cuda/{choose,top_k,device}.cu
 #include <algorithm>
 
-#include "backend/cuda/choose.h"
+#include "backend/cuda/sampling/choose.h"
 #include "base/rng.h"
 #include "check_small.cuh"
 

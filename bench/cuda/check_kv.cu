@@ -4,8 +4,8 @@
 //   src/backend/cuda/{rope,kv_store,kv_move,kv_score,device}.cu dtype.o error.o -lfmt
 #include <algorithm>
 
-#include "backend/cuda/kv.h"
-#include "backend/cuda/rows.h"
+#include "backend/cuda/kv/kv.h"
+#include "backend/cuda/elementwise/norm_glu_embed.h"
 #include "check_small.cuh"
 #include "tensor/half.h"
 

@@ -1,5 +1,5 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -o check_levels
-//     bench/cuda/check_levels.cu src/backend/cuda/levels.cu src/backend/cuda/device.cu
+//     bench/cuda/check_levels.cu src/backend/cuda/tree/grow_tree.cu src/backend/cuda/runtime/device.cu
 //
 // The kernels that grow a draft's tree, in a loop inside a graph as the backend has them, against a plain host computation of the same
 // rules: every node, parent and score and the order of cells must be equal. In place of a model a kernel makes up candidates from all the
@@ -12,8 +12,8 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/levels.h"
+#include "backend/cuda/runtime/launch.cuh"
+#include "backend/cuda/tree/grow_tree.h"
 #include "base/fixed_math.h"
 #include "base/rng.h"
 

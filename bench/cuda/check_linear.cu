@@ -1,6 +1,6 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_linear
 //   bench/cuda/check_linear.cu
-//   src/backend/cuda/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90}.cu
+//   src/backend/cuda/linear/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90}.cu
 //   src/backend/cuda/{linear_quantised,linear_q4,linear_q4_offset,linear_q8,linear_q6,linear_q5,linear_q2}.cu
 //   src/backend/cuda/{linear_prompt,device}.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear.h"
-#include "backend/cuda/linear_kernels.h"
+#include "backend/cuda/runtime/launch.cuh"
+#include "backend/cuda/linear/linear.h"
+#include "backend/cuda/linear/kernels.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "tensor/blocks.h"

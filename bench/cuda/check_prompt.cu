@@ -1,7 +1,7 @@
 // Attention of prompt rows on the device, checked and timed. From the repository root:
 //   nvcc -std=c++20 -O3 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_prompt
-//     bench/cuda/check_prompt.cu src/backend/cuda/attend_prompt.cu src/backend/cuda/attend_prompt_sm90.cu
-//     src/backend/cuda/device.cu
+//     bench/cuda/check_prompt.cu src/backend/cuda/attention/prefill_mma.cu src/backend/cuda/attention/prefill_sm90.cu
+//     src/backend/cuda/runtime/device.cu
 // 1. The simple kernel against the host in double (some rows of each shape), the tensor core kernels against the simple
 //    one (all elements). 2. The law: the same rows in other chunks have the same bits. 3. Times. `check_prompt quick`
 //    leaves out the times.
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/attend_prompt.cuh"
-#include "backend/cuda/device.h"
+#include "backend/cuda/attention/prefill_mma.cuh"
+#include "backend/cuda/runtime/device.h"
 
 namespace {
 

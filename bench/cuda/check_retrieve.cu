@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "backend/cuda/kv.h"
+#include "backend/cuda/kv/kv.h"
 #include "check_small.cuh"
 #include "kv/chunk_choice.h"
 

@@ -4,8 +4,8 @@
 //   src/backend/cuda/{rows,rope,table,kv_store,device}.cu dtype.o blocks.o error.o -lfmt
 #include <algorithm>
 
-#include "backend/cuda/kv.h"
-#include "backend/cuda/rows.h"
+#include "backend/cuda/kv/kv.h"
+#include "backend/cuda/elementwise/norm_glu_embed.h"
 #include "check_small.cuh"
 #include "tensor/blocks.h"
 #include "tensor/half.h"

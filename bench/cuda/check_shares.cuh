@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "backend/cuda/attend_shares_sm90.cuh"
+#include "backend/cuda/attention/decode_partition_sm90.cuh"
 #include "check_attend.cuh"
 
 namespace sx::cuda {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/runtime/device.h"
 
 namespace check {
 

@@ -1,4 +1,4 @@
-// nvcc -std=c++20 -O3 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o probe_levels bench/cuda/probe_levels.cu src/backend/cuda/device.cu
+// nvcc -std=c++20 -O3 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o probe_levels bench/cuda/probe_levels.cu src/backend/cuda/runtime/device.cu
 //
 // What a loop inside a CUDA graph costs: a WHILE node whose body is a chain of small kernels, the last of which decides whether to go
 // on. Side by side, per iteration: that loop with and without programmatic launches in its body, the same chain unrolled in one
@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/runtime/launch.cuh"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/runtime/hopper.cuh"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "spec/draft_cache.h"
-#include "spec/drafter_eagle.h"
-#include "spec/drafter_model.h"
+#include "speculative/cache/draft_cache.h"
+#include "speculative/draft/eagle.h"
+#include "speculative/draft/model.h"
 
 namespace sx::bench {
 namespace {

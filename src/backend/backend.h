@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/levels.h"
+#include "backend/tree_growth.h"
 #include "backend/ops.h"
 #include "base/function_ref.h"
 #include "tensor/tensor.h"

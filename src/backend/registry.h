@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/peaks.h"
-#include "backend/cuda/cuda_options.h"
+#include "backend/cuda/runtime/cuda_options.h"
 
 namespace sx {
 

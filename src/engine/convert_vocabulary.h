@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/io/tokenizer_data.h"
+#include "formats/tokenizer_data.h"
 
 namespace sx {
 

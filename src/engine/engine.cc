@@ -13,7 +13,7 @@
 #include "engine/round.h"
 #include "engine/session.h"
 #include "model/rope.h"
-#include "spec/probe.h"
+#include "speculative/cache/retrieval_layers.h"
 #include "engine/shipped_drafts.h"
 #include "engine/startup_cache.h"
 

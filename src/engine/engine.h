@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "kv/book.h"
+#include "kv/sequence_table.h"
 #include "model/llama.h"
 #include "specextend/specextend.h"
 #include "engine/session_origin.h"

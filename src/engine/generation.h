@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "engine/session.h"
-#include "engine/stop.h"
-#include "spec/acceptance.h"
-#include "spec/controller.h"
-#include "spec/penalties.h"
-#include "spec/tree_grammar.h"
+#include "engine/stop_strings.h"
+#include "speculative/accept/accept.h"
+#include "speculative/budget/speculation_budget.h"
+#include "speculative/accept/penalties.h"
+#include "speculative/tree/tree_grammar.h"
 #include "text/tokenizer.h"
 
 namespace sx {

@@ -5,7 +5,7 @@
 #include "backend/registry.h"
 #include "base/cpu_count.h"
 #include "base/error.h"
-#include "model/io/model_file.h"
+#include "formats/model_file.h"
 #include "specextend/specextend.h"
 #include "tensor/dtype.h"
 

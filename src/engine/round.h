@@ -7,7 +7,7 @@
 
 #include "engine/engine.h"
 #include "engine/generation.h"
-#include "spec/drafter.h"
+#include "speculative/draft/drafter.h"
 
 namespace sx {
 

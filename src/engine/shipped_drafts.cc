@@ -12,8 +12,8 @@
 #include "engine/sha256.h"
 #include "engine/speculation.h"
 #include "engine/startup_cache.h"
-#include "model/io/json_text.h"
-#include "model/io/printable.h"
+#include "base/json_text.h"
+#include "base/printable.h"
 
 namespace sx {
 namespace {

@@ -1,7 +1,7 @@
 // Finding the draft that was shipped for a target, where a preset needs one and none is given. The public side is
 // include/specextend/drafts.h.
 #pragma once
-#include "model/io/model_file.h"
+#include "formats/model_file.h"
 #include "specextend/drafts.h"
 
 namespace sx {

@@ -7,13 +7,13 @@
 #include "base/error.h"
 #include "engine/session_origin.h"
 #include "engine/startup_cache.h"
-#include "model/io/json_text.h"
-#include "spec/drafter_eagle.h"
-#include "spec/drafter_longspec.h"
-#include "spec/drafter_medusa.h"
-#include "spec/medusa_paths.h"
-#include "spec/drafter_model.h"
-#include "spec/drafters.h"
+#include "base/json_text.h"
+#include "speculative/draft/eagle.h"
+#include "speculative/draft/longspec.h"
+#include "speculative/draft/medusa.h"
+#include "speculative/draft/medusa_paths.h"
+#include "speculative/draft/model.h"
+#include "speculative/draft/drafters.h"
 
 namespace sx {
 namespace {

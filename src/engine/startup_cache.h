@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/io/json_text.h"
-#include "spec/price.h"
+#include "base/json_text.h"
+#include "speculative/budget/cost_model.h"
 
 namespace sx {
 

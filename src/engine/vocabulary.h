@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/io/model_file.h"
+#include "formats/model_file.h"
 #include "specextend/specextend.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/config.h"
-#include "model/io/model_file.h"
+#include "formats/model_config.h"
+#include "formats/model_file.h"
 
 namespace sx {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "model/config.h"
+#include "formats/model_config.h"
 
 namespace sx {
 

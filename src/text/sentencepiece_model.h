@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/io/tokenizer_data.h"
+#include "formats/tokenizer_data.h"
 
 namespace sx {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/token.h"
-#include "model/io/tokenizer_data.h"
+#include "formats/tokenizer_data.h"
 
 namespace sx {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "attention_fixture.h"
-#include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/attention/attention_kernels.h"
 
 namespace sx::cpu::testing {
 namespace {

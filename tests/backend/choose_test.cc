@@ -1,5 +1,5 @@
 // Sampling: greedy and its ties, filters against an independent computation, penalties, and exactness of Gumbel-max.
-#include "backend/cpu/choose.h"
+#include "backend/cpu/sampling/choose.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "attention_fixture.h"
-#include "backend/cpu/kv_score.h"
+#include "backend/cpu/kv/score.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 

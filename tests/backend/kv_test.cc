@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "attention_fixture.h"
-#include "backend/cpu/kv_rotate.h"
+#include "backend/cpu/kv/rotate.h"
 #include "base/error.h"
 #include "tensor/half.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/linear.h"
+#include "backend/cpu/linear/linear.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 

@@ -1,6 +1,6 @@
 // Linear layers: every weight type on every instruction set of this machine. Two questions: is a row's result the same
 // bits in any company (the law, memcmp), and is it close to a product in double precision?
-#include "backend/cpu/linear.h"
+#include "backend/cpu/linear/linear.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // top_k() against a full sort and a logarithm of sums in double precision; its bits in any company; and the pieces that
 // choose() uses too.
-#include "backend/cpu/top_k.h"
+#include "backend/cpu/sampling/top_k.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "engine/convert_vocabulary.h"
-#include "model/io/model_file.h"
+#include "formats/model_file.h"
 #include "specextend/convert.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"

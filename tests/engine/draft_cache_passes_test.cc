@@ -7,8 +7,8 @@
 #include "backend/registry.h"
 #include "model/heads/eagle.h"
 #include "model/heads/head_parts.h"
-#include "spec/drafter_eagle.h"
-#include "spec/drafter_model.h"
+#include "speculative/draft/eagle.h"
+#include "speculative/draft/model.h"
 #include "support/forwarding_backend.h"
 #include "support/model_writer.h"
 

@@ -8,7 +8,7 @@
 
 #include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
-#include "spec/chi_square.h"
+#include "speculative/chi_square.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
 #include "support/random_text.h"

@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "backend/registry.h"
-#include "spec/drafter_model.h"
-#include "spec/drafters.h"
+#include "speculative/draft/model.h"
+#include "speculative/draft/drafters.h"
 #include "support/forwarding_backend.h"
 #include "support/model_writer.h"
 

@@ -11,7 +11,7 @@
 #include "engine/convert_vocabulary.h"
 #include "engine/sha256.h"
 #include "model/heads/head_parts.h"
-#include "model/io/model_file.h"
+#include "formats/model_file.h"
 #include "specextend/convert.h"
 #include "specextend/drafts.h"
 #include "support/model_writer.h"

@@ -8,7 +8,7 @@
 
 #include "backend/reference/reference_backend.h"
 #include "backends.h"
-#include "model/io/safetensors.h"
+#include "formats/safetensors.h"
 #include "model/llama.h"
 
 namespace sx {

@@ -13,7 +13,7 @@
 #include "convert_fixture.h"
 #include "model/convert/convert.h"
 #include "model/convert/quantize.h"
-#include "model/io/hf_config.h"
+#include "formats/hf_config.h"
 #include "tensor/blocks.h"
 
 namespace sx {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "backend/cpu/kv_store.h"
+#include "backend/cpu/kv/store.h"
 #include "backend/registry.h"
 #include "model/llama.h"
 #include "support/model_writer.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/registry.h"
-#include "model/tree_law.h"
+#include "model/tree_invariance.h"
 #include "support/far_backend.h"
 #include "support/model_writer.h"
 

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <stdexcept>
 
-#include "model/io/validate.h"
+#include "formats/validate.h"
 #include "support/tiny_vocabulary.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"

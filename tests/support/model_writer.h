@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/config.h"
-#include "model/io/gguf.h"
+#include "formats/model_config.h"
+#include "formats/gguf.h"
 #include "tensor/dtype.h"
 
 namespace sx::testing {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "model/io/gguf_model.h"
+#include "formats/gguf_model.h"
 #include "text/tokenizer.h"
 #include "tokenizer_load.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "model/io/tokenizer_data.h"
+#include "formats/tokenizer_data.h"
 
 namespace sx {
 

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cpu/attention.h"
-#include "backend/cpu/choose.h"
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/sampling/choose.h"
 #include "backend/cpu/isa.h"
-#include "backend/cpu/kv_score.h"
-#include "backend/cpu/linear.h"
-#include "backend/cpu/top_k.h"
+#include "backend/cpu/kv/score.h"
+#include "backend/cpu/linear/linear.h"
+#include "backend/cpu/sampling/top_k.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "backend/cuda/cuda_options.h"
+#include "backend/cuda/runtime/cuda_options.h"
 
 namespace sx::cuda {
 

@@ -6,9 +6,9 @@
 #include "base/error.h"
 #include "model/convert/new_folder.h"
 #include "model/convert/quantize.h"
-#include "model/io/hf_config.h"
-#include "model/io/hf_writer.h"
-#include "model/io/safetensors_writer.h"
+#include "formats/hf_config.h"
+#include "formats/hf_writer.h"
+#include "formats/safetensors_writer.h"
 #include "tensor/blocks.h"
 #include "tensor/quantise_search.h"
 

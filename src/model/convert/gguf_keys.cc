@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/io/hf_writer.h"
+#include "formats/hf_writer.h"
 
 namespace sx {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 #include <string>
 
-#include "model/config.h"
-#include "model/io/gguf_writer.h"
-#include "model/io/tokenizer_data.h"
+#include "formats/model_config.h"
+#include "formats/gguf_writer.h"
+#include "formats/tokenizer_data.h"
 
 namespace sx {
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "model/convert/nearest.h"
-#include "model/io/validate.h"
+#include "formats/validate.h"
 #include "tensor/blocks.h"
 #include "tensor/quantise_search.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/io/model_file.h"
-#include "model/io/tensor_output.h"
+#include "formats/model_file.h"
+#include "formats/tensor_output.h"
 
 namespace sx {
 

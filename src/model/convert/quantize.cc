@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "model/convert/gguf_keys.h"
 #include "model/convert/nearest.h"
-#include "model/io/printable.h"
+#include "base/printable.h"
 #include "tensor/quantise_search.h"
 
 namespace sx {

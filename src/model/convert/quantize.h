@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/convert/plan.h"
-#include "model/io/gguf_writer.h"
+#include "formats/gguf_writer.h"
 
 namespace sx {
 

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "model/convert/new_folder.h"
-#include "model/io/json_text.h"
-#include "model/io/safetensors_writer.h"
+#include "base/json_text.h"
+#include "formats/safetensors_writer.h"
 
 namespace sx {
 namespace {

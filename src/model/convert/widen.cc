@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "model/convert/gguf_keys.h"
-#include "model/io/validate.h"
+#include "formats/validate.h"
 #include "model/rope.h"
 
 namespace sx {

@@ -7,8 +7,8 @@
 #include "model/convert/new_folder.h"
 #include "model/convert/quantize_head.h"
 #include "model/heads/head_file.h"
-#include "model/io/json_text.h"
-#include "model/io/safetensors_writer.h"
+#include "base/json_text.h"
+#include "formats/safetensors_writer.h"
 
 namespace sx {
 namespace {

@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "base/error.h"
-#include "model/io/hf_config.h"
-#include "model/io/json_text.h"
-#include "model/io/printable.h"
-#include "model/io/validate.h"
+#include "formats/hf_config.h"
+#include "base/json_text.h"
+#include "base/printable.h"
+#include "formats/validate.h"
 
 namespace sx {
 namespace {

@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "model/config.h"
+#include "formats/model_config.h"
 
 namespace sx {
 

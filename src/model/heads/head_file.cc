@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "model/io/json_text.h"
-#include "model/io/printable.h"
+#include "base/json_text.h"
+#include "base/printable.h"
 
 namespace sx {
 namespace {

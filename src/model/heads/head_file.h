@@ -13,8 +13,8 @@
 
 #include "base/token.h"
 #include "model/heads/head_config.h"
-#include "model/io/model_file.h"
-#include "model/io/safetensors.h"
+#include "formats/model_file.h"
+#include "formats/safetensors.h"
 #include "model/llama.h"
 
 namespace sx {

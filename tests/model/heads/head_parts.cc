@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "model/heads/head_file.h"
-#include "model/io/safetensors.h"
+#include "formats/safetensors.h"
 #include "tensor/blocks.h"
 
 namespace sx::testing {

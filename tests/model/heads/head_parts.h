@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "formats/model_config.h"
 #include "support/model_writer.h"
 
 namespace sx::testing {

@@ -1,0 +1,243 @@
+// The attention kernels for the "lanes" layouts on any instruction set, in f32 arithmetic on simd.h: K
+// [pos/16][d][pos%16] gives scores whose lanes are positions, V [pos][c] gives outputs whose lanes are channels. A
+// block is read once for the up to 6 rows of a tile; with 4 lanes the register tile is 6 rows x 16 columns = 24
+// accumulators. Each score and each output has one accumulator that runs over its inner dimension in order, so the
+// number of rows changes no bit.
+//
+// Include from one translation unit per instruction set with SX_ISA_NAMESPACE defined and that set's flags; nothing
+// here has external linkage except portable_attention().
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/attention/attention_kernels.h"
+#include "backend/cpu/simd.h"
+
+namespace sx::cpu::SX_ISA_NAMESPACE {
+namespace {
+
+constexpr float kEmpty = -1e30f;  // m of a row that has seen nothing; masked scores are -infinity, which is below it
+constexpr int kColumns = 16 / kLanes;  // vectors in 16 columns
+static_assert(16 % kLanes == 0);
+
+// One element type: how kLanes of them become floats, and the scale of a position (1 where there is none).
+struct F32 {
+  using Stored = float;
+  static constexpr bool kScaled = false;
+  SX_INLINE Vec get(const float* p) { return load(p); }
+};
+struct F16 {
+  using Stored = uint16_t;
+  static constexpr bool kScaled = false;
+  SX_INLINE Vec get(const uint16_t* p) { return load_f16(p); }
+};
+struct BF16 {
+  using Stored = uint16_t;
+  static constexpr bool kScaled = false;
+  SX_INLINE Vec get(const uint16_t* p) { return load_bf16(p); }
+};
+struct Q8 {
+  using Stored = int8_t;
+  static constexpr bool kScaled = true;
+  SX_INLINE Vec get(const int8_t* p) { return load_i8(p); }
+};
+
+// 2^t for t <= 0, relative error below 2e-7; exactly 1 at 0, exactly 0 below -126.
+SX_INLINE Vec exp2_neg(Vec t) {
+  const Vec low = max(t, set1(-126.0f)), n = round(low), f = sub(low, n);
+  Vec p = fma(set1(1.540353e-4f), f, set1(1.33335581e-3f));
+  p = fma(p, f, set1(9.61812911e-3f));
+  p = fma(p, f, set1(5.55041087e-2f));
+  p = fma(p, f, set1(0.240226507f));
+  p = fma(p, f, set1(0.693147181f));
+  p = fma(p, f, set1(1.0f));
+  return select_ge(t, set1(-126.0f), scale2(p, n), zero());
+}
+SX_INLINE float exp2_neg1(float t) {
+  float lanes[kLanes];
+  store(lanes, exp2_neg(set1(t)));
+  return lanes[0];
+}
+
+// Queries: [6][padded] floats.
+void pack(std::byte* query, int row, const float* x, int dim, int padded, float scale) {
+  if (row == 0) memset(query, 0, sizeof(float) * static_cast<size_t>(kTileRows * padded));
+  float* q = reinterpret_cast<float*>(query) + row * padded;
+  const float factor = scale * 1.44269504f;
+  for (int d = 0; d < dim; ++d) q[d] = x[d] * factor;
+}
+
+// s[row][pos] = q . k, in log2 units.
+template <class E, int R>
+__attribute__((noinline)) void scores(const float* q, const std::byte* keys, int padded, float (*s)[kBlock]) {
+  const auto* k = reinterpret_cast<const typename E::Stored*>(keys);
+  const auto* scale = reinterpret_cast<const float*>(keys + kBlock * padded);
+  for (int t = 0; t < kBlock; t += 16, k += 16 * padded) {
+    Vec acc[R][kColumns];
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < kColumns; ++j) acc[i][j] = zero();
+#pragma GCC unroll 1
+    for (int d = 0; d < padded; ++d) {
+      Vec b[kColumns];
+#pragma GCC unroll 4
+      for (int j = 0; j < kColumns; ++j) b[j] = E::get(k + d * 16 + j * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < R; ++i) {
+        const Vec a = set1(q[i * padded + d]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kColumns; ++j) acc[i][j] = fma(a, b[j], acc[i][j]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < kColumns; ++j) {
+        Vec x = acc[i][j];
+        if constexpr (E::kScaled) x = mul(x, load(scale + t + j * kLanes));
+        store(s[i] + t + j * kLanes, x);
+      }
+  }
+}
+
+// Scores to weights, in place; raises m, rescales and extends l; returns the factor for the old output.
+template <class E>
+SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
+  Vec top = set1(kEmpty);
+  for (int j = 0; j < kBlock; j += kLanes) top = max(top, load(s + j));
+  const float high = reduce_max(top), next = high > m ? high : m;
+  const float alpha = next == m ? 1.0f : exp2_neg1(m - next);
+  m = next;
+  Vec sum = zero();
+  for (int j = 0; j < kBlock; j += kLanes) {
+    Vec w = exp2_neg(sub(load(s + j), set1(next)));
+    sum = add(sum, w);
+    if constexpr (E::kScaled) w = mul(w, load(scale + j));
+    store(s + j, w);
+  }
+  l = l * alpha + reduce_add(sum);
+  return alpha;
+}
+
+// o[row][c] += sum over positions of w[row][pos] * v[pos][c].
+template <class E, int R>
+__attribute__((noinline)) void add_values(float* o, const std::byte* values, int padded, const float (*w)[kBlock]) {
+  const auto* v = reinterpret_cast<const typename E::Stored*>(values);
+  for (int c = 0; c < padded; c += 16) {
+    Vec acc[R][kColumns];
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < kColumns; ++j) acc[i][j] = load(o + i * padded + c + j * kLanes);
+#pragma GCC unroll 1
+    for (int p = 0; p < kBlock; ++p) {
+      Vec b[kColumns];
+#pragma GCC unroll 4
+      for (int j = 0; j < kColumns; ++j) b[j] = E::get(v + p * padded + c + j * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < R; ++i) {
+        const Vec a = set1(w[i][p]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kColumns; ++j) acc[i][j] = fma(a, b[j], acc[i][j]);
+      }
+    }
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < kColumns; ++j) store(o + i * padded + c + j * kLanes, acc[i][j]);
+  }
+}
+
+template <class E, int R>
+void fold_rows(const FoldArgs& a) {
+  alignas(64) float s[R][kBlock];
+  float* m = a.state;
+  float* l = a.state + 8;
+  float* o = a.state + kStateHead;
+  scores<E, R>(reinterpret_cast<const float*>(a.query), a.keys, a.padded, s);
+  const auto* scale = reinterpret_cast<const float*>(a.values + kBlock * a.padded);
+  for (int i = 0; i < R; ++i) {
+    if (a.end && i < a.rows) {
+      for (int j = 0; j < a.begin[i]; ++j) s[i][j] = -INFINITY;
+      for (int j = a.end[i]; j < kBlock; ++j) s[i][j] = -INFINITY;
+    }
+    const float alpha = weigh<E>(s[i], m[i], l[i], scale);
+    if (alpha == 1) continue;
+    // Adding +0 turns -0 into +0: the sign of a zero would otherwise depend on masked values (-0 + 0 * v).
+    for (int c = 0; c < a.padded; c += kLanes)
+      store(o + i * a.padded + c, add(mul(load(o + i * a.padded + c), set1(alpha)), zero()));
+  }
+  add_values<E, R>(o, a.values, a.padded, s);
+}
+
+// A tile may be folded as a larger one: rows beyond a.rows are zeros that nobody reads.
+template <class E>
+void fold_any(const FoldArgs& a) {
+  if (a.rows == 1) return fold_rows<E, 1>(a);
+#if !defined(SX_SIMD_GENERIC)  // where speed matters
+  if (a.rows == 2) return fold_rows<E, 2>(a);
+  if (a.rows == 4) return fold_rows<E, 4>(a);
+#endif
+  return a.rows <= 3 ? fold_rows<E, 3>(a) : fold_rows<E, 6>(a);
+}
+
+void copy_row(float* to, int to_row, const float* from, int from_row, int padded) {
+  to[to_row] = from[from_row];
+  to[8 + to_row] = from[8 + from_row];
+  memcpy(to + kStateHead + to_row * padded, from + kStateHead + from_row * padded,
+         sizeof(float) * static_cast<size_t>(padded));
+}
+
+// A row that sees nothing of the block is kept aside while its tile folds it.
+template <class E>
+__attribute__((noinline)) void fold_aside(const FoldArgs& a) {
+  alignas(64) float kept[kStateHead + kTileRows * kMaxHeadDim];
+  for (int i = 0; i < a.rows; ++i) copy_row(kept, i, a.state, i, a.padded);
+  fold_any<E>(a);
+  for (int i = 0; i < a.rows; ++i)
+    if (a.end[i] <= a.begin[i]) copy_row(a.state, i, kept, i, a.padded);
+}
+
+template <class E>
+void fold(const FoldArgs& a) {
+  bool some = false;
+  if (a.end)
+    for (int i = 0; i < a.rows; ++i) some = some || a.end[i] <= a.begin[i];
+  if (some) fold_aside<E>(a);
+  else fold_any<E>(a);
+}
+
+void merge(float* into, const float* from, int padded) {
+  for (int i = 0; i < kTileRows; ++i) {
+    if (from[8 + i] == 0) continue;
+    if (into[8 + i] == 0) {
+      copy_row(into, i, from, i, padded);
+      continue;
+    }
+    const float m = into[i] > from[i] ? into[i] : from[i];
+    const float a = exp2_neg1(into[i] - m), b = exp2_neg1(from[i] - m);
+    into[i] = m;
+    into[8 + i] = into[8 + i] * a + from[8 + i] * b;
+    float* x = into + kStateHead + i * padded;
+    const float* y = from + kStateHead + i * padded;
+    for (int c = 0; c < padded; c += kLanes) store(x + c, fma(load(x + c), set1(a), mul(load(y + c), set1(b))));
+  }
+}
+
+void finish(const float* state, int row, float* out, int dim, int padded) {
+  const float inverse = 1 / state[8 + row];
+  const float* o = state + kStateHead + row * padded;
+  for (int c = 0; c < dim; ++c) out[c] = o[c] * inverse;
+}
+
+template <class E>
+constexpr AttentionKernels kTable = {pack, fold<E>, merge, copy_row, finish};
+
+}  // namespace
+
+const AttentionKernels* portable_attention(DType type);
+const AttentionKernels* portable_attention(DType type) {
+  switch (type) {
+    case DType::kF32: return &kTable<F32>;
+    case DType::kF16: return &kTable<F16>;
+    case DType::kBF16: return &kTable<BF16>;
+    case DType::kQ8_0: return &kTable<Q8>;
+    default: return nullptr;
+  }
+}
+
+}  // namespace sx::cpu::SX_ISA_NAMESPACE

@@ -1,0 +1,58 @@
+// The K/V memory of the CPU backend. Cells of a slot come in extents of 1,024 positions that hold every layer and head,
+// so physical pages follow the longest context used, not the capacity; inside an extent the K blocks of a head are
+// contiguous and so are its V blocks: [slot][extent][layer][kv head][K blocks | V blocks].
+#pragma once
+#include <cstddef>
+#include <memory>
+
+#include "backend/backend.h"
+#include "backend/cpu/isa.h"
+#include "backend/cpu/kv/layout.h"
+#include "base/memory.h"
+
+namespace sx::cpu {
+
+class CpuKvStore : public KvStore {
+ public:
+  CpuKvStore(const KvGeometry& geometry, Isa isa);
+
+  size_t bytes() const override { return memory_.size(); }
+  const KvLayout& layout() const { return layout_; }
+  int blocks() const { return blocks_; }  // per slot
+
+  // Block b holds the cells [64 b, 64 b + 64). Blocks of one extent (b / 16) follow one another.
+  std::byte* keys(int slot, int layer, int head, int b) const { return at(slot, layer, head, b, layout_.k_bytes, 0); }
+  std::byte* values(int slot, int layer, int head, int b) const {
+    return at(slot, layer, head, b, layout_.v_bytes, v_at_);
+  }
+
+  // One key vector as floats: [head_dim].
+  void load_key(int slot, int layer, int head, int cell, float* k) const {
+    cpu::load_key(layout_, keys(slot, layer, head, cell / kBlock), cell % kBlock, k);
+  }
+  void load_value(int slot, int layer, int head, int cell, float* v) const {
+    cpu::load_value(layout_, values(slot, layer, head, cell / kBlock), cell % kBlock, v);
+  }
+
+ private:
+  static constexpr int kExtent = 16;  // blocks
+  static_assert(kExtent * kBlock % kSpan == 0 || kSpan % (kExtent * kBlock) == 0);
+
+  std::byte* at(int slot, int layer, int head, int b, size_t block_bytes, size_t offset) const {
+    const size_t extent = static_cast<size_t>(slot) * static_cast<size_t>(extents_) + static_cast<size_t>(b / extent_);
+    const size_t place = (extent * static_cast<size_t>(geometry_.layers) + static_cast<size_t>(layer)) *
+                             static_cast<size_t>(geometry_.kv_heads) +
+                         static_cast<size_t>(head);
+    return memory_.data() + place * head_bytes_ + offset + static_cast<size_t>(b % extent_) * block_bytes;
+  }
+
+  KvLayout layout_;
+  int blocks_ = 0, extent_ = kExtent, extents_ = 0;
+  size_t v_at_ = 0, head_bytes_ = 0;  // of one extent of one head
+  Pages memory_;
+};
+
+// Throws sx::Error on a geometry or type it cannot serve.
+std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, Isa isa);
+
+}  // namespace sx::cpu

@@ -1,0 +1,217 @@
+// Repacking at load, and the sharing out of a linear layer's outputs to threads. Everything that touches weights at run
+// time is in the kernel files.
+#include "backend/cpu/linear/linear.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <exception>
+
+#include "base/error.h"
+#include "tensor/blocks.h"
+#include "tensor/half.h"
+
+namespace sx::cpu {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr int kPieces = 4;                   // of a thread's share, so that one that is put aside holds up the others for a piece of it
+constexpr size_t kPieceBytes = size_t(512) << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
+size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
+bool survives_f16(float x) {
+  if (x == 0) return true;
+  const float y = f16_to_float(float_to_f16(x));
+  return std::isfinite(y) && std::fabs(y - x) <= std::fabs(x) * 0x1p-11f;
+}
+
+bool f16_scales(const Tensor& part, ThreadPool& pool) {
+  if (!dtype_is_quantised(part.type)) return true;
+  if (dtype_info(part.type).block == 32) return true;  // the file's own f16; Q4_0's offset is never stored
+  const int in = static_cast<int>(part.columns()), subs = in / affine_traits(part.type).sub;
+  std::atomic<bool> all{true};
+  pool.run([&](int thread) {
+    std::vector<int8_t> q(static_cast<size_t>(in));
+    std::vector<float> scale(static_cast<size_t>(subs)), offset(scale);
+    for (int64_t r = thread; r < part.rows() && all.load(std::memory_order_relaxed); r += pool.size()) {
+      unpack_affine(part.type, part.row(r), in, q.data(), scale.data(), offset.data());
+      bool good = true;
+      for (float s : scale) good &= survives_f16(s);
+      for (float s : offset) good &= survives_f16(s);
+      if (!good) all.store(false, std::memory_order_relaxed);
+    }
+  });
+  return all.load();
+}
+
+// A group's canonical form, reused from group to group by one thread.
+class GroupReader {
+ public:
+  GroupReader(const Tensor& part, const LinearLayout& layout) : part_(part), layout_(layout) {
+    const size_t group = static_cast<size_t>(layout.group);
+    if (layout.quantised) {
+      sub_ = affine_traits(part.type).sub;
+      padded_ = static_cast<size_t>(layout.blocks) * kLinearBlock;
+      q_.resize(group * padded_);
+      scale_.resize(group * padded_ / static_cast<size_t>(sub_));
+      offset_.resize(scale_.size());
+    } else {
+      values_.resize(group * part.row_bytes());
+    }
+  }
+
+  LinearSource read(int group) {
+    const int64_t first = static_cast<int64_t>(group) * layout_.group;
+    const int64_t count = std::min<int64_t>(layout_.group, part_.rows() - first);
+    if (!layout_.quantised) {
+      std::fill(values_.begin(), values_.end(), std::byte{0});
+      std::memcpy(values_.data(), part_.row(first), static_cast<size_t>(count) * part_.row_bytes());
+      return {.sub = 0, .q = nullptr, .scale = nullptr, .offset = nullptr, .values = values_.data()};
+    }
+    std::fill(q_.begin(), q_.end(), int8_t{0});
+    std::fill(scale_.begin(), scale_.end(), 0.0f);
+    std::fill(offset_.begin(), offset_.end(), 0.0f);
+    const size_t scales = padded_ / static_cast<size_t>(sub_);
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t o = static_cast<size_t>(i);
+      unpack_affine(part_.type, part_.row(first + i), part_.columns(), &q_[o * padded_], &scale_[o * scales], &offset_[o * scales]);
+    }
+    return {.sub = sub_, .q = q_.data(), .scale = scale_.data(), .offset = offset_.data(), .values = nullptr};
+  }
+
+ private:
+  const Tensor& part_;
+  const LinearLayout& layout_;
+  int sub_ = 32;
+  size_t padded_ = 0;
+  std::vector<int8_t> q_;
+  std::vector<float> scale_, offset_;
+  std::vector<std::byte> values_;
+};
+
+bool is_weight_type(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16 || dtype_is_quantised(type);
+}
+
+int pieces_of(size_t bytes, int threads) {
+  return threads == 1 ? 1 : static_cast<int>(std::clamp<size_t>(bytes / kPieceBytes, size_t(threads), size_t(threads) * kPieces));
+}
+
+// The first group of `part` that belongs to the share of the outputs beginning at `cost` (bytes from the matrix' start).
+int group_at(const PackedMatrix::Part& part, size_t cost) {
+  if (cost <= part.at) return 0;
+  const size_t group = (cost - part.at + part.layout.group_bytes / 2) / part.layout.group_bytes;
+  return static_cast<int>(std::min<size_t>(group, static_cast<size_t>(part.groups)));
+}
+
+}  // namespace
+
+const LinearKernels& linear_kernels(Isa isa) {
+  const LinearKernels* kernels = nullptr;
+  switch (isa) {
+    case Isa::kGeneric: kernels = linear_kernels_generic(); break;
+    case Isa::kNeonDot: kernels = linear_kernels_neon_dot(); break;
+    case Isa::kNeonI8mm: kernels = linear_kernels_neon_i8mm(); break;
+    case Isa::kAvx2: kernels = linear_kernels_avx2(); break;
+    case Isa::kAvx512: kernels = linear_kernels_avx512(); break;
+  }
+  if (!kernels) fail("linear layers: this program has no kernels for instruction set '{}'", isa_name(isa));
+  return *kernels;
+}
+
+std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa, ThreadPool& pool) {
+  SX_ASSERT(!parts.empty());
+  auto matrix = std::make_unique<PackedMatrix>();
+  matrix->kernels_ = &linear_kernels(isa);
+  matrix->in_ = static_cast<int>(parts[0].columns());
+  size_t at = 0;
+  for (const Tensor& tensor : parts) {
+    SX_ASSERT(tensor.columns() == matrix->in_ && tensor.rows() >= 1);
+    if (!is_weight_type(tensor.type)) fail("a weight matrix has type {}, which linear layers cannot use", dtype_name(tensor.type));
+    PackedMatrix::Part part;
+    part.layout = matrix->kernels_->layout({tensor.type, matrix->in_, f16_scales(tensor, pool)});
+    SX_ASSERT(part.layout.group_bytes % 16 == 0 && part.layout.group <= kMaxLinearGroup);
+    part.first = matrix->out_;
+    part.outputs = static_cast<int>(tensor.rows());
+    part.groups = (part.outputs + part.layout.group - 1) / part.layout.group;
+    part.at = align_up(at, kLine);
+    at = part.at + static_cast<size_t>(part.groups) * part.layout.group_bytes;
+    matrix->out_ += part.outputs;
+    matrix->quantised_ |= part.layout.quantised;
+    matrix->parts_.push_back(part);
+  }
+  matrix->bytes_ = at;
+  matrix->pages_ = Pages(at + kLine, "weights");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const PackedMatrix::Part& part = matrix->parts_[i];
+    std::vector<std::exception_ptr> errors(static_cast<size_t>(pool.size()));  // a pool's body must not throw
+    pool.run([&](int thread) {
+      try {
+        GroupReader reader(parts[i], part.layout);
+        for (int g = thread; g < part.groups; g += pool.size())
+          matrix->kernels_->pack(part.layout, reader.read(g),
+                                 matrix->pages_.data() + part.at + static_cast<size_t>(g) * part.layout.group_bytes);
+      } catch (...) {
+        errors[static_cast<size_t>(thread)] = std::current_exception();
+      }
+    });
+    for (const auto& error : errors)
+      if (error) std::rethrow_exception(error);
+  }
+  return matrix;
+}
+
+LinearScratch::LinearScratch(Isa isa) : kernels_(&linear_kernels(isa)) {}
+
+void LinearScratch::reserve(int max_rows, int max_in, int threads) {
+  if (max_rows <= rows_ && max_in <= in_ && threads <= threads_) return;
+  rows_ = std::max(rows_, max_rows);
+  in_ = std::max(in_, max_in);
+  threads_ = std::max(threads_, threads);
+  const size_t tile = align_up(kernels_->act_bytes(in_), kLine);
+  const size_t tiles = static_cast<size_t>((rows_ + kernels_->act_rows - 1) / kernels_->act_rows);
+  panel_stride_ = tile;
+  own_stride_ = align_up(tile + kernels_->panel_bytes(in_), 4096);
+  shared_ = Pages(tiles * tile, "quantised activations");
+  owners_.assign(static_cast<size_t>(threads_), {});
+  own_ = Pages(own_stride_ * static_cast<size_t>(threads_), "panels of linear layers");
+}
+
+void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool, LinearScratch& scratch) {
+  const LinearKernels& kernels = matrix.kernels();
+  SX_ASSERT(&kernels == scratch.kernels_ && args.rows >= 1 && args.rows <= scratch.rows_);
+  SX_ASSERT(matrix.in() <= scratch.in_ && pool.workers() <= scratch.threads_ && args.out_stride >= matrix.out());
+  const int tiles = (args.rows + kernels.act_rows - 1) / kernels.act_rows;
+  const bool alone = tiles == 1;  // every thread quantises for itself: cheaper than to wait for each other
+  const uint64_t call = ++scratch.calls_;
+  if (matrix.quantised() && !alone) {
+    const int shares = std::min(tiles, pool.size());
+    pool.each(shares, [&](int i) {
+      kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares, scratch.shared_.data());
+    });
+  }
+  const size_t total = matrix.bytes();
+  const int pieces = pieces_of(total, pool.size());
+  pool.each(pieces, [&](int piece, int worker) {
+    std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(worker);
+    void* act = alone ? own : scratch.shared_.data();
+    if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.quantised() && alone && of != call) {
+      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, act);
+      of = call;
+    }
+    const size_t from = total * static_cast<size_t>(piece) / static_cast<size_t>(pieces);
+    const size_t to = total * static_cast<size_t>(piece + 1) / static_cast<size_t>(pieces);
+    for (const PackedMatrix::Part& part : matrix.parts()) {
+      const int first = group_at(part, from), last = piece + 1 == pieces ? part.groups : group_at(part, to);
+      if (first >= last) continue;
+      kernels.run({.layout = &part.layout, .weights = matrix.data() + part.at, .first = first, .last = last,
+                   .outputs = part.outputs, .x = args.x, .act = act, .rows = args.rows, .out = args.out + part.first,
+                   .out_stride = args.out_stride, .bias = args.bias ? args.bias + part.first : nullptr,
+                   .accumulate = args.accumulate, .panel = own + scratch.panel_stride_});
+    }
+  });
+}
+
+}  // namespace sx::cpu

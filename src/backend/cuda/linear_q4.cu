@@ -1,6 +1,0 @@
-// Products of Q4_0.
-#include "backend/cuda/linear_packed.cuh"
-
-namespace sx::cuda {
-template void multiply_packed<Q4Format<false>>(const LinearTask&, Way, cudaStream_t);
-}  // namespace sx::cuda

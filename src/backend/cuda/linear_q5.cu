@@ -1,6 +1,0 @@
-// Products of Q5_1 and Q5_K.
-#include "backend/cuda/linear_packed.cuh"
-
-namespace sx::cuda {
-template void multiply_packed<Q8Format<true, 32>>(const LinearTask&, Way, cudaStream_t);
-}  // namespace sx::cuda

@@ -1,6 +1,0 @@
-// Products of Q6_K and Q3_K.
-#include "backend/cuda/linear_packed.cuh"
-
-namespace sx::cuda {
-template void multiply_packed<Q8Format<false, 16>>(const LinearTask&, Way, cudaStream_t);
-}  // namespace sx::cuda

@@ -1,0 +1,34 @@
+// The memory of a CUDA backend: one piece taken at set-up when its size is known, or slabs taken as they are needed.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/runtime/cuda_options.h"
+#include "backend/cuda/runtime/device.h"
+
+namespace sx::cuda {
+
+class Arena : public DeviceMemory {
+ public:
+  // `device_name` is for messages. Throws when the device has not as much free as the options ask for.
+  Arena(const CudaOptions& options, std::string device_name);
+  ~Arena() override;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void* take(size_t bytes, const char* purpose) override;
+  bool counts_only() const override { return counts_only_; }
+  const std::vector<Backend::Use>& uses() const { return uses_; }
+
+ private:
+  struct Slab { char* data; size_t size, used; };
+  void add_slab(size_t bytes, const char* purpose);
+
+  std::string device_name_;
+  bool fixed_, counts_only_;
+  std::vector<Slab> slabs_;
+  std::vector<Backend::Use> uses_;
+};
+
+}  // namespace sx::cuda

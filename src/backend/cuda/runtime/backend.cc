@@ -1,0 +1,355 @@
+#include "backend/cuda/runtime/backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kv/kv.h"
+#include "backend/cuda/elementwise/norm_glu_embed.h"
+#include "base/error.h"
+
+namespace sx::cuda {
+namespace {
+
+std::string name_of(int device) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device), "device properties");
+  if (properties.major < 8)
+    fail("device cuda: '{}' has compute capability {}.{}, at least 8.0 is needed", properties.name, properties.major, properties.minor);
+  return properties.name;
+}
+
+int checked_device(int device) {
+  if (const std::string why = why_unavailable(); !why.empty()) fail("device cuda: {}", why);
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "devices");
+  if (device < 0 || device >= count) fail("device cuda:{}: there are {} CUDA devices", device, count);
+  check(cudaSetDevice(device), "device");
+  return device;
+}
+
+// SPECEXTEND_PROMPT_LINEAR=own: prompts use the products of decoding. Slower, but a sanitizer then sees our kernels only.
+bool prompts_by_library() {
+  static const char* wanted = std::getenv("SPECEXTEND_PROMPT_LINEAR");
+  return !wanted || std::string_view(wanted) != "own";
+}
+
+KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
+
+}  // namespace
+
+std::string why_unavailable() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return fmt::format("no CUDA device can be used: {}", cudaGetErrorString(status));
+  return count > 0 ? "" : "this machine has no CUDA device";
+}
+
+std::unique_ptr<Backend> make_backend(const CudaOptions& options, std::unique_ptr<Backend> host) {
+  return std::make_unique<CudaBackend>(options, std::move(host));
+}
+
+CudaBackend::CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> host)
+    : device_name_(name_of(checked_device(options.device))), host_(std::move(host)), arena_(options, device_name_) {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+  staging_ = std::make_unique<Staging>(stream_);
+  level_rows_ = most_level_rows();
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_);
+  prompt_linear_.reset();
+  staging_.reset();
+  if (pinned_.data) cudaFreeHost(pinned_.data);
+  if (grown_) cudaFreeHost(grown_);
+  cudaStreamDestroy(stream_);
+}
+
+std::string CudaBackend::name() const { return fmt::format("cuda ({})", device_name_); }
+int CudaBackend::max_depth() const { return kMaxDepth; }
+
+std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) {
+  auto matrix = std::make_unique<CudaMatrix>(parts, arena_);
+  settle();
+  last_half_ = matrix->half();
+  return matrix;
+}
+
+std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) { return std::make_unique<CudaKv>(geometry, arena_); }
+
+Tensor CudaBackend::place_table(const Tensor& table) {
+  const Tensor placed = cuda::place_table(table, arena_);
+  settle();
+  return placed;
+}
+
+float* CudaBackend::allocate(size_t count, const char* purpose) { return static_cast<float*>(arena_.take(count * sizeof(float), purpose)); }
+
+void* CudaBackend::scratch(Scratch& s, size_t bytes, const char* purpose) {
+  if (bytes > s.size) {
+    s.data = arena_.take(bytes, purpose);
+    s.size = bytes;
+    if (&s == &half_ || &s == &activated_) shadow_.of = nullptr;
+  }
+  return s.data;
+}
+
+void* CudaBackend::pinned(size_t bytes) {
+  if (bytes <= pinned_.size) return pinned_.data;
+  wait();
+  if (pinned_.data) cudaFreeHost(pinned_.data);
+  pinned_ = {};
+  check(cudaHostAlloc(&pinned_.data, bytes, cudaHostAllocMapped), "pinned memory");
+  pinned_.size = bytes;
+  return pinned_.data;
+}
+
+void CudaBackend::reserve(const StepLimits& limits) {
+  const int rows = row_capacity(limits.rows), few = padded_rows(std::max(limits.outputs, 64));
+  if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear(), loops_.clear();  // they know the old place
+  reserve_levels();
+  scratch(half_, size_t(rows) * size_t(limits.width) * 2, "16-bit activations");
+  scratch(activated_, size_t(few) * size_t(limits.width) * 2, "16-bit activations");
+  scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "sums of products");
+  if (limits.heads > 0) {
+    const size_t trees = attend_scratch_bytes(few, limits.heads, limits.head_dim, limits.context + limits.rows);
+    scratch(attend_, std::max(trees, attend_prompt_scratch_bytes(rows, limits.heads, limits.head_dim)), "attention");
+    scratch(score_, score_scratch_bytes(limits.heads, limits.context), "scores");
+  }
+  if (limits.vocab > 0) reserve_masks(limits.vocab);
+  host_->reserve(limits);
+}
+
+// Copies of more than a little go past pinned memory.
+void CudaBackend::upload(float* to, const float* from, size_t count) {
+  if (dry()) return;
+  shadow_.of = nullptr;
+  written(to);
+  check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyHostToDevice, stream_), "upload");
+  wait();
+}
+
+void CudaBackend::download(float* to, const float* from, size_t count) {
+  if (dry()) return;
+  check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "download");
+  wait();
+}
+
+void CudaBackend::wait() { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+
+int CudaBackend::padded(int rows) const { return in_step() && padding_ ? padded_rows(rows) : rows; }
+
+void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef body) {
+  SX_ASSERT(!in_step());
+  if (dry()) return;
+  struct Leave {  // also when the body throws
+    CudaBackend& backend;
+    ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
+  } leave{*this};
+  shadow_.of = unwritten_ = nullptr;
+  padding_ = !inputs.prompt;
+  shape_ = StepBlock::shape_of(inputs, padding_);
+  block_.send(inputs, shape_, *staging_);
+  step_ = &inputs;
+  if (inputs.prompt) return body();
+  cudaGraphExec_t graph = graphs_.find(key, shape_);
+  if (!graph) {
+    graphs_.begin(stream_);
+    try {
+      body();
+    } catch (...) {
+      graphs_.abandon(stream_);
+      throw;
+    }
+    graph = graphs_.end(key, shape_, stream_);
+  }
+  check(cudaGraphLaunch(graph, stream_), "a recorded step");
+}
+
+StepView CudaBackend::place(const StepInputs& inputs) {
+  if (in_step()) {
+    const bool own = (inputs.tokens.empty() || inputs.tokens.data() == step_->tokens.data()) &&
+                     (inputs.positions.empty() || inputs.positions.data() == step_->positions.data()) &&
+                     (inputs.seqs.empty() || inputs.seqs.data() == step_->seqs.data());
+    SX_ASSERT(own);
+    return block_.view();
+  }
+  padding_ = false;
+  shape_ = StepBlock::shape_of(inputs, false);
+  shape_.history += 1;
+  if (block_.reserve(std::max({shape_.rows, shape_.tiles, 1}), arena_)) graphs_.clear(), loops_.clear();
+  block_.send(inputs, shape_, *staging_);
+  return block_.view();
+}
+
+const double* CudaBackend::frequencies(const double* values, int dims) {
+  if (!values) return nullptr;
+  const size_t count = size_t(dims) / 2;
+  for (const Frequencies& f : frequencies_)
+    if (f.values.size() == count && std::memcmp(f.values.data(), values, count * sizeof(double)) == 0) return f.device;
+  auto* device = static_cast<double*>(arena_.take(count * sizeof(double), "RoPE frequencies"));
+  check(cudaMemcpy(device, values, count * sizeof(double), cudaMemcpyHostToDevice), "RoPE frequencies");
+  settle();
+  frequencies_.push_back({{values, values + count}, device});
+  return device;
+}
+
+void* CudaBackend::shadow(const float* of, int rows, int width) {
+  void* half = scratch(half_, size_t(rows) * size_t(width) * 2, "16-bit activations");
+  shadow_ = {of, half, rows, width, last_half_};
+  return half;
+}
+
+float* CudaBackend::wanted(float* out, const Matrix* only_for) {
+  unwritten_ = nullptr;
+  const auto* matrix = static_cast<const CudaMatrix*>(only_for);
+  if (!matrix || !in_step() || step_->prompt || matrix->wants_f32() || !matrix->wants_half()) return out;
+  last_half_ = matrix->half();
+  unwritten_ = out;
+  return nullptr;
+}
+
+void CudaBackend::copy_rows(const CopyRowsArgs& args) {
+  if (dry()) return;
+  shadow_.of = nullptr;
+  written(args.to);
+  CopyCall call{args.to, args.from, args.rows, args.width, args.to_stride, args.from_stride, nullptr, args.add};
+  if (!args.which || (in_step() && args.which == step_->outputs.data())) {
+    call.which = args.which ? block_.view().outputs : nullptr;
+    call.rows = padded(args.rows);
+    return cuda::copy_rows(call, stream_);
+  }
+  SX_ASSERT(!in_step());  // a recorded step cannot know other lists
+  for (int first = 0; first < args.rows; first += kHostRows) {
+    const int n = std::min(kHostRows, args.rows - first);
+    call.to = args.to + ptrdiff_t(first) * args.to_stride;
+    call.rows = n;
+    cuda::copy_rows_by(call, {args.which + first, size_t(n)}, stream_);
+  }
+}
+
+void CudaBackend::embed(const EmbedArgs& args) {
+  if (dry()) return;
+  shadow_.of = nullptr;
+  written(args.out);
+  const StepView view = place({{args.tokens, size_t(args.rows)}, {}, {}, {}});
+  cuda::embed({args.out, view.tokens, padded(args.rows), args.table}, stream_);
+}
+
+void CudaBackend::norm(const NormArgs& args) {
+  if (dry()) return;
+  const int rows = padded(args.rows);
+  float* const out = wanted(args.out, args.only_for);
+  void* half = shadow(args.out, rows, args.width);
+  cuda::norm({out, half, last_half_, args.x, args.weight, rows, args.width, args.eps}, stream_);
+}
+
+void CudaBackend::glu(const GluArgs& args) {
+  if (dry()) return;
+  const int rows = padded(args.rows);
+  float* const out = wanted(args.out, args.only_for);
+  void* half = shadow(args.out, rows, args.width);
+  cuda::glu({out, half, last_half_, args.gate_up, rows, args.width}, stream_);
+}
+
+// As one kernel, which reads the shadow of its input and leaves one in another place.
+void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activation) {
+  if (dry()) return;
+  const auto& matrix = static_cast<const CudaMatrix&>(*product.weight);
+  const int rows = padded(product.rows), width = activation.width;
+  const bool prompt = in_step() && step_->prompt && !product.outputs;
+  if (!prompt && activation.gate_up == product.out && size_t(rows) * size_t(width) * 2 <= activated_.size) {
+    const void* x = half_of(product, rows, matrix);
+    const auto* reader = static_cast<const CudaMatrix*>(activation.only_for);
+    const bool same = reader && reader->wants_half() && reader->half() == matrix.half();
+    float* const out = same ? wanted(activation.out, reader) : activation.out;
+    if (cuda::linear_glu(matrix, {out, x, product.x, product.bias, rows, width, product.accumulate}, activated_.data, stream_)) {
+      shadow_ = {activation.out, activated_.data, rows, width, last_half_};
+      return;
+    }
+  }
+  linear(product);
+  glu(activation);
+}
+
+void CudaBackend::rope_table(const RopeTableArgs& args) {
+  if (dry()) return;
+  shadow_.of = nullptr;
+  const StepView view = place({{}, {args.positions, size_t(args.rows)}, {}, {}});
+  cuda::rope_table({args.table, view.positions, padded(args.rows), frequencies(args.frequencies, args.dims), args.dims, args.factor}, stream_);
+}
+
+void CudaBackend::rope_store(const RopeStoreArgs& a) {
+  if (dry()) return;
+  shadow_.of = nullptr;
+  const StepView view = place({{}, {}, a.seqs, {}});
+  cuda::rope_store({a.qkv, a.table, a.q_norm, a.k_norm, a.eps, a.heads, a.kv_heads, a.head_dim, a.dims, a.style, view_of(a.kv), a.layer,
+                    shape_.rows, view.rows}, stream_);
+}
+
+void CudaBackend::attend(const AttendArgs& a) {
+  if (dry()) return;
+  if (in_step() && step_->prompt) return attend_to_prompt(a);
+  const StepView view = place({{}, {}, a.seqs, {}});
+  const int width = a.heads * a.head_dim;
+  const size_t need = attend_scratch_bytes(shape_.rows, a.heads, a.head_dim, shape_.history);
+  AttendCall call{a.out, shadow(a.out, shape_.rows, width), last_half_, a.q, a.q_stride, a.heads, a.kv_heads, a.head_dim, a.scale, a.window,
+                  view_of(a.kv), a.layer, view, shape_.rows, shape_.tiles, shape_.history};
+  attend_rows(call, scratch(attend_, need, "attention"), stream_);
+}
+
+void CudaBackend::attend_to_prompt(const AttendArgs& a) {
+  const int width = a.heads * a.head_dim;
+  void* half = shadow(a.out, shape_.rows, width);
+  for (const SeqRows& seq : a.seqs) {
+    SX_ASSERT(!seq.ancestors && seq.staged == 0);
+    PromptAttendCall call{a.out, half, last_half_, a.q, a.q_stride, a.heads, a.kv_heads, a.head_dim, a.scale, a.window, view_of(a.kv), a.layer,
+                          seq.slot, seq.first_row, seq.rows, seq.history};
+    attend_prompt(call, scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.heads, a.head_dim), "attention"), stream_);
+  }
+}
+
+// The 16-bit form of the input: what its producer has left, or made now.
+void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix) {
+  if (!matrix.wants_half()) return nullptr;
+  last_half_ = matrix.half();
+  const int in = matrix.in();
+  const bool there = shadow_.of == args.x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
+  if (there) return shadow_.data;
+  SX_ASSERT(args.x != unwritten_);
+  void* half = shadow(args.x, rows, in);
+  to_half(half, matrix.half(), args.x, size_t(rows) * size_t(in), stream_);
+  return half;
+}
+
+void CudaBackend::linear(const LinearArgs& args) {
+  if (dry()) return;
+  const auto& matrix = static_cast<const CudaMatrix&>(*args.weight);
+  if (in_step() && step_->prompt && !args.outputs && prompts_by_library()) return linear_of_prompt(args, matrix);
+  const int rows = padded(args.rows);
+  const LinearCall call{args.out, half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride, args.accumulate};
+  linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "sums of products"), stream_);
+  if (shadow_.of == args.out) shadow_.of = nullptr;
+  written(args.out);
+}
+
+void CudaBackend::linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix) {
+  if (!prompt_linear_) prompt_linear_ = std::make_unique<PromptLinear>(kPromptSizes, arena_);
+  prompt_linear_->prepare(matrix);  // does something for the first matrix of a shape only
+  scratch(half_, size_t(row_capacity(args.rows)) * size_t(matrix.in()) * 2, "16-bit activations");
+  const char* half = static_cast<const char*>(half_of(args, args.rows, matrix));
+  for (int first = 0; first < args.rows; first += kPromptRows) {
+    const size_t at = size_t(first);
+    const LinearCall call{args.out + at * size_t(args.out_stride), half ? half + at * size_t(matrix.in()) * 2 : nullptr,
+                          args.x + at * size_t(matrix.in()), args.bias, std::min(kPromptRows, args.rows - first), args.out_stride,
+                          args.accumulate};
+    prompt_linear_->run(matrix, call, stream_);
+  }
+  if (shadow_.of == args.out) shadow_.of = nullptr;
+  written(args.out);
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,160 @@
+// The CUDA backend: one stream, an arena, recorded steps, and the kernels of this folder. Inside run() ops find the step's integers in
+// device memory and row counts are padded; outside it each op sends what it needs.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/runtime/arena.h"
+#include "backend/cuda/runtime/cuda_options.h"
+#include "backend/cuda/runtime/graphs.h"
+#include "backend/cuda/tree/grow_tree.h"
+#include "backend/cuda/linear/linear.h"
+#include "backend/cuda/runtime/step_block.h"
+
+namespace sx::cuda {
+
+// Row counts that prefill GEMMs are padded to. All of them give a row the same bits (PromptLinear).
+inline constexpr int kPromptSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
+inline constexpr int kPromptRows = 1024;  // the largest of them
+
+struct ScoreCall;
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> host);
+  ~CudaBackend() override;
+
+  std::string name() const override;
+  DType default_kv_type() const override { return DType::kBF16; }
+  std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
+  std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
+  Tensor place_table(const Tensor& table) override;
+  float* allocate(size_t count, const char* purpose) override;
+  int row_capacity(int rows) const override { return (rows + kPromptRows - 1) / kPromptRows * kPromptRows; }
+  int output_capacity(int outputs) const override { return padded_rows(outputs); }
+  int max_depth() const override;
+  std::vector<Use> memory() const override { return arena_.uses(); }
+  void reserve(const StepLimits& limits) override;
+
+  void upload(float* to, const float* from, size_t count) override;
+  void download(float* to, const float* from, size_t count) override;
+  void wait() override;
+  bool prefers_batches() const override { return true; }
+  void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
+  int level_rows() const override { return level_rows_; }
+  bool run_levels(const LevelsArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
+
+  void copy_rows(const CopyRowsArgs& args) override;
+  void embed(const EmbedArgs& args) override;
+  void norm(const NormArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  void rope_table(const RopeTableArgs& args) override;
+  void rope_store(const RopeStoreArgs& args) override;
+  void attend(const AttendArgs& args) override;
+  void glu(const GluArgs& args) override;
+  void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
+  void kv_move(const KvMoveArgs& args) override;
+  void kv_score(const KvScoreArgs& args) override;
+  std::unique_ptr<KvChoice> make_choice(int most_cells) override;
+  void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
+  size_t kv_cell_bytes(const KvStore& kv) const override;
+  void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
+  void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
+  void choose(const ChooseArgs& args) override;
+  void law(const LawArgs& args) override;
+  void top_k(const TopKArgs& args) override;
+
+ private:
+  // A buffer that grows; recorded steps keep the one they were recorded with.
+  struct Scratch {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+  // Pinned memory that kernels and copies write and the host reads.
+  struct Pinned {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+  struct Frequencies {
+    std::vector<double> values;
+    double* device;
+  };
+  // The 16-bit copy of the rows that the last norm, glu or attend wrote.
+  struct Shadow {
+    const float* of = nullptr;
+    void* data = nullptr;
+    int rows = 0, width = 0;
+    Half half = Half::kBF16;
+  };
+
+  void* scratch(Scratch& scratch, size_t bytes, const char* purpose);
+  void* pinned(size_t bytes);
+  const double* frequencies(const double* values, int dims);
+  bool dry() const { return arena_.counts_only(); }
+  bool in_step() const { return step_ != nullptr; }
+  // Of rows of the step: padded inside a recorded one.
+  int padded(int rows) const;
+  // Where the integers of an op are: the step's, or sent now.
+  StepView place(const StepInputs& inputs);
+  void* shadow(const float* of, int rows, int width);  // where a producer leaves its 16-bit copy
+  void written(const float* rows) { if (rows == unwritten_) unwritten_ = nullptr; }
+  float* wanted(float* out, const Matrix* only_for);   // where it leaves the rows themselves: null if the copy is enough
+  void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
+  void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
+  void attend_to_prompt(const AttendArgs& args);
+  enum class Way { kPick, kFiltered, kHost };  // to choose from a row
+  Way way_of(const ChooseRow& row) const;
+  template <class Body>
+  void each_part(const KvStore& kv, const KvCellsArgs& cells, Body body);
+  void reserve_masks(int vocab);
+  void choose_any(const ChooseArgs& args);  // of rows whose tokens are all allowed
+  void choose_masked(const ChooseArgs& args, std::span<const size_t> rows);
+  void pick_rows(const ChooseArgs& args);
+  void filter_rows(const ChooseArgs& args, size_t first, size_t end);
+  void choose_on_host(const ChooseArgs& args, size_t row);
+  const float* row_on_host(const float* logits, int vocab);
+  class Choice;
+  ScoreCall score_call(const KvScoreArgs& args);  // without memory of ours
+  void send_borders(const KvScoreArgs& args, ScoreCall& call);
+  void reserve_levels();
+  void send_plan(const LevelsArgs& args);
+  void grow_from(const LevelsArgs& args, const GrowCall& grow, int rows);
+  cudaGraphExec_t record_levels(const LevelsArgs& args, StepInputs& step, FunctionRef body);
+  cudaGraphExec_t record_loop(const LevelsArgs& args, FunctionRef body);
+  void await_written(const void* words, size_t count);
+
+  std::string device_name_;
+  std::unique_ptr<Backend> host_;
+  Arena arena_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Staging> staging_;
+  StepBlock block_;
+  StepShape shape_;                      // of the step
+  const StepInputs* step_ = nullptr;     // being run
+  bool padding_ = false;                 // its counts are padded
+  Graphs graphs_{96};                    // one of a model of 32 layers takes about a megabyte
+  // Trees grown by the device. Loops can only be told apart from steps by what they are for, so they have a place of their own.
+  int level_rows_ = 0;                   // 0: graphs cannot loop here
+  bool plain_loops_ = false;             // programmatic launches were refused inside them
+  Graphs loops_{24};
+  LevelsPlan* plan_ = nullptr;
+  LevelsState* growth_ = nullptr;
+  Candidate* likeliest_ = nullptr;       // [kLevelRows, kLevelBranch]
+  LevelsResult* grown_ = nullptr;        // the host's memory
+  LevelsStep level_step_{};
+  std::unique_ptr<PromptLinear> prompt_linear_;
+  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
+  Pinned pinned_;
+  std::vector<Frequencies> frequencies_;
+  Shadow shadow_;
+  Half last_half_ = Half::kBF16;
+  const float* unwritten_ = nullptr;     // rows of which only the copy is there
+  std::vector<int32_t> sent_borders_;    // what sent_to_ holds
+  const int32_t* sent_to_ = nullptr;
+  std::vector<float> host_row_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace sx::cuda

@@ -1,0 +1,366 @@
+// The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score,
+// kv_retrieve, choose, law, top_k.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "backend/cuda/runtime/backend.h"
+#include "backend/cuda/sampling/choose.h"
+#include "backend/cuda/sampling/sample_filtered.h"
+#include "backend/cuda/kv/kv.h"
+#include "backend/host_choice.h"
+#include "backend/host_scores.h"
+#include "base/error.h"
+
+namespace sx::cuda {
+namespace {
+
+KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
+
+constexpr uint32_t kUnwritten = 0xffffffffu;  // a NaN that no arithmetic gives
+
+}  // namespace
+
+void CudaBackend::kv_move(const KvMoveArgs& a) {
+  if (dry()) return;
+  SX_ASSERT(!in_step());
+  cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims), a.dims, a.style, a.layer,
+                 a.head}, stream_);
+}
+
+size_t CudaBackend::kv_cell_bytes(const KvStore& kv) const { return packed_cell_bytes(view_of(&kv)); }
+
+// Parts of a few MB go through pinned memory, which the kernel reads and writes itself. body(part, its bytes in all cells' bytes)
+template <class Body>
+void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) {
+  const KvGeometry& g = kv.geometry();
+  SX_ASSERT(!in_step() && a.slot >= 0 && a.slot < g.slots && a.first >= 0 && a.count >= 0 && a.count <= g.capacity - a.first);
+  if (dry() || a.count == 0) return;
+  constexpr size_t kPart = size_t(16) << 20;
+  const size_t each = kv_cell_bytes(kv);
+  const int most = int(std::clamp<size_t>(kPart / each, 1, size_t(a.count)));
+  auto* packed = static_cast<std::byte*>(pinned(size_t(most) * each));
+  for (int done = 0; done < a.count; done += most) {
+    const int count = std::min(most, a.count - done);
+    body(CellsCall{view_of(&kv), a.slot, a.first + done, count, packed}, size_t(done) * each, size_t(count) * each);
+  }
+}
+
+void CudaBackend::kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) {
+  each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
+    copy_cells(part, false, stream_);
+    wait();
+    std::memcpy(out + at, part.packed, bytes);
+  });
+}
+
+void CudaBackend::kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) {
+  each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
+    std::memcpy(part.packed, from + at, bytes);
+    copy_cells(part, true, stream_);
+    wait();  // before the memory is filled again
+  });
+}
+
+void CudaBackend::kv_score(const KvScoreArgs& a) {
+  const size_t chunks = a.borders.size() - 1, layers = std::max<size_t>(1, a.layers.size());
+  const size_t rows = layers * size_t(a.heads), count = a.mean ? chunks : rows * chunks;
+  if (dry()) return std::fill_n(a.out, count, 0.0f), void();
+  SX_ASSERT(!in_step());
+  if (chunks == 0) return;
+  if (layers > size_t(kMostScoreLayers)) return score_layers(a, [this](const KvScoreArgs& one) { kv_score(one); });
+  auto* borders = static_cast<int32_t*>(scratch(borders_, a.borders.size_bytes(), "borders of chunks"));
+  // Few numbers are written to the host's memory by the kernel itself.
+  void* back = pinned(count * sizeof(float));
+  auto* scores = static_cast<float*>(a.mean ? back : scratch(scores_, count * sizeof(float), "scores of chunks"));
+  void* sums = scratch(score_, score_scratch_bytes(a.heads, a.borders.back() + 1, int(layers)), "scores");
+  ScoreCall call = score_call(a);
+  call.borders = borders;
+  (a.mean ? call.mean : call.out) = scores;
+  send_borders(a, call);
+  if (a.mean) std::fill_n(static_cast<uint32_t*>(back), count, kUnwritten);
+  cuda::kv_score(call, sums, stream_);
+  if (a.mean) {
+    await_written(back, count);
+  } else {
+    check(cudaMemcpyAsync(back, scores, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "scores");
+    wait();
+  }
+  std::memcpy(a.out, back, count * sizeof(float));
+}
+
+ScoreCall CudaBackend::score_call(const KvScoreArgs& a) {
+  ScoreCall call{nullptr, a.q, a.heads, a.kv_heads, a.head_dim, a.scale, view_of(a.kv), a.layer, a.slot, nullptr, int(a.borders.size()) - 1,
+                 a.borders.front(), a.borders.back(), a.kind};
+  call.layers = std::max(1, int(a.layers.size()));
+  if (!a.layers.empty()) call.layer = a.layers[0];
+  for (size_t i = 1; i < a.layers.size(); ++i) call.others[i - 1] = a.layers[i];
+  return call;
+}
+
+// The last choice and the one before lie on the device, by turns, unless they were made on the host.
+class CudaBackend::Choice final : public HostChoice {
+ public:
+  Choice(CudaBackend& backend, int most_cells) : HostChoice(most_cells), backend_(backend) {
+    for (int32_t*& list : lists_) list = static_cast<int32_t*>(backend.arena_.take(size_t(most_cells) * sizeof(int32_t), "chosen cells"));
+  }
+  std::span<const int32_t> cells() override {
+    if (unread_) {
+      const size_t bytes = size_t(listed_) * sizeof(int32_t);
+      void* back = backend_.pinned(bytes);
+      check(cudaMemcpyAsync(back, lists_[turn_], bytes, cudaMemcpyDeviceToHost, backend_.stream_), "chosen cells");
+      backend_.wait();
+      chosen.resize(size_t(listed_));
+      std::memcpy(chosen.data(), back, bytes);
+      unread_ = false;
+    }
+    return chosen;
+  }
+  // Whoever fills the next list gets both.
+  void turn(RetrieveCall& call) {
+    call.before = lists_[turn_], call.listed = listed_;
+    if (!on_device_) call.held = 0;
+    turn_ ^= 1, listed_ = call.count;
+    call.chosen = lists_[turn_];
+    on_device_ = unread_ = true;
+  }
+  void to_host() { cells(), on_device_ = false; }
+
+ private:
+  CudaBackend& backend_;
+  int32_t* lists_[2];
+  int turn_ = 0, listed_ = 0;
+  bool on_device_ = false, unread_ = false;
+};
+
+std::unique_ptr<KvChoice> CudaBackend::make_choice(int most_cells) { return std::make_unique<Choice>(*this, most_cells); }
+
+void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
+  auto& choice = static_cast<Choice&>(kept);
+  const EvenPlan& plan = a.plan;
+  if (dry()) return choice.chosen.assign(size_t(plan.count), 0);
+  SX_ASSERT(!in_step());
+  const size_t chunks = a.score.borders.size() - 1;
+  if (a.score.layers.size() > size_t(kMostScoreLayers) || chunks > size_t(kMostRetrieveChunks)) {
+    choice.to_host();
+    return retrieve_on_host(*this, a, choice);
+  }
+  auto* means = static_cast<float*>(scratch(means_, (kMostRetrieveChunks + 1) * sizeof(float), "scores of chunks"));
+  RetrieveCall call{means, plan.chunk, a.score.borders.back(), plan.first, plan.last, plan.take, a.per_cell,
+                    reinterpret_cast<unsigned*>(means + kMostRetrieveChunks), nullptr, plan.count, nullptr, 0, a.held, a.since, a.compact,
+                    a.shift, a.shift_before, a.top, {}};
+  const KvView to = view_of(a.to);
+  call.where = {view_of(a.from), to, a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims), a.dims, a.style};
+  choice.turn(call);
+  ScoreCall score = score_call(a.score);
+  score.mean = means, score.chunk = plan.chunk;
+  if (scores_in_pieces(score)) {
+    score_pieces(score, scratch(score_, pieces_scratch_bytes(score.heads, score.end, score.layers), "scores"), stream_, &call);
+  } else {
+    score.borders = static_cast<int32_t*>(scratch(borders_, a.score.borders.size_bytes(), "borders of chunks"));
+    send_borders(a.score, score);
+    cuda::kv_score(score, scratch(score_, score_scratch_bytes(score.heads, score.end + 1, score.layers), "scores"), stream_);
+    cuda::choose_chunks(call, stream_);
+  }
+  gather(call, stream_);
+}
+
+// Until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns
+// that the stream is done.
+void CudaBackend::await_written(const void* words, size_t count) {
+  const auto* word = static_cast<const volatile uint32_t*>(words);
+  for (size_t i = 0, looks = 0; i < count;) {
+    if (word[i] != kUnwritten) {
+      ++i;
+      continue;
+    }
+    if (++looks % 8192 != 0) continue;
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaSuccess) break;  // then all is there
+    if (status != cudaErrorNotReady) check(status, "waiting for the device");
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+// Those that the device has already are not sent again; a few others go along with the call.
+void CudaBackend::send_borders(const KvScoreArgs& a, ScoreCall& call) {
+  if (call.borders != sent_to_) sent_borders_.clear();
+  const auto known = std::mismatch(a.borders.begin(), a.borders.end(), sent_borders_.begin(), sent_borders_.end()).first;
+  const size_t kept = size_t(known - a.borders.begin()), fresh = a.borders.size() - kept;
+  if (a.kind != ScoreKind::kBound && fresh <= size_t(kMostFresh)) {
+    call.kept = int(kept);
+    std::copy(known, a.borders.end(), call.fresh);
+  } else if (fresh > 0) {
+    std::memcpy(staging_->begin(fresh * sizeof(int32_t)), a.borders.data() + kept, fresh * sizeof(int32_t));
+    staging_->send(call.borders + kept, fresh * sizeof(int32_t));
+  }
+  sent_to_ = call.borders;
+  sent_borders_.assign(a.borders.begin(), a.borders.end());
+}
+
+// Which way a row is chosen must depend on its request alone: they need not round alike.
+CudaBackend::Way CudaBackend::way_of(const ChooseRow& row) const {
+  const Sampling& s = *row.sampling;
+  const bool penalised = s.repeat_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
+  if (!row.bias.empty() || (penalised && !row.counts.empty())) return Way::kHost;
+  const bool filtered = s.temperature > 0 && (s.top_k > 0 || s.top_p < 1 || s.min_p > 0);
+  if (!filtered) return Way::kPick;
+  return s.top_k > 0 && s.top_k <= kMostTopK ? Way::kFiltered : Way::kHost;
+}
+
+const float* CudaBackend::row_on_host(const float* logits, int vocab) {
+  host_row_.resize(size_t(vocab));
+  StepLimits limits;
+  limits.vocab = vocab;
+  host_->reserve(limits);
+  download(host_row_.data(), logits, size_t(vocab));
+  return host_row_.data();
+}
+
+void CudaBackend::reserve_masks(int vocab) {
+  scratch(masks_, size_t(kMostMasked) * size_t((vocab + 31) / 32) * sizeof(uint32_t), "allowed tokens");
+  scratch(masked_, size_t(kMostMasked) * size_t(vocab) * sizeof(float), "allowed tokens");
+}
+
+void CudaBackend::choose(const ChooseArgs& a) {
+  if (dry()) return std::fill_n(a.out, a.rows.size(), 0), void();
+  SX_ASSERT(!in_step());
+  std::vector<size_t> masked;
+  for (size_t i = 0; i < a.rows.size(); ++i)
+    if (a.rows[i].allowed) masked.push_back(i);
+  if (masked.empty()) return choose_any(a);
+  for (size_t i = 0; i < masked.size(); i += kMostMasked)
+    choose_masked(a, std::span(masked).subspan(i, std::min<size_t>(kMostMasked, masked.size() - i)));
+  if (masked.size() == a.rows.size()) return;
+  std::vector<ChooseRow> rows;
+  for (const ChooseRow& row : a.rows)
+    if (!row.allowed) rows.push_back(row);
+  std::vector<Token> chosen(rows.size());
+  choose_any({chosen.data(), rows, a.vocab});
+  for (size_t i = 0, at = 0; i < a.rows.size(); ++i)
+    if (!a.rows[i].allowed) a.out[i] = chosen[at++];
+}
+
+// Copies of the rows in which forbidden tokens have -infinity are chosen from as any others. What they cannot tell, which token is
+// the first that is allowed where no logit is finite, and what goes the way of the host anyhow, is chosen there.
+void CudaBackend::choose_masked(const ChooseArgs& a, std::span<const size_t> which) {
+  const size_t words = (size_t(a.vocab) + 31) / 32, vocab = size_t(a.vocab);
+  reserve_masks(a.vocab);
+  auto* bits = static_cast<uint32_t*>(staging_->begin(which.size() * words * sizeof(uint32_t)));
+  MaskCall call{static_cast<float*>(masked_.data), {}, static_cast<const uint32_t*>(masks_.data), 0, a.vocab};
+  std::vector<ChooseRow> rows;
+  std::vector<size_t> places;
+  for (const size_t i : which) {
+    ChooseRow row = a.rows[i];
+    if (way_of(row) == Way::kHost) {
+      choose_on_host(a, i);
+      continue;
+    }
+    std::memcpy(bits + rows.size() * words, row.allowed, words * sizeof(uint32_t));
+    call.logits[rows.size()] = row.logits;
+    row.logits = call.out + rows.size() * vocab;
+    row.allowed = nullptr;
+    rows.push_back(row);
+    places.push_back(i);
+  }
+  if (rows.empty()) return;
+  call.rows = int(rows.size());
+  staging_->send(masks_.data, rows.size() * words * sizeof(uint32_t));
+  mask_rows(call, stream_);
+  std::vector<Token> chosen(rows.size());
+  choose_any({chosen.data(), rows, a.vocab});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t at = places[i];
+    a.out[at] = chosen[i];
+    if (!a.rows[at].allows(chosen[i])) choose_on_host(a, at);
+  }
+}
+
+void CudaBackend::choose_any(const ChooseArgs& a) {
+  pick_rows(a);
+  for (size_t i = 0; i < a.rows.size();) {
+    const ChooseRow& row = a.rows[i];
+    const Way way = way_of(row);
+    if (way == Way::kFiltered) {  // rows that follow each other in memory go together
+      size_t end = i + 1;
+      const auto follows = [&](const ChooseRow& other) {
+        return other.logits == row.logits + (end - i) * size_t(a.vocab) && other.sampling->top_k == row.sampling->top_k && way_of(other) == way;
+      };
+      while (end < a.rows.size() && follows(a.rows[end])) ++end;
+      filter_rows(a, i, end);
+      i = end;
+      continue;
+    }
+    if (way == Way::kHost) choose_on_host(a, i);
+    ++i;
+  }
+}
+
+// Filtered rows come along where it is asked whether they are broken: their largest logit is picked, and not taken.
+void CudaBackend::pick_rows(const ChooseArgs& a) {
+  const size_t most = a.rows.size();
+  const auto picked = [this](const ChooseRow& row) { return way_of(row) == Way::kPick || (row.broken && way_of(row) == Way::kFiltered); };
+  auto* rows = static_cast<PickRow*>(staging_->begin(most * sizeof(PickRow)));
+  int count = 0;
+  for (const ChooseRow& row : a.rows)
+    if (picked(row))
+      rows[count++] = {row.logits, row.position, row.sampling->seed, way_of(row) == Way::kPick ? row.sampling->temperature : 0.0f, 0};
+  if (count == 0) return;
+  auto* device = static_cast<PickRow*>(scratch(picks_, most * sizeof(PickRow), "rows to choose from"));
+  staging_->send(device, size_t(count) * sizeof(PickRow));
+  void* sums = scratch(pick_, pick_scratch_bytes(count, a.vocab), "choices");
+  auto* chosen = static_cast<Token*>(pinned(most * (sizeof(Token) + sizeof(int32_t))));
+  auto* broken = reinterpret_cast<int32_t*>(chosen + most);
+  pick(chosen, device, count, a.vocab, sums, stream_, broken);
+  wait();
+  for (size_t i = 0, at = 0; i < most; ++i) {
+    const ChooseRow& row = a.rows[i];
+    if (!picked(row)) continue;
+    if (way_of(row) == Way::kPick) a.out[i] = chosen[at];
+    if (row.broken && broken[at]) *row.broken = 1;
+    ++at;
+  }
+}
+
+void CudaBackend::filter_rows(const ChooseArgs& a, size_t first, size_t end) {
+  const int k = std::min(a.rows[first].sampling->top_k, a.vocab);
+  candidates_.resize((end - first) * size_t(k));
+  top_k({candidates_.data(), a.rows[first].logits, int(end - first), a.vocab, k});
+  for (size_t i = first; i < end; ++i) {
+    const auto best = std::span(candidates_).subspan((i - first) * size_t(k), size_t(k));
+    a.out[i] = sample_filtered(best, *a.rows[i].sampling, a.rows[i].position);
+    if (a.out[i] == kNoToken) choose_on_host(a, i);
+  }
+}
+
+void CudaBackend::choose_on_host(const ChooseArgs& a, size_t i) {
+  ChooseRow row = a.rows[i];
+  row.logits = row_on_host(row.logits, a.vocab);
+  host_->choose({a.out + i, std::span(&row, 1), a.vocab});
+}
+
+void CudaBackend::law(const LawArgs& a) {
+  if (dry()) return std::fill_n(a.out, a.vocab, 0.0), void();
+  LawArgs args = a;
+  args.row.logits = row_on_host(a.row.logits, a.vocab);
+  host_->law(args);
+}
+
+void CudaBackend::top_k(const TopKArgs& a) {
+  if (dry()) return;
+  SX_ASSERT(!in_step());
+  const int stride = a.stride > 0 ? a.stride : a.vocab;
+  if (a.k > kMostTopK) {
+    for (int r = 0; r < a.rows; ++r)
+      host_->top_k({a.out + ptrdiff_t(r) * a.k, row_on_host(a.logits + ptrdiff_t(r) * stride, a.vocab), 1, a.vocab, a.k});
+    return;
+  }
+  const size_t bytes = size_t(a.rows) * size_t(a.k) * sizeof(Candidate);
+  void* sums = scratch(top_k_, top_k_scratch_bytes(a.rows, a.vocab, a.k), "likeliest tokens");
+  auto* found = static_cast<Candidate*>(pinned(bytes));
+  cuda::top_k({found, a.logits, a.rows, a.vocab, stride, a.k}, sums, stream_);
+  wait();
+  std::memcpy(a.out, found, bytes);
+}
+
+}  // namespace sx::cuda

@@ -1,0 +1,69 @@
+// Hugging Face tensor names to canonical (GGUF) ones and back.
+#include <fmt/format.h>
+
+#include "formats/hf_config.h"
+
+namespace sx {
+namespace {
+
+struct Pair {
+  std::string_view theirs, ours;
+};
+
+constexpr Pair kWhole[] = {{"model.embed_tokens.weight", "token_embd.weight"},
+                           {"model.norm.weight", "output_norm.weight"},
+                           {"lm_head.weight", "output.weight"}};
+
+constexpr Pair kLayer[] = {
+    {"input_layernorm", "attn_norm"},       {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},         {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},    {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"},
+};
+
+}  // namespace
+
+std::optional<std::string> canonical_name(std::string_view name) {
+  for (const auto& pair : kWhole) {
+    if (name == pair.theirs) return std::string(pair.ours);
+  }
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos || dot == 0 || dot > 4) return std::nullopt;
+  const std::string_view number = name.substr(0, dot);
+  if (number.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  if (number.size() > 1 && number[0] == '0') return std::nullopt;  // one spelling per layer
+  name.remove_prefix(dot + 1);
+  for (const std::string_view suffix : {".weight", ".bias"}) {
+    if (!name.ends_with(suffix)) continue;
+    const std::string_view part = name.substr(0, name.size() - suffix.size());
+    for (const auto& pair : kLayer) {
+      if (part == pair.theirs) return fmt::format("blk.{}.{}{}", number, pair.ours, suffix);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> hf_name(std::string_view name) {
+  for (const auto& pair : kWhole) {
+    if (name == pair.ours) return std::string(pair.theirs);
+  }
+  constexpr std::string_view kPrefix = "blk.";
+  const size_t first = name.find('.'), second = name.find('.', first + 1), last = name.rfind('.');
+  if (!name.starts_with(kPrefix) || second == std::string_view::npos || last <= second) return std::nullopt;
+  const std::string_view part = name.substr(second + 1, last - second - 1);
+  for (const auto& pair : kLayer) {
+    if (part != pair.ours) continue;
+    const std::string_view number = name.substr(first + 1, second - first - 1);
+    return fmt::format("model.layers.{}.{}{}", number, pair.theirs, name.substr(last));
+  }
+  return std::nullopt;
+}
+
+bool is_ignored_name(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.masked_bias");
+}
+
+}  // namespace sx

@@ -1,0 +1,217 @@
+// Checks shared by all model formats.
+#include "formats/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/printable.h"
+
+namespace sx {
+namespace {
+
+void in_range(int value, int low, int high, const char* field, const std::string& file) {
+  if (value < low || value > high) fail("{}: {} is {}; {} to {} is accepted", file, field, value, low, high);
+}
+
+void positive(double value, const char* field, const std::string& file) {
+  if (!(std::isfinite(value) && value > 0))
+    fail("{}: {} is {}; a finite positive number is expected", file, field, value);
+}
+
+void not_negative(double value, const char* field, const std::string& file) {
+  if (!(std::isfinite(value) && value >= 0)) fail("{}: {} is {}; a finite number >= 0 is expected", file, field, value);
+}
+
+void validate_rope(const ModelConfig& config, const std::string& file) {
+  const RopeConfig& rope = config.rope;
+  if (rope.dims < 2 || rope.dims > config.head_dim || rope.dims % 2 != 0) {
+    fail("{}: the RoPE dimension count is {}; an even number from 2 to the head size {} is expected", file, rope.dims,
+         config.head_dim);
+  }
+  positive(rope.base, "the RoPE base frequency", file);
+  if (rope.base <= 1) fail("{}: the RoPE base frequency is {}; more than 1 is expected", file, rope.base);
+  positive(rope.factor, "the RoPE scaling factor", file);
+  if (rope.factor > 1e6) fail("{}: the RoPE scaling factor {} is absurd", file, rope.factor);
+  in_range(rope.original_context, 0, 1 << 30, "the RoPE original context length", file);
+  positive(rope.low_frequency_factor, "the RoPE low frequency factor", file);
+  positive(rope.high_frequency_factor, "the RoPE high frequency factor", file);
+  if (rope.scaling == RopeScaling::kLlama3 && rope.high_frequency_factor <= rope.low_frequency_factor) {
+    fail("{}: the RoPE high frequency factor {} is not above the low one {}", file, rope.high_frequency_factor,
+         rope.low_frequency_factor);
+  }
+  positive(rope.beta_fast, "the RoPE yarn beta_fast", file);
+  positive(rope.beta_slow, "the RoPE yarn beta_slow", file);
+  not_negative(rope.attention_factor, "the RoPE attention factor", file);
+  not_negative(rope.mscale, "the RoPE mscale", file);
+  not_negative(rope.mscale_all_dim, "the RoPE mscale_all_dim", file);
+  if (rope.scaling == RopeScaling::kDynamic && rope.dims < 4) {
+    fail("{}: dynamic RoPE scaling needs at least 4 rotated dimensions, not {}", file, rope.dims);
+  }
+  if (!rope.factors.empty() && rope.factors.size() != static_cast<size_t>(rope.dims / 2)) {
+    fail("{}: {} RoPE frequency divisors for {} rotated dimensions", file, rope.factors.size(), rope.dims);
+  }
+  for (const float factor : rope.factors) positive(factor, "a RoPE frequency divisor", file);
+}
+
+bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
+
+std::string print_shape(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+std::span<const int64_t> shape_of(const Tensor& tensor) {
+  return std::span<const int64_t>(tensor.shape).first(static_cast<size_t>(tensor.rank));
+}
+
+// Empty if `found` is as expected, else one sentence.
+std::string complaint(const ExpectedTensor& expected, const NamedTensor& found) {
+  const auto shape = shape_of(found.tensor);
+  const auto where = fmt::format("{}: tensor '{}'", found.file, printable(found.original));
+  if (!std::equal(shape.begin(), shape.end(), expected.shape.begin(), expected.shape.end())) {
+    return fmt::format("{} has shape {}, expected {}", where, print_shape(shape), print_shape(expected.shape));
+  }
+  const DType type = found.tensor.type;
+  if (expected.shape.size() == 1 && !is_float(type)) {
+    return fmt::format("{} has type {}, expected F32, F16 or BF16", where, dtype_name(type));
+  }
+  if (!is_float(type) && !dtype_is_quantised(type)) {
+    return fmt::format("{} has type {}, expected a floating-point or quantised type", where, dtype_name(type));
+  }
+  return {};
+}
+
+void check_id(int32_t id, const char* field, const TokenizerData& data) {
+  if (id < -1 || id >= data.vocab) {
+    fail("{}: the {} token id is {}, outside the vocabulary of {}", data.file, field, id, data.vocab);
+  }
+}
+
+}  // namespace
+
+void validate_config(const ModelConfig& config, const std::string& file) {
+  in_range(config.layers, 1, 1024, "the number of layers", file);
+  in_range(config.width, 1, 131072, "the width (embedding length)", file);
+  in_range(config.heads, 1, 4096, "the number of attention heads", file);
+  in_range(config.kv_heads, 1, config.heads, "the number of KV heads", file);
+  if (config.heads % config.kv_heads != 0) {
+    fail("{}: {} attention heads are not a multiple of {} KV heads", file, config.heads, config.kv_heads);
+  }
+  in_range(config.head_dim, 2, 1024, "the head size", file);
+  if (config.head_dim % 2 != 0) fail("{}: the head size {} is odd", file, config.head_dim);
+  in_range(config.ffn, 1, 1 << 20, "the feed-forward length", file);
+  in_range(config.vocab, 1, 4 << 20, "the vocabulary size", file);
+  in_range(config.context, 1, 1 << 30, "the context length", file);
+  in_range(config.window, 0, 1 << 30, "the sliding window", file);
+  if (!(config.norm_eps > 0 && config.norm_eps < 1)) {
+    fail("{}: the RMS norm epsilon is {}; a number between 0 and 1 is expected", file, config.norm_eps);
+  }
+  if (!config.windowed_layers.empty() && config.windowed_layers.size() != static_cast<size_t>(config.layers)) {
+    fail("{}: the list of windowed layers has {} entries for {} layers", file, config.windowed_layers.size(),
+         config.layers);
+  }
+  validate_rope(config, file);
+}
+
+void detect_optional_parts(ModelConfig& config, std::span<const NamedTensor> tensors) {
+  std::unordered_set<std::string_view> names;
+  for (const auto& entry : tensors) names.insert(entry.name);
+  config.tied_head = !names.contains("output.weight");
+  config.qkv_bias = names.contains("blk.0.attn_q.bias");
+  config.out_bias = names.contains("blk.0.attn_output.bias");
+  config.mlp_bias = names.contains("blk.0.ffn_gate.bias");
+  config.qk_norm = names.contains("blk.0.attn_q_norm.weight");
+}
+
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
+  const int64_t width = config.width, ffn = config.ffn, vocab = config.vocab, head = config.head_dim;
+  const int64_t q = config.heads * head, kv = config.kv_heads * head;
+  std::vector<ExpectedTensor> out;
+  out.push_back({"token_embd.weight", {vocab, width}});
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+      out.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape)});
+    };
+    add("attn_norm.weight", {width});
+    add("attn_q.weight", {q, width});
+    add("attn_k.weight", {kv, width});
+    add("attn_v.weight", {kv, width});
+    if (config.qkv_bias) {
+      add("attn_q.bias", {q});
+      add("attn_k.bias", {kv});
+      add("attn_v.bias", {kv});
+    }
+    if (config.qk_norm) {
+      add("attn_q_norm.weight", {head});
+      add("attn_k_norm.weight", {head});
+    }
+    add("attn_output.weight", {width, q});
+    if (config.out_bias) add("attn_output.bias", {width});
+    add("ffn_norm.weight", {width});
+    add("ffn_gate.weight", {ffn, width});
+    add("ffn_up.weight", {ffn, width});
+    add("ffn_down.weight", {width, ffn});
+    if (config.mlp_bias) {
+      add("ffn_gate.bias", {ffn});
+      add("ffn_up.bias", {ffn});
+      add("ffn_down.bias", {width});
+    }
+  }
+  out.push_back({"output_norm.weight", {width}});
+  if (!config.tied_head) out.push_back({"output.weight", {vocab, width}});
+  return out;
+}
+
+void validate_tensors(const ModelConfig& config, std::span<const NamedTensor> tensors, const std::string& file) {
+  std::unordered_map<std::string_view, const NamedTensor*> found;
+  for (const auto& entry : tensors) {
+    if (!found.emplace(entry.name, &entry).second) {
+      fail("{}: two tensors are '{}' ('{}' and '{}')", file, entry.name, printable(found[entry.name]->original),
+           printable(entry.original));
+    }
+  }
+  std::vector<std::string> complaints;
+  for (const auto& expected : expected_tensors(config)) {
+    const auto at = found.find(expected.name);
+    if (at == found.end()) {
+      complaints.push_back(fmt::format("{}: tensor '{}' of shape {} is missing", file, expected.name,
+                                       print_shape(expected.shape)));
+      continue;
+    }
+    if (auto text = complaint(expected, *at->second); !text.empty()) complaints.push_back(std::move(text));
+    found.erase(at);
+  }
+  found.erase("rope_freqs.weight");  // read into the configuration
+  for (const auto& entry : tensors) {
+    if (!found.contains(entry.name)) continue;
+    // Ignoring it could mean computing something else than the model does.
+    complaints.push_back(fmt::format("{}: tensor '{}' is not part of this architecture ({})", entry.file,
+                                     printable(entry.original), config.arch_name));
+  }
+  if (complaints.empty()) return;
+  constexpr size_t kShown = 6;
+  const size_t shown = std::min(complaints.size(), kShown);
+  std::string text = fmt::format("{}", fmt::join(std::span(complaints).first(shown), "; "));
+  if (complaints.size() > shown) text += fmt::format("; and {} more", complaints.size() - shown);
+  throw Error(text);
+}
+
+void validate_tokenizer(const TokenizerData& data) {
+  check_id(data.bos, "bos", data);
+  check_id(data.eos, "eos", data);
+  check_id(data.eot, "eot", data);
+  check_id(data.unk, "unknown", data);
+  check_id(data.pad, "padding", data);
+  const size_t count = data.tokens.size();
+  if (count > static_cast<size_t>(data.vocab)) {
+    fail("{}: {} tokens are listed, but the embedding has only {} rows", data.file, count, data.vocab);
+  }
+  if (!data.scores.empty() && data.scores.size() != count) {
+    fail("{}: {} token scores for {} tokens", data.file, data.scores.size(), count);
+  }
+  if (!data.types.empty() && data.types.size() != count) {
+    fail("{}: {} token types for {} tokens", data.file, data.types.size(), count);
+  }
+}
+
+}  // namespace sx

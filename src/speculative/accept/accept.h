@@ -1,0 +1,88 @@
+// Judging a verified tree: which path of it becomes text, and which token follows. `match` lets the target choose at every node
+// of the walk exactly as plain decoding would and is the default everywhere; the other exact rules keep the target's law but not
+// its draws; lossy ones keep neither.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "speculative/draft/draft_probs.h"
+#include "speculative/accept/penalties.h"
+#include "speculative/tree/tree.h"
+
+namespace sx {
+
+class TreeGrammar;
+
+enum class AcceptKind { kMatch, kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal, kTypical, kMargin };
+
+struct AcceptConfig {
+  AcceptKind kind = AcceptKind::kMatch;
+  float epsilon = 0.09f, alpha = 0.3f;  // typical: accept p > min(epsilon, alpha exp(-entropy))
+  float margin = 0.9f;                  // margin: the second choice passes when it has at least this share of the first's probability
+};
+
+struct Verdict {
+  std::vector<NodeId> path;  // accepted nodes, beginning with node 0, ascending
+  Token next = kNoToken;     // chosen after the last of them
+};
+
+struct JudgeArgs {
+  const TokenTree* tree = nullptr;
+  const float* logits = nullptr;       // [size, vocab] of the nodes
+  int vocab = 0;
+  uint64_t position = 0;               // of the token that follows node 0
+  const Sampling* sampling = nullptr;
+  std::span<const TokenBias> bias;
+  PenaltyWindow* window = nullptr;     // holds the text up to and including the pending token; left as it was
+  const DraftLaws* laws = nullptr;     // rules on drawn trees
+  TreeGrammar* grammar = nullptr;      // of the text up to and including the pending token; null: any text
+  uint8_t* broken = nullptr;           // [size]: set to 1 at nodes that were looked at and whose logits are no numbers; null: nobody asks
+};
+
+class Acceptance {
+ public:
+  virtual ~Acceptance() = default;
+  virtual DrawMode draws() const { return DrawMode::kBest; }
+  virtual bool lossless() const { return true; }
+  virtual void judge(const JudgeArgs& args, Verdict& verdict) = 0;
+};
+
+// Nothing is allocated after this. `nodes`: largest tree, node 0 included; `depth`: its deepest level.
+struct AcceptLimits {
+  int vocab = 0, nodes = kMaxTreeNodes, depth = kMaxTreeNodes - 1;
+};
+std::unique_ptr<Acceptance> make_acceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits);
+
+// --- The rules on laws, free of models, as the enumeration tests call them.
+
+class Dice {
+ public:
+  virtual ~Dice() = default;
+  virtual bool flip(double probability) = 0;                    // true with that probability
+  virtual Token draw(std::span<const double> law) = 0;          // law sums to 1
+};
+
+class Laws {
+ public:
+  virtual ~Laws() = default;
+  virtual int vocab() const = 0;
+  virtual void target(NodeId node, std::span<double> law) = 0;  // the law of the token after `node`
+  virtual void draft(NodeId node, std::span<double> law) = 0;   // the law its children were drawn from
+};
+
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual DrawMode draws() const = 0;
+  virtual bool chains_only() const = 0;
+  virtual void judge(const TokenTree& tree, Laws& laws, Dice& dice, Verdict& verdict) = 0;
+};
+
+// kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal. `depth`: deepest level of a tree.
+std::unique_ptr<Rule> make_rule(AcceptKind kind, int vocab, int nodes, int depth);
+
+}  // namespace sx

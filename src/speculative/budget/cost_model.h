@@ -1,0 +1,59 @@
+// What a pass of the target costs, in milliseconds, by rows and history: measured at a few points when the engine opens, then
+// corrected by every pass that is run. From it follows how many drafted nodes are worth their rows.
+//
+// A price that nobody pays is not corrected, and one measured in a bad moment would keep it that way. So the price of passes that have not
+// been run for some rounds fades towards that of a smaller pass: sooner or later they are tried again, and then the price is known.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "speculative/tree/tree.h"
+
+namespace sx {
+
+// What is left of a doubt-worthy part of a price after so many rounds without trying: all of it for a while, then ever less.
+double faded(double price, int64_t rounds);
+// A time that is known to be `known` (0: not yet) was `seen` now. Noise makes things slower, never faster: what is faster counts more, and
+// what is slower counts as at most twice as slow.
+double learned(double known, double seen);
+
+class StepPrice {
+ public:
+  static constexpr std::array<int, 10> kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+
+  // A measured point; points not measured follow from their neighbours.
+  void set(int rows, int history, double ms);
+  bool known() const { return known_; }
+  // Expected time of a pass. 0 before anything is known.
+  double predict(int rows, double history) const;
+  // A pass was run: the expectation for similar ones moves towards it.
+  void observe(int rows, double history, double ms);
+
+  // cost[n], n = 0..nodes: what everybody who waits together loses by n drafted nodes in each of `drafting` trees of a batch of `requests`,
+  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices if `hoping`: for choosing what to
+  // run, not for counting what it cost.
+  struct Company { int requests = 1, drafting = 1; double history = 0; };
+  void costs(int nodes, const Company& company, std::span<float> cost, bool hoping = true) const;
+  int64_t rounds() const { return rounds_; }  // passes observed
+
+ private:
+  struct Point { double at_zero = 0, slope = 0, correction = 1; int slow = 0; int64_t seen = 0; bool near = false, far = false; };
+  using Curve = std::array<double, kRows.size()>;
+  double corrected(size_t i, double history) const;
+  Curve corrected_points(double history) const;
+  Curve hoped_points(double history) const;
+  static double between(const Curve& points, int rows);
+  void fill();
+
+  bool known_ = false;
+  int far_history_ = 0;
+  int64_t rounds_ = 0;           // passes observed
+  std::array<Point, kRows.size()> measured_{}, points_{};
+};
+
+// How many drafted nodes of the tree to verify: the n that maximises (1 + trust * sum of the n largest path probabilities) /
+// (sunk + cost[n]). `sunk`: what drafting has cost already, in the same unit.
+int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double sunk, double trust);
+
+}  // namespace sx

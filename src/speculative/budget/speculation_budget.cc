@@ -1,0 +1,29 @@
+#include "speculative/budget/speculation_budget.h"
+
+#include <algorithm>
+
+namespace sx {
+namespace {
+
+constexpr double kShare = 0.015;     // of the time, for trying
+constexpr double kMost = 4;          // plain steps; what was earned long ago is not staked on what does not pay now
+constexpr double kForget = 0.95;     // of the sums behind trust, per drafted round
+constexpr double kLearn = 0.2;       // weight of a round in the cost of drafting
+
+}  // namespace
+
+int Controller::affordable_depth(int deepest, double level, double node) const {
+  return level > 0 ? int(std::clamp((credit_ - node) / level, 0.0, double(deepest))) : 0;
+}
+
+void Controller::plain_round() { credit_ = std::min(kMost, credit_ + kShare); }
+
+void Controller::drafted_round(double expected, int accepted, double drafting, double verifying, bool whole) {
+  credit_ = std::min(kMost, credit_ + kShare + accepted + 1 - drafting - verifying);
+  if (drafting > 0 && whole) draft_cost_ = draft_cost_ == 0 ? drafting : draft_cost_ + kLearn * (drafting - draft_cost_);
+  sum_expected_ = 4 + kForget * (sum_expected_ - 4) + expected;  // four tokens as hoped for stay: trust recovers by itself
+  sum_accepted_ = 4 + kForget * (sum_accepted_ - 4) + accepted;
+  trust_ = std::clamp(sum_accepted_ / sum_expected_, 0.05, 1.5);
+}
+
+}  // namespace sx

@@ -1,0 +1,42 @@
+// Cells of a draft cache in other hands: copied to another sequence, saved, restored. Only what the text gives is kept; which cells
+// the drafter works on is chosen anew.
+#include <algorithm>
+
+#include "backend/kv_stream.h"
+#include "base/error.h"
+#include "speculative/cache/draft_cache.h"
+
+namespace sx {
+
+void DraftCache::refilled(SeqId seq, int cells, int tokens) {
+  Slot& s = at(seq);
+  s.length = cells;
+  s.ended = tokens;
+  if (!moving()) s.work = cells;
+}
+
+void DraftCache::copy(SeqId from, SeqId to, int cells, int tokens) {
+  SX_ASSERT(from != to && at(to).length == 0);
+  if (!parts_.writes_full) return refilled(to, 0, tokens);
+  cells = std::min(cells, at(from).length);
+  copy_cells(*parts_.backend, prompt_store(), from, to, cells);
+  refilled(to, cells, tokens);
+}
+
+size_t DraftCache::save_bytes(SeqId seq) const {
+  const KvStore& store = moving() ? *parts_.full : *parts_.work;
+  return saved_cells_bytes(*parts_.backend, store, parts_.writes_full ? at(seq).length : 0);
+}
+
+void DraftCache::save(SeqId seq, std::ostream& to) const {
+  const KvStore& store = moving() ? *parts_.full : *parts_.work;
+  save_cells(*parts_.backend, store, seq, parts_.writes_full ? at(seq).length : 0, to);
+}
+
+void DraftCache::restore(SeqId seq, std::istream& from, int cells, int tokens) {
+  SX_ASSERT(at(seq).length == 0);
+  const int saved = restore_cells(*parts_.backend, prompt_store(), seq, tokens, from);
+  refilled(seq, parts_.writes_full ? std::min(saved, cells) : 0, tokens);
+}
+
+}  // namespace sx

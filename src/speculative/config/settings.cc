@@ -1,0 +1,423 @@
+// The settings of speculation by name. One table says for each how its value is read, written and explained; texts are
+// read strictly, and a refusal names the setting, the text and what would be accepted.
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "base/printable.h"
+#include "speculative/config/config.h"
+
+namespace sx {
+namespace {
+
+constexpr int kMostNodes = kMaxTreeNodes - 1;  // drafted: without node 0
+constexpr int kMostLayers = 1024;              // of a model: more than any has
+
+struct Setting {
+  const char* name;
+  std::string what;  // meaning and values, one line
+  std::function<void(SpecConfig&, std::string_view)> set;
+  std::function<std::string(const SpecConfig&)> get;
+};
+
+[[noreturn]] void refuse(const char* name, std::string_view text, std::string_view expected) {
+  fail("speculation setting {}: '{}' given, expected {}", name, printable(text, 60), expected);
+}
+
+// The whole text as a number within [least, most], which no NaN is.
+template <class T>
+std::optional<T> number_in(std::string_view text, T least, T most) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end || !(value >= least && value <= most)) return std::nullopt;
+  return value;
+}
+
+// "1,1,3"; an empty text is an empty list. Nothing when a piece is not a number of the range or there are too many.
+template <class T>
+std::optional<std::vector<T>> list_in(std::string_view text, T least, T most) {
+  std::vector<T> list;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const auto value = number_in(text.substr(0, comma), least, most);
+    if (!value || comma + 1 == text.size() || list.size() == size_t(kMaxTreeNodes)) return std::nullopt;
+    list.push_back(*value);
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return list;
+}
+
+template <class T>
+std::string range_text(T least, T most) {
+  return fmt::format("{} from {} to {}", std::is_integral_v<T> ? "a whole number" : "a number", least, most);
+}
+
+// `field` gives the member of a configuration, const or not.
+template <class T, class Field>
+Setting number(const char* name, const char* what, T least, T most, Field field) {
+  const std::string values = range_text(least, most);
+  return {name, fmt::format("{}: {}", what, values),
+          [=](SpecConfig& config, std::string_view text) {
+            const auto value = number_in(text, least, most);
+            if (!value) refuse(name, text, values);
+            field(config) = *value;
+          },
+          [=](const SpecConfig& config) { return fmt::format("{}", field(config)); }};
+}
+
+template <class T, class Field>
+Setting list(const char* name, const char* what, T least, T most, Field field) {
+  const std::string values = fmt::format("a list with commas, each {}", range_text(least, most));
+  return {name, fmt::format("{}: {}", what, values),
+          [=](SpecConfig& config, std::string_view text) {
+            auto value = list_in(text, least, most);
+            if (!value) refuse(name, text, values);
+            field(config) = std::move(*value);
+          },
+          [=](const SpecConfig& config) { return fmt::format("{}", fmt::join(field(config), ",")); }};
+}
+
+template <class T>
+using Names = std::vector<std::pair<const char*, T>>;
+
+template <class T, class Field>
+Setting choice(const char* name, const char* what, const Names<T>& names, Field field) {
+  std::string values;
+  for (const auto& [word, value] : names) {
+    if (!values.empty()) values += &word == &names.back().first ? " or " : ", ";
+    values += *word ? word : "nothing";
+  }
+  return {name, fmt::format("{}: {}", what, values),
+          [=](SpecConfig& config, std::string_view text) {
+            for (const auto& [word, value] : names)
+              if (text == word) return void(field(config) = value);
+            refuse(name, text, values);
+          },
+          [=](const SpecConfig& config) -> std::string {
+            for (const auto& [word, value] : names)
+              if (field(config) == value) return word;
+            return "?";  // not a value of the enumeration: apply_setting refuses it
+          }};
+}
+
+template <class Field>
+Setting flag(const char* name, const char* what, Field field) {
+  return choice<bool>(name, what, {{"on", true}, {"off", false}}, field);
+}
+
+// Nodes and depth of the tree that has these children per node, level by level; no nodes: more than a tree may have.
+std::pair<int, int> shape_of_widths(const std::vector<int>& widths) {
+  int64_t level = 1, nodes = 0;
+  for (int width : widths) {
+    level *= width;
+    nodes += level;
+    if (nodes > kMostNodes) return {0, 0};
+  }
+  return {int(nodes), int(widths.size())};
+}
+
+// The same for rank paths: each is a node (check_tree_config sees to those on the way).
+std::pair<int, int> shape_of_paths(const std::vector<std::vector<int>>& paths) {
+  size_t depth = 0;
+  for (const auto& path : paths) depth = std::max(depth, path.size());
+  return {int(paths.size()), int(depth)};
+}
+
+// A static tree has the nodes and the depth of its shape.
+void follow_shape(TreeConfig& tree, std::pair<int, int> shape, const char* name, std::string_view text) {
+  if (shape.first == 0) refuse(name, text, fmt::format("a tree of at most {} nodes", kMostNodes));
+  if (tree.kind == TreeKind::kStatic) std::tie(tree.nodes, tree.depth) = shape;
+}
+
+Setting widths_setting() {
+  Setting setting = list("widths", "static: children per node, level by level", 1, kMostNodes,
+                         [](auto& c) -> auto& { return c.tree.widths; });
+  setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
+    SpecConfig changed = config;
+    read(changed, text);
+    if (!text.empty()) follow_shape(changed.tree, shape_of_widths(changed.tree.widths), "widths", text);
+    config = std::move(changed);
+  };
+  return setting;
+}
+
+Setting paths_setting() {
+  constexpr const char* kName = "paths";
+  constexpr const char* kValues = "at most 511 nodes with semicolons, each as ranks with commas: 0;0,0;1";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    SpecConfig changed = config;
+    changed.tree.paths.clear();
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t end = rest.find(';');
+      auto path = list_in(rest.substr(0, end), 0, kMostNodes - 1);
+      if (!path || path->empty() || end + 1 == rest.size() || changed.tree.paths.size() == size_t(kMostNodes))
+        refuse(kName, text, kValues);
+      changed.tree.paths.push_back(std::move(*path));
+      rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+    }
+    if (!text.empty()) follow_shape(changed.tree, shape_of_paths(changed.tree.paths), kName, text);
+    config = std::move(changed);
+  };
+  const auto get = [](const SpecConfig& config) {
+    std::string text;
+    for (const auto& path : config.tree.paths)
+      text += fmt::format("{}{}", text.empty() ? "" : ";", fmt::join(path, ","));
+    return text;
+  };
+  return {kName, fmt::format("static: instead of widths, {}", kValues), set, get};
+}
+
+// The length of a chain is its depth: a depth that was not set apart goes along.
+Setting nodes_setting() {
+  Setting setting = number("nodes", "drafted nodes of a tree; of a chain: its length", 1, kMostNodes,
+                           [](auto& c) -> auto& { return c.tree.nodes; });
+  setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
+    TreeConfig& tree = config.tree;
+    const bool together = tree.depth == tree.nodes;
+    read(config, text);
+    if (tree.kind == TreeKind::kChain) tree.depth = together ? tree.nodes : std::min(tree.depth, tree.nodes);
+  };
+  return setting;
+}
+
+Setting draft_model_setting() {
+  return {"draft-model", "the model that drafts: a GGUF file or a Hugging Face folder, also of a draft head",
+          [](SpecConfig& config, std::string_view text) { config.draft_model = text; },
+          [](const SpecConfig& config) { return config.draft_model; }};
+}
+
+std::vector<Setting> drafter_settings() {
+  using D = DrafterKind;
+  return {
+      choice<D>("drafter", "who drafts",
+                {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
+                 {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
+                [](auto& c) -> auto& { return c.drafter; }),
+      choice<D>("fuse-model", "fuse: the drafter with a law", {{"model", D::kModel}, {"self", D::kSelf}},
+                [](auto& c) -> auto& { return c.fuse_model; }),
+      choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
+                [](auto& c) -> auto& { return c.fuse_index; }),
+      choice<D>("inner", "who guesses ahead of the drafter, to save passes of its model",
+                {{"none", D::kNone}, {"suffix", D::kSuffix}, {"ngram", D::kNgram}, {"model", D::kModel}},
+                [](auto& c) -> auto& { return c.inner; }),
+      number("inner-nodes", "inner: tokens guessed ahead", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
+      number("inner-budget", "inner model: the first and most recent cells it works on", 32, 1048576,
+             [](auto& c) -> auto& { return c.inner_budget; }),
+  };
+}
+
+std::vector<Setting> tree_settings() {
+  using T = TreeKind;
+  return {
+      choice<T>("tree", "how a model's guesses become a tree",
+                {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
+                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference},
+                 {"best-first", T::kBestFirst}},
+                [](auto& c) -> auto& { return c.tree.kind; }),
+      widths_setting(),
+      paths_setting(),
+      list("rates", "sequoia: how often the first, second, ... child is the accepted one", 0.0, 1.0,
+           [](auto& c) -> auto& { return c.tree.rates; }),
+      nodes_setting(),
+      number("depth", "deepest level of a tree", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.depth; }),
+      number("topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
+      number("threshold", "opt-tree: least gain of a further level in tokens", 0.0f, 10.0f,
+             [](auto& c) -> auto& { return c.tree.threshold; }),
+      number("beams", "best-first: nodes run at a time", 1, kMostNodes,
+             [](auto& c) -> auto& { return c.tree.beams; }),
+      number("decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
+             [](auto& c) -> auto& { return c.tree.decay; }),
+  };
+}
+
+std::vector<Setting> accept_settings() {
+  using A = AcceptKind;
+  return {
+      choice<A>("accept", "which drafted tokens become text",
+                {{"match", A::kMatch}, {"chain", A::kChain}, {"block", A::kBlockwise}, {"specinfer", A::kSpecInfer},
+                 {"no-replacement", A::kNoReplacement}, {"traversal", A::kTraversal}, {"typical", A::kTypical},
+                 {"margin", A::kMargin}},
+                [](auto& c) -> auto& { return c.accept.kind; }),
+      number("epsilon", "typical: probability that always passes", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.accept.epsilon; }),
+      number("alpha", "typical: factor on exp(-entropy)", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.accept.alpha; }),
+      number("margin", "margin: share of the first choice's probability that the second needs", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.accept.margin; }),
+  };
+}
+
+Setting store_file_setting() {
+  return {"store-file", "suffix: a text file whose passages are looked up, too",
+          [](SpecConfig& config, std::string_view text) { config.index.store_file = text; },
+          [](const SpecConfig& config) { return config.index.store_file; }};
+}
+
+// Numbers of single drafters.
+std::vector<Setting> own_settings() {
+  return {
+      number("ngram-min", "ngram: shortest match", 1, 32, [](auto& c) -> auto& { return c.index.ngram_min; }),
+      number("ngram-max", "ngram: longest match, looked for first", 1, 32,
+             [](auto& c) -> auto& { return c.index.ngram_max; }),
+      number("match-max", "suffix: longest match that is looked for", 1, 1024,
+             [](auto& c) -> auto& { return c.index.match_max; }),
+      number("factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
+             [](auto& c) -> auto& { return c.index.factor; }),
+      number("offset", "suffix: drafted tokens beside those", 0.0f, 511.0f,
+             [](auto& c) -> auto& { return c.index.offset; }),
+      number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
+             [](auto& c) -> auto& { return c.index.min_prob; }),
+      number("store", "suffix: tokens of answers to earlier requests that are looked up, too (0: none)", 0, 1 << 22,
+             [](auto& c) -> auto& { return c.index.store; }),
+      store_file_setting(),
+      number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
+             [](auto& c) -> auto& { return c.self.skip; }),
+      list("skip-layers", "self: layers left out, instead of a share", 0, kMostLayers - 1,
+           [](auto& c) -> auto& { return c.self.layers; }),
+      number("exit", "self: all layers from this one on are left out, instead of a share (0: no)", 0, kMostLayers - 1,
+             [](auto& c) -> auto& { return c.self.exit; }),
+  };
+}
+
+// Names of faults with commas; "all" and "none".
+Setting faults_setting() {
+  static constexpr std::pair<const char*, uint32_t> kNames[] = {
+      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
+      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
+  constexpr const char* kName = "faults";
+  constexpr const char* kValues = "none, all, or a list of mask, position, hole, guarantee, half, level, order";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    uint32_t faults = 0;
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t comma = rest.find(',');
+      const std::string_view word = rest.substr(0, comma);
+      uint32_t found = 0;
+      for (const auto& [name, fault] : kNames)
+        if (word == name || word == "all") found |= fault;
+      if ((found == 0 && text != "none") || comma + 1 == rest.size()) refuse(kName, text, kValues);
+      faults |= found;
+      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    }
+    config.cache.faults = faults;
+  };
+  const auto get = [](const SpecConfig& config) -> std::string {
+    std::string text;
+    for (const auto& [name, fault] : kNames)
+      if (config.cache.faults & fault) text += fmt::format("{}{}", text.empty() ? "" : ",", name);
+    return text.empty() ? "none" : text;
+  };
+  return {kName, fmt::format("faults of the published SpecExtend to repeat, for measurements: {}", kValues), set, get};
+}
+
+// "auto", "last", "all", or numbers.
+Setting score_layers_setting() {
+  constexpr const char* kName = "layers";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    const bool named = text == "all" || text == "auto";
+    const auto value = list_in(named ? "" : text == "last" ? "-1" : text, -kMostLayers, kMostLayers - 1);
+    if (!value || (value->empty() && !named)) refuse(kName, text, "auto, last, all, or layers with commas (negative: from the end)");
+    config.cache.all_layers = text == "all";
+    config.cache.layers = *value;
+  };
+  const auto get = [](const SpecConfig& config) {
+    return config.cache.all_layers ? "all" : config.cache.layers.empty() ? "auto" : fmt::format("{}", fmt::join(config.cache.layers, ","));
+  };
+  return {kName, "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas", set, get};
+}
+
+// Which cells of the text a draft model or head works on.
+std::vector<Setting> cache_settings() {
+  using C = CacheKind;
+  using P = CachePositions;
+  return {
+      choice<C>("cache", "cells of the text a draft works on",
+                {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
+                 {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
+                [](auto& c) -> auto& { return c.cache.kind; }),
+      choice<P>("positions", "where the draft sees them: counted among themselves and within its trained length, or in the text",
+                {{"compact", P::kCompact}, {"original", P::kOriginal}},
+                [](auto& c) -> auto& { return c.cache.positions; }),
+      number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
+      number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
+      number("interval", "rounds from one refresh to the next", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval; }),
+      flag("adaptive", "refresh when acceptance falls, within interval-min and interval-max", [](auto& c) -> auto& { return c.cache.adaptive; }),
+      number("interval-min", "adaptive: least rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_min; }),
+      number("interval-max", "adaptive: most rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_max; }),
+      number("sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
+      number("recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
+      number("window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1, 1 << 20,
+             [](auto& c) -> auto& { return c.cache.window; }),
+      score_layers_setting(),
+      choice<HeadReduce>("head-score", "how scores of heads become one", {{"mean", HeadReduce::kMean}, {"max", HeadReduce::kMax}},
+                         [](auto& c) -> auto& { return c.cache.head_reduce; }),
+      list("score-heads", "heads of the target that score, nothing for all", 0, 1023, [](auto& c) -> auto& { return c.cache.heads; }),
+      choice<ChunkReduce>("chunk-score", "how scores of a chunk become one",
+                          {{"mean", ChunkReduce::kMean}, {"max", ChunkReduce::kMax}, {"sum", ChunkReduce::kSum}},
+                          [](auto& c) -> auto& { return c.cache.chunk_reduce; }),
+      flag("sentences", "chunks end with sentences where they can", [](auto& c) -> auto& { return c.cache.sentences; }),
+      number("observe", "snap: last tokens of the prompt that vote", 1, 1024, [](auto& c) -> auto& { return c.cache.observe; }),
+      number("pool", "snap: neighbours over which votes are smoothed", 1, 255, [](auto& c) -> auto& { return c.cache.pool; }),
+      number("uniform", "prune: share of the budget that is spread evenly", 0.0f, 1.0f, [](auto& c) -> auto& { return c.cache.uniform; }),
+      faults_setting(),
+  };
+}
+
+std::vector<Setting> other_settings() {
+  return {
+      flag("price", "cut trees to what pays by measured times (rule match)",
+           [](auto& c) -> auto& { return c.price; }),
+      flag("lazy", "decode plainly until the draft has read a long prompt, rather than wait for it",
+           [](auto& c) -> auto& { return c.lazy; }),
+      flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),
+      flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
+      draft_model_setting(),
+      choice<std::string>("draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",
+                          {{"", ""}, {"f32", "f32"}, {"f16", "f16"}, {"bf16", "bf16"}, {"q8_0", "q8_0"}},
+                          [](auto& c) -> auto& { return c.draft_kv_type; }),
+  };
+}
+
+// What others depend on comes first: applied in this order, it does not matter in which they were given.
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> table = [] {
+    std::vector<Setting> all;
+    for (auto make : {drafter_settings, tree_settings, accept_settings, own_settings, cache_settings, other_settings})
+      for (Setting& setting : make()) all.push_back(std::move(setting));
+    return all;
+  }();
+  return table;
+}
+
+const Setting& setting_named(std::string_view name) {
+  std::string names;
+  for (const Setting& setting : settings()) {
+    if (name == setting.name) return setting;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", setting.name);
+  }
+  fail("speculation has no setting '{}'; there are {}", printable(name, 60), names);
+}
+
+}  // namespace
+
+std::span<const SettingInfo> setting_infos() {
+  static const std::vector<SettingInfo> infos = [] {
+    std::vector<SettingInfo> list;
+    for (const Setting& setting : settings()) list.push_back({setting.name, setting.what.c_str()});
+    return list;
+  }();
+  return infos;
+}
+
+void apply_setting(SpecConfig& config, std::string_view name, std::string_view value) {
+  setting_named(name).set(config, value);
+}
+
+std::string setting_value(const SpecConfig& config, std::string_view name) { return setting_named(name).get(config); }
+
+}  // namespace sx

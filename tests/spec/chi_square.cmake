@@ -1,1 +1,0 @@
-sx_test(chi_square "sx_spec" chi_square_test.cc)

@@ -1,0 +1,207 @@
+// Prices of passes: what is measured in a bad moment is corrected by what runs, and what nobody runs is doubted until it is tried.
+#include "speculative/budget/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "speculative/budget/speculation_budget.h"
+#include "speculative/budget/batch_budget.h"
+
+namespace sx {
+namespace {
+
+// A pass of a model whose rows are cheap: 8 rows cost a quarter more than one.
+double truth(int rows) { return 10 * (1 + 0.035 * (rows - 1)); }
+
+StepPrice priced(double first, double others) {
+  StepPrice price;
+  for (int rows : {1, 2, 4, 8, 16, 32, 64}) price.set(rows, 0, truth(rows) * (rows == 1 ? first : others));
+  return price;
+}
+
+float cost_of(const StepPrice& price, int nodes) {
+  std::vector<float> cost(size_t(nodes) + 1);
+  price.costs(nodes, {1, 1, 0}, cost);
+  return cost.back();
+}
+
+TEST(StepPrice, WhatIsNotTriedIsDoubtedAndThenKnown) {
+  StepPrice price = priced(1, 10);
+  const float before = cost_of(price, 4);
+  EXPECT_GT(before, 10);
+  for (int i = 0; i < 32; ++i) price.observe(1, 0, truth(1));
+  EXPECT_FLOAT_EQ(cost_of(price, 4), before);          // believed for a while
+  for (int i = 0; i < 64; ++i) price.observe(1, 0, truth(1));
+  EXPECT_LT(cost_of(price, 4), 3);                     // then worth a try
+  EXPECT_GT(price.predict(5, 0), 9 * truth(5));        // though nothing else is known about it
+  price.observe(5, 0, price.predict(5, 0));
+  EXPECT_NEAR(cost_of(price, 4), before, 0.1 * before);  // it was right: no more doubt
+  for (int i = 0; i < 16; ++i) price.observe(5, 0, truth(5));
+  EXPECT_LT(price.predict(5, 0), 1.3 * truth(5));      // it was wrong
+  EXPECT_LT(cost_of(price, 4), 1.5);
+}
+
+// A tree as large as can be is no try: only the smallest pass that was not run lately is hoped to be cheaper than known.
+TEST(StepPrice, HopeIsForANodeNotForATree) {
+  StepPrice price;
+  for (int rows : {1, 2, 4, 8, 16, 32}) price.set(rows, 0, 1 + 0.3 * (rows - 1));
+  for (int i = 0; i < 300; ++i) price.observe(1, 0, 1);
+  std::vector<float> known(16), hoped(16);
+  price.costs(15, {1, 1, 0}, known, false);
+  price.costs(15, {1, 1, 0}, hoped);
+  EXPECT_LT(hoped[1], 1.01f);
+  EXPECT_NEAR(known[1], 1.3f, 1e-4);
+  for (size_t n = 1; n < 16; ++n) EXPECT_NEAR(known[n] - hoped[n], 0.3f, 0.02f) << n;
+}
+
+TEST(StepPrice, ASlowPassSaysLittleAFastOneMuch) {
+  StepPrice slow = priced(1, 1), fast = priced(1, 10);
+  for (int i = 0; i < 10; ++i) slow.observe(4, 0, truth(4));
+  slow.observe(4, 0, 100 * truth(4));
+  EXPECT_LT(slow.predict(4, 0), 1.1 * truth(4));
+  fast.observe(4, 0, truth(4));
+  EXPECT_LT(fast.predict(4, 0), 5 * truth(4));
+}
+
+TEST(StepPrice, FewerRowsNeverCostMore) {
+  StepPrice price;
+  price.set(1, 0, 10), price.set(2, 0, 90), price.set(4, 0, 11), price.set(8, 0, 12);  // a busy moment at two rows
+  EXPECT_DOUBLE_EQ(price.predict(2, 0), 11);
+  EXPECT_DOUBLE_EQ(price.predict(1, 0), 10);
+  EXPECT_DOUBLE_EQ(price.predict(8, 0), 12);
+  price.set(2, 0, 10.5);                               // another measurement: what was there is not lost
+  EXPECT_DOUBLE_EQ(price.predict(2, 0), 10.5);
+}
+
+// All who draft have as many nodes: the pass is as large as that.
+TEST(StepPrice, NodesOfABatchCostWhatAllOfThemCost) {
+  StepPrice price;
+  for (int rows : StepPrice::kRows) price.set(rows, 0, rows <= 16 ? 10 : 10 * rows / 16.0);  // free up to 16 rows
+  std::vector<float> cost(5);
+  price.costs(4, {1, 1, 0}, cost);
+  EXPECT_FLOAT_EQ(cost[4], 1);
+  price.costs(4, {8, 8, 0}, cost);
+  EXPECT_FLOAT_EQ(cost[1], 1);                         // 16 rows
+  EXPECT_NEAR(cost[4], 2.5, 1e-5);                     // 40 rows
+  price.costs(4, {8, 1, 0}, cost);
+  EXPECT_FLOAT_EQ(cost[4], 1);                         // 12 rows
+  price.costs(4, {16, 16, 0}, cost);
+  EXPECT_NEAR(cost[1], 2, 1e-5);                       // 32 rows
+  price.costs(4, {16, 4, 0}, cost);
+  EXPECT_NEAR(cost[4], 5, 1e-5);                       // 32 rows: all 16 lose what 4 must earn
+}
+
+// A request as Round runs it, with a drafter that is right about every token (or none) and costs nothing.
+struct Request {
+  StepPrice price;
+  Controller controller;
+  int drafted = 0, lost = 0;
+  double ms = 0;
+  int tokens = 0;
+
+  bool round(double (*cost)(int), bool right, int most = 4) {
+    std::vector<float> costs(size_t(most) + 1);
+    price.costs(most, {1, 1, 0}, costs);
+    int nodes = most;
+    while (nodes > 0 && double(costs[size_t(nodes)]) - 1 > controller.credit()) --nodes;
+    const double plain = price.predict(1, 0), took = cost(1 + nodes), expected = price.predict(1 + nodes, 0);
+    price.observe(1 + nodes, 0, took);
+    ms += took, tokens += 1 + (right ? nodes : 0);
+    if (nodes == 0) controller.plain_round();
+    else controller.drafted_round(nodes, right ? nodes : 0, 0, std::min(took / plain, 2 * std::max(1.0, expected / plain)));
+    drafted += nodes > 0;
+    return nodes > 0;
+  }
+};
+
+TEST(StepPrice, DraftingResumesAfterPricesThatWereTenTimesTooHigh) {
+  for (double wrong : {3.0, 10.0, 30.0}) {
+    Request r{priced(1, wrong), {}};
+    int first = 0;
+    while (first < 1000 && !r.round(truth, true)) ++first;
+    EXPECT_LT(first, 120) << wrong;
+    for (int i = 0; i < 60; ++i) r.round(truth, true);
+    r.drafted = 0;
+    for (int i = 0; i < 100; ++i) r.round(truth, true);
+    EXPECT_GE(r.drafted, 98) << wrong;
+  }
+}
+
+double dear(int rows) { return 10 * (1 + 0.8 * (rows - 1)); }
+
+TEST(StepPrice, DraftingStopsAfterPricesThatWereTenTimesTooLow) {
+  StepPrice price;
+  for (int rows : {1, 2, 4, 8, 16, 32, 64}) price.set(rows, 0, rows == 1 ? dear(1) : dear(rows) / 10);
+  Request r{price, {}};
+  for (int i = 0; i < 2000; ++i) r.round(dear, false);
+  EXPECT_LT(r.ms, 1.016 * 2000 * dear(1) + 20 * dear(1));  // the share for trying, and what it took to learn
+  EXPECT_LT(r.drafted, 60);
+}
+
+// Trying what does not pay costs no more than was promised, however long it goes on.
+TEST(StepPrice, DoubtIsCheap) {
+  Request r{priced(1, 1), {}};
+  for (int rows : {1, 2, 4, 8}) r.price.set(rows, 0, dear(rows));
+  for (int i = 0; i < 5000; ++i) r.round(dear, false);
+  EXPECT_LT(r.ms, 1.016 * 5000 * dear(1) + 6 * dear(1));
+  EXPECT_GT(r.drafted, 5);                             // but it goes on
+}
+
+struct Batch {
+  Ledger ledger;
+  double time = 0, tokens = 0;
+  int drafted = 0;
+  void round(int requests, double drafted_time, double drafted_tokens) {
+    const bool draft = ledger.may_draft(requests);
+    const double t = draft ? drafted_time : 1.1;
+    time += t, tokens += draft ? drafted_tokens : 1, drafted += draft;
+    if (draft) ledger.drafted_round(requests, int(drafted_tokens * requests), t);
+    else ledger.plain_round(requests, t);
+  }
+};
+
+TEST(Ledger, ABatchThatLosesByDraftsDecodesPlainly) {
+  Batch b;
+  for (int i = 0; i < 3000; ++i) b.round(16, 4.4, 2);   // four times as long for twice the tokens
+  EXPECT_GT(b.tokens * 1.1 / b.time, 0.97);
+  EXPECT_LT(b.drafted, 40);
+  EXPECT_GT(b.drafted, 5);                             // and tries again
+  EXPECT_LT(b.ledger.saved(16), 0);
+  EXPECT_EQ(b.ledger.saved(8), 1);                     // other sizes are other accounts
+}
+
+TEST(Ledger, ABatchThatWinsGoesOn) {
+  Batch b;
+  for (int i = 0; i < 1000; ++i) b.round(4, 1.8, 2);
+  EXPECT_GT(b.drafted, 985);
+  EXPECT_LT(b.drafted, 1000);                          // what a plain round takes is looked at now and then
+  EXPECT_GT(b.ledger.saved(4), 0.1);
+}
+
+TEST(Ledger, ABatchThatBeginsToWinIsNoticed) {
+  Batch b;
+  for (int i = 0; i < 500; ++i) b.round(8, 5, 1);
+  b.drafted = 0;
+  for (int i = 0; i < 1500; ++i) b.round(8, 1.2, 2);
+  EXPECT_GT(b.drafted, 600);
+}
+
+// Of 16 requests one drafts and gains three tokens, the others wait a third longer: more tokens in all, but nobody else has them.
+TEST(Ledger, TrialsEarnNothing) {
+  Ledger all, trials;
+  for (Ledger* ledger : {&all, &trials}) ledger->plain_round(16, 1);
+  const double before = trials.balance(16);
+  all.drafted_round(16, 16 + 8, 1.3);
+  trials.drafted_round(16, 16 + 8, 1.3, true);
+  EXPECT_GT(all.balance(16), before);
+  EXPECT_LT(trials.balance(16), before - 0.25);
+  EXPECT_EQ(trials.saved(16), all.saved(16));
+}
+
+TEST(Ledger, OneAloneLooksAfterItself) {
+  Batch b;
+  for (int i = 0; i < 300; ++i) b.round(1, 5, 1);
+  EXPECT_GT(b.drafted, 295);
+}
+
+}  // namespace
+}  // namespace sx
