@@ -1,5 +1,5 @@
 // What looking a text up in itself costs: indexing (also anew, after a truncation), drafting and learning from a
-// verdict, on a text whose tokens follow Zipf's law and which quotes itself. Time per item is time per token or per
+// result, on a text whose tokens follow Zipf's distribution and which quotes itself. Time per item is time per token or per
 // round.
 //   bench_index [flags of Google Benchmark]
 #include <benchmark/benchmark.h>

@@ -40,7 +40,7 @@ Answer ask(sx::GrammarMatcher& matcher, const sx::GrammarMatcher::State& state) 
   return answer;
 }
 
-void write_text(sx::GrammarMatcher& matcher, sx::GrammarMatcher& other, uint32_t dice) {
+void write_text(sx::GrammarMatcher& matcher, sx::GrammarMatcher& other, uint32_t random) {
   auto state = matcher.start(), there = other.start();
   for (int step = 0; step < 24 && state; ++step) {
     if (matcher.forced(state, 64) != other.forced(there, 64)) __builtin_trap();
@@ -56,7 +56,7 @@ void write_text(sx::GrammarMatcher& matcher, sx::GrammarMatcher& other, uint32_t
     for (sx::Token t = 0; t < matcher.trie().vocab(); ++t)
       if (answer.bits[size_t(t) / 32] >> (t % 32) & 1) allowed.push_back(t);
     if (allowed.empty()) __builtin_trap();
-    const sx::Token chosen = allowed[(dice = dice * 1664525u + 1013904223u) % allowed.size()];
+    const sx::Token chosen = allowed[(random = random * 1664525u + 1013904223u) % allowed.size()];
     state = matcher.advance(state, chosen);  // an exception here leaves the target: a finding
     there = other.advance(there, chosen);
     if (!state && !matcher.trie().is_end(chosen)) __builtin_trap();

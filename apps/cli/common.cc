@@ -81,7 +81,7 @@ void add_sampling_flags(CLI::App& app, GenerateOptions& o, std::vector<std::stri
   app.add_option("--repeat-last-n", s.repeat_last_n, "tokens the penalties look back at (-1: all)")->capture_default_str();
   app.add_option("-l,--logit-bias", bias, "TOKEN+VALUE or TOKEN-VALUE, e.g. 15+2.5; may be repeated");
   app.add_option_function<std::string>("-s,--seed", [&s](const std::string& text) { s.seed = read_seed(text); },
-                                       "seed of the dice, less than 2^64; equal seeds give equal texts")
+                                       "seed of the random, less than 2^64; equal seeds give equal texts")
       ->type_name("UINT")->default_str("0");
   app.add_option("-r,--stop", o.stop, "end the text before this string; may be repeated");
   auto* const grammar = app.add_option("--grammar", o.grammar, "only texts that this grammar (GBNF) describes");
@@ -229,7 +229,7 @@ void print_speculation(const SpecStats& s) {
   fmt::print(stderr, "  acceptance length {:.2f} without, {:.2f} with the bonus token; by depth", s.accepted_per_round(), s.tokens_per_round());
   for (size_t d = 0; d < s.tried_at_depth.size() && s.tried_at_depth[d] > 0 && d < 10; ++d)
     fmt::print(stderr, " {:.0f}%", 100.0 * double(s.accepted_at_depth[d]) / double(s.tried_at_depth[d]));
-  fmt::print(stderr, "\n  ms: draft {:.1f}, verify {:.1f}, judge {:.1f}, commit {:.1f}, score {:.1f}, host {:.1f}\n", t.draft, t.verify, t.judge, t.commit,
+  fmt::print(stderr, "\n  ms: draft {:.1f}, verify {:.1f}, accept {:.1f}, commit {:.1f}, score {:.1f}, host {:.1f}\n", t.draft, t.verify, t.accept, t.commit,
              t.score, t.host);
 }
 

@@ -113,7 +113,7 @@ void take_plain(Explanation& e, Session& session, std::span<const Token> prompt,
   for (const ExplainRound& r : e.rounds) {
     if (r.drafted > 0 || r.times.draft > 0) continue;
     const PhaseTimes& t = r.times;
-    ms += t.verify + t.judge + t.commit + t.score + t.host;
+    ms += t.verify + t.accept + t.commit + t.score + t.host;
     ++rounds;
   }
   if (rounds >= kFewest) e.plain_ms = ms / rounds;

@@ -64,12 +64,12 @@ void place_rounds(Explanation& e) {
   }
 }
 
-double total_ms(const PhaseTimes& t) { return t.draft + t.verify + t.judge + t.commit + t.score + t.host; }
+double total_ms(const PhaseTimes& t) { return t.draft + t.verify + t.accept + t.commit + t.score + t.host; }
 
 std::array<ExplainPhase, 6> phases_of(const PhaseTimes& t) {
   return {{{"draft", "passes of the drafter", t.draft},
            {"verify", "passes of the target", t.verify},
-           {"judge", "choosing tokens, walking the tree", t.judge},
+           {"accept", "choosing tokens, walking the tree", t.accept},
            {"commit", "moving accepted cells together", t.commit},
            {"score", "choosing and gathering the draft's cells", t.score},
            {"host", "everything else", t.host}}};
@@ -81,7 +81,7 @@ ExplainSums sums_of(const Explanation& e) {
     s.drafted += r.drafted, s.verified += r.verified, s.accepted += r.accepted, s.drafted_rounds += r.verified > 0;
     s.refreshes = r.refreshes;
     PhaseTimes& t = s.times;
-    t.draft += r.times.draft, t.verify += r.times.verify, t.judge += r.times.judge;
+    t.draft += r.times.draft, t.verify += r.times.verify, t.accept += r.times.accept;
     t.commit += r.times.commit, t.score += r.times.score, t.host += r.times.host;
   }
   return s;

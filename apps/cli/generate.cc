@@ -126,7 +126,7 @@ int run(Args& a) {
   const bool equals = promises_bytes(rule, a.generate.sampling);
   if (compared && !a.quiet && compared->plain.reason != FinishReason::kCancelled) {
     print_compared(*compared, result, a.engine.spec.preset, equals ? "DIFFERENT" : difference(rule));
-    fmt::print(stderr, "  {:<34}{:>42.1f}   (loading, probing, prices; once, not in the above)\n", "start-up", startup_ms);
+    fmt::print(stderr, "  {:<34}{:>42.1f}   (loading, probing, costs; once, not in the above)\n", "start-up", startup_ms);
   }
   if (compared && equals && !same(compared->plain, result))
     throw Error("the text with speculation differs from the text without: please report this");

@@ -83,7 +83,7 @@ void Metrics::add_round(const RoundInfo& round, int context, double gap) {
   r.drafts += round.drafted > 0;
   r.drafted += round.drafted;
   r.accepted += round.accepted;
-  r.seconds += (t.draft + t.verify + t.judge + t.commit + t.score + t.host) / 1e3;
+  r.seconds += (t.draft + t.verify + t.accept + t.commit + t.score + t.host) / 1e3;
   if (gap > 0) between_.observe(gap);
   if (round.verified == 0) return;
   depths_.assign(round.parents.size(), 0);

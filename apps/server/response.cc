@@ -59,7 +59,7 @@ void RoundNotes::append(RoundNotes&& next) {
 
 void RoundCollector::on_round(const RoundInfo& round, int history) {
   const PhaseTimes& t = round.times;
-  const double ms = t.draft + t.verify + t.judge + t.commit + t.score + t.host;
+  const double ms = t.draft + t.verify + t.accept + t.commit + t.score + t.host;
   notes_.rounds.push_back({round.drafted, round.verified, round.accepted, ms, round.plain_ms});
   notes_.history = history;
   notes_.refreshes = round.refreshes;

@@ -131,7 +131,7 @@ double compare(const Shape& shape, const Store& store, const Step& step, const s
         if (!(by <= bad_by)) { bad_by = by; bad = int(d); }
       }
       const double relative = std::sqrt(error / norm);
-      // Queries of 16 bits change loud scores by more than one: another cell may win. They still have to be numbers, and follow the law.
+      // Queries of 16 bits change loud scores by more than one: another cell may win. They still have to be numbers, and follow the distribution.
       const double allowed = shape.loud > 1 ? 4 : shape.type == DType::kBF16 ? 3e-2 : 6e-3;
       if (!(relative <= allowed)) {
         fail(shape, "error", row, head * shape.head_dim + bad, double(got[bad]), expected[size_t(bad)]);
@@ -389,7 +389,7 @@ void check_all(bool quick) {
   check_counts(Shape{DType::kBF16, 16, 4, 128, 2500}, 5200);  // pairs with a window
   if (!quick) check_counts(Shape{DType::kF16, 4, 1, 64, 0}, 67700);  // units of all sizes
   for (DType type : types) {
-    // Several sequences, staged nodes, long chains, many nodes.
+    // Several sequences, uncommitted nodes, long chains, many nodes.
     for (int dim : {64, 96, 128, 256}) {
       if (quick && dim != 96) continue;
       const int group = dim == 64 ? 3 : dim == 96 ? 1 : dim == 128 ? 4 : 2;
@@ -406,7 +406,7 @@ void check_all(bool quick) {
     }
     check_step(Shape{type, 16, 1, 128, 0}, {Sequence{0, 700, random_tree(30, 10, 60), 12}}, bounds, 4);
     check_step(Shape{type, 8, 8, 64, 0}, {Sequence{0, 1100, random_tree(40, 10, 60), 3}}, bounds, 7);
-    // Windows: ending inside a block, at a border, within the tail, within the strip.
+    // Windows: ending inside a block, at a border, within the tail, within the tail.
     const int windows[] = {1, 17, 64, 100, 129, 700, 1500, 1700}, dims[] = {64, 128, 256, 96};
     for (int i = 0; i < 8; ++i) {
       if (quick && i % 4 != 3) continue;

@@ -15,10 +15,10 @@
 
 namespace sx::cuda {
 
-inline std::mt19937_64 dice(7);
+inline std::mt19937_64 random(7);
 
-inline float uniform() { return float(dice() >> 40) / float(1 << 23) - 1.0f; }  // [-1, 1)
-inline int below(int n) { return int(dice() % uint64_t(n)); }
+inline float uniform() { return float(random() >> 40) / float(1 << 23) - 1.0f; }  // [-1, 1)
+inline int below(int n) { return int(random() % uint64_t(n)); }
 
 template <class T>
 struct Device {
@@ -147,8 +147,8 @@ struct DeviceStore {
 
 struct Sequence {
   int slot, history;
-  std::vector<int> parents;   // of the nodes of the strip; -1: root
-  int staged;                 // nodes written by earlier steps
+  std::vector<int> parents;   // of the nodes of the tail; -1: root
+  int uncommitted;                 // nodes written by earlier steps
   std::vector<int> path(int node) const {
     std::vector<int> out;
     for (int at = node; at >= 0; at = parents[size_t(at)]) out.insert(out.begin(), at);
@@ -178,8 +178,8 @@ struct Step {
   void add(const Sequence& sequence, int number, int tile_rows = kTileRows) {
     history = std::max(history, sequence.history);
     const int nodes = int(sequence.parents.size());
-    for (int node = sequence.staged; node < nodes; ++node) {
-      if ((node - sequence.staged) % tile_rows == 0) {
+    for (int node = sequence.uncommitted; node < nodes; ++node) {
+      if ((node - sequence.uncommitted) % tile_rows == 0) {
         tiles.push_back({int(rows.size()), std::min(tile_rows, nodes - node), sequence.slot, sequence.history});
       }
       const std::vector<int> path = sequence.path(node);

@@ -53,7 +53,7 @@ __global__ void pass_kernel(Pass p) {
     if (threadIdx.x == 0 && p.grow.step.rows[row].slot != -1) __trap();  // padding says so
     return;
   }
-  const LevelsStep& s = p.grow.step;
+  const TreeGrowthStep& s = p.grow.step;
   const uint64_t h = p.grow.begins ? mix64(*p.seed) : looks(s.tokens[row], s.positions[row], s.rows[row], s.ancestors + row * kAncestorWords, *s.tile, *p.seed);
   for (int j = threadIdx.x; j < p.grow.each; j += blockDim.x) p.grow.candidates[row * p.grow.each + j] = made_up(h, j, p.odd);
 }
@@ -61,7 +61,7 @@ __global__ void pass_kernel(Pass p) {
 struct Node { int parent, row, order; Token token; float score; };
 struct Tree { std::vector<Node> nodes{{-1, 0, 0, 0, 0.0f}}; std::vector<int> ran; int passes = 0; };
 
-void reweigh(std::vector<Candidate>& row, const LevelsPlan& plan, uint64_t position) {
+void reweigh(std::vector<Candidate>& row, const TreeGrowthPlan& plan, uint64_t position) {
   if (plan.top_k > 0 && size_t(plan.top_k) < row.size()) row.resize(size_t(plan.top_k));
   double sum = 0, kept = 0;
   const float top = row[0].logit;
@@ -79,7 +79,7 @@ void reweigh(std::vector<Candidate>& row, const LevelsPlan& plan, uint64_t posit
   for (Candidate& c : row) c.logp = float(double(c.logp) - all);
 }
 
-Tree expected(const LevelsPlan& plan, int each, uint64_t seed, bool odd, bool sampled) {
+Tree expected(const TreeGrowthPlan& plan, int each, uint64_t seed, bool odd, bool sampled) {
   Tree t;
   std::vector<uint64_t> rows{mix64(seed)};
   std::vector<std::vector<uint64_t>> bits;
@@ -121,7 +121,7 @@ Tree expected(const LevelsPlan& plan, int each, uint64_t seed, bool odd, bool sa
     const double cost = plan.level_cost;
     if (frontier == 0 || ahead <= cost) return t;
     if (plan.while_it_pays) {
-      const bool goes_on = !plan.priced || cost <= 0 ? gain > double(plan.threshold)
+      const bool goes_on = !plan.with_costs || cost <= 0 ? gain > double(plan.threshold)
                            : std::min(ahead, gain * std::min(1.0, gain / last)) * (cost * level + double(plan.verify_cost[counted])) > cost * (1 + sum);
       if (!goes_on) return t;
     }
@@ -144,8 +144,8 @@ struct Loop {
   cudaStream_t stream;
   Pass pass{};
   uint64_t* seed;
-  LevelsPlan* plan;
-  LevelsResult* result;
+  TreeGrowthPlan* plan;
+  TreeGrowthResult* result;
   bool sampled;
   int rows;
   cudaGraphExec_t exec = nullptr;  // null: kernels are launched one by one
@@ -160,11 +160,11 @@ struct Loop {
   Loop(int most, int each, bool odd, bool samples, bool graphs = true) : sampled(samples), rows(most) {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     void* host = nullptr;
-    check(cudaHostAlloc(&host, sizeof(LevelsResult), cudaHostAllocMapped), "memory");
-    result = static_cast<LevelsResult*>(host);
-    seed = take<uint64_t>(1), plan = take<LevelsPlan>(1);
+    check(cudaHostAlloc(&host, sizeof(TreeGrowthResult), cudaHostAllocMapped), "memory");
+    result = static_cast<TreeGrowthResult*>(host);
+    seed = take<uint64_t>(1), plan = take<TreeGrowthPlan>(1);
     GrowCall& g = pass.grow;
-    g.plan = plan, g.state = take<LevelsState>(1), g.result = result, g.candidates = take<Candidate>(size_t(rows) * size_t(each)), g.each = each;
+    g.plan = plan, g.state = take<TreeGrowthState>(1), g.result = result, g.candidates = take<Candidate>(size_t(rows) * size_t(each)), g.each = each;
     g.step = {take<Token>(16), take<int32_t>(16), take<int32_t>(16), take<RowInfo>(16), take<uint64_t>(16 * kAncestorWords), take<RowTile>(1), rows};
     pass.seed = seed, pass.odd = odd;
     settle();
@@ -203,8 +203,8 @@ struct Loop {
     if (sampled) reweigh_candidates(pass.grow, count, stream);
     grow_level(pass.grow, stream);
   }
-  void run(const LevelsPlan& p, uint64_t s) {
-    std::memset(static_cast<void*>(result), 0xcd, sizeof(LevelsResult));
+  void run(const TreeGrowthPlan& p, uint64_t s) {
+    std::memset(static_cast<void*>(result), 0xcd, sizeof(TreeGrowthResult));
     check(cudaMemcpy(plan, &p, sizeof p, cudaMemcpyHostToDevice), "plan");
     check(cudaMemcpy(seed, &s, sizeof s, cudaMemcpyHostToDevice), "seed");
     settle();
@@ -219,7 +219,7 @@ struct Loop {
   }
 };
 
-std::string difference(const LevelsResult& found, const Tree& want) {
+std::string difference(const TreeGrowthResult& found, const Tree& want) {
   const auto say = [](const char* what, int at, double a, double b) {
     char text[120];
     std::snprintf(text, sizeof text, "%s %d: %.9g, expected %.9g", what, at, a, b);
@@ -252,12 +252,12 @@ int main(int argc, char** argv) {
       for (const bool sampled : {false, true}) {
         Loop loop(rows, each, odd && !sampled, sampled, !few);
         for (int i = 0; i < (few ? 2 : 12); ++i) {
-          LevelsPlan p{};
+          TreeGrowthPlan p{};
           p.rows = 1 + upto(rows), p.branch = sampled ? 1 + upto(each) : each;
           p.depth = 1 + upto(std::min(14, 512 / p.rows));
           p.nodes = i % 4 == 0 ? 511 : 1 + upto(60);
           p.dead = i % 3 == 0 ? -INFINITY : -float(1 + upto(9));
-          p.while_it_pays = i % 2, p.priced = i % 5 != 0, p.level_cost = p.priced ? 0.002f * float(upto(20)) : 0, p.threshold = 0.001f;
+          p.while_it_pays = i % 2, p.with_costs = i % 5 != 0, p.level_cost = p.with_costs ? 0.002f * float(upto(20)) : 0, p.threshold = 0.001f;
           p.slot = upto(4), p.history = upto(5000);
           p.top_k = upto(2) * 20, p.noise = 1, p.temperature = 0.8f, p.top_p = i % 2 ? 0.9f : 1.0f, p.least = i % 3 == 0 ? -3.0 : 0.0;
           p.seed = random(), p.position = random();
@@ -280,7 +280,7 @@ int main(int argc, char** argv) {
     if (few) break;
     for (const auto& [rows, each] : {std::pair{8, 10}, {16, 10}, {8, 50}, {16, 50}}) {
       Loop loop(rows, each, false, sampled);
-      LevelsPlan p{};
+      TreeGrowthPlan p{};
       p.rows = rows, p.branch = each, p.nodes = 59, p.dead = -INFINITY, p.temperature = 1, p.top_p = 1;
       double us[2];
       int ran[2];

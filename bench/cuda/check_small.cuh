@@ -1,4 +1,4 @@
-// What check_rows.cu and check_choose.cu share: device memory, random numbers, verdicts and timing.
+// What check_rows.cu and check_choose.cu share: device memory, random numbers, results and timing.
 #pragma once
 #include <cuda_runtime.h>
 

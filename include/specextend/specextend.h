@@ -84,7 +84,7 @@ struct SamplingOptions {
 struct PhaseTimes {
   double draft = 0;             // forward passes of the drafter
   double verify = 0;            // passes of the target
-  double judge = 0;             // choosing tokens, walking the tree
+  double accept = 0;             // choosing tokens, walking the tree
   double commit = 0;            // moving accepted cells together
   double score = 0;             // choosing and gathering the cells a draft works on
   double host = 0;              // everything else: growing trees, looking up, text

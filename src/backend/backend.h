@@ -1,4 +1,4 @@
-// A backend owns memory and runs ops. Set-up (matrices, stores, buffers) may throw; ops may not. See ops.h for the law.
+// A backend owns memory and runs ops. Set-up (matrices, stores, buffers) may throw; ops may not. See ops.h for the distribution.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -94,9 +94,9 @@ class Backend {
 
   // Rows that a level may have where the backend grows trees itself; 0: it does not.
   virtual int level_rows() const { return 0; }
-  // Grows a tree of one sequence (see LevelsArgs). The body runs the ops of a pass over `step`, which the backend sets before it calls it.
+  // Grows a tree of one sequence (see TreeGrowthArgs). The body runs the ops of a pass over `step`, which the backend sets before it calls it.
   // False, with nothing done: it cannot, and the caller does it with run().
-  virtual bool run_levels(const LevelsArgs&, StepInputs& step, const StepKey&, FunctionRef body) { return (void)step, (void)body, false; }
+  virtual bool grow_tree(const TreeGrowthArgs&, StepInputs& step, const StepKey&, FunctionRef body) { return (void)step, (void)body, false; }
 
   // Ops.
   virtual void copy_rows(const CopyRowsArgs&) = 0;
@@ -122,7 +122,7 @@ class Backend {
   virtual void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) = 0;
   virtual void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) = 0;
   virtual void choose(const ChooseArgs&) = 0;
-  virtual void law(const LawArgs&) = 0;
+  virtual void probabilities(const ProbabilitiesArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;
 };
 

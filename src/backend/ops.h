@@ -3,7 +3,7 @@
 // memory from Backend::allocate, which the host may not be able to reach; integers (tokens, positions, SeqRows, moves) and what is
 // marked so lie in host memory.
 //
-// The law (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
+// The distribution (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
 // many rows share the call, on their order, or on the number of threads.
 #pragma once
 #include <cstdint>
@@ -25,9 +25,9 @@ class Matrix;   // a weight matrix in the backend's own layout
 class KvStore;  // K/V cells of many sequences in the backend's own layout
 
 // The rows of one sequence in a step: rows [first_row, first_row + rows) of the activations. Behind the committed cells
-// [0, history) lies the strip: node j of the current tree is written to cell history + j. Row i of the sequence is node
-// staged + i; the nodes below `staged` were written by earlier steps and are only read. A row sees the history and its
-// ancestors in the strip. Its place in the order of attention ("index") is history + depth, depth = number of proper
+// [0, history) lies the tail: node j of the current tree is written to cell history + j. Row i of the sequence is node
+// uncommitted + i; the nodes below `uncommitted` were written by earlier steps and are only read. A row sees the history and its
+// ancestors in the tail. Its place in the order of attention ("index") is history + depth, depth = number of proper
 // ancestors; along a path node numbers ascend. Rows that only read (a drafter that looks at the target's cells) may all see what node 0
 // sees, itself included, and not themselves: they have the bits of node 0.
 struct SeqRows {
@@ -35,9 +35,9 @@ struct SeqRows {
   int32_t rows = 0;
   int32_t slot = 0;                     // the sequence's place in the KvStore
   int32_t history = 0;                  // committed cells
-  const uint64_t* ancestors = nullptr;  // [rows][words] bits over the nodes of the strip, self included; null: a chain,
+  const uint64_t* ancestors = nullptr;  // [rows][words] bits over the nodes of the tail, self included; null: a chain,
   int32_t words = 0;                    // i.e. node j descends from nodes 0..j-1
-  int32_t staged = 0;                   // nodes of the strip that earlier steps have written
+  int32_t uncommitted = 0;                   // nodes of the tail that earlier steps have written
 };
 
 // The integers of a step, in host memory. The ops of the step are given these very arrays.
@@ -169,7 +169,7 @@ struct ChooseArgs {
 };
 
 // The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one token.
-struct LawArgs {
+struct ProbabilitiesArgs {
   double* out;                          // [vocab], sums to 1, or all 0 where no token is allowed; host memory
   ChooseRow row;
   int vocab;

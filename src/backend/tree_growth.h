@@ -9,7 +9,7 @@
 namespace sx {
 
 // All of it in host memory.
-struct LevelRules {
+struct TreeGrowthRules {
   int nodes = 0, depth = 0;      // so many nodes count in the end, none deeper; both > 0
   int branch = 0;                // children of a node
   int rows = 0;                  // nodes of a level that are run
@@ -23,7 +23,7 @@ struct LevelRules {
 
 // Candidates of requests that sample: what top-k, top-p and min-p leave of the `pool` likeliest, by logit / temperature plus the noise that
 // choose() will use, their probabilities among themselves. pool 0: the likeliest as they are.
-struct LevelSampling {
+struct TreeGrowthSampling {
   int pool = 0;                  // at least the rules' branch
   float temperature = 1, top_p = 1;
   int top_k = 0;                 // 0: all
@@ -33,7 +33,7 @@ struct LevelSampling {
 };
 
 // The tree: entries 1..size-1; node 0 is the root that was there before. In host memory, with room for 1 + nodes * depth nodes.
-struct GrownLevels {
+struct GrownTree {
   int size = 1;
   Token* token = nullptr;
   int32_t* parent = nullptr;
@@ -43,10 +43,10 @@ struct GrownLevels {
   int passes = 0;
 };
 
-struct LevelsArgs {
-  LevelRules rules;
-  LevelSampling sampling;
-  int slot = 0, history = 0;     // of the store: the strip begins behind the history and is empty
+struct TreeGrowthArgs {
+  TreeGrowthRules rules;
+  TreeGrowthSampling sampling;
+  int slot = 0, history = 0;     // of the store: the tail begins behind the history and is empty
   const int32_t* positions = nullptr;  // [depth - 1] of the nodes of levels 1, 2, ..., for RoPE; host memory
   // Where passes leave the logits of their outputs, [rows, stride]; row 0 is now what follows the root. Backend memory.
   const float* logits = nullptr;
@@ -57,7 +57,7 @@ struct LevelsArgs {
   float* states = nullptr;
   const float* left = nullptr;
   int width = 0;
-  GrownLevels* out = nullptr;
+  GrownTree* out = nullptr;
 };
 
 }  // namespace sx

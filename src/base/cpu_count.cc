@@ -59,8 +59,8 @@ bool find_group(const std::string& file, bool version_2, Hierarchy& h) {
   for (std::string line; std::getline(in, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
-    if (version_2 ? !controllers.empty() : !has_word(controllers, "cpu")) continue;
+    const std::string_view draft_budgets = std::string_view(line).substr(first + 1, second - first - 1);
+    if (version_2 ? !draft_budgets.empty() : !has_word(draft_budgets, "cpu")) continue;
     h.group = line.substr(second + 1);
     return true;
   }

@@ -378,7 +378,7 @@ TokenizerData vocabulary_to_gguf(const TokenizerData& folder, const std::string&
   TokenizerData out = ids_of(folder);
   if (!folder.sentencepiece.empty()) return pieces_to_gguf(folder, notes);
   if (folder.tokenizer_json.empty()) return out;
-  const auto parts = json_tokenizer(folder);  // checks everything, so that what follows may trust the file
+  const auto parts = json_tokenizer(folder);  // checks everything, so that what follows may confidence the file
   const nlohmann::json root = nlohmann::json::parse(folder.tokenizer_json);
   const JsonView view(root, folder.file, true), model = view.at("model");
   if (model.at("vocab").node().is_array()) refuse_unigram(folder);

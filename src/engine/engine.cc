@@ -156,20 +156,20 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     }
     spec.cache.layers = probed;
   }
-  book_ = std::make_unique<KvBook>(options_.max_sessions, options_.context);
+  sequences_ = std::make_unique<SequenceTable>(options_.max_sessions, options_.context);
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
-  parts.progress = options_.on_load, parts.price = &price_, parts.cache = cache_.get(), parts.sizes_only = sizes_only;
+  parts.progress = options_.on_load, parts.cost_model = &cost_model_, parts.cache = cache_.get(), parts.sizes_only = sizes_only;
   parts.model = options_.model;
-  int priced = 0;  // nodes of the largest tree whose price matters
+  int with_costs = 0;  // nodes of the largest tree whose cost_model matters
   for (size_t i = 0; i < specs.size(); ++i) {
     parts.head = heads[i];
     parts.name = i == 0 ? options_.spec.preset : options_.more_specs[i - 1].preset;
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
-    if (speculations_.back()->wants_price()) priced = std::max(priced, speculations_.back()->nodes());
+    if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
-  if (priced > 0) find_prices(parts, priced + 1);
+  if (with_costs > 0) find_costs(parts, with_costs + 1);
   round_ = std::make_unique<Round>(*this);
   if (backend_->prefers_batches()) warm_up();
 }
@@ -210,33 +210,33 @@ std::vector<int> EngineImpl::retrieval_layers() {
   return found;
 }
 
-// Prices of an earlier start are as good as those of this one: every pass corrects them. A device records the passes that are timed, so
+// Costs of an earlier start are as good as those of this one: every pass corrects them. A device records the passes that are timed, so
 // that there they are always run.
-void EngineImpl::find_prices(const SpeculationParts& parts, int rows) {
-  price_range_ = price_range(parts, rows);
+void EngineImpl::find_costs(const SpeculationParts& parts, int rows) {
+  cost_range_ = cost_range(parts, rows);
   std::string key = backend_->prefers_batches() ? "" : build_key(options_.model);
   if (!key.empty())
-    key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), price_range_.most, price_range_.far);
-  price_key_ = key;
-  if (const auto kept = cache_->find("prices", key); kept && prices_from_json(*kept, price_range_.most, price_range_.far, price_)) return;
+    key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), cost_range_.most, cost_range_.far);
+  cost_key_ = key;
+  if (const auto kept = cache_->find("prices", key); kept && costs_from_json(*kept, cost_range_.most, cost_range_.far, cost_model_)) return;
   ++cache_->work.measured;
-  measure_price(parts, rows);
-  if (price_.known()) cache_->keep("prices", key, prices_to_json(price_, price_range_.most, price_range_.far));
+  measure_costs(parts, rows);
+  if (cost_model_.known()) cache_->keep("prices", key, costs_to_json(cost_model_, cost_range_.most, cost_range_.far));
 }
 
-// What passes have shown since, if it is something else: prices of a noisy moment do not stay.
-void EngineImpl::keep_prices() {
+// What passes have shown since, if it is something else: costs of a noisy moment do not stay.
+void EngineImpl::keep_costs() {
   constexpr double kSame = 0.1;
-  const auto kept = cache_->find("prices", price_key_);
-  if (!kept || !price_.known()) return;
-  StepPrice before;
-  if (!prices_from_json(*kept, price_range_.most, price_range_.far, before)) return;
+  const auto kept = cache_->find("prices", cost_key_);
+  if (!kept || !cost_model_.known()) return;
+  CostModel before;
+  if (!costs_from_json(*kept, cost_range_.most, cost_range_.far, before)) return;
   bool other = false;
-  for (const int rows : StepPrice::kRows)
-    if (rows <= price_range_.most)
-      for (const int history : {0, price_range_.far})
-        other = other || std::fabs(price_.predict(rows, history) / before.predict(rows, history) - 1) > kSame;
-  if (other) cache_->keep("prices", price_key_, prices_to_json(price_, price_range_.most, price_range_.far));
+  for (const int rows : CostModel::kRows)
+    if (rows <= cost_range_.most)
+      for (const int history : {0, cost_range_.far})
+        other = other || std::fabs(cost_model_.predict(rows, history) / before.predict(rows, history) - 1) > kSame;
+  if (other) cache_->keep("prices", cost_key_, costs_to_json(cost_model_, cost_range_.most, cost_range_.far));
 }
 
 const SessionOrigin& EngineImpl::origin() {
@@ -285,7 +285,7 @@ void EngineImpl::warm_up() {
 
 EngineImpl::~EngineImpl() {
   try {
-    keep_prices();
+    keep_costs();
   } catch (const std::exception&) {}  // nothing is lost but time
 }
 

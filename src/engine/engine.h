@@ -54,11 +54,11 @@ class EngineImpl : public Engine {
   Backend& device() { return *backend_; }
   Model& model() { return *model_; }
   KvStore& kv() { return *kv_; }
-  KvBook& book() { return *book_; }
+  SequenceTable& sequences() { return *sequences_; }
   // What requests may speculate with; the first is the default.
   std::span<const std::unique_ptr<Speculation>> speculations() const { return speculations_; }
   Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
-  StepPrice& price() { return price_; }                           // of passes, for all of them
+  CostModel& cost_model() { return cost_model_; }                           // of passes, for all of them
   Round& round() { return *round_; }
   GrammarCache& grammars();
   const SessionOrigin& origin();                                  // of its sessions
@@ -71,8 +71,8 @@ class EngineImpl : public Engine {
   std::vector<SpecConfig> configure();
   void load_model(const ModelOptions& options, bool sizes_only);
   std::vector<int> retrieval_layers();
-  void find_prices(const SpeculationParts& parts, int rows);
-  void keep_prices();
+  void find_costs(const SpeculationParts& parts, int rows);
+  void keep_costs();
 
   EngineOptions options_;
   std::unique_ptr<StartupCache> cache_;
@@ -82,11 +82,11 @@ class EngineImpl : public Engine {
   std::unique_ptr<VocabularyImpl> vocabulary_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
-  std::unique_ptr<KvBook> book_;
+  std::unique_ptr<SequenceTable> sequences_;
   std::optional<SessionOrigin> origin_;  // made when the first session is saved or restored
-  StepPrice price_;
-  std::string price_key_;               // under which prices are kept; empty: they are not
-  PriceRange price_range_{};
+  CostModel cost_model_;
+  std::string cost_key_;               // under which costs are kept; empty: they are not
+  CostRange cost_range_{};
   std::vector<std::unique_ptr<Speculation>> speculations_;
   std::unique_ptr<Round> round_;
   std::unique_ptr<GrammarCache> grammars_;  // made when the first request wants one

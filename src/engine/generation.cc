@@ -72,9 +72,9 @@ Generation::Generation(const Request& request, EngineImpl& engine)
   most_nodes = options.draft_nodes < 0 ? spec.nodes() : std::min(spec.nodes(), options.draft_nodes);
   most_depth = options.draft_depth < 0 ? spec.depth() : std::min(spec.depth(), options.draft_depth);
   tree = spec.tree(session.seq());
-  laws = spec.laws(session.seq());
+  distributions = spec.distributions(session.seq());
   const size_t deepest = size_t(spec.depth());
-  verdict.path.reserve(size_t(spec.nodes()) + 1);
+  result.path.reserve(size_t(spec.nodes()) + 1);
   broken.reserve(size_t(tree->capacity()));
   parents_.reserve(options.on_round ? size_t(spec.nodes()) + 1 : 0);
   result_.tokens.reserve(size_t(std::min(limit_, engine.context())) + 1);
@@ -113,7 +113,7 @@ bool Generation::cancelled() {
 
 bool Generation::exhausted() {
   if (!done_ && remaining() <= 0) end(FinishReason::kLength);
-  if (!done_ && !engine_.book().can_extend(session.seq(), 1)) end(FinishReason::kContext);
+  if (!done_ && !engine_.sequences().can_extend(session.seq(), 1)) end(FinishReason::kContext);
   return done_;
 }
 
@@ -186,19 +186,19 @@ bool Generation::failed(NodeId node) {
 
 int Generation::take(const float* logits) {
   const size_t vocab = size_t(engine_.vocab());
-  const int path = int(verdict.path.size());
+  const int path = int(result.path.size());
   for (int k = 0; k < path; ++k) {
-    if (broken[size_t(verdict.path[size_t(k)])]) {
+    if (broken[size_t(result.path[size_t(k)])]) {
       fail_at(session.tokens().size());
       return k + 1;
     }
     const bool guessed = k + 1 < path;
-    if (grammar && failed(verdict.path[size_t(k)])) return k;
-    const Token token = guessed ? tree->token(verdict.path[size_t(k + 1)]) : verdict.next;
+    if (grammar && failed(result.path[size_t(k)])) return k;
+    const Token token = guessed ? tree->token(result.path[size_t(k + 1)]) : result.next;
     const bool wanted = options.on_logits || (options.on_token && options.token_logits);
     if (wanted) {
       logits_.resize(vocab);
-      engine_.device().download(logits_.data(), logits + size_t(verdict.path[size_t(k)]) * vocab, vocab);
+      engine_.device().download(logits_.data(), logits + size_t(result.path[size_t(k)]) * vocab, vocab);
     }
     if (options.on_logits) options.on_logits(logits_);
     const auto& stops = options.stop_tokens;
@@ -211,7 +211,7 @@ int Generation::take(const float* logits) {
     window.push(token);
     if (grammar) grammar->accept(token);
     if (options.on_token) {
-      const int depth = guessed ? tree->depth(verdict.path[size_t(k + 1)]) : 0;
+      const int depth = guessed ? tree->depth(result.path[size_t(k + 1)]) : 0;
       options.on_token({token, depth, options.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
     }
     if (!show(stops_.push(detokenizer_.push(token)))) end(FinishReason::kCancelled);
@@ -225,7 +225,7 @@ int Generation::take(const float* logits) {
 
 void Generation::count(int proposed, int committed, const PhaseTimes& times, double plain_ms) {
   SpecStats& s = result_.spec;
-  const int verified = tree->drafted(), accepted = std::min(committed, int(verdict.path.size()) - 1);
+  const int verified = tree->drafted(), accepted = std::min(committed, int(result.path.size()) - 1);
   ++s.rounds;
   s.drafted += proposed;
   s.verified += verified;
@@ -241,7 +241,7 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times, dou
   if (!options.on_round) return;
   parents_.clear();
   for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(verdict.path).first(size_t(accepted) + 1), times, {}, 0,
+  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(result.path).first(size_t(accepted) + 1), times, {}, 0,
                  plain_ms, timings()};
   if (const Drafter* d = drafter()) info.cells = d->working_cells(session.seq(), info.refreshes);
   options.on_round(info);
@@ -249,7 +249,7 @@ void Generation::count(int proposed, int committed, const PhaseTimes& times, dou
 
 void Generation::add_times(const PhaseTimes& t) {
   PhaseTimes& sum = result_.spec.times;
-  sum.draft += t.draft, sum.verify += t.verify, sum.judge += t.judge, sum.commit += t.commit, sum.score += t.score, sum.host += t.host;
+  sum.draft += t.draft, sum.verify += t.verify, sum.accept += t.accept, sum.commit += t.commit, sum.score += t.score, sum.host += t.host;
 }
 
 Timings Generation::timings() const {

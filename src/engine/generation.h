@@ -43,7 +43,7 @@ class Generation {
   void end(FinishReason reason);
   // True: out of room or at its limit, the request has ended.
   bool exhausted();
-  // Takes a verdict's tokens into the text as far as they go; returns how many nodes of the path are to be committed, 0 where the request failed
+  // Takes a result's tokens into the text as far as they go; returns how many nodes of the path are to be committed, 0 where the request failed
   // before the first. `logits`: [tree size, vocab].
   int take(const float* logits);
   // Counts a round: `drafted` tokens proposed, `committed` nodes of the path kept.
@@ -59,13 +59,13 @@ class Generation {
   std::vector<TokenBias> bias;
   PenaltyWindow window;
   std::unique_ptr<TreeGrammar> grammar;  // null: any text
-  Controller controller;
-  Verdict verdict;
+  SpeculationBudget draft_budget;
+  AcceptResult result;
   TokenTree* tree = nullptr;     // of the session's slot
-  DraftLaws* laws = nullptr;
+  DraftProbs* distributions = nullptr;
   std::vector<uint8_t> broken;   // [tree size]: nodes whose logits are no numbers
   bool drafting = false;         // in this round
-  bool shallow = false;          // and less deep than wanted, for want of credit
+  bool shallow = false;          // and less deep than wanted, for want of balance
   int first_row = 0;             // of its tree in this round's pass
   int drafted = 0;               // tokens proposed in this round
   int most_nodes = 0, most_depth = 0;  // of its trees
@@ -83,7 +83,7 @@ class Generation {
   EngineImpl& engine_;
   std::span<const Token> prompt_;
   Detokenizer detokenizer_;
-  StopWatch stops_;
+  StopMatcher stops_;
   GenerateResult result_;
   std::string error_;
   int limit_;

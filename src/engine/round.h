@@ -1,4 +1,4 @@
-// A round: draft a tree after each pending token, verify all trees in one pass of the target, judge, commit the accepted paths.
+// A round: draft a tree after each pending token, verify all trees in one pass of the target, accept, commit the accepted paths.
 // Plain decoding is a round whose trees have one node. Pieces of prompts of other requests ride along in the same pass, or, where
 // the backend runs prompts in another way, in one after it.
 #pragma once
@@ -39,13 +39,13 @@ class Round {
   double verifying(const Generation& g) const;
   double hoped_saving(const Generation& g) const;
   bool worth_reading(const Generation& g, int behind);
-  bool affordable(Generation& g, DraftTask& task);
+  bool within_budget(Generation& g, DraftTask& task);
   void begin_step();
   void add_trees();
   void add_prompts();
   void pass(int outputs, bool prompt);
   void verify(bool with_prompts);
-  void judge();
+  void accept();
   void commit();
   void observe(Speculation& spec);
   void run_prompts();

@@ -12,7 +12,7 @@ std::string broken_logits(size_t position) {
                      position);
 }
 
-SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), seq_(engine.book().open()) {
+SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), seq_(engine.sequences().open()) {
   text_.reserve(size_t(engine.context()) + 1);
   positions_.resize(size_t(engine.options().chunk));
   outputs_.resize(size_t(engine.options().max_outputs));
@@ -23,19 +23,19 @@ SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), seq_(engine.book
 SessionImpl::~SessionImpl() {
   for (const auto& spec : engine_.speculations())
     if (spec->drafter()) spec->drafter()->close(seq_);
-  engine_.book().close(seq_);
+  engine_.sequences().close(seq_);
 }
 
-int SessionImpl::length() const { return engine_.book().length(seq_); }
+int SessionImpl::length() const { return engine_.sequences().length(seq_); }
 
 void SessionImpl::truncate(int length) {
   if (length < 0 || length > this->length()) fail("cannot truncate a session of {} tokens to {}", this->length(), length);
-  engine_.book().truncate(seq_, length);
+  engine_.sequences().truncate(seq_, length);
   settle();
 }
 
 void SessionImpl::settle() {
-  engine_.book().truncate(seq_, length());
+  engine_.sequences().truncate(seq_, length());
   text_.resize(size_t(length()));
   for (const auto& spec : engine_.speculations())
     if (spec->drafter()) spec->drafter()->truncate(seq_, length());
@@ -53,7 +53,7 @@ int SessionImpl::reuse(std::span<const Token> text, const Drafter* drafter) {
   truncate(int(same));
   // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays right.
   if (drafter && drafter->covered(seq_) < int(same)) {
-    engine_.book().truncate(seq_, drafter->covered(seq_));
+    engine_.sequences().truncate(seq_, drafter->covered(seq_));
     text_.resize(size_t(length()));
   }
   return length();
@@ -75,7 +75,7 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
 
 void SessionImpl::append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter) {
   const int rows = int(tokens.size()), history = length();
-  engine_.book().append(seq_, rows);
+  engine_.sequences().append(seq_, rows);
   text_.insert(text_.end(), tokens.begin(), tokens.end());
   if (drafter && drafter->reads_target()) drafter->prompt({seq_, history, rows, &outputs, text_, first_row});
 }
@@ -86,7 +86,7 @@ std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int 
   if (outputs < 0 || outputs > engine_.options().max_outputs || outputs > engine_.options().chunk || size_t(outputs) > tokens.size())
     fail("evaluate: logits of {} rows wanted, {} tokens, at most {} possible", outputs, tokens.size(),
          std::min(engine_.options().max_outputs, engine_.options().chunk));
-  if (!engine_.book().can_extend(seq_, int(tokens.size())))
+  if (!engine_.sequences().can_extend(seq_, int(tokens.size())))
     fail("{} tokens do not fit behind {} in a context of {}", tokens.size(), length(), engine_.context());
   const size_t chunk = size_t(engine_.options().chunk);
   const float* logits = nullptr;

@@ -36,7 +36,7 @@ class SessionImpl : public Session {
   int reuse(std::span<const Token> text, const Drafter* drafter);
   // Tokens that a pass has written behind the cache, from row `first_row` of its outputs on, become history. `drafter`: that follows.
   void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter);
-  // Drops what is not committed: staged nodes, the pending token.
+  // Drops what is not committed: uncommitted nodes, the pending token.
   void settle();
 
  private:

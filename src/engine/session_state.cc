@@ -95,7 +95,7 @@ void SessionImpl::copy_from(const Session& other, int length) {
   if (from == this) return truncate(length);
   truncate(0);
   copy_cells(engine_.device(), engine_.kv(), from->seq_, seq_, length);
-  engine_.book().append(seq_, length);
+  engine_.sequences().append(seq_, length);
   text_.assign(from->text_.begin(), from->text_.begin() + length);
   for (const auto& spec : engine_.speculations())
     if (spec->drafter()) spec->drafter()->copy(from->seq_, seq_, length);
@@ -149,7 +149,7 @@ void SessionImpl::restore(std::istream& from) {
     check_tokens(tokens);
     const int cells = restore_cells(engine_.device(), engine_.kv(), seq_, int(length), from);
     if (cells != length) fail("a saved session of {} tokens has {} cells", length, cells);
-    engine_.book().append(seq_, cells);
+    engine_.sequences().append(seq_, cells);
     text_ = std::move(tokens);
     text_.reserve(size_t(engine_.context()) + 1);
     const auto drafters = get<uint32_t>(from);

@@ -18,7 +18,7 @@
 namespace sx {
 namespace {
 
-constexpr double kMeasureMs = 400;   // time that may be spent on prices when an engine opens
+constexpr double kMeasureMs = 400;   // time that may be spent on costs when an engine opens
 constexpr int kSweeps = 5, kMostMeasured = 64;
 constexpr int kFarHistory = 2048;
 constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an index has some 150 for each token
@@ -113,7 +113,7 @@ SpecRule spec_rule(const SpecOptions& options) {
 int tree_nodes(const SpecConfig& config) { return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1; }
 
 Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts)
-    : name_(parts.name), config_(config), price_(*parts.price) {
+    : name_(parts.name), config_(config), cost_model_(*parts.cost_model) {
   nodes_ = tree_nodes(config) - 1;
   depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
   acceptance_ = make_acceptance(config.accept, *parts.backend, {parts.target->config().vocab, nodes_ + 1, std::max(1, depth_)});
@@ -127,11 +127,11 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
   for (int i = 0; i < parts.slots; ++i) {
     trees_.push_back(std::make_unique<TokenTree>(capacity));
     if (config.on() && acceptance_->draws() != DrawMode::kBest)
-      laws_.push_back(std::make_unique<DraftLaws>(nodes_ + 1, parts.target->config().vocab));
+      distributions_.push_back(std::make_unique<DraftProbs>(nodes_ + 1, parts.target->config().vocab));
   }
   costs_.resize(size_t(nodes_) + 1, 1.0f);
   // Cutting a tree by what was drafted would bias rules that rely on how it was drawn.
-  wants_price_ = config.on() && config.price && acceptance_->draws() == DrawMode::kBest;
+  wants_costs_ = config.on() && config.cost_model && acceptance_->draws() == DrawMode::kBest;
 }
 
 Speculation::~Speculation() = default;
@@ -339,16 +339,16 @@ void Speculation::observe_reading(int tokens, double ms) {
   read_at_ = rounds_;
 }
 
-PriceRange price_range(const SpeculationParts& parts, int rows) {
+CostRange cost_range(const SpeculationParts& parts, int rows) {
   const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, kMostMeasured});
   return {most, std::max(0, std::min(kFarHistory, parts.context - most))};
 }
 
 // Passes of 1, 2, 4, ... rows on an empty and on a filled cache, all of them again and again: the least of each is taken, so that a busy
 // moment spoils one sweep of all rather than all of one.
-void measure_price(const SpeculationParts& parts, int rows) {
+void measure_costs(const SpeculationParts& parts, int rows) {
   const double start = now_ms();
-  const auto [most, far] = price_range(parts, rows);
+  const auto [most, far] = cost_range(parts, rows);
   std::vector<Token> tokens(size_t(most), 0);
   std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
   const auto time = [&](int count, int history) {
@@ -361,25 +361,25 @@ void measure_price(const SpeculationParts& parts, int rows) {
     parts.backend->wait();
     return now_ms() - before;
   };
-  for (int count : StepPrice::kRows)  // a backend may record the passes it meets first
+  for (int count : CostModel::kRows)  // a backend may record the passes it meets first
     if (count == 1 || (parts.backend->prefers_batches() && count <= most)) time(count, 0), time(count, far);
   if (far > 0) {  // cells of their own, not pages of zeros
     std::vector<KvMove> moves;
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});
     parts.backend->kv_move({parts.kv, parts.kv, 0, 0, moves});
   }
-  std::array<double, StepPrice::kRows.size()> near{}, behind{};
+  std::array<double, CostModel::kRows.size()> near{}, behind{};
   const auto least = [](double& ms, double now) { ms = ms == 0 ? now : std::min(ms, now); };
   for (int sweep = 0; sweep < kSweeps; ++sweep)
-    for (size_t i = 0; i < near.size() && StepPrice::kRows[i] <= most; ++i) {
+    for (size_t i = 0; i < near.size() && CostModel::kRows[i] <= most; ++i) {
       const bool needed = sweep == 0 && i < 2;
       if (!needed && now_ms() - start > kMeasureMs) break;
-      least(near[i], time(StepPrice::kRows[i], 0));
-      if (far > 0) least(behind[i], time(StepPrice::kRows[i], far));
+      least(near[i], time(CostModel::kRows[i], 0));
+      if (far > 0) least(behind[i], time(CostModel::kRows[i], far));
     }
   for (size_t i = 0; i < near.size(); ++i) {
-    if (near[i] > 0) parts.price->set(StepPrice::kRows[i], 0, near[i]);
-    if (behind[i] > 0) parts.price->set(StepPrice::kRows[i], far, behind[i]);
+    if (near[i] > 0) parts.cost_model->set(CostModel::kRows[i], 0, near[i]);
+    if (behind[i] > 0) parts.cost_model->set(CostModel::kRows[i], far, behind[i]);
   }
 }
 

@@ -1,4 +1,4 @@
-// What an engine speculates with: its configuration made into a drafter, an acceptance rule, trees for every slot and prices.
+// What an engine speculates with: its configuration made into a drafter, an acceptance rule, trees for every slot and costs.
 // With speculation off there is no drafter, and trees have one node.
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ struct SpeculationParts {
   const Tokenizer* tokenizer = nullptr;  // of the target
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   std::string name;                      // of the preset
-  StepPrice* price = nullptr;            // of the target's passes, the same for all presets
+  CostModel* cost_model = nullptr;            // of the target's passes, the same for all presets
   StartupCache* cache = nullptr;         // null: nothing is known of an earlier start
   std::string model;                     // the target's file
   bool sizes_only = false;               // nothing is read of the weights
@@ -49,13 +49,13 @@ struct SpeculationParts {
 // Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
-// Where prices are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
-struct PriceRange {
+// Where costs are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
+struct CostRange {
   int most, far;
 };
-PriceRange price_range(const SpeculationParts& parts, int rows);
+CostRange cost_range(const SpeculationParts& parts, int rows);
 // Times passes of the target of up to `rows` rows, in slot 0, which nobody uses yet.
-void measure_price(const SpeculationParts& parts, int rows);
+void measure_costs(const SpeculationParts& parts, int rows);
 
 class Speculation {
  public:
@@ -66,20 +66,20 @@ class Speculation {
   const SpecConfig& config() const { return config_; }
   const std::string& draft_fingerprint() const { return draft_fingerprint_; }  // equal: cells of draft models mean the same
   Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
-  // What judges trees; without drafts it is plain decoding, whatever the rule.
+  // What accepts trees; without drafts it is plain decoding, whatever the rule.
   Acceptance& acceptance(bool drafts) { return drafts ? *acceptance_ : *plain_; }
-  const StepPrice& price() const { return price_; }
-  bool wants_price() const { return wants_price_; }     // measure_price() of its trees
-  bool priced() const { return wants_price_ && price_.known(); }
+  const CostModel& cost_model() const { return cost_model_; }
+  bool wants_costs() const { return wants_costs_; }     // measure_costs() of its trees
+  bool has_costs() const { return wants_costs_ && cost_model_.known(); }
   bool runs_model() const { return config_.drafter != DrafterKind::kNgram && config_.drafter != DrafterKind::kSuffix; }
   bool has_index() const { return !runs_model() || config_.drafter == DrafterKind::kFuse; }
   int nodes() const { return nodes_; }                  // drafted nodes of a tree at most
   int depth() const { return depth_; }                  // deepest level
   TokenTree* tree(SeqId seq) const { return trees_[size_t(seq)].get(); }
-  DraftLaws* laws(SeqId seq) const { return laws_.empty() ? nullptr : laws_[size_t(seq)].get(); }
+  DraftProbs* distributions(SeqId seq) const { return distributions_.empty() ? nullptr : distributions_[size_t(seq)].get(); }
   std::span<float> costs() { return costs_; }           // scratch, [nodes + 1]
-  Ledger& ledger() { return ledger_; }                  // what its drafts have earned in batches
-  const Ledger& ledger() const { return ledger_; }
+  BatchBudget& batch_budget() { return batch_budget_; }                  // what its drafts have earned in batches
+  const BatchBudget& batch_budget() const { return batch_budget_; }
   // What the drafter takes to read a token of a text, 0: not known; a reading that was slow long ago is believed less and less.
   double read_ms() const { return faded(read_ms_, rounds_ - read_at_); }
   void observe_reading(int tokens, double ms);
@@ -110,7 +110,7 @@ class Speculation {
   std::string name_, draft_fingerprint_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
-  bool wants_price_ = false;
+  bool wants_costs_ = false;
   DraftRoom room_, inner_room_;
   std::unique_ptr<EagleHead> head_;
   std::unique_ptr<MedusaHeads> medusa_;
@@ -120,10 +120,10 @@ class Speculation {
   std::unique_ptr<Acceptance> acceptance_, plain_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;
-  std::vector<std::unique_ptr<DraftLaws>> laws_;
-  const StepPrice& price_;
+  std::vector<std::unique_ptr<DraftProbs>> distributions_;
+  const CostModel& cost_model_;
   std::vector<float> costs_;
-  Ledger ledger_;
+  BatchBudget batch_budget_;
   double read_ms_ = 0;
   int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
 };

@@ -152,22 +152,22 @@ std::string machine_identity() {
   return fmt::format("{}, {} cores", name, std::thread::hardware_concurrency());
 }
 
-Json prices_to_json(const StepPrice& price, int most, int far) {
+Json costs_to_json(const CostModel& cost_model, int most, int far) {
   Json points = Json::array();
-  for (const int rows : StepPrice::kRows)
-    if (rows <= most) points.push_back({price.predict(rows, 0), far > 0 ? price.predict(rows, far) : 0.0});
+  for (const int rows : CostModel::kRows)
+    if (rows <= most) points.push_back({cost_model.predict(rows, 0), far > 0 ? cost_model.predict(rows, far) : 0.0});
   return points;
 }
 
-bool prices_from_json(const Json& json, int most, int far, StepPrice& price) {
+bool costs_from_json(const Json& json, int most, int far, CostModel& cost_model) {
   const auto ms = [](const Json& x) { return x.is_number() && std::isfinite(x.get<double>()) && x.get<double>() > 0; };
-  const auto wanted = std::count_if(StepPrice::kRows.begin(), StepPrice::kRows.end(), [&](int rows) { return rows <= most; });
+  const auto wanted = std::count_if(CostModel::kRows.begin(), CostModel::kRows.end(), [&](int rows) { return rows <= most; });
   if (!json.is_array() || json.size() != size_t(wanted)) return false;
   for (const Json& point : json)
     if (!point.is_array() || point.size() != 2 || !ms(point[0]) || (far > 0 && !ms(point[1]))) return false;
   for (size_t i = 0; i < json.size(); ++i) {
-    price.set(StepPrice::kRows[i], 0, json[i][0].get<double>());
-    if (far > 0) price.set(StepPrice::kRows[i], far, json[i][1].get<double>());
+    cost_model.set(CostModel::kRows[i], 0, json[i][0].get<double>());
+    if (far > 0) cost_model.set(CostModel::kRows[i], far, json[i][1].get<double>());
   }
   return true;
 }

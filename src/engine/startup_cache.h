@@ -1,5 +1,5 @@
 // What opening an engine found out, kept for the next start: SHA-256 sums of files, fingerprints of vocabularies, layers that retrieve,
-// prices of passes; that a file's weights are numbers, that a draft has the target's vocabulary. One small JSON file for each, by a hash of everything it depends on. Files that cannot be read, parsed or
+// costs of passes; that a file's weights are numbers, that a draft has the target's vocabulary. One small JSON file for each, by a hash of everything it depends on. Files that cannot be read, parsed or
 // written are as if they were not there.
 #pragma once
 #include <optional>
@@ -48,9 +48,9 @@ std::string build_identity();
 std::string build_key(const std::string& path, const std::string& other = {});
 std::string machine_identity();
 
-// Prices of passes with up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
-Json prices_to_json(const StepPrice& price, int most, int far);
-// False, with nothing set: they are not such prices.
-bool prices_from_json(const Json& json, int most, int far, StepPrice& price);
+// Costs of passes with up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
+Json costs_to_json(const CostModel& cost_model, int most, int far);
+// False, with nothing set: they are not such costs.
+bool costs_from_json(const Json& json, int most, int far, CostModel& cost_model);
 
 }  // namespace sx

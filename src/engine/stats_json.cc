@@ -25,7 +25,7 @@ std::string spec_stats_json(const SpecStats& s) {
   j["tried_at_depth"] = s.tried_at_depth;
   j["accepted_at_depth"] = s.accepted_at_depth;
   const PhaseTimes& t = s.times;
-  j["ms"] = {{"draft", t.draft}, {"verify", t.verify}, {"judge", t.judge}, {"commit", t.commit}, {"score", t.score}, {"host", t.host}};
+  j["ms"] = {{"draft", t.draft}, {"verify", t.verify}, {"accept", t.accept}, {"commit", t.commit}, {"score", t.score}, {"host", t.host}};
   return text_of(j);
 }
 

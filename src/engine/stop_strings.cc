@@ -4,11 +4,11 @@
 
 namespace sx {
 
-StopWatch::StopWatch(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
   std::erase_if(stops_, [](const std::string& s) { return s.empty(); });
 }
 
-std::string StopWatch::push(std::string_view text) {
+std::string StopMatcher::push(std::string_view text) {
   if (stopped_) return {};
   if (stops_.empty()) return std::string(text);
   held_ += text;
@@ -33,7 +33,7 @@ std::string StopWatch::push(std::string_view text) {
   return out;
 }
 
-std::string StopWatch::finish() {
+std::string StopMatcher::finish() {
   std::string out = stopped_ ? std::string() : std::move(held_);
   held_.clear();
   return out;

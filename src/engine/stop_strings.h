@@ -6,9 +6,9 @@
 
 namespace sx {
 
-class StopWatch {
+class StopMatcher {
  public:
-  explicit StopWatch(std::vector<std::string> stops);
+  explicit StopMatcher(std::vector<std::string> stops);
 
   // Adds text; returns what may be shown now. After a stop string was met everything from it on is swallowed.
   std::string push(std::string_view text);

@@ -263,12 +263,12 @@ const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan
   return outputs_;
 }
 
-bool Model::levels(LevelsArgs& args, KvStore& kv, const LayerPlan& plan) {
+bool Model::levels(TreeGrowthArgs& args, KvStore& kv, const LayerPlan& plan) {
   SX_ASSERT(args.rules.rows <= std::min(options_.max_rows, options_.max_outputs) && args.vocab <= config().vocab);
   Step step;
   args.logits = outputs_.logits;
   args.stride = config().vocab;
-  return backend_.run_levels(args, step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
+  return backend_.grow_tree(args, step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
 }
 
 }  // namespace sx

@@ -66,8 +66,8 @@ class Model {
   void tap_queries(std::span<const int> layers);
 
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
-  // Behind a step with one output, after which a tree is grown (Backend::run_levels). Sets where logits are. False: nothing has been done.
-  bool levels(LevelsArgs& args, KvStore& kv, const LayerPlan& plan = {});
+  // Behind a step with one output, after which a tree is grown (Backend::grow_tree). Sets where logits are. False: nothing has been done.
+  bool levels(TreeGrowthArgs& args, KvStore& kv, const LayerPlan& plan = {});
   // Logits of `count` more rows of the last step, [count, vocab], in the place of those it gave; count <= max_outputs. The step must have
   // had an output: without one its last layer is not finished.
   const float* more_logits(int first, int count);

@@ -46,7 +46,7 @@ float error_of(const float* x, float scale, float offset) {
   return static_cast<float>(sum_lanes(error));
 }
 
-Fit judge_affine(const float* x, float scale, float offset) {
+Fit fit_affine(const float* x, float scale, float offset) {
   const float inverse = inverse_or_zero(scale);
   float error[kLanes] = {}, sq[kLanes] = {}, xq[kLanes] = {}, qq[kLanes] = {};
   for (size_t i = 0; i < kRun; i += kLanes) {
@@ -190,7 +190,7 @@ AffineRun search_affine(const float* x, bool below_zero) {
     for (int round = 0; round < 3; ++round) {
       if (!below_zero) run = {round_to_f16(run.scale), round_to_f16(run.offset)};
       if (!std::isfinite(run.scale) || !std::isfinite(run.offset)) break;
-      const Fit fit = judge_affine(x, run.scale, run.offset);
+      const Fit fit = fit_affine(x, run.scale, run.offset);
       if (fit.error < best_error) best_error = fit.error, best = run;
       else if (round > 0) break;
       run = refit_run(fit, sum, below_zero);

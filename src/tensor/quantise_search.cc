@@ -29,7 +29,7 @@ float code_of(float x, float inverse, float low, float high) {
   return nearest_small(std::min(std::max(x * inverse, low), high));
 }
 
-Fit judge_symmetric(const float* x, float d, float low, float high) {
+Fit fit_symmetric(const float* x, float d, float low, float high) {
   const float inverse = inverse_or_zero(d);
   float error[kLanes] = {}, xq[kLanes] = {}, qq[kLanes] = {};
   for (size_t i = 0; i < kRun; i += kLanes) {
@@ -53,7 +53,7 @@ void try_scale(const float* x, float d, float low, float high, Best& best) {
   for (int round = 0; round < 3; ++round) {
     d = round_to_f16(d);
     if (!std::isfinite(d)) return;
-    const Fit found = judge_symmetric(x, d, low, high);
+    const Fit found = fit_symmetric(x, d, low, high);
     if (found.error < best.error) best = {found.error, d};
     if (found.qq == 0) return;
     const auto next = static_cast<float>(found.xq / found.qq);
@@ -68,7 +68,7 @@ float largest_magnitude(const float* x, int count) {
   return largest;
 }
 
-// Squared error of a block as decoded, the judge of everything.
+// Squared error of a block as decoded, the accept of everything.
 double block_error(DType type, const void* block, const float* x) {
   std::array<float, 256> values;
   const int count = dtype_info(type).block;

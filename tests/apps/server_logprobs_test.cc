@@ -28,9 +28,9 @@ TEST(ServerLogprobs, AreTheSoftmax) {
 }
 
 TEST(ServerLogprobs, MatchASortOfEverything) {
-  std::mt19937 dice(7);
+  std::mt19937 random(7);
   std::vector<float> logits(5000);
-  for (float& l : logits) l = float(int(dice() % 200)) / 8;  // many equal ones
+  for (float& l : logits) l = float(int(random() % 200)) / 8;  // many equal ones
   const Logprob p = logprob_of(logits, 17, 20);
   std::vector<Token> order(logits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = Token(i);

@@ -43,13 +43,13 @@ inline std::vector<float> token_vector(const Shape& s, int token) {
   return x;
 }
 
-// Rows of one sequence for a call: tokens[i] goes to cell history + staged + i.
+// Rows of one sequence for a call: tokens[i] goes to cell history + uncommitted + i.
 struct Rows {
   int slot = 0, history = 0;
   std::vector<int> tokens;
   std::vector<uint64_t> ancestors;  // empty: chain
   int words = 0;
-  int staged = 0;
+  int uncommitted = 0;
 };
 
 class World {
@@ -73,7 +73,7 @@ class World {
       s.rows = static_cast<int32_t>(r.tokens.size());
       s.slot = r.slot;
       s.history = r.history;
-      s.staged = r.staged;
+      s.uncommitted = r.uncommitted;
       if (!r.ancestors.empty()) s.ancestors = r.ancestors.data(), s.words = r.words;
       seqs.push_back(s);
       for (int t : r.tokens) {

@@ -1,4 +1,4 @@
-// The law for attention, as equality of bits: a row alone, in any company, chunk, tree, thread count, window. And the
+// The distribution for attention, as equality of bits: a row alone, in any company, chunk, tree, thread count, window. And the
 // values, against double precision.
 #include <gtest/gtest.h>
 
@@ -63,22 +63,22 @@ TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
   struct {
     int heads, kv_heads, dim;
   } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}};
-  uint64_t dice = 1;
+  uint64_t random = 1;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
       World w(s, 3, 1280);
-      const int base = 450 + random_below(dice, 40), n = 150;  // crosses block and span borders
+      const int base = 450 + random_below(random, 40), n = 150;  // crosses block and span borders
       w.fill(0, base, 0);
       const auto alone = decode(w, 0, base, range(base, n));
       for (int trial = 0; trial < 3; ++trial) {
-        const int threads = 1 + random_below(dice, 4), other = 1 + random_below(dice, 600);
+        const int threads = 1 + random_below(random, 4), other = 1 + random_below(random, 600);
         w.fill(2, other, 5000);
         for (int at = 0; at < n;) {
-          const int rows = std::min(n - at, 1 + random_below(dice, trial == 0 ? 8 : 100));
+          const int rows = std::min(n - at, 1 + random_below(random, trial == 0 ? 8 : 100));
           // The sequence, with a stranger before it and a tree behind it.
           Rows mine{0, base + at, range(base + at, rows), {}, 0};
-          Rows stranger{2, other, range(7000, 1 + random_below(dice, 5)), {}, 0};
-          Rows tree{1, 3, range(8000, 9), random_tree(9, 1, dice, 4), 1};
+          Rows stranger{2, other, range(7000, 1 + random_below(random, 5)), {}, 0};
+          Rows tree{1, 3, range(8000, 9), random_tree(9, 1, random, 4), 1};
           const auto out = w.step({stranger, mine, tree}, threads);
           EXPECT_TRUE(same(out.data() + stranger.tokens.size() * w.out_width(),
                            alone.data() + static_cast<size_t>(at) * w.out_width(),
@@ -91,10 +91,10 @@ TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
 }
 
 // Every row of a tree against its path decoded cell by cell in another slot.
-void check_tree(World& w, int history, int rows, uint64_t& dice, int bushy, int window, int threads) {
+void check_tree(World& w, int history, int rows, uint64_t& random, int bushy, int window, int threads) {
   const int words = (rows + 63) / 64;
   std::vector<int> parents;
-  Rows tree{0, history, range(3000, rows), random_tree(rows, words, dice, bushy, &parents), words};
+  Rows tree{0, history, range(3000, rows), random_tree(rows, words, random, bushy, &parents), words};
   const auto out = w.step({tree}, threads, window);
   std::vector<int> deepest(static_cast<size_t>(rows), 1);
   for (int i = 0; i < rows; ++i)
@@ -123,31 +123,31 @@ TEST(Attention, TreeRowsEqualTheirPathDecodedPlainly) {
   struct {
     int heads, kv_heads, dim;
   } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}};
-  uint64_t dice = 2;
+  uint64_t random = 2;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
       World w(s, 2, 1408);
       const int histories[] = {0, 1, 60, 64, 127, 500, kSpan - 1, kSpan};
-      const int history = histories[random_below(dice, 8)];
+      const int history = histories[random_below(random, 8)];
       w.fill(0, history, 0);
       w.fill(1, history, 0);
       for (int bushy : {0, 2, 8})
-        check_tree(w, history, 1 + random_below(dice, 40), dice, bushy, 0, 1 + random_below(dice, 3));
-      check_tree(w, history, 20, dice, 1, 33, 2);
+        check_tree(w, history, 1 + random_below(random, 40), random, bushy, 0, 1 + random_below(random, 3));
+      check_tree(w, history, 20, random, 1, 33, 2);
     }
 }
 
 TEST(Attention, LargeTreesCrossBlocksAndSpans) {
-  uint64_t dice = 3;
+  uint64_t random = 3;
   const Isa best = available_isas().front();
   for (DType type : {DType::kBF16, DType::kF32}) {
     World w({best, type, 3, 1, 64}, 2, 1408);
     const int history = kSpan - 90;
     w.fill(0, history, 0);
     w.fill(1, history, 0);
-    check_tree(w, history, 300, dice, 0, 0, 2);
-    check_tree(w, history, 512, dice, 1, 0, 3);
-    check_tree(w, history, 200, dice, 0, 150, 2);
+    check_tree(w, history, 300, random, 0, 0, 2);
+    check_tree(w, history, 512, random, 1, 0, 3);
+    check_tree(w, history, 200, random, 0, 150, 2);
   }
 }
 
@@ -162,9 +162,9 @@ struct Grown {
 
   int nodes() const { return static_cast<int>(parents.size()); }
   // How many nodes come next: a level, or any number.
-  int portion(uint64_t& dice) const {
-    const int any = random_below(dice, random_below(dice, 4) ? 12 : 200);
-    return std::min(nodes() - done, width == 0 ? any : done == 0 ? 1 : random_below(dice, 5) ? width : 0);
+  int portion(uint64_t& random) const {
+    const int any = random_below(random, random_below(random, 4) ? 12 : 200);
+    return std::min(nodes() - done, width == 0 ? any : done == 0 ? 1 : random_below(random, 5) ? width : 0);
   }
   // The next `rows` nodes; `tight`: with as few words as they need.
   Rows next(int rows, bool tight) {
@@ -176,17 +176,17 @@ struct Grown {
   }
 };
 
-Grown make_grown(int slot, int history, int nodes, bool by_level, uint64_t& dice) {
+Grown make_grown(int slot, int history, int nodes, bool by_level, uint64_t& random) {
   Grown g{slot, history, 3000 + 1000 * slot, {}, {}, (nodes + 63) / 64};
   if (!by_level) {
-    g.bits = random_tree(nodes, g.words, dice, random_below(dice, 9), &g.parents);
+    g.bits = random_tree(nodes, g.words, random, random_below(random, 9), &g.parents);
     return g;
   }
-  g.width = 1 + random_below(dice, 12);
+  g.width = 1 + random_below(random, 12);
   for (int i = 0; i < nodes; ++i) {
     const int level = (i + g.width - 1) / g.width;  // node 0 alone on level 0
     const int first = level <= 1 ? 0 : (level - 2) * g.width + 1, last = level <= 1 ? 0 : (level - 1) * g.width;
-    g.parents.push_back(i == 0 ? -1 : first + random_below(dice, last - first + 1));
+    g.parents.push_back(i == 0 ? -1 : first + random_below(random, last - first + 1));
     g.bits.resize(g.bits.size() + static_cast<size_t>(g.words));
     uint64_t* mine = g.bits.data() + i * g.words;
     if (i > 0) std::copy_n(g.bits.data() + g.parents.back() * g.words, g.words, mine);
@@ -197,14 +197,14 @@ Grown make_grown(int slot, int history, int nodes, bool by_level, uint64_t& dice
 
 // Two trees grow side by side, in portions; every row must equal the row of the same tree written in one step (which
 // check_tree compares with plain decoding) and, for some nodes, the path decoded plainly.
-void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool by_level, int window, uint64_t& dice) {
+void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool by_level, int window, uint64_t& random) {
   const int capacity = std::max(history_a, history_b) + nodes + 1;
   World once(s, 3, capacity), grown(s, 2, capacity);
-  std::vector<Grown> trees = {make_grown(0, history_a, nodes, by_level, dice),
-                              make_grown(1, history_b, nodes / 2 + 1, by_level, dice)};
+  std::vector<Grown> trees = {make_grown(0, history_a, nodes, by_level, random),
+                              make_grown(1, history_b, nodes / 2 + 1, by_level, random)};
   std::vector<std::vector<float>> expected;
   for (Grown& t : trees) {
-    grown.fill(t.slot, capacity, 9000);  // what lies in the strip before must not matter
+    grown.fill(t.slot, capacity, 9000);  // what lies in the tail before must not matter
     for (World* w : {&once, &grown}) w->fill(t.slot, t.history, 100 * t.slot);
     expected.push_back(once.step({t.next(t.nodes(), true)}, 2, window));
     t.done = 0;
@@ -213,19 +213,19 @@ void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool b
     std::vector<Rows> step;
     std::vector<std::pair<size_t, int>> what;  // tree, first node
     for (size_t t = 0; t < 2; ++t) {
-      const int rows = trees[t].portion(dice);
-      if (rows == 0 && random_below(dice, 2)) continue;  // a sequence without rows, or none at all
+      const int rows = trees[t].portion(random);
+      if (rows == 0 && random_below(random, 2)) continue;  // a sequence without rows, or none at all
       what.push_back({t, trees[t].done});
-      step.push_back(trees[t].next(rows, random_below(dice, 2) == 0));
+      step.push_back(trees[t].next(rows, random_below(random, 2) == 0));
     }
-    if (random_below(dice, 2)) std::reverse(step.begin(), step.end()), std::reverse(what.begin(), what.end());
-    const auto out = grown.step(step, 1 + random_below(dice, 3), window);
+    if (random_below(random, 2)) std::reverse(step.begin(), step.end()), std::reverse(what.begin(), what.end());
+    const auto out = grown.step(step, 1 + random_below(random, 3), window);
     size_t at = 0;
     for (size_t i = 0; i < step.size(); ++i) {
       const size_t count = step[i].tokens.size() * grown.out_width();
       const auto first = static_cast<size_t>(what[i].second) * grown.out_width();
       ASSERT_TRUE(same(out.data() + at, expected[what[i].first].data() + first, count))
-          << s.name() << " history " << step[i].history << " staged " << step[i].staged << " rows "
+          << s.name() << " history " << step[i].history << " uncommitted " << step[i].uncommitted << " rows "
           << step[i].tokens.size() << " window " << window << (by_level ? " by level" : "");
       at += count;
     }
@@ -233,7 +233,7 @@ void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool b
   for (size_t t = 0; t < 2; ++t) {
     once.fill(2, trees[t].history, 100 * trees[t].slot);
     std::vector<int> path;
-    const int node = trees[t].nodes() - 1 - random_below(dice, std::min(8, trees[t].nodes()));
+    const int node = trees[t].nodes() - 1 - random_below(random, std::min(8, trees[t].nodes()));
     for (int i = node; i >= 0; i = trees[t].parents[static_cast<size_t>(i)])
       path.insert(path.begin(), trees[t].first_token + i);
     const auto plain = decode(once, 2, trees[t].history, path, window);
@@ -244,21 +244,21 @@ void check_grown(const Shape& s, int history_a, int history_b, int nodes, bool b
 }
 
 TEST(Attention, TreesThatGrowOverSeveralSteps) {
-  uint64_t dice = 5;
+  uint64_t random = 5;
   const int histories[] = {0, 1, 50, 63, 64, 120, kSpan - 20, kSpan - 1, kSpan, 2 * kSpan - 30};
   for (const Shape& s : kinds(3, 1, 64))
     for (int turn = 0; turn < 6; ++turn)
-      check_grown(s, histories[random_below(dice, 10)], histories[random_below(dice, 10)], 1 + random_below(dice, 90),
-                  turn % 2 == 0, turn == 5 ? 20 + random_below(dice, 60) : 0, dice);
-  for (const Shape& s : kinds(4, 2, 80)) check_grown(s, 60, kSpan - 5, 40, true, 0, dice);
+      check_grown(s, histories[random_below(random, 10)], histories[random_below(random, 10)], 1 + random_below(random, 90),
+                  turn % 2 == 0, turn == 5 ? 20 + random_below(random, 60) : 0, random);
+  for (const Shape& s : kinds(4, 2, 80)) check_grown(s, 60, kSpan - 5, 40, true, 0, random);
   const Isa best = available_isas().front();
   for (DType type : kTypes)
     for (bool by_level : {false, true})
-      check_grown({best, type, 3, 1, 64}, kSpan - 100, 2 * kSpan - 9, 512, by_level, 0, dice);
+      check_grown({best, type, 3, 1, 64}, kSpan - 100, 2 * kSpan - 9, 512, by_level, 0, random);
 }
 
 TEST(Attention, ChainsThatGrowOverSeveralSteps) {
-  uint64_t dice = 6;
+  uint64_t random = 6;
   for (const Shape& s : kinds(3, 1, 64))
     for (int window : {0, 45}) {
       World w(s, 2, 768);
@@ -266,9 +266,9 @@ TEST(Attention, ChainsThatGrowOverSeveralSteps) {
       for (int slot : {0, 1}) w.fill(slot, base, 0);
       const auto alone = decode(w, 0, base, range(base, n), window);
       for (int at = 0; at < n;) {
-        const int rows = std::min(n - at, 1 + random_below(dice, 40));
+        const int rows = std::min(n - at, 1 + random_below(random, 40));
         Rows chain{1, base, range(base + at, rows), {}, 0, at};
-        if (random_below(dice, 2)) {  // given as bits
+        if (random_below(random, 2)) {  // given as bits
           chain.words = (at + rows + 63) / 64;
           for (int i = at; i < at + rows; ++i)
             for (int k = 0; k < chain.words; ++k) {
@@ -276,7 +276,7 @@ TEST(Attention, ChainsThatGrowOverSeveralSteps) {
               chain.ancestors.push_back(i >= k * 64 + 63 ? ~uint64_t(0) : some);
             }
         }
-        const auto out = w.step({chain}, 1 + random_below(dice, 3), window);
+        const auto out = w.step({chain}, 1 + random_below(random, 3), window);
         ASSERT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(), out.size()))
             << s.name() << " window " << window << " at " << at << " rows " << rows;
         at += rows;
@@ -285,7 +285,7 @@ TEST(Attention, ChainsThatGrowOverSeveralSteps) {
 }
 
 TEST(Attention, WindowsHideBothEnds) {
-  uint64_t dice = 4;
+  uint64_t random = 4;
   for (const Shape& s : kinds(3, 1, 32)) {
     World w(s, 2, 1280);
     const int base = kSpan - 70, n = 140;
@@ -300,8 +300,8 @@ TEST(Attention, WindowsHideBothEnds) {
             << s.name() << " window " << window << " index " << index;
       }
       for (int at = 0; at < n;) {
-        const int rows = std::min(n - at, 1 + random_below(dice, 90));
-        const auto out = w.step({{0, base + at, range(base + at, rows), {}, 0}}, 1 + random_below(dice, 3), window);
+        const int rows = std::min(n - at, 1 + random_below(random, 90));
+        const auto out = w.step({{0, base + at, range(base + at, rows), {}, 0}}, 1 + random_below(random, 3), window);
         EXPECT_TRUE(same(out.data(), alone.data() + static_cast<size_t>(at) * w.out_width(),
                          static_cast<size_t>(rows) * w.out_width()))
             << s.name() << " window " << window << " at " << at << " rows " << rows;

@@ -235,7 +235,7 @@ TEST(KvMove, CompactsAnAcceptedPathInPlace) {
     const Isa isa = available_isas().front();
     CpuKvStore s({2, 2, 64, 1, 256, type}, isa);
     scribble(s, 0, 200, 5);
-    const int path[] = {100, 103, 104, 110, 140};  // strip cells of the accepted nodes, ascending
+    const int path[] = {100, 103, 104, 110, 140};  // tail cells of the accepted nodes, ascending
     std::vector<std::vector<float>> want;
     std::vector<KvMove> moves;
     for (int i = 0; i < 5; ++i) want.push_back(dump(s, 0, path[i])), moves.push_back({path[i], 100 + i, 0});

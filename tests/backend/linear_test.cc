@@ -1,5 +1,5 @@
 // Linear layers: every weight type on every instruction set of this machine. Two questions: is a row's result the same
-// bits in any company (the law, memcmp), and is it close to a product in double precision?
+// bits in any company (the distribution, memcmp), and is it close to a product in double precision?
 #include "backend/cpu/linear/linear.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ struct Runner {
   }
 };
 
-// The law's judge: the number of rows of `many` whose bits differ from the same row of `alone`.
+// The distribution's accept: the number of rows of `many` whose bits differ from the same row of `alone`.
 int different_rows(const std::vector<float>& many, const std::vector<float>& alone, int rows, int out, int first = 0) {
   int bad = 0;
   for (int r = 0; r < rows; ++r)
@@ -186,7 +186,7 @@ int any_in(DType type, int wanted) {  // nearest multiple of the type's block, n
   return std::max(1, wanted / block) * block;
 }
 
-TEST(Linear, EveryTypeSetShapeAndRowCountKeepsTheLaw) {
+TEST(Linear, EveryTypeSetShapeAndRowCountIsBatchInvariant) {
   const int shapes[][2] = {{1, 32}, {7, 96}, {8, 256}, {33, 544}, {100, 1536}, {16, 576}, {17, 33}, {5, 1}, {41, 100}};
   for (Isa isa : available_isas()) {
     std::map<int, std::unique_ptr<Runner>> runners;
@@ -330,7 +330,7 @@ TEST(Linear, ExtremeRowsHarmNobody) {
     }
 }
 
-// The judge itself: a sum in another order is the same number to six digits and must still be caught.
+// The accept itself: a sum in another order is the same number to six digits and must still be caught.
 TEST(Linear, TheJudgeSeesAnotherSummationOrder) {
   const int out = 32, in = 544, rows = 2;
   Runner runner(Isa::kGeneric, 1);

@@ -1,4 +1,4 @@
-// law() and choose() against the definition of sampling, on every instruction set: the same tokens, the same support,
+// distribution() and choose() against the definition of sampling, on every instruction set: the same tokens, the same support,
 // the probabilities to eleven digits, and draws that follow them.
 #include <gtest/gtest.h>
 
@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kLargest = 49152;
 
-class Law : public ::testing::TestWithParam<Isa> {
+class Distribution : public ::testing::TestWithParam<Isa> {
  protected:
-  Law() { scratch_.reserve(1, kLargest); }
-  std::vector<double> law_of(const Case& c) {
+  Distribution() { scratch_.reserve(1, kLargest); }
+  std::vector<double> distribution_of(const Case& c) {
     std::vector<double> out(c.logits.size(), -1);
-    law({out.data(), c.row(), c.vocab()}, scratch_[0]);
+    probabilities({out.data(), c.row(), c.vocab()}, scratch_[0]);
     return out;
   }
   Token choice_of(const Case& c) {
@@ -37,7 +37,7 @@ int any_size(int trial, std::mt19937& random) {
   return trial % 100 == 1 ? kLargest : 100 + static_cast<int>(random() % 4000);
 }
 
-TEST_P(Law, ChoicesAreThoseOfTheDefinition) {
+TEST_P(Distribution, ChoicesAreThoseOfTheDefinition) {
   std::mt19937 random(11);
   for (int trial = 0; trial < 700; ++trial) {
     const Case c = random_case(any_size(trial, random), random);
@@ -47,14 +47,14 @@ TEST_P(Law, ChoicesAreThoseOfTheDefinition) {
   }
 }
 
-TEST_P(Law, ProbabilitiesAreThoseOfTheDefinition) {
+TEST_P(Distribution, ProbabilitiesAreThoseOfTheDefinition) {
   std::mt19937 random(12);
   const auto reference = make_reference_backend();
   for (int trial = 0; trial < 700; ++trial) {
     const Case c = random_case(any_size(trial, random), random);
-    const std::vector<double> expected = distribution(c), got = law_of(c);
+    const std::vector<double> expected = distribution(c), got = distribution_of(c);
     std::vector<double> other(got.size());
-    reference->law({other.data(), c.row(), c.vocab()});
+    reference->probabilities({other.data(), c.row(), c.vocab()});
     double sum = 0;
     for (size_t t = 0; t < got.size(); ++t) {
       ASSERT_NEAR(got[t], expected[t], 1e-11 * expected[t] + 1e-300) << "token " << t << " of " << c.vocab();
@@ -72,13 +72,13 @@ TEST_P(Law, ProbabilitiesAreThoseOfTheDefinition) {
 }
 
 // Borders of top-p that fall exactly on a token, where sums in another order would decide otherwise.
-TEST_P(Law, EqualProbabilitiesAtTheBorderOfTopP) {
+TEST_P(Distribution, EqualProbabilitiesAtTheBorderOfTopP) {
   for (const int vocab : {4, 100, 1000, 5000}) {
     for (const float share : {0.25f, 0.5f, 0.75f}) {
       Case c;
       c.logits.assign(static_cast<size_t>(vocab), 0.75f);
       c.sampling.temperature = 1, c.sampling.top_p = share;
-      const std::vector<double> p = law_of(c);
+      const std::vector<double> p = distribution_of(c);
       const auto support = std::count_if(p.begin(), p.end(), [](double x) { return x > 0; });
       EXPECT_EQ(support, static_cast<int>(share * float(vocab)));
       EXPECT_EQ(p, distribution(c));
@@ -86,7 +86,7 @@ TEST_P(Law, EqualProbabilitiesAtTheBorderOfTopP) {
   }
 }
 
-TEST_P(Law, DrawsFollowTheLawAndStayInItsSupport) {
+TEST_P(Distribution, DrawsFollowTheDistributionAndStayInItsSupport) {
   std::mt19937 random(13);
   int support = 0;
   for (int trial = 0; trial < 12; ++trial) {
@@ -95,7 +95,7 @@ TEST_P(Law, DrawsFollowTheLawAndStayInItsSupport) {
     c.sampling.temperature = 0.7f + 0.1f * static_cast<float>(trial);
     c.sampling.top_k = trial % 3 == 0 ? 7 : 0, c.sampling.top_p = trial % 3 == 1 ? 0.8f : 1.0f;
     c.sampling.min_p = trial % 3 == 2 ? 0.2f : 0.0f;
-    const std::vector<double> p = law_of(c);
+    const std::vector<double> p = distribution_of(c);
     const int draws = 20000;
     std::vector<int> hits(p.size(), 0);
     for (c.position = 0; c.position < draws; ++c.position) ++hits[static_cast<size_t>(choice_of(c))];
@@ -109,25 +109,25 @@ TEST_P(Law, DrawsFollowTheLawAndStayInItsSupport) {
   EXPECT_GT(support, 40);
 }
 
-TEST_P(Law, GreedyAndHopelessRowsHaveOneToken) {
+TEST_P(Distribution, GreedyAndHopelessRowsHaveOneToken) {
   Case c;
   c.logits = {1, 3, 3, -2};
-  EXPECT_EQ(law_of(c), (std::vector<double>{0, 1, 0, 0}));
+  EXPECT_EQ(distribution_of(c), (std::vector<double>{0, 1, 0, 0}));
   c.sampling.temperature = 1;
   for (const float all : {-kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     c.logits.assign(3, all);
-    EXPECT_EQ(law_of(c), (std::vector<double>{1, 0, 0}));
+    EXPECT_EQ(distribution_of(c), (std::vector<double>{1, 0, 0}));
     EXPECT_EQ(choice_of(c), 0);
   }
   c.logits = {-kInfinity, 0, kInfinity};
-  EXPECT_EQ(law_of(c), (std::vector<double>{0, 1, 0}));
+  EXPECT_EQ(distribution_of(c), (std::vector<double>{0, 1, 0}));
   c.logits = {-kInfinity, std::numeric_limits<float>::quiet_NaN(), kInfinity};
-  EXPECT_EQ(law_of(c), (std::vector<double>{0, 0, 1}));
+  EXPECT_EQ(distribution_of(c), (std::vector<double>{0, 0, 1}));
   EXPECT_EQ(choice_of(c), 2);
 }
 
 // NaN and +infinity are told of, wherever they are, unless the token may not be chosen anyhow; -infinity is not.
-TEST_P(Law, BrokenRowsAreMarked) {
+TEST_P(Distribution, BrokenRowsAreMarked) {
   std::mt19937 random(16);
   const auto reference = make_reference_backend();
   int marked = 0;
@@ -138,21 +138,21 @@ TEST_P(Law, BrokenRowsAreMarked) {
     uint8_t expected = 0, found[4] = {};
     for (size_t t = 0; t < c.logits.size(); ++t) expected |= c.allows(t) && !(c.logits[t] < kInfinity);
     marked += expected;
-    std::vector<double> law_out(c.logits.size());
+    std::vector<double> distribution_out(c.logits.size());
     Token token = 0;
     ChooseRow rows[4] = {c.row(), c.row(), c.row(), c.row()};
     for (int i = 0; i < 4; ++i) rows[i].broken = &found[i];
     choose({&token, {&rows[0], 1}, c.vocab()}, pool_, scratch_);
-    law({law_out.data(), rows[1], c.vocab()}, scratch_[0]);
+    probabilities({distribution_out.data(), rows[1], c.vocab()}, scratch_[0]);
     reference->choose({&token, {&rows[2], 1}, c.vocab()});
-    reference->law({law_out.data(), rows[3], c.vocab()});
+    reference->probabilities({distribution_out.data(), rows[3], c.vocab()});
     for (const uint8_t one : found) ASSERT_EQ(one, expected) << "vocabulary " << c.vocab() << " trial " << trial;
   }
   EXPECT_GT(marked, 50);
   EXPECT_LT(marked, 350);
 }
 
-TEST_P(Law, ForbiddenTokensAreAsIfTheyWereNotThere) {
+TEST_P(Distribution, ForbiddenTokensAreAsIfTheyWereNotThere) {
   std::mt19937 random(15);
   const auto reference = make_reference_backend();
   int none = 0, filtered = 0;
@@ -165,9 +165,9 @@ TEST_P(Law, ForbiddenTokensAreAsIfTheyWereNotThere) {
     reference->choose({&other_choice, {&row, 1}, c.vocab()});
     ASSERT_EQ(choice_of(c), expected_choice) << "vocabulary " << c.vocab() << " trial " << trial;
     ASSERT_EQ(other_choice, expected_choice) << "by the reference, vocabulary " << c.vocab() << " trial " << trial;
-    const std::vector<double> expected = distribution(c), got = law_of(c);
+    const std::vector<double> expected = distribution(c), got = distribution_of(c);
     std::vector<double> other(got.size());
-    reference->law({other.data(), row, c.vocab()});
+    reference->probabilities({other.data(), row, c.vocab()});
     double sum = 0;
     for (size_t t = 0; t < got.size(); ++t) {
       ASSERT_NEAR(got[t], expected[t], 1e-11 * expected[t] + 1e-300) << "token " << t << " of " << c.vocab();
@@ -185,10 +185,10 @@ TEST_P(Law, ForbiddenTokensAreAsIfTheyWereNotThere) {
     filtered += c.sampling.top_k > 0 || c.sampling.top_p < 1 || c.sampling.min_p > 0;
     // A mask that allows everything changes nothing, to the bit.
     c.allowed.assign(c.allowed.size(), ~0u);
-    const std::vector<double> with = law_of(c);
+    const std::vector<double> with = distribution_of(c);
     const Token chosen_with = choice_of(c);
     c.allowed.clear();
-    const std::vector<double> without = law_of(c);
+    const std::vector<double> without = distribution_of(c);
     ASSERT_EQ(std::memcmp(with.data(), without.data(), with.size() * sizeof(double)), 0);
     ASSERT_EQ(chosen_with, choice_of(c));
   }
@@ -197,31 +197,31 @@ TEST_P(Law, ForbiddenTokensAreAsIfTheyWereNotThere) {
 }
 
 // With forbidden logits of any size, also such as would be infinite or hide all others.
-TEST_P(Law, LogitsOfForbiddenTokensDoNotMatter) {
+TEST_P(Distribution, LogitsOfForbiddenTokensDoNotMatter) {
   std::mt19937 random(16);
   for (int trial = 0; trial < 200; ++trial) {
     Case c = random_case(any_size(trial, random), random);
     restrict_tokens(c, random);
-    const std::vector<double> before = law_of(c);
+    const std::vector<double> before = distribution_of(c);
     const Token choice = choice_of(c);
     const float values[] = {1e30f, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 0};
     for (size_t t = 0; t < c.logits.size(); ++t)
       if (!c.allows(t)) c.logits[t] = values[random() % 5];
-    const std::vector<double> after = law_of(c);
+    const std::vector<double> after = distribution_of(c);
     ASSERT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(double)), 0) << "trial " << trial;
     ASSERT_EQ(choice_of(c), choice) << "trial " << trial;
   }
 }
 
-TEST_P(Law, BitsAreThoseOfEveryOtherSet) {
+TEST_P(Distribution, BitsAreThoseOfEveryOtherSet) {
   std::mt19937 random(14);
   RowScratches generic(Isa::kGeneric);
   generic.reserve(1, kLargest);
   for (int trial = 0; trial < 100; ++trial) {
     const Case c = random_case(any_size(trial, random), random);
-    const std::vector<double> mine = law_of(c);
+    const std::vector<double> mine = distribution_of(c);
     std::vector<double> other(mine.size());
-    law({other.data(), c.row(), c.vocab()}, generic[0]);
+    probabilities({other.data(), c.row(), c.vocab()}, generic[0]);
     ASSERT_EQ(std::memcmp(mine.data(), other.data(), mine.size() * sizeof(double)), 0);
   }
 }
@@ -231,7 +231,7 @@ std::string set_name(const ::testing::TestParamInfo<Isa>& set) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Sets, Law, ::testing::ValuesIn(available_isas()), set_name);
+INSTANTIATE_TEST_SUITE_P(Sets, Distribution, ::testing::ValuesIn(available_isas()), set_name);
 
 }  // namespace
 }  // namespace sx::cpu::testing

@@ -1,4 +1,4 @@
-// The dice: pure, open-ended, well mixed.
+// The random: pure, open-ended, well mixed.
 #include "base/rng.h"
 
 #include <gtest/gtest.h>

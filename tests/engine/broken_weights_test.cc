@@ -123,8 +123,8 @@ class BrokenAt final : public testing::ForwardingBackend {
     for (const ChooseRow& row : a.rows)
       if (row.broken && row.position == position_) *row.broken = 1;
   }
-  void law(const LawArgs& a) override {
-    right_->law(a);
+  void probabilities(const ProbabilitiesArgs& a) override {
+    right_->probabilities(a);
     if (a.row.broken && a.row.position == position_) *a.row.broken = 1;
   }
 

@@ -26,9 +26,9 @@ class CountingBackend final : public testing::ForwardingBackend {
   int& passes_;
 };
 
-class PriceTest : public ::testing::Test {
+class CostModelTest : public ::testing::Test {
  protected:
-  PriceTest() {
+  CostModelTest() {
     testing::TinySpec spec;
     spec.weights = DType::kQ8_0;
     testing::write_tiny_gguf(folder_.file("target.gguf"), spec);
@@ -37,11 +37,11 @@ class PriceTest : public ::testing::Test {
     testing::write_tiny_gguf(folder_.file("stranger.gguf"), spec);
   }
 
-  SpecOptions preset(const std::string& name, int nodes, const char* price = "on") {
+  SpecOptions preset(const std::string& name, int nodes, const char* cost_model = "on") {
     SpecOptions spec;
     spec.preset = name;
     if (name == "sd") spec.draft_model = folder_.file("draft.gguf");
-    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"price", price}};
+    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"price", cost_model}};
     return spec;
   }
   std::unique_ptr<EngineImpl> open(const std::vector<SpecOptions>& specs, int sessions = 1) {
@@ -60,7 +60,7 @@ class PriceTest : public ::testing::Test {
   int passes_ = 0;
 };
 
-TEST_F(PriceTest, IsMeasuredOnceForAllPresets) {
+TEST_F(CostModelTest, IsMeasuredOnceForAllPresets) {
   const int one = passes_to_open({preset("suffix", 7)});
   EXPECT_GT(one, 0);
   EXPECT_EQ(passes_to_open({preset("suffix", 7), preset("ngram", 7), preset("sd", 7)}), one);
@@ -71,37 +71,37 @@ TEST_F(PriceTest, IsMeasuredOnceForAllPresets) {
   EXPECT_EQ(passes_to_open({preset("suffix", 7, "off"), {}}), 0);
 }
 
-TEST_F(PriceTest, IsThatOfThoseWhoWantIt) {
+TEST_F(CostModelTest, IsThatOfThoseWhoWantIt) {
   const auto engine = open({preset("suffix", 7, "off"), preset("ngram", 15), preset("sd", 4), {}});
-  const auto priced = [&](const char* name) { return engine->speculation(name).priced(); };
-  EXPECT_TRUE(priced("ngram") && priced("sd"));
-  EXPECT_FALSE(priced("suffix") || priced("off"));
-  EXPECT_EQ(&engine->speculation("ngram").price(), &engine->price());
-  EXPECT_EQ(&engine->speculation("sd").price(), &engine->price());
+  const auto with_costs = [&](const char* name) { return engine->speculation(name).has_costs(); };
+  EXPECT_TRUE(with_costs("ngram") && with_costs("sd"));
+  EXPECT_FALSE(with_costs("suffix") || with_costs("off"));
+  EXPECT_EQ(&engine->speculation("ngram").cost_model(), &engine->cost_model());
+  EXPECT_EQ(&engine->speculation("sd").cost_model(), &engine->cost_model());
 }
 
-// A pass that is run teaches the price once, not once for each preset.
-TEST_F(PriceTest, LearnsOnceFromAPass) {
+// A pass that is run teaches the cost_model once, not once for each preset.
+TEST_F(CostModelTest, LearnsOnceFromAPass) {
   const auto engine = open({preset("suffix", 7), preset("ngram", 7), preset("sd", 4)});
   auto session = engine->start();
   GenerateOptions how;
   how.max_tokens = 1, how.ignore_end = true, how.speculate = false;
-  for (int rows : {1, 2, 4, 8}) engine->price().set(rows, 0, 1e-3 * rows);  // a pass takes far longer, which counts as twice
+  for (int rows : {1, 2, 4, 8}) engine->cost_model().set(rows, 0, 1e-3 * rows);  // a pass takes far longer, which counts as twice
   const std::vector<Token> prompt = {5, 6, 7};
-  const double before = engine->price().predict(1, 2);
+  const double before = engine->cost_model().predict(1, 2);
   session->generate(prompt, how);
-  StepPrice expected;
+  CostModel expected;
   expected.set(1, 0, before);
   expected.observe(1, 0, 1e6);
-  EXPECT_EQ(engine->price().predict(1, 2), expected.predict(1, 0));
+  EXPECT_EQ(engine->cost_model().predict(1, 2), expected.predict(1, 0));
 }
 
 // Nodes of a tree of one request hold up all of a batch.
-TEST_F(PriceTest, OfNodesWeighsOnAllOfABatch) {
+TEST_F(CostModelTest, OfNodesWeighsOnAllOfABatch) {
   for (int requests = 1; requests <= 4; ++requests) {
     const auto engine = open({preset("suffix", 7)}, 4);
-    for (int rows : StepPrice::kRows)
-      if (rows <= 64) engine->price().set(rows, 0, 1 + 0.25 * rows);
+    for (int rows : CostModel::kRows)
+      if (rows <= 64) engine->cost_model().set(rows, 0, 1 + 0.25 * rows);
     GenerateOptions how;
     how.max_tokens = 20, how.ignore_end = true;
     std::vector<std::unique_ptr<Session>> sessions;
@@ -119,7 +119,7 @@ TEST_F(PriceTest, OfNodesWeighsOnAllOfABatch) {
     const int history = sessions[0]->length();
     std::vector<float> cost(size_t(spec.nodes()) + 1);
     for (size_t n = 0; n < cost.size(); ++n)  // all who draft have as many, and all wait for them
-      cost[n] = float(engine->price().predict(requests * (1 + int(n)), history) / engine->price().predict(requests, history));
+      cost[n] = float(engine->cost_model().predict(requests * (1 + int(n)), history) / engine->cost_model().predict(requests, history));
     batch->step();
     for (const auto& session : sessions) ASSERT_GT(session->length(), history);
     for (size_t n = 0; n < cost.size(); ++n) {
@@ -137,7 +137,7 @@ class TimedBackend final : public testing::ForwardingBackend {
   explicit TimedBackend(const Costs& costs) : ForwardingBackend(make_cpu_backend({1, std::nullopt})), costs_(costs) {}
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override {
     right_->run(inputs, key, body);
-    if (!target_) target_ = key.owner;  // prices come first
+    if (!target_) target_ = key.owner;  // costs come first
     const double ms = (key.owner == target_ ? costs_.target : costs_.draft)(int(inputs.tokens.size()));
     skipped_ms.store(skipped_ms.load() + ms);
   }
@@ -147,7 +147,7 @@ class TimedBackend final : public testing::ForwardingBackend {
   const void* target_ = nullptr;
 };
 
-class TimedTest : public PriceTest {
+class TimedTest : public CostModelTest {
  protected:
   std::unique_ptr<EngineImpl> open_timed(const SpecOptions& spec, int sessions) {
     EngineOptions o;
@@ -179,31 +179,31 @@ class TimedTest : public PriceTest {
   TimedBackend::Costs costs_;
 };
 
-TEST_F(TimedTest, DraftingResumesAfterPricesMeasuredInABusyMoment) {
+TEST_F(TimedTest, DraftingResumesAfterCostsMeasuredInABusyMoment) {
   costs_.target = [](int rows) { return 1000 * (1 + 0.03 * (rows - 1)); };
   costs_.draft = [](int) { return 50.0; };
   for (const char* name : {"suffix", "sd"}) {
     std::vector<std::vector<Token>> plain, spec;
     const auto right = open_timed(preset(name, 4), 1), wrong = open_timed(preset(name, 4), 1);
-    for (int rows : StepPrice::kRows)
-      if (rows <= 64) wrong->price().set(rows, 0, costs_.target(rows) * (rows == 1 ? 1 : 10));
+    for (int rows : CostModel::kRows)
+      if (rows <= 64) wrong->cost_model().set(rows, 0, costs_.target(rows) * (rows == 1 ? 1 : 10));
     const double before = run(*wrong, 1, 700, false, plain), best = run(*right, 1, 700, true, spec);
     EXPECT_EQ(plain, spec);
     EXPECT_LT(best, 0.8 * before) << name;
     const double after = run(*wrong, 1, 700, true, spec);
     EXPECT_EQ(plain, spec);
     EXPECT_LT(after, best + 150 * 1000) << name;                                  // some hundred rounds late
-    EXPECT_LT(run(*wrong, 1, 700, true, spec), best + 20 * 1000) << name;         // and then as with the right prices
+    EXPECT_LT(run(*wrong, 1, 700, true, spec), best + 20 * 1000) << name;         // and then as with the right costs
   }
 }
 
-TEST_F(TimedTest, DraftingStopsAfterPricesThatWereTooLow) {
+TEST_F(TimedTest, DraftingStopsAfterCostsThatWereTooLow) {
   costs_.target = [](int rows) { return 1000 * (1 + 0.9 * (rows - 1)); };
   costs_.draft = [](int) { return 900.0; };
   for (const char* name : {"suffix", "sd"}) {
     const auto engine = open_timed(preset(name, 4), 1);
-    for (int rows : StepPrice::kRows)
-      if (rows <= 64) engine->price().set(rows, 0, 1000 + rows);
+    for (int rows : CostModel::kRows)
+      if (rows <= 64) engine->cost_model().set(rows, 0, 1000 + rows);
     std::vector<std::vector<Token>> plain, spec;
     const double before = run(*engine, 1, 700, false, plain), after = run(*engine, 1, 700, true, spec);
     EXPECT_EQ(plain, spec);
@@ -243,7 +243,7 @@ TEST_F(TimedTest, ABatchThatWinsDrafts) {
 }
 
 // Steps of an answer are not prompts of one token, nor are the few rows whose logits are all wanted (what `specextend bench` times).
-TEST_F(PriceTest, StepsAreNotRunAsPrompts) {
+TEST_F(CostModelTest, StepsAreNotRunAsPrompts) {
   struct Seen { int rows, outputs; bool prompt; };
   class Watching final : public testing::ForwardingBackend {
    public:

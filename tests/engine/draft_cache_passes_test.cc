@@ -172,7 +172,7 @@ TEST(DraftCachePasses, RunWithinTheTrainedLength) {
       }
 }
 
-// The law after the pending token comes from the fresh cache; with kFaultOrder from the one before.
+// The distribution after the pending token comes from the fresh cache; with kFaultOrder from the one before.
 TEST(DraftCachePasses, AreRunAfterTheRefresh) {
   for (const bool head : {false, true})
     for (const bool late : {false, true}) {

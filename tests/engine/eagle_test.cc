@@ -1,5 +1,5 @@
 // Drafting with EAGLE heads: the text never changes, and what is drafted is a function of the text, not of how it was cut into
-// chunks, what the session held before, or which rounds were drafted. Rules on draws keep the law of the text.
+// chunks, what the session held before, or which rounds were drafted. Rules on draws keep the distribution of the text.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -101,36 +101,36 @@ struct SmallFiles {
   }
 };
 
-std::vector<double> law_of(std::span<const float> logits) {
-  std::vector<double> law;
+std::vector<double> distribution_of(std::span<const float> logits) {
+  std::vector<double> distribution;
   double sum = 0;
-  for (const float logit : logits) sum += law.emplace_back(std::exp(double(logit) / double(kTemperature)));
-  for (double& p : law) p /= sum;
-  return law;
+  for (const float logit : logits) sum += distribution.emplace_back(std::exp(double(logit) / double(kTemperature)));
+  for (double& p : distribution) p /= sum;
+  return distribution;
 }
 
 // What plain sampling says after the prompt: the first token, and the classes of the first two.
-struct PlainLaws {
-  testing::Law first, classes;
-  PlainLaws(Engine& plain, const std::vector<Token>& prompt) {
+struct PlainDistributions {
+  testing::Distribution first, classes;
+  PlainDistributions(Engine& plain, const std::vector<Token>& prompt) {
     auto session = plain.start();
-    const auto law = law_of(session->evaluate(prompt, 1));
+    const auto distribution = distribution_of(session->evaluate(prompt, 1));
     for (Token t = 0; t < kVocab; ++t) {
-      first[{t}] = law[size_t(t)];
+      first[{t}] = distribution[size_t(t)];
       session->truncate(int(prompt.size()));
-      const auto next = law_of(session->evaluate({&t, 1}, 1));
-      for (Token u = 0; u < kVocab; ++u) classes[{class_of(t), class_of(u)}] += law[size_t(t)] * next[size_t(u)];
+      const auto next = distribution_of(session->evaluate({&t, 1}, 1));
+      for (Token u = 0; u < kVocab; ++u) classes[{class_of(t), class_of(u)}] += distribution[size_t(t)] * next[size_t(u)];
     }
   }
 };
 
-TEST(Eagle, RulesOnDrawsKeepTheLawWithHalfAVocabulary) {
+TEST(Eagle, RulesOnDrawsKeepTheDistributionWithHalfAVocabulary) {
   constexpr int kSamples = 6000;
   const SmallFiles small;
   const std::vector<Token> prompt = {3, 141, 59, 26, 53, 58, 97, 93, 238, 46, 26, 43};
   EngineOptions o;
   o.model = small.target, o.context = 64, o.threads = 1;
-  const PlainLaws laws(*Engine::open(o), prompt);
+  const PlainDistributions distributions(*Engine::open(o), prompt);
   for (const std::string rule : {"chain", "block", "specinfer", "no-replacement", "traversal"}) {
     SCOPED_TRACE(rule);
     const bool chain = rule == "chain" || rule == "block";
@@ -154,7 +154,7 @@ TEST(Eagle, RulesOnDrawsKeepTheLawWithHalfAVocabulary) {
       ++classes[{class_of(result.tokens[0]), class_of(result.tokens[1])}];
       accepted += result.spec.accepted;
     }
-    const auto by_token = testing::fit(first, laws.first), by_class = testing::fit(classes, laws.classes);
+    const auto by_token = testing::fit(first, distributions.first), by_class = testing::fit(classes, distributions.classes);
     fmt::print("{:15} p = {:.3g} ({} degrees of freedom), of pairs {:.3g} ({}); {:.2f} accepted\n", rule, by_token.p,
                by_token.freedom, by_class.p, by_class.freedom, double(accepted) / kSamples);
     EXPECT_GT(by_token.p, 1e-4);

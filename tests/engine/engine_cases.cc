@@ -47,7 +47,7 @@ const Files& files() {
   return all;
 }
 
-// Small numbers, so that much happens in a few hundred tokens; no prices, so that trees do not depend on the clock.
+// Small numbers, so that much happens in a few hundred tokens; no costs, so that trees do not depend on the clock.
 SpecOptions options(const std::string& preset, const std::string& draft, const Settings& settings) {
   SpecOptions out{.preset = preset, .draft_model = draft, .settings = {{"price", "off"}}};
   out.settings.insert(out.settings.end(), settings.begin(), settings.end());
@@ -89,12 +89,12 @@ std::vector<EngineCase> make_cases() {
       {"self_skip", options("self-skip", "", {})},
       {"self_exit", options("self-exit", "", {{"exit", "1"}})},
       {"magicdec", options("magicdec", "", {{"budget", "48"}})},
-      {"staged", options("staged", f.draft, {})},
+      {"uncommitted", options("uncommitted", f.draft, {})},
       {"triforce", options("triforce", f.draft, {{"budget", "64"}, {"interval", "3"}, {"inner-budget", "40"}})},
       {"fuse", options("fuse", f.draft, {})},
       {"fuse_eagle3", options("fuse", f.eagle3, {})},
       {"self_suffix", options("self-suffix", "", {})},
-      {"priced", {.preset = "opt-tree", .draft_model = f.draft, .settings = {{"price", "on"}}}},
+      {"with_costs", {.preset = "opt-tree", .draft_model = f.draft, .settings = {{"price", "on"}}}},
   };
   for (const char* kind : {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}) {
     cases.push_back({fmt::format("model_{}", kind), options("sd", f.draft, with_cache(kind, "opt-tree"))});

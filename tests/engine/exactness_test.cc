@@ -1,4 +1,4 @@
-// The law, end to end: a token's logits are the same bits however its prompt was cut into steps and however many threads
+// The distribution, end to end: a token's logits are the same bits however its prompt was cut into steps and however many threads
 // ran. Compared with memcmp against processing one token at a time on one thread.
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ int first_difference(const std::vector<float>& a, const std::vector<float>& b, i
   return -1;
 }
 
-void check_law(const TinySpec& spec, const std::string& kv, int length, int groupings) {
+void check_invariance(const TinySpec& spec, const std::string& kv, int length, int groupings) {
   const TempFolder folder;
   const std::string path = folder.file("tiny.gguf");
   testing::write_tiny_gguf(path, spec);
@@ -82,7 +82,7 @@ TEST(Exactness, EveryWeightType) {
                      DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     TinySpec spec;
     spec.width = 256, spec.ffn = 256, spec.weights = type;
-    check_law(spec, "", 140, 3);
+    check_invariance(spec, "", 140, 3);
   }
 }
 
@@ -90,7 +90,7 @@ TEST(Exactness, EveryKvType) {
   for (const char* kv : {"f32", "f16", "bf16", "q8_0"}) {
     TinySpec spec;
     spec.weights = DType::kQ8_0;
-    check_law(spec, kv, 200, 6);
+    check_invariance(spec, kv, 200, 6);
   }
 }
 
@@ -100,15 +100,15 @@ TEST(Exactness, EveryArchitecture) {
   qwen3.arch = "qwen3", qwen3.head_dim = 32, qwen3.kv_heads = 4;
   window.window = 50;
   wide.heads = 6, wide.kv_heads = 2, wide.width = 96, wide.head_dim = 80;
-  for (const TinySpec& spec : {qwen2, qwen3, window, wide}) check_law(spec, "", 150, 4);
+  for (const TinySpec& spec : {qwen2, qwen3, window, wide}) check_invariance(spec, "", 150, 4);
 }
 
 TEST(Exactness, AcrossSpans) {
   TinySpec spec;
   spec.layers = 1, spec.weights = DType::kQ4_1;
-  for (const char* kv : {"bf16", "q8_0"}) check_law(spec, kv, 1100, 3);
+  for (const char* kv : {"bf16", "q8_0"}) check_invariance(spec, kv, 1100, 3);
   spec.window = 600;
-  check_law(spec, "bf16", 1100, 2);
+  check_invariance(spec, "bf16", 1100, 2);
 }
 
 // Cutting back and going another way leaves no trace.

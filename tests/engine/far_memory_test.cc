@@ -24,7 +24,7 @@ std::unique_ptr<Backend> far_backend() { return std::make_unique<FarBackend>(nea
 class FarMemory : public ::testing::TestWithParam<EngineCase> {};
 
 TEST_P(FarMemory, GivesWhatNearMemoryGives) {
-  const bool timed = GetParam().name == "priced";
+  const bool timed = GetParam().name == "with_costs";
   const EngineRun near = run_engine(GetParam().spec, near_backend()), far = run_engine(GetParam().spec, far_backend());
   EXPECT_EQ(timed ? text_difference(far, near) : tree_difference(far, near), "");
   EXPECT_GT(far.drafted, timed ? -1 : 20);
@@ -33,9 +33,9 @@ TEST_P(FarMemory, GivesWhatNearMemoryGives) {
 
 // A backend that grows trees itself: the trees of the host, and the text of plain decoding.
 TEST_P(FarMemory, GrowsTheSameTreesItself) {
-  auto grows = std::make_unique<testing::LevelsBackend>(far_backend(), 6);
+  auto grows = std::make_unique<testing::TreeGrowthBackend>(far_backend(), 6);
   const EngineCase& c = GetParam();
-  const bool timed = c.name == "priced";
+  const bool timed = c.name == "with_costs";
   const EngineRun found = run_engine(c.spec, std::move(grows));
   if (!timed) { EXPECT_EQ(tree_difference(found, run_engine(c.spec, std::make_unique<testing::RefusingBackend>(far_backend(), 6))), ""); }
   if (c.exact) { EXPECT_EQ(text_difference(found, run_engine({}, far_backend())), ""); }

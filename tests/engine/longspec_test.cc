@@ -85,8 +85,8 @@ TEST(LongSpec, NeverChangesTheText) {
         EXPECT_GT(found.drafted(), 25u) << what;
       }
     }
-  auto priced = Engine::open(options("longspec", 50, {{"price", "on"}}));
-  expect_same(answer(*priced->start(), testing::random_text(100, 100), 0, 30), expected[{0.0f, 100}], "at a price");
+  auto with_costs = Engine::open(options("longspec", 50, {{"price", "on"}}));
+  expect_same(answer(*with_costs->start(), testing::random_text(100, 100), 0, 30), expected[{0.0f, 100}], "at a price");
 }
 
 // The likeliest tokens one after another, everything computed anew for each.
@@ -227,7 +227,7 @@ TEST(LongSpec, WhatDoesNotFitIsRefused) {
     for (const char* word : {"head", "target's cache", cache}) EXPECT_NE(refused.find(word), std::string::npos) << refused;
   }
   EXPECT_NE(error_of(options("longspec", 64, {{"cache", "retrieval"}, {"faults", "mask"}})).find("faults"), std::string::npos);
-  EXPECT_NE(error_of(options("staged", 64)).find("inner"), std::string::npos);
+  EXPECT_NE(error_of(options("uncommitted", 64)).find("inner"), std::string::npos);
 }
 
 TEST(LongSpec, IsInspectedAndQuantised) {

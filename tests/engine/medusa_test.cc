@@ -116,8 +116,8 @@ TEST(Medusa, NeverChangesTheText) {
     }
 }
 
-// With a price everything is the same text as well.
-TEST(Medusa, NeverChangesTheTextAtAPrice) {
+// With a cost_model everything is the same text as well.
+TEST(Medusa, NeverChangesTheTextAtACost) {
   auto plain = Engine::open(options("", "", 64));
   for (const char* preset : {"medusa", "eagle3", "fuse"}) {
     auto engine = Engine::open(options(files().chosen, preset, 50, {{"price", "on"}}));
@@ -265,15 +265,15 @@ TEST(Medusa, DrawsAreRepeatable) {
     }
 }
 
-// And the texts have the target's law. Biases leave four tokens to both sides, so that many drafts are accepted.
-TEST(Medusa, DrawsKeepTheLaw) {
+// And the texts have the target's distribution. Biases leave four tokens to both sides, so that many drafts are accepted.
+TEST(Medusa, DrawsKeepTheDistribution) {
   const std::vector<Token> words = {20, 21, 22, 23};
   const auto prompt = testing::random_text(30, 12);
   auto plain = Engine::open(options("", "", 64));
-  testing::Law law = {{{}, 1.0}};
+  testing::Distribution distribution = {{{}, 1.0}};
   for (int place = 0; place < 3; ++place) {
-    testing::Law longer;
-    for (const auto& [text, probability] : law) {
+    testing::Distribution longer;
+    for (const auto& [text, probability] : distribution) {
       auto session = plain->start();
       auto tokens = prompt;
       tokens.insert(tokens.end(), text.begin(), text.end());
@@ -286,7 +286,7 @@ TEST(Medusa, DrawsKeepTheLaw) {
         longer[next] = probability * std::exp(double(logits[size_t(t)])) / sum;
       }
     }
-    law = std::move(longer);
+    distribution = std::move(longer);
   }
   for (const Drawing& c : kDrawing) {
     auto engine = Engine::open(options(files().chosen, c.preset, 64, settings_of(c)));
@@ -303,7 +303,7 @@ TEST(Medusa, DrawsKeepTheLaw) {
       tokens.resize(3);
       ++counts[tokens];
     }
-    const testing::Fit fit = testing::fit(counts, law);
+    const testing::Fit fit = testing::fit(counts, distribution);
     EXPECT_GT(fit.p, 1e-4) << c.preset << " " << c.rule << ": distance " << fit.distance;
     EXPECT_LT(fit.distance, fit.explained) << c.preset << " " << c.rule;
     EXPECT_LT(rounds, 1200 * 4 - 600) << c.preset << " " << c.rule << ": hardly any draft was accepted";

@@ -53,12 +53,12 @@ EngineOptions plain_options(int context, int threads, int sessions) {
   return o;
 }
 
-EngineOptions spec_options(const std::string& preset, bool price, int context, int threads, int sessions) {
+EngineOptions spec_options(const std::string& preset, bool cost_model, int context, int threads, int sessions) {
   EngineOptions o = plain_options(context, threads, sessions);
   o.spec.preset = preset;
   for (const SpecPreset& p : spec_presets())
     if (p.name == preset && p.needs_draft) o.spec.draft_model = models().draft;
-  o.spec.settings.push_back({"price", price ? "on" : "off"});
+  o.spec.settings.push_back({"price", cost_model ? "on" : "off"});
   if (preset == "self-exit") o.spec.settings.push_back({"exit", "1"});
   return o;
 }
@@ -137,8 +137,8 @@ TEST_P(EveryPreset, EqualsPlainDecoding) {
     auto plain_engine = Engine::open(plain_options(context, 1, 1));
     const auto plain = answers(*plain_engine, prompts, options, false);
     for (int threads = 1; threads <= 4; ++threads) {
-      const bool price = (threads + round) % 2 == 0, together = (threads / 2 + round) % 2 == 0;  // all mixtures over the lengths
-      auto engine = Engine::open(spec_options(GetParam(), price, context, threads, 4));
+      const bool cost_model = (threads + round) % 2 == 0, together = (threads / 2 + round) % 2 == 0;  // all mixtures over the lengths
+      auto engine = Engine::open(spec_options(GetParam(), cost_model, context, threads, 4));
       for (size_t at = 0; at < prompts.size(); at += 4) {
         const std::vector<std::vector<Token>> some(prompts.begin() + ptrdiff_t(at), prompts.begin() + ptrdiff_t(at) + 4);
         const std::vector<GenerateOptions> with(options.begin() + ptrdiff_t(at), options.begin() + ptrdiff_t(at) + 4);
@@ -217,7 +217,7 @@ TEST(Speculation, CancelledBetweenAnyTwoPhases) {
   const auto prompt = testing::repeating_text(80, 5);
   auto plain = Engine::open(plain_options(300, 1, 1));
   const auto expected = answers(*plain, {prompt}, {setting(0, 40, 0)}, false)[0];
-  for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "staged", "triforce", "fuse", "off"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "uncommitted", "triforce", "fuse", "off"}) {
     auto engine = Engine::open(spec_options(preset, false, 300, 1, 1));
     auto session = engine->start();
     for (int stop_at = 0; stop_at < 40; ++stop_at) {
@@ -280,7 +280,7 @@ TEST(Speculation, ThrowingCallbacks) {
 TEST(Speculation, PromptsInAnyOrder) {
   std::mt19937 random(9);
   auto plain = Engine::open(plain_options(700, 1, 1));
-  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "staged", "triforce", "fuse"}) {
+  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "uncommitted", "triforce", "fuse"}) {
     auto engine = Engine::open(spec_options(preset, false, 700, 1, 1));
     auto session = engine->start();
     std::vector<Token> last;
@@ -322,13 +322,13 @@ TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
   EXPECT_EQ(spec_rule(spec_options("sd", false, 200, 2, 1).spec).promise, SpecPromise::kBytes);
 }
 
-// An inner drafter saves passes and changes no draft: rules that draw from the draft's law write the same text with and without it.
+// An inner drafter saves passes and changes no draft: rules that draw from the draft's distribution write the same text with and without it.
 TEST(Speculation, InnerDraftersChangeNoDraw) {
   const auto prompts = std::vector<std::vector<Token>>{testing::repeating_text(90, 1), testing::repeating_text(150, 2)};
   for (const char* rule : {"chain", "block", "match"}) {
     std::vector<Answer> expected;
     for (const char* inner : {"none", "suffix", "ngram"}) {
-      EngineOptions o = spec_options("staged", false, 512, 2, 2);
+      EngineOptions o = spec_options("uncommitted", false, 512, 2, 2);
       o.spec.settings.push_back({"accept", rule});
       o.spec.settings.push_back({"inner", inner});
       const auto engine = Engine::open(o);
@@ -348,7 +348,7 @@ TEST(Speculation, InnerDraftersChangeNoDraw) {
 TEST(Speculation, EarlierAnswersAreLookedUp) {
   const auto prompt = testing::random_text(60, 5);
   const auto plain = Engine::open(plain_options(512, 1, 1));
-  for (const char* preset : {"suffix", "fuse", "staged"}) {
+  for (const char* preset : {"suffix", "fuse", "uncommitted"}) {
     EngineOptions o = spec_options(preset, false, 512, 1, 2);
     o.spec.settings.push_back({"store", "1000"});
     if (preset == std::string("suffix")) o.spec.settings.push_back({"factor", "2"});

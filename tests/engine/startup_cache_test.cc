@@ -31,7 +31,7 @@ class StartupCacheTest : public ::testing::Test {
     o.spec.preset = "specextend", o.spec.draft_model = folder_.file("draft.gguf");
     return std::make_unique<EngineImpl>(o);
   }
-  // vocabularies compared, targets probed, prices measured, weights scanned
+  // vocabularies compared, targets probed, costs measured, weights scanned
   static std::array<int, 4> work(const EngineImpl& engine) {
     const auto& w = engine.startup_cache().work;
     return {w.compared, w.probed, w.measured, w.scanned};
@@ -50,38 +50,38 @@ constexpr std::array<int, 4> kAll{1, 1, 1, 2}, kNothing{0, 0, 0, 0};
 
 TEST_F(StartupCacheTest, TheSecondStartDoesNothing) {
   std::vector<int> layers;
-  double price = 0;
+  double cost_model = 0;
   {
     const auto first = open(cache_);
     EXPECT_EQ(work(*first), kAll);
     layers = first->speculations()[0]->config().cache.layers;
-    price = first->price().predict(4, 100);
+    cost_model = first->cost_model().predict(4, 100);
   }
   EXPECT_EQ(kept().size(), 5u);
   const auto second = open(cache_);
   EXPECT_EQ(work(*second), kNothing);
   EXPECT_EQ(second->speculations()[0]->config().cache.layers, layers);
-  EXPECT_DOUBLE_EQ(second->price().predict(4, 100), price);
-  EXPECT_EQ(work(*open(cache_, 2)), (std::array{0, 0, 1, 0}));  // prices depend on the threads
+  EXPECT_DOUBLE_EQ(second->cost_model().predict(4, 100), cost_model);
+  EXPECT_EQ(work(*open(cache_, 2)), (std::array{0, 0, 1, 0}));  // costs depend on the threads
   write(2);
   EXPECT_EQ(work(*open(cache_)), kAll);
   EXPECT_EQ(work(*open("")), kAll);
 }
 
-// A kept price is where the next start begins; passes move it.
+// A kept cost_model is where the next start begins; passes move it.
 TEST_F(StartupCacheTest, PricesOfANoisyMomentDoNotStay) {
   double wrong = 0;
   {
     const auto engine = open(cache_);
-    for (const int rows : StepPrice::kRows)
-      for (int i = 0; i < 200; ++i) engine->price().observe(rows, 0, 1000 * engine->price().predict(rows, 0));
-    wrong = engine->price().predict(1, 0);
+    for (const int rows : CostModel::kRows)
+      for (int i = 0; i < 200; ++i) engine->cost_model().observe(rows, 0, 1000 * engine->cost_model().predict(rows, 0));
+    wrong = engine->cost_model().predict(1, 0);
   }
   const auto next = open(cache_);
   EXPECT_EQ(work(*next), kNothing);
-  EXPECT_DOUBLE_EQ(next->price().predict(1, 0), wrong);
-  for (int i = 0; i < 100; ++i) next->price().observe(1, 0, wrong / 10);
-  EXPECT_NEAR(next->price().predict(1, 0), wrong / 10, wrong / 100);
+  EXPECT_DOUBLE_EQ(next->cost_model().predict(1, 0), wrong);
+  for (int i = 0; i < 100; ++i) next->cost_model().observe(1, 0, wrong / 10);
+  EXPECT_NEAR(next->cost_model().predict(1, 0), wrong / 10, wrong / 100);
 }
 
 TEST_F(StartupCacheTest, DamagedFilesAreWrittenAnew) {

@@ -8,14 +8,14 @@
 namespace sx {
 namespace {
 
-TEST(StopWatch, PassesTextThroughWithoutStops) {
-  StopWatch watch({});
+TEST(StopMatcher, PassesTextThroughWithoutStops) {
+  StopMatcher watch({});
   EXPECT_EQ(watch.push("abc"), "abc");
   EXPECT_EQ(watch.finish(), "");
 }
 
-TEST(StopWatch, HoldsBackWhatMayBecomeAStop) {
-  StopWatch watch({"END"});
+TEST(StopMatcher, HoldsBackWhatMayBecomeAStop) {
+  StopMatcher watch({"END"});
   EXPECT_EQ(watch.push("the E"), "the ");
   EXPECT_EQ(watch.push("N"), "");
   EXPECT_EQ(watch.push("X"), "ENX");
@@ -26,14 +26,14 @@ TEST(StopWatch, HoldsBackWhatMayBecomeAStop) {
   EXPECT_EQ(watch.finish(), "");
 }
 
-TEST(StopWatch, GivesBackAnUnfinishedStopAtTheEnd) {
-  StopWatch watch({"END"});
+TEST(StopMatcher, GivesBackAnUnfinishedStopAtTheEnd) {
+  StopMatcher watch({"END"});
   EXPECT_EQ(watch.push("EN"), "");
   EXPECT_EQ(watch.finish(), "EN");
 }
 
 // Whatever the cuts between pieces, the shown text is the text before the first stop string.
-TEST(StopWatch, AgreesWithSearchingTheWholeText) {
+TEST(StopMatcher, AgreesWithSearchingTheWholeText) {
   std::mt19937 random(9);
   for (int trial = 0; trial < 3000; ++trial) {
     std::string text;
@@ -47,7 +47,7 @@ TEST(StopWatch, AgreesWithSearchingTheWholeText) {
     // The first stop to be complete wins when pieces are single characters; with several candidates the earliest start
     // among those complete at that moment.
     std::string shown;
-    StopWatch watch(stops);
+    StopMatcher watch(stops);
     for (size_t at = 0; at < text.size() && !watch.stopped();) {
       const size_t n = std::min<size_t>(1, text.size() - at);
       shown += watch.push(text.substr(at, n));

@@ -148,8 +148,8 @@ struct Growing {
     for (int i = from; i < from + rows; ++i) out.push_back(history + tree.depth[size_t(i)]);
     return out;
   }
-  SeqRows rows_at(int first_row, int rows, int into, int staged) const {
-    return {first_row, rows, into, history, &tree.ancestors[size_t(staged * tree.words)], tree.words, staged};
+  SeqRows rows_at(int first_row, int rows, int into, int uncommitted) const {
+    return {first_row, rows, into, history, &tree.ancestors[size_t(uncommitted * tree.words)], tree.words, uncommitted};
   }
 };
 
@@ -211,14 +211,14 @@ void check_tree(const std::string& path, const TreeSubject& subject, DType kv_ty
     // Commit the path to the last node and go on: same bits as if it had been decoded plainly.
     const auto kept = path_to(t, int(t.token.size()) - 1);
     std::vector<KvMove> moves;
-    KvBook book(1, 1400);
-    book.open();
-    book.append(0, history[s]);
-    book.stage(0, int(t.token.size()));
-    book.commit(0, kept, moves);
+    SequenceTable sequences(1, 1400);
+    sequences.open();
+    sequences.append(0, history[s]);
+    sequences.add_uncommitted(0, int(t.token.size()));
+    sequences.commit(0, kept, moves);
     tree_run.move(s, moves);
     for (size_t i = 0; i < kept.size(); ++i) plain.chain(0, history[s] + int(i), {t.token[size_t(kept[i])]});
-    const auto next_plain = plain.chain(0, book.length(0), {7}), next = tree_run.chain(s, book.length(0), {7});
+    const auto next_plain = plain.chain(0, sequences.length(0), {7}), next = tree_run.chain(s, sequences.length(0), {7});
     ASSERT_TRUE(same_row(next, 0, next_plain, 0, vocab)) << subject.name << " after the commit";
   }
 }
@@ -253,8 +253,8 @@ void check_grown(const std::string& path, const TreeSubject& subject, DType kv_t
     for (const SeqRows& q : seqs)
       for (int i = 0; i < q.rows; ++i) {
         const auto& once = all[size_t(q.slot)].once;
-        ASSERT_TRUE(same_row(logits, size_t(q.first_row + i), once, size_t(q.staged + i), run.vocab()))
-            << "history " << q.history << " node " << q.staged + i << " staged " << q.staged;
+        ASSERT_TRUE(same_row(logits, size_t(q.first_row + i), once, size_t(q.uncommitted + i), run.vocab()))
+            << "history " << q.history << " node " << q.uncommitted + i << " uncommitted " << q.uncommitted;
       }
   }
   for (const Growing& g : all) check_last_path(run, g);

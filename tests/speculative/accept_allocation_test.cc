@@ -14,15 +14,15 @@ namespace {
 constexpr int kVocab = 40, kNodes = 24;
 
 // Judges trees of all depths; returns the tokens accepted.
-size_t judge_many(Acceptance& rule, bool chain, float temperature, PenaltyWindow& window, Verdict& verdict,
+size_t accept_many(Acceptance& rule, bool chain, float temperature, PenaltyWindow& window, AcceptResult& result,
                   long& allocations) {
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal(0, 1);
   TokenTree tree(kNodes);
-  DraftLaws laws(kNodes, kVocab);
+  DraftProbs distributions(kNodes, kVocab);
   std::vector<float> logits(size_t(kNodes) * kVocab);
   for (float& x : logits) x = normal(random);
-  std::fill_n(laws.row(0), logits.size(), 1.0f / kVocab);
+  std::fill_n(distributions.row(0), logits.size(), 1.0f / kVocab);
   Sampling sampling;
   sampling.temperature = temperature, sampling.top_p = 0.95f, sampling.repeat_penalty = 1.1f;
   const TokenBias bias[] = {{3, 1.0f}};
@@ -36,13 +36,13 @@ size_t judge_many(Acceptance& rule, bool chain, float temperature, PenaltyWindow
       tree.add(parent, x, 0);
     }
     sampling.seed = trial;
-    JudgeArgs args;
+    AcceptArgs args;
     args.tree = &tree, args.logits = logits.data(), args.vocab = kVocab, args.position = trial;
-    args.sampling = &sampling, args.bias = bias, args.window = &window, args.laws = &laws;
+    args.sampling = &sampling, args.bias = bias, args.window = &window, args.distributions = &distributions;
     const long before = g_allocations.load();
-    rule.judge(args, verdict);
+    rule.accept(args, result);
     allocations += g_allocations.load() - before;
-    accepted += verdict.path.size() - 1;
+    accepted += result.path.size() - 1;
   }
   return accepted;
 }
@@ -54,8 +54,8 @@ TEST(AcceptAllocation, JudgingAllocatesNothing) {
   backend->reserve(limits);
   PenaltyWindow window(kVocab, 16, kNodes);
   window.push(1);
-  Verdict verdict;
-  verdict.path.reserve(kNodes);
+  AcceptResult result;
+  result.path.reserve(kNodes);
   for (AcceptKind kind : {AcceptKind::kMatch, AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
                           AcceptKind::kNoReplacement, AcceptKind::kTraversal, AcceptKind::kTypical,
                           AcceptKind::kMargin}) {
@@ -65,7 +65,7 @@ TEST(AcceptAllocation, JudgingAllocatesNothing) {
     for (float temperature : {0.0f, 0.8f}) {
       const bool chain = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
       long allocations = 0;
-      const size_t accepted = judge_many(*rule, chain, temperature, window, verdict, allocations);
+      const size_t accepted = accept_many(*rule, chain, temperature, window, result, allocations);
       EXPECT_GT(accepted, 0u) << int(kind) << " " << temperature;
       EXPECT_EQ(allocations, 0) << int(kind) << " " << temperature;
     }

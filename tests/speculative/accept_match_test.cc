@@ -1,5 +1,5 @@
 // Judging trees of logits: match against plain decoding, the lossy rules against their definitions, and the rules on
-// laws as they run on a backend: a pure function of seed and position, greedy where the target is.
+// distributions as they run on a backend: a pure function of seed and position, greedy where the target is.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace sx {
 namespace {
 
-constexpr AcceptKind kLawKinds[] = {AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
+constexpr AcceptKind kProbabilityKinds[] = {AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
                                     AcceptKind::kNoReplacement, AcceptKind::kTraversal};
 
 std::map<Token, int> as_map(std::span<const TokenCount> counts) {
@@ -53,8 +53,8 @@ struct Scene {
     for (Token t : text) made.push(t);
     return made;
   }
-  JudgeArgs args(PenaltyWindow* w) const {
-    JudgeArgs a;
+  AcceptArgs args(PenaltyWindow* w) const {
+    AcceptArgs a;
     a.tree = &tree, a.logits = logits.data(), a.vocab = vocab, a.position = text.size(), a.sampling = &sampling;
     a.bias = bias, a.window = w;
     return a;
@@ -82,8 +82,8 @@ struct Scene {
     backend.choose({&out, std::span(&row, 1), vocab});
     return out;
   }
-  // The target's law without filters, from the definition.
-  std::vector<double> plain_law(NodeId node, double temperature) const {
+  // The target's distribution without filters, from the definition.
+  std::vector<double> plain_distribution(NodeId node, double temperature) const {
     std::vector<double> x(static_cast<size_t>(vocab));
     for (size_t t = 0; t < x.size(); ++t) x[t] = double(logits[size_t(node) * x.size() + t]);
     for (const TokenBias& b : bias) x[size_t(b.token)] += double(b.bias);
@@ -118,19 +118,19 @@ class AcceptTrees : public ::testing::TestWithParam<bool> {
     return make_acceptance(config, *backend_, {scene.vocab, scene.tree.size(), scene.tree.max_depth()});
   }
   // Judges with a window, and sees to it that it is left as it was.
-  Verdict judge(Acceptance& rule, const Scene& scene, const DraftLaws* laws = nullptr) {
+  AcceptResult accept(Acceptance& rule, const Scene& scene, const DraftProbs* distributions = nullptr) {
     PenaltyWindow window = scene.window();
-    Verdict verdict;
-    JudgeArgs args = scene.args(&window);
-    args.laws = laws;
-    rule.judge(args, verdict);
+    AcceptResult result;
+    AcceptArgs args = scene.args(&window);
+    args.distributions = distributions;
+    rule.accept(args, result);
     PenaltyWindow fresh = scene.window();
     EXPECT_EQ(as_map(window.counts()), as_map(fresh.counts()));
     for (Token t = 0; t < 3; ++t) {  // it goes on as if nothing had been
       window.push(t), fresh.push(t);
       EXPECT_EQ(as_map(window.counts()), as_map(fresh.counts()));
     }
-    return verdict;
+    return result;
   }
   const std::unique_ptr<Backend> backend_;
 };
@@ -154,9 +154,9 @@ TEST_P(AcceptTrees, MatchIsPlainDecoding) {
     const auto match = make(AcceptKind::kMatch, scene);
     EXPECT_TRUE(match->lossless());
     EXPECT_EQ(match->draws(), DrawMode::kBest);
-    const Verdict verdict = judge(*match, scene);
-    ASSERT_EQ(verdict.path, path) << trial;
-    ASSERT_EQ(verdict.next, next) << trial;
+    const AcceptResult result = accept(*match, scene);
+    ASSERT_EQ(result.path, path) << trial;
+    ASSERT_EQ(result.next, next) << trial;
     longest = std::max(longest, path.size());
   }
   EXPECT_GE(longest, 6u);
@@ -167,11 +167,11 @@ TEST_P(AcceptTrees, MatchNeedsNoWindow) {
   for (int trial = 0; trial < 50; ++trial) {
     const Scene scene(random, 5, 20);
     const auto match = make(AcceptKind::kMatch, scene);
-    Verdict verdict;
-    match->judge(scene.args(nullptr), verdict);
-    const Verdict expected = judge(*match, scene);
-    EXPECT_EQ(verdict.path, expected.path);
-    EXPECT_EQ(verdict.next, expected.next);
+    AcceptResult result;
+    match->accept(scene.args(nullptr), result);
+    const AcceptResult expected = accept(*match, scene);
+    EXPECT_EQ(result.path, expected.path);
+    EXPECT_EQ(result.next, expected.next);
   }
 }
 
@@ -192,7 +192,7 @@ TEST_P(AcceptTrees, TypicalTakesTheLongestTypicalPath) {
       bool typical = true;
       for (NodeId n = leaf; n != 0; n = scene.tree.parent(n)) {
         const NodeId parent = scene.tree.parent(n);
-        const std::vector<double> p = scene.plain_law(parent, scene.sampling.temperature > 0 ? 0.7f : 1);
+        const std::vector<double> p = scene.plain_distribution(parent, scene.sampling.temperature > 0 ? 0.7f : 1);
         double entropy = 0;
         for (double v : p) entropy -= v * std::log(v);
         const double mine = p[size_t(scene.tree.token(n))];
@@ -208,10 +208,10 @@ TEST_P(AcceptTrees, TypicalTakesTheLongestTypicalPath) {
     }
     const auto rule = make(AcceptKind::kTypical, scene, config);
     EXPECT_FALSE(rule->lossless());
-    const Verdict verdict = judge(*rule, scene);
-    ASSERT_EQ(verdict.path, best) << trial;
-    ASSERT_EQ(verdict.next, scene.plain_choice(*backend_, best.back())) << trial;
-    beyond_greedy += best.size() > judge(*make(AcceptKind::kMatch, scene), scene).path.size();
+    const AcceptResult result = accept(*rule, scene);
+    ASSERT_EQ(result.path, best) << trial;
+    ASSERT_EQ(result.next, scene.plain_choice(*backend_, best.back())) << trial;
+    beyond_greedy += best.size() > accept(*make(AcceptKind::kMatch, scene), scene).path.size();
   }
   EXPECT_GT(beyond_greedy, 50);
 }
@@ -232,7 +232,7 @@ TEST_P(AcceptTrees, MarginLetsANearlyEqualSecondPass) {
       const NodeId parent = node;
       node = scene.tree.child(parent, next);
       if (node == kNoNode) {
-        const std::vector<double> p = scene.plain_law(parent, scene.sampling.temperature > 0 ? 0.7f : 1);
+        const std::vector<double> p = scene.plain_distribution(parent, scene.sampling.temperature > 0 ? 0.7f : 1);
         std::vector<Token> order(p.size());
         for (size_t t = 0; t < p.size(); ++t) order[t] = Token(t);
         std::sort(order.begin(), order.end(), [&](Token a, Token b) { return p[size_t(a)] > p[size_t(b)]; });
@@ -244,22 +244,22 @@ TEST_P(AcceptTrees, MarginLetsANearlyEqualSecondPass) {
     }
     const auto rule = make(AcceptKind::kMargin, scene, config);
     EXPECT_FALSE(rule->lossless());
-    const Verdict verdict = judge(*rule, scene);
-    ASSERT_EQ(verdict.path, path) << trial;
-    ASSERT_EQ(verdict.next, next) << trial;
+    const AcceptResult result = accept(*rule, scene);
+    ASSERT_EQ(result.path, path) << trial;
+    ASSERT_EQ(result.next, next) << trial;
   }
   EXPECT_GT(relaxed, 50);
 }
 
-// --- Rules on laws.
+// --- Rules on distributions.
 
-// Grows the scene's tree anew by draws from random laws, which are kept as a drafter keeps them.
-DraftLaws draw_tree(std::mt19937_64& random, Scene& scene, DrawMode mode, bool chain) {
+// Grows the scene's tree anew by draws from random distributions, which are kept as a drafter keeps them.
+DraftProbs draw_tree(std::mt19937_64& random, Scene& scene, DrawMode mode, bool chain) {
   std::normal_distribution<float> normal(0, 1.5f);
-  DraftLaws laws(scene.tree.capacity(), scene.vocab);
+  DraftProbs distributions(scene.tree.capacity(), scene.vocab);
   scene.tree.reset(scene.text.back());
   for (NodeId n = 0; n < scene.tree.size(); ++n) {
-    float* q = laws.row(n);
+    float* q = distributions.row(n);
     float sum = 0;
     for (int t = 0; t < scene.vocab; ++t) sum += q[t] = std::exp(normal(random));
     for (int t = 0; t < scene.vocab; ++t) q[t] /= sum;
@@ -270,14 +270,14 @@ DraftLaws draw_tree(std::mt19937_64& random, Scene& scene, DrawMode mode, bool c
       if (mode == DrawMode::kDistinct) left[size_t(x)] = 0;
     }
   }
-  return laws;
+  return distributions;
 }
 
 bool needs_chain(AcceptKind kind) { return kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise; }
 
-TEST_P(AcceptTrees, LawRulesArePureFunctionsOfSeedAndPosition) {
+TEST_P(AcceptTrees, DistributionRulesArePureFunctionsOfSeedAndPosition) {
   std::mt19937_64 random(5);
-  for (AcceptKind kind : kLawKinds) {
+  for (AcceptKind kind : kProbabilityKinds) {
     int by_seed = 0, by_position = 0, accepted = 0;
     for (int trial = 0; trial < 60; ++trial) {
       Scene scene(random, 4 + int(random() % 5), 8);
@@ -285,20 +285,20 @@ TEST_P(AcceptTrees, LawRulesArePureFunctionsOfSeedAndPosition) {
       scene.sampling.temperature = 0.9f;
       const auto rule = make_acceptance({kind}, *backend_, {scene.vocab, 8, 7});
       EXPECT_TRUE(rule->lossless());
-      const DraftLaws laws = draw_tree(random, scene, rule->draws(), needs_chain(kind));
-      const Verdict first = judge(*rule, scene, &laws), again = judge(*rule, scene, &laws);
+      const DraftProbs distributions = draw_tree(random, scene, rule->draws(), needs_chain(kind));
+      const AcceptResult first = accept(*rule, scene, &distributions), again = accept(*rule, scene, &distributions);
       EXPECT_EQ(first.path, again.path);
       EXPECT_EQ(first.next, again.next);
       accepted += int(first.path.size()) - 1;
       Scene other = scene;
       other.sampling.seed ^= 1;
-      const Verdict seeded = judge(*rule, other, &laws);
+      const AcceptResult seeded = accept(*rule, other, &distributions);
       by_seed += seeded.path != first.path || seeded.next != first.next;
       Scene later = scene;
       later.last_n = 0;  // the text counts by its length only
-      const Verdict here = judge(*rule, later, &laws);
+      const AcceptResult here = accept(*rule, later, &distributions);
       later.text.push_back(0);
-      const Verdict there = judge(*rule, later, &laws);
+      const AcceptResult there = accept(*rule, later, &distributions);
       by_position += here.path != there.path || here.next != there.next;
     }
     EXPECT_GT(by_seed, 10) << int(kind);
@@ -307,44 +307,44 @@ TEST_P(AcceptTrees, LawRulesArePureFunctionsOfSeedAndPosition) {
   }
 }
 
-TEST_P(AcceptTrees, LawRulesAreGreedyAtTemperatureZero) {
+TEST_P(AcceptTrees, DistributionRulesAreGreedyAtTemperatureZero) {
   std::mt19937_64 random(6);
-  for (AcceptKind kind : kLawKinds) {
+  for (AcceptKind kind : kProbabilityKinds) {
     int accepted = 0;
     for (int trial = 0; trial < 100; ++trial) {
       Scene scene(random, 2 + int(random() % 4), 12);
       scene.random_penalties(random);
       const auto rule = make_acceptance({kind}, *backend_, {scene.vocab, 12, 11});
-      const DraftLaws laws = draw_tree(random, scene, rule->draws(), needs_chain(kind));
-      const Verdict verdict = judge(*rule, scene, &laws), greedy = judge(*make(AcceptKind::kMatch, scene), scene);
-      ASSERT_EQ(verdict.path, greedy.path) << int(kind) << " " << trial;
-      ASSERT_EQ(verdict.next, greedy.next) << int(kind) << " " << trial;
-      accepted += int(verdict.path.size()) - 1;
+      const DraftProbs distributions = draw_tree(random, scene, rule->draws(), needs_chain(kind));
+      const AcceptResult result = accept(*rule, scene, &distributions), greedy = accept(*make(AcceptKind::kMatch, scene), scene);
+      ASSERT_EQ(result.path, greedy.path) << int(kind) << " " << trial;
+      ASSERT_EQ(result.next, greedy.next) << int(kind) << " " << trial;
+      accepted += int(result.path.size()) - 1;
     }
     EXPECT_GT(accepted, 20) << int(kind);
   }
 }
 
-// The first token emitted follows the target's law: coins and draws of the keyed dice are fair, penalties are in the
-// law.
+// The first token emitted follows the target's distribution: coins and draws of the keyed random are fair, penalties are in the
+// distribution.
 TEST_P(AcceptTrees, FirstTokenFollowsTheTarget) {
   std::mt19937_64 random(7);
-  for (AcceptKind kind : kLawKinds) {
+  for (AcceptKind kind : kProbabilityKinds) {
     Scene scene(random, 5, 3);
     scene.sampling.temperature = 0.8f, scene.sampling.presence_penalty = 0.5f, scene.last_n = -1;
     const auto rule = make_acceptance({kind}, *backend_, {5, 3, 2});
-    const std::vector<double> p = scene.plain_law(0, double(scene.sampling.temperature));
+    const std::vector<double> p = scene.plain_distribution(0, double(scene.sampling.temperature));
     std::vector<int> hits(5, 0);
     const int n = 6000;
     PenaltyWindow window = scene.window();
-    Verdict verdict;
+    AcceptResult result;
     for (int i = 0; i < n; ++i) {
-      const DraftLaws laws = draw_tree(random, scene, rule->draws(), needs_chain(kind));
+      const DraftProbs distributions = draw_tree(random, scene, rule->draws(), needs_chain(kind));
       scene.sampling.seed = uint64_t(i);
-      JudgeArgs args = scene.args(&window);
-      args.laws = &laws;
-      rule->judge(args, verdict);
-      ++hits[size_t(verdict.path.size() > 1 ? scene.tree.token(verdict.path[1]) : verdict.next)];
+      AcceptArgs args = scene.args(&window);
+      args.distributions = &distributions;
+      rule->accept(args, result);
+      ++hits[size_t(result.path.size() > 1 ? scene.tree.token(result.path[1]) : result.next)];
     }
     double chi = 0;
     for (size_t t = 0; t < p.size(); ++t) chi += std::pow(hits[t] - n * p[t], 2) / (n * p[t]);

@@ -1,4 +1,4 @@
-// The rules on laws against exact enumeration: the law of the text they emit is the target's, block and traversal
+// The rules on distributions against exact enumeration: the distribution of the text they emit is the target's, block and traversal
 // verification accept no less than testing top-down, and wrong pairings of rule and draws are seen to be wrong.
 #include <gtest/gtest.h>
 
@@ -60,11 +60,11 @@ void expect_exact(AcceptKind kind, const std::vector<Shape>& shapes, int cases) 
   ::testing::Test::RecordProperty("worst_total_variation", std::to_string(worst * 1e15) + "e-15");
 }
 
-TEST(AcceptRules, ChainKeepsTheLaw) { expect_exact(AcceptKind::kChain, kChains, 600); }
-TEST(AcceptRules, BlockwiseKeepsTheLaw) { expect_exact(AcceptKind::kBlockwise, kChains, 600); }
-TEST(AcceptRules, SpecInferKeepsTheLaw) { expect_exact(AcceptKind::kSpecInfer, kIidTrees, 420); }
-TEST(AcceptRules, NoReplacementKeepsTheLaw) { expect_exact(AcceptKind::kNoReplacement, kDistinctTrees, 420); }
-TEST(AcceptRules, TraversalKeepsTheLaw) { expect_exact(AcceptKind::kTraversal, kDistinctTrees, 420); }
+TEST(AcceptRules, ChainKeepsTheDistribution) { expect_exact(AcceptKind::kChain, kChains, 600); }
+TEST(AcceptRules, BlockwiseKeepsTheDistribution) { expect_exact(AcceptKind::kBlockwise, kChains, 600); }
+TEST(AcceptRules, SpecInferKeepsTheDistribution) { expect_exact(AcceptKind::kSpecInfer, kIidTrees, 420); }
+TEST(AcceptRules, NoReplacementKeepsTheDistribution) { expect_exact(AcceptKind::kNoReplacement, kDistinctTrees, 420); }
+TEST(AcceptRules, TraversalKeepsTheDistribution) { expect_exact(AcceptKind::kTraversal, kDistinctTrees, 420); }
 
 // Enumeration would notice: these look right and are badly biased.
 TEST(AcceptRules, WrongPairingsAreBiased) {
@@ -75,7 +75,7 @@ TEST(AcceptRules, WrongPairingsAreBiased) {
     const auto rule = rule_for(AcceptKind::kSpecInfer, c);
     // The multi-step residual on the most probable tokens, which were not drawn.
     fixed_list = std::max(fixed_list, total_variation(c, enumerate(c, *rule, DrawMode::kBest)));
-    // Draws without replacement tested with the law of draws with replacement.
+    // Draws without replacement tested with the distribution of draws with replacement.
     distinct_draws = std::max(distinct_draws, total_variation(c, enumerate(c, *rule, DrawMode::kDistinct)));
   }
   EXPECT_GT(fixed_list, 0.01);
@@ -146,7 +146,7 @@ TEST(AcceptRules, ChainRulesRefuseTrees) {
   EXPECT_THROW(rule_for(AcceptKind::kMatch, c), InternalError);
 }
 
-// A greedy target is a point mass after every prefix: whatever the draft's law, the walk along its tokens comes out.
+// A greedy target is a point mass after every prefix: whatever the draft's distribution, the walk along its tokens comes out.
 TEST(AcceptRules, PointMassesAreMatched) {
   std::mt19937_64 random(10);
   const AcceptKind kinds[] = {AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
@@ -155,24 +155,24 @@ TEST(AcceptRules, PointMassesAreMatched) {
     const AcceptKind kind = kinds[size_t(i) % std::size(kinds)];
     const bool chain = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
     Case c = random_case(random, 4, chain ? std::vector<int>{1, 1, 1} : std::vector<int>{2, 1});
-    for (auto& law : c.target) law.assign(4, 0.0), law[random() % 4] = 1;
+    for (auto& distribution : c.target) distribution.assign(4, 0.0), distribution[random() % 4] = 1;
     const auto greedy = [&](size_t prefix) {
       return Token(std::find(c.target[prefix].begin(), c.target[prefix].end(), 1.0) - c.target[prefix].begin());
     };
     const auto rule = rule_for(kind, c);
     TokenTree tree(16);
-    testing::TableLaws laws(c, tree);
-    testing::ScriptedDice draft_dice, dice;
-    Verdict verdict;
-    draft_dice.for_all([&] {
-      testing::draft_tree(c, rule->draws(), draft_dice, tree);
-      dice.for_all([&] {
-        rule->judge(tree, laws, dice, verdict);
-        ASSERT_EQ(dice.probability(), 1);
+    testing::TableDistributions distributions(c, tree);
+    testing::ScriptedRandom draft_random, random;
+    AcceptResult result;
+    draft_random.for_all([&] {
+      testing::draft_tree(c, rule->draws(), draft_random, tree);
+      random.for_all([&] {
+        rule->accept(tree, distributions, random, result);
+        ASSERT_EQ(random.probability(), 1);
         std::vector<NodeId> path{0};
         for (NodeId n = 0; (n = tree.child(n, greedy(c.prefix(tree, n)))) != kNoNode;) path.push_back(n);
-        ASSERT_EQ(verdict.path, path);
-        ASSERT_EQ(verdict.next, greedy(c.prefix(tree, path.back())));
+        ASSERT_EQ(result.path, path);
+        ASSERT_EQ(result.next, greedy(c.prefix(tree, path.back())));
       });
     });
   }

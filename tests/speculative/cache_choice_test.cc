@@ -17,7 +17,7 @@ using Cells = std::vector<int32_t>;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-struct Dice {
+struct RandomSource {
   std::mt19937 random{7};
   int below(int n) { return int(random() % unsigned(n)); }
   int between(int low, int high) { return low + below(high - low + 1); }
@@ -124,14 +124,14 @@ Cells even_borders(int cells, int chunk) {
 }
 
 TEST(ReduceScores, EqualsTheNaiveReduction) {
-  Dice dice;
+  RandomSource random;
   for (int round = 0; round < 300; ++round) {
-    const int count = dice.between(1, 9), cells = dice.below(200), chunk = dice.between(1, 40);
+    const int count = random.between(1, 9), cells = random.below(200), chunk = random.between(1, 40);
     const Cells borders = even_borders(cells, chunk);
     const size_t n = borders.size() - 1;
     std::vector<float> scores;
     for (size_t i = 0; i < size_t(count) * n; ++i)
-      scores.push_back(float(dice.below(1000)) / 64 - 4);  // sums are exact
+      scores.push_back(float(random.below(1000)) / 64 - 4);  // sums are exact
     for (HeadReduce heads : {HeadReduce::kMean, HeadReduce::kMax}) {
       for (ChunkReduce chunks : {ChunkReduce::kMean, ChunkReduce::kMax, ChunkReduce::kSum}) {
         std::vector<float> out(n, -77.0f);
@@ -150,12 +150,12 @@ TEST(ReduceScores, EqualsTheNaiveReduction) {
 }
 
 TEST(Smooth, IsTheMeanOverNeighbours) {
-  Dice dice;
+  RandomSource random;
   std::vector<float> scratch;
   for (int round = 0; round < 200; ++round) {
-    const int n = dice.below(60), pool = dice.between(0, 12);
+    const int n = random.below(60), pool = random.between(0, 12);
     std::vector<float> scores;
-    for (int i = 0; i < n; ++i) scores.push_back(float(dice.below(1000)) / 64);  // sums are exact
+    for (int i = 0; i < n; ++i) scores.push_back(float(random.below(1000)) / 64);  // sums are exact
     std::vector<float> smoothed = scores;
     smooth(smoothed, pool, scratch);
     for (int i = 0; i < n; ++i) {
@@ -207,13 +207,13 @@ float bf16(float x) {
 }
 
 TEST(HalfPrecisionSums, AreDifferencesOfRoundedPrefixes) {
-  Dice dice;
+  RandomSource random;
   int wrong = 0, right = 0;
   for (int round = 0; round < 100; ++round) {
-    const int cells = dice.below(3000);
-    const Cells borders = even_borders(cells, dice.between(1, 40));
+    const int cells = random.below(3000);
+    const Cells borders = even_borders(cells, random.between(1, 40));
     std::vector<float> mass;
-    for (int i = 0; i < cells; ++i) mass.push_back((i == 0 ? 0.45f : 1e-4f) * float(dice.below(1000)) / 1000);
+    for (int i = 0; i < cells; ++i) mass.push_back((i == 0 ? 0.45f : 1e-4f) * float(random.below(1000)) / 1000);
     std::vector<float> out(borders.size() - 1, -1);
     half_precision_sums(mass, borders, out);
     std::vector<float> prefix = {0};
@@ -258,19 +258,19 @@ TEST(ChooseRecent, IsTheFirstAndTheLast) {
 }
 
 TEST(ChooseChunks, EqualsTheNaiveChoice) {
-  Dice dice;
+  RandomSource random;
   int by_score = 0, ends_only = 0;
   for (int round = 0; round < 20000; ++round) {
-    const int cells = dice.below(round % 2 ? 40 : 400), chunk = dice.between(1, 24);
-    const int budget = dice.between(-1, cells + 2);
-    const int sink = dice.below(4) ? dice.below(6) : dice.below(cells + 3);
-    const int recent = dice.below(4) ? dice.below(12) : dice.below(cells + 3);
+    const int cells = random.below(round % 2 ? 40 : 400), chunk = random.between(1, 24);
+    const int budget = random.between(-1, cells + 2);
+    const int sink = random.below(4) ? random.below(6) : random.below(cells + 3);
+    const int recent = random.below(4) ? random.below(12) : random.below(cells + 3);
     Cells borders = even_borders(cells, chunk);
-    if (dice.below(2)) {  // lengths of all kinds, one cell among them
+    if (random.below(2)) {  // lengths of all kinds, one cell among them
       borders = {0};
-      while (borders.back() < cells) borders.push_back(std::min(cells, borders.back() + dice.between(1, chunk)));
+      while (borders.back() < cells) borders.push_back(std::min(cells, borders.back() + random.between(1, chunk)));
     }
-    const auto scores = dice.scores(int(borders.size()) - 1);
+    const auto scores = random.scores(int(borders.size()) - 1);
     const Cells out = chunks_of(borders, scores, budget, sink, recent);
     expect_sound(out, cells, budget);
     ASSERT_EQ(out, naive_chunks(borders, scores, budget, sink, recent))
@@ -318,14 +318,14 @@ TEST(ChooseChunks, ByHand) {
 
 // Heads that choose for themselves share one working cache: their choices are of one size.
 TEST(ChooseChunks, EqualLengthsGiveEqualSizes) {
-  Dice dice;
+  RandomSource random;
   for (int round = 0; round < 500; ++round) {
-    const int cells = dice.between(1, 400), budget = dice.between(1, 200);
-    const Cells borders = even_borders(cells, dice.between(1, 40));
+    const int cells = random.between(1, 400), budget = random.between(1, 200);
+    const Cells borders = even_borders(cells, random.between(1, 40));
     std::set<size_t> sizes;
-    const int sink = dice.below(5), recent = dice.between(1, 9);
+    const int sink = random.below(5), recent = random.between(1, 9);
     for (int head = 0; head < 5; ++head)
-      sizes.insert(chunks_of(borders, dice.scores(int(borders.size()) - 1), budget, sink, recent).size());
+      sizes.insert(chunks_of(borders, random.scores(int(borders.size()) - 1), budget, sink, recent).size());
     ASSERT_EQ(sizes.size(), 1u);
   }
 }
@@ -340,14 +340,14 @@ TEST(ChooseChunks, ScoresAndChunksMustFit) {
 }
 
 TEST(ChoosePruned, EqualsTheNaiveChoice) {
-  Dice dice;
+  RandomSource random;
   int spreads = 0;
   for (int round = 0; round < 20000; ++round) {
-    const int cells = dice.below(round % 2 ? 30 : 300), budget = dice.between(-1, cells + 2);
-    const int sink = dice.below(4) ? dice.below(6) : dice.below(cells + 3);
-    const int recent = dice.below(4) ? dice.below(12) : dice.below(cells + 3);
-    const float uniform = float(dice.below(9)) / 8;
-    const auto scores = dice.scores(cells);
+    const int cells = random.below(round % 2 ? 30 : 300), budget = random.between(-1, cells + 2);
+    const int sink = random.below(4) ? random.below(6) : random.below(cells + 3);
+    const int recent = random.below(4) ? random.below(12) : random.below(cells + 3);
+    const float uniform = float(random.below(9)) / 8;
+    const auto scores = random.scores(cells);
     const Cells out = pruned_of(scores, budget, uniform, sink, recent);
     expect_sound(out, cells, budget);
     ASSERT_EQ(int(out.size()), std::max(0, std::min(cells, budget)));

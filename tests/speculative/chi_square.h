@@ -1,4 +1,4 @@
-// Counts of sampled texts against the law they should have: Pearson's chi-square test and the total variation.
+// Counts of sampled texts against the distribution they should have: Pearson's chi-square test and the total variation.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -21,23 +21,23 @@ inline double chi_square_p(double statistic, int freedom) {
   return q;
 }
 
-using Law = std::map<std::vector<Token>, double>;   // texts of positive probability
+using Distribution = std::map<std::vector<Token>, double>;   // texts of positive probability
 using Counts = std::map<std::vector<Token>, int>;
 
 struct Fit {
   int samples = 0, freedom = 0;
   double statistic = 0, p = 0;
-  double distance = 0;    // total variation between counts and law
-  double explained = 0;   // as many samples of the law itself stay below it, but for one time in 10,000
+  double distance = 0;    // total variation between counts and distribution
+  double explained = 0;   // as many samples of the distribution itself stay below it, but for one time in 10,000
 };
 
-// Counts against a law. From the rarest text on, texts share a bin until it is expected to hold five samples.
-inline Fit fit(const Counts& counts, const Law& law) {
+// Counts against a distribution. From the rarest text on, texts share a bin until it is expected to hold five samples.
+inline Fit fit(const Counts& counts, const Distribution& distribution) {
   Fit f;
   bool possible = true;
-  for (const auto& [text, count] : counts) f.samples += count, possible = possible && law.contains(text);
+  for (const auto& [text, count] : counts) f.samples += count, possible = possible && distribution.contains(text);
   std::vector<std::pair<double, std::vector<Token>>> ascending;
-  for (const auto& [text, probability] : law) ascending.emplace_back(probability, text);
+  for (const auto& [text, probability] : distribution) ascending.emplace_back(probability, text);
   std::sort(ascending.begin(), ascending.end());
   double bin_observed = 0, bin_expected = 0;
   for (const auto& [probability, text] : ascending) {

@@ -1,5 +1,5 @@
-// The rules that keep the target's law, on the real weights of the default model: 10,000 seeded rounds each, drafted
-// and judged by the engine's own parts, and a chi-square test of what comes out against the target's law. Logits are a
+// The rules that keep the target's distribution, on the real weights of the default model: 10,000 seeded rounds each, drafted
+// and judged by the engine's own parts, and a chi-square test of what comes out against the target's distribution. Logits are a
 // pure function of the text, so every text is run once and remembered. The same test must find out wrong rules.
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@
 namespace sx {
 namespace {
 
-using testing::chi_square_p, testing::Counts, testing::Fit, testing::fit, testing::Law;
+using testing::chi_square_p, testing::Counts, testing::Fit, testing::fit, testing::Distribution;
 
 TEST(ChiSquare, ProbabilitiesAreThoseOfTheTables) {
   EXPECT_NEAR(chi_square_p(3.841459, 1), 0.05, 1e-7);
@@ -44,14 +44,14 @@ TEST(ChiSquare, ProbabilitiesAreThoseOfTheTables) {
 }
 
 TEST(ChiSquare, RareTokensShareBinsAndImpossibleOnesFail) {
-  const Law law{{{1}, 0.001}, {{2}, 0.02}, {{3}, 0.029}, {{4}, 0.35}, {{5}, 0.6}};
-  const Fit f = fit({{{2}, 3}, {{3}, 9}, {{4}, 60}, {{5}, 128}}, law);  // bins: 1 to 3, then 4, then 5
+  const Distribution distribution{{{1}, 0.001}, {{2}, 0.02}, {{3}, 0.029}, {{4}, 0.35}, {{5}, 0.6}};
+  const Fit f = fit({{{2}, 3}, {{3}, 9}, {{4}, 60}, {{5}, 128}}, distribution);  // bins: 1 to 3, then 4, then 5
   EXPECT_EQ(f.samples, 200);
   EXPECT_EQ(f.freedom, 2);
   EXPECT_NEAR(f.statistic, 4.0 / 10 + 100.0 / 70 + 64.0 / 120, 1e-12);
   EXPECT_NEAR(f.p, std::exp(-f.statistic / 2), 1e-12);
   EXPECT_NEAR(f.distance, (0.2 + 1 + 3.2 + 10 + 8) / 400, 1e-12);
-  EXPECT_EQ(fit({{{2}, 3}, {{3}, 9}, {{4}, 60}, {{5}, 127}, {{6}, 1}}, law).p, 0);
+  EXPECT_EQ(fit({{{2}, 3}, {{3}, 9}, {{4}, 60}, {{5}, 127}, {{6}, 1}}, distribution).p, 0);
 }
 
 // --- Texts and their logits.
@@ -85,7 +85,7 @@ class Language {
     model_.forward({std::span(kPrompt).first(positions.size()), positions, std::span(&all, 1), {}}, *kv_, plan_);
     find({});
     run();
-    for (const auto& [text, probability] : law({})) find(text);
+    for (const auto& [text, probability] : distribution({})) find(text);
     run();
   }
 
@@ -96,12 +96,12 @@ class Language {
     missing_.insert(path);
     return nullptr;
   }
-  const Law& law(const Path& path) const { return laws_.at(path); }  // of the next token, after paths of up to one
+  const Distribution& distribution(const Path& path) const { return distributions_.at(path); }  // of the next token, after paths of up to one
   // Of the first two tokens.
-  Law pair_law() const {
-    Law pairs;
-    for (const auto& [first, p] : law({}))
-      for (const auto& [second, q] : law(first)) pairs[{first[0], second[0]}] = p * q;
+  Distribution pair_distribution() const {
+    Distribution pairs;
+    for (const auto& [first, p] : distribution({}))
+      for (const auto& [second, q] : distribution(first)) pairs[{first[0], second[0]}] = p * q;
     return pairs;
   }
   const std::set<Token>& tokens() const { return tokens_; }  // of all rows
@@ -135,8 +135,8 @@ class Language {
     std::vector<int32_t> positions, outputs;
     for (NodeId n = 0; n < tree.size(); ++n) positions.push_back(history_ + tree.depth(n));
     for (const auto& [path, node] : ends) outputs.push_back(node);
-    const SeqRows strip{0, tree.size(), 0, history_, tree.ancestors(), tree.words()};
-    const float* logits = model_.forward({tree.tokens(), positions, std::span(&strip, 1), outputs}, *kv_, plan_).logits;
+    const SeqRows tail{0, tree.size(), 0, history_, tree.ancestors(), tree.words()};
+    const float* logits = model_.forward({tree.tokens(), positions, std::span(&tail, 1), outputs}, *kv_, plan_).logits;
     ++passes_;
     for (const auto& [path, node] : ends) {
       remember(*path, logits);
@@ -155,10 +155,10 @@ class Language {
     }
     if (path.size() > 1) return;
     const Sampling sampling = sampling_of(0);
-    std::vector<double> law(static_cast<size_t>(vocab));
-    backend_.law({law.data(), {logits, 0, &sampling, {}, {}}, vocab});
+    std::vector<double> distribution(static_cast<size_t>(vocab));
+    backend_.probabilities({distribution.data(), {logits, 0, &sampling, {}, {}}, vocab});
     for (int t = 0; t < vocab; ++t)
-      if (law[size_t(t)] > 0) laws_[path][{t}] = law[size_t(t)];
+      if (distribution[size_t(t)] > 0) distributions_[path][{t}] = distribution[size_t(t)];
   }
 
   Backend& backend_;
@@ -167,7 +167,7 @@ class Language {
   const int history_;                // cells of the prompt but for its last token, which is pending
   std::unique_ptr<KvStore> kv_;
   std::map<Path, Row> rows_;
-  std::map<Path, Law> laws_;         // made from whole rows
+  std::map<Path, Distribution> distributions_;         // made from whole rows
   std::set<Path> missing_;
   std::set<Token> tokens_;
   int passes_ = 0;
@@ -175,27 +175,27 @@ class Language {
 
 // --- Rounds.
 
-// What TriForce does: a rejected token is followed by a draw from the target's law instead of what is left of it.
+// What TriForce does: a rejected token is followed by a draw from the target's distribution instead of what is left of it.
 class PlainResidual final : public Acceptance {
  public:
   explicit PlainResidual(Backend& backend) : backend_(backend) {}
   DrawMode draws() const override { return DrawMode::kIid; }
 
-  void judge(const JudgeArgs& a, Verdict& verdict) override {
+  void accept(const AcceptArgs& a, AcceptResult& result) override {
     std::vector<double> p(static_cast<size_t>(a.vocab));
     uint64_t counter = 0;
     const auto uniform = [&] { return uniform_from(hash_key(~a.sampling->seed, a.position, counter++)); };
-    verdict.path.clear();
+    result.path.clear();
     for (NodeId node = 0; node != kNoNode;) {
-      verdict.path.push_back(node);
-      backend_.law({p.data(), {a.logits + size_t(node) * size_t(a.vocab), a.position, a.sampling, {}, {}}, a.vocab});
+      result.path.push_back(node);
+      backend_.probabilities({p.data(), {a.logits + size_t(node) * size_t(a.vocab), a.position, a.sampling, {}, {}}, a.vocab});
       const NodeId child = a.tree->first_child(node);
       const auto x = child == kNoNode ? 0 : size_t(a.tree->token(child));
-      node = child != kNoNode && uniform() * double(a.laws->row(node)[x]) < p[x] ? child : kNoNode;
+      node = child != kNoNode && uniform() * double(a.distributions->row(node)[x]) < p[x] ? child : kNoNode;
     }
     double above = uniform();
-    verdict.next = 0;
-    while (above > p[size_t(verdict.next)] && verdict.next + 1 < a.vocab) above -= p[size_t(verdict.next++)];
+    result.next = 0;
+    while (above > p[size_t(result.next)] && result.next + 1 < a.vocab) above -= p[size_t(result.next++)];
   }
 
  private:
@@ -226,13 +226,13 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-// Drafts and judges over a part of the vocabulary in which every row's best tokens lie. Laws are those of the whole
+// Drafts and accepts over a part of the vocabulary in which every row's best tokens lie. Distributions are those of the whole
 // vocabulary, and so is every draw, since the tokens keep their order; but it takes a fraction of the time.
 class Speaker {
  public:
   Speaker(Backend& backend, Language& target, Language& draft, const Method& method, std::vector<Token> words)
       : target_(target), draft_(draft), words_(std::move(words)), vocab_(int(words_.size())),
-        policy_(make_tree_policy(tree_of(method))), tree_(policy_->capacity()), laws_(policy_->capacity(), vocab_),
+        policy_(make_tree_policy(tree_of(method))), tree_(policy_->capacity()), distributions_(policy_->capacity(), vocab_),
         acceptance_(make_acceptance({method.kind}, backend, {vocab_, policy_->capacity(), int(method.widths.size())})),
         guesser_(backend, {method.draws.value_or(acceptance_->draws())}, policy_->width(), policy_->rows(), vocab_,
                  vocab_),
@@ -257,18 +257,18 @@ class Speaker {
     text.insert(text.end(), said.begin(), said.end());
     tree_.reset(text.back());
     DraftTask task;
-    task.text = text, task.sampling = &sampling, task.tree = &tree_, task.laws = &laws_;
+    task.text = text, task.sampling = &sampling, task.tree = &tree_, task.distributions = &distributions_;
     task.limits.nodes = policy_->capacity() - 1, task.limits.depth = depth;
     if (!grow(task, said)) return false;
     std::vector<NodeId> nodes(static_cast<size_t>(tree_.size()));
     std::iota(nodes.begin(), nodes.end(), 0);
     if (!gather(target_, said, nodes)) return false;
-    JudgeArgs args;
+    AcceptArgs args;
     args.tree = &tree_, args.logits = rows_.data(), args.vocab = vocab_, args.position = text.size();
-    args.sampling = &sampling, args.laws = &laws_;
-    acceptance_->judge(args, verdict_);
-    for (const NodeId node : std::span(verdict_.path).subspan(1)) said.push_back(word(tree_.token(node)));
-    said.push_back(word(verdict_.next));
+    args.sampling = &sampling, args.distributions = &distributions_;
+    acceptance_->accept(args, result_);
+    for (const NodeId node : std::span(result_.path).subspan(1)) said.push_back(word(tree_.token(node)));
+    said.push_back(word(result_.next));
     return true;
   }
 
@@ -276,18 +276,18 @@ class Speaker {
   bool grow(const DraftTask& task, const Path& said) {
     policy_->start(task.limits);
     std::vector<NodeId> now, next = {0};
-    std::vector<NodeLaw> laws;
+    std::vector<NodeCandidates> distributions;
     while (!next.empty()) {
       now.swap(next);
       if (!gather(draft_, said, now)) return false;
       guesser_.prepare(rows_.data(), int(now.size()));
-      laws.clear();
+      distributions.clear();
       for (size_t i = 0; i < now.size(); ++i) {
         const uint64_t position = task.text.size() + size_t(tree_.depth(now[i]));
-        laws.push_back({now[i], guesser_.guess(task, now[i], position, rows_.data() + i * size_t(vocab_), int(i))});
+        distributions.push_back({now[i], guesser_.guess(task, now[i], position, rows_.data() + i * size_t(vocab_), int(i))});
       }
       next.clear();
-      policy_->grow(tree_, laws, next);
+      policy_->grow(tree_, distributions, next);
     }
     policy_->finish(tree_);
     return true;
@@ -319,12 +319,12 @@ class Speaker {
   const int vocab_;
   std::unique_ptr<TreePolicy> policy_;
   TokenTree tree_;
-  DraftLaws laws_;
+  DraftProbs distributions_;
   std::unique_ptr<Acceptance> acceptance_;
-  Guesser guesser_;
+  CandidateFinder guesser_;
   const int depth_;
   std::vector<float> rows_;         // [nodes, vocab]
-  Verdict verdict_;
+  AcceptResult result_;
 };
 
 std::string model_path() {
@@ -344,7 +344,7 @@ struct Report {
   double accepted = 0;              // drafted tokens per round
 };
 
-// The default model as target, and with ten halves of layers left out as its own draft: the laws overlap by two thirds.
+// The default model as target, and with ten halves of layers left out as its own draft: the distributions overlap by two thirds.
 class DefaultModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -385,21 +385,21 @@ class DefaultModel : public ::testing::Test {
     return samples;
   }
 
-  Report judge(const Method& method, std::span<const Sample> samples) {
+  Report accept(const Method& method, std::span<const Sample> samples) {
     Report r;
     Counts first, second, both;
-    const Law law = target_->law({});
+    const Distribution distribution = target_->probabilities({});
     const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
-    const Path likeliest = std::max_element(law.begin(), law.end(), less)->first;
+    const Path likeliest = std::max_element(distribution.begin(), distribution.end(), less)->first;
     for (const Sample& s : samples) {
       ++first[{s.first}];
       ++both[{s.first, s.second}];
       if (s.first == likeliest[0]) ++second[{s.second}];
       r.accepted += double(s.accepted) / double(samples.size());
     }
-    show(method, "first", r.first = fit(first, law));
-    show(method, "second", r.second = fit(second, target_->law(likeliest)));
-    show(method, "both", r.both = fit(both, target_->pair_law()));
+    show(method, "first", r.first = fit(first, distribution));
+    show(method, "second", r.second = fit(second, target_->probabilities(likeliest)));
+    show(method, "both", r.both = fit(both, target_->pair_distribution()));
     fmt::print("{:22} {:.3f} drafted tokens accepted per round\n", method.name, r.accepted);
     RecordProperty(fmt::format("{}_accepted", method.name), fmt::format("{:.3f}", r.accepted));
     return r;
@@ -423,7 +423,7 @@ class DefaultModel : public ::testing::Test {
   std::unique_ptr<Language> target_, draft_;
 };
 
-TEST_F(DefaultModel, RulesKeepTheLaw) {
+TEST_F(DefaultModel, RulesKeepTheDistribution) {
   const double start = seconds();
   for (const Method& method : {Method{"chain", AcceptKind::kChain, {1, 1, 1}},
                                Method{"block", AcceptKind::kBlockwise, {1, 1, 1}},
@@ -432,9 +432,9 @@ TEST_F(DefaultModel, RulesKeepTheLaw) {
                                Method{"traversal", AcceptKind::kTraversal, {4, 2}},
                                Method{"match", AcceptKind::kMatch, {4, 2}}}) {
     SCOPED_TRACE(method.name);
-    const bool match = method.kind == AcceptKind::kMatch;  // its dice are keyed by token
+    const bool match = method.kind == AcceptKind::kMatch;  // its random are keyed by token
     const std::vector<Sample> samples = play(method, match ? kSamples / 5 : kSamples, match);
-    const Report r = judge(method, samples);
+    const Report r = accept(method, samples);
     for (const Fit& f : {r.first, r.second, r.both}) {
       EXPECT_GE(f.freedom, 2);
       EXPECT_GT(f.p, 1e-4);
@@ -453,7 +453,7 @@ TEST_F(DefaultModel, WrongRulesAreFoundOut) {
   for (const Method& method : {Method{"plain_residual", AcceptKind::kChain, {1}, {}, true},
                                Method{"specinfer_on_distinct", AcceptKind::kSpecInfer, {8}, DrawMode::kDistinct}}) {
     SCOPED_TRACE(method.name);
-    EXPECT_LT(judge(method, play(method, kSamples, false)).first.p, 1e-6);
+    EXPECT_LT(accept(method, play(method, kSamples, false)).first.p, 1e-6);
   }
   show_cost(start);
 }

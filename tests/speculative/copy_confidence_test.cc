@@ -1,4 +1,4 @@
-// The calibration of index drafters: buckets, rates, exploring, what a verdict teaches, and the cut by price.
+// The calibration of index drafters: buckets, rates, exploring, what a result teaches, and the cut by cost_model.
 #include "speculative/draft/copy_confidence.h"
 
 #include <gtest/gtest.h>
@@ -65,12 +65,12 @@ TEST(Calibration, FindsTheRateAndFollowsIt) {
 }
 
 TEST(Calibration, ExploringStaysWithinItsShare) {
-  for (float price : {0.05f, 0.2f, 1.0f}) {
+  for (float cost_model : {0.05f, 0.2f, 1.0f}) {
     Calibration calibration(64);
     int tried = 0;
-    for (int i = 0; i < 10000; ++i) tried += calibration.skip(3, price);
-    EXPECT_LE(float(tried) * price, 10000 * Calibration::kExplore * 1.01f);
-    EXPECT_GE(float(tried) * price, 10000 * Calibration::kExplore * 0.7f);
+    for (int i = 0; i < 10000; ++i) tried += calibration.skip(3, cost_model);
+    EXPECT_LE(float(tried) * cost_model, 10000 * Calibration::kExplore * 1.01f);
+    EXPECT_GE(float(tried) * cost_model, 10000 * Calibration::kExplore * 0.7f);
   }
 }
 

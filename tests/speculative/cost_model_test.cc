@@ -1,4 +1,4 @@
-// Prices of passes: what is measured in a bad moment is corrected by what runs, and what nobody runs is doubted until it is tried.
+// Costs of passes: what is measured in a bad moment is corrected by what runs, and what nobody runs is doubted until it is tried.
 #include "speculative/budget/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -12,49 +12,49 @@ namespace {
 // A pass of a model whose rows are cheap: 8 rows cost a quarter more than one.
 double truth(int rows) { return 10 * (1 + 0.035 * (rows - 1)); }
 
-StepPrice priced(double first, double others) {
-  StepPrice price;
-  for (int rows : {1, 2, 4, 8, 16, 32, 64}) price.set(rows, 0, truth(rows) * (rows == 1 ? first : others));
-  return price;
+CostModel with_costs(double first, double others) {
+  CostModel cost_model;
+  for (int rows : {1, 2, 4, 8, 16, 32, 64}) cost_model.set(rows, 0, truth(rows) * (rows == 1 ? first : others));
+  return cost_model;
 }
 
-float cost_of(const StepPrice& price, int nodes) {
+float cost_of(const CostModel& cost_model, int nodes) {
   std::vector<float> cost(size_t(nodes) + 1);
-  price.costs(nodes, {1, 1, 0}, cost);
+  cost_model.costs(nodes, {1, 1, 0}, cost);
   return cost.back();
 }
 
-TEST(StepPrice, WhatIsNotTriedIsDoubtedAndThenKnown) {
-  StepPrice price = priced(1, 10);
-  const float before = cost_of(price, 4);
+TEST(CostModel, WhatIsNotTriedIsDoubtedAndThenKnown) {
+  CostModel cost_model = with_costs(1, 10);
+  const float before = cost_of(cost_model, 4);
   EXPECT_GT(before, 10);
-  for (int i = 0; i < 32; ++i) price.observe(1, 0, truth(1));
-  EXPECT_FLOAT_EQ(cost_of(price, 4), before);          // believed for a while
-  for (int i = 0; i < 64; ++i) price.observe(1, 0, truth(1));
-  EXPECT_LT(cost_of(price, 4), 3);                     // then worth a try
-  EXPECT_GT(price.predict(5, 0), 9 * truth(5));        // though nothing else is known about it
-  price.observe(5, 0, price.predict(5, 0));
-  EXPECT_NEAR(cost_of(price, 4), before, 0.1 * before);  // it was right: no more doubt
-  for (int i = 0; i < 16; ++i) price.observe(5, 0, truth(5));
-  EXPECT_LT(price.predict(5, 0), 1.3 * truth(5));      // it was wrong
-  EXPECT_LT(cost_of(price, 4), 1.5);
+  for (int i = 0; i < 32; ++i) cost_model.observe(1, 0, truth(1));
+  EXPECT_FLOAT_EQ(cost_of(cost_model, 4), before);          // believed for a while
+  for (int i = 0; i < 64; ++i) cost_model.observe(1, 0, truth(1));
+  EXPECT_LT(cost_of(cost_model, 4), 3);                     // then worth a try
+  EXPECT_GT(cost_model.predict(5, 0), 9 * truth(5));        // though nothing else is known about it
+  cost_model.observe(5, 0, cost_model.predict(5, 0));
+  EXPECT_NEAR(cost_of(cost_model, 4), before, 0.1 * before);  // it was right: no more doubt
+  for (int i = 0; i < 16; ++i) cost_model.observe(5, 0, truth(5));
+  EXPECT_LT(cost_model.predict(5, 0), 1.3 * truth(5));      // it was wrong
+  EXPECT_LT(cost_of(cost_model, 4), 1.5);
 }
 
 // A tree as large as can be is no try: only the smallest pass that was not run lately is hoped to be cheaper than known.
-TEST(StepPrice, HopeIsForANodeNotForATree) {
-  StepPrice price;
-  for (int rows : {1, 2, 4, 8, 16, 32}) price.set(rows, 0, 1 + 0.3 * (rows - 1));
-  for (int i = 0; i < 300; ++i) price.observe(1, 0, 1);
+TEST(CostModel, HopeIsForANodeNotForATree) {
+  CostModel cost_model;
+  for (int rows : {1, 2, 4, 8, 16, 32}) cost_model.set(rows, 0, 1 + 0.3 * (rows - 1));
+  for (int i = 0; i < 300; ++i) cost_model.observe(1, 0, 1);
   std::vector<float> known(16), hoped(16);
-  price.costs(15, {1, 1, 0}, known, false);
-  price.costs(15, {1, 1, 0}, hoped);
+  cost_model.costs(15, {1, 1, 0}, known, false);
+  cost_model.costs(15, {1, 1, 0}, hoped);
   EXPECT_LT(hoped[1], 1.01f);
   EXPECT_NEAR(known[1], 1.3f, 1e-4);
   for (size_t n = 1; n < 16; ++n) EXPECT_NEAR(known[n] - hoped[n], 0.3f, 0.02f) << n;
 }
 
-TEST(StepPrice, ASlowPassSaysLittleAFastOneMuch) {
-  StepPrice slow = priced(1, 1), fast = priced(1, 10);
+TEST(CostModel, ASlowPassSaysLittleAFastOneMuch) {
+  CostModel slow = with_costs(1, 1), fast = with_costs(1, 10);
   for (int i = 0; i < 10; ++i) slow.observe(4, 0, truth(4));
   slow.observe(4, 0, 100 * truth(4));
   EXPECT_LT(slow.predict(4, 0), 1.1 * truth(4));
@@ -62,60 +62,60 @@ TEST(StepPrice, ASlowPassSaysLittleAFastOneMuch) {
   EXPECT_LT(fast.predict(4, 0), 5 * truth(4));
 }
 
-TEST(StepPrice, FewerRowsNeverCostMore) {
-  StepPrice price;
-  price.set(1, 0, 10), price.set(2, 0, 90), price.set(4, 0, 11), price.set(8, 0, 12);  // a busy moment at two rows
-  EXPECT_DOUBLE_EQ(price.predict(2, 0), 11);
-  EXPECT_DOUBLE_EQ(price.predict(1, 0), 10);
-  EXPECT_DOUBLE_EQ(price.predict(8, 0), 12);
-  price.set(2, 0, 10.5);                               // another measurement: what was there is not lost
-  EXPECT_DOUBLE_EQ(price.predict(2, 0), 10.5);
+TEST(CostModel, FewerRowsNeverCostMore) {
+  CostModel cost_model;
+  cost_model.set(1, 0, 10), cost_model.set(2, 0, 90), cost_model.set(4, 0, 11), cost_model.set(8, 0, 12);  // a busy moment at two rows
+  EXPECT_DOUBLE_EQ(cost_model.predict(2, 0), 11);
+  EXPECT_DOUBLE_EQ(cost_model.predict(1, 0), 10);
+  EXPECT_DOUBLE_EQ(cost_model.predict(8, 0), 12);
+  cost_model.set(2, 0, 10.5);                               // another measurement: what was there is not lost
+  EXPECT_DOUBLE_EQ(cost_model.predict(2, 0), 10.5);
 }
 
 // All who draft have as many nodes: the pass is as large as that.
-TEST(StepPrice, NodesOfABatchCostWhatAllOfThemCost) {
-  StepPrice price;
-  for (int rows : StepPrice::kRows) price.set(rows, 0, rows <= 16 ? 10 : 10 * rows / 16.0);  // free up to 16 rows
+TEST(CostModel, NodesOfABatchCostWhatAllOfThemCost) {
+  CostModel cost_model;
+  for (int rows : CostModel::kRows) cost_model.set(rows, 0, rows <= 16 ? 10 : 10 * rows / 16.0);  // free up to 16 rows
   std::vector<float> cost(5);
-  price.costs(4, {1, 1, 0}, cost);
+  cost_model.costs(4, {1, 1, 0}, cost);
   EXPECT_FLOAT_EQ(cost[4], 1);
-  price.costs(4, {8, 8, 0}, cost);
+  cost_model.costs(4, {8, 8, 0}, cost);
   EXPECT_FLOAT_EQ(cost[1], 1);                         // 16 rows
   EXPECT_NEAR(cost[4], 2.5, 1e-5);                     // 40 rows
-  price.costs(4, {8, 1, 0}, cost);
+  cost_model.costs(4, {8, 1, 0}, cost);
   EXPECT_FLOAT_EQ(cost[4], 1);                         // 12 rows
-  price.costs(4, {16, 16, 0}, cost);
+  cost_model.costs(4, {16, 16, 0}, cost);
   EXPECT_NEAR(cost[1], 2, 1e-5);                       // 32 rows
-  price.costs(4, {16, 4, 0}, cost);
+  cost_model.costs(4, {16, 4, 0}, cost);
   EXPECT_NEAR(cost[4], 5, 1e-5);                       // 32 rows: all 16 lose what 4 must earn
 }
 
 // A request as Round runs it, with a drafter that is right about every token (or none) and costs nothing.
 struct Request {
-  StepPrice price;
-  Controller controller;
+  CostModel cost_model;
+  SpeculationBudget draft_budget;
   int drafted = 0, lost = 0;
   double ms = 0;
   int tokens = 0;
 
   bool round(double (*cost)(int), bool right, int most = 4) {
     std::vector<float> costs(size_t(most) + 1);
-    price.costs(most, {1, 1, 0}, costs);
+    cost_model.costs(most, {1, 1, 0}, costs);
     int nodes = most;
-    while (nodes > 0 && double(costs[size_t(nodes)]) - 1 > controller.credit()) --nodes;
-    const double plain = price.predict(1, 0), took = cost(1 + nodes), expected = price.predict(1 + nodes, 0);
-    price.observe(1 + nodes, 0, took);
+    while (nodes > 0 && double(costs[size_t(nodes)]) - 1 > draft_budget.balance()) --nodes;
+    const double plain = cost_model.predict(1, 0), took = cost(1 + nodes), expected = cost_model.predict(1 + nodes, 0);
+    cost_model.observe(1 + nodes, 0, took);
     ms += took, tokens += 1 + (right ? nodes : 0);
-    if (nodes == 0) controller.plain_round();
-    else controller.drafted_round(nodes, right ? nodes : 0, 0, std::min(took / plain, 2 * std::max(1.0, expected / plain)));
+    if (nodes == 0) draft_budget.plain_round();
+    else draft_budget.drafted_round(nodes, right ? nodes : 0, 0, std::min(took / plain, 2 * std::max(1.0, expected / plain)));
     drafted += nodes > 0;
     return nodes > 0;
   }
 };
 
-TEST(StepPrice, DraftingResumesAfterPricesThatWereTenTimesTooHigh) {
+TEST(CostModel, DraftingResumesAfterCostsThatWereTenTimesTooHigh) {
   for (double wrong : {3.0, 10.0, 30.0}) {
-    Request r{priced(1, wrong), {}};
+    Request r{with_costs(1, wrong), {}};
     int first = 0;
     while (first < 1000 && !r.round(truth, true)) ++first;
     EXPECT_LT(first, 120) << wrong;
@@ -128,56 +128,56 @@ TEST(StepPrice, DraftingResumesAfterPricesThatWereTenTimesTooHigh) {
 
 double dear(int rows) { return 10 * (1 + 0.8 * (rows - 1)); }
 
-TEST(StepPrice, DraftingStopsAfterPricesThatWereTenTimesTooLow) {
-  StepPrice price;
-  for (int rows : {1, 2, 4, 8, 16, 32, 64}) price.set(rows, 0, rows == 1 ? dear(1) : dear(rows) / 10);
-  Request r{price, {}};
+TEST(CostModel, DraftingStopsAfterCostsThatWereTenTimesTooLow) {
+  CostModel cost_model;
+  for (int rows : {1, 2, 4, 8, 16, 32, 64}) cost_model.set(rows, 0, rows == 1 ? dear(1) : dear(rows) / 10);
+  Request r{cost_model, {}};
   for (int i = 0; i < 2000; ++i) r.round(dear, false);
   EXPECT_LT(r.ms, 1.016 * 2000 * dear(1) + 20 * dear(1));  // the share for trying, and what it took to learn
   EXPECT_LT(r.drafted, 60);
 }
 
 // Trying what does not pay costs no more than was promised, however long it goes on.
-TEST(StepPrice, DoubtIsCheap) {
-  Request r{priced(1, 1), {}};
-  for (int rows : {1, 2, 4, 8}) r.price.set(rows, 0, dear(rows));
+TEST(CostModel, DoubtIsCheap) {
+  Request r{with_costs(1, 1), {}};
+  for (int rows : {1, 2, 4, 8}) r.cost_model.set(rows, 0, dear(rows));
   for (int i = 0; i < 5000; ++i) r.round(dear, false);
   EXPECT_LT(r.ms, 1.016 * 5000 * dear(1) + 6 * dear(1));
   EXPECT_GT(r.drafted, 5);                             // but it goes on
 }
 
 struct Batch {
-  Ledger ledger;
+  BatchBudget batch_budget;
   double time = 0, tokens = 0;
   int drafted = 0;
   void round(int requests, double drafted_time, double drafted_tokens) {
-    const bool draft = ledger.may_draft(requests);
+    const bool draft = batch_budget.may_draft(requests);
     const double t = draft ? drafted_time : 1.1;
     time += t, tokens += draft ? drafted_tokens : 1, drafted += draft;
-    if (draft) ledger.drafted_round(requests, int(drafted_tokens * requests), t);
-    else ledger.plain_round(requests, t);
+    if (draft) batch_budget.drafted_round(requests, int(drafted_tokens * requests), t);
+    else batch_budget.plain_round(requests, t);
   }
 };
 
-TEST(Ledger, ABatchThatLosesByDraftsDecodesPlainly) {
+TEST(BatchBudget, ABatchThatLosesByDraftsDecodesPlainly) {
   Batch b;
   for (int i = 0; i < 3000; ++i) b.round(16, 4.4, 2);   // four times as long for twice the tokens
   EXPECT_GT(b.tokens * 1.1 / b.time, 0.97);
   EXPECT_LT(b.drafted, 40);
   EXPECT_GT(b.drafted, 5);                             // and tries again
-  EXPECT_LT(b.ledger.saved(16), 0);
-  EXPECT_EQ(b.ledger.saved(8), 1);                     // other sizes are other accounts
+  EXPECT_LT(b.batch_budget.saved(16), 0);
+  EXPECT_EQ(b.batch_budget.saved(8), 1);                     // other sizes are other accounts
 }
 
-TEST(Ledger, ABatchThatWinsGoesOn) {
+TEST(BatchBudget, ABatchThatWinsGoesOn) {
   Batch b;
   for (int i = 0; i < 1000; ++i) b.round(4, 1.8, 2);
   EXPECT_GT(b.drafted, 985);
   EXPECT_LT(b.drafted, 1000);                          // what a plain round takes is looked at now and then
-  EXPECT_GT(b.ledger.saved(4), 0.1);
+  EXPECT_GT(b.batch_budget.saved(4), 0.1);
 }
 
-TEST(Ledger, ABatchThatBeginsToWinIsNoticed) {
+TEST(BatchBudget, ABatchThatBeginsToWinIsNoticed) {
   Batch b;
   for (int i = 0; i < 500; ++i) b.round(8, 5, 1);
   b.drafted = 0;
@@ -186,9 +186,9 @@ TEST(Ledger, ABatchThatBeginsToWinIsNoticed) {
 }
 
 // Of 16 requests one drafts and gains three tokens, the others wait a third longer: more tokens in all, but nobody else has them.
-TEST(Ledger, TrialsEarnNothing) {
-  Ledger all, trials;
-  for (Ledger* ledger : {&all, &trials}) ledger->plain_round(16, 1);
+TEST(BatchBudget, TrialsEarnNothing) {
+  BatchBudget all, trials;
+  for (BatchBudget* batch_budget : {&all, &trials}) batch_budget->plain_round(16, 1);
   const double before = trials.balance(16);
   all.drafted_round(16, 16 + 8, 1.3);
   trials.drafted_round(16, 16 + 8, 1.3, true);
@@ -197,7 +197,7 @@ TEST(Ledger, TrialsEarnNothing) {
   EXPECT_EQ(trials.saved(16), all.saved(16));
 }
 
-TEST(Ledger, OneAloneLooksAfterItself) {
+TEST(BatchBudget, OneAloneLooksAfterItself) {
   Batch b;
   for (int i = 0; i < 300; ++i) b.round(1, 5, 1);
   EXPECT_GT(b.drafted, 295);

@@ -174,7 +174,7 @@ TEST(FuseDrafter, TheBestOfTheUnion) {
 
 TEST(FuseDrafter, TheModelRestsWhileTheIndexIsSure) {
   const std::vector<float> cost = {1, 1.01f, 1.02f, 1.03f, 1.04f, 1.05f, 1.06f};
-  const auto models_run = [&](float first, float decay, const float* prices, float level) {
+  const auto models_run = [&](float first, float decay, const float* costs, float level) {
     Rig rig(2, 6);
     for (int i = 0; i < 5; ++i)
       rig.index->drafts[0].push_back({i, 10 + i, std::log(first) + float(i) * std::log(decay)});
@@ -183,7 +183,7 @@ TEST(FuseDrafter, TheModelRestsWhileTheIndexIsSure) {
     a.reset(1), b.reset(1);
     const Text text = {1};
     std::vector<DraftTask> tasks(2);
-    for (auto& task : tasks) task.text = text, task.limits = {6, 6, prices, level};
+    for (auto& task : tasks) task.text = text, task.limits = {6, 6, costs, level};
     tasks[0].seq = 0, tasks[0].tree = &a;
     tasks[1].seq = 1, tasks[1].tree = &b;  // the index knows nothing here
     rig.fuse->draft(tasks);
@@ -196,7 +196,7 @@ TEST(FuseDrafter, TheModelRestsWhileTheIndexIsSure) {
   EXPECT_EQ(models_run(0.9f, 0.9f, cost.data(), 0.2f), (std::vector<SeqId>{1}));
   EXPECT_EQ(models_run(0.7f, 0.99f, cost.data(), 0.2f), (std::vector<SeqId>{0, 1}));   // not sure of the first
   EXPECT_EQ(models_run(0.9f, 0.6f, cost.data(), 0.2f), (std::vector<SeqId>{0, 1}));    // too short
-  EXPECT_EQ(models_run(0.9f, 0.9f, nullptr, 0.2f), (std::vector<SeqId>{0, 1}));        // no prices
+  EXPECT_EQ(models_run(0.9f, 0.9f, nullptr, 0.2f), (std::vector<SeqId>{0, 1}));        // no costs
   EXPECT_EQ(models_run(0.9f, 0.9f, cost.data(), 0.0f), (std::vector<SeqId>{0, 1}));    // the model is free
 }
 

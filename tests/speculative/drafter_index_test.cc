@@ -40,8 +40,8 @@ struct Rig {
     return tree;
   }
 
-  // The verdict when the text goes on as `truth` does from `at` on: the number of tokens won.
-  size_t judge(const Text& truth, size_t at, SeqId seq = 0) {
+  // The result when the text goes on as `truth` does from `at` on: the number of tokens won.
+  size_t accept(const Text& truth, size_t at, SeqId seq = 0) {
     path.assign(1, 0);
     size_t next = at;
     for (NodeId c; next < truth.size() && (c = tree.child(path.back(), truth[next])) != kNoNode; ++next)
@@ -368,14 +368,14 @@ TEST(IndexDrafter, LosesLittleAndRecovers) {
     while (at < truth.size()) {
       const int drafted = rig.draft(std::span(truth).first(at)).drafted();
       (at < copy_at ? spent : copied) += double(cost[size_t(drafted)]);
-      at += rig.judge(truth, at);
+      at += rig.accept(truth, at);
     }
     EXPECT_LT(spent, 1.03 * double(copy_at - 1000));
     EXPECT_LT(copied, 900 / 1.8);
   }
 }
 
-// What never came true is not worth its price; tried now and then all the same, it is found when it comes true again.
+// What never came true is not worth its cost_model; tried now and then all the same, it is found when it comes true again.
 TEST(IndexDrafter, WhatDoesNotPayIsTriedNowAndThen) {
   const Text text = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3};
   const float cost[] = {1, 1.2f, 1.5f, 1.8f, 2.1f};
@@ -384,7 +384,7 @@ TEST(IndexDrafter, WhatDoesNotPayIsTriedNowAndThen) {
     rig.limits.verify_cost = cost;
     const auto rounds = [&](int count, const Text& truth) {
       int drafted = 0;
-      for (int i = 0; i < count; ++i) drafted += rig.draft(text).drafted() > 0, rig.judge(truth, text.size());
+      for (int i = 0; i < count; ++i) drafted += rig.draft(text).drafted() > 0, rig.accept(truth, text.size());
       return drafted;
     };
     const Text wrong = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 99}, right = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7};
@@ -406,7 +406,7 @@ TEST(IndexDrafter, ANewSequenceBeginsWithWhatOthersTaught) {
       rig.draft(text);
       Text truth = text;
       truth.push_back(99);
-      rig.judge(truth, text.size());
+      rig.accept(truth, text.size());
     }
     const float own = rig.draft(text).score(1);
     rig.drafter->open(1);
@@ -430,7 +430,7 @@ TEST(IndexDrafter, AllocatesNothingAfterOpen) {
       const long before = g_allocations.load();
       for (int round = 0; round < 2; ++round) {
         while (!rig.drafter->prefill(0, std::span(truth).first(1000))) {}
-        for (size_t at = 1001; at < truth.size();) rig.draft(std::span(truth).first(at)), at += rig.judge(truth, at);
+        for (size_t at = 1001; at < truth.size();) rig.draft(std::span(truth).first(at)), at += rig.accept(truth, at);
         rig.drafter->truncate(0, 10);
         rig.drafter->close(0);
         rig.drafter->open(0);

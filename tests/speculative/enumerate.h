@@ -1,5 +1,5 @@
-// Exact enumeration of speculative decoding on small vocabularies: every draft the dice can make and every branch a
-// rule can take, with their probabilities, added up to the law of the emitted text.
+// Exact enumeration of speculative decoding on small vocabularies: every draft the random can make and every branch a
+// rule can take, with their probabilities, added up to the distribution of the emitted text.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace sx::testing {
 
 // Replays a prefix of decisions and takes the first option of each new one; advance() moves on to the next script.
 // Options of probability 0 are left out.
-class ScriptedDice : public Dice {
+class ScriptedRandom : public RandomSource {
  public:
   // Calls run() once for every outcome; probability() is then that of the outcome.
   template <class Run>
@@ -33,10 +33,10 @@ class ScriptedDice : public Dice {
     if (p <= 0 || p >= 1) return p >= 1;
     return take([&](std::vector<Option>& options) { options = {{1, p}, {0, 1 - p}}; }) == 1;
   }
-  Token draw(std::span<const double> law) override {
+  Token draw(std::span<const double> distribution) override {
     return take([&](std::vector<Option>& options) {
-      for (size_t t = 0; t < law.size(); ++t)
-        if (law[t] > 0) options.emplace_back(Token(t), law[t]);
+      for (size_t t = 0; t < distribution.size(); ++t)
+        if (distribution[t] > 0) options.emplace_back(Token(t), distribution[t]);
     });
   }
 
@@ -66,25 +66,25 @@ class ScriptedDice : public Dice {
   double probability_ = 1;
 };
 
-// The same for a rule, whose one draw comes last: its law is kept instead of trying every token.
-class JudgeDice final : public ScriptedDice {
+// The same for a rule, whose one draw comes last: its distribution is kept instead of trying every token.
+class AcceptRandom final : public ScriptedRandom {
  public:
-  Token draw(std::span<const double> law) override {
-    last_law.assign(law.begin(), law.end());
+  Token draw(std::span<const double> distribution) override {
+    last_distribution.assign(distribution.begin(), distribution.end());
     ++draws;
     return 0;
   }
-  std::vector<double> last_law;
+  std::vector<double> last_distribution;
   int draws = 0;
 };
 
-// A target and a draft on a vocabulary of a few tokens, both with a law of their own after every prefix, and the shape
+// A target and a draft on a vocabulary of a few tokens, both with a distribution of their own after every prefix, and the shape
 // of the trees: widths[d] children for every node of depth d. A prefix is a place in a heap: the one after it by x is
 // vocab * id + x + 1.
 struct Case {
   int vocab = 0;
   std::vector<int> widths;
-  bool within_support = false;                       // distinct draws stop at the support of the draft's law
+  bool within_support = false;                       // distinct draws stop at the support of the draft's distribution
   std::vector<std::vector<double>> target, draft;    // by prefix, of up to depth() tokens
 
   int depth() const { return int(widths.size()); }
@@ -94,22 +94,22 @@ struct Case {
   }
 };
 
-inline std::vector<double> random_law(std::mt19937_64& random, int vocab) {
+inline std::vector<double> random_distribution(std::mt19937_64& random, int vocab) {
   std::normal_distribution<double> normal(0, 1.5);
-  std::vector<double> law(static_cast<size_t>(vocab), 0.0);
+  std::vector<double> distribution(static_cast<size_t>(vocab), 0.0);
   const auto favourite = size_t(random() % uint64_t(vocab));
   const auto kind = random() % 8;
-  for (double& p : law) {
+  for (double& p : distribution) {
     const double dense = std::exp(normal(random));
     if (kind <= 3) p = dense;
     if (kind == 4 || kind == 5) p = random() % 2 ? dense : 0;   // zeros
     if (kind == 6) p = dense * 1e-9;                            // near a point mass; kind 7: a point mass
   }
-  if (kind >= 4) law[favourite] += 1;
+  if (kind >= 4) distribution[favourite] += 1;
   double sum = 0;
-  for (double p : law) sum += p;
-  for (double& p : law) p /= sum;
-  return law;
+  for (double p : distribution) sum += p;
+  for (double& p : distribution) p /= sum;
+  return distribution;
 }
 
 inline Case random_case(std::mt19937_64& random, int vocab, std::vector<int> widths) {
@@ -119,9 +119,9 @@ inline Case random_case(std::mt19937_64& random, int vocab, std::vector<int> wid
   size_t prefixes = 0, level = 1;
   for (int d = 0; d <= c.depth(); ++d) prefixes += level, level *= size_t(vocab);
   for (size_t i = 0; i < prefixes; ++i) {
-    c.target.push_back(random_law(random, vocab));
+    c.target.push_back(random_distribution(random, vocab));
     const auto kind = random() % 8;
-    c.draft.push_back(kind <= 1 ? c.target.back() : random_law(random, vocab));
+    c.draft.push_back(kind <= 1 ? c.target.back() : random_distribution(random, vocab));
     if (kind != 1) continue;
     double sum = 0;                                             // equal up to a hair
     for (double& q : c.draft.back()) sum += q *= 1 + 1e-13 * double(random() % 100);
@@ -130,27 +130,27 @@ inline Case random_case(std::mt19937_64& random, int vocab, std::vector<int> wid
   return c;
 }
 
-// The laws of a case at the nodes of a tree.
-class TableLaws final : public Laws {
+// The distributions of a case at the nodes of a tree.
+class TableDistributions final : public Distributions {
  public:
-  TableLaws(const Case& c, const TokenTree& tree) : case_(c), tree_(tree) {}
+  TableDistributions(const Case& c, const TokenTree& tree) : case_(c), tree_(tree) {}
   int vocab() const override { return case_.vocab; }
-  void target(NodeId node, std::span<double> law) override { copy(case_.target, node, law); }
-  void draft(NodeId node, std::span<double> law) override { copy(case_.draft, node, law); }
+  void target(NodeId node, std::span<double> distribution) override { copy(case_.target, node, distribution); }
+  void draft(NodeId node, std::span<double> distribution) override { copy(case_.draft, node, distribution); }
 
  private:
-  void copy(const std::vector<std::vector<double>>& laws, NodeId node, std::span<double> law) const {
-    const std::vector<double>& from = laws.at(case_.prefix(tree_, node));
-    ASSERT_EQ(from.size(), law.size());
-    std::copy(from.begin(), from.end(), law.begin());
+  void copy(const std::vector<std::vector<double>>& distributions, NodeId node, std::span<double> distribution) const {
+    const std::vector<double>& from = distributions.at(case_.prefix(tree_, node));
+    ASSERT_EQ(from.size(), distribution.size());
+    std::copy(from.begin(), from.end(), distribution.begin());
   }
   const Case& case_;
   const TokenTree& tree_;
 };
 
 // Draws a tree of the case's shape. kBest: the most probable children, nothing drawn. Distinct draws beyond the support
-// of the draft's law are uniform over what is left.
-inline void draft_tree(const Case& c, DrawMode mode, Dice& dice, TokenTree& tree) {
+// of the draft's distribution are uniform over what is left.
+inline void draft_tree(const Case& c, DrawMode mode, RandomSource& random, TokenTree& tree) {
   tree.reset(0);
   for (NodeId n = 0; n < tree.size(); ++n) {
     if (tree.depth(n) == c.depth()) continue;
@@ -165,7 +165,7 @@ inline void draft_tree(const Case& c, DrawMode mode, Dice& dice, TokenTree& tree
         const double left = double(std::count(used.begin(), used.end(), 0));
         for (double& v : q) v /= left;
       }
-      const Token x = mode == DrawMode::kBest ? Token(std::max_element(q.begin(), q.end()) - q.begin()) : dice.draw(q);
+      const Token x = mode == DrawMode::kBest ? Token(std::max_element(q.begin(), q.end()) - q.begin()) : random.draw(q);
       tree.add(n, x, 0);
       if (mode == DrawMode::kIid) continue;
       used[size_t(x)] = 1;
@@ -187,29 +187,29 @@ inline Output enumerate(const Case& c, Rule& rule, DrawMode mode) {
   int nodes = 1;
   for (int d = 0, level = 1; d < c.depth(); ++d) level *= c.widths[size_t(d)], nodes += level;
   TokenTree tree(nodes);
-  TableLaws laws(c, tree);
-  Verdict verdict;
-  ScriptedDice draft_dice;
-  JudgeDice dice;
-  draft_dice.for_all([&] {
-    draft_tree(c, mode, draft_dice, tree);
-    dice.for_all([&] {
-      dice.draws = 0;
-      rule.judge(tree, laws, dice, verdict);
-      EXPECT_EQ(dice.draws, 1);
-      const double probability = draft_dice.probability() * dice.probability();
-      EXPECT_EQ(verdict.path.at(0), 0);
-      for (size_t i = 1; i < verdict.path.size(); ++i) EXPECT_EQ(tree.parent(verdict.path[i]), verdict.path[i - 1]);
-      const size_t prefix = c.prefix(tree, verdict.path.back());
-      for (Token x = 0; x < c.vocab; ++x) out.emitted[c.next(prefix, x)] += probability * dice.last_law[size_t(x)];
+  TableDistributions distributions(c, tree);
+  AcceptResult result;
+  ScriptedRandom draft_random;
+  AcceptRandom random;
+  draft_random.for_all([&] {
+    draft_tree(c, mode, draft_random, tree);
+    random.for_all([&] {
+      random.draws = 0;
+      rule.accept(tree, distributions, random, result);
+      EXPECT_EQ(random.draws, 1);
+      const double probability = draft_random.probability() * random.probability();
+      EXPECT_EQ(result.path.at(0), 0);
+      for (size_t i = 1; i < result.path.size(); ++i) EXPECT_EQ(tree.parent(result.path[i]), result.path[i - 1]);
+      const size_t prefix = c.prefix(tree, result.path.back());
+      for (Token x = 0; x < c.vocab; ++x) out.emitted[c.next(prefix, x)] += probability * random.last_distribution[size_t(x)];
       out.total += probability;
-      out.accepted += probability * double(verdict.path.size() - 1);
+      out.accepted += probability * double(result.path.size() - 1);
     });
   });
   return out;
 }
 
-// Total variation between the target's joint law of depth() + 1 tokens and the emitted text, completed to that length
+// Total variation between the target's joint distribution of depth() + 1 tokens and the emitted text, completed to that length
 // by draws from the target.
 inline double total_variation(const Case& c, const Output& out) {
   std::vector<double> completed = out.emitted, exact(out.emitted.size(), 0.0);

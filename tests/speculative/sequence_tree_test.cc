@@ -1,4 +1,4 @@
-// The book, the tree and the commit together against a vector of tokens: random texts in several slots are appended to, staged
+// The sequences, the tree and the commit together against a vector of tokens: random texts in several slots are appended to, uncommitted
 // as trees, committed along random paths, truncated and closed; after every operation the cells of each history must hold its
 // text, every cell remembering the whole path it was computed for.
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct Text {
 
 class Machine {
  public:
-  Machine(unsigned seed, int slots, int capacity) : random_(seed), book_(slots, capacity), cells_(slots, capacity), texts_(size_t(slots)),
+  Machine(unsigned seed, int slots, int capacity) : random_(seed), sequences_(slots, capacity), cells_(slots, capacity), texts_(size_t(slots)),
       open_(size_t(slots), false), tree_(2 * kMaxTreeNodes) {}
 
   void step() {
@@ -47,8 +47,8 @@ class Machine {
   void check() {
     for (size_t s = 0; s < texts_.size(); ++s) {
       if (!open_[s]) continue;
-      ASSERT_EQ(book_.length(SeqId(s)), int(texts_[s].tokens.size()));
-      ASSERT_EQ(book_.staged(SeqId(s)), 0);
+      ASSERT_EQ(sequences_.length(SeqId(s)), int(texts_[s].tokens.size()));
+      ASSERT_EQ(sequences_.uncommitted(SeqId(s)), 0);
       for (size_t i = 0; i < texts_[s].hashes.size(); ++i) ASSERT_EQ(cells_.slots[s][i], texts_[s].hashes[i]) << "slot " << s << " cell " << i;
     }
   }
@@ -66,10 +66,10 @@ class Machine {
   void open() {
     const bool room = std::count(open_.begin(), open_.end(), false) > 0;
     if (!room) {
-      EXPECT_THROW(book_.open(), Error);
+      EXPECT_THROW(sequences_.open(), Error);
       return;
     }
-    const SeqId s = book_.open();
+    const SeqId s = sequences_.open();
     ASSERT_FALSE(open_[size_t(s)]);
     open_[size_t(s)] = true;
     texts_[size_t(s)] = {};
@@ -78,7 +78,7 @@ class Machine {
   void close() {
     const int s = pick();
     if (s < 0) return;
-    book_.close(s);
+    sequences_.close(s);
     open_[size_t(s)] = false;
   }
 
@@ -87,7 +87,7 @@ class Machine {
     if (s < 0) return;
     Text& t = texts_[size_t(s)];
     const size_t n = random_() % (t.tokens.size() + 1);
-    book_.truncate(s, int(n));
+    sequences_.truncate(s, int(n));
     t.tokens.resize(n);
     t.hashes.resize(n);
   }
@@ -97,13 +97,13 @@ class Machine {
     if (s < 0) return;
     Text& t = texts_[size_t(s)];
     const int n = int(random_() % 40);
-    ASSERT_EQ(book_.can_extend(s, n), int(t.tokens.size()) + n <= book_.capacity());
-    if (!book_.can_extend(s, n)) return;
+    ASSERT_EQ(sequences_.can_extend(s, n), int(t.tokens.size()) + n <= sequences_.capacity());
+    if (!sequences_.can_extend(s, n)) return;
     for (int i = 0; i < n; ++i) {
       t.push(Token(random_() % 50));
       cells_.slots[size_t(s)][t.hashes.size() - 1] = t.hashes.back();
     }
-    book_.append(s, n);
+    sequences_.append(s, n);
   }
 
   // Stages a random tree, writes its nodes, commits a random path from the root.
@@ -111,7 +111,7 @@ class Machine {
     const int s = pick();
     if (s < 0) return;
     Text& t = texts_[size_t(s)];
-    const int room = book_.capacity() - int(t.tokens.size());
+    const int room = sequences_.capacity() - int(t.tokens.size());
     if (room < 1) return;
     tree_.reset(Token(random_() % 50));
     const int grown = int(random_() % (random_() % 5 == 0 ? 700 : 40)), bushy = 1 + int(random_() % 6);
@@ -121,7 +121,7 @@ class Machine {
     }
     tree_.keep_best(std::min({int(random_() % unsigned(grown + 1)), room - 1, kMaxTreeNodes - 1}));
     largest = std::max(largest, tree_.size());
-    book_.stage(s, tree_.size());
+    sequences_.add_uncommitted(s, tree_.size());
     const int base = int(t.tokens.size());
     const uint64_t* bits = tree_.ancestors();
     for (NodeId n = 0; n < tree_.size(); ++n) {  // what a pass would compute: the tokens this node's bits let it see
@@ -130,7 +130,7 @@ class Machine {
         if (bits[size_t(n) * size_t(tree_.words()) + size_t(a / 64)] >> (a % 64) & 1) hash = extend_hash(hash, tree_.token(a));
       cells_.slots[size_t(s)][size_t(base + n)] = hash;
     }
-    if (random_() % 10 == 0) return book_.truncate(s, base);  // the request was cancelled
+    if (random_() % 10 == 0) return sequences_.truncate(s, base);  // the request was cancelled
     std::vector<NodeId> path{0};
     while (random_() % 8 != 0) {
       std::vector<NodeId> children;
@@ -139,7 +139,7 @@ class Machine {
       path.push_back(children[random_() % children.size()]);
     }
     std::vector<KvMove> moves;
-    book_.commit(s, path, moves);
+    sequences_.commit(s, path, moves);
     for (const KvMove& m : moves) cells_.slots[size_t(s)][size_t(m.dst)] = cells_.slots[size_t(s)][size_t(m.src)];
     for (NodeId n : path) t.push(tree_.token(n));
     committed += int64_t(path.size());
@@ -147,14 +147,14 @@ class Machine {
   }
 
   std::mt19937 random_;
-  KvBook book_;
+  SequenceTable sequences_;
   Cells cells_;
   std::vector<Text> texts_;
   std::vector<bool> open_;
   TokenTree tree_;
 };
 
-TEST(BookTreeCommit, HistoriesHoldTheirTexts) {
+TEST(SequenceTreeCommit, HistoriesHoldTheirTexts) {
   int64_t committed = 0, moved = 0;
   int largest = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {

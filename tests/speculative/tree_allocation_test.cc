@@ -11,7 +11,7 @@
 namespace sx {
 namespace {
 
-constexpr int kLaws = 97, kVocab = 64;
+constexpr int kDistributions = 97, kVocab = 64;
 
 std::vector<TreeConfig> configs() {
   std::vector<TreeConfig> all(8);
@@ -26,26 +26,26 @@ std::vector<TreeConfig> configs() {
   return all;
 }
 
-// A round on a language of kLaws laws; the walk of the verdict takes any child.
+// A round on a language of kDistributions distributions; the walk of the result takes any child.
 struct Scratch {
-  std::vector<NodeLaw> laws;
+  std::vector<NodeCandidates> distributions;
   std::vector<NodeId> next, path;
 };
 void round(TreePolicy& policy, TokenTree& tree, const TreeLimits& limits, uint64_t number,
            std::span<const Candidate> table, Scratch& scratch) {
-  auto& [laws, next, path] = scratch;
+  auto& [distributions, next, path] = scratch;
   tree.reset(Token(number % kVocab));
   policy.start(limits);
-  const auto law = [&](NodeId n) {
-    const size_t row = hash_key(number, uint64_t(tree.depth(n)), uint64_t(tree.token(n))) % kLaws;
-    return NodeLaw{n, table.subspan(row * kVocab, size_t(std::min(kVocab, policy.width())))};
+  const auto distribution = [&](NodeId n) {
+    const size_t row = hash_key(number, uint64_t(tree.depth(n)), uint64_t(tree.token(n))) % kDistributions;
+    return NodeCandidates{n, table.subspan(row * kVocab, size_t(std::min(kVocab, policy.width())))};
   };
-  laws.assign(1, law(0));
-  while (!laws.empty()) {
+  distributions.assign(1, distribution(0));
+  while (!distributions.empty()) {
     next.clear();
-    policy.grow(tree, laws, next);
-    laws.clear();
-    for (NodeId n : next) laws.push_back(law(n));
+    policy.grow(tree, distributions, next);
+    distributions.clear();
+    for (NodeId n : next) distributions.push_back(distribution(n));
   }
   policy.finish(tree);
   tree.ancestors();
@@ -55,8 +55,8 @@ void round(TreePolicy& policy, TokenTree& tree, const TreeLimits& limits, uint64
 }
 
 TEST(TreeAllocation, RoundsAllocateNothing) {
-  std::vector<Candidate> table;  // [kLaws][kVocab], best first
-  for (int l = 0; l < kLaws; ++l)
+  std::vector<Candidate> table;  // [kDistributions][kVocab], best first
+  for (int l = 0; l < kDistributions; ++l)
     for (int t = 0; t < kVocab; ++t)
       table.push_back({Token((t * 5 + l) % kVocab), float(std::log(0.3 + 0.006 * l) * (t + 1) - (l % 3 == 0))});
   std::vector<float> cost;
@@ -65,7 +65,7 @@ TEST(TreeAllocation, RoundsAllocateNothing) {
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
     Scratch scratch;
-    scratch.laws.reserve(size_t(policy->rows()));
+    scratch.distributions.reserve(size_t(policy->rows()));
     scratch.next.reserve(size_t(policy->rows()));
     scratch.path.reserve(kMaxTreeNodes);
     const long before = g_allocations.load();

@@ -147,7 +147,7 @@ TEST(TreeGrammar, DraftsShareTheWorkOfARound) {
   const uint64_t one = free.spent();
   free.mask(tree, 0);
   EXPECT_EQ(free.spent(), one);  // counts once
-  EXPECT_TRUE(free.affords_drafts());
+  EXPECT_TRUE(free.allows_drafts());
   for (NodeId n = 1; n < tree.size(); ++n) ASSERT_NE(free.draft_mask(tree, n), nullptr);
   const auto m = matcher(kCounted, {.work = 4 * one});
   std::vector<int> sizes, masks;
@@ -155,7 +155,7 @@ TEST(TreeGrammar, DraftsShareTheWorkOfARound) {
     TreeGrammar grammar(m);
     int found = 0;
     for (NodeId n = 0; n < tree.size(); ++n) found += grammar.draft_mask(tree, n) != nullptr;
-    EXPECT_FALSE(grammar.affords_drafts());
+    EXPECT_FALSE(grammar.allows_drafts());
     EXPECT_EQ(allowed(grammar.mask(tree, NodeId(tree.size() - 1))), allowed(free.mask(tree, NodeId(tree.size() - 1))));
     EXPECT_EQ(grammar.failure(NodeId(tree.size() - 1)), nullptr);  // what the text needs is always found
     masks.push_back(found);
@@ -224,8 +224,8 @@ struct Scene {
     backend.choose({&out, std::span(&choose, 1), kVocab});
     return out;
   }
-  JudgeArgs args(TreeGrammar* grammar) const {
-    JudgeArgs a;
+  AcceptArgs args(TreeGrammar* grammar) const {
+    AcceptArgs a;
     a.tree = &tree, a.logits = logits.data(), a.vocab = kVocab, a.position = 10, a.sampling = &sampling, a.grammar = grammar;
     return a;
   }
@@ -250,17 +250,17 @@ TEST_P(GrammarTrees, MatchIsPlainDecodingUnderTheGrammar) {
     }
     TreeGrammar grammar(m);
     const auto match = make_acceptance({}, *backend_, {kVocab, 128, 127});
-    Verdict verdict, free;
-    match->judge(scene.args(&grammar), verdict);
-    match->judge(scene.args(nullptr), free);
+    AcceptResult result, free;
+    match->accept(scene.args(&grammar), result);
+    match->accept(scene.args(nullptr), free);
     // Behind an end token the walk may go on: the request stops there.
-    if (verdict.path.size() > path.size()) {
-      verdict.next = scene.tree.token(verdict.path[path.size()]);
-      ASSERT_TRUE(m->trie().is_end(verdict.next));
-      verdict.path.resize(path.size());
+    if (result.path.size() > path.size()) {
+      result.next = scene.tree.token(result.path[path.size()]);
+      ASSERT_TRUE(m->trie().is_end(result.next));
+      result.path.resize(path.size());
     }
-    ASSERT_EQ(verdict.path, path) << trial;
-    ASSERT_EQ(verdict.next, next) << trial;
+    ASSERT_EQ(result.path, path) << trial;
+    ASSERT_EQ(result.next, next) << trial;
     longest = std::max(longest, path.size());
     differs += free.path != path || free.next != next;
   }
@@ -282,31 +282,31 @@ TEST_P(GrammarTrees, EveryRuleWritesTextsOfTheGrammar) {
       config.kind = kind;
       config.margin = 0.1f;
       const auto rule = make_acceptance(config, *backend_, {kVocab, 12, 11});
-      DraftLaws laws(12, kVocab);
+      DraftProbs distributions(12, kVocab);
       if (rule->draws() != DrawMode::kBest) {  // children as a drafter that knows nothing of the grammar draws them
         const bool chain = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
         scene.tree.reset(kC);
         for (NodeId n = 0; n < scene.tree.size(); ++n) {
-          std::fill_n(laws.row(n), kVocab, 1.0f / kVocab);
+          std::fill_n(distributions.row(n), kVocab, 1.0f / kVocab);
           const Token first = Token(random() % kVocab);
           for (int i = 0; i < (chain ? 1 : 2) && !scene.tree.full(); ++i) scene.tree.add(n, (first + i) % kVocab, 0);
         }
       }
       TreeGrammar grammar(m);
-      Verdict verdict;
-      JudgeArgs args = scene.args(&grammar);
-      args.laws = &laws;
-      rule->judge(args, verdict);
+      AcceptResult result;
+      AcceptArgs args = scene.args(&grammar);
+      args.distributions = &distributions;
+      rule->accept(args, result);
       TreeGrammar text(m);
-      verdict.path.erase(verdict.path.begin());
+      result.path.erase(result.path.begin());
       std::vector<Token> tokens;
-      for (NodeId n : verdict.path) tokens.push_back(scene.tree.token(n));
-      tokens.push_back(verdict.next);
+      for (NodeId n : result.path) tokens.push_back(scene.tree.token(n));
+      tokens.push_back(result.next);
       for (Token t : tokens) {
         ASSERT_TRUE(text.accept(t)) << int(kind) << " " << trial;
         if (m->trie().is_end(t)) break;
       }
-      accepted += int(verdict.path.size());
+      accepted += int(result.path.size());
     }
     EXPECT_GT(accepted, 15) << int(kind);
   }
@@ -320,9 +320,9 @@ TEST_P(GrammarTrees, GuessesAreAllowed) {
     for (bool mapped : {false, true}) {
       int none = 0, some = 0;
       const int vocab = mapped ? int(map.size()) : kVocab;
-      Guesser guesser(*backend_, {draws, true}, 3, 1, vocab, vocab, mapped ? std::span<const Token>(map) : std::span<const Token>());
+      CandidateFinder guesser(*backend_, {draws, true}, 3, 1, vocab, vocab, mapped ? std::span<const Token>(map) : std::span<const Token>());
       float* logits = backend_->allocate(size_t(vocab), "test");
-      DraftLaws laws(4, kVocab);
+      DraftProbs distributions(4, kVocab);
       for (int trial = 0; trial < 200; ++trial) {
         Sampling sampling;
         sampling.temperature = trial % 2 || draws != DrawMode::kBest ? 0.9f : 0;
@@ -334,7 +334,7 @@ TEST_P(GrammarTrees, GuessesAreAllowed) {
         const NodeId node = random() % 2 ? tree.add(0, kA, 0) : 0;
         for (int t = 0; t < vocab; ++t) logits[t] = normal(random);
         DraftTask task;
-        task.text = text, task.sampling = &sampling, task.tree = &tree, task.laws = &laws, task.grammar = &grammar;
+        task.text = text, task.sampling = &sampling, task.tree = &tree, task.distributions = &distributions, task.grammar = &grammar;
         guesser.prepare(logits, 1);
         const auto candidates = guesser.guess(task, node, 5, logits, 0);
         const uint32_t* mask = grammar.mask(tree, node);

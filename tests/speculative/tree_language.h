@@ -1,4 +1,4 @@
-// A random language for tests of tree policies: the law after a path is a pure function of the path, so an oracle can
+// A random language for tests of tree policies: the distribution after a path is a pure function of the path, so an oracle can
 // ask for any of them. Also the loop a drafter runs, with checks of what a policy promises at each turn, and parts of
 // slow oracles.
 #pragma once
@@ -25,7 +25,7 @@ class Language {
   int vocab() const { return vocab_; }
 
   // All tokens, best first, ties to the smaller id.
-  virtual std::vector<Candidate> law(const Path& path) const {
+  virtual std::vector<Candidate> distribution(const Path& path) const {
     uint64_t key = mix64(seed_ + 1);
     for (Token t : path) key = hash_key(key, path.size(), uint64_t(t));
     std::vector<Candidate> all(static_cast<size_t>(vocab_));
@@ -78,14 +78,14 @@ inline Drafted draft(TreePolicy& policy, TokenTree& tree, const TreeLimits& limi
   policy.start(limits);
   while (!run.empty()) {
     std::vector<std::vector<Candidate>> candidates;
-    std::vector<NodeLaw> laws;
+    std::vector<NodeCandidates> distributions;
     for (NodeId n : run) {
-      candidates.push_back(language.law(path_of(tree, n)));
+      candidates.push_back(language.distribution(path_of(tree, n)));
       candidates.back().resize(std::min(candidates.back().size(), size_t(policy.width())));
     }
-    for (size_t i = 0; i < run.size(); ++i) laws.push_back({run[i], candidates[i]});
+    for (size_t i = 0; i < run.size(); ++i) distributions.push_back({run[i], candidates[i]});
     next.clear();
-    policy.grow(tree, laws, next);
+    policy.grow(tree, distributions, next);
     EXPECT_LE(int(next.size()), policy.rows());
     EXPECT_TRUE(std::is_sorted(next.begin(), next.end()));
     for (NodeId n : next) EXPECT_TRUE(n < tree.size() && ever.insert(n).second) << n;
@@ -100,7 +100,7 @@ inline Drafted draft(TreePolicy& policy, TokenTree& tree, const TreeLimits& limi
     Path path = path_of(tree, n);
     float score = 0;
     for (size_t i = 0; i < path.size(); ++i)
-      for (const Candidate& c : language.law(Path(path.begin(), path.begin() + ptrdiff_t(i))))
+      for (const Candidate& c : language.distribution(Path(path.begin(), path.begin() + ptrdiff_t(i))))
         if (c.token == path[i]) score += std::min(c.logp, 0.0f);
     EXPECT_EQ(tree.score(n), score);
     EXPECT_TRUE(result.paths.insert(std::move(path)).second) << "a path twice";
@@ -128,7 +128,7 @@ inline void keep_first(std::vector<Slow>& all, int n) { all.resize(std::min(all.
 
 inline std::vector<Slow> children(const Slow& of, const Language& language, int most) {
   std::vector<Slow> result;
-  for (const Candidate& c : language.law(of.path)) {
+  for (const Candidate& c : language.distribution(of.path)) {
     if (int(result.size()) == most || c.logp == -std::numeric_limits<float>::infinity()) break;
     result.push_back({of.path, of.score + std::min(c.logp, 0.0f)});
     result.back().path.push_back(c.token);
@@ -188,10 +188,10 @@ inline double sum(const std::vector<Slow>& nodes) {
   return total;
 }
 
-struct Prices {
+struct Costs {
   double row = 0, level = 0;  // of one more row, of one more pass
   std::vector<float> cost;
-  Prices(double r, double l, int nodes) : row(r), level(l) {
+  Costs(double r, double l, int nodes) : row(r), level(l) {
     for (int n = 0; n <= nodes; ++n) cost.push_back(float(1 + r * n));
   }
   TreeLimits limits(const TreeConfig& c) const { return {c.nodes, c.depth, cost.data(), float(level)}; }

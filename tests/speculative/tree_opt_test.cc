@@ -42,7 +42,7 @@ std::set<Path> literal_opt(const TreeConfig& config, const Language& language, c
   };
   const auto children_of = [&](const Path& path, double weight, std::vector<Cell>& out) {
     int count = 0;
-    for (const Candidate& c : language.law(path)) {
+    for (const Candidate& c : language.distribution(path)) {
       if (count++ == n) break;
       out.push_back({weight * std::exp(double{c.logp}), path});
       out.back().path.push_back(c.token);
@@ -101,14 +101,14 @@ TEST(OptTreeReference, IsThePublishedOne) {
 
 // The improved OPT-Tree without pruning: the N best of each level are kept, all levels count. `run`: nodes that had to
 // be run.
-std::vector<Slow> literal_improved(const TreeConfig& config, const Language& language, const Prices& prices, int& run) {
+std::vector<Slow> literal_improved(const TreeConfig& config, const Language& language, const Costs& costs, int& run) {
   std::vector<Slow> all, newest = {{{}, 0}};
   double total = 0, last = 1;
   for (int level = 1; level <= config.depth; ++level) {
     std::vector<Slow> next;
     for (const Slow& n : newest)
       for (const Slow& c : children(n, language, config.nodes))
-        if (c.p() > prices.row) next.push_back(c);
+        if (c.p() > costs.row) next.push_back(c);
     sort_best(next);
     keep_first(next, config.nodes);
     newest = next;
@@ -120,11 +120,11 @@ std::vector<Slow> literal_improved(const TreeConfig& config, const Language& lan
     total += gain;
     const std::vector<Slow> useful = still_useful(newest, all, config.nodes);
     const double most = sum(useful);
-    if (level == config.depth || most <= prices.level) break;
-    if (prices.level == 0 && !(gain > double{config.threshold})) break;
+    if (level == config.depth || most <= costs.level) break;
+    if (costs.level == 0 && !(gain > double{config.threshold})) break;
     const double expected = std::min(most, gain * std::min(1.0, gain / last));
-    const double spent = prices.level * level + 1 + prices.row * double(best.size());
-    if (prices.level > 0 && !(expected / prices.level > (1 + total) / spent)) break;
+    const double spent = costs.level * level + 1 + costs.row * double(best.size());
+    if (costs.level > 0 && !(expected / costs.level > (1 + total) / spent)) break;
     run += int(useful.size());
     last = gain;
   }
@@ -133,19 +133,19 @@ std::vector<Slow> literal_improved(const TreeConfig& config, const Language& lan
   return all;
 }
 
-TEST(OptTree, StopsByThresholdAndByPrice) {
+TEST(OptTree, StopsByThresholdAndByCost) {
   std::map<int, int> depths;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const Language language(seed, 10);
     TreeConfig config;
     config.kind = TreeKind::kOptTree;
     config.nodes = seed % 3 ? 40 : 6, config.depth = 7, config.threshold = 0.1f * float(seed % 8);
-    const Prices prices(0.007 * double(seed % 5), seed % 2 ? 0.037 * double(seed % 9) : 0, config.nodes);
+    const Costs costs(0.007 * double(seed % 5), seed % 2 ? 0.037 * double(seed % 9) : 0, config.nodes);
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
-    const Drafted drafted = draft(*policy, tree, prices.limits(config), language);
+    const Drafted drafted = draft(*policy, tree, costs.limits(config), language);
     int run = 0;
-    EXPECT_EQ(drafted.paths, paths(literal_improved(config, language, prices, run))) << seed;
+    EXPECT_EQ(drafted.paths, paths(literal_improved(config, language, costs, run))) << seed;
     EXPECT_EQ(drafted.run, run) << seed;
     ++depths[tree.max_depth()];
   }

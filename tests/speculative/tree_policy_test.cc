@@ -1,5 +1,5 @@
 // Trees that follow the candidates, against literal slow procedures that enumerate everything: the most probable
-// prefixes there are, EAGLE-2 as published, and the rules that stop growth by price.
+// prefixes there are, EAGLE-2 as published, and the rules that stop growth by cost_model.
 #include "speculative/tree/policy.h"
 
 #include <gtest/gtest.h>
@@ -94,21 +94,21 @@ TEST(AllTrees, TiesKeepTreesWholeAndBest) {
     }
 }
 
-// EAGLE-2 as published: every child is recorded, the k best of the newest level are run. With prices, nodes below the
-// price of a row are not recorded, and a pass that cannot bring its price is not run.
-std::vector<Slow> literal_eagle2(const TreeConfig& config, const Language& language, const Prices& prices, int& run) {
+// EAGLE-2 as published: every child is recorded, the k best of the newest level are run. With costs, nodes below the
+// cost_model of a row are not recorded, and a pass that cannot bring its cost_model is not run.
+std::vector<Slow> literal_eagle2(const TreeConfig& config, const Language& language, const Costs& costs, int& run) {
   std::vector<Slow> all, frontier = {{{}, 0}};
   for (int level = 1; level <= config.depth && !frontier.empty(); ++level) {
     std::vector<Slow> recorded;
     for (const Slow& n : frontier)
       for (const Slow& c : children(n, language, config.topk))
-        if (c.p() > prices.row) recorded.push_back(c);
+        if (c.p() > costs.row) recorded.push_back(c);
     all.insert(all.end(), recorded.begin(), recorded.end());
     sort_best(recorded);
     keep_first(recorded, config.topk);
     frontier = recorded;
     const std::vector<Slow> useful = still_useful(frontier, all, config.nodes);
-    if (level == config.depth || sum(useful) <= prices.level) break;
+    if (level == config.depth || sum(useful) <= costs.level) break;
     run += int(useful.size());
   }
   sort_best(all);
@@ -129,7 +129,7 @@ TEST(Eagle2Tree, IsThePublishedOne) {
         TokenTree tree(policy->capacity());
         const Drafted drafted = draft(*policy, tree, limits_of(config), language);
         int run = 0;
-        const auto want = literal_eagle2(config, language, Prices(0, 0, size.nodes), run);
+        const auto want = literal_eagle2(config, language, Costs(0, 0, size.nodes), run);
         ASSERT_EQ(drafted.run, run) << seed;
         ASSERT_EQ(scores(tree), scores(want)) << seed;
         if (seed % 2 == 0) continue;  // ties
@@ -137,19 +137,19 @@ TEST(Eagle2Tree, IsThePublishedOne) {
       }
 }
 
-TEST(Eagle2Tree, StopsByPrice) {
+TEST(Eagle2Tree, StopsByCost) {
   int cut = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Language language(seed, 8, 0);
     TreeConfig config;
     config.kind = TreeKind::kEagle2;
     config.nodes = 40, config.depth = 6, config.topk = 6;
-    const Prices prices(0.013 * double(seed % 4), 0.05 * double(seed % 7), config.nodes);
+    const Costs costs(0.013 * double(seed % 4), 0.05 * double(seed % 7), config.nodes);
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
-    const Drafted drafted = draft(*policy, tree, prices.limits(config), language);
+    const Drafted drafted = draft(*policy, tree, costs.limits(config), language);
     int run = 0;
-    const auto want = literal_eagle2(config, language, prices, run);
+    const auto want = literal_eagle2(config, language, costs, run);
     EXPECT_EQ(drafted.paths, paths(want)) << seed;
     EXPECT_EQ(drafted.run, run) << seed;
     cut += want.size() < 40;
@@ -157,7 +157,7 @@ TEST(Eagle2Tree, StopsByPrice) {
   EXPECT_GT(cut, 20);
 }
 
-// With a price per row the tree is what pays: all prefixes above it, no more than the budget.
+// With a cost_model per row the tree is what pays: all prefixes above it, no more than the budget.
 TEST(BestFirstTree, LeavesOutWhatDoesNotPay) {
   int cut = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -165,14 +165,14 @@ TEST(BestFirstTree, LeavesOutWhatDoesNotPay) {
     TreeConfig config;
     config.kind = TreeKind::kBestFirst;
     config.nodes = 40, config.depth = 5, config.beams = 5, config.topk = 4, config.decay = 1;
-    const Prices prices(0.0113 * double(seed % 6), 0, config.nodes);
+    const Costs costs(0.0113 * double(seed % 6), 0, config.nodes);
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
-    std::vector<Slow> want = all_prefixes(language, 5, prices.row);
+    std::vector<Slow> want = all_prefixes(language, 5, costs.row);
     cut += want.size() < 40;
     sort_best(want);
     keep_first(want, 40);
-    EXPECT_EQ(draft(*policy, tree, prices.limits(config), language).paths, paths(want)) << seed;
+    EXPECT_EQ(draft(*policy, tree, costs.limits(config), language).paths, paths(want)) << seed;
     const TreeLimits dear{40, 5, nullptr, 100};  // no pass is worth it: only what node 0 offers
     EXPECT_EQ(draft(*policy, tree, dear, language).passes, 0);
     EXPECT_EQ(tree.size(), 5);
@@ -181,10 +181,10 @@ TEST(BestFirstTree, LeavesOutWhatDoesNotPay) {
 }
 
 // Best-first with a list of everything: each pass runs the best that have not been run and are among the budget's best.
-std::vector<Slow> literal_best_first(const TreeConfig& config, const Language& language, const Prices& prices,
+std::vector<Slow> literal_best_first(const TreeConfig& config, const Language& language, const Costs& costs,
                                      int& passes) {
   std::vector<Slow> all = children({{}, 0}, language, config.topk);
-  std::erase_if(all, [&](const Slow& n) { return n.p() <= prices.row; });
+  std::erase_if(all, [&](const Slow& n) { return n.p() <= costs.row; });
   std::set<Path> run;
   while (true) {
     sort_best(all);
@@ -195,29 +195,29 @@ std::vector<Slow> literal_best_first(const TreeConfig& config, const Language& l
     keep_first(frontier, config.beams);
     double most = 0;
     for (const Slow& n : frontier) most += n.p();
-    if (frontier.empty() || most <= prices.level) return all;
+    if (frontier.empty() || most <= costs.level) return all;
     ++passes;
     for (const Slow& n : frontier) {
       run.insert(n.path);
       for (const Slow& c : children(n, language, config.topk))
-        if (c.p() > prices.row) all.push_back(c);
+        if (c.p() > costs.row) all.push_back(c);
     }
   }
 }
 
-TEST(BestFirstTree, StopsByPrice) {
+TEST(BestFirstTree, StopsByCost) {
   std::set<int> counts;
   for (uint64_t seed = 0; seed < 120; ++seed) {
     const Language language(seed, 6);
     TreeConfig config;
     config.kind = TreeKind::kBestFirst;
     config.nodes = 30, config.depth = 6, config.beams = 1 + int(seed % 6), config.topk = 4, config.decay = 1;
-    const Prices prices(0.009 * double(seed % 3), 0.06 * double(seed % 7), config.nodes);
+    const Costs costs(0.009 * double(seed % 3), 0.06 * double(seed % 7), config.nodes);
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
     int passes = 0;
-    const auto want = literal_best_first(config, language, prices, passes);
-    const Drafted drafted = draft(*policy, tree, prices.limits(config), language);
+    const auto want = literal_best_first(config, language, costs, passes);
+    const Drafted drafted = draft(*policy, tree, costs.limits(config), language);
     EXPECT_EQ(drafted.paths, paths(want)) << seed;
     EXPECT_EQ(drafted.passes, passes) << seed;
     counts.insert(passes);
@@ -230,7 +230,7 @@ TEST(BestFirstTree, StopsByPrice) {
 class Rising : public Language {
  public:
   Rising() : Language(0, 25) {}
-  std::vector<Candidate> law(const Path& path) const override {
+  std::vector<Candidate> distribution(const Path& path) const override {
     const bool spine = std::count(path.begin(), path.end(), 0) == ptrdiff_t(path.size());
     std::vector<Candidate> all = {{0, -0.01f}};
     for (Token t = 1; t < vocab(); ++t)
@@ -270,7 +270,7 @@ TEST(AllTrees, Limits) {
     const Drafted drafted = draft(*policy, tree, limits_of(config), language);
     EXPECT_EQ(tree.drafted(), 511);
     EXPECT_LE(drafted.run, kind == TreeKind::kOptTreeReference ? 2 * 511 : 511);  // what a drafter can stage
-    EXPECT_EQ(draft(*policy, tree, {1, 1}, language).paths, std::set<Path>{{language.law({})[0].token}});
+    EXPECT_EQ(draft(*policy, tree, {1, 1}, language).paths, std::set<Path>{{language.distribution({})[0].token}});
     EXPECT_EQ(draft(*policy, tree, {3, 1}, language).paths.size(), 3u);
     EXPECT_EQ(draft(*policy, tree, {0, 5}, language).paths.size(), 0u);
     EXPECT_EQ(draft(*policy, tree, {5, 0}, language).paths.size(), 0u);

@@ -1,4 +1,4 @@
-// Shapes settled beforehand: widths and rank paths against a literal listing, chains with and without prices, Sequoia's
+// Shapes settled beforehand: widths and rank paths against a literal listing, chains with and without costs, Sequoia's
 // learning; and what check_tree_config refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ RankPaths paths_of_widths(const std::vector<int>& widths) {
   return all;
 }
 
-// The tokens of rank paths (breadth first), those beyond the limits and those a law has no candidate for left out.
+// The tokens of rank paths (breadth first), those beyond the limits and those a distribution has no candidate for left out.
 std::vector<Path> literal(RankPaths ranks, const TreeLimits& limits, const Language& language) {
   std::stable_sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
@@ -44,9 +44,9 @@ std::vector<Path> literal(RankPaths ranks, const TreeLimits& limits, const Langu
   for (const auto& path : ranks) {
     Path tokens;
     for (int r : path) {
-      const auto law = language.law(tokens);
-      if (r >= int(law.size())) break;
-      tokens.push_back(law[size_t(r)].token);
+      const auto distribution = language.distribution(tokens);
+      if (r >= int(distribution.size())) break;
+      tokens.push_back(distribution[size_t(r)].token);
     }
     if (tokens.size() == path.size()) result.push_back(tokens);
   }
@@ -129,12 +129,12 @@ TEST(StaticTree, DrawnTwiceRunOnce) {
   policy->start({9, 2});
   std::vector<NodeId> next;
   const Candidate first[] = {{8, -0.5f}, {8, -0.5f}, {4, -1}}, second[] = {{6, -0.1f}, {6, -0.1f}};
-  const NodeLaw root = {0, first};
+  const NodeCandidates root = {0, first};
   policy->grow(tree, std::span(&root, 1), next);
   EXPECT_THAT(next, ::testing::ElementsAre(1, 3));
-  const NodeLaw laws[] = {{1, second}, {3, second}};
+  const NodeCandidates distributions[] = {{1, second}, {3, second}};
   next.clear();
-  policy->grow(tree, laws, next);
+  policy->grow(tree, distributions, next);
   policy->finish(tree);
   EXPECT_THAT(next, ::testing::IsEmpty());
   EXPECT_THAT(tree.tokens(), ::testing::ElementsAre(0, 8, 8, 4, 6, 6, 6, 6));
@@ -159,7 +159,7 @@ TEST(ChainTree, StopsWhereRowsDoNotPay) {
     float score = 0;
     while (want.size() < 12) {
       if (!want.empty() && std::exp(score) <= level + row) break;
-      const Candidate best = language.law(want)[0];
+      const Candidate best = language.distribution(want)[0];
       if (std::exp(score + best.logp) <= row) break;
       score += best.logp;
       want.push_back(best.token);
@@ -171,7 +171,7 @@ TEST(ChainTree, StopsWhereRowsDoNotPay) {
   EXPECT_GT(short_ones, 50);
 }
 
-// A jump of the price is paid for by the free rows behind it, if enough of them are likely to count.
+// A jump of the cost_model is paid for by the free rows behind it, if enough of them are likely to count.
 TEST(ChainTree, LooksBeyondAStep) {
   TreeConfig config;
   config.nodes = 8;
@@ -184,9 +184,9 @@ TEST(ChainTree, LooksBeyondAStep) {
     std::vector<NodeId> next = {0};
     const Candidate first[] = {{3, float(std::log(p))}}, sure[] = {{4, 0}};
     while (!next.empty()) {
-      const NodeLaw law = {next[0], next[0] == 0 ? std::span(first) : std::span(sure)};
+      const NodeCandidates distribution = {next[0], next[0] == 0 ? std::span(first) : std::span(sure)};
       next.clear();
-      policy->grow(tree, std::span(&law, 1), next);
+      policy->grow(tree, std::span(&distribution, 1), next);
     }
     policy->finish(tree);
     EXPECT_EQ(tree.drafted(), length) << p;
@@ -264,7 +264,7 @@ TEST(SequoiaTree, LearnsTheRates) {
     if (round % 64 == 63) solver.solve(rates);
   }
   EXPECT_NE(seen.front(), seen.back());
-  const Path second = {language.law({})[1].token};
+  const Path second = {language.distribution({})[1].token};
   const NodeId node = tree.child(0, second[0]);
   ASSERT_NE(node, kNoNode);
   EXPECT_GT(tree.max_depth(), 3);

@@ -23,7 +23,7 @@ std::byte* map(int protection) {
 }
 
 int deepest(const SeqRows& seq) {
-  if (!seq.ancestors) return seq.staged + seq.rows - 1;
+  if (!seq.ancestors) return seq.uncommitted + seq.rows - 1;
   int most = 0;
   for (int r = 0; r < seq.rows; ++r) {
     int count = 0;
@@ -330,12 +330,12 @@ void FarBackend::choose(const ChooseArgs& args) {
   right_->choose({args.out, rows, args.vocab});
 }
 
-void FarBackend::law(const LawArgs& args) {
-  expect_no_step("law");
+void FarBackend::probabilities(const ProbabilitiesArgs& args) {
+  expect_no_step("distribution");
   expect_host(args.out, "probabilities");
-  LawArgs a = args;
+  ProbabilitiesArgs a = args;
   a.row.logits = vector(args.row.logits, size_t(args.vocab), "logits");
-  right_->law(a);
+  right_->probabilities(a);
 }
 
 void FarBackend::top_k(const TopKArgs& args) {

@@ -45,7 +45,7 @@ class FarBackend : public ForwardingBackend {
   void kv_read(const KvStore& kv, const KvCellsArgs& args, std::byte* out) override;
   void kv_write(KvStore& kv, const KvCellsArgs& args, const std::byte* from) override;
   void choose(const ChooseArgs& args) override;
-  void law(const LawArgs& args) override;
+  void probabilities(const ProbabilitiesArgs& args) override;
   void top_k(const TopKArgs& args) override;
 
  private:

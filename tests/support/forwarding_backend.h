@@ -46,7 +46,7 @@ class ForwardingBackend : public Backend {
   void kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) override { right_->kv_read(kv, a, out); }
   void kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) override { right_->kv_write(kv, a, from); }
   void choose(const ChooseArgs& a) override { right_->choose(a); }
-  void law(const LawArgs& a) override { right_->law(a); }
+  void probabilities(const ProbabilitiesArgs& a) override { right_->probabilities(a); }
   void top_k(const TopKArgs& a) override { right_->top_k(a); }
 
  protected:

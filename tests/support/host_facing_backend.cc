@@ -180,11 +180,11 @@ void HostFacingBackend::choose(const ChooseArgs& args) {
   right_->choose({args.out, rows, args.vocab});
 }
 
-void HostFacingBackend::law(const LawArgs& args) {
+void HostFacingBackend::probabilities(const ProbabilitiesArgs& args) {
   need_rows(1);
-  LawArgs a = args;
+  ProbabilitiesArgs a = args;
   a.row.logits = put(0, args.row.logits, size_t(args.vocab));
-  right_->law(a);
+  right_->probabilities(a);
 }
 
 void HostFacingBackend::top_k(const TopKArgs& args) {

@@ -32,7 +32,7 @@ class HostFacingBackend : public ForwardingBackend {
   void kv_score(const KvScoreArgs& args) override;
   void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
   void choose(const ChooseArgs& args) override;
-  void law(const LawArgs& args) override;
+  void probabilities(const ProbabilitiesArgs& args) override;
   void top_k(const TopKArgs& args) override;
 
  private:

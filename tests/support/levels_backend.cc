@@ -13,7 +13,7 @@ constexpr int kWords = 8, kMostRun = 511;
 
 }  // namespace
 
-struct LevelsBackend::Growth {
+struct TreeGrowthBackend::Growth {
   std::vector<Node> level;               // the newest, best first
   int first = 0;                         // its first node
   int frontier = 1;                      // nodes of the level before that were run; at first the root
@@ -27,8 +27,8 @@ struct LevelsBackend::Growth {
   std::vector<std::vector<Candidate>> candidates;  // of each row, best first, as the target's tokens
 };
 
-// Ranked as requests that sample want them, see LevelSampling.
-static void reweigh(std::vector<Candidate>& row, const LevelSampling& how, uint64_t position) {
+// Ranked as requests that sample want them, see TreeGrowthSampling.
+static void reweigh(std::vector<Candidate>& row, const TreeGrowthSampling& how, uint64_t position) {
   if (how.top_k > 0 && size_t(how.top_k) < row.size()) row.resize(size_t(how.top_k));
   const float top = row[0].logit;
   double sum = 0, kept = 0;
@@ -52,7 +52,7 @@ static void reweigh(std::vector<Candidate>& row, const LevelSampling& how, uint6
   for (Candidate& c : row) c.logp = float(double(c.logp) - all);
 }
 
-void LevelsBackend::find_candidates(const LevelsArgs& a, Growth& g) {
+void TreeGrowthBackend::find_candidates(const TreeGrowthArgs& a, Growth& g) {
   const int k = std::min(std::max(a.rules.branch, a.sampling.pool), a.vocab);
   std::vector<Candidate> found(size_t(g.frontier) * size_t(k));
   right_->top_k({found.data(), a.logits, g.frontier, a.vocab, k, a.stride});
@@ -69,8 +69,8 @@ void LevelsBackend::find_candidates(const LevelsArgs& a, Growth& g) {
   }
 }
 
-void LevelsBackend::add_level(const LevelsArgs& a, Growth& g) {
-  const LevelRules& rules = a.rules;
+void TreeGrowthBackend::add_level(const TreeGrowthArgs& a, Growth& g) {
+  const TreeGrowthRules& rules = a.rules;
   find_candidates(a, g);
   g.level.clear();
   for (int row = 0, order = 0; row < g.frontier; ++row) {
@@ -82,7 +82,7 @@ void LevelsBackend::add_level(const LevelsArgs& a, Growth& g) {
   }
   std::sort(g.level.begin(), g.level.end(), [](const Node& x, const Node& y) { return x.score != y.score ? x.score > y.score : x.order < y.order; });
   if (int(g.level.size()) > rules.nodes) g.level.resize(size_t(rules.nodes));
-  GrownLevels& out = *a.out;
+  GrownTree& out = *a.out;
   g.first = out.size;
   for (const Node& n : g.level) {
     const auto at = size_t(out.size++);
@@ -102,7 +102,7 @@ void LevelsBackend::add_level(const LevelsArgs& a, Growth& g) {
 }
 
 // Whether running the frontier is worth it.
-bool LevelsBackend::goes_on(const LevelRules& rules, const Growth& g) const {
+bool TreeGrowthBackend::goes_on(const TreeGrowthRules& rules, const Growth& g) const {
   double most = 0;
   for (int i = 0; i < g.frontier; ++i) most += fixed_exp(double(g.level[size_t(i)].score));
   if (g.frontier == 0 || most <= double(rules.level_cost)) return false;
@@ -113,9 +113,9 @@ bool LevelsBackend::goes_on(const LevelRules& rules, const Growth& g) const {
   return gain * cost > double(rules.level_cost) * (1 + g.sum);
 }
 
-void LevelsBackend::run_pass(const LevelsArgs& a, Growth& g, StepInputs& step, const StepKey& key, FunctionRef body) {
-  GrownLevels& out = *a.out;
-  const int rows = g.frontier, staged = out.run;
+void TreeGrowthBackend::run_pass(const TreeGrowthArgs& a, Growth& g, StepInputs& step, const StepKey& key, FunctionRef body) {
+  GrownTree& out = *a.out;
+  const int rows = g.frontier, uncommitted = out.run;
   std::vector<Token> tokens;
   std::vector<int32_t> positions, outputs, which;
   std::vector<uint64_t> ancestors;
@@ -125,7 +125,7 @@ void LevelsBackend::run_pass(const LevelsArgs& a, Growth& g, StepInputs& step, c
     const Node& n = g.level[size_t(i)];
     tokens.push_back(n.token), positions.push_back(a.positions[g.depth - 1]), outputs.push_back(i), which.push_back(n.row);
     bits.push_back(g.depth == 1 ? std::vector<uint64_t>(kWords) : g.bits[size_t(n.row)]);
-    bits.back()[size_t(staged + i) / 64] |= uint64_t(1) << ((staged + i) % 64);
+    bits.back()[size_t(uncommitted + i) / 64] |= uint64_t(1) << ((uncommitted + i) % 64);
     ancestors.insert(ancestors.end(), bits.back().begin(), bits.back().end());
     g.scores.push_back(n.score);
     out.ran[out.run++] = g.first + i;
@@ -133,13 +133,13 @@ void LevelsBackend::run_pass(const LevelsArgs& a, Growth& g, StepInputs& step, c
   g.bits = bits;
   g.frontier_first = g.first;
   if (a.states && g.depth > 1) right_->copy_rows({a.states, a.left, rows, a.width, a.width, a.width, which.data()});
-  const SeqRows seq{0, rows, a.slot, a.history, ancestors.data(), kWords, staged};
+  const SeqRows seq{0, rows, a.slot, a.history, ancestors.data(), kWords, uncommitted};
   step.tokens = tokens, step.positions = positions, step.seqs = {&seq, 1}, step.outputs = outputs, step.prompt = false;
   right_->run(step, key, body);
   ++out.passes, ++passes_;
 }
 
-bool LevelsBackend::run_levels(const LevelsArgs& a, StepInputs& step, const StepKey& key, FunctionRef body) {
+bool TreeGrowthBackend::grow_tree(const TreeGrowthArgs& a, StepInputs& step, const StepKey& key, FunctionRef body) {
   SX_ASSERT(a.rules.nodes > 0 && a.rules.depth > 0 && a.rules.rows > 0 && a.rules.rows <= rows_);
   Growth g;
   g.floor = a.rules.dead;

@@ -1,4 +1,4 @@
-// A backend that grows trees itself (Backend::run_levels), as a device does, on top of one that need not: level by level with steps of
+// A backend that grows trees itself (Backend::grow_tree), as a device does, on top of one that need not: level by level with steps of
 // that one, by rules written down a second time. And one that says it could and never does, so that the host's loop runs under the same
 // limits.
 #pragma once
@@ -11,11 +11,11 @@
 
 namespace sx::testing {
 
-class LevelsBackend final : public ForwardingBackend {
+class TreeGrowthBackend final : public ForwardingBackend {
  public:
-  explicit LevelsBackend(std::unique_ptr<Backend> right, int rows = 16) : ForwardingBackend(std::move(right)), rows_(rows) {}
+  explicit TreeGrowthBackend(std::unique_ptr<Backend> right, int rows = 16) : ForwardingBackend(std::move(right)), rows_(rows) {}
   int level_rows() const override { return rows_; }
-  bool run_levels(const LevelsArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
+  bool grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
   int trees() const { return trees_; }    // grown so far
   int passes() const { return passes_; }  // run for them
 
@@ -26,10 +26,10 @@ class LevelsBackend final : public ForwardingBackend {
     float score;
   };
   struct Growth;
-  void add_level(const LevelsArgs& args, Growth& g);
-  void find_candidates(const LevelsArgs& args, Growth& g);
-  bool goes_on(const LevelRules& rules, const Growth& g) const;
-  void run_pass(const LevelsArgs& args, Growth& g, StepInputs& step, const StepKey& key, FunctionRef body);
+  void add_level(const TreeGrowthArgs& args, Growth& g);
+  void find_candidates(const TreeGrowthArgs& args, Growth& g);
+  bool goes_on(const TreeGrowthRules& rules, const Growth& g) const;
+  void run_pass(const TreeGrowthArgs& args, Growth& g, StepInputs& step, const StepKey& key, FunctionRef body);
 
   int rows_, trees_ = 0, passes_ = 0;
 };
@@ -38,7 +38,7 @@ class RefusingBackend final : public ForwardingBackend {
  public:
   explicit RefusingBackend(std::unique_ptr<Backend> right, int rows = 16) : ForwardingBackend(std::move(right)), rows_(rows) {}
   int level_rows() const override { return rows_; }
-  bool run_levels(const LevelsArgs&, StepInputs&, const StepKey&, FunctionRef) override { return ++refused_, false; }
+  bool grow_tree(const TreeGrowthArgs&, StepInputs&, const StepKey&, FunctionRef) override { return ++refused_, false; }
   int refused() const { return refused_; }
 
  private:

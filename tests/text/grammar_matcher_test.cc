@@ -155,8 +155,8 @@ TEST(GrammarMatcher, WorkAndErrorsAreAFunctionOfGrammarAndText) {
   EXPECT_LE(errors, 9);
   for (const GrammarLimits& limits : {usual, forgetful}) {
     GrammarMatcher matcher(kNested, long_words().trie, limits);
-    for (uint32_t dice = 1, round = 0; round < 300; ++round) {
-      const size_t i = (dice = dice * 1664525u + 1013904223u) % std::size(texts);
+    for (uint32_t random = 1, round = 0; round < 300; ++round) {
+      const size_t i = (random = random * 1664525u + 1013904223u) % std::size(texts);
       ASSERT_EQ(ask(matcher, texts[i]), fresh[i]) << texts[i] << " " << round;
     }
   }

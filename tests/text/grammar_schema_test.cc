@@ -323,7 +323,7 @@ std::string random_text(GrammarMatcher& matcher, const TestVocabulary& vocabular
     if (step > patience && random() % 8 != 0)
       for (char c : std::string_view(text.ends_with('{') ? "}\"" : "\"}]1n"))
         if (chosen == kNoToken && allows(mask, Token(c))) chosen = Token(c);
-    if (chosen == kNoToken && choices.empty()) continue;  // the dice again
+    if (chosen == kNoToken && choices.empty()) continue;  // the random again
     if (chosen == kNoToken) chosen = choices[random() % choices.size()];
     text += vocabulary.bytes[size_t(chosen)];
     state = matcher.advance(state, chosen);

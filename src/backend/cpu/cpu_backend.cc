@@ -58,7 +58,7 @@ void CpuBackend::kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte
   cpu::kv_write(static_cast<CpuKvStore&>(kv), cells, from, pool_);
 }
 void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
-void CpuBackend::law(const LawArgs& args) { cpu::law(args, row_scratch_[0]); }
+void CpuBackend::probabilities(const ProbabilitiesArgs& args) { cpu::probabilities(args, row_scratch_[0]); }
 void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }
 
 }  // namespace sx::cpu

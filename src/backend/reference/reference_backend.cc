@@ -119,9 +119,9 @@ void rotate_pair(float* head, int i, int dims, RopeStyle style, double cosine, d
   head[b] = static_cast<float>(x * sine + y * cosine);
 }
 
-// Whether a node of the strip is row `row` of this step or an ancestor of it.
+// Whether a node of the tail is row `row` of this step or an ancestor of it.
 bool is_ancestor(const SeqRows& seq, int row, int node) {
-  if (!seq.ancestors) return node <= seq.staged + row;
+  if (!seq.ancestors) return node <= seq.uncommitted + row;
   const uint64_t* bits = seq.ancestors + static_cast<ptrdiff_t>(row) * seq.words;
   return (bits[node / 64] >> (node % 64)) & 1;
 }
@@ -130,7 +130,7 @@ bool is_ancestor(const SeqRows& seq, int row, int node) {
 std::vector<int> visible_cells(const SeqRows& seq, int row, int window) {
   std::vector<int> cells;
   for (int c = 0; c < seq.history; ++c) cells.push_back(c);
-  for (int node = 0; node < seq.staged + seq.rows; ++node) {
+  for (int node = 0; node < seq.uncommitted + seq.rows; ++node) {
     if (is_ancestor(seq, row, node)) cells.push_back(seq.history + node);
   }
   // cells[i] has index i; the row itself is the last.
@@ -209,7 +209,7 @@ Token choose_token(const ChooseRow& row, int vocab) {
   return best;
 }
 
-void law_of(const ChooseRow& row, int vocab, double* out) {
+void distribution_of(const ChooseRow& row, int vocab, double* out) {
   const std::vector<float> logits = adjusted_logits(row, vocab);
   std::fill_n(out, vocab, 0.0);
   const std::vector<Token> ids = candidates_of(logits, row);
@@ -307,7 +307,7 @@ class ReferenceBackend final : public Backend {
     for (const SeqRows& seq : a.seqs) {
       for (int i = 0; i < seq.rows; ++i) {
         const int r = seq.first_row + i;
-        const int cell = seq.history + seq.staged + i;
+        const int cell = seq.history + seq.uncommitted + i;
         store_row(a, a.qkv + r * stride, a.table + static_cast<ptrdiff_t>(r) * a.dims, seq.slot, cell);
       }
     }
@@ -384,7 +384,7 @@ class ReferenceBackend final : public Backend {
     for (size_t r = 0; r < a.rows.size(); ++r) mark_broken(a.rows[r], a.vocab), a.out[r] = choose_token(a.rows[r], a.vocab);
   }
 
-  void law(const LawArgs& a) override { mark_broken(a.row, a.vocab), law_of(a.row, a.vocab, a.out); }
+  void probabilities(const ProbabilitiesArgs& a) override { mark_broken(a.row, a.vocab), distribution_of(a.row, a.vocab, a.out); }
 
   void top_k(const TopKArgs& a) override {
     for (ptrdiff_t r = 0; r < a.rows; ++r) likeliest(a.logits + r * (a.stride > 0 ? a.stride : a.vocab), a.vocab, a.k, a.out + r * a.k);

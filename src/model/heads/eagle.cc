@@ -252,7 +252,7 @@ const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
   return outputs_;
 }
 
-bool EagleHead::levels(LevelsArgs& args, KvStore& kv) {
+bool EagleHead::levels(TreeGrowthArgs& args, KvStore& kv) {
   SX_ASSERT(args.rules.rows <= std::min(options_.max_rows, options_.max_outputs) && args.states);
   EagleStep step;
   step.states = args.states;
@@ -260,7 +260,7 @@ bool EagleHead::levels(LevelsArgs& args, KvStore& kv) {
   args.vocab = args.stride = config().draft_vocab;
   args.left = outputs_.states;
   args.width = config().cell.width;
-  return backend_.run_levels(args, step, {this, &kv, step.states, 0}, [&] { run_layers(step, kv); });
+  return backend_.grow_tree(args, step, {this, &kv, step.states, 0}, [&] { run_layers(step, kv); });
 }
 
 }  // namespace sx

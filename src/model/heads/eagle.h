@@ -57,9 +57,9 @@ class EagleHead {
   void fuse(const float* features, int rows, float* out);
   void fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out);
   const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
-  // Behind a step with one output, after which a tree is grown (Backend::run_levels). args.states: of the first level's rows. Sets where
+  // Behind a step with one output, after which a tree is grown (Backend::grow_tree). args.states: of the first level's rows. Sets where
   // logits and states are. False: nothing has been done.
-  bool levels(LevelsArgs& args, KvStore& kv);
+  bool levels(TreeGrowthArgs& args, KvStore& kv);
 
  private:
   struct Layer;

@@ -1,5 +1,5 @@
-// Makes acceptance rules, and runs the rules on laws on a verified tree: the target's laws come from the backend, the
-// draft's from where the drafter kept them, the dice from (seed, position, counter).
+// Makes acceptance rules, and runs the rules on distributions on a verified tree: the target's distributions come from the backend, the
+// draft's from where the drafter kept them, the random from (seed, position, counter).
 #include "speculative/accept/accept.h"
 
 #include "base/error.h"
@@ -9,40 +9,40 @@
 namespace sx {
 namespace {
 
-// Sets these dice apart from the noise of choose() and from a drafter's draws, which share the seed.
-constexpr uint64_t kJudgeTag = 0x6a75646765646963ull;
+// Sets these random apart from the noise of choose() and from a drafter's draws, which share the seed.
+constexpr uint64_t kAcceptTag = 0x6a75646765646963ull;
 
-class LawAcceptance final : public Acceptance, private Laws, private Dice {
+class RuleAcceptance final : public Acceptance, private Distributions, private RandomSource {
  public:
-  LawAcceptance(std::unique_ptr<Rule> rule, Backend& backend, int vocab)
+  RuleAcceptance(std::unique_ptr<Rule> rule, Backend& backend, int vocab)
       : rule_(std::move(rule)), backend_(backend), vocab_(vocab) {}
 
   DrawMode draws() const override { return rule_->draws(); }
 
-  void judge(const JudgeArgs& args, Verdict& verdict) override {
+  void accept(const AcceptArgs& args, AcceptResult& result) override {
     SX_ASSERT(args.vocab == vocab_ && args.sampling != nullptr);
-    SX_ASSERT(args.tree->size() == 1 || (args.laws != nullptr && args.laws->vocab() == vocab_));
+    SX_ASSERT(args.tree->size() == 1 || (args.distributions != nullptr && args.distributions->vocab() == vocab_));
     args_ = &args;
-    key_ = mix64(args.sampling->seed ^ kJudgeTag);
+    key_ = mix64(args.sampling->seed ^ kAcceptTag);
     counter_ = 0;
-    rule_->judge(*args.tree, *this, *this, verdict);
+    rule_->accept(*args.tree, *this, *this, result);
   }
 
  private:
   int vocab() const override { return vocab_; }
 
-  void target(NodeId node, std::span<double> law) override {
+  void target(NodeId node, std::span<double> distribution) override {
     const PathInWindow path(*args_, node);
-    law_at(backend_, *args_, node, *args_->sampling, law);
+    distribution_at(backend_, *args_, node, *args_->sampling, distribution);
   }
 
   // Rows are kept in single precision; their sum is brought to 1 in double.
-  void draft(NodeId node, std::span<double> law) override {
-    const float* row = args_->laws->row(node);
+  void draft(NodeId node, std::span<double> distribution) override {
+    const float* row = args_->distributions->row(node);
     double sum = 0;
-    for (size_t t = 0; t < law.size(); ++t) sum += law[t] = double(row[t]);
+    for (size_t t = 0; t < distribution.size(); ++t) sum += distribution[t] = double(row[t]);
     SX_ASSERT(sum > 0);
-    for (double& q : law) q /= sum;
+    for (double& q : distribution) q /= sum;
   }
 
   // In (0, 1): a probability of 0 never comes true, one of 1 always does.
@@ -50,14 +50,14 @@ class LawAcceptance final : public Acceptance, private Laws, private Dice {
 
   bool flip(double probability) override { return uniform() < probability; }
 
-  Token draw(std::span<const double> law) override {
+  Token draw(std::span<const double> distribution) override {
     const double u = uniform();
     double below = 0;
     Token last = kNoToken;
-    for (size_t t = 0; t < law.size(); ++t) {
-      if (!(law[t] > 0)) continue;
+    for (size_t t = 0; t < distribution.size(); ++t) {
+      if (!(distribution[t] > 0)) continue;
       last = Token(t);
-      below += law[t];
+      below += distribution[t];
       if (u < below) break;
     }
     SX_ASSERT(last != kNoToken);
@@ -67,7 +67,7 @@ class LawAcceptance final : public Acceptance, private Laws, private Dice {
   const std::unique_ptr<Rule> rule_;
   Backend& backend_;
   const int vocab_;
-  const JudgeArgs* args_ = nullptr;  // of the judgement under way
+  const AcceptArgs* args_ = nullptr;  // of the judgement under way
   uint64_t key_ = 0, counter_ = 0;
 };
 
@@ -86,7 +86,7 @@ std::unique_ptr<Rule> make_rule(AcceptKind kind, int vocab, int nodes, int depth
     case AcceptKind::kTypical:
     case AcceptKind::kMargin: break;
   }
-  SX_ASSERT(!"the kind is a rule on laws");
+  SX_ASSERT(!"the kind is a rule on distributions");
   return nullptr;
 }
 
@@ -99,7 +99,7 @@ std::unique_ptr<Acceptance> make_acceptance(const AcceptConfig& config, Backend&
     default: break;
   }
   auto rule = make_rule(config.kind, limits.vocab, limits.nodes, limits.depth);
-  return std::make_unique<LawAcceptance>(std::move(rule), backend, limits.vocab);
+  return std::make_unique<RuleAcceptance>(std::move(rule), backend, limits.vocab);
 }
 
 }  // namespace sx

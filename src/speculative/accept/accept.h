@@ -1,5 +1,5 @@
 // Judging a verified tree: which path of it becomes text, and which token follows. `match` lets the target choose at every node
-// of the walk exactly as plain decoding would and is the default everywhere; the other exact rules keep the target's law but not
+// of the walk exactly as plain decoding would and is the default everywhere; the other exact rules keep the target's distribution but not
 // its draws; lossy ones keep neither.
 #pragma once
 #include <cstdint>
@@ -25,12 +25,12 @@ struct AcceptConfig {
   float margin = 0.9f;                  // margin: the second choice passes when it has at least this share of the first's probability
 };
 
-struct Verdict {
+struct AcceptResult {
   std::vector<NodeId> path;  // accepted nodes, beginning with node 0, ascending
   Token next = kNoToken;     // chosen after the last of them
 };
 
-struct JudgeArgs {
+struct AcceptArgs {
   const TokenTree* tree = nullptr;
   const float* logits = nullptr;       // [size, vocab] of the nodes
   int vocab = 0;
@@ -38,7 +38,7 @@ struct JudgeArgs {
   const Sampling* sampling = nullptr;
   std::span<const TokenBias> bias;
   PenaltyWindow* window = nullptr;     // holds the text up to and including the pending token; left as it was
-  const DraftLaws* laws = nullptr;     // rules on drawn trees
+  const DraftProbs* distributions = nullptr;     // rules on drawn trees
   TreeGrammar* grammar = nullptr;      // of the text up to and including the pending token; null: any text
   uint8_t* broken = nullptr;           // [size]: set to 1 at nodes that were looked at and whose logits are no numbers; null: nobody asks
 };
@@ -48,7 +48,7 @@ class Acceptance {
   virtual ~Acceptance() = default;
   virtual DrawMode draws() const { return DrawMode::kBest; }
   virtual bool lossless() const { return true; }
-  virtual void judge(const JudgeArgs& args, Verdict& verdict) = 0;
+  virtual void accept(const AcceptArgs& args, AcceptResult& result) = 0;
 };
 
 // Nothing is allocated after this. `nodes`: largest tree, node 0 included; `depth`: its deepest level.
@@ -57,21 +57,21 @@ struct AcceptLimits {
 };
 std::unique_ptr<Acceptance> make_acceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits);
 
-// --- The rules on laws, free of models, as the enumeration tests call them.
+// --- The rules on distributions, free of models, as the enumeration tests call them.
 
-class Dice {
+class RandomSource {
  public:
-  virtual ~Dice() = default;
+  virtual ~RandomSource() = default;
   virtual bool flip(double probability) = 0;                    // true with that probability
-  virtual Token draw(std::span<const double> law) = 0;          // law sums to 1
+  virtual Token draw(std::span<const double> distribution) = 0;          // distribution sums to 1
 };
 
-class Laws {
+class Distributions {
  public:
-  virtual ~Laws() = default;
+  virtual ~Distributions() = default;
   virtual int vocab() const = 0;
-  virtual void target(NodeId node, std::span<double> law) = 0;  // the law of the token after `node`
-  virtual void draft(NodeId node, std::span<double> law) = 0;   // the law its children were drawn from
+  virtual void target(NodeId node, std::span<double> distribution) = 0;  // the distribution of the token after `node`
+  virtual void draft(NodeId node, std::span<double> distribution) = 0;   // the distribution its children were drawn from
 };
 
 class Rule {
@@ -79,7 +79,7 @@ class Rule {
   virtual ~Rule() = default;
   virtual DrawMode draws() const = 0;
   virtual bool chains_only() const = 0;
-  virtual void judge(const TokenTree& tree, Laws& laws, Dice& dice, Verdict& verdict) = 0;
+  virtual void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) = 0;
 };
 
 // kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal. `depth`: deepest level of a tree.

@@ -1,4 +1,4 @@
-// Parts of the acceptance rules, internal to them: the arithmetic on laws that the exact rules share, rows of a judged
+// Parts of the acceptance rules, internal to them: the arithmetic on distributions that the exact rules share, rows of a judged
 // tree as the backend takes them, and who makes which rule.
 #pragma once
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace sx {
 
-// --- Arithmetic on laws. p: target, q: draft.
+// --- Arithmetic on distributions. p: target, q: draft.
 
 // The probability that a child x drawn from q passes, on a path that has passed with `weight`. q(x) is 0 for a drawn
 // token by rounding only.
@@ -22,7 +22,7 @@ inline double pass_probability(double weight, double p, double q) {
 double residual_mass(std::span<const double> p, double weight, std::span<const double> q);
 
 // p := norm(max(0, weight p - q)); returns the mass before normalising. Mass 0 leaves p as it is: then p = q, the draw
-// cannot be rejected, and what rounding lets through takes the target's own law.
+// cannot be rejected, and what rounding lets through takes the target's own distribution.
 double subtract_draft(std::span<double> p, double weight, std::span<const double> q);
 
 // The weight of a path that has lost what its drafted continuations were offered: mass / (mass + 1 - weight), with 0 /
@@ -32,7 +32,7 @@ inline double remaining_weight(double mass, double weight) {
   return whole > 0 ? mass / whole : 1.0;
 }
 
-// The law the next sibling of `child` was drawn from when drawing without replacement: q without the child's token, or,
+// The distribution the next sibling of `child` was drawn from when drawing without replacement: q without the child's token, or,
 // when that leaves nothing, uniform over the tokens that `child` and its elder siblings do not carry.
 void draw_out(const TokenTree& tree, NodeId child, std::span<double> q);
 
@@ -43,7 +43,7 @@ bool is_chain(const TokenTree& tree);
 // Tokens of a node's path are in the penalty window while this lives. The window already holds node 0.
 class PathInWindow {
  public:
-  PathInWindow(const JudgeArgs& args, NodeId node);
+  PathInWindow(const AcceptArgs& args, NodeId node);
   ~PathInWindow();
   PathInWindow(const PathInWindow&) = delete;
   PathInWindow& operator=(const PathInWindow&) = delete;
@@ -53,24 +53,24 @@ class PathInWindow {
   int pushed_;
 };
 
-// The target's choice and law at a node whose path is in the window.
-Token choose_at(Backend& backend, const JudgeArgs& args, NodeId node);
-void law_at(Backend& backend, const JudgeArgs& args, NodeId node, const Sampling& sampling, std::span<double> law);
+// The target's choice and distribution at a node whose path is in the window.
+Token choose_at(Backend& backend, const AcceptArgs& args, NodeId node);
+void distribution_at(Backend& backend, const AcceptArgs& args, NodeId node, const Sampling& sampling, std::span<double> distribution);
 
 // Goes down from node 0, the target choosing at every node: follow(node, chosen) names the child to go to, or kNoNode. Where a grammar has taken
 // long enough for one round, the rest is left to the next.
 template <class Follow>
-void walk(Backend& backend, const JudgeArgs& args, Verdict& verdict, Follow follow) {
-  verdict.path.clear();
+void walk(Backend& backend, const AcceptArgs& args, AcceptResult& result, Follow follow) {
+  result.path.clear();
   for (NodeId node = 0; node != kNoNode;) {
-    verdict.path.push_back(node);
-    verdict.next = choose_at(backend, args, node);
-    node = follow(node, verdict.next);
-    if (args.grammar && !args.grammar->affords_drafts()) node = kNoNode;
+    result.path.push_back(node);
+    result.next = choose_at(backend, args, node);
+    node = follow(node, result.next);
+    if (args.grammar && !args.grammar->allows_drafts()) node = kNoNode;
     if (node != kNoNode && args.window) args.window->push(args.tree->token(node));
   }
   if (!args.window) return;
-  for (size_t i = 1; i < verdict.path.size(); ++i) args.window->pop();
+  for (size_t i = 1; i < result.path.size(); ++i) args.window->pop();
 }
 
 // --- Makers.

@@ -15,30 +15,30 @@ class BlockRule final : public Rule {
   DrawMode draws() const override { return DrawMode::kIid; }
   bool chains_only() const override { return true; }
 
-  void judge(const TokenTree& tree, Laws& laws, Dice& dice, Verdict& verdict) override {
-    SX_ASSERT(laws.vocab() == int(p_.size()));
+  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) override {
+    SX_ASSERT(distributions.vocab() == int(p_.size()));
     SX_ASSERT(is_chain(tree) && tree.size() <= int(weight_.size()));
     const NodeId last = tree.size() - 1;
-    weigh(tree, laws, last);
+    weigh(tree, distributions, last);
     NodeId end = last;
-    while (end > 0 && !dice.flip(keep_[size_t(end)])) --end;
-    verdict.path.clear();
-    for (NodeId n = 0; n <= end; ++n) verdict.path.push_back(n);
-    laws.target(end, p_);
+    while (end > 0 && !random.flip(keep_[size_t(end)])) --end;
+    result.path.clear();
+    for (NodeId n = 0; n <= end; ++n) result.path.push_back(n);
+    distributions.target(end, p_);
     if (end < last) {
-      laws.draft(end, q_);
+      distributions.draft(end, q_);
       subtract_draft(p_, weight_[size_t(end)], q_);
     }
-    verdict.next = dice.draw(p_);
+    result.next = random.draw(p_);
   }
 
  private:
   // weight_ of every node and the probability keep_ that the chain ends there, given that it does not end later.
-  void weigh(const TokenTree& tree, Laws& laws, NodeId last) {
+  void weigh(const TokenTree& tree, Distributions& distributions, NodeId last) {
     weight_[0] = 1;
     for (NodeId n = 0; n < last; ++n) {
-      laws.target(n, p_);
-      laws.draft(n, q_);
+      distributions.target(n, p_);
+      distributions.draft(n, q_);
       const double w = weight_[size_t(n)];
       keep_[size_t(n)] = remaining_weight(residual_mass(p_, w, q_), w);
       const auto x = size_t(tree.token(n + 1));

@@ -1,5 +1,5 @@
 // Rules that accept what the target itself might not have written: typical acceptance (Medusa) and the margin rule
-// (after MARS). Where the target is greedy its law is a single token, so probabilities are read from its law at
+// (after MARS). Where the target is greedy its distribution is a single token, so probabilities are read from its distribution at
 // temperature 1.
 #include <cmath>
 
@@ -18,12 +18,12 @@ Sampling never_greedy(Sampling sampling) {
 class TypicalAcceptance final : public Acceptance {
  public:
   TypicalAcceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits)
-      : config_(config), backend_(backend), law_(size_t(limits.vocab)), passed_(size_t(limits.nodes)),
+      : config_(config), backend_(backend), distribution_(size_t(limits.vocab)), passed_(size_t(limits.nodes)),
         logp_(size_t(limits.nodes)) {}
 
   bool lossless() const override { return false; }
 
-  void judge(const JudgeArgs& args, Verdict& verdict) override {
+  void accept(const AcceptArgs& args, AcceptResult& result) override {
     const TokenTree& tree = *args.tree;
     SX_ASSERT(tree.size() <= int(passed_.size()));
     std::fill_n(passed_.begin(), tree.size(), char(0));
@@ -35,24 +35,24 @@ class TypicalAcceptance final : public Acceptance {
       if (longer > 0 || (longer == 0 && logp_[size_t(n)] > logp_[size_t(best)])) best = n;
       if (tree.first_child(n) != kNoNode) test_children(args, n);
     }
-    verdict.path.resize(size_t(tree.depth(best)) + 1);
-    for (NodeId n = best; n != kNoNode; n = tree.parent(n)) verdict.path[size_t(tree.depth(n))] = n;
+    result.path.resize(size_t(tree.depth(best)) + 1);
+    for (NodeId n = best; n != kNoNode; n = tree.parent(n)) result.path[size_t(tree.depth(n))] = n;
     const PathInWindow path(args, best);
-    verdict.next = choose_at(backend_, args, best);
+    result.next = choose_at(backend_, args, best);
   }
 
  private:
-  void test_children(const JudgeArgs& args, NodeId node) {
+  void test_children(const AcceptArgs& args, NodeId node) {
     const PathInWindow path(args, node);
-    law_at(backend_, args, node, never_greedy(*args.sampling), law_);
+    distribution_at(backend_, args, node, never_greedy(*args.sampling), distribution_);
     double entropy = 0;
-    for (double p : law_)
+    for (double p : distribution_)
       if (p > 0) entropy -= p * std::log(p);
     const double threshold = std::min(double(config_.epsilon), double(config_.alpha) * std::exp(-entropy));
     const Token greedy = args.sampling->temperature > 0 ? kNoToken : choose_at(backend_, args, node);
     for (NodeId c = args.tree->first_child(node); c != kNoNode; c = args.tree->next_sibling(c)) {
       const Token x = args.tree->token(c);
-      const double p = law_[size_t(x)];
+      const double p = distribution_[size_t(x)];
       passed_[size_t(c)] = p > threshold || x == greedy;
       logp_[size_t(c)] = logp_[size_t(node)] + std::log(p);
     }
@@ -60,7 +60,7 @@ class TypicalAcceptance final : public Acceptance {
 
   const AcceptConfig config_;
   Backend& backend_;
-  std::vector<double> law_;     // [vocab], of the node at hand
+  std::vector<double> distribution_;     // [vocab], of the node at hand
   std::vector<char> passed_;    // [nodes]
   std::vector<double> logp_;    // [nodes], of the whole path; valid where passed
 };
@@ -70,12 +70,12 @@ class TypicalAcceptance final : public Acceptance {
 class MarginAcceptance final : public Acceptance {
  public:
   MarginAcceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits)
-      : margin_(double(config.margin)), backend_(backend), law_(size_t(limits.vocab)) {}
+      : margin_(double(config.margin)), backend_(backend), distribution_(size_t(limits.vocab)) {}
 
   bool lossless() const override { return false; }
 
-  void judge(const JudgeArgs& args, Verdict& verdict) override {
-    walk(backend_, args, verdict, [&](NodeId node, Token chosen) {
+  void accept(const AcceptArgs& args, AcceptResult& result) override {
+    walk(backend_, args, result, [&](NodeId node, Token chosen) {
       const NodeId child = args.tree->child(node, chosen);
       if (child != kNoNode || args.tree->first_child(node) == kNoNode) return child;
       return second_choice(args, node);
@@ -83,19 +83,19 @@ class MarginAcceptance final : public Acceptance {
   }
 
  private:
-  NodeId second_choice(const JudgeArgs& args, NodeId node) {
-    law_at(backend_, args, node, never_greedy(*args.sampling), law_);
-    const auto first = std::max_element(law_.begin(), law_.end());
+  NodeId second_choice(const AcceptArgs& args, NodeId node) {
+    distribution_at(backend_, args, node, never_greedy(*args.sampling), distribution_);
+    const auto first = std::max_element(distribution_.begin(), distribution_.end());
     const double p1 = *first;
     *first = -1;
-    const auto second = std::max_element(law_.begin(), law_.end());
+    const auto second = std::max_element(distribution_.begin(), distribution_.end());
     if (!(*second > 0 && *second >= margin_ * p1)) return kNoNode;
-    return args.tree->child(node, Token(second - law_.begin()));
+    return args.tree->child(node, Token(second - distribution_.begin()));
   }
 
   const double margin_;
   Backend& backend_;
-  std::vector<double> law_;  // [vocab], of the node at hand
+  std::vector<double> distribution_;  // [vocab], of the node at hand
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace sx {
 namespace {
 
-ChooseRow row_at(const JudgeArgs& args, NodeId node, const Sampling& sampling) {
+ChooseRow row_at(const AcceptArgs& args, NodeId node, const Sampling& sampling) {
   SX_ASSERT(node >= 0 && node < args.tree->size());
   return {args.logits + size_t(node) * size_t(args.vocab), args.position + uint64_t(args.tree->depth(node)), &sampling,
           args.bias, args.window ? args.window->counts() : std::span<const TokenCount>{},
@@ -28,29 +28,29 @@ class MatchAcceptance final : public Acceptance {
     chosen_.reserve(size_t(nodes));
   }
 
-  void judge(const JudgeArgs& args, Verdict& verdict) override {
-    if (backend_.prefers_batches() && args.tree->size() > 1 && plain(args)) return judge_all(args, verdict);
-    walk(backend_, args, verdict, [&](NodeId node, Token chosen) { return args.tree->child(node, chosen); });
+  void accept(const AcceptArgs& args, AcceptResult& result) override {
+    if (backend_.prefers_batches() && args.tree->size() > 1 && plain(args)) return accept_all(args, result);
+    walk(backend_, args, result, [&](NodeId node, Token chosen) { return args.tree->child(node, chosen); });
   }
 
  private:
   // Whether what is chosen at a node depends on its logits and position only, and is cheap to find.
-  static bool plain(const JudgeArgs& args) {
+  static bool plain(const AcceptArgs& args) {
     const Sampling& s = *args.sampling;
     const bool whole_row = s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
     return !whole_row && !args.grammar && args.bias.empty() && (!args.window || !args.window->active());
   }
 
   // All nodes at once, then the walk.
-  void judge_all(const JudgeArgs& args, Verdict& verdict) {
+  void accept_all(const AcceptArgs& args, AcceptResult& result) {
     rows_.clear();
     for (NodeId node = 0; node < args.tree->size(); ++node) rows_.push_back(row_at(args, node, *args.sampling));
     chosen_.resize(rows_.size());
     backend_.choose({chosen_.data(), rows_, args.vocab});
-    verdict.path.clear();
-    for (NodeId node = 0; node != kNoNode; node = args.tree->child(node, verdict.next)) {
-      verdict.path.push_back(node);
-      verdict.next = chosen_[size_t(node)];
+    result.path.clear();
+    for (NodeId node = 0; node != kNoNode; node = args.tree->child(node, result.next)) {
+      result.path.push_back(node);
+      result.next = chosen_[size_t(node)];
     }
   }
 
@@ -61,7 +61,7 @@ class MatchAcceptance final : public Acceptance {
 
 }  // namespace
 
-PathInWindow::PathInWindow(const JudgeArgs& args, NodeId node) : window_(args.window), pushed_(args.tree->depth(node)) {
+PathInWindow::PathInWindow(const AcceptArgs& args, NodeId node) : window_(args.window), pushed_(args.tree->depth(node)) {
   if (window_) push_path(*window_, *args.tree, node);
 }
 
@@ -70,16 +70,16 @@ PathInWindow::~PathInWindow() {
   for (int i = 0; i < pushed_; ++i) window_->pop();
 }
 
-Token choose_at(Backend& backend, const JudgeArgs& args, NodeId node) {
+Token choose_at(Backend& backend, const AcceptArgs& args, NodeId node) {
   const ChooseRow row = row_at(args, node, *args.sampling);
   Token chosen = kNoToken;
   backend.choose({&chosen, std::span(&row, 1), args.vocab});
   return chosen;
 }
 
-void law_at(Backend& backend, const JudgeArgs& args, NodeId node, const Sampling& sampling, std::span<double> law) {
-  SX_ASSERT(law.size() == size_t(args.vocab));
-  backend.law({law.data(), row_at(args, node, sampling), args.vocab});
+void distribution_at(Backend& backend, const AcceptArgs& args, NodeId node, const Sampling& sampling, std::span<double> distribution) {
+  SX_ASSERT(distribution.size() == size_t(args.vocab));
+  backend.probabilities({distribution.data(), row_at(args, node, sampling), args.vocab});
 }
 
 std::unique_ptr<Acceptance> make_match(Backend& backend, const AcceptLimits& limits) {

@@ -1,5 +1,5 @@
 // The rules that go top-down. At a node its children are tested in the order they were drawn; each rejection takes from
-// the target's law what the draft's had offered, and what is left in the end is the law of the next token. Speculative
+// the target's distribution what the draft's had offered, and what is left in the end is the distribution of the next token. Speculative
 // sampling of Leviathan and Chen is the case of one child, SpecInfer's that of independent draws, Sequoia's that of
 // draws without replacement.
 #include "base/error.h"
@@ -15,26 +15,26 @@ class TopDownRule final : public Rule {
   DrawMode draws() const override { return kind_ == AcceptKind::kNoReplacement ? DrawMode::kDistinct : DrawMode::kIid; }
   bool chains_only() const override { return kind_ == AcceptKind::kChain; }
 
-  void judge(const TokenTree& tree, Laws& laws, Dice& dice, Verdict& verdict) override {
-    SX_ASSERT(laws.vocab() == int(p_.size()));
+  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) override {
+    SX_ASSERT(distributions.vocab() == int(p_.size()));
     SX_ASSERT(!chains_only() || is_chain(tree));
-    verdict.path.clear();
+    result.path.clear();
     for (NodeId node = 0; node != kNoNode;) {
-      verdict.path.push_back(node);
-      laws.target(node, p_);
-      node = passing_child(tree, node, laws, dice);
+      result.path.push_back(node);
+      distributions.target(node, p_);
+      node = passing_child(tree, node, distributions, random);
     }
-    verdict.next = dice.draw(p_);
+    result.next = random.draw(p_);
   }
 
  private:
-  // The first child that passes, or kNoNode; then p_ is what is left of the target's law.
-  NodeId passing_child(const TokenTree& tree, NodeId node, Laws& laws, Dice& dice) {
+  // The first child that passes, or kNoNode; then p_ is what is left of the target's distribution.
+  NodeId passing_child(const TokenTree& tree, NodeId node, Distributions& distributions, RandomSource& random) {
     NodeId child = tree.first_child(node);
-    if (child != kNoNode) laws.draft(node, q_);
+    if (child != kNoNode) distributions.draft(node, q_);
     for (; child != kNoNode; child = tree.next_sibling(child)) {
       const auto x = size_t(tree.token(child));
-      if (dice.flip(pass_probability(1, p_[x], q_[x]))) return child;
+      if (random.flip(pass_probability(1, p_[x], q_[x]))) return child;
       subtract_draft(p_, 1, q_);
       if (kind_ == AcceptKind::kNoReplacement && tree.next_sibling(child) != kNoNode) draw_out(tree, child, q_);
     }

@@ -1,6 +1,6 @@
 // Traversal verification (Weng et al.): block verification for trees of draws without replacement. Nodes are tried
 // bottom-up, the first child's subtree first; a node passes with its weight after all its children were rejected, and
-// each rejection changes weight and laws of the parent.
+// each rejection changes weight and distributions of the parent.
 #include "base/error.h"
 #include "speculative/accept/accept_internal.h"
 
@@ -12,47 +12,47 @@ class TraversalRule final : public Rule {
   // Not initialised: physical memory follows the depth of the trees.
   TraversalRule(int vocab, int depth)
       : vocab_(size_t(vocab)), depth_(depth), weight_(size_t(depth) + 1),
-        laws_(std::make_unique_for_overwrite<double[]>((2 * size_t(depth) + 1) * size_t(vocab))) {}
+        distributions_(std::make_unique_for_overwrite<double[]>((2 * size_t(depth) + 1) * size_t(vocab))) {}
 
   DrawMode draws() const override { return DrawMode::kDistinct; }
   bool chains_only() const override { return false; }
 
-  void judge(const TokenTree& tree, Laws& laws, Dice& dice, Verdict& verdict) override {
-    SX_ASSERT(laws.vocab() == int(vocab_));
+  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) override {
+    SX_ASSERT(distributions.vocab() == int(vocab_));
     SX_ASSERT(tree.max_depth() <= depth_);
-    const bool passed = visit({tree, laws, dice, verdict}, 0, 1);
+    const bool passed = visit({tree, distributions, random, result}, 0, 1);
     SX_ASSERT(passed);
   }
 
  private:
   struct Judgement {
     const TokenTree& tree;
-    Laws& laws;
-    Dice& dice;
-    Verdict& verdict;
+    Distributions& distributions;
+    RandomSource& random;
+    AcceptResult& result;
   };
 
   // P and Q of the node at that depth of the path in work; at the deepest level there are no children and no Q.
-  std::span<double> target(int depth) { return {laws_.get() + 2 * size_t(depth) * vocab_, vocab_}; }
-  std::span<double> draft(int depth) { return {laws_.get() + (2 * size_t(depth) + 1) * vocab_, vocab_}; }
+  std::span<double> target(int depth) { return {distributions_.get() + 2 * size_t(depth) * vocab_, vocab_}; }
+  std::span<double> draft(int depth) { return {distributions_.get() + (2 * size_t(depth) + 1) * vocab_, vocab_}; }
 
-  // True when the verdict fell on `node` or below it.
+  // True when the result fell on `node` or below it.
   bool visit(const Judgement& now, NodeId node, double weight) {
     const int depth = now.tree.depth(node);
     const std::span<double> p = target(depth);
     double& w = weight_[size_t(depth)];
     w = weight;
     if (now.tree.first_child(node) != kNoNode) {
-      now.laws.target(node, p);
+      now.distributions.target(node, p);
       if (visit_children(now, node)) return true;
-      if (node != 0 && !now.dice.flip(w)) return false;
-    } else {  // its law is needed only if it passes
-      if (node != 0 && !now.dice.flip(w)) return false;
-      now.laws.target(node, p);
+      if (node != 0 && !now.random.flip(w)) return false;
+    } else {  // its distribution is needed only if it passes
+      if (node != 0 && !now.random.flip(w)) return false;
+      now.distributions.target(node, p);
     }
-    now.verdict.path.resize(size_t(depth) + 1);
-    for (NodeId n = node; n != kNoNode; n = now.tree.parent(n)) now.verdict.path[size_t(now.tree.depth(n))] = n;
-    now.verdict.next = now.dice.draw(p);
+    now.result.path.resize(size_t(depth) + 1);
+    for (NodeId n = node; n != kNoNode; n = now.tree.parent(n)) now.result.path[size_t(now.tree.depth(n))] = n;
+    now.result.next = now.random.draw(p);
     return true;
   }
 
@@ -61,7 +61,7 @@ class TraversalRule final : public Rule {
     const int depth = now.tree.depth(node);
     const std::span<double> p = target(depth), q = draft(depth);
     double& w = weight_[size_t(depth)];
-    now.laws.draft(node, q);
+    now.distributions.draft(node, q);
     for (NodeId child = now.tree.first_child(node); child != kNoNode; child = now.tree.next_sibling(child)) {
       const auto x = size_t(now.tree.token(child));
       const double pass = pass_probability(w, p[x], q[x]);
@@ -75,7 +75,7 @@ class TraversalRule final : public Rule {
   const size_t vocab_;
   const int depth_;
   std::vector<double> weight_;             // [depth + 1]
-  const std::unique_ptr<double[]> laws_;   // [2 depth + 1, vocab]: P and Q by level, interleaved
+  const std::unique_ptr<double[]> distributions_;   // [2 depth + 1, vocab]: P and Q by level, interleaved
 };
 
 }  // namespace

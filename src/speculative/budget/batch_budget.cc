@@ -15,16 +15,16 @@ constexpr int kFirstPlain = 64, kPlain = 256;  // drafted rounds after which a p
 
 }  // namespace
 
-size_t Ledger::size_of(int requests) { return std::min<size_t>(11, size_t(std::bit_width(unsigned(std::max(1, requests) - 1)))); }
+size_t BatchBudget::size_of(int requests) { return std::min<size_t>(11, size_t(std::bit_width(unsigned(std::max(1, requests) - 1)))); }
 
-bool Ledger::may_draft(int requests) const {
-  const Book& b = book(requests);
+bool BatchBudget::may_draft(int requests) const {
+  const Account& b = account(requests);
   if (b.drafted >= (b.checked ? kPlain : kFirstPlain)) return false;
-  return requests == 1 || (b.plain > 0 && b.balance >= 0);  // one alone looks after itself (Controller)
+  return requests == 1 || (b.plain > 0 && b.balance >= 0);  // one alone looks after itself (SpeculationBudget)
 }
 
-void Ledger::plain_round(int requests, double time) {
-  Book& b = book(requests);
+void BatchBudget::plain_round(int requests, double time) {
+  Account& b = account(requests);
   ++idle_;
   b.balance = std::min(kMost, b.balance + kShare);
   b.checked |= b.drafted > 0;
@@ -33,8 +33,8 @@ void Ledger::plain_round(int requests, double time) {
   b.plain = learned(b.plain, time);
 }
 
-void Ledger::drafted_round(int requests, int tokens, double time, bool trial) {
-  Book& b = book(requests);
+void BatchBudget::drafted_round(int requests, int tokens, double time, bool trial) {
+  Account& b = account(requests);
   idle_ = 0;
   ++b.drafted;
   if (b.plain == 0 || !(time > 0)) return;
@@ -44,13 +44,13 @@ void Ledger::drafted_round(int requests, int tokens, double time, bool trial) {
   b.saved = b.saved == 1 ? saved : b.saved + kLearn * (saved - b.saved);
 }
 
-bool Ledger::covers_reading(int requests, double time) const {
-  const Book& b = book(requests);
+bool BatchBudget::covers_reading(int requests, double time) const {
+  const Account& b = account(requests);
   return b.plain > 0 && b.balance * b.plain >= time;
 }
 
-void Ledger::reading(int requests, double time) {
-  Book& b = book(requests);
+void BatchBudget::reading(int requests, double time) {
+  Account& b = account(requests);
   if (b.plain > 0) b.balance = std::max(-kDebt, b.balance - time / b.plain);
 }
 

@@ -12,7 +12,7 @@
 
 namespace sx {
 
-class Ledger {
+class BatchBudget {
  public:
   // Whether a round of so many requests may draft.
   bool may_draft(int requests) const;
@@ -26,24 +26,24 @@ class Ledger {
   void reading(int requests, double time);
 
   // The share of a plain round's time per token that drafted rounds have saved lately; less than 0: lost. 1 before anything is known.
-  double saved(int requests) const { return book(requests).saved; }
+  double saved(int requests) const { return account(requests).saved; }
   bool proven(int requests) const { return saved(requests) > 0 && saved(requests) < 1; }
-  double balance(int requests) const { return book(requests).balance; }
+  double balance(int requests) const { return account(requests).balance; }
   // Rounds since the last draft, of any size.
   int64_t idle() const { return idle_; }
 
  private:
-  struct Book {
+  struct Account {
     double balance = 1, saved = 1;
     double plain = 0;         // time of a plain round; 0: none yet
     int drafted = 0;          // rounds since a plain one
     bool checked = false;     // there was one among drafted rounds
   };
   static size_t size_of(int requests);
-  const Book& book(int requests) const { return books_[size_of(requests)]; }
-  Book& book(int requests) { return books_[size_of(requests)]; }
+  const Account& account(int requests) const { return accounts_[size_of(requests)]; }
+  Account& account(int requests) { return accounts_[size_of(requests)]; }
 
-  std::array<Book, 12> books_{};
+  std::array<Account, 12> accounts_{};
   int64_t idle_ = 0;
 };
 

@@ -12,25 +12,25 @@ namespace {
 constexpr double kLearn = 0.1;    // weight of one observation
 constexpr double kLearnLess = 0.4;  // of one that was faster than expected: noise makes passes slower, never faster
 constexpr double kSlow = 1.5, kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
-constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the price wrong
-constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried price stays, and in which its doubtful part halves then
+constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the cost_model wrong
+constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost_model stays, and in which its doubtful part halves then
 
 // The largest i with kRows[i] <= rows.
 size_t below(int rows) {
   size_t i = 0;
-  while (i + 1 < StepPrice::kRows.size() && StepPrice::kRows[i + 1] <= rows) ++i;
+  while (i + 1 < CostModel::kRows.size() && CostModel::kRows[i + 1] <= rows) ++i;
   return i;
 }
 
 }  // namespace
 
-double faded(double price, int64_t rounds) { return rounds <= kKept ? price : price * std::exp2(-double(rounds - kKept) / kHalved); }
+double faded(double cost_model, int64_t rounds) { return rounds <= kKept ? cost_model : cost_model * std::exp2(-double(rounds - kKept) / kHalved); }
 
 double learned(double known, double seen) {
   return known == 0 ? seen : known + (seen < known ? kLearnLess : kLearn) * (std::min(seen, 2 * known) - known);
 }
 
-void StepPrice::set(int rows, int history, double ms) {
+void CostModel::set(int rows, int history, double ms) {
   const auto at = std::find(kRows.begin(), kRows.end(), rows);
   SX_ASSERT(at != kRows.end() && ms > 0);
   Point& p = measured_[size_t(at - kRows.begin())];
@@ -48,7 +48,7 @@ void StepPrice::set(int rows, int history, double ms) {
 }
 
 // Between measured points lines are drawn; beyond the last one the last line goes on.
-void StepPrice::fill() {
+void CostModel::fill() {
   // A pass cannot take longer than one of more rows: where it seemed to, it was interrupted.
   auto measured = measured_;
   double least = 0;
@@ -79,23 +79,23 @@ void StepPrice::fill() {
   line(&Point::slope, &Point::far);
 }
 
-double StepPrice::corrected(size_t i, double history) const {
+double CostModel::corrected(size_t i, double history) const {
   return (points_[i].at_zero + points_[i].slope * history) * points_[i].correction;
 }
 
-double StepPrice::between(const Curve& points, int rows) {
+double CostModel::between(const Curve& points, int rows) {
   const size_t i = below(rows);
   if (i + 1 == kRows.size()) return points[i] * rows / kRows[i];
   const double t = double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
   return points[i] * (1 - t) + points[i + 1] * t;
 }
 
-double StepPrice::predict(int rows, double history) const {
+double CostModel::predict(int rows, double history) const {
   return known_ ? between(corrected_points(history), rows) : 0;
 }
 
 // A pass does not take longer than one of more rows that has been seen.
-StepPrice::Curve StepPrice::corrected_points(double history) const {
+CostModel::Curve CostModel::corrected_points(double history) const {
   Curve points;
   double most = std::numeric_limits<double>::infinity();
   for (size_t i = points.size(); i-- > 0;) {
@@ -107,7 +107,7 @@ StepPrice::Curve StepPrice::corrected_points(double history) const {
 
 // A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong. Only the smallest pass that nobody
 // has tried lately, nor a larger one, is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
-StepPrice::Curve StepPrice::hoped_points(double history) const {
+CostModel::Curve CostModel::hoped_points(double history) const {
   const Curve known = corrected_points(history);
   Curve points = known;
   std::array<int64_t, kRows.size()> seen{};  // of passes of so many rows and more
@@ -122,7 +122,7 @@ StepPrice::Curve StepPrice::hoped_points(double history) const {
   return points;
 }
 
-void StepPrice::observe(int rows, double history, double ms) {
+void CostModel::observe(int rows, double history, double ms) {
   if (!known_ || !(ms > 0)) return;
   const double expected = predict(rows, history);
   if (!(expected > 0)) return;
@@ -148,7 +148,7 @@ void StepPrice::observe(int rows, double history, double ms) {
   if (t > 0) learn(points_[i + 1], t);
 }
 
-void StepPrice::costs(int nodes, const Company& company, std::span<float> cost, bool hoping) const {
+void CostModel::costs(int nodes, const Company& company, std::span<float> cost, bool hoping) const {
   SX_ASSERT(size_t(nodes) < cost.size() && company.drafting > 0 && company.requests >= company.drafting);
   cost[0] = 1;
   if (!known_) return void(std::fill_n(cost.begin() + 1, nodes, 1.0f));
@@ -160,7 +160,7 @@ void StepPrice::costs(int nodes, const Company& company, std::span<float> cost, 
   }
 }
 
-int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double sunk, double trust) {
+int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double sunk, double confidence) {
   float scores[kMaxTreeNodes];
   const int drafted = std::min({tree.drafted(), kMaxTreeNodes - 1, int(cost.size()) - 1});
   int count = 0;
@@ -169,7 +169,7 @@ int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double 
   int best = 0;
   double best_rate = 1 / (sunk + double(cost[0])), tokens = 1;
   for (int n = 1; n <= drafted; ++n) {
-    tokens += trust * std::exp(double(scores[n - 1]));
+    tokens += confidence * std::exp(double(scores[n - 1]));
     const double rate = tokens / (sunk + double(cost[size_t(n)]));
     if (rate > best_rate) best_rate = rate, best = n;
   }

@@ -1,8 +1,8 @@
 // What a pass of the target costs, in milliseconds, by rows and history: measured at a few points when the engine opens, then
 // corrected by every pass that is run. From it follows how many drafted nodes are worth their rows.
 //
-// A price that nobody pays is not corrected, and one measured in a bad moment would keep it that way. So the price of passes that have not
-// been run for some rounds fades towards that of a smaller pass: sooner or later they are tried again, and then the price is known.
+// A cost_model that nobody pays is not corrected, and one measured in a bad moment would keep it that way. So the cost_model of passes that have not
+// been run for some rounds fades towards that of a smaller pass: sooner or later they are tried again, and then the cost_model is known.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace sx {
 
-// What is left of a doubt-worthy part of a price after so many rounds without trying: all of it for a while, then ever less.
-double faded(double price, int64_t rounds);
+// What is left of a doubt-worthy part of a cost_model after so many rounds without trying: all of it for a while, then ever less.
+double faded(double cost_model, int64_t rounds);
 // A time that is known to be `known` (0: not yet) was `seen` now. Noise makes things slower, never faster: what is faster counts more, and
 // what is slower counts as at most twice as slow.
 double learned(double known, double seen);
 
-class StepPrice {
+class CostModel {
  public:
   static constexpr std::array<int, 10> kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
 
@@ -31,7 +31,7 @@ class StepPrice {
   void observe(int rows, double history, double ms);
 
   // cost[n], n = 0..nodes: what everybody who waits together loses by n drafted nodes in each of `drafting` trees of a batch of `requests`,
-  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded prices if `hoping`: for choosing what to
+  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded costs if `hoping`: for choosing what to
   // run, not for counting what it cost.
   struct Company { int requests = 1, drafting = 1; double history = 0; };
   void costs(int nodes, const Company& company, std::span<float> cost, bool hoping = true) const;
@@ -52,8 +52,8 @@ class StepPrice {
   std::array<Point, kRows.size()> measured_{}, points_{};
 };
 
-// How many drafted nodes of the tree to verify: the n that maximises (1 + trust * sum of the n largest path probabilities) /
+// How many drafted nodes of the tree to verify: the n that maximises (1 + confidence * sum of the n largest path probabilities) /
 // (sunk + cost[n]). `sunk`: what drafting has cost already, in the same unit.
-int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double sunk, double trust);
+int worthwhile_nodes(const TokenTree& tree, std::span<const float> cost, double sunk, double confidence);
 
 }  // namespace sx

@@ -7,23 +7,23 @@ namespace {
 
 constexpr double kShare = 0.015;     // of the time, for trying
 constexpr double kMost = 4;          // plain steps; what was earned long ago is not staked on what does not pay now
-constexpr double kForget = 0.95;     // of the sums behind trust, per drafted round
+constexpr double kForget = 0.95;     // of the sums behind confidence, per drafted round
 constexpr double kLearn = 0.2;       // weight of a round in the cost of drafting
 
 }  // namespace
 
-int Controller::affordable_depth(int deepest, double level, double node) const {
-  return level > 0 ? int(std::clamp((credit_ - node) / level, 0.0, double(deepest))) : 0;
+int SpeculationBudget::depth_within_budget(int deepest, double level, double node) const {
+  return level > 0 ? int(std::clamp((balance_ - node) / level, 0.0, double(deepest))) : 0;
 }
 
-void Controller::plain_round() { credit_ = std::min(kMost, credit_ + kShare); }
+void SpeculationBudget::plain_round() { balance_ = std::min(kMost, balance_ + kShare); }
 
-void Controller::drafted_round(double expected, int accepted, double drafting, double verifying, bool whole) {
-  credit_ = std::min(kMost, credit_ + kShare + accepted + 1 - drafting - verifying);
+void SpeculationBudget::drafted_round(double expected, int accepted, double drafting, double verifying, bool whole) {
+  balance_ = std::min(kMost, balance_ + kShare + accepted + 1 - drafting - verifying);
   if (drafting > 0 && whole) draft_cost_ = draft_cost_ == 0 ? drafting : draft_cost_ + kLearn * (drafting - draft_cost_);
-  sum_expected_ = 4 + kForget * (sum_expected_ - 4) + expected;  // four tokens as hoped for stay: trust recovers by itself
+  sum_expected_ = 4 + kForget * (sum_expected_ - 4) + expected;  // four tokens as hoped for stay: confidence recovers by itself
   sum_accepted_ = 4 + kForget * (sum_accepted_ - 4) + accepted;
-  trust_ = std::clamp(sum_accepted_ / sum_expected_, 0.05, 1.5);
+  confidence_ = std::clamp(sum_accepted_ / sum_expected_, 0.05, 1.5);
 }
 
 }  // namespace sx

@@ -32,7 +32,7 @@ enum ReferenceFault : uint32_t {
   kFaultGuarantee = 8,  // neither sink nor recent chunks are guaranteed
   kFaultHalf = 16,      // chunk sums are differences of a half-precision running sum
   kFaultLevel = 32,     // the newest level is run and left out
-  kFaultOrder = 64,     // the law after the pending token comes from the cache before the refresh; the first choice is the most recent chunks
+  kFaultOrder = 64,     // the distribution after the pending token comes from the cache before the refresh; the first choice is the most recent chunks
 };
 
 struct CacheConfig {

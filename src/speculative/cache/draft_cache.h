@@ -1,6 +1,6 @@
 // The cache a drafter attends to. All cells of the text are kept aside ("full", keys at their places in the text) and the drafter
 // works on a dense cache ("work") that is filled from it: chosen cells in the order of the text, then what came since, then the
-// strip of the growing tree. Where every cell stays at its place, one store is both.
+// tail of the growing tree. Where every cell stays at its place, one store is both.
 //
 // Per sequence and round: prepare() before cells are run (refreshes if due), appended() after, note_*() with what scores are made of.
 #pragma once
@@ -41,7 +41,7 @@ class DraftCache {
 
   // Whether cells move at all: they are chosen, or the text may outgrow the trained length.
   static bool two_stores(const CacheConfig& config, int context, int trained);
-  // Cells the working cache must have, without the strip of a tree.
+  // Cells the working cache must have, without the tail of a tree.
   static int work_cells(const CacheConfig& config, int context);
   // Layers of the target whose queries are needed, ascending; throws sx::Error for layers it does not have.
   static std::vector<int> target_layers(const CacheConfig& config, int layers);

@@ -1,5 +1,5 @@
 // The nodes of a growing tree that a drafter has run, in the order of their cells behind the history, with the ancestor bits
-// attention needs. A tree may have more nodes than its strip: those that were never run.
+// attention needs. A tree may have more nodes than its tail: those that were never run.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace sx {
 
-class DraftStrip {
+class DraftTail {
  public:
   static constexpr int kWords = kMaxTreeNodes / 64;
 
-  DraftStrip() : nodes_(kMaxTreeNodes), bits_(size_t(kMaxTreeNodes) * kWords) {}
+  DraftTail() : nodes_(kMaxTreeNodes), bits_(size_t(kMaxTreeNodes) * kWords) {}
 
   void clear() {
     size_ = 0;

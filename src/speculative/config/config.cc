@@ -1,5 +1,5 @@
 // The presets, methods of the literature with the numbers they were published with, and what does not fit together.
-// Every preset judges with `match`, whatever rule its paper used: text never changes unless it is asked for.
+// Every preset accepts with `match`, whatever rule its paper used: text never changes unless it is asked for.
 #include "speculative/config/config.h"
 
 #include <algorithm>
@@ -137,7 +137,7 @@ constexpr Preset kPresets[] = {
        fill_whole_self(c, 10, CacheKind::kRetrieval);
        fill_chunks(c, 128, 4096, 1 << 20);
      }},
-    {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
+    {{"uncommitted", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
        c.inner = DrafterKind::kSuffix;
@@ -270,11 +270,11 @@ void check_rule(const SpecConfig& config) {
     return;
   }
   if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)
-    fail("speculation rule {} needs draws from a drafter's law, and drafter {} has none: take match, or drafter model "
+    fail("speculation rule {} needs draws from a drafter's distribution, and drafter {} has none: take match, or drafter model "
          "or self", rule, drafter);
   const bool chains = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
   if (chains && config.tree.kind != TreeKind::kChain)
-    fail("speculation rule {} judges chains, not tree {}: take match or tree chain; trees static and sequoia go with "
+    fail("speculation rule {} accepts chains, not tree {}: take match or tree chain; trees static and sequoia go with "
          "specinfer, no-replacement and traversal", rule, tree);
   const bool fixed = config.tree.kind == TreeKind::kChain || config.tree.kind == TreeKind::kStatic ||
                      config.tree.kind == TreeKind::kSequoia;

@@ -43,7 +43,7 @@ struct SpecConfig {
   AcceptConfig accept;
   IndexConfig index;
   SelfConfig self;
-  bool price = true;                  // cut trees to what pays by measured times (rule match only); false: sizes as given
+  bool cost_model = true;                  // cut trees to what pays by measured times (rule match only); false: sizes as given
   bool lazy = true;                   // the first tokens do not wait for the draft to read a long prompt
   bool couple = true;                 // when the target samples, rank guesses with the target's own noise
   bool allow_lossy = false;

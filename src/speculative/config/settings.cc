@@ -199,7 +199,7 @@ std::vector<Setting> drafter_settings() {
                 {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
                  {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
                 [](auto& c) -> auto& { return c.drafter; }),
-      choice<D>("fuse-model", "fuse: the drafter with a law", {{"model", D::kModel}, {"self", D::kSelf}},
+      choice<D>("fuse-model", "fuse: the drafter with a distribution", {{"model", D::kModel}, {"self", D::kSelf}},
                 [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
                 [](auto& c) -> auto& { return c.fuse_index; }),
@@ -371,7 +371,7 @@ std::vector<Setting> cache_settings() {
 std::vector<Setting> other_settings() {
   return {
       flag("price", "cut trees to what pays by measured times (rule match)",
-           [](auto& c) -> auto& { return c.price; }),
+           [](auto& c) -> auto& { return c.cost_model; }),
       flag("lazy", "decode plainly until the draft has read a long prompt, rather than wait for it",
            [](auto& c) -> auto& { return c.lazy; }),
       flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),

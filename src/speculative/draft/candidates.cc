@@ -37,7 +37,7 @@ void sort_best(std::span<Candidate> c) {
   });
 }
 
-// What top-k, top-p and min-p leave of candidates sorted by logit (in logp); the pool stands for the whole law.
+// What top-k, top-p and min-p leave of candidates sorted by logit (in logp); the pool stands for the whole distribution.
 size_t surviving(std::span<const Candidate> c, const Sampling& s) {
   size_t n = s.top_k > 0 ? std::min(c.size(), size_t(s.top_k)) : c.size();
   double sum = 0, kept = 0;
@@ -60,18 +60,18 @@ void normalise(std::span<Candidate> c) {
 
 }  // namespace
 
-Guesser::Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map)
+CandidateFinder::CandidateFinder(Backend& backend, const CandidateOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map)
     : backend_(backend), options_(options), width_(std::min(width, vocab)), pool_(std::min(std::max(width, kPool), vocab)),
       vocab_(vocab), stride_(stride), map_(map), candidates_(size_t(rows) * size_t(pool_)) {
-  if (options.draws != DrawMode::kBest) law_.resize(size_t(vocab));
+  if (options.draws != DrawMode::kBest) distribution_.resize(size_t(vocab));
 }
 
-void Guesser::prepare(const float* logits, int rows) {
+void CandidateFinder::prepare(const float* logits, int rows) {
   if (options_.draws != DrawMode::kBest) return;
   if (rows > 0) backend_.top_k({candidates_.data(), logits, rows, vocab_, pool_, stride_});
 }
 
-bool Guesser::by_backend(const DraftTask& task, LevelSampling& how) const {
+bool CandidateFinder::by_backend(const DraftTask& task, TreeGrowthSampling& how) const {
   if (options_.draws != DrawMode::kBest || !task.bias.empty() || !task.counts.empty() || task.grammar) return false;
   const Sampling& s = *task.sampling;
   how = {};
@@ -79,23 +79,23 @@ bool Guesser::by_backend(const DraftTask& task, LevelSampling& how) const {
   return true;
 }
 
-std::span<const Candidate> Guesser::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
+std::span<const Candidate> CandidateFinder::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
   return options_.draws == DrawMode::kBest ? best(task, node, position, place) : drawn(task, node, position, logits, place);
 }
 
-void Guesser::grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeLaw>& laws,
+void CandidateFinder::grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeCandidates>& distributions,
                    std::vector<NodeId>& next) {
-  laws.clear();
+  distributions.clear();
   for (int i = 0; i < count; ++i) {
     const NodeId node = next.empty() ? 0 : next[size_t(i)];
     const uint64_t position = task.text.size() + size_t(task.tree->depth(node));
-    laws.push_back({node, guess(task, node, position, logits + size_t(row + i) * size_t(stride_), row + i)});
+    distributions.push_back({node, guess(task, node, position, logits + size_t(row + i) * size_t(stride_), row + i)});
   }
   next.clear();
-  policy.grow(*task.tree, laws, next);
+  policy.grow(*task.tree, distributions, next);
 }
 
-std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uint64_t position, int place) {
+std::span<const Candidate> CandidateFinder::best(const DraftTask& task, NodeId node, uint64_t position, int place) {
   std::span<Candidate> pool(candidates_.data() + size_t(place) * size_t(pool_), size_t(pool_));
   const Sampling& s = *task.sampling;
   const bool reweighted = !task.bias.empty() || !task.counts.empty();
@@ -130,7 +130,7 @@ std::span<const Candidate> Guesser::best(const DraftTask& task, NodeId node, uin
 }
 
 // What may follow a node, by the drafter's own tokens; null: nothing of it.
-const uint32_t* Guesser::allowed(const DraftTask& task, NodeId node) {
+const uint32_t* CandidateFinder::allowed(const DraftTask& task, NodeId node) {
   const uint32_t* mask = task.grammar->draft_mask(*task.tree, node);
   if (!mask) return nullptr;
   allowed_.assign((size_t(vocab_) + 31) / 32, 0);
@@ -143,18 +143,18 @@ const uint32_t* Guesser::allowed(const DraftTask& task, NodeId node) {
   return any ? allowed_.data() : nullptr;
 }
 
-std::span<const Candidate> Guesser::drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
-  SX_ASSERT(task.laws && task.laws->vocab() >= vocab_);
+std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
+  SX_ASSERT(task.distributions && task.distributions->vocab() >= vocab_);
   const std::span<Candidate> out(candidates_.data() + size_t(place) * size_t(pool_), size_t(width_));
   const auto bias = map_.empty() ? task.bias : std::span<const TokenBias>();  // biases are by the target's tokens
   const uint32_t* mask = task.grammar ? allowed(task, node) : nullptr;
   if (task.grammar && !mask) return {};
-  backend_.law({law_.data(), {logits, position, task.sampling, bias, {}, mask}, vocab_});
-  float* kept = task.laws->row(node);
+  backend_.probabilities({distribution_.data(), {logits, position, task.sampling, bias, {}, mask}, vocab_});
+  float* kept = task.distributions->row(node);
   double left = 0;
-  std::fill(kept, kept + task.laws->vocab(), 0.0f);
-  for (int t = 0; t < vocab_; ++t) left += double(kept[target_token(t)] = float(law_[size_t(t)]));
-  // Draws are taken from the law as it is kept. Their dice are keyed by the round (where its tree begins) and the node: never
+  std::fill(kept, kept + task.distributions->vocab(), 0.0f);
+  for (int t = 0; t < vocab_; ++t) left += double(kept[target_token(t)] = float(distribution_[size_t(t)]));
+  // Draws are taken from the distribution as it is kept. Their random are keyed by the round (where its tree begins) and the node: never
   // the same twice, also when an earlier round had a tree over these positions.
   const uint64_t seed = mix64(task.sampling->seed ^ kDrawTag);
   size_t count = 0;

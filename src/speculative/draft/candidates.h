@@ -1,5 +1,5 @@
 // From a drafter's logits to candidates: the likeliest tokens after the request's own bias, penalties, filters and temperature,
-// ranked with the noise the target will use when it samples; or draws from the law, which is then kept for the judge.
+// ranked with the noise the target will use when it samples; or draws from the distribution, which is then kept for the accept.
 #pragma once
 #include <span>
 #include <vector>
@@ -9,27 +9,27 @@
 
 namespace sx {
 
-struct GuessOptions {
+struct CandidateOptions {
   DrawMode draws = DrawMode::kBest;
   bool couple = true;      // kBest: rank with the target's noise when it samples
 };
 
-class Guesser {
+class CandidateFinder {
  public:
   // `width`: candidates per node; `rows`: nodes of one step; `vocab`: tokens that may be guessed; `stride`: of the drafter's
   // logits; `map`: the target's token for each of the drafter's, empty: the same.
-  Guesser(Backend& backend, const GuessOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map = {});
+  CandidateFinder(Backend& backend, const CandidateOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map = {});
 
   // Candidates after a node from its row of logits; they stay until the next call for the same place (0..rows-1). `position`: of
   // the token guessed.
   std::span<const Candidate> guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
-  // The nodes that were run, `next` (none: node 0), have rows [row, row + count) of a step's logits: grows the task's tree by their laws.
+  // The nodes that were run, `next` (none: node 0), have rows [row, row + count) of a step's logits: grows the task's tree by their distributions.
   // `next` is then what is to be run now.
-  void grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeLaw>& laws, std::vector<NodeId>& next);
+  void grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeCandidates>& distributions, std::vector<NodeId>& next);
   // The top candidates of all rows of a step at once, before the calls of guess for its rows (rows lie `stride` apart).
   void prepare(const float* logits, int rows);
   // Whether a backend can find a task's candidates by itself, and how.
-  bool by_backend(const DraftTask& task, LevelSampling& how) const;
+  bool by_backend(const DraftTask& task, TreeGrowthSampling& how) const;
 
  private:
   std::span<const Candidate> best(const DraftTask& task, NodeId node, uint64_t position, int place);
@@ -38,13 +38,13 @@ class Guesser {
   const uint32_t* allowed(const DraftTask& task, NodeId node);
 
   Backend& backend_;
-  GuessOptions options_;
+  CandidateOptions options_;
   Token target_token(Token own) const { return map_.empty() ? own : map_[size_t(own)]; }
 
   int width_, pool_, vocab_, stride_;
   std::span<const Token> map_;
   std::vector<Candidate> candidates_;   // [rows, pool]
-  std::vector<double> law_;             // [vocab]
+  std::vector<double> distribution_;             // [vocab]
   std::vector<uint32_t> allowed_;       // [vocab / 32, rounded up]: what a grammar allows, by the drafter's own tokens
 };
 

@@ -41,14 +41,14 @@ void Calibration::record(int bucket, float share, bool right) {
   set(b);
 }
 
-bool Calibration::skip(int bucket, float price) {
+bool Calibration::skip(int bucket, float cost_model) {
   Bucket& b = buckets_[size_t(bucket)];
   const float fade = std::max(kStale, std::min(1.0f, kPriorWeight / b.tried));
   b.right *= fade;
   b.tried *= fade;
-  b.credit += kExplore;
-  if (b.credit < price) return false;
-  b.credit = 0;
+  b.balance += kExplore;
+  if (b.balance < cost_model) return false;
+  b.balance = 0;
   return true;
 }
 

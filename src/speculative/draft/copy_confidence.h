@@ -28,9 +28,9 @@ class Calibration {
   float chance(int bucket) const { return buckets_[size_t(bucket)].chance; }
   // Continuations that made up `share` of those seen were tried and one of them was right, or none.
   void record(int bucket, float share, bool right);
-  // The best continuation was not worth `price` plain steps. True when it shall be tried all the same: as often as
+  // The best continuation was not worth `cost_model` plain steps. True when it shall be tried all the same: as often as
   // keeps the cost of trying under kExplore of the time. Old evidence counts less each time.
-  bool skip(int bucket, float price);
+  bool skip(int bucket, float cost_model);
   // Forgets everything but the chances of `other`, which become prior knowledge.
   void seed(const Calibration& other);
 
@@ -40,7 +40,7 @@ class Calibration {
   struct Bucket {
     float right, tried;    // weighted; their ratio is the chance
     float chance;
-    float credit;          // plain steps that may be spent on trying
+    float balance;          // plain steps that may be spent on trying
   };
   static void set(Bucket& b);
 
@@ -71,7 +71,7 @@ struct Cut { int nodes = 0; float worth = 1; };
 // The best number of nodes to verify. `cost`: see TreeLimits::verify_cost; null: all of them.
 Cut best_cut(std::span<const float> probabilities, const float* cost);
 
-// Learns from a verdict. The tree may have lost nodes of the proposal and gained others.
+// Learns from a result. The tree may have lost nodes of the proposal and gained others.
 void learn(const Outcome& outcome, const Proposal& proposal, Calibration& own, Calibration& shared);
 
 }  // namespace sx

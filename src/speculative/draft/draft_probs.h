@@ -1,4 +1,4 @@
-// Laws a drafter drew from, kept for rules that compare them with the target's: one row of probabilities per expanded node.
+// Distributions a drafter drew from, kept for rules that compare them with the target's: one row of probabilities per expanded node.
 #pragma once
 #include <vector>
 
@@ -7,9 +7,9 @@
 
 namespace sx {
 
-class DraftLaws {
+class DraftProbs {
  public:
-  DraftLaws(int nodes, int vocab) : nodes_(nodes), vocab_(vocab), rows_(size_t(nodes) * size_t(vocab)) {}
+  DraftProbs(int nodes, int vocab) : nodes_(nodes), vocab_(vocab), rows_(size_t(nodes) * size_t(vocab)) {}
   int vocab() const { return vocab_; }
   // [vocab], sums to 1; valid for nodes that have children.
   float* row(NodeId n) { return rows_.data() + offset(n); }
@@ -27,7 +27,7 @@ class DraftLaws {
 // How a drafter picks the children of a node.
 enum class DrawMode {
   kBest,        // the most probable ones (with the target's own noise if it samples): for sample-and-match
-  kIid,         // drawn independently from the draft's law; duplicates stay
+  kIid,         // drawn independently from the draft's distribution; duplicates stay
   kDistinct,    // drawn without replacement
 };
 

@@ -26,7 +26,7 @@ struct DraftTask {
   TreeLimits limits;                   // of this round, within what the configuration allows
   TokenTree* tree = nullptr;           // just node 0; to be grown and finished
   bool cheap_only = false;             // no passes of a model this time; drafters that are nothing else are not asked then
-  DraftLaws* laws = nullptr;           // where laws are kept when children are drawn (DrawMode other than kBest)
+  DraftProbs* distributions = nullptr;           // where distributions are kept when children are drawn (DrawMode other than kBest)
   TreeGrammar* grammar = nullptr;      // of the text; null: any. Drafters that look at it need not propose allowed tokens only
 };
 

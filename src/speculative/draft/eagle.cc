@@ -22,11 +22,11 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
   states_ = options.backend->allocate(rows * width(), "states of the draft head");
   for (Slot& s : slots_) {
     s.features = options.backend->allocate(kWaiting * options.head->feature_width(), "states of the draft head");
-    s.strip_states = options.backend->allocate(size_t(kMaxTreeNodes + 1) * width(), "states of the draft head");
+    s.tail_states = options.backend->allocate(size_t(kMaxTreeNodes + 1) * width(), "states of the draft head");
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
-    s.laws.reserve(size_t(s.policy->rows()));
-    if (options.cache->config().faults & kFaultMask) s.strip.keep_stale_parents();
+    s.distributions.reserve(size_t(s.policy->rows()));
+    if (options.cache->config().faults & kFaultMask) s.tail.keep_stale_parents();
   }
   if (const auto map = options.head->token_map(); levels_.rows() > 0 && !map.empty()) {
     float* placed = options.backend->allocate(map.size(), "tokens of the draft head");  // whatever they are, they are 4 bytes
@@ -44,7 +44,7 @@ EagleDrafter::Slot& EagleDrafter::slot(SeqId seq) {
 // Pair j holds token j + 1, so the pair of the last kept token's state goes; its state is gone too unless it waits.
 void EagleDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
-  s.strip.clear();
+  s.tail.clear();
   const int known = pairs(seq), seen = std::min(known + s.waiting, length), kept = std::min(known, std::max(0, length - 1));
   options_.cache->truncate(seq, kept, length);
   s.waiting = pairs(seq) < known ? 0 : std::max(0, std::min(seen, options_.cache->covered(seq)) - kept);
@@ -109,7 +109,7 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   forward(cache.store());
   cache.appended(seq, rows);
   if (cache.reads_draft()) cache.note_own(seq, result_.query, rows - 1, 1, positions_[size_t(rows - 1)], pairs(seq) - 1);
-  copy_states(s.strip_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), 1);
+  copy_states(s.tail_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), 1);
   s.waiting -= rows;
   const int w = int(options_.head->feature_width());
   for (int i = 0; i < s.waiting; ++i)  // those left over move to the front
@@ -143,42 +143,42 @@ void EagleDrafter::prompt(const PromptChunk& chunk) {
   s.waiting = 1;
 }
 
-void EagleDrafter::make_laws(DraftTask& task, int count) {
+void EagleDrafter::make_candidates(DraftTask& task, int count) {
   Slot& s = slot(task.seq);
-  guesser_.grow(task, result_.logits, 0, count, *s.policy, s.laws, s.next);
+  guesser_.grow(task, result_.logits, 0, count, *s.policy, s.distributions, s.next);
 }
 
 bool EagleDrafter::run_level(DraftTask& task) {
   Slot& s = slot(task.seq);
-  const int rows = int(s.next.size()), staged = s.strip.size();
+  const int rows = int(s.next.size()), uncommitted = s.tail.size();
   DraftCache& cache = *options_.cache;
   const int history = cache.work(task.seq), fault = cache.config().faults & kFaultPosition ? 1 : 0;
-  if (!s.strip.has_room(rows) || history + staged + rows > cache.store().geometry().capacity) s.next.clear();
+  if (!s.tail.has_room(rows) || history + uncommitted + rows > cache.store().geometry().capacity) s.next.clear();
   if (s.next.empty()) return false;
-  begin_step({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+  begin_step({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
   which_.resize(size_t(rows));
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
-    const int parent = s.strip.parent(s.strip.add(*task.tree, node, i));
+    const int parent = s.tail.parent(s.tail.add(*task.tree, node, i));
     which_[size_t(i)] = parent < 0 ? kMaxTreeNodes : parent;
     tokens_[size_t(i)] = task.tree->token(node);
     positions_[size_t(i)] = std::max(0, cache.position(task.seq, task.tree->depth(node) - 1 - fault));
     outputs_.push_back(i);
   }
   const int w = int(width());
-  options_.backend->copy_rows({states_, s.strip_states, rows, w, w, w, which_.data()});
+  options_.backend->copy_rows({states_, s.tail_states, rows, w, w, w, which_.data()});
   forward(cache.store());
   take_candidates();
   level_ms_ = learned(level_ms_, step_ms_);
-  copy_states(s.strip_states + size_t(staged) * width(), result_.states, rows);
+  copy_states(s.tail_states + size_t(uncommitted) * width(), result_.states, rows);
   return true;
 }
 
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
-bool EagleDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
+bool EagleDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& how) {
   Slot& s = slot(task.seq);
   DraftCache& cache = *options_.cache;
-  LevelsArgs args;
+  TreeGrowthArgs args;
   if (!levels_.begin(*s.policy, cache.store().geometry(), cache.work(task.seq), args)) return false;
   for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = std::max(0, cache.position(task.seq, i));
   args.sampling = how;
@@ -188,11 +188,11 @@ bool EagleDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   const double start = now_ms();
   const int w = int(width());
   which_.assign(size_t(args.rules.rows), kMaxTreeNodes);  // the first level hangs below the root
-  options_.backend->copy_rows({states_, s.strip_states, args.rules.rows, w, w, w, which_.data()});
+  options_.backend->copy_rows({states_, s.tail_states, args.rules.rows, w, w, w, which_.data()});
   if (!options_.head->levels(args, cache.store())) return false;
   const double ms = now_ms() - start;
   forward_ms_ += ms;
-  levels_.take(*task.tree, s.strip);
+  levels_.take(*task.tree, s.tail);
   // The wait was for the step before as well.
   const double each = (step_ms_ + ms) / (levels_.passes() + 1);
   if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
@@ -201,21 +201,21 @@ bool EagleDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
 
 void EagleDrafter::draft_one(DraftTask& task) {
   Slot& s = slot(task.seq);
-  s.strip.clear();
+  s.tail.clear();
   if (s.waiting == 0 || covered(task.seq) != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
   flush(task.seq, task.text);
   TreeLimits limits = task.limits;
   const uint32_t faults = options_.cache->config().faults;
   if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
-  LevelSampling how;
+  TreeGrowthSampling how;
   const bool on_backend = options_.on_backend && faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.by_backend(task, how);
   if (on_backend) limits.rows = levels_.rows();
   s.policy->start(limits);
   s.next.clear();
   if (on_backend && grow_on_backend(task, how)) return s.policy->finish(*task.tree);
   take_candidates();
-  make_laws(task, 1);
-  while (run_level(task)) make_laws(task, int(s.next.size()));
+  make_candidates(task, 1);
+  while (run_level(task)) make_candidates(task, int(s.next.size()));
   s.policy->finish(*task.tree);
 }
 
@@ -227,7 +227,7 @@ void EagleDrafter::draft(std::span<DraftTask> tasks) {
 void EagleDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
-    s.strip.clear();
+    s.tail.clear();
     if (covered(o.seq) != o.history) continue;  // it has lost the thread: covered() says so
     DraftCache& cache = *options_.cache;
     if (cache.reads_target())

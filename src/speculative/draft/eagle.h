@@ -18,7 +18,7 @@ struct EagleDrafterOptions {
   EagleHead* head = nullptr;            // max_rows >= a chunk of a prompt + kWaiting
   DraftCache* cache = nullptr;          // of pairs
   TreeConfig tree;
-  GuessOptions guess;
+  CandidateOptions guess;
   bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
 };
@@ -52,11 +52,11 @@ class EagleDrafter : public Drafter {
   struct Slot {
     int waiting = 0;                    // states after the pairs in the cache
     float* features = nullptr;          // [kWaiting, feature_width()] of these: they become states when they are run
-    float* strip_states = nullptr;      // [kMaxTreeNodes + 1, width] what each node of the strip, and last the root, gave
-    DraftStrip strip;                   // nodes that have been run
+    float* tail_states = nullptr;      // [kMaxTreeNodes + 1, width] what each node of the tail, and last the root, gave
+    DraftTail tail;                   // nodes that have been run
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
-    std::vector<NodeLaw> laws;
+    std::vector<NodeCandidates> distributions;
   };
   Slot& slot(SeqId seq);
   size_t width() const { return size_t(options_.head->config().cell.width); }
@@ -68,9 +68,9 @@ class EagleDrafter : public Drafter {
   void forward(KvStore& kv, int window = 0, bool cells_only = false);
   void draft_one(DraftTask& task);
   bool run_level(DraftTask& task);
-  void make_laws(DraftTask& task, int count);
+  void make_candidates(DraftTask& task, int count);
   void take_candidates();
-  bool grow_on_backend(DraftTask& task, const LevelSampling& how);
+  bool grow_on_backend(DraftTask& task, const TreeGrowthSampling& how);
 
   EagleDrafterOptions options_;
   std::vector<Slot> slots_;
@@ -79,7 +79,7 @@ class EagleDrafter : public Drafter {
   std::vector<int32_t> positions_, outputs_;
   std::vector<SeqRows> seqs_;
   float* states_ = nullptr;             // [rows, width] of the step
-  Guesser guesser_;
+  CandidateFinder guesser_;
   LevelDraft levels_;
   const Token* map_ = nullptr;          // the head's own tokens as the target's, where levels are grown; backend memory
   EagleOutputs result_;

@@ -82,7 +82,7 @@ void FuseDrafter::draft(std::span<DraftTask> tasks) {
     index_tasks_.push_back(tasks[i]);
     found_[i].reset(tasks[i].text.back());
     index_tasks_[i].tree = &found_[i];
-    // Prices count once, for the whole tree: a node the model proposes too is worth more than the index knows.
+    // Costs count once, for the whole tree: a node the model proposes too is worth more than the index knows.
     index_tasks_[i].limits.verify_cost = nullptr;
   }
   index_->draft(index_tasks_);
@@ -97,7 +97,7 @@ void FuseDrafter::draft(std::span<DraftTask> tasks) {
   }
 }
 
-// Without prices nothing says that a pass of the model is dear.
+// Without costs nothing says that a pass of the model is dear.
 bool FuseDrafter::sure(const TokenTree& found, const TreeLimits& limits) {
   if (!limits.verify_cost || limits.level_cost <= 0) return false;
   double first = 0, tokens = 0;

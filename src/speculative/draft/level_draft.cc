@@ -16,10 +16,10 @@ LevelDraft::LevelDraft(const Backend& backend, const TreeConfig& tree) : rows_(b
   positions_.resize(size_t(tree.depth));
 }
 
-bool LevelDraft::begin(const TreePolicy& policy, const KvGeometry& cells, int history, LevelsArgs& args) {
+bool LevelDraft::begin(const TreePolicy& policy, const KvGeometry& cells, int history, TreeGrowthArgs& args) {
   if (rows_ == 0 || !policy.levels(args.rules)) return false;
-  const int strip = args.rules.rows * (args.rules.depth - 1);
-  if (strip > kMaxTreeNodes || history + strip > cells.capacity) return false;
+  const int tail = args.rules.rows * (args.rules.depth - 1);
+  if (tail > kMaxTreeNodes || history + tail > cells.capacity) return false;
   grown_ = {1, token_.data(), parent_.data(), score_.data(), 0, ran_.data(), 0};
   args.history = history;
   args.positions = positions_.data();
@@ -27,9 +27,9 @@ bool LevelDraft::begin(const TreePolicy& policy, const KvGeometry& cells, int hi
   return true;
 }
 
-void LevelDraft::take(TokenTree& tree, DraftStrip& strip) const {
+void LevelDraft::take(TokenTree& tree, DraftTail& tail) const {
   for (int n = 1; n < grown_.size; ++n) tree.add(parent_[size_t(n)], token_[size_t(n)], score_[size_t(n)]);
-  for (int i = 0; i < grown_.run; ++i) strip.add(tree, ran_[size_t(i)]);
+  for (int i = 0; i < grown_.run; ++i) tail.add(tree, ran_[size_t(i)]);
 }
 
 }  // namespace sx

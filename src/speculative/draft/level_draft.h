@@ -1,4 +1,4 @@
-// A tree whose levels the backend grows in one go: which drafts it may, what it is told, and what comes back as tree and strip.
+// A tree whose levels the backend grows in one go: which drafts it may, what it is told, and what comes back as tree and tail.
 #pragma once
 #include <vector>
 
@@ -13,11 +13,11 @@ class LevelDraft {
   LevelDraft(const Backend& backend, const TreeConfig& tree);
   // Nodes of a level that are run; 0: this backend grows no trees.
   int rows() const { return rows_; }
-  // After policy.start(): what is to be grown behind `history` cells. False: the rules are others, or a strip may not fit.
-  bool begin(const TreePolicy& policy, const KvGeometry& cells, int history, LevelsArgs& args);
-  std::vector<int32_t>& positions() { return positions_; }  // LevelsArgs::positions, to be set after begin
-  // What was grown: `tree` is just its root, `strip` empty.
-  void take(TokenTree& tree, DraftStrip& strip) const;
+  // After policy.start(): what is to be grown behind `history` cells. False: the rules are others, or a tail may not fit.
+  bool begin(const TreePolicy& policy, const KvGeometry& cells, int history, TreeGrowthArgs& args);
+  std::vector<int32_t>& positions() { return positions_; }  // TreeGrowthArgs::positions, to be set after begin
+  // What was grown: `tree` is just its root, `tail` empty.
+  void take(TokenTree& tree, DraftTail& tail) const;
   int passes() const { return grown_.passes; }
 
  private:
@@ -25,7 +25,7 @@ class LevelDraft {
   std::vector<Token> token_;
   std::vector<int32_t> parent_, ran_, positions_;
   std::vector<float> score_;
-  GrownLevels grown_;
+  GrownTree grown_;
 };
 
 }  // namespace sx

@@ -23,7 +23,7 @@ LongSpecDrafter::LongSpecDrafter(const LongSpecDrafterOptions& options)
   for (Slot& s : slots_) {
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
-    s.laws.reserve(size_t(s.policy->rows()));
+    s.distributions.reserve(size_t(s.policy->rows()));
   }
 }
 
@@ -34,7 +34,7 @@ LongSpecDrafter::Slot& LongSpecDrafter::slot(SeqId seq) {
 
 void LongSpecDrafter::truncate(SeqId seq, int length) {
   Slot& s = slot(seq);
-  s.strip.clear();
+  s.tail.clear();
   s.length = std::min(s.length, length);
   if (s.length < s.base) s.base = s.length = 0;
   if (options_.cache) options_.cache->truncate(seq, length, length);
@@ -130,37 +130,37 @@ bool LongSpecDrafter::run_text(DraftTask& task) {
 
 bool LongSpecDrafter::run_level(DraftTask& task) {
   Slot& s = slot(task.seq);
-  const int rows = int(s.next.size()), staged = s.strip.size(), history = s.length - s.base;
-  if (rows == 0 || !s.strip.has_room(rows) || history + staged + rows > options_.kv->geometry().capacity) return s.next.clear(), false;
+  const int rows = int(s.next.size()), uncommitted = s.tail.size(), history = s.length - s.base;
+  if (rows == 0 || !s.tail.has_room(rows) || history + uncommitted + rows > options_.kv->geometry().capacity) return s.next.clear(), false;
   const double start = now_ms();
   outputs_.clear();
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
-    s.strip.add(*task.tree, node, i);
+    s.tail.add(*task.tree, node, i);
     add(task.tree->token(node), s.length - 1 + task.tree->depth(node));
     outputs_.push_back(i);
   }
-  run_own({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+  run_own({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
   if (!look(task.seq)) return s.next.clear(), false;
   const double ms = now_ms() - start;
   level_ms_ = learned(level_ms_, ms);
   return true;
 }
 
-void LongSpecDrafter::make_laws(DraftTask& task) {
+void LongSpecDrafter::make_candidates(DraftTask& task) {
   Slot& s = slot(task.seq);
-  guesser_.grow(task, logits_, 0, int(outputs_.size()), *s.policy, s.laws, s.next);
+  guesser_.grow(task, logits_, 0, int(outputs_.size()), *s.policy, s.distributions, s.next);
 }
 
 void LongSpecDrafter::draft_one(DraftTask& task) {
   Slot& s = slot(task.seq);
-  s.strip.clear();
+  s.tail.clear();
   if (task.text.size() < 2) return;  // the target has no cells yet
   s.policy->start(task.limits);
   s.next.clear();
   if (!run_text(task)) return;
-  make_laws(task);
-  while (run_level(task)) make_laws(task);
+  make_candidates(task);
+  while (run_level(task)) make_candidates(task);
   s.policy->finish(*task.tree);
 }
 
@@ -172,7 +172,7 @@ void LongSpecDrafter::draft(std::span<DraftTask> tasks) {
 void LongSpecDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
-    s.strip.clear();
+    s.tail.clear();
     if (reads_target()) options_.cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() == 1) continue;
     s.policy->observe(*o.tree, o.path);

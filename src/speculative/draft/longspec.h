@@ -23,7 +23,7 @@ struct LongSpecDrafterOptions {
   const KvStore* target_kv = nullptr;
   DraftCache* cache = nullptr;           // of the target's cells; null: it looks at all of them
   TreeConfig tree;
-  GuessOptions guess;
+  CandidateOptions guess;
   int slots = 1;
   int window = 512;
 };
@@ -56,10 +56,10 @@ class LongSpecDrafter : public Drafter {
  private:
   struct Slot {
     int base = 0, length = 0;            // cells of tokens [base, length) of the text
-    DraftStrip strip;                    // nodes that have been run
+    DraftTail tail;                    // nodes that have been run
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
-    std::vector<NodeLaw> laws;
+    std::vector<NodeCandidates> distributions;
   };
   Slot& slot(SeqId seq);
   int base_for(int length) const { return length < 2 * options_.window ? 0 : (length / options_.window - 1) * options_.window; }
@@ -69,7 +69,7 @@ class LongSpecDrafter : public Drafter {
   bool look(SeqId seq);
   bool run_text(DraftTask& task);
   bool run_level(DraftTask& task);
-  void make_laws(DraftTask& task);
+  void make_candidates(DraftTask& task);
   void draft_one(DraftTask& task);
 
   LongSpecDrafterOptions options_;
@@ -78,7 +78,7 @@ class LongSpecDrafter : public Drafter {
   std::vector<int32_t> positions_, outputs_;
   std::vector<SeqRows> seqs_;
   std::vector<KvMove> moves_;
-  Guesser guesser_;
+  CandidateFinder guesser_;
   const float* logits_ = nullptr;        // of the last step
   double forward_ms_ = 0, level_ms_ = 0;
 };

@@ -26,7 +26,7 @@ MedusaDrafter::MedusaDrafter(const MedusaDrafterOptions& options)
     s.state = options.backend->allocate(width(), "states of the Medusa heads");
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
-    s.laws.reserve(size_t(s.policy->rows()));
+    s.distributions.reserve(size_t(s.policy->rows()));
     s.levels.resize(size_t(options.heads->heads()));
   }
 }
@@ -83,7 +83,7 @@ void MedusaDrafter::forward(std::span<const DraftTask> tasks) {
   forward_ms_ += now_ms() - start;
 }
 
-// `place` counts the nodes whose laws are made together.
+// `place` counts the nodes whose distributions are made together.
 std::span<const Candidate> MedusaDrafter::candidates(DraftTask& task, int row, NodeId node, int place) {
   const int depth = task.tree->depth(node), head = row * options_.heads->heads() + depth;
   const float* logits = logits_ + size_t(head) * size_t(options_.heads->config().draft_vocab);
@@ -97,14 +97,14 @@ std::span<const Candidate> MedusaDrafter::candidates(DraftTask& task, int row, N
   return level;
 }
 
-void MedusaDrafter::make_laws(DraftTask& task, int row) {
+void MedusaDrafter::make_candidates(DraftTask& task, int row) {
   Slot& s = slot(task.seq);
-  s.laws.clear();
+  s.distributions.clear();
   for (NodeId node : s.next)  // some policies ask below the last level
     if (task.tree->depth(node) < options_.heads->heads())
-      s.laws.push_back({node, candidates(task, row, node, int(s.laws.size()))});
+      s.distributions.push_back({node, candidates(task, row, node, int(s.distributions.size()))});
   s.next.clear();
-  s.policy->grow(*task.tree, s.laws, s.next);
+  s.policy->grow(*task.tree, s.distributions, s.next);
 }
 
 void MedusaDrafter::draft_one(DraftTask& task, int row) {
@@ -114,7 +114,7 @@ void MedusaDrafter::draft_one(DraftTask& task, int row) {
   limits.depth = std::min(limits.depth, options_.heads->heads());
   s.policy->start(limits);
   s.next.assign(1, 0);
-  while (!s.next.empty()) make_laws(task, row);
+  while (!s.next.empty()) make_candidates(task, row);
   s.policy->finish(*task.tree);
 }
 

@@ -1,5 +1,5 @@
 // Drafting with Medusa's heads: head d guesses the token d + 1 places after the pending one from the target's state of the
-// last committed token, whatever stands in between. So one pass gives the laws of all nodes: nodes of a level share theirs.
+// last committed token, whatever stands in between. So one pass gives the distributions of all nodes: nodes of a level share theirs.
 #pragma once
 #include <memory>
 #include <utility>
@@ -15,7 +15,7 @@ struct MedusaDrafterOptions {
   Backend* backend = nullptr;
   MedusaHeads* heads = nullptr;         // max_rows >= slots
   TreeConfig tree;                      // levels beyond the heads stay empty
-  GuessOptions guess;
+  CandidateOptions guess;
   int slots = 1;
 };
 
@@ -42,7 +42,7 @@ class MedusaDrafter : public Drafter {
     float* state = nullptr;             // [width]
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
-    std::vector<NodeLaw> laws;
+    std::vector<NodeCandidates> distributions;
     std::vector<std::span<const Candidate>> levels;  // [heads] candidates of each level, made when first asked for
   };
   Slot& slot(SeqId seq);
@@ -51,14 +51,14 @@ class MedusaDrafter : public Drafter {
   void keep(Slot& slot, const StepOutputs& outputs, int row, int length);
   void forward(std::span<const DraftTask> tasks);
   void draft_one(DraftTask& task, int row);
-  void make_laws(DraftTask& task, int row);
+  void make_candidates(DraftTask& task, int row);
   std::span<const Candidate> candidates(DraftTask& task, int row, NodeId node, int place);
 
   MedusaDrafterOptions options_;
   std::vector<Slot> slots_;
   float* states_ = nullptr;             // [slots, width] of the pass
   const float* logits_ = nullptr;       // [slots, heads, draft_vocab] of the pass
-  Guesser guesser_;
+  CandidateFinder guesser_;
   double forward_ms_ = 0;
 };
 

@@ -32,7 +32,7 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<D
     for (int i = 0; i < options.slots; ++i) guesses_.emplace_back(options.ahead + 1);
     places_.resize(size_t(options.ahead) + 1);
     depths_.resize(size_t(options.ahead));
-    ahead_bits_.resize(size_t(options.slots) * kMaxChain * DraftStrip::kWords);
+    ahead_bits_.resize(size_t(options.slots) * kMaxChain * DraftTail::kWords);
     static_assert(kMaxChain <= 64);  // a word of ancestors
   }
   tokens_.resize(size_t(rows_));
@@ -43,8 +43,8 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<D
   for (Slot& s : slots_) {
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
-    s.laws.reserve(size_t(s.policy->rows()));
-    if (options.cache && (options.cache->config().faults & kFaultMask)) s.strip.keep_stale_parents();
+    s.distributions.reserve(size_t(s.policy->rows()));
+    if (options.cache && (options.cache->config().faults & kFaultMask)) s.tail.keep_stale_parents();
   }
 }
 
@@ -65,7 +65,7 @@ void ModelDrafter::close(SeqId seq) {
 
 void ModelDrafter::truncate(SeqId seq, int length) {
   if (inner_) inner_->truncate(seq, length);
-  slot(seq).strip.clear();
+  slot(seq).tail.clear();
   if (options_.cache) options_.cache->truncate(seq, length, length);
 }
 
@@ -166,7 +166,7 @@ std::span<const int32_t> ModelDrafter::working_cells(SeqId seq, int& refreshes) 
   return options_.cache->cells(seq);
 }
 
-// Brings each cache up to the pending token, whose law starts the tree.
+// Brings each cache up to the pending token, whose distribution starts the tree.
 void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
   DraftCache* cache = options_.cache;
   const int share = std::min(rows_ / int(tasks.size()), most_new_);
@@ -177,12 +177,12 @@ void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
   outputs_.clear();
   for (DraftTask& task : tasks) {
     Slot& s = slot(task.seq);
-    s.strip.clear();
+    s.tail.clear();
     const int length = int(task.text.size());
     if (cache) cache->prepare(task.seq, task.text, std::min(share, length - cache->length(task.seq)));
     const int from = cache ? cache->length(task.seq) : length - 1, rows = length - from;
     SX_ASSERT(rows > 0 && rows <= share);
-    if (!cache) s.strip.add(*task.tree, 0);
+    if (!cache) s.tail.add(*task.tree, 0);
     add_known_and_guessed(task, from, rows_ / int(tasks.size()));
   }
   const StepOutputs& out = forward(cache ? cache->store() : *options_.kv);
@@ -203,14 +203,14 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
     Slot& s = slot(task.seq);
     const DraftCache* cache = options_.cache;
     const int pending = int(task.text.size()) - 1, history = cache ? cache->work(task.seq) : pending;
-    const int rows = int(s.next.size()), staged = s.strip.size();
-    if (!s.strip.has_room(rows) || history + staged + rows > kv().geometry().capacity) s.next.clear();
+    const int rows = int(s.next.size()), uncommitted = s.tail.size();
+    if (!s.tail.has_room(rows) || history + uncommitted + rows > kv().geometry().capacity) s.next.clear();
     if (s.next.empty()) continue;
-    s.first_row = add_rows({0, rows, task.seq, history, s.strip.ancestors(staged), DraftStrip::kWords, staged});
+    s.first_row = add_rows({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
     for (int i = 0; i < rows; ++i) {
       const NodeId node = s.next[size_t(i)];
       const int depth = task.tree->depth(node);
-      s.strip.add(*task.tree, node, i);
+      s.tail.add(*task.tree, node, i);
       tokens_[size_t(s.first_row + i)] = task.tree->token(node);
       positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, depth - 1) : pending + depth;
       outputs_.push_back(s.first_row + i);
@@ -223,7 +223,7 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   return true;
 }
 
-// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are laws of its last level. A cache that is filled anew
+// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are distributions of its last level. A cache that is filled anew
 // behind the first pass (a fault of the published SpecExtend) would lose what was run ahead.
 void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
   const bool lost = options_.cache && (options_.cache->config().faults & kFaultOrder);
@@ -235,42 +235,42 @@ void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
     if (depth < 1 || lost) continue;
     inner_tasks_.push_back(task);
     inner_tasks_.back().tree = &guesses;
-    inner_tasks_.back().laws = nullptr;
+    inner_tasks_.back().distributions = nullptr;
     inner_tasks_.back().limits = {.nodes = options_.ahead, .depth = std::min(depth, options_.ahead)};
   }
   if (!inner_tasks_.empty()) inner_->draft(inner_tasks_);
 }
 
-// Puts what was guessed on the strip; at most `most` nodes. Returns how many.
+// Puts what was guessed on the tail; at most `most` nodes. Returns how many.
 int ModelDrafter::place_guesses(const DraftTask& task, int most) {
   Slot& s = slot(task.seq);
   const TokenTree& guesses = guesses_[size_t(task.seq)];
-  const int before = s.strip.size();
+  const int before = s.tail.size();
   places_[0] = before - 1;  // node 0: -1 where it lies in the history
   for (NodeId n = 1; n < guesses.size(); ++n) {
     const int parent = places_[size_t(guesses.parent(n))];
-    const bool runs = parent >= before - 1 && guesses.token(n) < vocab_ && s.strip.size() - before < most;
-    places_[size_t(n)] = runs ? s.strip.add_ahead(guesses.token(n), parent) : -2;
+    const bool runs = parent >= before - 1 && guesses.token(n) < vocab_ && s.tail.size() - before < most;
+    places_[size_t(n)] = runs ? s.tail.add_ahead(guesses.token(n), parent) : -2;
   }
-  return s.strip.size() - before;
+  return s.tail.size() - before;
 }
 
 // The rows of one sequence that catch_up() is to run, those from `from` on of its text, and what was guessed behind them.
 void ModelDrafter::add_known_and_guessed(DraftTask& task, int from, int most) {
   Slot& s = slot(task.seq);
   const DraftCache* cache = options_.cache;
-  const int known = int(task.text.size()) - from, own = s.strip.size();  // own: node 0, where it is on the strip
+  const int known = int(task.text.size()) - from, own = s.tail.size();  // own: node 0, where it is on the tail
   const int room = std::min({most - known, kMaxChain - known, kv().geometry().capacity - (cache ? cache->work(task.seq) : from) - known});
   const int guessed = inner_ && known < kMaxChain ? place_guesses(task, room) : 0;
   SeqRows rows{0, known + guessed, task.seq, cache ? cache->work(task.seq) : from};
   if (guessed > 0) {  // as a tree: a chain of known tokens, from whose end the guesses hang
-    constexpr size_t kWords = DraftStrip::kWords;
+    constexpr size_t kWords = DraftTail::kWords;
     uint64_t* const bits = ahead_bits_.data() + size_t(task.seq) * kMaxChain * kWords;
     std::fill_n(bits, size_t(rows.rows) * kWords, 0);
     for (int i = 0; i < known; ++i) bits[size_t(i) * kWords] = (uint64_t{2} << i) - 1;
     const uint64_t all = (uint64_t{1} << known) - 1;
-    for (int i = 0; i < guessed; ++i) bits[size_t(known + i) * kWords] = all | *s.strip.ancestors(own + i) << (known - own);
-    rows.ancestors = bits, rows.words = DraftStrip::kWords;
+    for (int i = 0; i < guessed; ++i) bits[size_t(known + i) * kWords] = all | *s.tail.ancestors(own + i) << (known - own);
+    rows.ancestors = bits, rows.words = DraftTail::kWords;
   }
   s.first_row = add_rows(rows);
   for (int i = 0; i < known; ++i) {
@@ -278,26 +278,26 @@ void ModelDrafter::add_known_and_guessed(DraftTask& task, int from, int most) {
     positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, i) : from + i;
   }
   for (int i = 0; i < guessed; ++i) {
-    const int place = own + i, parent = s.strip.parent(place), row = s.first_row + known + i;
+    const int place = own + i, parent = s.tail.parent(place), row = s.first_row + known + i;
     depths_[size_t(i)] = parent < own ? 1 : depths_[size_t(parent - own)] + 1;
     const int at = known + depths_[size_t(i)] - 1;
-    tokens_[size_t(row)] = s.strip.token(place);
+    tokens_[size_t(row)] = s.tail.token(place);
     positions_[size_t(row)] = cache ? cache->position(task.seq, at) : from + at;
   }
   s.first_output = int(outputs_.size());
   for (int i = known - 1; i < known + guessed; ++i) outputs_.push_back(s.first_row + i);
 }
 
-// After the first pass: the law of node 0, and those of all nodes below it that were guessed.
+// After the first pass: the distribution of node 0, and those of all nodes below it that were guessed.
 void ModelDrafter::take_guessed(DraftTask& task) {
   Slot& s = slot(task.seq);
-  const int root = options_.cache ? -1 : 0;  // where node 0 is on the strip
+  const int root = options_.cache ? -1 : 0;  // where node 0 is on the tail
   int place = root, levels = 0;
   do {
-    make_laws(task, s.first_output + place - root, 1);
+    make_candidates(task, s.first_output + place - root, 1);
     ++levels;
-    place = s.next.empty() || !inner_ ? root : s.strip.child(place, task.tree->token(s.next[0]));
-    if (place > root) s.strip.bind(place, s.next[0]);
+    place = s.next.empty() || !inner_ ? root : s.tail.child(place, task.tree->token(s.next[0]));
+    if (place > root) s.tail.bind(place, s.next[0]);
   } while (place > root);
   if (levels < 2) return;
   const double each = step_ms_ / levels;
@@ -305,10 +305,10 @@ void ModelDrafter::take_guessed(DraftTask& task) {
 }
 
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
-bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
+bool ModelDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& how) {
   Slot& s = slot(task.seq);
   const DraftCache& cache = *options_.cache;
-  LevelsArgs args;
+  TreeGrowthArgs args;
   if (!levels_.begin(*s.policy, kv().geometry(), cache.work(task.seq), args)) return false;
   for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = cache.position(task.seq, i);
   args.sampling = how;
@@ -318,24 +318,24 @@ bool ModelDrafter::grow_on_backend(DraftTask& task, const LevelSampling& how) {
   if (!options_.model->levels(args, kv(), plan(0))) return false;
   const double ms = now_ms() - start;
   forward_ms_ += ms;
-  levels_.take(*task.tree, s.strip);
+  levels_.take(*task.tree, s.tail);
   // The wait was for the step before as well.
   const double each = (step_ms_ + ms) / (levels_.passes() + 1);
   if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
   return true;
 }
 
-// Lets the policy of a task see the laws of the nodes just run: `count` rows of logits from `row` on, or node 0.
-void ModelDrafter::make_laws(DraftTask& task, int row, int count) {
+// Lets the policy of a task see the distributions of the nodes just run: `count` rows of logits from `row` on, or node 0.
+void ModelDrafter::make_candidates(DraftTask& task, int row, int count) {
   Slot& s = slot(task.seq);
-  guesser_.grow(task, logits_, row, count, *s.policy, s.laws, s.next);
+  guesser_.grow(task, logits_, row, count, *s.policy, s.distributions, s.next);
 }
 
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   if (inner_) guess_ahead(tasks);
   catch_up(tasks);
   const uint32_t faults = options_.cache ? options_.cache->config().faults : 0;
-  LevelSampling how;
+  TreeGrowthSampling how;
   const bool alone = tasks.size() == 1 && options_.on_backend && options_.cache && faults == 0 && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
                      guesser_.by_backend(tasks[0], how);
   for (DraftTask& task : tasks) {
@@ -351,7 +351,7 @@ void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   while (run_level(tasks))
     for (DraftTask& task : tasks) {
       Slot& s = slot(task.seq);
-      if (!s.next.empty()) make_laws(task, s.first_row, int(s.next.size()));
+      if (!s.next.empty()) make_candidates(task, s.first_row, int(s.next.size()));
     }
   for (DraftTask& task : tasks) slot(task.seq).policy->finish(*task.tree);
 }
@@ -377,22 +377,22 @@ void ModelDrafter::observe(std::span<const Outcome> outcomes) {
       s.policy->observe(*o.tree, o.path);
       if (cache) cache->observe(o.seq, int(o.path.size()) - 1);
     }
-    if (!cache || s.strip.size() == 0) continue;
+    if (!cache || s.tail.size() == 0) continue;
     moves_.clear();
     const int history = cache->work(o.seq);
     int parent = -1, kept = 0;
     for (size_t i = 1; i < o.path.size() && kept < cache->room(o.seq); ++i) {
       const Token token = o.tree->token(o.path[i]);
       int found = parent + 1;
-      while (found < s.strip.size() && (s.strip.parent(found) != parent || s.strip.token(found) != token)) ++found;
-      if (found == s.strip.size()) break;
+      while (found < s.tail.size() && (s.tail.parent(found) != parent || s.tail.token(found) != token)) ++found;
+      if (found == s.tail.size()) break;
       if (found != kept) moves_.push_back({history + found, history + kept, 0});
       parent = found;
       ++kept;
     }
     if (!moves_.empty()) options_.backend->kv_move({&cache->store(), &cache->store(), o.seq, o.seq, moves_});
     if (kept > 0) cache->appended(o.seq, kept);
-    s.strip.clear();
+    s.tail.clear();
   }
 }
 

@@ -1,7 +1,7 @@
 // Drafting with a language model: a small one with a cache of its own, or the target itself with layers left out, on the
-// target's cache. A tree policy says which nodes to run; the model's laws become candidates.
+// target's cache. A tree policy says which nodes to run; the model's distributions become candidates.
 //
-// A drafter inside this one may guess ahead (staged speculation, TriForce): what it proposes goes through the model in the same pass as the
+// A drafter inside this one may guess ahead (uncommitted speculation, TriForce): what it proposes goes through the model in the same pass as the
 // pending token, and as far as the model agrees the levels need no passes of their own. The tree is the same as without.
 #pragma once
 #include <memory>
@@ -23,7 +23,7 @@ struct ModelDrafterOptions {
   DraftCache* cache = nullptr;          // null: the target drafts for itself on its own cache, `kv`
   KvStore* kv = nullptr;
   TreeConfig tree;
-  GuessOptions guess;                   // how laws become candidates
+  CandidateOptions guess;                   // how distributions become candidates
   bool on_backend = true;               // trees are grown by the backend where it can
   int slots = 1;
   int ahead = 0;                        // nodes the inner drafter guesses at most
@@ -64,10 +64,10 @@ class ModelDrafter : public Drafter {
 
  private:
   struct Slot {
-    DraftStrip strip;                   // nodes that have been run; cells behind the history
+    DraftTail tail;                   // nodes that have been run; cells behind the history
     std::unique_ptr<TreePolicy> policy;
     std::vector<NodeId> next;
-    std::vector<NodeLaw> laws;
+    std::vector<NodeCandidates> distributions;
     int first_row = 0;                  // of this task in the current step
     int first_output = 0;               // the row of logits of node 0 in the first step; those of guesses follow
   };
@@ -82,19 +82,19 @@ class ModelDrafter : public Drafter {
   int place_guesses(const DraftTask& task, int most);
   void add_known_and_guessed(DraftTask& task, int from, int most);
   void take_guessed(DraftTask& task);
-  void make_laws(DraftTask& task, int row, int count);
+  void make_candidates(DraftTask& task, int row, int count);
   int add_rows(const SeqRows& rows);
   const StepOutputs& forward(KvStore& kv, int window = 0);
   LayerPlan plan(int window) const;
   void take_candidates();
-  bool grow_on_backend(DraftTask& task, const LevelSampling& how);
+  bool grow_on_backend(DraftTask& task, const TreeGrowthSampling& how);
 
   ModelDrafterOptions options_;
   std::unique_ptr<Drafter> inner_;      // or null
   std::vector<DraftTask> inner_tasks_;
   std::vector<TokenTree> guesses_;      // [slots] what it proposes
-  std::vector<int> places_, depths_;    // of its nodes on the strip, -2: not run; levels of those that are
-  std::vector<uint64_t> ahead_bits_;    // [slots][kMaxChain][DraftStrip::kWords] ancestors of known and guessed rows
+  std::vector<int> places_, depths_;    // of its nodes on the tail, -2: not run; levels of those that are
+  std::vector<uint64_t> ahead_bits_;    // [slots][kMaxChain][DraftTail::kWords] ancestors of known and guessed rows
   int vocab_;                           // common to both models
   int rows_;                            // of one step
   int most_new_;                        // cells that are run on the working cache at once
@@ -103,7 +103,7 @@ class ModelDrafter : public Drafter {
   std::vector<int32_t> positions_, outputs_;
   std::vector<SeqRows> seqs_;
   std::vector<KvMove> moves_;
-  Guesser guesser_;
+  CandidateFinder guesser_;
   LevelDraft levels_;
   const float* logits_ = nullptr;       // of the last step
   double forward_ms_ = 0, level_ms_ = 0;

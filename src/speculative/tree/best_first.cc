@@ -26,17 +26,17 @@ class BestFirstPolicy : public TreePolicy {
   bool fixed_shape() const override { return false; }
 
   void start(const TreeLimits& limits) override;
-  void grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) override;
+  void grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) override;
   void finish(TokenTree& tree) override;
 
  private:
-  void offer_children(const TokenTree& tree, const NodeLaw& law);
+  void offer_children(const TokenTree& tree, const NodeCandidates& distribution);
   void pick_frontier();
 
   TreeConfig config_;
   float log_decay_;
   int spare_;
-  GuessPool pool_;               // those with a node have been run
+  CandidatePool pool_;               // those with a node have been run
   std::vector<Guess*> frontier_;
   std::vector<NodeId> kept_;
 
@@ -57,12 +57,12 @@ void BestFirstPolicy::start(const TreeLimits& limits) {
   pool_.reset(nodes_);
 }
 
-void BestFirstPolicy::offer_children(const TokenTree& tree, const NodeLaw& law) {
-  const float parent = tree.score(law.node);
-  const int depth = tree.depth(law.node) + 1;
-  for (const Candidate& c : law.best.first(std::min(law.best.size(), static_cast<size_t>(config_.topk)))) {
+void BestFirstPolicy::offer_children(const TokenTree& tree, const NodeCandidates& distribution) {
+  const float parent = tree.score(distribution.node);
+  const int depth = tree.depth(distribution.node) + 1;
+  for (const Candidate& c : distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(config_.topk)))) {
     const float score = path_score(parent, c.logp), value = score + static_cast<float>(depth) * log_decay_;
-    if (score > dead_) pool_.offer({value, score, depth, 0, law.node, kNoNode, c.token});
+    if (score > dead_) pool_.offer({value, score, depth, 0, distribution.node, kNoNode, c.token});
   }
 }
 
@@ -78,9 +78,9 @@ void BestFirstPolicy::pick_frontier() {
   frontier_.resize(most);
 }
 
-void BestFirstPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) {
+void BestFirstPolicy::grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) {
   if (depth_ <= 0) return;
-  for (const NodeLaw& law : laws) offer_children(tree, law);
+  for (const NodeCandidates& distribution : distributions) offer_children(tree, distribution);
   pick_frontier();
   double most = 0;  // children together are at most as probable as their parent
   for (const Guess* g : frontier_) most += std::exp(double{g->score});

@@ -23,18 +23,18 @@ class LevelPolicy : public TreePolicy {
   bool fixed_shape() const override { return false; }
 
   void start(const TreeLimits& limits) override;
-  void grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) override;
+  void grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) override;
   void finish(TokenTree& tree) override { tree.keep_best(nodes_); }
-  bool levels(LevelRules& rules) const override;
+  bool levels(TreeGrowthRules& rules) const override;
 
  private:
-  void add_level(TokenTree& tree, std::span<const NodeLaw> laws);
+  void add_level(TokenTree& tree, std::span<const NodeCandidates> distributions);
   bool pays(const TokenTree& tree, std::span<const NodeId> frontier) const;
 
   TreeConfig config_;
   bool opt_;
   int branch_;             // children per node and size of the frontier
-  GuessPool pool_;         // of one level
+  CandidatePool pool_;         // of one level
   BestScores best_;        // of the tree
 
   // Of the current tree.
@@ -58,13 +58,13 @@ void LevelPolicy::start(const TreeLimits& limits) {
   gain_ = 1;  // node 0 itself
 }
 
-void LevelPolicy::add_level(TokenTree& tree, std::span<const NodeLaw> laws) {
+void LevelPolicy::add_level(TokenTree& tree, std::span<const NodeCandidates> distributions) {
   pool_.reset(nodes_);
-  for (const NodeLaw& law : laws) {
-    const float parent = tree.score(law.node);
-    for (const Candidate& c : law.best.first(std::min(law.best.size(), static_cast<size_t>(branch_)))) {
+  for (const NodeCandidates& distribution : distributions) {
+    const float parent = tree.score(distribution.node);
+    for (const Candidate& c : distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(branch_)))) {
       const float score = path_score(parent, c.logp);
-      if (score > floor_) pool_.offer({score, score, level_ + 1, 0, law.node, kNoNode, c.token});
+      if (score > floor_) pool_.offer({score, score, level_ + 1, 0, distribution.node, kNoNode, c.token});
     }
   }
   const NodeId first = tree.size();
@@ -77,10 +77,10 @@ void LevelPolicy::add_level(TokenTree& tree, std::span<const NodeLaw> laws) {
   sum_ += gain_;
 }
 
-void LevelPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) {
+void LevelPolicy::grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) {
   if (nodes_ == 0 || depth_ <= 0) return;
   const NodeId first = tree.size();
-  add_level(tree, laws);
+  add_level(tree, distributions);
   if (level_ == depth_) return;
   // The level lies in the tree best first, so those worth running come first in it.
   const int most = std::min({branch_, limits_.rows, pass_limit(run_)});
@@ -102,7 +102,7 @@ bool LevelPolicy::pays(const TokenTree& tree, std::span<const NodeId> frontier) 
   return gain * cost > double{limits_.level_cost} * (1 + sum_);
 }
 
-bool LevelPolicy::levels(LevelRules& rules) const {
+bool LevelPolicy::levels(TreeGrowthRules& rules) const {
   if (nodes_ == 0 || depth_ <= 0) return false;
   rules = {nodes_, depth_, branch_, std::min({branch_, config_.nodes, limits_.rows}), dead_, limits_.level_cost, limits_.verify_cost, opt_,
            config_.threshold};

@@ -31,11 +31,11 @@ class OptReferencePolicy : public TreePolicy {
     best_.reset(nodes_);
   }
 
-  void grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) override {
+  void grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) override {
     if (nodes_ == 0 || most_levels_ == 0) return;
     best_.add(tree, newest_, tree.size());  // now it is no longer the newest
     newest_ = tree.size();
-    add_level(tree, laws);
+    add_level(tree, distributions);
     const double sum = best_.sum();
     const bool enough = levels_ > 1 && !(sum - sum_ > config_.threshold);
     sum_ = sum;
@@ -49,19 +49,19 @@ class OptReferencePolicy : public TreePolicy {
   }
 
  private:
-  void add_level(TokenTree& tree, std::span<const NodeLaw> laws) {
+  void add_level(TokenTree& tree, std::span<const NodeCandidates> distributions) {
     pool_.reset(nodes_);
-    for (const NodeLaw& law : laws)
-      for (const Candidate& c : law.best.first(std::min(law.best.size(), static_cast<size_t>(nodes_)))) {
-        const float score = path_score(tree.score(law.node), c.logp);
-        if (score > kNever) pool_.offer({score, score, levels_ + 1, 0, law.node, kNoNode, c.token});
+    for (const NodeCandidates& distribution : distributions)
+      for (const Candidate& c : distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(nodes_)))) {
+        const float score = path_score(tree.score(distribution.node), c.logp);
+        if (score > kNever) pool_.offer({score, score, levels_ + 1, 0, distribution.node, kNoNode, c.token});
       }
     for (const Guess& g : pool_.sort()) tree.add(g.parent, g.token, g.score);
     ++levels_;
   }
 
   TreeConfig config_;      // depth: levels that are grown, the dropped one included
-  GuessPool pool_;         // of one level
+  CandidatePool pool_;         // of one level
   BestScores best_;        // of all levels but the newest
   std::vector<NodeId> ids_;  // 0, 1, 2, ...
 

@@ -1,4 +1,4 @@
-// What the tree policies share: pools of the best guesses, the prices of a round, and a maker per family of policies.
+// What the tree policies share: pools of the best guesses, the costs of a round, and a maker per family of policies.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -18,7 +18,7 @@ inline constexpr int kMaxRun = kMaxDrafted;  // nodes run in a round: a drafter 
 // Most nodes to run in a pass when `run` have been: half of what is left, so that deeper levels get their turn.
 inline int pass_limit(int run) { return (kMaxRun - run + 1) / 2; }
 
-// A child some law proposes, not necessarily a node yet.
+// A child some distribution proposes, not necessarily a node yet.
 struct Guess {
   float value;    // what it is ranked by
   float score;    // log-probability of its path
@@ -36,9 +36,9 @@ inline bool better(const Guess& a, const Guess& b) {
 }
 
 // The best `limit` guesses of all that were offered.
-class GuessPool {
+class CandidatePool {
  public:
-  explicit GuessPool(int most) { guesses_.reserve(static_cast<size_t>(most) + 1); }
+  explicit CandidatePool(int most) { guesses_.reserve(static_cast<size_t>(most) + 1); }
   void reset(int limit);
   void offer(Guess guess);             // sets its order; the value must not be NaN
   std::span<Guess> guesses() { return guesses_; }
@@ -68,10 +68,10 @@ class BestScores {
 // Path log-probability of a child; NaN if logp is.
 inline float path_score(float parent, float logp) { return parent + std::min(logp, 0.0f); }
 
-// The score a node must beat to be worth its row in the cheapest case: log of the smallest price of one more row, minus
-// infinity when prices are not known or some row is free. `nodes`: <= limits.nodes.
+// The score a node must beat to be worth its row in the cheapest case: log of the smallest cost_model of one more row, minus
+// infinity when costs are not known or some row is free. `nodes`: <= limits.nodes.
 float dead_score(const TreeLimits& limits, int nodes);
-// Average price of a further row after `nodes` (< limits.nodes) drafted ones, if as many are added as makes it
+// Average cost_model of a further row after `nodes` (< limits.nodes) drafted ones, if as many are added as makes it
 // cheapest.
 float row_cost(const TreeLimits& limits, int nodes);
 

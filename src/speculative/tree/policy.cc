@@ -82,14 +82,14 @@ std::unique_ptr<TreePolicy> make_tree_policy(const TreeConfig& config) {
   return nullptr;
 }
 
-void GuessPool::reset(int limit) {
+void CandidatePool::reset(int limit) {
   limit_ = static_cast<size_t>(limit);
   arrived_ = 0;
   guesses_.clear();
   SX_ASSERT(limit_ < guesses_.capacity());
 }
 
-void GuessPool::offer(Guess guess) {
+void CandidatePool::offer(Guess guess) {
   guess.order = arrived_++;
   if (guesses_.size() == limit_ && (limit_ == 0 || !better(guess, guesses_.front()))) return;
   guesses_.push_back(guess);
@@ -99,7 +99,7 @@ void GuessPool::offer(Guess guess) {
   guesses_.pop_back();
 }
 
-std::span<const Guess> GuessPool::sort() {
+std::span<const Guess> CandidatePool::sort() {
   std::sort_heap(guesses_.begin(), guesses_.end(), better);
   return guesses_;
 }

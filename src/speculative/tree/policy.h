@@ -1,4 +1,4 @@
-// How a drafter's guesses become a tree: which nodes to add below those whose laws are known, which to run next, what to keep
+// How a drafter's guesses become a tree: which nodes to add below those whose distributions are known, which to run next, what to keep
 // in the end. A policy grows one tree at a time and keeps its working memory between rounds; it allocates in its constructor
 // only.
 #pragma once
@@ -30,7 +30,7 @@ struct TreeConfig {
 };
 
 // What is known after node `node` has been run: candidates, best first (or in the order they were drawn).
-struct NodeLaw {
+struct NodeCandidates {
   NodeId node;
   std::span<const Candidate> best;
 };
@@ -38,7 +38,7 @@ struct NodeLaw {
 struct TreeLimits {
   int nodes = 0;     // drafted nodes the final tree may have (<= TreeConfig::nodes)
   int depth = 0;     // deepest level
-  // Prices in plain steps (0 and null: not known, everything is free). verify_cost[n]: a pass over n drafted nodes and node 0,
+  // Costs in plain steps (0 and null: not known, everything is free). verify_cost[n]: a pass over n drafted nodes and node 0,
   // n = 0..nodes, non-decreasing, verify_cost[0] = 1. level_cost: one more pass of the drafter.
   const float* verify_cost = nullptr;
   float level_cost = 0;
@@ -52,19 +52,19 @@ class TreePolicy {
   virtual int capacity() const = 0;   // nodes the tree may have while growing, node 0 included
   virtual int rows() const = 0;       // most nodes run at a time
 
-  // A new tree (just node 0). The first call of grow() brings the law of node 0.
+  // A new tree (just node 0). The first call of grow() brings the distribution of node 0.
   virtual void start(const TreeLimits& limits) = 0;
-  // Adds nodes below those whose laws are given; fills `next` (cleared by the caller) with the nodes to be run now, each at most
+  // Adds nodes below those whose distributions are given; fills `next` (cleared by the caller) with the nodes to be run now, each at most
   // once, at most rows(), in ascending order. Empty: the tree is grown.
-  virtual void grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) = 0;
+  virtual void grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) = 0;
   // Cuts the tree to what is to be verified.
   virtual void finish(TokenTree& tree) = 0;
-  // The verdict on a finished tree: the accepted path, beginning with node 0. Policies that measure learn from it.
+  // The result on a finished tree: the accepted path, beginning with node 0. Policies that measure learn from it.
   virtual void observe(const TokenTree&, std::span<const NodeId> path) { (void)path; }
-  // True if the shape never depends on the candidates (rules that need draws from a law allow only such trees).
+  // True if the shape never depends on the candidates (rules that need draws from a distribution allow only such trees).
   virtual bool fixed_shape() const = 0;
   // After start(): the rules by which a backend may grow this tree in place of the calls of grow(). False: it must be these.
-  virtual bool levels(LevelRules&) const { return false; }
+  virtual bool levels(TreeGrowthRules&) const { return false; }
 };
 
 std::unique_ptr<TreePolicy> make_tree_policy(const TreeConfig& config);

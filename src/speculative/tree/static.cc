@@ -71,7 +71,7 @@ class StaticPolicy : public TreePolicy {
   bool fixed_shape() const override { return true; }
 
   void start(const TreeLimits& limits) override;
-  void grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) override;
+  void grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) override;
   void finish(TokenTree&) override {}
 
  protected:
@@ -92,13 +92,13 @@ class StaticPolicy : public TreePolicy {
     const int child = first_child(place);
     return child < count_ && shape_.parent[to_size(child)] == place;
   }
-  // Prices are given for chains only where the shape may depend on the candidates.
-  bool priced() const { return chain_ && (limits_.verify_cost != nullptr || limits_.level_cost > 0); }
+  // Costs are given for chains only where the shape may depend on the candidates.
+  bool has_costs() const { return chain_ && (limits_.verify_cost != nullptr || limits_.level_cost > 0); }
   bool worth_adding(const TokenTree& tree, float score) const {
-    return !priced() || std::exp(score) > row_cost(limits_, tree.drafted());
+    return !has_costs() || std::exp(score) > row_cost(limits_, tree.drafted());
   }
   bool worth_running(const TokenTree& tree, NodeId node) const {
-    return !priced() || std::exp(tree.score(node)) > limits_.level_cost + row_cost(limits_, tree.drafted());
+    return !has_costs() || std::exp(tree.score(node)) > limits_.level_cost + row_cost(limits_, tree.drafted());
   }
 
   bool chain_;
@@ -114,16 +114,16 @@ void StaticPolicy::start(const TreeLimits& limits) {
   place_[0] = 0;
 }
 
-void StaticPolicy::grow(TokenTree& tree, std::span<const NodeLaw> laws, std::vector<NodeId>& next) {
-  for (const NodeLaw& law : laws) {
-    const int parent = place_[to_size(law.node)];
+void StaticPolicy::grow(TokenTree& tree, std::span<const NodeCandidates> distributions, std::vector<NodeId>& next) {
+  for (const NodeCandidates& distribution : distributions) {
+    const int parent = place_[to_size(distribution.node)];
     for (int place = first_child(parent); place < count_ && shape_.parent[to_size(place)] == parent; ++place) {
       const size_t rank = to_size(shape_.rank[to_size(place)]);
-      if (rank >= law.best.size()) break;
-      const Candidate& c = law.best[rank];
-      const float score = path_score(tree.score(law.node), c.logp);
+      if (rank >= distribution.best.size()) break;
+      const Candidate& c = distribution.best[rank];
+      const float score = path_score(tree.score(distribution.node), c.logp);
       if (!worth_adding(tree, score)) return;
-      const NodeId earlier = tree.child(law.node, c.token), node = tree.add(law.node, c.token, score);
+      const NodeId earlier = tree.child(distribution.node, c.token), node = tree.add(distribution.node, c.token, score);
       place_[to_size(node)] = static_cast<int16_t>(place);
       // A token drawn twice is tried twice, but the walk goes on from the first.
       if (earlier == kNoNode && has_children(place) && worth_running(tree, node)) next.push_back(node);

@@ -86,7 +86,7 @@ const TreeGrammar::Failure* TreeGrammar::failure(NodeId node) const {
 }
 
 const uint32_t* TreeGrammar::draft_mask(const TokenTree& tree, NodeId node) {
-  if (!affords_drafts()) return nullptr;
+  if (!allows_drafts()) return nullptr;
   return drafted([&] { return hold(state_at(tree, node)); }, static_cast<const uint32_t*>(nullptr));
 }
 
@@ -94,7 +94,7 @@ void TreeGrammar::prune(TokenTree& tree) {
   states_.assign(size_t(tree.size()), {});
   states_[0] = state_;
   kept_.assign(1, 0);
-  for (NodeId n = 1; n < tree.size() && affords_drafts(); ++n) {
+  for (NodeId n = 1; n < tree.size() && allows_drafts(); ++n) {
     const GrammarMatcher::State& above = states_[size_t(tree.parent(n))];
     if (!above) continue;
     const Token token = tree.token(n);

@@ -1,7 +1,7 @@
 // A grammar along a text and the trees drafted after it: which tokens may follow the text, or a node of a tree. The text is that of the
 // answer; node 0 of a tree, its last token, has been accepted already.
 //
-// A grammar may turn out too ambiguous to be followed. That ends a request only where its text leads: at a node the judge has chosen. A
+// A grammar may turn out too ambiguous to be followed. That ends a request only where its text leads: at a node the accept has chosen. A
 // drafter that meets it is told to draft nothing there.
 #pragma once
 #include <functional>
@@ -46,7 +46,7 @@ class TreeGrammar {
   std::vector<Token> forced_tokens(size_t most);
   // Whether nodes beyond the next token may still be looked at in this round: others wait for it. All drafts of a round together may take the work
   // of one mask at most.
-  bool affords_drafts() const { return spent_ < matcher_->limits().work; }
+  bool allows_drafts() const { return spent_ < matcher_->limits().work; }
   uint64_t spent() const { return spent_; }
 
  private:

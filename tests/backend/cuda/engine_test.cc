@@ -17,7 +17,7 @@ class CudaEngine : public ::testing::TestWithParam<EngineCase> {};
 TEST_P(CudaEngine, SpeculationChangesNothing) {
   if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
   const EngineRun run = run_engine(GetParam().spec, make_cuda_backend({}));
-  if (GetParam().name != "priced") {
+  if (GetParam().name != "with_costs") {
     EXPECT_GT(run.drafted, 20);
   }
   const EngineRun other = run_engine(GetParam().exact ? SpecOptions{} : GetParam().spec, make_cuda_backend({}));

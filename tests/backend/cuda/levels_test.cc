@@ -22,7 +22,7 @@ namespace sx {
 namespace {
 
 using testing::FarBackend;
-using testing::LevelsBackend;
+using testing::TreeGrowthBackend;
 using testing::RefusingBackend;
 
 constexpr int kContext = 700, kTrained = 256, kRounds = 9, kMostNodes = 60, kMostDepth = 10;
@@ -31,7 +31,7 @@ struct Case {
   std::string name;
   bool eagle;
   TreeConfig tree;
-  float level_cost, row_cost;  // 0: no prices
+  float level_cost, row_cost;  // 0: no costs
   CacheKind cache;
   int prompt;
   Sampling sampling{};
@@ -221,9 +221,9 @@ class CudaLevels : public ::testing::TestWithParam<Case> {};
 
 TEST_P(FarLevels, AreThoseOfTheHost) {
   for (const int rows : {16, 5}) {
-    auto grows = std::make_unique<LevelsBackend>(far(), rows);
+    auto grows = std::make_unique<TreeGrowthBackend>(far(), rows);
     auto refuses = std::make_unique<RefusingBackend>(far(), rows);
-    LevelsBackend& counted = *grows;
+    TreeGrowthBackend& counted = *grows;
     RefusingBackend& asked = *refuses;
     Drafting ours(GetParam(), std::move(grows)), hosts(GetParam(), std::move(refuses));
     const auto trees = ours.run();
@@ -236,7 +236,7 @@ TEST_P(FarLevels, AreThoseOfTheHost) {
 
 TEST(FarLevelsPlain, OtherLimitsAreSeen) {  // the comparison can fail
   const Case c = cases()[2];
-  Drafting five(c, std::make_unique<LevelsBackend>(far(), 5)), six(c, std::make_unique<RefusingBackend>(far(), 6));
+  Drafting five(c, std::make_unique<TreeGrowthBackend>(far(), 5)), six(c, std::make_unique<RefusingBackend>(far(), 6));
   EXPECT_NE(difference(five.run(), six.run()), "");
 }
 

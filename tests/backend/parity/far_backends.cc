@@ -10,7 +10,7 @@ namespace {
 constexpr int kDeepest = 63;  // Backend::max_depth() of both
 
 bool is_step(const OpRow& row) { return row.op == Op::kRopeStore || row.op == Op::kAttend; }
-bool deep_chain(const OpRow& row) { return is_step(row) && !row.tree && row.staged + row.rows - 1 > kDeepest; }
+bool deep_chain(const OpRow& row) { return is_step(row) && !row.tree && row.uncommitted + row.rows - 1 > kDeepest; }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ BackendFactory cuda_backend() {
 
 bool supports(const std::string& backend, const OpRow& row) {
   if (backend == "cuda" && is_kv(row.op) && row.type == DType::kF32) return false;
-  return (backend != "cuda" && backend != "far") || !deep_chain(row) || row.staged == 0;
+  return (backend != "cuda" && backend != "far") || !deep_chain(row) || row.uncommitted == 0;
 }
 
 bool decodes(const std::string& backend, const OpRow& row) { return backend != "cuda" || !deep_chain(row); }

@@ -1,5 +1,5 @@
 // Problems of the ops that write and read K/V: rope_store, attend. Stores are opaque, so what was stored is observed
-// through attention. Running a row again means decoding it plainly, which makes the comparison the law itself.
+// through attention. Running a row again means decoding it plainly, which makes the comparison the distribution itself.
 #include <algorithm>
 
 #include "heads.h"
@@ -8,14 +8,14 @@ namespace sx::parity {
 namespace {
 
 struct Sequence {
-  int rows, staged, history, slot, first_row;
+  int rows, uncommitted, history, slot, first_row;
   std::vector<uint64_t> ancestors;  // [nodes][words], empty: a chain
   int words = 0;
   std::vector<float> past, qkv;     // [history, width], [nodes, width]
 
-  int nodes() const { return staged + rows; }
+  int nodes() const { return uncommitted + rows; }
   // Nodes that row i of the step descends from, itself included.
-  std::vector<int> path(int i) const { return node_path(staged + i); }
+  std::vector<int> path(int i) const { return node_path(uncommitted + i); }
   std::vector<int> node_path(int node) const {
     std::vector<int> out;
     for (int other = 0; other <= node; ++other) {
@@ -25,8 +25,8 @@ struct Sequence {
     return out;
   }
   SeqRows rows_at(int first) const {
-    const uint64_t* bits = ancestors.empty() ? nullptr : ancestors.data() + product(staged, words);
-    return {first, rows, slot, history, bits, words, staged};
+    const uint64_t* bits = ancestors.empty() ? nullptr : ancestors.data() + product(uncommitted, words);
+    return {first, rows, slot, history, bits, words, uncommitted};
   }
 };
 
@@ -56,7 +56,7 @@ class StepProblem final : public Problem {
  public:
   explicit StepProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
     for (int s = 0; s < row.seqs; ++s) {
-      Sequence seq{std::max(1, row.rows - s), std::max(0, row.staged - 3 * s), row.history + 37 * s, row.seqs - 1 - s,
+      Sequence seq{std::max(1, row.rows - s), std::max(0, row.uncommitted - 3 * s), row.history + 37 * s, row.seqs - 1 - s,
                    total_, {}, 0, {}, {}};
       if (row.tree) grow_tree(seq, random_);
       if (row.reads) see_the_first(seq);
@@ -112,7 +112,7 @@ class StepInstance final : public Instance {
       heads_.fill(backend, desk_, seq.past, *kv_, kLayer, seq.slot);
       stage(seq);
       for (int i = 0; i < seq.rows; ++i) positions.push_back(seq.history + static_cast<int>(seq.path(i).size()) - 1);
-      const auto first = static_cast<ptrdiff_t>(product(seq.staged, heads_.width()));
+      const auto first = static_cast<ptrdiff_t>(product(seq.uncommitted, heads_.width()));
       qkv.insert(qkv.end(), seq.qkv.begin() + first, seq.qkv.end());
       list_.push_back(seq.rows_at(seq.first_row));
     }
@@ -159,9 +159,9 @@ class StepInstance final : public Instance {
     out.insert(out.end(), attended, attended + heads_.q_width());
   }
 
-  // What earlier steps have written of the strip.
+  // What earlier steps have written of the tail.
   void stage(const Sequence& seq) {
-    for (int node = 0; node < seq.staged; ++node) {
+    for (int node = 0; node < seq.uncommitted; ++node) {
       const int position = seq.history + static_cast<int>(seq.node_path(node).size()) - 1;
       heads_.store(backend_, desk_, seq.qkv.data() + product(node, heads_.width()), {&position, 1}, *kv_, kLayer,
                    {seq.slot, seq.history + node});
@@ -195,7 +195,7 @@ class StepInstance final : public Instance {
       backend_.kv_move({.from = kv_.get(), .to = kv_.get(), .from_slot = seq.slot, .to_slot = spare, .moves = moves,
                         .frequencies = nullptr, .dims = 0, .style = p_.row_.style});
     }
-    const float* qkv = seq.qkv.data() + product(seq.staged + i, heads_.width());
+    const float* qkv = seq.qkv.data() + product(seq.uncommitted + i, heads_.width());
     heads_.decode(backend_, desk_, qkv, *kv_, kLayer, {spare, length});
     append(out, desk_.qkv, desk_.out);
   }

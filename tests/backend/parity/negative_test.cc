@@ -19,14 +19,14 @@ bool mistake_shows(const OpRow& row) {
       if (row.window) return row.window > 1 && row.history >= row.window && row.window <= 512;
       return row.history > 0 && row.history < (row.type == DType::kQ8_0 ? 100 : 1000);
     case Op::kChoose:
-    case Op::kLaw:
+    case Op::kDistribution:
       if (row.allowed) return row.in >= 31 && (row.allowed == 3 || row.allowed == 5);
       break;
     default: break;
   }
   switch (row.op) {
     case Op::kChoose: return row.in >= 3000 && (row.sampling == 1 || row.sampling == 7);  // flat distributions
-    case Op::kLaw: return row.in >= 300 && (row.sampling == 1 || row.sampling == 7);  // many tokens, and not greedy
+    case Op::kDistribution: return row.in >= 300 && (row.sampling == 1 || row.sampling == 7);  // many tokens, and not greedy
     case Op::kTopK: return row.in < 300 || row.out == row.in;  // a forgotten token is missed, or its probability
     default: return true;
   }
@@ -52,7 +52,7 @@ TEST(ParityNegative, VariantBitsAreCaught) {
   for (const OpRow& row : op_table()) {
     const bool no_rows = row.op == Op::kKvMove || row.op == Op::kKvCells || row.op == Op::kKvScore ||
                          row.op == Op::kKvRetrieve;
-    if (row.large || row.rows * row.seqs == 1 || no_rows || row.op == Op::kChoose || row.op == Op::kLaw) {
+    if (row.large || row.rows * row.seqs == 1 || no_rows || row.op == Op::kChoose || row.op == Op::kDistribution) {
       continue;
     }
     const auto problem = make_problem(row);

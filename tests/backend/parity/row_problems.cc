@@ -1,5 +1,5 @@
 // Problems of the ops whose rows have nothing to do with each other: embed, norm, linear, rope_table, glu,
-// choose, law, top_k.
+// choose, distribution, top_k.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -261,7 +261,7 @@ class LinearProblem final : public Problem {
   std::vector<float> x_, bias_, old_;
 };
 
-// What choose, law and top_k share: rows of logits, and how to sample from them.
+// What choose, distribution and top_k share: rows of logits, and how to sample from them.
 class LogitProblem : public Problem {
  public:
   explicit LogitProblem(const OpRow& row) : Problem(row), sampling_(kSettings[static_cast<size_t>(row.sampling)]) {
@@ -365,7 +365,7 @@ class ChooseProblem final : public LogitProblem {
   }
 };
 
-class LawProblem final : public LogitProblem {
+class ProbabilitiesProblem final : public LogitProblem {
  public:
   using LogitProblem::LogitProblem;
   std::unique_ptr<Instance> make(Backend& backend) const override {
@@ -373,13 +373,13 @@ class LawProblem final : public LogitProblem {
     return std::make_unique<RowInstance>(row_.rows, row_.in, [this, &backend](std::span<const int> rows) {
       const auto list = choose_rows(upload_logits(backend, rows), rows);
       const size_t size = product(static_cast<int>(rows.size()) + 1, row_.in);
-      const auto law = std::make_shared<std::vector<double>>(size, kGuard);
+      const auto distribution = std::make_shared<std::vector<double>>(size, kGuard);
       float* out = guarded(backend, rows.size(), row_.in);
       return Call{[=, this, &backend] {
                     for (size_t i = 0; i < list.size(); ++i) {
-                      backend.law({law->data() + i * static_cast<size_t>(row_.in), list[i], row_.in});
+                      backend.probabilities({distribution->data() + i * static_cast<size_t>(row_.in), list[i], row_.in});
                     }
-                  }, out, [=] { std::copy(law->begin(), law->end(), out); }};
+                  }, out, [=] { std::copy(distribution->begin(), distribution->end(), out); }};
     });
   }
   std::vector<float> scale(const Output& reference) const override {  // the row's largest
@@ -429,7 +429,7 @@ std::unique_ptr<Problem> make_row_problem(const OpRow& row) {
     case Op::kRopeTable: return std::make_unique<RopeTableProblem>(row);
     case Op::kGlu: return std::make_unique<GluProblem>(row);
     case Op::kChoose: return std::make_unique<ChooseProblem>(row);
-    case Op::kLaw: return std::make_unique<LawProblem>(row);
+    case Op::kDistribution: return std::make_unique<ProbabilitiesProblem>(row);
     case Op::kTopK: return std::make_unique<TopKProblem>(row);
     default: break;
   }

@@ -49,12 +49,12 @@ void add_row_ops(std::vector<OpRow>& table) {
   for (int sampling = 0; sampling < kSamplings; ++sampling) {
     for (const int vocab : {1, 5, 31, 300, 3000}) {
       table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 5 : 2, .in = vocab, .sampling = sampling});
-      table.push_back({.op = Op::kLaw, .rows = 2, .in = vocab, .sampling = sampling});
+      table.push_back({.op = Op::kDistribution, .rows = 2, .in = vocab, .sampling = sampling});
     }
     for (const int vocab : {5, 31, 33, 300, 3000}) {
       for (int allowed = 1; allowed <= kPatterns; ++allowed) {
         table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 20 : 3, .in = vocab, .sampling = sampling, .allowed = allowed});
-        table.push_back({.op = Op::kLaw, .rows = 2, .in = vocab, .sampling = sampling, .allowed = allowed});
+        table.push_back({.op = Op::kDistribution, .rows = 2, .in = vocab, .sampling = sampling, .allowed = allowed});
       }
     }
   }
@@ -94,9 +94,9 @@ void add_rope_store(std::vector<OpRow>& table) {
         OpRow row = base;  // the shape of a small Llama, across a block border
         row.rows = 5, row.heads = 9, row.kv_heads = 3, row.head_dim = 64, row.history = 62;
         table.push_back(row);
-        row.staged = 4;
+        row.uncommitted = 4;
         table.push_back(row);
-        row.staged = 0;
+        row.uncommitted = 0;
         row.heads = 4, row.kv_heads = 4, row.dims = 32, row.rows = 1;  // part of the head stays unrotated
         table.push_back(row);
         row.heads = 2, row.kv_heads = 1, row.head_dim = 128, row.dims = 0, row.rows = 3, row.history = 0, row.seqs = 3;
@@ -151,12 +151,12 @@ void add_attend(std::vector<OpRow>& table) {
         add([&](OpRow& r) { r.seqs = 2, r.rows = rows, r.history = history, r.tree = true, r.window = 80; });
       }
     }
-    for (const int staged : {1, 5, 40, 70}) {  // trees and chains that grow over several steps
+    for (const int uncommitted : {1, 5, 40, 70}) {  // trees and chains that grow over several steps
       for (const int history : {0, 62, 450, 1000}) {
-        add([&](OpRow& r) { r.staged = staged, r.rows = 9, r.history = history, r.tree = true; });
-        add([&](OpRow& r) { r.staged = staged, r.rows = 3, r.history = history; });
+        add([&](OpRow& r) { r.uncommitted = uncommitted, r.rows = 9, r.history = history, r.tree = true; });
+        add([&](OpRow& r) { r.uncommitted = uncommitted, r.rows = 3, r.history = history; });
         add([&](OpRow& r) {
-          r.staged = staged, r.rows = 20, r.history = history, r.tree = true, r.seqs = 2, r.window = 50;
+          r.uncommitted = uncommitted, r.rows = 20, r.history = history, r.tree = true, r.seqs = 2, r.window = 50;
         });
       }
     }
@@ -296,7 +296,7 @@ void add_large(std::vector<OpRow>& table) {
   }
   for (const int sampling : {0, 1, 3, 8, 9}) {  // greedy, all tokens, top-p, with penalties, the default settings
     table.push_back({.op = Op::kChoose, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
-    table.push_back({.op = Op::kLaw, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
+    table.push_back({.op = Op::kDistribution, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
   }
   for (const int vocab : {49152, 151936}) {
     for (const int rows : {1, 8}) {
@@ -337,7 +337,7 @@ const char* op_name(Op op) {
     case Op::kKvScore: return "kv_score";
     case Op::kKvRetrieve: return "kv_retrieve";
     case Op::kChoose: return "choose";
-    case Op::kLaw: return "law";
+    case Op::kDistribution: return "distribution";
     case Op::kTopK: return "top_k";
     case Op::kCount: break;
   }
@@ -352,7 +352,7 @@ std::span<const OpRow> op_table() {
 
 std::string row_name(const OpRow& row) {
   std::string name = op_name(row.op);
-  const bool sampled = row.op == Op::kChoose || row.op == Op::kLaw;
+  const bool sampled = row.op == Op::kChoose || row.op == Op::kDistribution;
   const bool plain = row.op == Op::kNorm || row.op == Op::kGlu || row.op == Op::kRopeTable || row.op == Op::kTopK;
   if (!plain && !sampled) name += fmt::format("/{}", dtype_name(row.type));
   if (row.op == Op::kLinear) name += fmt::format("/{}x{}", row.in, row.out);
@@ -372,7 +372,7 @@ std::string row_name(const OpRow& row) {
   if (row.style == RopeStyle::kInterleaved) name += "+interleaved";
   if (row.qk_norm) name += "+qk_norm";
   if (row.tree) name += "+tree";
-  if (row.staged) name += fmt::format("+staged{}", row.staged);
+  if (row.uncommitted) name += fmt::format("+uncommitted{}", row.uncommitted);
   if (row.window) name += fmt::format("+window{}", row.window);
   if (row.reads) name += "+reads";
   if (row.loud > 1) name += fmt::format("+loud{}", row.loud);
@@ -389,7 +389,7 @@ Tolerance tolerance(const OpRow& row) {
   switch (row.op) {
     case Op::kEmbed:
     case Op::kChoose: return {0, 0};
-    case Op::kLaw: return {1e-7, 1e-7};   // of the row's largest
+    case Op::kDistribution: return {1e-7, 1e-7};   // of the row's largest
     case Op::kTopK: return {1e-5, 1e-5};  // of log-probabilities; tokens are exact
     case Op::kNorm: return {1e-6, 5e-6};
     case Op::kGlu: return {1e-6, 5e-6};

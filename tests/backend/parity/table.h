@@ -11,7 +11,7 @@
 
 namespace sx::parity {
 
-enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kKvRetrieve, kChoose, kLaw, kTopK, kCount };
+enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kKvRetrieve, kChoose, kDistribution, kTopK, kCount };
 
 const char* op_name(Op op);
 constexpr bool is_kv(Op op) {
@@ -37,7 +37,7 @@ struct OpRow {
   bool qk_norm = false;
   int history = 0;
   bool tree = false;
-  int staged = 0;             // so many of the first rows are written by earlier steps; outputs are the other rows'
+  int uncommitted = 0;             // so many of the first rows are written by earlier steps; outputs are the other rows'
   int window = 0;
   bool reads = false;         // attend: all rows see what node 0 sees, not themselves
   int loud = 1;               // attend: queries are so many times larger
@@ -49,7 +49,7 @@ struct OpRow {
   // kv_retrieve; a delta: positions of the text; a tree: the oldest cells share a position
   int chunk = 0, budget = 0, sink = 0, recent = 0;
   bool ties = false;          // most chunks have the score of others
-  // choose, law
+  // choose, distribution
   int sampling = 0;           // which of the settings in row_problems.cc
   int allowed = 0;            // which tokens are: a pattern of row_problems.cc; 0: all
   bool large = false;         // too big for a test: benchmark only
@@ -57,7 +57,7 @@ struct OpRow {
   int rotated() const { return dims ? dims : head_dim; }
 };
 
-inline constexpr int kSamplings = 10;    // settings of choose and law
+inline constexpr int kSamplings = 10;    // settings of choose and distribution
 inline constexpr int kPatterns = 5;      // of allowed tokens
 std::span<const OpRow> op_table();
 std::string row_name(const OpRow& row);  // "linear/Q4_1/576x33/rows5+bias"

@@ -109,13 +109,13 @@ class Wrong final : public Tampered {
     b.rows = rows;
     right_->choose(op_ == Op::kChoose ? b : a);
   }
-  void law(const LawArgs& a) override {  // a slightly other temperature, or every token allowed
+  void probabilities(const ProbabilitiesArgs& a) override {  // a slightly other temperature, or every token allowed
     Sampling sampling = *a.row.sampling;
     if (!a.row.allowed) sampling.temperature *= 1.001f;
-    LawArgs b = a;
+    ProbabilitiesArgs b = a;
     b.row.allowed = nullptr;
     b.row.sampling = &sampling;
-    right_->law(op_ == Op::kLaw ? b : a);
+    right_->probabilities(op_ == Op::kDistribution ? b : a);
   }
   void top_k(const TopKArgs& a) override {  // forgets the last logit
     std::vector<float> logits(a.logits, a.logits + static_cast<ptrdiff_t>(a.rows) * a.vocab);

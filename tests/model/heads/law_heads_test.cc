@@ -1,4 +1,4 @@
-// The law for draft heads: a row's states and logits have the same bits whether rows come in one step or in many, alone
+// The distribution for draft heads: a row's states and logits have the same bits whether rows come in one step or in many, alone
 // or beside other sequences, as a chain or as nodes of a tree that grows in portions, with one thread or with three.
 #include <gtest/gtest.h>
 
@@ -200,7 +200,7 @@ void check(const std::string& target, const std::string& head, cpu::Isa isa, DTy
   check_fuse(run, other, random);
 }
 
-TEST(HeadLaw, RowsStepsAndTrees) {
+TEST(HeadInvariance, RowsStepsAndTrees) {
   const TempFolder folder;
   const std::string target = folder.file("target");
   testing::write_tiny_hf(target, target_spec());
@@ -228,7 +228,7 @@ TEST(HeadLaw, RowsStepsAndTrees) {
   }
 }
 
-TEST(HeadLaw, MedusaRows) {
+TEST(HeadInvariance, MedusaRows) {
   const TempFolder folder;
   testing::write_tiny_hf(folder.file("target"), target_spec());
   const ModelConfig config = testing::tiny_config(target_spec());

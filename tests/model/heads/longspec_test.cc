@@ -1,5 +1,5 @@
 // LongSpec's drafter against PyTorch (tests/golden/heads), on a target from a folder and from GGUF, whose keys lie in another order; and the
-// law: what a row gets depends on itself, its own path and the target's cells it is shown, not on the rows beside it.
+// distribution: what a row gets depends on itself, its own path and the target's cells it is shown, not on the rows beside it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -131,7 +131,7 @@ TEST(LongSpecGolden, WhatWouldBeWrongShows) {
             }), 10 * kTolerance);
 }
 
-TEST(LongSpecLaw, RowsAreThemselvesInAnyCompany) {
+TEST(LongSpecInvariance, RowsAreThemselvesInAnyCompany) {
   for (const auto& backend : all_backends()) {
     SCOPED_TRACE(backend->name());
     HeadOnTarget run(golden_folder("target"), golden_folder("longspec"), "longspec", *backend);
@@ -142,7 +142,7 @@ TEST(LongSpecLaw, RowsAreThemselvesInAnyCompany) {
 }
 
 // Long histories of the target, some at the borders of blocks: many rows that look at the same cells get what one alone gets.
-TEST(LongSpecLaw, ManyRowsAtLongHistories) {
+TEST(LongSpecInvariance, ManyRowsAtLongHistories) {
   for (const auto& backend : all_backends()) {
     SCOPED_TRACE(backend->name());
     ModelOptions options;

@@ -7,7 +7,7 @@
 #include <functional>
 #include <random>
 
-#include "../io/expect_error.h"
+#include "formats/expect_error.h"
 #include "backend/registry.h"
 #include "head_parts.h"
 #include "model/heads/eagle.h"

@@ -31,7 +31,7 @@ class AttentionScratch {
   std::unique_ptr<AttentionPlan> plan_;
 };
 
-// Norms (if weights are given) and rotates q and k, writes K and V to cell history + staged + i of each sequence's slot.
+// Norms (if weights are given) and rotates q and k, writes K and V to cell history + uncommitted + i of each sequence's slot.
 void rope_store(const RopeStoreArgs& args, Isa isa, ThreadPool& pool);
 void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch& scratch);
 void kv_move(const KvMoveArgs& args, Isa isa, ThreadPool& pool);

@@ -11,21 +11,21 @@ namespace {
 constexpr int kChunkRows = 48;                       // query rows of a chunk (at least one token)
 constexpr size_t kPartialBytes = size_t(256) << 20;  // address space; pages come with use
 
-// Calls visit(row) for each set bit that stands for a row of this step; nodes below `staged` are skipped.
+// Calls visit(row) for each set bit that stands for a row of this step; nodes below `uncommitted` are skipped.
 template <class Visit>
 void each_row(const SeqRows& seq, const uint64_t* bits, Visit visit) {
-  const int from = seq.staged / 64;
-  uint64_t mask = ~uint64_t(0) << (seq.staged % 64);
+  const int from = seq.uncommitted / 64;
+  uint64_t mask = ~uint64_t(0) << (seq.uncommitted % 64);
   for (int w = from; w < seq.words; ++w, mask = ~uint64_t(0))
     for (uint64_t left = bits[w] & mask; left; left &= left - 1)
-      visit(w * 64 + std::countr_zero(left) - seq.staged);
+      visit(w * 64 + std::countr_zero(left) - seq.uncommitted);
 }
 
 const uint64_t* ancestors_of(const SeqRows& seq, int row) {
   return seq.ancestors + static_cast<size_t>(row) * static_cast<size_t>(seq.words);
 }
 
-// Whether the row sees the first `count` nodes of the strip, which is as many as it sees in all.
+// Whether the row sees the first `count` nodes of the tail, which is as many as it sees in all.
 bool sees_first_nodes(const SeqRows& seq, int row, int count) {
   const uint64_t* bits = ancestors_of(seq, row);
   for (int w = 0; w < count / 64; ++w)
@@ -89,7 +89,7 @@ bool AttentionPlan::order_tree(const SeqRows& seq, int at) {
     int count = 0;
     for (int w = 0; w < seq.words; ++w) count += std::popcount(ancestors_of(seq, i)[w]);
     deep[i] = count - 1;
-    chain = chain && deep[i] == seq.staged + i;
+    chain = chain && deep[i] == seq.uncommitted + i;
   }
   if (chain) return false;
   // A leaf is a row that is no row's proper ancestor. Marks live in `leaf` of the slots about to be filled.
@@ -182,13 +182,13 @@ void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int po
   for (size_t s = 0; s < args.seqs.size(); ++s) {
     const SeqRows& seq = args.seqs[s];
     if (seq.rows <= 0) continue;
-    const int nodes = seq.staged + seq.rows;
-    SX_ASSERT(at + seq.rows <= limits.rows && seq.staged >= 0 && seq.history + nodes <= store.geometry().capacity);
+    const int nodes = seq.uncommitted + seq.rows;
+    SX_ASSERT(at + seq.rows <= limits.rows && seq.uncommitted >= 0 && seq.history + nodes <= store.geometry().capacity);
     SX_ASSERT(!seq.ancestors || seq.words * 64 >= nodes);
     const bool tree = seq.ancestors && order_tree(seq, at);
     if (!tree)
       for (int i = 0; i < seq.rows; ++i)
-        rows[static_cast<size_t>(at + i)] = {seq.first_row + i, seq.history + seq.staged + i, kDirect};
+        rows[static_cast<size_t>(at + i)] = {seq.first_row + i, seq.history + seq.uncommitted + i, kDirect};
     cut_sequence(args, static_cast<int>(s), at, tree);
     at += seq.rows;
   }

@@ -31,7 +31,7 @@ void store_row(const RopeStoreArgs& a, CpuKvStore& store, const SeqRows& seq, in
     if (weight) norm_head(head, weight, a.head_dim, a.eps);
     rotate(head, table, a.dims, a.style);
   }
-  const int cell = seq.history + seq.staged + i, b = cell / kBlock, p = cell % kBlock;
+  const int cell = seq.history + seq.uncommitted + i, b = cell / kBlock, p = cell % kBlock;
   const float* k = x + a.heads * a.head_dim;
   const float* v = k + a.kv_heads * a.head_dim;
   for (int h = 0; h < a.kv_heads; ++h) {
@@ -47,8 +47,8 @@ void rope_store(const RopeStoreArgs& a, Isa, ThreadPool& pool) {
   SX_ASSERT(a.head_dim == store.geometry().head_dim && a.kv_heads == store.geometry().kv_heads && a.dims <= a.head_dim);
   int rows = 0;
   for (const SeqRows& s : a.seqs) {
-    SX_ASSERT(s.history >= 0 && s.staged >= 0 && s.slot < store.geometry().slots);
-    SX_ASSERT(s.history + s.staged + s.rows <= store.geometry().capacity);
+    SX_ASSERT(s.history >= 0 && s.uncommitted >= 0 && s.slot < store.geometry().slots);
+    SX_ASSERT(s.history + s.uncommitted + s.rows <= store.geometry().capacity);
     rows += s.rows;
   }
   const int threads = rows * (a.heads + 2 * a.kv_heads) * a.head_dim < kWorthSharing ? 1 : pool.size();

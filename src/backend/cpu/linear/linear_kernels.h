@@ -4,7 +4,7 @@
 //
 // linear.cc unpacks the file's blocks into a canonical form, cuts the outputs into groups, shares groups out to threads and
 // calls run(); how a group lies in memory and which tile is used for how many rows is the kernels' own business. What they
-// promise is the law: an output element's bits depend on its row of x and its weights only, so every row count must go
+// promise is the distribution: an output element's bits depend on its row of x and its weights only, so every row count must go
 // through the same floating-point operations in the same order. For quantised weights all sets use
 //   acc = 0; for each sub-block in order: acc = fma(float(integer dot), scale * dx, acc); acc = fma(offset, sx, acc)
 // (the second only for types with offsets; generic: mul then add), where x is quantised per 32: x ~ dx * q, sx = dx *

@@ -246,7 +246,7 @@ void choose(const ChooseArgs& args, ThreadPool& pool, RowScratches& scratch) {
   });
 }
 
-void law(const LawArgs& args, RowScratch& scratch) {
+void probabilities(const ProbabilitiesArgs& args, RowScratch& scratch) {
   mark_broken(args.row, args.vocab);
   const Ready r = prepare(args.row, args.vocab, scratch);
   const double inverse = 1.0 / double(args.row.sampling->temperature);

@@ -9,6 +9,6 @@
 namespace sx::cpu {
 
 void choose(const ChooseArgs& args, ThreadPool& pool, RowScratches& scratch);
-void law(const LawArgs& args, RowScratch& scratch);
+void probabilities(const ProbabilitiesArgs& args, RowScratch& scratch);
 
 }  // namespace sx::cpu

@@ -110,7 +110,7 @@ void* CudaBackend::pinned(size_t bytes) {
 void CudaBackend::reserve(const StepLimits& limits) {
   const int rows = row_capacity(limits.rows), few = padded_rows(std::max(limits.outputs, 64));
   if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear(), loops_.clear();  // they know the old place
-  reserve_levels();
+  reserve_tree_growth();
   scratch(half_, size_t(rows) * size_t(limits.width) * 2, "16-bit activations");
   scratch(activated_, size_t(few) * size_t(limits.width) * 2, "16-bit activations");
   scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "sums of products");
@@ -305,7 +305,7 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
   const int width = a.heads * a.head_dim;
   void* half = shadow(a.out, shape_.rows, width);
   for (const SeqRows& seq : a.seqs) {
-    SX_ASSERT(!seq.ancestors && seq.staged == 0);
+    SX_ASSERT(!seq.ancestors && seq.uncommitted == 0);
     PromptAttendCall call{a.out, half, last_half_, a.q, a.q_stride, a.heads, a.kv_heads, a.head_dim, a.scale, a.window, view_of(a.kv), a.layer,
                           seq.slot, seq.first_row, seq.rows, seq.history};
     attend_prompt(call, scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.heads, a.head_dim), "attention"), stream_);

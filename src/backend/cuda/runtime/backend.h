@@ -44,7 +44,7 @@ class CudaBackend : public Backend {
   bool prefers_batches() const override { return true; }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
   int level_rows() const override { return level_rows_; }
-  bool run_levels(const LevelsArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
+  bool grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
 
   void copy_rows(const CopyRowsArgs& args) override;
   void embed(const EmbedArgs& args) override;
@@ -63,7 +63,7 @@ class CudaBackend : public Backend {
   void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
   void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
   void choose(const ChooseArgs& args) override;
-  void law(const LawArgs& args) override;
+  void probabilities(const ProbabilitiesArgs& args) override;
   void top_k(const TopKArgs& args) override;
 
  private:
@@ -118,11 +118,11 @@ class CudaBackend : public Backend {
   class Choice;
   ScoreCall score_call(const KvScoreArgs& args);  // without memory of ours
   void send_borders(const KvScoreArgs& args, ScoreCall& call);
-  void reserve_levels();
-  void send_plan(const LevelsArgs& args);
-  void grow_from(const LevelsArgs& args, const GrowCall& grow, int rows);
-  cudaGraphExec_t record_levels(const LevelsArgs& args, StepInputs& step, FunctionRef body);
-  cudaGraphExec_t record_loop(const LevelsArgs& args, FunctionRef body);
+  void reserve_tree_growth();
+  void send_plan(const TreeGrowthArgs& args);
+  void grow_from(const TreeGrowthArgs& args, const GrowCall& grow, int rows);
+  cudaGraphExec_t record_tree_growth(const TreeGrowthArgs& args, StepInputs& step, FunctionRef body);
+  cudaGraphExec_t record_loop(const TreeGrowthArgs& args, FunctionRef body);
   void await_written(const void* words, size_t count);
 
   std::string device_name_;
@@ -139,11 +139,11 @@ class CudaBackend : public Backend {
   int level_rows_ = 0;                   // 0: graphs cannot loop here
   bool plain_loops_ = false;             // programmatic launches were refused inside them
   Graphs loops_{24};
-  LevelsPlan* plan_ = nullptr;
-  LevelsState* growth_ = nullptr;
+  TreeGrowthPlan* plan_ = nullptr;
+  TreeGrowthState* growth_ = nullptr;
   Candidate* likeliest_ = nullptr;       // [kLevelRows, kLevelBranch]
-  LevelsResult* grown_ = nullptr;        // the host's memory
-  LevelsStep level_step_{};
+  TreeGrowthResult* grown_ = nullptr;        // the host's memory
+  TreeGrowthStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
   Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
   Pinned pinned_;

@@ -1,5 +1,5 @@
 // The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score,
-// kv_retrieve, choose, law, top_k.
+// kv_retrieve, choose, distribution, top_k.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -339,11 +339,11 @@ void CudaBackend::choose_on_host(const ChooseArgs& a, size_t i) {
   host_->choose({a.out + i, std::span(&row, 1), a.vocab});
 }
 
-void CudaBackend::law(const LawArgs& a) {
+void CudaBackend::probabilities(const ProbabilitiesArgs& a) {
   if (dry()) return std::fill_n(a.out, a.vocab, 0.0), void();
-  LawArgs args = a;
+  ProbabilitiesArgs args = a;
   args.row.logits = row_on_host(a.row.logits, a.vocab);
-  host_->law(args);
+  host_->probabilities(args);
 }
 
 void CudaBackend::top_k(const TopKArgs& a) {

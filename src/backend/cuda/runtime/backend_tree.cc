@@ -75,12 +75,12 @@ class Recording {
 };
 
 // Of each row, to choose the children of a node from.
-int candidates_of(const LevelsArgs& a) { return std::min(std::max(a.rules.branch, a.sampling.pool), a.vocab); }
+int candidates_of(const TreeGrowthArgs& a) { return std::min(std::max(a.rules.branch, a.sampling.pool), a.vocab); }
 
-bool fits(const LevelsArgs& a) {
-  const LevelRules& r = a.rules;
+bool fits(const TreeGrowthArgs& a) {
+  const TreeGrowthRules& r = a.rules;
   return a.sampling.pool <= kLevelBranch && r.rows > 0 && r.rows <= kLevelRows && r.branch <= kLevelBranch && r.nodes > 0 && r.nodes <= kLevelNodes && r.depth > 0 &&
-         r.depth <= kLevelDepth && r.rows * (r.depth - 1) <= kAncestorWords * 64 && 1 + r.nodes * r.depth <= kLevelsGrown;
+         r.depth <= kLevelDepth && r.rows * (r.depth - 1) <= kAncestorWords * 64 && 1 + r.nodes * r.depth <= kTreeGrown;
 }
 
 }  // namespace
@@ -93,46 +93,46 @@ int most_level_rows() {
   return wanted && *wanted ? std::clamp(std::atoi(wanted), 0, kLevelRows) : kUsualRows;
 }
 
-void CudaBackend::reserve_levels() {
+void CudaBackend::reserve_tree_growth() {
   if (level_rows_ == 0 || plan_) return;
-  plan_ = static_cast<LevelsPlan*>(arena_.take(sizeof(LevelsPlan), "trees of drafts"));
-  growth_ = static_cast<LevelsState*>(arena_.take(sizeof(LevelsState), "trees of drafts"));
+  plan_ = static_cast<TreeGrowthPlan*>(arena_.take(sizeof(TreeGrowthPlan), "trees of drafts"));
+  growth_ = static_cast<TreeGrowthState*>(arena_.take(sizeof(TreeGrowthState), "trees of drafts"));
   likeliest_ = static_cast<Candidate*>(arena_.take(sizeof(Candidate) * kLevelRows * kLevelBranch, "trees of drafts"));
   if (dry()) return;
   void* host = nullptr;
-  check(cudaHostAlloc(&host, sizeof(LevelsResult), cudaHostAllocMapped), "pinned memory");
-  grown_ = static_cast<LevelsResult*>(host);
+  check(cudaHostAlloc(&host, sizeof(TreeGrowthResult), cudaHostAllocMapped), "pinned memory");
+  grown_ = static_cast<TreeGrowthResult*>(host);
 }
 
-void CudaBackend::send_plan(const LevelsArgs& a) {
-  const LevelRules& r = a.rules;
-  auto& plan = *static_cast<LevelsPlan*>(staging_->begin(sizeof(LevelsPlan)));
+void CudaBackend::send_plan(const TreeGrowthArgs& a) {
+  const TreeGrowthRules& r = a.rules;
+  auto& plan = *static_cast<TreeGrowthPlan*>(staging_->begin(sizeof(TreeGrowthPlan)));
   plan.nodes = r.nodes, plan.depth = r.depth, plan.branch = r.branch, plan.rows = r.rows;
   plan.dead = r.dead, plan.level_cost = r.level_cost, plan.threshold = r.threshold;
-  plan.while_it_pays = r.while_it_pays, plan.priced = r.verify_cost != nullptr;
+  plan.while_it_pays = r.while_it_pays, plan.with_costs = r.verify_cost != nullptr;
   plan.slot = a.slot, plan.history = a.history;
-  const LevelSampling& s = a.sampling;
+  const TreeGrowthSampling& s = a.sampling;
   plan.top_k = s.top_k, plan.noise = s.noise, plan.temperature = s.temperature, plan.top_p = s.top_p, plan.least = s.least;
   plan.seed = s.seed, plan.position = s.position;
   std::copy_n(a.positions, r.depth - 1, plan.positions);
   if (r.verify_cost) std::copy_n(r.verify_cost, r.nodes + 1, plan.verify_cost);
-  staging_->send(plan_, sizeof(LevelsPlan));
+  staging_->send(plan_, sizeof(TreeGrowthPlan));
 }
 
 // A level from so many rows of logits.
-void CudaBackend::grow_from(const LevelsArgs& a, const GrowCall& grow, int rows) {
+void CudaBackend::grow_from(const TreeGrowthArgs& a, const GrowCall& grow, int rows) {
   void* sums = scratch(top_k_, top_k_scratch_bytes(kLevelRows, a.vocab, grow.each), "likeliest tokens");
   cuda::top_k({grow.candidates, a.logits, rows, a.vocab, a.stride, grow.each}, sums, stream_);
   if (a.sampling.pool > 0) reweigh_candidates(grow, rows, stream_);
   grow_level(grow, stream_);
 }
 
-cudaGraphExec_t CudaBackend::record_loop(const LevelsArgs& a, FunctionRef body) {
+cudaGraphExec_t CudaBackend::record_loop(const TreeGrowthArgs& a, FunctionRef body) {
   Recording recording(stream_);
   GrowCall grow{plan_, growth_, nullptr, likeliest_, candidates_of(a), a.map, level_step_, {}, true, true};
   void* result = nullptr;
   check(cudaHostGetDevicePointer(&result, grown_, 0), "pinned memory");
-  grow.result = static_cast<LevelsResult*>(result);
+  grow.result = static_cast<TreeGrowthResult*>(result);
   check(cudaGraphConditionalHandleCreate(&grow.loop, recording.graph(), 0, cudaGraphCondAssignDefault), "a loop");
   recording.begin(recording.graph());
   grow_from(a, grow, 1);  // of the root
@@ -150,7 +150,7 @@ cudaGraphExec_t CudaBackend::record_loop(const LevelsArgs& a, FunctionRef body) 
 }
 
 // Null: there will be no loops on this device.
-cudaGraphExec_t CudaBackend::record_levels(const LevelsArgs& a, StepInputs& step, FunctionRef body) {
+cudaGraphExec_t CudaBackend::record_tree_growth(const TreeGrowthArgs& a, StepInputs& step, FunctionRef body) {
   struct Leave {
     CudaBackend& backend;
     ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
@@ -175,7 +175,7 @@ cudaGraphExec_t CudaBackend::record_levels(const LevelsArgs& a, StepInputs& step
   }
 }
 
-bool CudaBackend::run_levels(const LevelsArgs& a, StepInputs& step, const StepKey& key, FunctionRef body) {
+bool CudaBackend::grow_tree(const TreeGrowthArgs& a, StepInputs& step, const StepKey& key, FunctionRef body) {
   SX_ASSERT(!in_step());
   if (dry() || level_rows_ == 0 || !grown_ || !fits(a)) return false;
   shadow_.of = nullptr;
@@ -189,7 +189,7 @@ bool CudaBackend::run_levels(const LevelsArgs& a, StepInputs& step, const StepKe
   loop.plan = mix64(mix64(key.plan + 1) ^ (uint64_t(candidates_of(a)) << 32 | uint32_t(a.vocab))) + (a.sampling.pool > 0);
   cudaGraphExec_t graph = loops_.find(loop, shape_);
   if (!graph) {
-    graph = record_levels(a, step, body);
+    graph = record_tree_growth(a, step, body);
     if (!graph) return level_rows_ = 0, false;
     loops_.keep(loop, shape_, graph, stream_);
   }
@@ -197,7 +197,7 @@ bool CudaBackend::run_levels(const LevelsArgs& a, StepInputs& step, const StepKe
   grown_->size = kGrowing;
   check(cudaGraphLaunch(graph, stream_), "a recorded loop");
   await_written(&grown_->size, 1);
-  GrownLevels& out = *a.out;
+  GrownTree& out = *a.out;
   out.size = grown_->size, out.run = grown_->ran, out.passes = grown_->passes;
   for (int n = 1; n < out.size; ++n) {
     const LevelNode& node = grown_->node[n];

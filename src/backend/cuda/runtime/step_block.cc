@@ -20,10 +20,10 @@ int tiles_of(std::span<const SeqRows> seqs) {
   return tiles;
 }
 
-// The bits of a row's ancestors and itself over the nodes of the strip; returns its depth.
+// The bits of a row's ancestors and itself over the nodes of the tail; returns its depth.
 int fill_ancestors(const SeqRows& seq, int row, uint64_t* bits) {
   std::fill_n(bits, kAncestorWords, 0);
-  const int node = seq.staged + row;
+  const int node = seq.uncommitted + row;
   if (!seq.ancestors) {
     SX_ASSERT(node < kAncestorWords * 64);
     for (int j = 0; j <= node; ++j) bits[j / 64] |= uint64_t(1) << (j % 64);
@@ -133,7 +133,7 @@ void StepBlock::send(const StepInputs& inputs, const StepShape& shape, Staging& 
   for (int r = 0; r < shape.rows; ++r) rows[r].slot = -1;
   for (const SeqRows& seq : inputs.seqs) {
     for (int i = 0; i < seq.rows; ++i) {
-      const int r = seq.first_row + i, node = seq.staged + i;
+      const int r = seq.first_row + i, node = seq.uncommitted + i;
       const int depth = inputs.prompt ? node : fill_ancestors(seq, i, bits + ptrdiff_t(r) * kAncestorWords);
       rows[r] = {seq.slot, seq.history, seq.history + node, seq.history + depth};
     }

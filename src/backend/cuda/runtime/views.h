@@ -30,7 +30,7 @@ struct StepView {
   const int32_t* positions;     // [rows]
   const int32_t* outputs;       // [outputs] rows whose logits are wanted; padding: 0
   const RowInfo* rows;          // [rows]
-  const uint64_t* ancestors;    // [rows][kAncestorWords] bits over the nodes of the strip (cell - history), self included
+  const uint64_t* ancestors;    // [rows][kAncestorWords] bits over the nodes of the tail (cell - history), self included
   const RowTile* tiles;         // [tiles]
 };
 inline constexpr int kAncestorWords = 8;  // 512 nodes

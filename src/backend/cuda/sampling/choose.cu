@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kPer = 8, kSlice = kThreads * kPer;
 
-// The dice of base/rng.h on the device.
+// The random of base/rng.h on the device.
 __device__ __forceinline__ uint64_t mix(uint64_t x) {
   x ^= x >> 32, x *= 0xd6e8feb86659fd93ull;
   x ^= x >> 32, x *= 0xd6e8feb86659fd93ull;

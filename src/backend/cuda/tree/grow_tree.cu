@@ -41,7 +41,7 @@ struct Sums {
 };
 
 // One thread: what the level has brought and whether the next is worth its pass. exps: of the best scores; ahead: of the frontier.
-__device__ Sums weigh(const LevelsPlan& plan, const LevelsState& state, bool begins, const double* exps, int counted, const double* ahead,
+__device__ Sums weigh(const TreeGrowthPlan& plan, const TreeGrowthState& state, bool begins, const double* exps, int counted, const double* ahead,
                       int frontier, int level) {
   double total = 0;
   for (int i = 0; i < counted; ++i) total = __dadd_rn(total, exps[i]);
@@ -57,7 +57,7 @@ __device__ Sums weigh(const LevelsPlan& plan, const LevelsState& state, bool beg
   if (most <= level_cost) return s;
   if (!plan.while_it_pays) {
     s.goes_on = true;
-  } else if (!plan.priced || plan.level_cost <= 0) {
+  } else if (!plan.with_costs || plan.level_cost <= 0) {
     s.goes_on = s.gain > double(plan.threshold);
   } else {
     const double share = s.gain / last;
@@ -70,7 +70,7 @@ __device__ Sums weigh(const LevelsPlan& plan, const LevelsState& state, bool beg
 }
 
 // The step of the next pass: a thread for each row, padding included.
-__device__ void write_row(const GrowCall& c, const LevelsPlan& plan, int row, int frontier, int level, int ran, Token token,
+__device__ void write_row(const GrowCall& c, const TreeGrowthPlan& plan, int row, int frontier, int level, int ran, Token token,
                           const uint64_t (&above)[kAncestorWords]) {
   const bool real = row < frontier;
   const int place = ran + row;
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
   const int t = threadIdx.x, lane = t % 32;
   let_next_start();
   wait_for_previous();
-  const LevelsPlan& plan = *c.plan;
-  LevelsState& state = *c.state;
+  const TreeGrowthPlan& plan = *c.plan;
+  TreeGrowthState& state = *c.state;
   const int rows = c.begins ? 1 : state.frontier, first = c.begins ? 0 : state.first;
   const int size = c.begins ? 1 : state.size, ran = c.begins ? 0 : state.ran, before = c.begins ? 0 : state.counted;
   const int level = (c.begins ? 0 : state.level) + 1;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
   }
 }
 
-// One block: the candidates after one node as LevelSampling has them, best first; those left out come last and are impossible. Sums run from the
+// One block: the candidates after one node as TreeGrowthSampling has them, best first; those left out come last and are impossible. Sums run from the
 // likeliest on, as the host's do. 12 bytes read and written per candidate. Bound: latency.
 __global__ void __launch_bounds__(kLevelBranch) reweigh_kernel(GrowCall c) {
   __shared__ double exps[kLevelBranch];
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kLevelBranch) reweigh_kernel(GrowCall c) {
   const int t = threadIdx.x;
   let_next_start();
   wait_for_previous();
-  const LevelsPlan& plan = *c.plan;
+  const TreeGrowthPlan& plan = *c.plan;
   if (!c.begins && int(blockIdx.x) >= c.state->frontier) return;  // padding
   Candidate* row = c.candidates + size_t(blockIdx.x) * size_t(c.each);
   const int most = plan.top_k > 0 ? min(plan.top_k, c.each) : c.each;

@@ -13,16 +13,16 @@ inline constexpr int kUsualRows = 8;            // more cost a pass some 7 % and
 inline constexpr int kLevelBranch = 128;        // children of a node, and candidates to choose them from
 inline constexpr int kLevelNodes = 511;         // that count in the end
 inline constexpr int kLevelDepth = 63;
-inline constexpr int kLevelsGrown = 8192;       // nodes of a tree before it is cut, the root included
+inline constexpr int kTreeGrown = 8192;       // nodes of a tree before it is cut, the root included
 static_assert(kLevelRows <= kTileRows);
 
 // What a tree is grown by; sent for each.
-struct LevelsPlan {
+struct TreeGrowthPlan {
   int32_t nodes, depth, branch, rows;
   float dead, level_cost, threshold;
-  int32_t while_it_pays, priced;
+  int32_t while_it_pays, with_costs;
   int32_t slot, history;
-  int32_t top_k, noise;          // of LevelSampling, where candidates are reweighed
+  int32_t top_k, noise;          // of TreeGrowthSampling, where candidates are reweighed
   float temperature, top_p;
   double least;
   uint64_t seed, position;
@@ -31,7 +31,7 @@ struct LevelsPlan {
 };
 
 // Between the kernels of one tree.
-struct LevelsState {
+struct TreeGrowthState {
   double sum, gain;
   float floor;
   int32_t level;                 // deepest there is
@@ -46,14 +46,14 @@ struct LevelsState {
 struct LevelNode { Token token; int32_t parent; float score; int32_t unused; };
 
 // In the host's memory, written by the device as levels come; the size last.
-struct LevelsResult {
+struct TreeGrowthResult {
   int32_t size, ran, passes, unused;
-  LevelNode node[kLevelsGrown];                      // from 1 on
+  LevelNode node[kTreeGrown];                      // from 1 on
   int32_t order[kLevelRows * (kLevelDepth - 1)];     // nodes that were run
 };
 
 // The step's integers, to be written. As many outputs as rows, one tile.
-struct LevelsStep {
+struct TreeGrowthStep {
   Token* tokens;
   int32_t *positions, *outputs;
   RowInfo* rows;
@@ -63,19 +63,19 @@ struct LevelsStep {
 };
 
 struct GrowCall {
-  const LevelsPlan* plan;
-  LevelsState* state;
-  LevelsResult* result;          // a device address of the host's memory
+  const TreeGrowthPlan* plan;
+  TreeGrowthState* state;
+  TreeGrowthResult* result;          // a device address of the host's memory
   Candidate* candidates;         // [frontier, each]
   int each;
   const Token* map;              // or null
-  LevelsStep step;
+  TreeGrowthStep step;
   cudaGraphConditionalHandle loop;
   bool begins;                   // the candidates are those after the root
   bool in_loop = true;           // false: no graph is to be told (result->size tells)
 };
 void grow_level(const GrowCall& call, cudaStream_t stream);
-// Before it, for requests that sample: the candidates of so many rows by LevelSampling.
+// Before it, for requests that sample: the candidates of so many rows by TreeGrowthSampling.
 void reweigh_candidates(const GrowCall& call, int rows, cudaStream_t stream);
 
 // Rows that a level may have; 0: this driver's graphs have no loops.
