@@ -162,13 +162,13 @@ TEST(AcceptRules, PointMassesAreMatched) {
     const auto rule = rule_for(kind, c);
     TokenTree tree(16);
     testing::TableDistributions distributions(c, tree);
-    testing::ScriptedRandom draft_random, random;
+    testing::ScriptedRandom draft_random, scripted;
     AcceptResult result;
     draft_random.for_all([&] {
       testing::draft_tree(c, rule->draws(), draft_random, tree);
-      random.for_all([&] {
-        rule->accept(tree, distributions, random, result);
-        ASSERT_EQ(random.probability(), 1);
+      scripted.for_all([&] {
+        rule->accept(tree, distributions, scripted, result);
+        ASSERT_EQ(scripted.probability(), 1);
         std::vector<NodeId> path{0};
         for (NodeId n = 0; (n = tree.child(n, greedy(c.prefix(tree, n)))) != kNoNode;) path.push_back(n);
         ASSERT_EQ(result.path, path);

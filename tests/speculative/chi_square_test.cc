@@ -388,7 +388,7 @@ class DefaultModel : public ::testing::Test {
   Report accept(const Method& method, std::span<const Sample> samples) {
     Report r;
     Counts first, second, both;
-    const Distribution distribution = target_->probabilities({});
+    const Distribution distribution = target_->distribution({});
     const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
     const Path likeliest = std::max_element(distribution.begin(), distribution.end(), less)->first;
     for (const Sample& s : samples) {
@@ -398,7 +398,7 @@ class DefaultModel : public ::testing::Test {
       r.accepted += double(s.accepted) / double(samples.size());
     }
     show(method, "first", r.first = fit(first, distribution));
-    show(method, "second", r.second = fit(second, target_->probabilities(likeliest)));
+    show(method, "second", r.second = fit(second, target_->distribution(likeliest)));
     show(method, "both", r.both = fit(both, target_->pair_distribution()));
     fmt::print("{:22} {:.3f} drafted tokens accepted per round\n", method.name, r.accepted);
     RecordProperty(fmt::format("{}_accepted", method.name), fmt::format("{:.3f}", r.accepted));
