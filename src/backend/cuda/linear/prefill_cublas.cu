@@ -1,6 +1,6 @@
-// Prefill GEMMs through cuBLASLt. A prompt is padded to one of a few row counts. The algorithm of the largest count has
-// shown at set-up that a row's bits do not depend on its place; the algorithm of every smaller count has shown that it
-// gives those same bits. So a token's K/V do not depend on how many tokens share its pass. Quantised weights are expanded
+// Prefill GEMMs through cuBLASLt. A prompt is padded to one of a few row counts. At set-up the algorithm of the largest count is
+// tested: a row's bits must not depend on its place; the algorithm of every smaller count must give those same bits. So a
+// token's K/V do not depend on how many tokens share its pass. Quantised weights are expanded
 // to f16 a slice at a time, small enough to be still in the L2 cache when used.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
