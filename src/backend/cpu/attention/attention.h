@@ -1,4 +1,4 @@
-// Row-invariant attention of the CPU backend: writes K/V cells, attends, moves cells. A row's bits depend on its query,
+// Batch-invariant attention of the CPU backend: writes K/V cells, attends, moves cells. A row's bits depend on its query,
 // the cells it sees and its index only; see attention.cc for how the work is cut.
 #pragma once
 #include <atomic>

@@ -1,5 +1,5 @@
 // Linear layers for x86-64 with AVX-512 and VNNI (layout: linear_lanes.inl; its integer sums are made here). vpdpbusd
-// multiplies unsigned by signed bytes and adds four neighbouring products to 32 bits without saturation. Activations x are the
+// multiplies unsigned by signed bytes and adds four neighbours to 32 bits without saturation. Activations x are the
 // signed operand; nibbles are unsigned as they are, signed weights get 128 added by flipping their top bit, which costs
 // 128 * (sum of x), paid back as the sum's start. Largest sum of a block: 32 * 255 * 127 + 128 * 32 * 127 < 2^31, so each
 // is the exact integer. Low and high halves of a block have their own sums, since the instruction takes 4 to 5 cycles.

@@ -1,11 +1,11 @@
-// The i8mm kernels for one and two rows, where weights are streamed once and every byte is used at once. Included by
+// The skinny i8mm kernels: one and two rows, where weights are streamed once and every byte is used at once. Included by
 // linear_neon_i8mm.cc inside its namespace, which has the layout and the helpers.
 
 // ---- one row ---------------------------------------------------------------------------------------------------------
 // sdot over the same layout, neighbours added in integers, so lanes are four outputs. S groups far apart in memory are read
 // together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
 
-// Adds the products of inner values 16h..16h+15 to the sums of S groups: sums [group][pair of outputs]. Written so that
+// Adds the dot products over inner values 16h..16h+15 to the sums of S groups: sums [group][pair of outputs]. Written so that
 // neighbouring instructions belong to different sums.
 template <class F, int S>
 SX_ALWAYS void dots_1(const uint8_t* g, size_t step, const int8x16_t* a, int h, int32x4_t (*s)[4]) {

@@ -1,11 +1,11 @@
 // The contract between linear layers (linear.cc) and their kernels: one table of functions per instruction set, each in its
 // own translation unit, compiled with its own flags, everything inside its own namespace. A kernel file must not
-// instantiate standard library templates or shared inline functions: the linker would keep one copy for everybody.
+// instantiate standard library templates or shared inline functions: the linker would keep one copy for all sets.
 //
 // linear.cc unpacks the file's blocks into a canonical form, cuts the outputs into groups, shares groups out to threads and
-// calls run(); how a group lies in memory and which tile is used for how many rows is the kernels' own business. What they
-// promise is the distribution: an output element's bits depend on its row of x and its weights only, so every row count must go
-// through the same floating-point operations in the same order. For quantised weights all sets use
+// calls run(); how a group lies in memory and which tile is used for how many rows is up to the kernels. They are batch-invariant:
+// an output element's bits depend on its row of x and its weights only, so every row count must go through the same
+// floating-point operations in the same order. For quantised weights all sets use
 //   acc = 0; for each sub-block in order: acc = fma(float(integer dot), scale * dx, acc); acc = fma(offset, sx, acc)
 // (the second only for types with offsets; generic: mul then add), where x is quantised per 32: x ~ dx * q, sx = dx *
 // (sum of the sub-block's q). For float weights acc = fma(w[k], x[k], acc), k ascending. Then out = acc + bias, then

@@ -1,4 +1,4 @@
-// Cells as bytes between a store and memory of the host that the device can reach.
+// kv_read and kv_write: cells as bytes between a store and mapped pinned host memory.
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"

@@ -1,4 +1,4 @@
-// A cell on its way from one place to another, in the registers of a warp, and the turning of its keys.
+// A cell in the registers of a warp, on its way from one place to another, and the rotation of its key.
 #pragma once
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
@@ -93,7 +93,7 @@ __device__ void fill_table(float* table, const Where& w, int delta, int first, i
   for (int i = first; i < w.dims / 2; i += step) fill_entry(table, w, delta, i);
 }
 
-// Turns a key in shared memory, by one warp; the caller puts __syncwarp() around.
+// Rotates a key in shared memory, by one warp; the caller puts __syncwarp() around.
 __device__ void turn_key(float* x, const float* table, const Where& w, int lane) {
   for (int i = lane; i < w.dims / 2; i += 32)
     rotate_pair(x, i, make_float2(table[2 * i], table[2 * i + 1]), w.dims, w.style);

@@ -1,5 +1,5 @@
-// Retrieval without the host: scores of chunks of one length, the choice of the best, and their cells on the way to
-// another store. Three kernels: queries times keys (score.cuh), the mean score of each chunk and the choice, gathering.
+// kv_retrieve without the host: scores of chunks of one length, the choice of the best, and the gather of their cells into another
+// store. Three kernels: queries times keys (score.cuh), the mean score of each chunk and the choice, the gather.
 #include "backend/cuda/kv/move.cuh"
 #include "backend/cuda/kv/score.cuh"
 
@@ -11,7 +11,7 @@ constexpr int kMostItems = 16;      // chunks per thread
 static_assert(kMostRetrieveChunks == kThreadsOfMean * kMostItems);
 constexpr int kPlaces = 4, kPerPlace = 4;  // cells that a block gathers at once, and warps for each
 constexpr int kGatherWarps = kPlaces * kPerPlace, kGatherThreads = 32 * kGatherWarps;
-constexpr int kGatherBlocks = 264;  // two for each of the 132 processors of an H200
+constexpr int kGatherBlocks = 264;  // two for each of the 132 SMs of an H200
 
 // The order of scores as integers: see score_order() in kv/chunk_choice.h, which this must follow.
 __device__ __forceinline__ uint32_t order_of(float score) {
@@ -73,7 +73,7 @@ __device__ void take_best(const RetrieveCall& c, ChoiceRoom& room) {
   if (!exact && items == 1) {
     bar = find_bar(c.take, exact, [&](uint32_t at) { return __syncthreads_count(order[0] >= at); });
   } else if (!exact) {
-    // The bar is not below the one that `take` threads reach with their best; few do reach that, and only they are looked at.
+    // The bar is not below the one that `take` threads reach with their best score; few scores reach that, and only they are examined.
     uint32_t best = 0, floor = 0, reach = 0;
 #pragma unroll
     for (int i = 0; i < items; ++i) best = max(best, order[i]);

@@ -1,5 +1,5 @@
-// Calls into the CUDA runtime that must not fail silently, and device memory. Set-up throws sx::Error; a failing launch
-// inside an op means that we are wrong or the device is gone, and throws as well.
+// Calls into the CUDA runtime that must not fail silently, and device memory. Set-up throws sx::Error; a failing launch inside an
+// op means a bug or a lost device, and throws as well.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -12,7 +12,7 @@ namespace sx::cuda {
 enum class Half : uint8_t { kBF16, kF16 };
 
 struct RowInfo {
-  int32_t slot;      // of the K/V store; -1: a row of padding: nothing is read or stored for it
+  int32_t slot;      // of the K/V store; -1: a padding row, for which nothing is read or stored
   int32_t history;   // committed cells of its sequence
   int32_t cell;      // where its own K/V go: history + node
   int32_t index;     // its place in the order of attention: history + depth

@@ -1,5 +1,5 @@
-// A level of a draft's tree, grown on the device by the rules of speculative/tree/levels.cc: scores, comparisons and sums in the same order with
-// the same operations, so that the host would have grown the same tree.
+// One level of a draft's tree, expanded on the device by the rules of speculative/tree/levels.cc: scores, comparisons and sums in the same
+// order with the same operations, so that the host would have grown the same tree.
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/tree/grow_tree.h"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
@@ -40,7 +40,7 @@ struct Sums {
   bool goes_on;
 };
 
-// One thread: what the level has brought and whether the next is worth its pass. exps: of the best scores; ahead: of the frontier.
+// One thread: the expected gain of the level, and whether the next level is worth its pass. exps: of the best scores; ahead: of the frontier.
 __device__ Sums weigh(const TreeGrowthPlan& plan, const TreeGrowthState& state, bool begins, const double* exps, int counted, const double* ahead,
                       int frontier, int level) {
   double total = 0;
