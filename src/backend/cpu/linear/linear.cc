@@ -1,5 +1,5 @@
-// Repacking at load, and the partition of a linear layer's outputs among threads. Everything that touches weights at run time is in
-// the kernel files.
+// Repacking at load, and the partition of a linear layer's outputs among threads. Everything that touches weights at
+// run time is in the kernel files.
 #include "backend/cpu/linear/linear.h"
 
 #include <algorithm>

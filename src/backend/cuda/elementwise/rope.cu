@@ -1,4 +1,5 @@
-// RoPE: the angles of a step, and rope_store, which norms and rotates queries and keys and writes K and V to their cells.
+// RoPE: the angles of a step, and rope_store, which norms and rotates queries and keys and writes K and V to their
+// cells.
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.h"

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block: one cell of one layer, all its heads: 4 head_dim bytes per head in 16-bit types, once over the bus. Bound: the bus.
-// Packed: [cells][layers][heads][K, V][head_dim], behind which each cell of Q8_0 has its scales,
+// One block: one cell of one layer, all its heads: 4 head_dim bytes per head in 16-bit types, once over the bus. Bound:
+// the bus. Packed: [cells][layers][heads][K, V][head_dim], behind which each cell of Q8_0 has its scales,
 // [layers][heads][K, V][head_dim / 32].
 template <bool write>
 __global__ void __launch_bounds__(kThreads) copy(const __grid_constant__ CellsCall c, size_t bytes) {

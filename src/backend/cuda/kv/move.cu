@@ -1,6 +1,6 @@
-// kv_move: copies cells, as they are or with rotated keys. A warp moves one cell of one head, key and value; it reads all of it before
-// it writes anything. Lists whose moves do not touch each other's cells run in parallel; others run in order inside a block per
-// head and layer, in batches that may all be read before any is written.
+// kv_move: copies cells, as they are or with rotated keys. A warp moves one cell of one head, key and value; it reads
+// all of it before it writes anything. Lists whose moves do not touch each other's cells run in parallel; others run in
+// order inside a block per head and layer, in batches that may all be read before any is written.
 #include <algorithm>
 
 #include "backend/cuda/kv/move.cuh"

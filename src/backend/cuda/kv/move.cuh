@@ -72,8 +72,8 @@ struct Cell {
   }
 };
 
-// table[2 i], table[2 i + 1] = cos, sin of delta * frequency i. The angle is reduced to an eighth of a turn, where these
-// few terms of the power series are good to 1.2e-10; sincos() would take ten times as long.
+// table[2 i], table[2 i + 1] = cos, sin of delta * frequency i. The angle is reduced to an eighth of a turn, where
+// these few terms of the power series are good to 1.2e-10; sincos() would take ten times as long.
 __device__ __forceinline__ void fill_entry(float* table, const Where& w, int delta, int i) {
   const double angle = __dmul_rn(double(delta), w.frequencies[i]), quarters = rint(angle * 0.6366197723675814);
   const double x = fma(-quarters, 6.123233995736766e-17, fma(-quarters, 1.5707963267948966, angle)), y = x * x;

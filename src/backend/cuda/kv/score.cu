@@ -1,6 +1,6 @@
-// kv_score. The first kernel multiplies queries and keys on tensor cores: logits go to scratch memory, with the maximum and the sum
-// of exponentials of each span of cells. The second weighs the spans of a head against each other, folds the chunks and takes the
-// mean over heads and layers. The bound (Quest) needs no logits and is a kernel of its own.
+// kv_score. The first kernel multiplies queries and keys on tensor cores: logits go to scratch memory, with the maximum
+// and the sum of exponentials of each span of cells. The second weighs the spans of a head against each other, folds
+// the chunks and takes the mean over heads and layers. The bound (Quest) needs no logits and is a kernel of its own.
 #include "backend/cuda/kv/score.cuh"
 
 namespace sx::cuda {

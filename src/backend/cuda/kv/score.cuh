@@ -30,8 +30,8 @@ struct Scratch {
 __device__ __forceinline__ int layer_of(const ScoreCall& c, int i) { return i == 0 ? c.layer : c.others[i - 1]; }
 
 // The part of a key that a lane reads at once, 8 numbers. `whole`: keys are whole multiples of that; otherwise they end
-// at `bytes`, a multiple of 4. Zeros behind the end. Keys are read once, with a streaming load, so that they do not push the logits
-// out of the cache.
+// at `bytes`, a multiple of 4. Zeros behind the end. Keys are read once, with a streaming load, so that they do not
+// push the logits out of the cache.
 template <DType type>
 using KeyWord = std::conditional_t<type == DType::kQ8_0, uint2, uint4>;
 template <DType type>

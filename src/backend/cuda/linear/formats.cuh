@@ -8,12 +8,13 @@
 // A format has: Source (where a tile of 16 outputs lies), Group (registers of one group), load(source, group registers,
 // group, step) and operands(registers, step, a[8]): the A operands of the two MMAs of a step. load(.., step) may
 // overwrite whatever steps 0..step needed, so that registers are refilled as soon as they are free; calling it for
-// steps 0..3 loads all. 16-bit floats have fetch and read besides, for many_rows: stages of kStageSteps steps, each thread
-// copies what it will need itself to its own places in shared memory, and reads it back before operands() of each step.
+// steps 0..3 loads all. 16-bit floats have fetch and read besides, for many_rows: stages of kStageSteps steps, each
+// thread copies what it will need itself to its own places in shared memory, and reads it back before operands() of
+// each step.
 //
-// Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, and become f16 in registers. Of
-// each 16 consecutive k, which are one MMA, lane (g, t) has 2t, 2t + 1, 2t + 8 and 2t + 9, as ldmatrix gives the tokens,
-// and as wgmma wants them.
+// Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, and become f16 in
+// registers. Of each 16 consecutive k, which are one MMA, lane (g, t) has 2t, 2t + 1, 2t + 8 and 2t + 9, as ldmatrix
+// gives the tokens, and as wgmma wants them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -223,8 +224,8 @@ struct Scales {
   }
 };
 
-// base + q of the low (even places) and high rows as f16, to weights: q is exact, and the product, fused with the offset, rounds
-// once. Bases of places 0 1 4 5 and of 2 3 6 7.
+// base + q of the low (even places) and high rows as f16, to weights: q is exact, and the product, fused with the
+// offset, rounds once. Bases of places 0 1 4 5 and of 2 3 6 7.
 template <class Scales, bool kOffset>
 __device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& low, const Scales& high, int step, uint32_t base0,
                                                uint32_t base1) {
@@ -255,8 +256,8 @@ struct PackedSource {
   }
 };
 
-// Unsigned nibbles, a lane's part of a group in 16 bytes: [low or high][lane], one word per step. Element 2i of the eight
-// sits at bit 4i of the word, element 2i + 1 at bit 16 + 4i. Without offset: 8 more than the number.
+// Unsigned nibbles, a lane's part of a group in 16 bytes: [low or high][lane], one word per step. Element 2i of the
+// eight sits at bit 4i of the word, element 2i + 1 at bit 16 + 4i. Without offset: 8 more than the number.
 template <bool kOffset>
 struct Q4Format {
   using S = Scales<kOffset, 32>;

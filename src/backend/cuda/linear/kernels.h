@@ -6,10 +6,10 @@
 
 namespace sx::cuda {
 
-// THE ORDER: the inner dimension is cut into groups of 128, the groups into at most 8 contiguous split-K parts of equal size
-// (the last may be smaller). A part is one chain of tensor-core steps of 16 k in ascending order, starting from zero; whole
-// groups always, with zeros behind the end. An element is ((p0 + p1) + p2) + ..., then + bias, then + what was there. Every
-// kernel does exactly this, so a row's bits depend neither on the kernel nor on the number of rows.
+// THE ORDER: the inner dimension is cut into groups of 128, the groups into at most 8 contiguous split-K parts of equal
+// size (the last may be smaller). A part is one chain of tensor-core steps of 16 k in ascending order, starting from
+// zero; whole groups always, with zeros behind the end. An element is ((p0 + p1) + p2) + ..., then + bias, then + what
+// was there. Every kernel does exactly this, so a row's bits depend neither on the kernel nor on the number of rows.
 inline constexpr int kGroup = 128;
 inline constexpr int kMostParts = 8;
 struct Parts { int groups, per_part, parts; };
@@ -34,16 +34,17 @@ struct LinearTask {
   int in, out, rows, out_stride;
   bool accumulate;
   Parts parts;
-  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers, without gaps.
+  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers,
+  // without gaps.
   bool glu;
   void* result16;
 };
 
-// Which kernel computes a GEMM. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows, and kParts4,
-// with a cluster of four blocks that share the split-K parts of a tile. Floats: kFew, few_rows, a block has few outputs and all
-// parts; kInside, kScratch: many_rows, a block has 256 outputs and all parts, or some parts which a second kernel adds; 16-bit
-// floats on Hopper: kStream, stream_rows; kWhole2: parts_rows with a cluster of two blocks that share the parts of a tile of 64
-// outputs; kWhole2x96, kWhole2x128: the same with tiles of 96 and 128.
+// Which kernel computes a GEMM. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows,
+// and kParts4, with a cluster of four blocks that share the split-K parts of a tile. Floats: kFew, few_rows, a block
+// has few outputs and all parts; kInside, kScratch: many_rows, a block has 256 outputs and all parts, or some parts
+// which a second kernel adds; 16-bit floats on Hopper: kStream, stream_rows; kWhole2: parts_rows with a cluster of two
+// blocks that share the parts of a tile of 64 outputs; kWhole2x96, kWhole2x128: the same with tiles of 96 and 128.
 enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96, kWhole2x128 };
 
 // Whether the weights stay in L2 and can be read from there again and again.
@@ -60,7 +61,8 @@ bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
 
-// A launch of parts_rows: tiles, and the stages of each split-K part that are resident or in flight. skinny_splitk_sm90.cu
+// A launch of parts_rows: tiles, and the stages of each split-K part that are resident or in flight.
+// skinny_splitk_sm90.cu
 struct PartsPlan { int tiles, depth; };
 void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream);
 

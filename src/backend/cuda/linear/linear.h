@@ -1,6 +1,6 @@
-// GEMM. Decode and verification (skinny: 1 row to a few hundred): one family of kernels that streams the weights once and
-// reduces every output element in an order that depends on the matrix only. Prefill: cuBLASLt, with algorithms
-// that give a row the same bits at every number of rows.
+// GEMM. Decode and verification (skinny: 1 row to a few hundred): one family of kernels that streams the weights once
+// and reduces every output element in an order that depends on the matrix only. Prefill: cuBLASLt, with algorithms that
+// give a row the same bits at every number of rows.
 #pragma once
 #include <memory>
 #include <span>
@@ -54,9 +54,9 @@ struct LinearCall {        // out (+)= x W^T (+ bias)
 size_t linear_scratch_bytes(int rows, int out);
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream);
 
-// The GEMM whose outputs are gates and then as many factors, fused with silu(gate) * up: to call.out [rows, out_stride] (or
-// null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, and the caller uses linear_rows and
-// glu, which give the same bits.
+// The GEMM whose outputs are gates and then as many factors, fused with silu(gate) * up: to call.out [rows, out_stride]
+// (or null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, and the caller uses
+// linear_rows and glu, which give the same bits.
 bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream);
 
 // Prefill GEMMs. The rows of a call are padded to the next of a few counts: buffers x16, x and out must have room for
@@ -66,7 +66,8 @@ class PromptLinear {
   PromptLinear(std::span<const int> sizes, DeviceMemory& memory);  // row counts, ascending
   ~PromptLinear();
   PromptLinear(const PromptLinear&) = delete;
-  // Chooses and tries out the algorithms and takes scratch for dequantised weights; before the first run with this matrix.
+  // Chooses and tries out the algorithms and takes scratch for dequantised weights; before the first run with this
+  // matrix.
   void prepare(const CudaMatrix& matrix);
   // call.rows must be at most the largest row count, call.out_stride matrix.out().
   void run(const CudaMatrix& matrix, const LinearCall& call, cudaStream_t stream);

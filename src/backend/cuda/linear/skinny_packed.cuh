@@ -1,5 +1,5 @@
-// Skinny GEMM with quantised weights from memory to registers: up to 16 rows, small matrices, and all devices before Hopper. See
-// kernels.h for the order of summation and formats.cuh for the operands.
+// Skinny GEMM with quantised weights from memory to registers: up to 16 rows, small matrices, and all devices before
+// Hopper. See kernels.h for the order of summation and formats.cuh for the operands.
 #pragma once
 #include <algorithm>
 
@@ -17,11 +17,11 @@ __device__ __forceinline__ void read_tokens(uint4& b, uint32_t from) {
                : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w) : "r"(from) : "memory");
 }
 
-// A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and then
-// those gridDim.x further; each of its 8 warps has one split-K part, kAhead groups of it in registers, across the ends of
-// tiles. A block must read the weights of its outputs once and reads the tokens from L1 and L2 through a ring of kRing
-// groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per multiprocessor are in flight, the first
-// of them before the tokens exist.
+// A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and
+// then those gridDim.x further; each of its 8 warps has one split-K part, kAhead groups of it in registers, across the
+// ends of tiles. A block must read the weights of its outputs once and reads the tokens from L1 and L2 through a ring
+// of kRing groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per multiprocessor are in
+// flight, the first of them before the tokens exist.
 template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
 __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant__ LinearTask task) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,

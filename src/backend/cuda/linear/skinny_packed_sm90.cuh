@@ -1,9 +1,9 @@
-// Skinny GEMM, 17 to 64 rows with quantised weights on Hopper: TMA copies packed weights and tokens, consumer warps expand each
-// weight once, to registers, and wgmma multiplies it with all tokens from shared memory. wgmma gives the bits of mma.sync
-// (bench/cuda/probe_wgmma.cu), so the order of summation is that of kernels.h.
+// Skinny GEMM, 17 to 64 rows with quantised weights on Hopper: TMA copies packed weights and tokens, consumer warps
+// expand each weight once, to registers, and wgmma multiplies it with all tokens from shared memory. wgmma gives the
+// bits of mma.sync (bench/cuda/probe_wgmma.cu), so the order of summation is that of kernels.h.
 //
-// Per 64 outputs and 16 k a warpgroup issues one wgmma; expanding takes some 40 instructions per 16 outputs and 32 k. For
-// 28,672 x 4,096 and 64 rows that is 10 us of each scheduler and 8 of the tensor cores; memory needs 15 (Q4_0).
+// Per 64 outputs and 16 k a warpgroup issues one wgmma; expanding takes some 40 instructions per 16 outputs and 32 k.
+// For 28,672 x 4,096 and 64 rows that is 10 us of each scheduler and 8 of the tensor cores; memory needs 15 (Q4_0).
 #pragma once
 #include <algorithm>
 
@@ -11,7 +11,8 @@
 
 namespace sx::cuda {
 
-// Two consumer warpgroups, and a producer warp; where registers are short, the producer is in a warpgroup that gives its own away.
+// Two consumer warpgroups, and a producer warp; where registers are short, the producer is in a warpgroup that gives
+// its own away.
 constexpr int packed_threads(int more) { return more == 1 ? 288 : 384; }
 constexpr int kPackedCluster = 4;  // blocks that share a tile, two split-K parts each
 constexpr int kPackedSpare = 1024 + 256, kPackedSlots = 16;  // of shared memory, see kSpare; barriers
@@ -75,8 +76,8 @@ __device__ __forceinline__ void packed_product(float (&d)[kTokenTiles * 4], cons
 }
 #undef SX_D
 
-// Adds the split-K parts of all blocks of a cluster in order, and ends them as store_result does; each block has some of the rows.
-// A block's first part lies at `first_sums`, its second at `second_sums`.
+// Adds the split-K parts of all blocks of a cluster in order, and ends them as store_result does; each block has some
+// of the rows. A block's first part lies at `first_sums`, its second at `second_sums`.
 template <int kOuts>
 __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t first_sums, uint32_t second_sums, int rank,
                                               int tile) {
@@ -116,10 +117,11 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t f
 }
 #endif
 
-// Whole rows (not kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile after tile;
-// else the four blocks of a cluster share a tile, two split-K parts each, and each adds up some of the rows in the end. A block
-// must read its weights once and its tokens from L2, which for 64 tokens, 4 bits and 256 outputs are as many bytes. Bound:
-// memory bandwidth; some 200 KB per multiprocessor are on their way or waiting, the first weights before the tokens exist.
+// Whole rows (not kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile
+// after tile; else the four blocks of a cluster share a tile, two split-K parts each, and each adds up some of the rows
+// in the end. A block must read its weights once and its tokens from L2, which for 64 tokens, 4 bits and 256 outputs
+// are as many bytes. Bound: memory bandwidth; some 200 KB per multiprocessor are on their way or waiting, the first
+// weights before the tokens exist.
 template <class Format, int kTokenTiles, int kMore, bool kSplit>
 __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
     packed_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PackedPlan plan,

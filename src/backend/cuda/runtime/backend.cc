@@ -31,7 +31,8 @@ int checked_device(int device) {
   return device;
 }
 
-// SPECEXTEND_PROMPT_LINEAR=own: prompts use the GEMMs of decoding. That is slower, but a sanitizer then sees our kernels only.
+// SPECEXTEND_PROMPT_LINEAR=own: prompts use the GEMMs of decoding. That is slower, but a sanitizer then sees our
+// kernels only.
 bool prompts_by_library() {
   static const char* wanted = std::getenv("SPECEXTEND_PROMPT_LINEAR");
   return !wanted || std::string_view(wanted) != "own";

@@ -30,7 +30,8 @@ void CudaBackend::kv_move(const KvMoveArgs& a) {
 
 size_t CudaBackend::kv_cell_bytes(const KvStore& kv) const { return packed_cell_bytes(view_of(&kv)); }
 
-// Parts of a few MB go through pinned memory, which the kernel reads and writes itself. body(part, its bytes in all cells' bytes)
+// Parts of a few MB go through pinned memory, which the kernel reads and writes itself. body(part, its bytes in all
+// cells' bytes)
 template <class Body>
 void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) {
   const KvGeometry& g = kv.geometry();
@@ -165,8 +166,8 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
   gather(call, stream_);
 }
 
-// Polls until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns that
-// the stream is done.
+// Polls until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it
+// learns that the stream is done.
 void CudaBackend::await_written(const void* words, size_t count) {
   const auto* word = static_cast<const volatile uint32_t*>(words);
   for (size_t i = 0, looks = 0; i < count;) {
@@ -241,8 +242,8 @@ void CudaBackend::choose(const ChooseArgs& a) {
     if (!a.rows[i].allowed) a.out[i] = chosen[at++];
 }
 
-// Samples from copies of the rows in which forbidden tokens have -infinity. The host samples where no logit is finite (the copy
-// cannot tell which token is the first allowed one), and rows that the host samples anyway.
+// Samples from copies of the rows in which forbidden tokens have -infinity. The host samples where no logit is finite
+// (the copy cannot tell which token is the first allowed one), and rows that the host samples anyway.
 void CudaBackend::choose_masked(const ChooseArgs& a, std::span<const size_t> which) {
   const size_t words = (size_t(a.vocab) + 31) / 32, vocab = size_t(a.vocab);
   reserve_masks(a.vocab);

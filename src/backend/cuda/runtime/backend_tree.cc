@@ -1,5 +1,5 @@
-// Device-side tree expansion: a recorded graph with a WHILE node repeats a pass, its top-k tokens and the expansion of the next level
-// until the last of these kernels clears the condition.
+// Device-side tree expansion: a recorded graph with a WHILE node repeats a pass, its top-k tokens and the expansion of
+// the next level until the last of these kernels clears the condition.
 #include <algorithm>
 #include <cstdlib>
 

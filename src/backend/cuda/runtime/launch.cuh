@@ -1,6 +1,7 @@
-// Kernel launches that overlap: with programmatic dependent launch (PDL) a kernel starts while its predecessor ends, and may read
-// what does not depend on it (weights) at once. Every kernel launched through launch() must call wait_for_previous()
-// before it reads or writes anything an earlier kernel may touch, and should call let_next_start() as early as it can.
+// Kernel launches that overlap: with programmatic dependent launch (PDL) a kernel starts while its predecessor ends,
+// and may read what does not depend on it (weights) at once. Every kernel launched through launch() must call
+// wait_for_previous() before it reads or writes anything an earlier kernel may touch, and should call let_next_start()
+// as early as it can.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// The integers of a step on their way to the device: packed into pinned memory and copied in one go to a fixed place. Offsets depend
-// on the padded counts only, so that graphs recorded for a shape find what they need.
+// The integers of a step on their way to the device: packed into pinned memory and copied in one go to a fixed place.
+// Offsets depend on the padded counts only, so that graphs recorded for a shape find what they need.
 #pragma once
 #include <array>
 #include <span>

@@ -1,5 +1,5 @@
-// Arg max and Gumbel-max, one token per row, by comparison alone: results do not depend on how a row is cut into slices. See top_k.cu
-// for the k likeliest. Rows with forbidden tokens are copied with -infinity in their place.
+// Arg max and Gumbel-max, one token per row, by comparison alone: results do not depend on how a row is cut into
+// slices. See top_k.cu for the k likeliest. Rows with forbidden tokens are copied with -infinity in their place.
 #include "backend/cuda/sampling/choose.h"
 
 #include "backend/cuda/runtime/launch.cuh"
