@@ -8,7 +8,8 @@
 // multiplied its V, while V is multiplied the following K), prefetched two lines per step as far as L3: the hardware
 // takes it from there. Asked for in one burst, or into L2 or L1, it slows the loop down; or null.
 
-// clang-format off: the macros are aligned by hand.
+// The macros are aligned by hand.
+// clang-format off
 #define SX_MMLA(acc, a, b) "bfmmla v" #acc ".4s, v" #a ".8h, v" #b ".8h\n"
 #define SX_A1(at) "ldr q0, [%[a], #" #at "]\n"
 #define SX_A2(at) "ldp q0, q1, [%[a], #" #at "]\n"
