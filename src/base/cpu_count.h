@@ -12,7 +12,7 @@ struct CpuCount {
   double quota = 0;   // CPUs' worth of time its control groups grant; 0: no limit
 
   // The default number of threads, at least 1: one per core, but no more than the quota, which is rounded to the nearest: 1.5 CPUs
-  // give two threads (half as fast again as one, at the cost_model of being halted now and then), 1.4 give one.
+  // give two threads (half as fast again as one, at the cost of being halted now and then), 1.4 give one.
   int threads() const;
   // "2 cores", "4 cores (8 hardware threads)", "CPU quota 1.5 of 8 cores".
   std::string why() const;

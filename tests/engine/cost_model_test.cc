@@ -80,7 +80,7 @@ TEST_F(CostModelTest, IsThatOfThoseWhoWantIt) {
   EXPECT_EQ(&engine->speculation("sd").cost_model(), &engine->cost_model());
 }
 
-// A pass that is run teaches the cost_model once, not once for each preset.
+// A pass that is run teaches the cost model once, not once for each preset.
 TEST_F(CostModelTest, LearnsOnceFromAPass) {
   const auto engine = open({preset("suffix", 7), preset("ngram", 7), preset("sd", 4)});
   auto session = engine->start();

@@ -116,7 +116,7 @@ TEST(Medusa, NeverChangesTheText) {
     }
 }
 
-// With a cost_model everything is the same text as well.
+// With a cost model everything is the same text as well.
 TEST(Medusa, NeverChangesTheTextAtACost) {
   auto plain = Engine::open(options("", "", 64));
   for (const char* preset : {"medusa", "eagle3", "fuse"}) {

@@ -17,7 +17,7 @@ TEST(SpeculationBudget, DraftsAreAsDeepAsTheCreditCovers) {
   EXPECT_FALSE(c.covers_draft(kNode));                 // 0.19: not another 0.42
   EXPECT_EQ(c.depth_within_budget(8, kLevel, kNode), 3);
   EXPECT_EQ(c.depth_within_budget(2, kLevel, kNode), 2);
-  EXPECT_EQ(c.depth_within_budget(8, 0, kNode), 0);       // levels without a cost_model of their own come all or not at all
+  EXPECT_EQ(c.depth_within_budget(8, 0, kNode), 0);       // levels without a cost model of their own come all or not at all
   c.drafted_round(1, 0, 3 * kLevel, 1 + kNode, false);
   EXPECT_EQ(c.depth_within_budget(8, kLevel, kNode), 0);
   EXPECT_DOUBLE_EQ(c.draft_cost(), kWhole);            // what a whole draft costs is not known better by a part of one
@@ -49,7 +49,7 @@ TEST(SpeculationBudget, ADrafterThatIsNeverRightLosesWhatWasPromised) {
       c.drafted_round(depth, 0, depth * level, 1 + kNode, depth == 8);
       lost += depth * level + kNode;
     }
-    EXPECT_LE(lost, 1 + 0.015 * rounds + 8 * level) << level;  // the first draft's cost_model is not known before
+    EXPECT_LE(lost, 1 + 0.015 * rounds + 8 * level) << level;  // the first draft's cost is not known before
     EXPECT_GT(lost, 0.015 * rounds - 1) << level;              // and all of it is used for trying
   }
 }

@@ -1,5 +1,5 @@
 // Trees that follow the candidates, against literal slow procedures that enumerate everything: the most probable
-// prefixes there are, EAGLE-2 as published, and the rules that stop growth by cost_model.
+// prefixes there are, EAGLE-2 as published, and the rules that stop growth by cost.
 #include "speculative/tree/policy.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST(AllTrees, TiesKeepTreesWholeAndBest) {
 }
 
 // EAGLE-2 as published: every child is recorded, the k best of the newest level are run. With costs, nodes below the
-// cost_model of a row are not recorded, and a pass that cannot bring its cost_model is not run.
+// cost of a row are not recorded, and a pass that cannot bring its cost is not run.
 std::vector<Slow> literal_eagle2(const TreeConfig& config, const Language& language, const Costs& costs, int& run) {
   std::vector<Slow> all, frontier = {{{}, 0}};
   for (int level = 1; level <= config.depth && !frontier.empty(); ++level) {
@@ -157,7 +157,7 @@ TEST(Eagle2Tree, StopsByCost) {
   EXPECT_GT(cut, 20);
 }
 
-// With a cost_model per row the tree is what pays: all prefixes above it, no more than the budget.
+// With a cost per row the tree is what pays: all prefixes above it, no more than the budget.
 TEST(BestFirstTree, LeavesOutWhatDoesNotPay) {
   int cut = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {

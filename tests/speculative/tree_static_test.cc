@@ -171,7 +171,7 @@ TEST(ChainTree, StopsWhereRowsDoNotPay) {
   EXPECT_GT(short_ones, 50);
 }
 
-// A jump of the cost_model is paid for by the free rows behind it, if enough of them are likely to count.
+// A jump of the cost is paid for by the free rows behind it, if enough of them are likely to count.
 TEST(ChainTree, LooksBeyondAStep) {
   TreeConfig config;
   config.nodes = 8;
