@@ -7,7 +7,7 @@ folder="$1"; shift
 names=("$@"); [[ ${#names[@]} -gt 0 ]] || names=(rows kv retrieve choose levels linear chain attend prompt)
 mkdir -p "$folder"
 flags=(-std=c++20 -O3 -lineinfo -Isrc -Iinclude --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a)
-sources=(src/backend/cuda/*.cu)
+sources=(src/backend/cuda/*/*.cu)
 for name in "${names[@]}"; do sources+=("bench/cuda/check_$name.cu"); done
 sources+=(src/backend/cuda/linear/matrix.cc src/tensor/blocks.cc src/tensor/dtype.cc src/tensor/quantise.cc src/kv/chunk_choice.cc
   src/base/error.cc)
