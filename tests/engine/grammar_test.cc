@@ -77,7 +77,7 @@ TEST_F(GrammarEngineTest, DraftedOrNotTheSameTextOfTheGrammar) {
   const std::string grammar = json_schema_to_gbnf(kSchema);
   auto plain = open("off");
   const auto prompt = plain->tokenize("Answer in JSON.");
-  for (const char* preset : {"sd", "opt-tree", "suffix", "uncommitted", "triforce", "fuse", "self-skip"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "staged", "triforce", "fuse", "self-skip"}) {
     auto engine = open(preset);
     for (uint64_t seed = 0; seed < 4; ++seed)
       for (float temperature : {0.f, 1.5f}) {
@@ -164,7 +164,7 @@ TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
   }
   EXPECT_GT(failed, 1);
   EXPECT_LT(failed, kSeeds - 1);
-  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "uncommitted", "off"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "staged", "off"}) {
     auto engine = open(preset);
     for (uint64_t seed = kSeeds; seed-- > 0;)  // another order, with what the others left behind
       EXPECT_EQ(outcome(*engine, prompt, with(grammar, 1.5f, seed)), expected[seed]) << preset << " " << seed;

@@ -105,7 +105,7 @@ TEST(Probe, FindsLayersThatFindThingsAgain) {
   std::string between;
   for (const char* topic : {"Rural post offices", "Harbour pilots", "Weather balloons", "Veterans' clinics", "Bridge inspectors"})
     between += std::string(topic) + " depend on a fund that was set up in 1974. Its rules changed twice, and a third change is before the house. "
-               "Supporters say that the change would shorten delays; opponents point to its cost_model and ask for a trial in two states first. ";
+               "Supporters say that the change would shorten delays; opponents point to its price and ask for a trial in two states first. ";
   std::vector<Token> text = target.encode(filler);
   const int first = int(text.size());
   const auto again_tokens = target.encode(passage);
