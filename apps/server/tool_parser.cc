@@ -45,7 +45,9 @@ Json parse(std::string_view text) {  // null where it is none
 size_t skip_spaces(std::string_view text, size_t at) { return std::min(text.size(), text.find_first_not_of(kSpaces, at)); }
 
 // Whether `text` could, with what follows, begin with `mark`.
-bool possible(std::string_view text, std::string_view mark) { return !mark.empty() && mark.starts_with(text.substr(0, mark.size())); }
+bool possible(std::string_view text, std::string_view mark) {
+  return !mark.empty() && mark.starts_with(text.substr(0, mark.size()));
+}
 
 // The same with the white space before it: it belongs to a call if there is one.
 size_t with_spaces_before(std::string_view text, size_t at) {
@@ -193,7 +195,9 @@ ToolParser::Seen ToolParser::read_name() {
   if (end == held_.size()) return Seen::kMore;
   const std::string written = held_.substr(begin, end - begin);
   const bool prefixed = !syntax.name_begin.empty() && !known(written) && written.starts_with(syntax.name_begin);
-  marked_.call = {bare(id).empty() ? call_id(format_) : std::string(bare(id)), written.substr(prefixed ? syntax.name_begin.size() : 0), {}};
+  marked_.call = {bare(id).empty() ? call_id(format_) : std::string(bare(id)),
+                  written.substr(prefixed ? syntax.name_begin.size() : 0),
+                  {}};
   marked_.written = written;
   marked_.values.clear();
   marked_.at = end;
@@ -213,7 +217,8 @@ ToolParser::Seen ToolParser::read_end_of_name() {
     const std::string_view given = bare(text);
     if (seen != Seen::kYes || given.empty()) return seen;
     if (syntax.id_use == CallSyntax::Id::kGiven) marked_.call.id = given;
-    if (syntax.id_use == CallSyntax::Id::kWithName) marked_.call.id = fmt::format("{}{}{}", marked_.written, syntax.id, given);
+    if (syntax.id_use == CallSyntax::Id::kWithName)
+      marked_.call.id = fmt::format("{}{}{}", marked_.written, syntax.id, given);
     return seen;
   }
   const Seen end = see(syntax.name_end);
@@ -242,7 +247,8 @@ ToolParser::Seen ToolParser::read_key() {
   if (seen != Seen::kYes) return seen;
   seen = text_until(syntax.key_end, kMostName, marked_.key);
   if (seen == Seen::kYes)
-    seen = syntax.kind == CallSyntax::Kind::kNone ? see(syntax.value_begin) : text_until(syntax.value_begin, kMostName, marked_.kind);
+    seen = syntax.kind == CallSyntax::Kind::kNone ? see(syntax.value_begin)
+                                                  : text_until(syntax.value_begin, kMostName, marked_.kind);
   if (seen != Seen::kYes) marked_.at = before, marked_.searched = 0;
   return seen;
 }
@@ -267,7 +273,9 @@ std::string ToolParser::arguments() const {
     if (tool.at("function").at("name") == marked_.call.name) parameters = tool.at("function").value("parameters", Json());
   for (const Marked::Value& value : marked_.values) {
     const bool is_text = value.kind == "string" || value.kind == "true";
-    Json json = is_text ? Json(value.text) : value.kind.empty() ? Json(Json::value_t::discarded) : parse_written(value.text);
+    Json json = is_text              ? Json(value.text)
+                : value.kind.empty() ? Json(Json::value_t::discarded)
+                                     : parse_written(value.text);
     out[value.key] = json.is_discarded() ? argument_value(value.text, parameters, value.key) : std::move(json);
   }
   return dump(out);
@@ -369,7 +377,8 @@ size_t ToolParser::next_mark(bool& hidden) const {
   for (size_t at = 0; at < text.size(); ++at) {
     const std::string_view rest = text.substr(at);
     if (possible(rest, open) || possible(rest, each)) return at;
-    hidden = std::any_of(syntax.hidden.begin(), syntax.hidden.end(), [&](std::string_view mark) { return possible(rest, mark); });
+    hidden = std::any_of(syntax.hidden.begin(), syntax.hidden.end(),
+                         [&](std::string_view mark) { return possible(rest, mark); });
     if (hidden) return at;
   }
   return text.size();

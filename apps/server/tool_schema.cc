@@ -83,7 +83,8 @@ const Json* schema_of(const Json& parameters, const std::string& key) {
 // Most of these are harmless to a call that is not forced, but a grammar promises that they hold.
 void refuse_bounds(const Json& schema, const std::string& where) {
   for (const char* key : {"pattern", "minLength", "maxLength"})
-    if (member(schema, key)) throw Error(fmt::format("{}: '{}' cannot be forced in the form in which this model writes calls", where, key));
+    if (member(schema, key))
+      throw Error(fmt::format("{}: '{}' cannot be forced in the form in which this model writes calls", where, key));
 }
 
 // The texts of a schema as GBNF: those it lists, or any.
@@ -111,7 +112,9 @@ std::string kind_grammar(const CallSyntax& syntax, const Json& schema, const Jso
   const Json* type = meant ? member(*meant, "type") : nullptr;
   std::string out;
   for (const char* name : {"number", "boolean", "null", "array", "object"}) {
-    const auto is = [&](const Json& one) { return one == name || (std::string_view(name) == "number" && one == "integer"); };
+    const auto is = [&](const Json& one) {
+      return one == name || (std::string_view(name) == "number" && one == "integer");
+    };
     const bool may = !type || (type->is_array() ? std::any_of(type->begin(), type->end(), is) : is(*type));
     if (may) out += (out.empty() ? "" : " | ") + gbnf_quote(name);
   }
@@ -122,7 +125,9 @@ std::string kind_grammar(const CallSyntax& syntax, const Json& schema, const Jso
 const Json* forced_properties(const std::string& function, const Json& parameters) {
   const Json* type = member(parameters, "type");
   for (const char* key : {"$ref", "anyOf", "oneOf", "allOf"})
-    if (member(parameters, key)) throw Error(fmt::format("{}: '{}' at the top of its parameters cannot be forced in this model's form", function, key));
+    if (member(parameters, key))
+      throw Error(
+          fmt::format("{}: '{}' at the top of its parameters cannot be forced in this model's form", function, key));
   if (type && *type != "object") throw Error(fmt::format("{}: the parameters must be of the type object", function));
   const Json* properties = member(parameters, "properties");
   if (properties && !properties->is_object()) throw Error(fmt::format("{}: properties must be an object", function));
@@ -143,7 +148,9 @@ std::string whole_schema(Json schema, const Json& root) {
 
 }  // namespace
 
-std::string mark_literal(const CallSyntax& syntax, std::string_view text) { return (syntax.control ? "@" : "") + gbnf_quote(text); }
+std::string mark_literal(const CallSyntax& syntax, std::string_view text) {
+  return (syntax.control ? "@" : "") + gbnf_quote(text);
+}
 
 Json parse_written(std::string_view text) {
   bool deep = false;
@@ -183,17 +190,23 @@ std::string parameters_grammar(const CallSyntax& syntax, const std::string& func
     std::string value;
     const Json* meant = resolved(schema, parameters);
     if (!meant) throw Error(fmt::format("{}: its $ref leads nowhere", where));
-    const bool text = kinds_of(*meant, parameters).text;
-    if (text) {
-      value = raw_text_grammar(*meant, where, syntax.value_end);
-    } else {
-      value = fmt::format("{}-{}", rule, schemas.size());
-      schemas.emplace_back(value, whole_schema(schema, parameters));
+    // Where the model says what a value is, a schema that allows texts and others leaves it the choice.
+    const bool says = syntax.kind != CallSyntax::Kind::kNone;
+    const Kinds kinds = kinds_of(*meant, parameters);
+    const auto with_kind = [&](bool text, const std::string& written) {
+      std::string all = says ? kind_grammar(syntax, schema, parameters, text) + " " : "";
+      if (!syntax.value_begin.empty()) all += mark_literal(syntax, syntax.value_begin) + " ";
+      return all + written;
+    };
+    if (kinds.text) value = with_kind(true, raw_text_grammar(*meant, where, syntax.value_end));
+    if (!kinds.text || (says && (kinds.null || kinds.other))) {
+      const std::string json = fmt::format("{}-{}", rule, schemas.size());
+      schemas.emplace_back(json, whole_schema(schema, parameters));
+      value = kinds.text ? fmt::format("({} | {})", value, with_kind(false, json)) : with_kind(false, json);
     }
-    std::string one = mark_literal(syntax, syntax.key) + " " + gbnf_quote(key) + " " + mark_literal(syntax, syntax.key_end);
-    if (syntax.kind != CallSyntax::Kind::kNone) one += " " + kind_grammar(syntax, schema, parameters, text);
-    if (!syntax.value_begin.empty()) one += " " + mark_literal(syntax, syntax.value_begin);
-    one += fmt::format(" {} {}", value, mark_literal(syntax, syntax.value_end));
+    const std::string one =
+        fmt::format("{} {} {} {} {}", mark_literal(syntax, syntax.key), gbnf_quote(key),
+                    mark_literal(syntax, syntax.key_end), value, mark_literal(syntax, syntax.value_end));
     out += is_required(parameters, key) ? " " + one : fmt::format(" ({})?", one);
   }
   return out;
@@ -205,7 +218,8 @@ std::string raw_text_rules(std::string_view end) {
   const std::string_view mark = trimmed(end).substr(0, trimmed(end).find('>') + 1);
   std::string parts, breaks;
   for (size_t size = 1, next = 0; size < mark.size(); size = next) {
-    for (next = size + 1; next < mark.size() && (uint8_t(mark[next]) & 0xC0) == 0x80;) ++next;  // the bytes of one character
+    for (next = size + 1; next < mark.size() && (uint8_t(mark[next]) & 0xC0) == 0x80;)
+      ++next;  // the bytes of one character
     const std::string part = gbnf_quote(mark.substr(0, size));
     parts += (size > 1 ? " | " : "") + part;
     breaks += fmt::format("{}{} [^<{}]", size > 1 ? " | " : "", part, mark.substr(size, next - size));
@@ -229,13 +243,15 @@ class NotationGrammar {
       const std::string here = fmt::format("{}: argument '{}'", where, key);
       if (key.empty() || key.find_first_of(" \t\r\n=:,(){}[]<>\"'") != std::string::npos)
         throw Error(fmt::format("{}: such a name cannot be forced in this model's form", here));
-      all.emplace_back(gbnf_quote(write_key(key, syntax_.notation, top)) + " " + value(schema, here, depth), is_required(object, key));
+      all.emplace_back(gbnf_quote(write_key(key, syntax_.notation, top)) + " " + value(schema, here, depth),
+                       is_required(object, key));
     }
     // Two rules for each member: what may follow before anything is written, and behind something.
     std::string first = "\"\"", more = "\"\"";
     for (size_t i = all.size(); i-- > 0;) {
       const auto& [one, needed] = all[i];
-      const std::string next_first = fresh(needed ? fmt::format("{} {}", one, more) : fmt::format("{} {} | {}", one, more, first));
+      const std::string next_first =
+          fresh(needed ? fmt::format("{} {}", one, more) : fmt::format("{} {} | {}", one, more, first));
       more = fresh(fmt::format("({} {}){} {}", comma(), one, needed ? "" : "?", more));
       first = next_first;
     }
@@ -245,7 +261,8 @@ class NotationGrammar {
  private:
   std::string comma() const { return syntax_.notation == CallSyntax::Notation::kGemma ? "\",\"" : "\", \""; }
   std::string written(const Json& json) const {
-    if (syntax_.notation == CallSyntax::Notation::kGemma && json.is_string() && json.get_ref<const std::string&>().find(kGemmaQuote) != std::string::npos)
+    if (syntax_.notation == CallSyntax::Notation::kGemma && json.is_string() &&
+        json.get_ref<const std::string&>().find(kGemmaQuote) != std::string::npos)
       throw Error(fmt::format("the value {} has {} in it", json.dump(), kGemmaQuote));
     return mark_literal(syntax_, write_value(json, syntax_.notation));
   }
@@ -267,9 +284,11 @@ class NotationGrammar {
     if (!meant) throw Error(fmt::format("{}: its $ref leads nowhere", where));
     if (depth > kMaxNesting) throw Error(fmt::format("{}: nested too deeply to be forced in this model's form", where));
     const Json& schema = *meant;
-    if (member(schema, "allOf")) throw Error(fmt::format("{}: 'allOf' cannot be forced in the form in which this model writes calls", where));
+    if (member(schema, "allOf"))
+      throw Error(fmt::format("{}: 'allOf' cannot be forced in the form in which this model writes calls", where));
     for (const char* key : {"anyOf", "oneOf"})
-      if (const Json* list = member(schema, key); list && list->is_array() && !list->empty()) return any_of(*list, where, depth);
+      if (const Json* list = member(schema, key); list && list->is_array() && !list->empty())
+        return any_of(*list, where, depth);
     if (const Json* only = member(schema, "const")) return written(*only);
     if (const Json* values = member(schema, "enum"); values && values->is_array() && !values->empty()) {
       std::string out;
@@ -297,8 +316,10 @@ class NotationGrammar {
       };
       const uint64_t least = bound("minItems").value_or(0);
       const std::optional<uint64_t> most = bound("maxItems");
-      if (most && *most < std::max<uint64_t>(least, 1)) return *most < least ? throw Error(fmt::format("{}: maxItems is less than minItems", where)) : "\"[]\"";
-      const std::string more = fmt::format("({} {}){{{},{}}}", comma(), one, least > 0 ? least - 1 : 0, most ? std::to_string(*most - 1) : "");
+      if (most && *most < least) throw Error(fmt::format("{}: maxItems is less than minItems", where));
+      if (most == 0u) return "\"[]\"";
+      const std::string more = fmt::format("({} {}){{{},{}}}", comma(), one, least > 0 ? least - 1 : 0,
+                                           most ? std::to_string(*most - 1) : "");
       return fmt::format("\"[\" ({} {}){} \"]\"", one, more, least > 0 ? "" : "?");
     }
     if (type == "object") {
@@ -324,31 +345,33 @@ class NotationGrammar {
 
 }  // namespace
 
-std::string arguments_grammar(const CallSyntax& syntax, const std::string& function, const Json& parameters, const std::string& rule,
-                              std::string& rules, std::vector<std::pair<std::string, std::string>>& schemas) {
+std::string arguments_grammar(const CallSyntax& syntax, const std::string& function, const Json& parameters,
+                              const std::string& rule, std::string& rules,
+                              std::vector<std::pair<std::string, std::string>>& schemas) {
   const Json* properties = forced_properties(function, parameters);
-  const std::string inside =
-      properties ? NotationGrammar(syntax, parameters, rule, rules, schemas).members(parameters, *properties, function, true, 0) : "\"\"";
-  return syntax.notation == CallSyntax::Notation::kPython ? fmt::format("\"(\" {} \")\"", inside) : fmt::format("\"{{\" {} \"}}\"", inside);
+  const std::string inside = properties ? NotationGrammar(syntax, parameters, rule, rules, schemas)
+                                              .members(parameters, *properties, function, true, 0)
+                                        : "\"\"";
+  return syntax.notation == CallSyntax::Notation::kPython ? fmt::format("\"(\" {} \")\"", inside)
+                                                          : fmt::format("\"{{\" {} \"}}\"", inside);
 }
 
 std::string notation_rules(const CallSyntax& syntax) {
-  const bool python = syntax.notation == CallSyntax::Notation::kPython;
-  std::string out = "Number ::= \"-\"? (\"0\" | [1-9] [0-9]{0,15}) (\".\" [0-9]{1,16})?\n";
-  if (python) {
-    out += R"(Quoted ::= "'" ([^'\\\x00-\x1F] | Escape)* "'" | "\"" ([^"\\\x00-\x1F] | Escape)* "\"")" "\n"
-           R"(Escape ::= "\\" [nrt'"\\])" "\n"
-           R"(Any ::= Quoted | Number | "True" | "False" | "None" | Any-list | Any-object)" "\n"
-           R"(Any-list ::= "[" (Any (", " Any)*)? "]")" "\n"
-           R"(Any-object ::= "{" (Quoted ": " Any (", " Quoted ": " Any)*)? "}")" "\n";
-    return out;
-  }
-  out += fmt::format("Quoted ::= {0} Text {0}\n", mark_literal(syntax, kGemmaQuote)) + raw_text_rules(kGemmaQuote);
-  out += R"(Any ::= Quoted | Number | "true" | "false" | "null" | Any-list | Any-object)" "\n"
-         R"(Any-list ::= "[" (Any ("," Any)*)? "]")" "\n"
-         R"(Any-object ::= "{" (Any-key ":" Any ("," Any-key ":" Any)*)? "}")" "\n"
-         R"(Any-key ::= [a-zA-Z_] [a-zA-Z0-9_]{0,63})" "\n";
-  return out;
+  const std::string number = R"(Number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,16})?
+)";
+  if (syntax.notation == CallSyntax::Notation::kPython)
+    return number + R"(Quoted ::= "'" ([^'\\\x00-\x1F] | Escape)* "'" | "\"" ([^"\\\x00-\x1F] | Escape)* "\""
+Escape ::= "\\" [nrt'"\\]
+Any ::= Quoted | Number | "True" | "False" | "None" | Any-list | Any-object
+Any-list ::= "[" (Any (", " Any)*)? "]"
+Any-object ::= "{" (Quoted ": " Any (", " Quoted ": " Any)*)? "}"
+)";
+  return number + raw_text_rules(kGemmaQuote) + fmt::format("Quoted ::= {0} Text {0}", mark_literal(syntax, kGemmaQuote)) + R"(
+Any ::= Quoted | Number | "true" | "false" | "null" | Any-list | Any-object
+Any-list ::= "[" (Any ("," Any)*)? "]"
+Any-object ::= "{" (Any-key ":" Any ("," Any-key ":" Any)*)? "}"
+Any-key ::= [a-zA-Z_] [a-zA-Z0-9_]{0,63}
+)";
 }
 
 }  // namespace sx::server

@@ -61,7 +61,8 @@ std::string unescaped(std::string_view text) {
     const char c = text[i + 1];
     const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 0, name = kNames.find(c);
     const std::string_view hex = text.substr(i + 2, digits);
-    const bool code = digits > 0 && hex.size() == digits && hex.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+    const bool code =
+        digits > 0 && hex.size() == digits && hex.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
     const std::string shown = code ? utf8_of(uint32_t(std::stoul(std::string(hex), nullptr, 16))) : std::string();
     if (name != std::string_view::npos) out += kMeant[name];
     else if (!shown.empty()) out += shown;
@@ -149,7 +150,8 @@ class Reader {
     const std::string_view inside = text_.substr(begin, end - begin);
     if (quote == kGemmaQuote) return std::string(inside);
     if (quote == "\"")
-      if (const Json json = parse_written(text_.substr(begin - 1, end - begin + 2)); json.is_string()) return json.get<std::string>();
+      if (const Json json = parse_written(text_.substr(begin - 1, end - begin + 2)); json.is_string())
+        return json.get<std::string>();
     return unescaped(inside);
   }
 
@@ -229,7 +231,8 @@ std::string write_key(const std::string& key, Notation notation, bool top) {
 
 std::string write_value(const Json& value, Notation notation) {
   const bool python = notation == Notation::kPython;
-  if (value.is_string() && notation == Notation::kGemma) return fmt::format("{0}{1}{0}", kGemmaQuote, value.get<std::string>());
+  if (value.is_string() && notation == Notation::kGemma)
+    return fmt::format("{0}{1}{0}", kGemmaQuote, value.get<std::string>());
   if (python && value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (python && value.is_null()) return "None";
   if (!value.is_structured()) return value.dump();

@@ -22,22 +22,23 @@ bool has(std::string_view text, std::string_view part) { return text.find(part) 
 // The row whose signs are all in a text; nothing if there is none.
 const CallSyntax* syntax_with_signs(std::string_view text) {
   for (const CallSyntax& one : call_syntaxes())
-    if (std::all_of(one.signs.begin(), one.signs.end(), [&](std::string_view sign) { return has(text, sign); })) return &one;
+    if (std::all_of(one.signs.begin(), one.signs.end(), [&](std::string_view sign) { return has(text, sign); }))
+      return &one;
   return nullptr;
 }
 
 // What a text has behind what it shares with another.
 std::string_view behind(std::string_view text, std::string_view shared) {
-  return text.substr(size_t(std::mismatch(text.begin(), text.end(), shared.begin(), shared.end()).first - text.begin()));
+  return text.substr(
+      size_t(std::mismatch(text.begin(), text.end(), shared.begin(), shared.end()).first - text.begin()));
 }
 
 // What the template makes of messages; nothing if it fails.
-std::optional<std::string> rendered(const RenderTemplate& render, const std::string& messages, const std::string& tools) {
+std::optional<std::string> rendered(const RenderTemplate& render, const std::string& messages,
+                                    const std::string& tools) {
   try {
     return render(messages, tools);
-  } catch (const Error&) {
-    return {};
-  }
+  } catch (const Error&) { return {}; }
 }
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -49,11 +50,13 @@ constexpr const char* kProbeId = "a1b2c3d4e";  // as Mistral's templates want it
 constexpr const char* kProbeMessages = R"([{"role":"user","content":"Hi"}])";
 
 // What the template makes of a conversation with a call; nothing if it fails.
-std::string rendered_call(const RenderTemplate& render, const Json& tools, const Json& arguments, const Json& content = "") {
+std::string rendered_call(const RenderTemplate& render, const Json& tools, const Json& arguments,
+                          const Json& content = "") {
   const Json call{{"id", kProbeId}, {"type", "function"}, {"function", {{"name", kProbeTool}, {"arguments", arguments}}}};
-  const Json messages = Json::array({{{"role", "user"}, {"content", "Hi"}},
-                                     {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
-                                     {{"role", "tool"}, {"tool_call_id", kProbeId}, {"name", kProbeTool}, {"content", "Ho"}}});
+  const Json messages =
+      Json::array({{{"role", "user"}, {"content", "Hi"}},
+                   {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
+                   {{"role", "tool"}, {"tool_call_id", kProbeId}, {"name", kProbeTool}, {"content", "Ho"}}});
   return rendered(render, dump(messages), dump(tools)).value_or("");
 }
 
@@ -68,14 +71,17 @@ bool shows_arguments(const std::string& text) {
 ToolStyle tool_style(std::string_view source, const RenderTemplate& render) {
   const Json parameters{{"type", "object"}, {"properties", {{kProbeKey, {{"type", "string"}, {"description", "A text."}}}}},
                         {"required", Json::array({kProbeKey})}};
-  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", kProbeTool}, {"description", "It probes."},
-                                                                     {"parameters", parameters}}}}});
+  const Json tools =
+      Json::array({{{"type", "function"},
+                    {"function", {{"name", kProbeTool}, {"description", "It probes."}, {"parameters", parameters}}}}});
   const Json arguments{{kProbeKey, kProbeValue}};
   const std::optional<std::string> with_tools = rendered(render, kProbeMessages, dump(tools));
   const std::string prompt = with_tools ? *with_tools : rendered(render, kProbeMessages, "[]").value_or("");
-  std::string as_object = rendered_call(render, tools, arguments), as_text = rendered_call(render, tools, dump(arguments));
+  std::string as_object = rendered_call(render, tools, arguments),
+              as_text = rendered_call(render, tools, dump(arguments));
   if (!with_tools && as_object.empty()) {
-    as_object = rendered_call(render, Json::array(), arguments), as_text = rendered_call(render, Json::array(), dump(arguments));
+    as_object = rendered_call(render, Json::array(), arguments),
+    as_text = rendered_call(render, Json::array(), dump(arguments));
   }
   const CallSyntax* known = syntax_with_signs(source);
   // Some put their marks together from parts: then what comes out shows them.
@@ -88,7 +94,8 @@ ToolStyle tool_style(std::string_view source, const RenderTemplate& render) {
   style.shows_calls = has(behind(style.text_arguments ? as_text : as_object, prompt), kProbeValue);
   if (!style.in_template && !style.shows_calls) return {};  // they are told in another form
   const Json& probed = with_tools ? tools : Json::array();
-  const std::string without = rendered_call(render, probed, style.text_arguments ? Json(dump(arguments)) : arguments, nullptr);
+  const std::string without =
+      rendered_call(render, probed, style.text_arguments ? Json(dump(arguments)) : arguments, nullptr);
   style.null_content = shows_arguments(without) && without.size() < (style.text_arguments ? as_text : as_object).size();
   return style;
 }
@@ -101,15 +108,19 @@ std::string example_call(const CallSyntax& syntax) {
   const Json arguments{{"ARGUMENT", "VALUE"}};
   std::string inside = R"({"ARGUMENT": "VALUE"})";
   if (syntax.body == CallSyntax::Body::kParameters) {
-    const char* kind = syntax.kind == CallSyntax::Kind::kIsText ? "true" : syntax.kind == CallSyntax::Kind::kType ? "string" : "";
-    inside = fmt::format("{}ARGUMENT{}{}{}VALUE{}", syntax.key, syntax.key_end, kind, syntax.value_begin, syntax.value_end);
+    const char* kind = syntax.kind == CallSyntax::Kind::kIsText ? "true"
+                       : syntax.kind == CallSyntax::Kind::kType ? "string"
+                                                                : "";
+    inside =
+        fmt::format("{}ARGUMENT{}{}{}VALUE{}", syntax.key, syntax.key_end, kind, syntax.value_begin, syntax.value_end);
   } else if (syntax.notation != CallSyntax::Notation::kJson) {
     const std::string all = write_key("ARGUMENT", syntax.notation, true) + write_value("VALUE", syntax.notation);
     inside = syntax.notation == CallSyntax::Notation::kPython ? "(" + all + ")" : "{" + all + "}";
   }
   const bool id = !syntax.id_form.empty();
-  return fmt::format("{}{}{}NAME{}{}{}{}", before, id && syntax.id_first ? fmt::format("ID{}", syntax.id) : "", syntax.name_begin,
-                     id && !syntax.id_first ? fmt::format("{}0", syntax.id) : "", between, inside, after);
+  return fmt::format("{}{}{}NAME{}{}{}{}", before, id && syntax.id_first ? fmt::format("ID{}", syntax.id) : "",
+                     syntax.name_begin, id && !syntax.id_first ? fmt::format("{}0", syntax.id) : "", between, inside,
+                     after);
 }
 
 }  // namespace
@@ -117,7 +128,8 @@ std::string example_call(const CallSyntax& syntax) {
 void tell_tools(Json& messages, const Json& tools, const ToolStyle& style) {
   std::string text = "You may call these functions, each described by a JSON object:\n";
   for (const Json& tool : tools) text += dump(tool.at("function")) + "\n";
-  text += "To call one, write nothing but its name and arguments in this form:\n" + example_call(syntax_of(style.format));
+  text +=
+      "To call one, write nothing but its name and arguments in this form:\n" + example_call(syntax_of(style.format));
   if (tools.empty()) text.clear();
   // What such a template would drop or refuse: calls and results become text.
   for (Json& message : messages) {

@@ -322,7 +322,8 @@ TEST(ToolForms, WhatIsForcedIsRead) {
   const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "get_it", "parameters": {"type": "object", "properties": {
       "s": {"type": "string"}, "i": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"type": "boolean"}, "c": {"enum": ["x y", "it's \"q\""]},
       "l": {"type": "array", "items": {"type": "integer", "maximum": 9, "minimum": 1}, "minItems": 1, "maxItems": 3},
-      "o": {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": ["boolean", "null"]}}, "required": ["n"]}}, "required": ["i", "l"]}}},
+      "m": {"type": ["string", "null"]}, "o": {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": ["boolean", "null"]}},
+      "required": ["n"]}}, "required": ["i", "l"]}}},
       {"type": "function", "function": {"name": "f.g-2", "parameters": {"type": "object", "properties": {}}}}])");
   std::mt19937 random(3);
   for (const Form& form : forms()) {
@@ -357,6 +358,7 @@ TEST(ToolForms, WhatIsForcedIsRead) {
       EXPECT_TRUE(found.at("i").is_number_integer() && found["i"] >= 0 && found["i"] <= 99) << text;
       EXPECT_TRUE(found.at("l").is_array() && found["l"].size() >= 1 && found["l"].size() <= 3) << text;
       EXPECT_TRUE(!found.contains("s") || found["s"].is_string()) << text;
+      EXPECT_TRUE(!found.contains("m") || found["m"].is_string() || found["m"].is_null()) << text;
       EXPECT_TRUE(!found.contains("c") || found["c"] == "x y" || found["c"] == "it's \"q\"") << text;
       EXPECT_TRUE(!found.contains("o") || (found["o"].is_object() && (found["o"].at("n").is_boolean() || found["o"]["n"].is_null()))) << text;
     }
@@ -393,6 +395,26 @@ TEST(ToolForms, ForcedMarksAreControlTokens) {
     EXPECT_TRUE(allows(mask, control)) << mark;
     EXPECT_FALSE(allows(mask, Token(uint8_t(mark[0])))) << mark;
   }
+}
+
+TEST(ToolForms, StylesOfOddTemplates) {
+  const std::string calls = forms()[3].calls;  // with the arguments as text
+  const auto style = [&](const std::string& before, const std::string& around) {
+    const std::string source = before + "{% for m in messages %}({{ m.role }}){% if m.tool_calls %}" + around + "{% endif %}{% endfor %}";
+    return style_of(source, ChatTemplate(source));
+  };
+  // It fails with tools and works without: they are told.
+  ToolStyle found = style("{% if tools %}{{ raise_exception('no') }}{% endif %}", calls);
+  EXPECT_TRUE(found.format == ToolFormat::kDeepSeek31 && !found.in_template && found.shows_calls && found.text_arguments);
+  // It always fails: it is taken at its word.
+  found = style("{{ raise_exception('no') if messages }}{{ tools }}", calls);
+  EXPECT_TRUE(found.format == ToolFormat::kDeepSeek31 && found.in_template && !found.shows_calls);
+  // It names the marks and shows neither tools nor calls: both are told, in the form of Hermes.
+  found = style("", "<｜tool▁calls▁begin｜>");
+  EXPECT_TRUE(found.format == ToolFormat::kHermes && !found.in_template && !found.shows_calls);
+  // An empty content would be another turn.
+  EXPECT_TRUE(style("", calls + "{% if m.content is not none %}<end>(assistant){{ m.content }}{% endif %}").null_content);
+  EXPECT_FALSE(style("", calls + "{{ m.content }}").null_content);  // would show None
 }
 
 TEST(ToolForms, ToldInTheModelsForm) {

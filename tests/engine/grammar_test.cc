@@ -131,7 +131,8 @@ TEST_F(GrammarEngineTest, ControlTokensAreForcedAsTokens) {
   const auto hard = with(and_then_too_hard("root ::= @\"[CALL]\" \"abcdefgh\" r0"), 0, 0);
   const std::string refused = outcome(*plain, prompt, hard);
   EXPECT_TRUE(refused.starts_with("abcdefg ! grammar: too ambiguous")) << refused;
-  for (const char* preset : {"sd", "suffix", "fuse"}) EXPECT_EQ(outcome(*open(preset), prompt, hard), refused) << preset;
+  for (const char* preset : {"sd", "suffix", "fuse"})
+    EXPECT_EQ(outcome(*open(preset), prompt, hard), refused) << preset;
 }
 
 TEST_F(GrammarEngineTest, EndsWhereNothingMayFollow) {

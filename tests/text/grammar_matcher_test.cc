@@ -104,19 +104,21 @@ std::shared_ptr<const TokenTrie> control_trie(std::vector<std::string> names) {
     control.emplace_back(Token(bytes.size()), std::move(name));
     bytes.emplace_back();
   }
-  return std::make_shared<const TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()) + 3, TokenTrie::Encode(), control);
+  return std::make_shared<const TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()) + 3, TokenTrie::Encode(),
+                                           control);
 }
 
 TEST(GrammarMatcher, ControlTokensOfALiteral) {
   const auto trie = control_trie({"[CALL]", "[CALL", "[ARGS]", ""});
   GrammarMatcher matcher("root ::= @\"[CALL] f\" [a-z]* @\"[ARGS]\" [0-9]", trie);
   GrammarMatcher::State state = matcher.start();
-  EXPECT_EQ(allowed(matcher, state), (std::vector<Token>{257}));  // nothing else can begin the call, not its bytes either
+  EXPECT_EQ(allowed(matcher, state),
+            (std::vector<Token>{257}));  // nothing else can begin the call, not its bytes either
   EXPECT_FALSE(matcher.advance(state, Token('[')));
   EXPECT_FALSE(matcher.advance(state, Token(258)));
-  EXPECT_FALSE(matcher.advance(state, Token(0xFF)));              // the byte that marks control tokens is no token's text
+  EXPECT_FALSE(matcher.advance(state, Token(0xFF)));  // the byte that marks control tokens is no token's text
   EXPECT_EQ(trie->spell(matcher.forced(state, 100)), (std::vector<Token>{257, ' ', 'f'}));
-  EXPECT_TRUE(matcher.forced(state, 5).empty());                  // no part of a control token
+  EXPECT_TRUE(matcher.forced(state, 5).empty());  // no part of a control token
   state = matcher.advance(state, Token(257));
   EXPECT_EQ(allowed(matcher, state), (std::vector<Token>{' '}));
   state = matcher.advance(matcher.advance(state, Token(' ')), Token('f'));
@@ -141,7 +143,8 @@ TEST(GrammarMatcher, ControlTokensAreNoTextElsewhere) {
   GrammarMatcher longest("root ::= @\"[CALL]+\" | @\"x[CALL]-\"", trie);
   EXPECT_EQ(allowed(longest, longest.start()), (std::vector<Token>{'x', 258}));
   EXPECT_EQ(allowed(longest, longest.advance(longest.start(), Token('x'))), (std::vector<Token>{257}));
-  for (const char* wrong : {"root ::= @", "root ::= @[a]", "root ::= @ \"a\"", "root ::= @x\nx ::= \"a\""}) EXPECT_THROW(GrammarMatcher(wrong, trie), Error) << wrong;
+  for (const char* wrong : {"root ::= @", "root ::= @[a]", "root ::= @ \"a\"", "root ::= @x\nx ::= \"a\""})
+    EXPECT_THROW(GrammarMatcher(wrong, trie), Error) << wrong;
 }
 
 TEST(GrammarMatcher, KeepsABoundedNumberOfStatesAndMasks) {

@@ -38,9 +38,13 @@ size_t GrammarMatcher::StacksHash::operator()(const Stacks& stacks) const {
 
 size_t GrammarMatcher::KeyHash::operator()(const Key& key) const { return StacksHash()(key.stacks) ^ size_t(key.can_end); }
 
-GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie, const GrammarLimits& limits)
-    : program_(compile_grammar(parse_gbnf(gbnf), [&](std::string_view text) { return trie->control_at(text); })), trie_(std::move(trie)),
-      limits_(limits), most_states_(limits.states), most_parts_(limits.parts) {
+GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie,
+                               const GrammarLimits& limits)
+    : program_(compile_grammar(parse_gbnf(gbnf), [&](std::string_view text) { return trie->control_at(text); })),
+      trie_(std::move(trie)),
+      limits_(limits),
+      most_states_(limits.states),
+      most_parts_(limits.parts) {
   SX_ASSERT(limits_.stacks <= std::numeric_limits<uint16_t>::max());
   dead_.key = &no_stacks_;
   std::vector<uint32_t> bits(trie_->words(), 0);

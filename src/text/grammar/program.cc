@@ -42,7 +42,8 @@ void cut(Range r, std::vector<Sequence>& out) {
 
 class Compiler {
  public:
-  Compiler(const GrammarRules& rules, const std::function<size_t(std::string_view)>& control_at) : rules_(rules), control_at_(control_at) {}
+  Compiler(const GrammarRules& rules, const std::function<size_t(std::string_view)>& control_at)
+      : rules_(rules), control_at_(control_at) {}
 
   GrammarProgram compile() {
     add({Kind::kReturn});

@@ -54,6 +54,7 @@ inline constexpr char kControlByte = '\xFF';
 
 // `control_at`: the length of the longest control token's text that a text begins with, 0: it begins with none.
 // Throws sx::Error when the program becomes too large.
-GrammarProgram compile_grammar(const GrammarRules& rules, const std::function<size_t(std::string_view)>& control_at = {});
+GrammarProgram compile_grammar(const GrammarRules& rules,
+                               const std::function<size_t(std::string_view)>& control_at = {});
 
 }  // namespace sx

@@ -9,7 +9,8 @@
 
 namespace sx {
 
-TokenTrie::TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode, const Control& control)
+TokenTrie::TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode,
+                     const Control& control)
     : vocab_(vocab), bytes_(bytes.begin(), bytes.end()), ends_(ends.begin(), ends.end()), encode_(std::move(encode)) {
   build(control);
 }
@@ -21,7 +22,8 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : vocab_(vocab) {
     bytes_[t] = tokenizer.bytes_of(Token(t));
     const Token token = Token(t);
     if (tokenizer.is_end(token)) ends_.push_back(token);
-    else if (tokenizer.is_control(token)) control.emplace_back(token, tokenizer.decode({&token, 1}, false, TextPlace::kBehind));
+    else if (tokenizer.is_control(token))
+      control.emplace_back(token, tokenizer.decode({&token, 1}, false, TextPlace::kBehind));
   }
   encode_ = [&tokenizer](std::string_view text) { return tokenizer.encode(text, false, false); };
   build(control);

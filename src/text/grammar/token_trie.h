@@ -29,7 +29,8 @@ class TokenTrie {
   // of control tokens, which a grammar can name; such a token's bytes here are its text between two of kControlByte.
   using Encode = std::function<std::vector<Token>(std::string_view)>;
   using Control = std::vector<std::pair<Token, std::string>>;
-  TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode = {}, const Control& control = {});
+  TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode = {},
+            const Control& control = {});
   // The tokenizer must outlive it.
   TokenTrie(const Tokenizer& tokenizer, int vocab);
 
@@ -43,7 +44,7 @@ class TokenTrie {
   int depth() const { return depth_; }                               // bytes of the longest token
   std::string_view bytes_of(Token token) const;                      // empty for tokens that are never text
   bool is_end(Token token) const;
-  size_t control_at(std::string_view text) const;                    // length of the longest control token's text it begins with, or 0
+  size_t control_at(std::string_view text) const;  // length of the longest control token's text it begins with, or 0
   std::span<const Token> ends() const { return ends_; }
   // Tokens that spell `text`, as the tokenizer would write it; shorter where it cannot be spelled. `text` may have control tokens in it, as
   // their bytes.
@@ -57,7 +58,7 @@ class TokenTrie {
   int vocab_, depth_ = 0;
   std::vector<std::string> bytes_;
   std::vector<Token> ends_, order_;
-  std::vector<std::string> control_;    // texts of control tokens, ascending
+  std::vector<std::string> control_;  // texts of control tokens, ascending
   size_t longest_control_ = 0;
   std::vector<Node> nodes_;             // the last one is a stop
   Encode encode_;
