@@ -5,7 +5,7 @@
 #include "text/jinja/convert.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
-#include "text/jinja/text_tools.h"
+#include "text/jinja/string_ops.h"
 #include "text/jinja/unicode.h"
 
 namespace sx::jinja {

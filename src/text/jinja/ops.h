@@ -49,7 +49,7 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
 // Characters [begin, end) of a text.
 std::string substring(const Value& text, int64_t begin, int64_t end);
 
-// Text forms (text.cc).
+// Text forms (repr.cc).
 std::string str(const Value& v);
 void append_str(const Value& v, std::string& out);
 std::string repr(const Value& v);

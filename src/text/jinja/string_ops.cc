@@ -1,5 +1,5 @@
 // Splitting, joining, replacing, padding and capitalising as Python's str does.
-#include "text/jinja/text_tools.h"
+#include "text/jinja/string_ops.h"
 
 #include <algorithm>
 
