@@ -30,10 +30,6 @@ std::optional<Value> native_attribute(Interpreter& interpreter, const Value& obj
     if (found != nullptr) return *found;
     return std::nullopt;
   }
-  if (object.is(Type::kTuple) && object.sequence().group) {
-    if (name == "grouper") return object.items()[0];
-    if (name == "list") return object.items()[1];
-  }
   const Method* method = find_method(object, name);
   if (method == nullptr) return std::nullopt;
   if (method->changes && interpreter.settings().read_only)
@@ -43,7 +39,9 @@ std::optional<Value> native_attribute(Interpreter& interpreter, const Value& obj
 }
 
 Value missing(const Value& object, std::string_view name) {
-  return Value::undefined(fmt::format("'{}' object has no attribute '{}'", type_name(object), name));
+  // Not every method that Python has is there; the sentence must not claim that Python has none.
+  const char* supported = object.is_string() || object.is_sequence() || object.is_number() ? " that is supported" : "";
+  return Value::undefined(fmt::format("'{}' object has no attribute '{}'{}", type_name(object), name, supported));
 }
 
 // object[key] as plain Python; empty where Python raises TypeError or LookupError.

@@ -266,14 +266,15 @@ Value Interpreter::call(const Value& callee, Args& args) {
 
 Value Interpreter::apply_filter(std::string_view name, const Value& input, Args& args) {
   const FilterPointer filter = find_filter(name);
-  if (filter == nullptr || (name == "from_json" && settings_.read_only)) raise("no filter named '{}'", name);
+  const bool hidden = name == "from_json" && settings_.read_only;  // transformers does not have it
+  if (filter == nullptr || hidden) raise("no filter named '{}' is supported", name);
   Nesting nesting(*this);
   return filter(*this, input, args);
 }
 
 bool Interpreter::apply_test(std::string_view name, const Value& input, Args& args) {
   const TestPointer test = find_test(name);
-  if (test == nullptr) raise("no test named '{}'", name);
+  if (test == nullptr) raise("no test named '{}' is supported", name);
   return test(*this, input, args);
 }
 

@@ -183,41 +183,22 @@ class Lexer {
       real = exponent != end;
       end = exponent;
     }
-    int base = 10;
-    size_t from = at_;
-    if (!real && text_[at_] == '0') end = zero_prefixed(base, from);
+    // Chat templates have neither numbers of other bases nor leading zeros.
+    const char next = static_cast<char>(peek(end) | 0x20);
+    if (!real && text_[at_] == '0' && (end > at_ + 1 || next == 'x' || next == 'o' || next == 'b'))
+      raise("a number that starts with 0 is not supported: only decimal numbers are");
     std::string literal;
-    for (size_t i = from; i < end; ++i)
+    for (size_t i = at_; i < end; ++i)
       if (text_[i] != '_') literal.push_back(text_[i]);
     push(real ? Tok::kFloat : Tok::kInteger, literal);
     if (real) {
       tokens_.back().real = std::strtod(literal.c_str(), nullptr);
     } else {
-      const auto result =
-          std::from_chars(literal.data(), literal.data() + literal.size(), tokens_.back().integer, base);
+      const auto result = std::from_chars(literal.data(), literal.data() + literal.size(), tokens_.back().integer);
       if (result.ec != std::errc()) raise("the integer {} is too large", literal);
     }
     advance(end);
     return true;
-  }
-
-  // 0x, 0o, 0b literals and runs of zeros; returns the literal's end.
-  size_t zero_prefixed(int& base, size_t& from) const {
-    const auto hex = [](char c) { return ascii_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); };
-    const auto octal = [](char c) { return c >= '0' && c <= '7'; };
-    const auto binary = [](char c) { return c == '0' || c == '1'; };
-    const auto zero = [](char c) { return c == '0'; };
-    const char mark = static_cast<char>(peek(at_ + 1) | 0x20);
-    bool (*accept)(char) = mark == 'x' ? +hex : mark == 'o' ? +octal : mark == 'b' ? +binary : nullptr;
-    if (accept != nullptr) {
-      const size_t end = digits(at_ + 2, accept);
-      if (end > at_ + 2) {
-        base = mark == 'x' ? 16 : mark == 'o' ? 8 : 2;
-        from = at_ + 2;
-        return end;
-      }
-    }
-    return digits(at_, +zero);
   }
 
   bool name() {

@@ -254,10 +254,7 @@ static Value add(const Value& a, const Value& b) {
 Value arithmetic(Op op, const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) return integer_arithmetic(op, a.as_int(), b.as_int());
   if (a.is_number() && b.is_number()) return float_arithmetic(op, a.as_double(), b.as_double());
-  if (op == Op::kMod && a.is_string()) {
-    std::string text = format_percent(a.text(), b);
-    return Value::string(std::move(text), a.is_markup());
-  }
+  if (op == Op::kMod && a.is_string()) raise("formatting a string with % is not supported: join its parts with ~");
   need(a);
   need(b);
   if (op == Op::kAdd) return add(a, b);

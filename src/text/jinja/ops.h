@@ -62,14 +62,6 @@ struct JsonStyle {
 };
 std::string to_json(const Value& v, const JsonStyle& style);
 
-// Formatting (format.cc): "..." % values, "...".format(...), and one value with a format specification.
-std::string format_percent(const std::string& format, const Value& values);
-std::string format_braces(Interpreter& interpreter, const std::string& format, const Args& args);
-
-// Numbers from text as int() and float() read it.
-std::optional<int64_t> parse_int(std::string_view text, int base);
-std::optional<double> parse_float(std::string_view text);
-
 // An argument that must be an integer (bool counts), or a string.
 int64_t need_int(const Value& v, const char* what);
 const std::string& need_text(const Value& v, const char* what);

@@ -1,7 +1,9 @@
-// Splitting, joining, replacing, padding and capitalising as Python's str does.
+// Splitting, joining, replacing, capitalising and reading numbers as Python does it.
 #include "text/jinja/string_ops.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 
 #include "text/jinja/ops.h"
 #include "text/jinja/unicode.h"
@@ -127,22 +129,6 @@ std::string title_text(std::string_view text) {
   return out;
 }
 
-std::string pad_text(const Value& text, int64_t width, std::string_view fill, char side) {
-  const int64_t n = length(text);
-  if (width <= n) return text.text();
-  const size_t space = static_cast<size_t>(width - n);
-  Heap& heap = Heap::current();
-  if (space > heap.max_text()) heap.check_text(space);
-  heap.check_text(text.text().size() + space * fill.size());
-  // The odd one of a centred text goes where CPython puts it.
-  const size_t left = side == '<' ? 0 : side == '>' ? space : space / 2 + (space & static_cast<size_t>(width) & 1);
-  std::string out;
-  for (size_t i = 0; i < left; ++i) out += fill;
-  out += text.text();
-  for (size_t i = left; i < space; ++i) out += fill;
-  return out;
-}
-
 std::string join_text(const std::vector<std::string>& parts, std::string_view separator) {
   Heap& heap = Heap::current();
   std::string out;
@@ -152,6 +138,37 @@ std::string join_text(const std::vector<std::string>& parts, std::string_view se
     heap.check_text(out.size());
   }
   return out;
+}
+
+static std::string without_underscores(std::string_view text) {
+  text = strip(text, true, true);
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' && text[i + 1] != '_';
+    if (text[i] != '_' || !between) out.push_back(text[i]);
+  }
+  return out;
+}
+
+std::optional<int64_t> parse_int(std::string_view text) {
+  std::string s = without_underscores(text);
+  if (s.size() > 1 && s[0] == '+' && s[1] != '-') s.erase(0, 1);
+  int64_t value = 0;
+  const auto result = std::from_chars(s.data(), s.data() + s.size(), value);
+  if (result.ptr != s.data() + s.size() || result.ec == std::errc::invalid_argument) return std::nullopt;
+  if (result.ec == std::errc::result_out_of_range) raise("the integer {} does not fit 64 bits", s.substr(0, 40));
+  return value;
+}
+
+std::optional<double> parse_float(std::string_view text) {
+  const std::string s = without_underscores(text);
+  const std::string lower = to_lower(s);
+  if (s.empty() || lower.find_first_of("xp") != std::string::npos || lower.find("nan(") != std::string::npos)
+    return std::nullopt;
+  char* end = nullptr;
+  const double d = std::strtod(s.c_str(), &end);
+  if (end != s.c_str() + s.size()) return std::nullopt;
+  return d;
 }
 
 }  // namespace sx::jinja

@@ -1,6 +1,7 @@
 // Work on plain text shared by string methods and filters.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +20,11 @@ std::vector<std::string> split_text(std::string_view text, const std::string* se
 std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
 std::string capitalize_text(std::string_view text);
 std::string title_text(std::string_view text);
-// Pads to `width` characters; side '<' left, '>' right, '^' centred.
-std::string pad_text(const Value& text, int64_t width, std::string_view fill, char side);
 // str(separator).join(parts) of texts.
 std::string join_text(const std::vector<std::string>& parts, std::string_view separator);
+
+// Numbers from text as int() and float() read them; empty when the text is no number.
+std::optional<int64_t> parse_int(std::string_view text);
+std::optional<double> parse_float(std::string_view text);
 
 }  // namespace sx::jinja

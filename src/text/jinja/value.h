@@ -215,7 +215,6 @@ struct SequenceObject final : Object {
   SequenceObject(Type t, std::vector<Value> v);
   void clear() override { items.clear(); }
   std::vector<Value> items;
-  bool group = false;  // the (grouper, list) pair of the groupby filter
 };
 
 // Insertion-ordered hash map.
@@ -273,7 +272,7 @@ struct Args {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// Anything callable or with computed attributes: functions, bound methods, macros, loop, cycler, joiner.
+// Anything callable or with computed attributes: functions, bound methods, macros, loop.
 class NativeObject : public Object {
  public:
   NativeObject() : Object(Type::kNative, 128) {}
