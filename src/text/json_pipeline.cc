@@ -38,6 +38,10 @@ void normalizer_step(const JsonView& view, Normalizer& out, int depth) {
     out.add(NormalizeForm{NormalForm::kNfc});
   } else if (type == "NFD") {
     out.add(NormalizeForm{NormalForm::kNfd});
+  } else if (type == "NFKC") {
+    out.add(NormalizeForm{NormalForm::kNfkc});
+  } else if (type == "NFKD") {
+    out.add(NormalizeForm{NormalForm::kNfkd});
   } else if (type == "Lowercase") {
     out.add(NormalizeLower{});
   } else if (type == "Strip") {

@@ -2,7 +2,7 @@
 // items, then methods; nothing found is an undefined value, not an error.
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
@@ -141,7 +141,7 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
   Heap::current().step(1 + indices.size() / 8);
   if (object.is_string()) {
     Heap::current().scan(object.text().size());
-    const std::vector<uint32_t> chars = decode_all(object.text());
+    const std::vector<char32_t> chars = decode_all(object.text());
     std::string out;
     for (int64_t i : indices) encode(chars[static_cast<size_t>(i)], out);
     return Value::string(std::move(out), object.is_markup());

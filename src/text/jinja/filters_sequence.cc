@@ -5,7 +5,6 @@
 #include "text/jinja/key.h"
 #include "text/jinja/ops.h"
 #include "text/jinja/string_ops.h"
-#include "text/jinja/unicode.h"
 
 namespace sx::jinja {
 
@@ -30,7 +29,7 @@ Value Key::operator()(const Value& value) const {
     v = item(interpreter_, v, part);
     if (fallback_ && v.is_undefined()) v = *fallback_;
   }
-  return fold_case_ && v.is_string() ? Value::string(to_lower(v.text())) : v;
+  return fold_case_ && v.is_string() ? Value::string(lower_case(v.text())) : v;
 }
 
 namespace {
@@ -79,7 +78,7 @@ Value join(Interpreter& interpreter, const Value& input, Args& args) {
 Value reverse(Interpreter&, const Value& input, Args& args) {
   bind("reverse", args, {});
   if (input.is_string()) {
-    std::vector<uint32_t> chars = decode_all(input.text());
+    std::vector<char32_t> chars = decode_all(input.text());
     std::reverse(chars.begin(), chars.end());
     return same(input, encode_all(chars));
   }
@@ -137,7 +136,7 @@ Value dictsort(Interpreter&, const Value& input, Args& args) {
   const bool fold = !flag(slots[0]);
   const auto key = [&](const Value& pair) {
     const Value& v = pair.items()[part];
-    return fold && v.is_string() ? Value::string(to_lower(v.text())) : v;
+    return fold && v.is_string() ? Value::string(lower_case(v.text())) : v;
   };
   const Value view(new ViewObject(ViewObject::Kind::kItems, input));
   return seconds(sorted_pairs(to_vector(view), key, flag(slots[2])));

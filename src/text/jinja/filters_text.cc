@@ -6,7 +6,6 @@
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
 #include "text/jinja/string_ops.h"
-#include "text/jinja/unicode.h"
 
 namespace sx::jinja {
 
@@ -27,10 +26,8 @@ std::string title_words(std::string_view text) {
   std::string out;
   bool start = true;
   for (size_t at = 0; at < text.size();) {
-    const uint32_t c = decode_at(text, at);
-    const bool separator = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    start || separator ? append_upper(c, out) : append_lower(c, out);
-    start = separator;
+    const char32_t c = map_char(text, at, out, start ? append_upper : append_lower);
+    start = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   }
   return out;
 }
@@ -164,8 +161,8 @@ Value refuse_random(Interpreter&, const Value&, Args&) {
 
 const FilterTable& text_filters() {
   static const FilterTable table = {
-      {"upper", mapped<to_upper>},
-      {"lower", mapped<to_lower>},
+      {"upper", mapped<upper_case>},
+      {"lower", mapped<lower_case>},
       {"capitalize", mapped<capitalize_text>},
       {"title", title},
       {"trim", trim},

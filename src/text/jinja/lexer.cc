@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 #include "text/jinja/value.h"
 
 namespace sx::jinja {
@@ -206,8 +206,8 @@ class Lexer {
     size_t end = at_;
     while (end < text_.size() && name_char(text_[end])) {
       size_t next = end;
-      const uint32_t c = decode_at(text_, next);
-      if (c >= 0x80 && !is_alnum(c)) raise("unexpected character in a name");
+      const char32_t c = decode_at(text_, next);
+      if (c >= 0x80 && !is_alphanumeric(c)) raise("unexpected character in a name");
       end = next;
     }
     push(Tok::kName, text_.substr(at_, end - at_));

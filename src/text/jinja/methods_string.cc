@@ -4,7 +4,6 @@
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
 #include "text/jinja/string_ops.h"
-#include "text/jinja/unicode.h"
 
 namespace sx::jinja {
 
@@ -155,8 +154,8 @@ const MethodTable& string_methods() {
       {"count", {count_text}},
       {"replace", {replace_method}},
       {"join", {join_method}},
-      {"upper", {map_method<to_upper>}},
-      {"lower", {map_method<to_lower>}},
+      {"upper", {map_method<upper_case>}},
+      {"lower", {map_method<lower_case>}},
       {"title", {map_method<title_text>}},
       {"capitalize", {map_method<capitalize_text>}},
       {"removeprefix", {remove_affix<true>}},

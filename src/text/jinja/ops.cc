@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 

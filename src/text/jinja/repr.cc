@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "text/jinja/ops.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "text/jinja/template.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace {
 
@@ -177,7 +177,9 @@ TEST(JinjaUnicode, StepsOverBrokenText) {
   EXPECT_EQ(count_chars("a\xff\xc3z\xf0\x9f"), 6u);
   EXPECT_EQ(encode_all(decode_all("a\xff\xc3z🎉")), "a\xff\xc3z🎉");
   EXPECT_EQ(strip("\u00a0 x\xff \u2003", true, true), "x\xff");
-  EXPECT_EQ(to_upper("straße ñ ﬁ"), "STRASSE Ñ FI");
+  EXPECT_EQ(sx::upper_case("straße ñ ﬁ"), "STRASSE Ñ FI");
+  EXPECT_EQ(sx::upper_case("a\xff\xe6\xbcz"), "A\xff\xe6\xbcZ");
+  EXPECT_EQ(title_text("\xff""aB\xe6\xbc"), "\xff""Ab\xe6\xbc");
 }
 
 }  // namespace
