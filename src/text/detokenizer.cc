@@ -1,6 +1,6 @@
 // Streaming decoding: bytes are held back only while they could still become part of a longer character.
 #include "text/tokenizer.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "text/json_view.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 

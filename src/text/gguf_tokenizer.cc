@@ -8,17 +8,15 @@
 #include "text/bpe.h"
 #include "text/pre_names.h"
 #include "text/spm.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 namespace {
 
-constexpr size_t kMostTokens = 1 << 24;
-
 void check(const TokenizerData& data) {
   const size_t count = data.tokens.size();
   if (count == 0) fail("{}: tokenizer.ggml.tokens is missing or empty", data.file);
-  if (count > kMostTokens)
+  if (count > size_t{kMostTokens})
     fail("{}: tokenizer.ggml.tokens has {} entries, at most {} make sense", data.file, count, kMostTokens);
   if (data.vocab > 0 && count > static_cast<size_t>(data.vocab)) {
     fail("{}: tokenizer.ggml.tokens has {} entries but the embedding only {} rows", data.file, count, data.vocab);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "text/json_view.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 

@@ -8,12 +8,11 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "text/tokenizer_internal.h"
 #include "text/unicode.h"
 
 namespace sx {
 namespace {
-
-constexpr size_t kMostPieces = 1 << 24;
 
 struct Field {
   uint32_t number = 0;
@@ -158,7 +157,7 @@ SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string&
   Fields fields(bytes, file, "the file");
   for (Field field; fields.next(field);) {
     if (field.number == 1) {
-      if (model.pieces.size() == kMostPieces) fail("{}: more than {} pieces", file, kMostPieces);
+      if (model.pieces.size() == size_t{kMostTokens}) fail("{}: more than {} pieces", file, kMostTokens);
       model.pieces.push_back(read_piece(fields.text(field), file, model.pieces.size()));
     }
     if (field.number == 2) read_trainer(fields.text(field), file, model);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 namespace {

@@ -13,9 +13,6 @@
 namespace sx {
 namespace {
 
-constexpr int64_t kMostTokens = 1 << 24;
-constexpr int64_t kMostHoles = 1 << 14;  // ids that no token has
-
 class Reader {
  public:
   Reader(const TokenizerData& data, const JsonView& root)

@@ -1,6 +1,7 @@
 // What a tokenizer is made of. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer each build one of these from
 // their files; Tokenizer only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -12,6 +13,10 @@
 #include "text/vocabulary.h"
 
 namespace sx {
+
+// A file with more tokens than this is broken, and so is one whose ids leave more than kMostHoles numbers unused.
+inline constexpr int64_t kMostTokens = 1 << 24;
+inline constexpr int64_t kMostHoles = 1 << 14;
 
 // What decoding does to the start of a text, besides TokenTable::first_bytes.
 struct DecodeRule {
