@@ -122,8 +122,8 @@ constexpr char32_t kJungseongOYae = 0x11A7;
 utf8proc_int32_t raw(char32_t code) { return static_cast<utf8proc_int32_t>(code); }
 utf8proc_category_t category_of(char32_t code) { return utf8proc_category(raw(code)); }
 
-// utf8proc maps case one character to one. A character with a longer upper case is recognised by its case folding, which
-// is then longer than one character too: its upper case is that of each part of the folding.
+// utf8proc maps case one character to one. A character with a longer upper case is recognised by its case folding,
+// which is then longer than one character too: its upper case is that of each part of the folding.
 struct Folding {
   explicit Folding(char32_t code) {
     int boundary = 0;  // utf8proc keeps its state of grapheme breaks here; none are asked for.

@@ -12,8 +12,8 @@ namespace sx {
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";             // U+2581, SentencePiece's visible space
 
-// The result of decoding one character. For malformed input valid is false, code is U+FFFD and length covers the longest
-// prefix of a well-formed sequence (at least one byte), as the Unicode standard, Python and Rust do it.
+// The result of decoding one character. For malformed input valid is false, code is U+FFFD and length covers the
+// longest prefix of a well-formed sequence (at least one byte), as the Unicode standard, Python and Rust do it.
 struct Utf8Step {
   char32_t code;
   uint8_t length;

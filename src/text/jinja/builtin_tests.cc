@@ -58,8 +58,8 @@ bool is_filter(Interpreter& interpreter, const Value& v, Args& args) {
   return v.text() != "from_json" || !interpreter.settings().read_only;
 }
 
-// Walks a program for names of filters and tests that do not exist. `soft`: inside a condition, where Jinja2 waits
-// until the name is used.
+// Walks a program for names of filters and tests that do not exist. With `soft` (inside a condition) Jinja2 reports a
+// name only when it is used.
 class NameCheck {
  public:
   explicit NameCheck(int& line) : line_(line) {}

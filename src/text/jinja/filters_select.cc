@@ -11,7 +11,7 @@ namespace {
 
 using Next = IteratorObject::Next;
 
-// Jinja2 looks at nothing else when the input is falsy: none, an empty list, undefined.
+// For a falsy input (none, an empty list, undefined) Jinja2 does not look at the arguments.
 Next nothing() {
   return [](Value&) { return false; };
 }

@@ -36,7 +36,7 @@ Value title(Interpreter&, const Value& input, Args& args) {
   bind("title", args, {});
   const std::string text = str(input);
   Heap::current().scan(text.size() * 4);
-  return Value::string(title_words(text));  // joined from parts: no longer markup
+  return Value::string(title_words(text));  // Jinja2 joins the parts, which drops the markup flag.
 }
 
 Value trim(Interpreter&, const Value& input, Args& args) {
@@ -145,7 +145,7 @@ Value tojson(Interpreter&, const Value& input, Args& args) {
   return Value::string(to_json(input, style));
 }
 
-// Not in Jinja2, but some published templates guard for it.
+// Jinja2 does not have this filter, but some published templates use it where it is defined.
 Value from_json(Interpreter&, const Value& input, Args& args) {
   bind("from_json", args, {});
   const auto json = nlohmann::ordered_json::parse(need_text(input, "the input of from_json"), nullptr, false);
@@ -153,8 +153,8 @@ Value from_json(Interpreter&, const Value& input, Args& args) {
   return value_from_json(json);
 }
 
-Value refuse_random(Interpreter&, const Value&, Args&) {
-  raise("the filter 'random' is refused: output must not vary");
+Value reject_random(Interpreter&, const Value&, Args&) {
+  raise("the filter 'random' is not supported: output must not vary");
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ const FilterTable& text_filters() {
       {"d", fallback},
       {"tojson", tojson},
       {"from_json", from_json},
-      {"random", refuse_random},
+      {"random", reject_random},
   };
   return table;
 }

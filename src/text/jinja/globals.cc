@@ -11,7 +11,7 @@ namespace sx::jinja {
 
 namespace {
 
-// The size at which Jinja2's sandbox refuses a range.
+// Jinja2's sandbox rejects a range with more elements.
 constexpr int64_t kMaxRange = 100'000;
 
 Value range(Interpreter&, Args& args) {
@@ -23,7 +23,7 @@ Value range(Interpreter&, Args& args) {
   }
   if (slots[2]) step = need_int(*slots[2], "an argument of range");
   if (step == 0) raise("range() arg 3 must not be zero");
-  // Small enough that no later computation with bounds and steps overflows.
+  // No later computation with bounds and steps overflows below this width.
   constexpr int64_t kWidest = int64_t{1} << 53;
   for (int64_t v : {begin, end, step})
     if (v > kWidest || v < -kWidest) raise("an argument of range is too large");
@@ -48,7 +48,7 @@ Value make_namespace(Interpreter& interpreter, Args& args) {
 
 Value raise_exception(Interpreter&, Args& args) {
   auto slots = bind("raise_exception", args, {"message"}, 1);
-  throw Refusal(str(*slots[0]));
+  throw RaisedByTemplate(str(*slots[0]));
 }
 
 Value strftime_now(Interpreter& interpreter, Args& args) {
@@ -59,7 +59,7 @@ Value strftime_now(Interpreter& interpreter, Args& args) {
   std::tm parts{};
   if (format.size() > 1000 || format.find('\0') != std::string::npos || localtime_r(&now, &parts) == nullptr)
     raise("a format strftime_now cannot use");
-  // The appended mark tells an empty result from one that does not fit.
+  // strftime returns 0 for an empty result too; the appended mark makes every result non-empty.
   char buffer[4096];
   const size_t n = std::strftime(buffer, sizeof buffer, (format + "|").c_str(), &parts);
   if (n == 0) raise("the result of strftime_now is too long");

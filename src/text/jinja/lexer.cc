@@ -18,7 +18,7 @@ bool name_char(char c) {
   return ascii_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c & 0x80) != 0;
 }
 
-// \r\n and \r become \n; one newline at the very end is dropped.
+// Turns \r\n and \r into \n and drops one newline at the very end.
 std::string normalize(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -114,7 +114,7 @@ class Lexer {
     close(end, sign, true);
   }
 
-  // {% raw %} ... {% endraw %}; returns false when the tag is another one.
+  // Reads {% raw %} ... {% endraw %}; returns false for another tag.
   bool raw(size_t inside) {
     size_t at = skip_space(inside);
     if (!has("raw", at)) return false;
@@ -144,7 +144,7 @@ class Lexer {
     while (true) {
       if (at_ >= text_.size()) {
         line_starting_ = false;
-        return;  // the parser reports the unexpected end
+        return;  // The parser reports the unexpected end.
       }
       if (brackets.empty()) {
         const char c = text_[at_];
@@ -161,7 +161,7 @@ class Lexer {
     }
   }
 
-  // End of a run of digits with single underscores between them.
+  // Returns the end of a run of digits, which may have single underscores between them.
   size_t digits(size_t at, bool (*accept)(char)) const {
     while (accept(peek(at)) || (peek(at) == '_' && accept(peek(at + 1)))) ++at;
     return at;
@@ -235,7 +235,7 @@ class Lexer {
     return value;
   }
 
-  // Python's escapes; an unknown one stays as it is.
+  // Resolves Python's escapes; an unknown one stays as it is.
   static std::string unescape(std::string_view s) {
     std::string out;
     for (size_t i = 0; i < s.size(); ++i) {

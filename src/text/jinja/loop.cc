@@ -1,4 +1,4 @@
-// Attributes of `loop` and of macros.
+// The attributes of `loop`, and calls of macros and of recursive loops.
 #include "text/jinja/loop.h"
 
 #include "text/jinja/ops.h"

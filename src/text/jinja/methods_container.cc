@@ -91,7 +91,7 @@ Value extend(Interpreter&, const Value& self, Args& args) {
   return Value::none();
 }
 
-// A position in [0, size], counted from the end when negative.
+// Clamps a position to [0, size]; a negative one counts from the end.
 std::ptrdiff_t place(int64_t i, size_t size) {
   const int64_t n = static_cast<int64_t>(size);
   return static_cast<std::ptrdiff_t>(std::clamp<int64_t>(i < 0 ? i + n : i, 0, n));

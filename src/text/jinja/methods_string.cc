@@ -42,7 +42,7 @@ Value splitlines(Interpreter&, const Value& self, Args& args) {
   return text_list(self, split_lines(self.text(), slots[0] && truth(*slots[0])));
 }
 
-// The characters [start, end) an optional pair of arguments selects, and where they begin.
+// The characters [start, end) that an optional pair of arguments selects.
 struct Window {
   std::string text;
   int64_t begin;

@@ -1,4 +1,4 @@
-// How values print: str(), repr() and json.dumps() exactly as Python writes them.
+// Writes values as text exactly as Python's str(), repr() and json.dumps() do.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace sx::jinja {
 
-// The shortest digits that read back as d, laid out by Python's rule: an exponent below 1e-4 and from 1e16 on.
+// Writes the shortest digits that read back as d. As in Python there is an exponent below 1e-4 and from 1e16 on.
 std::string format_float(double d) {
   if (std::isnan(d)) return "nan";
   if (std::isinf(d)) return d < 0 ? "-inf" : "inf";

@@ -1,5 +1,5 @@
-// Work on plain text shared by the lexer, string methods and filters. A text is a sequence of characters as in Python; a
-// byte that is no part of a well-formed character counts as one and survives (Python's surrogateescape).
+// Work on plain text shared by the lexer, string methods and filters. A text is a sequence of characters as in Python;
+// a byte that is no part of a well-formed character counts as one and survives (Python's surrogateescape).
 #pragma once
 #include <cstdint>
 #include <optional>

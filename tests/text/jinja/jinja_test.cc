@@ -112,14 +112,14 @@ TEST(Jinja, SharesMutableValuesWhereAllowed) {
 
 TEST(Jinja, ErrorsNameTemplateAndLine) {
   EXPECT_EQ(error_of("a\n\n{{ missing.foo }}"), "test:3: 'missing' is undefined");
-  EXPECT_EQ(error_of("{{ raise_exception('no, ' ~ 5) }}"), "test:1: the template refuses this input: no, 5");
+  EXPECT_EQ(error_of("{{ raise_exception('no, ' ~ 5) }}"), "test:1: the template rejects this input: no, 5");
   EXPECT_THAT(error_of("\n{% if x %}"), testing::HasSubstr("test:2: expected 'endif'"));
   EXPECT_THAT(error_of("\n{% bogus %}"), testing::HasSubstr("test:2: unknown tag 'bogus'"));
-  EXPECT_THAT(error_of("{% include 'x' %}"), testing::HasSubstr("refused"));
+  EXPECT_THAT(error_of("{% include 'x' %}"), testing::HasSubstr("'include' is not allowed"));
   EXPECT_THAT(error_of("{{ 'a'|nope }}"), testing::HasSubstr("no filter named 'nope'"));
   EXPECT_THAT(error_of("{{ 9223372036854775807 + 1 }}"), testing::HasSubstr("64 bits"));
   EXPECT_THAT(error_of("{{ 99999999999999999999 }}"), testing::HasSubstr("too large"));
-  EXPECT_THAT(error_of("{{ [1]|random }}"), testing::HasSubstr("refused"));
+  EXPECT_THAT(error_of("{{ [1]|random }}"), testing::HasSubstr("the filter 'random' is not supported"));
 }
 
 // What Python has and this interpreter does not must end in an error that names it, never in other text.
