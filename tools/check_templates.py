@@ -5,7 +5,7 @@
 
 DRIVER is the program render_template of the tests. Every template is rendered with N random conversations, every line of
 a snippet file (⏎ stands for a newline) with one fixed set of variables; both sides must write the same text or both
-must fail. Exit status: 0 when nothing differs, 1 otherwise, 77 when jinja2 is not installed.
+must fail. Exit status: 0 when nothing differs, 1 otherwise, 77 when jinja2 is not installed or a folder has no templates.
 """
 import argparse
 import datetime
@@ -434,9 +434,11 @@ def main():
         print(f"random expressions: {report['runs']}, {report['failures']} fail in both, {report['differences']} differ")
         total += report["differences"]
     for folder in options.templates:
-        if not pathlib.Path(folder).is_dir():
-            continue
-        for path in sorted(pathlib.Path(folder).glob("*.jinja")):
+        paths = sorted(pathlib.Path(folder).glob("*.jinja"))
+        if not paths:
+            print(f"{folder} has no templates: skipped")
+            return 1 if total else 77
+        for path in paths:
             template = path.read_text(encoding="utf-8")
             report = {"runs": 0, "failures": 0, "differences": 0, "show": options.show, "dump": options.dump}
             conversations = Conversations(options.seed)

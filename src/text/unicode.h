@@ -1,6 +1,6 @@
 // The one Unicode module of the project, for tokenizers and chat templates: strict UTF-8 decoding, replacement of
 // malformed bytes, normal forms, case mapping and a few character classes. The character data comes from utf8proc
-// (docs/decisions/010-utf8proc.md).
+// (docs/decisions/011-utf8proc.md).
 #pragma once
 #include <cstddef>
 #include <cstdint>
