@@ -206,7 +206,7 @@ void check_step(const Shape& shape, const std::vector<Sequence>& sequences, cons
   ++steps;
 }
 
-// The first n rows of a tree are the same rows for every n: other forms of the kernels, other company.
+// The first n rows of a tree are the same rows for every n: other forms of the kernels, other batch.
 void check_counts(const Shape& shape, int history) {
   const std::vector<int> tree = random_tree(64, 20, 40);
   Store store(shape.type, 1, shape.kv_heads, history + 80, shape.head_dim);
@@ -239,7 +239,7 @@ __global__ void fill_noise(uint32_t* words, size_t count, uint32_t pattern) {
   }
 }
 
-// Graph replays of one call per layer, over layers that together exceed the second-level cache several times.
+// Graph replays of one call per layer, over layers that together exceed L2 several times.
 double time_shape(const Shape& shape, int context, int rows, std::string& plan,
                   HopperKernels kernels = HopperKernels::kBoth) {
   const size_t element = shape.type == DType::kQ8_0 ? 1 : 2;

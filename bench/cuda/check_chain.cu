@@ -1,4 +1,4 @@
-// Products in company. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of layers have the
+// Products in a batch. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of layers have the
 // bits that they have alone. Times what a layer of an 8B model does beside attention, as one graph of several layers with weights
 // of their own: norm, 6144x4096, rope and store, 4096x4096 adding, norm, 28672x4096, glu, 4096x14336 adding. Prints microseconds
 // per layer: everything, and the products alone. Built as run_checks.sh does it.

@@ -7,7 +7,7 @@
 // (one line; src/tensor and src/base may also be compiled with g++). Options: check, time, prompts (the times of prefill only); without any: all.
 //
 // Checks linear_rows and PromptLinear against double precision and for the distribution (a row's bits do not depend on its
-// company), then times the shapes of an 8B model and of small drafts.
+// batch), then times the shapes of an 8B model and of small drafts.
 #include <specextend/error.h>
 
 #include <algorithm>

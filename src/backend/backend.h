@@ -1,4 +1,5 @@
-// A backend owns memory and runs ops. Set-up (matrices, stores, buffers) may throw; ops may not. See ops.h for the distribution.
+// A backend owns memory and runs ops. Set-up (matrices, stores, buffers) may throw; ops may not. All ops are batch-invariant: see
+// ops.h.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -35,7 +36,7 @@ class KvStore {
 class KvChoice {
  public:
   virtual ~KvChoice() = default;
-  virtual std::span<const int32_t> cells() = 0;  // waits for them
+  virtual std::span<const int32_t> cells() = 0;  // waits until the device has chosen
 };
 
 class Matrix {
@@ -88,8 +89,8 @@ class Backend {
   virtual void wait() {}                               // until all ops are done
   virtual bool prefers_batches() const { return false; }  // one op on many rows costs little more than on one
 
-  // Runs the ops of a step: calls `body`, or repeats what it did when it was last called with an equal key and shape. The body may only
-  // call ops, and may depend on nothing but the key, the shape and the inputs' arrays.
+  // Runs the ops of a step: calls `body`, or replays what it recorded when it was last called with an equal key and shape. The body may
+  // call ops only, and may depend on nothing but the key, the shape and the inputs' arrays.
   virtual void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) = 0;
 
   // Rows that a level may have where the backend grows trees itself; 0: it does not.
@@ -107,14 +108,14 @@ class Backend {
   virtual void rope_store(const RopeStoreArgs&) = 0;
   virtual void attend(const AttendArgs&) = 0;
   virtual void glu(const GluArgs&) = 0;
-  // linear and glu of what it gives; afterwards nobody may read gate_up, which need not have been written.
+  // linear, then glu of its result. No op may read gate_up afterwards: a backend that fuses the two does not write it.
   virtual void linear_glu(const LinearArgs& product, const GluArgs& activation) {
     linear(product);
     glu(activation);
   }
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
-  // Chooses on the host by kv_score() and kv_move() unless a backend knows better. Nothing waits for the device before cells() is asked.
+  // The default chooses on the host by kv_score() and kv_move(). A backend that chooses on the device waits for it in cells() only.
   virtual std::unique_ptr<KvChoice> make_choice(int most_cells);
   virtual void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice);
   // Cells as bytes in host memory, see KvCellsArgs. What kv_write is given must come from kv_read.

@@ -1,4 +1,4 @@
-// kv_retrieve() for backends that choose on the host.
+// kv_retrieve() for backends that choose chunks on the host.
 #pragma once
 #include <vector>
 

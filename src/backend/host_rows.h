@@ -1,4 +1,4 @@
-// copy_rows(), and what a row of logits says of itself, for backends whose memory is the host's.
+// copy_rows(), and the check of a row of logits for NaN and infinity, for backends whose memory is the host's.
 #pragma once
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Cells of a KV store in other hands: copied to another slot, or as a stream of bytes (how many, how large each is, the cells, a checksum).
+// Cells of a KV store outside of it: copied to another slot, or as a stream of bytes (count, bytes per cell, the cells, a checksum).
 #pragma once
 #include <cstddef>
 #include <iosfwd>

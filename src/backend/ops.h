@@ -3,7 +3,7 @@
 // memory from Backend::allocate, which the host may not be able to reach; integers (tokens, positions, SeqRows, moves) and what is
 // marked so lie in host memory.
 //
-// The distribution (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
+// Batch invariance (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
 // many rows share the call, on their order, or on the number of threads.
 #pragma once
 #include <cstdint>
@@ -28,8 +28,8 @@ class KvStore;  // K/V cells of many sequences in the backend's own layout
 // [0, history) lies the tail: node j of the current tree is written to cell history + j. Row i of the sequence is node
 // uncommitted + i; the nodes below `uncommitted` were written by earlier steps and are only read. A row sees the history and its
 // ancestors in the tail. Its place in the order of attention ("index") is history + depth, depth = number of proper
-// ancestors; along a path node numbers ascend. Rows that only read (a drafter that looks at the target's cells) may all see what node 0
-// sees, itself included, and not themselves: they have the bits of node 0.
+// ancestors; along a path node numbers ascend. Read-only queries (a drafter that cross-attends to the target's KV cache) use node 0's
+// mask and write no K/V.
 struct SeqRows {
   int32_t first_row = 0;
   int32_t rows = 0;
@@ -81,7 +81,7 @@ struct NormArgs {        // out = x / sqrt(mean(x^2) + eps) * weight
   const float* weight;   // [width]
   int rows, width;
   float eps;
-  const Matrix* only_for = nullptr;  // if given: nobody but the next op reads out, linear with this matrix
+  const Matrix* only_for = nullptr;  // if given: the next op, linear with this matrix, is the only reader of out
 };
 
 struct LinearArgs {      // out (+)= x W^T (+ bias)
@@ -158,7 +158,7 @@ struct ChooseRow {
   std::span<const TokenCount> counts;   // of this row's own path
   const uint32_t* allowed = nullptr;    // [(vocab + 31) / 32] bits, host memory: other tokens are as if they were not there; null: all
   uint8_t* broken = nullptr;            // host memory: set to 1 if the logit of an allowed token is NaN or +infinity, before bias and
-                                        // penalties; else left alone. Null: nobody asks
+                                        // penalties; else left alone. Null: not wanted
 
   bool allows(Token t) const { return !allowed || (allowed[t / 32] >> (t % 32) & 1); }
 };

@@ -1,6 +1,6 @@
-// The levels of a draft's tree in one go, where the passes run: a backend that can repeats "a pass over the nodes that are worth it, their
-// likeliest tokens, the next level" by itself until the rules say stop. The rules are those of speculative/tree/levels.cc, which grows the same
-// trees with the host between the levels.
+// Device-side tree expansion, an optional op with a host fallback: a backend that supports it repeats "a pass over the frontier, its top-k
+// tokens, the next level" without the host until the rules say stop. The rules are those of speculative/tree/levels.cc, which grows
+// the same trees with the host between the levels.
 #pragma once
 #include <cstdint>
 

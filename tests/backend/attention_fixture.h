@@ -1,5 +1,5 @@
 // A small world for the tests of attention: tokens whose q, k, v are pure functions of their number, stores that are
-// filled through rope_store, and rows attended in any company. No rotation (cos 1, sin 0): index and content are
+// filled through rope_store, and rows attended in any batch. No rotation (cos 1, sin 0): index and content are
 // independent.
 #pragma once
 #include <cmath>

@@ -1,5 +1,5 @@
 // Linear layers: every weight type on every instruction set of this machine. Two questions: is a row's result the same
-// bits in any company (the distribution, memcmp), and is it close to a product in double precision?
+// bits in any batch (the distribution, memcmp), and is it close to a product in double precision?
 #include "backend/cpu/linear/linear.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// top_k() against a full sort and a logarithm of sums in double precision; its bits in any company; and the pieces that
+// top_k() against a full sort and a logarithm of sums in double precision; its bits in any batch; and the pieces that
 // choose() uses too.
 #include "backend/cpu/sampling/top_k.h"
 

@@ -1,4 +1,4 @@
-// Requests that come and go while others run, and sessions in other hands: whatever the company and wherever the cells came from,
+// Requests that come and go while others run, and sessions in other hands: whatever the batch and wherever the cells came from,
 // each text has the bytes it has alone.
 #include <gtest/gtest.h>
 

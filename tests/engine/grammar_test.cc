@@ -150,7 +150,7 @@ TEST_F(GrammarEngineTest, ErrorsAreTheRequestsOwn) {
   auto engine = open("sd");
   EXPECT_THROW(engine->start()->generate(engine->tokenize("?"), with("root ::= nothing", 0, 0)), Error);
   EXPECT_THROW(engine->start()->generate(engine->tokenize("?"), with("root ::= root \"a\"", 0, 0)), Error);
-  // In company: the batch goes on, and so does the engine.
+  // In batch: the batch goes on, and so does the engine.
   auto a = engine->start(), b = engine->start();
   GenerateOptions other;
   other.max_tokens = 40, other.ignore_end = true;

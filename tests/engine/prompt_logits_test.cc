@@ -1,4 +1,4 @@
-// Logits of a prompt's tokens: those that generating the same text gives, bit for bit, in pieces of any size, in any company, with
+// Logits of a prompt's tokens: those that generating the same text gives, bit for bit, in pieces of any size, in any batch, with
 // any drafter listening in.
 #include <gtest/gtest.h>
 

@@ -298,7 +298,7 @@ TEST(Speculation, PromptsInAnyOrder) {
   }
 }
 
-// What each rule promises; and that a request which does not draft is plain decoding under any of them, in any company.
+// What each rule promises; and that a request which does not draft is plain decoding under any of them, in any batch.
 TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
   const std::vector<std::vector<Token>> prompts{testing::random_text(20, 1), testing::random_text(60, 2), testing::random_text(33, 3)};
   std::vector<GenerateOptions> asks;
@@ -314,7 +314,7 @@ TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
     const auto engine = Engine::open(o);
     const auto found = answers(*engine, prompts, plain, true);
     for (size_t i = 0; i < prompts.size(); ++i) expect_equal(expected[i], found[i], fmt::format("{}, {}", rule, i));
-    plain[1].speculate = true;  // company that draws
+    plain[1].speculate = true;  // batch that draws
     const auto among = answers(*engine, prompts, plain, true);
     for (size_t i : {0u, 2u}) expect_equal(expected[i], among[i], fmt::format("{} in company, {}", rule, i));
   }

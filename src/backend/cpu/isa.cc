@@ -16,7 +16,7 @@
 namespace sx::cpu {
 namespace {
 constexpr Isa kAll[] = {Isa::kGeneric, Isa::kNeonDot, Isa::kNeonI8mm, Isa::kAvx2, Isa::kAvx512};
-// With kernels in this program (isas.cmake).
+// With kernels in this program (isa.cmake).
 constexpr Isa kBuilt[] = {
 #if defined(SX_HAS_NEON_I8MM)
     Isa::kNeonI8mm,

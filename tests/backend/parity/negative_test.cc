@@ -1,5 +1,5 @@
 // The comparisons themselves on trial: a backend with a small mistake in every op must be caught by every row of the
-// table where the mistake shows, and one whose bits depend on company by every row with company.
+// table where the mistake shows, and one whose bits depend on batch by every row with batch.
 #include <gtest/gtest.h>
 
 #include <cmath>

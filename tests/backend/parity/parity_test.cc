@@ -1,5 +1,5 @@
 // Every row of the table on every backend: against the reference within a tolerance, and against itself in other
-// company and with other numbers of threads, bit for bit. One test per backend and op; a failing row is named.
+// batch and with other numbers of threads, bit for bit. One test per backend and op; a failing row is named.
 #include <gtest/gtest.h>
 
 #include <cstring>

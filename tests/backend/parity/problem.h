@@ -28,7 +28,7 @@ class Instance {
   virtual ~Instance() = default;
   virtual void run() = 0;               // the op, once; the benchmark repeats it
   virtual Output output() = 0;          // after one run
-  // The same rows once more in other company: only these, in this order ([rows.size(), columns] comes back). Ops on
+  // The same rows once more in other batch: only these, in this order ([rows.size(), columns] comes back). Ops on
   // rows put them in one call. Ops on K/V decode each row plainly: its path as committed history, a step of one row.
   virtual std::vector<float> again(std::span<const int> rows) = 0;
 };
@@ -63,7 +63,7 @@ std::vector<double> rope_frequencies(int dims);
 // "" when `got` is within the tolerance of `reference`; else what is wrong and where.
 std::string difference(const Output& reference, const Output& got, const std::vector<float>& scale,
                        Tolerance tolerance);
-// "" when run in company equals `again` for each row alone and for all rows reversed, bit for bit.
+// "" when run in a batch equals `again` for each row alone and for all rows reversed, bit for bit.
 // few: only the first and the last row alone.
 std::string variance(Instance& instance, const Output& together, int rows, bool few);
 

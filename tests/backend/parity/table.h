@@ -1,5 +1,5 @@
 // The op parity table: one list of op x shape x type x options. The parity test runs every row on every backend against
-// the reference, the invariance test runs the same rows in other company and with other threads, and the benchmark
+// the reference, the invariance test runs the same rows in other batch and with other threads, and the benchmark
 // times them.
 #pragma once
 #include <span>

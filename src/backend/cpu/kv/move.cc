@@ -73,7 +73,7 @@ struct Plan {
   }
 };
 
-// Elements of each type; the same roundings as in kv_layout.cc.
+// Elements of each type; the same roundings as in layout.cc.
 struct F32 {
   using Stored = float;
   static float widen(float x) { return x; }

@@ -1,4 +1,4 @@
-// Attention over K/V cells for rows that decode or verify (a tree behind a history), and for rows of a prompt (a chain).
+// Attention over the KV cache: decode and verification (a tree behind a history), and prefill (a chain). See README.md.
 #pragma once
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/views.h"

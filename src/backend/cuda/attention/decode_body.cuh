@@ -1,5 +1,5 @@
-// The kernel that turns blocks of cells into partial softmax states, on tensor cores. See attend_rows.cuh for the
-// order of reduction.
+// Portable split-KV decode: the kernel that folds blocks of cells into partial softmax states, on tensor cores (mma.sync). See
+// decode_mma.cuh for the order of reduction.
 #pragma once
 #include "backend/cuda/attention/decode_loads.cuh"
 #include "backend/cuda/attention/decode_mma.cuh"
@@ -14,7 +14,7 @@ inline constexpr int kScorePitch = kAttendBlock + 8;  // f32; pairs of lanes (g,
 template <int D, int kTiles>
 struct AttendShared {
   static constexpr int kRows = 16 * kTiles;
-  uint4 q[kTiles][D / 16][32];                                 // operands of the product, per lane
+  uint4 q[kTiles][D / 16][32];                                 // MMA operands, per lane
   float scores[kTiles == 1 ? 2 : 1][kRows][kScorePitch];
   uint4 p[kTiles == 1 ? 1 : kTiles][4][32];                    // likewise; unused with one tile
   MergeScales block_scales[kRows], span_scales[kRows];
@@ -66,7 +66,7 @@ struct TailCells {
 };
 
 // Rows of q, times scale, to 16 bits: element 8 c + 4 h + {0, 1, 2, 3} of 32 i .. 32 i + 31 goes to step 2 i + h, as
-// in attend_loads.cuh.
+// in decode_loads.cuh.
 template <int D, int kTiles, bool kBf16>
 __device__ __forceinline__ void load_queries(AttendShared<D, kTiles>& shared, int active, float scale) {
   for (int item = int(threadIdx.x); item < active * (D / 16) * 32; item += kAttendThreads) {
@@ -347,8 +347,8 @@ __device__ __forceinline__ void attend_tail(const AttendBody& body, AttendShared
   fold_blocks<Store, D, 1, false>(store, where, range, 1, keys, values, shared, body, slot);
 }
 
-// Blocks x < row_count: the tail of row x for kv head y. Others: one unit of cells for up to 16 kTiles query rows
-// (rows of one tile times heads of kv head y). A unit's K/V are read once, 2 * 64 * D elements per block of cells,
+// Blocks x < row_count: the tail of row x for kv head y. Others: one KV split (unit) for up to 16 kTiles query rows
+// (rows of one tile times heads of kv head y). A split's K/V are read once, 2 * 64 * D elements per block of cells,
 // straight to registers, the next block while one is computed; several thread blocks per SM keep enough bytes in
 // flight. Bound: memory for a few rows (what is written is below 1/16 of it), tensor cores from about 32 rows per
 // sequence on.
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kAttendThreads, kTiles == 1 && D <= 128 ? 3 : 
 
   if (thread < Shared::kRows) {
     const int query = first_query + thread;
-    const bool used = query < queries;  // others share the sight of the first row, and nobody reads what they compute
+    const bool used = query < queries;  // other threads take the first row's mask, and their results are never read
     const int row = tile.first_row + (used ? query / body.group : 0);
     const int head = kv_head * body.group + (used ? query % body.group : 0);
     const int index = body.rows[row].index;
@@ -420,7 +420,7 @@ void launch_attend_body(const AttendBody& body, const AttendSplit& split, cudaSt
   launch(attend_body<Store, D, kTiles, kSections>, grid, dim3(kAttendThreads), 0, stream, body);
 }
 
-// The variants that plan_split (attend_rows.cu) chooses from.
+// The variants that plan_split (decode_mma.cu) chooses from.
 template <template <int> class Store>
 void launch_attend_body(const AttendBody& body, const AttendSplit& split, cudaStream_t stream) {
   const bool sections = body.unit_blocks == kSectionBlocks;

@@ -1,6 +1,6 @@
-// Attention of decode and verification on Hopper: the kernel that folds the tail and the partial states. The canonical
-// order of attend_rows.cuh with units and sections of its own (see unit_begin): the tiles of a unit are folded one after
-// the other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
+// Split-KV decode on Hopper: the combine kernel, which folds the tail and the partial states. The order is that of decode_mma.cuh
+// with KV splits (units) and split groups (sections) of its own (see unit_begin): the tiles of a split are folded one after the
+// other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
 #pragma once
 #include "backend/cuda/attention/decode_tail_sm90.cuh"
 
@@ -46,13 +46,13 @@ struct ColumnState {
   }
 };
 
-// What the merges of 32 units multiply outputs with, those of unit `lane` and of section lane % kSections of them. All
-// come from maxima alone, so that a warp knows them at once instead of merge by merge; the operations are those of
-// merge_states. newer < 0: an empty state, nothing changes.
+// The factors that the merges of 32 KV splits multiply outputs with: those of split `lane`, and of split group lane % kSections.
+// All follow from the maxima alone, so that a warp computes them at once instead of merge by merge; the operations are those
+// of merge_states. newer < 0: the state is empty and nothing changes.
 struct FoldScales {
   static constexpr int kSections = 32 / kSectionUnits;
   float older, newer, section_older, section_newer;
-  // ml: of unit `lane`. (m, l) of the sections before becomes that of all.
+  // ml: the state of split `lane`. (m, l) of the groups before becomes that of all.
   __device__ __forceinline__ FoldScales(float2 ml, float& m, float& l) {
     const int lane = int(threadIdx.x) % 32, unit = lane % kSectionUnits, section = lane % kSections;
     const bool empty = ml.x == minus_infinity();
@@ -66,7 +66,7 @@ struct FoldScales {
     if (unit == 0) before = minus_infinity();
     older = exp2_fast(__fsub_rn(before, most));
     newer = empty ? -1.f : exp2_fast(__fsub_rn(ml.x, most));
-    float sum = 0.f;  // of the section up to this unit
+    float sum = 0.f;  // of the group up to this split
 #pragma unroll
     for (int i = 0; i < kSectionUnits; ++i) {
       float sum_before = __shfl_up_sync(0xffffffffu, sum, 1, kSectionUnits);
@@ -93,7 +93,7 @@ struct FoldScales {
     }
     m = __shfl_sync(0xffffffffu, most, kSections - 1);
   }
-  // Outputs of unit i of the 32 into those of its section, and of section i into the whole.
+  // Merges the outputs of split i of the 32 into those of its group, and of group i into the whole.
   template <int n>
   __device__ __forceinline__ void merge_unit(float (&o)[n], const float (&unit)[n], int i) const {
     merge(o, unit, __shfl_sync(0xffffffffu, older, i), __shfl_sync(0xffffffffu, newer, i));
@@ -115,8 +115,8 @@ __device__ __forceinline__ void make_empty(float (&o)[n]) {
   for (int i = 0; i < n; ++i) o[i] = -0.f;
 }
 
-// Whether the weights of all these states, one per lane, are relative to the same base, and those of the fold so far too (UnitSoftmax: the
-// base is 0 as a rule). Then states merge by adding: merge_states multiplies by 2^0. m becomes the base. `present`: the lanes with
+// Whether the weights of all these states, one per lane, and of the fold so far are relative to the same base (UnitSoftmax: the base
+// is 0 as a rule). Then states merge by adding: merge_states multiplies by 2^0. m becomes the base. `present`: the lanes with
 // states that are not empty.
 __device__ __forceinline__ bool find_common_base(float& m, float lane_m, uint32_t present) {
   if (present == 0) return true;
@@ -132,8 +132,7 @@ __device__ __forceinline__ void add_columns(float (&o)[n], const float (&x)[n]) 
   for (int i = 0; i < n; ++i) o[i] = __fadd_rn(o[i], x[i]);
 }
 
-// The fold of units [first, end) of one head, kChunks times kBatch of which are on their way at a time. Whole warps call
-// it.
+// The fold of KV splits [first, end) of one head; kChunks times kBatch loads are in flight at a time. Whole warps call it.
 template <int D, int kColumns, int kBatch, int kChunks>
 __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body, int first, int end, size_t state,
                                                           int column) {
@@ -194,7 +193,7 @@ __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body
   return total;
 }
 
-// The same, of the states that are not empty.
+// The fold of KV splits [first, end) of one head that reads only states which are not empty: (m, l) first, then their outputs.
 template <int D, int kColumns, int kBatch>
 __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& body, int first, int end, size_t state,
                                                               int column) {
@@ -214,7 +213,7 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
     const FoldScales scales(ml, total.m, total.l);
     float section[kColumns];
     make_empty(section);
-    int number = 0;  // of the section, of these 32 units
+    int number = 0;  // of the split group, among these 32 splits
     while (present != 0) {
       int units[kBatch];  // less base; -1: none
       float o[kBatch][kColumns] = {};
@@ -240,8 +239,8 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
   return total;
 }
 
-// The same of states with a common base; false if they have none: then `total` means nothing. All states that come in one batch are on
-// their way as soon as it is known which are not empty.
+// The fold of KV splits [first, end) of one head whose states have a common base; false if they have none, and then `total` is
+// meaningless. All loads of a batch are in flight as soon as it is known which states are not empty.
 template <int D, int kColumns, int kBatch>
 __device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const AttendBody& body, int first, int end, size_t state,
                                             int column) {
@@ -249,7 +248,7 @@ __device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const 
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   float section[kColumns], sum = 0.f;
   make_empty(section);
-  int number = -1;  // of the section
+  int number = -1;  // of the split group
   for (int base = first / kSectionUnits * kSectionUnits; base < end; base += 64) {
     float2 ml[2];
 #pragma unroll
@@ -329,11 +328,11 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
   }
 }
 
-// One block: one row and one head or the heads of one kv head. First the tail: 4 * 128 * D bytes of K/V at most, from
-// the second-level cache, while the body still runs (it lets this kernel start only when what came before it is
-// complete). Then the partial states, 4 (D + 2) bytes per unit or section and head, folded in order by one warp per
-// head; of a single head by all warps, a column per thread. The tail comes last. Bound by latency for a few rows, by
-// the second-level cache for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
+// One block: one row and one head or the heads of one kv head. First it computes the tail: 4 * 128 * D bytes of K/V at most,
+// from L2, while the split kernel still runs (which lets this kernel start only when everything before it is complete). Then
+// it folds the partial states, 4 (D + 2) bytes per split or group and head, in order, by one warp per head; of a single head by
+// all warps, a column per thread. The tail is merged last. Bound by latency for a few rows, by L2 for many: four thread
+// blocks per SM, so that 64 rows of 8 kv heads run at once.
 template <int D, bool bf16, FinishForm form>
 __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
     attend_rows_wgmma_finish(const HopperFinish call) {

@@ -1,4 +1,4 @@
-// Attention for head sizes that the tensor core path does not know: tiny models of tests.
+// Decode attention for head sizes that the tensor-core kernels do not support: tiny models of tests.
 #include "backend/cuda/attention/decode_mma.cuh"
 #include "backend/cuda/runtime/launch.cuh"
 
@@ -23,8 +23,8 @@ struct AnyCells {
   }
 };
 
-// One warp: one row and head, one cell after the other in index order: an order that depends on nothing else. Reads 2
-// head_dim elements per cell; bound by latency.
+// One warp: one row and head, one cell after the other in index order, which depends on nothing else. A warp reads 2 head_dim
+// elements per cell; bound by latency.
 __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
   let_next_start();
   const int row = int(blockIdx.x), head = int(blockIdx.y), lane = int(threadIdx.x);

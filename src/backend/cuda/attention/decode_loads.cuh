@@ -19,7 +19,7 @@ struct AttendColumns {
   static constexpr int kWarps = D / (8 * kColumns);                // that hold columns: 4, of 96 columns 3
 };
 
-// Past the first-level cache: nothing is read twice here, and cells just written by another kernel are never stale.
+// Loads bypass L1: no byte is read twice here, and cells just written by another kernel are never stale.
 template <int kBytes>
 __device__ __forceinline__ void load_words(uint32_t* out, const void* from) {
   if constexpr (kBytes == 16) {

@@ -1,5 +1,4 @@
-// Attention of decode and verification: how its work is split, and the kernel that folds the partial states into the
-// result.
+// Portable split-KV decode: the split plan, and the combine kernel that folds the partial states into the result.
 #include <algorithm>
 
 #include "backend/cuda/attention/decode_mma.cuh"
@@ -9,7 +8,7 @@ namespace sx::cuda {
 
 namespace {
 
-constexpr int kNodes = 32;  // states folded per round of attend_finish; a multiple of the spans of a section
+constexpr int kNodes = 32;  // states folded per round of the combine (attend_finish); a multiple of the spans of a split group
 constexpr int kSectionSpans = kSectionBlocks / kSpanBlocks;
 
 struct AttendFinish {
@@ -32,7 +31,7 @@ struct State {
   }
 };
 
-// The state of unit u, or the empty one; loads of several are in flight at once.
+// The state of KV split (unit) u; loads of several states are in flight at once.
 template <int D>
 __device__ __forceinline__ State load_state(const AttendFinish& call, int unit, int row, int head, int column) {
   const size_t at = (size_t(unit) * size_t(call.row_count) + size_t(row)) * size_t(call.range_heads) + size_t(head);
@@ -44,7 +43,7 @@ __device__ __forceinline__ State load_state(const AttendFinish& call, int unit, 
   return state;
 }
 
-// Fold of the kFan units of a node that the row sees. A node of one unit is that unit.
+// The fold of those of a node's kFan KV splits that the row sees. A node of one split is that split.
 template <int D, int kFan>
 __device__ __forceinline__ State load_node(const AttendFinish& call, int node, int first, int end, int row, int head,
                                            int column) {
@@ -61,9 +60,9 @@ __device__ __forceinline__ State load_node(const AttendFinish& call, int node, i
   return state;
 }
 
-// One block: one row and head. Groups of D threads make nodes (spans of single blocks, sections of spans, sections);
-// then the first group folds these in order, and the tail last. Reads 4 (D + 2) bytes per unit, mostly from the
-// second-level cache; bound by latency.
+// The combine. One block: one row and head. Groups of D threads make nodes (spans of single blocks, split groups of spans,
+// split groups); then the first group folds the nodes in order, and the tail last. A block reads 4 (D + 2) bytes per split,
+// mostly from L2; bound by latency.
 template <int D>
 __global__ void attend_finish(const AttendFinish call) {
   __shared__ float node_o[kNodes][D];
@@ -135,10 +134,10 @@ struct Plan {
   int parts, unit_blocks, units;
 };
 
-// All of these choices are for speed only. Few query rows per tile of rows: one tile of 16; a unit is a single block
+// All of these choices are for speed only. Few query rows per tile of rows: one tile of 16; a KV split is a single block
 // while that is at most a few thread blocks per SM, else a span. Many: 64 query rows (32 of 256 columns) per thread
-// block; sections when they alone fill the device, since states are written per unit. If the states do not fit the
-// scratch, sections, and a range of kv heads at a time.
+// block; whole split groups (sections) when they alone fill the device, since states are written per split. If the states
+// do not fit the scratch: split groups, and a range of kv heads at a time.
 Plan plan_split(const AttendCall& call) {
   constexpr int kSms = 132;
   const int group = call.heads / call.kv_heads;
@@ -235,8 +234,8 @@ void launch_range(const AttendCall& call, const Plan& plan, int first_kv_head, i
 
 }  // namespace
 
-// Single blocks for everybody, but no more than 128 MiB, unless the units of one kv head (16 query heads) need more.
-// Grows with every argument, so that a smaller step fits what a larger one asked for.
+// Room for single blocks of all rows, but no more than 128 MiB, unless the splits of one kv head (16 query heads) need more.
+// The size grows with every argument, so that a smaller step fits what a larger one asked for.
 size_t attend_scratch_bytes(int rows, int heads, int head_dim, int context) {
   if (!has_fast_path(head_dim)) return 256;
   constexpr size_t kEnough = size_t(128) << 20;

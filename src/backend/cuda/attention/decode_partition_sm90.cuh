@@ -1,5 +1,5 @@
-// Attention of decode and verification on Hopper: which query rows and which tiles of cells a warpgroup works on, and
-// which of its units it merges. Plain integers, so that a host can go through it too.
+// Split-KV decode on Hopper: the partition of the work, i.e. which query rows and which tiles of cells a warpgroup works on,
+// and which KV splits (units) it merges. These are plain integers, so that host tests can run the same code.
 #pragma once
 #include "backend/cuda/attention/decode_mma.cuh"
 
@@ -7,8 +7,8 @@ namespace sx::cuda {
 
 inline constexpr int kGroupQueries = 64;  // query rows of a warpgroup
 
-// a / b and a % b of numbers from 0 on, the quotient below 2^20. A device gets by with a third of the instructions of its division,
-// and what runs once per kernel comes from memory, instructions too.
+// a / b and a % b of numbers from 0 on, the quotient below 2^20. On the device this takes a third of the instructions of a
+// division; code that runs once per kernel is fetched from memory, so its size counts.
 struct Divided { int quotient, remainder; };
 __host__ __device__ __forceinline__ Divided divide(int a, int b) {
 #ifdef __CUDA_ARCH__
@@ -29,7 +29,7 @@ struct GroupWork {
   bool half;                      // of the last tile only the first block is there
 };
 
-// Of units [first_unit, end_unit).
+// The work of one piece of query rows in KV splits [first_unit, end_unit).
 __host__ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int first_unit, int end_unit) {
   GroupWork work{};
   const Divided place = divide(piece, body.parts);
@@ -52,11 +52,11 @@ __host__ __device__ __forceinline__ int first_tile(int history, int window) {
   return first_seen(history, window) / kTileCells;
 }
 
-// How a warpgroup goes through the units of its work: whether a unit joins the state of those before it in its section.
+// How a warpgroup walks through the KV splits of its work: whether a split joins the state of the splits before it in its group.
 struct UnitWalk {
   int unit, border;  // the one at work, and the tile that begins the next
   int slot;          // the unit that the state is stored as, which is the first of the merged ones
-  bool merging;      // all of the section that anybody sees and lies before is in the state
+  bool merging;      // the state holds everything of the group that lies before and that some row sees
   __host__ __device__ __forceinline__ UnitWalk(const GroupWork& work, int window) {
     unit = slot = unit_of(work.begin);
     border = unit_begin(unit + 1);
@@ -74,7 +74,7 @@ struct UnitWalk {
   }
 };
 
-// The work of a thread block in a run of units. The order of all its tiles: those of the left warpgroup, then those of
+// The work of a thread block in a run of KV splits. The order of all its tiles: those of the left warpgroup, then those of
 // the right one unless they are the same.
 struct PairWork {
   GroupWork left, right;
@@ -109,10 +109,10 @@ __host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, i
   return work;
 }
 
-// What a thread block does of all items: they lie one behind the other, each as long as the tiles that the sequences of
-// the step see, and are cut into shares: every item into some that end where units end, if that is not much more than an
-// equal share for everybody. A unit belongs to the share that its first tile is in.
-// Whole warps make it, so that all sequences are looked at together.
+// The part of all items that one thread block works on. Items lie one behind the other, each as long as the tiles that the
+// sequences of the step see. The partition cuts every item at ends of KV splits, if that is not much more than an equal part
+// for each thread block. A split belongs to the thread block that has its first tile. Whole warps compute it, so that all
+// sequences are examined together.
 struct Share {
   int low, tiles;  // an item is tiles [low, low + tiles)
   int now, end;
@@ -150,7 +150,7 @@ struct Share {
       end = place.quotient * tiles + min(place.remainder * even + even, tiles);
     }
   }
-  // The next run of units, of one item.
+  // The next run of KV splits of one item.
   __host__ __device__ __forceinline__ bool next(int& item, int& first_unit, int& end_unit) {
     if (now >= end) return false;
     const Divided place = divide(now, tiles);

@@ -1,5 +1,4 @@
-// Attention of decode and verification on Hopper: the shared memory of a thread block, and the ring in it through which
-// tiles of K and V come.
+// Split-KV decode on Hopper: the shared memory of a thread block, and its ring of TMA stages for tiles of K and V.
 #pragma once
 #include "backend/cuda/attention/decode_partition_sm90.cuh"
 #include "backend/cuda/runtime/hopper.cuh"
@@ -10,8 +9,8 @@ inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is severa
 
 // How the cells are split; no bit of a result depends on it.
 enum class HopperForm {
-  kSingles,  // a thread block is one warpgroup and does one unit; two fit an SM, one loads while the other computes
-  kPairs,    // two warpgroups that share the K/V of a sequence; a thread block does runs of units and merges them
+  kSingles,  // a thread block is one warpgroup and does one KV split; two fit an SM, one loads while the other computes
+  kPairs,    // two warpgroups share the K/V of a sequence (ping-pong); a thread block does runs of KV splits and merges them
 };
 
 template <int D, HopperForm form>
@@ -22,7 +21,7 @@ struct HopperShape {
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
   static constexpr int kStages = (kGroups == 1 ? 64 : 192) * 1024 / int(2 * kTile);
   // q of each group, K of each stage, V of each stage, barriers, of pairs a place for each query. Two of single ones fit 164 KB, which
-  // an SM can give without losing much of its first-level cache.
+  // an SM can give without losing much of its L1.
   static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
   static constexpr uint32_t kPlacesAt = kBarriersAt + 4 * kStages * 8,
                             kBytes = kPlacesAt + (kGroups > 1 ? kGroups * kGroupQueries * sizeof(int4) : 0);
@@ -50,7 +49,7 @@ struct Ring {
   __device__ __forceinline__ uint32_t empty_v(int i) const { return barrier(3, i); }
 };
 
-// How one thread brings K and V of the tiles of a warpgroup's work, which are number `first` and following of the
+// The producer: one thread copies K and V of the tiles of a warpgroup's work, which are number `first` and following of the
 // thread block's, each as soon as its stage is free.
 template <int D, HopperForm form>
 struct Copies {
@@ -81,7 +80,7 @@ struct Copies {
   }
 };
 
-// A warp lets tiles [first, end) pass that concern the other warpgroup only.
+// A consumer warp releases tiles [first, end) that only the other warpgroup needs.
 template <int D, HopperForm form>
 __device__ __forceinline__ void pass(const Ring<D, form>& ring, int first, int end) {
   for (int i = first; i < end; ++i) {

@@ -1,5 +1,4 @@
-// Attention of decode and verification on Hopper: how its work is split, and its launches. serves_hopper() keeps other
-// devices and builds away.
+// Split-KV decode on Hopper: the plan and the launches. serves_hopper() is false for other devices and builds.
 #include "backend/cuda/attention/decode_sm90.cuh"
 
 #include <algorithm>
@@ -34,8 +33,8 @@ int parts_of(const AttendCall& call) {
   return divide_up(std::min(call.rows, kTileRows) * (call.heads / call.kv_heads), kGroupQueries);
 }
 
-// The division between L1 and shared memory is left to the driver: asking for all of it as shared memory takes away the L1 that the
-// products before and after keep their loads in, and made a whole step a quarter slower.
+// The split between L1 and shared memory is left to the driver: asking for all of it as shared memory takes away the L1 that
+// the GEMMs before and after keep their loads in, and made a whole step a quarter slower.
 template <class Kernel>
 void set_shared(Kernel* kernel, size_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "attend_rows");
@@ -115,8 +114,8 @@ bool has_hopper_code() {
 
 }  // namespace
 
-// For speed only. Pairs of pieces that share K/V as soon as there are several, if their query rows are used: a pair takes
-// about as long as a single one. If the states do not fit the scratch, a range of kv heads at a time.
+// The plan affects speed only. Pieces go in pairs that share K/V as soon as there are several, if their query rows are used:
+// a pair takes about as long as a single piece. If the states do not fit the scratch, a range of kv heads at a time.
 HopperPlan hopper_plan(const AttendCall& call) {
   HopperPlan plan;
   const int group = call.heads / call.kv_heads, blocks = body_end(call.history + kMaxDepth) / kAttendBlock;
@@ -132,7 +131,7 @@ HopperPlan hopper_plan(const AttendCall& call) {
   return plan;
 }
 
-// SPECEXTEND_ATTENTION=portable keeps away from wgmma.
+// SPECEXTEND_ATTENTION=portable selects the mma.sync kernels, for debugging.
 bool serves_hopper(const AttendCall& call) {
   static const char* wanted = std::getenv("SPECEXTEND_ATTENTION");
   if (wanted && std::string_view(wanted) == "portable") return false;

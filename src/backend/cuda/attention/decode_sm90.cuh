@@ -1,8 +1,8 @@
-// Attention of decode and verification on Hopper: the kernel that turns units of cells into partial softmax states. K
-// and V stream through a ring in shared memory (TMA), warpgroups of 64 query rows compute (wgmma), 128 cells at a time.
-// The fold is the same for any number of rows: at a single row the unused rows of the tensor cores cost less than the
-// bytes take to arrive. Many rows: two warpgroups share K/V and take turns, so that the softmax of one runs under the
-// products of the other. Needs code for sm_90a; code for another architecture traps.
+// Split-KV decode on Hopper: the split kernel, which folds KV splits (units) into partial softmax states. A producer streams
+// K and V through a ring in shared memory (TMA); consumer warpgroups of 64 query rows compute (wgmma), 128 cells at a time.
+// The fold is the same for any number of rows: at a single row the unused rows of the tensor cores cost less than the bytes
+// take to arrive. Many rows: two consumer warpgroups share K/V in a ping-pong schedule, so that the softmax of one runs under
+// the MMAs of the other. The kernel needs code for sm_90a; code for another architecture traps.
 #pragma once
 #include "backend/cuda/attention/decode_step_sm90.cuh"
 #include "backend/cuda/runtime/launch.cuh"
@@ -10,10 +10,10 @@
 namespace sx::cuda {
 
 #ifdef SX_HOPPER
-// The query rows of a warpgroup, scaled, as 16-bit values in swizzled panels. Those that do not exist are 0. Queries are there only
-// after the kernel before this one: addresses come before the wait, and all loads are on their way before the first is used (none
-// is in a branch); `meanwhile`, which may write, comes between. The finish relies on it that all before this kernel is complete when it
-// starts, hence let_next_start here.
+// Stages Q of a warpgroup (scaled, 16-bit, swizzled) into shared memory; out-of-range rows are zero. Under PDL the kernel that
+// writes Q may still run: this function computes addresses, waits (griddepcontrol.wait), then issues all loads back to back,
+// none of them in a branch; `meanwhile`, which may write, runs while they are in flight. The combine relies on everything before
+// this kernel being complete when it starts, hence let_next_start() here.
 template <int D, bool bf16, HopperForm form, class Meanwhile>
 __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work, int kv_head,
                                               const Meanwhile& meanwhile) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
     from[i] = body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D + size_t(unit) * 8;
     all |= reinterpret_cast<uintptr_t>(from[i]);
   }
-  // Never, but without it the compiler leaves the addresses for after the wait (and with it spills where there are pairs).
+  // The trap is never reached. Without it the compiler computes the addresses after the wait (with it, pairs would spill).
   if (form == HopperForm::kSingles && all == 0) __trap();
   wait_for_previous();
   let_next_start();
@@ -56,8 +56,8 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
   }
 }
 
-// The finish begins when this kernel ends, with the last cells of every history: brings them to the second-level cache.
-// They are all but a few in one piece; cells of the step itself are there already.
+// The combine starts when this kernel ends, and first reads the last cells of every history: this prefetches them into L2. All
+// but a few are contiguous; cells of the step itself are in L2 already.
 template <int D>
 __device__ __forceinline__ void prefetch_tails(const AttendBody& body, int thread, int threads) {
   constexpr int kLines = kTailBlocks * kAttendBlock * D * 2 / 128;  // of K or V
@@ -76,9 +76,9 @@ __device__ __forceinline__ void prefetch_tails(const AttendBody& body, int threa
   }
 }
 
-// A warpgroup: its query rows over the tiles of `work`, which are number `first` and following of the thread block's.
+// A consumer warpgroup: its query rows over the tiles of `work`, which are number `first` and following of the thread block's.
 // A thread holds query rows warp * 16 + lane / 4 and the one 8 further; r counts these two. `turns`: the other group
-// does the same tiles. Named barrier 1 + group: this group's turn to issue; 3 + group: its own.
+// does the same tiles, so the two ping-pong. Named barrier 1 + group: this group may issue; 3 + group: within the group.
 template <int D, bool bf16, HopperForm form>
 __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* shared, const AttendBody& body,
                                         const Copies<D, form>& copies, const GroupWork& work, int group, int kv_head,
@@ -95,7 +95,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     index[r] = body.rows[row].index;
     target[r] = used ? row * body.range_heads + kv_head * body.group + place.remainder : -1;
   }
-  // Every unit gets (m, l): one that will have joined those before it an empty state.
+  // Every KV split gets (m, l); a split that joins the splits before it gets an empty state.
   UnitWalk walk(work, body.window);
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   const auto write_ml = [&](int unit, int to, float m, float l) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   if (S::kGroups > 1) hopper::named_sync(3 + group, 128);  // the group is done with the q before
   stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head, write_joined);
   // What a row sees, and where its states go: seldom needed, so pairs do not keep it in registers. Query rows that do not exist see
-  // everything, and nobody reads what they compute.
+  // everything, and their results are never read.
   struct alignas(16) Place { int limit, low, target; };
   Place* const places = reinterpret_cast<Place*>(shared + S::kPlacesAt) + group * kGroupQueries + warp * 16 + lane / 4;
   Place known[2];
@@ -165,7 +165,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       }
     }
   };
-  // Every warp says so itself: a warp's wait covers only its own part of a product.
+  // Every warp arrives for itself: a warp's wait covers only its own part of a wgmma.
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) hopper::barrier_arrive(barrier);
   };
@@ -205,7 +205,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     const float m[2] = {unit.m(0), unit.m(1)}, l[2] = {quad_sum(unit.sum[0]), quad_sum(unit.sum[1])};
     store(o, m, l);
   } else {
-    float section[D / 2], section_m[2], section_l[2];  // the units of the section so far
+    float section[D / 2], section_m[2], section_l[2];  // the KV splits of the group so far
     const auto open_section = [&] {
 #pragma unroll
       for (int j = 0; j < D / 2; ++j) section[j] = -0.f;
@@ -239,11 +239,11 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       store(section, section_m, section_l);
       open_section();
     };
-    // The two groups take turns: the outputs of one tile and the scores of the next are computed while the other group has its
-    // softmax, which is what takes longest. There are no registers for the weights of one tile and all scores of the next at once,
-    // since the output of the section stays in registers, too: the second half waits until the outputs are done.
+    // Ping-pong: the outputs of one tile and the scores of the next are computed while the other warpgroup has its softmax, which
+    // takes longest. There are no registers for the weights of one tile and all scores of the next at once, since the output
+    // of the split group stays in registers too: the second half waits until the outputs are done.
     open_section();
-    if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
+    if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 issues first
     bool begun = false;  // some of the unit is in o
     const int tiles = __shfl_sync(0xffffffffu, work.tiles, 0);  // so that the compiler sees it is uniform
 #pragma unroll 1
@@ -273,7 +273,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
         issue_scores<D, bf16>(s[0], q, ring.k(i));
         issue_scores<D, bf16>(s[1], q, ring.k(i) + kHalfTileBytes);
       }
-      if (turns) hopper::named_arrive(2 - group, 256);  // the other's turn
+      if (turns) hopper::named_arrive(2 - group, 256);  // the other group may issue
       if (work.begin + tile == walk.border) {
         end_unit(false);
         walk.advance();
@@ -306,9 +306,9 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
 }
 #endif
 
-// One block: one unit of cells of one kv head for 64 query rows, the last units, which are the longest, first; or its
-// share of the units of all kv heads, for pairs of 64 query rows. It must read 4 D bytes per cell, once per 64 query rows
-// or pair: neighbours read the same, at the same time. Bound by memory for few rows (at 64 query rows the tensor cores
+// One block: one KV split of one kv head for 64 query rows, the last splits, which are the longest, first; or its part of the
+// splits of all kv heads, for pairs of 64 query rows. A block must read 4 D bytes per cell, once per 64 query rows or pair;
+// neighbouring blocks read the same bytes at the same time. Bound by memory for few rows (at 64 query rows the tensor cores
 // need a third of the time that a tile of cells takes to arrive), by the tensor cores for many. Pieces of different
 // sequences are worked on one after the other.
 template <int D, bool bf16, HopperForm form>
@@ -395,7 +395,7 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
       }
       number = end;
     }
-    wait_for_previous();  // also where there was nothing to do: the finish must not start before
+    wait_for_previous();  // also where there was nothing to do: the combine must not start before
   }
 #else
   __trap();

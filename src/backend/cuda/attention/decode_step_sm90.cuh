@@ -1,5 +1,5 @@
-// Attention of decode and verification on Hopper: what a warpgroup does with a tile of cells. Scores and outputs are products of wgmma;
-// the online softmax between them takes the halves of a tile as they come.
+// Split-KV decode on Hopper: what a consumer warpgroup does with a tile of cells. Scores and outputs are wgmma; the online softmax
+// between them takes the halves of a tile as they come.
 #pragma once
 #include "backend/cuda/attention/decode_ring_sm90.cuh"
 
@@ -38,10 +38,10 @@ __device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (
   hopper::products_commit();
 }
 
-// The online softmax over the halves of tiles of a unit, one after the other, for the two rows of a thread. Weights are
+// The online softmax over the halves of tiles of a KV split, one after the other, for the two rows of a thread. Weights are
 // 2^(score - base). The base need not be the largest score: it is 0 if that of the first half is less than kFree away, and is raised only
 // when a score is kFree above it. bf16 has the exponents of float, so 2^63 is as good a weight as 1; then outputs hardly ever have to be
-// multiplied, neither within a unit nor when units merge, and scores need not be compared: weights tell whether they had to be.
+// rescaled, neither within a split nor when splits merge, and scores need not be compared: the weights show whether they had to be.
 template <bool bf16>
 struct UnitSoftmax {
   using Scores = float[kAttendBlock / 2];
@@ -52,8 +52,8 @@ struct UnitSoftmax {
     base[0] = base[1] = bf16 ? 0.f : kUnseen;
     sum[0] = sum[1] = 0.f;
   }
-  // Makes weights of the scores of half a tile. `fresh`: the unit begins with it. Otherwise o and, of the second half of a tile, the
-  // weights of the first are what there is of the unit.
+  // Turns the scores of half a tile into weights. `fresh`: the KV split begins with it. Otherwise o and, for the second half of a
+  // tile, the weights of the first half hold what the split has come to.
   template <int half, int n>
   __device__ __forceinline__ void step(Weights (&weights)[kTileBlocks], const Scores& s, float (&o)[n], bool fresh) {
     float part[2];
@@ -75,7 +75,7 @@ struct UnitSoftmax {
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum[r] = __fadd_rn(sum[r], part[r]);
   }
-  // Of the state that the unit has come to.
+  // The maximum m of the split's state.
   __device__ __forceinline__ float m(int r) const { return base[r] == kUnseen ? minus_infinity() : base[r]; }
 
  private:
@@ -94,7 +94,7 @@ struct UnitSoftmax {
 #pragma unroll
     for (int r = 0; r < 2; ++r) part[r] = __fadd_rn(sums[r][0], sums[r][1]);
   }
-  // Gives the rows that need it another base. All of a warp come here if one has to: the others multiply by 1.
+  // Gives the rows that need it another base. A whole warp comes here if one row has to: the others multiply by 1.
   template <int half, int n>
   __device__ __forceinline__ void raise(Weights& first, const Scores& s, float (&o)[n], bool fresh) {
     float factor[2];

@@ -1,12 +1,12 @@
-// Attention of decode and verification on Hopper: the tail of a row, its last 65 to 128 indices, which are gathered in their order into
-// two blocks of 64 cells and folded as in attend_rows.cuh.
+// Split-KV decode on Hopper: the tail of a row, its last 65 to 128 indices, gathered in index order into two blocks of 64 cells and
+// folded as in decode_mma.cuh. The combine kernel does it while the split kernel still runs.
 #pragma once
 #include "backend/cuda/attention/decode_body.cuh"
 #include "backend/cuda/attention/decode_partition_sm90.cuh"
 
 namespace sx::cuda {
 
-// For speed only.
+// The form of the combine; it affects speed only.
 enum class FinishForm {
   kHead,  // a thread block is one head
   kFew,   // the heads of a kv head, for few rows: many loads on their way
@@ -25,7 +25,7 @@ struct FinishShared {
   float2 tail_ml[16];
 };
 
-// q of up to 8 heads from `first_head` on, times scale, as operand of the product: lane 4 g + c holds elements 32 i + 8 c .. + 8
+// q of up to 8 heads from `first_head` on, times scale, as MMA operand: lane 4 g + c holds elements 32 i + 8 c .. + 8
 // of head g. Loaded long before it is packed.
 template <int D>
 struct TailQuery {
@@ -90,10 +90,10 @@ __device__ __forceinline__ float column_sum(float x) {
 }
 
 // The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. Cells, later columns
-// of V, are the large side of the products and heads the small one. A warp has the scores of 16 cells of either block and later half the
+// of V, are the large side of the MMAs and heads the small one. A warp has the scores of 16 cells of either block and later half the
 // columns of the outputs of one; weights and what is known of 16 cells go through shared memory between. A lane has heads 2 c and 2 c + 1.
-// State i is that of head first_head + i. All that a row does not have, its own cell stands in for: loads are not asked for one by
-// one. Where there are many thread blocks, values are loaded into the registers that the keys leave.
+// State i is that of head first_head + i. A row's own cell stands in for cells that it does not have, so that no load is in a
+// branch. Where there are many thread blocks, values are loaded into the registers that the keys leave.
 template <int D, bool bf16, FinishForm form>
 __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
                                           const TailQuery<D>& query, int kv_head, int first_state, int heads) {

@@ -1,6 +1,6 @@
-// Attention of prompt rows: which kernel serves a call, the tensor core kernel for every device (mma.sync, in the
+// Prefill attention: which kernel serves a call, the tensor core kernel for every device (mma.sync, in the
 // manner of FlashAttention-2), and a simple kernel for head sizes that it does not know. The Hopper kernel is in
-// attend_prompt_sm90.cu.
+// prefill_sm90.cu.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -445,7 +445,7 @@ bool attend_prompt_with(PromptKernel kernel, const PromptAttendCall& call, cudaS
 size_t attend_prompt_scratch_bytes(int, int, int) { return 0; }  // each block sees all of its rows' cells
 
 void attend_prompt(const PromptAttendCall& call, void*, cudaStream_t stream) {
-  // SPECEXTEND_PROMPT_ATTENTION=portable keeps away from wgmma, to find out whether it is to blame.
+  // SPECEXTEND_PROMPT_ATTENTION=portable selects the mma.sync kernel, for debugging.
   static const bool portable = [] {
     const char* value = std::getenv("SPECEXTEND_PROMPT_ATTENTION");
     return value != nullptr && std::strcmp(value, "portable") == 0;

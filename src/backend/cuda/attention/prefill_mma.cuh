@@ -1,4 +1,4 @@
-// Attention of prompt rows: what its kernels share. A row's bits are a left fold over tiles of cells at absolute
+// Prefill attention: what its kernels share. A row's bits are a left fold over tiles of cells at absolute
 // multiples of the tile (online softmax in base 2), the same whichever rows share its block: a tile that is fully
 // masked for a row leaves the row's state as it is, bit for bit (factor 1, or 0 times 0 before its first visible cell,
 // and weights that are 0).
@@ -36,7 +36,7 @@ struct PromptArgs {
   float scale;                         // times log2(e)
 };
 
-// attend_prompt_sm90.cu
+// prefill_sm90.cu
 bool serves_wgmma(const PromptAttendCall& call);
 void attend_prompt_wgmma(const PromptAttendCall& call, const PromptArgs& args, cudaStream_t stream);
 

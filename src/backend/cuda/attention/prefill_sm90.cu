@@ -1,8 +1,7 @@
-// Attention of prompt rows on Hopper, in the manner of FlashAttention-3: one warp streams tiles of K and V into a ring
-// in shared memory (TMA), two warpgroups compute (wgmma). They take turns, so that the softmax of one runs under the
-// products of the other, and each issues the scores of the next tile before the output of this one, so that its own
-// tensor work never runs dry. Needs code for sm_90a; code for another architecture traps, and serves_wgmma() keeps
-// other devices and builds away.
+// Prefill attention on Hopper, in the manner of FlashAttention-3: a producer streams tiles of K and V into a ring in shared
+// memory (TMA), two consumer warpgroups compute (wgmma) in a ping-pong schedule, so that the softmax of one runs under the MMAs
+// of the other; each issues the scores of the next tile before the output of this one, so that its tensor work never runs
+// dry. The kernel needs code for sm_90a; code for another architecture traps, and serves_wgmma() is false there.
 #include "backend/cuda/attention/prefill_mma.cuh"
 #include "backend/cuda/runtime/hopper.cuh"
 #include "backend/cuda/runtime/launch.cuh"
@@ -125,7 +124,7 @@ __device__ __forceinline__ void pack_weights(uint32_t (&weights)[kCells / 4], co
   for (int i = 0; i < kCells / 4; i++) weights[i] = pack2_weights<bf16>(s[2 * i], s[2 * i + 1]);
 }
 
-// A warpgroup: its 64 rows over all tiles. Named barrier 1 + group: this group's turn to issue; 3 + group: its own.
+// A consumer warpgroup: its 64 rows over all tiles. Named barrier 1 + group: this group may issue; 3 + group: within the group.
 template <int head_dim, bool bf16>
 __device__ __forceinline__ void consume(const Ring<head_dim>& ring, std::byte* shared, const PromptArgs& args,
                                         int group, int head, int block_row, int low_tile, int tiles) {
@@ -151,12 +150,12 @@ __device__ __forceinline__ void consume(const Ring<head_dim>& ring, std::byte* s
     }
     softmax_step(s, most, sum, factor);
   };
-  // Every warp of the two groups says so itself: a warp's wait covers only its own part of a product.
+  // Every warp of the two groups arrives for itself: a warp's wait covers only its own part of a wgmma.
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) hopper::barrier_arrive(barrier);
   };
 
-  if (group == 1 && tiles > 1) hopper::named_arrive(1, 256);  // group 0 has the first turn
+  if (group == 1 && tiles > 1) hopper::named_arrive(1, 256);  // group 0 issues first
   hopper::barrier_wait(ring.full_k(0), 0);
   __syncwarp();
   hopper::products_begin();
@@ -175,13 +174,13 @@ __device__ __forceinline__ void consume(const Ring<head_dim>& ring, std::byte* s
     hopper::products_begin();
     issue_scores<head_dim, bf16>(s, q, ring.k(stage));
     issue_output<head_dim, bf16>(out, weights, ring.v(before));
-    if (group == 0 || i < tiles - 1) hopper::named_arrive(2 - group, 256);  // the other's turn, if it has one left
+    if (group == 0 || i < tiles - 1) hopper::named_arrive(2 - group, 256);  // the other group may issue, if it has a tile left
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(stage));
     softmax(i);
-    // Weights come before the wait: ptxas would move them behind it, where no product runs to hide them, were it not
-    // for a synchronisation that needs their sum. (A sum is never negative: the mask is always the whole warp.)
+    // Weights come before the wait: ptxas would move them behind it, where no MMA runs to hide them, were it not for a
+    // synchronisation that needs their sum. (A sum is never negative: the mask is always the whole warp.)
     __syncwarp(sum[0] + sum[1] < 0.f ? 1u : 0xffffffffu);
     hopper::products_wait<0>();
     hopper::hold(out);
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int head = int(blockIdx.x), block_row = int(gridDim.y - 1 - blockIdx.y) * kRows;
   const int block_first = args.history + block_row, block_last = args.history + min(block_row + kRows, args.rows) - 1;
   const int low_tile = args.window > 0 ? max(block_first - args.window + 1, 0) / kCells : 0;
-  const int tiles = block_last / kCells - low_tile + 1;  // both groups take them all: they take turns
+  const int tiles = block_last / kCells - low_tile + 1;  // both groups take them all: they ping-pong
   if (group < 0) {
     hopper::give_registers<24>();
     if (threadIdx.x == 0) {

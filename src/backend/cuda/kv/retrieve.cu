@@ -1,5 +1,5 @@
 // Retrieval without the host: scores of chunks of one length, the choice of the best, and their cells on the way to
-// another store. Three kernels: queries times keys (kv_score.cuh), the mean score of each chunk and the choice, gathering.
+// another store. Three kernels: queries times keys (score.cuh), the mean score of each chunk and the choice, gathering.
 #include "backend/cuda/kv/move.cuh"
 #include "backend/cuda/kv/score.cuh"
 

@@ -50,21 +50,21 @@ enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, k
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
 // Parts of a block of many_rows: so few that the blocks just fit on the device, one per multiprocessor.
 int parts_per_block(const LinearTask& task);
-// What kByShape means; half: the weights are 16-bit floats. linear_rows.cu
+// What kByShape means; half: the weights are 16-bit floats. rows.cu
 Way way_of(const LinearTask& task, bool half);
 
-// A launch of stream_rows: blocks of `warps` warps with 32 outputs each. linear_stream_sm90.cu. cost: by the elements
+// A launch of stream_rows: blocks of `warps` warps with 32 outputs each. skinny_stream_sm90.cu. cost: by the elements
 // that the busiest multiprocessor takes in.
 struct StreamPlan { int warps, tiles, stages; int64_t cost; };
 bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
 
-// A launch of parts_rows: tiles, and stages of each part that are there or on their way. linear_parts_sm90.cu
+// A launch of parts_rows: tiles, and stages of each part that are there or on their way. skinny_splitk_sm90.cu
 struct PartsPlan { int tiles, depth; };
 void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream);
 
-// One function per format; each picks its kernel by rows and shape. linear_half.cu, linear_quantised.cu
+// One function per format; each picks its kernel by rows and shape. half.cu, quantised.cu
 void multiply_bf16(const LinearTask& task, Way way, cudaStream_t stream);
 void multiply_f16(const LinearTask& task, Way way, cudaStream_t stream);
 void multiply_quantised(const WeightSegment& segment, const LinearTask& task, Way way, cudaStream_t stream);

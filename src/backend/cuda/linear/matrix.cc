@@ -1,5 +1,5 @@
 // Weight matrices on the device: floats as they are, row-major; quantised types in the order in which lanes of the
-// tensor-core kernels want them (linear_formats.cuh). Repacking runs on all cores of the host, a few megabytes at a
+// tensor-core kernels want them (formats.cuh). Repacking runs on all cores of the host, a few megabytes at a
 // time.
 #include <specextend/error.h>
 

@@ -6,7 +6,7 @@
 namespace sx::cuda {
 
 template <class Format>
-void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream);  // linear_packed.cuh
+void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream);  // packed.cuh
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Up to 32 rows per block: decoding, verification of short drafts, and all products with small matrices. See
-// linear_kernels.h for the order of summation and linear_formats.cuh for the operands.
+// kernels.h for the order of summation and formats.cuh for the operands.
 #pragma once
 #include "backend/cuda/linear/formats.cuh"
 

@@ -1,5 +1,5 @@
 // Quantised weights from memory to registers: up to 16 rows, small matrices, and all devices that are no Hopper. See
-// linear_kernels.h for the order of summation and linear_formats.cuh for the operands.
+// kernels.h for the order of summation and formats.cuh for the operands.
 #pragma once
 #include <algorithm>
 

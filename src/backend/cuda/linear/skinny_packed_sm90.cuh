@@ -1,6 +1,6 @@
 // 17 to 64 rows with quantised weights on Hopper: packed weights and tokens come by TMA, warps expand each weight once, to
 // registers, and wgmma multiplies them with all tokens from shared memory. wgmma gives the bits of mma.sync
-// (bench/cuda/probe_wgmma.cu), so the order of summation is that of linear_kernels.h.
+// (bench/cuda/probe_wgmma.cu), so the order of summation is that of kernels.h.
 //
 // Per 64 outputs and 16 k a warpgroup issues one product; expanding takes some 40 instructions per 16 outputs and 32 k. For
 // 28,672 x 4,096 and 64 rows that is 10 us of each scheduler and 8 of the tensor cores; memory needs 15 (Q4_0).

@@ -1,4 +1,4 @@
-// 9 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128 outputs or more (linear_stream_sm90.cu)
+// 9 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128 outputs or more (skinny_stream_sm90.cu)
 // would leave multiprocessors idle: each warp has a part of the inner dimension to itself, as in few_rows, and the two blocks of
 // a cluster share the parts of a tile. Each has a multiprocessor to itself, and all are there at once: tiles of 64 outputs up to
 // 4,224 outputs, of 96 up to 6,336, of 128 up to 8,448.

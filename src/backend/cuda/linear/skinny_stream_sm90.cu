@@ -1,7 +1,7 @@
 // 9 to 64 rows with 16-bit float weights on Hopper, where whole rows fill the device: weights and tokens come by TMA, so that
-// the warps that multiply do nothing else. See linear_tma.cuh.
+// the warps that multiply do nothing else. See tma.cuh.
 //
-// Where the time of 64 rows goes, per block of 256 outputs and 64 k (the numbers of linear_many.cuh, 1.75 GHz): memory at
+// Where the time of 64 rows goes, per block of 256 outputs and 64 k (the numbers of small_batch_mma.cuh, 1.75 GHz): memory at
 // its share of 4.3 TB/s 1,750 cycles with 40 KB of weights and tokens; tensor cores 512; shared memory 320 to write and 770
 // to read; 2,300 were measured. What was lost: 10 copies and their addresses per thread and a barrier of the block per
 // stage, with two warps per scheduler to hide them; 112 or 96 blocks on 132 multiprocessors. Hence here: a warp of its own for

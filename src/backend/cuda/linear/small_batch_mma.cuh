@@ -1,5 +1,5 @@
-// 17 to 64 rows: verification and batches (16-bit weights on Hopper: linear_stream_sm90.cu, linear_parts_sm90.cu). See
-// linear_kernels.h for the order of summation and linear_formats.cuh for the operands. Here also: which kernel a product
+// 17 to 64 rows: verification and batches (16-bit weights on Hopper: skinny_stream_sm90.cu, skinny_splitk_sm90.cu). See
+// kernels.h for the order of summation and formats.cuh for the operands. Here also: which kernel a product
 // goes to.
 #pragma once
 #include "backend/cuda/linear/skinny_mma.cuh"

@@ -1,6 +1,6 @@
 // What the two kernels for 16-bit float weights on Hopper share, whose weights and tokens come by TMA: stages of 64 k in
-// shared memory, and a warp's products with one of them. See linear_kernels.h for the order of summation and
-// linear_formats.cuh for the operands.
+// shared memory, and a warp's products with one of them. See kernels.h for the order of summation and
+// formats.cuh for the operands.
 #pragma once
 #include <algorithm>
 
