@@ -170,7 +170,15 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
   if (with_costs > 0) find_costs(parts, with_costs + 1);
-  round_ = std::make_unique<Round>(*this);
+  parts_ = {.backend = backend_.get(),
+            .model = model_.get(),
+            .kv = kv_.get(),
+            .sequences = sequences_.get(),
+            .cost_model = &cost_model_,
+            .tokenizer = &vocabulary_->tokenizer(),
+            .speculations = speculations_,
+            .chunk = options_.chunk};
+  round_ = std::make_unique<Round>(parts_);
   if (backend_->prefers_batches()) warm_up();
 }
 
