@@ -8,7 +8,7 @@
 namespace sx {
 
 Round::Round(const EngineParts& parts)
-    : parts_(parts), max_outputs_(parts.model->options().max_outputs), separate_prompts_(parts.backend->prefers_batches()),
+    : parts_(parts), max_outputs_(parts.model->options().max_outputs), separate_prompts_(parts.backend->traits().separate_prefill),
       step_(parts.model->options().max_rows, max_outputs_, parts.sequences->slots()), drafts_(parts_),
       slots_(size_t(parts.sequences->slots())) {
   int nodes = 1;

@@ -359,7 +359,7 @@ void measure_costs(const SpeculationParts& parts, int rows) {
     return now_ms() - before;
   };
   for (int count : CostModel::kRows)  // a backend may record the passes it meets first
-    if (count == 1 || (parts.backend->prefers_batches() && count <= most)) time(count, 0), time(count, far);
+    if (count == 1 || (parts.backend->traits().records_steps && count <= most)) time(count, 0), time(count, far);
   if (far > 0) {  // cells of their own, not pages of zeros
     std::vector<KvMove> moves;
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});
