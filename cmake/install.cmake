@@ -1,6 +1,6 @@
 # What is installed: the program with what comes with it (component `program`) and, where it was built, the library (component
 # `library`): the objects of all modules in one archive, libspecextend.a, behind the target specextend::specextend, with
-# the public headers and a CMake package. What the modules link to from outside (fmt, PCRE2,
+# the public headers and a CMake package. What the modules link to from outside (fmt, PCRE2, utf8proc,
 # threads) is collected from them, so that a module which gains a dependency needs no change here.
 get_property(SX_MODULE_TARGETS GLOBAL PROPERTY SX_MODULES)
 add_library(specextend_library STATIC)  # plain `specextend` is the program

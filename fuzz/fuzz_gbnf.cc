@@ -17,8 +17,10 @@ std::shared_ptr<const sx::TokenTrie> make_trie() {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, char(b));
   for (const char* more : {"ab", "\":", "{\"", "\xC3\xA9", "\xF0\x9F", "00", "true", "  ", "x=", "aaaaaaaaaaaa"}) bytes.emplace_back(more);
-  const sx::Token end = sx::Token(bytes.size());
-  return std::make_shared<const sx::TokenTrie>(bytes, std::span(&end, 1), int(end) + 1);
+  const sx::Token end = sx::Token(bytes.size()), control = end + 1;
+  bytes.resize(bytes.size() + 3);
+  const sx::TokenTrie::Control names{{control, "[A]"}, {control + 1, "[A]b"}};
+  return std::make_shared<const sx::TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()), sx::TokenTrie::Encode(), names);
 }
 
 struct Answer {

@@ -81,7 +81,7 @@ void add_sampling_flags(CLI::App& app, GenerateOptions& o, std::vector<std::stri
   app.add_option("--repeat-last-n", s.repeat_last_n, "tokens the penalties look back at (-1: all)")->capture_default_str();
   app.add_option("-l,--logit-bias", bias, "TOKEN+VALUE or TOKEN-VALUE, e.g. 15+2.5; may be repeated");
   app.add_option_function<std::string>("-s,--seed", [&s](const std::string& text) { s.seed = read_seed(text); },
-                                       "seed of the random, less than 2^64; equal seeds give equal texts")
+                                       "seed of the random numbers, less than 2^64; equal seeds give equal texts")
       ->type_name("UINT")->default_str("0");
   app.add_option("-r,--stop", o.stop, "end the text before this string; may be repeated");
   auto* const grammar = app.add_option("--grammar", o.grammar, "only texts that this grammar (GBNF) describes");

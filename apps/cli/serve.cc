@@ -56,7 +56,7 @@ void on_signal(int number) {
   g_ending = 1;
 }
 
-// "suffix", or with settings of its own: "suffix:nodes=8,cost_model=off".
+// "suffix", or with settings of its own: "suffix:nodes=8,price=off".
 SpecOptions more_spec(const std::string& given) {
   const size_t colon = given.find(':');
   SpecFlags flags;

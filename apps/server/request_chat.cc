@@ -69,7 +69,7 @@ Json tool_calls(const Json& given, size_t index, bool as_text) {
   return calls;
 }
 
-Json read_message(const Json& one, size_t index, bool text_arguments) {
+Json read_message(const Json& one, size_t index, const ToolStyle& style) {
   const Json* role = one.is_object() ? field(one, "role") : nullptr;
   if (!role || !role->is_string()) throw wrong_message(index, "must be an object with a 'role' and a 'content'");
   std::string name = role->get<std::string>();
@@ -94,7 +94,9 @@ Json read_message(const Json& one, size_t index, bool text_arguments) {
   // templates mostly by the first.
   if (assistant) pass_on({"reasoning_content", "reasoning", "thinking"});
   if (message.contains("reasoning") && !message.contains("reasoning_content")) message["reasoning_content"] = message["reasoning"];
-  if (calls) message["tool_calls"] = tool_calls(*calls, index, text_arguments);
+  const bool shown = style.in_template || style.shows_calls;
+  if (calls) message["tool_calls"] = tool_calls(*calls, index, shown && style.text_arguments);
+  if (calls && shown && style.null_content && message["content"] == "") message["content"] = nullptr;
   if (name == "tool") pass_on({"tool_call_id", "name"});
   return message;
 }
@@ -132,8 +134,7 @@ Json read_messages(const Json& body, const Limits& limits) {
     throw bad_request("'messages' must be a list with at least one message", "messages");
   if (given->size() > limits.messages) throw bad_request(fmt::format("more than {} 'messages'", limits.messages), "messages");
   Json messages = Json::array();
-  const bool as_text = limits.tool_style.in_template && limits.tool_style.text_arguments;
-  for (const Json& one : *given) messages.push_back(read_message(one, messages.size(), as_text));
+  for (const Json& one : *given) messages.push_back(read_message(one, messages.size(), limits.tool_style));
   return messages;
 }
 
@@ -192,7 +193,7 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
   if (limits.tool_style.in_template) {
     if (!tools.empty()) request.tools = tools.dump();
   } else {
-    tell_tools(messages, tools);
+    tell_tools(messages, tools, limits.tool_style);
   }
   request.messages = messages.dump();
   request.add_generation_prompt = flag_field(body, "add_generation_prompt", true);

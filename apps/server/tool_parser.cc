@@ -7,6 +7,7 @@
 
 #include "server/tool_schema.h"
 #include "server/tool_syntax.h"
+#include "server/tool_values.h"
 
 namespace sx::server {
 
@@ -43,11 +44,9 @@ Json parse(std::string_view text) {  // null where it is none
 
 size_t skip_spaces(std::string_view text, size_t at) { return std::min(text.size(), text.find_first_not_of(kSpaces, at)); }
 
-// The first place from which on `text` could, with what follows, be `mark`; the text's size if there is none.
-size_t possible(std::string_view text, std::string_view mark) {
-  for (size_t at = text.find(mark.front()); at != std::string_view::npos; at = text.find(mark.front(), at + 1))
-    if (mark.starts_with(text.substr(at, mark.size()))) return at;
-  return text.size();
+// Whether `text` could, with what follows, begin with `mark`.
+bool possible(std::string_view text, std::string_view mark) {
+  return !mark.empty() && mark.starts_with(text.substr(0, mark.size()));
 }
 
 // The same with the white space before it: it belongs to a call if there is one.
@@ -56,14 +55,15 @@ size_t with_spaces_before(std::string_view text, size_t at) {
   return at;
 }
 
-// One call as the model wrote it; arguments that are a text of JSON are taken, too.
-bool read_call(const Json& json, const std::vector<std::string>& names, ToolCall& call) {
-  if (!json.is_object()) return false;
-  const auto name = json.find("name");
-  if (name == json.end() || !name->is_string()) return false;
-  call.name = name->get<std::string>();
+// One call as the model wrote it, `keyed`: as {NAME: ARGUMENTS}; arguments that are a text of JSON are taken, too.
+bool read_call(const Json& json, const std::vector<std::string>& names, bool keyed, ToolCall& call) {
+  if (!json.is_object() || (keyed && json.size() != 1)) return false;
+  auto name = json.find("name");
+  if (name == json.end()) name = json.find("tool_name");
+  if (!keyed && (name == json.end() || !name->is_string())) return false;
+  call.name = keyed ? json.begin().key() : name->get<std::string>();
   if (std::find(names.begin(), names.end(), call.name) == names.end()) return false;
-  auto arguments = json.find("arguments");
+  auto arguments = keyed ? json.begin() : json.find("arguments");
   if (arguments == json.end()) arguments = json.find("parameters");
   Json value = arguments == json.end() || arguments->is_null() ? Json::object() : *arguments;
   if (value.is_string()) value = parse(value.get_ref<const std::string&>());
@@ -84,7 +84,7 @@ std::vector<ToolCall> ToolParser::read_calls(std::string_view text) const {
   std::vector<ToolCall> calls;
   const auto take = [&](const Json& one) {
     ToolCall call{call_id(format_), {}, {}};
-    if (!read_call(one, names_, call)) return false;
+    if (!read_call(one, names_, syntax_of(format_).keyed, call)) return false;
     calls.push_back(std::move(call));
     return true;
   };
@@ -108,9 +108,17 @@ void ToolParser::content(Output& out, size_t size) {
   take(size);
 }
 
-// What looked like the beginning of a call, a mark of `size` bytes, is text, and whatever follows is looked at anew.
+// What looked like the beginning of a call, a mark of `size` bytes, is text, and whatever follows is looked at anew. A mark that is shown
+// to nobody is dropped.
 bool ToolParser::refuse(Output& out, size_t size) {
   plain_ = plain_ || format_ == ToolFormat::kLlama;
+  const size_t at = skip_spaces(held_, 0);
+  for (const std::string_view mark : syntax_of(format_).hidden)
+    if (std::string_view(held_).substr(at).starts_with(mark)) {
+      content(out, at);
+      take(mark.size());
+      return true;
+    }
   content(out, std::max<size_t>(size, 1));
   return true;
 }
@@ -124,32 +132,13 @@ void ToolParser::deliver(Output& out, std::vector<ToolCall> found, size_t end) {
   take(end);
 }
 
-// Where the JSON object or list that begins at `begin` ends; npos: not yet. Goes on where it stopped the last time.
-size_t ToolParser::json_end(size_t begin) {
-  Scan& s = scan_;
-  for (s.at = std::max(s.at, begin); s.at < held_.size(); ++s.at) {
-    const char c = held_[s.at];
-    if (s.escaped) s.escaped = false;
-    else if (s.quoted && c == '\\') s.escaped = true;
-    else if (c == '"') s.quoted = !s.quoted;
-    else if (s.quoted) continue;
-    else if (c == '{' || c == '[') ++s.depth;
-    else if ((c == '}' || c == ']') && --s.depth <= 0) {
-      const size_t end = s.at + 1;
-      scan_ = {};
-      return end;
-    }
-  }
-  return std::string::npos;
-}
-
 // held_ has the opening mark up to `begin`; a value must follow. True: something was decided.
 bool ToolParser::json_call(Output& out, size_t begin, bool last) {
   const std::string_view text = held_;
   const size_t value = skip_spaces(text, begin);
   if (value == text.size()) return last ? refuse(out, begin) : false;
   if (text[value] != '{' && text[value] != '[') return refuse(out, begin);
-  size_t end = json_end(value);
+  size_t end = scan_value(text, value, CallSyntax::Notation::kJson, scan_);
   if (end == std::string::npos) return last ? refuse(out, begin) : false;
   std::vector<ToolCall> found = read_calls(text.substr(value, end - value));
   if (found.empty()) return refuse(out, begin);
@@ -167,12 +156,15 @@ bool ToolParser::json_call(Output& out, size_t begin, bool last) {
 
 // Whether the next text, white space aside, is a mark; takes it if so.
 ToolParser::Seen ToolParser::see(std::string_view mark) {
-  mark = bare(mark);
-  if (mark.empty()) return Seen::kYes;
-  const size_t at = skip_spaces(held_, marked_.at);
-  const std::string_view rest = std::string_view(held_).substr(at, mark.size());
-  if (rest == mark) marked_.at = at + mark.size();
-  return rest == mark ? Seen::kYes : mark.starts_with(rest) ? Seen::kMore : Seen::kNo;
+  size_t at = marked_.at;
+  for (const char c : mark) {
+    if (has(kSpaces, std::string_view(&c, 1))) continue;
+    at = skip_spaces(held_, at);
+    if (at == held_.size()) return Seen::kMore;
+    if (held_[at++] != c) return Seen::kNo;
+  }
+  marked_.at = at;
+  return Seen::kYes;
 }
 
 // All text before a mark, at most `most` bytes; takes both.
@@ -190,12 +182,23 @@ ToolParser::Seen ToolParser::text_until(std::string_view mark, size_t most, std:
 }
 
 ToolParser::Seen ToolParser::read_name() {
+  const CallSyntax& syntax = syntax_of(format_);
+  const size_t before = marked_.at;
+  std::string id;
+  if (syntax.id_first)
+    if (const Seen seen = text_until(syntax.id, kMostName, id); seen != Seen::kYes) return seen;
   const size_t begin = skip_spaces(held_, marked_.at);
   size_t end = begin;
   while (end < held_.size() && is_name_byte(held_[end])) ++end;
+  marked_.at = before;
   if (end - begin > kMostName) return Seen::kNo;
   if (end == held_.size()) return Seen::kMore;
-  marked_.call = {call_id(format_), held_.substr(begin, end - begin), {}};
+  const std::string written = held_.substr(begin, end - begin);
+  const bool prefixed = !syntax.name_begin.empty() && !known(written) && written.starts_with(syntax.name_begin);
+  marked_.call = {bare(id).empty() ? call_id(format_) : std::string(bare(id)),
+                  written.substr(prefixed ? syntax.name_begin.size() : 0),
+                  {}};
+  marked_.written = written;
   marked_.values.clear();
   marked_.at = end;
   return known(marked_.call.name) ? Seen::kYes : Seen::kNo;
@@ -203,28 +206,33 @@ ToolParser::Seen ToolParser::read_name() {
 
 ToolParser::Seen ToolParser::read_end_of_name() {
   const CallSyntax& syntax = syntax_of(format_);
-  if (const size_t before = marked_.at; !syntax.id.empty()) {
-    const Seen id = see(syntax.id);
-    if (id == Seen::kYes) {
-      std::string text;
-      const Seen seen = text_until(syntax.name_end, kMostName, text);
-      if (seen == Seen::kYes && !bare(text).empty()) marked_.call.id = bare(text);
-      if (seen != Seen::kYes) marked_.at = before;
-      return seen;
-    }
-    const Seen end = see(syntax.name_end);
-    return end == Seen::kNo ? id : end;
+  std::string text;
+  if (!syntax.filler.empty()) return text_until(syntax.name_end, kMostName, text);
+  if (syntax.id.empty() || syntax.id_first) return see(syntax.name_end);
+  const size_t before = marked_.at;
+  const Seen id = see(syntax.id);
+  if (id == Seen::kYes) {
+    const Seen seen = text_until(syntax.name_end, kMostName, text);
+    if (seen != Seen::kYes) marked_.at = before;
+    const std::string_view given = bare(text);
+    if (seen != Seen::kYes || given.empty()) return seen;
+    if (syntax.id_use == CallSyntax::Id::kGiven) marked_.call.id = given;
+    if (syntax.id_use == CallSyntax::Id::kWithName)
+      marked_.call.id = fmt::format("{}{}{}", marked_.written, syntax.id, given);
+    return seen;
   }
-  return see(syntax.name_end);
+  const Seen end = see(syntax.name_end);
+  return end == Seen::kNo ? id : end;
 }
 
-ToolParser::Seen ToolParser::read_json_arguments() {
+ToolParser::Seen ToolParser::read_whole_arguments() {
+  const CallSyntax::Notation notation = syntax_of(format_).notation;
   const size_t begin = skip_spaces(held_, marked_.at);
   if (begin == held_.size()) return Seen::kMore;
-  if (held_[begin] != '{') return Seen::kNo;
-  const size_t end = json_end(begin);
+  if (held_[begin] != (notation == CallSyntax::Notation::kPython ? '(' : '{')) return Seen::kNo;
+  const size_t end = scan_value(held_, begin, notation, scan_);
   if (end == std::string::npos) return Seen::kMore;
-  const Json json = parse(std::string_view(held_).substr(begin, end - begin));
+  const Json json = read_arguments(std::string_view(held_).substr(begin, end - begin), notation);
   if (!json.is_object()) return Seen::kNo;
   marked_.call.arguments = dump(json);
   marked_.at = end;
@@ -238,8 +246,10 @@ ToolParser::Seen ToolParser::read_key() {
   Seen seen = see(syntax.key);
   if (seen != Seen::kYes) return seen;
   seen = text_until(syntax.key_end, kMostName, marked_.key);
-  if (seen == Seen::kYes) seen = see(syntax.value_begin);
-  if (seen != Seen::kYes) marked_.at = before;
+  if (seen == Seen::kYes)
+    seen = syntax.kind == CallSyntax::Kind::kNone ? see(syntax.value_begin)
+                                                  : text_until(syntax.value_begin, kMostName, marked_.kind);
+  if (seen != Seen::kYes) marked_.at = before, marked_.searched = 0;
   return seen;
 }
 
@@ -251,7 +261,7 @@ ToolParser::Seen ToolParser::read_value() {
     if (text.starts_with('\n')) text.erase(0, 1);
     if (text.ends_with('\n')) text.pop_back();
   }
-  marked_.values.emplace_back(std::exchange(marked_.key, {}), std::move(text));
+  marked_.values.push_back({std::exchange(marked_.key, {}), std::exchange(marked_.kind, {}), std::move(text)});
   return Seen::kYes;
 }
 
@@ -261,7 +271,13 @@ std::string ToolParser::arguments() const {
   const Json tools = parse(tools_);
   for (const Json& tool : tools)
     if (tool.at("function").at("name") == marked_.call.name) parameters = tool.at("function").value("parameters", Json());
-  for (const auto& [key, text] : marked_.values) out[key] = argument_value(text, parameters, key);
+  for (const Marked::Value& value : marked_.values) {
+    const bool is_text = value.kind == "string" || value.kind == "true";
+    Json json = is_text              ? Json(value.text)
+                : value.kind.empty() ? Json(Json::value_t::discarded)
+                                     : parse_written(value.text);
+    out[value.key] = json.is_discarded() ? argument_value(value.text, parameters, value.key) : std::move(json);
+  }
   return dump(out);
 }
 
@@ -277,7 +293,7 @@ ToolParser::Seen ToolParser::go_on(Phase& phase) {
     case Phase::kOpen: return next(see(syntax.each), Phase::kName);
     case Phase::kName: return next(read_name(), Phase::kNameEnd);
     case Phase::kNameEnd: return next(read_end_of_name(), named ? Phase::kArguments : Phase::kKey);
-    case Phase::kArguments: return next(read_json_arguments(), Phase::kCallEnd);
+    case Phase::kArguments: return next(read_whole_arguments(), Phase::kCallEnd);
     case Phase::kKey: {
       const Seen key = read_key();
       if (key == Seen::kYes) return next(key, Phase::kValue);
@@ -301,8 +317,9 @@ ToolParser::Seen ToolParser::go_on(Phase& phase) {
       if (syntax.close.empty()) return Seen::kNo;
       const Seen close = see(syntax.close);
       if (close == Seen::kYes) marked_.end = marked_.at;
-      if (close == Seen::kYes || syntax.each.empty() || marked_.done.size() >= kMostCalls) return close;
-      const Seen each = see(syntax.each);
+      const std::string_view again = syntax.each.empty() ? syntax.separator : syntax.each;
+      if (close == Seen::kYes || again.empty() || marked_.done.size() >= kMostCalls) return close;
+      const Seen each = see(again);
       return each == Seen::kNo ? close : next(each, Phase::kName);
     }
   }
@@ -317,7 +334,7 @@ bool ToolParser::marked_call(Output& out, size_t begin, bool opened, bool last) 
     if (!opened) phase = Phase::kName;  // the mark was that of a call
   }
   // Some models know an older form as well.
-  if (phase == Phase::kOpen || phase == Phase::kName) {
+  if (syntax_of(format_).notation == CallSyntax::Notation::kJson && (phase == Phase::kOpen || phase == Phase::kName)) {
     const size_t value = skip_spaces(held_, begin);
     if (value < held_.size() && (held_[value] == '{' || held_[value] == '[') && marked_.at == begin) return json_call(out, begin, last);
   }
@@ -352,19 +369,35 @@ bool ToolParser::step_llama(Output& out, bool last) {
   return plain_ = true;
 }
 
+// Where what is held may begin a call, or, `hidden`, nothing but a mark that is shown to nobody. A block begins with its mark; models forget
+// it now and then, and begin with that of a call.
+size_t ToolParser::next_mark(bool& hidden) const {
+  const CallSyntax& syntax = syntax_of(format_);
+  const std::string_view open = bare(syntax.open), each = bare(syntax.each), text = held_;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const std::string_view rest = text.substr(at);
+    if (possible(rest, open) || possible(rest, each)) return at;
+    hidden = std::any_of(syntax.hidden.begin(), syntax.hidden.end(),
+                         [&](std::string_view mark) { return possible(rest, mark); });
+    if (hidden) return at;
+  }
+  return text.size();
+}
+
 // Decides something about the beginning of what is held; false: more text is needed, or nothing is left.
 bool ToolParser::step(Output& out, bool last) {
   if (held_.empty()) return false;
   if (plain_) return content(out, held_.size()), true;
   if (format_ == ToolFormat::kLlama) return step_llama(out, last);
   const CallSyntax& syntax = syntax_of(format_);
-  // A block begins with its mark; models forget it now and then, and begin with that of a call.
   const std::string_view open = bare(syntax.open), each = bare(syntax.each);
-  const size_t at_open = open.empty() ? held_.size() : possible(held_, open);
-  const size_t at_each = each.empty() ? held_.size() : possible(held_, each);
-  const size_t at = std::min(at_open, at_each), begin = with_spaces_before(held_, at);
+  bool hidden = false;
+  const size_t at = next_mark(hidden), begin = hidden ? at : with_spaces_before(held_, at);
   if (begin > 0) return content(out, begin), true;
   const std::string_view rest = std::string_view(held_).substr(at);
+  if (hidden)
+    for (const std::string_view mark : syntax.hidden)
+      if (rest.starts_with(mark)) return take(mark.size()), true;
   if (!open.empty() && rest.starts_with(open)) {
     const size_t behind = at + open.size();
     return syntax.body == CallSyntax::Body::kJson ? json_call(out, behind, last) : marked_call(out, behind, true, last);

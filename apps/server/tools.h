@@ -22,10 +22,25 @@ enum class ToolFormat {
   kFunctionary,    // <function=NAME>{...}</function> (Functionary 3.1)
   kNemotron,       // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
   kApriel,         // <tool_calls>[{"name": ..., "arguments": {...}}]</tool_calls>
+  kKimi,           // <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>... (Kimi K2)
+  kKimiTags,       // <|open|>tools<|sep|><|open|>call tool="NAME" index="1"<|sep|>... one tag for each argument (Kimi K3)
+  kDeepSeek,       // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME ```json {...} ```<｜tool▁call▁end｜>... (V3, R1)
+  kDeepSeek31,     // the same with NAME<｜tool▁sep｜>{...} (V3.1)
+  kDeepSeek32,     // <｜DSML｜function_calls><｜DSML｜invoke name="NAME"><｜DSML｜parameter name="KEY" string="true">VALUE... (V3.2)
+  kDeepSeek4,      // the same in <｜DSML｜tool_calls>
+  kHarmony,        // <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> (gpt-oss)
+  kGemma,          // <|tool_call>call:NAME{KEY:VALUE,...}<tool_call|> (Gemma 4)
+  kLfm,            // <|tool_call_start|>[NAME(KEY=VALUE, ...)]<|tool_call_end|> (LFM2)
+  kCohere,         // <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|> (Command R7B, A)
+  kApertus,        // <|tools_prefix|>[{NAME: {...}}]<|tools_suffix|>
+  kSolar,          // <|tool_calls|><|tool_call:begin|>ID<|tool_call:name|>NAME<|tool_call:args|>{...}<|tool_call:end|>
+  kGigaChat,       // <|function_call|>{"name": ..., "arguments": {...}}
 };
 struct ToolStyle {
   ToolFormat format = ToolFormat::kHermes;
   bool in_template = false;     // the chat template shows tools itself; otherwise they are told in the system message
+  bool shows_calls = false;     // it shows earlier calls and their results itself; otherwise they are told as text unless it shows tools
+  bool null_content = false;    // a message that is nothing but calls has no content for it, not an empty one
   bool text_arguments = false;  // it wants the arguments of earlier calls as the text of a JSON object, not as the object
 };
 // What a template says of tools. `render`, of messages and tools as JSON, is tried: what the template makes of a call decides in which form
@@ -34,8 +49,9 @@ using RenderTemplate = std::function<std::string(const std::string& messages, co
 ToolStyle tool_style(std::string_view chat_template, const RenderTemplate& render);
 bool shows_control_tokens(ToolFormat format);  // the marks of calls are such tokens
 
-// Puts `tools` into `messages` (both as the request has them, checked) for a template that does not know of tools.
-void tell_tools(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools);
+// Puts `tools` into `messages` (both as the request has them, checked) for a template that does not show tools. Its calls are left
+// to it where it shows calls.
+void tell_tools(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools, const ToolStyle& style = {});
 
 // GBNF of exactly one call of one of the tools (all of them, or those the list was cut to), arguments by their schemas.
 // Throws sx::Error when a schema is not supported.
@@ -43,6 +59,14 @@ std::string tool_grammar(ToolFormat format, const nlohmann::ordered_json& tools)
 
 struct ToolCall {
   std::string id, name, arguments;  // arguments: the text of a JSON object
+};
+
+// How far a value between brackets has been looked at, in a text that comes in pieces.
+struct ValueScan {
+  size_t at = 0;
+  int depth = 0;
+  std::string_view quote{};         // of the text it is in; empty: of none
+  bool escaped = false;
 };
 
 // Finds calls in a text that comes in pieces. Text that may be the beginning of a call is held back until that is decided; what
@@ -71,18 +95,18 @@ class ToolParser {
   Seen go_on(Phase& phase);
   Seen read_name();
   Seen read_end_of_name();
-  Seen read_json_arguments();
+  Seen read_whole_arguments();
   Seen read_key();
   Seen read_value();
   Seen see(std::string_view mark);
   Seen text_until(std::string_view mark, size_t most, std::string& text);
+  size_t next_mark(bool& hidden) const;
   std::string arguments() const;
   bool known(const std::string& name) const;
   void deliver(Output& out, std::vector<ToolCall> found, size_t end);
   bool refuse(Output& out, size_t size);
   void content(Output& out, size_t size);
   void take(size_t size);
-  size_t json_end(size_t begin);
   std::vector<ToolCall> read_calls(std::string_view json) const;
 
   ToolFormat format_;
@@ -92,19 +116,19 @@ class ToolParser {
   std::string held_;
   size_t taken_ = 0, calls_ = 0;
   bool plain_ = false;              // Llama: the answer is not a call
-  struct Scan {
-    size_t at = 0;
-    int depth = 0;
-    bool quoted = false, escaped = false;
-  } scan_;                          // how far json_end has come in held_
+  ValueScan scan_;                  // how far a value has been looked at in held_
   struct Marked {
     Phase phase = Phase::kOpen;
     size_t at = 0;                  // read so far, in held_
     size_t searched = 0;            // text_until found nothing before this
     size_t end = 0;                 // of the last whole call
     ToolCall call{};
-    std::string key{};
-    std::vector<std::pair<std::string, std::string>> values{};
+    std::string written{};          // the name, with what stood before it
+    std::string key{}, kind{};
+    struct Value {
+      std::string key, kind, text;
+    };
+    std::vector<Value> values{};
     std::vector<ToolCall> done{};
   } marked_;                        // how far marked_call has come
 };

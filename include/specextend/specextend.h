@@ -154,7 +154,8 @@ struct GenerateOptions {
   std::string preset{};           // what this request speculates with, one of EngineOptions::spec and more_specs; empty: the first
   int draft_nodes = -1;           // most tokens of a drafted tree, within what the engine was opened with; -1: that
   int draft_depth = -1;           // most levels of it
-  std::string grammar{};          // GBNF: only texts it describes (json_schema_to_gbnf makes one); empty: any text. sx::Error if too ambiguous
+  std::string grammar{};          // GBNF: only texts it describes (json_schema_to_gbnf makes one); empty: any text. sx::Error if too ambiguous.
+                                  // In a literal behind an @ the texts of control tokens stand for these tokens
   // Asked between the phases of a round and the chunks of a prompt; true cancels.
   std::function<bool()> cancelled{};
   std::function<void(const RoundInfo& round)> on_round{};

@@ -12,7 +12,7 @@
 #include "text/pretokenizer.h"
 #include "text/sentencepiece_model.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 #include "text/unicode.h"
 
 namespace sx {

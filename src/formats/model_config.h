@@ -1,5 +1,5 @@
 // What a model is: sizes, RoPE, norms, and which optional parts it has. Filled from GGUF metadata or config.json by
-// formats, checked there against sane ranges; everything downstream trusts it.
+// src/formats, checked there against sane ranges; everything downstream trusts it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -68,7 +68,7 @@ float largest_magnitude(const float* x, int count) {
   return largest;
 }
 
-// Squared error of a block as decoded, the accept of everything.
+// Squared error of a block as decoded: every candidate is measured by it.
 double block_error(DType type, const void* block, const float* x) {
   std::array<float, 256> values;
   const int count = dtype_info(type).block;

@@ -1,6 +1,6 @@
-// Three merge loops that give the same result: short words scan an array of ranks, long ones keep a heap over a linked list, and huge
-// ones (a megabyte without a space is one word) a list of places for each rank, which takes a seventh of the heap's time and less than
-// half its memory.
+// Three merge loops give the same result. Short words scan an array of ranks, long words keep a heap over a linked
+// list. Huge words (a megabyte without a space is one word) keep a list of positions per rank, which takes a seventh of
+// the heap's time and less than half its memory.
 #include "text/bpe.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint64_t kNoKey = ~uint64_t{0};
 constexpr uint32_t kNoRank = ~uint32_t{0};
-constexpr size_t kShortWord = 32;  // symbols; beyond it the quadratic scan loses to the heap
-constexpr size_t kHugeWord = 4096; // symbols; beyond it the heap loses to one list for each rank
+constexpr size_t kShortWord = 32;  // in symbols; the heap is faster than the quadratic scan beyond it
+constexpr size_t kHugeWord = 4096;  // in symbols; one list per rank is faster than the heap beyond it
 
 uint64_t pair_key(Token left, Token right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -52,7 +52,7 @@ Bpe::Bpe(const std::unordered_map<std::string_view, Token>& lookup, const std::v
     const uint64_t key = pair_key(merge.left, merge.right);
     size_t at = hash_key(key) & (capacity - 1);
     while (slots_[at].key != kNoKey && slots_[at].key != key) at = (at + 1) & (capacity - 1);
-    slots_[at] = {key, rank++, merge.result};  // a pair given twice: the later rank holds
+    slots_[at] = {key, rank++, merge.result};  // For a pair given twice the later rank counts.
   }
   ranks_ = rank;
   std::unordered_map<Token, uint32_t> last;  // rank of the last merge that makes a token
@@ -94,9 +94,9 @@ void Bpe::first_symbols(std::string_view word, std::vector<Token>& tokens) const
     if (tokens.back() != kNoToken) return;
     tokens.clear();
   }
-  std::string mapped;  // a byte without a token, or decorated spellings: character by character, as it is written
+  std::string mapped;  // the word in GPT-2's alphabet, looked up by character where bytes alone do not suffice
   if (options_.byte_level) word = mapped = byte_alphabet_encode(word);
-  bool unknown = false;  // an unknown character waits for its neighbours
+  bool unknown = false;  // The last character was unknown; the next one may join it in one unk token.
   std::string spelled;
   for (size_t at = 0; at < word.size();) {
     const size_t length = utf8_step(word, at).length;
@@ -197,7 +197,7 @@ void Bpe::merge_long(WordScratch& scratch, std::vector<Token>& out) const {
     const WordScratch::Candidate top = heap.back();
     heap.pop_back();
     WordScratch::Symbol& left = symbols[top.left];
-    // Stale when either side has been merged since: the pair at this place is then another one.
+    // The entry is stale when either side has been merged since: another pair stands at this position.
     if (left.token != top.left_token || left.next < 0 || symbols[left.next].token != top.right_token) continue;
     WordScratch::Symbol& right = symbols[left.next];
     left.token = find(top.left_token, top.right_token)->result;
@@ -213,12 +213,12 @@ void Bpe::merge_long(WordScratch& scratch, std::vector<Token>& out) const {
   for (int i = 0; i >= 0; i = symbols[i].next) out.push_back(symbols[i].token);
 }
 
-// A merge only makes pairs of later ranks, so a rank's list is complete when its turn comes.
+// A merge only creates pairs of later ranks, so the list of a rank is complete when that rank is processed.
 void Bpe::merge_huge(WordScratch& scratch, std::vector<Token>& out) const {
   auto& links = scratch.links;
   auto& places = scratch.places;
   std::vector<Token>& tokens = scratch.tokens;
-  std::vector<uint32_t>& waiting = scratch.ranks;  // a heap of ranks with places, the lowest on top
+  std::vector<uint32_t>& waiting = scratch.ranks;  // a heap of the ranks whose lists are not empty, the lowest on top
   const int count = static_cast<int>(tokens.size());
   links.resize(count);
   for (int i = 0; i < count; ++i) links[i] = {i - 1, i + 1 < count ? i + 1 : -1};
@@ -245,7 +245,7 @@ void Bpe::merge_huge(WordScratch& scratch, std::vector<Token>& out) const {
     for (const int left : lefts) {
       const int right = tokens[left] == kNoToken ? -1 : links[left].next;
       const Slot* slot = right < 0 ? nullptr : find(tokens[left], tokens[right]);
-      if (!slot || slot->rank != rank) continue;  // either side has been merged since
+      if (!slot || slot->rank != rank) continue;  // Either side has been merged since.
       tokens[left] = slot->result;
       tokens[right] = kNoToken;
       links[left].next = links[right].next;

@@ -13,10 +13,10 @@ namespace sx {
 
 struct BpeOptions {
   bool byte_level = true;
-  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
-  bool byte_fallback = false;  // characters without a token become <0xNN> tokens
-  bool fuse_unk = false;       // neighbouring unknown characters become one unk
-  Token unk = kNoToken;        // for characters without a token; none: they are dropped
+  bool ignore_merges = false;  // A word that is itself a token is encoded as that token without merging.
+  bool byte_fallback = false;  // Characters without a token become <0xNN> tokens.
+  bool fuse_unk = false;       // Neighbouring unknown characters become one unk token.
+  Token unk = kNoToken;        // It stands for characters without a token; kNoToken drops them.
   std::string continuing_prefix, end_suffix;
 };
 
@@ -25,8 +25,7 @@ class Bpe : public WordModel {
   struct Merge {
     Token left, right, result;  // in order of rank
   };
-  // lookup: which text is which token for the model's own purposes (it need not hold the added tokens). Its lifetime
-  // must exceed this object's.
+  // `lookup` maps text to token for merging; it need not hold the added tokens and must outlive this object.
   Bpe(const std::unordered_map<std::string_view, Token>& lookup, const std::vector<Merge>& merges, BpeOptions options);
   void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;
 
@@ -48,9 +47,9 @@ class Bpe : public WordModel {
   size_t longest_ = 0;                 // bytes of the longest text in lookup
   std::vector<Slot> slots_;            // open addressing, a power of two
   size_t ranks_ = 0;                   // merges
-  bool ordered_ = true;                // no merge comes before one that makes a part of it
-  bool plain_bytes_ = false;           // bytes are spelled as just their character
-  std::array<Token, 256> byte_token_;  // byte-level: the token of each byte; otherwise of <0xNN>
+  bool ordered_ = true;                // every merge ranks after the merges that make its two sides
+  bool plain_bytes_ = false;           // the token of a byte is spelled as the byte's character alone
+  std::array<Token, 256> byte_token_;  // the token of each byte if byte-level, otherwise of <0xNN>
 };
 
 }  // namespace sx

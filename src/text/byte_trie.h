@@ -1,4 +1,4 @@
-// A trie over bytes in one flat hash table: small, and quick enough to be walked from every position of a text.
+// A trie over bytes in one flat hash table. It is small, and fast enough to be walked from every position of a text.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -12,7 +12,7 @@ class ByteTrie {
 
   ByteTrie() : slots_(64, Slot{kEmpty, 0}), values_(1, -1) {}
 
-  // Of equal keys the last one holds. value >= 0.
+  // Adds a key with a value >= 0. The last of equal keys counts.
   void insert(std::string_view key, int32_t value) {
     uint32_t node = kRoot;
     for (char c : key) {

@@ -1,4 +1,4 @@
-// The variables a chat template sees, and the template used when a model brings none.
+// Sets up the variables that a chat template sees. Holds the template for models that have none.
 #include "text/chat.h"
 
 #include "base/error.h"

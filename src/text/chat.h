@@ -10,7 +10,7 @@
 
 namespace sx {
 
-// A list of messages: [{"role": "user", "content": "..."}, ...]; order of keys is kept.
+// A list of messages: [{"role": "user", "content": "..."}, ...]. The order of keys is kept.
 using ChatMessages = nlohmann::ordered_json;
 
 struct ChatTokens {
@@ -23,14 +23,14 @@ class ChatTemplate {
   // Throws sx::Error when the source is not a valid template.
   explicit ChatTemplate(std::string source, ChatTokens tokens = {}, std::string name = "chat template");
 
-  // The prompt. `tools` is a list of JSON-schema functions or null; `extra` an object of further variables
+  // Returns the prompt. `tools` is a list of JSON-schema functions or null; `extra` an object of further variables
   // (enable_thinking, date_string, ...), which win over the standard ones. Throws sx::Error naming template and line
   // when the template raises (raise_exception), uses something undefined, or exceeds the limits.
   std::string render(const ChatMessages& messages, const nlohmann::ordered_json& tools = nullptr,
                      bool add_generation_prompt = true,
                      const nlohmann::ordered_json& extra = nlohmann::ordered_json::object()) const;
 
-  // Limits and behaviour of later render calls.
+  // These apply to later calls of render().
   jinja::RenderLimits limits;
   jinja::RenderSettings settings;
 

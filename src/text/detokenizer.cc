@@ -1,6 +1,6 @@
-// Streaming decoding: bytes are held back only while they could still become part of a longer character.
+// Streaming decoding holds bytes back only while they could still become part of a longer character.
 #include "text/tokenizer.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 
@@ -38,7 +38,7 @@ std::string Detokenizer::take(bool all) {
       pending_.erase(0, strip.size());
       --strip_left_;
     } else if (!all && strip.compare(0, pending_.size(), pending_) == 0) {
-      return "";  // could still become the character to strip
+      return "";  // The bytes could still become the character to strip.
     } else {
       strip_left_ = 0;
     }

@@ -6,7 +6,7 @@
 namespace sx {
 namespace {
 
-// "bos_token": a string, or an object with "content". kNoToken when absent or not a token.
+// Reads "bos_token" and the like: a string, or an object with "content". kNoToken when absent or not a token.
 Token named(const char* key, const JsonView* config, const JsonView* special, const TokenTable& vocabulary) {
   for (const JsonView* source : {config, special}) {
     if (!source || !source->has(key)) continue;
@@ -63,7 +63,7 @@ void FolderSettings::apply(TokenizerParts& parts, int64_t limit) const {
   read_template(parts);
 }
 
-// generation_config.json, and config.json where that one is silent.
+// Reads generation_config.json, and config.json for what the former does not set.
 void FolderSettings::read_generation(TokenizerParts& parts, int64_t limit) const {
   const JsonView* generation = generation_.get();
   const auto id = [&](const JsonView& value) { return value.index(std::max<int64_t>(limit, 1)); };
@@ -92,7 +92,7 @@ void FolderSettings::read_template(TokenizerParts& parts) const {
     parts.chat_template = value.string();
     return;
   }
-  for (size_t i = 0; i < value.size(); ++i) {  // several by name: the default one
+  for (size_t i = 0; i < value.size(); ++i) {  // There are several templates by name; the default one counts.
     if (value.at(i).string("name", "") == "default") parts.chat_template = value.at(i).at("template").string();
   }
 }

@@ -5,13 +5,13 @@
 #include <string>
 
 #include "text/json_view.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 
 class FolderSettings {
  public:
-  // Parses what is there. `data` must outlive this object.
+  // Parses those of the files that `data` has. `data` must outlive this object.
   explicit FolderSettings(const TokenizerData& data);
   FolderSettings(const FolderSettings&) = delete;
   FolderSettings& operator=(const FolderSettings&) = delete;
@@ -20,9 +20,9 @@ class FolderSettings {
   const JsonView* special() const { return special_.get(); }  // special_tokens_map.json
   const JsonView* added() const { return added_.get(); }      // added_tokens.json
 
-  // bos, eos, unk, further ends and the chat template of a vocabulary that is complete. limit: ids are below it.
+  // Sets bos, eos, unk, further end tokens and the chat template of a complete vocabulary. All ids are below `limit`.
   void apply(TokenizerParts& parts, int64_t limit) const;
-  // "add_bos_token" and "add_eos_token"; nullopt: not said.
+  // "add_bos_token" and "add_eos_token"; nullopt when the files do not set them.
   std::optional<bool> adds(const char* key) const;
 
  private:
@@ -42,7 +42,7 @@ class FolderSettings {
   Source config_, special_, generation_, added_;
 };
 
-// The file's name behind the folder's, unless it is already there.
+// Appends the name of a file to the folder's, unless it is already there.
 std::string place_of(const TokenizerData& data, const char* name);
 nlohmann::json parse_settings(const std::string& text, const std::string& where);
 

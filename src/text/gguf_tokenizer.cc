@@ -1,5 +1,5 @@
-// A tokenizer from GGUF's arrays: model "gpt2" is byte-level BPE with a named pre-tokeniser, model "llama"
-// SentencePiece with scores. Everything the file says is checked here, so that the models can trust it.
+// Builds a tokenizer from GGUF's arrays: model "gpt2" is byte-level BPE with a named pre-tokeniser, model "llama" is
+// SentencePiece with scores. Everything in the file is checked here, so that the models can rely on it.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,17 +8,15 @@
 #include "text/bpe.h"
 #include "text/pre_names.h"
 #include "text/spm.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 namespace {
 
-constexpr size_t kMostTokens = 1 << 24;
-
 void check(const TokenizerData& data) {
   const size_t count = data.tokens.size();
   if (count == 0) fail("{}: tokenizer.ggml.tokens is missing or empty", data.file);
-  if (count > kMostTokens)
+  if (count > size_t{kMostTokens})
     fail("{}: tokenizer.ggml.tokens has {} entries, at most {} make sense", data.file, count, kMostTokens);
   if (data.vocab > 0 && count > static_cast<size_t>(data.vocab)) {
     fail("{}: tokenizer.ggml.tokens has {} entries but the embedding only {} rows", data.file, count, data.vocab);
@@ -107,7 +105,7 @@ void build_bpe(const TokenizerData& data, TokenizerParts& parts) {
     }
     joined.assign(merge.substr(0, space)).append(merge.substr(space + 1));
     const Bpe::Merge found{lookup(merge.substr(0, space)), lookup(merge.substr(space + 1)), lookup(joined)};
-    // A merge of or into something that is no token can never show in the output.
+    // A merge whose sides or result are no tokens can never change the output.
     if (found.left != kNoToken && found.right != kNoToken && found.result != kNoToken) merges.push_back(found);
   }
   BpeOptions options;
@@ -187,8 +185,8 @@ bool is_end_token_name(std::string_view text) {
   return std::find(kNames.begin(), kNames.end(), text) != kNames.end();
 }
 
-// GGUF has no key for it. Phi-3's published tokenizer.json says so of its special tokens, except those that open a text;
-// the name is what other readers of GGUF go by.
+// GGUF has no key for this. Phi-3's published tokenizer.json sets it for its special tokens except those that open a
+// text; other readers of GGUF recognise Phi-3 by its name too.
 bool special_strips_right(const TokenizerData& data, std::string_view text) {
   std::string name;
   for (const char c : data.name) {

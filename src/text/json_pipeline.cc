@@ -38,6 +38,10 @@ void normalizer_step(const JsonView& view, Normalizer& out, int depth) {
     out.add(NormalizeForm{NormalForm::kNfc});
   } else if (type == "NFD") {
     out.add(NormalizeForm{NormalForm::kNfd});
+  } else if (type == "NFKC") {
+    out.add(NormalizeForm{NormalForm::kNfkc});
+  } else if (type == "NFKD") {
+    out.add(NormalizeForm{NormalForm::kNfkd});
   } else if (type == "Lowercase") {
     out.add(NormalizeLower{});
   } else if (type == "Strip") {
@@ -122,7 +126,7 @@ class PreTokenizerReader {
 
  private:
   void add(PreStep step) {
-    if (info.byte_level && !spelled_) {  // steps behind ByteLevel see its alphabet
+    if (info.byte_level && !spelled_) {  // Steps behind ByteLevel see its alphabet.
       out_.add(ByteAlphabetStep{});
       spelled_ = true;
     }
@@ -164,7 +168,7 @@ void post_step(const JsonView& view, int64_t vocab, std::vector<Token>& prefix, 
   } else if (type == "RobertaProcessing" || type == "BertProcessing") {
     prefix.insert(prefix.begin(), view.at("cls").at(size_t{1}).index(vocab));
     suffix.push_back(view.at("sep").at(size_t{1}).index(vocab));
-  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
+  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets, which are not kept.
     view.wrong("post_processor type \"{}\" is not supported", type);
   }
 }
@@ -191,7 +195,7 @@ std::string strip_text(std::string text, const std::string& content, int64_t sta
 void decoder_step(const JsonView& view, DecoderSteps& out, bool& fused, int depth) {
   check_depth(view, depth);
   const std::string type = view.at("type").string();
-  const bool joined = fused || out.byte_fallback;  // tokens are no longer valid text of their own
+  const bool joined = fused || out.byte_fallback;  // Single tokens need not be valid text.
   if (type == "Sequence") {
     const JsonView list = view.at("decoders");
     for (size_t i = 0; i < list.size(); ++i) decoder_step(list.at(i), out, fused, depth + 1);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "text/json_view.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 
@@ -18,11 +18,11 @@ struct PreTokenizerInfo {
 };
 PreTokenizerInfo read_pre_tokenizer(const JsonView& view, PreTokenizer& out);
 
-// Appends to prefix and suffix what is put around a single sequence. vocab: ids are below it.
+// Appends to prefix and suffix the tokens around a single sequence. All ids are below `vocab`.
 void read_post_processor(const JsonView& view, int64_t vocab, std::vector<Token>& prefix, std::vector<Token>& suffix);
 
 struct DecoderSteps {
-  // Text of a token as the file writes it -> the bytes it prints; first: it is the first one shown.
+  // Maps the text of a token as the file writes it to the bytes it prints; `first` marks the first token of a text.
   std::vector<std::function<std::string(std::string, bool first)>> each;
   bool first_differs = false;
   bool byte_fallback = false;

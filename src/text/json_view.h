@@ -1,4 +1,4 @@
-// A JSON value together with its place in the file, so that every complaint about it names file and key.
+// A JSON value together with its place in the file, so that every error about it names file and key.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,7 +10,7 @@ namespace sx {
 
 class JsonView {
  public:
-  // root: where is a file, not yet a key in it.
+  // With `root`, `where` is a file and not yet a key in it.
   JsonView(const nlohmann::json& node, std::string where, bool root = false)
       : node_(&node), where_(std::move(where)), root_(root) {}
 
@@ -46,7 +46,7 @@ class JsonView {
     if (!node_->is_number()) wrong("is {}, expected a number", node_->type_name());
     return node_->get<double>();
   }
-  // An integer of 0 .. limit - 1.
+  // Returns an integer of 0 .. limit - 1.
   int32_t index(int64_t limit) const {
     if (!node_->is_number_integer()) wrong("is {}, expected an integer", node_->type_name());
     const bool huge = node_->is_number_unsigned() && node_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
@@ -59,7 +59,7 @@ class JsonView {
     return *node_;
   }
 
-  // With a default for a key that is absent or null.
+  // These return a default for a key that is absent or null.
   bool boolean(const char* key, bool absent) const { return has(key) ? at(key).boolean() : absent; }
   std::string string(const char* key, std::string absent) const { return has(key) ? at(key).string() : absent; }
 

@@ -1,5 +1,5 @@
 // Rewrites text before it is split into words: Unicode normal forms, SentencePiece's visible spaces, replacements.
-// Applied to each stretch of text between added tokens, never to the added tokens themselves.
+// It is applied to each stretch of text between added tokens, never to the added tokens themselves.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,12 +19,12 @@ struct NormalizeForm {
 };
 struct NormalizeLower {};
 struct NormalizePrepend {
-  std::string text;  // only in front of non-empty text
+  std::string text;  // put in front of non-empty text only
 };
 struct NormalizeReplace {
   Regex pattern;
   std::string content;
-  std::string literal;  // the pattern when it is a plain string: found without the regex engine
+  std::string literal;  // the pattern if it is a plain string, which needs no regex engine
 };
 struct NormalizeStrip {
   bool left, right;

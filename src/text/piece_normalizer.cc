@@ -1,4 +1,5 @@
-// The compiled map is a double array: a node's children stand at (offset of the node) ^ byte, and say which byte they are.
+// The compiled map is a double-array trie: the child of a node for a byte stands at (offset of the node) ^ byte and
+// stores that byte.
 #include "text/piece_normalizer.h"
 
 #include "base/error.h"
@@ -101,7 +102,7 @@ std::string PieceNormalizer::apply(std::string_view valid_utf8) const {
     rest.remove_prefix(next.length);
   }
   while (remove_extra_ && out.ends_with(space)) out.resize(out.size() - space.size());
-  // A map may cut through characters; what follows wants whole ones.
+  // A map may cut through characters; the later steps need valid UTF-8.
   return map_.empty() || utf8_is_valid(out) ? out : utf8_lossy(out);
 }
 

@@ -1,5 +1,5 @@
-// Text as SentencePiece normalises it: characters replaced by a compiled map, user-defined pieces left alone, extra
-// spaces removed, a space put in front, spaces made visible (U+2581). Which of these, the model file says.
+// Normalises text as SentencePiece does: a compiled map replaces characters, user-defined pieces stay, extra spaces are
+// removed, a space is put in front, spaces become visible (U+2581). The model file says which of these apply.
 #pragma once
 #include <cstdint>
 #include <string>

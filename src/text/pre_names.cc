@@ -16,8 +16,8 @@ constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen35 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// DeepSeek LLM: the letters of scripts with case, range by range. By number, because some of them are not in normal
-// form C and would not survive an editor that normalises.
+// DeepSeek LLM lists the letters of scripts with case, range by range. They are written by number, because some are not
+// in NFC and would not survive an editor that normalises.
 constexpr std::string_view kCased =
     R"(\s?[)"
     R"(A-Za-z\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}\x{295}-\x{2af})"
@@ -73,7 +73,7 @@ const std::vector<Family>& families() {
       {{"deepseek-coder"}, {{R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanHangul, kDigit}}},
       {{"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {{R"(\p{N}{1,3})", kKanaHan, kDeepseek3}}},
       {{"falcon"}, {{R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}}},
-      // What converters wrote before they named pre-tokenisers, and what readers then assume.
+      // Early converters did not name the pre-tokeniser; readers of GGUF assume these patterns then.
       {{"", "default"}, {{R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
       {{"tekken"}, {{kTekken}, true, true}},
       {{"gpt-4o", "llama4", "minimax-m2"}, {{kGpt4o}}},

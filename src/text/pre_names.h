@@ -6,13 +6,13 @@
 namespace sx {
 
 struct NamedPreTokenizer {
-  std::vector<std::string_view> patterns;  // applied one after the other, matches isolated
+  std::vector<std::string_view> patterns;  // applied one after the other, each isolating its matches
   bool ignore_merges = false;
-  bool adds_bos = false;  // unless the file says otherwise
+  bool adds_bos = false;  // the default for files that do not say
   bool nfc = false;       // the published tokenizer normalises first
 };
 
-// nullptr for a name we do not know.
+// Returns nullptr for an unknown name.
 const NamedPreTokenizer* find_pre_tokenizer(std::string_view name);
 
 }  // namespace sx

@@ -1,4 +1,4 @@
-// Splitting in its five behaviours, Metaspace and GPT-2's byte alphabet.
+// The five behaviours of splitting, Metaspace and GPT-2's byte alphabet.
 #include "text/pretokenizer.h"
 
 #include <array>
@@ -16,7 +16,7 @@ struct Segment {
   bool is_match;
 };
 
-// All of the subject as alternating matches and gaps.
+// Cuts the whole subject into alternating matches and gaps.
 void find_segments(const SplitStep& step, std::string_view subject, RegexScratch& scratch, std::vector<Segment>& out) {
   out.clear();
   size_t done = 0;
@@ -94,7 +94,7 @@ void split(Pieces& pieces, const SplitStep& step, RegexScratch& scratch) {
   pieces.spans = std::move(result);
 }
 
-// Rebuilds the buffer, each piece rewritten by change(piece, is_first, out).
+// Rebuilds the buffer; change(piece, is_first, out) writes each piece anew.
 template <class Change>
 void rewrite(Pieces& pieces, Change change) {
   Pieces result;
@@ -125,7 +125,7 @@ void metaspace(Pieces& pieces, const MetaspaceStep& step, bool at_start) {
   });
   if (!step.split) return;
   std::vector<Span> result;
-  for (const Span& span : pieces.spans) {  // cut in front of every replacement
+  for (const Span& span : pieces.spans) {  // Cut in front of every replacement.
     size_t begin = span.begin;
     for (;;) {
       const size_t next = pieces.text.find(step.replacement, begin + 1);
@@ -138,7 +138,7 @@ void metaspace(Pieces& pieces, const MetaspaceStep& step, bool at_start) {
   pieces.spans = std::move(result);
 }
 
-// The first U+2581 at or after from that follows another character; npos if there is none.
+// Finds the first U+2581 at or after `from` that follows another character; npos if there is none.
 size_t next_metaspace_run(std::string_view text, size_t from) {
   for (size_t at = from; (at = text.find(kMetaspace, at)) != std::string_view::npos; at += kMetaspace.size()) {
     if (at >= kMetaspace.size() && text.substr(at - kMetaspace.size(), kMetaspace.size()) != kMetaspace) return at;
@@ -232,7 +232,7 @@ Pieces PreTokenizer::apply(std::string text, bool at_start, RegexScratch& scratc
       alphabet = true;
     }
   }
-  if (alphabet) {  // back to bytes, for the model
+  if (alphabet) {  // The model takes bytes.
     rewrite(pieces, [](std::string_view piece, bool, std::string& out) {
       std::string bytes;
       byte_alphabet_decode(piece, bytes);

@@ -23,7 +23,7 @@ constexpr std::string_view kWord =
     "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"
     "1f189}";
 
-// Rewrites what Oniguruma (Ruby syntax) reads differently from PCRE2. Refuses what has no counterpart.
+// Rewrites what Oniguruma (Ruby syntax) reads differently from PCRE2. Fails for syntax that has no counterpart.
 std::string translate(std::string_view pattern, const std::string& where) {
   std::string out;
   bool in_class = false;
@@ -77,7 +77,7 @@ std::string translate(std::string_view pattern, const std::string& where) {
 struct RegexScratch::Impl {
   pcre2_match_data* data = nullptr;
   pcre2_match_context* context = nullptr;
-  pcre2_jit_stack* stack = nullptr;  // made on the first match that overflows the small default
+  pcre2_jit_stack* stack = nullptr;  // allocated by the first match that overflows the small default stack
 };
 
 RegexScratch::RegexScratch() : impl_(std::make_unique<Impl>()) {
@@ -104,7 +104,7 @@ Regex::Regex(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
   PCRE2_SIZE at = 0;
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-  // Ruby's ^ and $ always work line by line.
+  // Ruby's ^ and $ always match at line ends.
   impl_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(impl_->pattern.data()), impl_->pattern.size(),
                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, context);
   pcre2_compile_context_free(context);
@@ -114,7 +114,7 @@ Regex::Regex(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
     fail("{}: pattern {} does not compile: {} (at byte {})", impl_->where, impl_->pattern,
          reinterpret_cast<const char*>(message), at);
   }
-  pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE);  // where there is no JIT the interpreter runs
+  pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE);  // The interpreter runs where there is no JIT.
 }
 
 Regex::Regex(std::string_view pattern, const std::string& where)
@@ -172,7 +172,7 @@ bool Regex::find(std::string_view subject, size_t from, RegexScratch& scratch, M
   }
   const PCRE2_SIZE* where = pcre2_get_ovector_pointer(memory.data);
   match = {where[0], where[1]};
-  if (match.begin > match.end || match.begin < from) {  // \K in a look-around can do this
+  if (match.begin > match.end || match.begin < from) {  // \K in a look-around can move the start.
     fail("{}: pattern {} moves the start of its match; this is not supported", impl_->where, impl_->pattern);
   }
   return true;

@@ -1,5 +1,5 @@
 // Pre-tokeniser patterns, run by PCRE2 with Unicode properties and JIT. The patterns are published for Oniguruma; the
-// few classes the two engines define differently (\s, \w and their complements) are spelled out before compiling.
+// few classes that the two engines define differently (\s, \w and their complements) are rewritten before compiling.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace sx {
 
-// Match memory, one per call of encode: patterns are shared between threads, this is not.
+// Match memory of one call of encode. Threads share patterns, but not this.
 class RegexScratch {
  public:
   RegexScratch();
@@ -28,17 +28,17 @@ class Regex {
     size_t begin, end;
   };
 
-  // where: file and key, for the error thrown when the pattern does not compile.
+  // `where` (file and key) appears in the error for a pattern that does not compile.
   Regex(std::string_view pattern, const std::string& where);
   static Regex literal(std::string_view text, const std::string& where);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) = delete;
 
-  // The first match in valid UTF-8 that starts at or after from. It may be empty.
+  // Finds the first match in valid UTF-8 that starts at or after `from`. It may be empty.
   bool find(std::string_view subject, size_t from, RegexScratch& scratch, Match& match) const;
-  // The next match of a scan over the whole subject: like find, but an empty match directly behind the previous match
-  // (previous_end; pass npos at the start) does not count, and the search moves on by one character.
+  // Finds the next match of a scan over the whole subject. Unlike find, it skips an empty match directly behind the
+  // previous match (previous_end; npos at the start) and searches on from the next character.
   bool find_next(std::string_view subject, size_t previous_end, RegexScratch& scratch, Match& match) const;
 
  private:

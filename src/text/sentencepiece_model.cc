@@ -1,4 +1,4 @@
-// A reader of protocol buffers as far as this message needs it: fields by number, unknown ones skipped.
+// Reads protocol buffers as far as this message needs it: fields by number; unknown fields are skipped.
 #include "text/sentencepiece_model.h"
 
 #include <algorithm>
@@ -8,18 +8,17 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "text/tokenizer_internal.h"
 #include "text/unicode.h"
 
 namespace sx {
 namespace {
 
-constexpr size_t kMostPieces = 1 << 24;
-
 struct Field {
   uint32_t number = 0;
   uint32_t wire = 0;      // 0: varint, 1: eight bytes, 2: bytes, 5: four bytes
-  uint64_t value = 0;     // of wires 0, 1 and 5
-  std::string_view bytes; // of wire 2
+  uint64_t value = 0;     // for wire types 0, 1 and 5
+  std::string_view bytes; // for wire type 2
 };
 
 class Fields {
@@ -47,7 +46,7 @@ class Fields {
     return true;
   }
 
-  // The field's value, if it is written as its definition says.
+  // Returns the value of a field, if its wire type is the one its definition has.
   std::string_view text(const Field& field) const {
     if (field.wire != 2) wrong("a field that holds bytes holds a number");
     return field.bytes;
@@ -158,7 +157,7 @@ SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string&
   Fields fields(bytes, file, "the file");
   for (Field field; fields.next(field);) {
     if (field.number == 1) {
-      if (model.pieces.size() == kMostPieces) fail("{}: more than {} pieces", file, kMostPieces);
+      if (model.pieces.size() == size_t{kMostTokens}) fail("{}: more than {} pieces", file, kMostTokens);
       model.pieces.push_back(read_piece(fields.text(field), file, model.pieces.size()));
     }
     if (field.number == 2) read_trainer(fields.text(field), file, model);

@@ -1,5 +1,5 @@
-// A tokenizer from a Hugging Face folder that has SentencePiece's own tokenizer.model (Llama 2, Vicuna, LongChat): the
-// pieces and the normalisation from that file, the special tokens from the JSON files beside it.
+// Builds a tokenizer from a Hugging Face folder that has SentencePiece's own tokenizer.model (Llama 2, Vicuna,
+// LongChat). That file has the pieces and the normalisation, the JSON files beside it have the special tokens.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -13,9 +13,6 @@
 
 namespace sx {
 namespace {
-
-constexpr int64_t kMostTokens = 1 << 24;
-constexpr int64_t kMostHoles = 1 << 14;  // ids that no token has
 
 class Reader {
  public:
@@ -53,7 +50,7 @@ class Reader {
     }
   }
 
-  // Texts that special_tokens_map.json and tokenizer_config.json call special.
+  // Returns the texts that special_tokens_map.json and tokenizer_config.json call special.
   std::set<std::string> special_texts() const {
     std::set<std::string> out;
     const auto take = [&](const JsonView& value) {
@@ -74,9 +71,9 @@ class Reader {
   void add(AddedToken token, const JsonView& where) {
     TokenTable& v = parts_->vocabulary;
     if (token.text.empty()) return;
-    const auto piece = own_ids_.find(token.text);  // the model's own id counts
+    const auto piece = own_ids_.find(token.text);  // The model's own id takes precedence.
     if (piece != own_ids_.end()) token.token = piece->second;
-    if (token.token >= limit_) return;  // the model has no row for it
+    if (token.token >= limit_) return;  // The embedding has no row for it.
     const bool hole = token.token >= v.size() || v.text[token.token].empty();
     if (!hole && v.text[token.token] != token.text) {
       where.wrong("id {} belongs to both \"{}\" and \"{}\"", token.token, v.text[token.token], token.text);
@@ -143,7 +140,7 @@ class Reader {
     }
   }
 
-  // "legacy" false: only the start of the whole text gets a space in front, not what follows a special token.
+  // With "legacy": false only the start of the whole text gets a space in front, not the text behind a special token.
   void build_pipeline() {
     const JsonView* config = settings_.config();
     const bool prefix = model_.dummy_prefix && (!config || config->boolean("add_prefix_space", true));
@@ -153,13 +150,13 @@ class Reader {
     if (prefix && !everywhere) {
       parts_->pre_tokenizer.add(MetaspaceStep{std::string(kMetaspace), MetaspaceStep::Prepend::kFirst, false});
     }
-    // The sums of Unigram are rounded, so that its words must stay as long as SentencePiece has them.
+    // Unigram rounds its sums, so cutting words further than SentencePiece does could change tokens.
     const bool cuts = !model_.unigram && std::all_of(parts_->model_lookup.begin(), parts_->model_lookup.end(), [](const auto& e) {
       return never_crosses_metaspace(e.first);
     });
     if (cuts) parts_->pre_tokenizer.add(CutAtMetaspaceStep{});
     if (prefix) parts_->decode.strip_count = 1;
-    if (model_.remove_extra_spaces) parts_->decode.strip_count = 1 << 20;  // all of them
+    if (model_.remove_extra_spaces) parts_->decode.strip_count = 1 << 20;  // Strip all leading spaces.
     parts_->decode.strip = " ";
     parts_->description = fmt::format("SentencePiece {}, {} tokens (tokenizer.model){}", model_.unigram ? "Unigram" : "BPE",
                                       parts_->vocabulary.size(), prefix ? ", adds a leading space" : "");
@@ -196,7 +193,7 @@ class Reader {
     parts.bos = control(model_.bos_piece);
     parts.eos = control(model_.eos_piece);
     settings_.apply(parts, limit_);
-    // As transformers' class for these files: a beginning unless it is declined, no end unless it is asked for.
+    // Transformers' class for these files adds bos unless it is switched off, and eos only if it is switched on.
     if (settings_.adds("add_bos_token").value_or(true) && parts.bos != kNoToken) parts.prefix.push_back(parts.bos);
     if (settings_.adds("add_eos_token").value_or(false) && parts.eos != kNoToken) parts.suffix.push_back(parts.eos);
     parts.description += parts.prefix.empty() ? ", no BOS" : ", adds BOS";

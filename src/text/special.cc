@@ -1,4 +1,4 @@
-// A byte trie walked from every position whose byte can start an added token.
+// Walks a byte trie from every position whose byte can start an added token.
 #include "text/special.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool pa
     }
     const AddedToken& found = tokens_[index];
     size_t begin = at, end = at + found.text.size();
-    at = end;  // what a match covers is not searched again, even when the match does not count
+    at = end;  // The text of a match is not searched again, even if the match does not count.
     if (found.control && !parse_control) continue;
     if (found.single_word &&
         (word_at_end(text.substr(0, begin), scratch) || word_at_start(text.substr(end), scratch))) {

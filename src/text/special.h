@@ -1,5 +1,5 @@
-// Finds added tokens (control tokens such as <|im_start|>, and user-defined ones) in raw text, before anything else
-// looks at it: leftmost first, the longest among those that start at the same place.
+// Finds added tokens (control tokens such as <|im_start|>, and user-defined ones) in raw text, before normalisation.
+// The leftmost is found first, and the longest of those that start at the same place.
 #pragma once
 #include <string>
 #include <string_view>
@@ -14,10 +14,10 @@ namespace sx {
 struct AddedToken {
   std::string text;
   Token token = kNoToken;
-  bool control = false;                          // found only when the caller asks to parse control tokens
-  bool single_word = false;                      // not inside a word
-  bool left_strip = false, right_strip = false;  // swallows the white space on that side
-  bool normalized = false;                       // looked for in the normalised text
+  bool control = false;                          // found only if the caller asks to parse control tokens
+  bool single_word = false;                      // not found inside a word
+  bool left_strip = false, right_strip = false;  // includes the white space on that side
+  bool normalized = false;                       // searched in the normalised text
 };
 
 class AddedTokens {
@@ -31,7 +31,7 @@ class AddedTokens {
   std::vector<Part> split(std::string_view text, bool parse_control, RegexScratch& scratch) const;
 
  private:
-  // Index of the longest token that starts at text[at], or -1.
+  // Returns the index of the longest token that starts at text[at], or -1.
   int longest_at(std::string_view text, size_t at) const;
 
   std::vector<AddedToken> tokens_;

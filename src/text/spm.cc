@@ -1,4 +1,4 @@
-// A heap over a linked list of symbols: n log n for a text of n characters, which here is one single word.
+// Keeps a heap over a linked list of symbols: n log n steps for a text of n characters, which is a single word here.
 #include "text/spm.h"
 
 #include <algorithm>
@@ -57,7 +57,8 @@ void Spm::encode(std::string_view word, WordScratch& scratch, std::vector<Token>
     const WordScratch::Candidate top = heap.back();
     heap.pop_back();
     WordScratch::Symbol& left = symbols[top.left];
-    // Stale when one side has grown or gone: lengths only ever grow, so equal lengths mean the same pair.
+    // The entry is stale when one side has grown or was merged away. Lengths only grow: equal lengths mean the same
+    // pair.
     if (left.length == 0 || left.next < 0 || left.length + symbols[left.next].length != top.length) continue;
     WordScratch::Symbol& right = symbols[left.next];
     left.token = top.left_token;

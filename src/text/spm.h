@@ -1,5 +1,5 @@
-// SentencePiece's BPE as GGUF stores it: no merge list, but a score per token; the adjacent pair whose concatenation
-// is the best-scored token merges first. Characters without a token fall back to byte tokens.
+// SentencePiece's BPE as GGUF stores it. It has no list of merges but a score per token: the adjacent pair whose
+// concatenation is the best-scored token merges first. Characters without a token fall back to byte tokens.
 #pragma once
 #include <array>
 #include <unordered_map>
@@ -11,9 +11,9 @@ namespace sx {
 
 class Spm : public WordModel {
  public:
-  // lookup: the tokens that merging may form (no control, unknown or byte tokens); scores: [tokens]. lookup must
-  // outlive this object. byte_token: kNoToken where the vocabulary has no token for a byte; unk stands in for it, once
-  // for a run of such characters with fuse_unk.
+  // `lookup` holds the tokens that merging may form (no control, unknown or byte tokens) and must outlive this object;
+  // `scores` is [tokens]. `byte_token` is kNoToken for bytes without a token: unk stands for them, or, with fuse_unk,
+  // for a whole run of such characters.
   Spm(const std::unordered_map<std::string_view, Token>& lookup, std::vector<float> scores,
       const std::array<Token, 256>& byte_token, Token unk, bool fuse_unk = false);
   void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;

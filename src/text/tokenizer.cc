@@ -1,15 +1,15 @@
-// Runs the parts. The only state of a call is on its stack, among it a small cache of words already seen in this text.
+// Runs the parts. All state of a call is on its stack, including a small cache of words already seen in this text.
 #include "text/tokenizer.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_internal.h"
 
 namespace sx {
 namespace {
 
-// Words seen in this text and where their tokens stand in the output. Direct-mapped, so bounded.
+// A direct-mapped cache of words seen in this text, with the position of their tokens in the output.
 class WordCache {
  public:
   explicit WordCache(size_t text_bytes) : slots_(text_bytes < 256 ? 0 : 4096) {}

@@ -1,5 +1,5 @@
-// Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF
-// file, a tokenizer.json or SentencePiece's tokenizer.model. Const and free of locks: any number of threads may share one.
+// Text to tokens and back. One class for every vocabulary: byte-level BPE, SentencePiece and Unigram, from a GGUF file,
+// a tokenizer.json or SentencePiece's tokenizer.model. Any number of threads may share one: it is const, without locks.
 #pragma once
 #include <memory>
 #include <optional>
@@ -15,10 +15,10 @@ namespace sx {
 
 struct TokenizerParts;
 
-// Where tokens that are decoded stand.
+// The position of the tokens that are decoded.
 enum class TextPlace {
-  kStart,   // they are a whole text, which loses the space that encoding has put in front of it
-  kBehind,  // other tokens stand before them: each adds its bytes_of(), the first one too
+  kStart,   // They are a whole text, without the space that encoding put in front of it.
+  kBehind,  // Other tokens stand before them: each adds its bytes_of(), the first one too.
 };
 
 class Tokenizer {
@@ -27,24 +27,24 @@ class Tokenizer {
   static std::unique_ptr<Tokenizer> create(const TokenizerData& data);
   ~Tokenizer();
 
-  // add_special: beginning- and end-of-sequence tokens as the vocabulary asks for them. parse_special: control
-  // tokens written in the text become single tokens (user-defined added tokens always do). Malformed UTF-8 is read
-  // as U+FFFD, one per maximal ill-formed part.
+  // `add_special` adds the beginning- and end-of-sequence tokens that the vocabulary asks for. With `parse_special`,
+  // control tokens written in the text become single tokens (user-defined added tokens always do). Malformed UTF-8 is
+  // read as U+FFFD, one per maximal ill-formed part.
   std::vector<Token> encode(std::string_view utf8, bool add_special, bool parse_special) const;
-  // Valid UTF-8, malformed parts being U+FFFD. Ids outside the vocabulary print nothing.
+  // Returns valid UTF-8; malformed parts become U+FFFD. Ids outside the vocabulary print nothing.
   std::string decode(std::span<const Token> tokens, bool skip_special = false,
                      TextPlace place = TextPlace::kStart) const;
 
-  // The bytes a token adds behind other tokens; empty for control tokens and ids outside the vocabulary. The first
-  // token of a whole text may show less (SentencePiece's leading space).
+  // Returns the bytes that a token adds behind other tokens; none for control tokens and ids outside the vocabulary.
+  // The first token of a whole text may show less (SentencePiece's leading space).
   std::string_view bytes_of(Token token) const;
-  std::string printable(Token token) const;  // for people: control tokens by name, odd bytes escaped
+  std::string printable(Token token) const;  // for display: control tokens by name, odd bytes escaped
   int size() const;                          // largest id + 1
   Token bos() const;
   Token eos() const;
   Token unk() const;
   bool is_control(Token token) const;
-  bool is_end(Token token) const;                          // generation stops here
+  bool is_end(Token token) const;                          // whether generation stops at it
   std::optional<Token> find(std::string_view text) const;  // by the token's text as the file writes it
   bool adds_bos() const;
   const std::string& chat_template() const;
@@ -57,14 +57,14 @@ class Tokenizer {
   std::vector<bool> is_end_;  // [size]
 };
 
-// Decoding as tokens arrive. Pieces end at character boundaries; all of them together with finish() are exactly
-// decode(tokens, !special), or what that would have been behind other text.
+// Decodes tokens as they arrive. Pieces end at character boundaries; together with finish() they are exactly
+// decode(tokens, !special), or its equivalent behind other text.
 class Detokenizer {
  public:
-  // special: control tokens are shown. The tokenizer must outlive this object.
+  // With `special`, control tokens are shown. The tokenizer must outlive this object.
   explicit Detokenizer(const Tokenizer& tokenizer, bool special = false, TextPlace place = TextPlace::kStart);
   std::string push(Token token);
-  std::string finish();  // what is still open; afterwards the object starts anew
+  std::string finish();  // returns the rest and resets the object
 
  private:
   std::string take(bool all);

@@ -1,5 +1,5 @@
-// A tokenizer from a Hugging Face folder: tokenizer.json for vocabulary and pipeline; the files beside it say which
-// tokens begin and end a text (FolderSettings).
+// Builds a tokenizer from a Hugging Face folder: tokenizer.json has vocabulary and pipeline; the files beside it say
+// which tokens begin and end a text (FolderSettings).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,9 +12,6 @@
 
 namespace sx {
 namespace {
-
-constexpr int64_t kMostTokens = 1 << 24;
-constexpr int64_t kMostHoles = 1 << 14;  // ids that no token has
 
 class Reader {
  public:
@@ -44,7 +41,7 @@ class Reader {
   }
 
  private:
-  // Ids stay below the embedding's rows where those are known, and otherwise near the number of entries.
+  // Ids must be below the number of embedding rows if it is known, and otherwise near the number of entries.
   int64_t id_limit() const {
     if (data_.vocab > 0) return data_.vocab;
     const int64_t own = static_cast<int64_t>(root_.at("model").at("vocab").node().size());
@@ -92,7 +89,7 @@ class Reader {
     }
   }
 
-  // Added tokens of tokenizer.json, then those only tokenizer_config.json knows.
+  // Reads the added tokens of tokenizer.json, then those that only tokenizer_config.json has.
   void read_added(const JsonView& root, const JsonView* config) {
     if (root.has("added_tokens")) {
       const JsonView list = root.at("added_tokens");
@@ -124,16 +121,16 @@ class Reader {
     if (model_ids_.empty()) {
       for (Token t = 0; t < parts_->vocabulary.size(); ++t) model_ids_.insert_or_assign(parts_->vocabulary.text[t], t);
     }
-    const auto in_model = model_ids_.find(token.text);  // the model's own id counts, as in the reference
+    const auto in_model = model_ids_.find(token.text);  // The model's own id takes precedence, as in `tokenizers`.
     token.token = in_model != model_ids_.end() ? in_model->second : id;
-    if (token.token >= limit_) return;  // the model has no row for it: it can neither be read nor written
+    if (token.token >= limit_) return;  // The embedding has no row for it.
     set_token(token.token, token.text, token.control ? TokenType::kControl : TokenType::kUserDefined, entry);
     added_.push_back(std::move(token));
   }
 
   void register_added() {
     RegexScratch scratch;
-    std::set<std::string_view> control;  // a vocabulary may hold such a text twice; both are control tokens then
+    std::set<std::string_view> control;  // If a vocabulary holds such a text twice, both are control tokens.
     for (const AddedToken& token : added_) {
       if (token.control) control.insert(token.text);
     }
@@ -146,7 +143,7 @@ class Reader {
     }
   }
 
-  // Which texts the word model may use: its own vocabulary, without control tokens (those are only found as such).
+  // The word model may use its own vocabulary without the control tokens, which only AddedTokens finds.
   void fill_lookup() {
     const TokenTable& v = parts_->vocabulary;
     for (Token t = 0; t < v.size(); ++t) {
@@ -253,7 +250,7 @@ class Reader {
   void build_decoder() {
     TokenTable& v = parts_->vocabulary;
     v.bytes.reserve(v.text.size());
-    if (!root_.has("decoder")) {  // tokens are shown with spaces between them
+    if (!root_.has("decoder")) {  // Without a decoder tokens are joined by spaces.
       for (const std::string& text : v.text) v.bytes.push_back(" " + text);
       v.first_bytes = v.text;
       return;

@@ -1,4 +1,4 @@
-// One pass forward keeps, for every byte offset, the best cut that ends there; one pass backward reads it off.
+// A forward pass keeps the best cut that ends at each byte offset; a backward pass reads the tokens off.
 #include "text/unigram.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ constexpr double kUnknownPenalty = 10.0;  // below the worst token of the vocabu
 
 struct Node {
   double score = 0.0;
-  size_t begin = SIZE_MAX;  // of the token that ends here; SIZE_MAX: not reached
+  size_t begin = SIZE_MAX;  // start of the token that ends here; SIZE_MAX if no cut ends here
   Token token = kNoToken;
 };
 

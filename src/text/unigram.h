@@ -1,5 +1,5 @@
-// Unigram: of all ways to cut a word into tokens, the one with the largest sum of scores (Viterbi). Stretches that no
-// token covers become the unknown token, or byte tokens.
+// Unigram cuts a word into the tokens with the largest sum of scores (Viterbi). Stretches that no token covers become
+// the unknown token, or byte tokens.
 #pragma once
 #include <array>
 #include <string>
@@ -14,9 +14,10 @@ namespace sx {
 
 class Unigram : public WordModel {
  public:
-  // lookup: the tokens words may consist of; it must outlive this object. scores: [tokens]. least: the smallest
-  // score of the whole vocabulary. byte_token: all kNoToken without byte fallback. in_float: sums are rounded to float,
-  // as SentencePiece does; the `tokenizers` library adds in double, and the two part ways where cuts are nearly equal.
+  // `lookup` holds the tokens that words may consist of and must outlive this object; `scores` is [tokens]; `least` is
+  // the smallest score of the whole vocabulary; `byte_token` is all kNoToken without byte fallback. With `in_float`,
+  // sums are rounded to float as in SentencePiece. The `tokenizers` library adds in double; results differ for nearly
+  // equal cuts.
   Unigram(const std::unordered_map<std::string_view, Token>& lookup, std::vector<double> scores, double least,
           const std::array<Token, 256>& byte_token, Token unk, bool in_float = false);
   void encode(std::string_view word, WordScratch& scratch, std::vector<Token>& out) const override;

@@ -1,5 +1,5 @@
-// The tokens themselves: their text as the file writes it, the bytes they stand for, their kind. And the interface of
-// the three models that turn a word into tokens (BPE, SentencePiece's scored BPE, Unigram).
+// The table of tokens (text as the file writes it, bytes, type) and the interface of the three models that turn a word
+// into tokens: BPE, SentencePiece's scored BPE, Unigram.
 #pragma once
 #include <string>
 #include <string_view>
@@ -27,11 +27,11 @@ struct TokenTable {
     const auto found = ids.find(token_text);
     return found == ids.end() ? kNoToken : found->second;
   }
-  // To be called once text is complete. Of equal texts the last one wins.
+  // Builds `ids` once `text` is complete. The last of equal texts counts.
   void index();
 };
 
-// <0x00> .. <0xFF> as a number; -1 for anything else, including other spellings such as <0x0a> or <0xA>.
+// Reads <0x00> .. <0xFF> as a number; -1 for anything else, including other spellings such as <0x0a> or <0xA>.
 int parse_byte_token(std::string_view text);
 
 // Working memory of one call of encode, so that the models stay const and shareable between threads.

@@ -1,6 +1,6 @@
 // Writes a tiny random model, or a draft head for it, for tests of the program:
-// make_tiny_model FILE.gguf [--pieces | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
-// --nan: a weight is none; --huge: weights are numbers whose logits are not.
+// make_tiny_model FILE.gguf [--pieces | --marks | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
+// --marks: the vocabulary has Mistral's marks of tool calls as control tokens; --nan: a weight is none; --huge: weights are numbers whose logits are not.
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   spec.gain = 3;
   const std::string_view form = argc > 2 ? argv[2] : "";
   if (form == "--pieces" || form == "--hf-pieces") spec.words = sx::testing::TinyWords::kPieces;
+  if (form == "--marks") spec.control = {"[TOOL_CALLS]", "[ARGS]"};
   const sx::ModelConfig config = sx::testing::tiny_config(spec);
   if (form == "--eagle3") {
     auto head = sx::testing::eagle3_config(config, 1, 160);

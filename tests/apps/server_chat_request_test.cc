@@ -88,6 +88,25 @@ TEST(ServerChatRequest, ArgumentsAsTextWhereTheTemplateWantsThem) {
                             .messages)[0]["content"], "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
 }
 
+// Templates that show calls but no tools get the calls; the tools are told in the form of the calls.
+TEST(ServerChatRequest, CallsAreLeftToATemplateThatShowsThem) {
+  Limits l = limits(ToolFormat::kDeepSeek31, false);
+  l.tool_style.shows_calls = l.tool_style.null_content = l.tool_style.text_arguments = true;
+  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [{"id": "1",
+      "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "42"}],
+      "tools": [{"type": "function", "function": {"name": "f"}}]})";
+  const CompletionRequest request = parse_chat(body, l);
+  const Json messages = Json::parse(request.messages);
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_NE(messages[0]["content"].get<std::string>().find("<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>"), std::string::npos);
+  EXPECT_TRUE(messages[2]["content"].is_null());
+  EXPECT_EQ(messages[2]["tool_calls"][0]["function"]["arguments"], R"({"a": 1})");
+  EXPECT_EQ(messages[3]["role"], "tool");
+  EXPECT_TRUE(request.tools.empty());
+  EXPECT_TRUE(request.options.show_special);
+  EXPECT_EQ(request.tool_format, ToolFormat::kDeepSeek31);
+}
+
 TEST(ServerChatRequest, FieldsAreTaken) {
   const CompletionRequest plain = chat("");
   EXPECT_EQ(plain.api, Api::kChat);

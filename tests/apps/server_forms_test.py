@@ -243,10 +243,18 @@ class Forms(WithServer):
         named = "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}"
         coder = "<tool_call>\\n<function={{ c.function.name }}>\\n{% for k, v in c.function.arguments | items %}<parameter={{ k }}>\\n{{ v }}\\n" \
                 "</parameter>\\n{% endfor %}</function>\\n</tool_call>"
+        kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{{ c.function.name }}:0<|tool_call_argument_begin|>" \
+               "{{ c.function.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>"
+        python = "<|tool_call_start|>[{{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}='{{ v }}'{% endfor %})]<|tool_call_end|>"
+        gemma = "<|tool_call>call:{{ c.function.name }}{% raw %}{{% endraw %}{% for k, v in c.function.arguments | items %}{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}}<tool_call|>"
         past = [*USER, {"role": "assistant", "content": None, "reasoning_content": "Blue.", "tool_calls": [
             {"id": "abcdefgh1", "type": "function", "function": {"name": "paint", "arguments": "{\"colour\":\"blue\"}"}}]},
             {"role": "tool", "tool_call_id": "abcdefgh1", "content": "ok"}]
         for call, text in ((named, '[TOOL_CALLS]paint[ARGS]{"colour": "blue"}'),
+                           (kimi, '<|tool_calls_section_begin|><|tool_call_begin|>functions.paint:0<|tool_call_argument_begin|>{"colour": "blue"}'
+                                  '<|tool_call_end|><|tool_calls_section_end|>'),
+                           (python, "<|tool_call_start|>[paint(colour='blue')]<|tool_call_end|>"),
+                           (gemma, '<|tool_call>call:paint{colour:<|"|>blue<|"|>}<tool_call|>'),
                            (coder.replace("\\n", "\n"), "<tool_call>\n<function=paint>\n<parameter=colour>\nblue\n</parameter>\n</function>\n</tool_call>")):
             with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
                 template.write(shown.replace("CALL", call))
@@ -263,6 +271,26 @@ class Forms(WithServer):
                 self.assertEqual(choice["message"]["tool_calls"][0]["function"], deltas[0]["function"])
             self.assertIn(json.loads(deltas[0]["function"]["arguments"]), [{"colour": "red"}, {"colour": "blue"}])
             self.assertEqual((len(deltas), joined(events, True)), (1, ""))
+
+    def test_forced_marks_are_control_tokens(self):
+        """A vocabulary that has the marks of calls as control tokens: the forced call is written with these, drafted or not."""
+        model = os.path.join(FOLDER.name, "marks.gguf")
+        subprocess.run([MAKE_TINY, model, "--marks"], check=True)
+        source = "{{ tools | tojson if tools }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}" \
+                 "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write(source)
+            template.flush()
+            with Server("-q", *DRAFTS, "--chat-template-file", template.name, model=model) as server:
+                ask = {"messages": USER, "tools": [TOOL], "tool_choice": "required", "logprobs": True}
+                for seed in range(3):
+                    on, off = (server.post("/v1/chat/completions", {**ask, "seed": seed, "speculate": s})["choices"][0] for s in (True, False))
+                    self.assertEqual(on["logprobs"], off["logprobs"])
+                    self.assertEqual(on["message"]["tool_calls"][0]["function"], off["message"]["tool_calls"][0]["function"])
+                    self.assertEqual((on["finish_reason"], on["message"]["content"]), ("tool_calls", None))
+                    tokens = [t["token"] for t in on["logprobs"]["content"]]
+                    self.assertEqual((tokens[0], tokens.count("")), ("", 2))  # a control token has no bytes of its own
+                    self.assertRegex("".join(tokens), r'^paint\{\s*"colour"\s*:\s*"(red|blue)"\s*\}$')
 
     def test_native(self):
         ask = {"prompt": "Once upon", "n_predict": 20, "temperature": 0, "ignore_eos": True}

@@ -89,7 +89,7 @@ std::vector<EngineCase> make_cases() {
       {"self_skip", options("self-skip", "", {})},
       {"self_exit", options("self-exit", "", {{"exit", "1"}})},
       {"magicdec", options("magicdec", "", {{"budget", "48"}})},
-      {"uncommitted", options("uncommitted", f.draft, {})},
+      {"staged", options("staged", f.draft, {})},
       {"triforce", options("triforce", f.draft, {{"budget", "64"}, {"interval", "3"}, {"inner-budget", "40"}})},
       {"fuse", options("fuse", f.draft, {})},
       {"fuse_eagle3", options("fuse", f.eagle3, {})},

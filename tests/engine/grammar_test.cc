@@ -2,6 +2,7 @@
 // pass of a drafter, and one request's grammar is nobody else's trouble.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "specextend/specextend.h"
@@ -20,6 +21,7 @@ class GrammarEngineTest : public ::testing::Test {
   GrammarEngineTest() {
     testing::TinySpec spec;
     spec.weights = DType::kQ8_0, spec.gain = 2;
+    spec.control = {"[CALL]", "[ARGS]"};  // the tokens 318 and 319
     testing::write_tiny_gguf(folder_.file("target.gguf"), spec);
     spec.weights = DType::kQ4_0;
     testing::write_tiny_gguf(folder_.file("draft.gguf"), spec);
@@ -77,7 +79,7 @@ TEST_F(GrammarEngineTest, DraftedOrNotTheSameTextOfTheGrammar) {
   const std::string grammar = json_schema_to_gbnf(kSchema);
   auto plain = open("off");
   const auto prompt = plain->tokenize("Answer in JSON.");
-  for (const char* preset : {"sd", "opt-tree", "suffix", "uncommitted", "triforce", "fuse", "self-skip"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "staged", "triforce", "fuse", "self-skip"}) {
     auto engine = open(preset);
     for (uint64_t seed = 0; seed < 4; ++seed)
       for (float temperature : {0.f, 1.5f}) {
@@ -101,6 +103,36 @@ TEST_F(GrammarEngineTest, WhatIsForcedIsDraftedForFree) {
   EXPECT_GT(found.spec.accepted, 0);
   EXPECT_LT(found.spec.rounds, int64_t(found.tokens.size()) / 2);
   EXPECT_EQ(found.tokens, open("off")->start()->generate(engine->tokenize("x"), how).tokens);
+}
+
+// The marks of a call that the vocabulary has as control tokens are written with these, drafted or not.
+TEST_F(GrammarEngineTest, ControlTokensAreForcedAsTokens) {
+  auto plain = open("off");
+  // The index drafts the marks from the prompt, too.
+  const auto prompt = plain->tokenize("[CALL]f[ARGS]12[CALL]g[ARGS]7 Now call: ", false, true);
+  ASSERT_EQ(std::count(prompt.begin(), prompt.end(), 318), 2);
+  const std::string grammar = "root ::= (@\"[CALL]\" (\"a long name\" | \"g\") @\"[ARGS]\" [0-9]{1,3} @\"[END]\"){2}";
+  for (const char* preset : {"off", "sd", "opt-tree", "suffix", "fuse", "self-skip"}) {
+    auto engine = open(preset);
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      auto how = with(grammar, 1.5f, seed);
+      how.show_special = true;
+      const auto expected = plain->start()->generate(prompt, how), found = engine->start()->generate(prompt, how);
+      EXPECT_EQ(found.tokens, expected.tokens) << preset << " " << seed;
+      EXPECT_EQ(found.text, expected.text) << preset << " " << seed;
+      EXPECT_EQ(std::count(found.tokens.begin(), found.tokens.end(), 318), 2) << found.text;
+      EXPECT_EQ(std::count(found.tokens.begin(), found.tokens.end(), 319), 2) << found.text;
+      EXPECT_TRUE(found.text.starts_with("[CALL]") && found.text.ends_with("[END]")) << found.text;
+      how.show_special = false;
+      EXPECT_EQ(engine->start()->generate(prompt, how).text.find("CALL"), std::string::npos);
+    }
+  }
+  // What is refused in the middle is refused with marks before it as well.
+  const auto hard = with(and_then_too_hard("root ::= @\"[CALL]\" \"abcdefgh\" r0"), 0, 0);
+  const std::string refused = outcome(*plain, prompt, hard);
+  EXPECT_TRUE(refused.starts_with("abcdefg ! grammar: too ambiguous")) << refused;
+  for (const char* preset : {"sd", "suffix", "fuse"})
+    EXPECT_EQ(outcome(*open(preset), prompt, hard), refused) << preset;
 }
 
 TEST_F(GrammarEngineTest, EndsWhereNothingMayFollow) {
@@ -164,7 +196,7 @@ TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
   }
   EXPECT_GT(failed, 1);
   EXPECT_LT(failed, kSeeds - 1);
-  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "uncommitted", "off"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "staged", "off"}) {
     auto engine = open(preset);
     for (uint64_t seed = kSeeds; seed-- > 0;)  // another order, with what the others left behind
       EXPECT_EQ(outcome(*engine, prompt, with(grammar, 1.5f, seed)), expected[seed]) << preset << " " << seed;

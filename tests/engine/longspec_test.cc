@@ -227,7 +227,7 @@ TEST(LongSpec, WhatDoesNotFitIsRefused) {
     for (const char* word : {"head", "target's cache", cache}) EXPECT_NE(refused.find(word), std::string::npos) << refused;
   }
   EXPECT_NE(error_of(options("longspec", 64, {{"cache", "retrieval"}, {"faults", "mask"}})).find("faults"), std::string::npos);
-  EXPECT_NE(error_of(options("uncommitted", 64)).find("inner"), std::string::npos);
+  EXPECT_NE(error_of(options("staged", 64)).find("inner"), std::string::npos);
 }
 
 TEST(LongSpec, IsInspectedAndQuantised) {

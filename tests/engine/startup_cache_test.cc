@@ -68,7 +68,7 @@ TEST_F(StartupCacheTest, TheSecondStartDoesNothing) {
   EXPECT_EQ(work(*open("")), kAll);
 }
 
-// A kept cost_model is where the next start begins; passes move it.
+// A kept cost model is where the next start begins; passes move it.
 TEST_F(StartupCacheTest, PricesOfANoisyMomentDoNotStay) {
   double wrong = 0;
   {

@@ -38,7 +38,7 @@ size_t accept_many(Acceptance& rule, bool chain, float temperature, PenaltyWindo
     sampling.seed = trial;
     AcceptArgs args;
     args.tree = &tree, args.logits = logits.data(), args.vocab = kVocab, args.position = trial;
-    args.sampling = &sampling, args.bias = bias, args.window = &window, args.distributions = &distributions;
+    args.sampling = &sampling, args.bias = bias, args.window = &window, args.draft_probs = &distributions;
     const long before = g_allocations.load();
     rule.accept(args, result);
     allocations += g_allocations.load() - before;

@@ -122,7 +122,7 @@ class AcceptTrees : public ::testing::TestWithParam<bool> {
     PenaltyWindow window = scene.window();
     AcceptResult result;
     AcceptArgs args = scene.args(&window);
-    args.distributions = distributions;
+    args.draft_probs = distributions;
     rule.accept(args, result);
     PenaltyWindow fresh = scene.window();
     EXPECT_EQ(as_map(window.counts()), as_map(fresh.counts()));
@@ -342,7 +342,7 @@ TEST_P(AcceptTrees, FirstTokenFollowsTheTarget) {
       const DraftProbs distributions = draw_tree(random, scene, rule->draws(), needs_chain(kind));
       scene.sampling.seed = uint64_t(i);
       AcceptArgs args = scene.args(&window);
-      args.distributions = &distributions;
+      args.draft_probs = &distributions;
       rule->accept(args, result);
       ++hits[size_t(result.path.size() > 1 ? scene.tree.token(result.path[1]) : result.next)];
     }

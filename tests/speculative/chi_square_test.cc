@@ -265,7 +265,7 @@ class Speaker {
     if (!gather(target_, said, nodes)) return false;
     AcceptArgs args;
     args.tree = &tree_, args.logits = rows_.data(), args.vocab = vocab_, args.position = text.size();
-    args.sampling = &sampling, args.distributions = &distributions_;
+    args.sampling = &sampling, args.draft_probs = &distributions_;
     acceptance_->accept(args, result_);
     for (const NodeId node : std::span(result_.path).subspan(1)) said.push_back(word(tree_.token(node)));
     said.push_back(word(result_.next));

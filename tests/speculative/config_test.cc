@@ -89,7 +89,7 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"magicdec",
        {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "4"}, {"skip", "0"}, {"cache", "streaming"}, {"budget", "1024"}}},
       {"rapid", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "10"}, {"cache", "retrieval"}, {"budget", "4096"}, {"interval", "1048576"}}},
-      {"uncommitted", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "8"}, {"inner", "suffix"}, {"inner-nodes", "6"}}},
+      {"staged", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "8"}, {"inner", "suffix"}, {"inner-nodes", "6"}}},
       {"triforce",
        {{"drafter", "self"},
         {"skip", "0"},

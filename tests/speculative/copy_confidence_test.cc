@@ -1,4 +1,4 @@
-// The calibration of index drafters: buckets, rates, exploring, what a result teaches, and the cut by cost_model.
+// The calibration of index drafters: buckets, rates, exploring, what a result teaches, and the cut by cost.
 #include "speculative/draft/copy_confidence.h"
 
 #include <gtest/gtest.h>

@@ -49,7 +49,7 @@ TEST(SpeculationBudget, ADrafterThatIsNeverRightLosesWhatWasPromised) {
       c.drafted_round(depth, 0, depth * level, 1 + kNode, depth == 8);
       lost += depth * level + kNode;
     }
-    EXPECT_LE(lost, 1 + 0.015 * rounds + 8 * level) << level;  // the first draft's cost_model is not known before
+    EXPECT_LE(lost, 1 + 0.015 * rounds + 8 * level) << level;  // the first draft's cost is not known before
     EXPECT_GT(lost, 0.015 * rounds - 1) << level;              // and all of it is used for trying
   }
 }

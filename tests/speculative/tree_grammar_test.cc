@@ -295,7 +295,7 @@ TEST_P(GrammarTrees, EveryRuleWritesTextsOfTheGrammar) {
       TreeGrammar grammar(m);
       AcceptResult result;
       AcceptArgs args = scene.args(&grammar);
-      args.distributions = &distributions;
+      args.draft_probs = &distributions;
       rule->accept(args, result);
       TreeGrammar text(m);
       result.path.erase(result.path.begin());

@@ -1,5 +1,5 @@
 // Trees that follow the candidates, against literal slow procedures that enumerate everything: the most probable
-// prefixes there are, EAGLE-2 as published, and the rules that stop growth by cost_model.
+// prefixes there are, EAGLE-2 as published, and the rules that stop growth by cost.
 #include "speculative/tree/policy.h"
 
 #include <gtest/gtest.h>

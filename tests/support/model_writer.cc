@@ -224,7 +224,7 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
     out.add_raw(arch + ".attention.sliding_window_pattern", 9, raw);
   }
   add_rope_keys(out, arch, config);
-  add_tiny_vocabulary(out, spec.words, config.vocab);
+  add_tiny_vocabulary(out, spec.words, config.vocab, spec.control);
   if (config.rope.scaling == RopeScaling::kLlama3) {
     const auto factors = llama3_factors(config.rope);
     out.add_tensor("rope_freqs.weight", DType::kF32, {config.rope.dims / 2}, encode(DType::kF32, factors, 0));

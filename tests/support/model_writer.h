@@ -120,6 +120,7 @@ struct TinySpec {
   float gain = 1;     // scales all matrices: larger is peakier
   uint64_t seed = 1;
   TinyWords words = TinyWords::kBytes;
+  std::vector<std::string> control{};  // GGUF with kBytes: control tokens, the last ones of the vocabulary
 };
 
 // Ids: 0 "<|endoftext|>" (bos, eos, pad), 1 "<|im_start|>", 2 "<|im_end|>", 3.. the 256 bytes, then merged pairs (or pieces).

@@ -1,6 +1,7 @@
 // The vocabularies of tiny models: byte-level BPE, and SentencePiece's kind with its visible spaces.
 #include "support/tiny_vocabulary.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -125,15 +126,19 @@ std::vector<std::string> tiny_merges(int vocab) {
   return out;
 }
 
-void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab) {
+void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab, const std::vector<std::string>& control) {
   const bool pieces = words == TinyWords::kPieces;
   std::vector<int32_t> types(static_cast<size_t>(vocab), 1);
   for (size_t i = 0; i < std::size(kSpecial); ++i) types[i] = 3;
   out.add_string("tokenizer.ggml.model", pieces ? "llama" : "gpt2");
   if (!pieces) {
     out.add_string("tokenizer.ggml.pre", "gpt-2");
-    out.add_strings("tokenizer.ggml.tokens", tiny_tokens(vocab));
-    out.add_strings("tokenizer.ggml.merges", tiny_merges(vocab));
+    const int plain = vocab - static_cast<int>(control.size());
+    std::vector<std::string> tokens = tiny_tokens(plain);
+    tokens.insert(tokens.end(), control.begin(), control.end());
+    std::fill(types.begin() + plain, types.end(), 3);
+    out.add_strings("tokenizer.ggml.tokens", tokens);
+    out.add_strings("tokenizer.ggml.merges", tiny_merges(plain));
   } else {
     std::vector<float> scores(static_cast<size_t>(vocab));
     for (size_t i = 0; i < scores.size(); ++i) scores[i] = -static_cast<float>(i);

@@ -7,7 +7,8 @@
 
 namespace sx::testing {
 
-void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab);
+// `control`: texts of control tokens, which are the last ones of a vocabulary of bytes.
+void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab, const std::vector<std::string>& control = {});
 std::string tiny_tokenizer_json(TinyWords words, int vocab);
 std::string tiny_tokenizer_config_json();
 

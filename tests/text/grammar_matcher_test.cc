@@ -84,6 +84,69 @@ TEST(GrammarMatcher, SpellsAsTheTokenizerWherePossible) {
   EXPECT_EQ(trie.spell("abx"), (std::vector<Token>{2}));
 }
 
+// The tokens a mask allows.
+std::vector<Token> allowed(GrammarMatcher& matcher, const GrammarMatcher::State& state) {
+  const GrammarMask mask = matcher.mask(state);
+  std::vector<Token> tokens;
+  for (Token t = 0; t < matcher.trie().vocab(); ++t)
+    if (allows(mask, t)) tokens.push_back(t);
+  return tokens;
+}
+
+// Bytes, then an end, then control tokens of which one's text is the beginning of another's, then a token of the text alone.
+std::shared_ptr<const TokenTrie> control_trie(std::vector<std::string> names) {
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, char(b));
+  const Token end = 256;
+  bytes.emplace_back("</s>");
+  TokenTrie::Control control;
+  for (std::string& name : names) {
+    control.emplace_back(Token(bytes.size()), std::move(name));
+    bytes.emplace_back();
+  }
+  return std::make_shared<const TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()) + 3, TokenTrie::Encode(),
+                                           control);
+}
+
+TEST(GrammarMatcher, ControlTokensOfALiteral) {
+  const auto trie = control_trie({"[CALL]", "[CALL", "[ARGS]", ""});
+  GrammarMatcher matcher("root ::= @\"[CALL] f\" [a-z]* @\"[ARGS]\" [0-9]", trie);
+  GrammarMatcher::State state = matcher.start();
+  EXPECT_EQ(allowed(matcher, state),
+            (std::vector<Token>{257}));  // nothing else can begin the call, not its bytes either
+  EXPECT_FALSE(matcher.advance(state, Token('[')));
+  EXPECT_FALSE(matcher.advance(state, Token(258)));
+  EXPECT_FALSE(matcher.advance(state, Token(0xFF)));  // the byte that marks control tokens is no token's text
+  EXPECT_EQ(trie->spell(matcher.forced(state, 100)), (std::vector<Token>{257, ' ', 'f'}));
+  EXPECT_TRUE(matcher.forced(state, 5).empty());  // no part of a control token
+  state = matcher.advance(state, Token(257));
+  EXPECT_EQ(allowed(matcher, state), (std::vector<Token>{' '}));
+  state = matcher.advance(matcher.advance(state, Token(' ')), Token('f'));
+  std::vector<Token> letters;
+  for (Token t = 'a'; t <= 'z'; ++t) letters.push_back(t);
+  letters.push_back(259);
+  EXPECT_EQ(allowed(matcher, state), letters);
+  state = matcher.advance(matcher.advance(state, Token(259)), Token('7'));
+  EXPECT_TRUE(matcher.must_end(state));
+}
+
+TEST(GrammarMatcher, ControlTokensAreNoTextElsewhere) {
+  const auto trie = control_trie({"[CALL]", "[CALL]+"});
+  GrammarMatcher plain("root ::= \"[CALL]\" .", trie);
+  EXPECT_EQ(allowed(plain, plain.start()), (std::vector<Token>{'['}));
+  EXPECT_FALSE(plain.advance(plain.start(), Token(257)));
+  GrammarMatcher any("root ::= .*", trie);
+  for (const Token t : allowed(any, any.start())) EXPECT_LE(t, 256);
+  // Without such a token the text is spelled; the longest one is meant where there are several.
+  GrammarMatcher without("root ::= @\"[ARGS]\"", trie);
+  EXPECT_TRUE(matches(without, "[ARGS]"));
+  GrammarMatcher longest("root ::= @\"[CALL]+\" | @\"x[CALL]-\"", trie);
+  EXPECT_EQ(allowed(longest, longest.start()), (std::vector<Token>{'x', 258}));
+  EXPECT_EQ(allowed(longest, longest.advance(longest.start(), Token('x'))), (std::vector<Token>{257}));
+  for (const char* wrong : {"root ::= @", "root ::= @[a]", "root ::= @ \"a\"", "root ::= @x\nx ::= \"a\""})
+    EXPECT_THROW(GrammarMatcher(wrong, trie), Error) << wrong;
+}
+
 TEST(GrammarMatcher, KeepsABoundedNumberOfStatesAndMasks) {
   const TestVocabulary vocabulary({"aa", "aaa"});
   const size_t words = vocabulary.trie->words();

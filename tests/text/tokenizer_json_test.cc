@@ -64,6 +64,23 @@ TEST(TokenizerJson, EncodesAndDecodes) {
   EXPECT_EQ(tokenizer->unk(), 0);
 }
 
+TEST(TokenizerJson, NormalFormsByName) {
+  json tokenizer = small();
+  tokenizer["model"]["vocab"]["é"] = 10;
+  tokenizer["model"]["vocab"]["fi"] = 11;
+  tokenizer["model"]["vocab"]["f"] = 12;
+  tokenizer["model"]["vocab"]["i"] = 13;
+  tokenizer["model"]["merges"].push_back("f i");
+  auto encode = [&](const char* form, const char* text) {
+    tokenizer["normalizer"] = {{"type", form}};
+    return Tokenizer::create(data_of(tokenizer))->encode(text, false, true);
+  };
+  EXPECT_THAT(encode("NFC", "e\u0301\uFB01"), ElementsAre(10, 0));
+  EXPECT_THAT(encode("NFD", "\u00E9"), ElementsAre(0, 0));
+  EXPECT_THAT(encode("NFKC", "e\u0301\uFB01"), ElementsAre(10, 11));
+  EXPECT_THAT(encode("NFKD", "\u00E9\uFB01"), ElementsAre(0, 0, 11));
+}
+
 TEST(TokenizerJson, MergesAsPairs) {
   json tokenizer = small();
   tokenizer["model"]["merges"] = json::array({json::array({"a", "b"}), json::array({"ab", "c"})});
@@ -155,7 +172,7 @@ TEST(TokenizerJson, ErrorsNameFileAndKey) {
 TEST(TokenizerJson, UnknownComponentsAreNamed) {
   auto component = [](const char* type) { return json{{"type", type}}; };
   EXPECT_THAT(error_with("/normalizer", component("Bert")), AllOf(HasSubstr("normalizer"), HasSubstr("Bert")));
-  EXPECT_THAT(error_with("/normalizer", component("NFKC")), HasSubstr("NFKC"));
+  EXPECT_THAT(error_with("/normalizer", component("StripAccents")), HasSubstr("StripAccents"));
   EXPECT_THAT(error_with("/normalizer", component("Precompiled")), HasSubstr("precompiled"));
   EXPECT_THAT(error_with("/pre_tokenizer", component("Uni")), AllOf(HasSubstr("pre_tokenizer"), HasSubstr("Uni")));
   EXPECT_THAT(error_with("/decoder", component("CTC")), AllOf(HasSubstr("decoder"), HasSubstr("CTC")));

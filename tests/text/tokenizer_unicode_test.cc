@@ -1,4 +1,4 @@
-// UTF-8 in and out, normal forms, lower case: against values worked out by hand and by independent means.
+// UTF-8 in and out, normal forms, case mapping, classes: against values worked out by hand and by independent means.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -80,6 +80,15 @@ TEST(NormalForms, ComposeAndDecompose) {
   EXPECT_EQ(nfc("\uF900"), "\u8C48");                // a compatibility ideograph with a canonical mapping
   EXPECT_EQ(nfc("a\u0305\u0300"), "a\u0305\u0300");  // blocked by a mark of the same class
   EXPECT_EQ(nfc("\u0301"), "\u0301");
+  EXPECT_EQ(nfc("\uAC00\u11A7"), "\uAC00\u11A7");  // composes with nothing; utf8proc 2.8 alone would lose it
+  EXPECT_EQ(nfc(std::string("e\u0301\0x", 5)), std::string("\u00E9\0x", 4));
+}
+
+TEST(NormalForms, Compatibility) {
+  EXPECT_EQ(normalize("\uFB01 \u00BD e\u0301", NormalForm::kNfkc), "fi 1\u20442 \u00E9");
+  EXPECT_EQ(normalize("\uFB01 \u00BD \u00E9", NormalForm::kNfkd), "fi 1\u20442 e\u0301");
+  EXPECT_EQ(normalize("\uFDFA", NormalForm::kNfkd).size(), 33u);  // one character becomes eighteen
+  EXPECT_EQ(normalize("\u00A0", NormalForm::kNfkc), " ");
 }
 
 TEST(NormalForms, AreIdempotentAndAgree) {
@@ -100,6 +109,35 @@ TEST(NormalForms, AreIdempotentAndAgree) {
     EXPECT_EQ(nfd(nfc(text)), nfd(text));
     EXPECT_EQ(nfc(nfd(text)), nfc(text));
   }
+}
+
+std::string title(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size(); at += utf8_step(text, at).length) append_title(out, utf8_step(text, at).code);
+  return out;
+}
+
+TEST(UpperCase, OneCharacterMayBecomeThree) {
+  EXPECT_EQ(upper_case("abc ñß\u01C6"), "ABC ÑSS\u01C4");
+  EXPECT_EQ(upper_case("\u1E9E\u0130"), "\u1E9E\u0130");  // upper case already, though their folding is long
+  EXPECT_EQ(upper_case("\uFB03"), "FFI");
+  EXPECT_EQ(upper_case("\u0390"), "\u0399\u0308\u0301");
+  EXPECT_EQ(upper_case("\u1F80\u1FB3"), "\u1F08\u0399\u0391\u0399");
+}
+
+TEST(TitleCase, PerCharacter) {
+  EXPECT_EQ(title("añ\u01C4"), "AÑ\u01C5");
+  EXPECT_EQ(title("ß\uFB01\u0149"), "SsFi\u02BCN");
+  EXPECT_EQ(title("\u1FB2\u1FB3\u1F88"), "\u1FBA\u0345\u1FBC\u1F88");
+}
+
+TEST(CharacterClasses, AFewOfEach) {
+  for (char32_t c : std::u32string(U"aZ9é漢½Ⅷ")) EXPECT_TRUE(is_alphanumeric(c)) << uint32_t{c};
+  for (char32_t c : {U' ', U'_', U'\u0301', U'\U0001F389', U'\uE000'}) EXPECT_FALSE(is_alphanumeric(c)) << uint32_t{c};
+  for (char32_t c : {U'a', U'Ж', U'\u01C5', U'ª'}) EXPECT_TRUE(is_cased(c)) << uint32_t{c};
+  for (char32_t c : {U'1', U'漢', U'\u0301'}) EXPECT_FALSE(is_cased(c)) << uint32_t{c};
+  for (char32_t c : {U' ', U'é', U'\U0001F389'}) EXPECT_TRUE(is_printable(c)) << uint32_t{c};
+  for (char32_t c : {U'\n', U'\u00A0', U'\u200B', U'\uE000', U'\u0378'}) EXPECT_FALSE(is_printable(c)) << uint32_t{c};
 }
 
 TEST(LowerCase, PerCharacter) {

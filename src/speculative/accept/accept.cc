@@ -1,5 +1,5 @@
 // Makes acceptance rules, and runs the rules on distributions on a verified tree: the target's distributions come from the backend, the
-// draft's from where the drafter kept them, the random from (seed, position, counter).
+// draft's from where the drafter kept them, random numbers from (seed, position, counter).
 #include "speculative/accept/accept.h"
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 namespace sx {
 namespace {
 
-// Sets these random apart from the noise of choose() and from a drafter's draws, which share the seed.
+// Sets these random numbers apart from the noise of choose() and from a drafter's draws, which share the seed.
 constexpr uint64_t kAcceptTag = 0x6a75646765646963ull;
 
 class RuleAcceptance final : public Acceptance, private Distributions, private RandomSource {
@@ -21,7 +21,7 @@ class RuleAcceptance final : public Acceptance, private Distributions, private R
 
   void accept(const AcceptArgs& args, AcceptResult& result) override {
     SX_ASSERT(args.vocab == vocab_ && args.sampling != nullptr);
-    SX_ASSERT(args.tree->size() == 1 || (args.distributions != nullptr && args.distributions->vocab() == vocab_));
+    SX_ASSERT(args.tree->size() == 1 || (args.draft_probs != nullptr && args.draft_probs->vocab() == vocab_));
     args_ = &args;
     key_ = mix64(args.sampling->seed ^ kAcceptTag);
     counter_ = 0;
@@ -38,7 +38,7 @@ class RuleAcceptance final : public Acceptance, private Distributions, private R
 
   // Rows are kept in single precision; their sum is brought to 1 in double.
   void draft(NodeId node, std::span<double> distribution) override {
-    const float* row = args_->distributions->row(node);
+    const float* row = args_->draft_probs->row(node);
     double sum = 0;
     for (size_t t = 0; t < distribution.size(); ++t) sum += distribution[t] = double(row[t]);
     SX_ASSERT(sum > 0);
@@ -67,7 +67,7 @@ class RuleAcceptance final : public Acceptance, private Distributions, private R
   const std::unique_ptr<Rule> rule_;
   Backend& backend_;
   const int vocab_;
-  const AcceptArgs* args_ = nullptr;  // of the judgement under way
+  const AcceptArgs* args_ = nullptr;  // of the call under way
   uint64_t key_ = 0, counter_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Judging a verified tree: which path of it becomes text, and which token follows. `match` lets the target choose at every node
-// of the walk exactly as plain decoding would and is the default everywhere; the other exact rules keep the target's distribution but not
-// its draws; lossy ones keep neither.
+// Acceptance of a verified tree: which path becomes text, and which token follows it. `match` (the default everywhere) lets the target
+// choose at every node exactly as plain decoding would, so that the bytes are those of plain decoding. The other exact rules keep the
+// target's distribution but not its draws; lossy rules keep neither.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -38,7 +38,7 @@ struct AcceptArgs {
   const Sampling* sampling = nullptr;
   std::span<const TokenBias> bias;
   PenaltyWindow* window = nullptr;     // holds the text up to and including the pending token; left as it was
-  const DraftProbs* distributions = nullptr;     // rules on drawn trees
+  const DraftProbs* draft_probs = nullptr;  // for rules on drawn trees: what the children were drawn from
   TreeGrammar* grammar = nullptr;      // of the text up to and including the pending token; null: any text
   uint8_t* broken = nullptr;           // [size]: set to 1 at nodes that were looked at and whose logits are no numbers; null: nobody asks
 };
@@ -57,8 +57,9 @@ struct AcceptLimits {
 };
 std::unique_ptr<Acceptance> make_acceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits);
 
-// --- The rules on distributions, free of models, as the enumeration tests call them.
+// --- The rules on distributions. They know no model: the enumeration tests call them with tables.
 
+// Where a rule gets its random numbers.
 class RandomSource {
  public:
   virtual ~RandomSource() = default;
@@ -66,6 +67,7 @@ class RandomSource {
   virtual Token draw(std::span<const double> distribution) = 0;          // distribution sums to 1
 };
 
+// The target's and the draft's distributions at the nodes of a tree.
 class Distributions {
  public:
   virtual ~Distributions() = default;

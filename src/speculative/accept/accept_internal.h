@@ -1,5 +1,5 @@
-// Parts of the acceptance rules, internal to them: the arithmetic on distributions that the exact rules share, rows of a judged
-// tree as the backend takes them, and who makes which rule.
+// Internal to the acceptance rules: the arithmetic on distributions that the exact rules share, the rows of a verified tree in the
+// form the backend takes, and the functions that make each rule.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -38,7 +38,7 @@ void draw_out(const TokenTree& tree, NodeId child, std::span<double> q);
 
 bool is_chain(const TokenTree& tree);
 
-// --- Rows of a judged tree.
+// --- Rows of a verified tree.
 
 // Tokens of a node's path are in the penalty window while this lives. The window already holds node 0.
 class PathInWindow {

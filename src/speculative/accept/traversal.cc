@@ -25,7 +25,7 @@ class TraversalRule final : public Rule {
   }
 
  private:
-  struct Judgement {
+  struct Call {
     const TokenTree& tree;
     Distributions& distributions;
     RandomSource& random;
@@ -36,8 +36,8 @@ class TraversalRule final : public Rule {
   std::span<double> target(int depth) { return {distributions_.get() + 2 * size_t(depth) * vocab_, vocab_}; }
   std::span<double> draft(int depth) { return {distributions_.get() + (2 * size_t(depth) + 1) * vocab_, vocab_}; }
 
-  // True when the result fell on `node` or below it.
-  bool visit(const Judgement& now, NodeId node, double weight) {
+  // True when the accepted path ends at `node` or below it.
+  bool visit(const Call& now, NodeId node, double weight) {
     const int depth = now.tree.depth(node);
     const std::span<double> p = target(depth);
     double& w = weight_[size_t(depth)];
@@ -57,7 +57,7 @@ class TraversalRule final : public Rule {
   }
 
   // Tries the children; those rejected change w and P of the node.
-  bool visit_children(const Judgement& now, NodeId node) {
+  bool visit_children(const Call& now, NodeId node) {
     const int depth = now.tree.depth(node);
     const std::span<double> p = target(depth), q = draft(depth);
     double& w = weight_[size_t(depth)];

@@ -15,7 +15,7 @@ constexpr double kMostBytes = 2.5e11;  // of weights times tokens: about a secon
 
 constexpr const char* kBefore =
     "The harbour office keeps a daily record of ships, cargo and weather. On Monday two trawlers came in before noon with cod and "
-    "haddock, and the ice plant ran without a stop. The cost_model of diesel rose by four cents. A crane on the north quay was out of order "
+    "haddock, and the ice plant ran without a stop. The price of diesel rose by four cents. A crane on the north quay was out of order "
     "until Wednesday, when a fitter from the shipyard replaced its cable. ";
 constexpr const char* kPassage =
     "Captain Ingrid Halvorsen reported that the lighthouse at Skarvik had been dark for three nights and that her crew had marked the "

@@ -137,7 +137,7 @@ constexpr Preset kPresets[] = {
        fill_whole_self(c, 10, CacheKind::kRetrieval);
        fill_chunks(c, 128, 4096, 1 << 20);
      }},
-    {{"uncommitted", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
+    {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
        c.inner = DrafterKind::kSuffix;
@@ -274,7 +274,7 @@ void check_rule(const SpecConfig& config) {
          "or self", rule, drafter);
   const bool chains = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
   if (chains && config.tree.kind != TreeKind::kChain)
-    fail("speculation rule {} accepts chains, not tree {}: take match or tree chain; trees static and sequoia go with "
+    fail("speculation rule {} verifies chains, not tree {}: take match or tree chain; trees static and sequoia go with "
          "specinfer, no-replacement and traversal", rule, tree);
   const bool fixed = config.tree.kind == TreeKind::kChain || config.tree.kind == TreeKind::kStatic ||
                      config.tree.kind == TreeKind::kSequoia;

@@ -68,10 +68,10 @@ class BestScores {
 // Path log-probability of a child; NaN if logp is.
 inline float path_score(float parent, float logp) { return parent + std::min(logp, 0.0f); }
 
-// The score a node must beat to be worth its row in the cheapest case: log of the smallest cost_model of one more row, minus
+// The score a node must beat to be worth its row in the cheapest case: log of the smallest cost of one more row, minus
 // infinity when costs are not known or some row is free. `nodes`: <= limits.nodes.
 float dead_score(const TreeLimits& limits, int nodes);
-// Average cost_model of a further row after `nodes` (< limits.nodes) drafted ones, if as many are added as makes it
+// Average cost of a further row after `nodes` (< limits.nodes) drafted ones, if as many are added as makes it
 // cheapest.
 float row_cost(const TreeLimits& limits, int nodes);
 

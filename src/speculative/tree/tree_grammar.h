@@ -1,7 +1,7 @@
 // A grammar along a text and the trees drafted after it: which tokens may follow the text, or a node of a tree. The text is that of the
 // answer; node 0 of a tree, its last token, has been accepted already.
 //
-// A grammar may turn out too ambiguous to be followed. That ends a request only where its text leads: at a node the accept has chosen. A
+// A grammar may turn out too ambiguous to be followed. That ends a request only on the accepted path. A
 // drafter that meets it is told to draft nothing there.
 #pragma once
 #include <functional>

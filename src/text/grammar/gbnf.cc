@@ -160,6 +160,8 @@ class Parser {
 
   bool item(int depth, GrammarPart& part) {
     const size_t start = at_;
+    part.control = take("@");
+    if (part.control && peek() != '"') wrong("a literal was expected after @");
     if (take("\"")) {
       part.kind = Kind::kLiteral;
       while (!take("\"")) utf8_append(part.bytes, character(start, "literal"));

@@ -1,6 +1,7 @@
 // Grammars as llama.cpp's users write them (GBNF): rules `name ::= body` of literals, character classes, other rules, groups,
 // alternatives and repetitions; the text begins with the rule `root`. Comments run from # to the end of the line. A body goes on over
-// line breaks inside parentheses and after `|`.
+// line breaks inside parentheses and after `|`. One addition: in a literal behind an @, such as @"[TOOL_CALLS]", the texts of the
+// vocabulary's control tokens stand for these tokens.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -20,6 +21,7 @@ struct GrammarPart {
 
   Kind kind = Kind::kSequence;
   std::string bytes{};                // kLiteral: UTF-8
+  bool control = false;               // kLiteral: texts of control tokens in it stand for these tokens
   std::vector<Range> ranges{};        // kClass: ascending, apart, without surrogates
   int rule = 0;                       // kRule
   uint32_t least = 0, most = 0;       // kRepeat; most may be kNoLimit

@@ -38,8 +38,12 @@ size_t GrammarMatcher::StacksHash::operator()(const Stacks& stacks) const {
 
 size_t GrammarMatcher::KeyHash::operator()(const Key& key) const { return StacksHash()(key.stacks) ^ size_t(key.can_end); }
 
-GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie, const GrammarLimits& limits)
-    : program_(compile_grammar(parse_gbnf(gbnf))), trie_(std::move(trie)), limits_(limits), most_states_(limits.states),
+GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie,
+                               const GrammarLimits& limits)
+    : program_(compile_grammar(parse_gbnf(gbnf), [&](std::string_view text) { return trie->control_at(text); })),
+      trie_(std::move(trie)),
+      limits_(limits),
+      most_states_(limits.states),
       most_parts_(limits.parts) {
   SX_ASSERT(limits_.stacks <= std::numeric_limits<uint16_t>::max());
   dead_.key = &no_stacks_;
@@ -295,6 +299,7 @@ std::string GrammarMatcher::forced(const State& state, size_t most) {
       break;  // what comes then is not known
     }
   }
+  if (std::count(out.begin(), out.end(), kControlByte) % 2 == 1) out.resize(out.rfind(kControlByte));
   out.resize(out.size() - utf8_open_tail(out));
   return out;
 }

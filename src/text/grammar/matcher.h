@@ -74,7 +74,7 @@ class GrammarMatcher {
   GrammarMask ends_only() const { return ends_only_; }
   bool can_end(const State& state) const;
   bool must_end(const State& state) const;                      // nothing but the end may follow
-  // The bytes that must come next, up to `most`, whole characters only. Where the grammar is too ambiguous they end.
+  // The bytes that must come next, up to `most`, whole characters and control tokens only. Where the grammar is too ambiguous they end.
   std::string forced(const State& state, size_t most);
 
   // Of the last advance, mask or forced. That of a refused mask is the whole of GrammarLimits::work.

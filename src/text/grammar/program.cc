@@ -42,7 +42,8 @@ void cut(Range r, std::vector<Sequence>& out) {
 
 class Compiler {
  public:
-  explicit Compiler(const GrammarRules& rules) : rules_(rules) {}
+  Compiler(const GrammarRules& rules, const std::function<size_t(std::string_view)>& control_at)
+      : rules_(rules), control_at_(control_at) {}
 
   GrammarProgram compile() {
     add({Kind::kReturn});
@@ -70,12 +71,7 @@ class Compiler {
 
   uint32_t part(const GrammarPart& p, uint32_t next) {
     switch (p.kind) {
-      case GrammarPart::Kind::kLiteral:
-        for (size_t i = p.bytes.size(); i-- > 0;) {
-          const Edge edge{uint8_t(p.bytes[i]), uint8_t(p.bytes[i]), next};
-          next = bytes({&edge, 1});
-        }
-        return next;
+      case GrammarPart::Kind::kLiteral: return literal(p.control ? with_control(p.bytes) : p.bytes, next);
       case GrammarPart::Kind::kClass: return char_class(p.ranges, next);
       case GrammarPart::Kind::kRule: return add({Kind::kCall, rule(p.rule), 0, next});
       case GrammarPart::Kind::kRepeat: {
@@ -95,6 +91,28 @@ class Compiler {
     const auto first = uint32_t(program_.targets.size());
     program_.targets.insert(program_.targets.end(), targets.begin(), targets.end());
     return add({Kind::kChoice, first, uint32_t(targets.size())});
+  }
+
+  uint32_t literal(const std::string& text, uint32_t next) {
+    for (size_t i = text.size(); i-- > 0;) {
+      const Edge edge{uint8_t(text[i]), uint8_t(text[i]), next};
+      next = bytes({&edge, 1});
+    }
+    return next;
+  }
+
+  // A text as the machine's bytes, its control tokens marked as such.
+  std::string with_control(std::string_view text) const {
+    std::string out;
+    while (!text.empty()) {
+      const size_t length = control_at_ ? control_at_(text) : 0;
+      const std::string_view part = text.substr(0, std::max<size_t>(length, 1));
+      if (length > 0) out += kControlByte;
+      out += part;
+      if (length > 0) out += kControlByte;
+      text.remove_prefix(part.size());
+    }
+    return out;
   }
 
   uint32_t bytes(std::span<const Edge> edges) {
@@ -147,6 +165,7 @@ class Compiler {
   }
 
   const GrammarRules& rules_;
+  const std::function<size_t(std::string_view)>& control_at_;
   GrammarProgram program_;
 };
 
@@ -163,6 +182,8 @@ size_t GrammarProgram::rule_of(uint32_t node) const {
   return size_t(std::upper_bound(rule_nodes.begin(), rule_nodes.end(), node) - rule_nodes.begin()) - 1;
 }
 
-GrammarProgram compile_grammar(const GrammarRules& rules) { return Compiler(rules).compile(); }
+GrammarProgram compile_grammar(const GrammarRules& rules, const std::function<size_t(std::string_view)>& control_at) {
+  return Compiler(rules, control_at).compile();
+}
 
 }  // namespace sx

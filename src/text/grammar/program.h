@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,7 +49,12 @@ struct GrammarProgram {
   size_t rule_of(uint32_t node) const;
 };
 
-// Throws sx::Error when it becomes too large.
-GrammarProgram compile_grammar(const GrammarRules& rules);
+// In the machine's bytes a control token is its text between two of these. UTF-8 has no such byte, so nothing else can be meant.
+inline constexpr char kControlByte = '\xFF';
+
+// `control_at`: the length of the longest control token's text that a text begins with, 0: it begins with none.
+// Throws sx::Error when the program becomes too large.
+GrammarProgram compile_grammar(const GrammarRules& rules,
+                               const std::function<size_t(std::string_view)>& control_at = {});
 
 }  // namespace sx

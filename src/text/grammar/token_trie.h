@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/token.h"
@@ -24,9 +25,12 @@ class TokenTrie {
   };
 
   // `bytes`: of each token; empty: never text. `ends`: tokens that end a text, whatever their bytes; there must be one. `vocab`: length
-  // of the model's logits, at least bytes.size(). `encode`: tokens a text is likely to be spelled with; may be empty.
+  // of the model's logits, at least bytes.size(). `encode`: tokens a text is likely to be spelled with; may be empty. `control`: the texts
+  // of control tokens, which a grammar can name; such a token's bytes here are its text between two of kControlByte.
   using Encode = std::function<std::vector<Token>(std::string_view)>;
-  TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode = {});
+  using Control = std::vector<std::pair<Token, std::string>>;
+  TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode = {},
+            const Control& control = {});
   // The tokenizer must outlive it.
   TokenTrie(const Tokenizer& tokenizer, int vocab);
 
@@ -40,17 +44,22 @@ class TokenTrie {
   int depth() const { return depth_; }                               // bytes of the longest token
   std::string_view bytes_of(Token token) const;                      // empty for tokens that are never text
   bool is_end(Token token) const;
+  size_t control_at(std::string_view text) const;  // length of the longest control token's text it begins with, or 0
   std::span<const Token> ends() const { return ends_; }
-  // Tokens that spell `text`, as the tokenizer would write it; shorter where it cannot be spelled.
+  // Tokens that spell `text`, as the tokenizer would write it; shorter where it cannot be spelled. `text` may have control tokens in it, as
+  // their bytes.
   std::vector<Token> spell(std::string_view text) const;
 
  private:
-  void build();
+  void build(const Control& control);
+  bool spell_plain(std::string_view text, std::vector<Token>& out) const;
   Token longest(std::string_view text) const;
 
   int vocab_, depth_ = 0;
   std::vector<std::string> bytes_;
   std::vector<Token> ends_, order_;
+  std::vector<std::string> control_;  // texts of control tokens, ascending
+  size_t longest_control_ = 0;
   std::vector<Node> nodes_;             // the last one is a stop
   Encode encode_;
 };

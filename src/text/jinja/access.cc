@@ -2,7 +2,7 @@
 // items, then methods; nothing found is an undefined value, not an error.
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
@@ -30,23 +30,21 @@ std::optional<Value> native_attribute(Interpreter& interpreter, const Value& obj
     if (found != nullptr) return *found;
     return std::nullopt;
   }
-  if (object.is(Type::kTuple) && object.sequence().group) {
-    if (name == "grouper") return object.items()[0];
-    if (name == "list") return object.items()[1];
-  }
   const Method* method = find_method(object, name);
   if (method == nullptr) return std::nullopt;
   if (method->changes && interpreter.settings().read_only)
-    return Value::undefined(fmt::format("access to '{}' of a {} is refused: the template may not change its data", name,
-                                        type_name(object)));
+    return Value::undefined(fmt::format("access to '{}' of a {} is not allowed: the template may not change its data",
+                                        name, type_name(object)));
   return Value(new BoundMethod(object, std::string(name), *method));
 }
 
 Value missing(const Value& object, std::string_view name) {
-  return Value::undefined(fmt::format("'{}' object has no attribute '{}'", type_name(object), name));
+  // Python may well have the attribute; only a part of its methods is supported.
+  const char* supported = object.is_string() || object.is_sequence() || object.is_number() ? " that is supported" : "";
+  return Value::undefined(fmt::format("'{}' object has no attribute '{}'{}", type_name(object), name, supported));
 }
 
-// object[key] as plain Python; empty where Python raises TypeError or LookupError.
+// Returns object[key] as plain Python does; empty where Python raises TypeError or LookupError.
 std::optional<Value> plain_item(const Value& object, const Value& key) {
   if (object.is(Type::kDict)) {
     if (key.is(Type::kList) || key.is(Type::kDict) || key.is(Type::kView)) return std::nullopt;
@@ -134,7 +132,7 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
   }
   if (object.is_string() && step == 1) return Value::string(substring(object, from, to), object.is_markup());
   std::vector<int64_t> indices;
-  // Unsigned distance, so that a huge step cannot overflow.
+  // The loop ends before i + step could overflow.
   for (int64_t i = from; step > 0 ? i < to : i > to;) {
     indices.push_back(i);
     if (step > 0 ? step >= to - i : -(step + 1) >= i - to - 1) break;
@@ -143,7 +141,7 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
   Heap::current().step(1 + indices.size() / 8);
   if (object.is_string()) {
     Heap::current().scan(object.text().size());
-    const std::vector<uint32_t> chars = decode_all(object.text());
+    const std::vector<char32_t> chars = decode_all(object.text());
     std::string out;
     for (int64_t i : indices) encode(chars[static_cast<size_t>(i)], out);
     return Value::string(std::move(out), object.is_markup());

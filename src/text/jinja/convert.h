@@ -1,4 +1,4 @@
-// From JSON to template values.
+// Converts JSON to template values.
 #pragma once
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// Expressions.
+// Evaluates expressions.
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
 
@@ -141,7 +141,7 @@ Value Interpreter::evaluate_call(const Expr& expr, Scope& scope, const Value* ca
   const auto add_caller = [&] {
     if (caller != nullptr) args.named.emplace_back("caller", *caller);
   };
-  // A method call needs no bound method in between.
+  // A method is called directly, without making a bound method.
   if (callee.kind == ExprKind::kAttribute) {
     const Value self = evaluate(*callee.items[0], scope);
     const Method* method = self.is_undefined() || self.is(Type::kNamespace) ? nullptr : find_method(self, callee.name);

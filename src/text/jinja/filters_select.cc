@@ -11,7 +11,7 @@ namespace {
 
 using Next = IteratorObject::Next;
 
-// Jinja2 looks at nothing else when the input is falsy: none, an empty list, undefined.
+// For a falsy input (none, an empty list, undefined) Jinja2 does not look at the arguments.
 Next nothing() {
   return [](Value&) { return false; };
 }
@@ -73,16 +73,6 @@ Value choose(Interpreter& interpreter, const Value& input, Args& args) {
       [&interpreter, input, args] { return choose_items(interpreter, input, args, kWanted, kAttribute); });
 }
 
-// obj|attr("name"): attributes only, never items.
-Value attribute_filter(Interpreter& interpreter, const Value& input, Args& args) {
-  auto slots = bind("attr", args, {"name"}, 1);
-  const std::string& name = need_text(*slots[0], "the name of an attribute");
-  need(input);
-  if (input.is(Type::kDict) && find_method(input, name) == nullptr)
-    return Value::undefined(fmt::format("'dict' object has no attribute '{}'", name));
-  return attribute(interpreter, input, name);
-}
-
 }  // namespace
 
 const FilterTable& selection_filters() {
@@ -92,7 +82,6 @@ const FilterTable& selection_filters() {
       {"reject", choose<false, false>},
       {"selectattr", choose<true, true>},
       {"rejectattr", choose<false, true>},
-      {"attr", attribute_filter},
   };
   return table;
 }

@@ -1,11 +1,10 @@
-// Filters over sequences as a whole: order, grouping, reduction.
+// Filters over sequences as a whole: order, selection of one item, reduction.
 #include <algorithm>
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/key.h"
 #include "text/jinja/ops.h"
-#include "text/jinja/text_tools.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
@@ -19,7 +18,7 @@ Key::Key(Interpreter& interpreter, const std::optional<Value>& attribute, bool f
   }
   for (const std::string& part : split_text(attribute->text(), &Value::string(".").text(), -1, false)) {
     const bool digits = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
-    const auto number = digits ? parse_int(part, 10) : std::nullopt;
+    const auto number = digits ? parse_int(part) : std::nullopt;
     path_.push_back(number ? Value::integer(*number) : Value::string(part));
   }
 }
@@ -30,7 +29,7 @@ Value Key::operator()(const Value& value) const {
     v = item(interpreter_, v, part);
     if (fallback_ && v.is_undefined()) v = *fallback_;
   }
-  return fold_case_ && v.is_string() ? Value::string(to_lower(v.text())) : v;
+  return fold_case_ && v.is_string() ? Value::string(lower_case(v.text())) : v;
 }
 
 namespace {
@@ -79,7 +78,7 @@ Value join(Interpreter& interpreter, const Value& input, Args& args) {
 Value reverse(Interpreter&, const Value& input, Args& args) {
   bind("reverse", args, {});
   if (input.is_string()) {
-    std::vector<uint32_t> chars = decode_all(input.text());
+    std::vector<char32_t> chars = decode_all(input.text());
     std::reverse(chars.begin(), chars.end());
     return same(input, encode_all(chars));
   }
@@ -137,7 +136,7 @@ Value dictsort(Interpreter&, const Value& input, Args& args) {
   const bool fold = !flag(slots[0]);
   const auto key = [&](const Value& pair) {
     const Value& v = pair.items()[part];
-    return fold && v.is_string() ? Value::string(to_lower(v.text())) : v;
+    return fold && v.is_string() ? Value::string(lower_case(v.text())) : v;
   };
   const Value view(new ViewObject(ViewObject::Kind::kItems, input));
   return seconds(sorted_pairs(to_vector(view), key, flag(slots[2])));
@@ -157,24 +156,6 @@ Value unique(Interpreter& interpreter, const Value& input, Args& args) {
       return false;
     };
   });
-}
-
-Value groupby(Interpreter& interpreter, const Value& input, Args& args) {
-  auto slots = bind("groupby", args, {"attribute", "default", "case_sensitive"}, 1);
-  const Key sort_key(interpreter, slots[0], !flag(slots[2]), slots[1]);
-  const Key plain(interpreter, slots[0], false, slots[1]);
-  std::vector<Value> groups;
-  Value current;
-  const auto pairs = sorted_pairs(to_vector(input), [&](const Value& v) { return sort_key(v); }, false);
-  for (const Value& p : pairs) {
-    if (groups.empty() || !equal(current, p.items()[0])) {
-      current = p.items()[0];
-      groups.push_back(Value::tuple({plain(p.items()[1]), Value::list()}));
-      groups.back().sequence().group = true;
-    }
-    groups.back().items()[1].items().push_back(p.items()[1]);
-  }
-  return Value::list(std::move(groups));
 }
 
 template <bool kMax>
@@ -212,66 +193,14 @@ Value items(Interpreter&, const Value& input, Args& args) {
   });
 }
 
-IteratorObject::Next batch_rows(const Value& input, const std::vector<std::optional<Value>>& slots) {
-  const int64_t width = need_int(*slots[0], "linecount");
-  std::vector<Value> rows;
-  std::vector<Value> row;
-  for (const Value& v : to_vector(input)) {
-    if (static_cast<int64_t>(row.size()) == width) {
-      rows.push_back(Value::list(std::move(row)));
-      row = {};
-    }
-    row.push_back(v);
-  }
-  if (!row.empty()) {
-    if (slots[1] && !slots[1]->is_none() && static_cast<int64_t>(row.size()) < width) {
-      Heap::current().check_text(static_cast<size_t>(std::min<int64_t>(width, INT64_MAX / 32)) * sizeof(Value));
-      row.resize(static_cast<size_t>(width), *slots[1]);
-    }
-    rows.push_back(Value::list(std::move(row)));
-  }
-  return iterate(Value::list(std::move(rows)));
-}
-
-Value batch(Interpreter&, const Value& input, Args& args) {
-  auto slots = bind("batch", args, {"linecount", "fill_with"}, 1);
-  return make_generator([input, slots] { return batch_rows(input, slots); });
-}
-
-IteratorObject::Next slice_rows(const Value& input, const std::vector<std::optional<Value>>& slots) {
-  const int64_t count_wanted = need_int(*slots[0], "slices");
-  const std::vector<Value> all = to_vector(input);
-  if (count_wanted == 0) raise("integer division or modulo by zero");
-  if (count_wanted > 100'000) raise("more than 100000 slices");
-  const auto n = static_cast<int64_t>(all.size());
-  std::vector<Value> rows;
-  int64_t offset = 0;
-  for (int64_t i = 0; i < count_wanted; ++i) {
-    const int64_t per = n / count_wanted, extra = n % count_wanted;
-    const int64_t begin = offset + i * per;
-    if (i < extra) ++offset;
-    const int64_t end = offset + (i + 1) * per;
-    std::vector<Value> row(all.begin() + begin, all.begin() + end);
-    if (slots[1] && !slots[1]->is_none() && i >= extra) row.push_back(*slots[1]);
-    rows.push_back(Value::list(std::move(row)));
-  }
-  return iterate(Value::list(std::move(rows)));
-}
-
-Value slices(Interpreter&, const Value& input, Args& args) {
-  auto slots = bind("slice", args, {"slices", "fill_with"}, 1);
-  return make_generator([input, slots] { return slice_rows(input, slots); });
-}
-
 }  // namespace
 
 const FilterTable& sequence_filters() {
   static const FilterTable table = {
       {"length", count},   {"count", count},       {"first", first},         {"last", last},
       {"list", to_list},   {"join", join},         {"reverse", reverse},     {"sort", sort},
-      {"unique", unique},  {"dictsort", dictsort}, {"groupby", groupby},     {"min", extreme<false>},
-      {"sum", sum},        {"items", items},       {"max", extreme<true>},   {"batch", batch},
-      {"slice", slices},
+      {"unique", unique},  {"dictsort", dictsort}, {"min", extreme<false>},  {"max", extreme<true>},
+      {"sum", sum},        {"items", items},
   };
   return table;
 }

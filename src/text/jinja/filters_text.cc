@@ -5,8 +5,7 @@
 #include "text/jinja/convert.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
-#include "text/jinja/text_tools.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
@@ -27,10 +26,8 @@ std::string title_words(std::string_view text) {
   std::string out;
   bool start = true;
   for (size_t at = 0; at < text.size();) {
-    const uint32_t c = decode_at(text, at);
-    const bool separator = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    start || separator ? append_upper(c, out) : append_lower(c, out);
-    start = separator;
+    const char32_t c = map_char(text, at, out, start ? append_upper : append_lower);
+    start = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   }
   return out;
 }
@@ -39,7 +36,7 @@ Value title(Interpreter&, const Value& input, Args& args) {
   bind("title", args, {});
   const std::string text = str(input);
   Heap::current().scan(text.size() * 4);
-  return Value::string(title_words(text));  // joined from parts: no longer markup
+  return Value::string(title_words(text));  // Jinja2 joins the parts, which drops the markup flag.
 }
 
 Value trim(Interpreter&, const Value& input, Args& args) {
@@ -74,49 +71,9 @@ Value indent(Interpreter&, const Value& input, Args& args) {
   return same(input, std::move(out));
 }
 
-Value truncate(Interpreter&, const Value& input, Args& args) {
-  auto slots = bind("truncate", args, {"length", "killwords", "end", "leeway"});
-  const int64_t size = slots[0] ? need_int(*slots[0], "length") : 255;
-  const Value end = slots[2] ? *slots[2] : Value::string("...");
-  const int64_t leeway = slots[3] && !slots[3]->is_none() ? need_int(*slots[3], "leeway") : 5;
-  need_text(end, "end");
-  if (size < length(end)) raise("truncate: expected length >= {}, got {}", length(end), size);
-  if (leeway < 0) raise("truncate: expected leeway >= 0, got {}", leeway);
-  if (length(input) - leeway <= size) return input;
-  need_text(input, "the input of truncate");
-  std::string kept = substring(input, 0, size - length(end));
-  if (!(slots[1] && truth(*slots[1]))) kept = split_text(kept, &Value::string(" ").text(), 1, true)[0];
-  return Value::string(kept + end.text());
-}
-
-Value center(Interpreter&, const Value& input, Args& args) {
-  auto slots = bind("center", args, {"width"});
-  const Value s = soft(input);
-  return same(s, pad_text(s, slots[0] ? need_int(*slots[0], "width") : 80, " ", '^'));
-}
-
-Value wordcount(Interpreter&, const Value& input, Args& args) {
-  bind("wordcount", args, {});
-  const std::string text = str(input);
-  int64_t n = 0;
-  bool inside = false;
-  for (size_t at = 0; at < text.size();) {
-    const uint32_t c = decode_at(text, at);
-    const bool word = c == '_' || is_alnum(c);
-    n += word && !inside;
-    inside = word;
-  }
-  return Value::integer(n);
-}
-
 Value escape(Interpreter&, const Value& input, Args& args) {
   bind("escape", args, {});
   return input.is_markup() ? input : Value::string(escape_html(str(input)), true);
-}
-
-Value force_escape(Interpreter&, const Value& input, Args& args) {
-  bind("forceescape", args, {});
-  return Value::string(escape_html(str(input)), true);
 }
 
 Value safe(Interpreter&, const Value& input, Args& args) {
@@ -129,42 +86,6 @@ Value string(Interpreter&, const Value& input, Args& args) {
   return soft(input);
 }
 
-Value format(Interpreter&, const Value& input, Args& args) {
-  if (!args.positional.empty() && !args.named.empty()) raise("format cannot take positional and keyword arguments");
-  const Value s = soft(input);
-  if (args.named.empty()) return same(s, format_percent(s.text(), Value::tuple(args.positional)));
-  const Value dict = Value::dict();
-  for (const auto& [name, value] : args.named) dict.dict_object().set(name, value);
-  return same(s, format_percent(s.text(), dict));
-}
-
-std::string quote_url(const std::string& text, bool query) {
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !query);
-    if (plain) out.push_back(c);
-    else if (c == ' ' && query) out.push_back('+');
-    else out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-  }
-  return out;
-}
-
-Value urlencode(Interpreter&, const Value& input, Args& args) {
-  bind("urlencode", args, {});
-  if (input.is_string() || !is_iterable(input)) return Value::string(quote_url(str(input), false));
-  std::string out;
-  const Value pairs = input.is(Type::kDict) ? Value(new ViewObject(ViewObject::Kind::kItems, input)) : input;
-  for (const Value& pair : to_vector(pairs)) {
-    const std::vector<Value> parts = to_vector(pair);
-    if (parts.size() != 2) raise("urlencode: pairs of key and value expected");
-    if (!out.empty()) out += "&";
-    out += quote_url(str(parts[0]), true) + "=" + quote_url(str(parts[1]), true);
-    Heap::current().check_text(out.size());
-  }
-  return Value::string(std::move(out));
-}
-
 Value truncated(double d) {
   if (std::isinf(d)) raise("cannot convert float infinity to integer");
   if (!(std::fabs(d) < 9.2e18)) raise("an integer does not fit 64 bits");
@@ -172,14 +93,13 @@ Value truncated(double d) {
 }
 
 Value to_int(Interpreter&, const Value& input, Args& args) {
-  auto slots = bind("int", args, {"default", "base"});
+  auto slots = bind("int", args, {"default"});
   const Value fallback = slots[0] ? *slots[0] : Value::integer(0);
   need(input);
   if (input.is_integral()) return Value::integer(input.as_int());
   if (input.is(Type::kFloat)) return std::isnan(input.as_double()) ? fallback : truncated(input.as_double());
   if (!input.is_string()) return fallback;
-  const int64_t base = slots[1] ? std::clamp<int64_t>(need_int(*slots[1], "base"), -1, 99) : 10;
-  const auto i = parse_int(input.text(), static_cast<int>(base));
+  const auto i = parse_int(input.text());
   if (i) return Value::integer(*i);
   const auto d = parse_float(input.text());
   return d && std::isfinite(*d) ? truncated(*d) : fallback;
@@ -199,39 +119,6 @@ Value absolute(Interpreter&, const Value& input, Args& args) {
   if (input.is(Type::kFloat)) return Value::real(std::fabs(input.as_double()));
   if (!input.is_integral()) raise("bad operand type for abs(): '{}'", type_name(input));
   return input.as_int() < 0 ? negative(input) : Value::integer(input.as_int());
-}
-
-// round(v, precision) of Python: half to even, on the exact decimal value.
-Value round_number(const Value& input, int64_t precision) {
-  if (input.is_integral()) {
-    if (precision >= 0) return Value::integer(input.as_int());
-    if (precision < -18) return Value::integer(0);
-    int64_t unit = 1;
-    for (; precision < 0; ++precision) unit *= 10;
-    const int64_t v = input.as_int(), rest = ((v % unit) + unit) % unit, low = v - rest;
-    const bool up = rest > unit - rest || (rest == unit - rest && (low / unit) % 2 != 0);
-    return arithmetic(Op::kAdd, Value::integer(low), Value::integer(up ? unit : 0));
-  }
-  const double d = input.as_double();
-  if (!std::isfinite(d) || precision > 300) return input;
-  if (precision >= 0) return Value::real(*parse_float(fmt::format("{:.{}f}", d, static_cast<int>(precision))));
-  if (precision < -300) return Value::real(std::copysign(0.0, d));
-  const double unit = std::pow(10.0, static_cast<double>(-precision));
-  return Value::real(std::nearbyint(d / unit) * unit);
-}
-
-Value round(Interpreter&, const Value& input, Args& args) {
-  auto slots = bind("round", args, {"precision", "method"});
-  const int64_t precision = slots[0] ? need_int(*slots[0], "precision") : 0;
-  const std::string method = slots[1] ? str(*slots[1]) : "common";
-  need(input);
-  if (method != "common" && method != "ceil" && method != "floor") raise("method must be common, ceil or floor");
-  if (!input.is_number()) raise("type {} doesn't define __round__ method", type_name(input));
-  if (method == "common") return round_number(input, precision);
-  const double unit = std::pow(10.0, static_cast<double>(precision));
-  const double scaled = input.as_double() * unit;
-  if (!std::isfinite(scaled)) raise("cannot convert float infinity or NaN to integer");
-  return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
 }
 
 Value fallback(Interpreter&, const Value& input, Args& args) {
@@ -258,7 +145,7 @@ Value tojson(Interpreter&, const Value& input, Args& args) {
   return Value::string(to_json(input, style));
 }
 
-// Not in Jinja2, but some published templates guard for it.
+// Jinja2 does not have this filter, but some published templates use it where it is defined.
 Value from_json(Interpreter&, const Value& input, Args& args) {
   bind("from_json", args, {});
   const auto json = nlohmann::ordered_json::parse(need_text(input, "the input of from_json"), nullptr, false);
@@ -266,46 +153,33 @@ Value from_json(Interpreter&, const Value& input, Args& args) {
   return value_from_json(json);
 }
 
-Value pprint(Interpreter&, const Value& input, Args& args) {
-  bind("pprint", args, {});
-  return Value::string(repr(input));
-}
-
-Value refuse_random(Interpreter&, const Value&, Args&) {
-  raise("the filter 'random' is refused: output must not vary");
+Value reject_random(Interpreter&, const Value&, Args&) {
+  raise("the filter 'random' is not supported: output must not vary");
 }
 
 }  // namespace
 
 const FilterTable& text_filters() {
   static const FilterTable table = {
-      {"upper", mapped<to_upper>},
-      {"lower", mapped<to_lower>},
+      {"upper", mapped<upper_case>},
+      {"lower", mapped<lower_case>},
       {"capitalize", mapped<capitalize_text>},
       {"title", title},
       {"trim", trim},
       {"replace", replace},
       {"indent", indent},
-      {"truncate", truncate},
-      {"center", center},
-      {"wordcount", wordcount},
       {"escape", escape},
       {"e", escape},
-      {"forceescape", force_escape},
       {"safe", safe},
       {"string", string},
-      {"format", format},
-      {"urlencode", urlencode},
       {"int", to_int},
       {"float", to_float},
       {"abs", absolute},
-      {"round", round},
       {"default", fallback},
       {"d", fallback},
       {"tojson", tojson},
       {"from_json", from_json},
-      {"pprint", pprint},
-      {"random", refuse_random},
+      {"random", reject_random},
   };
   return table;
 }

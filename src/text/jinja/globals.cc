@@ -11,7 +11,7 @@ namespace sx::jinja {
 
 namespace {
 
-// The size at which Jinja2's sandbox refuses a range.
+// Jinja2's sandbox rejects a range with more elements.
 constexpr int64_t kMaxRange = 100'000;
 
 Value range(Interpreter&, Args& args) {
@@ -23,7 +23,7 @@ Value range(Interpreter&, Args& args) {
   }
   if (slots[2]) step = need_int(*slots[2], "an argument of range");
   if (step == 0) raise("range() arg 3 must not be zero");
-  // Small enough that no later computation with bounds and steps overflows.
+  // No later computation with bounds and steps overflows below this width.
   constexpr int64_t kWidest = int64_t{1} << 53;
   for (int64_t v : {begin, end, step})
     if (v > kWidest || v < -kWidest) raise("an argument of range is too large");
@@ -46,82 +46,9 @@ Value make_namespace(Interpreter& interpreter, Args& args) {
   return out;
 }
 
-// joiner(sep): empty at its first call, the separator afterwards.
-class Joiner final : public NativeObject {
- public:
-  explicit Joiner(Value separator) : separator_(std::move(separator)) {}
-  void clear() override { separator_ = Value(); }
-  Value call(Interpreter&, Args& args) override {
-    bind("joiner", args, {});
-    if (used_) return separator_;
-    used_ = true;
-    return Value::string("");
-  }
-
- private:
-  Value separator_;
-  bool used_ = false;
-};
-
-Value joiner(Interpreter&, Args& args) {
-  auto slots = bind("joiner", args, {"sep"});
-  return Value(new Joiner(slots[0] ? *slots[0] : Value::string(", ")));
-}
-
-class Cycler final : public NativeObject {
- public:
-  explicit Cycler(std::vector<Value> items) : items_(std::move(items)) {}
-  void clear() override { items_.clear(); }
-  bool callable() const override { return false; }
-  Value call(Interpreter&, Args&) override { return Value(); }
-  std::optional<Value> attribute(std::string_view name) override;
-  const Value& current() const { return items_[at_]; }
-  void advance() { at_ = (at_ + 1) % items_.size(); }
-  void reset() { at_ = 0; }
-
- private:
-  std::vector<Value> items_;
-  size_t at_ = 0;
-};
-
-class CyclerMethod final : public NativeObject {
- public:
-  CyclerMethod(Value cycler, bool reset) : cycler_(std::move(cycler)), reset_(reset) {}
-  void clear() override { cycler_ = Value(); }
-  Value call(Interpreter&, Args& args) override {
-    bind("a cycler's method", args, {});
-    auto& cycler = static_cast<Cycler&>(cycler_.native());
-    if (reset_) {
-      cycler.reset();
-      return Value::none();
-    }
-    const Value v = cycler.current();
-    cycler.advance();
-    return v;
-  }
-
- private:
-  Value cycler_;
-  bool reset_;
-};
-
-std::optional<Value> Cycler::attribute(std::string_view name) {
-  if (name == "current") return current();
-  if (name == "next") return Value(new CyclerMethod(Value(this), false));
-  if (name == "reset") return Value(new CyclerMethod(Value(this), true));
-  return std::nullopt;
-}
-
-Value cycler(Interpreter&, Args& args) {
-  if (args.positional.empty() || !args.named.empty()) raise("cycler() needs at least one item and no keywords");
-  return Value(new Cycler(args.positional));
-}
-
-Value lipsum(Interpreter&, Args&) { raise("the function 'lipsum' is refused: output must not vary"); }
-
 Value raise_exception(Interpreter&, Args& args) {
   auto slots = bind("raise_exception", args, {"message"}, 1);
-  throw Refusal(str(*slots[0]));
+  throw RaisedByTemplate(str(*slots[0]));
 }
 
 Value strftime_now(Interpreter& interpreter, Args& args) {
@@ -132,7 +59,7 @@ Value strftime_now(Interpreter& interpreter, Args& args) {
   std::tm parts{};
   if (format.size() > 1000 || format.find('\0') != std::string::npos || localtime_r(&now, &parts) == nullptr)
     raise("a format strftime_now cannot use");
-  // The appended mark tells an empty result from one that does not fit.
+  // strftime returns 0 for an empty result too; the appended mark makes every result non-empty.
   char buffer[4096];
   const size_t n = std::strftime(buffer, sizeof buffer, (format + "|").c_str(), &parts);
   if (n == 0) raise("the result of strftime_now is too long");
@@ -142,9 +69,8 @@ Value strftime_now(Interpreter& interpreter, Args& args) {
 }  // namespace
 
 std::vector<std::pair<std::string, FunctionPointer>> global_functions() {
-  return {{"range", range},   {"dict", dict},     {"namespace", make_namespace},
-          {"joiner", joiner}, {"cycler", cycler}, {"lipsum", lipsum},
-          {"raise_exception", raise_exception},   {"strftime_now", strftime_now}};
+  return {{"range", range}, {"dict", dict}, {"namespace", make_namespace},
+          {"raise_exception", raise_exception}, {"strftime_now", strftime_now}};
 }
 
 }  // namespace sx::jinja

@@ -1,10 +1,10 @@
-// What raise_exception() throws: the template itself objects to its input.
+// The error that raise_exception() throws: the template itself rejects its input.
 #pragma once
 #include "text/jinja/value.h"
 
 namespace sx::jinja {
 
-class Refusal : public Failure {
+class RaisedByTemplate : public Failure {
  public:
   using Failure::Failure;
 };

@@ -1,4 +1,4 @@
-// Statements, scopes, macros and loops.
+// Runs statements, scopes, macros and loops.
 #include "text/jinja/interpreter.h"
 
 #include "text/jinja/loop.h"
@@ -6,7 +6,7 @@
 
 namespace sx::jinja {
 
-// Levels of the interpreter's own recursion per allowed macro call: bounds the use of the machine's stack.
+// The interpreter may recurse this many levels per allowed macro call, which bounds its use of the stack.
 constexpr int kLevelsPerCall = 8;
 
 Interpreter::Nesting::Nesting(Interpreter& i) : interpreter(i) {
@@ -52,7 +52,7 @@ void Interpreter::define(std::string_view name, Value value) {
 }
 
 std::string Interpreter::run() {
-  // The template's own variables lie above the caller's.
+  // The template's own variables shadow the caller's.
   const Value top(new Scope(static_cast<Scope*>(root_.object())));
   run_body(program_.body, *static_cast<Scope*>(top.object()));
   return std::move(result_);
@@ -266,14 +266,15 @@ Value Interpreter::call(const Value& callee, Args& args) {
 
 Value Interpreter::apply_filter(std::string_view name, const Value& input, Args& args) {
   const FilterPointer filter = find_filter(name);
-  if (filter == nullptr || (name == "from_json" && settings_.read_only)) raise("no filter named '{}'", name);
+  const bool hidden = name == "from_json" && settings_.read_only;  // Transformers does not have it.
+  if (filter == nullptr || hidden) raise("no filter named '{}' is supported", name);
   Nesting nesting(*this);
   return filter(*this, input, args);
 }
 
 bool Interpreter::apply_test(std::string_view name, const Value& input, Args& args) {
   const TestPointer test = find_test(name);
-  if (test == nullptr) raise("no test named '{}'", name);
+  if (test == nullptr) raise("no test named '{}' is supported", name);
   return test(*this, input, args);
 }
 

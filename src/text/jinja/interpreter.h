@@ -38,7 +38,7 @@ class Interpreter {
   int line() const { return line_; }
   const RenderSettings& settings() const { return settings_; }
 
-  // For filters, tests, methods and functions.
+  // Filters, tests, methods and functions call these.
   Value call(const Value& callee, Args& args);
   Value apply_filter(std::string_view name, const Value& input, Args& args);
   bool apply_test(std::string_view name, const Value& input, Args& args);
@@ -47,13 +47,13 @@ class Interpreter {
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
-  // One level of recursion of the interpreter itself.
+  // Counts one level of the interpreter's own recursion.
   struct Nesting {
     explicit Nesting(Interpreter& i);
     ~Nesting() { --interpreter.nesting_; }
     Interpreter& interpreter;
   };
-  // One level of macro calls and recursive loops.
+  // Counts one level of macro calls and recursive loops.
   struct CallDepth {
     explicit CallDepth(Interpreter& i);
     ~CallDepth() { --interpreter.calls_; }
@@ -107,7 +107,7 @@ class Interpreter {
   int line_ = 0, nesting_ = 0, calls_ = 0;
 };
 
-// Lookups of built-ins; null when there is none.
+// Look up built-ins by name; null when there is none.
 using FilterPointer = Value (*)(Interpreter&, const Value& input, Args&);
 using TestPointer = bool (*)(Interpreter&, const Value& input, Args&);
 using MethodPointer = Value (*)(Interpreter&, const Value& self, Args&);
@@ -120,7 +120,7 @@ TestPointer find_test(std::string_view name);
 const Method* find_method(const Value& self, std::string_view name);
 // range, dict, namespace and the other functions every template can call.
 std::vector<std::pair<std::string, FunctionPointer>> global_functions();
-// Parts of the tables above, one file each.
+// The tables behind these lookups; each file of filters or methods has one.
 using FilterTable = std::vector<std::pair<std::string_view, FilterPointer>>;
 using MethodTable = std::vector<std::pair<std::string_view, Method>>;
 const FilterTable& text_filters();

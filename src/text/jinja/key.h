@@ -1,4 +1,4 @@
-// How filters that take an `attribute` look into their items: a dotted path of names and numbers.
+// Filters that take an `attribute` look into their items by a Key: a dotted path of names and numbers.
 #pragma once
 #include <optional>
 
@@ -8,7 +8,7 @@ namespace sx::jinja {
 
 class Key {
  public:
-  // attribute: absent or none (the item itself), an integer, or a path such as "function.name".
+  // `attribute` is absent or none (the item itself), an integer, or a path such as "function.name".
   Key(Interpreter& interpreter, const std::optional<Value>& attribute, bool fold_case = false,
       std::optional<Value> fallback = std::nullopt);
   Value operator()(const Value& item) const;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 #include "text/jinja/value.h"
 
 namespace sx::jinja {
@@ -18,7 +18,7 @@ bool name_char(char c) {
   return ascii_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c & 0x80) != 0;
 }
 
-// \r\n and \r become \n; one newline at the very end is dropped.
+// Turns \r\n and \r into \n and drops one newline at the very end.
 std::string normalize(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -114,7 +114,7 @@ class Lexer {
     close(end, sign, true);
   }
 
-  // {% raw %} ... {% endraw %}; returns false when the tag is another one.
+  // Reads {% raw %} ... {% endraw %}; returns false for another tag.
   bool raw(size_t inside) {
     size_t at = skip_space(inside);
     if (!has("raw", at)) return false;
@@ -144,7 +144,7 @@ class Lexer {
     while (true) {
       if (at_ >= text_.size()) {
         line_starting_ = false;
-        return;  // the parser reports the unexpected end
+        return;  // The parser reports the unexpected end.
       }
       if (brackets.empty()) {
         const char c = text_[at_];
@@ -161,7 +161,7 @@ class Lexer {
     }
   }
 
-  // End of a run of digits with single underscores between them.
+  // Returns the end of a run of digits, which may have single underscores between them.
   size_t digits(size_t at, bool (*accept)(char)) const {
     while (accept(peek(at)) || (peek(at) == '_' && accept(peek(at + 1)))) ++at;
     return at;
@@ -183,41 +183,22 @@ class Lexer {
       real = exponent != end;
       end = exponent;
     }
-    int base = 10;
-    size_t from = at_;
-    if (!real && text_[at_] == '0') end = zero_prefixed(base, from);
+    // Chat templates have neither numbers of other bases nor leading zeros.
+    const char next = static_cast<char>(peek(end) | 0x20);
+    if (!real && text_[at_] == '0' && (end > at_ + 1 || next == 'x' || next == 'o' || next == 'b'))
+      raise("a number that starts with 0 is not supported: only decimal numbers are");
     std::string literal;
-    for (size_t i = from; i < end; ++i)
+    for (size_t i = at_; i < end; ++i)
       if (text_[i] != '_') literal.push_back(text_[i]);
     push(real ? Tok::kFloat : Tok::kInteger, literal);
     if (real) {
       tokens_.back().real = std::strtod(literal.c_str(), nullptr);
     } else {
-      const auto result =
-          std::from_chars(literal.data(), literal.data() + literal.size(), tokens_.back().integer, base);
+      const auto result = std::from_chars(literal.data(), literal.data() + literal.size(), tokens_.back().integer);
       if (result.ec != std::errc()) raise("the integer {} is too large", literal);
     }
     advance(end);
     return true;
-  }
-
-  // 0x, 0o, 0b literals and runs of zeros; returns the literal's end.
-  size_t zero_prefixed(int& base, size_t& from) const {
-    const auto hex = [](char c) { return ascii_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); };
-    const auto octal = [](char c) { return c >= '0' && c <= '7'; };
-    const auto binary = [](char c) { return c == '0' || c == '1'; };
-    const auto zero = [](char c) { return c == '0'; };
-    const char mark = static_cast<char>(peek(at_ + 1) | 0x20);
-    bool (*accept)(char) = mark == 'x' ? +hex : mark == 'o' ? +octal : mark == 'b' ? +binary : nullptr;
-    if (accept != nullptr) {
-      const size_t end = digits(at_ + 2, accept);
-      if (end > at_ + 2) {
-        base = mark == 'x' ? 16 : mark == 'o' ? 8 : 2;
-        from = at_ + 2;
-        return end;
-      }
-    }
-    return digits(at_, +zero);
   }
 
   bool name() {
@@ -225,8 +206,8 @@ class Lexer {
     size_t end = at_;
     while (end < text_.size() && name_char(text_[end])) {
       size_t next = end;
-      const uint32_t c = decode_at(text_, next);
-      if (c >= 0x80 && !is_alnum(c)) raise("unexpected character in a name");
+      const char32_t c = decode_at(text_, next);
+      if (c >= 0x80 && !is_alphanumeric(c)) raise("unexpected character in a name");
       end = next;
     }
     push(Tok::kName, text_.substr(at_, end - at_));
@@ -254,7 +235,7 @@ class Lexer {
     return value;
   }
 
-  // Python's escapes; an unknown one stays as it is.
+  // Resolves Python's escapes; an unknown one stays as it is.
   static std::string unescape(std::string_view s) {
     std::string out;
     for (size_t i = 0; i < s.size(); ++i) {

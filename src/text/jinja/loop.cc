@@ -1,29 +1,9 @@
-// Attributes of `loop` and of macros.
+// The attributes of `loop`, and calls of macros and of recursive loops.
 #include "text/jinja/loop.h"
 
 #include "text/jinja/ops.h"
 
 namespace sx::jinja {
-
-namespace {
-
-// loop.cycle and loop.changed as callable values.
-class LoopMethod final : public NativeObject {
- public:
-  LoopMethod(Value loop, bool cycle) : loop_(std::move(loop)), cycle_(cycle) {}
-  void clear() override { loop_ = Value(); }
-  Value call(Interpreter&, Args& args) override {
-    if (!args.named.empty()) raise("loop methods take no keyword arguments");
-    auto& loop = static_cast<LoopObject&>(loop_.native());
-    return cycle_ ? loop.cycle(args.positional) : Value::boolean(loop.changed(args.positional));
-  }
-
- private:
-  Value loop_;
-  bool cycle_;
-};
-
-}  // namespace
 
 Value MacroObject::call(Interpreter& interpreter, Args& args) {
   const Value keep = home_;
@@ -31,32 +11,12 @@ Value MacroObject::call(Interpreter& interpreter, Args& args) {
 }
 
 std::optional<Value> MacroObject::attribute(std::string_view name) {
-  if (name == "name") return Value::string(code_.name);
-  if (name == "catch_kwargs") return Value::boolean(code_.uses_kwargs);
-  if (name == "catch_varargs") return Value::boolean(code_.uses_varargs);
-  if (name == "caller") return Value::boolean(code_.uses_caller);
-  if (name != "arguments") return std::nullopt;
-  std::vector<Value> names;
-  for (const Parameter& p : code_.parameters) names.push_back(Value::string(p.name));
-  return Value::tuple(std::move(names));
+  raise("attribute '{}' of macro '{}': attributes of macros are not supported", name, code_.name);
 }
 
 void LoopObject::clear() {
   scope_ = Value();
   items_ = Value();
-  last_ = Value();
-}
-
-bool LoopObject::changed(std::vector<Value> values) {
-  const Value now = Value::tuple(std::move(values));
-  if (!last_.is_undefined() && equal(last_, now)) return false;
-  last_ = now;
-  return true;
-}
-
-Value LoopObject::cycle(const std::vector<Value>& values) const {
-  if (values.empty()) raise("no items for cycling given");
-  return values[index_ % values.size()];
 }
 
 Value LoopObject::call(Interpreter& interpreter, Args& args) {
@@ -78,8 +38,7 @@ std::optional<Value> LoopObject::attribute(std::string_view name) {
   if (name == "depth0") return Value::integer(depth_);
   if (name == "previtem") return i > 0 ? item(index_ - 1) : Value::undefined("there is no previous item");
   if (name == "nextitem") return i + 1 < n ? item(index_ + 1) : Value::undefined("there is no next item");
-  if (name == "cycle") return Value(new LoopMethod(Value(this), true));
-  if (name == "changed") return Value(new LoopMethod(Value(this), false));
+  if (name == "cycle" || name == "changed") raise("loop.{} is not supported", name);
   return std::nullopt;
 }
 

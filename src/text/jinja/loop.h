@@ -26,9 +26,6 @@ class LoopObject final : public NativeObject {
   size_t size() const { return items_.items().size(); }
   const Value& item(size_t i) const { return items_.items()[i]; }
   void move_to(size_t i) { index_ = i; }
-  // loop.changed(...): whether the arguments differ from those of the last call.
-  bool changed(std::vector<Value> values);
-  Value cycle(const std::vector<Value>& values) const;
 
   bool callable() const override { return stmt_.recursive; }
   Value call(Interpreter& interpreter, Args& args) override;
@@ -38,7 +35,6 @@ class LoopObject final : public NativeObject {
  private:
   const Stmt& stmt_;
   Value scope_, items_;
-  Value last_;  // the tuple of the last changed() call
   int depth_;
   size_t index_ = 0;
 };

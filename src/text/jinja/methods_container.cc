@@ -1,6 +1,5 @@
-// Methods of lists, tuples, dicts and numbers, and the lookup of methods by type and name.
+// Methods of lists, tuples and dicts, and the lookup of methods by type and name.
 #include <algorithm>
-#include <cmath>
 #include <unordered_map>
 
 #include "text/jinja/interpreter.h"
@@ -61,14 +60,6 @@ Value dict_pop(Interpreter&, const Value& self, Args& args) {
   return *slots[1];
 }
 
-Value popitem(Interpreter&, const Value& self, Args& args) {
-  bind("popitem", args, {});
-  if (self.dict_object().entries.empty()) raise("popitem(): dictionary is empty");
-  const auto [key, value] = self.dict_object().entries.back();
-  self.dict_object().remove(key);
-  return Value::tuple({key, value});
-}
-
 Value setdefault(Interpreter&, const Value& self, Args& args) {
   auto slots = bind("setdefault", args, {"/key", "/default"}, 1);
   const Value* found = self.dict_object().find(*slots[0]);
@@ -76,13 +67,6 @@ Value setdefault(Interpreter&, const Value& self, Args& args) {
   const Value value = slots[1] ? *slots[1] : Value::none();
   self.dict_object().set(*slots[0], value);
   return value;
-}
-
-Value clear(Interpreter&, const Value& self, Args& args) {
-  bind("clear", args, {});
-  if (self.is(Type::kList)) self.items().clear();
-  else self.dict_object().clear();
-  return Value::none();
 }
 
 // list
@@ -107,7 +91,7 @@ Value extend(Interpreter&, const Value& self, Args& args) {
   return Value::none();
 }
 
-// A position in [0, size], counted from the end when negative.
+// Clamps a position to [0, size]; a negative one counts from the end.
 std::ptrdiff_t place(int64_t i, size_t size) {
   const int64_t n = static_cast<int64_t>(size);
   return static_cast<std::ptrdiff_t>(std::clamp<int64_t>(i < 0 ? i + n : i, 0, n));
@@ -152,62 +136,12 @@ Value count(Interpreter&, const Value& self, Args& args) {
   return Value::integer(n);
 }
 
-Value remove(Interpreter& interpreter, const Value& self, Args& args) {
-  const Value i = index(interpreter, self, args);
-  self.items().erase(self.items().begin() + static_cast<std::ptrdiff_t>(i.as_int()));
-  return Value::none();
-}
-
-Value reverse(Interpreter&, const Value& self, Args& args) {
-  bind("reverse", args, {});
-  Heap::current().step(self.items().size() / 8);
-  std::reverse(self.items().begin(), self.items().end());
-  return Value::none();
-}
-
-Value sort(Interpreter& interpreter, const Value& self, Args& args) {
-  if (!args.positional.empty()) raise("sort() takes no positional arguments");
-  auto slots = bind("sort", args, {"key", "reverse"});
-  const bool down = slots[1] && truth(*slots[1]);
-  std::vector<Value> pairs;
-  for (const Value& v : std::vector<Value>(self.items())) {
-    Value key = v;
-    if (slots[0] && !slots[0]->is_none()) {
-      Args one{{v}, {}};
-      key = interpreter.call(*slots[0], one);
-    }
-    pairs.push_back(Value::tuple({key, v}));
-  }
-  sort_values(pairs, [&](const Value& a, const Value& b) {
-    return down ? less(b.items()[0], a.items()[0]) : less(a.items()[0], b.items()[0]);
-  });
-  self.items().clear();
-  for (const Value& p : pairs) self.items().push_back(p.items()[1]);
-  return Value::none();
-}
-
-// numbers
-
-Value is_integer(Interpreter&, const Value& self, Args& args) {
-  bind("is_integer", args, {});
-  return Value::boolean(std::isfinite(self.as_double()) && self.as_double() == std::floor(self.as_double()));
-}
-
-Value bit_length(Interpreter&, const Value& self, Args& args) {
-  bind("bit_length", args, {});
-  uint64_t v = self.as_int() < 0 ? ~static_cast<uint64_t>(self.as_int()) + 1 : static_cast<uint64_t>(self.as_int());
-  int64_t n = 0;
-  for (; v != 0; v >>= 1) ++n;
-  return Value::integer(n);
-}
-
 const MethodTable& dict_methods() {
   using Kind = ViewObject::Kind;
   static const MethodTable table = {
       {"items", {view_method<Kind::kItems>}}, {"keys", {view_method<Kind::kKeys>}},
       {"values", {view_method<Kind::kValues>}}, {"get", {get}}, {"copy", {copy}},
-      {"update", {update, true}}, {"pop", {dict_pop, true}}, {"popitem", {popitem, true}},
-      {"setdefault", {setdefault, true}}, {"clear", {clear, true}},
+      {"update", {update, true}}, {"pop", {dict_pop, true}}, {"setdefault", {setdefault, true}},
   };
   return table;
 }
@@ -215,7 +149,6 @@ const MethodTable& dict_methods() {
 const MethodTable& list_methods() {
   static const MethodTable table = {
       {"append", {append, true}}, {"extend", {extend, true}}, {"insert", {insert, true}}, {"pop", {list_pop, true}},
-      {"remove", {remove, true}}, {"reverse", {reverse, true}}, {"sort", {sort, true}}, {"clear", {clear, true}},
       {"index", {index}}, {"count", {count}}, {"copy", {copy}},
   };
   return table;
@@ -235,16 +168,11 @@ const Method* find_method(const Value& self, std::string_view name) {
   static const MethodMap dicts(dict_methods().begin(), dict_methods().end());
   static const MethodMap lists(list_methods().begin(), list_methods().end());
   static const MethodMap tuples = {{"index", {index}}, {"count", {count}}};
-  static const MethodMap reals = {{"is_integer", {is_integer}}};
-  static const MethodMap integers = {{"bit_length", {bit_length}}};
   switch (self.type()) {
     case Type::kString: return lookup(strings, name);
     case Type::kDict: return lookup(dicts, name);
     case Type::kList: return lookup(lists, name);
     case Type::kTuple: return lookup(tuples, name);
-    case Type::kFloat: return lookup(reals, name);
-    case Type::kBool:
-    case Type::kInt: return lookup(integers, name);
     default: return nullptr;
   }
 }

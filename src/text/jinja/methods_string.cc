@@ -3,8 +3,7 @@
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/ops.h"
-#include "text/jinja/text_tools.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
@@ -43,7 +42,7 @@ Value splitlines(Interpreter&, const Value& self, Args& args) {
   return text_list(self, split_lines(self.text(), slots[0] && truth(*slots[0])));
 }
 
-// The characters [start, end) an optional pair of arguments selects, and where they begin.
+// The characters [start, end) that an optional pair of arguments selects.
 struct Window {
   std::string text;
   int64_t begin;
@@ -127,19 +126,6 @@ Value map_method(Interpreter&, const Value& self, Args& args) {
   return same(self, kMap(self.text()));
 }
 
-std::string swap_case(std::string_view text) {
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const uint32_t c = decode_at(text, at);
-    is_upper(c) ? append_lower(c, out) : append_upper(c, out);
-  }
-  return out;
-}
-
-std::string fold_case(std::string_view text) {
-  return replace_text(to_lower(text), "ß", "ss", -1);
-}
-
 template <bool kPrefix>
 Value remove_affix(Interpreter&, const Value& self, Args& args) {
   auto slots = bind(kPrefix ? "removeprefix" : "removesuffix", args, {"/affix"}, 1);
@@ -147,122 +133,6 @@ Value remove_affix(Interpreter&, const Value& self, Args& args) {
   const std::string& text = self.text();
   if (kPrefix) return same(self, text.starts_with(affix) ? text.substr(affix.size()) : text);
   return same(self, text.ends_with(affix) ? text.substr(0, text.size() - affix.size()) : text);
-}
-
-template <char kSide>
-Value pad_method(Interpreter&, const Value& self, Args& args) {
-  auto slots = bind("this padding method", args, {"/width", "/fillchar"}, 1);
-  const Value fill = slots[1] ? *slots[1] : Value::string(" ");
-  if (need_text(fill, "the fill character").empty() || length(fill) != 1)
-    raise("the fill character must be exactly one character long");
-  return same(self, pad_text(self, need_int(*slots[0], "the width"), fill.text(), kSide));
-}
-
-Value zfill(Interpreter&, const Value& self, Args& args) {
-  auto slots = bind("zfill", args, {"/width"}, 1);
-  const std::string& text = self.text();
-  const bool sign = !text.empty() && (text[0] == '-' || text[0] == '+');
-  const int64_t width = need_int(*slots[0], "the width");
-  if (!sign) return same(self, pad_text(self, width, "0", '>'));
-  const Value digits = Value::string(text.substr(1));
-  return same(self, text.substr(0, 1) + pad_text(digits, std::max<int64_t>(width, 1) - 1, "0", '>'));
-}
-
-template <bool kLast>
-Value partition(Interpreter&, const Value& self, Args& args) {
-  auto slots = bind("partition", args, {"/sep"}, 1);
-  const std::string& separator = need_text(*slots[0], "the separator");
-  if (separator.empty()) raise("empty separator");
-  const std::string& text = self.text();
-  Heap::current().search(text.size(), separator.size());
-  const size_t at = kLast ? text.rfind(separator) : text.find(separator);
-  if (at == std::string::npos) {
-    const Value none = same(self, "");
-    if (kLast) return Value::tuple({none, none, self});
-    return Value::tuple({self, none, none});
-  }
-  return Value::tuple({same(self, text.substr(0, at)), *slots[0], same(self, text.substr(at + separator.size()))});
-}
-
-Value format_method(Interpreter& interpreter, const Value& self, Args& args) {
-  return same(self, format_braces(interpreter, self.text(), args));
-}
-
-// All characters satisfy the predicate and there is at least one.
-template <bool (*kPredicate)(uint32_t)>
-Value all_method(Interpreter&, const Value& self, Args& args) {
-  bind("this string test", args, {});
-  Heap::current().scan(self.text().size());
-  const std::string& text = self.text();
-  for (size_t at = 0; at < text.size();)
-    if (!kPredicate(decode_at(text, at))) return Value::boolean(false);
-  return Value::boolean(!text.empty());
-}
-
-// islower / isupper: no character of the other case, and at least one of this.
-template <bool kLower>
-Value case_method(Interpreter&, const Value& self, Args& args) {
-  bind("this string test", args, {});
-  Heap::current().scan(self.text().size());
-  bool found = false;
-  for (size_t at = 0; at < self.text().size();) {
-    const uint32_t c = decode_at(self.text(), at);
-    if (is_title(c) || (kLower ? is_upper(c) : is_lower(c))) return Value::boolean(false);
-    found = found || (kLower ? is_lower(c) : is_upper(c));
-  }
-  return Value::boolean(found);
-}
-
-Value istitle(Interpreter&, const Value& self, Args& args) {
-  bind("istitle", args, {});
-  bool before = false, found = false;
-  for (size_t at = 0; at < self.text().size();) {
-    const uint32_t c = decode_at(self.text(), at);
-    if (is_upper(c) || is_title(c)) {
-      if (before) return Value::boolean(false);
-      before = found = true;
-    } else if (is_lower(c)) {
-      if (!before) return Value::boolean(false);
-    } else {
-      before = false;
-    }
-  }
-  return Value::boolean(found);
-}
-
-Value isascii(Interpreter&, const Value& self, Args& args) {
-  bind("isascii", args, {});
-  return Value::boolean(std::all_of(self.text().begin(), self.text().end(), [](char c) { return (c & 0x80) == 0; }));
-}
-
-Value isidentifier(Interpreter&, const Value& self, Args& args) {
-  bind("isidentifier", args, {});
-  for (size_t at = 0; at < self.text().size();) {
-    const bool first = at == 0;
-    const uint32_t c = decode_at(self.text(), at);
-    if (c != '_' && !is_alpha(c) && (first || !is_decimal(c))) return Value::boolean(false);
-  }
-  return Value::boolean(!self.text().empty());
-}
-
-Value expandtabs(Interpreter&, const Value& self, Args& args) {
-  auto slots = bind("expandtabs", args, {"tabsize"});
-  const int64_t size = slots[0] ? need_int(*slots[0], "tabsize") : 8;
-  std::string out;
-  int64_t column = 0;
-  for (size_t at = 0; at < self.text().size();) {
-    const uint32_t c = decode_at(self.text(), at);
-    if (c != '\t') {
-      encode(c, out);
-      column = c == '\n' || c == '\r' ? 0 : column + 1;
-      continue;
-    }
-    const int64_t n = size > 0 ? size - column % size : 0;
-    Heap::current().check_text(out.size() + static_cast<size_t>(n));
-    out.append(static_cast<size_t>(n), ' ');
-    column += n;
-  }
-  return same(self, std::move(out));
 }
 
 }  // namespace
@@ -284,34 +154,12 @@ const MethodTable& string_methods() {
       {"count", {count_text}},
       {"replace", {replace_method}},
       {"join", {join_method}},
-      {"upper", {map_method<to_upper>}},
-      {"lower", {map_method<to_lower>}},
+      {"upper", {map_method<upper_case>}},
+      {"lower", {map_method<lower_case>}},
       {"title", {map_method<title_text>}},
       {"capitalize", {map_method<capitalize_text>}},
-      {"swapcase", {map_method<swap_case>}},
-      {"casefold", {map_method<fold_case>}},
       {"removeprefix", {remove_affix<true>}},
       {"removesuffix", {remove_affix<false>}},
-      {"ljust", {pad_method<'<'>}},
-      {"rjust", {pad_method<'>'>}},
-      {"center", {pad_method<'^'>}},
-      {"zfill", {zfill}},
-      {"partition", {partition<false>}},
-      {"rpartition", {partition<true>}},
-      {"format", {format_method}},
-      {"isalpha", {all_method<is_alpha>}},
-      {"isdigit", {all_method<is_digit>}},
-      {"isdecimal", {all_method<is_decimal>}},
-      {"isnumeric", {all_method<is_numeric>}},
-      {"isalnum", {all_method<is_alnum>}},
-      {"isspace", {all_method<is_space>}},
-      {"isprintable", {all_method<is_printable>}},
-      {"islower", {case_method<true>}},
-      {"isupper", {case_method<false>}},
-      {"istitle", {istitle}},
-      {"isascii", {isascii}},
-      {"isidentifier", {isidentifier}},
-      {"expandtabs", {expandtabs}},
   };
   return table;
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
@@ -70,7 +70,7 @@ bool equal(const Value& a, const Value& b, int depth) {
     case Type::kString: Heap::current().scan(a.text().size()); return a.text() == b.text();
     case Type::kList:
     case Type::kTuple: {
-      // By index and by value: comparing cannot change a container, but stay safe.
+      // Items are taken by index and by value, so that a container that changes meanwhile does no harm.
       if (a.items().size() != b.items().size()) return false;
       for (size_t i = 0; i < a.items().size(); ++i)
         if (!equal(a.items()[i], b.items()[i], depth + 1)) return false;
@@ -173,7 +173,7 @@ static Value integer_arithmetic(Op op, int64_t a, int64_t b) {
   }
   if (b == 0) raise("division by zero");
   if (op == Op::kDiv) return Value::real(static_cast<double>(a) / static_cast<double>(b));
-  if (b == -1) {  // the one case where the quotient may not fit
+  if (b == -1) {  // Only here the quotient may not fit.
     if (op == Op::kMod) return Value::integer(0);
     if (__builtin_sub_overflow(int64_t{0}, a, &r)) overflow();
     return Value::integer(r);
@@ -254,10 +254,7 @@ static Value add(const Value& a, const Value& b) {
 Value arithmetic(Op op, const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) return integer_arithmetic(op, a.as_int(), b.as_int());
   if (a.is_number() && b.is_number()) return float_arithmetic(op, a.as_double(), b.as_double());
-  if (op == Op::kMod && a.is_string()) {
-    std::string text = format_percent(a.text(), b);
-    return Value::string(std::move(text), a.is_markup());
-  }
+  if (op == Op::kMod && a.is_string()) raise("formatting a string with % is not supported: join its parts with ~");
   need(a);
   need(b);
   if (op == Op::kAdd) return add(a, b);

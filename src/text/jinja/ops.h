@@ -39,17 +39,17 @@ bool is_iterable(const Value& v);
 IteratorObject::Next iterate(const Value& v);
 std::vector<Value> to_vector(const Value& v);
 Value make_iterator(IteratorObject::Next next);
-// A generator: `start` runs when the first item is asked for, so its failures come only then.
+// Makes a generator. `start` runs, and may fail, when the first item is asked for.
 Value make_generator(std::function<IteratorObject::Next()> start);
 
 // Subscripts (access.cc). `attribute` and `item` return undefined when there is nothing, as Jinja2 does.
 Value attribute(Interpreter& interpreter, const Value& object, std::string_view name);
 Value item(Interpreter& interpreter, const Value& object, const Value& key);
 Value slice(const Value& object, const Value& begin, const Value& end, const Value& step);
-// Characters [begin, end) of a text.
+// Returns the characters [begin, end) of a text.
 std::string substring(const Value& text, int64_t begin, int64_t end);
 
-// Text forms (text.cc).
+// Values as text (repr.cc).
 std::string str(const Value& v);
 void append_str(const Value& v, std::string& out);
 std::string repr(const Value& v);
@@ -62,19 +62,11 @@ struct JsonStyle {
 };
 std::string to_json(const Value& v, const JsonStyle& style);
 
-// Formatting (format.cc): "..." % values, "...".format(...), and one value with a format specification.
-std::string format_percent(const std::string& format, const Value& values);
-std::string format_braces(Interpreter& interpreter, const std::string& format, const Args& args);
-
-// Numbers from text as int() and float() read it.
-std::optional<int64_t> parse_int(std::string_view text, int base);
-std::optional<double> parse_float(std::string_view text);
-
-// An argument that must be an integer (bool counts), or a string.
+// These return an argument that must be an integer (a bool counts) or a string, and fail otherwise.
 int64_t need_int(const Value& v, const char* what);
 const std::string& need_text(const Value& v, const char* what);
 
-// Stable merge sort with a comparison that may throw and need not be consistent.
+// A stable merge sort whose comparison may throw and need not be consistent.
 void sort_values(std::vector<Value>& values, const std::function<bool(const Value&, const Value&)>& before);
 
 }  // namespace sx::jinja

@@ -143,7 +143,7 @@ void Parser::statement(Body& out) {
     }
   } else if (word == "include" || word == "import" || word == "from" || word == "extends") {
     line_ = line;
-    raise("'{}' is refused: a chat template stands alone and may not read other files", word);
+    raise("'{}' is not allowed: a chat template may not read other files", word);
   } else {
     line_ = line;
     raise("unknown tag '{}'", word);
@@ -167,16 +167,16 @@ StmtPtr Parser::parse_if() {
   }
 }
 
-static void refuse_loop(const Expr& target) {
+static void reject_loop(const Expr& target) {
   if (target.kind == ExprKind::kName && target.symbol == kLoopSymbol)
     raise("'loop' cannot be the target of a for loop");
-  for (const ExprPtr& item : target.items) refuse_loop(*item);
+  for (const ExprPtr& item : target.items) reject_loop(*item);
 }
 
 StmtPtr Parser::parse_for() {
   auto node = std::make_unique<Stmt>(StmtKind::kFor, line_);
   node->exprs.push_back(assign_target(false, "in"));
-  refuse_loop(*node->exprs[0]);
+  reject_loop(*node->exprs[0]);
   if (!skip_name("in")) unexpected("'in'");
   node->exprs.push_back(tuple({.with_condition = false, .end_word = "recursive"}));
   node->exprs.push_back(skip_name("if") ? expression() : nullptr);
@@ -305,7 +305,7 @@ StmtPtr Parser::parse_autoescape() {
   return node;
 }
 
-// transformers' marker of what the assistant wrote: only its body matters here, which has its own variables.
+// The tag by which transformers marks what the assistant wrote. Only its body matters here; it has its own variables.
 StmtPtr Parser::parse_generation() {
   auto node = std::make_unique<Stmt>(StmtKind::kScoped, line_);
   const int loops = loops_;

@@ -6,7 +6,7 @@
 
 namespace sx::jinja {
 
-// Longest a.b[c](d)|e... chain and such: each link is one level of recursion when rendering.
+// The longest chain such as a.b[c](d)|e. Rendering recurses one level per link.
 constexpr int kMaxLinks = 100;
 
 ExprPtr Parser::expression(bool with_condition) { return with_condition ? parse_condition() : parse_or(); }
@@ -115,7 +115,7 @@ ExprPtr Parser::parse_product() {
   return chain ? std::move(chain) : std::move(node);
 }
 
-// Left to right, as Jinja2 has it (Python itself goes right to left).
+// Jinja2 evaluates powers left to right (Python itself right to left).
 ExprPtr Parser::parse_power() {
   ExprPtr node = parse_unary();
   if (!is_op("**")) return node;

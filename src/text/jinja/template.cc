@@ -69,8 +69,8 @@ std::string Template::render(const nlohmann::ordered_json& context, const Render
       line = interpreter.line();
       throw;
     }
-  } catch (const Refusal& refusal) {
-    fail("{}:{}: the template refuses this input: {}", name_, line, refusal.what());
+  } catch (const RaisedByTemplate& error) {
+    fail("{}:{}: the template rejects this input: {}", name_, line, error.what());
   } catch (const Failure& failure) {
     fail("{}:{}: {}", name_, line, failure.what());
   } catch (const std::bad_alloc&) {

@@ -21,9 +21,9 @@ struct RenderLimits {
 };
 
 struct RenderSettings {
-  // Refuses what transformers refuses: methods that change a list or dict, and filters only other engines have.
+  // Rejects what transformers rejects: methods that change a list or dict, and filters that only other engines have.
   bool read_only = false;
-  // Seconds since 1970 that strftime_now() shows (in local time) instead of the clock.
+  // strftime_now() shows these seconds since 1970 (in local time) instead of the clock.
   std::optional<int64_t> now;
 };
 

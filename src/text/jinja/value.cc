@@ -17,7 +17,7 @@ Heap::Heap(size_t max_steps, size_t max_bytes, size_t max_text)
   current_heap = this;
 }
 
-// Two passes: first every object lets go of the others (so nothing refers to freed memory), then all are freed.
+// First every object drops its references, so that nothing refers to freed memory; then all objects are freed.
 Heap::~Heap() {
   teardown_ = true;
   for (Object* o = head_; o != nullptr; o = o->next_) o->clear();
@@ -54,7 +54,8 @@ void Heap::unlink(Object* object) {
   object->previous_ = object->next_ = nullptr;
 }
 
-// Frees an unreferenced object. Objects that die because of it join a queue, so depth of nesting costs no stack.
+// Frees an unreferenced object. Objects that lose their last reference by that join a queue, so that deeply nested
+// values need no stack.
 void Heap::dead(Object* object) {
   if (teardown_) return;
   unlink(object);

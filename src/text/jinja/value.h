@@ -20,7 +20,8 @@ namespace sx::jinja {
 class Interpreter;
 class Value;
 
-// A template did something Python would raise for, or hit a limit. Becomes sx::Error with template name and line.
+// The template did something for which Python raises, or hit a limit. Template turns it into sx::Error with its name
+// and the line.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -44,7 +45,7 @@ class Object {
   virtual ~Object();
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
-  // Drops every reference held by this object (first half of the heap's teardown).
+  // Drops every reference that this object holds (the first half of the heap's teardown).
   virtual void clear() {}
   // Accounts for growth; throws when the heap's memory limit is reached.
   void grow(size_t bytes);
@@ -79,7 +80,7 @@ class Heap {
   void scan(size_t bytes) { step(1 + bytes / 32); }
   // Charges a search for `wanted` bytes in `bytes` bytes, which may compare them all at every place.
   void search(size_t bytes, size_t wanted) { step(1 + bytes / 32 + (wanted <= bytes ? bytes * wanted / 1024 : 0)); }
-  // Refuses a text or container that would become larger than the limit, before it is built.
+  // Fails for a text or container that would become larger than the limit, before it is built.
   void check_text(size_t bytes) const;
   size_t max_text() const { return max_text_; }
   // One level of recursion through values (iterators over iterators); throws when there are too many.
@@ -150,7 +151,7 @@ class Value {
   static Value list(std::vector<Value> items = {});
   static Value tuple(std::vector<Value> items = {});
   static Value dict();
-  // Undefined with the sentence an operation on it should fail with.
+  // An undefined value; operations on it fail with the sentence `why`.
   static Value undefined(std::string why);
 
   Type type() const { return type_; }
@@ -179,7 +180,7 @@ class Value {
   ViewObject& view() const;
   IteratorObject& iterator() const;
   NativeObject& native() const;
-  // Same object, or equal immutable scalars of the same type.
+  // True for the same object and for equal immutable scalars of the same type.
   bool identical(const Value& other) const;
 
  private:
@@ -203,11 +204,11 @@ class Value {
   };
 };
 
-// Also the carrier of an undefined value's sentence.
+// A string. An undefined value keeps its sentence in one too.
 struct StringObject final : Object {
   StringObject(std::string t, bool m, Type type_tag = Type::kString);
   const std::string text;
-  const bool markup;           // result of `safe` or `escape`: escapes what is added to it
+  const bool markup;           // made by `safe` or `escape`; text that is added to it is escaped
   mutable int64_t length = -1;  // code points, -1: not yet counted
 };
 
@@ -215,7 +216,6 @@ struct SequenceObject final : Object {
   SequenceObject(Type t, std::vector<Value> v);
   void clear() override { items.clear(); }
   std::vector<Value> items;
-  bool group = false;  // the (grouper, list) pair of the groupby filter
 };
 
 // Insertion-ordered hash map.
@@ -273,7 +273,7 @@ struct Args {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// Anything callable or with computed attributes: functions, bound methods, macros, loop, cycler, joiner.
+// Anything callable or with computed attributes: functions, bound methods, macros, loop.
 class NativeObject : public Object {
  public:
   NativeObject() : Object(Type::kNative, 128) {}

@@ -38,7 +38,7 @@ TEST(Chat, ARefusalIsAnErrorWithTheTemplatesWords) {
     chat.render(kMessages);
     FAIL();
   } catch (const sx::Error& error) {
-    EXPECT_STREQ(error.what(), "model.gguf:2: the template refuses this input: only one turn");
+    EXPECT_STREQ(error.what(), "model.gguf:2: the template rejects this input: only one turn");
   }
 }
 

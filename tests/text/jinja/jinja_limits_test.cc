@@ -47,13 +47,8 @@ TEST(JinjaLimits, TooMuchWork) {
 TEST(JinjaLimits, TooMuchMemory) {
   refuse("{{ 'x' * 9999999999 }}");
   refuse("{{ [1] * 9999999999 }}");
-  refuse("{{ 'x'.center(9999999999) }}");
-  refuse("{{ '%9999999999d' % 1 }}");
-  refuse("{{ '{:9999999}'.format(1) }}");
-  refuse("{{ 'a'.ljust(9223372036854775807) }}");
   refuse("{{ range(999999999)|list }}");
   refuse("{{ 'x'|indent(99999999, true) }}");
-  refuse("{{ [1]|batch(9223372036854775807, 0)|list }}");
   refuse("{{ [[1]]|tojson(indent=999999999) }}");
   refuse("{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}");
   refuse("{% set n = namespace(s='aa') %}{% for i in range(99) %}{% set n.s = n.s.replace('a', n.s) %}{% endfor %}");

@@ -1,14 +1,14 @@
-// How values print: str(), repr() and json.dumps() exactly as Python writes them.
+// Writes values as text exactly as Python's str(), repr() and json.dumps() do.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "text/jinja/ops.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/string_ops.h"
 
 namespace sx::jinja {
 
-// The shortest digits that read back as d, laid out by Python's rule: an exponent below 1e-4 and from 1e16 on.
+// Writes the shortest digits that read back as d. As in Python there is an exponent below 1e-4 and from 1e16 on.
 std::string format_float(double d) {
   if (std::isnan(d)) return "nan";
   if (std::isinf(d)) return d < 0 ? "-inf" : "inf";

@@ -1,6 +1,8 @@
-// What a tokenizer is made of. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer each build one of these from
-// their files; Tokenizer only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
+// The parts of a tokenizer. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer build them from their files.
+// Tokenizer runs them: it finds added tokens, and the normaliser, the pre-tokeniser and the word model encode the text
+// between them.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -13,7 +15,11 @@
 
 namespace sx {
 
-// What decoding does to the start of a text, besides TokenTable::first_bytes.
+// A file with more tokens than this is broken, and so is one whose ids leave more than kMostHoles numbers unused.
+inline constexpr int64_t kMostTokens = 1 << 24;
+inline constexpr int64_t kMostHoles = 1 << 14;
+
+// Decoding changes the start of a text by this rule, and by TokenTable::first_bytes.
 struct DecodeRule {
   std::string strip;  // one character removed from the start of the whole text, at most strip_count times
   int strip_count = 0;
@@ -21,7 +27,7 @@ struct DecodeRule {
 
 struct TokenizerParts {
   TokenTable vocabulary;
-  std::unordered_map<std::string_view, Token> model_lookup;  // the word model's own text -> token, when not all of it
+  std::unordered_map<std::string_view, Token> model_lookup;  // the texts of the word model, if it does not use all
   AddedTokens added;                                         // found in the raw text
   AddedTokens added_normalized;                              // found in the normalised text
   Normalizer normalizer;
@@ -38,12 +44,12 @@ struct TokenizerParts {
 std::unique_ptr<TokenizerParts> gguf_tokenizer(const TokenizerData& data);
 std::unique_ptr<TokenizerParts> json_tokenizer(const TokenizerData& data);
 std::unique_ptr<TokenizerParts> sentencepiece_tokenizer(const TokenizerData& data);
-// Whichever of them the data is for.
+// Calls the one of the three that the data is for.
 std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data);
 
-// Whether a special token of a GGUF vocabulary swallows the white space behind it.
+// Says whether a special token of a GGUF vocabulary includes the white space behind it.
 bool special_strips_right(const TokenizerData& data, std::string_view text);
-// Names under which published vocabularies mark the end of a turn or of a text.
+// Recognises the names by which published vocabularies mark the end of a turn or of a text.
 bool is_end_token_name(std::string_view text);
 
 }  // namespace sx

@@ -35,7 +35,6 @@ bool is_mapping(const Value& v) { return v.is(Type::kDict); }
 bool is_iterable_value(const Value& v) { return is_iterable(v) || (v.is(Type::kNative) && !v.native().callable()); }
 bool is_sequence(const Value& v) { return try_length(v).has_value() && !v.is(Type::kView); }
 bool is_callable(const Value& v) { return v.is_undefined() || (v.is(Type::kNative) && v.native().callable()); }
-bool is_escaped(const Value& v) { return v.is_markup(); }
 
 bool modulo_is(const Value& v, int64_t divisor, int64_t rest) {
   return equal(arithmetic(Op::kMod, v, Value::integer(divisor)), Value::integer(rest));
@@ -53,25 +52,14 @@ bool same_as(Interpreter&, const Value& v, Args& args) {
   return v.identical(*slots[0]);
 }
 
-template <bool kLower>
-bool cased(Interpreter& interpreter, const Value& v, Args& args) {
-  const Value text = Value::string(str(v));
-  return find_method(text, kLower ? "islower" : "isupper")->function(interpreter, text, args).as_bool();
-}
-
 bool is_filter(Interpreter& interpreter, const Value& v, Args& args) {
   bind("filter", args, {});
   if (!v.is_string() || find_filter(v.text()) == nullptr) return false;
   return v.text() != "from_json" || !interpreter.settings().read_only;
 }
 
-bool is_test(Interpreter&, const Value& v, Args& args) {
-  bind("test", args, {});
-  return v.is_string() && find_test(v.text()) != nullptr;
-}
-
-// Walks a program for names of filters and tests that do not exist. `soft`: inside a condition, where Jinja2 waits
-// until the name is used.
+// Walks a program for names of filters and tests that do not exist. With `soft` (inside a condition) Jinja2 reports a
+// name only when it is used.
 class NameCheck {
  public:
   explicit NameCheck(int& line) : line_(line) {}
@@ -97,7 +85,7 @@ class NameCheck {
                          (e->kind == ExprKind::kTest && find_test(e->name) == nullptr);
     if (missing && !soft) {
       line_ = e->line;
-      raise("no {} named '{}'", e->kind == ExprKind::kFilter ? "filter" : "test", e->name);
+      raise("no {} named '{}' is supported", e->kind == ExprKind::kFilter ? "filter" : "test", e->name);
     }
     for (const ExprPtr& item : e->items) expression(item.get(), soft);
     if (!e->arguments) return;
@@ -118,10 +106,9 @@ TestPointer find_test(std::string_view name) {
       {"string", plain<is_string>}, {"number", plain<is_number>}, {"integer", plain<is_integer>},
       {"float", plain<is_float>}, {"boolean", plain<is_boolean>}, {"true", plain<is_true>},
       {"false", plain<is_false>}, {"mapping", plain<is_mapping>}, {"iterable", plain<is_iterable_value>},
-      {"sequence", plain<is_sequence>}, {"callable", plain<is_callable>}, {"escaped", plain<is_escaped>},
+      {"sequence", plain<is_sequence>}, {"callable", plain<is_callable>},
       {"odd", plain<is_odd>}, {"even", plain<is_even>}, {"divisibleby", divisible_by}, {"sameas", same_as},
-      {"lower", cased<true>}, {"upper", cased<false>}, {"filter", is_filter}, {"test", is_test},
-      {"in", comparison<Op::kIn>},
+      {"filter", is_filter}, {"in", comparison<Op::kIn>},
       {"eq", comparison<Op::kEq>}, {"equalto", comparison<Op::kEq>}, {"==", comparison<Op::kEq>},
       {"ne", comparison<Op::kNe>}, {"!=", comparison<Op::kNe>},
       {"lt", comparison<Op::kLt>}, {"lessthan", comparison<Op::kLt>}, {"<", comparison<Op::kLt>},
