@@ -25,7 +25,7 @@ WORDS = [
     (r"laws?", "distribution, or batch invariance", None),
     (r"dice", "position-keyed noise, random numbers", None),
     (r"(kv)?books?", "SequenceTable", r"^(src/text|apps)/|^docs/server\.md"),
-    (r"strips?", "draft tail, uncommitted cells", r"^(src/text|apps)/|^src/engine/beside_program|^docs/page\.md"),
+    (r"strips?", "draft tail, uncommitted cells", r"^(src/text|apps)/|^src/engine/beside_program|^docs/page\.md|^docs/decisions/\d+-jinja"),
     (r"judg(e|es|ed|ing)|verdicts?", "accept, AcceptResult", None),
     (r"stakes?|staked|credits?|afford\w*", "speculation budget", None),
     (r"(?<![`\"'.:])pric(e|es|ed|ing)(?![`\"'=])", "cost, cost model", None),
