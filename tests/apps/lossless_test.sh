@@ -30,8 +30,7 @@ for cache in window streaming retrieval prune random; do
 done
 verify_tiny inner-model --spec triforce -md "$work/tiny.gguf" --spec-inner-budget 40
 verify_tiny inner-suffix --spec magicdec --spec-inner suffix --spec-store 500
-verify_tiny sentences --spec specextend -md "$work/tiny.gguf" --spec-sentences on --spec-layers all \
-  --spec-score-heads 0,2 --spec-head-score max --spec-chunk-score sum --spec-adaptive on
+verify_tiny all-layers --spec specextend -md "$work/tiny.gguf" --spec-layers all
 python3 - "$work" <<'PY'
 import glob, json, sys
 rows = [json.loads(line) for path in glob.glob(sys.argv[1] + "/*.tiny") for line in open(path)]

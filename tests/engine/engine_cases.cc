@@ -56,7 +56,7 @@ SpecOptions options(const std::string& preset, const std::string& draft, const S
 
 Settings with_cache(const char* kind, const char* tree) {
   return {{"cache", kind},  {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
-          {"window", "40"}, {"observe", "6"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
+          {"window", "40"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
 }
 
 std::vector<EngineCase> make_cases() {

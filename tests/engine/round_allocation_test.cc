@@ -112,7 +112,6 @@ TEST(RoundAllocation, NothingWithAnyDraftCache) {
                            {"interval", variant ? "3" : "100000"}, {"positions", variant ? "compact" : "original"}};
         const std::string kind = cache;
         if (variant && kind == "retrieval") o.spec.settings.push_back({"layers", "all"});
-        if (!variant && (kind == "retrieval" || kind == "random")) o.spec.settings.push_back({"sentences", "on"});
         expect_no_allocation(o, how, fmt::format("{} {} {}", draft, cache, variant));
       }
 }

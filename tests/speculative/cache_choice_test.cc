@@ -123,7 +123,7 @@ Cells even_borders(int cells, int chunk) {
   return borders;
 }
 
-TEST(ReduceScores, EqualsTheNaiveReduction) {
+TEST(MeanOfRows, EqualsTheNaiveMean) {
   RandomSource random;
   for (int round = 0; round < 300; ++round) {
     const int count = random.between(1, 9), cells = random.below(200), chunk = random.between(1, 40);
@@ -132,18 +132,15 @@ TEST(ReduceScores, EqualsTheNaiveReduction) {
     std::vector<float> scores;
     for (size_t i = 0; i < size_t(count) * n; ++i)
       scores.push_back(float(random.below(1000)) / 64 - 4);  // sums are exact
-    for (HeadReduce heads : {HeadReduce::kMean, HeadReduce::kMax}) {
-      for (ChunkReduce chunks : {ChunkReduce::kMean, ChunkReduce::kMax, ChunkReduce::kSum}) {
-        std::vector<float> out(n, -77.0f);
-        reduce_scores(scores, count, borders, heads, chunks, out);
-        for (size_t c = 0; c < n; ++c) {
-          std::vector<float> column;
-          for (size_t row = 0; row < size_t(count); ++row) column.push_back(scores[row * n + c]);
-          float expected = *std::max_element(column.begin(), column.end());
-          if (heads == HeadReduce::kMean) expected = std::accumulate(column.begin(), column.end(), 0.0f) / float(count);
-          if (chunks == ChunkReduce::kMean) expected /= float(borders[c + 1] - borders[c]);
-          ASSERT_EQ(out[c], expected);
-        }
+    std::vector<float> out(n, -77.0f);
+    mean_of_rows(scores, count, out);
+    for (const bool per_cell : {false, true}) {
+      if (per_cell) divide_by_length(borders, out);
+      for (size_t c = 0; c < n; ++c) {
+        float sum = 0;
+        for (size_t row = 0; row < size_t(count); ++row) sum += scores[row * n + c];
+        const float mean = sum / float(count);
+        ASSERT_EQ(out[c], per_cell ? mean / float(borders[c + 1] - borders[c]) : mean);
       }
     }
   }

@@ -13,7 +13,7 @@ using testing::error_of;
 using testing::set_error;
 using testing::with_model;
 
-TEST(CacheSettings, LayersAndHeads) {
+TEST(CacheSettings, Layers) {
   SpecConfig config;
   const auto set_to = [&](const char* name, const char* value) {
     apply_setting(config, name, value);
@@ -28,14 +28,9 @@ TEST(CacheSettings, LayersAndHeads) {
   EXPECT_EQ(config.cache.layers, std::vector<int>{-1});
   EXPECT_EQ(set_to("layers", "auto"), "auto");
   EXPECT_TRUE(config.cache.layers.empty());
-  EXPECT_EQ(set_to("score-heads", "5,0"), "5,0");
-  EXPECT_EQ(config.cache.heads, (std::vector<int>{5, 0}));
-  EXPECT_EQ(set_to("score-heads", ""), "");
   for (const char* wrong :
        {"", "first", "1,", ",1", "1,all", "all,1", "last,1", "auto,1", "1.5", "1024", "-1025", " 1"})
     EXPECT_THAT(set_error("layers", wrong), HasSubstr("layers")) << wrong;
-  for (const char* wrong : {"all", "-1", "1,", "1024", "a"})
-    EXPECT_THAT(set_error("score-heads", wrong), HasSubstr("score-heads")) << wrong;
 }
 
 // A draft cache that cannot be is refused by the name of what is wrong with it.
@@ -59,11 +54,6 @@ TEST(CacheSettings, CombinationsThatCannotBe) {
     EXPECT_EQ(error_with("sd", {{"cache", cache}, {"budget", "64"}, {"chunk", "64"}}), "");
     EXPECT_THAT(error_with("sd", {{"cache", cache}, {"budget", "64"}, {"chunk", "65"}}),
                 AllOf(HasSubstr("chunk"), HasSubstr("65"), HasSubstr("64")));
-    EXPECT_THAT(error_with("sd", {{"cache", cache}, {"interval-min", "9"}, {"interval-max", "8"}}),
-                AllOf(HasSubstr("interval-min"), HasSubstr("9"), HasSubstr("8")));
-    const std::string sentences = error_with("sd", {{"cache", cache}, {"sentences", "on"}});
-    if (asks_draft) EXPECT_THAT(sentences, AllOf(HasSubstr("sentences"), HasSubstr(cache)));
-    else EXPECT_EQ(sentences, "");
   }
   EXPECT_EQ(error_with("ngram", {{"budget", "64"}}), "") << "nobody reads it";
 }

@@ -52,8 +52,7 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"specextend",
        {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
         {"cache", "retrieval"}, {"positions", "compact"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"},
-        {"adaptive", "off"}, {"sink", "4"}, {"recent", "64"}, {"layers", "auto"}, {"head-score", "mean"},
-        {"score-heads", ""}, {"chunk-score", "mean"}, {"sentences", "off"}}},
+        {"sink", "4"}, {"recent", "64"}, {"layers", "auto"}}},
       {"specextend-eagle3",
        {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"},
         {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}}},
@@ -171,9 +170,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes", "depth", "topk", "threshold", "beams",
                          "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
                          "ngram-max", "match-max", "factor", "offset", "min-prob", "store", "store-file", "skip", "skip-layers", "exit",
-                         "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
-                         "interval-max", "sink", "recent", "window", "layers", "head-score", "score-heads",
-                         "chunk-score", "sentences", "observe", "pool", "uniform",
+                         "cache", "positions", "budget", "chunk", "interval", "sink", "recent", "window", "layers",
                          "price", "lazy", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
@@ -228,7 +225,7 @@ TEST(Settings, RangesHoldToTheirEnds) {
       if (value.size() == 1 && value != " ") { EXPECT_THAT(error, HasSubstr("'" + value + "'")); }
     }
   }
-  EXPECT_EQ(numbers, 31);
+  EXPECT_EQ(numbers, 26);
 }
 
 TEST(Settings, ChoicesTakeExactlyTheirWords) {
@@ -241,10 +238,6 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
       {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},
       {"positions", {"compact", "original"}},
-      {"adaptive", {"on", "off"}},
-      {"head-score", {"mean", "max"}},
-      {"chunk-score", {"mean", "max", "sum"}},
-      {"sentences", {"on", "off"}},
       {"price", {"on", "off"}},
       {"lazy", {"on", "off"}},
       {"couple", {"on", "off"}},
@@ -364,9 +357,6 @@ TEST(Settings, RoundTrip) {
       {"budget", {"16", "777"}},
       {"window", {"-1", "0", "64"}},
       {"layers", {"auto", "last", "all", "-2,0"}},
-      {"score-heads", {"", "3,1"}},
-      {"chunk-score", {"mean", "max"}},
-      {"uniform", {"0", "0.333333343"}},
       {"draft-kv-type", {"", "q8_0"}}};
   std::mt19937 random(2);
   const auto presets = preset_infos();
@@ -476,7 +466,6 @@ TEST(Check, NumbersThatCameInAnotherWay) {
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.5}; }, "opt-tree"), HasSubstr("sequoia"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.9, 0.9}; }, "sequoia"), HasSubstr("rates"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.paths = {{0, 0}}; }, "specinfer"), HasSubstr("paths"));
-  EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.kind = CacheKind(99); }, "specextend"), HasSubstr("cache"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.budget = 15; }, "specextend"), HasSubstr("budget"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.window = -2; }, "specextend"), HasSubstr("window"));
 }

@@ -1,5 +1,5 @@
-// The nodes of a growing tree that a drafter has run, in the order of their cells behind the history, with the ancestor bits
-// attention needs. A tree may have more nodes than its tail: those that were never run.
+// The draft tail: the nodes of a growing tree that a drafter has run, in the order of their cells behind the history,
+// with the ancestor bits that attention needs. Nodes of the tree that the drafter has not run are not in the tail.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -20,10 +20,10 @@ class DraftTail {
   int size() const { return size_; }
   bool has_room(int nodes) const { return size_ + nodes <= kMaxTreeNodes; }
   Token token(int place) const { return nodes_[size_t(place)].token; }
-  int parent(int place) const { return nodes_[size_t(place)].parent; }  // a place; -1: the parent lies in the history
+  int parent(int place) const { return nodes_[size_t(place)].parent; }  // a place; -1: the parent is in the history
   const uint64_t* ancestors(int place) const { return bits_.data() + size_t(place) * kWords; }
 
-  // The node was run next. Returns its place.
+  // Appends a node that the drafter runs next. Returns its place.
   int add(const TokenTree& tree, NodeId node) {
     const NodeId parent_node = tree.parent(node);
     int parent = parent_node == kNoNode ? -1 : size_ - 1;
@@ -32,7 +32,8 @@ class DraftTail {
     bind(place, node);
     return place;
   }
-  // A token that no tree has yet, below a place (or -1: the history), to be run because it may be asked for. Returns its place.
+  // Appends a token that is not in the tree yet, below a place (-1: below the history), because the tree may ask for
+  // it. Returns its place.
   int add_ahead(Token token, int parent) {
     nodes_[size_t(size_)] = {token, parent, kNoNode};
     uint64_t* bits = bits_.data() + size_t(size_) * kWords;
@@ -41,13 +42,13 @@ class DraftTail {
     bits[size_ / 64] |= uint64_t(1) << (size_ % 64);
     return size_++;
   }
-  // Where `token` below that place was run, or -1.
+  // The place of the child of `place` with this token, or -1.
   int child(int place, Token token) const {
     for (int i = place + 1; i < size_; ++i)
       if (nodes_[size_t(i)].parent == place && nodes_[size_t(i)].token == token) return i;
     return -1;
   }
-  // The tree has it now, as `node`.
+  // The tree has the token of this place now, as `node`.
   void bind(int place, NodeId node) { nodes_[size_t(place)].node = node; }
 
  private:

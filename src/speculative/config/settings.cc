@@ -300,39 +300,34 @@ Setting score_layers_setting() {
   return {kName, "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas", set, get};
 }
 
+// The name of a policy in the registry.
+Setting cache_setting() {
+  constexpr const char* kName = "cache";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    const CachePolicy* policy = find_cache_policy(text);
+    if (!policy) refuse(kName, text, cache_policy_names());
+    config.cache.policy = policy;
+  };
+  const auto get = [](const SpecConfig& config) -> std::string { return config.cache.policy->name; };
+  return {kName, fmt::format("cells of the text a draft works on: {}", cache_policy_names()), set, get};
+}
+
 // Which cells of the text a draft model or head works on.
 std::vector<Setting> cache_settings() {
-  using C = CacheKind;
   using P = CachePositions;
   return {
-      choice<C>("cache", "cells of the text a draft works on",
-                {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
-                 {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
-                [](auto& c) -> auto& { return c.cache.kind; }),
+      cache_setting(),
       choice<P>("positions", "where the draft sees them: counted among themselves and within its trained length, or in the text",
                 {{"compact", P::kCompact}, {"original", P::kOriginal}},
                 [](auto& c) -> auto& { return c.cache.positions; }),
       number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
       number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
       number("interval", "rounds from one refresh to the next", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval; }),
-      flag("adaptive", "refresh when acceptance falls, within interval-min and interval-max", [](auto& c) -> auto& { return c.cache.adaptive; }),
-      number("interval-min", "adaptive: least rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_min; }),
-      number("interval-max", "adaptive: most rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_max; }),
       number("sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
       number("recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
       number("window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1, 1 << 20,
              [](auto& c) -> auto& { return c.cache.window; }),
       score_layers_setting(),
-      choice<HeadReduce>("head-score", "how scores of heads become one", {{"mean", HeadReduce::kMean}, {"max", HeadReduce::kMax}},
-                         [](auto& c) -> auto& { return c.cache.head_reduce; }),
-      list("score-heads", "heads of the target that score, nothing for all", 0, 1023, [](auto& c) -> auto& { return c.cache.heads; }),
-      choice<ChunkReduce>("chunk-score", "how scores of a chunk become one",
-                          {{"mean", ChunkReduce::kMean}, {"max", ChunkReduce::kMax}, {"sum", ChunkReduce::kSum}},
-                          [](auto& c) -> auto& { return c.cache.chunk_reduce; }),
-      flag("sentences", "chunks end with sentences where they can", [](auto& c) -> auto& { return c.cache.sentences; }),
-      number("observe", "snap: last tokens of the prompt that vote", 1, 1024, [](auto& c) -> auto& { return c.cache.observe; }),
-      number("pool", "snap: neighbours over which votes are smoothed", 1, 255, [](auto& c) -> auto& { return c.cache.pool; }),
-      number("uniform", "prune: share of the budget that is spread evenly", 0.0f, 1.0f, [](auto& c) -> auto& { return c.cache.uniform; }),
   };
 }
 

@@ -230,7 +230,7 @@ void EagleDrafter::observe(std::span<const Outcome> outcomes) {
       cache.note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() > 1) {
       s.policy->observe(*o.tree, o.path);
-      cache.observe(o.seq, int(o.path.size()) - 1);
+      cache.observe(o.seq);
     }
     for (size_t first = 0; first < o.path.size();) {
       if (s.waiting == kWaiting) flush(o.seq, o.text);

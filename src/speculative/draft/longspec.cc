@@ -176,7 +176,7 @@ void LongSpecDrafter::observe(std::span<const Outcome> outcomes) {
     if (reads_target()) options_.cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() == 1) continue;
     s.policy->observe(*o.tree, o.path);
-    if (options_.cache) options_.cache->observe(o.seq, int(o.path.size()) - 1);
+    if (options_.cache) options_.cache->observe(o.seq);
   }
 }
 

@@ -369,7 +369,7 @@ void ModelDrafter::observe(std::span<const Outcome> outcomes) {
       cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() > 1) {
       s.policy->observe(*o.tree, o.path);
-      if (cache) cache->observe(o.seq, int(o.path.size()) - 1);
+      if (cache) cache->observe(o.seq);
     }
     if (!cache || s.tail.size() == 0) continue;
     moves_.clear();
