@@ -56,7 +56,7 @@ SpecOptions options(const std::string& preset, const std::string& draft, const S
 
 Settings with_cache(const char* kind, const char* tree) {
   return {{"cache", kind},  {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
-          {"window", "40"}, {"observe", "6"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
+          {"window", "40"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
 }
 
 std::vector<EngineCase> make_cases() {
@@ -69,8 +69,6 @@ std::vector<EngineCase> make_cases() {
       {"specexec", options("specexec", f.draft, {})},
       {"specextend",
        options("specextend", f.draft, {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
-      {"specextend_reference", options("specextend-reference", f.draft,
-                                       {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"specextend_eagle3",
        options("specextend-eagle3", f.eagle3, {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"streamingllm", options("streamingllm", f.draft, {{"budget", "48"}})},

@@ -217,8 +217,7 @@ std::vector<Setting> tree_settings() {
   return {
       choice<T>("tree", "how a model's guesses become a tree",
                 {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
-                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference},
-                 {"best-first", T::kBestFirst}},
+                 {"opt-tree", T::kOptTree}, {"best-first", T::kBestFirst}},
                 [](auto& c) -> auto& { return c.tree.kind; }),
       widths_setting(),
       paths_setting(),
@@ -285,36 +284,6 @@ std::vector<Setting> own_settings() {
   };
 }
 
-// Names of faults with commas; "all" and "none".
-Setting faults_setting() {
-  static constexpr std::pair<const char*, uint32_t> kNames[] = {
-      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
-      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
-  constexpr const char* kName = "faults";
-  constexpr const char* kValues = "none, all, or a list of mask, position, hole, guarantee, half, level, order";
-  const auto set = [](SpecConfig& config, std::string_view text) {
-    uint32_t faults = 0;
-    for (std::string_view rest = text; !rest.empty();) {
-      const size_t comma = rest.find(',');
-      const std::string_view word = rest.substr(0, comma);
-      uint32_t found = 0;
-      for (const auto& [name, fault] : kNames)
-        if (word == name || word == "all") found |= fault;
-      if ((found == 0 && text != "none") || comma + 1 == rest.size()) refuse(kName, text, kValues);
-      faults |= found;
-      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    }
-    config.cache.faults = faults;
-  };
-  const auto get = [](const SpecConfig& config) -> std::string {
-    std::string text;
-    for (const auto& [name, fault] : kNames)
-      if (config.cache.faults & fault) text += fmt::format("{}{}", text.empty() ? "" : ",", name);
-    return text.empty() ? "none" : text;
-  };
-  return {kName, fmt::format("faults of the published SpecExtend to repeat, for measurements: {}", kValues), set, get};
-}
-
 // "auto", "last", "all", or numbers.
 Setting score_layers_setting() {
   constexpr const char* kName = "layers";
@@ -331,40 +300,34 @@ Setting score_layers_setting() {
   return {kName, "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas", set, get};
 }
 
+// The name of a policy in the registry.
+Setting cache_setting() {
+  constexpr const char* kName = "cache";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    const CachePolicy* policy = find_cache_policy(text);
+    if (!policy) refuse(kName, text, cache_policy_names());
+    config.cache.policy = policy;
+  };
+  const auto get = [](const SpecConfig& config) -> std::string { return config.cache.policy->name; };
+  return {kName, fmt::format("cells of the text a draft works on: {}", cache_policy_names()), set, get};
+}
+
 // Which cells of the text a draft model or head works on.
 std::vector<Setting> cache_settings() {
-  using C = CacheKind;
   using P = CachePositions;
   return {
-      choice<C>("cache", "cells of the text a draft works on",
-                {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
-                 {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
-                [](auto& c) -> auto& { return c.cache.kind; }),
+      cache_setting(),
       choice<P>("positions", "where the draft sees them: counted among themselves and within its trained length, or in the text",
                 {{"compact", P::kCompact}, {"original", P::kOriginal}},
                 [](auto& c) -> auto& { return c.cache.positions; }),
       number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
       number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
       number("interval", "rounds from one refresh to the next", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval; }),
-      flag("adaptive", "refresh when acceptance falls, within interval-min and interval-max", [](auto& c) -> auto& { return c.cache.adaptive; }),
-      number("interval-min", "adaptive: least rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_min; }),
-      number("interval-max", "adaptive: most rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_max; }),
       number("sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
       number("recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
       number("window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1, 1 << 20,
              [](auto& c) -> auto& { return c.cache.window; }),
       score_layers_setting(),
-      choice<HeadReduce>("head-score", "how scores of heads become one", {{"mean", HeadReduce::kMean}, {"max", HeadReduce::kMax}},
-                         [](auto& c) -> auto& { return c.cache.head_reduce; }),
-      list("score-heads", "heads of the target that score, nothing for all", 0, 1023, [](auto& c) -> auto& { return c.cache.heads; }),
-      choice<ChunkReduce>("chunk-score", "how scores of a chunk become one",
-                          {{"mean", ChunkReduce::kMean}, {"max", ChunkReduce::kMax}, {"sum", ChunkReduce::kSum}},
-                          [](auto& c) -> auto& { return c.cache.chunk_reduce; }),
-      flag("sentences", "chunks end with sentences where they can", [](auto& c) -> auto& { return c.cache.sentences; }),
-      number("observe", "snap: last tokens of the prompt that vote", 1, 1024, [](auto& c) -> auto& { return c.cache.observe; }),
-      number("pool", "snap: neighbours over which votes are smoothed", 1, 255, [](auto& c) -> auto& { return c.cache.pool; }),
-      number("uniform", "prune: share of the budget that is spread evenly", 0.0f, 1.0f, [](auto& c) -> auto& { return c.cache.uniform; }),
-      faults_setting(),
   };
 }
 
