@@ -29,7 +29,7 @@ class GrammarEngineTest : public ::testing::Test {
     o.model = folder_.file("target.gguf"), o.context = 500, o.threads = 2, o.max_sessions = 2, o.spec.preset = preset;
     if (preset == "off") return Engine::open(o);
     if (preset != "suffix" && preset != "self-skip") o.spec.draft_model = folder_.file("draft.gguf");
-    o.spec.settings = {{"price", "off"}};
+    o.spec.settings = {{"cost-model", "off"}};
     if (!rule.empty()) o.spec.settings.emplace_back("accept", rule);
     return Engine::open(o);
   }
@@ -77,7 +77,7 @@ TEST_F(GrammarEngineTest, DraftedOrNotTheSameTextOfTheGrammar) {
   const std::string grammar = json_schema_to_gbnf(kSchema);
   auto plain = open("off");
   const auto prompt = plain->tokenize("Answer in JSON.");
-  for (const char* preset : {"sd", "opt-tree", "suffix", "uncommitted", "triforce", "fuse", "self-skip"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "staged", "triforce", "fuse", "self-skip"}) {
     auto engine = open(preset);
     for (uint64_t seed = 0; seed < 4; ++seed)
       for (float temperature : {0.f, 1.5f}) {
@@ -164,7 +164,7 @@ TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
   }
   EXPECT_GT(failed, 1);
   EXPECT_LT(failed, kSeeds - 1);
-  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "uncommitted", "off"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "fuse", "staged", "off"}) {
     auto engine = open(preset);
     for (uint64_t seed = kSeeds; seed-- > 0;)  // another order, with what the others left behind
       EXPECT_EQ(outcome(*engine, prompt, with(grammar, 1.5f, seed)), expected[seed]) << preset << " " << seed;

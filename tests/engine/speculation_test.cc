@@ -58,7 +58,7 @@ EngineOptions spec_options(const std::string& preset, bool cost_model, int conte
   o.spec.preset = preset;
   for (const SpecPreset& p : spec_presets())
     if (p.name == preset && p.needs_draft) o.spec.draft_model = models().draft;
-  o.spec.settings.push_back({"price", cost_model ? "on" : "off"});
+  o.spec.settings.push_back({"cost-model", cost_model ? "on" : "off"});
   if (preset == "self-exit") o.spec.settings.push_back({"exit", "1"});
   return o;
 }
@@ -217,7 +217,7 @@ TEST(Speculation, CancelledBetweenAnyTwoPhases) {
   const auto prompt = testing::repeating_text(80, 5);
   auto plain = Engine::open(plain_options(300, 1, 1));
   const auto expected = answers(*plain, {prompt}, {setting(0, 40, 0)}, false)[0];
-  for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "uncommitted", "triforce", "fuse", "off"}) {
+  for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip", "staged", "triforce", "fuse", "off"}) {
     auto engine = Engine::open(spec_options(preset, false, 300, 1, 1));
     auto session = engine->start();
     for (int stop_at = 0; stop_at < 40; ++stop_at) {
@@ -280,7 +280,7 @@ TEST(Speculation, ThrowingCallbacks) {
 TEST(Speculation, PromptsInAnyOrder) {
   std::mt19937 random(9);
   auto plain = Engine::open(plain_options(700, 1, 1));
-  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "uncommitted", "triforce", "fuse"}) {
+  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "staged", "triforce", "fuse"}) {
     auto engine = Engine::open(spec_options(preset, false, 700, 1, 1));
     auto session = engine->start();
     std::vector<Token> last;
@@ -328,7 +328,7 @@ TEST(Speculation, InnerDraftersChangeNoDraw) {
   for (const char* rule : {"chain", "block", "match"}) {
     std::vector<Answer> expected;
     for (const char* inner : {"none", "suffix", "ngram"}) {
-      EngineOptions o = spec_options("uncommitted", false, 512, 2, 2);
+      EngineOptions o = spec_options("staged", false, 512, 2, 2);
       o.spec.settings.push_back({"accept", rule});
       o.spec.settings.push_back({"inner", inner});
       const auto engine = Engine::open(o);
@@ -348,7 +348,7 @@ TEST(Speculation, InnerDraftersChangeNoDraw) {
 TEST(Speculation, EarlierAnswersAreLookedUp) {
   const auto prompt = testing::random_text(60, 5);
   const auto plain = Engine::open(plain_options(512, 1, 1));
-  for (const char* preset : {"suffix", "fuse", "uncommitted"}) {
+  for (const char* preset : {"suffix", "fuse", "staged"}) {
     EngineOptions o = spec_options(preset, false, 512, 1, 2);
     o.spec.settings.push_back({"store", "1000"});
     if (preset == std::string("suffix")) o.spec.settings.push_back({"factor", "2"});

@@ -26,12 +26,12 @@ TEST(Check, DraftersInsideDrafters) {
   EXPECT_THAT(error_with("specextend", {{"inner", "suffix"}}), AllOf(HasSubstr("opt-tree"), HasSubstr("chain")));
   EXPECT_THAT(error_with("fuse", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("fuse")));
   EXPECT_THAT(error_with("ngram", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("ngram")));
-  EXPECT_THAT(error_with("uncommitted", {{"inner", "ngram"}, {"ngram-min", "4"}}), HasSubstr("ngram-min"));
+  EXPECT_THAT(error_with("staged", {{"inner", "ngram"}, {"ngram-min", "4"}}), HasSubstr("ngram-min"));
   EXPECT_THAT(error_with("triforce", {{"cache", "once"}}), HasSubstr("once")) << "the target's own queries are not kept";
 }
 
 TEST(Check, StoresOfEarlierTexts) {
-  for (const char* preset : {"suffix", "fuse", "self-suffix", "uncommitted"}) {
+  for (const char* preset : {"suffix", "fuse", "self-suffix", "staged"}) {
     EXPECT_EQ(error_with(preset, {{"store", "1000"}}), "") << preset;
     EXPECT_EQ(error_with(preset, {{"store-file", "corpus.txt"}}), "") << preset;
   }

@@ -89,7 +89,7 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"magicdec",
        {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "4"}, {"skip", "0"}, {"cache", "streaming"}, {"budget", "1024"}}},
       {"rapid", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "10"}, {"cache", "retrieval"}, {"budget", "4096"}, {"interval", "1048576"}}},
-      {"uncommitted", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "8"}, {"inner", "suffix"}, {"inner-nodes", "6"}}},
+      {"staged", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "8"}, {"inner", "suffix"}, {"inner-nodes", "6"}}},
       {"triforce",
        {{"drafter", "self"},
         {"skip", "0"},
@@ -180,7 +180,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
                          "interval-max", "sink", "recent", "window", "layers", "head-score", "score-heads",
                          "chunk-score", "sentences", "observe", "pool", "uniform", "faults",
-                         "price", "lazy", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+                         "cost-model", "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }
@@ -251,8 +251,8 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"head-score", {"mean", "max"}},
       {"chunk-score", {"mean", "max", "sum"}},
       {"sentences", {"on", "off"}},
-      {"price", {"on", "off"}},
-      {"lazy", {"on", "off"}},
+      {"cost-model", {"on", "off"}},
+      {"defer-prefill", {"on", "off"}},
       {"couple", {"on", "off"}},
       {"allow-lossy", {"on", "off"}},
       {"draft-kv-type", {"", "f32", "f16", "bf16", "q8_0"}}};
@@ -363,7 +363,7 @@ TEST(Settings, RoundTrip) {
       {"tree", {"chain", "static", "sequoia", "eagle2", "best-first"}},
       {"drafter", {"model", "self", "fuse"}},
       {"accept", {"block", "typical"}},
-      {"price", {"on", "off"}},
+      {"cost-model", {"on", "off"}},
       {"exit", {"0", "12"}},
       {"cache", {"full", "retrieval", "snap"}},
       {"positions", {"compact", "original"}},
