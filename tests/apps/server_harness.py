@@ -18,7 +18,7 @@ FOLDER = tempfile.TemporaryDirectory()
 MODEL = os.path.join(FOLDER.name, "tiny.gguf")
 PATIENCE = 120  # seconds for anything
 LONG = {"max_tokens": -1, "ignore_eos": True}  # runs far longer than any check here takes
-DRAFTS = ("--spec", "suffix", "--spec-price", "off")  # drafts whenever it can, whatever the machine's speed
+DRAFTS = ("--spec", "suffix:cost-model=off")  # drafts whenever it can, whatever the machine's speed
 
 
 class Server:
