@@ -29,8 +29,8 @@ class Server:
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
-            if line.startswith("listening on ") or (not wait and " answers when " in line):
-                self.port = int(line.split(" answers ")[0].rsplit(":", 1)[1])
+            if line.startswith("listening on ") or (not wait and " responds when " in line):
+                self.port = int(line.split(" responds ")[0].rsplit(":", 1)[1])
                 break
         else:
             self.process.wait()

@@ -426,7 +426,7 @@ class Endings(unittest.TestCase):
             self.assertIn(words, done.stderr + done.stdout)
 
     def test_help(self):
-        done = subprocess.run([PROGRAM, "serve", "--help"], capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run([PROGRAM, "serve", "--help-all"], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 0)
         for flag in ("--host", "--port", "--api-key", "--parallel", "--queue", "--max-body", "--predict", "--alias", "--spec", "-m"):
             self.assertIn(flag, done.stdout)
