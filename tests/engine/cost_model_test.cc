@@ -41,7 +41,7 @@ class CostModelTest : public ::testing::Test {
     SpecOptions spec;
     spec.preset = name;
     if (name == "sd") spec.draft_model = folder_.file("draft.gguf");
-    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"price", cost_model}};
+    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"cost-model", cost_model}};
     return spec;
   }
   std::unique_ptr<EngineImpl> open(const std::vector<SpecOptions>& specs, int sessions = 1) {

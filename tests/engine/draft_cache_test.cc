@@ -51,7 +51,7 @@ const Files& files() {
 }
 
 // Small numbers, so that much happens in a few hundred tokens.
-const Settings kSmall = {{"price", "off"}, {"lazy", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
+const Settings kSmall = {{"cost-model", "off"}, {"defer-prefill", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
                          {"window", "40"}, {"nodes", "9"}, {"depth", "4"}};
 
 EngineOptions options(const std::string& draft, const Settings& settings, int sessions = 1) {
@@ -440,7 +440,7 @@ TEST(DraftCacheState, LongAcceptedChainsFitOrAreRunAgain) {
     for (const char* budget : {"4000", "600"}) {
       o.spec = {"sd",
                 o.model,
-                {{"price", "off"},
+                {{"cost-model", "off"},
                  {"cache", cache},
                  {"budget", budget},
                  {"nodes", "400"},

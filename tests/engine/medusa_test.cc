@@ -92,7 +92,7 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
   o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
   if (head.empty()) return o;
   o.spec.preset = preset, o.spec.draft_model = head;
-  o.spec.settings.emplace_back("price", "off");
+  o.spec.settings.emplace_back("cost-model", "off");
   for (const auto& [name, value] : settings) o.spec.settings.emplace_back(name, value);
   return o;
 }
@@ -119,7 +119,7 @@ TEST(Medusa, NeverChangesTheText) {
 TEST(Medusa, NeverChangesTheTextAtACost) {
   auto plain = Engine::open(options("", "", 64));
   for (const char* preset : {"medusa", "eagle3", "fuse"}) {
-    auto engine = Engine::open(options(files().chosen, preset, 50, {{"price", "on"}}));
+    auto engine = Engine::open(options(files().chosen, preset, 50, {{"cost-model", "on"}}));
     const auto prompt = testing::random_text(70, 9);
     for (float temperature : {0.0f, 0.9f})
       expect_same(answer(*engine->start(), prompt, temperature, 60), answer(*plain->start(), prompt, temperature, 60), preset);

@@ -115,8 +115,8 @@ std::vector<Engined> by_engine(const Line& line, const std::vector<std::vector<T
   EngineOptions o;
   o.model = files().target, o.context = kContext, o.threads = 1, o.chunk = kChunk;
   o.spec.preset = line.preset, o.spec.settings = line.settings;
-  o.spec.settings.emplace_back("price", "off");
-  o.spec.settings.emplace_back("lazy", "off");
+  o.spec.settings.emplace_back("cost-model", "off");
+  o.spec.settings.emplace_back("defer-prefill", "off");
   if (*line.draft) o.spec.draft_model = files().folder.file(line.draft);
   auto engine = Engine::open(o);
   std::vector<Engined> all;

@@ -171,7 +171,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
                          "ngram-max", "match-max", "factor", "offset", "min-prob", "store", "store-file", "skip", "skip-layers", "exit",
                          "cache", "positions", "budget", "chunk", "interval", "sink", "recent", "window", "layers",
-                         "price", "lazy", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+                         "cost-model", "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }
@@ -238,8 +238,8 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
       {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},
       {"positions", {"compact", "original"}},
-      {"price", {"on", "off"}},
-      {"lazy", {"on", "off"}},
+      {"cost-model", {"on", "off"}},
+      {"defer-prefill", {"on", "off"}},
       {"couple", {"on", "off"}},
       {"allow-lossy", {"on", "off"}},
       {"draft-kv-type", {"", "f32", "f16", "bf16", "q8_0"}}};
@@ -350,7 +350,7 @@ TEST(Settings, RoundTrip) {
       {"tree", {"chain", "static", "sequoia", "eagle2", "best-first"}},
       {"drafter", {"model", "self", "fuse"}},
       {"accept", {"block", "typical"}},
-      {"price", {"on", "off"}},
+      {"cost-model", {"on", "off"}},
       {"exit", {"0", "12"}},
       {"cache", {"full", "retrieval", "snap"}},
       {"positions", {"compact", "original"}},

@@ -129,12 +129,12 @@ constexpr Preset kPresets[] = {
        fill_whole_self(c, 10, "retrieval");
        fill_chunks(c, 128, 4096, 1 << 20);
      }},
-    {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
+    {{"staged", "a draft model proposes a chain of 8, a suffix automaton drafts for it (Staged SD)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
        c.inner = DrafterKind::kSuffix;
      }},
-    {{"triforce", "the target on chunks it attends to drafts a chain of 6, a draft model guesses ahead of it (TriForce)", true},
+    {{"triforce", "the target on the chunks it attends to drafts a chain of 6, a draft model drafts for it (TriForce)", true},
      [](SpecConfig& c) {
        fill_whole_self(c, 6, "retrieval");
        fill_chunks(c, 8, 4096, 64);
@@ -248,8 +248,8 @@ void check_rule(const SpecConfig& config) {
                     tree = setting_value(config, "tree");
   if (kind == AcceptKind::kTypical || kind == AcceptKind::kMargin) {
     if (!config.allow_lossy)
-      fail("speculation rule {} changes the text: say --allow-lossy (setting allow-lossy) if that is wanted, or take "
-           "match, which never does", rule);
+      fail("speculation rule {} changes the text: set allow-lossy=on if that is wanted, or take "
+           "accept=match, which never does", rule);
     return;
   }
   if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)

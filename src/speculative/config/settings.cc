@@ -1,5 +1,6 @@
-// The settings of speculation by name. One table says for each how its value is read, written and explained; texts are
-// read strictly, and a refusal names the setting, the text and what would be accepted.
+// The table of speculation settings: name, meaning, reader and writer of each. The command line (--spec NAME:key=value),
+// the API (SpecOptions::settings) and the documents all use these names. Values are parsed strictly; an error names the
+// setting, the given text and the accepted values.
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -175,7 +176,7 @@ Setting paths_setting() {
 
 // The length of a chain is its depth: a depth that was not set apart goes along.
 Setting nodes_setting() {
-  Setting setting = number("nodes", "drafted nodes of a tree; of a chain: its length", 1, kMostNodes,
+  Setting setting = number("nodes", "drafted tokens of a tree; of a chain: its length", 1, kMostNodes,
                            [](auto& c) -> auto& { return c.tree.nodes; });
   setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
     TreeConfig& tree = config.tree;
@@ -195,7 +196,7 @@ Setting draft_model_setting() {
 std::vector<Setting> drafter_settings() {
   using D = DrafterKind;
   return {
-      choice<D>("drafter", "who drafts",
+      choice<D>("drafter", "what drafts",
                 {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
                  {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
                 [](auto& c) -> auto& { return c.drafter; }),
@@ -203,11 +204,11 @@ std::vector<Setting> drafter_settings() {
                 [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
                 [](auto& c) -> auto& { return c.fuse_index; }),
-      choice<D>("inner", "who guesses ahead of the drafter, to save passes of its model",
+      choice<D>("inner", "staged drafting: what drafts for the drafter, to save passes of its model",
                 {{"none", D::kNone}, {"suffix", D::kSuffix}, {"ngram", D::kNgram}, {"model", D::kModel}},
                 [](auto& c) -> auto& { return c.inner; }),
-      number("inner-nodes", "inner: tokens guessed ahead", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
-      number("inner-budget", "inner model: the first and most recent cells it works on", 32, 1048576,
+      number("inner-nodes", "inner: tokens it drafts at most", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
+      number("inner-budget", "inner model: size of its KV cache, the first and the most recent cells", 32, 1048576,
              [](auto& c) -> auto& { return c.inner_budget; }),
   };
 }
@@ -215,20 +216,20 @@ std::vector<Setting> drafter_settings() {
 std::vector<Setting> tree_settings() {
   using T = TreeKind;
   return {
-      choice<T>("tree", "how a model's guesses become a tree",
+      choice<T>("tree", "how a model's candidates become a tree",
                 {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
                  {"opt-tree", T::kOptTree}, {"best-first", T::kBestFirst}},
                 [](auto& c) -> auto& { return c.tree.kind; }),
       widths_setting(),
       paths_setting(),
-      list("rates", "sequoia: how often the first, second, ... child is the accepted one", 0.0, 1.0,
+      list("rates", "sequoia: acceptance rate of the first, second, ... child", 0.0, 1.0,
            [](auto& c) -> auto& { return c.tree.rates; }),
       nodes_setting(),
       number("depth", "deepest level of a tree", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.depth; }),
       number("topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
-      number("threshold", "opt-tree: least gain of a further level in tokens", 0.0f, 10.0f,
+      number("threshold", "opt-tree: least expected gain of a further level, in tokens", 0.0f, 10.0f,
              [](auto& c) -> auto& { return c.tree.threshold; }),
-      number("beams", "best-first: nodes run at a time", 1, kMostNodes,
+      number("beams", "best-first: nodes expanded at a time", 1, kMostNodes,
              [](auto& c) -> auto& { return c.tree.beams; }),
       number("decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
              [](auto& c) -> auto& { return c.tree.decay; }),
@@ -238,7 +239,7 @@ std::vector<Setting> tree_settings() {
 std::vector<Setting> accept_settings() {
   using A = AcceptKind;
   return {
-      choice<A>("accept", "which drafted tokens become text",
+      choice<A>("accept", "acceptance rule: which drafted tokens become text",
                 {{"match", A::kMatch}, {"chain", A::kChain}, {"block", A::kBlockwise}, {"specinfer", A::kSpecInfer},
                  {"no-replacement", A::kNoReplacement}, {"traversal", A::kTraversal}, {"typical", A::kTypical},
                  {"margin", A::kMargin}},
@@ -253,7 +254,7 @@ std::vector<Setting> accept_settings() {
 }
 
 Setting store_file_setting() {
-  return {"store-file", "suffix: a text file whose passages are looked up, too",
+  return {"store-file", "suffix: a text file that is searched, too",
           [](SpecConfig& config, std::string_view text) { config.index.store_file = text; },
           [](const SpecConfig& config) { return config.index.store_file; }};
 }
@@ -268,11 +269,11 @@ std::vector<Setting> own_settings() {
              [](auto& c) -> auto& { return c.index.match_max; }),
       number("factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
              [](auto& c) -> auto& { return c.index.factor; }),
-      number("offset", "suffix: drafted tokens beside those", 0.0f, 511.0f,
+      number("offset", "suffix: drafted tokens added to that limit", 0.0f, 511.0f,
              [](auto& c) -> auto& { return c.index.offset; }),
       number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.index.min_prob; }),
-      number("store", "suffix: tokens of answers to earlier requests that are looked up, too (0: none)", 0, 1 << 22,
+      number("store", "suffix: tokens of earlier responses that are searched, too (0: none)", 0, 1 << 22,
              [](auto& c) -> auto& { return c.index.store; }),
       store_file_setting(),
       number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
@@ -333,11 +334,11 @@ std::vector<Setting> cache_settings() {
 
 std::vector<Setting> other_settings() {
   return {
-      flag("price", "cut trees to what pays by measured times (rule match)",
+      flag("cost-model", "limit trees to the size that pays by measured times (rule match only)",
            [](auto& c) -> auto& { return c.cost_model; }),
-      flag("lazy", "decode plainly until the draft has read a long prompt, rather than wait for it",
+      flag("defer-prefill", "the draft reads a long prompt after the first token, in chunks, and does not delay it",
            [](auto& c) -> auto& { return c.lazy; }),
-      flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),
+      flag("couple", "when the target samples, rank draft candidates with the target's own noise", [](auto& c) -> auto& { return c.couple; }),
       flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
       draft_model_setting(),
       choice<std::string>("draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",
