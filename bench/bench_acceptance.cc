@@ -56,7 +56,7 @@ struct Tally {
 
 struct Answered {
   std::string kind;
-  int prompt = 0, tokens = 0, loop = 0;  // tokens judged, of them before the text repeats itself
+  int prompt = 0, tokens = 0, loop = 0;  // tokens verified, of them before the text repeats itself
   int length = 0;                        // of the prompt
   CellRange evidence;
 };

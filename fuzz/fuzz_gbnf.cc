@@ -1,5 +1,5 @@
 // Fuzzes grammars: any bytes are a grammar or sx::Error. Of a grammar, texts are written along its masks: each token a mask allows must be
-// one the state can go on with, within bounded time and memory. Masks, their work and their refusals are compared with those of a matcher that
+// one the state can go on with, within bounded time and memory. Masks, their work and their errors are compared with those of a matcher that
 // keeps next to nothing and is interrupted: they are a function of grammar and text.
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Fuzzes the heads of HTTP requests: any bytes are a head or a refusal, the same whether they come at once or one by one; what is left
+// Fuzzes the heads of HTTP requests: any bytes are a head or an error, the same whether they come at once or one by one; what is left
 // is what follows the head, and nothing of a head can be taken for the end of one.
 #include <algorithm>
 #include <cstddef>

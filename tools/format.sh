@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formats the C++ and CUDA files by .clang-format (version 14, Debian's package clang-format-14).
+# Formats the C++ and CUDA files by .clang-format (version 14, Debian's package clang-format-14), and wraps their comments at 120
+# columns (tools/wrap_comments.py).
 #   tools/format.sh [FILE...]           rewrites the files; without names, all tracked ones
 #   tools/format.sh --check [FILE...]   names the files that would change; exit status 1 if there are any
 # Exit status 77 means that no clang-format 14 is installed: ctest counts the check as skipped.
@@ -28,15 +29,18 @@ fi
 files=("$@")
 [[ $# -gt 0 ]] || mapfile -t files < <(git ls-files '*.cc' '*.h' '*.cu' '*.cuh' '*.inl')
 if [[ $check -eq 0 ]]; then
+  printf '%s\0' "${files[@]}" | xargs -0r tools/wrap_comments.py
   printf '%s\0' "${files[@]}" | xargs -0r -P "$(nproc)" -n 16 "$formatter" -i
   exit 0
 fi
 
 wrong="$(printf '%s\0' "${files[@]}" | { xargs -0r -P "$(nproc)" -n 16 "$formatter" --dry-run --ferror-limit=1 2>&1 || true; } |
   sed -n 's/^\([^ :][^:]*\):[0-9]*:[0-9]*: warning: .*clang-format.*/\1/p' | sort -u)"
+status=0
+printf '%s\0' "${files[@]}" | xargs -0r tools/wrap_comments.py --check || status=1
 if [[ -z "$wrong" ]]; then
-  echo "format: clean"
-  exit 0
+  [[ $status -ne 0 ]] || echo "format: clean"
+  exit "$status"
 fi
 while read -r file; do echo "format: $file is not formatted; run tools/format.sh $file"; done <<<"$wrong"
 exit 1

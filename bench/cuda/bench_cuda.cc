@@ -267,7 +267,7 @@ class Bench {
       }
       backend_->wait();
       ms += now_ms() - start;
-      // Products alone: 2 per weight and token; attention comes on top.
+      // GEMMs alone: 2 operations per weight and token; attention comes on top.
       const double flops = 2.0 * double(stop) * parameters();
       report({{"what", "prefill"}, {"length", stop}, {"chunk", args_.chunk}, {"ms", ms}, {"tokens_per_s", stop / ms * 1000},
               {"linear_tflop_s", flops / ms / 1e9}},

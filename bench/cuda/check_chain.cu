@@ -1,7 +1,7 @@
-// Products in a batch. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of layers have the
+// GEMMs in a batch. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of layers have the
 // bits that they have alone. Times what a layer of an 8B model does beside attention, as one graph of several layers with weights
 // of their own: norm, 6144x4096, rope and store, 4096x4096 adding, norm, 28672x4096, glu, 4096x14336 adding. Prints microseconds
-// per layer: everything, and the products alone. Built as run_checks.sh does it.
+// per layer: everything, and the GEMMs alone. Built as run_checks.sh does it.
 #include <specextend/error.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::vector<uint16_t> random_halves(size_t count, float scale, uint64_t seed) {
 struct Config {
   const char* name;
   Way qkv;
-  bool fused, lean;  // glu inside the product; no f32 copies of what products read
+  bool fused, lean;  // glu fused into the GEMM; no f32 copies of what GEMMs read
 };
 
 struct Chain {
@@ -81,7 +81,7 @@ struct Chain {
     info = memory.put(rows_info);
   }
 
-  // what: 3 all, 1 products, 2 the rest. at: the first row of `attended`.
+  // what: 3 all, 1 GEMMs, 2 the rest. at: the first row of `attended`.
   void layer(int i, int rows, int what, int at, const Config& c, cudaStream_t s) {
     const Layer& l = layers[size_t(i % kLayers)];
     const bool products = (what & 1) != 0, rest = (what & 2) != 0;
@@ -130,7 +130,7 @@ struct Chain {
   }
 };
 
-// Rows of inputs whose products are zeros, tiny and large among ordinary ones: all that silu treats in a way of its own.
+// Rows of inputs whose outputs are zeros, tiny and large among ordinary ones: all that silu treats in a way of its own.
 void spread_rows(std::vector<uint16_t>& x, int in, Half half) {
   for (size_t i = 0; i < x.size(); ++i) {
     const size_t kind = i / size_t(in) % 7;

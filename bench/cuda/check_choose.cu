@@ -1,6 +1,6 @@
 // Checks and times picking tokens on the device. Build and run in the repository:
 // nvcc -std=c++20 -O3 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_choose bench/cuda/check_choose.cu
-//   src/backend/cuda/{choose,top_k,device}.cu
+//   src/backend/cuda/sampling/{choose,top_k}.cu src/backend/cuda/runtime/device.cu
 #include <algorithm>
 
 #include "backend/cuda/sampling/choose.h"

@@ -1,7 +1,7 @@
 // Checks and times rotation, cells and their scores. Build and run in the repository:
 // g++ -std=c++20 -O2 -Isrc -Iinclude -c src/tensor/dtype.cc src/base/error.cc && nvcc -std=c++20 -O3 -Isrc
 //   -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_kv bench/cuda/check_kv.cu
-//   src/backend/cuda/{rope,kv_store,kv_move,kv_score,device}.cu dtype.o error.o -lfmt
+//   src/backend/cuda/elementwise/rope.cu src/backend/cuda/kv/{store,move,score}.cu src/backend/cuda/runtime/device.cu dtype.o error.o -lfmt
 #include <algorithm>
 
 #include "backend/cuda/kv/kv.h"

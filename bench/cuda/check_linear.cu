@@ -1,12 +1,10 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_linear
 //   bench/cuda/check_linear.cu
-//   src/backend/cuda/linear/matrix.cc src/backend/cuda/{linear_rows,linear_half,linear_stream_sm90,linear_parts_sm90}.cu
-//   src/backend/cuda/{linear_quantised,linear_q4,linear_q4_offset,linear_q8,linear_q6,linear_q5,linear_q2}.cu
-//   src/backend/cuda/{linear_prompt,device}.cu
+//   src/backend/cuda/linear/matrix.cc src/backend/cuda/linear/*.cu src/backend/cuda/runtime/device.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
 // (one line; src/tensor and src/base may also be compiled with g++). Options: check, time, prompts (the times of prefill only); without any: all.
 //
-// Checks linear_rows and PromptLinear against double precision and for the distribution (a row's bits do not depend on its
+// Checks linear_rows and PromptLinear against double precision and for batch invariance (a row's bits do not depend on its
 // batch), then times the shapes of an 8B model and of small drafts.
 #include <specextend/error.h>
 

@@ -3,7 +3,7 @@
 //     bench/cuda/check_prompt.cu src/backend/cuda/attention/prefill_mma.cu src/backend/cuda/attention/prefill_sm90.cu
 //     src/backend/cuda/runtime/device.cu
 // 1. The simple kernel against the host in double (some rows of each shape), the tensor core kernels against the simple
-//    one (all elements). 2. The distribution: the same rows in other chunks have the same bits. 3. Times. `check_prompt quick`
+//    one (all elements). 2. Batch invariance: the same rows in other chunks have the same bits. 3. Times. `check_prompt quick`
 //    leaves out the times.
 #include <algorithm>
 #include <cmath>

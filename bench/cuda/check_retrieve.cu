@@ -2,7 +2,7 @@
 // the repository:
 // g++ -std=c++20 -O2 -Isrc -Iinclude -c src/tensor/dtype.cc src/base/error.cc src/kv/chunk_choice.cc && nvcc -std=c++20 -O3 -Isrc
 //   -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_retrieve bench/cuda/check_retrieve.cu
-//   src/backend/cuda/{kv_store,kv_move,kv_score,kv_retrieve,device}.cu dtype.o error.o chunk_choice.o -lfmt
+//   src/backend/cuda/kv/{store,move,score,retrieve}.cu src/backend/cuda/runtime/device.cu dtype.o error.o chunk_choice.o -lfmt
 #include <algorithm>
 #include <chrono>
 

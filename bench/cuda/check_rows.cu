@@ -1,7 +1,7 @@
 // Checks and times norms, activation, embedding, copies. Build and run in the repository:
 // g++ -std=c++20 -O2 -Isrc -Iinclude -c src/tensor/{dtype,blocks}.cc src/base/error.cc && nvcc -std=c++20 -O3 -Isrc
 //   -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_rows bench/cuda/check_rows.cu
-//   src/backend/cuda/{rows,rope,table,kv_store,device}.cu dtype.o blocks.o error.o -lfmt
+//   src/backend/cuda/elementwise/*.cu src/backend/cuda/kv/store.cu src/backend/cuda/runtime/device.cu dtype.o blocks.o error.o -lfmt
 #include <algorithm>
 
 #include "backend/cuda/kv/kv.h"

@@ -1,6 +1,6 @@
 // nvcc -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -o probe_wgmma bench/cuda/probe_wgmma.cu
 //
-// Does wgmma give the bits of mma.sync? Chains of products of 64 outputs x 16 k x 64 tokens, both ways from the same
+// Does wgmma give the bits of mma.sync? Chains of MMAs of 64 outputs x 16 k x 64 tokens, both ways from the same
 // registers and sums, and mma.sync with the 16 k of each product in another order. Prints how many sums differ: if none,
 // kernels for many rows may use wgmma where those for few use mma.sync, and the order inside a product is free.
 #include <cuda_bf16.h>

@@ -12,7 +12,7 @@
 # Exit status: 0 all are clean; 1 something was found, or a test failed or died, or the tool did; 2 neither, but not every test got through, or
 # some were skipped.
 #
-# Cheapest first. Processes share the device by turns, so that more than a few at a time only make each slower; starting one costs
+# Cheapest first. Processes time-share the device, so that more than a few at a time only make each slower; starting one costs
 # seconds, hence several tests for each, and long ones are divided (SPECEXTEND_TEST_SHARE), for racecheck into a few cases each. Prompts
 # keep to our own kernels (SPECEXTEND_PROMPT_LINEAR=own): cuBLASLt is not ours to check, trying out its algorithms takes minutes under the
 # tool, and racecheck breaks down in it. Of graphs that loop (CudaLevels) two tests, which have all their kernels, are looked at kind by
@@ -108,7 +108,7 @@ verdict() {
   elif [[ $1 == check_* ]] || grep -qF '[  FAILED  ]' <<<"$2"; then echo failed
   else echo died; fi
 }
-record() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >>"$results/results.tsv"; }  # verdict, test, share, seconds, log
+record() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >>"$results/results.tsv"; }  # outcome, test, share, seconds, log
 # A line of the queue. If a process dies, another one does the tests that it has left.
 one() {
   local share path argument tests name left log code summed part rest begun port only levels cases

@@ -173,7 +173,7 @@ class Watcher:
     def _run(self):
         begin = time.monotonic()
         while True:
-            with contextlib.suppress(OSError):  # it is gone: somebody else will say so
+            with contextlib.suppress(OSError):  # the process has ended: the caller reports it
                 self.samples.append((time.monotonic() - begin, self.server.rss_mib()))
             if self._end.wait(1):
                 return

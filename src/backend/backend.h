@@ -1,5 +1,5 @@
-// A backend owns memory and runs ops. Set-up (matrices, stores, buffers) may throw; ops may not. All ops are batch-invariant: see
-// ops.h.
+// A backend owns memory and runs ops. Set-up (matrices, stores, buffers) may throw; ops may not. All ops are
+// batch-invariant: see ops.h.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -99,14 +99,14 @@ class Backend {
   virtual void wait() {}                               // until all ops are done
   virtual DeviceTraits traits() const { return {}; }
 
-  // Runs the ops of a step: calls `body`, or replays what it recorded when it was last called with an equal key and shape. The body may
-  // call ops only, and may depend on nothing but the key, the shape and the inputs' arrays.
+  // Runs the ops of a step: calls `body`, or replays what it recorded when it was last called with an equal key and
+  // shape. The body may call ops only, and may depend on nothing but the key, the shape and the inputs' arrays.
   virtual void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) = 0;
 
   // Rows that a level may have where the backend grows trees itself; 0: it does not.
   virtual int level_rows() const { return 0; }
-  // Grows a tree of one sequence (see TreeGrowthArgs). The body runs the ops of a pass over `step`, which the backend sets before it calls it.
-  // False, with nothing done: it cannot, and the caller does it with run().
+  // Grows a tree of one sequence (see TreeGrowthArgs). The body runs the ops of a pass over `step`, which the backend
+  // sets before it calls it. False, with nothing done: it cannot, and the caller does it with run().
   virtual bool grow_tree(const TreeGrowthArgs&, StepInputs& step, const StepKey&, FunctionRef body) { return (void)step, (void)body, false; }
 
   // Ops.
@@ -125,7 +125,8 @@ class Backend {
   }
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
-  // The default chooses on the host by kv_score() and kv_move(). A backend that chooses on the device waits for it in cells() only.
+  // The default chooses on the host by kv_score() and kv_move(). A backend that chooses on the device waits for it in
+  // cells() only.
   virtual std::unique_ptr<KvChoice> make_choice(int most_cells);
   virtual void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice);
   // Cells as bytes in host memory, see KvCellsArgs. What kv_write is given must come from kv_read.

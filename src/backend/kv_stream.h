@@ -1,4 +1,5 @@
-// Cells of a KV store outside of it: copied to another slot, or as a stream of bytes (count, bytes per cell, the cells, a checksum).
+// Cells of a KV store outside of it: copied to another slot, or as a stream of bytes (count, bytes per cell, the cells,
+// a checksum).
 #pragma once
 #include <cstddef>
 #include <iosfwd>
@@ -10,8 +11,8 @@ namespace sx {
 size_t saved_cells_bytes(const Backend& backend, const KvStore& kv, int count);
 // The first `count` cells of a slot. Throws sx::Error when the stream takes no more.
 void save_cells(Backend& backend, const KvStore& kv, int slot, int count, std::ostream& to);
-// Puts saved cells at the beginning of a slot and returns how many; throws sx::Error if these are more than `most`, of another size
-// or cut off.
+// Puts saved cells at the beginning of a slot and returns how many; throws sx::Error if these are more than `most`, of
+// another size or cut off.
 int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istream& from);
 
 // The first `count` cells of a slot become those of another of the same store.

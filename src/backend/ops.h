@@ -1,10 +1,10 @@
 // The op interface: what a forward pass is made of. Arguments are plain structs of raw pointers into backend memory; an
-// op cannot fail and cannot allocate. Shapes are written beside every pointer, outermost first; activations are f32 and lie in
-// memory from Backend::allocate, which the host may not be able to reach; integers (tokens, positions, SeqRows, moves) and what is
-// marked so lie in host memory.
+// op cannot fail and cannot allocate. Shapes are written beside every pointer, outermost first; activations are f32 and
+// lie in memory from Backend::allocate, which the host may not be able to reach; integers (tokens, positions, SeqRows,
+// moves) and what is marked so lie in host memory.
 //
-// Batch invariance (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
-// many rows share the call, on their order, or on the number of threads.
+// Batch invariance (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend
+// on how many rows share the call, on their order, or on the number of threads.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -27,10 +27,10 @@ class KvStore;  // K/V cells of many sequences in the backend's own layout
 
 // The rows of one sequence in a step: rows [first_row, first_row + rows) of the activations. Behind the committed cells
 // [0, history) lies the tail: node j of the current tree is written to cell history + j. Row i of the sequence is node
-// uncommitted + i; the nodes below `uncommitted` were written by earlier steps and are only read. A row sees the history and its
-// ancestors in the tail. Its place in the order of attention ("index") is history + depth, depth = number of proper
-// ancestors; along a path node numbers ascend. Read-only queries (a drafter that cross-attends to the target's KV cache) use node 0's
-// mask and write no K/V.
+// uncommitted + i; the nodes below `uncommitted` were written by earlier steps and are only read. A row sees the
+// history and its ancestors in the tail. Its place in the order of attention ("index") is history + depth, depth =
+// number of proper ancestors; along a path node numbers ascend. Read-only queries (a drafter that cross-attends to the
+// target's KV cache) use node 0's mask and write no K/V.
 struct SeqRows {
   int32_t first_row = 0;
   int32_t rows = 0;
@@ -50,8 +50,8 @@ struct StepInputs {
   bool prompt = false;                  // rows of a prompt: each sequence's are a chain
 };
 
-// What else the ops of a step depend on. Steps with equal keys and equal numbers of rows, outputs and sequences run the same ops on
-// the same memory, so that a backend may record them once.
+// What else the ops of a step depend on. Steps with equal keys and equal numbers of rows, outputs and sequences run the
+// same ops on the same memory, so that a backend may record them once.
 struct StepKey {
   const void* owner = nullptr;          // the model
   const void* kv = nullptr;             // the store
@@ -149,9 +149,9 @@ struct GluArgs {         // out = silu(gate) * up
 };
 
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the
-// largest of logit / temperature + Gumbel noise keyed by (seed, position, token): an exact sample, the same wherever and
-// whenever the row is computed. Temperature 0: the largest logit. Ties go to the smaller id; without any logit above -infinity
-// it is the smallest id.
+// largest of logit / temperature + Gumbel noise keyed by (seed, position, token): an exact sample, the same wherever
+// and whenever the row is computed. Temperature 0: the largest logit. Ties go to the smaller id; without any logit
+// above -infinity it is the smallest id.
 struct Sampling {
   float temperature = 0;
   int top_k = 0;                 // 0: all
@@ -179,7 +179,8 @@ struct ChooseArgs {
   int vocab;
 };
 
-// The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one token.
+// The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one
+// token.
 struct ProbabilitiesArgs {
   double* out;                          // [vocab], sums to 1, or all 0 where no token is allowed; host memory
   ChooseRow row;
@@ -211,8 +212,8 @@ struct KvMoveArgs {
   int layer = -1, head = -1;           // only this layer, only this key/value head; -1: all
 };
 
-// Cells [first, first + count) of a slot, all layers, as bytes in host memory: [count][kv_cell_bytes]. They mean the same in every
-// store of the same backend, type, layers, heads and head size.
+// Cells [first, first + count) of a slot, all layers, as bytes in host memory: [count][kv_cell_bytes]. They mean the
+// same in every store of the same backend, type, layers, heads and head size.
 struct KvCellsArgs {
   int slot, first, count;
 };
@@ -237,8 +238,9 @@ struct KvScoreArgs {
   bool mean = false;                   // out is [chunks], the mean over layers and heads
 };
 
-// Retrieval: scores as kv_score() gives them with `mean`, the choice of choose_chunks(), and the chosen cells moved to places 0, 1, ...
-// of another store, where chunks are of one length and the number of cells does not depend on the scores.
+// Retrieval: scores as kv_score() gives them with `mean`, the choice of choose_chunks(), and the chosen cells moved to
+// places 0, 1, ... of another store, where chunks are of one length and the number of cells does not depend on the
+// scores.
 struct KvRetrieveArgs {
   KvScoreArgs score;                   // all layers by `layers`; the first border is 0; `out` and `mean` are not read
   bool per_cell = false;               // a chunk's score is divided by its length
@@ -250,8 +252,8 @@ struct KvRetrieveArgs {
   // Positions: place - shift, at least 0 and at most `top`; or those of the text, from which the cells come.
   bool compact = true;
   int shift = 0, top = 0;
-  // What needs no move: places below `held` hold what the last kv_retrieve() with this choice put there, by `shift_before`, and behind
-  // that the cells from `since` on.
+  // What needs no move: places below `held` hold what the last kv_retrieve() with this choice put there, by
+  // `shift_before`, and behind that the cells from `since` on.
   int held = 0, since = 0, shift_before = 0;
   const double* frequencies = nullptr; // [dims/2]
   int dims = 0;

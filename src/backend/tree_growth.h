@@ -1,6 +1,6 @@
-// Device-side tree expansion, an optional op with a host fallback: a backend that supports it repeats "a pass over the frontier, its top-k
-// tokens, the next level" without the host until the rules say stop. The rules are those of speculative/tree/levels.cc, which grows
-// the same trees with the host between the levels.
+// Device-side tree expansion, an optional op with a host fallback: a backend that supports it repeats "a pass over the
+// frontier, its top-k tokens, the next level" without the host until the rules say stop. The rules are those of
+// speculative/tree/levels.cc, which grows the same trees with the host between the levels.
 #pragma once
 #include <cstdint>
 
@@ -21,8 +21,8 @@ struct TreeGrowthRules {
   float threshold = 0;
 };
 
-// Candidates of requests that sample: what top-k, top-p and min-p leave of the `pool` likeliest, by logit / temperature plus the noise that
-// choose() will use, their probabilities among themselves. pool 0: the likeliest as they are.
+// Candidates of requests that sample: what top-k, top-p and min-p leave of the `pool` likeliest, by logit / temperature
+// plus the noise that choose() will use, their probabilities among themselves. pool 0: the likeliest as they are.
 struct TreeGrowthSampling {
   int pool = 0;                  // at least the rules' branch
   float temperature = 1, top_p = 1;
@@ -32,7 +32,8 @@ struct TreeGrowthSampling {
   uint64_t seed = 0, position = 0;  // of the token after the root
 };
 
-// The tree: entries 1..size-1; node 0 is the root that was there before. In host memory, with room for 1 + nodes * depth nodes.
+// The tree: entries 1..size-1; node 0 is the root that was there before. In host memory, with room for 1 + nodes *
+// depth nodes.
 struct GrownTree {
   int size = 1;
   Token* token = nullptr;
@@ -52,8 +53,8 @@ struct TreeGrowthArgs {
   const float* logits = nullptr;
   int vocab = 0, stride = 0;     // columns [0, vocab) may be drafted
   const Token* map = nullptr;    // [vocab] their tokens, backend memory; null: the same
-  // Before each further pass states[i] = left[row of the last pass that is the parent of row i]: [rows, width], backend memory. The first
-  // pass finds its states there. Null: passes take no states.
+  // Before each further pass states[i] = left[row of the last pass that is the parent of row i]: [rows, width], backend
+  // memory. The first pass finds its states there. Null: passes take no states.
   float* states = nullptr;
   const float* left = nullptr;
   int width = 0;

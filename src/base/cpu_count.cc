@@ -38,7 +38,8 @@ struct Hierarchy {
   std::string mount, mount_root, group;  // the folder, the group it shows, the process's group
 };
 
-// A line: "36 25 0:32 /shown /mount rw - cgroup cgroup rw,cpu". Between the options and the hyphen there may be more fields.
+// A line: "36 25 0:32 /shown /mount rw - cgroup cgroup rw,cpu". Between the options and the hyphen there may be more
+// fields.
 void find_mount(const std::string& mountinfo, bool version_2, Hierarchy& h) {
   std::ifstream in(mountinfo);
   for (std::string line; std::getline(in, line);) {

@@ -1,5 +1,6 @@
-// How many threads this process can keep busy: the CPUs its affinity allows, the physical cores behind them (two hardware threads of a
-// core share the units that matter here), and the quota of its control group (a container's CPU limit).
+// How many threads this process can keep busy: the CPUs its affinity allows, the physical cores behind them (two
+// hardware threads of a core share the units that matter here), and the quota of its control group (a container's CPU
+// limit).
 #pragma once
 #include <string>
 #include <vector>
@@ -11,8 +12,9 @@ struct CpuCount {
   int cores = 1;      // distinct physical cores among them
   double quota = 0;   // CPUs' worth of time its control groups grant; 0: no limit
 
-  // The default number of threads, at least 1: one per core, but no more than the quota, which is rounded to the nearest: 1.5 CPUs
-  // give two threads (half as fast again as one, at the cost of being halted now and then), 1.4 give one.
+  // The default number of threads, at least 1: one per core, but no more than the quota, which is rounded to the
+  // nearest: 1.5 CPUs give two threads (half as fast again as one, at the cost of being halted now and then), 1.4 give
+  // one.
   int threads() const;
   // "2 cores", "4 cores (8 hardware threads)", "CPU quota 1.5 of 8 cores".
   std::string why() const;
@@ -21,8 +23,8 @@ struct CpuCount {
 // The CPUs in the affinity mask of this process, ascending; empty if the system does not say.
 std::vector<int> allowed_cpus();
 
-// Reads ROOT/proc/self/{cgroup,mountinfo}, the control groups they name (versions 1 and 2, each with all its ancestors) and
-// ROOT/sys/devices/system/cpu. What cannot be read does not limit.
+// Reads ROOT/proc/self/{cgroup,mountinfo}, the control groups they name (versions 1 and 2, each with all its ancestors)
+// and ROOT/sys/devices/system/cpu. What cannot be read does not limit.
 CpuCount count_cpus(const std::vector<int>& allowed, const std::string& root = "");
 // Of this process; read once.
 const CpuCount& cpu_count();

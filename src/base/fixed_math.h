@@ -1,5 +1,6 @@
-// Exponential and logarithm with the same bits on every machine, the host's and a device's: what a draft's tree looks like hangs on
-// comparisons of what they give, and both must decide alike. Fused multiply-adds in a fixed order; within an ulp or two of the true value.
+// Exponential and logarithm with the same bits on every machine, the host's and a device's: what a draft's tree looks
+// like hangs on comparisons of what they give, and both must decide alike. Fused multiply-adds in a fixed order; within
+// an ulp or two of the true value.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A reference to something callable without arguments: for bodies that are run during the call they are given to. Unlike
-// std::function it never allocates.
+// A reference to something callable without arguments: for bodies that are run during the call they are given to.
+// Unlike std::function it never allocates.
 #pragma once
 #include <type_traits>
 

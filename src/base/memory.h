@@ -1,5 +1,5 @@
-// Large zeroed memory straight from the system: aligned to huge pages where that helps, physical pages only when touched.
-// This is what weights, KV stores and workspaces live in; nothing is allocated after set-up.
+// Large zeroed memory straight from the system: aligned to huge pages where that helps, physical pages only when
+// touched. This is what weights, KV stores and workspaces live in; nothing is allocated after set-up.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -17,7 +17,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  // The pages that lie wholly inside [from, from + size) may leave memory; they are read again from the file if touched.
+  // The pages that lie wholly inside [from, from + size) may leave memory; they are read again from the file if
+  // touched.
   void drop(const std::byte* from, size_t size) const;
 
  private:

@@ -1,5 +1,5 @@
-// Position-keyed random numbers: a pure function of (seed, position, token), so that a token's noise is the same whether it was
-// drafted, verified or decoded plainly, on any thread, in any order.
+// Position-keyed random numbers: a pure function of (seed, position, token), so that a token's noise is the same whether
+// it was drafted, verified or decoded plainly, on any thread, in any order.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -26,8 +26,8 @@ inline void pause_cpu() {
 #endif
 }
 
-// Spins until done() holds; false: it took too long. To yield would be worse than to sleep: among busy neighbours it gives away a whole
-// time slice, while a sleeper is woken as soon as there is something to do.
+// Spins until done() holds; false: it took too long. To yield would be worse than to sleep: among busy neighbours it
+// gives away a whole time slice, while a sleeper is woken as soon as there is something to do.
 template <class Done>
 bool spin_until(Done done) {
   for (double start = 0;;) {
@@ -70,8 +70,8 @@ ThreadPool::ThreadPool(int threads, int at_once) {
   const int members = std::min(size_, at_once > 0 ? at_once : std::max(1, int(cores.empty() ? size_t(count.allowed) : cores.size())));
   spins_ = members <= int(cores.size()) && (count.quota == 0 || members <= count.quota);
   // A woken thread starts on its waker's core and can stay there, spinning against it. When the team fills the machine
-  // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do not
-  // sit on the same cores.
+  // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do
+  // not sit on the same cores.
   const bool pinned = members > 1 && size_t(members) == cores.size() && cores.back() < CPU_SETSIZE;
   threads_.reserve(size_t(members - 1));
   for (int i = 1; i < members; ++i) {
@@ -90,8 +90,8 @@ ThreadPool::~ThreadPool() {
   for (auto& t : threads_) t.join();
 }
 
-// Whoever has claimed a piece keeps the job alive until it has reported it, so only then the job's fields may be read. A member that comes
-// late finds nothing, or a piece of the next job, which is just as good.
+// Whoever has claimed a piece keeps the job alive until it has reported it, so only then the job's fields may be read.
+// A member that comes late finds nothing, or a piece of the next job, which is just as good.
 int ThreadPool::claim_pieces(int worker) {
   int done = 0;
   for (int left; unclaimed_.load(std::memory_order_relaxed) > 0 && (left = unclaimed_.fetch_sub(1, std::memory_order_acq_rel)) > 0; ++done)

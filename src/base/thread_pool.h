@@ -1,7 +1,8 @@
-// A team of threads that share jobs out piece by piece. A job is cut into pieces, whoever is free claims the next one, and the job is done
-// when the claimed pieces are: a thread that the system has put aside, or has not woken yet, holds up nobody unless it is inside a
-// piece. The caller works too, so in the worst case it does the whole job alone. Members spin for a short while between jobs (a decode
-// step is hundreds of jobs of a few microseconds), then sleep, so an idle engine costs nothing.
+// A team of threads that share jobs out piece by piece. A job is cut into pieces, whoever is free claims the next one,
+// and the job is done when the claimed pieces are: a thread that the system has put aside, or has not woken yet, holds
+// up nobody unless it is inside a piece. The caller works too, so in the worst case it does the whole job alone.
+// Members spin for a short while between jobs (a decode step is hundreds of jobs of a few microseconds), then sleep, so
+// an idle engine costs nothing.
 //
 // Which thread runs which piece, and in which order, must not change any result.
 #pragma once
@@ -15,8 +16,8 @@ namespace sx {
 
 class ThreadPool {
  public:
-  // threads: shares of a job; 0: as many as cpu_count() says. There are never more threads than CPUs to run them, however many are
-  // asked for: `at_once` (0: those the process may use) bounds them, for tests.
+  // threads: shares of a job; 0: as many as cpu_count() says. There are never more threads than CPUs to run them,
+  // however many are asked for: `at_once` (0: those the process may use) bounds them, for tests.
   explicit ThreadPool(int threads, int at_once = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,8 +32,8 @@ class ThreadPool {
   template <class Body>
   void run(Body&& body) { each(size_, body); }
 
-  // body: void(int item) or void(int item, int worker), once for every item in [0, items). Items are claimed in ascending order. Of
-  // two pieces that run at the same time the workers differ; they are in [0, workers()).
+  // body: void(int item) or void(int item, int worker), once for every item in [0, items). Items are claimed in
+  // ascending order. Of two pieces that run at the same time the workers differ; they are in [0, workers()).
   template <class Body>
   void each(int items, Body&& body) {
     using Bare = std::remove_reference_t<Body>;

@@ -22,7 +22,7 @@ struct TensorTypeName {
   const char* name;
 };
 
-// Types of the format that we do not read, so that a refusal can name them.
+// Types of the format that we do not read, so that an error can name them.
 constexpr TensorTypeName kUnread[] = {
     {9, "Q8_1"},     {15, "Q8_K"},    {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
     {21, "IQ3_S"},   {22, "IQ2_S"},   {23, "IQ4_XS"},  {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},

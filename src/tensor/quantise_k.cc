@@ -61,7 +61,7 @@ Fit fit_affine(const float* x, float scale, float offset) {
   return {sum_lanes(error), sum_lanes(sq), sum_lanes(xq), sum_lanes(qq)};
 }
 
-// The scale and offset of least squared error for the codes that were judged; `sum`: of x.
+// The scale and offset of least squared error for the codes that were measured; `sum`: of x.
 AffineRun refit_run(const Fit& fit, double sum, bool below_zero) {
   const double determinant = kRun * fit.qq - fit.q * fit.q;
   double scale = determinant > 0 ? (kRun * fit.xq - sum * fit.q) / determinant : 0;

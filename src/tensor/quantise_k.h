@@ -29,7 +29,7 @@ struct AffineRun {
 };
 
 // The best scale and offset found for x[32]; `below_zero`: the offset may not be positive, nor the scale negative (Q4_K
-// stores both without a sign). Judged with both rounded to 16 bits unless below_zero (which is rounded elsewhere).
+// stores both without a sign). Measured with both rounded to 16 bits unless below_zero (which is rounded elsewhere).
 AffineRun search_affine(const float* x, bool below_zero);
 // Codes of x[32] nearest to scale * code + offset.
 void code_affine(const float* x, float scale, float offset, int8_t* code);

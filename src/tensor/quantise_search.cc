@@ -1,4 +1,4 @@
-// Search for the best scales of a block. Every candidate is judged by what a reader will decode: scales rounded to 16
+// Search for the best scales of a block. Every candidate is measured by what a reader will decode: scales rounded to 16
 // bits first, codes chosen for the rounded scales, squared error summed over the decoded values.
 #include "tensor/quantise_search.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The law on real weights: every preset on the default model against plain decoding, four sampling settings, a short prompt and
+# Exactness on real weights: every preset on the default model against plain decoding, four sampling settings, a short prompt and
 # one whose answer crosses position 1,024. Presets that need a draft model take the target itself. Skipped (77) without the
 # model, after what needs none: every draft cache with tiny models, on texts that are longer than its budget.
 set -euo pipefail

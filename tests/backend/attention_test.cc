@@ -1,4 +1,4 @@
-// The distribution for attention, as equality of bits: a row alone, in any batch, chunk, tree, thread count, window. And the
+// Batch invariance of attention, as equality of bits: a row alone, in any batch, chunk, tree, thread count, window. And the
 // values, against double precision.
 #include <gtest/gtest.h>
 

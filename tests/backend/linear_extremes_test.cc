@@ -1,4 +1,4 @@
-// The largest integers that the products of quantised weights and activations can make: weights at the ends of their range,
+// The largest integers that dot products of quantised weights and activations can make: weights at the ends of their range,
 // activations at +-127, scales of 1. Every sum is an integer below 2^24, so the result is exact, and an instruction set that
 // saturates or wraps on the way is found out by ==.
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ std::vector<float> extreme_rows(const std::vector<float>& dense) {
   std::vector<float> x(kRows * kIn);
   for (int i = 0; i < kIn; ++i) {
     const float value[kRows] = {127, -127, i % 2 ? 127.0f : -127.0f, i % 4 < 2 ? 127.0f : -127.0f, i % 32 ? 0.0f : 127.0f,
-                                dense[size_t(7 * kIn + i)] < 0 ? -127.0f : 127.0f,  // all products of output 7 or 13 positive
+                                dense[size_t(7 * kIn + i)] < 0 ? -127.0f : 127.0f,  // all terms of output 7 or 13 positive
                                 dense[size_t(13 * kIn + i)] < 0 ? -127.0f : 127.0f};
     for (int r = 0; r < kRows; ++r) x[size_t(r * kIn + i)] = value[r];
   }

@@ -1,5 +1,5 @@
 // Linear layers: every weight type on every instruction set of this machine. Two questions: is a row's result the same
-// bits in any batch (the distribution, memcmp), and is it close to a product in double precision?
+// bits in any batch (batch invariance, memcmp), and is it close to a product in double precision?
 #include "backend/cpu/linear/linear.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ struct Runner {
   }
 };
 
-// The distribution's accept: the number of rows of `many` whose bits differ from the same row of `alone`.
+// The measure of batch invariance: the number of rows of `many` whose bits differ from the same row of `alone`.
 int different_rows(const std::vector<float>& many, const std::vector<float>& alone, int rows, int out, int first = 0) {
   int bad = 0;
   for (int r = 0; r < rows; ++r)
@@ -142,7 +142,7 @@ std::vector<double> exact(const std::vector<float>& dense, const std::vector<flo
   return y;
 }
 
-// L2 norm of the error relative to sqrt(sum over elements of sum_k (w x)^2): the size a sum of such products has when it does not
+// L2 norm of the error relative to sqrt(sum over elements of sum_k (w x)^2): the size a sum of such terms has when it does not
 // cancel. (Relative to the result itself the measure would depend on luck for small matrices.)
 double relative_error(const std::vector<float>& y, const std::vector<double>& want, const std::vector<float>& dense, const std::vector<float>& x,
                       int rows, int out, int in) {
@@ -172,8 +172,8 @@ std::vector<float> rounded(const std::vector<float>& x, int rows, int in) {
   return y;
 }
 
-// The error against what is promised: f32 chains over at most 1,536 products, 2^-24 each, walk a few 1e-6. Sub-scales of
-// 256-blocks are products of 17 bits or more, kept as f16: up to 2^-12 each, 4e-4 together for small random matrices.
+// The error against what is promised: f32 chains over at most 1,536 terms, 2^-24 each, walk a few 1e-6. Sub-scales of
+// 256-blocks are numbers of 17 bits or more, kept as f16: up to 2^-12 each, 4e-4 together for small random matrices.
 double tight_tolerance(DType type) { return dtype_info(type).block == 256 ? 6e-4 : 1e-5; }
 // The error against unrounded activations. A rounded value's error is uniform with deviation scale / sqrt(12), scale =
 // largest of 32 / 127; for these rows (normal with twelvefold outliers) that is 1 to 1.5 % of a row's deviation.

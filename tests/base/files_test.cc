@@ -1,4 +1,4 @@
-// Mapped files and large memory: contents, alignment, refusals that say what was asked.
+// Mapped files and large memory: contents, alignment, errors that say what was asked.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A short load on a server with a tiny model: load_test.sh PYTHON PROGRAM MAKE_TINY_MODEL FLAGS-OF-load.py...
-# First that the judge can see: an answer that differs, and memory that grows, must be found.
+# First that the check can see: an answer that differs, and memory that grows, must be found.
 set -euo pipefail
 python="$1" program="$2" make_tiny="$3"
 shift 3

@@ -1,4 +1,4 @@
-// What passes cost: measured once for all presets of an engine, and weighed by everybody who waits for them.
+// The cost of passes: measured once for all presets of an engine, and weighed on all requests that wait for them.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// The distribution, end to end: a token's logits are the same bits however its prompt was cut into steps and however many threads
+// Batch invariance, end to end: a token's logits are the same bits however its prompt was cut into steps and however many threads
 // ran. Compared with memcmp against processing one token at a time on one thread.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The layers the probe names find things again in texts it does not know, and the last layer does not: on the default model, because
+// The retrieval layers that the probe names retrieve in texts it does not know, and the last layer does not: on the default model, because
 // layers of random weights find nothing.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The distribution for trees on any backend: every node's logits have the bits its path has when decoded token by token, with
+// Batch invariance of trees on any backend: every node's logits have the bits its path has when decoded token by token, with
 // several ragged sequences in one pass, after a commit, and when the tree grows over several steps. The beginnings of
 // texts are run as prompts.
 #pragma once

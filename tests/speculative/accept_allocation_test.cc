@@ -1,4 +1,4 @@
-// Judging allocates nothing: a counting operator new watches every rule on chains and trees, greedy and sampled, with
+// Acceptance allocates nothing: a counting operator new watches every rule on chains and trees, greedy and sampled, with
 // penalties.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kVocab = 40, kNodes = 24;
 
-// Judges trees of all depths; returns the tokens accepted.
+// Accepts trees of all depths; returns the tokens accepted.
 size_t accept_many(Acceptance& rule, bool chain, float temperature, PenaltyWindow& window, AcceptResult& result,
                   long& allocations) {
   std::mt19937_64 random(1);

@@ -1,4 +1,4 @@
-// Judging trees of logits: match against plain decoding, the lossy rules against their definitions, and the rules on
+// Acceptance of trees of logits: match against plain decoding, the lossy rules against their definitions, and the rules on
 // distributions as they run on a backend: a pure function of seed and position, greedy where the target is.
 #include <gtest/gtest.h>
 
@@ -117,7 +117,7 @@ class AcceptTrees : public ::testing::TestWithParam<bool> {
     config.kind = kind;
     return make_acceptance(config, *backend_, {scene.vocab, scene.tree.size(), scene.tree.max_depth()});
   }
-  // Judges with a window, and sees to it that it is left as it was.
+  // Accepts with a penalty window, and checks that the window is left as it was.
   AcceptResult accept(Acceptance& rule, const Scene& scene, const DraftProbs* distributions = nullptr) {
     PenaltyWindow window = scene.window();
     AcceptResult result;

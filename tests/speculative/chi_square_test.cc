@@ -1,5 +1,5 @@
 // The rules that keep the target's distribution, on the real weights of the default model: 10,000 seeded rounds each, drafted
-// and judged by the engine's own parts, and a chi-square test of what comes out against the target's distribution. Logits are a
+// and accepted by the engine's own rules, and a chi-square test of what comes out against the target's distribution. Logits are a
 // pure function of the text, so every text is run once and remembered. The same test must find out wrong rules.
 #include <gtest/gtest.h>
 

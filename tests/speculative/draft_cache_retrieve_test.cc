@@ -1,5 +1,5 @@
 // Retrieval as one op (kv_retrieve) against the same steps one by one: the same cells, the same bytes in the working cache and the
-// same positions, whatever happens between refreshes; and nobody asks which cells they are before somebody wants to know.
+// same positions, whatever happens between refreshes; and the device is not asked which cells they are before the host wants to know.
 #include <sstream>
 
 #include "speculative/draft_cache_bench.h"

@@ -375,7 +375,7 @@ TEST(IndexDrafter, LosesLittleAndRecovers) {
   }
 }
 
-// What never came true is not worth its cost model; tried now and then all the same, it is found when it comes true again.
+// What never came true is not worth its cost; tried now and then all the same, it is found when it comes true again.
 TEST(IndexDrafter, WhatDoesNotPayIsTriedNowAndThen) {
   const Text text = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3};
   const float cost[] = {1, 1.2f, 1.5f, 1.8f, 2.1f};

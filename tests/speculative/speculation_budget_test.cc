@@ -1,4 +1,4 @@
-// What a request may stake on drafts: how deep they may be, and that a drafter that is never right costs no more than was promised.
+// The speculation budget of a request: how deep they may be, and that a drafter that is never right costs no more than was promised.
 #include "speculative/budget/speculation_budget.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(SpeculationBudget, DraftsAreAsDeepAsTheCreditCovers) {
   EXPECT_FALSE(c.covers_draft(kNode));                 // 0.19: not another 0.42
   EXPECT_EQ(c.depth_within_budget(8, kLevel, kNode), 3);
   EXPECT_EQ(c.depth_within_budget(2, kLevel, kNode), 2);
-  EXPECT_EQ(c.depth_within_budget(8, 0, kNode), 0);       // levels without a cost model of their own come all or not at all
+  EXPECT_EQ(c.depth_within_budget(8, 0, kNode), 0);       // levels without a cost of their own come all or not at all
   c.drafted_round(1, 0, 3 * kLevel, 1 + kNode, false);
   EXPECT_EQ(c.depth_within_budget(8, kLevel, kNode), 0);
   EXPECT_DOUBLE_EQ(c.draft_cost(), kWhole);            // what a whole draft costs is not known better by a part of one

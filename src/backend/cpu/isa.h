@@ -1,4 +1,4 @@
-// Which instruction set the kernels use. Every level has one translation unit per kernel family, compiled with its own
+// Which instruction set the kernels use. Every set has one translation unit per kernel family, compiled with its own
 // flags inside its own namespace; the choice is made once at run time.
 #pragma once
 #include <optional>

@@ -1,4 +1,4 @@
-// What the machine can do at most: the yardstick beside every benchmark figure.
+// The machine's measured peaks (read bandwidth, arithmetic), with which benchmarks compare.
 #pragma once
 
 namespace sx::cpu {

@@ -1,5 +1,5 @@
-// The loop of the x86-64 peaks: kChains independent accumulators (as many as fit beside the operands), each the input of
-// its own next step, so that nothing can be moved out of the loop. Included in the namespace of one instruction set.
+// The loop of the x86-64 peaks: kChains independent accumulators (as many as fit beside the operands), each the input
+// of its own next step, so that nothing can be moved out of the loop. Included in the namespace of one instruction set.
 constexpr int kRounds = 40000;
 
 template <int kChains, class Step>

@@ -11,7 +11,7 @@ namespace {
 constexpr int kLanes = 16;        // partial sums of a norm: part of the result's definition, never change with the machine
 constexpr int kSmall = 1 << 13;   // below this many elements a hand-over to other threads costs more than it saves
 
-// Rows of `width` elements: one thread for little work, else contiguous shares.
+// Runs body(row): in one thread where there is little work, else in contiguous ranges of rows per thread.
 template <class Body>
 void share_rows(ThreadPool& pool, int rows, int width, Body body) {
   if (pool.size() == 1 || rows == 1 || int64_t(rows) * width < kSmall) {

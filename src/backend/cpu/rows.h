@@ -1,5 +1,6 @@
-// The ops that work on one row at a time: embedding, RMS norm, RoPE table, gated unit. Plain loops with a fixed number of
-// partial sums, so every row has the same bits in any batch; the compiler vectorises them for the baseline.
+// The ops that work on one row at a time: embedding, RMS norm, RoPE table, gated unit. They are plain loops with a
+// fixed number of partial sums, so every row has the same bits in any batch; the compiler vectorises them for the
+// baseline.
 #pragma once
 #include "backend/ops.h"
 #include "base/thread_pool.h"

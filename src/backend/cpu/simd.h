@@ -1,9 +1,10 @@
-// A vector of floats as wide as the instruction set of the including translation unit, with the few operations that float
-// kernels need. Every operation has one fixed order, so its bits depend on its inputs only (they do differ between sets).
+// A vector of floats as wide as the instruction set of the including translation unit, with the few operations that
+// float kernels need. Every operation has one fixed order, so its bits depend on its inputs only (they do differ
+// between sets).
 //
 // Before including, define SX_ISA_NAMESPACE (e.g. `#define SX_ISA_NAMESPACE neon_i8mm`): the same source is compiled
-// with different flags, so everything lives in sx::cpu::SX_ISA_NAMESPACE and nothing may be shared by the linker. Define
-// SX_SIMD_GENERIC to get the portable version on any machine. Deliberately free of standard library templates.
+// with different flags, so everything lives in sx::cpu::SX_ISA_NAMESPACE and nothing may be shared by the linker.
+// Define SX_SIMD_GENERIC to get the portable version on any machine. Deliberately free of standard library templates.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -63,11 +64,11 @@ SX_INLINE uint16_t scalar_to_f16(float x) {
 
 // ---- the vector ------------------------------------------------------------------------------------------------------
 // load/store need no alignment. fma(a, b, c) = a * b + c, rounded once (generic: rounded twice). max and min: if either
-// operand is NaN the result is unspecified. reduce_*: halves folded onto each other until one lane is left.
-// Four: four neighbouring floats whose i-th is multiplied with a vector: fma_at<i>(a, x, c) = a * x[i] + c.
-// max_number(x, y): the larger, y where x is NaN (y must not be).
-// scale2(x, n) = x * 2^n for integral n in [-126, 127]. add_exponent(x, w): the same with n in the last bits of w, as
-// they are when w = n + 1.5 * 2^23; x and the result are normal numbers. select_ge(x, y, a, b): per lane x >= y ? a : b (NaN: b).
+// operand is NaN the result is unspecified. reduce_*: halves folded onto each other until one lane is left. Four: four
+// neighbouring floats whose i-th is multiplied with a vector: fma_at<i>(a, x, c) = a * x[i] + c. max_number(x, y): the
+// larger, y where x is NaN (y must not be). scale2(x, n) = x * 2^n for integral n in [-126, 127]. add_exponent(x, w):
+// the same with n in the last bits of w, as they are when w = n + 1.5 * 2^23; x and the result are normal numbers.
+// select_ge(x, y, a, b): per lane x >= y ? a : b (NaN: b).
 #if defined(SX_SIMD_NEON)
 
 using Vec = float32x4_t;

@@ -51,7 +51,7 @@ class HeadFile {
   std::vector<Token> token_map_;
 };
 
-// Whether a folder holds a draft head rather than a model of its own, judged by the names of its tensors.
+// Whether a folder holds a draft head rather than a model of its own, checked by the names of its tensors.
 bool is_head_folder(const std::string& path);
 
 // Canonical names and shapes of the tensors that such a head has, except those that only training needs.

@@ -59,7 +59,7 @@ TEST_P(Trees, EveryWeightType) {
   }
 }
 
-TEST_P(Trees, WideFeedForward) {  // products of many rows end with their glu, and leave 16-bit copies only
+TEST_P(Trees, WideFeedForward) {  // GEMMs of many rows end with their glu, and leave 16-bit copies only
   const TempFolder folder;
   unsigned seed = 40;
   for (const DType type : {DType::kBF16, DType::kF16}) {

@@ -95,7 +95,7 @@ TEST_P(Invariance, SameBitsInAnyCompany) {
     if (!decodes(GetParam().name, row)) return;
     const auto problem = make_problem(row);
     Output first;
-    const int other = 2 + turn++ % 3;  // one thread, and two, three and four in turns
+    const int other = 2 + turn++ % 3;  // one thread, and two, three and four alternately
     for (const int threads : {1, other}) {
       if (threads > 1 && !GetParam().threaded) break;
       const auto backend = GetParam().make(threads);

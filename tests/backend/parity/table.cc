@@ -66,7 +66,7 @@ void add_row_ops(std::vector<OpRow>& table) {
 }
 
 void add_linear(std::vector<OpRow>& table) {
-  int turn = 0;  // options take turns instead of multiplying the table
+  int turn = 0;  // options alternate instead of multiplying the table
   for (const DType type : kWeightTypes) {
     for (const Shape shape : linear_shapes(type)) {
       for (const int rows : {1, 2, 3, 5, 16, 33}) {

@@ -1,4 +1,4 @@
-// Chat templates: the variables they see, the built-in fallback, refusals.
+// Chat templates: the variables they see, the built-in fallback, errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

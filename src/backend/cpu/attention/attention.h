@@ -1,5 +1,5 @@
-// Row-invariant attention of the CPU backend: writes K/V cells, attends, moves cells. A row's bits depend on its query,
-// the cells it sees and its index only; see attention.cc for how the work is cut.
+// Batch-invariant attention of the CPU backend: writes K/V cells, attends, moves cells. A row's bits depend on its
+// query, the cells it sees and its index only; see attention.cc for how the work is cut.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -31,7 +31,8 @@ class AttentionScratch {
   std::unique_ptr<AttentionPlan> plan_;
 };
 
-// Norms (if weights are given) and rotates q and k, writes K and V to cell history + uncommitted + i of each sequence's slot.
+// Norms (if weights are given) and rotates q and k, writes K and V to cell history + uncommitted + i of each sequence's
+// slot.
 void rope_store(const RopeStoreArgs& args, Isa isa, ThreadPool& pool);
 void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch& scratch);
 void kv_move(const KvMoveArgs& args, Isa isa, ThreadPool& pool);

@@ -8,6 +8,8 @@
 // multiplied its V, while V is multiplied the following K), prefetched two lines per step as far as L3: the hardware
 // takes it from there. Asked for in one burst, or into L2 or L1, it slows the loop down; or null.
 
+// The macros are aligned by hand.
+// clang-format off
 #define SX_MMLA(acc, a, b) "bfmmla v" #acc ".4s, v" #a ".8h, v" #b ".8h\n"
 #define SX_A1(at) "ldr q0, [%[a], #" #at "]\n"
 #define SX_A2(at) "ldp q0, q1, [%[a], #" #at "]\n"
@@ -104,3 +106,4 @@ template <int P, bool kFetch> SX_KERNEL void multiply_add(const Tiles& t) {
   if constexpr (P == 2 && !kFetch) SX_TILES(2, SX_NO_FETCH, "", SX_MOVE2("ldp"), SX_MOVE2("stp"));
   if constexpr (P == 3 && !kFetch) SX_TILES(3, SX_NO_FETCH, "", SX_MOVE3("ldp"), SX_MOVE3("stp"));
 }
+// clang-format on

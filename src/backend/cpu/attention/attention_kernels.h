@@ -49,8 +49,8 @@ struct AttentionKernels {
 // The table for a store's layout.
 const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa);
 
-// Turns `cells` neighbouring keys of a tile of 16, whole heads of 2 * half elements in the halves style, and writes them
-// to as many neighbours of another tile (or to their own place), with the bits of widening, rotate() and rounding.
+// Rotates `cells` neighbouring keys of a tile of 16, whole heads of 2 * half elements in the halves style, and writes
+// them to as many neighbours of another tile (or to their own place), with the bits of widening, rotate() and rounding.
 // from, to: the first cell's first element; table: [half][cos, sin]. Null for layouts that have no such kernel.
 using TurnCells = void (*)(const std::byte* from, std::byte* to, int cells, const float* table, int half);
 TurnCells turn_cells(const KvLayout& layout);

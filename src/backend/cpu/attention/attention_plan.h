@@ -1,7 +1,7 @@
 // How one attend() call is cut into work. The rows of a sequence are put in order (trees: grouped by the leaf whose
 // path they lie on) and cut into chunks of about 48 query rows; a unit is a chunk and a KV head. A unit is one work
-// item that runs through all spans, or, when units are too few or too uneven for the threads, one item per span with
-// the states merged by whoever finishes last. Nothing here can change a bit of the result.
+// item that runs through all spans, or, when units are too few or too uneven for the threads, one item per span
+// (split-KV) whose states the last thread to finish merges in order. The plan cannot change a bit of the result.
 #pragma once
 #include <atomic>
 #include <cstdint>

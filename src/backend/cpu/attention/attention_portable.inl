@@ -164,7 +164,7 @@ void fold_rows(const FoldArgs& a) {
   add_values<E, R>(o, a.values, a.padded, s);
 }
 
-// A tile may be folded as a larger one: rows beyond a.rows are zeros that nobody reads.
+// A tile may be folded as a larger one: rows beyond a.rows are zeros and are never read.
 template <class E>
 void fold_any(const FoldArgs& a) {
   if (a.rows == 1) return fold_rows<E, 1>(a);

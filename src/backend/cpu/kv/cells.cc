@@ -1,6 +1,6 @@
 // kv_read() and kv_write(): cells of every layer and head as bytes, [count][layer][kv head][key, value], each as
-// layout.h packs it. A block of one head is one thread's work; the heads of a block follow each other, so that the bytes of its
-// cells stay near.
+// layout.h packs it. A block of one head is one thread's work; the heads of a block follow each other, so that the
+// bytes of its cells stay near.
 #include <algorithm>
 
 #include "backend/cpu/attention/attention.h"

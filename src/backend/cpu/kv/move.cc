@@ -1,7 +1,8 @@
-// kv_move(): copies cells of every layer, inside a store or between two, and turns their keys to another position. With
-// delta 0 the bits are copied; otherwise the stored key is widened to f32, rotated and rounded back. Consecutive cells
-// with one delta are moved together, and get the bits that they would get one by one: in a block of keys the cells of a
-// tile lie side by side, so the plain loops below run over contiguous elements and the compiler makes vectors of them.
+// kv_move(): copies cells of every layer, inside a store or between two, and rotates their keys to another position.
+// With delta 0 the bits are copied; otherwise the stored key is widened to f32, rotated and rounded back. Consecutive
+// cells with one delta are moved together, and get the bits that they would get one by one: in a block of keys the
+// cells of a tile lie side by side, so the plain loops below run over contiguous elements and the compiler makes
+// vectors of them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

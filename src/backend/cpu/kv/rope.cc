@@ -1,5 +1,5 @@
-// rope_store(): per-head norm, rotation, and the way of K and V into their cells. Plain code without an instruction
-// set of its own: every row is on its own and takes a few microseconds, and all levels get the same bits.
+// rope_store(): per-head norm and rotation, and K and V written to their cells. This is plain code without an
+// instruction set of its own: every row is independent and takes a few microseconds, and all sets get the same bits.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// kv_score() of the CPU backend: what one query sees in each chunk of a history. See score.cc for how it is cut.
+// kv_score() of the CPU backend: what one query sees in each chunk of a history. See score.cc for how the work is cut.
 #pragma once
 #include <cstddef>
 

@@ -5,7 +5,7 @@
 namespace sx::cpu::SX_ISA_NAMESPACE {
 namespace {
 
-// Queries are packed as those of attention; rows beyond the lot's heads are zeros that nobody reads.
+// Queries are packed as those of attention; rows beyond the lot's heads are zeros and are never read.
 template <class E>
 void logits(const std::byte* query, const std::byte* keys, const std::byte*, int heads, int padded,
             float (*s)[kBlock]) {

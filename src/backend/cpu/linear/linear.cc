@@ -1,5 +1,5 @@
-// Repacking at load, and the sharing out of a linear layer's outputs to threads. Everything that touches weights at run
-// time is in the kernel files.
+// Repacking at load, and the partition of a linear layer's outputs among threads. Everything that touches weights at
+// run time is in the kernel files.
 #include "backend/cpu/linear/linear.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace sx::cpu {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr int kPieces = 4;                   // of a thread's share, so that one that is put aside holds up the others for a piece of it
+constexpr int kPieces = 4;                   // per thread, so that a preempted thread delays the others by one piece only
 constexpr size_t kPieceBytes = size_t(512) << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -99,7 +99,7 @@ int pieces_of(size_t bytes, int threads) {
   return threads == 1 ? 1 : static_cast<int>(std::clamp<size_t>(bytes / kPieceBytes, size_t(threads), size_t(threads) * kPieces));
 }
 
-// The first group of `part` that belongs to the share of the outputs beginning at `cost` (bytes from the matrix' start).
+// The first group of `part` in the piece of the outputs that begins at `cost` (bytes from the matrix' start).
 int group_at(const PackedMatrix::Part& part, size_t cost) {
   if (cost <= part.at) return 0;
   const size_t group = (cost - part.at + part.layout.group_bytes / 2) / part.layout.group_bytes;

@@ -1,7 +1,7 @@
-// Linear layers for x86-64 with AVX2, FMA and F16C (layout: linear_lanes.inl; its integer sums are made here). AVX2 multiplies
-// unsigned by signed bytes and adds neighbouring products to 16 bits with saturation (maddubs). Nothing below can
-// saturate or wrap, because a quantised activation x is at most 127 in size (-128 never occurs):
-//   nibbles         0 <= w <= 15:    a pair of products is at most 2 * 15 * 127 = 3,810; the 8 pairs that a 16-bit lane sums
+// Linear layers for x86-64 with AVX2, FMA and F16C (layout: linear_lanes.inl; its integer sums are made here). AVX2
+// multiplies unsigned by signed bytes and adds neighbouring pairs to 16 bits with saturation (maddubs). Nothing below
+// can saturate or wrap, because a quantised activation x is at most 127 in size (-128 never occurs):
+//   nibbles         0 <= w <= 15:    the sum of a pair is at most 2 * 15 * 127 = 3,810; the 8 pairs that a 16-bit lane sums
 //                                    over a block make 30,480 < 32,768, so widening to 32 bits waits for the end of the block
 //   signed nibbles  as above with w + 8, and 16 times the sum; 16 * 8 * (sum of x) is paid back in 32 bits
 //   bytes           -128 <= w <= 127: |w| * sign(w) x, where |-128| is 128 as an unsigned byte: a pair is at most
@@ -29,7 +29,7 @@ SX_INLINE __m256i quad(const ActRegs& x, int j) {
   memcpy(&four, x.q + 4 * j, 4);
   return _mm256_set1_epi32(four);
 }
-// g++ would put all products of a block first and their additions last, and spill; x must be summed by here.
+// g++ would put all multiplications of a block first and their additions last, and spill; x must be summed by here.
 SX_INLINE void summed(__m256i& x) { __asm__("" : "+x"(x)); }
 
 }  // namespace

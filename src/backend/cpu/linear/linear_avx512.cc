@@ -1,8 +1,9 @@
 // Linear layers for x86-64 with AVX-512 and VNNI (layout: linear_lanes.inl; its integer sums are made here). vpdpbusd
-// multiplies unsigned by signed bytes and adds four neighbouring products to 32 bits without saturation. Activations x are the
+// multiplies unsigned by signed bytes and adds four neighbours to 32 bits without saturation. Activations x are the
 // signed operand; nibbles are unsigned as they are, signed weights get 128 added by flipping their top bit, which costs
-// 128 * (sum of x), paid back as the sum's start. Largest sum of a block: 32 * 255 * 127 + 128 * 32 * 127 < 2^31, so each
-// is the exact integer. Low and high halves of a block have their own sums, since the instruction takes 4 to 5 cycles.
+// 128 * (sum of x), paid back as the sum's start. Largest sum of a block: 32 * 255 * 127 + 128 * 32 * 127 < 2^31, so
+// each is the exact integer. Low and high halves of a block have their own sums, since the instruction takes 4 to 5
+// cycles.
 #define SX_ISA_NAMESPACE avx512
 #include "backend/cpu/linear/linear_kernels.h"
 
@@ -36,7 +37,8 @@ namespace sx::cpu {
 namespace avx512 {
 namespace {
 
-// Quads j and j + 4 of a vector of outputs as unsigned bytes: w for nibbles, w + 128 for bytes, 16 w + 128 for signed nibbles.
+// Quads j and j + 4 of a vector of outputs as unsigned bytes: w for nibbles, w + 128 for bytes, 16 w + 128 for signed
+// nibbles.
 template <class F>
 SX_INLINE void unsigned_quads(const uint8_t* p, int j, __m512i& low, __m512i& high) {
   const __m512i flip = _mm512_set1_epi8(-128), top = _mm512_set1_epi8(-16), bottom = _mm512_set1_epi8(15);

@@ -1,6 +1,6 @@
-// Linear layers with float weights (F32, F16, BF16), for any instruction set of simd.h: included by each kernel file, in its
-// namespace. Weights stay in the file's type, interleaved [k][16 outputs]; lanes are outputs, activations are f32 and
-// unrounded, each output is one chain acc = fma(w[k], x[k], acc) over ascending k whatever the number of rows.
+// Linear layers with float weights (F32, F16, BF16), for any instruction set of simd.h: included by each kernel file,
+// in its namespace. Weights stay in the file's type, interleaved [k][16 outputs]; lanes are outputs, activations are
+// f32 and unrounded, each output is one chain acc = fma(w[k], x[k], acc) over ascending k whatever the number of rows.
 #include "backend/cpu/linear/linear_kernels.h"
 #include "backend/cpu/simd.h"
 

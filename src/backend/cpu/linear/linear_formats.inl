@@ -1,6 +1,6 @@
-// The formats of quantised weights that kernels are instantiated for, and what of them does not depend on how quants lie in
-// memory. Included by linear_neon_i8mm.cc and linear_lanes.inl, in the including set's namespace, after kGroup (outputs per
-// group) and kAlwaysWide (never store f16 scales) have been defined there.
+// The formats of quantised weights that kernels are instantiated for, and what of them does not depend on how quants
+// lie in memory. Included by linear_neon_i8mm.cc and linear_lanes.inl, in the including set's namespace, after kGroup
+// (outputs per group) and kAlwaysWide (never store f16 scales) have been defined there.
 #include "backend/cpu/linear/linear_float.inl"
 
 namespace sx::cpu::SX_ISA_NAMESPACE {

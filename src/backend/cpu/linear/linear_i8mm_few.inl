@@ -1,12 +1,12 @@
-// The i8mm kernels for one and two rows, where weights are streamed once and every byte is used at once. Included by
-// linear_neon_i8mm.cc inside its namespace, which has the layout and the helpers.
+// The skinny i8mm kernels: one and two rows, where weights are streamed once and every byte is used at once. Included
+// by linear_neon_i8mm.cc inside its namespace, which has the layout and the helpers.
 
 // ---- one row ---------------------------------------------------------------------------------------------------------
-// sdot over the same layout, neighbours added in integers, so lanes are four outputs. S groups far apart in memory are read
-// together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
+// sdot over the same layout, neighbours added in integers, so lanes are four outputs. S groups far apart in memory are
+// read together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
 
-// Adds the products of inner values 16h..16h+15 to the sums of S groups: sums [group][pair of outputs]. Written so that
-// neighbouring instructions belong to different sums.
+// Adds the dot products over inner values 16h..16h+15 to the sums of S groups: sums [group][pair of outputs]. Written
+// so that neighbouring instructions belong to different sums.
 template <class F, int S>
 SX_ALWAYS void dots_1(const uint8_t* g, size_t step, const int8x16_t* a, int h, int32x4_t (*s)[4]) {
 #pragma GCC unroll 4
@@ -85,8 +85,8 @@ SX_KERNEL void group_1(const Output* outputs, const uint8_t* g, size_t step, con
 }
 
 // ---- two rows ---------------------------------------------------------------------------------------------------------
-// Two rows, two groups far apart in memory at once: eight sums in flight instead of four, and two streams (see group_1).
-// The arithmetic of one output is that of group_pairs<F, 1, true>.
+// Two rows, two groups far apart in memory at once: eight sums in flight instead of four, and two streams (see
+// group_1). The arithmetic of one output is that of group_pairs<F, 1, true>.
 template <class F>
 SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, size_t step, const ActBlock* x, int blocks) {
   float32x4_t acc[2][4];

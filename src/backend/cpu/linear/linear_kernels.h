@@ -1,10 +1,10 @@
-// The contract between linear layers (linear.cc) and their kernels: one table of functions per instruction set, each in its
-// own translation unit, compiled with its own flags, everything inside its own namespace. A kernel file must not
-// instantiate standard library templates or shared inline functions: the linker would keep one copy for everybody.
+// The contract between linear layers (linear.cc) and their kernels: one table of functions per instruction set, each in
+// its own translation unit, compiled with its own flags, everything inside its own namespace. A kernel file must not
+// instantiate standard library templates or shared inline functions: the linker would keep one copy for all sets.
 //
-// linear.cc unpacks the file's blocks into a canonical form, cuts the outputs into groups, shares groups out to threads and
-// calls run(); how a group lies in memory and which tile is used for how many rows is the kernels' own business. What they
-// promise is the distribution: an output element's bits depend on its row of x and its weights only, so every row count must go
+// linear.cc unpacks the file's blocks into a canonical form, cuts the outputs into groups, shares groups out to threads
+// and calls run(); how a group lies in memory and which tile is used for how many rows is up to the kernels. They are
+// batch-invariant: an output element's bits depend on its row of x and its weights only, so every row count must go
 // through the same floating-point operations in the same order. For quantised weights all sets use
 //   acc = 0; for each sub-block in order: acc = fma(float(integer dot), scale * dx, acc); acc = fma(offset, sx, acc)
 // (the second only for types with offsets; generic: mul then add), where x is quantised per 32: x ~ dx * q, sx = dx *
@@ -39,7 +39,8 @@ struct LinearShape {
   bool f16_scales;  // every scale and offset survives rounding to f16 with a relative error of 2^-11 at most
 };
 
-// One group in canonical form; outputs beyond the matrix and inner values beyond `in` are zero (value, scale and offset).
+// One group in canonical form; outputs beyond the matrix and inner values beyond `in` are zero (value, scale and
+// offset).
 struct LinearSource {
   int sub;               // quantised: inner values per scale, 32 or 16
   const int8_t* q;       // [group][blocks * 32]; 4-bit types (affine_traits().bits == 4): 0..15, Q4_0's offset is -8 scale
@@ -69,7 +70,8 @@ struct LinearKernels {
   LinearLayout (*layout)(const LinearShape&);
   // Writes one group. Load time: clarity before speed.
   void (*pack)(const LinearLayout&, const LinearSource&, std::byte* group);
-  // Activations are quantised in tiles of `act_rows` rows (all but the last tile full); tile t starts at t * act_bytes(in).
+  // Activations are quantised in tiles of `act_rows` rows (all but the last tile full); tile t starts at t *
+  // act_bytes(in).
   int act_rows;
   size_t (*act_bytes)(int in);
   void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, void* act);

@@ -1,11 +1,12 @@
-// Quantised linear layers in the "lanes are outputs" layout, for sets with a 4-element int8 dot product (or none): included by
-// a kernel file that first defines, in its namespace, kGroup (outputs per group), kAlwaysWide (see linear_formats.inl) and
+// Quantised linear layers in the "lanes are outputs" layout, for sets with a 4-element int8 dot product (or none):
+// included by a kernel file that first defines, in its namespace, kGroup (outputs per group), kAlwaysWide (see
+// linear_formats.inl) and
 //   IntVec, Bytes (kLanes int32; kLanes x 4 int8), ActRegs (32 quantised activations of a row)
 //   load_bytes(p), int_zero(), to_float(IntVec), load_act(const int8_t*), dot<j>(IntVec acc, Bytes w, const ActRegs& x)
-//   (adds, per output, the products of w's 4 inner values with x[4j..4j+3]), and for nibbles
+//   (adds, per output, the dot product of w's 4 inner values with x[4j..4j+3]), and for nibbles
 //   low_nibbles, high_nibbles (0..15) and low_nibbles_16, high_nibbles_16 (16 times the two's complement nibble).
-// A set that sums better in another way defines SX_OWN_DOTS and, after including this, lanes_dots() itself instead of those from
-// load_bytes to dot.
+// A set that sums better in another way defines SX_OWN_DOTS and, after including this, lanes_dots() itself instead of
+// those from load_bytes to dot.
 //
 // A group-block is 32 inner values of kGroup outputs: scales [32 / sub][group], offsets likewise (if any), quants
 // [8 quads of inner values][group][4]; as nibbles [4][group][4], quad j low and quad j + 4 high.
@@ -87,7 +88,7 @@ void lanes_quantise(const float* x, int in, int, int first, int last, void* act)
   }
 }
 
-// ---- products --------------------------------------------------------------------------------------------------------
+// ---- dot products --------------------------------------------------------------------------------------------------------
 template <class F>
 SX_INLINE Vec lanes_scale(const uint8_t* p, int v) {
   if constexpr (F::kWide) return load(reinterpret_cast<const float*>(p) + v * kLanes);

@@ -1,7 +1,7 @@
 // Quantised linear layers with Arm's 8-bit matrix instructions (smmla: 2 x 8 by 8 x 2), Neoverse-V1 in mind.
 //
-// Eight outputs travel together (a group). A group-block is 32 inner values of them: scales [32 / sub][8], offsets likewise
-// (if the type has any), then the quants. A 16-byte operand is 2 outputs x 8 inner values.
+// Eight outputs travel together (a group). A group-block is 32 inner values of them: scales [32 / sub][8], offsets
+// likewise (if the type has any), then the quants. A 16-byte operand is 2 outputs x 8 inner values.
 //   bytes           [4 pairs of outputs][4 operands]
 //   nibbles         [2 pairs][4 operands]: low nibbles are outputs 0..3, high ones outputs 4..7 of the same inner values. So
 //                   T = dot(byte, x) = low + 16 high, U = dot(byte & 0xf0, x) = 16 high, low = T - U: no shift of
@@ -55,7 +55,8 @@ void pack_quants(uint8_t* quants, const int8_t* source, size_t padded) {
 }
 
 // ---- activations -----------------------------------------------------------------------------------------------------
-// Two rows of a block: operands of 8 inner values each, [row][8]; scales as [r0 r1 r0 r1], as smmla(weights, rows) has it.
+// Two rows of a block: operands of 8 inner values each, [row][8]; scales as [r0 r1 r0 r1], as smmla(weights, rows) has
+// it.
 struct alignas(16) ActBlock {
   int8_t q[4][16];
   float dx[4], sx[4];
@@ -201,9 +202,9 @@ SX_KERNEL void unpack(Panel<F>* p, const uint8_t* g, int blocks) {
   }
 }
 
-// The integer sums of all four pairs of outputs with A pairs of rows over half h of the block (all of it when the type has one
-// scale per 32). Operand after operand, so that neighbouring instructions belong to different sums and each operand is
-// loaded right before its use. Nibbles, direct: pairs 0 and 1 get T, pairs 2 and 3 get U (see the top).
+// The integer sums of all four pairs of outputs with A pairs of rows over half h of the block (all of it when the type
+// has one scale per 32). Operand after operand, so that neighbouring instructions belong to different sums and each
+// operand is loaded right before its use. Nibbles, direct: pairs 0 and 1 get T, pairs 2 and 3 get U (see the top).
 template <class F, int A, bool kDirect>
 SX_ALWAYS void dots_pairs(const uint8_t* q, const Panel<F>* p, const ActBlock* x, size_t stride, int h, int32x4_t (*s)[A]) {
   constexpr int kOperands = 4 / F::kHalves;

@@ -44,8 +44,8 @@ Token first_allowed(const ChooseRow& row, int vocab) {
   return kNoToken;
 }
 
-// A row with bias, penalties and forbidden tokens; its maxima are in the scratch memory. Sampled rows hold no infinity but
-// -infinity.
+// A row with bias, penalties and forbidden tokens; its maxima are in the scratch memory. Sampled rows hold no infinity
+// but -infinity.
 struct Ready {
   const float* logits;
   int vocab;

@@ -21,13 +21,15 @@ struct AttendCall {
   int history;             // no sequence of the step has a longer one (rounded up by the caller, so that graphs serve many steps)
 };
 
-// Trees: the depth of a row below its history is at most this, so that all cells before its last two blocks are history.
+// Trees: the depth of a row below its history is at most this, so that all cells before its last two blocks are
+// history.
 inline constexpr int kMaxDepth = 63;
 
 size_t attend_scratch_bytes(int rows, int heads, int head_dim, int context);
 void attend_rows(const AttendCall& call, void* scratch, cudaStream_t stream);
 
-// A chain of `rows` rows from row `first_row` of q and out on, behind `history` committed cells; their own K/V are in the store.
+// A chain of `rows` rows from row `first_row` of q and out on, behind `history` committed cells; their own K/V are in
+// the store.
 struct PromptAttendCall {
   float* out;              // [.., heads * head_dim]
   void* out16;             // the same as `half`, or null

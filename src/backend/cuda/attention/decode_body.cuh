@@ -1,5 +1,5 @@
-// Portable split-KV decode: the kernel that folds blocks of cells into partial softmax states, on tensor cores (mma.sync). See
-// decode_mma.cuh for the order of reduction.
+// Portable split-KV decode: the kernel that folds blocks of cells into partial softmax states, on tensor cores
+// (mma.sync). See decode_mma.cuh for the order of reduction.
 #pragma once
 #include "backend/cuda/attention/decode_loads.cuh"
 #include "backend/cuda/attention/decode_mma.cuh"

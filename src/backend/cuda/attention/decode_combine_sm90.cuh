@@ -1,6 +1,7 @@
-// Split-KV decode on Hopper: the combine kernel, which folds the tail and the partial states. The order is that of decode_mma.cuh
-// with KV splits (units) and split groups (sections) of its own (see unit_begin): the tiles of a split are folded one after the
-// other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as there.
+// Split-KV decode on Hopper: the combine kernel, which folds the tail and the partial states. The order is that of
+// decode_mma.cuh with KV splits (units) and split groups (sections) of its own (see unit_begin): the tiles of a split
+// are folded one after the other (online softmax, wgmma) instead of merging the states of blocks. The tail is folded as
+// there.
 #pragma once
 #include "backend/cuda/attention/decode_tail_sm90.cuh"
 
@@ -30,8 +31,8 @@ __device__ __forceinline__ void read_columns(float (&o)[n], const float* from) {
   }
 }
 
-// n columns of a state. The empty one has o = -0, which added to anything leaves its bits: the fold of one state is that
-// state, so that a state may stand for the beginning of a fold.
+// n columns of a state. The empty one has o = -0, which added to anything leaves its bits: the fold of one state is
+// that state, so that a state may stand for the beginning of a fold.
 template <int n>
 struct ColumnState {
   float m = minus_infinity(), l = 0, o[n];
@@ -46,9 +47,9 @@ struct ColumnState {
   }
 };
 
-// The factors that the merges of 32 KV splits multiply outputs with: those of split `lane`, and of split group lane % kSections.
-// All follow from the maxima alone, so that a warp computes them at once instead of merge by merge; the operations are those
-// of merge_states. newer < 0: the state is empty and nothing changes.
+// The factors that the merges of 32 KV splits multiply outputs with: those of split `lane`, and of split group lane %
+// kSections. All follow from the maxima alone, so that a warp computes them at once instead of merge by merge; the
+// operations are those of merge_states. newer < 0: the state is empty and nothing changes.
 struct FoldScales {
   static constexpr int kSections = 32 / kSectionUnits;
   float older, newer, section_older, section_newer;
@@ -115,9 +116,9 @@ __device__ __forceinline__ void make_empty(float (&o)[n]) {
   for (int i = 0; i < n; ++i) o[i] = -0.f;
 }
 
-// Whether the weights of all these states, one per lane, and of the fold so far are relative to the same base (UnitSoftmax: the base
-// is 0 as a rule). Then states merge by adding: merge_states multiplies by 2^0. m becomes the base. `present`: the lanes with
-// states that are not empty.
+// Whether the weights of all these states, one per lane, and of the fold so far are relative to the same base
+// (UnitSoftmax: the base is 0 as a rule). Then states merge by adding: merge_states multiplies by 2^0. m becomes the
+// base. `present`: the lanes with states that are not empty.
 __device__ __forceinline__ bool find_common_base(float& m, float lane_m, uint32_t present) {
   if (present == 0) return true;
   const float base = __shfl_sync(0xffffffffu, lane_m, __ffs(int(present)) - 1);
@@ -132,7 +133,8 @@ __device__ __forceinline__ void add_columns(float (&o)[n], const float (&x)[n]) 
   for (int i = 0; i < n; ++i) o[i] = __fadd_rn(o[i], x[i]);
 }
 
-// The fold of KV splits [first, end) of one head; kChunks times kBatch loads are in flight at a time. Whole warps call it.
+// The fold of KV splits [first, end) of one head; kChunks times kBatch loads are in flight at a time. Whole warps call
+// it.
 template <int D, int kColumns, int kBatch, int kChunks>
 __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body, int first, int end, size_t state,
                                                           int column) {
@@ -193,7 +195,8 @@ __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body
   return total;
 }
 
-// The fold of KV splits [first, end) of one head that reads only states which are not empty: (m, l) first, then their outputs.
+// The fold of KV splits [first, end) of one head that reads only states which are not empty: (m, l) first, then their
+// outputs.
 template <int D, int kColumns, int kBatch>
 __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& body, int first, int end, size_t state,
                                                               int column) {
@@ -239,8 +242,8 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
   return total;
 }
 
-// The fold of KV splits [first, end) of one head whose states have a common base; false if they have none, and then `total` is
-// meaningless. All loads of a batch are in flight as soon as it is known which states are not empty.
+// The fold of KV splits [first, end) of one head whose states have a common base; false if they have none, and then
+// `total` is meaningless. All loads of a batch are in flight as soon as it is known which states are not empty.
 template <int D, int kColumns, int kBatch>
 __device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const AttendBody& body, int first, int end, size_t state,
                                             int column) {
@@ -328,11 +331,11 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
   }
 }
 
-// One block: one row and one head or the heads of one kv head. First it computes the tail: 4 * 128 * D bytes of K/V at most,
-// from L2, while the split kernel still runs (which lets this kernel start only when everything before it is complete). Then
-// it folds the partial states, 4 (D + 2) bytes per split or group and head, in order, by one warp per head; of a single head by
-// all warps, a column per thread. The tail is merged last. Bound by latency for a few rows, by L2 for many: four thread
-// blocks per SM, so that 64 rows of 8 kv heads run at once.
+// One block: one row and one head or the heads of one kv head. First it computes the tail: 4 * 128 * D bytes of K/V at
+// most, from L2, while the split kernel still runs (which lets this kernel start only when everything before it is
+// complete). Then it folds the partial states, 4 (D + 2) bytes per split or group and head, in order, by one warp per
+// head; of a single head by all warps, a column per thread. The tail is merged last. Bound by latency for a few rows,
+// by L2 for many: four thread blocks per SM, so that 64 rows of 8 kv heads run at once.
 template <int D, bool bf16, FinishForm form>
 __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 : 3)
     attend_rows_wgmma_finish(const HopperFinish call) {

@@ -23,8 +23,8 @@ struct AnyCells {
   }
 };
 
-// One warp: one row and head, one cell after the other in index order, which depends on nothing else. A warp reads 2 head_dim
-// elements per cell; bound by latency.
+// One warp: one row and head, one cell after the other in index order, which depends on nothing else. A warp reads 2
+// head_dim elements per cell; bound by latency.
 __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
   let_next_start();
   const int row = int(blockIdx.x), head = int(blockIdx.y), lane = int(threadIdx.x);

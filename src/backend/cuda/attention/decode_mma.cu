@@ -60,9 +60,9 @@ __device__ __forceinline__ State load_node(const AttendFinish& call, int node, i
   return state;
 }
 
-// The combine. One block: one row and head. Groups of D threads make nodes (spans of single blocks, split groups of spans,
-// split groups); then the first group folds the nodes in order, and the tail last. A block reads 4 (D + 2) bytes per split,
-// mostly from L2; bound by latency.
+// The combine. One block: one row and head. Groups of D threads make nodes (spans of single blocks, split groups of
+// spans, split groups); then the first group folds the nodes in order, and the tail last. A block reads 4 (D + 2) bytes
+// per split, mostly from L2; bound by latency.
 template <int D>
 __global__ void attend_finish(const AttendFinish call) {
   __shared__ float node_o[kNodes][D];
@@ -134,10 +134,10 @@ struct Plan {
   int parts, unit_blocks, units;
 };
 
-// All of these choices are for speed only. Few query rows per tile of rows: one tile of 16; a KV split is a single block
-// while that is at most a few thread blocks per SM, else a span. Many: 64 query rows (32 of 256 columns) per thread
-// block; whole split groups (sections) when they alone fill the device, since states are written per split. If the states
-// do not fit the scratch: split groups, and a range of kv heads at a time.
+// All of these choices are for speed only. Few query rows per tile of rows: one tile of 16; a KV split is a single
+// block while that is at most a few thread blocks per SM, else a span. Many: 64 query rows (32 of 256 columns) per
+// thread block; whole split groups (sections) when they alone fill the device, since states are written per split. If
+// the states do not fit the scratch: split groups, and a range of kv heads at a time.
 Plan plan_split(const AttendCall& call) {
   constexpr int kSms = 132;
   const int group = call.heads / call.kv_heads;
@@ -234,8 +234,8 @@ void launch_range(const AttendCall& call, const Plan& plan, int first_kv_head, i
 
 }  // namespace
 
-// Room for single blocks of all rows, but no more than 128 MiB, unless the splits of one kv head (16 query heads) need more.
-// The size grows with every argument, so that a smaller step fits what a larger one asked for.
+// Room for single blocks of all rows, but no more than 128 MiB, unless the splits of one kv head (16 query heads) need
+// more. The size grows with every argument, so that a smaller step fits what a larger one asked for.
 size_t attend_scratch_bytes(int rows, int heads, int head_dim, int context) {
   if (!has_fast_path(head_dim)) return 256;
   constexpr size_t kEnough = size_t(128) << 20;

@@ -1,13 +1,13 @@
-// Split-KV decode (decode and verification): what its kernels share. In the code a KV split is a `unit`, a split group a
-// `section`. The canonical order of a row's reduction, which depends on the row's index only:
+// Split-KV decode (decode and verification): what its kernels share. In the code a KV split is a `unit`, a split group
+// a `section`. The canonical order of a row's reduction, which depends on the row's index only:
 //   block    64 cells at an absolute multiple: one softmax state (maximum m, sum l, output o), on tensor cores
 //   span     the left fold of its 8 blocks         section   the left fold of its 4 spans: a split group
 //   body     indices [0, body_end(index)), always history: the left fold of its sections
 //   tail     the last 65..128 indices, gathered in index order into two blocks, the left fold of both
 //   result   body merged with tail, o / l
-// Every fold starts from the empty state (m = -inf, l = 0, o = 0); merging an empty newer state changes nothing.
-// A kernel may stop at any level and leave the rest of the fold to the combine, so the grid may depend on the number of rows
-// while the bits do not.
+// Every fold starts from the empty state (m = -inf, l = 0, o = 0); merging an empty newer state changes nothing. A
+// kernel may stop at any level and leave the rest of the fold to the combine, so the grid may depend on the number of
+// rows while the bits do not.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -58,8 +58,8 @@ struct AttendSplit {
 void attend_body_bf16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
 void attend_body_f16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
 void attend_body_q8(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
-// decode_sm90.cu serves Hopper, BF16 and F16, head_dim 64 and 128. The choice depends on model and device only, because the
-// bits of the two orders differ.
+// decode_sm90.cu serves Hopper, BF16 and F16, head_dim 64 and 128. The choice depends on model and device only, because
+// the bits of the two orders differ.
 bool serves_hopper(const AttendCall& call);
 enum class HopperKernels { kBoth, kBody, kFinish };  // split kernel, combine kernel; one of them alone: to measure
 void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream,
@@ -72,9 +72,10 @@ struct HopperPlan {
 HopperPlan hopper_plan(const AttendCall& call);
 
 // On Hopper the body is the left fold of split groups (sections), a group the left fold of four consecutive KV splits
-// (units), a split some tiles of 128 cells folded one after the other (online softmax). Splits grow with their place: small
-// ones spread short histories over many SMs, large ones leave few states of long histories. A thread block that has the
-// beginning of a group merges its splits as it goes and leaves one state; of other splits it leaves the single states.
+// (units), a split some tiles of 128 cells folded one after the other (online softmax). Splits grow with their place:
+// small ones spread short histories over many SMs, large ones leave few states of long histories. A thread block that
+// has the beginning of a group merges its splits as it goes and leaves one state; of other splits it leaves the single
+// states.
 inline constexpr int kSectionUnits = 4;
 __host__ __device__ constexpr int unit_begin(int unit) {  // in tiles
   if (unit < 16) return unit * 2;                      // 256 cells each up to 4,096

@@ -1,5 +1,5 @@
-// Split-KV decode on Hopper: the partition of the work, i.e. which query rows and which tiles of cells a warpgroup works on,
-// and which KV splits (units) it merges. These are plain integers, so that host tests can run the same code.
+// Split-KV decode on Hopper: the partition of the work, i.e. which query rows and which tiles of cells a warpgroup
+// works on, and which KV splits (units) it merges. These are plain integers, so that host tests can run the same code.
 #pragma once
 #include "backend/cuda/attention/decode_mma.cuh"
 
@@ -7,8 +7,8 @@ namespace sx::cuda {
 
 inline constexpr int kGroupQueries = 64;  // query rows of a warpgroup
 
-// a / b and a % b of numbers from 0 on, the quotient below 2^20. On the device this takes a third of the instructions of a
-// division; code that runs once per kernel is fetched from memory, so its size counts.
+// a / b and a % b of numbers from 0 on, the quotient below 2^20. On the device this takes a third of the instructions
+// of a division; code that runs once per kernel is fetched from memory, so its size counts.
 struct Divided { int quotient, remainder; };
 __host__ __device__ __forceinline__ Divided divide(int a, int b) {
 #ifdef __CUDA_ARCH__
@@ -52,7 +52,8 @@ __host__ __device__ __forceinline__ int first_tile(int history, int window) {
   return first_seen(history, window) / kTileCells;
 }
 
-// How a warpgroup walks through the KV splits of its work: whether a split joins the state of the splits before it in its group.
+// How a warpgroup walks through the KV splits of its work: whether a split joins the state of the splits before it in
+// its group.
 struct UnitWalk {
   int unit, border;  // the one at work, and the tile that begins the next
   int slot;          // the unit that the state is stored as, which is the first of the merged ones
@@ -74,8 +75,8 @@ struct UnitWalk {
   }
 };
 
-// The work of a thread block in a run of KV splits. The order of all its tiles: those of the left warpgroup, then those of
-// the right one unless they are the same.
+// The work of a thread block in a run of KV splits. The order of all its tiles: those of the left warpgroup, then those
+// of the right one unless they are the same.
 struct PairWork {
   GroupWork left, right;
   int right_first, all, kv_head;
@@ -109,10 +110,10 @@ __host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, i
   return work;
 }
 
-// The part of all items that one thread block works on. Items lie one behind the other, each as long as the tiles that the
-// sequences of the step see. The partition cuts every item at ends of KV splits, if that is not much more than an equal part
-// for each thread block. A split belongs to the thread block that has its first tile. Whole warps compute it, so that all
-// sequences are examined together.
+// The part of all items that one thread block works on. Items lie one behind the other, each as long as the tiles that
+// the sequences of the step see. The partition cuts every item at ends of KV splits, if that is not much more than an
+// equal part for each thread block. A split belongs to the thread block that has its first tile. Whole warps compute
+// it, so that all sequences are examined together.
 struct Share {
   int low, tiles;  // an item is tiles [low, low + tiles)
   int now, end;

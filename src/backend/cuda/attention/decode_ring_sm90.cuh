@@ -20,8 +20,8 @@ struct HopperShape {
   static constexpr uint32_t kQ = kPanels * kGroupQueries * kLineBytes;  // bytes: q of a group
   static constexpr uint32_t kHalf = kAttendBlock * kLineBytes, kPanel = kTileBlocks * kHalf, kTile = kPanels * kPanel;
   static constexpr int kStages = (kGroups == 1 ? 64 : 192) * 1024 / int(2 * kTile);
-  // q of each group, K of each stage, V of each stage, barriers, of pairs a place for each query. Two of single ones fit 164 KB, which
-  // an SM can give without losing much of its L1.
+  // q of each group, K of each stage, V of each stage, barriers, of pairs a place for each query. Two of single ones
+  // fit 164 KB, which an SM can give without losing much of its L1.
   static constexpr uint32_t kKAt = kGroups * kQ, kVAt = kKAt + kStages * kTile, kBarriersAt = kVAt + kStages * kTile;
   static constexpr uint32_t kPlacesAt = kBarriersAt + 4 * kStages * 8,
                             kBytes = kPlacesAt + (kGroups > 1 ? kGroups * kGroupQueries * sizeof(int4) : 0);
@@ -49,8 +49,8 @@ struct Ring {
   __device__ __forceinline__ uint32_t empty_v(int i) const { return barrier(3, i); }
 };
 
-// The producer: one thread copies K and V of the tiles of a warpgroup's work, which are number `first` and following of the
-// thread block's, each as soon as its stage is free.
+// The producer: one thread copies K and V of the tiles of a warpgroup's work, which are number `first` and following of
+// the thread block's, each as soon as its stage is free.
 template <int D, HopperForm form>
 struct Copies {
   using S = HopperShape<D, form>;

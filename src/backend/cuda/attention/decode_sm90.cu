@@ -33,8 +33,8 @@ int parts_of(const AttendCall& call) {
   return divide_up(std::min(call.rows, kTileRows) * (call.heads / call.kv_heads), kGroupQueries);
 }
 
-// The split between L1 and shared memory is left to the driver: asking for all of it as shared memory takes away the L1 that
-// the GEMMs before and after keep their loads in, and made a whole step a quarter slower.
+// The split between L1 and shared memory is left to the driver: asking for all of it as shared memory takes away the L1
+// that the GEMMs before and after keep their loads in, and made a whole step a quarter slower.
 template <class Kernel>
 void set_shared(Kernel* kernel, size_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "attend_rows");
@@ -114,8 +114,9 @@ bool has_hopper_code() {
 
 }  // namespace
 
-// The plan affects speed only. Pieces go in pairs that share K/V as soon as there are several, if their query rows are used:
-// a pair takes about as long as a single piece. If the states do not fit the scratch, a range of kv heads at a time.
+// The plan affects speed only. Pieces go in pairs that share K/V as soon as there are several, if their query rows are
+// used: a pair takes about as long as a single piece. If the states do not fit the scratch, a range of kv heads at a
+// time.
 HopperPlan hopper_plan(const AttendCall& call) {
   HopperPlan plan;
   const int group = call.heads / call.kv_heads, blocks = body_end(call.history + kMaxDepth) / kAttendBlock;

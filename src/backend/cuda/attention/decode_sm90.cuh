@@ -1,8 +1,9 @@
-// Split-KV decode on Hopper: the split kernel, which folds KV splits (units) into partial softmax states. A producer streams
-// K and V through a ring in shared memory (TMA); consumer warpgroups of 64 query rows compute (wgmma), 128 cells at a time.
-// The fold is the same for any number of rows: at a single row the unused rows of the tensor cores cost less than the bytes
-// take to arrive. Many rows: two consumer warpgroups share K/V in a ping-pong schedule, so that the softmax of one runs under
-// the MMAs of the other. The kernel needs code for sm_90a; code for another architecture traps.
+// Split-KV decode on Hopper: the split kernel, which folds KV splits (units) into partial softmax states. A producer
+// streams K and V through a ring in shared memory (TMA); consumer warpgroups of 64 query rows compute (wgmma), 128
+// cells at a time. The fold is the same for any number of rows: at a single row the unused rows of the tensor cores
+// cost less than the bytes take to arrive. Many rows: two consumer warpgroups share K/V in a ping-pong schedule, so
+// that the softmax of one runs under the MMAs of the other. The kernel needs code for sm_90a; code for another
+// architecture traps.
 #pragma once
 #include "backend/cuda/attention/decode_step_sm90.cuh"
 #include "backend/cuda/runtime/launch.cuh"
@@ -10,10 +11,10 @@
 namespace sx::cuda {
 
 #ifdef SX_HOPPER
-// Stages Q of a warpgroup (scaled, 16-bit, swizzled) into shared memory; out-of-range rows are zero. Under PDL the kernel that
-// writes Q may still run: this function computes addresses, waits (griddepcontrol.wait), then issues all loads back to back,
-// none of them in a branch; `meanwhile`, which may write, runs while they are in flight. The combine relies on everything before
-// this kernel being complete when it starts, hence let_next_start() here.
+// Stages Q of a warpgroup (scaled, 16-bit, swizzled) into shared memory; out-of-range rows are zero. Under PDL the
+// kernel that writes Q may still run: this function computes addresses, waits (griddepcontrol.wait), then issues all
+// loads back to back, none of them in a branch; `meanwhile`, which may write, runs while they are in flight. The
+// combine relies on everything before this kernel being complete when it starts, hence let_next_start() here.
 template <int D, bool bf16, HopperForm form, class Meanwhile>
 __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& body, const GroupWork& work, int kv_head,
                                               const Meanwhile& meanwhile) {
@@ -33,7 +34,8 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
     from[i] = body.q + size_t(row) * size_t(body.q_stride) + size_t(head) * D + size_t(unit) * 8;
     all |= reinterpret_cast<uintptr_t>(from[i]);
   }
-  // The trap is never reached. Without it the compiler computes the addresses after the wait (with it, pairs would spill).
+  // The trap is never reached. Without it the compiler computes the addresses after the wait (with it, pairs would
+  // spill).
   if (form == HopperForm::kSingles && all == 0) __trap();
   wait_for_previous();
   let_next_start();
@@ -56,8 +58,8 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
   }
 }
 
-// The combine starts when this kernel ends, and first reads the last cells of every history: this prefetches them into L2. All
-// but a few are contiguous; cells of the step itself are in L2 already.
+// The combine starts when this kernel ends, and first reads the last cells of every history: this prefetches them into
+// L2. All but a few are contiguous; cells of the step itself are in L2 already.
 template <int D>
 __device__ __forceinline__ void prefetch_tails(const AttendBody& body, int thread, int threads) {
   constexpr int kLines = kTailBlocks * kAttendBlock * D * 2 / 128;  // of K or V
@@ -76,9 +78,10 @@ __device__ __forceinline__ void prefetch_tails(const AttendBody& body, int threa
   }
 }
 
-// A consumer warpgroup: its query rows over the tiles of `work`, which are number `first` and following of the thread block's.
-// A thread holds query rows warp * 16 + lane / 4 and the one 8 further; r counts these two. `turns`: the other group
-// does the same tiles, so the two ping-pong. Named barrier 1 + group: this group may issue; 3 + group: within the group.
+// A consumer warpgroup: its query rows over the tiles of `work`, which are number `first` and following of the thread
+// block's. A thread holds query rows warp * 16 + lane / 4 and the one 8 further; r counts these two. `turns`: the other
+// group does the same tiles, so the two ping-pong. Named barrier 1 + group: this group may issue; 3 + group: within the
+// group.
 template <int D, bool bf16, HopperForm form>
 __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* shared, const AttendBody& body,
                                         const Copies<D, form>& copies, const GroupWork& work, int group, int kv_head,
@@ -115,8 +118,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   const uint32_t q = ring.base + uint32_t(group) * S::kQ;
   if (S::kGroups > 1) hopper::named_sync(3 + group, 128);  // the group is done with the q before
   stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head, write_joined);
-  // What a row sees, and where its states go: seldom needed, so pairs do not keep it in registers. Query rows that do not exist see
-  // everything, and their results are never read.
+  // What a row sees, and where its states go: seldom needed, so pairs do not keep it in registers. Query rows that do
+  // not exist see everything, and their results are never read.
   struct alignas(16) Place { int limit, low, target; };
   Place* const places = reinterpret_cast<Place*>(shared + S::kPlacesAt) + group * kGroupQueries + warp * 16 + lane / 4;
   Place known[2];
@@ -239,9 +242,10 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       store(section, section_m, section_l);
       open_section();
     };
-    // Ping-pong: the outputs of one tile and the scores of the next are computed while the other warpgroup has its softmax, which
-    // takes longest. There are no registers for the weights of one tile and all scores of the next at once, since the output
-    // of the split group stays in registers too: the second half waits until the outputs are done.
+    // Ping-pong: the outputs of one tile and the scores of the next are computed while the other warpgroup has its
+    // softmax, which takes longest. There are no registers for the weights of one tile and all scores of the next at
+    // once, since the output of the split group stays in registers too: the second half waits until the outputs are
+    // done.
     open_section();
     if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 issues first
     bool begun = false;  // some of the unit is in o
@@ -306,11 +310,11 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
 }
 #endif
 
-// One block: one KV split of one kv head for 64 query rows, the last splits, which are the longest, first; or its part of the
-// splits of all kv heads, for pairs of 64 query rows. A block must read 4 D bytes per cell, once per 64 query rows or pair;
-// neighbouring blocks read the same bytes at the same time. Bound by memory for few rows (at 64 query rows the tensor cores
-// need a third of the time that a tile of cells takes to arrive), by the tensor cores for many. Pieces of different
-// sequences are worked on one after the other.
+// One block: one KV split of one kv head for 64 query rows, the last splits, which are the longest, first; or its part
+// of the splits of all kv heads, for pairs of 64 query rows. A block must read 4 D bytes per cell, once per 64 query
+// rows or pair; neighbouring blocks read the same bytes at the same time. Bound by memory for few rows (at 64 query
+// rows the tensor cores need a third of the time that a tile of cells takes to arrive), by the tensor cores for many.
+// Pieces of different sequences are worked on one after the other.
 template <int D, bool bf16, HopperForm form>
 __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D, form>::kPerSm)
     attend_rows_wgmma_kernel(const AttendBody body, const __grid_constant__ CUtensorMap k_map,

@@ -1,5 +1,5 @@
-// Split-KV decode on Hopper: what a consumer warpgroup does with a tile of cells. Scores and outputs are wgmma; the online softmax
-// between them takes the halves of a tile as they come.
+// Split-KV decode on Hopper: what a consumer warpgroup does with a tile of cells. Scores and outputs are wgmma; the
+// online softmax between them takes the halves of a tile as they come.
 #pragma once
 #include "backend/cuda/attention/decode_ring_sm90.cuh"
 
@@ -38,10 +38,11 @@ __device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (
   hopper::products_commit();
 }
 
-// The online softmax over the halves of tiles of a KV split, one after the other, for the two rows of a thread. Weights are
-// 2^(score - base). The base need not be the largest score: it is 0 if that of the first half is less than kFree away, and is raised only
-// when a score is kFree above it. bf16 has the exponents of float, so 2^63 is as good a weight as 1; then outputs hardly ever have to be
-// rescaled, neither within a split nor when splits merge, and scores need not be compared: the weights show whether they had to be.
+// The online softmax over the halves of tiles of a KV split, one after the other, for the two rows of a thread. Weights
+// are 2^(score - base). The base need not be the largest score: it is 0 if that of the first half is less than kFree
+// away, and is raised only when a score is kFree above it. bf16 has the exponents of float, so 2^63 is as good a weight
+// as 1; then outputs hardly ever have to be rescaled, neither within a split nor when splits merge, and scores need not
+// be compared: the weights show whether they had to be.
 template <bool bf16>
 struct UnitSoftmax {
   using Scores = float[kAttendBlock / 2];
@@ -52,15 +53,16 @@ struct UnitSoftmax {
     base[0] = base[1] = bf16 ? 0.f : kUnseen;
     sum[0] = sum[1] = 0.f;
   }
-  // Turns the scores of half a tile into weights. `fresh`: the KV split begins with it. Otherwise o and, for the second half of a
-  // tile, the weights of the first half hold what the split has come to.
+  // Turns the scores of half a tile into weights. `fresh`: the KV split begins with it. Otherwise o and, for the second
+  // half of a tile, the weights of the first half hold what the split has come to.
   template <int half, int n>
   __device__ __forceinline__ void step(Weights (&weights)[kTileBlocks], const Scores& s, float (&o)[n], bool fresh) {
     float part[2];
     if constexpr (bf16) {
       weigh<true>(weights[half], s, part);
-      // Weights below 2^63 do not ask for another base, nor do those of a thread that are not all too small for 0. Which way a warp goes
-      // does not matter: raise() leaves alone the rows for which all is good here, and s - 0 is s.
+      // Weights below 2^63 do not ask for another base, nor do those of a thread that are not all too small for 0.
+      // Which way a warp goes does not matter: raise() leaves alone the rows for which all is good here, and s - 0 is
+      // s.
       const float least = fresh ? 0x1p-58f : -1.f;
       const bool bounded = (part[0] < 0x1p63f) & (part[1] < 0x1p63f) & (part[0] > least) & (part[1] > least);
       const bool good = (base[0] == 0.f) & (base[1] == 0.f) & bounded;

@@ -1,5 +1,5 @@
-// Split-KV decode on Hopper: the tail of a row, its last 65 to 128 indices, gathered in index order into two blocks of 64 cells and
-// folded as in decode_mma.cuh. The combine kernel does it while the split kernel still runs.
+// Split-KV decode on Hopper: the tail of a row, its last 65 to 128 indices, gathered in index order into two blocks of
+// 64 cells and folded as in decode_mma.cuh. The combine kernel does it while the split kernel still runs.
 #pragma once
 #include "backend/cuda/attention/decode_body.cuh"
 #include "backend/cuda/attention/decode_partition_sm90.cuh"
@@ -89,11 +89,12 @@ __device__ __forceinline__ float column_sum(float x) {
   return x;
 }
 
-// The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both. Cells, later columns
-// of V, are the large side of the MMAs and heads the small one. A warp has the scores of 16 cells of either block and later half the
-// columns of the outputs of one; weights and what is known of 16 cells go through shared memory between. A lane has heads 2 c and 2 c + 1.
-// State i is that of head first_head + i. A row's own cell stands in for cells that it does not have, so that no load is in a
-// branch. Where there are many thread blocks, values are loaded into the registers that the keys leave.
+// The tail of one row for up to 8 heads of one kv head: the states of two blocks of 64 cells and the fold of both.
+// Cells, later columns of V, are the large side of the MMAs and heads the small one. A warp has the scores of 16 cells
+// of either block and later half the columns of the outputs of one; weights and what is known of 16 cells go through
+// shared memory between. A lane has heads 2 c and 2 c + 1. State i is that of head first_head + i. A row's own cell
+// stands in for cells that it does not have, so that no load is in a branch. Where there are many thread blocks, values
+// are loaded into the registers that the keys leave.
 template <int D, bool bf16, FinishForm form>
 __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D>& memory, const RowInfo& info,
                                           const TailQuery<D>& query, int kv_head, int first_state, int heads) {

@@ -1,7 +1,8 @@
-// Prefill attention on Hopper, in the manner of FlashAttention-3: a producer streams tiles of K and V into a ring in shared
-// memory (TMA), two consumer warpgroups compute (wgmma) in a ping-pong schedule, so that the softmax of one runs under the MMAs
-// of the other; each issues the scores of the next tile before the output of this one, so that its tensor work never runs
-// dry. The kernel needs code for sm_90a; code for another architecture traps, and serves_wgmma() is false there.
+// Prefill attention on Hopper, in the manner of FlashAttention-3: a producer streams tiles of K and V into a ring in
+// shared memory (TMA), two consumer warpgroups compute (wgmma) in a ping-pong schedule, so that the softmax of one runs
+// under the MMAs of the other; each issues the scores of the next tile before the output of this one, so that its
+// tensor work never runs dry. The kernel needs code for sm_90a; code for another architecture traps, and serves_wgmma()
+// is false there.
 #include "backend/cuda/attention/prefill_mma.cuh"
 #include "backend/cuda/runtime/hopper.cuh"
 #include "backend/cuda/runtime/launch.cuh"
@@ -124,7 +125,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&weights)[kCells / 4], co
   for (int i = 0; i < kCells / 4; i++) weights[i] = pack2_weights<bf16>(s[2 * i], s[2 * i + 1]);
 }
 
-// A consumer warpgroup: its 64 rows over all tiles. Named barrier 1 + group: this group may issue; 3 + group: within the group.
+// A consumer warpgroup: its 64 rows over all tiles. Named barrier 1 + group: this group may issue; 3 + group: within
+// the group.
 template <int head_dim, bool bf16>
 __device__ __forceinline__ void consume(const Ring<head_dim>& ring, std::byte* shared, const PromptArgs& args,
                                         int group, int head, int block_row, int low_tile, int tiles) {

@@ -1,4 +1,4 @@
-// The embedding table on its way to the device.
+// place_table: copies the embedding table to the device in the layout that embed() reads.
 #include "backend/cuda/elementwise/embedding.h"
 
 #include <specextend/error.h>

@@ -1,5 +1,5 @@
-// Ops on rows: embedding, norms, rotation, activation, copies. One block per row or per piece of a row; all are bound by latency
-// for a few rows and by memory for a prompt.
+// Ops on rows: embedding, norms, rotation, activation, copies. One block per row or per piece of a row; all are bound
+// by latency for a few rows and by memory for a prompt.
 #pragma once
 #include <span>
 
@@ -9,8 +9,9 @@
 
 namespace sx::cuda {
 
-// A copy of the table in device memory whose rows embed() reads: floats as they are, quantised types as int8 values with exact f32
-// scale and offset per sub-block. The result's `data` is a device address; its type and shape stay those of the table.
+// A copy of the table in device memory whose rows embed() reads: floats as they are, quantised types as int8 values
+// with exact f32 scale and offset per sub-block. The result's `data` is a device address; its type and shape stay those
+// of the table.
 Tensor place_table(const Tensor& table, DeviceMemory& memory);
 
 struct EmbedCall { float* out; const Token* tokens; int rows; Tensor table; };  // tokens in device memory, table from place_table

@@ -1,4 +1,5 @@
-// Angles of a step, and the way of queries, keys and values from the projection to where attention finds them.
+// RoPE: the angles of a step, and rope_store, which norms and rotates queries and keys and writes K and V to their
+// cells.
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.h"
@@ -33,7 +34,7 @@ __global__ void rope_store_kernel(RopeStoreCall c) {
   wait_for_previous();
   if (h >= all) return;
   const RowInfo info = c.info[row];
-  float2 turn[kMostHeadDim / 64];  // asked for together with the head: one way to memory instead of three
+  float2 turn[kMostHeadDim / 64];  // (cos, sin), loaded together with the head: one round trip to memory instead of three
 #pragma unroll
   for (int j = 0; j < kMostHeadDim / 64; ++j) {
     const int i = lane + 32 * j;

@@ -1,4 +1,4 @@
-// Cells as bytes between a store and memory of the host that the device can reach.
+// kv_read and kv_write: cells as bytes between a store and mapped pinned host memory.
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block: one cell of one layer, all its heads: 4 head_dim bytes per head in 16-bit types, once over the bus. Bound: the bus.
-// Packed: [cells][layers][heads][K, V][head_dim], behind which each cell of Q8_0 has its scales,
+// One block: one cell of one layer, all its heads: 4 head_dim bytes per head in 16-bit types, once over the bus. Bound:
+// the bus. Packed: [cells][layers][heads][K, V][head_dim], behind which each cell of Q8_0 has its scales,
 // [layers][heads][K, V][head_dim / 32].
 template <bool write>
 __global__ void __launch_bounds__(kThreads) copy(const __grid_constant__ CellsCall c, size_t bytes) {

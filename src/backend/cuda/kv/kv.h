@@ -1,4 +1,4 @@
-// Moving cells between stores, cells as bytes, and scoring the chunks of a history with a query.
+// KV cells: the store, moves between stores, cells as bytes, chunk scores for retrieval, and retrieval itself.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -62,7 +62,7 @@ struct ScoreCall {
 size_t score_scratch_bytes(int heads, int context, int layers = 1);
 void kv_score(const ScoreCall& call, void* scratch, cudaStream_t stream);
 
-// From where cells are moved to where, and how their keys are turned.
+// From where cells are moved to where, and how their keys are rotated.
 struct Where {
   KvView from, to;
   int from_slot, to_slot, first_layer, first_head, heads;
@@ -71,7 +71,7 @@ struct Where {
   RopeStyle style;
 };
 
-// The choice among chunks of one length by their scores, and the gathering of their cells; see KvRetrieveArgs.
+// The choice among chunks of one length by their scores, and the gather of their cells; see KvRetrieveArgs.
 inline constexpr int kMostRetrieveChunks = 8192;
 struct RetrieveCall {
   const float* scores;             // [chunks], device

@@ -1,6 +1,6 @@
-// Cells from one place to another, bits as they are or keys turned. A warp moves one cell of one head, keys and values;
-// it reads all before it writes anything. Lists whose moves do not touch each other's cells run in parallel; others run
-// in order inside a block per head and layer, in batches that may all be read before any is written.
+// kv_move: copies cells, as they are or with rotated keys. A warp moves one cell of one head, key and value; it reads
+// all of it before it writes anything. Lists whose moves do not touch each other's cells run in parallel; others run in
+// order inside a block per head and layer, in batches that may all be read before any is written.
 #include <algorithm>
 
 #include "backend/cuda/kv/move.cuh"
@@ -44,8 +44,8 @@ struct Runs {
 };
 
 // One block: one cell of one layer, all its heads: 4 head_dim bytes read and written per head in 16-bit types. Moves do
-// not depend on each other. Bound: latency for a few cells, memory for many. `turns`: some delta is not 0; without, the
-// kernel needs fewer registers.
+// not depend on each other. Bound: latency for a few cells, memory for many. `turns`: some key is rotated (delta is
+// not 0); without, the kernel needs fewer registers.
 template <class Word, class List, bool turns>
 __global__ void __launch_bounds__(32 * kWarps, sizeof(Word) == 16 ? (turns ? 6 : 8) : 3)
     move_apart(const __grid_constant__ Where w, const __grid_constant__ List moves) {

@@ -1,4 +1,4 @@
-// A cell on its way from one place to another, in the registers of a warp, and the turning of its keys.
+// A cell in the registers of a warp, on its way from one place to another, and the rotation of its key.
 #pragma once
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
@@ -72,8 +72,8 @@ struct Cell {
   }
 };
 
-// table[2 i], table[2 i + 1] = cos, sin of delta * frequency i. The angle is reduced to an eighth of a turn, where these
-// few terms of the power series are good to 1.2e-10; sincos() would take ten times as long.
+// table[2 i], table[2 i + 1] = cos, sin of delta * frequency i. The angle is reduced to an eighth of a turn, where
+// these few terms of the power series are good to 1.2e-10; sincos() would take ten times as long.
 __device__ __forceinline__ void fill_entry(float* table, const Where& w, int delta, int i) {
   const double angle = __dmul_rn(double(delta), w.frequencies[i]), quarters = rint(angle * 0.6366197723675814);
   const double x = fma(-quarters, 6.123233995736766e-17, fma(-quarters, 1.5707963267948966, angle)), y = x * x;
@@ -93,7 +93,7 @@ __device__ void fill_table(float* table, const Where& w, int delta, int first, i
   for (int i = first; i < w.dims / 2; i += step) fill_entry(table, w, delta, i);
 }
 
-// Turns a key in shared memory, by one warp; the caller puts __syncwarp() around.
+// Rotates a key in shared memory, by one warp; the caller puts __syncwarp() around.
 __device__ void turn_key(float* x, const float* table, const Where& w, int lane) {
   for (int i = lane; i < w.dims / 2; i += 32)
     rotate_pair(x, i, make_float2(table[2 * i], table[2 * i + 1]), w.dims, w.style);

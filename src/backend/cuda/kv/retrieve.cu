@@ -1,5 +1,6 @@
-// Retrieval without the host: scores of chunks of one length, the choice of the best, and their cells on the way to
-// another store. Three kernels: queries times keys (score.cuh), the mean score of each chunk and the choice, gathering.
+// kv_retrieve without the host: scores of chunks of one length, the choice of the best, and the gather of their cells
+// into another store. Three kernels: queries times keys (score.cuh), the mean score of each chunk and the choice, the
+// gather.
 #include "backend/cuda/kv/move.cuh"
 #include "backend/cuda/kv/score.cuh"
 
@@ -11,7 +12,7 @@ constexpr int kMostItems = 16;      // chunks per thread
 static_assert(kMostRetrieveChunks == kThreadsOfMean * kMostItems);
 constexpr int kPlaces = 4, kPerPlace = 4;  // cells that a block gathers at once, and warps for each
 constexpr int kGatherWarps = kPlaces * kPerPlace, kGatherThreads = 32 * kGatherWarps;
-constexpr int kGatherBlocks = 264;  // two for each of the 132 processors of an H200
+constexpr int kGatherBlocks = 264;  // two for each of the 132 SMs of an H200
 
 // The order of scores as integers: see score_order() in kv/chunk_choice.h, which this must follow.
 __device__ __forceinline__ uint32_t order_of(float score) {
@@ -44,7 +45,8 @@ __device__ uint32_t sum_before(uint32_t x, ChoiceRoom& room, uint32_t& all) {
   return __reduce_add_sync(kAllLanes, lane < warp ? part : 0) + until - x;
 }
 
-// The highest bar that `take` reach, bit by bit; take > 0. count(bar): how many do. `exact`: no more do, the bar need not be the highest.
+// The highest bar that `take` reach, bit by bit; take > 0. count(bar): how many do. `exact`: no more do, the bar need
+// not be the highest.
 template <class Count>
 __device__ uint32_t find_bar(int take, bool& exact, Count count) {
   uint32_t bar = 0;
@@ -57,8 +59,8 @@ __device__ uint32_t find_bar(int take, bool& exact, Count count) {
   return bar;
 }
 
-// The chunks of [first, last) that are taken, ascending. A thread has `items` neighbours. Of those that are exactly at the bar,
-// the later ones are taken.
+// The chunks of [first, last) that are taken, ascending. A thread has `items` neighbours. Of those that are exactly at
+// the bar, the later ones are taken.
 template <int items>
 __device__ void take_best(const RetrieveCall& c, ChoiceRoom& room) {
   const int others = c.last - c.first, mine = int(threadIdx.x) * items;
@@ -73,7 +75,8 @@ __device__ void take_best(const RetrieveCall& c, ChoiceRoom& room) {
   if (!exact && items == 1) {
     bar = find_bar(c.take, exact, [&](uint32_t at) { return __syncthreads_count(order[0] >= at); });
   } else if (!exact) {
-    // The bar is not below the one that `take` threads reach with their best; few do reach that, and only they are looked at.
+    // The bar is not below the one that `take` threads reach with their best score; few scores reach that, and only
+    // they are examined.
     uint32_t best = 0, floor = 0, reach = 0;
 #pragma unroll
     for (int i = 0; i < items; ++i) best = max(best, order[i]);
@@ -145,8 +148,8 @@ __global__ void __launch_bounds__(kThreadsOfMean) choose_kernel(const __grid_con
 
 // One block: 32 chunks, one per lane, and all pairs, of which a warp takes every 16th: 8 bytes read per 16 cells and
 // pair. Every block weighs the spans of all pairs anew, while its first pieces are on their way. Bound: latency. Orders
-// depend on the number of spans and pairs alone. `two`: chunks are two pieces. The last block to end makes the choice, if
-// one is wanted.
+// depend on the number of spans and pairs alone. `two`: chunks are two pieces. The last block to end makes the choice,
+// if one is wanted.
 template <bool two>
 __global__ void __launch_bounds__(kThreadsOfMean, 2)
     mean_of_pieces(const __grid_constant__ ScoreCall c, Scratch s, int chunk_pieces, const __grid_constant__ RetrieveCall then) {

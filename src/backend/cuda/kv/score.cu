@@ -1,6 +1,6 @@
-// Scores of chunks. The first kernel multiplies queries and keys on tensor cores: logits go to scratch memory, with the
-// maximum and the sum of powers of each span of cells. The second weighs the spans of a head against each other, folds
-// the chunks and takes the mean over heads and layers. The bound needs no logits and is a kernel of its own.
+// kv_score. The first kernel multiplies queries and keys on tensor cores: logits go to scratch memory, with the maximum
+// and the sum of exponentials of each span of cells. The second weighs the spans of a head against each other, folds
+// the chunks and takes the mean over heads and layers. The bound (Quest) needs no logits and is a kernel of its own.
 #include "backend/cuda/kv/score.cuh"
 
 namespace sx::cuda {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kFoldThreads, 3)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % lanes, pairs = c.layers * c.heads;
   let_next_start();
   wait_for_previous();
-  if (blockIdx.x == 0 && c.kept <= c.chunks) {  // nobody reads these places before the next kernel
+  if (blockIdx.x == 0 && c.kept <= c.chunks) {  // no thread of this kernel reads these places
     for (int i = c.kept + int(threadIdx.x); i <= c.chunks; i += kFoldThreads) c.borders[i] = c.fresh[i - c.kept];
   }
   const auto border = [&](int i) { return i < c.kept ? c.borders[i] : c.fresh[i - c.kept]; };

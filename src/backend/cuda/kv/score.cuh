@@ -1,4 +1,4 @@
-// Queries times keys on tensor cores, for the scores of chunks: the logits, or what a softmax needs of each 16 of them.
+// Queries times keys on tensor cores, for chunk scores: the logits, or the softmax statistics of each 16 of them.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -13,8 +13,8 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kTile = 128;      // cells that a block does at once, at absolute multiples: 8 warps of 16
 constexpr int kPiece = 16;      // cells of one warp in a tile
-constexpr int kLot = 8;         // query heads of one product: 16 rows, for each head its upper and its lower bits
-// About so many blocks: four of logits for each of the 132 processors of an H200, or eight of pieces.
+constexpr int kLot = 8;         // query heads of one MMA: 16 rows, for each head its upper and its lower bits
+// About so many blocks: four of logits for each of the 132 SMs of an H200, or eight of pieces.
 template <bool pieces>
 constexpr int kBlocks = pieces ? 1056 : 528;
 
@@ -30,8 +30,8 @@ struct Scratch {
 __device__ __forceinline__ int layer_of(const ScoreCall& c, int i) { return i == 0 ? c.layer : c.others[i - 1]; }
 
 // The part of a key that a lane reads at once, 8 numbers. `whole`: keys are whole multiples of that; otherwise they end
-// at `bytes`, a multiple of 4. Zeros behind the end. Keys are read once, so they had better not push the logits out of
-// the cache.
+// at `bytes`, a multiple of 4. Zeros behind the end. Keys are read once, with a streaming load, so that they do not
+// push the logits out of the cache.
 template <DType type>
 using KeyWord = std::conditional_t<type == DType::kQ8_0, uint2, uint4>;
 template <DType type>
@@ -91,7 +91,7 @@ __device__ __forceinline__ float2 join_states(float2 a, float2 b) {
 // One block: the logits of one span of tiles for all `group` query heads of one key head of one layer: per tile 128
 // keys read once (32 KB in 16 bits of 128), group x 128 floats written. Bound: memory. Keys go from memory straight
 // into the registers that the tensor cores want, those of the next tile while this one's logits are dealt with. With
-// lane = 4 g + c, a warp's 16 keys are column g of two products: cells 4 (g / 2) + g % 2 and that + 2, so that a lane
+// lane = 4 g + c, a warp's 16 keys are column g of two MMAs: cells 4 (g / 2) + g % 2 and that + 2, so that a lane
 // gets the logits of four neighbours, 4 c .. 4 c + 3. Of 32 consecutive numbers, lane c reads 8; the two steps of the
 // product take the first and the last four. Rows g and g + 8 are the upper and the lower bits of query head g: 16 bits
 // of q for keys in bf16, 22 for others. A logit depends on its key and query alone. `full`: head_dim == 32 * words.

@@ -1,4 +1,4 @@
-// Device memory for the cells of a store, and what a store may be.
+// CudaKv: device memory for the cells of a store, and the checks of its geometry.
 #include <specextend/error.h>
 
 #include <string>

@@ -6,14 +6,15 @@
 // are a group of 128 k.
 //
 // A format has: Source (where a tile of 16 outputs lies), Group (registers of one group), load(source, group registers,
-// group, step) and operands(registers, step, a[8]): the A operands of the two products of a step. load(.., step) may
+// group, step) and operands(registers, step, a[8]): the A operands of the two MMAs of a step. load(.., step) may
 // overwrite whatever steps 0..step needed, so that registers are refilled as soon as they are free; calling it for
-// steps 0..3 loads all. 16-bit floats have fetch and read besides, for many_rows: stages of kStageSteps steps, each thread
-// copies what it will need itself to its own places in shared memory, and reads it back before operands() of each step.
+// steps 0..3 loads all. 16-bit floats have fetch and read besides, for many_rows: stages of kStageSteps steps, each
+// thread copies what it will need itself to its own places in shared memory, and reads it back before operands() of
+// each step.
 //
-// Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, and become f16 in registers. Of
-// each 16 consecutive k, which are one product, lane (g, t) has 2t, 2t + 1, 2t + 8 and 2t + 9, as ldmatrix gives the tokens,
-// and as wgmma wants them.
+// Quantised weights lie as [tile][group] of kGroupBytes each: the numbers, then the scales, and become f16 in
+// registers. Of each 16 consecutive k, which are one MMA, lane (g, t) has 2t, 2t + 1, 2t + 8 and 2t + 9, as ldmatrix
+// gives the tokens, and as wgmma wants them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -99,7 +100,7 @@ __device__ __forceinline__ uint32_t put_over(uint32_t word) {
   return v;
 }
 
-// c += a b for one step's first or second product; low = 0 or 4 in the operands.
+// c += a b for one step's first or second MMA.
 template <Half kHalf>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t* a, uint32_t b0, uint32_t b1) {
   if constexpr (kHalf == Half::kBF16) {
@@ -171,7 +172,7 @@ struct HalfFormat {
   }
 };
 
-// Weights in registers that were loaded too early may be anything; nobody uses them.
+// Weights beyond the end keep whatever is in the registers; they are never used.
 template <class Words>
 __device__ __forceinline__ void load_packed(Words& v, const char* from, bool wanted) {
   if constexpr (sizeof(Words) == 16) {
@@ -210,7 +211,7 @@ struct Scales {
       for (int i = 0; i < kWords / 2; i += 2) read_shared(words[i], words[i + 1], from + i * 4);
     }
   }
-  // Scale and offset of a step's product, each twice; the offset only where there is one.
+  // Scale and offset of one of a step's MMAs, each twice; the offset only where there is one.
   __device__ __forceinline__ void get(int step, int product, __half2& scale, __half2& offset) const {
     if constexpr (kOffset) {
       const __half2 both = half2_of(words[kSub == 32 ? step : 2 * step + product]);
@@ -223,8 +224,8 @@ struct Scales {
   }
 };
 
-// base + q of the low (even places) and high rows as f16, to weights: q is exact, and the product, fused with the offset, rounds
-// once. Bases of places 0 1 4 5 and of 2 3 6 7.
+// base + q of the low (even places) and high rows as f16, to weights: q is exact, and the product, fused with the
+// offset, rounds once. Bases of places 0 1 4 5 and of 2 3 6 7.
 template <class Scales, bool kOffset>
 __device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& low, const Scales& high, int step, uint32_t base0,
                                                uint32_t base1) {
@@ -237,7 +238,7 @@ __device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& l
   }
 }
 
-// Where a lane finds its share of a tile's groups; behind the last tile, nothing is loaded.
+// Where a lane finds its part of a tile's groups; behind the last tile, nothing is loaded.
 template <class Format>
 struct PackedSource {
   const char *data, *scales;
@@ -255,8 +256,8 @@ struct PackedSource {
   }
 };
 
-// Unsigned nibbles, a lane's share of a group in 16 bytes: [low or high][lane], one word per step. Element 2i of the eight
-// sits at bit 4i of the word, element 2i + 1 at bit 16 + 4i. Without offset: 8 more than the number.
+// Unsigned nibbles, a lane's part of a group in 16 bytes: [low or high][lane], one word per step. Element 2i of the
+// eight sits at bit 4i of the word, element 2i + 1 at bit 16 + 4i. Without offset: 8 more than the number.
 template <bool kOffset>
 struct Q4Format {
   using S = Scales<kOffset, 32>;
@@ -301,7 +302,7 @@ struct Q4Format {
   }
 };
 
-// Bytes q + 128, a lane's share of two steps in 16 bytes: [low or high][steps 0-1 or 2-3][lane].
+// Bytes q + 128, a lane's part of two steps in 16 bytes: [low or high][steps 0-1 or 2-3][lane].
 template <bool kOffset, int kSub>
 struct Q8Format {
   using S = Scales<kOffset, kSub>;
@@ -345,7 +346,7 @@ struct Q8Format {
   }
 };
 
-// The end of THE ORDER: a finished sum meets bias and what was there.
+// The end of THE ORDER: bias, then what was there, is added to a complete sum.
 __device__ __forceinline__ void store_result(const LinearTask& task, int row, int out, float sum) {
   float* to = task.result + size_t(row) * size_t(task.out_stride) + out;
   if (task.bias) sum = __fadd_rn(sum, task.bias[out]);

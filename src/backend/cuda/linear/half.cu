@@ -1,4 +1,4 @@
-// Products with 16-bit float weights.
+// Skinny GEMM with 16-bit float weights: which kernel serves a task.
 #include "backend/cuda/linear/small_batch_mma.cuh"
 
 namespace sx::cuda {

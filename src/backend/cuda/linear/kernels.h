@@ -1,4 +1,4 @@
-// What linear_rows hands to its kernels, and the one cut of the inner dimension that all of them keep to.
+// What linear_rows hands to its kernels, and the one split-K of the inner dimension that all of them keep to.
 #pragma once
 #include <algorithm>
 
@@ -6,10 +6,10 @@
 
 namespace sx::cuda {
 
-// THE ORDER: the inner dimension is cut into groups of 128, the groups into at most 8 contiguous parts of equal size
-// (the last may be smaller). A part is one chain of tensor-core products of 16 in ascending order, starting from zero;
-// whole groups always, with zeros behind the end. An element is ((p0 + p1) + p2) + ..., then + bias, then + what was
-// there. Every kernel does exactly this.
+// THE ORDER: the inner dimension is cut into groups of 128, the groups into at most 8 contiguous split-K parts of equal
+// size (the last may be smaller). A part is one chain of tensor-core steps of 16 k in ascending order, starting from
+// zero; whole groups always, with zeros behind the end. An element is ((p0 + p1) + p2) + ..., then + bias, then + what
+// was there. Every kernel does exactly this, so a row's bits depend neither on the kernel nor on the number of rows.
 inline constexpr int kGroup = 128;
 inline constexpr int kMostParts = 8;
 struct Parts { int groups, per_part, parts; };
@@ -23,7 +23,7 @@ inline constexpr int kFewRows = 8;   // tokens of a tensor-core tile
 inline constexpr int kManyRows = 64;  // rows of one launch at most
 inline constexpr int kDevice = 132;   // multiprocessors of the device that choices by shape are made for
 inline constexpr int kManyOuts = 256;  // outputs of a block of many_rows
-inline constexpr int kSplitBelow = kDevice / 2 * kManyOuts;  // up to here its blocks may share the parts, see scratch
+inline constexpr int kSplitBelow = kDevice / 2 * kManyOuts;  // up to here its blocks may share the split-K parts, see scratch
 
 struct LinearTask {
   const void* data;
@@ -34,19 +34,20 @@ struct LinearTask {
   int in, out, rows, out_stride;
   bool accumulate;
   Parts parts;
-  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers, without gaps.
+  // silu(gate) * up of outputs [0, out / 2) and [out / 2, out) instead, and the same once more as 16-bit numbers,
+  // without gaps.
   bool glu;
   void* result16;
 };
 
-// How a product is made. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows, and kParts4, with
-// four blocks that share the parts of a tile. Floats: kFew, few_rows, a block has few outputs and all parts; kInside, kScratch:
-// many_rows, a block has 256 outputs and all parts, or some parts which a second kernel adds; 16-bit ones on Hopper: kStream,
-// stream_rows; kWhole2: parts_rows with two blocks that share the parts of a tile of 64 outputs; kWhole2x96, kWhole2x128: the same
-// with tiles of 96 and 128.
+// Which kernel computes a GEMM. Quantised weights: kFew, packed_few; on Hopper kStream, packed_rows with whole rows,
+// and kParts4, with a cluster of four blocks that share the split-K parts of a tile. Floats: kFew, few_rows, a block
+// has few outputs and all parts; kInside, kScratch: many_rows, a block has 256 outputs and all parts, or some parts
+// which a second kernel adds; 16-bit floats on Hopper: kStream, stream_rows; kWhole2: parts_rows with a cluster of two
+// blocks that share the parts of a tile of 64 outputs; kWhole2x96, kWhole2x128: the same with tiles of 96 and 128.
 enum class Way { kByShape, kFew, kInside, kScratch, kStream, kParts4, kWhole2, kWhole2x96, kWhole2x128 };
 
-// Weights that L2 gives quickly, again and again.
+// Whether the weights stay in L2 and can be read from there again and again.
 inline bool is_small(const LinearTask& task) { return size_t(task.in) * size_t(task.out) <= size_t(2) << 20; }
 // Parts of a block of many_rows: so few that the blocks just fit on the device, one per multiprocessor.
 int parts_per_block(const LinearTask& task);
@@ -60,7 +61,8 @@ bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
 
-// A launch of parts_rows: tiles, and stages of each part that are there or on their way. skinny_splitk_sm90.cu
+// A launch of parts_rows: tiles, and the stages of each split-K part that are resident or in flight.
+// skinny_splitk_sm90.cu
 struct PartsPlan { int tiles, depth; };
 void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream);
 
@@ -69,7 +71,7 @@ void multiply_bf16(const LinearTask& task, Way way, cudaStream_t stream);
 void multiply_f16(const LinearTask& task, Way way, cudaStream_t stream);
 void multiply_quantised(const WeightSegment& segment, const LinearTask& task, Way way, cudaStream_t stream);
 
-// linear_rows with a say in how (programs that check all ways).
+// linear_rows with a given kernel, for programs that check all of them.
 void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scratch, Way way, cudaStream_t stream);
 
 // f16 rows [first, first + count) of a quantised segment, row-major [count, in]; first is a multiple of 16.

@@ -1,6 +1,6 @@
-// Matrix products. Decode and verification (1 row to a few hundred): one family of kernels that streams the weights once and
-// reduces every output element in an order that depends on the matrix only. Prefill: cuBLASLt, with algorithms
-// that give a row the same bits at every number of rows.
+// GEMM. Decode and verification (skinny: 1 row to a few hundred): one family of kernels that streams the weights once
+// and reduces every output element in an order that depends on the matrix only. Prefill: cuBLASLt, with algorithms that
+// give a row the same bits at every number of rows.
 #pragma once
 #include <memory>
 #include <span>
@@ -28,7 +28,7 @@ class CudaMatrix : public Matrix {
   CudaMatrix(std::span<const Tensor> parts, DeviceMemory& memory);
   size_t bytes() const override { return bytes_; }
   std::span<const WeightSegment> segments() const { return segments_; }
-  // What it wants to be multiplied with: half() of x, and x itself if a segment is F32.
+  // The inputs that the kernels need: half() of x, and x itself if a segment is F32.
   Half half() const { return half_; }
   bool wants_f32() const { return wants_f32_; }
   bool wants_half() const { return wants_half_; }
@@ -54,9 +54,9 @@ struct LinearCall {        // out (+)= x W^T (+ bias)
 size_t linear_scratch_bytes(int rows, int out);
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream);
 
-// The product whose outputs are gates and then as many factors, and silu(gate) * up of them: to call.out [rows, out_stride] (or
-// null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, it takes linear_rows and glu; the bits
-// are theirs.
+// The GEMM whose outputs are gates and then as many factors, fused with silu(gate) * up: to call.out [rows, out_stride]
+// (or null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, and the caller uses
+// linear_rows and glu, which give the same bits.
 bool linear_glu(const CudaMatrix& matrix, const LinearCall& call, void* out16, cudaStream_t stream);
 
 // Prefill GEMMs. The rows of a call are padded to the next of a few counts: buffers x16, x and out must have room for
@@ -66,7 +66,8 @@ class PromptLinear {
   PromptLinear(std::span<const int> sizes, DeviceMemory& memory);  // row counts, ascending
   ~PromptLinear();
   PromptLinear(const PromptLinear&) = delete;
-  // Chooses and tries out the algorithms and takes scratch for dequantised weights; before the first run with this matrix.
+  // Chooses and tries out the algorithms and takes scratch for dequantised weights; before the first run with this
+  // matrix.
   void prepare(const CudaMatrix& matrix);
   // call.rows must be at most the largest row count, call.out_stride matrix.out().
   void run(const CudaMatrix& matrix, const LinearCall& call, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Products of one format of quantised weights. Each format is compiled in a file of its own, q*.cu.
+// Skinny GEMM with one format of quantised weights. Each format is compiled in a file of its own, q*.cu.
 #pragma once
 #include "backend/cuda/linear/skinny_packed.cuh"
 #include "backend/cuda/linear/skinny_packed_sm90.cuh"

@@ -1,7 +1,7 @@
-// Prefill GEMMs through cuBLASLt. A prompt is padded to one of a few row counts. The algorithm of the largest count has
-// shown at set-up that a row's bits do not depend on its place; the algorithm of every smaller count has shown that it
-// gives those same bits. So a token's K/V do not depend on how many tokens share its pass. Quantised weights are expanded
-// to f16 a slice at a time, small enough to be still in the L2 cache when used.
+// Prefill GEMMs through cuBLASLt. A prompt is padded to one of a few row counts. At set-up the algorithm of the largest
+// count is tested: a row's bits must not depend on its place; the algorithm of every smaller count must give those same
+// bits. So a token's K/V do not depend on how many tokens share its pass. Quantised weights are expanded to f16 a slice
+// at a time, small enough to be still in the L2 cache when used.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -107,8 +107,8 @@ __global__ void fill_random(Number* to, int width, bool by_kind) {
   }
 }
 
-// found[0] counts elements of `result` that differ from the row of the same kind in `expected` [kKinds, width]; found[1]
-// is a checksum that does not depend on the order of the sum.
+// found[0] counts elements of `result` that differ from the row of the same kind in `expected` [kKinds, width];
+// found[1] is a checksum that does not depend on the order of the sum.
 __global__ void compare_rows(const uint32_t* result, const uint32_t* expected, int width, unsigned long long* found) {
   const uint32_t row = blockIdx.x;
   const uint32_t *mine = result + size_t(row) * size_t(width), *first = expected + size_t(kind_of(row)) * size_t(width);
@@ -290,8 +290,8 @@ struct PromptLinear::Impl::Trial {
     return best;
   }
 
-  // Without expected rows: the first suggestion that passes, because it decides on the bits and must be the same in every
-  // run. With them: the fastest of the first few that pass, since all of them give the same bits.
+  // Without expected rows: the first suggestion that passes, because it decides on the bits and must be the same in
+  // every run. With them: the fastest of the first few that pass, since all of them give the same bits.
   std::optional<Choice> choose(int rows) {
     Product product(shape.type, shape.in, shape.out, rows, shape.stride);
     cublasLtMatmulHeuristicResult_t tried[kSuggestions];

@@ -1,4 +1,4 @@
-// Products of Q2_K.
+// Skinny GEMM with weights in Q2_K.
 #include "backend/cuda/linear/packed.cuh"
 
 namespace sx::cuda {

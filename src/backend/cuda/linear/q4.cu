@@ -1,4 +1,4 @@
-// Products of Q4_0.
+// Skinny GEMM with weights in Q4_0.
 #include "backend/cuda/linear/packed.cuh"
 
 namespace sx::cuda {

@@ -1,4 +1,4 @@
-// Products of Q4_1 and Q4_K.
+// Skinny GEMM with weights in Q4_1 and Q4_K.
 #include "backend/cuda/linear/packed.cuh"
 
 namespace sx::cuda {

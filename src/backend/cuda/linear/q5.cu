@@ -1,4 +1,4 @@
-// Products of Q5_1 and Q5_K.
+// Skinny GEMM with weights in Q5_1 and Q5_K.
 #include "backend/cuda/linear/packed.cuh"
 
 namespace sx::cuda {

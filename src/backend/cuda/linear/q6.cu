@@ -1,4 +1,4 @@
-// Products of Q6_K and Q3_K.
+// Skinny GEMM with weights in Q6_K and Q3_K.
 #include "backend/cuda/linear/packed.cuh"
 
 namespace sx::cuda {

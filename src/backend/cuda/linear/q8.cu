@@ -1,4 +1,4 @@
-// Products of Q8_0 and Q5_0.
+// Skinny GEMM with weights in Q8_0 and Q5_0.
 #include "backend/cuda/linear/packed.cuh"
 
 namespace sx::cuda {

@@ -37,8 +37,8 @@ __device__ __forceinline__ void exchange(uint32_t (&v)[4], int t) {
   }
 }
 
-// A warp expands one group (128 k) of one tile (16 rows), the very values the products use. A block: 8 groups of a
-// tile. Moves the quantised bytes in and 2 bytes per element out; bound by memory bandwidth.
+// A warp expands one group (128 k) of one tile (16 rows) to the values that the GEMM kernels use. A block: 8 groups of
+// a tile. Moves the quantised bytes in and 2 bytes per element out; bound by memory bandwidth.
 template <class Format>
 __global__ void __launch_bounds__(256)
     expand_rows(const __grid_constant__ LinearTask task, uint16_t* to, const int first) {

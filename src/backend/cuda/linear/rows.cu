@@ -1,4 +1,4 @@
-// Products for decoding and verification: which kernel a segment goes to, and products with f32 weights.
+// Skinny GEMM for decoding and verification: which kernel a segment goes to, and f32 weights.
 #include "backend/cuda/linear/linear.h"
 
 #include <specextend/error.h>
@@ -9,7 +9,7 @@
 namespace sx::cuda {
 namespace {
 
-// A thread adds up the parts of one element. Moves parts * rows * out floats, mostly in L2.
+// A thread adds up the split-K parts of one element. It moves parts * rows * out floats, mostly in L2.
 __global__ void __launch_bounds__(256) add_parts(const __grid_constant__ LinearTask task) {
   const int out = int(blockIdx.x) * 256 + int(threadIdx.x), row = int(blockIdx.y);
   let_next_start();
@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(256) add_parts(const __grid_constant__ LinearT
   *to = total;
 }
 
-// f32 weights (rare and small). A warp computes one output of 8 rows: lane l sums k = l, l + 32, ..., the lanes meet in
-// a tree. Moves the weights once per 8 rows; bound by latency and L2.
+// f32 weights (rare and small). A warp computes one output of 8 rows: lane l sums k = l, l + 32, ..., then the lanes
+// are added in a tree. The weights are read once per 8 rows; bound by latency and L2.
 __global__ void __launch_bounds__(256) multiply_f32(const __grid_constant__ LinearTask task) {
   const int lane = int(threadIdx.x) & 31, out = int(blockIdx.x) * 8 + (int(threadIdx.x) >> 5),
             first = int(blockIdx.y) * 8;
@@ -85,16 +85,17 @@ int parts_per_block(const LinearTask& task) {
 
 namespace {
 
-// 9 rows and more of 16-bit weights on Hopper: tiles that two blocks share, as large as needed for all blocks to be there at once;
-// whole rows for more outputs. few_rows would win a few of these, but not beside the others: it lives on L1, they on shared memory, and
-// dividing that anew between two kernels cost a step of 16 rows a quarter of its time.
+// 9 rows and more of 16-bit weights on Hopper: tiles that two blocks share, as large as needed for all blocks to be
+// there at once; whole rows for more outputs. few_rows alone would win a few of these, but not beside the others: it
+// uses L1, they use shared memory, and reconfiguring that between two kernels cost a step of 16 rows a quarter of its
+// time.
 Way way_of_halves(const LinearTask& task) {
   const auto at_once = [&](int outs) { return (task.out + outs - 1) / outs * 2 <= kDevice; };
   return at_once(64) ? Way::kWhole2 : at_once(96) ? Way::kWhole2x96 : at_once(128) ? Way::kWhole2x128 : Way::kStream;
 }
 
-// 17 rows and more of quantised weights on Hopper: whole rows where they fill half of the device or more. 9 to 16 rows would gain
-// there too, but other matrices lose, and the two kernels divide the shared memory in different ways.
+// 17 rows and more of quantised weights on Hopper: whole rows where they fill half of the device or more. 9 to 16 rows
+// would gain there too, but other matrices lose, and the two kernels divide the shared memory in different ways.
 Way way_of_quantised(const LinearTask& task) {
   if (!can_stream() || task.rows <= 2 * kFewRows) return Way::kFew;
   return task.out >= 64 * kDevice ? Way::kStream : Way::kParts4;
@@ -102,9 +103,9 @@ Way way_of_quantised(const LinearTask& task) {
 
 }  // namespace
 
-// Few rows and weights that just come from L2 are few_rows'. For the rest there are stream_rows and parts_rows where they
-// can be, or else many_rows, which wants the 216 KB of a block; whole rows of up to half the device's blocks would leave the
-// rest idle.
+// few_rows serves few rows, and weights that stay in L2. The rest goes to stream_rows and parts_rows where the device
+// has them, or else to many_rows, whose blocks take 216 KB of shared memory; whole rows of up to half the device's
+// blocks would leave the other half idle.
 Way way_of(const LinearTask& task, bool half) {
   static const bool fits = [] {
     int device = 0, bytes = 0;

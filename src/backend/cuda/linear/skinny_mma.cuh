@@ -1,4 +1,4 @@
-// Up to 32 rows per block: decoding, verification of short drafts, and all products with small matrices. See
+// Skinny GEMM, up to 32 rows per block: decoding, verification of short drafts, and all GEMMs with small matrices. See
 // kernels.h for the order of summation and formats.cuh for the operands.
 #pragma once
 #include "backend/cuda/linear/formats.cuh"
@@ -6,8 +6,8 @@
 namespace sx::cuda {
 
 // A block computes 16 * kTiles outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on; each of its
-// 8 warps one part of the inner dimension, kAhead groups of it in registers. It must move the weights of its outputs
-// once (16 * kTiles * in elements) and reads the tokens from L1 and L2. Bound: memory bandwidth; registers keep 32 KB
+// 8 warps has one split-K part, kAhead groups of it in registers. A block must read the weights of its outputs once
+// (16 * kTiles * in elements) and reads the tokens from L1 and L2. Bound: memory bandwidth; registers keep 32 KB
 // (16-bit weights) per tile and group ahead in flight, the first of them before the tokens exist.
 template <class Format, int kTiles, int kTokenTiles, int kAhead>
 __global__ void __launch_bounds__(256, kTiles * kTokenTiles == 1 && kAhead == Format::kAhead ? 3

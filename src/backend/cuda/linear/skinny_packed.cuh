@@ -1,5 +1,5 @@
-// Quantised weights from memory to registers: up to 16 rows, small matrices, and all devices that are no Hopper. See
-// kernels.h for the order of summation and formats.cuh for the operands.
+// Skinny GEMM with quantised weights from memory to registers: up to 16 rows, small matrices, and all devices before
+// Hopper. See kernels.h for the order of summation and formats.cuh for the operands.
 #pragma once
 #include <algorithm>
 
@@ -11,17 +11,17 @@ namespace sx::cuda {
 __device__ __forceinline__ void fetch_tokens(uint32_t to, const uint16_t* from, bool wanted) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
-// Four matrices of 8 tokens and 8 k, whose lines lanes 8i .. 8i + 7 point to: operands of two products.
+// Four matrices of 8 tokens and 8 k, whose lines lanes 8i .. 8i + 7 point to: operands of two MMAs.
 __device__ __forceinline__ void read_tokens(uint4& b, uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w) : "r"(from) : "memory");
 }
 
-// A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and then
-// those gridDim.x further; each of its 8 warps one part of the inner dimension, kAhead groups of it in registers, across the
-// ends of tiles. It must move the weights of its outputs once and reads the tokens from L1 and L2 through a ring of kRing
-// groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per multiprocessor are in flight, the first
-// of them before the tokens exist.
+// A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and
+// then those gridDim.x further; each of its 8 warps has one split-K part, kAhead groups of it in registers, across the
+// ends of tiles. A block must read the weights of its outputs once and reads the tokens from L1 and L2 through a ring
+// of kRing groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per multiprocessor are in
+// flight, the first of them before the tokens exist.
 template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
 __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant__ LinearTask task) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
         }
         const uint32_t from = read_at + slot(used++);
         asm volatile("cp.async.wait_group %0;\n" ::"n"(kRing - 2) : "memory");
-        __syncwarp();  // everybody's tokens of this group are there, and all are done with the ones before
+        __syncwarp();  // all lanes' tokens of this group have arrived, and all are done with the ones before
         fetch();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {

@@ -1,9 +1,9 @@
-// 17 to 64 rows with quantised weights on Hopper: packed weights and tokens come by TMA, warps expand each weight once, to
-// registers, and wgmma multiplies them with all tokens from shared memory. wgmma gives the bits of mma.sync
-// (bench/cuda/probe_wgmma.cu), so the order of summation is that of kernels.h.
+// Skinny GEMM, 17 to 64 rows with quantised weights on Hopper: TMA copies packed weights and tokens, consumer warps
+// expand each weight once, to registers, and wgmma multiplies it with all tokens from shared memory. wgmma gives the
+// bits of mma.sync (bench/cuda/probe_wgmma.cu), so the order of summation is that of kernels.h.
 //
-// Per 64 outputs and 16 k a warpgroup issues one product; expanding takes some 40 instructions per 16 outputs and 32 k. For
-// 28,672 x 4,096 and 64 rows that is 10 us of each scheduler and 8 of the tensor cores; memory needs 15 (Q4_0).
+// Per 64 outputs and 16 k a warpgroup issues one wgmma; expanding takes some 40 instructions per 16 outputs and 32 k.
+// For 28,672 x 4,096 and 64 rows that is 10 us of each scheduler and 8 of the tensor cores; memory needs 15 (Q4_0).
 #pragma once
 #include <algorithm>
 
@@ -11,9 +11,10 @@
 
 namespace sx::cuda {
 
-// Two warpgroups that multiply, and a warp that copies; if registers are short, in a warpgroup that gives its own away.
+// Two consumer warpgroups, and a producer warp; where registers are short, the producer is in a warpgroup that gives
+// its own away.
 constexpr int packed_threads(int more) { return more == 1 ? 288 : 384; }
-constexpr int kPackedCluster = 4;  // blocks that share a tile, two parts each
+constexpr int kPackedCluster = 4;  // blocks that share a tile, two split-K parts each
 constexpr int kPackedSpare = 1024 + 256, kPackedSlots = 16;  // of shared memory, see kSpare; barriers
 constexpr int kPackedShared = 227 * 1024, kPackedHalf = 113 * 1024;  // a multiprocessor's, and half of it
 
@@ -75,8 +76,8 @@ __device__ __forceinline__ void packed_product(float (&d)[kTokenTiles * 4], cons
 }
 #undef SX_D
 
-// The blocks of a cluster: the sums of all its blocks, part by part, as store_result ends them; each block takes a share of the
-// rows. A block's first part lies at `first_sums`, its second at `second_sums`.
+// Adds the split-K parts of all blocks of a cluster in order, and ends them as store_result does; each block has some
+// of the rows. A block's first part lies at `first_sums`, its second at `second_sums`.
 template <int kOuts>
 __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t first_sums, uint32_t second_sums, int rank,
                                               int tile) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t f
             rows = min(rows_each, task.rows - first_row);
   for (int e = int(threadIdx.x); e < rows * kQuads; e += 256) {
     const int row = first_row + e / kQuads, within = e % kQuads * 4, out = tile * kOuts + within;
-    // What is added in the end comes while the parts do.
+    // Bias and old values, added at the end, are loaded while the parts are.
     float* const to = task.result + size_t(row) * size_t(task.out_stride) + out;
     float bias[4] = {}, old[4] = {};
 #pragma unroll
@@ -116,10 +117,11 @@ __device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t f
 }
 #endif
 
-// Whole rows (not kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile after tile;
-// else the four blocks of a cluster share a tile, two parts each, and each adds up its share of the rows in the end. A block
-// must move its weights once and its tokens from L2, which for 64 tokens, 4 bits and 256 outputs are as many bytes. Bound:
-// memory bandwidth; some 200 KB per multiprocessor are on their way or waiting, the first weights before the tokens exist.
+// Whole rows (not kSplit): a block computes 128 * kMore outputs of all tokens over the whole inner dimension, tile
+// after tile; else the four blocks of a cluster share a tile, two split-K parts each, and each adds up some of the rows
+// in the end. A block must read its weights once and its tokens from L2, which for 64 tokens, 4 bits and 256 outputs
+// are as many bytes. Bound: memory bandwidth; some 200 KB per multiprocessor are on their way or waiting, the first
+// weights before the tokens exist.
 template <class Format, int kTokenTiles, int kMore, bool kSplit>
 __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
     packed_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PackedPlan plan,
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
       for (int i = 0, at = 0; i < ahead; ++i, at = at + 1 == groups ? 0 : at + 1) tokens(i, at);
       uint32_t parity = 0;
       for (int i = ahead, slot = 0; i < all; ++i, next()) {
-        hopper::barrier_wait(ring.free(slot), parity);  // everybody is done with what was there
+        hopper::barrier_wait(ring.free(slot), parity);  // all consumers are done with what was there
         weights(slot);
         tokens(slot, group);
         if (++slot == plan.slots) slot = 0, parity ^= 1;
@@ -256,7 +258,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
       }
     }
     if constexpr (kSplit) {
-      hopper::named_sync(1, 256);  // nobody needs the slots any more
+      hopper::named_sync(1, 256);  // no warp needs the slots any more
       store_sums(ring.shared);
       asm volatile("barrier.cluster.arrive.release;" ::: "memory");
       asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
@@ -268,7 +270,7 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
       asm volatile("barrier.cluster.arrive.release;" ::: "memory");
       asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     }
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");  // nobody leaves while others read its sums
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");  // no block leaves while others read its sums
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
   }
 #else

@@ -1,17 +1,15 @@
-// 9 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128 outputs or more (skinny_stream_sm90.cu)
-// would leave multiprocessors idle: each warp has a part of the inner dimension to itself, as in few_rows, and the two blocks of
-// a cluster share the parts of a tile. Each has a multiprocessor to itself, and all are there at once: tiles of 64 outputs up to
-// 4,224 outputs, of 96 up to 6,336, of 128 up to 8,448.
+// Skinny GEMM with split-K in a cluster: 9 to 64 rows with 16-bit float weights on Hopper, where whole rows of 128
+// outputs or more (skinny_stream_sm90.cu) would leave SMs idle. Each warp has a split-K part to itself, as in few_rows,
+// and the two blocks of a cluster share the parts of a tile. Each block has an SM to itself, and all are resident at
+// once: tiles of 64 outputs up to 4,224 outputs, of 96 up to 6,336, of 128 up to 8,448.
 //
-// What takes time beside the weights, at 64 rows: all tokens go to each tile of outputs, 117 MB through L2 for 4,096 x 14,336; operands
-// pass shared memory, which is busy three quarters of the time; and the end, when memory has nothing to do. From block to block go some
-// 25 bytes per ns. So what the first block's parts come to goes over once, as soon as it is there, and that block leaves: 1 us less
-// than if each block reads all parts of half of the rows, between two barriers of the cluster.
+// What takes time beside the weights, at 64 rows: all tokens go to each tile of outputs, 117 MB through L2 for 4,096 x
+// 14,336; operands pass shared memory, which is busy three quarters of the time; and the end, when memory has nothing
+// to do. From block to block go some 25 bytes per ns. So what the first block's parts come to goes over once, as soon
+// as it is there, and that block leaves: 1 us less than if each block reads all parts of half of the rows, between two
+// barriers of the cluster.
 //
-// Tried and left out: clusters of 4 blocks with tiles of 144 or 224 outputs (30 of them fit an H200, whose groups of multiprocessors
-// are unequal): half of the tokens' bytes, but the sums pass two blocks more. Clusters of 3: only 39 fit. Parts with unequal room in
-// shared memory: who has more runs ahead, by 7 us of 30. Operands read a step ahead by hand. 64 outputs for each warp. One copy of the
-// tokens for two blocks (multicast), which have to wait for each other. Having L2 fetch the next product's weights at a product's end.
+// What was tried and left out is in docs/cuda-notes.md.
 #include <algorithm>
 
 #include "backend/cuda/linear/tma.cuh"
@@ -103,8 +101,8 @@ struct Place {
   __device__ uint32_t arrived(int warp) const { return barriers + kPartsHere * kMostDepth * 16 + uint32_t(warp) * 8; }
 };
 
-// A warp: its outputs of one part. Of the warps that share a part the last one to be done with a slot fills it again: nobody waits
-// for others, or to copy.
+// A warp: its outputs of one split-K part. Of the warps that share a part the last one to be done with a slot refills
+// it: no warp waits for another, and there is no producer warp.
 template <Half kHalf, int kTokenTiles, class F>
 __device__ __forceinline__ void multiply_stages(const LinearTask& task, const PartsPlan& plan, const Place<8 * kTokenTiles, F>& place,
                                                 WarpProducts<kHalf, kTokenTiles, F::kOutTiles>& products,
@@ -124,8 +122,8 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
                      (first_stage + stage) * kStageK, 0, place.full(slot));
   };
   const bool leads = (threadIdx.x & 31) == 0, fills = leads && first_out == 0;
-  // Weights need nothing of earlier kernels. Of few tokens the second block takes one stage at first: then the first one's sums are
-  // there when it is done.
+  // Weights need nothing of earlier kernels. Of few tokens the second block takes one stage at first: then the first
+  // one's sums are there when it is done.
   const int ahead = min(plan.depth, stages), early = place.rank == 0 || kTokenTiles > 4 ? ahead : min(1, ahead);
 #pragma unroll 1
   for (int i = 0; fills && i < early; ++i) fetch_weights(first_slot + i, i);
@@ -159,9 +157,10 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const Pa
   }
 }
 
-// The parts of a tile, added in order. The warps of a block with the same outputs divide their sums among themselves, as the tensor
-// cores left them (four floats of each lane at a time), and exchange them through shared memory. What the first block's come to
-// goes from each of its warps to the same warp of the second block, which adds its parts, and ends them as store_result does.
+// Adds the split-K parts of a tile in order. The warps of a block with the same outputs divide their sums among
+// themselves, as the tensor cores left them (four floats of each lane at a time), and exchange them through shared
+// memory. What the first block's come to goes from each of its warps to the same warp of the second block, which adds
+// its parts, and ends them as store_result does.
 template <Half kHalf, int kTokenTiles, class F, int kWhich>
 __device__ __forceinline__ void add_parts(const LinearTask& task, const Place<8 * kTokenTiles, F>& place,
                                           const WarpProducts<kHalf, kTokenTiles, F::kOutTiles>& products) {
@@ -190,7 +189,7 @@ __device__ __forceinline__ void add_parts(const LinearTask& task, const Place<8 
     });
   }
   cluster_wait();   // the other block has begun, its barriers can be used
-  __syncthreads();  // the last stages have been read by all; nobody needs the slots any more
+  __syncthreads();  // the last stages have been read by all; no warp needs the slots any more
   const auto exchange = [&](int which, int v) {
     return place.ring + uint32_t((which * F::kOutWarps + out_warp) * kAll + v) * 512 + uint32_t(lane) * 16;
   };
@@ -258,10 +257,11 @@ __device__ __forceinline__ void add_parts(const LinearTask& task, const Place<8 
 }
 #endif
 
-// A cluster of two blocks computes kOuts outputs of all tokens; each of its warps some of them over one part, then the parts are
-// added. A block must move kOuts * in / 2 weights, and tokens * in / 2 elements from L2. Bound: memory bandwidth; some 110 KB of weights
-// per multiprocessor are in flight before the tokens exist. Beside that shared memory: a stage of 64 outputs and 64 tokens is
-// written once (16 KB), and read (8 KB of weights, 8 KB of tokens for each warp).
+// A cluster of two blocks computes kOuts outputs of all tokens; each of its warps some of them over one split-K part,
+// then the parts are added. A block must read kOuts * in / 2 weights, and tokens * in / 2 elements from L2. Bound:
+// memory bandwidth; some 110 KB of weights per multiprocessor are in flight before the tokens exist. Beside that shared
+// memory: a stage of 64 outputs and 64 tokens is written once (16 KB), and read (8 KB of weights, 8 KB of tokens for
+// each warp).
 template <Half kHalf, int kTokenTiles, class F>
 __global__ void __launch_bounds__(F::kThreads, 1)
     parts_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PartsPlan plan,

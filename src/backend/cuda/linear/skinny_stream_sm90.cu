@@ -1,16 +1,16 @@
-// 9 to 64 rows with 16-bit float weights on Hopper, where whole rows fill the device: weights and tokens come by TMA, so that
-// the warps that multiply do nothing else. See tma.cuh.
+// Streaming skinny GEMM: 9 to 64 rows with 16-bit float weights on Hopper, where whole rows fill the device. A producer
+// thread copies weights and tokens by TMA, so that the consumer warps only multiply. See tma.cuh.
 //
-// Where the time of 64 rows goes, per block of 256 outputs and 64 k (the numbers of small_batch_mma.cuh, 1.75 GHz): memory at
-// its share of 4.3 TB/s 1,750 cycles with 40 KB of weights and tokens; tensor cores 512; shared memory 320 to write and 770
-// to read; 2,300 were measured. What was lost: 10 copies and their addresses per thread and a barrier of the block per
-// stage, with two warps per scheduler to hide them; 112 or 96 blocks on 132 multiprocessors. Hence here: a warp of its own for
-// the copies, and blocks of 128 to 256 outputs as the device is best filled.
+// Where the time of 64 rows goes, per block of 256 outputs and 64 k (the numbers of small_batch_mma.cuh, 1.75 GHz):
+// memory at its share of 4.3 TB/s 1,750 cycles with 40 KB of weights and tokens; tensor cores 512; shared memory 320 to
+// write and 770 to read; 2,300 were measured. What was lost: 10 copies and their addresses per thread and a barrier of
+// the block per stage, with two warps per scheduler to hide them; 112 or 96 blocks on 132 multiprocessors. Hence here:
+// a warp of its own for the copies, and blocks of 128 to 256 outputs as the device is best filled.
 //
-// 28,672 x 4,096 with glu inside takes an H200 57 us with 16 rows and 59 with 64, of which 1.5 are the end, from sums to results;
-// copies alone take 55. Four stages: with three it waits for memory, with more the queues there grow, some multiprocessors are done
-// a sixth earlier than others, and a layer takes 1 us longer. Products by wgmma, with tokens brought into its order by idle warps, took
-// as long (with 16 rows 1 us longer); so did rows of other lengths, copies at a fixed pace, L2 told to forget weights first.
+// 28,672 x 4,096 with glu inside takes an H200 57 us with 16 rows and 59 with 64, of which 1.5 are the end, from sums
+// to results; copies alone take 55. Four stages: with three it waits for memory, with more the queues there grow, some
+// multiprocessors are done a sixth earlier than others, and a layer takes 1 us longer. What else was tried is in
+// docs/cuda-notes.md.
 #include <algorithm>
 
 #include "backend/cuda/linear/tma.cuh"
@@ -24,8 +24,8 @@ constexpr int kSharedBytes = 227 * 1024;
 constexpr int kMostStages = 4;
 
 #ifdef SX_HOPPER
-// silu_times of several at once, with its bits: quotients as division makes them where no number is near the ends of its range,
-// all side by side. As one branch each they took 4 us for the 32 of a thread.
+// silu_times of several at once, with its bits: quotients as division makes them where no number is near the ends of
+// its range, all side by side. As one branch each they took 4 us for the 32 of a thread.
 template <int kCount>
 __device__ __forceinline__ void silu_times_all(const float (&gate)[kCount], const float (&up)[kCount], float (&to)[kCount]) {
   float largest = 0;
@@ -63,8 +63,8 @@ __device__ __forceinline__ uint32_t two_halves(float x, float y) {
   return v;
 }
 
-// Calls use(n) for the token tiles n, n + 1, .. n + kAtOnce - 1 in total[.][0 .. kAtOnce - 1], as a loop: what runs once should
-// be little code, for that comes from memory, too. The totals move up instead.
+// Calls use(n) for the token tiles n, n + 1, .. n + kAtOnce - 1 in total[.][0 .. kAtOnce - 1], as a loop: what runs
+// once should be little code, because code is fetched from memory too. The totals move up instead.
 template <int kAtOnce, int kTokenTiles, class Use>
 __device__ __forceinline__ void by_tiles(int rows, float (&total)[2][kTokenTiles][4], const Use& use) {
 #pragma unroll 1
@@ -81,8 +81,9 @@ __device__ __forceinline__ void by_tiles(int rows, float (&total)[2][kTokenTiles
   }
 }
 
-// The end of a warp's products that feed a glu, as store_result and glu_kernel would have it: gates in total[0], factors in
-// total[1], `first` is the first of the warp's 16 outputs. Neighbours in the warp exchange 16-bit results until each has four in a row.
+// The epilogue of a warp's outputs that feed a glu, as store_result and glu_kernel would compute it: gates in total[0],
+// factors in total[1], `first` is the first of the warp's 16 outputs. Neighbours in the warp exchange 16-bit results
+// until each has four in a row.
 template <Half kHalf, int kTokenTiles>
 __device__ __forceinline__ void store_activated(const LinearTask& task, int first, float (&total)[2][kTokenTiles][4]) {
   using Products = WarpProducts<kHalf, kTokenTiles>;
@@ -138,8 +139,8 @@ __device__ __forceinline__ void store_activated(const LinearTask& task, int firs
   });
 }
 
-// The end of a warp's other products, as store_result has it: `first` is the first of its 32 outputs. Neighbours exchange until each
-// has four in a row.
+// The epilogue of a warp's other outputs, as store_result computes it: `first` is the first of its 32 outputs.
+// Neighbours exchange until each has four in a row.
 template <Half kHalf, int kTokenTiles>
 __device__ __forceinline__ void store_totals(const LinearTask& task, int first, float (&total)[2][kTokenTiles][4]) {
   using Products = WarpProducts<kHalf, kTokenTiles>;
@@ -202,7 +203,7 @@ struct Place {
   __device__ uint32_t free(int slot) const { return barriers + uint32_t(slot) * 16 + 8; }
 };
 
-// The copying thread: the stages of each of the block's tiles, one after the other.
+// The producer thread: it copies the stages of each of the block's tiles, one after the other.
 template <bool kGlu>
 struct Copies {
   const LinearTask& task;
@@ -225,7 +226,7 @@ struct Copies {
   __device__ __forceinline__ void tokens(int slot, int at) {
     hopper::load_box(place.ring + uint32_t(slot * place.bytes + place.outs * kStageLine), tokens_map, at * kStageK, 0, place.full(slot));
   }
-  // Before anybody else does anything: the barriers, and weights, which need nothing of earlier kernels.
+  // Runs before all other threads: the barriers, and weights, which need nothing of earlier kernels.
   __device__ __forceinline__ void begin() {
     hopper::prefetch_map(weights_map);
     for (int i = 0; i < plan.stages; ++i) {
@@ -242,7 +243,7 @@ struct Copies {
     for (int i = 0, at = 0; i < ahead; ++i, at = at + 1 == place.stages ? 0 : at + 1) tokens(i, at);
     uint32_t parity = 0;
     for (int i = ahead, slot = 0; i < all; ++i) {
-      hopper::barrier_wait(place.free(slot), parity);  // everybody is done with what was there
+      hopper::barrier_wait(place.free(slot), parity);  // all consumers are done with what was there
       const int at = stage;
       weights(slot);
       tokens(slot, at);
@@ -251,7 +252,7 @@ struct Copies {
   }
 };
 
-// A multiplying warp: 32 outputs of all tiles; of a glu 16 gates and their 16 factors.
+// A consumer warp: 32 outputs of all tiles; of a glu 16 gates and their 16 factors.
 template <Half kHalf, int kTokenTiles, bool kGlu>
 __device__ __forceinline__ void multiply_stages(const LinearTask& task, const StreamPlan& plan, const Place& place) {
   const int first_out = (int(threadIdx.x) >> 5) * (kGlu ? 16 : 32), per_part = task.parts.per_part * kStagesOfGroup;
@@ -287,10 +288,10 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
 }
 #endif
 
-// A block computes 32 * plan.warps outputs of all tokens, tile after tile. It must move the weights of its tiles once and
-// the tokens from L2 once per tile, a quarter of that for 256 outputs and 64 tokens. Bound: memory bandwidth; up to 160 KB
-// are in flight. Two warpgroups multiply (as many of their warps as the plan says), a third has the one thread that copies
-// and gives its registers away.
+// A block computes 32 * plan.warps outputs of all tokens, tile after tile. It must move the weights of its tiles once
+// and the tokens from L2 once per tile, a quarter of that for 256 outputs and 64 tokens. Bound: memory bandwidth; up to
+// 160 KB are in flight. Two warpgroups multiply (as many of their warps as the plan says), a third has the one thread
+// that copies and gives its registers away.
 template <Half kHalf, int kTokenTiles, bool kGlu>
 __global__ void __launch_bounds__(kThreads, 1)
     stream_rows(const __grid_constant__ LinearTask task, const __grid_constant__ StreamPlan plan,
@@ -329,7 +330,8 @@ void stream(const LinearTask& task, const StreamPlan& plan, cudaStream_t stream)
       return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     }();
     check(allowed, "shared memory");
-    // All of the shared memory, so that no block of the next kernel moves in: one made such a product take half as long again.
+    // All of the shared memory, so that no block of the next kernel moves in: one made such a GEMM take half as long
+    // again.
     launch(kernel, dim3(unsigned(std::min(plan.tiles, kDevice))), dim3(kThreads), kSharedBytes, stream, task, plan,
            map_of(task.data, kHalf, task.out, task.in, (kGlu ? 16 : 32) * plan.warps),
            map_of(task.x, kHalf, task.rows, task.in, 8 * kTokenTiles));

@@ -1,6 +1,6 @@
-// 17 to 64 rows: verification and batches (16-bit weights on Hopper: skinny_stream_sm90.cu, skinny_splitk_sm90.cu). See
-// kernels.h for the order of summation and formats.cuh for the operands. Here also: which kernel a product
-// goes to.
+// Small-batch GEMM, 17 to 64 rows: verification and batches (16-bit weights on Hopper: skinny_stream_sm90.cu,
+// skinny_splitk_sm90.cu). See kernels.h for the order of summation and formats.cuh for the operands. Here also: which
+// kernel a task goes to.
 #pragma once
 #include "backend/cuda/linear/skinny_mma.cuh"
 
@@ -33,13 +33,13 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
-// A block computes 256 outputs of all tokens over the parts [blockIdx.y * parts_here, .. + parts_here) of the inner
-// dimension: all of them, or else its sums go to scratch part by part and add_parts ends the work. It must move the
-// weights of its outputs once, 256 * in elements, and the tokens from L2, a quarter of that for 64 tokens: the reason
-// for so many outputs per block, as L2 hardly gives more than memory does. Two tiles per warp share the tokens' reads
-// from shared memory. Both pass through stages: weights in each thread's own places, tokens as
-// [8 kTokenTiles][kStageSteps * 32 k] for all warps. Bound: memory bandwidth (64 tokens: half the rate of mma.sync);
-// the one block of a multiprocessor keeps 96 KB of weights or more in flight.
+// A block computes 256 outputs of all tokens over the split-K parts [blockIdx.y * parts_here, .. + parts_here): all of
+// them, or else its sums go to scratch part by part and add_parts ends the work. A block must read the weights of its
+// outputs once, 256 * in elements, and the tokens from L2, a quarter of that for 64 tokens: the reason for so many
+// outputs per block, as L2 hardly gives more than memory does. Two tiles per warp share the tokens' reads from shared
+// memory. Both pass through stages: weights in each thread's own places, tokens as [8 kTokenTiles][kStageSteps * 32 k]
+// for all warps. Bound: memory bandwidth (64 tokens: half the rate of mma.sync); the one block of a multiprocessor
+// keeps 96 KB of weights or more in flight.
 template <class Format, int kTokenTiles>
 __global__ void __launch_bounds__(256, 1) many_rows(const __grid_constant__ LinearTask task, const int parts_here) {
   using Memory = Stages<Format, kTokenTiles>;
@@ -109,14 +109,14 @@ __global__ void __launch_bounds__(256, 1) many_rows(const __grid_constant__ Line
   }
   const auto row_of = [&](int n, int j) { return n * 8 + 2 * t + (j & 1); };
   const auto out_of = [&](int i, int j) { return (first_tile + i) * kTileOut + g + (j >> 1) * 8; };
-  // Operands that are just registers as loaded would be gathered anew before every product; combined with a zero that
+  // Operands that are just registers as loaded would be gathered anew before every MMA; combined with a zero that
   // the assembler does not know to be one, they are values of their own, made once.
   const uint32_t zero = uint32_t(task.parts.parts) >> 16;
   uint32_t here = shared_address, before = shared_address + (Memory::kCount - 1) * Memory::kStage;
   int left = per_part;
   for (int stage = first; stage < last; ++stage) {
     wait_for_copies<Memory::kCount - 2>();
-    __syncthreads();  // this stage is there, and everybody is done with the one before, which is refilled now
+    __syncthreads();  // this stage has arrived, and all warps are done with the one before, which is refilled now
     fetch_weights_of(stage + Memory::kCount - 1, before);
 #pragma unroll
     for (int i = 0; i < kMine; ++i)

@@ -1,6 +1,5 @@
-// What the two kernels for 16-bit float weights on Hopper share, whose weights and tokens come by TMA: stages of 64 k in
-// shared memory, and a warp's products with one of them. See kernels.h for the order of summation and
-// formats.cuh for the operands.
+// What the two TMA kernels for 16-bit float weights on Hopper share: stages of 64 k in shared memory, and a warp's MMAs
+// with one of them. See kernels.h for the order of summation and formats.cuh for the operands.
 #pragma once
 #include <algorithm>
 
@@ -57,9 +56,9 @@ __device__ __forceinline__ float4 load_from(uint32_t address, int rank) {
   return v;
 }
 
-// A warp's share of products: 16 * kOutTiles outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and of
-// tokens: two g that are neighbours then have lines four apart, and the reads of 8 lanes meet all banks. Chunk 4 step + t
-// of 16 bytes lies at chunk ^ line.
+// A warp's MMAs: 16 * kOutTiles outputs of all tokens. Lane (g, t) takes line `line` of 8 as its row g of weights and
+// of tokens: two g that are neighbours then have lines four apart, and the reads of 8 lanes meet all banks. Chunk 4
+// step + t of 16 bytes lies at chunk ^ line.
 template <Half kHalf, int kTokenTiles, int kOutTiles = 2>
 struct WarpProducts {
   uint32_t zero;  // see many_rows
@@ -70,9 +69,9 @@ struct WarpProducts {
   // Where this lane begins to read in both operands.
   static __device__ __forceinline__ uint32_t at() { return uint32_t(line() * kStageLine + (t() ^ line()) * 16); }
 
-  // Shared memory: the stage's lines of the warp's outputs and of the tokens, both + at(); from tile to tile of 16 outputs
-  // there are `apart` bytes. Returns 0 when all has been read. Who gives the stage back must use it: an arrival at a barrier overtakes
-  // reads that are on their way, and those of a warp beside a block that kept the loads' pipe busy came after the next stage's bytes.
+  // Shared memory: the stage's lines of the warp's outputs and of the tokens, both + at(); from tile to tile of 16
+  // outputs there are `apart` bytes. Returns 0 when all has been read. The release of the stage must depend on it,
+  // because an arrival at a barrier may overtake loads that are in flight (docs/decisions/010-ring-release-race.md).
   __device__ __forceinline__ uint32_t stage(uint32_t weights, uint32_t tokens, uint32_t apart = 16 * kStageLine) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {

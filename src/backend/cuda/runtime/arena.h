@@ -1,4 +1,5 @@
-// The memory of a CUDA backend: one piece taken at set-up when its size is known, or slabs taken as they are needed.
+// The device memory of a CUDA backend: one slab taken at set-up when its size is known, or slabs taken as they are
+// needed.
 #pragma once
 #include <string>
 #include <vector>

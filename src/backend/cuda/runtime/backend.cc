@@ -31,7 +31,8 @@ int checked_device(int device) {
   return device;
 }
 
-// SPECEXTEND_PROMPT_LINEAR=own: prompts use the products of decoding. Slower, but a sanitizer then sees our kernels only.
+// SPECEXTEND_PROMPT_LINEAR=own: prompts use the GEMMs of decoding. That is slower, but a sanitizer then sees our
+// kernels only.
 bool prompts_by_library() {
   static const char* wanted = std::getenv("SPECEXTEND_PROMPT_LINEAR");
   return !wanted || std::string_view(wanted) != "own";
@@ -113,7 +114,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
   reserve_tree_growth();
   scratch(half_, size_t(rows) * size_t(limits.width) * 2, "16-bit activations");
   scratch(activated_, size_t(few) * size_t(limits.width) * 2, "16-bit activations");
-  scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "sums of products");
+  scratch(linear_, linear_scratch_bytes(few, std::max(limits.width * 2, limits.vocab)), "split-K sums");
   if (limits.heads > 0) {
     const size_t trees = attend_scratch_bytes(few, limits.heads, limits.head_dim, limits.context + limits.rows);
     scratch(attend_, std::max(trees, attend_prompt_scratch_bytes(rows, limits.heads, limits.head_dim)), "attention");
@@ -123,7 +124,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
   host_->reserve(limits);
 }
 
-// Copies of more than a little go past pinned memory.
+// Large copies do not go through pinned memory.
 void CudaBackend::upload(float* to, const float* from, size_t count) {
   if (dry()) return;
   shadow_.of = nullptr;
@@ -255,7 +256,7 @@ void CudaBackend::glu(const GluArgs& args) {
   cuda::glu({out, half, last_half_, args.gate_up, rows, args.width}, stream_);
 }
 
-// As one kernel, which reads the shadow of its input and leaves one in another place.
+// As one kernel, which reads the 16-bit shadow of its input and writes the shadow of its output to another buffer.
 void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activation) {
   if (dry()) return;
   const auto& matrix = static_cast<const CudaMatrix&>(*product.weight);
@@ -312,7 +313,7 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
   }
 }
 
-// The 16-bit form of the input: what its producer has left, or made now.
+// The 16-bit form of the input: the shadow that its producer wrote, or a conversion made now.
 void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix) {
   if (!matrix.wants_half()) return nullptr;
   last_half_ = matrix.half();
@@ -331,7 +332,7 @@ void CudaBackend::linear(const LinearArgs& args) {
   if (in_step() && step_->prompt && !args.outputs && prompts_by_library()) return linear_of_prompt(args, matrix);
   const int rows = padded(args.rows);
   const LinearCall call{args.out, half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride, args.accumulate};
-  linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "sums of products"), stream_);
+  linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "split-K sums"), stream_);
   if (shadow_.of == args.out) shadow_.of = nullptr;
   written(args.out);
 }

@@ -1,5 +1,6 @@
-// The CUDA backend: one stream, an arena, recorded steps, and the kernels of this folder. Inside run() ops find the step's integers in
-// device memory and row counts are padded; outside it each op sends what it needs.
+// The CUDA backend: one stream, an arena, recorded steps (CUDA graphs), and the kernels of the sibling folders. Inside
+// run() ops find the step's integers in device memory and row counts are padded; outside it each op sends what it
+// needs.
 #pragma once
 #include <memory>
 #include <string>
@@ -96,7 +97,7 @@ class CudaBackend : public Backend {
   const double* frequencies(const double* values, int dims);
   bool dry() const { return arena_.counts_only(); }
   bool in_step() const { return step_ != nullptr; }
-  // Of rows of the step: padded inside a recorded one.
+  // The number of rows to launch: padded inside a recorded step.
   int padded(int rows) const;
   // Where the integers of an op are: the step's, or sent now.
   StepView place(const StepInputs& inputs);
@@ -137,9 +138,10 @@ class CudaBackend : public Backend {
   const StepInputs* step_ = nullptr;     // being run
   bool padding_ = false;                 // its counts are padded
   Graphs graphs_{96};                    // one of a model of 32 layers takes about a megabyte
-  // Trees grown by the device. Loops can only be told apart from steps by what they are for, so they have a place of their own.
+  // Trees grown by the device. Loops can only be told apart from steps by what they are for, so they have a place of
+  // their own.
   int level_rows_ = 0;                   // 0: graphs cannot loop here
-  bool plain_loops_ = false;             // programmatic launches were refused inside them
+  bool plain_loops_ = false;             // the driver rejected programmatic launches inside them
   Graphs loops_{24};
   TreeGrowthPlan* plan_ = nullptr;
   TreeGrowthState* growth_ = nullptr;

@@ -1,5 +1,5 @@
 // The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score,
-// kv_retrieve, choose, distribution, top_k.
+// kv_retrieve, choose, probabilities, top_k.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -30,7 +30,8 @@ void CudaBackend::kv_move(const KvMoveArgs& a) {
 
 size_t CudaBackend::kv_cell_bytes(const KvStore& kv) const { return packed_cell_bytes(view_of(&kv)); }
 
-// Parts of a few MB go through pinned memory, which the kernel reads and writes itself. body(part, its bytes in all cells' bytes)
+// Parts of a few MB go through pinned memory, which the kernel reads and writes itself. body(part, its bytes in all
+// cells' bytes)
 template <class Body>
 void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) {
   const KvGeometry& g = kv.geometry();
@@ -70,7 +71,7 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
   if (chunks == 0) return;
   if (layers > size_t(kMostScoreLayers)) return score_layers(a, [this](const KvScoreArgs& one) { kv_score(one); });
   auto* borders = static_cast<int32_t*>(scratch(borders_, a.borders.size_bytes(), "borders of chunks"));
-  // Few numbers are written to the host's memory by the kernel itself.
+  // The kernel itself writes the few mean scores to mapped host memory.
   void* back = pinned(count * sizeof(float));
   auto* scores = static_cast<float*>(a.mean ? back : scratch(scores_, count * sizeof(float), "scores of chunks"));
   void* sums = scratch(score_, score_scratch_bytes(a.heads, a.borders.back() + 1, int(layers)), "scores");
@@ -98,7 +99,7 @@ ScoreCall CudaBackend::score_call(const KvScoreArgs& a) {
   return call;
 }
 
-// The last choice and the one before lie on the device, by turns, unless they were made on the host.
+// The last choice and the one before lie on the device, in two lists that alternate, unless they were made on the host.
 class CudaBackend::Choice final : public HostChoice {
  public:
   Choice(CudaBackend& backend, int most_cells) : HostChoice(most_cells), backend_(backend) {
@@ -116,7 +117,7 @@ class CudaBackend::Choice final : public HostChoice {
     }
     return chosen;
   }
-  // Whoever fills the next list gets both.
+  // Hands both lists to the call that fills the next one.
   void turn(RetrieveCall& call) {
     call.before = lists_[turn_], call.listed = listed_;
     if (!on_device_) call.held = 0;
@@ -165,8 +166,8 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
   gather(call, stream_);
 }
 
-// Until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it learns
-// that the stream is done.
+// Polls until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it
+// learns that the stream is done.
 void CudaBackend::await_written(const void* words, size_t count) {
   const auto* word = static_cast<const volatile uint32_t*>(words);
   for (size_t i = 0, looks = 0; i < count;) {
@@ -182,7 +183,7 @@ void CudaBackend::await_written(const void* words, size_t count) {
   std::atomic_thread_fence(std::memory_order_acquire);
 }
 
-// Those that the device has already are not sent again; a few others go along with the call.
+// Sends the borders that the device does not have yet; a few of them travel in the launch parameters.
 void CudaBackend::send_borders(const KvScoreArgs& a, ScoreCall& call) {
   if (call.borders != sent_to_) sent_borders_.clear();
   const auto known = std::mismatch(a.borders.begin(), a.borders.end(), sent_borders_.begin(), sent_borders_.end()).first;
@@ -198,7 +199,7 @@ void CudaBackend::send_borders(const KvScoreArgs& a, ScoreCall& call) {
   sent_borders_.assign(a.borders.begin(), a.borders.end());
 }
 
-// Which way a row is chosen must depend on its request alone: they need not round alike.
+// Where a row is sampled must depend on its request alone, because the ways need not round alike.
 CudaBackend::Way CudaBackend::way_of(const ChooseRow& row) const {
   const Sampling& s = *row.sampling;
   const bool penalised = s.repeat_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
@@ -241,8 +242,8 @@ void CudaBackend::choose(const ChooseArgs& a) {
     if (!a.rows[i].allowed) a.out[i] = chosen[at++];
 }
 
-// Copies of the rows in which forbidden tokens have -infinity are chosen from as any others. What they cannot tell, which token is
-// the first that is allowed where no logit is finite, and what goes the way of the host anyhow, is chosen there.
+// Samples from copies of the rows in which forbidden tokens have -infinity. The host samples where no logit is finite
+// (the copy cannot tell which token is the first allowed one), and rows that the host samples anyway.
 void CudaBackend::choose_masked(const ChooseArgs& a, std::span<const size_t> which) {
   const size_t words = (size_t(a.vocab) + 31) / 32, vocab = size_t(a.vocab);
   reserve_masks(a.vocab);
@@ -296,7 +297,7 @@ void CudaBackend::choose_any(const ChooseArgs& a) {
   }
 }
 
-// Filtered rows come along where it is asked whether they are broken: their largest logit is picked, and not taken.
+// Filtered rows take part where `broken` is wanted: their largest logit is picked and not used.
 void CudaBackend::pick_rows(const ChooseArgs& a) {
   const size_t most = a.rows.size();
   const auto picked = [this](const ChooseRow& row) { return way_of(row) == Way::kPick || (row.broken && way_of(row) == Way::kFiltered); };

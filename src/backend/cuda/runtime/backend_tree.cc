@@ -1,5 +1,5 @@
-// Drafts without the host: a recorded graph that repeats a pass, its likeliest tokens and the growing of the next level until the last
-// of these kernels says stop (a WHILE node).
+// Device-side tree expansion: a recorded graph with a WHILE node repeats a pass, its top-k tokens and the expansion of
+// the next level until the last of these kernels clears the condition.
 #include <algorithm>
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ namespace sx::cuda {
 namespace {
 
 constexpr int kNeeds = 12040;  // CUDA 12.4
-constexpr int32_t kGrowing = -1;  // what await_written waits for to go
+constexpr int32_t kGrowing = -1;  // await_written polls until it changes
 
 // CUDA 13 has given these the names of their predecessors.
 #if CUDART_VERSION >= 13000
@@ -74,7 +74,7 @@ class Recording {
   bool open_ = false;
 };
 
-// Of each row, to choose the children of a node from.
+// Candidates per row from which a node's children are chosen.
 int candidates_of(const TreeGrowthArgs& a) { return std::min(std::max(a.rules.branch, a.sampling.pool), a.vocab); }
 
 bool fits(const TreeGrowthArgs& a) {
@@ -149,7 +149,7 @@ cudaGraphExec_t CudaBackend::record_loop(const TreeGrowthArgs& a, FunctionRef bo
   return exec;
 }
 
-// Null: there will be no loops on this device.
+// Returns null where this device cannot record loops; the caller then stops trying.
 cudaGraphExec_t CudaBackend::record_tree_growth(const TreeGrowthArgs& a, StepInputs& step, FunctionRef body) {
   struct Leave {
     CudaBackend& backend;

@@ -1,5 +1,5 @@
 // Calls into the CUDA runtime that must not fail silently, and device memory. Set-up throws sx::Error; a failing launch
-// inside an op means that we are wrong or the device is gone, and throws as well.
+// inside an op means a bug or a lost device, and throws as well.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,8 +11,8 @@ namespace sx::cuda {
 // Throws sx::Error "CUDA: what: reason" unless status is success.
 void check(cudaError_t status, const char* what);
 
-// Waits for copies and fills that were not given a stream: they may still be under way when their call returns, and the backend's
-// stream does not wait for them.
+// Waits for copies and fills that were not given a stream: they may still be under way when their call returns, and the
+// backend's stream does not wait for them.
 void settle();
 
 // While one is there, kernels are launched without programmatic dependence, in this thread.

@@ -1,5 +1,5 @@
-// Recorded steps, and the loops of drafts around them: a CUDA graph per key and shape, made when a shape is first met, the oldest thrown
-// away when there are many.
+// Recorded steps, and the loops of tree expansion around them: one CUDA graph per key and shape, captured when the
+// shape first occurs; the least recently used is destroyed when there are too many.
 #pragma once
 #include <cstdint>
 #include <list>

@@ -1,5 +1,5 @@
-// The instructions of Hopper (sm_90a) that attention and products are made of there, one small function each: barriers in shared
-// memory, copies of boxes of a tensor (TMA), and products of a warpgroup of 4 warps (wgmma).
+// The Hopper (sm_90a) instructions that attention and GEMM use, one small function each: mbarriers, copies of boxes of
+// a tensor (TMA), and matrix multiply-accumulate of a warpgroup of 4 warps (wgmma).
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -34,7 +34,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return uint32_t(__cvta_generic_to_shared(pointer));
 }
 
-// mbarriers: `count` arrivals and all announced bytes end a phase; phases are numbered 0, 1, 0, 1, ... by their parity.
+// mbarriers: `count` arrivals and all announced bytes complete a phase; phases are numbered 0, 1, 0, 1, ... by their
+// parity.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -169,7 +170,8 @@ __device__ __forceinline__ void product_shared(float (&d)[32], uint64_t a, uint6
 #undef SX_PRODUCT
 }
 
-// d[64 x n] = a[64 x 16] b[16 x n], plus d if add: a from registers, b from shared memory, MN-major (transposed). n = 128 and 64.
+// d[64 x n] = a[64 x 16] b[16 x n], plus d if add: a from registers, b from shared memory, MN-major (transposed). n =
+// 128 and 64.
 template <bool bf16>
 __device__ __forceinline__ void product_registers(float (&d)[64], const uint32_t* a, uint64_t b, int add = 1) {
 #define SX_PRODUCT(type)                                                                                              \

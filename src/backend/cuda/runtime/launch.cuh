@@ -1,6 +1,7 @@
-// Launching kernels so that they overlap: with programmatic dependent launch a kernel starts while its predecessor ends, and
-// may read what does not depend on it (weights) at once. Every kernel launched through launch() must call wait_for_previous()
-// before it reads or writes anything an earlier kernel may touch, and should call let_next_start() as early as it can.
+// Kernel launches that overlap: with programmatic dependent launch (PDL) a kernel starts while its predecessor ends,
+// and may read what does not depend on it (weights) at once. Every kernel launched through launch() must call
+// wait_for_previous() before it reads or writes anything an earlier kernel may touch, and should call let_next_start()
+// as early as it can.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -24,7 +25,7 @@ __device__ __forceinline__ void let_next_start() {
 
 inline int divide_up(int a, int b) { return (a + b - 1) / b; }  // for grids
 
-// On devices before sm_90 the attribute is refused, so it is only set there; and not among PlainLaunches.
+// Devices before sm_90 reject the launch attribute, so it is only set from sm_90 on, and not inside PlainLaunches.
 bool has_dependent_launch();
 
 template <class... Parameters, class... Arguments>

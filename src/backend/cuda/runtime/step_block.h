@@ -1,5 +1,5 @@
-// The integers of a step on their way to the device: packed into pinned memory and copied in one go to a fixed place. Offsets depend
-// on the padded counts only, so that graphs recorded for a shape find what they need.
+// The integers of a step on their way to the device: packed into pinned memory and copied in one go to a fixed place.
+// Offsets depend on the padded counts only, so that graphs recorded for a shape find what they need.
 #pragma once
 #include <array>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace sx::cuda {
 
-// Pinned memory from which copies to the device are made while the host goes on: a few buffers in turns.
+// Pinned memory from which copies to the device are made while the host goes on: a few buffers, used round-robin.
 class Staging {
  public:
   explicit Staging(cudaStream_t stream) : stream_(stream) {}
@@ -43,7 +43,7 @@ class StepBlock {
   static StepShape shape_of(const StepInputs& inputs, bool pad);
   // Sends a step's integers. A prompt has no ancestors and no tiles.
   void send(const StepInputs& inputs, const StepShape& shape, Staging& staging);
-  // Instead: the device will write them there itself.
+  // Instead of send(): the device writes the integers itself (tree expansion).
   void place(const StepShape& shape) { lay_out(shape, false, device_, view_); }
   StepView view() const { return view_; }
 

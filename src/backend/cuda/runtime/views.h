@@ -12,7 +12,7 @@ namespace sx::cuda {
 enum class Half : uint8_t { kBF16, kF16 };
 
 struct RowInfo {
-  int32_t slot;      // of the K/V store; -1: a row of padding: nothing is read or stored for it
+  int32_t slot;      // of the K/V store; -1: a padding row, for which nothing is read or stored
   int32_t history;   // committed cells of its sequence
   int32_t cell;      // where its own K/V go: history + node
   int32_t index;     // its place in the order of attention: history + depth
@@ -23,8 +23,8 @@ struct RowTile {
   int32_t first_row, rows, slot, history;
 };
 
-// The integers of a step in device memory, at addresses that never change, so that recorded graphs find them. Row counts are
-// padded up to a few sizes.
+// The integers of a step in device memory, at addresses that never change, so that recorded graphs find them. Row
+// counts are padded up to a few sizes.
 struct StepView {
   const Token* tokens;          // [rows]
   const int32_t* positions;     // [rows]
@@ -36,8 +36,8 @@ struct StepView {
 inline constexpr int kAncestorWords = 8;  // 512 nodes
 inline constexpr int kTileRows = 16;      // rows of a tile at most
 
-// Per layer, K and V are each [slots][kv_heads][capacity][head_dim] of `type`: BF16, F16, or int8 with one f16 scale per 32
-// elements, [slots][kv_heads][capacity][head_dim / 32], value = scale * q (Q8_0).
+// Per layer, K and V are each [slots][kv_heads][capacity][head_dim] of `type`: BF16, F16, or int8 with one f16 scale
+// per 32 elements, [slots][kv_heads][capacity][head_dim / 32], value = scale * q (Q8_0).
 struct KvView {
   DType type;
   int layers, slots, kv_heads, capacity, head_dim;

@@ -1,5 +1,5 @@
-// Picking a token per row, by comparison alone: results do not depend on how a row is cut. See top_k.cu for the k
-// likeliest. Rows of which some tokens are forbidden are copied with -infinity in their place.
+// Arg max and Gumbel-max, one token per row, by comparison alone: results do not depend on how a row is cut into
+// slices. See top_k.cu for the k likeliest. Rows with forbidden tokens are copied with -infinity in their place.
 #include "backend/cuda/sampling/choose.h"
 
 #include "backend/cuda/runtime/launch.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kPer = 8, kSlice = kThreads * kPer;
 
-// The random of base/rng.h on the device.
+// The position-keyed noise of base/rng.h on the device.
 __device__ __forceinline__ uint64_t mix(uint64_t x) {
   x ^= x >> 32, x *= 0xd6e8feb86659fd93ull;
   x ^= x >> 32, x *= 0xd6e8feb86659fd93ull;

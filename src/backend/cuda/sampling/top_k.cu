@@ -129,7 +129,8 @@ __device__ __forceinline__ void select(const uint64_t (&key)[kPer], int k, uint6
 }
 
 // One block: the k best of a slice of one row and the slice's part of the softmax: 4 bytes read per logit. Bound:
-// latency. Each warp finds a number that its share of k threads reach; the least of these k threads of the block reach.
+// latency. Each warp finds a number that its part of k threads reach; the least of these numbers is one that k threads
+// of the block reach.
 __global__ void __launch_bounds__(1024) top_k_slices(TopKCall c, int length, uint64_t* lists, Part* parts) {
   __shared__ uint64_t gathered[kGathered];
   __shared__ uint32_t tops[32], reaches[32];

@@ -1,5 +1,5 @@
-// A level of a draft's tree, grown on the device by the rules of speculative/tree/levels.cc: scores, comparisons and sums in the same order with
-// the same operations, so that the host would have grown the same tree.
+// One level of a draft's tree, expanded on the device by the rules of speculative/tree/levels.cc: scores, comparisons
+// and sums in the same order with the same operations, so that the host would have grown the same tree.
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/tree/grow_tree.h"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
@@ -40,7 +40,8 @@ struct Sums {
   bool goes_on;
 };
 
-// One thread: what the level has brought and whether the next is worth its pass. exps: of the best scores; ahead: of the frontier.
+// One thread: the expected gain of the level, and whether the next level is worth its pass. exps: of the best scores;
+// ahead: of the frontier.
 __device__ Sums weigh(const TreeGrowthPlan& plan, const TreeGrowthState& state, bool begins, const double* exps, int counted, const double* ahead,
                       int frontier, int level) {
   double total = 0;
@@ -86,8 +87,8 @@ __device__ void write_row(const GrowCall& c, const TreeGrowthPlan& plan, int row
   if (row == 0) *c.step.tile = {0, frontier, plan.slot, plan.history};
 }
 
-// One block, one level: up to 16 x 128 candidates ranked by counting, merged into the best scores, and the next step written. 12 bytes read
-// per candidate, 16 written to the host per node. Bound: latency.
+// One block, one level: up to 16 x 128 candidates ranked by counting, merged into the best scores, and the next step
+// written. 12 bytes read per candidate, 16 written to the host per node. Bound: latency.
 __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
   __shared__ uint64_t keys[kLevelRows * kLevelBranch];
   __shared__ float level_scores[kLevelNodes + 1], merged[kLevelNodes + 1], parent_scores[kLevelRows];
@@ -195,8 +196,9 @@ __global__ void __launch_bounds__(kThreads) grow_kernel(GrowCall c) {
   }
 }
 
-// One block: the candidates after one node as TreeGrowthSampling has them, best first; those left out come last and are impossible. Sums run from the
-// likeliest on, as the host's do. 12 bytes read and written per candidate. Bound: latency.
+// One block: the candidates after one node as TreeGrowthSampling has them, best first; those left out come last and are
+// impossible. Sums run from the likeliest on, as the host's do. 12 bytes read and written per candidate. Bound:
+// latency.
 __global__ void __launch_bounds__(kLevelBranch) reweigh_kernel(GrowCall c) {
   __shared__ double exps[kLevelBranch];
   __shared__ float logits[kLevelBranch], values[kLevelBranch], sorted[kLevelBranch];

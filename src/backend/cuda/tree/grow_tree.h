@@ -1,5 +1,5 @@
-// Growing a draft's tree on the device (backend/tree_growth.h): the state of a tree, and the kernel that turns the likeliest tokens after the
-// nodes just run into the next level and its step.
+// Device-side tree expansion (backend/tree_growth.h): the state of a tree, and the kernel that turns the top-k tokens
+// after the nodes just run into the next level and its step.
 #pragma once
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/views.h"
