@@ -1,5 +1,5 @@
-// `specextend bench`: llama-bench's table, with depths and with passes of several rows (what verifying a draft costs), and
-// how close each figure is to what the memory and the arithmetic units of this machine allow.
+// `specextend bench`: llama-bench's table with depths and with passes of several rows (the cost of verifying a draft), each
+// beside the limits of this machine's memory bandwidth and arithmetic.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -8,8 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/progress.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -26,14 +30,14 @@ struct Result {
   std::string test;
   int tokens, depth;
   double mean_ms, deviation_ms, tokens_per_s, deviation;
-  double read_ms, arithmetic_ms;  // the least this machine needs for the bytes, and for the arithmetic
+  double read_ms, arithmetic_ms;  // lower bounds by memory bandwidth and by arithmetic
 };
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Least times for `rows` rows behind `depth` cells: to read weights and K/V, and to multiply. 0: not known.
+// Computes lower bounds for `rows` rows behind `depth` cells: reading weights and K/V, and arithmetic. 0: not known.
 void add_limits(Result& r, const StepCosts& c, const MachinePeaks& p, int rows, int depth, int outputs, int steps) {
   const double keys = double(rows) * depth + 0.5 * rows * (rows + 1.0);
   const double bytes = double(c.weight_bytes) + double(c.kv_bytes_per_token) * depth;
@@ -87,7 +91,7 @@ class Bench {
     }
   }
 
-  // The steps of an answer as every request runs them, not tokens of a prompt one by one: devices run prompts in another way.
+  // Runs decode steps as every request does; evaluating prompt tokens one by one would take other kernels on a device.
   double decode(int depth, int n) {
     GenerateOptions how;
     how.max_tokens = n, how.ignore_end = true, how.speculate = false;
@@ -191,15 +195,18 @@ int run(Args& a) {
 
 Command add_bench(CLI::App& app) {
   auto args = std::make_shared<Args>();
+  {
+    const HelpGroup group(app, "Measurements");
+    app.add_option("-p,--n-prompt", args->prompts, "prompt lengths to measure (pp)")->delimiter(',')->capture_default_str();
+    app.add_option("-n,--n-gen", args->generations, "numbers of generated tokens to measure (tg)")->delimiter(',')->capture_default_str();
+    app.add_option("-d,--n-depth", args->depths, "tokens already in the cache")->delimiter(',')->capture_default_str();
+    app.add_option("--rows", args->rows, "rows of one verification pass to measure (vr)")->delimiter(',');
+    app.add_option("-r,--repetitions", args->repetitions, "repetitions of each test")->capture_default_str();
+    app.add_option("-o,--output", args->output, "md, json or jsonl")->check(CLI::IsMember({"md", "json", "jsonl"}))->capture_default_str();
+    app.add_flag("--no-peaks", args->no_peaks, "do not measure the machine's limits");
+    app.add_flag("-q,--quiet", args->quiet, "no progress");
+  }
   add_engine_flags(app, args->engine, args->chat_template_file);
-  app.add_option("-p,--n-prompt", args->prompts, "prompt lengths to measure (pp)")->delimiter(',')->capture_default_str();
-  app.add_option("-n,--n-gen", args->generations, "numbers of generated tokens to measure (tg)")->delimiter(',')->capture_default_str();
-  app.add_option("-d,--n-depth", args->depths, "tokens already in the cache")->delimiter(',')->capture_default_str();
-  app.add_option("--rows", args->rows, "rows of one verification pass to measure (vr)")->delimiter(',');
-  app.add_option("-r,--repetitions", args->repetitions, "repetitions of each test")->capture_default_str();
-  app.add_option("-o,--output", args->output, "md, json or jsonl")->check(CLI::IsMember({"md", "json", "jsonl"}))->capture_default_str();
-  app.add_flag("--no-peaks", args->no_peaks, "do not measure the machine's limits");
-  app.add_flag("-q,--quiet", args->quiet, "no progress");
   return [args] { return run(*args); };
 }
 

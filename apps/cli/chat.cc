@@ -1,14 +1,19 @@
-// `specextend chat`: a conversation in the terminal. Each turn renders the whole conversation and the session finds the
-// longest common prefix in its cache, so only the new turn is processed.
+// `specextend chat`: a conversation in the terminal. Each turn renders the whole conversation; the session reuses the longest
+// common prefix of its KV cache, so only the new turn is processed.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <iostream>
 #include <memory>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/progress.h"
+#include "cli/prompt.h"
 #include "cli/spec_flags.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -77,12 +82,15 @@ int run(Args& a) {
 
 Command add_chat(CLI::App& app) {
   auto args = std::make_shared<Args>();
+  {
+    const HelpGroup group(app, "Conversation");
+    app.add_option("--system,--sys", args->system, "system message");
+    app.add_option("-p,--prompt", args->first, "the first message");
+    app.add_flag("-q,--quiet", args->quiet, "no progress, no tables, no prompt sign");
+  }
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
-  app.add_option("--system,--sys", args->system, "system message");
-  app.add_option("-p,--prompt", args->first, "the first message");
-  app.add_flag("-q,--quiet", args->quiet, "no progress, no tables, no prompt sign");
   return [args] { return run(*args); };
 }
 

@@ -3,7 +3,17 @@
 #include <algorithm>
 #include <vector>
 
+#include "cli/terminal.h"
+
 namespace sx::cli {
+
+GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options) {
+  options.speculate = false;
+  options.on_round = {};
+  options.on_prefill = {};
+  options.on_text = [](std::string_view) { return !interrupted(); };
+  return session.generate(prompt, options);
+}
 
 AnswerTime PromptTimes::of(const GenerateResult& result, bool speculated) {
   const Timings& t = result.timings;

@@ -1,4 +1,4 @@
-// A run with speculation beside the same run without: what the user waits for, and what the text is like that it was measured on.
+// Compares a run with speculation and the same run without: the times a user waits for, and how repetitive the text is.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -8,17 +8,20 @@
 
 namespace sx::cli {
 
-// What an answer took, in milliseconds. Starting the program and loading the model come before, once.
+// Generates from the same prompt without speculation; shows nothing.
+GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options);
+
+// The times of one response, in milliseconds, without loading the model.
 struct AnswerTime {
-  double prompt = 0;        // the target reads the prompt, and a head on it with it
-  double draft_prompt = 0;  // the draft reads it
-  double decode = 0;        // the rest
+  double prompt = 0;        // prefill of the target, and of a draft head on it
+  double draft_prompt = 0;  // prefill of the draft model
+  double decode = 0;        // everything after that
   double whole() const { return prompt + draft_prompt + decode; }
   double after_prompt() const { return draft_prompt + decode; }
 };
 
-// The times of runs of one prompt in one session. A run that finds the prompt in the cache is given the time that reading it took before: the
-// user waits for it once, whichever run that is.
+// The times of several runs of one prompt in one session. A run that finds the prompt in the prefix cache counts the prefill
+// time of an earlier run, because a user waits for the prefill once.
 class PromptTimes {
  public:
   AnswerTime of(const GenerateResult& result, bool speculated);
@@ -36,8 +39,8 @@ Speedup speedup(const AnswerTime& plain, const AnswerTime& drafted);
 nlohmann::ordered_json to_object(const Speedup& s);
 nlohmann::ordered_json to_object(const AnswerTime& t);
 
-// The share of distinct ones among the runs of `n` tokens: 1 is a text that never repeats itself, 0.1 one that loops. Drafts are easy for the
-// latter. 1 where there is no such run.
+// The share of distinct n-grams: 1 for a text that never repeats itself, 0.1 for one that loops and is easy to draft. A text
+// shorter than `n` tokens counts as 1.
 double distinct_ngrams(std::span<const Token> tokens, size_t n = 8);
 
 }  // namespace sx::cli

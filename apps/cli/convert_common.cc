@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "cli/progress.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 
@@ -12,7 +13,7 @@ void add_output_flags(CLI::App& app, OutputFlags& flags) {
   app.add_flag("-f,--force", flags.force, "overwrite what is there");
   app.add_flag("--dry-run", flags.dry_run, "only say what would be written");
   app.add_flag("-q,--quiet", flags.quiet, "no progress, no report");
-  app.add_option("-t,--threads", flags.threads, "threads (0: one per core this process may use, within its CPU quota)")->check(CLI::NonNegativeNumber);
+  app.add_option("-t,--threads", flags.threads, "CPU threads; 0: one per core within the CPU quota")->check(CLI::NonNegativeNumber);
 }
 
 int run_conversion(const char* label, const OutputFlags& flags,

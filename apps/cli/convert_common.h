@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "cli/common.h"
+#include "cli/commands.h"
 
 namespace sx::cli {
 
@@ -15,7 +15,7 @@ struct OutputFlags {
 };
 void add_output_flags(CLI::App& app, OutputFlags& flags);
 
-// Runs `work` with a progress callback (Ctrl-C cancels, and nothing half-written stays) and prints what came out.
+// Runs `work` with a progress callback and prints its result. Ctrl-C cancels it and leaves no partial file.
 int run_conversion(const char* label, const OutputFlags& flags,
                    const std::function<ConvertResult(std::function<void(double)>)>& work);
 

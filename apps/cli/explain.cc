@@ -8,10 +8,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/compare.h"
 #include "cli/explain_page.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/progress.h"
+#include "cli/prompt.h"
 #include "cli/spec_flags.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -28,13 +34,13 @@ struct Args {
   bool quiet = false, compare = false;
 };
 
-// The text a token adds behind others; the token's name where it adds none (control tokens, parts of a character).
+// Returns the text a token adds, or the token's name where it adds none (control tokens, parts of a character).
 std::string node_text(const Engine& engine, Token token) {
   const std::string added = engine.detokenize(std::span(&token, 1), false, true);
   return added.empty() || added.find(kUnfinished) != std::string::npos ? engine.token_text(token) : added;
 }
 
-// What each token adds to the text; a character made of several tokens appears with the last of them.
+// Returns what each token adds to the text; a character made of several tokens appears with the last of them.
 std::vector<std::string> pieces_of(const Engine& engine, std::span<const Token> tokens, bool special) {
   std::vector<std::string> pieces;
   std::vector<Token> window;  // the tokens since the text was last whole
@@ -96,18 +102,20 @@ void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, b
         engine.detokenize(std::span(text).subspan(at, std::min(size_t(e.chunk), text.size() - at)), true));
 }
 
-// What a token costs without drafts: decoded again, or else from the rounds that had none.
+// Measures a token without drafts: by a second run without speculation, or else by the rounds that had no draft.
 void take_plain(Explanation& e, Session& session, std::span<const Token> prompt, const GenerateOptions& options,
-                bool compare) {
+                bool compare, const SpecRule& rule) {
   if (compare) {
+    const bool promised = promises_bytes(rule, options.sampling);
     const GenerateResult plain = decode_plainly(session, prompt, options);
     if (plain.reason == FinishReason::kCancelled) return;
     e.compared = true;
     e.equal = plain.tokens == e.tokens;
+    if (!e.equal) e.difference = promised ? "DIFFERENT TOKENS" : allowed_difference(rule);
     if (!plain.tokens.empty()) e.plain_ms = plain.timings.decode_ms / double(plain.tokens.size());
     return;
   }
-  constexpr int kFewest = 4;  // rounds that say anything
+  constexpr int kFewest = 4;  // rounds for a meaningful mean
   double ms = 0;
   int rounds = 0;
   for (const ExplainRound& r : e.rounds) {
@@ -164,10 +172,13 @@ int run(Args& a) {
   drop_whole_refreshes(e);
   take_texts(e, *engine, prompt, a.generate.show_special);
   place_rounds(e);
-  if (result.reason != FinishReason::kCancelled) take_plain(e, *session, prompt, a.generate, a.compare);
+  const SpecRule rule = spec_rule(a.engine.spec);
+  if (result.reason != FinishReason::kCancelled) take_plain(e, *session, prompt, a.generate, a.compare, rule);
   if (!a.page.empty()) write_file(a.page, explain_page(e));
   if (!a.json.empty()) write_file(a.json, explain_json(e));
   if (!a.quiet) print_timings(result);
+  if (e.compared && !e.equal && promises_bytes(rule, a.generate.sampling))
+    throw Error("the text with speculation differs from the text without: please report this");
   return result.reason == FinishReason::kCancelled ? 130 : 0;
 }
 
@@ -175,15 +186,14 @@ int run(Args& a) {
 
 Command add_explain(CLI::App& app) {
   auto args = std::make_shared<Args>();
+  add_prompt_flags(app, args->source);
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
-  add_prompt_flags(app, args->source);
-  app.add_option("-o,--output", args->page,
-                 "write the page here, one HTML file that needs nothing else (- is standard output)");
-  app.add_option("--json", args->json, "write the same as JSON here (- is standard output)");
-  app.add_flag("--compare", args->compare,
-               "decode once more without drafts: the time of a plain step, and whether the tokens are the same");
+  const HelpGroup group(app, "Output");
+  app.add_option("-o,--output", args->page, "write the page here, one self-contained HTML file; -: standard output");
+  app.add_option("--json", args->json, "write the data as JSON here; -: standard output");
+  app.add_flag("--compare", args->compare, "run again without speculation: time of a plain step, and whether the tokens are equal");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
   return [args] { return run(*args); };
 }

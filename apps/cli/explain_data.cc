@@ -30,6 +30,7 @@ Json summary_json(const Explanation& e, const ExplainSums& s) {
          {"refreshes", s.refreshes}};
   if (e.plain_ms > 0) j["plain_ms_per_token"] = e.plain_ms;
   if (e.compared) j["equal_to_plain"] = e.equal;
+  if (e.compared && !e.equal) j["difference"] = e.difference;
   return j;
 }
 

@@ -13,16 +13,16 @@ namespace sx::cli {
 struct ExplainRound {
   int drafted = 0, verified = 0, accepted = 0;
   std::vector<Token> tokens;           // the verified tree; the first node is the pending token
-  std::vector<std::string> texts;      // of its nodes
+  std::vector<std::string> texts;      // of the nodes
   std::vector<int32_t> parents, path;  // as in RoundInfo
   PhaseTimes times;
-  int refreshes = 0;  // of the working cache, so far
+  int refreshes = 0;  // of the draft's cache, so far
   // Set by place_rounds:
-  int first = 0, made = 0;  // its tokens of the text: the accepted ones, then the bonus token
-  double mean = 0;          // of accepted tokens, over the last kMeanRounds rounds
+  int first = 0, made = 0;  // the round's tokens in the text: the accepted ones, then the bonus token
+  double mean = 0;          // accepted tokens per round, over the last kMeanRounds rounds
 };
 
-// The draft's working cache after it has been chosen anew.
+// The draft's KV cache after a refresh chose its cells.
 struct ExplainRefresh {
   int number = 0;                           // counted from 1
   int round = 0;                            // index of the round that it came with
@@ -43,16 +43,17 @@ struct Explanation {
   int prompt_tokens = 0;
   std::vector<std::string> chunks;       // prompt and generated text, `chunk` tokens each
   double plain_ms = 0;                   // of one token without drafts; 0: not known
-  bool compared = false, equal = false;  // decoded plainly as well, and whether it gave the same tokens
+  bool compared = false, equal = false;  // decoded again without speculation, and whether the tokens were the same
+  std::string difference;                // what to say where they were not: what the acceptance rule promises
 };
 
 constexpr int kMeanRounds = 8;
 
-// Says which tokens of the text each round made, and the running means.
+// Computes which tokens of the text each round produced, and the running means.
 void place_rounds(Explanation& e);
-// Forgets the refreshes if none of them left anything out.
+// Clears the refreshes if all of them chose the whole text.
 void drop_whole_refreshes(Explanation& e);
-// Ascending places as [first, end) ranges.
+// Turns ascending positions into [first, end) ranges.
 std::vector<std::pair<int, int>> ranges_of(std::span<const int32_t> cells);
 
 struct ExplainSums {

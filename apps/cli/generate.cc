@@ -7,10 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/common.h"
+#include "cli/commands.h"
 #include "cli/compare.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/progress.h"
+#include "cli/prompt.h"
 #include "cli/spec_flags.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -29,13 +34,7 @@ bool same(const GenerateResult& plain, const GenerateResult& drafted) {
   return plain.reason == FinishReason::kCancelled || (plain.tokens == drafted.tokens && plain.text == drafted.text);
 }
 
-// What to say of a text that differs from the plain one.
-std::string difference(const SpecRule& rule) {
-  if (rule.promise == SpecPromise::kNothing) return fmt::format("rule {} changes the text", rule.name);
-  return fmt::format("rule {} keeps the distribution, not the bytes: texts may differ", rule.name);
-}
-
-// A run beside the same prompt without speculation.
+// The same prompt without speculation, and how the two runs compare.
 struct Compared {
   GenerateResult plain;
   AnswerTime plain_time, drafted_time;
@@ -63,7 +62,6 @@ nlohmann::ordered_json timings_json(const GenerateResult& r) {
           {"draft_prompt_ms", r.timings.draft_prompt_ms}};
 }
 
-// `compared`: with the same prompt without speculation, or null.
 void print_json(const GenerateResult& r, const Compared* compared, double startup_ms) {
   nlohmann::ordered_json j;
   j["text"] = r.text;
@@ -83,7 +81,7 @@ void print_json(const GenerateResult& r, const Compared* compared, double startu
   write_out(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-// Decodes the prompt again without speculation, from nothing: what reading it takes is part of what is compared.
+// Generates again without speculation, from an empty cache, so that prefill is part of the comparison.
 Compared compare(Session& session, std::span<const Token> prompt, const GenerateOptions& options, const GenerateResult& drafted) {
   Compared c;
   session.truncate(0);
@@ -125,7 +123,7 @@ int run(Args& a) {
   const SpecRule rule = spec_rule(a.engine.spec);
   const bool equals = promises_bytes(rule, a.generate.sampling);
   if (compared && !a.quiet && compared->plain.reason != FinishReason::kCancelled) {
-    print_compared(*compared, result, a.engine.spec.preset, equals ? "DIFFERENT" : difference(rule));
+    print_compared(*compared, result, a.engine.spec.preset, equals ? "DIFFERENT" : allowed_difference(rule));
     fmt::print(stderr, "  {:<34}{:>42.1f}   (loading, probing, costs; once, not in the above)\n", "start-up", startup_ms);
   }
   if (compared && equals && !same(compared->plain, result))
@@ -137,12 +135,12 @@ int run(Args& a) {
 
 Command add_generate(CLI::App& app) {
   auto args = std::make_shared<Args>();
+  add_prompt_flags(app, args->source);
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
-  add_prompt_flags(app, args->source);
-  app.add_flag("--compare", args->compare, "then answer the same prompt without speculation, and show what both took, as a whole and for decoding only, and whether the "
-               "bytes are equal (with rules that do not promise that, the text may differ)");
+  const HelpGroup group(app, "Output");
+  app.add_flag("--compare", args->compare, "run again without speculation; show times, compare bytes");
   app.add_flag("--json", args->json, "print one JSON object instead of the text");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
   return [args] { return run(*args); };

@@ -5,7 +5,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -55,7 +57,7 @@ std::string tensor_lines(const std::vector<TensorSummary>& tensors) {
   return out;
 }
 
-// What a draft must agree with, as drafts.json has it.
+// Prints what a draft must agree with, in the form of drafts.json.
 int print_target(const std::string& model) {
   const DraftTarget t = draft_target(model);
   const nlohmann::ordered_json j{{"architecture", t.architecture}, {"layers", t.layers}, {"width", t.width},
@@ -95,7 +97,7 @@ int run(Args& a) {
   if (is_head(path)) return print_head(inspect_head(path), a);
   const ModelSummary s = inspect(path);
   const bool runs = s.unsupported.empty();
-  if (!runs) a.contexts.clear();  // the memory that something else would need is not ours to say
+  if (!runs) a.contexts.clear();  // the memory of a model that cannot run is not known
   else if (a.contexts.empty()) a.contexts = {s.context};
   for (int context : a.contexts)
     if (context < 1 || context > (1 << 24)) throw Error(fmt::format("context {}: expected 1 to {}", context, 1 << 24));

@@ -4,87 +4,121 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/spec_flags.h"
 #include "cli/suggest.h"
 
+namespace sx::cli {
 namespace {
 
-// llama.cpp's flags of several letters after one dash ("-ngl 0"), which the parser would read as single letters.
-std::vector<std::string> with_long_dashes(int argc, char** argv) {
-  constexpr const char* kWords[] = {"ctk", "ctv", "ub", "ngl", "fa", "tb", "hf", "mg", "sm", "ts", "dev",
-                                    "np", "cb", "to", "md", "sys", "ctkd", "ctvd",
-                                    "ngld", "devd", "cd", "td"};
+struct Entry {
+  CLI::App* app;
+  Command run;
+};
+
+// Gives a second dash to llama.cpp's flags of several letters ("-ngl 0"), which CLI11 would read as single letters.
+std::vector<std::string> with_two_dashes(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);
   for (auto& arg : args)
-    for (const char* word : kWords)
-      if (arg == std::string("-") + word) arg = std::string("--") + word;
-  std::reverse(args.begin(), args.end());  // CLI11 takes them back to front
+    if (arg.starts_with("-") && takes_one_dash(std::string_view(arg).substr(1))) arg.insert(0, "-");
   return args;
 }
 
-// What to say of arguments that a command does not know: the first flag among them, else the first of them.
-std::string unknown_argument(const CLI::App& command) {
+// The value of a flag that the parser does not know: behind '=', or the next argument.
+std::string value_of(const std::string& flag, const std::vector<std::string>& args) {
+  if (const size_t equals = flag.find('='); equals != flag.npos) return flag.substr(equals + 1);
+  const auto at = std::find(args.begin(), args.end(), flag);
+  return at == args.end() || at + 1 == args.end() || (at + 1)->starts_with("--") ? "" : *(at + 1);
+}
+
+// What to say of arguments that a command does not know: of the first flag among them, else of the first argument.
+std::string unknown_argument(const CLI::App& command, const std::vector<std::string>& args) {
   const std::vector<std::string> rest = command.remaining();
   const auto flag = std::find_if(rest.begin(), rest.end(), [](const std::string& arg) { return arg.starts_with("-"); });
   if (flag == rest.end()) return fmt::format("argument '{}' is one too many", rest.empty() ? "" : rest.front());
   const std::string name = flag->substr(0, flag->find('='));
+  if (const std::string replaced = replaced_flag(name, value_of(*flag, args)); !replaced.empty()) return replaced;
   std::vector<std::string> known;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& word : option->get_lnames()) known.push_back("--" + word);
     for (const std::string& letter : option->get_snames()) known.push_back("-" + letter);
   }
-  return fmt::format("unknown flag '{}'{}", name, sx::cli::did_you_mean(name, known));
+  return fmt::format("unknown flag '{}'{}", name, did_you_mean(name, known));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  using namespace sx::cli;
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows up as a failed write
-  CLI::App app("SpecExtend: language models on long inputs, fast, and never a byte different.", "specextend");
-  app.set_version_flag("--version", SPECEXTEND_VERSION);
-  app.require_subcommand(1);
-  app.fallthrough(false);
-  struct Entry { CLI::App* app; Command run; };
+std::vector<Entry> add_commands(CLI::App& app) {
   std::vector<Entry> commands;
+  std::string heading;
   const auto add = [&](const char* name, const char* what, Command (*make)(CLI::App&)) {
     CLI::App* sub = app.add_subcommand(name, what);
+    sub->group(heading);
     commands.push_back({sub, make(*sub)});
   };
+  heading = "Generate";
   add("generate", "continue a prompt; the text goes to standard output", add_generate);
-  add("chat", "talk with the model; earlier turns stay in the cache", add_chat);
+  add("chat", "talk with the model in the terminal", add_chat);
   for (const OptionalCommand& command : optional_commands()) add(command.name, command.what, command.add);
+  heading = "Speculation";
+  add("methods", "list the presets of speculation and their keys", add_methods);
+  add("explain", "continue a prompt and write a page that shows drafts and retrieval", add_explain);
+  add("verify-lossless", "compare runs with and without speculation, byte by byte and bit by bit", add_verify_lossless);
+  heading = "Measure";
   add("bench", "measure prefill and decode at several depths", add_bench);
-  add("perplexity", "how well the model predicts a text", add_perplexity);
-  add("explain", "continue a prompt and write a page that shows speculation at work", add_explain);
-  add("methods", "the methods of speculation there are, and their settings", add_methods);
-  add("verify-lossless", "run prompts with and without speculation and compare every byte and bit", add_verify_lossless);
-  add("inspect", "what is in a model file, and the memory it needs", add_inspect);
-  add("tokenize", "turn text into tokens", add_tokenize);
+  add("perplexity", "measure how well the model predicts a text", add_perplexity);
+  heading = "Models";
+  add("inspect", "show what is in a model file, and the memory it needs", add_inspect);
+  add("tokenize", "turn text into tokens, or tokens into text", add_tokenize);
   add("quantize", "write a model in another type, as GGUF; a draft head as a folder", add_quantize);
   add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
   add("widen", "write a model in a larger shape that computes the same", add_widen);
+  return commands;
+}
+
+// Runs the command that the arguments name. Errors are exceptions, but for those of arguments.
+int run(int argc, char** argv) {
+  CLI::App app("SpecExtend: fast LLM inference on long inputs, with the bytes of plain decoding", "specextend");
+  app.set_version_flag("--version", SPECEXTEND_VERSION);
+  app.set_help_flag("-h,--help", "the common flags");
+  app.set_help_all_flag("--help-all", "every flag");
+  app.formatter(help_formatter());
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  const std::vector<Entry> commands = add_commands(app);
   std::vector<std::string> names;
   for (const Entry& entry : commands) names.push_back(entry.app->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
     fmt::print(stderr, "specextend: unknown command '{}'{}\n`specextend --help` lists them\n", argv[1], did_you_mean(argv[1], names));
     return 2;
   }
+  const std::vector<std::string> args = with_two_dashes(argc, argv);
   try {
-    app.parse(with_long_dashes(argc, argv));
-    for (const Entry& entry : commands)
-      if (entry.app->parsed()) return entry.run();
+    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 takes them back to front
   } catch (const CLI::ExtrasError& e) {
     const auto parsed = std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
     const CLI::App& of = parsed == commands.end() ? app : *parsed->app;
     const std::string name = &of == &app ? "specextend" : "specextend " + of.get_name();
-    fmt::print(stderr, "{}: {}\n`{} --help` lists what there is\n", name, unknown_argument(of), name);
+    fmt::print(stderr, "{}: {}\n`{} --help-all` lists every flag\n", name, unknown_argument(of, args), name);
     return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
     return app.exit(e);
+  }
+  const auto parsed = std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
+  return parsed == commands.end() ? 0 : parsed->run();
+}
+
+}  // namespace
+}  // namespace sx::cli
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows up as a failed write
+  try {
+    return sx::cli::run(argc, argv);
   } catch (const sx::Error& e) {
     fmt::print(stderr, "specextend: {}\n", e.what());
     return 1;
@@ -95,5 +129,4 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "specextend: {}\n", e.what());
     return 3;
   }
-  return 0;
 }

@@ -1,5 +1,4 @@
-// `specextend methods`: the presets of speculation with the drafts that were shipped for them, and the settings of one
-// preset with their values.
+// `specextend methods`: the presets of speculation, the shipped drafts, and the keys of one preset with their values.
 #include <fmt/format.h>
 #include <specextend/drafts.h>
 
@@ -7,8 +6,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/spec_flags.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -37,7 +38,7 @@ std::string drafts_text() {
   if (drafts.empty()) return "shipped drafts: none found\n";
   size_t width = 0;
   for (const ShippedDraft& d : drafts) width = std::max(width, d.name.size());
-  std::string out = fmt::format("shipped drafts in {}, taken where -md is left out and the target fits:\n",
+  std::string out = fmt::format("shipped drafts in {}, used without -md where the target fits:\n",
                                 shipped_drafts_folder());
   for (const ShippedDraft& d : drafts)
     out += fmt::format("  {:<{}}  {:<6}  {:>5.1f} MB  for {}, {} layers of width {}, {} tokens\n", d.name, width,
@@ -61,15 +62,15 @@ std::string all_text() {
     out += fmt::format("{:<{}}  {:<11}  {}\n", preset.name, width, preset.needs_draft ? "-md FILE" : "none",
                        preset.what);
   return out + "\n" + drafts_text() +
-         "\n`specextend methods NAME` shows the settings of one, --spec NAME uses it. Each keeps the text as it is "
-         "without speculation.\n";
+         "\n`specextend methods NAME` shows its keys and values; --spec NAME, or NAME:key=value,…, uses it. The text is the "
+         "same as without speculation.\n";
 }
 
 std::string one_text(const Json& values) {
-  std::string out;
+  std::string out = "--spec NAME:key=value,key=value changes these:\n";
   for (const SpecSetting& setting : spec_settings()) {
     const std::string value = values.at(setting.name).get<std::string>();
-    out += fmt::format("--spec-{:<15}{:<18}  {}\n", setting.name, value.empty() ? "-" : value, setting.what);
+    out += fmt::format("  {:<15}{:<18}  {}\n", setting.name, value.empty() ? "-" : value, setting.what);
   }
   return out;
 }
@@ -77,12 +78,8 @@ std::string one_text(const Json& values) {
 int run(const Args& a) {
   if (a.drafts) return write_out(a.json ? drafts_json() : drafts_text()) ? 0 : 1;
   SpecFlags flags = a.spec;
-  if (!a.name.empty()) {
-    if (!flags.spec.empty()) throw Error(fmt::format("method {} and --spec {}: give one of them", a.name, flags.spec));
-    flags.spec = a.name;
-  }
-  const bool one = !flags.spec.empty() || !flags.json.empty() || !flags.settings.empty();
-  if (!one) return write_out(a.json ? all_json() : all_text()) ? 0 : 1;
+  if (!a.name.empty()) flags.specs.insert(flags.specs.begin(), a.name);
+  if (!flags.given()) return write_out(a.json ? all_json() : all_text()) ? 0 : 1;
   const Json values = Json::parse(spec_describe(resolve(flags)));
   return write_out(a.json ? values.dump(2) + "\n" : one_text(values)) ? 0 : 1;
 }
@@ -91,10 +88,14 @@ int run(const Args& a) {
 
 Command add_methods(CLI::App& app) {
   auto args = std::make_shared<Args>();
-  app.add_option("NAME", args->name, "show the settings of this method");
-  app.add_flag("--drafts", args->drafts, "show only the shipped drafts");
-  app.add_flag("--json", args->json, "print JSON");
+  app.add_option("NAME", args->name, "show the keys and values of this preset; NAME:key=value,… as for --spec");
+  {
+    const HelpGroup group(app, "Output");
+    app.add_flag("--drafts", args->drafts, "show only the shipped drafts");
+    app.add_flag("--json", args->json, "print JSON");
+  }
   add_spec_flags(app, args->spec);
+  for (CLI::Option* option : app.get_options()) option->envname("");  // the list does not depend on the environment
   return [args] { return run(*args); };
 }
 

@@ -1,5 +1,5 @@
-// Stands for serve.cc where the HTTP library is missing: there is no such command then.
-#include "cli/common.h"
+// Replaces serve.cc where the HTTP library is missing: the program has no such command then.
+#include "cli/commands.h"
 
 namespace sx::cli {
 

@@ -1,12 +1,17 @@
-// `specextend perplexity`: how well the model predicts a text, window by window as llama.cpp measures it: the text is cut
-// into windows of -c tokens, each starts with the BOS token if the vocabulary has one, and only the second half is scored.
+// `specextend perplexity`: measures how well the model predicts a text, as llama.cpp does: the text is cut into windows of
+// -c tokens, each starts with the BOS token if the vocabulary has one, and only the second half of a window is scored.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <memory>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/progress.h"
+#include "cli/prompt.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -75,10 +80,13 @@ int run(Args& a) {
 
 Command add_perplexity(CLI::App& app) {
   auto args = std::make_shared<Args>();
+  {
+    const HelpGroup group(app, "Text");
+    app.add_option("-f,--file", args->file, "the text; -: standard input")->required();
+    app.add_option("--chunks,--windows", args->windows, "windows of -c tokens to score; -1: all")->capture_default_str();
+    app.add_flag("-q,--quiet", args->quiet, "no progress");
+  }
   add_engine_flags(app, args->engine, args->chat_template_file);
-  app.add_option("-f,--file", args->file, "the text (- is standard input)")->required();
-  app.add_option("--chunks,--windows", args->windows, "windows to score (-1: all)")->capture_default_str();
-  app.add_flag("-q,--quiet", args->quiet, "no progress");
   return [args] { return run(*args); };
 }
 

@@ -1,4 +1,4 @@
-// One line on standard error that shows how far long work is: a bar on a terminal, silence elsewhere.
+// A progress bar: one line on standard error where that is a terminal, nothing elsewhere.
 #pragma once
 #include <string>
 #include <string_view>

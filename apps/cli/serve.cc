@@ -13,10 +13,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <thread>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/spec_flags.h"
 #include "server/hosts.h"
 #include "server/keys.h"
@@ -29,11 +31,10 @@ struct Args {
   EngineOptions engine;
   SpecFlags spec;
   server::ServerOptions server;
-  std::vector<std::string> more_specs;
   std::string chat_template_file, key_file;
   int body_mib = 16, cache_mib = 512, shutdown_s = 25;
   bool quiet = false, no_page = false;
-  bool default_spec = false;  // none was asked for
+  bool default_spec = false;  // no flag asks for a preset
 };
 
 volatile std::sig_atomic_t g_loading = 0, g_ending = 0;
@@ -46,33 +47,17 @@ int64_t now_ms() {
   return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
-// The first signal lets running answers end, the second one ends at once. While the model loads there are no answers.
+// The first signal lets running responses finish, the second one ends the server at once, and so does one while the model loads.
 void on_signal(int number) {
   if (g_loading) ::_exit(0);
-  // One SIGTERM may come twice, to us and to our group.
+  // One SIGTERM may arrive twice: at the process and at its group.
   const bool again = number == SIGINT || now_ms() - g_ended_at >= 200;
   if (g_ending && again) ::_exit(128 + number);
   if (!g_ending) g_ended_at = now_ms();
   g_ending = 1;
 }
 
-// "suffix", or with settings of its own: "suffix:nodes=8,price=off".
-SpecOptions more_spec(const std::string& given) {
-  const size_t colon = given.find(':');
-  SpecFlags flags;
-  flags.spec = given.substr(0, colon);
-  std::istringstream pairs(colon == given.npos ? "" : given.substr(colon + 1));
-  for (std::string pair; std::getline(pairs, pair, ',');) {
-    const size_t equals = pair.find('=');
-    const std::string name = pair.substr(0, equals);
-    if (equals == pair.npos || std::ranges::count(spec_settings(), name, &SpecSetting::name) == 0)
-      throw Error(fmt::format("--more-spec {}: '{}' is not SETTING=VALUE (`specextend methods` lists them)", given, pair));
-    flags.settings[name] = pair.substr(equals + 1);
-  }
-  return resolve(flags);
-}
-
-// From the flags, a file, or the environment, where other users of the machine do not see them.
+// Collects keys from the flags, a file, and the environment, where other users of the machine do not see them.
 void collect_keys(Args& a) {
   std::vector<std::string>& keys = a.server.api_keys;
   if (!a.key_file.empty())
@@ -87,33 +72,33 @@ std::string name_of(std::filesystem::path path) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
-// A server says that a seed gives the same text whatever else runs, and that a request may switch speculation off without changing it.
+// A server promises that a seed gives the same text whatever else runs, and that switching speculation off does not change it.
 void check_rule(const SpecOptions& spec) {
   if (const SpecRule rule = spec_rule(spec); rule.promise == SpecPromise::kDistribution)
-    throw Error(fmt::format("--spec-accept {} (preset {}): this rule keeps the distribution of sampled texts but not their bytes, so that a text "
+    throw Error(fmt::format("--spec {1}:accept={0}: this rule keeps the distribution of sampled texts but not their bytes, so that a text "
                             "would depend on what else the server runs and on whether it is drafted; take match, the default",
                             rule.name, spec.preset));
 }
 
-// Copies from the text itself cost 1 % where they do not help and need no draft; a draft model can cost several streams more than that.
+// Suffix drafts need no draft model and cost 1 % where they do not help; a draft model can cost several streams more than that.
 constexpr const char* kDefaultSpec = "suffix";
 
-// Answers to one key must not be drafted for another, who could tell by the speed what they were.
+// Timing side channel: a client could tell by the speed what was generated for another API key.
 void check_store(const Args& a) {
   const auto stores = [](const SpecOptions& spec) { return nlohmann::json::parse(spec_describe(spec)).value("store", "0") != "0"; };
   if (std::set<std::string>(a.server.api_keys.begin(), a.server.api_keys.end()).size() < 2 || a.server.share_prefix) return;
   if (stores(a.engine.spec) || std::ranges::any_of(a.engine.more_specs, stores))
-    throw Error("setting store drafts from answers to all keys: with several keys it needs --share-prefix");
+    throw Error("--spec key store drafts from responses to all API keys: with several API keys it needs --share-prefix");
 }
 
 void prepare(Args& a) {
   collect_keys(a);
-  a.default_spec = a.spec.spec.empty() && a.spec.json.empty() && a.spec.settings.empty() && a.spec.value_type.empty();
-  if (a.default_spec) a.spec.spec = kDefaultSpec;
-  a.engine.spec = resolve(a.spec);
-  for (const std::string& more : a.more_specs) a.engine.more_specs.push_back(more_spec(more));
-  check_rule(a.engine.spec);
-  for (const SpecOptions& more : a.engine.more_specs) check_rule(more);
+  a.default_spec = !a.spec.given();
+  if (a.default_spec) a.spec.specs = {kDefaultSpec};
+  std::vector<SpecOptions> specs = resolve_all(a.spec);
+  for (const SpecOptions& spec : specs) check_rule(spec);
+  a.engine.spec = std::move(specs.front());
+  a.engine.more_specs.assign(specs.begin() + 1, specs.end());
   check_store(a);
   a.engine.max_sessions = a.server.parallel;
   a.server.body_bytes = size_t(a.body_mib) << 20;
@@ -130,7 +115,7 @@ std::string address(const server::ServerOptions& s, int port) {
   return fmt::format("{}://{}{}{}:{}", s.cert_file.empty() ? "http" : "https", v6 ? "[" : "", s.host, v6 ? "]" : "", port);
 }
 
-// Ends the server on every way out: its thread must not outlive it.
+// Stops the server on every way out: its thread must not outlive it.
 class Listening {
  public:
   explicit Listening(server::Server& server) : server_(server), thread_([this] { server_.listen(), ended_ = true; }) {}
@@ -157,92 +142,91 @@ int run(Args& a) {
   if (a.server.api_keys.empty() && !server::is_loopback(a.server.host))
     fmt::print(stderr, "warning: {} can be reached from other machines, and there is no API key\n", a.server.host);
   const Listening listening(*server);
-  if (!a.quiet) fmt::print(stderr, "{} answers when the model is loaded\n", address(a.server, port));
+  if (!a.quiet) fmt::print(stderr, "{} responds when the model is loaded\n", address(a.server, port));
   a.engine.on_load = [&](double done) { server->loading(done); };
   engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   warn_without_template(*engine);
   if (!a.quiet)
     fmt::print(stderr, "speculation: {}{}\n", a.engine.spec.json.empty() ? a.engine.spec.preset : "as configured",
-               a.default_spec ? ", the same text sooner (--spec off: none; `specextend methods` lists others)" : "");
+               a.default_spec ? ", the default; --spec off disables it, `specextend methods` lists others" : "");
   server->attach(*engine);
   g_loading = 0;
   fmt::print(stderr, "listening on {}\n", address(a.server, port));
   while (!g_ending && !listening.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!g_ending) throw Error("the server stopped listening");
-  if (!a.quiet) fmt::print(stderr, "ending when the running answers are done, after {} s at the latest\n", a.shutdown_s);
+  if (!a.quiet) fmt::print(stderr, "ending when the running responses are done, after {} s at the latest\n", a.shutdown_s);
   server->drain(std::chrono::seconds(a.shutdown_s));
   return 0;
 }
 
-void add_accepted(CLI::App& app, const char* flags, const char* why) {
-  app.add_flag_function(flags, [](int64_t) {}, fmt::format("accepted for compatibility: {}", why));
-}
-
 void add_address_flags(CLI::App& app, Args& a) {
+  const HelpGroup group(app, "Address and access");
   server::ServerOptions& s = a.server;
   app.add_option("--host", s.host, "address to listen on")->capture_default_str()->envname("LLAMA_ARG_HOST");
-  app.add_option("--port", s.port, "port to listen on; 0 takes a free one and prints it")
+  app.add_option("--port", s.port, "port to listen on; 0: a free one, which is printed")
       ->capture_default_str()->check(CLI::Range(0, 65535))->envname("LLAMA_ARG_PORT");
-  app.add_option("--ssl-cert-file", s.cert_file, "PEM file with the certificate and those that lead to it: speak TLS")
-      ->envname("LLAMA_ARG_SSL_CERT_FILE");
-  app.add_option("--ssl-key-file", s.key_file, "PEM file with the certificate's key")->envname("LLAMA_ARG_SSL_KEY_FILE");
-  app.add_option("--api-key", s.api_keys,
-                 "a key that clients must send, on every path but /health and the page; may be repeated; "
-                 "the variable SPECEXTEND_API_KEY keeps it out of the list of processes")
+  app.add_option("--api-key", s.api_keys, "key that clients must send; repeatable; SPECEXTEND_API_KEY hides it from process lists")
       ->allow_extra_args(false)->envname("LLAMA_API_KEY");
   app.add_option("--api-key-file", a.key_file, "file with keys, one per line")->envname("LLAMA_ARG_API_KEY_FILE");
-  app.add_option("--cors-origin", s.origins,
-                 "origin of pages that may talk to the server, beside this machine's; may be repeated; * for all")
+  app.add_option("--ssl-cert-file", s.cert_file, "PEM file with the certificate chain: serve TLS")->envname("LLAMA_ARG_SSL_CERT_FILE");
+  app.add_option("--ssl-key-file", s.key_file, "PEM file with the certificate's key")->envname("LLAMA_ARG_SSL_KEY_FILE");
+  rare(app.add_option("--cors-origin", s.origins, "origin of web pages that may use the server, beside this machine's; repeatable; *: all"))
       ->allow_extra_args(false);
-  app.add_option("--allowed-host", s.hosts,
-                 "name under which the server may be asked, beside localhost and, where other machines can reach it, addresses, names "
-                 "without a dot and those in .local; with API keys all may; may be repeated; * for all")
+  rare(app.add_option("--allowed-host", s.hosts,
+                      "Host header that requests may have, beside localhost and, where other machines can reach the server, addresses, "
+                      "names without a dot and names in .local; with API keys all are allowed; repeatable; *: all"))
       ->allow_extra_args(false);
-  app.add_flag("--no-webui,--no-ui", a.no_page, "without the page at /");
+  rare(app.add_flag("--no-webui,--no-ui", a.no_page, "do not serve the page at /"));
 }
 
 void add_limit_flags(CLI::App& app, Args& a) {
+  const HelpGroup group(app, "Requests");
   server::ServerOptions& s = a.server;
   app.add_option("--parallel,--np", s.parallel, "requests that run at a time; each has a context of its own (-c)")
       ->capture_default_str()->check(CLI::Range(1, 256))->envname("LLAMA_ARG_N_PARALLEL");
-  app.add_option("--queue", s.queue, "requests that may wait; more are refused with status 429")
-      ->capture_default_str()->check(CLI::Range(1, 1024));
-  app.add_option("--to,--timeout", s.timeout_s, "most seconds of a request, its time in the queue included (0: no bound)")
-      ->capture_default_str()->check(CLI::Range(0, 1 << 30))->envname("LLAMA_ARG_TIMEOUT");
-  app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request")
-      ->capture_default_str()->check(CLI::Range(1, 86400));
-  app.add_option("--shutdown-timeout", a.shutdown_s, "most seconds that running answers get to end after SIGTERM or SIGINT")
-      ->capture_default_str()->check(CLI::Range(0, 86400));
-  app.add_option("--threads-http", s.threads, "connections at a time (0: enough for what runs and waits, and 480 more)")
-      ->capture_default_str()->check(CLI::Range(0, 4096))->envname("LLAMA_ARG_THREADS_HTTP");
-  app.add_option("--sse-ping-interval", s.ping_s, "seconds of silence after which a stream carries a comment (0: never)")
-      ->capture_default_str()->check(CLI::Range(0, 86400));
-  app.add_option("--max-body", a.body_mib, "largest body of a request, MiB")->capture_default_str()->check(CLI::Range(1, 1024));
-  app.add_option("-n,--predict,--n-predict", s.max_tokens, "most tokens a request may ask for (-1: what the context holds)")
+  app.add_option("--queue", s.queue, "requests that may wait; further ones get status 429")->capture_default_str()->check(CLI::Range(1, 1024));
+  app.add_option("-n,--predict,--n-predict", s.max_tokens, "most tokens a request may ask for; -1: what the context holds")
       ->capture_default_str()->check(CLI::Range(-1, 1 << 24));
+  app.add_option("--timeout,--to", s.timeout_s, "most seconds of a request, queueing included; 0: no limit")
+      ->capture_default_str()->check(CLI::Range(0, 1 << 30))->envname("LLAMA_ARG_TIMEOUT");
+  rare(app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request"))
+      ->capture_default_str()->check(CLI::Range(1, 86400));
+  rare(app.add_option("--shutdown-timeout", a.shutdown_s, "most seconds that running responses get after SIGTERM or SIGINT"))
+      ->capture_default_str()->check(CLI::Range(0, 86400));
+  rare(app.add_option("--threads-http", s.threads, "connections at a time; 0: enough for all running and waiting requests, and 480 more"))
+      ->capture_default_str()->check(CLI::Range(0, 4096))->envname("LLAMA_ARG_THREADS_HTTP");
+  rare(app.add_option("--sse-ping-interval", s.ping_s, "seconds of silence after which a stream carries a comment; 0: never"))
+      ->capture_default_str()->check(CLI::Range(0, 86400));
+  rare(app.add_option("--max-body", a.body_mib, "largest body of a request, MiB"))->capture_default_str()->check(CLI::Range(1, 1024));
+}
+
+void add_state_flags(CLI::App& app, Args& a) {
+  const HelpGroup group(app, "State and output");
+  app.add_option("-a,--alias", a.server.model_name, "the model's name for clients; without it the name of its file")
+      ->envname("LLAMA_ARG_ALIAS");
+  app.add_option("--cache-ram", a.cache_mib, "MiB of host memory for the prompt cache of evicted sessions; 0: none")
+      ->capture_default_str()->check(CLI::Range(0, 1 << 24))->envname("LLAMA_ARG_CACHE_RAM");
+  app.add_flag("--share-prefix", a.server.share_prefix,
+               "share caches between API keys; response times then reveal other clients' prompts");
+  app.add_option("--slot-save-path", a.server.slot_folder, "folder for saved slots; without it they cannot be saved")
+      ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
+  app.add_flag("-q,--quiet", a.quiet, "print only the address");
+  const auto ignore = [&](const char* flags, const char* why) {
+    rare(app.add_flag_function(flags, [](int64_t) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
+  };
+  ignore("--cb,--cont-batching", "continuous batching is always on");
+  ignore("--metrics,--slots,--props", "those paths are always there");
+  ignore("--jinja", "templates always are Jinja");
 }
 
 Command add_serve(CLI::App& app) {
   auto args = std::make_shared<Args>();
   add_address_flags(app, *args);
   add_limit_flags(app, *args);
-  app.add_option("-a,--alias", args->server.model_name, "the model's name for clients (default: that of its file)")
-      ->envname("LLAMA_ARG_ALIAS");
-  app.add_option("--cache-ram", args->cache_mib, "MiB of memory for texts that lost their session to another one (0: none)")
-      ->capture_default_str()->check(CLI::Range(0, 1 << 24))->envname("LLAMA_ARG_CACHE_RAM");
-  app.add_flag("--share-prefix", args->server.share_prefix,
-               "share what caches hold between all API keys; whoever has a key can then find out by guessing what others asked");
-  app.add_option("--slot-save-path", args->server.slot_folder, "folder for states of slots (default: none, they cannot be saved)")
-      ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
-  app.add_option("--more-spec", args->more_specs,
-                 "a further preset that requests may name, with its settings: suffix:nodes=8; may be repeated")
-      ->allow_extra_args(false);
-  app.add_flag("-q,--quiet", args->quiet, "only the line that says where it listens");
-  add_accepted(app, "--cb,--cont-batching", "requests always share passes");
-  add_accepted(app, "--metrics,--slots,--props", "those paths are always there");
-  add_accepted(app, "--jinja", "templates always are");
+  add_state_flags(app, *args);
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
+  app.footer("Further --spec presets are those that requests may name in \"spec_preset\" (docs/server.md).");
   return [args] { return run(*args); };
 }
 

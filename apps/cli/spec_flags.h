@@ -1,27 +1,39 @@
-// The flags of speculation: a preset, one flag per setting of the library, and the spellings of llama.cpp and vLLM.
+// The flags of speculation: --spec NAME[:key=value,…], and the spellings of llama.cpp and vLLM for some of the keys.
 #pragma once
 #include <specextend/specextend.h>
 
 #include <CLI/CLI.hpp>
 #include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace sx::cli {
 
 // As given on the command line.
 struct SpecFlags {
-  std::string spec;                             // preset, or llama.cpp's word for one; empty: not given
+  std::vector<std::string> specs;               // NAME[:key=value,…] each; the first is the default
   std::string json;                             // vLLM's configuration
-  std::map<std::string, std::string> settings;  // by name; only those given
+  std::map<std::string, std::string> settings;  // from llama.cpp's flags, by key
   std::string value_type;                       // -ctvd
-  bool allow_lossy = false;
+
+  bool given() const { return !specs.empty() || !json.empty() || !settings.empty() || !value_type.empty(); }
 };
 
 void add_spec_flags(CLI::App& app, SpecFlags& flags);
-// What they ask for together; throws on flags that do not go together. Values are checked by the library.
+
+// What the flags ask for together, the default first; throws on flags that exclude each other, and on presets and keys that
+// do not exist. The library checks the values.
+std::vector<SpecOptions> resolve_all(const SpecFlags& flags);
+// For commands that run one method: throws where more than one --spec is given.
 SpecOptions resolve(const SpecFlags& flags);
+
+// "--spec-depth 5 is now --spec NAME:depth=5", for a flag of earlier versions; empty for any other flag.
+std::string replaced_flag(std::string_view flag, std::string_view value);
 
 // Whether the text of such a request has the bytes of plain decoding.
 bool promises_bytes(const SpecRule& rule, const SamplingOptions& sampling);
+// What to say of a text that differs from the plain one, where the rule allows that.
+std::string allowed_difference(const SpecRule& rule);
 
 }  // namespace sx::cli

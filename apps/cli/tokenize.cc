@@ -4,7 +4,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/common.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/open_engine.h"
+#include "cli/prompt.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {

@@ -1,5 +1,5 @@
 // `specextend verify-lossless`: runs prompts with and without speculation and compares every byte of the text and every bit of
-// the logits. Also the honest way to time a preset: both runs share one engine, one process, one prompt at a time.
+// the logits. It is also the fair way to time a preset: both runs share one engine and process, one prompt at a time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +9,15 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/common.h"
+#include "cli/commands.h"
 #include "cli/compare.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/open_engine.h"
 #include "cli/progress.h"
+#include "cli/prompt.h"
 #include "cli/spec_flags.h"
+#include "cli/terminal.h"
 
 namespace sx::cli {
 namespace {
@@ -29,7 +34,7 @@ struct Args {
 
 struct Run {
   GenerateResult result;
-  std::vector<float> logits;  // of every token, and room for more
+  std::vector<float> logits;  // of every token; may be larger than used
   size_t used = 0;
 };
 
@@ -61,7 +66,7 @@ std::vector<std::string> texts_of(const Args& a) {
   return texts;
 }
 
-// The settings that stress different parts of sampling; or just the one given by flags.
+// Sampling settings that exercise different parts of the sampler, or the one given by flags.
 std::vector<Named> settings_of(const Args& a) {
   if (!a.all) return {{a.generate.sampling.temperature > 0 ? "as given" : "greedy", a.generate}};
   std::vector<Named> all;
@@ -75,7 +80,7 @@ std::vector<Named> settings_of(const Args& a) {
   return all;
 }
 
-// The room for logits is made before, and used again: first writes to new memory would be timed along, at random.
+// The buffer for logits is allocated before the run and reused: page faults of new memory would distort the times.
 void run_one(Engine& engine, Session& session, std::span<const Token> prompt, GenerateOptions options, bool speculate, Run& run) {
   options.speculate = speculate;
   run.logits.resize(std::max(run.logits.size(), size_t(std::max(0, options.max_tokens) + 1) * size_t(engine.vocab())));
@@ -111,7 +116,7 @@ struct Totals {
 
 void add(AnswerTime& sum, const AnswerTime& t) { sum.prompt += t.prompt, sum.draft_prompt += t.draft_prompt, sum.decode += t.decode; }
 
-// What is told of one case.
+// One case of the report.
 struct Case {
   const Named& setting;
   size_t index, prompt_tokens;
@@ -153,7 +158,7 @@ struct BatchRun {
   std::vector<GenerateResult> results;
 };
 
-// One batch from empty sessions, and once more with the prompts in the caches of target and draft.
+// Runs one batch from empty sessions, and once more with the prompts in the caches of target and draft.
 void run_requests(Engine& engine, std::span<const std::unique_ptr<Session>> sessions, std::span<const Request> requests, BatchRun& out) {
   const auto timed = [&] {
     const auto start = std::chrono::steady_clock::now();
@@ -166,7 +171,7 @@ void run_requests(Engine& engine, std::span<const std::unique_ptr<Session>> sess
   out.cached_ms = out.cached_ms == 0 ? cached : std::min(out.cached_ms, cached);
 }
 
-// Batches without and with speculation take turns; the least time of each counts.
+// Alternates batches without and with speculation; the shortest time of each counts.
 int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& texts) {
   std::vector<std::vector<Token>> prompts;
   for (int i = 0; i < a.batch; ++i) prompts.push_back(tokens_of(a, engine, texts[size_t(i) % texts.size()]));
@@ -215,15 +220,15 @@ int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& tex
   return different == 0 ? 0 : 1;
 }
 
-// There is nothing to verify where nothing is promised.
+// Rejects rules that do not promise the bytes: there is nothing to verify.
 void check_promise(const Args& a) {
   const SpecRule rule = spec_rule(a.engine.spec);
   for (const Named& setting : settings_of(a)) {
     if (promises_bytes(rule, setting.options.sampling)) continue;
     if (rule.promise == SpecPromise::kNothing)
-      throw Error(fmt::format("--accept {}: this rule changes the text, so its bytes cannot be verified; take --accept match", rule.name));
-    throw Error(fmt::format("--accept {}: sampled, this rule keeps the distribution of plain decoding but not its bytes, which is what is verified "
-                            "here; take --accept match, or verify it greedily (--temp 0, without --all-settings)", rule.name));
+      throw Error(fmt::format("accept={}: this rule changes the text, so its bytes cannot be verified; take accept=match", rule.name));
+    throw Error(fmt::format("accept={}: sampled, this rule keeps the distribution of plain decoding but not its bytes, which is what is verified "
+                            "here; take accept=match, or verify it greedily (--temp 0, without --all-settings)", rule.name));
   }
 }
 
@@ -278,23 +283,28 @@ int run(Args& a) {
 
 Command add_verify_lossless(CLI::App& app) {
   auto args = std::make_shared<Args>();
+  {
+    const HelpGroup group(app, "Prompts");
+    app.add_option("-p,--prompt", args->prompts, "a prompt; repeatable; without any, a few built-in ones");
+    app.add_option("-f,--file", args->file, "read a prompt from a file; -: standard input");
+    app.add_option("--prompts", args->jsonl, "read prompts from a file of JSON lines");
+    rare(app.add_option("--field", args->field, "the field of a line that holds the prompt"))->capture_default_str();
+    app.add_option("--limit", args->limit, "use only the first N prompts");
+    rare(app.add_option("--prefix", args->prefix, "text before each prompt"));
+    rare(app.add_option("--suffix", args->suffix, "text after each prompt"));
+    app.add_flag("--chat", args->chat, "send each prompt as a user message through the chat template");
+  }
+  {
+    const HelpGroup group(app, "Comparison");
+    app.add_option("--batch", args->batch, "compare batches of so many prompts; fewer prompts are reused")->check(CLI::Range(1, 1024));
+    rare(app.add_option("--repetitions", args->repetitions, "with --batch: runs of each; the fastest counts"))->capture_default_str();
+    app.add_flag("--all-settings", args->all, "greedy, T = 0.7 with top-p, T = 1.2 with penalties, logit bias with a stop string");
+    app.add_flag("--json", args->json, "print one JSON object per case");
+    app.add_flag("-q,--quiet", args->quiet, "no progress, no closing line");
+  }
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);
   add_sampling_flags(app, args->generate, args->bias);
-  app.add_option("-p,--prompt", args->prompts, "a prompt (may be given several times; without any, a few built-in ones)");
-  app.add_option("-f,--file", args->file, "read a prompt from a file (- is standard input)");
-  app.add_option("--prompts", args->jsonl, "read prompts from a file of JSON lines");
-  app.add_option("--field", args->field, "the field of a line that holds the prompt")->capture_default_str();
-  app.add_option("--limit", args->limit, "use only the first N prompts");
-  app.add_option("--prefix", args->prefix, "text put before each prompt");
-  app.add_option("--suffix", args->suffix, "text put after each prompt");
-  app.add_option("--batch", args->batch, "answer so many prompts at a time instead (used again where there are fewer), and compare the times of whole batches")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--repetitions", args->repetitions, "with --batch: times each; the least counts")->capture_default_str();
-  app.add_flag("--chat", args->chat, "send each prompt as a user's message through the chat template");
-  app.add_flag("--all-settings", args->all, "greedy, T = 0.7 with top-p, T = 1.2 with penalties, logit bias with a stop string");
-  app.add_flag("--json", args->json, "print one JSON object per case");
-  app.add_flag("-q,--quiet", args->quiet, "no progress, no closing line");
   return [args] { return run(*args); };
 }
 

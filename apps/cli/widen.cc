@@ -1,4 +1,4 @@
-// `specextend widen`: the wide twin, a model's function at the cost of a larger shape.
+// `specextend widen`: zero-padded upscale of a model: a larger shape that computes the same function.
 #include <memory>
 
 #include "cli/convert_common.h"

@@ -178,7 +178,7 @@ class Bench {
     options.context = longest_ + kMostRows;
     if (head) options.taps = head->taps();
     options.taps.query = likely_retrieval_layers(file->config().layers);
-    cache_.kind = CacheKind::kRetrieval;
+    cache_.policy = &cache_policy("retrieval");
     cache_.layers = options.taps.query;
     cache_.budget = kWorkCells;
     const double start = now_ms();

@@ -153,16 +153,15 @@ void Generation::begin_decoding_if_prompt_done() {
   for (Token t : prompt_) window_.push(t);
 }
 
-void Generation::catch_up() {
+double Generation::catch_up() {
   Drafter* d = drafter();
   const double start = now_ms();
-  const int before = behind();
   d->prefill(text_.seq(), std::span(text_.tokens()).first(text_.tokens().size() - 1));
   engine_.backend->wait();
   d->take_forward_ms(), d->take_cache_ms();
   const double ms = now_ms() - start;
   result_.timings.draft_prompt_ms += ms;
-  spec_.planner().observe_reading(before - behind(), ms);
+  return ms;
 }
 
 TreeLimits Generation::tree_limits(int share) const {

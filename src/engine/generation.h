@@ -63,8 +63,8 @@ class Generation {
   void score(int rows, int row);
   // The first `rows` of the waiting tokens were rows of a pass, from `row` of its outputs on.
   void finish_piece(int rows, const StepOutputs& outputs, int row);
-  // Lets the drafter read a piece of the text it is behind with.
-  void catch_up();
+  // Lets the drafter read a piece of the text it is behind with; returns the milliseconds that took.
+  double catch_up();
 
   // A round. Fills the slot with a tree of the pending token and of what the grammar leaves no choice about; `share`: drafted nodes it may have.
   void begin_tree(RoundSlot& slot, int share);

@@ -95,13 +95,12 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
 void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts, double round_ms) {
   RoundCost cost{.draft_ms = times.draft, .verify_ms = times.verify, .cache_ms = times.score, .requests = int(slots.size()),
                  .with_prompts = with_prompts};
-  RoundOutcome outcome{.requests = int(slots.size())};
-  double history = 0;
+  RoundOutcome outcome{.requests = int(slots.size()), .ms = round_ms, .draft_ms = times.draft + times.score, .with_prompts = with_prompts};
   for (const RoundSlot& slot : slots) {
     cost.nodes += slot.tree->drafted();
     outcome.tokens += slot.committed;
     outcome.plain &= !slot.drafting && slot.tree->drafted() == 0;
-    history += slot.request->text().length();
+    outcome.history += double(slot.request->text().length()) / double(slots.size());
   }
   for (const RoundSlot& slot : slots) {
     Generation& g = *slot.request;
@@ -111,13 +110,15 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     planner.settle({g.budget(), length}, cost, slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
   }
   for (const auto& spec : parts_.speculations) spec->planner().count_round();
-  if (slots.empty() || with_prompts) return;
-  const double expected = parts_.cost_model->predict(outcome.requests, history / outcome.requests);
-  if (!(expected > 0)) return;
-  outcome.time = round_ms / expected;
+  if (slots.empty()) return;
+  outcome.nodes = cost.nodes;
   for (const auto& spec : parts_.speculations) {
-    const auto drafted = [&](const RoundSlot& slot) { return slot.drafting && &slot.request->spec() == spec.get(); };
-    outcome.drafting = int(std::count_if(slots.begin(), slots.end(), drafted));
+    outcome.drafting = outcome.wanting = 0;
+    for (const RoundSlot& slot : slots) {
+      if (&slot.request->spec() != spec.get()) continue;
+      outcome.drafting += slot.drafting;
+      outcome.wanting += slot.request->drafter() != nullptr;
+    }
     spec->planner().settle(outcome);
   }
 }
@@ -135,7 +136,10 @@ void RoundDrafts::prefill_one(std::span<const RoundSlot> slots, int answering) {
                           .piece = parts_.chunk,
                           .remaining = first->remaining(),
                           .history = first->text().length()};
-  if (first->spec().planner().worth_reading(unread, first->drafter()->level_ms())) first->catch_up();
+  DraftPlanner& planner = first->spec().planner();
+  if (!planner.worth_reading(unread, first->drafter()->level_ms())) return;
+  const double ms = first->catch_up();
+  planner.finish_reading(unread, unread.behind - first->behind(), ms);
 }
 
 }  // namespace sx

@@ -64,12 +64,6 @@ void take_medusa_tree(const HeadConfig& head, TreeConfig& tree) {
   if (tree.depth == kMedusaHeads) tree.depth = head.medusa_heads;
 }
 
-bool ends_sentence(const Tokenizer& tokenizer, Token token) {
-  const std::string_view text = tokenizer.bytes_of(token);
-  const size_t last = text.find_last_not_of(" \"')]");
-  return text.ends_with('\n') || (last != std::string_view::npos && std::string_view(".!?").find(text[last]) != std::string_view::npos);
-}
-
 // Which halves of layers to leave out for a share of them: spread evenly, the first and last layers stay.
 void skip_share(double share, int layers, std::vector<uint8_t>& attention, std::vector<uint8_t>& ffn) {
   const int halves = 2 * layers, most = std::max(0, halves - 4), wanted = std::min(most, int(std::lround(share * halves)));
@@ -170,7 +164,7 @@ std::unique_ptr<Drafter> Speculation::make_inner(const SpeculationParts& parts) 
     case DrafterKind::kSuffix: return make_index(config_.inner, tree, parts);
     case DrafterKind::kModel: {
       CacheConfig cache;
-      cache.kind = CacheKind::kStreaming;
+      cache.policy = &cache_policy("streaming");
       cache.budget = config_.inner_budget;
       cache.sink = 16;
       return make_small_model(parts, tree, cache, inner_room_);
@@ -219,13 +213,13 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
   auto head = HeadFile::open(config.draft_model, target);
   const HeadConfig::Kind kind = head->config().kind;
   if (kind == HeadConfig::Kind::kLongSpec) {
-    if (config.cache.reads_draft() || config.cache.faults != 0)
-      fail("draft '{}': a LongSpec head looks at the target's cache; {} does not go with it: take cache full, window, streaming, retrieval, prune or "
-           "random", head->path(), config.cache.faults != 0 ? "setting faults" : "cache " + setting_value(config, "cache"));
+    if (config.cache.reads_draft())
+      fail("draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache {}", head->path(),
+           config.cache.policy->name, cache_policy_names([](const CachePolicy& policy) { return !policy.reads_draft(); }));
     config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
   }
   if (kind != HeadConfig::Kind::kMedusa) return head;
-  if (config.cache.kind != CacheKind::kFull)
+  if (config.cache.chooses())
     fail("draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa", head->path(),
          setting_value(config, "cache"));
   take_medusa_tree(head->config(), config.tree);
@@ -295,14 +289,10 @@ void Speculation::make_cache(const SpeculationParts& parts, const CacheConfig& c
     cells.capacity = parts.context;
     room.full = parts.backend->make_kv(cells);
   }
-  if (config.sentences) {
-    sentence_ends_.resize(size_t(parts.target->config().vocab));
-    for (Token t = 0; t < std::min(parts.tokenizer->size(), parts.target->config().vocab); ++t) sentence_ends_[size_t(t)] = ends_sentence(*parts.tokenizer, t);
-  }
   cache.backend = parts.backend, cache.draft = &draft, cache.frequencies = frequencies;
   cache.layer = layer;
   cache.work = room.work.get(), cache.full = own ? room.full.get() : parts.kv, cache.writes_full = own;
-  cache.target = &parts.target->config(), cache.target_kv = parts.kv, cache.sentence_ends = sentence_ends_;
+  cache.target = &parts.target->config(), cache.target_kv = parts.kv;
   cache.slots = parts.slots, cache.context = parts.context;
   room.cache = std::make_unique<DraftCache>(config, cache);
 }

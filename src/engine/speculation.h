@@ -110,7 +110,6 @@ class Speculation {
   std::unique_ptr<MedusaHeads> medusa_;
   std::unique_ptr<LongSpecHead> longspec_;
   std::unique_ptr<KvStore> longspec_cells_;
-  std::vector<uint8_t> sentence_ends_;   // by token, where chunks end with sentences
   std::unique_ptr<Acceptance> acceptance_, plain_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;

@@ -86,16 +86,16 @@ else:
 PY
 
 page=(-o page.html --json data.json)
-draft=(--spec eagle2-tree -md tiny.gguf --spec-price off)
+draft=(--spec eagle2-tree:cost-model=off -md tiny.gguf)
 common=(-m tiny.gguf -f document.txt -n 40 --ignore-eos -q)
 "$program" generate "${common[@]}" >plain.txt || fail "generate"
 check() { "$python" check.py plain.txt page.html data.json "$1" || fail "$2"; }
-"$program" explain "${common[@]}" --spec suffix --spec-price off "${page[@]}" || fail "suffix"
+"$program" explain "${common[@]}" --spec suffix:cost-model=off "${page[@]}" || fail "suffix"
 check whole "suffix"
 "$program" explain "${common[@]}" "${draft[@]}" "${page[@]}" || fail "a draft model"
 check model "a draft model"
-"$program" explain "${common[@]}" "${draft[@]}" "${page[@]}" --compare --spec-cache retrieval --spec-budget 512 \
-  --spec-chunk 8 --spec-recent 16 --spec-sink 4 --spec-interval 2 || fail "retrieval"
+"$program" explain "${common[@]}" -md tiny.gguf "${page[@]}" --compare \
+  --spec eagle2-tree:cost-model=off,cache=retrieval,budget=512,chunk=8,recent=16,sink=4,interval=2 || fail "retrieval"
 check chunks "retrieval"
 # Tokens that are parts of characters, and bytes that are none.
 for seed in 10 18 22 23 27; do

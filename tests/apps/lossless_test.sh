@@ -10,32 +10,31 @@ trap 'rm -rf "$work"' EXIT
 "$make_tiny" "$work/tiny.gguf"
 "$make_tiny" "$work/eagle3" --eagle3
 head -c 420 "$source/LICENSE" > "$work/some.txt"
-small=(--spec-price off --spec-budget 64 --spec-chunk 8 --spec-recent 16 --spec-interval 2 --spec-window 48)
-verify_tiny() {  # NAME OPTIONS...
-  local name=$1
-  shift
-  "$program" verify-lossless -m "$work/tiny.gguf" -q --json --all-settings -n 40 -c 700 --ignore-eos "${small[@]}" "$@" \
+small=cost-model=off,budget=64,chunk=8,recent=16,interval=2,window=48
+verify_tiny() {  # NAME PRESET[,KEY=VALUE...] OPTIONS...
+  local name=$1 preset=${2%%,*} keys=${2#"${2%%,*}"}
+  shift 2
+  "$program" verify-lossless -m "$work/tiny.gguf" -q --json --all-settings -n 40 -c 700 --ignore-eos --spec "$preset:$small$keys" "$@" \
     -f "$work/some.txt" > "$work/$name.tiny"
 }
-for preset in specextend specextend-reference streamingllm; do
-  verify_tiny "$preset" --spec "$preset" -md "$work/tiny.gguf"
+for preset in specextend streamingllm; do
+  verify_tiny "$preset" "$preset" -md "$work/tiny.gguf"
 done
-verify_tiny specextend-eagle3 --spec specextend-eagle3 -md "$work/eagle3"
+verify_tiny specextend-eagle3 specextend-eagle3 -md "$work/eagle3"
 for cache in full window streaming retrieval once quest snap prune random; do
-  verify_tiny "model-$cache" --spec opt-tree -md "$work/tiny.gguf" --spec-cache "$cache" --spec-draft-kv-type q8_0
-  verify_tiny "head-$cache" --spec eagle3 -md "$work/eagle3" --spec-cache "$cache" --spec-positions original
+  verify_tiny "model-$cache" "opt-tree,cache=$cache,draft-kv-type=q8_0" -md "$work/tiny.gguf"
+  verify_tiny "head-$cache" "eagle3,cache=$cache,positions=original" -md "$work/eagle3"
 done
 for cache in window streaming retrieval prune random; do
-  verify_tiny "self-$cache" --spec magicdec --spec-cache "$cache"
+  verify_tiny "self-$cache" "magicdec,cache=$cache"
 done
-verify_tiny inner-model --spec triforce -md "$work/tiny.gguf" --spec-inner-budget 40
-verify_tiny inner-suffix --spec magicdec --spec-inner suffix --spec-store 500
-verify_tiny sentences --spec specextend -md "$work/tiny.gguf" --spec-sentences on --spec-layers all \
-  --spec-score-heads 0,2 --spec-head-score max --spec-chunk-score sum --spec-adaptive on --spec-faults mask,level
+verify_tiny inner-model triforce,inner-budget=40 -md "$work/tiny.gguf"
+verify_tiny inner-suffix magicdec,inner=suffix,store=500
+verify_tiny all-layers specextend,layers=all -md "$work/tiny.gguf"
 python3 - "$work" <<'PY'
 import glob, json, sys
 rows = [json.loads(line) for path in glob.glob(sys.argv[1] + "/*.tiny") for line in open(path)]
-assert len(rows) == 30 * 4, f"{len(rows)} cases"
+assert len(rows) == 29 * 4, f"{len(rows)} cases"
 assert all(r["equal"] for r in rows), [r for r in rows if not r["equal"]]
 assert all(r["prompt_tokens"] > 200 and r["tokens"] == 40 for r in rows), "too short to choose from"
 accepted = sum(r["spec"]["accepted_tokens"] for r in rows)
@@ -43,7 +42,7 @@ assert accepted > 200, f"only {accepted} drafted tokens accepted"
 print(f"{len(rows)} cases of draft caches equal, {accepted} drafted tokens accepted")
 PY
 # What cannot be is refused by name.
-if "$program" verify-lossless -m "$work/tiny.gguf" -p a --spec suffix --spec-cache retrieval 2> "$work/refusal"; then
+if "$program" verify-lossless -m "$work/tiny.gguf" -p a --spec suffix:cache=retrieval 2> "$work/refusal"; then
   exit 1
 fi
 grep -q "cache is retrieval and suffix" "$work/refusal"
@@ -60,12 +59,12 @@ for preset in $(python3 -c 'import json,sys; print(*[m["name"] for m in json.loa
   if python3 -c 'import json,sys; sys.exit(0 if [m for m in json.load(open(sys.argv[1])) if m["name"] == sys.argv[2]][0]["needs_draft"] else 1)' "$work/methods.json" "$preset"; then
     draft=(-md "$model")
   fi
-  cache=()  # smaller than the long prompt
-  case $preset in specextend* | streamingllm | magicdec | rapid | triforce) cache=(--spec-budget 256 --spec-interval 2) ;; esac
+  cache=  # smaller than the long prompt
+  case $preset in specextend* | streamingllm | magicdec | rapid | triforce) cache=,budget=256,interval=2 ;; esac
   # Odd presets run trees as given, even ones what pays.
-  price=$([ $((cases / 8 % 2)) = 0 ] && echo off || echo on)
-  "$program" verify-lossless -m "$model" -q --json --all-settings -n 24 -c 1400 --spec "$preset" "${draft[@]}" --spec-price "$price" --spec-nodes 6 \
-    "${cache[@]}" -f "$work/long.txt" \
+  model_cost=$([ $((cases / 8 % 2)) = 0 ] && echo off || echo on)
+  "$program" verify-lossless -m "$model" -q --json --all-settings -n 24 -c 1400 --spec "$preset:cost-model=$model_cost,nodes=6$cache" "${draft[@]}" \
+    -f "$work/long.txt" \
     -p "The capital of France is Paris. The capital of France is" > "$work/$preset.jsonl"
   cases=$((cases + $(wc -l < "$work/$preset.jsonl")))
 done

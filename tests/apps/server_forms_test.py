@@ -17,7 +17,7 @@ USER = [{"role": "user", "content": "Paint it."}]
 
 
 class Forms(WithServer):
-    FLAGS = (*DRAFTS, "-a", "tiny", "--parallel", "4", "--more-spec", "ngram:price=off", "--more-spec", "off")
+    FLAGS = (*DRAFTS, "-a", "tiny", "--parallel", "4", "--spec", "ngram:cost-model=off", "--spec", "off")
 
     def test_several_prompts(self):
         ask = {"max_tokens": 12, "seed": 3, "ignore_eos": True}

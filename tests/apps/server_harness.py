@@ -18,7 +18,7 @@ FOLDER = tempfile.TemporaryDirectory()
 MODEL = os.path.join(FOLDER.name, "tiny.gguf")
 PATIENCE = 120  # seconds for anything
 LONG = {"max_tokens": -1, "ignore_eos": True}  # runs far longer than any check here takes
-DRAFTS = ("--spec", "suffix", "--spec-price", "off")  # drafts whenever it can, whatever the machine's speed
+DRAFTS = ("--spec", "suffix:cost-model=off")  # drafts whenever it can, whatever the machine's speed
 
 
 class Server:
@@ -29,8 +29,8 @@ class Server:
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
-            if line.startswith("listening on ") or (not wait and " answers when " in line):
-                self.port = int(line.split(" answers ")[0].rsplit(":", 1)[1])
+            if line.startswith("listening on ") or (not wait and " responds when " in line):
+                self.port = int(line.split(" responds ")[0].rsplit(":", 1)[1])
                 break
         else:
             self.process.wait()

@@ -260,10 +260,10 @@ class Keys(unittest.TestCase):
             self.assertGreater(cached(server.post("/v1/completions", self.ASK, beta)), 0)
 
     def test_stored_answers_need_one_key(self):
-        flags = ["--spec", "suffix", "--spec-store", "1000", "--port", "0", "-c", "100", "-q"]
-        for more in ((), ("--more-spec", "suffix:store=1000")):
-            spec = flags if not more else flags[4:]
-            done = subprocess.run([PROGRAM, "serve", "-m", MODEL, *spec, *more, "--api-key", "alpha", "--api-key", "beta"],
+        flags = ["--port", "0", "-c", "100", "-q", "--api-key", "alpha", "--api-key", "beta"]
+        for spec in (("suffix:store=1000",), ("ngram", "suffix:store=1000")):
+            presets = [word for name in spec for word in ("--spec", name)]
+            done = subprocess.run([PROGRAM, "serve", "-m", MODEL, *flags, *presets],
                                   capture_output=True, text=True, timeout=PATIENCE)
             self.assertEqual(done.returncode, 1)
             self.assertIn("--share-prefix", done.stderr)
@@ -426,7 +426,7 @@ class Endings(unittest.TestCase):
             self.assertIn(words, done.stderr + done.stdout)
 
     def test_help(self):
-        done = subprocess.run([PROGRAM, "serve", "--help"], capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run([PROGRAM, "serve", "--help-all"], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 0)
         for flag in ("--host", "--port", "--api-key", "--parallel", "--queue", "--max-body", "--predict", "--alias", "--spec", "-m"):
             self.assertIn(flag, done.stdout)

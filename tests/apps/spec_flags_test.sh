@@ -22,8 +22,8 @@ presets=$("$program" methods --json | sed -n 's/.*"name": "\(.*\)",/\1/p')
 for preset in $presets; do
   contains "table of methods" "$(cat methods.txt)" "$preset"
   arguments=(--spec "$preset")
+  if [ "$preset" = self-exit ]; then arguments=(--spec self-exit:exit=1); fi
   if grep -q "^$preset  .*-md FILE" methods.txt; then arguments+=(-md tiny.gguf); fi
-  if [ "$preset" = self-exit ]; then arguments+=(--spec-exit 1); fi
   equal "$preset, greedy" "$(text "${arguments[@]}")" "$plain"
   equal "$preset, sampled" "$(text "${arguments[@]}" --temp 1 -s 5)" "$sampled"
 done
@@ -39,15 +39,21 @@ equal "suffix by JSON" "$(text --speculative-config '{"method": "suffix", "num_s
 equal "model by JSON" "$(text --speculative-config '{"model": "tiny.gguf", "num_speculative_tokens": 3}')" "$plain"
 
 value() { "$program" methods "${@:2}" --json | sed -n "s/^  \"$1\": \"\(.*\)\",\{0,1\}$/\1/p"; }
-equal "chain length" "$(value depth sd --spec-nodes 9)" 9
-equal "smaller depth" "$(value depth sd --spec-depth 4 --spec-nodes 9)" 4
+equal "chain length" "$(value depth sd:nodes=9)" 9
+equal "--spec as NAME" "$(value depth --spec sd:nodes=9)" 9
+equal "smaller depth" "$(value depth sd:depth=4,nodes=9)" 4
 equal "--draft-max" "$(value nodes sd --draft-max 7)" 7
-equal "order of flags" "$(value nodes sd --spec-widths 2,3 --spec-tree static)" 8
-equal "--allow-lossy" "$(value allow-lossy sd --allow-lossy)" on
+equal "order of keys, a list" "$(value nodes sd:widths=2,3,tree=static)" 8
+equal "a list of paths" "$(value nodes "medusa:paths=0;0,0;1,depth=2")" 3
+equal "allow-lossy" "$(value allow-lossy sd:allow-lossy=on)" on
+equal "environment" "$(SPECEXTEND_SPEC=suffix:cost-model=off LLAMA_ARG_DRAFT_MAX=5 text)" "$plain"
+contains "environment is read" "$(SPECEXTEND_SPEC=magic "$program" generate -m tiny.gguf -p Hi 2>&1)" "'magic'"
+contains "environment is read" "$(LLAMA_ARG_DRAFT_MAX=600 "$program" generate -m tiny.gguf -p Hi --spec suffix 2>&1)" "1 to 511"
 equal "-ctvd alone" "$(value draft-kv-type sd -ctvd q8_0)" q8_0
 equal "list of types" "$(value fuse-index draft,ngram-simple)" ngram
-equal "JSON, then flags" "$(value ngram-max --speculative-config '{"method": "ngram"}' --spec-ngram-max 7)" 7
-contains "settings of a method" "$("$program" methods specexec)" "--spec-beams"
+equal "JSON, then flags" "$(value nodes --speculative-config '{"method": "ngram"}' --draft-max 7)" 7
+contains "keys of a preset" "$("$program" methods specexec)" "  beams "
+
 
 refuse() {  # what, expected words, arguments...
   local what=$1 words=$2
@@ -55,48 +61,69 @@ refuse() {  # what, expected words, arguments...
   if "$program" generate -m tiny.gguf -p Hi -n 2 -q "$@" >out.txt 2>err.txt </dev/null; then fail "$what: no error"; fi
   contains "$what" "$(cat err.txt out.txt)" "$words"
 }
-refuse "unknown preset" "'magic'" --spec magic
+refuse "unknown preset" "'magic'. There are off, sd, " --spec magic
+refuse "misspelt preset" "'sufix'; did you mean suffix? There are off, sd, " --spec sufix
+refuse "unknown key" "there is no key 'color'. There are drafter, " --spec suffix:color=red
+refuse "misspelt key" "there is no key 'node'; did you mean nodes? There are drafter, " --spec suffix:node=8
+refuse "renamed key" "there is no key 'price'; it is now cost-model. There are drafter, " --spec suffix:price=off
+refuse "key without a value" "'8' is not key=value" --spec suffix:8
+refuse "nothing behind the colon" "key=value is expected" --spec suffix:
+refuse "key given twice" "nodes is given twice" --spec suffix:nodes=3,nodes=4
+refuse "key and flag" "key nodes is also given by a flag" --spec suffix:nodes=3 --draft-max 4
+refuse "two presets" "this command runs one preset" --spec suffix --spec ngram
 refuse "no draft model" "-md FILE" --spec sd
 refuse "useless draft model" "tiny.gguf" --spec suffix -md tiny.gguf
 refuse "absent draft model" "absent.gguf" --spec sd -md absent.gguf
-refuse "value out of range" "1 to 511" --spec suffix --spec-nodes 512
-refuse "setting without a method" "nodes" --spec-nodes 4
+refuse "value out of range" "1 to 511" --spec suffix:nodes=512
+refuse "key without a preset" "nodes" --draft-max 4
 refuse "head" "not supported yet" --spec-type draft-mtp
 refuse "no head" "-md FILE" --spec-type draft-eagle3
 refuse "list of heads" "not supported yet" --spec-type draft-mtp,ngram-mod
 refuse "list of one kind" "ngram-mod" --spec-type ngram-mod,ngram-simple
-refuse "rule and drafter" "block" --spec suffix --accept block
-refuse "lossy rule" "--allow-lossy" --spec ngram --accept typical
+refuse "rule and drafter" "block" --spec suffix:accept=block
+refuse "lossy rule" "allow-lossy=on" --spec ngram:accept=typical
 refuse "two types" "share one type" -md tiny.gguf -ctkd f16 -ctvd q8_0
 refuse "preset and JSON" "exclude" --spec suffix --speculative-config '{"method": "suffix"}'
 refuse "bad JSON" "column" --speculative-config '{"method" "suffix"}'
 refuse "JSON of a head" "mlp_speculator" --speculative-config '{"method": "mlp_speculator"}'
 refuse "JSON of absent heads" "-md FILE" --speculative-config '{"method": "medusa"}'
-refuse "gaps in a tree" "2 but not 1" --spec medusa -md tiny.gguf --spec-paths '0;2' --accept no-replacement
-text --spec ngram --accept typical --allow-lossy >/dev/null || fail "lossy rule with consent"
+refuse "gaps in a tree" "2 but not 1" -md tiny.gguf --spec 'medusa:paths=0;2,accept=no-replacement'
+text --spec ngram:accept=typical,allow-lossy=on >/dev/null || fail "lossy rule with consent"
 
 # Rules that keep the distribution: a text that differs is no error and is not called one; where bytes are promised they are compared.
-compare() { "$program" generate -m tiny.gguf -p "A fox, a dog," -n 40 --ignore-eos -md tiny.gguf --spec-price off --compare "$@" 2>&1 >/dev/null; }
-said=$(compare --accept block --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5) || fail "--compare with rule block exits with $?: $said"
+compare() {  # keys, arguments...
+  local keys=$1
+  shift
+  "$program" generate -m tiny.gguf -p "A fox, a dog," -n 40 --ignore-eos -md tiny.gguf --spec "sd:cost-model=off,$keys" --compare "$@" 2>&1 >/dev/null
+}
+said=$(compare accept=block --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5) || fail "--compare with rule block exits with $?: $said"
 contains "--compare, block" "$said" "rule block keeps the distribution, not the bytes"
 case "$said" in *report*) fail "--compare, block: $said" ;; esac
-contains "--compare, block, greedy" "$(compare --accept block)" "equal"
-contains "--compare, match" "$(compare --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5)" "equal"
-said=$(compare --accept typical --allow-lossy --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5) || fail "--compare with rule typical exits with $?: $said"
+contains "--compare, block, greedy" "$(compare accept=block)" "equal"
+contains "--compare, match" "$(compare accept=match --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5)" "equal"
+said=$(compare accept=typical,allow-lossy=on --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5) || fail "--compare with rule typical exits with $?: $said"
 contains "--compare, typical" "$said" "rule typical changes the text"
 verify() { "$program" verify-lossless -m tiny.gguf -p "A fox, a dog," -n 8 -md tiny.gguf "$@" 2>&1; }
 for rule in block chain; do
-  said=$(verify --accept $rule --temp 1) && fail "verify-lossless --accept $rule is taken"
-  contains "verify-lossless, $rule" "$said" "--accept $rule: sampled, this rule keeps the distribution"
-  verify --accept $rule --all-settings >/dev/null && fail "verify-lossless --accept $rule --all-settings is taken"
-  verify --accept $rule >/dev/null || fail "verify-lossless --accept $rule, greedy"
+  said=$(verify --spec sd:accept=$rule --temp 1) && fail "verify-lossless, accept=$rule is taken"
+  contains "verify-lossless, $rule" "$said" "accept=$rule: sampled, this rule keeps the distribution"
+  verify --spec sd:accept=$rule --all-settings >/dev/null && fail "verify-lossless, accept=$rule --all-settings is taken"
+  verify --spec sd:accept=$rule >/dev/null || fail "verify-lossless, accept=$rule, greedy"
 done
-for flags in "--spec-accept block" "--spec-accept match --more-spec suffix --more-spec opt-tree:accept=specinfer,tree=static"; do
+for flags in "--spec sd:accept=block" "--spec sd:accept=match --spec suffix --spec opt-tree:accept=specinfer,tree=static"; do
   # shellcheck disable=SC2086
   said=$("$program" serve -m tiny.gguf --port 0 -md tiny.gguf $flags 2>&1) && fail "serve $flags is taken"
   contains "serve $flags" "$said" "keeps the distribution of sampled texts but not their bytes"
   contains "serve $flags" "$said" "take match"
 done
+
+# Flags of earlier versions: the error says the new spelling.
+refuse "old flag" "--spec-depth 5 is now --spec NAME:depth=5" --spec suffix --spec-depth 5
+refuse "old flag with =" "--spec-depth 5 is now --spec NAME:depth=5" --spec suffix --spec-depth=5
+refuse "old flag, renamed key" "--spec-price off is now --spec NAME:cost-model=off" --spec suffix --spec-price off
+refuse "old --accept" "--accept block is now --spec NAME:accept=block" -md tiny.gguf --accept block
+refuse "old --allow-lossy" "--allow-lossy is now --spec NAME:allow-lossy=on" --spec suffix --allow-lossy
+contains "old --more-spec" "$("$program" serve -m tiny.gguf --port 0 --more-spec ngram:nodes=8 2>&1)" "--more-spec ngram:nodes=8 is now a further --spec ngram:nodes=8"
 
 [ "$failures" -eq 0 ] && echo "all checks passed"
 exit "$failures"

@@ -8,7 +8,7 @@
 namespace sx::cli {
 namespace {
 
-const std::vector<std::string> kFlags{"--spec", "--spec-nodes", "--temp", "--temperature", "--top-p", "--top-k", "-m", "--model", "--seed"};
+const std::vector<std::string> kFlags{"--spec", "--spec-draft-n-max", "--temp", "--temperature", "--top-p", "--top-k", "-m", "--model", "--seed"};
 
 TEST(Suggest, DistanceCountsSingleMistakes) {
   EXPECT_EQ(edit_distance("spec", "spec"), 0);
@@ -24,7 +24,7 @@ TEST(Suggest, DistanceCountsSingleMistakes) {
 TEST(Suggest, NearestOfTheKnown) {
   EXPECT_EQ(nearest_word("--sepc", kFlags), "--spec");
   EXPECT_EQ(nearest_word("--tempreature", kFlags), "--temperature");
-  EXPECT_EQ(nearest_word("--spec-node", kFlags), "--spec-nodes");
+  EXPECT_EQ(nearest_word("--spec-drft-n-max", kFlags), "--spec-draft-n-max");
   EXPECT_EQ(nearest_word("--sead", kFlags), "--seed");
   EXPECT_EQ(did_you_mean("--sepc", kFlags), "; did you mean --spec?");
 }

@@ -13,7 +13,7 @@ EXAMPLES = bed.ROOT / "examples"
 class Examples(bed.Bed):
     @classmethod
     def start(cls):
-        return bed.tiny_server("--spec", "suffix", "--spec-price", "off", context=4000, key="secret")
+        return bed.tiny_server("--spec", "suffix:cost-model=off", context=4000, key="secret")
 
     def run_example(self, *command, status=0, key="secret"):
         done = subprocess.run([str(c) for c in command], capture_output=True, timeout=300, stdin=subprocess.DEVNULL,

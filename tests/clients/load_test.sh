@@ -26,4 +26,4 @@ assert load.growth([(t, 100 + min(t, 20)) for t in range(100)], 20)["growth"] ==
 EOF_PYTHON
 
 "$python" "$bench/load.py" --program "$program" "$@" --json "$work/figures" -- \
-  -m "$work/tiny.gguf" -c 4000 --parallel 6 --spec magicdec --more-spec suffix --cache-ram 4 -q
+  -m "$work/tiny.gguf" -c 4000 --parallel 6 --spec magicdec --spec suffix --cache-ram 4 -q

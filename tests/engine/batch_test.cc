@@ -32,7 +32,7 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
   EngineOptions options(const std::string& how, int sessions = 3) {
     EngineOptions o;
     o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 2, o.chunk = 32, o.max_sessions = sessions;
-    o.spec.settings = {{"price", "off"}};
+    o.spec.settings = {{"cost-model", "off"}};
     if (how == "off") o.spec = {};
     if (how == "suffix") o.spec.preset = "suffix";
     if (how == "model" || how == "window") o.spec.preset = "sd", o.spec.draft_model = folder_.file("draft.gguf");
@@ -237,7 +237,7 @@ TEST_F(BatchTest, TheFirstTokenDoesNotWaitForTheDraft) {
 TEST_F(BatchTest, RequestsNameTheirPreset) {
   EngineOptions o = options("model");
   o.more_specs.resize(1);
-  o.more_specs[0].preset = "suffix", o.more_specs[0].settings = {{"price", "off"}};
+  o.more_specs[0].preset = "suffix", o.more_specs[0].settings = {{"cost-model", "off"}};
   auto engine = Engine::open(o), plain = open("off");
   GenerateOptions how;
   how.max_tokens = 60, how.ignore_end = true;

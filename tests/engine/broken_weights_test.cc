@@ -143,7 +143,7 @@ TEST_F(BrokenWeights, FailAtTheSamePlaceWithDrafts) {
   std::vector<Outcome> outcomes;
   for (const char* rule : {"", "match", "chain", "typical"}) {
     EngineOptions o = options();
-    if (*rule) o.spec = {"sd", path_, {{"price", "off"}, {"accept", rule}, {"allow-lossy", "on"}, {"nodes", "4"}}, {}};
+    if (*rule) o.spec = {"sd", path_, {{"cost-model", "off"}, {"accept", rule}, {"allow-lossy", "on"}, {"nodes", "4"}}, {}};
     EngineImpl engine(o, std::make_unique<BrokenAt>(33));
     GenerateOptions ask, brief;
     Outcome outcome;

@@ -41,7 +41,7 @@ class CostModelTest : public ::testing::Test {
     SpecOptions spec;
     spec.preset = name;
     if (name == "sd") spec.draft_model = folder_.file("draft.gguf");
-    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"price", cost_model}};
+    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"cost-model", cost_model}};
     return spec;
   }
   std::unique_ptr<EngineImpl> open(const std::vector<SpecOptions>& specs, int sessions = 1) {
@@ -134,7 +134,13 @@ class TimedBackend final : public testing::ForwardingBackend {
  public:
   using Cost = std::function<double(int rows)>;
   struct Costs { Cost target, draft; };
-  explicit TimedBackend(const Costs& costs) : ForwardingBackend(make_cpu_backend({1, std::nullopt})), costs_(costs) {}
+  TimedBackend(const Costs& costs, bool device)
+      : ForwardingBackend(make_cpu_backend({1, std::nullopt})), costs_(costs), device_(device) {}
+  DeviceTraits traits() const override {
+    DeviceTraits traits = right_->traits();
+    traits.separate_prefill = traits.records_steps = device_;
+    return traits;
+  }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override {
     right_->run(inputs, key, body);
     if (!target_) target_ = key.owner;  // costs come first
@@ -144,23 +150,25 @@ class TimedBackend final : public testing::ForwardingBackend {
 
  private:
   const Costs& costs_;
+  const bool device_;
   const void* target_ = nullptr;
 };
 
 class TimedTest : public CostModelTest {
  protected:
-  std::unique_ptr<EngineImpl> open_timed(const SpecOptions& spec, int sessions) {
+  std::unique_ptr<EngineImpl> open_timed(const SpecOptions& spec, int sessions, bool device = false) {
     EngineOptions o;
-    o.model = folder_.file("target.gguf"), o.context = 1200, o.chunk = 64, o.max_sessions = sessions, o.spec = spec;
-    return std::make_unique<EngineImpl>(o, std::make_unique<TimedBackend>(costs_));
+    o.model = folder_.file("target.gguf"), o.context = 1200, o.chunk = device ? 512 : 64, o.max_sessions = sessions, o.spec = spec;
+    return std::make_unique<EngineImpl>(o, std::make_unique<TimedBackend>(costs_, device));
   }
   // Milliseconds until each of `requests` answers of `tokens` tokens is there, on average; their texts go into `texts`.
-  double run(EngineImpl& engine, int requests, int tokens, bool speculate, std::vector<std::vector<Token>>& texts, int prompt_length = 8) {
+  // `cached`: their prompts are in the KV cache already.
+  double run(EngineImpl& engine, int requests, int tokens, bool speculate, std::vector<std::vector<Token>>& texts, int prompt_length = 8,
+             bool cached = false) {
     std::vector<GenerateOptions> how(static_cast<size_t>(requests));
     std::vector<std::vector<Token>> prompts;
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<Request> all;
-    const double before = skipped_ms.load();
     std::vector<double> done(how.size());
     for (int i = 0; i < requests; ++i) {
       GenerateOptions& o = how[size_t(i)];
@@ -171,6 +179,9 @@ class TimedTest : public CostModelTest {
       sessions.push_back(engine.start());
     }
     for (int i = 0; i < requests; ++i) all.push_back({sessions[size_t(i)].get(), prompts[size_t(i)], &how[size_t(i)]});
+    if (cached)
+      for (int i = 0; i < requests; ++i) sessions[size_t(i)]->evaluate(prompts[size_t(i)], 1);
+    const double before = skipped_ms.load();
     texts.clear();
     for (const GenerateResult& r : engine.generate(all)) texts.push_back(r.tokens);
     return std::accumulate(done.begin(), done.end(), 0.0) / requests - before;
@@ -241,6 +252,50 @@ TEST_F(TimedTest, ABatchThatWinsDrafts) {
     EXPECT_LT(after, 0.6 * before) << prompt;
   }
 }
+
+// Costs like those of a large GPU: rows are cheap, but all of a large batch waits while a draft reads 2,000 tokens (here 500). Short answers to
+// prompts that are in the cache leave little time to win that back.
+class DeviceTimedTest : public TimedTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  DeviceTimedTest() {
+    costs_.target = [](int rows) { return 1000 * (1 + 0.35 * (rows - 1) / 31); };
+    costs_.draft = [](int rows) { return rows <= 64 ? 100.0 : 6.0 * rows; };
+  }
+  // Time with drafts in units of that without, one generation after another.
+  std::vector<double> ratios(const char* draft, int requests, int runs, bool cached = true) {
+    SpecOptions sd = preset("sd", 4);
+    sd.draft_model = folder_.file(draft);
+    const auto engine = open_timed(sd, requests, GetParam());
+    std::vector<std::vector<Token>> plain, spec;
+    const double without = run(*engine, requests, 128, false, plain, 500, cached);
+    std::vector<double> out;
+    for (int i = 0; i < runs; ++i) {
+      out.push_back(run(*engine, requests, 128, true, spec, 500, cached) / without);
+      EXPECT_EQ(plain, spec);
+    }
+    return out;
+  }
+};
+
+TEST_P(DeviceTimedTest, LargeBatchesLoseLittleByAPoorDraft) {
+  for (int requests : {16, 32})
+    for (double ratio : ratios("stranger.gguf", requests, 2)) EXPECT_LT(ratio, 1.03) << requests;
+}
+
+TEST_P(DeviceTimedTest, AFewRequestsLoseLittleByAPoorDraft) {
+  for (int requests : {2, 4, 8})
+    for (double ratio : ratios("stranger.gguf", requests, 2)) EXPECT_LT(ratio, 1.04) << requests;
+}
+
+TEST_P(DeviceTimedTest, DraftsBesidePromptsArePaidFor) {
+  for (double ratio : ratios("stranger.gguf", 8, 2, false)) EXPECT_LT(ratio, 1.03);
+}
+
+TEST_P(DeviceTimedTest, AFewRequestsGainByAGoodDraft) {
+  for (double ratio : ratios("draft.gguf", 4, 2)) EXPECT_LT(ratio, 0.75);
+}
+
+INSTANTIATE_TEST_SUITE_P(Traits, DeviceTimedTest, ::testing::Bool(), [](const auto& p) { return p.param ? "Device" : "Host"; });
 
 // Steps of an answer are not prompts of one token, nor are the few rows whose logits are all wanted (what `specextend bench` times).
 TEST_F(CostModelTest, StepsAreNotRunAsPrompts) {

@@ -51,8 +51,8 @@ const Files& files() {
 }
 
 // Small numbers, so that much happens in a few hundred tokens.
-const Settings kSmall = {{"price", "off"}, {"lazy", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
-                         {"window", "40"}, {"observe", "6"}, {"nodes", "9"}, {"depth", "4"}};
+const Settings kSmall = {{"cost-model", "off"}, {"defer-prefill", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
+                         {"window", "40"}, {"nodes", "9"}, {"depth", "4"}};
 
 EngineOptions options(const std::string& draft, const Settings& settings, int sessions = 1) {
   EngineOptions o;
@@ -195,27 +195,18 @@ TEST(DraftCacheExactness, EveryPolicyDrafterAndTree) {
 TEST(DraftCacheExactness, Variants) {
   const Settings retrieval = {{"cache", "retrieval"}};
   std::vector<Settings> variants;
-  for (const char* faults : {"mask", "position", "hole", "guarantee", "half", "level", "order", "all"})
-    variants.push_back(with(retrieval, {{"faults", faults}}));
   for (const char* layers : {"all", "0", "-1", "0,2"}) variants.push_back(with(retrieval, {{"layers", layers}}));
-  for (const char* heads : {"mean", "max"})
-    for (const char* chunks : {"mean", "max", "sum"})
-      variants.push_back(
-          with(retrieval, {{"layers", "all"}, {"score-heads", "2,0"}, {"head-score", heads}, {"chunk-score", chunks}}));
-  for (const char* cache : {"streaming", "retrieval", "prune", "random"})
-    variants.push_back({{"cache", cache}, {"sentences", "on"}});
   for (const char* cache : {"window", "retrieval", "once", "quest", "snap"}) {
     variants.push_back({{"cache", cache}, {"positions", "original"}});
     variants.push_back({{"cache", cache}, {"chunk", "1"}, {"interval", "1"}});
     variants.push_back({{"cache", cache}, {"chunk", "48"}, {"sink", "0"}, {"recent", "0"}});
-    variants.push_back({{"cache", cache}, {"adaptive", "on"}, {"interval-max", "3"}, {"window", "0"}});
+    variants.push_back({{"cache", cache}, {"interval", "3"}, {"window", "0"}});
     variants.push_back({{"cache", cache}, {"budget", "100000"}});
   }
   for (const char* type : {"f32", "f16", "bf16", "q8_0"})
     for (const char* cache : {"full", "retrieval", "snap"})
       variants.push_back({{"cache", cache}, {"draft-kv-type", type}});
-  variants.push_back({{"cache", "prune"}, {"uniform", "1"}});
-  variants.push_back({{"cache", "prune"}, {"uniform", "0"}, {"layers", "all"}});
+  variants.push_back({{"cache", "prune"}, {"layers", "all"}});
   for (size_t i = 0; i < variants.size(); ++i) {
     // Every variant with both kinds of drafts, each with one of the temperatures.
     const float temperature = i % 2 == 0 ? 0.0f : 0.9f;
@@ -267,7 +258,7 @@ TEST(DraftCacheState, IsAFunctionOfTheText) {
              shared = joined({prompt.begin(), prompt.begin() + 120}, testing::random_text(200, 9));
   for (const std::string& draft : {files().model, files().eagle1, files().eagle3})
     for (const Settings& policy : kPolicies)
-      for (const Settings& more : {Settings{}, Settings{{"adaptive", "on"}}, Settings{{"faults", "order"}}}) {
+      for (const Settings& more : {Settings{}, Settings{{"layers", "all"}, {"interval", "1"}}}) {
         if (!more.empty() && policy[0].second != "retrieval") continue;
         SCOPED_TRACE(draft + " " + text_of(policy) + text_of(more));
         auto fresh = Engine::open(options(draft, with(policy, more)));
@@ -449,7 +440,7 @@ TEST(DraftCacheState, LongAcceptedChainsFitOrAreRunAgain) {
     for (const char* budget : {"4000", "600"}) {
       o.spec = {"sd",
                 o.model,
-                {{"price", "off"},
+                {{"cost-model", "off"},
                  {"cache", cache},
                  {"budget", budget},
                  {"nodes", "400"},
@@ -477,9 +468,7 @@ TEST(DraftCacheRefusals, NameTheCulprit) {
       for (const char* layer : {"3", "-4"})
         EXPECT_THAT(error_with(draft, {{"cache", cache}, {"layers", layer}}),
                     AllOf(HasSubstr("layer"), HasSubstr(layer), HasSubstr("0 to 2")));
-      EXPECT_THAT(error_with(draft, {{"cache", cache}, {"score-heads", "1,4"}}),
-                  AllOf(HasSubstr("head 4"), HasSubstr("0 to 3")));
-      EXPECT_EQ(error_with(draft, {{"cache", cache}, {"layers", "-3,2"}, {"score-heads", "0,3"}}), "");
+      EXPECT_EQ(error_with(draft, {{"cache", cache}, {"layers", "-3,2"}}), "");
     }
   EXPECT_EQ(error_with(files().model, {{"cache", "streaming"}, {"layers", "7"}}), "") << "nobody reads it";
   EngineOptions o = options("", {});

@@ -41,7 +41,7 @@ const Files& files() {
 EngineOptions options(const std::string& head, const std::string& preset, int chunk, int sessions = 1) {
   EngineOptions o;
   o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
-  if (!head.empty()) o.spec.preset = preset, o.spec.draft_model = head, o.spec.settings = {{"price", "off"}};
+  if (!head.empty()) o.spec.preset = preset, o.spec.draft_model = head, o.spec.settings = {{"cost-model", "off"}};
   return o;
 }
 

@@ -49,14 +49,14 @@ const Files& files() {
 
 // Small numbers, so that much happens in a few hundred tokens; no costs, so that trees do not depend on the clock.
 SpecOptions options(const std::string& preset, const std::string& draft, const Settings& settings) {
-  SpecOptions out{.preset = preset, .draft_model = draft, .settings = {{"price", "off"}}};
+  SpecOptions out{.preset = preset, .draft_model = draft, .settings = {{"cost-model", "off"}}};
   out.settings.insert(out.settings.end(), settings.begin(), settings.end());
   return out;
 }
 
 Settings with_cache(const char* kind, const char* tree) {
   return {{"cache", kind},  {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
-          {"window", "40"}, {"observe", "6"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
+          {"window", "40"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
 }
 
 std::vector<EngineCase> make_cases() {
@@ -69,8 +69,6 @@ std::vector<EngineCase> make_cases() {
       {"specexec", options("specexec", f.draft, {})},
       {"specextend",
        options("specextend", f.draft, {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
-      {"specextend_reference", options("specextend-reference", f.draft,
-                                       {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"specextend_eagle3",
        options("specextend-eagle3", f.eagle3, {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"streamingllm", options("streamingllm", f.draft, {{"budget", "48"}})},
@@ -94,7 +92,7 @@ std::vector<EngineCase> make_cases() {
       {"fuse", options("fuse", f.draft, {})},
       {"fuse_eagle3", options("fuse", f.eagle3, {})},
       {"self_suffix", options("self-suffix", "", {})},
-      {"with_costs", {.preset = "opt-tree", .draft_model = f.draft, .settings = {{"price", "on"}}}},
+      {"with_costs", {.preset = "opt-tree", .draft_model = f.draft, .settings = {{"cost-model", "on"}}}},
   };
   for (const char* kind : {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}) {
     cases.push_back({fmt::format("model_{}", kind), options("sd", f.draft, with_cache(kind, "opt-tree"))});

@@ -31,7 +31,7 @@ class GrammarEngineTest : public ::testing::Test {
     o.model = folder_.file("target.gguf"), o.context = 500, o.threads = 2, o.max_sessions = 2, o.spec.preset = preset;
     if (preset == "off") return Engine::open(o);
     if (preset != "suffix" && preset != "self-skip") o.spec.draft_model = folder_.file("draft.gguf");
-    o.spec.settings = {{"price", "off"}};
+    o.spec.settings = {{"cost-model", "off"}};
     if (!rule.empty()) o.spec.settings.emplace_back("accept", rule);
     return Engine::open(o);
   }

@@ -69,7 +69,7 @@ class Drafting {
       drafter.kv = full_.get();
     } else {
       CacheConfig config;
-      if (room == Room::kStreaming) config.kind = CacheKind::kStreaming, config.budget = 96;
+      if (room == Room::kStreaming) config.policy = &cache_policy("streaming"), config.budget = 96;
       make_cache(config);
       drafter.cache = cache_.get();
     }

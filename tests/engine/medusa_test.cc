@@ -92,7 +92,7 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
   o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
   if (head.empty()) return o;
   o.spec.preset = preset, o.spec.draft_model = head;
-  o.spec.settings.emplace_back("price", "off");
+  o.spec.settings.emplace_back("cost-model", "off");
   for (const auto& [name, value] : settings) o.spec.settings.emplace_back(name, value);
   return o;
 }
@@ -104,8 +104,7 @@ TEST(Medusa, NeverChangesTheText) {
     for (int length : {1, 2, 33, 34, 100})
       expected[{temperature, length}] = answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
   for (const std::string& head : {files().plain, files().chosen, files().reduced})
-    for (const char* preset : {"medusa", "sd", "specinfer", "eagle3", "opt-tree", "opt-tree-reference", "specexec",
-                               "sequoia", "fuse"}) {
+    for (const char* preset : {"medusa", "sd", "specinfer", "eagle3", "opt-tree", "specexec", "sequoia", "fuse"}) {
       auto engine = Engine::open(options(head, preset, 33));
       for (const auto& [key, answer_of] : expected) {
         const Answer found = answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
@@ -120,7 +119,7 @@ TEST(Medusa, NeverChangesTheText) {
 TEST(Medusa, NeverChangesTheTextAtACost) {
   auto plain = Engine::open(options("", "", 64));
   for (const char* preset : {"medusa", "eagle3", "fuse"}) {
-    auto engine = Engine::open(options(files().chosen, preset, 50, {{"price", "on"}}));
+    auto engine = Engine::open(options(files().chosen, preset, 50, {{"cost-model", "on"}}));
     const auto prompt = testing::random_text(70, 9);
     for (float temperature : {0.0f, 0.9f})
       expect_same(answer(*engine->start(), prompt, temperature, 60), answer(*plain->start(), prompt, temperature, 60), preset);
@@ -216,7 +215,7 @@ TEST(Medusa, ChainsAndLevelsEndAtTheLastHead) {
   auto chain = Engine::open(options(files().reduced, "sd", 64));
   EXPECT_EQ(answer(*chain->start(), prompt, 0, 30).trees[0],
             (std::vector<Token>{prompt.back(), best[0][0], best[1][0], best[2][0]}));
-  for (const char* preset : {"eagle3", "opt-tree", "opt-tree-reference", "specexec", "sequoia", "specinfer"}) {
+  for (const char* preset : {"eagle3", "opt-tree", "specexec", "sequoia", "specinfer"}) {
     auto engine = Engine::open(options(files().reduced, preset, 64));
     const auto tree = answer(*engine->start(), prompt, 0, 30).trees[0];
     std::set<Token> known;
@@ -311,7 +310,7 @@ TEST(Medusa, DrawsKeepTheDistribution) {
 }
 
 TEST(Medusa, RoundsDoNotAllocate) {
-  for (const char* preset : {"medusa", "sd", "eagle3", "opt-tree-reference", "specexec", "fuse"})
+  for (const char* preset : {"medusa", "sd", "eagle3", "opt-tree", "specexec", "fuse"})
     for (const float temperature : {0.0f, 0.8f})
       testing::expect_rounds_do_not_allocate(*Engine::open(options(files().reduced, preset, 64)), temperature, 50, preset);
 }

@@ -22,7 +22,7 @@ class PiecesTest : public ::testing::TestWithParam<Form> {
     else testing::write_tiny_hf(path, spec);
     EngineOptions o;
     o.model = path, o.context = 300, o.threads = 2, o.spec.preset = GetParam().preset;
-    if (o.spec.preset != "off") o.spec.settings = {{"price", "off"}};
+    if (o.spec.preset != "off") o.spec.settings = {{"cost-model", "off"}};
     engine_ = Engine::open(o);
   }
 

@@ -22,7 +22,7 @@ class PromptLogits : public ::testing::TestWithParam<const char*> {
     EngineOptions o;
     o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 1;
     o.chunk = chunk, o.max_outputs = max_outputs, o.max_sessions = sessions;
-    if (how != "off") o.spec.preset = how == "suffix" ? how : how == "self" ? "self-skip" : "sd", o.spec.settings = {{"price", "off"}};
+    if (how != "off") o.spec.preset = how == "suffix" ? how : how == "self" ? "self-skip" : "sd", o.spec.settings = {{"cost-model", "off"}};
     if (how == "model") o.spec.draft_model = folder_.file("draft.gguf");
     if (how == "head") o.spec.draft_model = folder_.file("head");
     return Engine::open(o);

@@ -75,12 +75,11 @@ const std::vector<Line>& lines() {
         {"budget", "64"},
         {"chunk", "8"},
         {"recent", "8"},
-        {"layers", "all"},
-        {"adaptive", "on"}}},
+        {"layers", "all"}}},
       {"prune", "sd", "small.gguf", {{"cache", "prune"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}}},
       {"streaming", "sd", "small.gguf", {{"cache", "streaming"}, {"budget", "64"}}},
       {"random", "sd", "small.gguf", {{"cache", "random"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}}},
-      {"snap", "sd", "small.gguf", {{"cache", "snap"}, {"budget", "64"}, {"observe", "8"}}},
+      {"snap", "sd", "small.gguf", {{"cache", "snap"}, {"budget", "64"}}},
       {"quest", "sd", "small.gguf", {{"cache", "quest"}, {"budget", "64"}, {"chunk", "8"}, {"recent", "8"}}},
       {"eagle1", "eagle2", "eagle1", {}},
       {"eagle3", "eagle3", "eagle3", {}},
@@ -116,8 +115,8 @@ std::vector<Engined> by_engine(const Line& line, const std::vector<std::vector<T
   EngineOptions o;
   o.model = files().target, o.context = kContext, o.threads = 1, o.chunk = kChunk;
   o.spec.preset = line.preset, o.spec.settings = line.settings;
-  o.spec.settings.emplace_back("price", "off");
-  o.spec.settings.emplace_back("lazy", "off");
+  o.spec.settings.emplace_back("cost-model", "off");
+  o.spec.settings.emplace_back("defer-prefill", "off");
   if (*line.draft) o.spec.draft_model = files().folder.file(line.draft);
   auto engine = Engine::open(o);
   std::vector<Engined> all;
@@ -186,8 +185,8 @@ TEST(Replay, IsWhatTheEngineDoes) {
       EXPECT_GT(accepted, 0) << lines()[i].name;
     }
     EXPECT_GT(refused, 0) << lines()[i].name;
-    const CacheKind cache = replay.configuration(i).config.cache.kind;
-    if (cache != CacheKind::kFull && cache != CacheKind::kSnap) { EXPECT_GT(refreshes, 5) << lines()[i].name; }
+    const std::string_view cache = replay.configuration(i).config.cache.policy->name;
+    if (cache != "full" && cache != "snap") { EXPECT_GT(refreshes, 5) << lines()[i].name; }
   }
 }
 

@@ -44,7 +44,7 @@ TEST(RoundAllocation, NothingInAnyPreset) {
     EngineOptions o;
     o.model = folder.file("target.gguf"), o.context = 400, o.threads = 2, o.spec.preset = preset.name;
     if (preset.needs_draft) o.spec.draft_model = folder.file("draft.gguf");
-    o.spec.settings = {{"price", "off"}};
+    o.spec.settings = {{"cost-model", "off"}};
     if (preset.name == "self-exit") o.spec.settings.push_back({"exit", "1"});
     expect_no_allocation(o, greedy, preset.name + " greedy");
     expect_no_allocation(o, sampled, preset.name + " sampled");
@@ -75,7 +75,7 @@ TEST(RoundAllocation, NothingWithEagleHeads) {
   o.model = folder.file("target.gguf"), o.context = 400, o.threads = 1;
   for (const auto& [head, preset] : {std::pair{"eagle1", "eagle1"}, {"eagle1", "eagle2"}, {"eagle1", "fuse"},
                                      {"eagle3", "eagle3"}, {"eagle3", "opt-tree"}, {"eagle3", "specexec"}}) {
-    o.spec.preset = preset, o.spec.draft_model = folder.file(head), o.spec.settings = {{"price", "off"}};
+    o.spec.preset = preset, o.spec.draft_model = folder.file(head), o.spec.settings = {{"cost-model", "off"}};
     expect_no_allocation(o, greedy, fmt::format("{} {} greedy", head, preset));
     expect_no_allocation(o, sampled, fmt::format("{} {} sampled", head, preset));
   }
@@ -107,13 +107,11 @@ TEST(RoundAllocation, NothingWithAnyDraftCache) {
         EngineOptions o;
         o.model = folder.file("target.gguf"), o.context = 640, o.threads = 1;
         o.spec.preset = "opt-tree", o.spec.draft_model = folder.file(draft);
-        o.spec.settings = {{"price", "off"}, {"nodes", "12"}, {"cache", cache},
+        o.spec.settings = {{"cost-model", "off"}, {"nodes", "12"}, {"cache", cache},
                            {"budget", "40"}, {"chunk", "8"}, {"recent", "10"},
                            {"interval", variant ? "3" : "100000"}, {"positions", variant ? "compact" : "original"}};
         const std::string kind = cache;
-        if (variant && kind == "retrieval")
-          o.spec.settings.insert(o.spec.settings.end(), {{"layers", "all"}, {"faults", "all"}});
-        if (!variant && (kind == "retrieval" || kind == "random")) o.spec.settings.push_back({"sentences", "on"});
+        if (variant && kind == "retrieval") o.spec.settings.push_back({"layers", "all"});
         expect_no_allocation(o, how, fmt::format("{} {} {}", draft, cache, variant));
       }
 }

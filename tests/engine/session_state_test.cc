@@ -26,7 +26,7 @@ class SessionStateTest : public ::testing::Test {
   EngineOptions options(const std::string& model, int context, const std::string& preset = "off") {
     EngineOptions o;
     o.model = folder_.file(model), o.context = context, o.threads = 1, o.chunk = 32, o.max_sessions = 2, o.spec.preset = preset;
-    if (preset != "off") o.spec.draft_model = folder_.file("draft.gguf"), o.spec.settings = {{"price", "off"}};
+    if (preset != "off") o.spec.draft_model = folder_.file("draft.gguf"), o.spec.settings = {{"cost-model", "off"}};
     return o;
   }
   static std::string saved(Engine& engine, int tokens) {

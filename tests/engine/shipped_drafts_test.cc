@@ -97,7 +97,7 @@ class ShippedDrafts : public ::testing::Test {
     EngineOptions o;
     o.model = model.empty() ? target : model, o.context = 200, o.threads = 1;
     o.spec.preset = preset;
-    if (preset != "off") o.spec.settings = {{"price", "off"}};
+    if (preset != "off") o.spec.settings = {{"cost-model", "off"}};
     return o;
   }
   std::string found_by(const EngineOptions& o) const { return Engine::open(o)->options().spec.draft_model; }

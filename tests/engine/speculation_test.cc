@@ -58,7 +58,7 @@ EngineOptions spec_options(const std::string& preset, bool cost_model, int conte
   o.spec.preset = preset;
   for (const SpecPreset& p : spec_presets())
     if (p.name == preset && p.needs_draft) o.spec.draft_model = models().draft;
-  o.spec.settings.push_back({"price", cost_model ? "on" : "off"});
+  o.spec.settings.push_back({"cost-model", cost_model ? "on" : "off"});
   if (preset == "self-exit") o.spec.settings.push_back({"exit", "1"});
   return o;
 }

@@ -10,7 +10,7 @@ trap '[[ -z "$server" ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' 
 wrong() { echo "$*" >&2; exit 1; }
 
 unit="$source/packaging/specextend.service"
-"$program" serve --help >"$work/help"
+"$program" serve --help-all >"$work/help"
 for flag in $(grep "^ExecStart=" "$unit" | grep -o -- ' --[a-z-]*'); do
   grep -q -- "$flag" "$work/help" || wrong "the unit uses $flag, which serve does not have"
 done

@@ -123,7 +123,7 @@ Cells even_borders(int cells, int chunk) {
   return borders;
 }
 
-TEST(ReduceScores, EqualsTheNaiveReduction) {
+TEST(MeanOfRows, EqualsTheNaiveMean) {
   RandomSource random;
   for (int round = 0; round < 300; ++round) {
     const int count = random.between(1, 9), cells = random.below(200), chunk = random.between(1, 40);
@@ -132,18 +132,15 @@ TEST(ReduceScores, EqualsTheNaiveReduction) {
     std::vector<float> scores;
     for (size_t i = 0; i < size_t(count) * n; ++i)
       scores.push_back(float(random.below(1000)) / 64 - 4);  // sums are exact
-    for (HeadReduce heads : {HeadReduce::kMean, HeadReduce::kMax}) {
-      for (ChunkReduce chunks : {ChunkReduce::kMean, ChunkReduce::kMax, ChunkReduce::kSum}) {
-        std::vector<float> out(n, -77.0f);
-        reduce_scores(scores, count, borders, heads, chunks, out);
-        for (size_t c = 0; c < n; ++c) {
-          std::vector<float> column;
-          for (size_t row = 0; row < size_t(count); ++row) column.push_back(scores[row * n + c]);
-          float expected = *std::max_element(column.begin(), column.end());
-          if (heads == HeadReduce::kMean) expected = std::accumulate(column.begin(), column.end(), 0.0f) / float(count);
-          if (chunks == ChunkReduce::kMean) expected /= float(borders[c + 1] - borders[c]);
-          ASSERT_EQ(out[c], expected);
-        }
+    std::vector<float> out(n, -77.0f);
+    mean_of_rows(scores, count, out);
+    for (const bool per_cell : {false, true}) {
+      if (per_cell) divide_by_length(borders, out);
+      for (size_t c = 0; c < n; ++c) {
+        float sum = 0;
+        for (size_t row = 0; row < size_t(count); ++row) sum += scores[row * n + c];
+        const float mean = sum / float(count);
+        ASSERT_EQ(out[c], per_cell ? mean / float(borders[c + 1] - borders[c]) : mean);
       }
     }
   }
@@ -196,47 +193,6 @@ TEST(RandomScores, DependOnSeedRoundAndChunkOnly) {
   for (uint64_t round = 0; round < 8; ++round)
     choices.insert(chunks_of(even_borders(1000, 10), scores(1, round, 100), 200, 0, 0));
   EXPECT_EQ(choices.size(), 8u);
-}
-
-// To 8 significant bits, ties to even, by arithmetic.
-float bf16(float x) {
-  if (x == 0) return 0;
-  int exponent;
-  const double mantissa = std::frexp(double(x), &exponent);
-  return float(std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8));
-}
-
-TEST(HalfPrecisionSums, AreDifferencesOfRoundedPrefixes) {
-  RandomSource random;
-  int wrong = 0, right = 0;
-  for (int round = 0; round < 100; ++round) {
-    const int cells = random.below(3000);
-    const Cells borders = even_borders(cells, random.between(1, 40));
-    std::vector<float> mass;
-    for (int i = 0; i < cells; ++i) mass.push_back((i == 0 ? 0.45f : 1e-4f) * float(random.below(1000)) / 1000);
-    std::vector<float> out(borders.size() - 1, -1);
-    half_precision_sums(mass, borders, out);
-    std::vector<float> prefix = {0};
-    for (float m : mass) prefix.push_back(prefix.back() + m);
-    for (float& p : prefix) p = bf16(p);
-    for (size_t c = 0; c < out.size(); ++c) {
-      ASSERT_EQ(out[c], bf16(prefix[size_t(borders[c + 1])] - prefix[size_t(borders[c])]));
-      const float sum = std::accumulate(mass.begin() + borders[c], mass.begin() + borders[c + 1], 0.0f);
-      (std::abs(out[c] - sum) > 0.1f * sum ? wrong : right) += 1;
-    }
-  }
-  EXPECT_GT(wrong, right);  // it is a fault, after all
-}
-
-TEST(HalfPrecisionSums, ByHand) {
-  // Between 1/2 and 1 bf16 counts in steps of 1/256; a half step goes to the even neighbour, here down.
-  const std::vector<float> mass = {0.5f, 1.0f / 1024, 1.0f / 1024, 1.0f / 1024, 1.0f / 1024};
-  std::vector<float> out(5);
-  half_precision_sums(mass, all_cells(6), out);
-  EXPECT_EQ(out, (std::vector<float>{0.5f, 0, 0, 1.0f / 256, 0}));
-  out.resize(2);  // the difference 511/1024 has nine bits
-  half_precision_sums(std::vector{1.0f / 1024, 0.5f}, all_cells(3), out);
-  EXPECT_EQ(out, (std::vector<float>{1.0f / 1024, 0.5f}));
 }
 
 TEST(ChooseRecent, IsTheFirstAndTheLast) {

@@ -36,8 +36,6 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
        {{"drafter", "model"}, {"tree", "static"}, {"widths", "1,1,3,1,1,1,1,1"}, {"nodes", "20"}, {"depth", "8"}}},
       {"opt-tree",
        {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
-      {"opt-tree-reference",
-       {{"drafter", "model"}, {"tree", "opt-tree-reference"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
       {"eagle2-tree", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"eagle1",
        {{"drafter", "model"},
@@ -54,18 +52,13 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"specextend",
        {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
         {"cache", "retrieval"}, {"positions", "compact"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"},
-        {"adaptive", "off"}, {"sink", "4"}, {"recent", "64"}, {"layers", "auto"}, {"head-score", "mean"},
-        {"score-heads", ""}, {"chunk-score", "mean"}, {"sentences", "off"}, {"faults", "none"}}},
+        {"sink", "4"}, {"recent", "64"}, {"layers", "auto"}}},
       {"specextend-eagle3",
        {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"},
-        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}, {"faults", "none"}}},
-      {"specextend-reference",
-       {{"drafter", "model"}, {"tree", "opt-tree-reference"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
-        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}, {"layers", "-1"},
-        {"faults", "mask,position,hole,guarantee,half,order"}}},
+        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}}},
       {"streamingllm",
        {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "5"}, {"depth", "5"}, {"cache", "streaming"},
-        {"positions", "compact"}, {"budget", "1024"}, {"sink", "4"}, {"faults", "none"}}},
+        {"positions", "compact"}, {"budget", "1024"}, {"sink", "4"}}},
       {"specexec",
        {{"drafter", "model"},
         {"tree", "best-first"},
@@ -177,10 +170,8 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes", "depth", "topk", "threshold", "beams",
                          "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
                          "ngram-max", "match-max", "factor", "offset", "min-prob", "store", "store-file", "skip", "skip-layers", "exit",
-                         "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
-                         "interval-max", "sink", "recent", "window", "layers", "head-score", "score-heads",
-                         "chunk-score", "sentences", "observe", "pool", "uniform", "faults",
-                         "price", "lazy", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+                         "cache", "positions", "budget", "chunk", "interval", "sink", "recent", "window", "layers",
+                         "cost-model", "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }
@@ -234,7 +225,7 @@ TEST(Settings, RangesHoldToTheirEnds) {
       if (value.size() == 1 && value != " ") { EXPECT_THAT(error, HasSubstr("'" + value + "'")); }
     }
   }
-  EXPECT_EQ(numbers, 31);
+  EXPECT_EQ(numbers, 26);
 }
 
 TEST(Settings, ChoicesTakeExactlyTheirWords) {
@@ -243,16 +234,12 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"fuse-model", {"model", "self"}},
       {"fuse-index", {"suffix", "ngram"}},
       {"inner", {"none", "suffix", "ngram", "model"}},
-      {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference", "best-first"}},
+      {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "best-first"}},
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
       {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},
       {"positions", {"compact", "original"}},
-      {"adaptive", {"on", "off"}},
-      {"head-score", {"mean", "max"}},
-      {"chunk-score", {"mean", "max", "sum"}},
-      {"sentences", {"on", "off"}},
-      {"price", {"on", "off"}},
-      {"lazy", {"on", "off"}},
+      {"cost-model", {"on", "off"}},
+      {"defer-prefill", {"on", "off"}},
       {"couple", {"on", "off"}},
       {"allow-lossy", {"on", "off"}},
       {"draft-kv-type", {"", "f32", "f16", "bf16", "q8_0"}}};
@@ -363,17 +350,13 @@ TEST(Settings, RoundTrip) {
       {"tree", {"chain", "static", "sequoia", "eagle2", "best-first"}},
       {"drafter", {"model", "self", "fuse"}},
       {"accept", {"block", "typical"}},
-      {"price", {"on", "off"}},
+      {"cost-model", {"on", "off"}},
       {"exit", {"0", "12"}},
       {"cache", {"full", "retrieval", "snap"}},
       {"positions", {"compact", "original"}},
       {"budget", {"16", "777"}},
       {"window", {"-1", "0", "64"}},
       {"layers", {"auto", "last", "all", "-2,0"}},
-      {"score-heads", {"", "3,1"}},
-      {"chunk-score", {"mean", "max"}},
-      {"uniform", {"0", "0.333333343"}},
-      {"faults", {"none", "all", "hole,level"}},
       {"draft-kv-type", {"", "q8_0"}}};
   std::mt19937 random(2);
   const auto presets = preset_infos();
@@ -410,8 +393,7 @@ TEST(Check, GapsInPaths) {
 // Every drafter, tree and rule, with and without consent: allowed exactly where this says so.
 TEST(Check, Combinations) {
   const std::vector<std::string> drafters = {"model", "self", "ngram", "suffix", "fuse"},
-                                 trees = {"chain",     "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference",
-                                          "best-first"},
+                                 trees = {"chain", "static", "sequoia", "eagle2", "opt-tree", "best-first"},
                                  rules = {"match",          "chain",     "block",   "specinfer",
                                           "no-replacement", "traversal", "typical", "margin"};
   const auto in = [](const std::string& word, std::initializer_list<const char*> list) {
@@ -484,7 +466,6 @@ TEST(Check, NumbersThatCameInAnotherWay) {
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.5}; }, "opt-tree"), HasSubstr("sequoia"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.9, 0.9}; }, "sequoia"), HasSubstr("rates"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.paths = {{0, 0}}; }, "specinfer"), HasSubstr("paths"));
-  EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.kind = CacheKind(99); }, "specextend"), HasSubstr("cache"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.budget = 15; }, "specextend"), HasSubstr("budget"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.cache.window = -2; }, "specextend"), HasSubstr("window"));
 }

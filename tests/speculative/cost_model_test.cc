@@ -191,7 +191,7 @@ TEST(BatchBudget, TrialsEarnNothing) {
   for (BatchBudget* batch_budget : {&all, &trials}) batch_budget->plain_round(16, 1);
   const double before = trials.balance(16);
   all.drafted_round(16, 16 + 8, 1.3);
-  trials.drafted_round(16, 16 + 8, 1.3, true);
+  trials.trial_round(16, 1.3, 1.5, 1.3);
   EXPECT_GT(all.balance(16), before);
   EXPECT_LT(trials.balance(16), before - 0.25);
   EXPECT_EQ(trials.saved(16), all.saved(16));

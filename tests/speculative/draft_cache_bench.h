@@ -119,7 +119,7 @@ class CacheBench {
   void round(SeqId seq, int tokens, unsigned seed) {
     add_text(seq, tokens, seed);
     if (cache->reads_target()) note_target(seq, seed);
-    cache->observe(seq, tokens - 1);
+    cache->observe(seq);
     prepare(seq);
     run(seq);
   }
@@ -224,30 +224,30 @@ inline Cells choose_naively(const std::vector<std::pair<int, int>>& chunks, cons
 
 inline Cells target_choice(const CacheBench& b, SeqId seq, const CacheConfig& c, int cells) {
   const auto layers = DraftCache::target_layers(c, b.target.layers);
-  const auto chunks = c.kind == CacheKind::kPrune ? chunks_of(cells, 1) : chunks_of(cells, c.chunk);
-  std::vector<double> score(chunks.size(), c.head_reduce == HeadReduce::kMax ? -1 : 0);
-  int count = 0;
+  const auto chunks = c.policy->scores.single_cells ? chunks_of(cells, 1) : chunks_of(cells, c.chunk);
+  std::vector<double> score(chunks.size());
   for (size_t l = 0; l < layers.size(); ++l)
     for (int h = 0; h < kHeads; ++h) {
-      if (!c.heads.empty() && std::find(c.heads.begin(), c.heads.end(), h) == c.heads.end()) continue;
-      ++count;
       const std::vector<double> q(b.queries[l].begin() + h * kDim, b.queries[l].begin() + (h + 1) * kDim);
       const auto attention = softmax(dots(b, true, seq, layers[l], h, q, cells));
       for (size_t i = 0; i < chunks.size(); ++i) {
         const auto from = attention.begin() + chunks[i].first, to = attention.begin() + chunks[i].second;
-        const double one = c.chunk_reduce == ChunkReduce::kMax    ? *std::max_element(from, to)
-                           : c.chunk_reduce == ChunkReduce::kMean ? std::accumulate(from, to, 0.0) / double(to - from)
-                                                                  : std::accumulate(from, to, 0.0);
-        score[i] = c.head_reduce == HeadReduce::kMax ? std::max(score[i], one) : score[i] + one;
+        score[i] += std::accumulate(from, to, 0.0) / double(to - from);
       }
     }
-  EXPECT_GT(count, 0);
+  EXPECT_FALSE(layers.empty());
+  if (c.policy->scores.single_cells) {  // a fifth is spread evenly; choose_pruned() has tests of its own
+    Cells out;
+    std::vector<uint64_t> scratch;
+    choose_pruned(std::vector<float>(score.begin(), score.end()), c.budget, 0.2f, c.sink, c.recent, out, scratch);
+    return out;
+  }
   return choose_naively(chunks, score, c, c.recent);
 }
 
-inline CacheConfig config_of(CacheKind kind) {
+inline CacheConfig config_of(std::string_view kind) {
   CacheConfig c;
-  c.kind = kind, c.budget = 64, c.chunk = 8, c.recent = 12, c.interval = 3, c.observe = 5, c.pool = 5;
+  c.policy = &cache_policy(kind), c.budget = 64, c.chunk = 8, c.recent = 12, c.interval = 3;
   return c;
 }
 

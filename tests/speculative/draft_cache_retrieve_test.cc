@@ -12,7 +12,6 @@ using testing::CacheBench;
 using testing::Cells;
 using testing::config_of;
 using testing::ForwardingBackend;
-using testing::kHeads;
 
 struct Asked {
   int retrievals = 0, lists = 0, moves = 0;
@@ -42,9 +41,14 @@ class Listener final : public ForwardingBackend {
   Asked& asked_;
 };
 
-// All heads by name are no case for the op.
+// The same policy without the op.
 CacheConfig in_steps(CacheConfig c) {
-  for (int h = 0; h < kHeads; ++h) c.heads.push_back(h);
+  static const CachePolicy policy = [] {
+    CachePolicy copy = cache_policy("retrieval");
+    copy.on_backend = nullptr;
+    return copy;
+  }();
+  c.policy = &policy;
   return c;
 }
 
@@ -74,9 +78,8 @@ struct Pair {
 
 TEST(DraftCacheRetrieve, GivesWhatItsStepsGive) {
   for (int variant = 0; variant < 12; ++variant) {
-    CacheConfig c = config_of(CacheKind::kRetrieval);
+    CacheConfig c = config_of("retrieval");
     c.chunk = std::vector<int>{8, 16, 5, 1}[size_t(variant % 4)], c.interval = 1 + variant % 3;
-    c.chunk_reduce = ChunkReduce(variant % 3);
     if (variant % 5 == 1) c.positions = CachePositions::kOriginal;
     if (variant % 5 == 2) c.budget = 215;  // more than the text at first
     if (variant % 5 == 3) c.sink = 0, c.recent = 1;
@@ -131,7 +134,7 @@ TEST(DraftCacheRetrieve, GivesWhatItsStepsGive) {
 
 // Cells that are there already are not moved again, and in rounds nobody asks for them.
 TEST(DraftCacheRetrieve, NothingIsAskedAndLittleIsMoved) {
-  CacheConfig c = config_of(CacheKind::kRetrieval);
+  CacheConfig c = config_of("retrieval");
   c.interval = 1;
   Asked asked;
   CacheBench b(c, 2048, RopeStyle::kHalves, DType::kF32, std::make_unique<Listener>(asked));
@@ -139,7 +142,7 @@ TEST(DraftCacheRetrieve, NothingIsAskedAndLittleIsMoved) {
   for (unsigned round = 0; round < 20; ++round) {
     b.add_text(0, 1, round);
     b.note_target(0, 3);  // the same query
-    b.cache->observe(0, 0);
+    b.cache->observe(0);
     b.prepare(0);
     b.run(0);
   }

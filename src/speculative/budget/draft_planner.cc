@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace sx {
 namespace {
@@ -12,6 +13,10 @@ constexpr double kHopeless = 0.7;     // plain passes
 constexpr int kHopeEvery = 32;        // passes
 constexpr double kMuchSlower = 1.5;   // than expected: the cost model is wrong, or the pass was interrupted
 constexpr double kGoodDraft = 0.7;    // chance that a level of a good draft is accepted
+constexpr double kDraftSize = 0.25;   // of the target's, for what a draft takes to read a text before it has read any
+constexpr double kExplore = 0.025;    // of an answer's plain rounds, for reading on trust
+constexpr double kExploreGain = 0.125;  // of what it would gain with a good draft
+constexpr int kCautious = 1;          // levels of a draft after one of which nothing was accepted
 
 }  // namespace
 
@@ -31,11 +36,13 @@ double DraftPlanner::hoped_level(double level_ms, double plain_ms) const {
 // is known that drafts pay at this batch size, one request alone tries.
 int DraftPlanner::count_drafting(int requests, int ready, int history) {
   requests_ = requests;
+  trial_ = false;
   if (!has_costs() || ready == 0) return ready;
   if (!batch_budget_.may_draft(requests)) return 0;
   const bool one = requests > 1 && kind_.runs_model && !batch_budget_.proven(requests);
   if (!one && kind_.runs_model && double(ready) < kNearlyAll * requests) return 0;
   const int drafting = one ? 1 : ready;
+  trial_ = one;
   set_costs({requests, drafting, double(history)});
   return drafting;
 }
@@ -61,8 +68,14 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   const bool known = level > 0 || requests_ == 1;  // what a level costs a batch is found out with one
   // Trees of a single request end where a level does not pay, so its first draft is simply made; in a batch all would wait for the deepest.
   const double deepest = requests_ > 1 ? level * limits.depth : 0;
-  const bool whole = !kind_.runs_model || (known && budget.covers_draft(node, deepest));
-  int depth = whole ? limits.depth : budget.depth_within_budget(limits.depth, level, node);
+  // A trial may also cost no more than the batch can spend.
+  const double spend = trial_ ? batch_budget_.may_spend(requests_) : std::numeric_limits<double>::infinity();
+  // A single request that has drawn a blank tries single levels rather than a few whole drafts: one that is right earns a whole one.
+  const bool cautious = requests_ == 1 && level > 0 && !kind_.has_index && budget.cautious();
+  const bool whole = !kind_.runs_model || (known && !cautious && budget.covers_draft(node, deepest) && deepest <= spend);
+  const int deep = cautious ? std::min(kCautious, limits.depth) : limits.depth;
+  int depth = whole ? limits.depth : budget.depth_within_budget(deep, level, node);
+  if (!whole && trial_ && level > 0) depth = std::min(depth, int(std::max(0.0, spend / level)));
   const double hoped = hoped_level(level_ms, plain);
   const bool probe = !whole && (kind_.has_index ? !known || hoped < level : depth == 0) && budget.may_probe(hoped, node);
   out.cheap_only = !whole && !probe && kind_.has_index;
@@ -105,11 +118,23 @@ void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const 
                              verifying(asker, cost, tree->drafted()) + cost.cache_ms / plain, whole);
 }
 
-void DraftPlanner::settle(const RoundOutcome& outcome) {
-  if (!has_costs()) return;
-  const bool trial = kind_.runs_model && double(outcome.drafting) < kNearlyAll * outcome.requests;
-  if (outcome.drafting > 0) batch_budget_.drafted_round(outcome.requests, outcome.tokens, outcome.time, trial);
-  else if (outcome.plain) batch_budget_.plain_round(outcome.requests, outcome.time);
+// A round that ran prompts, too, is counted as what its drafts should have added to a plain one.
+void DraftPlanner::settle(const RoundOutcome& o) {
+  const double expected = has_costs() ? cost_model_.predict(o.requests, o.history) : 0;
+  if (!(expected > 0)) return;
+  if (o.drafting == 0) {
+    if (o.plain) batch_budget_.plain_round(o.requests, o.with_prompts ? 0 : o.ms / expected, o.wanting > 0);
+    return;
+  }
+  const double drafting = o.draft_ms / expected, verifying = cost_model_.predict(o.requests + o.nodes, o.history) / expected;
+  const double time = o.with_prompts ? batch_budget_.plain_time(o.requests) + drafting + verifying - 1 : o.ms / expected;
+  if (!kind_.runs_model || double(o.drafting) >= kNearlyAll * o.requests) return batch_budget_.drafted_round(o.requests, o.tokens, time);
+  // If all had drafted: as many nodes and tokens for each, and levels of a draft that grow as the target's passes do.
+  const int all_rows = o.requests + o.requests * o.nodes / o.drafting;
+  const double more_rows = cost_model_.predict(all_rows, o.history) / expected - verifying;
+  const double larger = expected / std::max(1e-6, cost_model_.predict(o.drafting, o.history));
+  batch_budget_.trial_round(o.requests, time, 1 + double(o.tokens - o.requests) / o.drafting,
+                            time + std::max(0.0, more_rows) + drafting * std::max(0.0, larger - 1));
 }
 
 // The share of its time that drafts would save a request at this batch size if they were good.
@@ -122,24 +147,33 @@ double DraftPlanner::hoped_saving(double hoped_level) const {
   return 1 - best;
 }
 
-// A drafter's reading pays by what drafts could save this request and have saved at this batch size. If not, the reading comes out of what the
-// batch may spend on trying.
+// A drafter's reading pays by what drafts could save, and have saved at this batch size, in the rounds to come: if all requests of the batch are
+// read for. Before anything is known one text is read on trust, if that costs little of the answer and of what a good draft would gain.
 bool DraftPlanner::worth_reading(const UnreadText& text, double level_ms) {
   if (!has_costs() || kind_.nodes < 1) return true;
   cost_model_.costs(kind_.nodes, {text.requests, text.requests, double(text.history)}, costs_);
-  const double plain = plain_ms(text.requests, text.history), reading = text.behind * read_ms();
+  const int requests = text.requests;
+  const double plain = plain_ms(requests, text.history), reading = text.behind * read_ms(requests) / plain;
   const double hoped = hoped_saving(hoped_level(level_ms, plain_ms(requests_, text.history)));
-  const double saving = text.requests > 1 ? std::min(hoped, batch_budget_.saved(text.requests)) : hoped;
-  if (saving > 0 && reading * text.requests <= saving * text.remaining * plain) return true;
-  if (text.requests == 1) return false;
-  const double piece = std::min(reading, text.piece * read_ms()) / plain;
-  if (read_ms() == 0 || !batch_budget_.covers_reading(text.requests, piece)) return false;
-  batch_budget_.reading(text.requests, piece);
-  return true;
+  const double gain = hoped * text.remaining - reading * requests;
+  if (requests == 1 || gain < 0) return gain >= 0 && hoped > 0;
+  if (batch_budget_.proven(requests)) return reading * requests <= batch_budget_.saved(requests) * text.remaining;
+  if (!batch_budget_.unknown(requests)) return batch_budget_.covers_reading(requests, reading);
+  return batch_budget_.covers_reading(requests, reading, std::min(kExplore * text.remaining, kExploreGain * gain));
 }
 
-// What a drafter takes to read a token; a reading that was slow long ago is believed less and less.
-double DraftPlanner::read_ms() const { return faded(read_ms_, rounds_ - read_at_); }
+// Milliseconds that a drafter takes to read a token. For a single request a reading that was slow long ago is believed less and less, and the
+// first is simply made. In a batch, where all wait for it, nothing is read in the hope that it is cheaper than it was.
+double DraftPlanner::read_ms(int requests) const {
+  constexpr int kRows = 512;
+  if (requests == 1) return faded(read_ms_, rounds_ - read_at_);
+  return read_ms_ > 0 ? read_ms_ : kDraftSize * cost_model_.predict(kRows, 0) / kRows;
+}
+
+void DraftPlanner::finish_reading(const UnreadText& text, int tokens, double ms) {
+  observe_reading(tokens, ms);
+  if (has_costs()) batch_budget_.reading(text.requests, ms / plain_ms(text.requests, text.history));
+}
 
 void DraftPlanner::observe_reading(int tokens, double ms) {
   if (tokens <= 0 || !(ms > 0)) return;

@@ -46,10 +46,13 @@ struct RoundCost {
 // A whole round, for the budget of the batch.
 struct RoundOutcome {
   int requests = 1;
+  double history = 0;            // tokens in the KV cache, on average
   int tokens = 0;                // committed, of all requests
-  int drafting = 0;              // requests that drafted with this planner's preset
+  int nodes = 0;                 // drafted nodes that were verified, of all requests
+  double ms = 0, draft_ms = 0;   // all of the round; drafting and its cache
+  bool with_prompts = false;     // prompt pieces ran in the round, too: `ms` says nothing about drafts
   bool plain = true;             // nobody drafted, with any preset
-  double time = 0;               // in units of the pass that a round without drafts is expected to be
+  int drafting = 0, wanting = 0;  // requests that drafted with this planner's preset, that would have
 };
 
 // A text that a drafter has not read yet.
@@ -85,7 +88,9 @@ class DraftPlanner {
 
   // Whether it pays that the drafter reads a text while all requests wait.
   bool worth_reading(const UnreadText& text, double level_ms);
-  // The drafter has read so many tokens.
+  // The drafter has read `tokens` of it.
+  void finish_reading(const UnreadText& text, int tokens, double ms);
+  // What reading takes, as measured when the engine opens.
   void observe_reading(int tokens, double ms);
 
   std::span<const float> costs() const { return costs_; }  // of the last round that drafted, [nodes + 1]
@@ -96,13 +101,14 @@ class DraftPlanner {
   double hoped_level(double level_ms, double plain_ms) const;
   double hoped_saving(double hoped_level) const;
   double verifying(const DraftAsker& asker, const RoundCost& cost, int nodes) const;
-  double read_ms() const;
+  double read_ms(int requests) const;
 
   const CostModel& cost_model_;
   DraftKind kind_;
   std::vector<float> costs_;
   BatchBudget batch_budget_;
   int requests_ = 1;                   // of the round whose costs are set
+  bool trial_ = false;                 // in that round one request drafts to see whether it pays
   double read_ms_ = 0;                 // to read a token of a text; 0: not known
   int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
 };

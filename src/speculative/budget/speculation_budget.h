@@ -1,6 +1,6 @@
-// How much a request may stake on drafts. Time is counted in plain steps: every round earns a little, accepted tokens earn a
-// step each, passes cost what they cost; a draft is made only while its cost_model is covered. So speculation can lose at most
-// the stake at the start and a small share of the time, whatever is drafted.
+// A request's speculation budget, in units of one plain decode step. Every round adds a little (0.015), an accepted token adds 1, drafting and
+// verifying subtract what they took; the balance is capped at 4. A draft is made only while the balance covers its cost, so speculation
+// loses at most the balance at the start, 1, and a small share of the time, whatever is drafted.
 #pragma once
 
 namespace sx {
@@ -19,9 +19,12 @@ class SpeculationBudget {
   // Else: how many levels of at most `deepest` it covers, at `level` each, one node's verification included. A level or two that turn out
   // right earn a whole draft.
   int depth_within_budget(int deepest, double level, double node) const;
-  // Else: whether one level may be tried all the same, at a cost_model that has faded for want of trying. What it really costs is paid for
-  // later, by fewer tries.
+  // Else: whether one level may be tried all the same, at a cost that has faded because nobody has tried it lately. What it really costs is paid
+  // for later, by fewer tries.
   bool may_probe(double hoped_level, double node) const { return balance_ > 0 && balance_ >= hoped_level + node; }
+
+  // The last draft gave nothing, and little is left: what is left should buy many small tries.
+  bool cautious() const { return missed_ && balance_ < kStart; }
 
   void plain_round();
   // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `drafting`, `verifying`: what it cost;
@@ -29,7 +32,9 @@ class SpeculationBudget {
   void drafted_round(double expected, int accepted, double drafting, double verifying, bool whole = true);
 
  private:
-  double balance_ = 1, draft_cost_ = 0, confidence_ = 1;
+  static constexpr double kStart = 1;
+  double balance_ = kStart, draft_cost_ = 0, confidence_ = 1;
+  bool missed_ = false;  // nothing of the last draft was accepted
   double sum_expected_ = 4, sum_accepted_ = 4;
 };
 

@@ -1,4 +1,4 @@
-// Choosing works on keys, see kv/chunk_choice.h.
+// Choices of cells for draft caches. They compare keys of score and place in one integer, see kv/chunk_choice.h.
 #include "speculative/cache/choice.h"
 
 #include <algorithm>
@@ -6,61 +6,34 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "tensor/half.h"
 
 namespace sx {
 namespace {
 
 bool earlier(uint64_t a, uint64_t b) { return uint32_t(a) < uint32_t(b); }
 
-float round_to_bf16(float x) { return bf16_to_float(float_to_bf16(x)); }
-
 }  // namespace
 
-void ChunkBorders::reserve(int cells) {
-  const int shortest = std::max(1, sentences_ ? chunk_ / 2 : chunk_);
-  borders_.reserve(size_t(std::max(0, cells) / shortest) + 2);
-}
-
-void ChunkBorders::truncate(int cells) {
-  SX_ASSERT(cells >= 0);
-  if (cells >= borders_.back()) return;
+void ChunkBorders::resize(int cells) {
+  SX_ASSERT(chunk_ >= 1 && cells >= 0);
+  if (cells == borders_.back()) return;
   while (borders_.back() > cells) borders_.pop_back();
-  if (borders_.back() < cells) borders_.push_back(cells);
+  if (borders_.back() % chunk_ != 0) borders_.pop_back();  // The last chunk was shorter and may grow.
+  while (borders_.back() < cells) borders_.push_back(int(std::min<int64_t>(cells, int64_t(borders_.back()) + chunk_)));
 }
 
-void ChunkBorders::extend(int cells, std::span<const int32_t> text, std::span<const uint8_t> ends) {
-  SX_ASSERT(chunk_ >= 1 && cells >= borders_.back());
-  SX_ASSERT(!sentences_ || text.size() >= size_t(cells));
-  // The last chunk may be open: it is cut anew, which changes nothing if it is closed.
-  if (chunks() > 0) borders_.pop_back();
-  const int64_t most = sentences_ ? int64_t(chunk_) + chunk_ / 2 : chunk_;
-  const int least = std::max(1, chunk_ / 2);
-  while (borders_.back() < cells) {
-    const int start = borders_.back();
-    int end = int(std::min<int64_t>(cells, start + most));
-    if (sentences_) {
-      for (int cell = start + least - 1; cell < end; ++cell) {
-        const size_t token = size_t(text[size_t(cell)]);
-        if (token < ends.size() && ends[token]) end = cell + 1;
-      }
-    }
-    borders_.push_back(end);
-  }
-}
-
-void reduce_scores(std::span<const float> scores, int count, std::span<const int32_t> borders, HeadReduce heads,
-                   ChunkReduce chunks, std::span<float> out) {
+void mean_of_rows(std::span<const float> scores, int count, std::span<float> out) {
   const size_t n = out.size();
-  SX_ASSERT(count >= 1 && borders.size() == n + 1 && scores.size() == size_t(count) * n);
+  SX_ASSERT(count >= 1 && scores.size() == size_t(count) * n);
   std::copy_n(scores.begin(), n, out.begin());
-  for (size_t row = 1; row < size_t(count); ++row) {
-    const float* s = scores.data() + row * n;
-    if (heads == HeadReduce::kMean) for (size_t c = 0; c < n; ++c) out[c] += s[c];
-    else for (size_t c = 0; c < n; ++c) out[c] = std::max(out[c], s[c]);
-  }
-  if (heads == HeadReduce::kMean) for (float& x : out) x /= float(count);
-  if (chunks == ChunkReduce::kMean) for (size_t c = 0; c < n; ++c) out[c] /= float(borders[c + 1] - borders[c]);
+  for (size_t row = 1; row < size_t(count); ++row)
+    for (size_t c = 0; c < n; ++c) out[c] += scores[row * n + c];
+  for (float& x : out) x /= float(count);
+}
+
+void divide_by_length(std::span<const int32_t> borders, std::span<float> scores) {
+  SX_ASSERT(borders.size() == scores.size() + 1);
+  for (size_t c = 0; c < scores.size(); ++c) scores[c] /= float(borders[c + 1] - borders[c]);
 }
 
 void choose_recent(int cells, int budget, int sink, std::vector<int32_t>& out) {
@@ -75,7 +48,7 @@ void choose_pruned(std::span<const float> scores, int budget, float uniform, int
   sink = std::clamp(sink, 0, cells), recent = std::clamp(recent, 0, cells);
   if (sink >= budget - recent) return choose_ends(cells, budget, first_share(budget, sink, recent), out);
 
-  // Cells [sink, last) are open to choice: the best ones, then `spread` of the others.
+  // Of the cells [sink, last) the best ones are chosen, then `spread` of the others.
   const int last = cells - recent, open = budget - sink - recent;
   const int by_score = std::max(0, open - int(std::clamp(uniform, 0.0f, 1.0f) * float(budget)));
   const int64_t spread = open - by_score, others = last - sink - by_score;
@@ -86,7 +59,7 @@ void choose_pruned(std::span<const float> scores, int budget, float uniform, int
   std::sort(best, rest, earlier);
 
   append_cells(0, sink, out);
-  int64_t rank = 0, picks = 0;  // among the others: how many were passed, how many taken
+  int64_t rank = 0, picks = 0;  // how many of the others were passed, and how many of those were chosen
   auto next = best;
   for (int cell = sink; cell < last; ++cell) {
     if (next != rest && place_of(*next) == cell) {
@@ -112,17 +85,6 @@ void smooth(std::span<float> scores, int pool, std::vector<float>& scratch) {
 
 void random_scores(uint64_t seed, uint64_t round, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) out[i] = float(uniform_from(hash_key(seed, round, i)));
-}
-
-void half_precision_sums(std::span<const float> mass_of_cells, std::span<const int32_t> borders, std::span<float> out) {
-  SX_ASSERT(borders.size() == out.size() + 1 && mass_of_cells.size() >= size_t(borders.back()));
-  float sum = 0, before = 0;
-  for (size_t c = 0; c < out.size(); ++c) {
-    for (int cell = borders[c]; cell < borders[c + 1]; ++cell) sum += mass_of_cells[size_t(cell)];
-    const float after = round_to_bf16(sum);
-    out[c] = round_to_bf16(after - before);
-    before = after;
-  }
 }
 
 }  // namespace sx

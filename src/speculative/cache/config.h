@@ -1,68 +1,35 @@
-// Which cells of the text a drafter attends to. Every policy keeps the whole text's cells aside and fills a small dense working
-// cache from them; they differ in which cells they choose and when.
+// The numbers of a draft cache: which policy chooses the cells (keys and values of single tokens) that a drafter
+// attends to, how many, how often, and at which positions.
 #pragma once
-#include <cstdint>
 #include <vector>
+
+#include "speculative/cache/policy.h"
 
 namespace sx {
 
-enum class CacheKind {
-  kFull,       // all cells
-  kWindow,     // the most recent ones
-  kStreaming,  // StreamingLLM: the first few and the most recent ones
-  kRetrieval,  // chunks the target attends to from the last accepted token (cross-model retrieval)
-  kOnce,       // chunks whose mean key suits the draft's own query at the end of the prompt, chosen once (TriForce)
-  kQuest,      // chunks whose bounds of the keys suit the draft's own last query (Quest)
-  kSnap,       // cells that the draft's last prompt queries attend to, chosen once (SnapKV, MagicDec)
-  kPrune,      // cells the target attends to, and others spread evenly (SpecVLM)
-  kRandom,     // random chunks: what any choice must beat
-};
-
-// Where RoPE sees a cell: at its place among the chosen ones (never beyond the trained length: of more cells the oldest share the
-// first position), or at its place in the text.
+// The RoPE position of a cell: its place among the chosen cells (never beyond the trained length: if there are more
+// cells, the oldest share the first position), or its place in the text.
 enum class CachePositions { kCompact, kOriginal };
-enum class HeadReduce { kMean, kMax };
-enum class ChunkReduce { kMean, kMax, kSum };
-
-// Faults of the published implementation, to be switched on one at a time and measured (bits).
-enum ReferenceFault : uint32_t {
-  kFaultMask = 1,       // from the third level on nodes see parents of their row in earlier levels
-  kFaultPosition = 2,   // heads draft one position too low
-  kFaultHole = 4,       // tokens that fill the last chosen chunk are lost when a new chunk opens in the same round
-  kFaultGuarantee = 8,  // neither sink nor recent chunks are guaranteed
-  kFaultHalf = 16,      // chunk sums are differences of a half-precision running sum
-  kFaultLevel = 32,     // the newest level is run and left out
-  kFaultOrder = 64,     // the distribution after the pending token comes from the cache before the refresh; the first choice is the most recent chunks
-};
 
 struct CacheConfig {
-  CacheKind kind = CacheKind::kFull;
+  const CachePolicy* policy = &kFullCache;
   CachePositions positions = CachePositions::kCompact;
   int budget = 1024;            // cells in the working cache after a refresh
-  int chunk = 32;               // cells chosen together
+  int chunk = 32;               // cells that are chosen together
   int interval = 4;             // rounds from one refresh to the next
-  int sink = 4, recent = 64;    // first and last cells that are always chosen (whole chunks of them where chunks are chosen)
-  int window = -1;              // of the draft's own attention over the prompt; 0: all of it; -1: 512 where cells are chosen, else
-                                // the trained length where the context is longer
-  std::vector<int> layers;      // of the target, whose attention counts; negative: from the end; empty: those that find things again (probe.h)
+  int sink = 4, recent = 64;    // first and last cells that are always chosen (whole chunks where chunks are chosen)
+  int window = -1;              // attention window of the drafter's own prompt pass; 0: none; -1: 512 where cells are
+                                // chosen, else the trained length where the context is longer
+  std::vector<int> layers;      // layers of the target whose attention counts; negative: from the end; empty: those
+                                // that retrieval_layers.h finds
   bool all_layers = false;
-  HeadReduce head_reduce = HeadReduce::kMean;
-  std::vector<int> heads;       // query heads that count; empty: all
-  ChunkReduce chunk_reduce = ChunkReduce::kMean;
-  bool adaptive = false;        // refresh when acceptance falls below its running mean
-  int interval_min = 1, interval_max = 16;
-  bool sentences = false;       // chunks end with sentences where they can
-  int observe = 32;             // kSnap: last queries of the prompt that vote
-  int pool = 7;                 // kSnap: cells over which votes are smoothed
-  float uniform = 0.2f;         // kPrune: share of the budget that is spread evenly
-  uint32_t faults = 0;          // ReferenceFault
 
-  bool chooses() const { return kind != CacheKind::kFull; }
-  bool reads_target() const { return kind == CacheKind::kRetrieval || kind == CacheKind::kPrune; }
-  bool probes() const { return reads_target() && layers.empty() && !all_layers; }
-  bool reads_draft() const { return kind == CacheKind::kOnce || kind == CacheKind::kQuest || kind == CacheKind::kSnap; }
-  bool per_head() const { return reads_draft(); }  // each layer and key/value head chooses for itself
-  bool once() const { return kind == CacheKind::kOnce || kind == CacheKind::kSnap; }
+  bool chooses() const { return policy->chooses(); }
+  bool reads_target() const { return policy->reads_target(); }
+  bool reads_draft() const { return policy->reads_draft(); }
+  bool probes() const { return reads_target() && layers.empty() && !all_layers; }  // the layers have to be found
+  bool per_head() const { return reads_draft(); }  // Each layer and key/value head chooses for itself.
+  bool once() const { return policy->refresh == CacheRefresh::kOnce; }
 };
 
 }  // namespace sx

@@ -1,19 +1,25 @@
-// The cache a drafter attends to. All cells of the text are kept aside ("full", keys at their places in the text) and the drafter
-// works on a dense cache ("work") that is filled from it: chosen cells in the order of the text, then what came since, then the
-// tail of the growing tree. Where every cell stays at its place, one store is both.
+// The KV cache a drafter attends to. DraftCache keeps the cells (keys and values) of the whole text in one store
+// ("full", keys at their positions in the text). The drafter works on a second, dense store ("work"): the cells that
+// the policy chose, in the order of the text, then the cells appended since, then the draft tail of the growing tree.
+// Where no cell ever moves, one store serves as both.
 //
-// Per sequence and round: prepare() before cells are run (refreshes if due), appended() after, note_*() with what scores are made of.
+// Per sequence and round a drafter calls prepare() before it runs cells (this refreshes the choice if it is due),
+// appended() after it, and note_target() or note_own() with the queries that the scores are made of.
+//
+// draft_cache.cc keeps lengths, positions and stores; draft_cache_choice.cc keeps queries, computes scores and asks the
+// policy; draft_cache_state.cc copies, saves and restores.
 #pragma once
 #include <algorithm>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "backend/backend.h"
-#include "kv/sequence_table.h"
 #include "formats/model_config.h"
+#include "kv/sequence_table.h"
 #include "speculative/cache/choice.h"
 #include "speculative/cache/config.h"
 
@@ -21,127 +27,142 @@ namespace sx {
 
 struct DraftCacheParts {
   Backend* backend = nullptr;
-  const ModelConfig* draft = nullptr;        // shape and RoPE of the drafter
-  std::span<const double> frequencies;       // of its RoPE
+  const ModelConfig* draft = nullptr;   // shape and RoPE of the drafter
+  std::span<const double> frequencies;  // of the drafter's RoPE
   KvStore* work = nullptr;
-  KvStore* full = nullptr;                   // null unless two_stores()
-  bool writes_full = true;                   // false: somebody else does (the target, when it drafts for itself)
-  int layer = -1;                            // only this layer's cells are gathered, where nobody looks at others; -1: all
+  KvStore* full = nullptr;              // null unless two_stores()
+  bool writes_full = true;              // false: the target writes these cells, because it drafts for itself
+  int layer = -1;                       // only this layer's cells are gathered; -1: all layers
   const ModelConfig* target = nullptr;
   const KvStore* target_kv = nullptr;
-  std::span<const uint8_t> sentence_ends{};  // [vocab], with chunks that end with sentences
   int slots = 1, context = 0;
 };
 
 class DraftCache {
  public:
-  static constexpr int kSlack = 256;         // cells that may be appended between refreshes
+  static constexpr int kSlack = 256;  // cells that may be appended between refreshes
 
   DraftCache(const CacheConfig& config, const DraftCacheParts& parts);
 
-  // Whether cells move at all: they are chosen, or the text may outgrow the trained length.
+  // Whether cells move: because they are chosen, or because the text may outgrow the trained length.
   static bool two_stores(const CacheConfig& config, int context, int trained);
-  // Cells the working cache must have, without the tail of a tree.
+  // The cells the working cache must have, without the draft tail.
   static int work_cells(const CacheConfig& config, int context);
-  // Layers of the target whose queries are needed, ascending; throws sx::Error for layers it does not have.
+  // The layers of the target whose queries are needed, ascending. Throws sx::Error for layers that the target does not
+  // have.
   static std::vector<int> target_layers(const CacheConfig& config, int layers);
 
   const CacheConfig& config() const { return config_; }
   bool moving() const { return parts_.full != nullptr; }
   bool writes_full() const { return parts_.writes_full; }
+  bool reads_target() const { return config_.reads_target(); }
+  bool reads_draft() const { return config_.reads_draft(); }
   KvStore& store() { return *parts_.work; }
   int length(SeqId seq) const { return at(seq).length; }  // cells of the text that exist
-  int work(SeqId seq) const { return at(seq).work; }      // of them in the working cache; the next one goes here
-  int position(SeqId seq, int ahead) const;               // RoPE position of the cell `ahead` places behind these
-  // Text cell of each working cell (where cells move; of head 0 of layer 0 where every head chooses for itself).
+  int work(SeqId seq) const { return at(seq).work; }      // cells in the working cache; the next cell goes behind them
+  int room(SeqId seq) const { return capacity_ - at(seq).work; }  // cells that may be appended
+  // The RoPE position of the cell `ahead` places behind the working cache.
+  int position(SeqId seq, int ahead) const;
+  // The text cell of each working cell, where cells move. Where every head chooses for itself: that of head 0 of layer
+  // 0.
   std::span<const int32_t> cells(SeqId seq) const;
   int refreshes(SeqId seq) const { return at(seq).refreshes; }
-  int room(SeqId seq) const { return capacity_ - at(seq).work; }  // cells that may be appended
-  // After truncate: tokens of the text behind which the target has to run again, so that its last queries can be noted.
+  // After truncate(): the number of tokens behind which the target has to run again, so that its last queries can be
+  // noted.
   int covered(SeqId seq) const;
 
-  // A piece of a prompt: cells [length, length + rows) are run in this store, at their places in the text, behind `length` cells.
+  // A piece of a prompt: the drafter runs cells [length, length + rows) in this store, at their positions in the text.
   KvStore& prompt_store() { return moving() ? *parts_.full : *parts_.work; }
   int prompt_window() const;
   void prompted(SeqId seq, int rows);
 
-  // Before `rows` cells are run behind the working cache; `text`: all tokens known. Refreshes if it is due or there is no room.
+  // Before `rows` cells are run behind the working cache; `text` holds all known tokens. Refreshes if it is due or
+  // there is no room.
   void prepare(SeqId seq, std::span<const Token> text, int rows);
   void appended(SeqId seq, int rows);
-  // For a drafter that writes no cells, only looks at the target's: brings the working cache up to the text without its last token.
+  // For a drafter that writes no cells and reads those of the target: brings the working cache up to the text without
+  // its last token.
   void follow(SeqId seq, std::span<const Token> text);
-  // kFaultOrder: a refresh that is due comes here, after the cells have been run.
-  void refresh_late(SeqId seq, std::span<const Token> text);
 
-  // The text ends after `tokens` tokens; `cells` may be kept. Fewer are where the draft's own queries must be noted again.
+  // The text ends after `tokens` tokens and `cells` cells may be kept. Fewer are kept where the drafter's own queries
+  // must be noted again.
   void truncate(SeqId seq, int cells, int tokens);
-  // The first `cells` cells of `from`, as many as there are, become those of `to`, which is empty; its text has `tokens` tokens.
+  // Copies the first `cells` cells of `from`, as many as there are, to `to`, which is empty and whose text has `tokens`
+  // tokens.
   void copy(SeqId from, SeqId to, int cells, int tokens);
   size_t save_bytes(SeqId seq) const;
   void save(SeqId seq, std::ostream& to) const;
-  // At most `cells` of the saved cells; throws sx::Error on anything but what save() of such a cache wrote.
+  // Restores at most `cells` of the saved cells. Throws sx::Error on anything but what save() of such a cache wrote.
   void restore(SeqId seq, std::istream& from, int cells, int tokens);
+
   // The target's queries (one per tapped layer) of the last of `tokens` committed tokens.
   void note_target(SeqId seq, std::span<const float* const> query, int row, int tokens);
-  // The drafter's own queries of rows [first, first + rows), the last of them at cell `cell` with this position.
+  // The drafter's own queries of rows [first, first + rows); the last of them belongs to cell `cell` and was run at
+  // `position`.
   void note_own(SeqId seq, std::span<const float* const> query, int first, int rows, int position, int cell);
-  // A round was verified; `accepted` drafted tokens were right.
-  void observe(SeqId seq, int accepted);
-
-  bool reads_target() const { return config_.reads_target(); }
-  bool reads_draft() const { return config_.reads_draft(); }
-  double take_ms() { return std::exchange(ms_, 0.0); }    // that the host spent on scores and gathering
+  // A round was verified.
+  void observe(SeqId seq) { ++at(seq).rounds; }
+  // The milliseconds that the host spent on scores and gathering since the last call.
+  double take_ms() { return std::exchange(ms_, 0.0); }
 
  private:
   struct Slot {
     int length = 0, work = 0;
-    int shift = 0;                     // compact position of place i: i - shift, at least 0
-    int rounds = 0;                    // since the last refresh
+    int shift = 0;                      // compact position of place i: i - shift, at least 0
+    int rounds = 0;                     // since the last refresh
     int refreshes = 0;
-    bool stale = true;                 // the working cache does not follow from the text
-    int noted = 0;                     // tokens (target's queries) or cells (its own) up to the query noted last; 0: none
-    int ended = 0;                     // tokens of the text at the last truncate
-    int chosen_once = 0;               // kOnce, kSnap: text cells the choice was made from; 0: not yet
-    float fast = 0, slow = 0;          // running means of accepted tokens
-    mutable std::vector<int32_t> cell; // [work capacity]
-    mutable int unread = 0;            // so many of the first are still to be read from `retrieved`
+    bool stale = true;                  // The working cache does not belong to the text.
+    int noted = 0;                      // tokens (target's) or cells (own) up to the query noted last; 0: none
+    int ended = 0;                      // tokens of the text at the last truncate()
+    int chosen_once = 0;                // CacheRefresh::kOnce: text cells the choice was made from; 0: not yet
+    mutable std::vector<int32_t> cell;  // [work capacity]
+    mutable int unread = 0;             // so many of the first entries are still to be read from `retrieved`
     std::unique_ptr<KvChoice> retrieved;
-    bool follows = false;              // the working cache holds what kv_retrieve() chose last, then the cells from `since` on
+    // The working cache holds what kv_retrieve() chose last, then the cells from `since` on.
+    bool follows = false;
     int since = 0;
     std::vector<std::vector<int32_t>> choice;  // per layer and key/value head, or one for all
     ChunkBorders borders{1};
-    float* query = nullptr;            // [layers or observe * layers, heads * head_dim], backend memory
-    std::vector<float> own;            // the same where they are the draft's, host memory
-    int queries = 0;                   // rows noted (kSnap)
-    int hole_first = 0, hole_end = 0;  // kFaultHole: cells to lose
+    float* query = nullptr;             // [queries, layers, heads * head_dim], backend memory
+    std::vector<float> own;             // the same in host memory, where the queries are the drafter's
+    int queries = 0;                    // rows noted
   };
   const Slot& at(SeqId seq) const { return slots_[size_t(seq)]; }
   Slot& at(SeqId seq) { return slots_[size_t(seq)]; }
-  bool due(const Slot& s) const;
-  void refresh(SeqId seq, std::span<const Token> text);
+  int shift_for(int cells) const;       // how many of the first cells share a position
+  int wanted_position(int shift, int place, int cell) const;
+  int most_queries() const { return config_.policy->scores.queries; }
+
+  void refresh(SeqId seq);
   void retrieve(SeqId seq, const EvenPlan& plan);
+  void gather(SeqId seq);
+  void move(SeqId seq, const KvStore& from, KvStore& to, int layer, int head = -1);
   static void read_cells(const Slot& s);
+  void refilled(SeqId seq, int cells, int tokens);
+
+  // Choice (draft_cache_choice.cc).
+  void make_choosing();
   void choose(SeqId seq);
   void choose_by_target(SeqId seq);
   void choose_by_draft(SeqId seq);
-  void gather(SeqId seq);
-  void refilled(SeqId seq, int cells, int tokens);
-  int shift_for(int cells) const;      // so many of the first share a position
-  int wanted_position(int shift, int place, int cell) const;
-  void drop_hole(SeqId seq);
-  int most_queries() const { return config_.kind == CacheKind::kSnap ? config_.observe : 1; }
+  void keep_choice(Slot& s) const;
+  std::span<const int32_t> borders_of(const Slot& s) const;
+  void ask_policy(const Slot& s, std::vector<int32_t>& cells);
+  KvScoreArgs score_args(const ModelConfig& model, const KvStore* kv, SeqId seq) const;
 
   CacheConfig config_;
   DraftCacheParts parts_;
-  int trained_ = 0, capacity_ = 0;     // of positions; of the working cache
-  bool retrieves_ = false;             // by kv_retrieve(), where the text is longer than the budget and a query is noted
-  std::vector<int> layers_;            // of the target
+  int trained_ = 0, capacity_ = 0;      // trained positions; cells of the working cache
+  // The backend chooses, where the text is longer than the budget and a query is noted.
+  std::optional<BackendChoice> on_backend_;
+  std::vector<int> layers_;             // of the target
   std::vector<Slot> slots_;
   std::vector<KvMove> moves_;
-  std::vector<float> scores_;          // [layers * heads, chunks]
-  std::vector<float> reduced_, scratch_, picked_;
-  std::vector<uint64_t> order_;        // scratch of the choice
-  std::vector<int32_t> each_;          // borders of single cells
+  std::vector<float> scores_;           // [layers * heads, parts]
+  std::vector<float> summed_;           // [heads, parts]: scores added up over queries
+  std::vector<float> reduced_;          // [parts]
+  ChoiceScratch scratch_;
+  std::vector<int32_t> each_;           // borders of single cells
   double ms_ = 0;
 };
 

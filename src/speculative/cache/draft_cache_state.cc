@@ -1,5 +1,5 @@
-// Cells of a draft cache in other hands: copied to another sequence, saved, restored. Only what the text gives is kept; which cells
-// the drafter works on is chosen anew.
+// Copies, saves and restores the cells of a draft cache. Only the cells of the text are kept; the policy chooses again
+// which of them the drafter attends to.
 #include <algorithm>
 
 #include "backend/kv_stream.h"

@@ -1,3 +1,4 @@
+// The probe for retrieval layers: a text that repeats a passage is run once.
 #include "speculative/cache/retrieval_layers.h"
 
 #include <algorithm>
@@ -9,8 +10,8 @@ namespace sx {
 namespace {
 
 constexpr int kChunk = 16;           // cells scored together
-constexpr int kQueries = 8;          // tokens that ask: the last ones
-constexpr int kRepeated = 28;        // tokens of the passage that come again
+constexpr int kQueries = 8;          // the last tokens, whose queries score the text
+constexpr int kRepeated = 28;        // tokens of the passage that are repeated
 constexpr double kMostBytes = 2.5e11;  // of weights times tokens: about a second on two cores
 
 constexpr const char* kBefore =
@@ -30,7 +31,7 @@ constexpr const char* kBetween =
 
 struct ProbeText {
   std::vector<Token> tokens;
-  int first = 0, again = 0;          // where the passage begins, and where it comes again
+  int first = 0, again = 0;          // where the passage begins, and where its repetition begins
 };
 
 ProbeText probe_text(const std::function<std::vector<Token>(std::string_view)>& encode) {
@@ -66,7 +67,8 @@ class Probe {
     return target_.forward({std::span(text_.tokens).subspan(size_t(first), size_t(rows)), positions_, std::span(&seq, 1), {}, true}, kv_);
   }
 
-  // How far the chunk where the passage goes on stands out from all others but the first and the repetition, in logarithms.
+  // The logarithm of the attention to the chunk where the passage goes on, over the highest attention to another chunk.
+  // The first chunk and the repetition do not count.
   double margin(int layer, const float* query, int cell) {
     const ModelConfig& c = target_.config();
     backend_.kv_score({scores_.data(), query, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), &kv_, layer, 0, borders_, ScoreKind::kMass});
@@ -104,11 +106,11 @@ std::vector<int> probe_retrieval_layers(Backend& backend, Model& target, KvStore
   const ProbeText text = probe_text(encode);
   const int cells = int(text.tokens.size()), asked = cells - kQueries, most = target.options().max_rows;
   std::vector<int> result = likely_retrieval_layers(c.layers);
-  const bool slow = double(target.weight_bytes()) * cells > kMostBytes;  // by size, not by the clock: always the same answer
+  const bool slow = double(target.weight_bytes()) * cells > kMostBytes;  // decided by size, not by the clock, so that the answer is always the same
   if (slow || kv.geometry().capacity < cells || most < kQueries || text.again + kQueries > cells) return result;
   Probe probe(backend, target, kv, text);
   for (int first = 0; first < asked; first += most) probe.run(first, std::min(first + most, asked));
-  std::vector<std::pair<double, int>> found;  // worst first
+  std::vector<std::pair<double, int>> found;  // margin and layer; worst first after sorting
   for (int i = 0; i < c.layers; ++i) {
     target.tap_queries(std::span(&i, 1));
     const StepOutputs& out = probe.run(asked, cells);

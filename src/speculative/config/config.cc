@@ -44,14 +44,14 @@ void fill_eagle2(SpecConfig& c) {
 // SpecExtend: the target's attention chooses what the draft works on.
 void fill_retrieval(SpecConfig& c, TreeKind tree, int nodes, int depth) {
   fill_tree(c, DrafterKind::kModel, tree, nodes, depth);
-  c.cache.kind = CacheKind::kRetrieval;
+  c.cache.policy = &cache_policy("retrieval");
 }
 
 // The target itself, whole, drafts a chain on few of its cells.
-void fill_whole_self(SpecConfig& c, int nodes, CacheKind cache) {
+void fill_whole_self(SpecConfig& c, int nodes, const char* cache) {
   fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, nodes, nodes);
   c.self.skip = 0;
-  c.cache.kind = cache;
+  c.cache.policy = &cache_policy(cache);
 }
 
 void fill_chunks(SpecConfig& c, int chunk, int budget, int interval) {
@@ -71,8 +71,6 @@ constexpr Preset kPresets[] = {
      }},
     {{"opt-tree", "the tree with the most expected tokens, newest level included (OPT-Tree, improved)", true},
      [](SpecConfig& c) { fill_tree(c, DrafterKind::kModel, TreeKind::kOptTree, 50, 10); }},
-    {{"opt-tree-reference", "OPT-Tree as published", true},
-     [](SpecConfig& c) { fill_tree(c, DrafterKind::kModel, TreeKind::kOptTreeReference, 50, 10); }},
     {{"eagle2-tree", "EAGLE-2's dynamic tree with a draft model in place of the head", true},
      fill_eagle2},
     {{"eagle1", "an EAGLE-1 head fills the fixed tree of 25 nodes it was published with", true},
@@ -101,16 +99,10 @@ constexpr Preset kPresets[] = {
        fill_retrieval(c, TreeKind::kEagle2, 59, 8);
        c.tree.topk = 10;
      }},
-    {{"specextend-reference", "SpecExtend as published, faults included", true},
-     [](SpecConfig& c) {
-       fill_retrieval(c, TreeKind::kOptTreeReference, 50, 10);
-       c.cache.layers = {-1};
-       c.cache.faults = kFaultMask | kFaultPosition | kFaultHole | kFaultGuarantee | kFaultHalf | kFaultOrder;
-     }},
     {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 5, 5);
-       c.cache.kind = CacheKind::kStreaming;
+       c.cache.policy = &cache_policy("streaming");
      }},
     {{"specexec", "the most probable prefixes, best first (SpecExec)", true},
      [](SpecConfig& c) {
@@ -131,20 +123,20 @@ constexpr Preset kPresets[] = {
        c.self.exit = 8;
      }},
     {{"magicdec", "the target on its first and most recent tokens drafts a chain of 4 (MagicDec)", false},
-     [](SpecConfig& c) { fill_whole_self(c, 4, CacheKind::kStreaming); }},
+     [](SpecConfig& c) { fill_whole_self(c, 4, "streaming"); }},
     {{"rapid", "the target on the chunks it attends to at the prompt's end drafts a chain of 10 (RAPID)", false},
      [](SpecConfig& c) {
-       fill_whole_self(c, 10, CacheKind::kRetrieval);
+       fill_whole_self(c, 10, "retrieval");
        fill_chunks(c, 128, 4096, 1 << 20);
      }},
-    {{"staged", "a draft model proposes a chain of 8, the text's own suffixes guess ahead of it (Staged SD)", true},
+    {{"staged", "a draft model proposes a chain of 8, a suffix automaton drafts for it (Staged SD)", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
        c.inner = DrafterKind::kSuffix;
      }},
-    {{"triforce", "the target on chunks it attends to drafts a chain of 6, a draft model guesses ahead of it (TriForce)", true},
+    {{"triforce", "the target on the chunks it attends to drafts a chain of 6, a draft model drafts for it (TriForce)", true},
      [](SpecConfig& c) {
-       fill_whole_self(c, 6, CacheKind::kRetrieval);
+       fill_whole_self(c, 6, "retrieval");
        fill_chunks(c, 8, 4096, 64);
        c.inner = DrafterKind::kModel;
      }},
@@ -208,22 +200,13 @@ void check_drafter(const SpecConfig& config) {
 
 void check_cache(const SpecConfig& config) {
   const CacheConfig& cache = config.cache;
-  const std::string name = setting_value(config, "cache");
-  if (!cache.chooses()) {
-    if (cache.faults != 0) fail("speculation setting faults belongs to cache retrieval, not to cache full");
-    return;
-  }
+  const char* name = cache.policy->name;
+  if (!cache.chooses()) return;
   if (!config.has_cache()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
   if (!config.drafts_with_model() && cache.reads_draft())
-    fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take window, streaming, "
-         "retrieval, prune or random", name, config.preset);
+    fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take {}", name, config.preset,
+         cache_policy_names([](const CachePolicy& policy) { return policy.chooses() && !policy.reads_draft(); }));
   if (cache.chunk > cache.budget) fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);
-  if (cache.per_head() && cache.sentences)
-    fail("speculation setting sentences does not go with cache {}: its heads choose for themselves and need chunks of one length", name);
-  if (cache.interval_min > cache.interval_max)
-    fail("speculation setting interval-min is {} and interval-max {}", cache.interval_min, cache.interval_max);
-  if (cache.faults != 0 && cache.kind != CacheKind::kRetrieval)
-    fail("speculation setting faults belongs to cache retrieval, not to cache {}", name);
 }
 
 void check_tree(const SpecConfig& config) {
@@ -265,8 +248,8 @@ void check_rule(const SpecConfig& config) {
                     tree = setting_value(config, "tree");
   if (kind == AcceptKind::kTypical || kind == AcceptKind::kMargin) {
     if (!config.allow_lossy)
-      fail("speculation rule {} changes the text: say --allow-lossy (setting allow-lossy) if that is wanted, or take "
-           "match, which never does", rule);
+      fail("speculation rule {} changes the text: set allow-lossy=on if that is wanted, or take "
+           "accept=match, which never does", rule);
     return;
   }
   if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)

@@ -1,5 +1,5 @@
-// What to speculate with: every method of the literature is a setting of these numbers. A preset fills them, settings by name
-// change single ones, check() refuses what does not fit together.
+// The configuration of speculation. A preset fills in all values, a setting changes one of them by name, and check_config
+// rejects combinations that do not work together.
 #pragma once
 #include <span>
 #include <string>
@@ -66,7 +66,7 @@ struct PresetInfo {
 std::span<const PresetInfo> preset_infos();
 
 struct SettingInfo {
-  const char* name;       // "nodes": --spec-nodes on the command line
+  const char* name;       // "nodes": --spec NAME:nodes=8 on the command line
   const char* what;       // one line with the values it takes
 };
 std::span<const SettingInfo> setting_infos();

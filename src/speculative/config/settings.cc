@@ -1,5 +1,6 @@
-// The settings of speculation by name. One table says for each how its value is read, written and explained; texts are
-// read strictly, and a refusal names the setting, the text and what would be accepted.
+// The table of speculation settings: name, meaning, reader and writer of each. The command line (--spec NAME:key=value),
+// the API (SpecOptions::settings) and the documents all use these names. Values are parsed strictly; an error names the
+// setting, the given text and the accepted values.
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -175,7 +176,7 @@ Setting paths_setting() {
 
 // The length of a chain is its depth: a depth that was not set apart goes along.
 Setting nodes_setting() {
-  Setting setting = number("nodes", "drafted nodes of a tree; of a chain: its length", 1, kMostNodes,
+  Setting setting = number("nodes", "drafted tokens of a tree; of a chain: its length", 1, kMostNodes,
                            [](auto& c) -> auto& { return c.tree.nodes; });
   setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
     TreeConfig& tree = config.tree;
@@ -195,7 +196,7 @@ Setting draft_model_setting() {
 std::vector<Setting> drafter_settings() {
   using D = DrafterKind;
   return {
-      choice<D>("drafter", "who drafts",
+      choice<D>("drafter", "what drafts",
                 {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
                  {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
                 [](auto& c) -> auto& { return c.drafter; }),
@@ -203,11 +204,11 @@ std::vector<Setting> drafter_settings() {
                 [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
                 [](auto& c) -> auto& { return c.fuse_index; }),
-      choice<D>("inner", "who guesses ahead of the drafter, to save passes of its model",
+      choice<D>("inner", "staged drafting: what drafts for the drafter, to save passes of its model",
                 {{"none", D::kNone}, {"suffix", D::kSuffix}, {"ngram", D::kNgram}, {"model", D::kModel}},
                 [](auto& c) -> auto& { return c.inner; }),
-      number("inner-nodes", "inner: tokens guessed ahead", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
-      number("inner-budget", "inner model: the first and most recent cells it works on", 32, 1048576,
+      number("inner-nodes", "inner: tokens it drafts at most", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
+      number("inner-budget", "inner model: size of its KV cache, the first and the most recent cells", 32, 1048576,
              [](auto& c) -> auto& { return c.inner_budget; }),
   };
 }
@@ -215,21 +216,20 @@ std::vector<Setting> drafter_settings() {
 std::vector<Setting> tree_settings() {
   using T = TreeKind;
   return {
-      choice<T>("tree", "how a model's guesses become a tree",
+      choice<T>("tree", "how a model's candidates become a tree",
                 {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
-                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference},
-                 {"best-first", T::kBestFirst}},
+                 {"opt-tree", T::kOptTree}, {"best-first", T::kBestFirst}},
                 [](auto& c) -> auto& { return c.tree.kind; }),
       widths_setting(),
       paths_setting(),
-      list("rates", "sequoia: how often the first, second, ... child is the accepted one", 0.0, 1.0,
+      list("rates", "sequoia: acceptance rate of the first, second, ... child", 0.0, 1.0,
            [](auto& c) -> auto& { return c.tree.rates; }),
       nodes_setting(),
       number("depth", "deepest level of a tree", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.depth; }),
       number("topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
-      number("threshold", "opt-tree: least gain of a further level in tokens", 0.0f, 10.0f,
+      number("threshold", "opt-tree: least expected gain of a further level, in tokens", 0.0f, 10.0f,
              [](auto& c) -> auto& { return c.tree.threshold; }),
-      number("beams", "best-first: nodes run at a time", 1, kMostNodes,
+      number("beams", "best-first: nodes expanded at a time", 1, kMostNodes,
              [](auto& c) -> auto& { return c.tree.beams; }),
       number("decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
              [](auto& c) -> auto& { return c.tree.decay; }),
@@ -239,7 +239,7 @@ std::vector<Setting> tree_settings() {
 std::vector<Setting> accept_settings() {
   using A = AcceptKind;
   return {
-      choice<A>("accept", "which drafted tokens become text",
+      choice<A>("accept", "acceptance rule: which drafted tokens become text",
                 {{"match", A::kMatch}, {"chain", A::kChain}, {"block", A::kBlockwise}, {"specinfer", A::kSpecInfer},
                  {"no-replacement", A::kNoReplacement}, {"traversal", A::kTraversal}, {"typical", A::kTypical},
                  {"margin", A::kMargin}},
@@ -254,7 +254,7 @@ std::vector<Setting> accept_settings() {
 }
 
 Setting store_file_setting() {
-  return {"store-file", "suffix: a text file whose passages are looked up, too",
+  return {"store-file", "suffix: a text file that is searched, too",
           [](SpecConfig& config, std::string_view text) { config.index.store_file = text; },
           [](const SpecConfig& config) { return config.index.store_file; }};
 }
@@ -269,11 +269,11 @@ std::vector<Setting> own_settings() {
              [](auto& c) -> auto& { return c.index.match_max; }),
       number("factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
              [](auto& c) -> auto& { return c.index.factor; }),
-      number("offset", "suffix: drafted tokens beside those", 0.0f, 511.0f,
+      number("offset", "suffix: drafted tokens added to that limit", 0.0f, 511.0f,
              [](auto& c) -> auto& { return c.index.offset; }),
       number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
              [](auto& c) -> auto& { return c.index.min_prob; }),
-      number("store", "suffix: tokens of answers to earlier requests that are looked up, too (0: none)", 0, 1 << 22,
+      number("store", "suffix: tokens of earlier responses that are searched, too (0: none)", 0, 1 << 22,
              [](auto& c) -> auto& { return c.index.store; }),
       store_file_setting(),
       number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
@@ -283,36 +283,6 @@ std::vector<Setting> own_settings() {
       number("exit", "self: all layers from this one on are left out, instead of a share (0: no)", 0, kMostLayers - 1,
              [](auto& c) -> auto& { return c.self.exit; }),
   };
-}
-
-// Names of faults with commas; "all" and "none".
-Setting faults_setting() {
-  static constexpr std::pair<const char*, uint32_t> kNames[] = {
-      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
-      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
-  constexpr const char* kName = "faults";
-  constexpr const char* kValues = "none, all, or a list of mask, position, hole, guarantee, half, level, order";
-  const auto set = [](SpecConfig& config, std::string_view text) {
-    uint32_t faults = 0;
-    for (std::string_view rest = text; !rest.empty();) {
-      const size_t comma = rest.find(',');
-      const std::string_view word = rest.substr(0, comma);
-      uint32_t found = 0;
-      for (const auto& [name, fault] : kNames)
-        if (word == name || word == "all") found |= fault;
-      if ((found == 0 && text != "none") || comma + 1 == rest.size()) refuse(kName, text, kValues);
-      faults |= found;
-      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    }
-    config.cache.faults = faults;
-  };
-  const auto get = [](const SpecConfig& config) -> std::string {
-    std::string text;
-    for (const auto& [name, fault] : kNames)
-      if (config.cache.faults & fault) text += fmt::format("{}{}", text.empty() ? "" : ",", name);
-    return text.empty() ? "none" : text;
-  };
-  return {kName, fmt::format("faults of the published SpecExtend to repeat, for measurements: {}", kValues), set, get};
 }
 
 // "auto", "last", "all", or numbers.
@@ -331,50 +301,44 @@ Setting score_layers_setting() {
   return {kName, "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas", set, get};
 }
 
+// The name of a policy in the registry.
+Setting cache_setting() {
+  constexpr const char* kName = "cache";
+  const auto set = [](SpecConfig& config, std::string_view text) {
+    const CachePolicy* policy = find_cache_policy(text);
+    if (!policy) refuse(kName, text, cache_policy_names());
+    config.cache.policy = policy;
+  };
+  const auto get = [](const SpecConfig& config) -> std::string { return config.cache.policy->name; };
+  return {kName, fmt::format("cells of the text a draft works on: {}", cache_policy_names()), set, get};
+}
+
 // Which cells of the text a draft model or head works on.
 std::vector<Setting> cache_settings() {
-  using C = CacheKind;
   using P = CachePositions;
   return {
-      choice<C>("cache", "cells of the text a draft works on",
-                {{"full", C::kFull}, {"window", C::kWindow}, {"streaming", C::kStreaming}, {"retrieval", C::kRetrieval},
-                 {"once", C::kOnce}, {"quest", C::kQuest}, {"snap", C::kSnap}, {"prune", C::kPrune}, {"random", C::kRandom}},
-                [](auto& c) -> auto& { return c.cache.kind; }),
+      cache_setting(),
       choice<P>("positions", "where the draft sees them: counted among themselves and within its trained length, or in the text",
                 {{"compact", P::kCompact}, {"original", P::kOriginal}},
                 [](auto& c) -> auto& { return c.cache.positions; }),
       number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
       number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
       number("interval", "rounds from one refresh to the next", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval; }),
-      flag("adaptive", "refresh when acceptance falls, within interval-min and interval-max", [](auto& c) -> auto& { return c.cache.adaptive; }),
-      number("interval-min", "adaptive: least rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_min; }),
-      number("interval-max", "adaptive: most rounds", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval_max; }),
       number("sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
       number("recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
       number("window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1, 1 << 20,
              [](auto& c) -> auto& { return c.cache.window; }),
       score_layers_setting(),
-      choice<HeadReduce>("head-score", "how scores of heads become one", {{"mean", HeadReduce::kMean}, {"max", HeadReduce::kMax}},
-                         [](auto& c) -> auto& { return c.cache.head_reduce; }),
-      list("score-heads", "heads of the target that score, nothing for all", 0, 1023, [](auto& c) -> auto& { return c.cache.heads; }),
-      choice<ChunkReduce>("chunk-score", "how scores of a chunk become one",
-                          {{"mean", ChunkReduce::kMean}, {"max", ChunkReduce::kMax}, {"sum", ChunkReduce::kSum}},
-                          [](auto& c) -> auto& { return c.cache.chunk_reduce; }),
-      flag("sentences", "chunks end with sentences where they can", [](auto& c) -> auto& { return c.cache.sentences; }),
-      number("observe", "snap: last tokens of the prompt that vote", 1, 1024, [](auto& c) -> auto& { return c.cache.observe; }),
-      number("pool", "snap: neighbours over which votes are smoothed", 1, 255, [](auto& c) -> auto& { return c.cache.pool; }),
-      number("uniform", "prune: share of the budget that is spread evenly", 0.0f, 1.0f, [](auto& c) -> auto& { return c.cache.uniform; }),
-      faults_setting(),
   };
 }
 
 std::vector<Setting> other_settings() {
   return {
-      flag("price", "cut trees to what pays by measured times (rule match)",
+      flag("cost-model", "limit trees to the size that pays by measured times (rule match only)",
            [](auto& c) -> auto& { return c.cost_model; }),
-      flag("lazy", "decode plainly until the draft has read a long prompt, rather than wait for it",
+      flag("defer-prefill", "the draft reads a long prompt after the first token, in chunks, and does not delay it",
            [](auto& c) -> auto& { return c.lazy; }),
-      flag("couple", "when the target samples, guess with its own noise", [](auto& c) -> auto& { return c.couple; }),
+      flag("couple", "when the target samples, rank draft candidates with the target's own noise", [](auto& c) -> auto& { return c.couple; }),
       flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
       draft_model_setting(),
       choice<std::string>("draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",

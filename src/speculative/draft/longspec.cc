@@ -136,7 +136,7 @@ bool LongSpecDrafter::run_level(DraftTask& task) {
   outputs_.clear();
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
-    s.tail.add(*task.tree, node, i);
+    s.tail.add(*task.tree, node);
     add(task.tree->token(node), s.length - 1 + task.tree->depth(node));
     outputs_.push_back(i);
   }
@@ -176,7 +176,7 @@ void LongSpecDrafter::observe(std::span<const Outcome> outcomes) {
     if (reads_target()) options_.cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
     if (o.tree->size() == 1) continue;
     s.policy->observe(*o.tree, o.path);
-    if (options_.cache) options_.cache->observe(o.seq, int(o.path.size()) - 1);
+    if (options_.cache) options_.cache->observe(o.seq);
   }
 }
 

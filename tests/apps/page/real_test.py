@@ -26,7 +26,7 @@ class Served(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         model = os.path.join(cls.folder.name, "tiny.gguf")
         subprocess.run([MAKE_TINY, model], check=True)
-        command = [PROGRAM, "serve", "-m", model, "--port", "0", "-c", "60000", "--spec", "suffix", "--spec-price", "off", "--api-key", KEY]
+        command = [PROGRAM, "serve", "-m", model, "--port", "0", "-c", "60000", "--spec", "suffix:cost-model=off", "--api-key", KEY]
         cls.server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         cls.addClassCleanup(cls.stop_server)
         said = []

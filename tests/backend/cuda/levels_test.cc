@@ -32,7 +32,7 @@ struct Case {
   bool eagle;
   TreeConfig tree;
   float level_cost, row_cost;  // 0: no costs
-  CacheKind cache;
+  std::string_view cache;
   int prompt;
   Sampling sampling{};
 };
@@ -83,11 +83,11 @@ class Drafting {
     options.max_rows = kContext, options.max_outputs = kMostNodes + 1, options.context = kContext + kMaxTreeNodes;
     std::shared_ptr<const HeadFile> head_file;
     if (c.eagle) head_file = HeadFile::open(files().head, file->config()), options.taps = head_file->taps();
-    if (c.cache == CacheKind::kRetrieval) options.taps.query = {2};
+    if (c.cache == "retrieval") options.taps.query = {2};
     target_ = Model::load(file, *backend_, options);
     kv_ = backend_->make_kv(target_->kv_geometry(1, kContext + kMaxTreeNodes, backend_->default_kv_type()));
-    cache_config_.kind = c.cache, cache_config_.budget = 96, cache_config_.chunk = 8, cache_config_.recent = 16, cache_config_.interval = 2;
-    if (c.cache == CacheKind::kRetrieval) cache_config_.layers = {2};
+    cache_config_.policy = &cache_policy(c.cache), cache_config_.budget = 96, cache_config_.chunk = 8, cache_config_.recent = 16, cache_config_.interval = 2;
+    if (c.cache == "retrieval") cache_config_.layers = {2};
     if (c.eagle) {
       EagleOptions eagle;
       eagle.max_outputs = model_drafter_rows(c.tree, 1), eagle.max_rows = kContext, eagle.context = kContext + kMaxTreeNodes;
@@ -188,20 +188,20 @@ std::vector<Case> cases() {
   eagle2.nodes = 59, eagle2.depth = 8, eagle2.topk = 10;
   wide.nodes = 20, wide.depth = 5, wide.topk = 24;
   opt.nodes = 50, opt.depth = 10, opt.threshold = 0.01f;
-  const auto add = [&](const char* name, bool eagle, const TreeConfig& tree, float level, float row, CacheKind cache, int prompt) {
+  const auto add = [&](const char* name, bool eagle, const TreeConfig& tree, float level, float row, const char* cache, int prompt) {
     all.push_back({fmt::format("{}_{}", eagle ? "eagle3" : "model", name), eagle, tree, level, row, cache, prompt});
   };
   for (const bool eagle : {false, true}) {
-    add("eagle2", eagle, eagle2, 0, 0, CacheKind::kFull, 150);
-    add("wide", eagle, wide, 0, 0, CacheKind::kFull, 130);
-    add("opt_tree", eagle, opt, 0, 0, CacheKind::kFull, 70);
-    add("opt_tree_priced", eagle, opt, eagle ? 0.001f : 0.02f, 0.0005f, CacheKind::kFull, 150);
-    add("eagle2_priced", eagle, eagle2, 0.01f, 0.0005f, CacheKind::kStreaming, 300);
-    add("sampled", eagle, eagle2, 0, 0, CacheKind::kFull, 120);
+    add("eagle2", eagle, eagle2, 0, 0, "full", 150);
+    add("wide", eagle, wide, 0, 0, "full", 130);
+    add("opt_tree", eagle, opt, 0, 0, "full", 70);
+    add("opt_tree_priced", eagle, opt, eagle ? 0.001f : 0.02f, 0.0005f, "full", 150);
+    add("eagle2_priced", eagle, eagle2, 0.01f, 0.0005f, "streaming", 300);
+    add("sampled", eagle, eagle2, 0, 0, "full", 120);
     all.back().sampling.temperature = 0.8f, all.back().sampling.seed = 7;
-    add("filtered", eagle, opt, 0.001f, 0.0005f, CacheKind::kFull, 120);
+    add("filtered", eagle, opt, 0.001f, 0.0005f, "full", 120);
     all.back().sampling = {.temperature = 1.3f, .top_k = 30, .top_p = 0.95f, .min_p = 0.001f, .seed = 8};
-    add("opt_tree_retrieval", eagle, opt, eagle ? 0.001f : 0.01f, 0.0002f, CacheKind::kRetrieval, 320);
+    add("opt_tree_retrieval", eagle, opt, eagle ? 0.001f : 0.01f, 0.0002f, "retrieval", 320);
   }
   return all;
 }
