@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What every committed text file keeps to: no paths of somebody's machine, no tabs or trailing spaces, a newline at the
-end, scripts that start with #! are executable, and none of the project's retired words where people read (the glossary is in
+end, scripts that start with #! are executable, links between documents lead to files that exist, and none of the project's retired words where people read (the glossary is in
 CONTRIBUTING.md). Prints one line per offence. Code wider than 120 columns is only counted: a table or a regular expression may be
 wider. --self-test tries the rules on small examples."""
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 # Spelt so that this file does not match itself.
 MACHINE_PATHS = re.compile(
@@ -50,6 +51,7 @@ NAMES = {"law", "laws", "dice", "book", "verdict", "verdicts", "stake", "staked"
 NAME = re.compile(r"[A-Za-z_]\w*")
 PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
+LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(?:#[^)\s]*)?\)")
 INCLUDE = re.compile(r"^\s*#\s*include.*$", re.M)
 CODE_SPAN = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)\n]*\)|^ {4}[^\n]*$", re.S | re.M)
 
@@ -104,6 +106,16 @@ def check_words(name, text):
             yield code.count("\n", 0, found.start()) + 1, f"retired word '{part.lower()}' in the name {found[0]}"
 
 
+def check_links(root, name, text):
+    """Relative links of a document, from its own folder."""
+    if not name.endswith(".md"):
+        return
+    for found in LINK.finditer(re.sub(r"```.*?```|`[^`\n]*`", blank, text, flags=re.S)):
+        target = (root / name).parent / found[1]
+        if not target.exists():
+            yield text.count("\n", 0, found.start()) + 1, f"link to '{found[1]}', which does not exist"
+
+
 def check_file(root, name):
     data = (root / name).read_bytes()
     if b"\0" in data or not data:
@@ -125,6 +137,7 @@ def check_file(root, name):
         if match := MACHINE_PATHS.search(line):
             yield number, f"path of one machine: {match[0]}"
     yield from check_words(name, text)
+    yield from check_links(root, name, text)
 
 
 def wide_lines(root, name):
@@ -162,7 +175,14 @@ def self_test():
         if found != wanted:
             print(f"self-test: {name} {text!r}: offences in lines {found}, expected {wanted}")
             failed += 1
-    print(f"self-test: {len(cases) - failed} of {len(cases)} cases")
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "there.md").write_text("")
+        text = "[a](there.md#x) [b](https://x.org/y)\n[c](missing.md) `[d](e.md)`\n"
+        if [line for line, _ in check_links(root, "a.md", text)] != [2]:
+            print("self-test: links of a document")
+            failed += 1
+    print(f"self-test: {failed} of {len(cases) + 1} cases failed")
     return 1 if failed else 0
 
 
