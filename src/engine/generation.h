@@ -114,7 +114,7 @@ class Generation {
   size_t broken_prompt_ = 0;      // position of the first token of the prompt without logits; 0: they all have some
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // working memory for on_round
-  std::vector<float> logits_;     // of one token, where somebody listens
+  std::vector<float> logits_;     // of one token, where a callback wants them
 };
 
 }  // namespace sx

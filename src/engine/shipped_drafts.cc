@@ -132,7 +132,7 @@ void check_file(const ShippedDraft& draft, StartupCache& cache) {
   if (size != draft.bytes)
     fail("{}: has {} bytes and should have {} by {}: it is damaged or another file", file.string(), size, draft.bytes,
          kList);
-  // What was kept is believed when it says that all is well; bad news is looked at again.
+  // A kept result is believed when it says that all is well; a kept failure is checked again.
   if (cache.sha256(file.string()) != draft.sha256 && sha256_of_file(file.string()) != draft.sha256)
     fail("{}: its SHA-256 is not the one in {}: it is damaged or another file", file.string(), kList);
 }

@@ -230,7 +230,7 @@ void check_tree(const SpecConfig& config) {
   check_tree_config(tree);
 }
 
-// Draws without replacement are judged in their order: one that is drawn and left out of the tree would bias the rest.
+// Draws without replacement are accepted or rejected in their order: one that is drawn and left out of the tree would bias the rest.
 void check_gaps(const TreeConfig& tree, const std::string& rule) {
   const std::set<std::vector<int>> all(tree.paths.begin(), tree.paths.end());
   for (const std::vector<int>& path : tree.paths) {

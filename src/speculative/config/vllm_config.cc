@@ -127,7 +127,7 @@ std::string translate(const char* key, const std::string& value, Words words) {
   fail("{}: key '{}' is '{}'; supported are {}", kWhere, key, printable(value, 60), known);
 }
 
-// A setting whose refusal names the key it came from.
+// A setting whose error names the key it came from.
 void set(SpecConfig& config, const char* key, std::string_view setting, const std::string& value) {
   try {
     apply_setting(config, setting, value);

@@ -304,7 +304,7 @@ std::string GrammarMatcher::forced(const State& state, size_t most) {
   return out;
 }
 
-// Keeps the states somebody holds, without where they lead, and their stacks.
+// Keeps the states that are still referenced, without their successors, and their stacks.
 void GrammarMatcher::forget() {
   if (states_.size() < most_states_ && parts() < most_parts_) return;
   std::unordered_set<const Frame*> used;
