@@ -129,7 +129,17 @@ void read_length(const Json& body, const Limits& limits, CompletionRequest& requ
   request.options.max_tokens = most;
 }
 
+// A request changes the keys nodes and depth of a preset; any other key belongs to the server's --spec.
+void refuse_other_keys(const Json& body) {
+  constexpr const char* kFields[] = {"spec_preset", "spec_nodes", "spec_depth", "spec_details"};
+  for (const auto& [name, value] : body.items())
+    if (name.starts_with("spec_") && !value.is_null() && std::ranges::count(kFields, name) == 0)
+      throw bad_request(fmt::format("'{}' is not a field of requests; there are {}, and the server's --spec NAME:key=value sets all other keys",
+                                    name, fmt::join(kFields, ", ")), name);
+}
+
 void read_speculation(const Json& body, const Limits& limits, CompletionRequest& request) {
+  refuse_other_keys(body);
   GenerateOptions& options = request.options;
   options.speculate = flag_field(body, "speculate", true);
   options.draft_nodes = integer_field(body, "spec_nodes", -1, 1, kMostNodes);

@@ -103,7 +103,7 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
       {R"("response_format": {"type": "json_object"}, "json_schema": {})", "json_schema"},
       {R"("guided_json": {"type": "object"})", "guided_json"}, {R"("suffix": "end")", "suffix"}, {R"("stream": 1)", "stream"},
       {R"("spec_preset": "magic")", "spec_preset"}, {R"("spec_preset": 5)", "spec_preset"}, {R"("spec_nodes": 0)", "spec_nodes"},
-      {R"("spec_depth": 1025)", "spec_depth"}, {R"("spec_details": 1)", "spec_details"}, {R"("return_progress": "x")", "return_progress"},
+      {R"("spec_depth": 1025)", "spec_depth"}, {R"("spec_details": 1)", "spec_details"}, {R"("spec_topk": 4)", "spec_topk"}, {R"("return_progress": "x")", "return_progress"},
       {R"("cache_prompt": 0)", "cache_prompt"}, {R"("timings_per_token": 0)", "timings_per_token"},
       {R"("logit_bias": [[18446744073709551615, 1]])", "logit_bias"}, {R"("logit_bias": [[1, true]])", "logit_bias"},
       {R"("stream_options": {})", "stream_options"}, {R"("stream": true, "stream_options": 1)", "stream_options"},

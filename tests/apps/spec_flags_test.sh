@@ -103,6 +103,9 @@ contains "--compare, block, greedy" "$(compare accept=block)" "equal"
 contains "--compare, match" "$(compare accept=match --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5)" "equal"
 said=$(compare accept=typical,allow-lossy=on --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5) || fail "--compare with rule typical exits with $?: $said"
 contains "--compare, typical" "$said" "rule typical changes the text"
+said=$("$program" explain -m tiny.gguf -p "A fox, a dog," -n 40 --ignore-eos -md tiny.gguf --spec sd:cost-model=off,accept=block --compare \
+  --temp 3 --top-k 0 --top-p 1 --min-p 0 -s 5 -q --json -) || fail "explain --compare with rule block exits with $?"
+contains "explain --compare, block" "$said" '"difference":"rule block keeps the distribution, not the bytes'
 verify() { "$program" verify-lossless -m tiny.gguf -p "A fox, a dog," -n 8 -md tiny.gguf "$@" 2>&1; }
 for rule in block chain; do
   said=$(verify --spec sd:accept=$rule --temp 1) && fail "verify-lossless, accept=$rule is taken"
