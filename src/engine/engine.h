@@ -64,7 +64,7 @@ class EngineImpl : public Engine {
   const SessionOrigin& origin();                                  // of its sessions
   const StartupCache& startup_cache() const { return *cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
-  const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
+  const TokenCodec& tokenizer() const { return vocabulary_->tokenizer(); }
 
  private:
   void warm_up();

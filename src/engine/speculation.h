@@ -34,7 +34,7 @@ struct SpeculationParts {
   Backend* backend = nullptr;
   Model* target = nullptr;
   KvStore* kv = nullptr;                 // of the target
-  const Tokenizer* tokenizer = nullptr;  // of the target
+  const TokenCodec* tokenizer = nullptr;  // of the target
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   std::string name;                      // of the preset
   CostModel* cost_model = nullptr;            // of the target's passes, the same for all presets

@@ -19,7 +19,7 @@ nlohmann::ordered_json parsed(const char* what, std::string_view json) {
 }  // namespace
 
 VocabularyImpl::VocabularyImpl(std::shared_ptr<const ModelFile> file, const std::string& chat_template) : file_(std::move(file)) {
-  tokenizer_ = Tokenizer::create(file_->tokenizer());
+  tokenizer_ = TokenCodec::create(file_->tokenizer());
   if (file_->unsupported().empty() && tokenizer_->size() > file_->config().vocab)
     fail("'{}': the tokenizer has {} tokens, the embedding only {} rows", file_->path(), tokenizer_->size(), file_->config().vocab);
   const auto text_of = [&](Token t) { return t >= 0 ? tokenizer_->printable(t) : std::string(); };

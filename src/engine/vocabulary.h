@@ -25,11 +25,11 @@ class VocabularyImpl : public Vocabulary {
   bool is_end(Token token) const override { return tokenizer_->is_end(token); }
   std::string chat_template() const override { return template_; }
   std::vector<std::string> warnings() const override;
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const TokenCodec& tokenizer() const { return *tokenizer_; }
 
  private:
   std::shared_ptr<const ModelFile> file_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<TokenCodec> tokenizer_;
   std::string template_;
   std::optional<ChatTemplate> chat_;
   std::string template_error_;  // why the model's own template cannot be used; conversations fail with it

@@ -1,5 +1,5 @@
 // What a tokenizer is made of. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer each build one of these from
-// their files; Tokenizer only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
+// their files; TokenCodec only runs it: added tokens, then normaliser, pre-tokeniser and word model on the text between them.
 #pragma once
 #include <memory>
 #include <string>

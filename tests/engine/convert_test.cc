@@ -39,7 +39,7 @@ std::string random_text(std::mt19937& random) {
 }
 
 void expect_same_tokens(const TokenizerData& a, const TokenizerData& b, bool parse_special = true) {
-  const auto left = Tokenizer::create(a), right = Tokenizer::create(b);
+  const auto left = TokenCodec::create(a), right = TokenCodec::create(b);
   std::mt19937 random(5);
   for (int i = 0; i < 300; ++i) {
     const std::string text = random_text(random);

@@ -13,7 +13,7 @@ TokenTrie::TokenTrie(std::span<const std::string> bytes, std::span<const Token> 
   build();
 }
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : vocab_(vocab) {
+TokenTrie::TokenTrie(const TokenCodec& tokenizer, int vocab) : vocab_(vocab) {
   bytes_.resize(size_t(std::min(vocab, tokenizer.size())));
   for (size_t t = 0; t < bytes_.size(); ++t) {
     bytes_[t] = tokenizer.bytes_of(Token(t));
