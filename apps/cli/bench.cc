@@ -1,6 +1,7 @@
 // `specextend bench`: llama-bench's table, with depths and with passes of several rows (what verifying a draft costs), and
 // how close each figure is to what the memory and the arithmetic units of this machine allow.
 #include <fmt/format.h>
+#include <specextend/inspect.h>
 
 #include <chrono>
 #include <cmath>
@@ -117,7 +118,7 @@ class Bench {
     }
     session_->truncate(depth);
     Result r = summarise(name, n, depth, ms);
-    const StepCosts c = engine_.costs();
+    const StepCosts c = step_costs(engine_);
     if (kind == "tg") add_limits(r, c, peaks_, 1, depth + n / 2, 1, n);
     else add_limits(r, c, peaks_, n, depth, kind == "vr" ? n : 1, 1);
     return r;

@@ -123,8 +123,8 @@ void print_device_memory(const Engine& engine) {
   fmt::print(stderr, "{}: {:.2f} GB of device memory{}\n", engine.backend(), total / 1e9, parts);
 }
 
-void print_warnings(const Vocabulary& vocabulary) {
-  for (const std::string& warning : vocabulary.warnings()) fmt::print(stderr, "warning: {}\n", warning);
+void print_warnings(std::span<const std::string> warnings) {
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
 }
 
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
@@ -141,12 +141,12 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   const std::string& draft = engine->options().spec.draft_model;
   if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
   if (!quiet) print_device_memory(*engine);
-  print_warnings(*engine);
+  print_warnings(engine->warnings());
   return engine;
 }
 
 void warn_without_template(const Engine& engine) {
-  if (engine.chat_template().empty())
+  if (engine.tokenizer().chat_template().empty())
     fmt::print(stderr, "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file gives another)\n");
 }
 
@@ -166,22 +166,23 @@ std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine)
   if (flags.escape) text = unescape(text);
   if (flags.chat) warn_without_template(engine);
   text = flags.prefix + text + flags.suffix;
-  return engine.tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
+  return engine.tokenizer().tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
 }
 
 GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options) {
   options.speculate = false;
   options.on_round = {};
   options.on_prefill = {};
-  options.on_text = [](std::string_view) { return !interrupted(); };
+  options.on_text = {};
+  options.cancelled = interrupted;
   return session.generate(prompt, options);
 }
 
 std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text) {
-  std::string messages = "[";
-  if (!system.empty()) messages += fmt::format(R"({{"role":"system","content":{}}},)", to_json(system));
-  messages += fmt::format(R"({{"role":"user","content":{}}}])", to_json(text));
-  return engine.apply_template(messages);
+  std::vector<Message> messages;
+  if (!system.empty()) messages.push_back({"system", system});
+  messages.push_back({"user", text});
+  return engine.tokenizer().apply_template(messages);
 }
 
 std::string read_file(const std::string& path) {

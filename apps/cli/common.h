@@ -45,9 +45,9 @@ struct PromptFlags {
 void add_prompt_flags(CLI::App& app, PromptFlags& flags);
 std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine);
 
+// Prints what a user should know about the model, on standard error.
+void print_warnings(std::span<const std::string> warnings);
 // Opens the engine with a progress line on standard error (unless quiet).
-// What a user should know about the model's vocabulary and chat template, on stderr.
-void print_warnings(const Vocabulary& vocabulary);
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet);
 // Says on standard error that there is no chat template, if so, and what is used in its place.
 void warn_without_template(const Engine& engine);

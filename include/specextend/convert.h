@@ -1,10 +1,10 @@
-// Preparing model files: other types, other forms, larger shapes. Everything is written tensor by tensor under a
-// temporary name, so that neither memory nor a failure half-way matters; files in the way are never overwritten unless
-// `force`.
+// Preparing model files: other types and other forms. Everything is written tensor by tensor under a temporary name, so that the
+// model need not fit into memory and a failure leaves nothing half-written. Existing files are only overwritten with `force`.
 //
 //   sx::quantize({.model = "model-folder", .out = "model.gguf", .type = "Q4_K"});
 //
-// Errors throw sx::Error and name file and tensor.
+// Thread safety: the functions have no state; any thread may call them. Errors throw sx::Error and name file and tensor. on_progress
+// runs on the calling thread and may throw: the exception leaves the call and nothing is written.
 #pragma once
 #include <specextend/error.h>
 
@@ -31,7 +31,7 @@ struct QuantizeOptions {
   bool force = false;
   bool dry_run = false;                            // plan and report only
   int threads = 0;                                 // 0: one per core
-  std::function<void(double done)> on_progress{};  // 0..1; may throw to cancel
+  std::function<void(double done)> on_progress{};  // 0..1
 };
 
 struct ConvertOptions {

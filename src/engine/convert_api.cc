@@ -11,7 +11,7 @@
 #include "model/convert/widen.h"
 #include "model/convert/widen_head.h"
 #include "specextend/convert.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 
 namespace sx {
 namespace {

@@ -65,7 +65,7 @@ SessionImpl& session_of(const Request& request, EngineImpl& engine) {
 Generation::Generation(const Request& request, EngineImpl& engine)
     : session(session_of(request, engine)), options(*request.options), spec(spec_of(options, engine)), sampling(to_sampling(options.sampling)),
       window(engine.vocab(), penalises(options.sampling) ? std::min(options.sampling.repeat_last_n, engine.context()) : 0, kMaxTreeNodes),
-      engine_(engine), prompt_(request.prompt), detokenizer_(engine.tokenizer(), options.show_special, TextPlace::kBehind), stops_(options.stop),
+      engine_(engine), prompt_(request.prompt), detokenizer_(engine.codec(), options.show_special, TextPlace::kBehind), stops_(options.stop),
       limit_(options.max_tokens < 0 ? engine.context() : options.max_tokens) {
   for (const auto& [token, value] : options.sampling.logit_bias) bias.push_back({token, value});
   drafts_ = spec.drafter() && options.speculate && options.preset != kOff;
@@ -142,7 +142,7 @@ void Generation::prompted(int rows, const StepOutputs& outputs, int row) {
 }
 
 void Generation::go_on() {
-  if (options.on_prefill && !options.on_prefill(session.length(), int(prompt_.size()) - 1)) end(FinishReason::kCancelled);
+  if (options.on_prefill) options.on_prefill(session.length(), int(prompt_.size()) - 1);
   const bool finished = !cancelled() && waiting().empty();
   if (!finished && !done_) return;
   if (Drafter* d = drafter(); d && finished && !spec.config().lazy)
@@ -172,7 +172,9 @@ void Generation::catch_up() {
 
 bool Generation::show(const std::string& text) {
   result_.text += text;
-  return text.empty() || !options.on_text || options.on_text(text);
+  if (text.empty()) return true;
+  if (options.on_text) options.on_text(text);
+  return !options.cancelled || !options.cancelled();
 }
 
 // What was chosen at a node where the grammar cannot be followed is not of the text: here plain decoding would have failed, too.
@@ -202,7 +204,7 @@ int Generation::take(const float* logits) {
     }
     if (options.on_logits) options.on_logits(logits_);
     const auto& stops = options.stop_tokens;
-    if ((engine_.is_end(token) && (grammar || !options.ignore_end)) || std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    if ((engine_.codec().is_end(token) && (grammar || !options.ignore_end)) || std::find(stops.begin(), stops.end(), token) != stops.end()) {
       end(FinishReason::kEnd);
       return k + 1;
     }

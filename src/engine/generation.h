@@ -73,7 +73,7 @@ class Generation {
   int remaining() const { return limit_ - int(result_.tokens.size()); }
 
  private:
-  bool show(const std::string& text);
+  bool show(const std::string& text);  // false: the request is cancelled
   bool failed(NodeId node);
   // Tells how far the prompt is; begins to decode when it is done.
   void go_on();

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 
 namespace sx {
 
@@ -26,6 +26,7 @@ class SessionImpl : public Session {
   void save(std::ostream& to) const override;
   void restore(std::istream& from) override;
   size_t save_bytes() const override;
+  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
 
   // For generations.
   EngineImpl& engine() { return engine_; }

@@ -17,7 +17,7 @@
 #include "speculative/draft/drafter.h"
 #include "speculative/budget/batch_budget.h"
 #include "speculative/budget/cost_model.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 #include "text/tokenizer.h"
 
 namespace sx {

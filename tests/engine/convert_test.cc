@@ -191,7 +191,7 @@ TEST(ConvertVocabulary, WithoutTokensTheIdsRemain) {
 
 std::string text_of(const std::string& model) {
   auto engine = Engine::open({.model = model, .context = 256, .threads = 1, .kv_type = "f32"});
-  return engine->start()->generate(engine->tokenize("the cat", true), {.max_tokens = 30, .ignore_end = true}).text;
+  return engine->start()->generate(engine->tokenizer().tokenize("the cat", true), {.max_tokens = 30, .ignore_end = true}).text;
 }
 
 TEST(ConvertApi, ModelsInAllFormsSayTheSame) {
