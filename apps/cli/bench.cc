@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "bench/peaks/peaks.h"
 #include "cli/common.h"
 #include "cli/progress.h"
 

@@ -66,7 +66,6 @@ int main(int argc, char** argv) {
   add("tokenize", "turn text into tokens", add_tokenize);
   add("quantize", "write a model in another type, as GGUF; a draft head as a folder", add_quantize);
   add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
-  add("widen", "write a model in a larger shape that computes the same", add_widen);
   std::vector<std::string> names;
   for (const Entry& entry : commands) names.push_back(entry.app->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {

@@ -47,21 +47,6 @@ struct ConvertOptions {
   std::function<void(double done)> on_progress{};
 };
 
-// The wide twin: the same function in a larger Llama shape. Numbers that are 0 stay as they are, or as the named shape
-// has them. Also takes the folder of an EAGLE-3 head: its twin fits the twin of its target and is a folder again.
-struct WidenOptions {
-  std::string model{};
-  std::string out{};
-  std::string shape{};  // "llama-1b", "llama-3b", "llama-8b", "llama-70b" or empty
-  int width = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
-  std::string type = "BF16";
-  std::string embedding{}, output{};
-  bool force = false;
-  bool dry_run = false;
-  int threads = 0;
-  std::function<void(double done)> on_progress{};
-};
-
 struct ConvertResult {
   std::string path;
   uint64_t bytes = 0;  // of the weights' file or files
@@ -72,6 +57,5 @@ struct ConvertResult {
 
 ConvertResult quantize(const QuantizeOptions& options);
 ConvertResult convert(const ConvertOptions& options);
-ConvertResult widen(const WidenOptions& options);
 
 }  // namespace sx

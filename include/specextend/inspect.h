@@ -64,14 +64,6 @@ struct StepCosts {
 };
 StepCosts step_costs(const Engine& engine);
 
-// What this machine can do, measured in about a second.
-struct MachinePeaks {
-  double read_gb_per_s = 0;          // memory read bandwidth with the given threads
-  double int8_gop_per_s = 0;         // fastest 8-bit dot product instruction; 0: not known here
-  double bf16_gflop_per_s = 0;       // fastest 16-bit (else 32-bit) multiply-add
-};
-MachinePeaks measure_peaks(int threads);  // 0: what thread_count(0) says
-
 std::string spec_stats_json(const SpecStats& stats);      // everything, as one JSON object
 std::string spec_metrics_json(const SpecStats& stats);    // as in vLLM's responses: {"speculative_decoding": {...}}
 

@@ -1,8 +1,7 @@
-// What is in a model file, and what the machine can do: for people and for rooflines.
+// What is in a model file, for people.
 #include <filesystem>
 #include <map>
 
-#include "backend/registry.h"
 #include "base/error.h"
 #include "formats/model_file.h"
 #include "specextend/engine.h"
@@ -69,11 +68,6 @@ ModelSummary inspect(const std::string& model) {
   else s.tokenizer = fmt::format("{}{}{}, {} tokens", t.model, t.pre.empty() ? "" : " / ", t.pre, t.tokens.size());
   for (const Metadatum& m : file->metadata()) s.metadata.emplace_back(m.key, m.value);
   return s;
-}
-
-MachinePeaks measure_peaks(int threads) {
-  const cpu::Peaks p = measure_cpu_peaks(threads);
-  return {p.read_gb_per_s, p.int8_gop_per_s, p.float16_gflop_per_s};
 }
 
 }  // namespace sx

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "bench/widen/widen_tool.h"
 #include "engine/convert_vocabulary.h"
 #include "formats/model_file.h"
 #include "specextend/convert.h"

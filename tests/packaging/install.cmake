@@ -10,6 +10,13 @@ foreach(pattern
   endif()
 endforeach()
 
+# What only tests and benchmarks use is not in the library.
+file(GLOB library ${prefix}/lib*/libspecextend.a ${prefix}/lib/*/libspecextend.a)
+execute_process(COMMAND ${ar} t ${library} OUTPUT_VARIABLE objects COMMAND_ERROR_IS_FATAL ANY)
+if(NOT objects MATCHES "engine\\.cc" OR objects MATCHES "(reference_backend|peaks|widen)[a-z0-9_]*\\.cc")
+  message(FATAL_ERROR "libspecextend.a should have the engine, and no ${CMAKE_MATCH_0}")
+endif()
+
 # Every file of models/ of the source tree is beside the program.
 file(GLOB_RECURSE drafts RELATIVE ${source}/models ${source}/models/*)
 foreach(draft ${drafts})

@@ -2,12 +2,12 @@
 // is how the 4-bit kernels of linear_avx2.cc use it; 8-bit weights need three to four instructions for the same work.
 #include <immintrin.h>
 
-#include "backend/cpu/peaks.h"
+#include "bench/peaks/peak_kernels.h"
 
 namespace sx::cpu {
 namespace {
 
-#include "backend/cpu/peaks_x86.inl"
+#include "bench/peaks/peaks_x86.inl"
 
 struct Bytes {
   __m256i x;
