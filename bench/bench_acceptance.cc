@@ -80,18 +80,18 @@ std::string_view trimmed_begin(std::string_view text) {
 // Prompts of exactly `length` tokens: the document is cut, the template's end kept (training/corpus.py prompts).
 class Cutter {
  public:
-  Cutter(const VocabularyImpl& vocabulary, const Args& args) : vocabulary_(vocabulary), args_(args) {
+  Cutter(const TokenizerImpl& tokenizer, const Args& args) : tokenizer_(tokenizer), args_(args) {
     constexpr std::string_view kTail = "\n\n### Summary:\n\n", kMark = "\x01";
     if (!args.chat) {
-      tail_ = vocabulary.tokenize(kTail, false, true);
+      tail_ = tokenizer.tokenize(kTail, false, true);
       return;
     }
     const Json messages = {{{"role", "user"}, {"content", kMark}}};
-    const std::string frame = vocabulary.apply_template(messages.dump(), true, {}, {});
+    const std::string frame = tokenizer.apply_template_json(messages.dump(), true, {}, {});
     const size_t at = frame.find(kMark);
     if (at == std::string::npos) fail("the chat template does not show the message as it is");
-    head_ = vocabulary.tokenize(frame.substr(0, at), false, true);
-    tail_ = vocabulary.tokenize(std::string(trimmed_end(kTail)) + frame.substr(at + kMark.size()), false, true);
+    head_ = tokenizer.tokenize(frame.substr(0, at), false, true);
+    tail_ = tokenizer.tokenize(std::string(trimmed_end(kTail)) + frame.substr(at + kMark.size()), false, true);
   }
 
   // Empty: the document is too short.
@@ -100,7 +100,7 @@ class Cutter {
     text = trimmed_end(text);
     if (text.ends_with(kEnd)) text.remove_suffix(kEnd.size());
     text = trimmed_end(text);
-    auto body = vocabulary_.tokenize(args_.chat ? trimmed_begin(text) : text, false, true);
+    auto body = tokenizer_.tokenize(args_.chat ? trimmed_begin(text) : text, false, true);
     if (args_.length > 0) {
       const int room = args_.length - int(head_.size() + tail_.size());
       if (room <= 0) fail("--length {}: not even the template fits", args_.length);
@@ -114,7 +114,7 @@ class Cutter {
   }
 
  private:
-  const VocabularyImpl& vocabulary_;
+  const TokenizerImpl& tokenizer_;
   const Args& args_;
   std::vector<Token> head_, tail_;
 };
@@ -127,12 +127,12 @@ size_t byte_of(std::string_view text, int64_t character) {
   return at;
 }
 
-Prompt read_case(const VocabularyImpl& vocabulary, const Json& line) {
+Prompt read_case(const TokenizerImpl& tokenizer, const Json& line) {
   Prompt p;
   const std::string text = line.at("text"), answer = line.at("answer");
   p.kind = line.at("kind");
-  p.tokens = vocabulary.tokenize(text, false, true);
-  const auto whole = vocabulary.tokenize(text + answer, false, true);
+  p.tokens = tokenizer.tokenize(text, false, true);
+  const auto whole = tokenizer.tokenize(text + answer, false, true);
   if (whole.size() <= p.tokens.size() || !std::equal(p.tokens.begin(), p.tokens.end(), whole.begin()))
     fail("case of kind {}: a token of text and answer crosses their border: let the answer begin with a space", p.kind);
   p.answer.assign(whole.begin() + ptrdiff_t(p.tokens.size()), whole.end());
@@ -140,21 +140,21 @@ Prompt read_case(const VocabularyImpl& vocabulary, const Json& line) {
   size_t at = 0;
   for (int i = 0; i < int(p.tokens.size()) && at < end; ++i) {
     if (at <= begin) p.evidence.begin = i;
-    at += vocabulary.tokenizer().bytes_of(p.tokens[size_t(i)]).size();
+    at += tokenizer.codec().bytes_of(p.tokens[size_t(i)]).size();
     p.evidence.end = i + 1;
   }
   if (at < end || begin >= end) fail("case of kind {}: the evidence is not within the text", p.kind);
   std::string covered;  // a tokenizer that changes the text would put it elsewhere
   for (int i = p.evidence.begin; i < p.evidence.end; ++i)
-    covered += vocabulary.tokenizer().bytes_of(p.tokens[size_t(i)]);
+    covered += tokenizer.codec().bytes_of(p.tokens[size_t(i)]);
   if (covered.find(text.substr(begin, end - begin)) == std::string::npos)
     fail("case of kind {}: the evidence is not found in the tokens of the text", p.kind);
   return p;
 }
 
-std::vector<Prompt> read_prompts(const VocabularyImpl& vocabulary, const Args& args) {
+std::vector<Prompt> read_prompts(const TokenizerImpl& tokenizer, const Args& args) {
   std::vector<Prompt> prompts;
-  const Cutter cutter(vocabulary, args);
+  const Cutter cutter(tokenizer, args);
   const std::string all = read_all(args.prompts);
   int skip = args.skip, number = 0;
   for (std::string_view rest = all; !rest.empty() && int(prompts.size()) < args.rows;) {
@@ -166,7 +166,7 @@ std::vector<Prompt> read_prompts(const VocabularyImpl& vocabulary, const Args& a
     Prompt p;
     try {
       const Json json = Json::parse(line);
-      if (args.far) p = read_case(vocabulary, json);
+      if (args.far) p = read_case(tokenizer, json);
       else p.tokens = cutter.cut(json.at("text").get<std::string>());
     } catch (const nlohmann::json::exception& error) { fail("'{}' line {}: {}", args.prompts, number, error.what()); }
     if (p.tokens.empty() || skip-- > 0) continue;
@@ -368,7 +368,7 @@ void run(Args args) {
   ReplayOptions options;
   if (args.model.empty()) args.model = default_model_path();
   options.model = args.model, options.threads = args.threads;
-  const auto prompts = read_prompts(VocabularyImpl(ModelFile::open(options.model), ""), args);
+  const auto prompts = read_prompts(TokenizerImpl(ModelFile::open(options.model), ""), args);
   int answer = args.generate;
   for (const Prompt& p : prompts) {
     options.context = std::max(options.context, int(p.tokens.size()));

@@ -145,7 +145,7 @@ Replay::Replay(const ReplayOptions& options, std::vector<Configuration> configur
     SpecConfig& config = configurations_[i].config;
     SpeculationParts parts;
     parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(),
-    parts.tokenizer = &vocabulary_->tokenizer();
+    parts.tokenizer = &tokenizer_->codec();
     parts.head = heads_[i], parts.slots = 1, parts.context = context_, parts.chunk = chunk_;
     auto player = std::make_unique<Player>(config, parts);
     if (heads_[i]) player->hidden = places(taps_.hidden, heads_[i]->taps().hidden);
@@ -170,7 +170,7 @@ void Replay::probe() {
   options.taps.query = likely_retrieval_layers(file_->config().layers);
   const auto model = Model::load(file_, *backend_, options);
   const auto kv = backend_->make_kv(model->kv_geometry(1, context_, backend_->default_kv_type()));
-  const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
+  const auto encode = [&](std::string_view text) { return tokenizer_->codec().encode(text, false, false); };
   const std::vector<int> layers = probe_retrieval_layers(*backend_, *model, *kv, encode);
   for (Configuration& c : configurations_)
     if (probes(c)) c.config.cache.layers = layers;
@@ -178,7 +178,7 @@ void Replay::probe() {
 
 void Replay::load(const ReplayOptions& options) {
   file_ = ModelFile::open(options.model);
-  vocabulary_ = std::make_unique<VocabularyImpl>(file_, "");
+  tokenizer_ = std::make_unique<TokenizerImpl>(file_, "");
   backend_ = make_cpu_backend({options.threads, std::nullopt});
   const ModelConfig& config = file_->config();
   context_ = options.context > 0 ? options.context : config.context;
@@ -259,7 +259,7 @@ std::span<const Token> Replay::answer(std::span<const Token> prompt, int count, 
     record();
     const Token next = Token(std::max_element(step_->logits, step_->logits + vocab) - step_->logits);
     text_.push_back(next);
-    if (vocabulary_->is_end(next)) break;
+    if (tokenizer_->is_end(next)) break;
     if (go_on && !go_on(std::span<const Token>(text_).subspan(prompt_))) limit_ = int(text_.size() - prompt_);
     if (int(text_.size() - prompt_) == limit_) break;
   }

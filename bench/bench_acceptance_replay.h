@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/speculation.h"
-#include "engine/vocabulary.h"
+#include "engine/tokenizer.h"
 
 namespace sx::bench {
 
@@ -55,7 +55,7 @@ class Replay {
   Replay(const ReplayOptions& options, std::vector<Configuration> configurations);
   ~Replay();
 
-  const VocabularyImpl& vocabulary() const { return *vocabulary_; }
+  const TokenizerImpl& tokenizer() const { return *tokenizer_; }
   std::string backend() const { return backend_->name(); }
   size_t size() const { return players_.size(); }
   const Configuration& configuration(size_t i) const;
@@ -83,7 +83,7 @@ class Replay {
 
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;
-  std::unique_ptr<VocabularyImpl> vocabulary_;
+  std::unique_ptr<TokenizerImpl> tokenizer_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::vector<Configuration> configurations_;

@@ -15,7 +15,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-void check(const sx::Tokenizer& tokenizer, std::string_view text) {
+void check(const sx::TokenCodec& tokenizer, std::string_view text) {
   const auto tokens = tokenizer.encode(text, true, true);
   for (sx::Token token : tokens) require(token >= 0 && token < tokenizer.size());
   for (const auto place : {sx::TextPlace::kStart, sx::TextPlace::kBehind}) {
@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (data.sentencepiece.empty()) return 0;
   if (size % 2) data.tokenizer_config_json = R"({"legacy": false, "added_tokens_decoder": {"3": {"content": "<x>", "rstrip": true}}})";
   try {
-    const auto tokenizer = sx::Tokenizer::create(data);
+    const auto tokenizer = sx::TokenCodec::create(data);
     for (const char* text : {"", "  the river <sep>x  ", "o\xEF\xAC\x81x \xE3\x80\x80\xEF\xBC\xA1 e\xCC\x81 \xE2\x80\xA6",
                              "<s><x> a\xFF</s>", "\xE2\x96\x81\xE2\x96\x81x12"}) {
       check(*tokenizer, text);

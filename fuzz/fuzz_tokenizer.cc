@@ -22,7 +22,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-void check(const sx::Tokenizer& tokenizer, std::string_view text, bool lossless) {
+void check(const sx::TokenCodec& tokenizer, std::string_view text, bool lossless) {
   const auto tokens = tokenizer.encode(text, text.size() % 2 == 0, text.size() % 3 == 0);
   for (sx::Token token : tokens) require(token >= 0 && token < tokenizer.size());
   for (bool special : {false, true}) {
@@ -36,7 +36,7 @@ void check(const sx::Tokenizer& tokenizer, std::string_view text, bool lossless)
   }
 }
 
-void check_random_tokens(const sx::Tokenizer& tokenizer, std::string_view bytes) {
+void check_random_tokens(const sx::TokenCodec& tokenizer, std::string_view bytes) {
   sx::Detokenizer stream(tokenizer);
   std::vector<sx::Token> tokens;
   std::string joined;
@@ -93,15 +93,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
                                        "deepseek-coder", "tekken",    "falcon", "superbpe"};
   const unsigned mode = bytes[0] % 16;
   if (mode >= 6 && mode < 15) {
-    static std::unique_ptr<sx::Tokenizer> made[std::size(kNames)];
+    static std::unique_ptr<sx::TokenCodec> made[std::size(kNames)];
     auto& tokenizer = made[mode - 6];
-    if (!tokenizer) tokenizer = sx::Tokenizer::create(byte_level(kNames[mode - 6]));
+    if (!tokenizer) tokenizer = sx::TokenCodec::create(byte_level(kNames[mode - 6]));
     check(*tokenizer, input, std::string_view(kNames[mode - 6]) != "qwen2");
     check_random_tokens(*tokenizer, input);
     return 0;
   }
   if (mode == 15) {
-    static const std::unique_ptr<sx::Tokenizer> tokenizer = sx::Tokenizer::create(sentence_piece());
+    static const std::unique_ptr<sx::TokenCodec> tokenizer = sx::TokenCodec::create(sentence_piece());
     check(*tokenizer, input, false);
     check_random_tokens(*tokenizer, input);
     return 0;
@@ -115,7 +115,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (mode == 5)
     data.tokenizer_config_json = data.generation_config_json = data.special_tokens_map_json = input.substr(0, end);
   try {
-    const auto tokenizer = sx::Tokenizer::create(data);
+    const auto tokenizer = sx::TokenCodec::create(data);
     check(*tokenizer, input.substr(end), false);
     check(*tokenizer, "a b  ab\n12 \xC3\xA9 <s> \xFF", false);
     check_random_tokens(*tokenizer, input);

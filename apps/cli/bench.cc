@@ -1,6 +1,7 @@
 // `specextend bench`: llama-bench's table with depths and with passes of several rows (the cost of verifying a draft), each
 // beside the limits of this machine's memory bandwidth and arithmetic.
 #include <fmt/format.h>
+#include <specextend/inspect.h>
 
 #include <chrono>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "bench/peaks/peaks.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/help.h"
@@ -121,7 +123,7 @@ class Bench {
     }
     session_->truncate(depth);
     Result r = summarise(name, n, depth, ms);
-    const StepCosts c = engine_.costs();
+    const StepCosts c = step_costs(engine_);
     if (kind == "tg") add_limits(r, c, peaks_, 1, depth + n / 2, 1, n);
     else add_limits(r, c, peaks_, n, depth, kind == "vr" ? n : 1, 1);
     return r;

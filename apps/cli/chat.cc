@@ -27,10 +27,6 @@ struct Args {
   bool quiet = false;
 };
 
-std::string message(const char* role, const std::string& content) {
-  return fmt::format(R"({{"role":"{}","content":{}}})", role, to_json(content));
-}
-
 // Reads one turn; a line that ends with a backslash goes on in the next. False at the end of input.
 bool read_turn(std::string& text, bool prompt) {
   text.clear();
@@ -53,25 +49,26 @@ int run(Args& a) {
   const bool terminal = ::isatty(0) && ::isatty(2) && !a.quiet;
   if (terminal) fmt::print(stderr, "{}; a line ending in \\ goes on; /reset forgets, /quit or Ctrl-D ends, Ctrl-C stops an answer\n", engine->backend());
   watch_interrupt();
-  const std::string start = a.system.empty() ? std::string() : message("system", a.system);
-  std::string conversation = start, turn = a.first;
-  a.generate.on_text = [](std::string_view text) { return write_out(text) && !interrupted(); };
+  std::vector<Message> start, conversation;
+  if (!a.system.empty()) start.push_back({"system", a.system});
+  conversation = start;
+  std::string turn = a.first;
+  bool closed = false;  // nobody reads standard output any more
+  a.generate.on_text = [&](std::string_view text) { closed = !write_out(text); };
+  a.generate.cancelled = [&] { return closed || interrupted(); };
   while (!turn.empty() || read_turn(turn, terminal)) {
     if (turn == "/quit" || turn == "/exit") break;
     if (turn == "/reset") conversation = start, turn.clear();
     if (turn.empty()) { clear_interrupt(); if (std::cin.eof()) break; continue; }
-    conversation += (conversation.empty() ? "" : ",") + message("user", turn);
-    turn.clear();
-    const auto prompt = engine->tokenize(engine->apply_template("[" + conversation + "]"), false, true);
+    conversation.push_back({"user", std::exchange(turn, {})});
     ProgressLine line("prefill", a.quiet);
     a.generate.on_prefill = [&](int done, int total) {
       if (total - done > 0) line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total)); else line.clear();
-      return !interrupted();
     };
-    const GenerateResult result = session->generate(prompt, a.generate);
+    const GenerateResult result = session->chat(conversation, a.generate);
     line.clear();
     write_out("\n");
-    conversation += "," + message("assistant", result.text);
+    conversation.push_back({"assistant", result.text});
     if (!a.quiet) print_timings(result);
     clear_interrupt();
   }

@@ -18,7 +18,6 @@ Command add_methods(CLI::App& app);
 Command add_verify_lossless(CLI::App& app);
 Command add_quantize(CLI::App& app);
 Command add_convert(CLI::App& app);
-Command add_widen(CLI::App& app);
 Command add_explain(CLI::App& app);
 
 // Commands that need a library which may have been missing when the program was built.

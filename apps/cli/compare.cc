@@ -11,7 +11,8 @@ GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, G
   options.speculate = false;
   options.on_round = {};
   options.on_prefill = {};
-  options.on_text = [](std::string_view) { return !interrupted(); };
+  options.on_text = {};
+  options.cancelled = interrupted;
   return session.generate(prompt, options);
 }
 

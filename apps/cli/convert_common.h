@@ -1,4 +1,4 @@
-// What quantize, convert and widen share: flags for the output, a progress line, and the report at the end.
+// What quantize and convert share: flags for the output, a progress line, and the report at the end.
 #pragma once
 #include <specextend/convert.h>
 

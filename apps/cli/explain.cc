@@ -36,8 +36,8 @@ struct Args {
 
 // Returns the text a token adds, or the token's name where it adds none (control tokens, parts of a character).
 std::string node_text(const Engine& engine, Token token) {
-  const std::string added = engine.detokenize(std::span(&token, 1), false, true);
-  return added.empty() || added.find(kUnfinished) != std::string::npos ? engine.token_text(token) : added;
+  const std::string added = engine.tokenizer().detokenize(std::span(&token, 1), false, true);
+  return added.empty() || added.find(kUnfinished) != std::string::npos ? engine.tokenizer().token_text(token) : added;
 }
 
 // Returns what each token adds to the text; a character made of several tokens appears with the last of them.
@@ -47,7 +47,7 @@ std::vector<std::string> pieces_of(const Engine& engine, std::span<const Token> 
   size_t given = 0;           // bytes of its text
   for (size_t i = 0; i < tokens.size(); ++i) {
     window.push_back(tokens[i]);
-    const std::string whole = engine.detokenize(window, special, true);
+    const std::string whole = engine.tokenizer().detokenize(window, special, true);
     const bool open = whole.ends_with(kUnfinished);
     // An unfinished character at the end can still change, nothing before it can.
     const size_t ready = whole.size() - (open && i + 1 < tokens.size() ? kUnfinished.size() : 0);
@@ -99,7 +99,7 @@ void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, b
   text.insert(text.end(), e.tokens.begin(), e.tokens.end());
   for (size_t at = 0; at < text.size(); at += size_t(e.chunk))
     e.chunks.push_back(
-        engine.detokenize(std::span(text).subspan(at, std::min(size_t(e.chunk), text.size() - at)), true));
+        engine.tokenizer().detokenize(std::span(text).subspan(at, std::min(size_t(e.chunk), text.size() - at)), true));
 }
 
 // Measures a token without drafts: by a second run without speculation, or else by the rounds that had no draft.
@@ -153,9 +153,8 @@ int run(Args& a) {
   a.generate.on_prefill = [&](int done, int total) {
     line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total));
     if (done == total) line.clear();
-    return !interrupted();
   };
-  a.generate.on_text = [&](std::string_view) { return !interrupted(); };
+  a.generate.cancelled = interrupted;
   int made = 0;
   a.generate.on_round = [&](const RoundInfo& info) {
     take_round(e, info);

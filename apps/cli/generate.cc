@@ -1,5 +1,6 @@
 // `specextend generate`: one prompt in, its continuation out.
 #include <fmt/format.h>
+#include <specextend/inspect.h>
 
 #include <algorithm>
 #include <chrono>
@@ -108,10 +109,10 @@ int run(Args& a) {
   a.generate.on_prefill = [&](int done, int total) {
     line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total));
     if (done == total) line.clear();
-    return !interrupted();
   };
-  if (!a.json) a.generate.on_text = [&](std::string_view text) { return write_out(text) && !interrupted(); };
-  else a.generate.on_text = [&](std::string_view) { return !interrupted(); };
+  bool closed = false;  // nobody reads standard output any more
+  if (!a.json) a.generate.on_text = [&](std::string_view text) { closed = !write_out(text); };
+  a.generate.cancelled = [&] { return closed || interrupted(); };
   const auto session = engine->start();
   const GenerateResult result = session->generate(prompt, a.generate);
   line.clear();

@@ -1,6 +1,7 @@
 // `specextend inspect`: what is in a model file or a draft head, and the memory a context needs.
 #include <fmt/format.h>
 #include <specextend/drafts.h>
+#include <specextend/inspect.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -76,7 +76,6 @@ std::vector<Entry> add_commands(CLI::App& app) {
   add("tokenize", "turn text into tokens, or tokens into text", add_tokenize);
   add("quantize", "write a model in another type, as GGUF; a draft head as a folder", add_quantize);
   add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
-  add("widen", "write a model in a larger shape that computes the same", add_widen);
   return commands;
 }
 

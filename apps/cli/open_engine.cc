@@ -25,8 +25,8 @@ void print_device_memory(const Engine& engine) {
 
 }  // namespace
 
-void print_warnings(const Vocabulary& vocabulary) {
-  for (const std::string& warning : vocabulary.warnings()) fmt::print(stderr, "warning: {}\n", warning);
+void print_warnings(std::span<const std::string> warnings) {
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
 }
 
 std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& chat_template_file, bool quiet) {
@@ -43,12 +43,12 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
   const std::string& draft = engine->options().spec.draft_model;
   if (!quiet && draft != options.spec.draft_model) fmt::print(stderr, "draft: {} (shipped)\n", draft);
   if (!quiet) print_device_memory(*engine);
-  print_warnings(*engine);
+  print_warnings(engine->warnings());
   return engine;
 }
 
 void warn_without_template(const Engine& engine) {
-  if (engine.chat_template().empty())
+  if (engine.tokenizer().chat_template().empty())
     fmt::print(stderr, "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file gives another)\n");
 }
 

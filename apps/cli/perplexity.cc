@@ -41,8 +41,8 @@ int run(Args& a) {
   a.engine.context = window;
   a.engine.max_outputs = a.engine.chunk = a.engine.chunk == 0 ? 256 : std::min(a.engine.chunk, 256);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
-  auto tokens = engine->tokenize(read_file(a.file), true, false);
-  const auto empty = engine->tokenize("", true, false);
+  auto tokens = engine->tokenizer().tokenize(read_file(a.file), true, false);
+  const auto empty = engine->tokenizer().tokenize("", true, false);
   const Token bos = empty.empty() ? -1 : empty.front();
   const int available = int(tokens.size()) / window, windows = a.windows > 0 ? std::min(a.windows, available) : available;
   if (windows == 0) throw Error(fmt::format("'{}' has {} tokens, one window needs {}", a.file, tokens.size(), window));

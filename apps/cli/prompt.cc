@@ -31,14 +31,14 @@ std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine)
   if (flags.escape) text = unescape(text);
   if (flags.chat) warn_without_template(engine);
   text = flags.prefix + text + flags.suffix;
-  return engine.tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
+  return engine.tokenizer().tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
 }
 
 std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text) {
-  std::string messages = "[";
-  if (!system.empty()) messages += fmt::format(R"({{"role":"system","content":{}}},)", to_json(system));
-  messages += fmt::format(R"({{"role":"user","content":{}}}])", to_json(text));
-  return engine.apply_template(messages);
+  std::vector<Message> messages;
+  if (!system.empty()) messages.push_back({"system", system});
+  messages.push_back({"user", text});
+  return engine.tokenizer().apply_template(messages);
 }
 
 std::string read_file(const std::string& path) {

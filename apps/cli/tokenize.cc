@@ -20,8 +20,8 @@ struct Args {
 
 int run(const Args& a) {
   if (a.prompt.empty() && a.file.empty()) throw Error("give a text with -p TEXT or -f FILE (- is standard input)");
-  const auto vocabulary = Vocabulary::open(a.model);
-  print_warnings(*vocabulary);
+  const auto tokenizer = Tokenizer::open(a.model);
+  print_warnings(tokenizer->warnings());
   const std::string text = a.file.empty() ? a.prompt : read_file(a.file);
   if (a.decode) {
     std::vector<Token> tokens;
@@ -30,14 +30,14 @@ int run(const Args& a) {
     } catch (const nlohmann::json::exception&) {
       throw Error("--decode expects a JSON array of token ids, e.g. [1, 2, 3]");
     }
-    write_out(vocabulary->detokenize(tokens, true));
+    write_out(tokenizer->detokenize(tokens, true));
     return 0;
   }
-  const auto tokens = vocabulary->tokenize(text, !a.no_bos, !a.raw);
+  const auto tokens = tokenizer->tokenize(text, !a.no_bos, !a.raw);
   std::string out;
   if (a.count) out = fmt::format("{}\n", tokens.size());
   else if (a.ids) out = nlohmann::json(tokens).dump() + "\n";
-  else for (Token t : tokens) out += fmt::format("{:>7}  {}\n", t, vocabulary->token_text(t));
+  else for (Token t : tokens) out += fmt::format("{:>7}  {}\n", t, tokenizer->token_text(t));
   return write_out(out) ? 0 : 1;
 }
 

@@ -1,6 +1,7 @@
 // `specextend verify-lossless`: runs prompts with and without speculation and compares every byte of the text and every bit of
 // the logits. It is also the fair way to time a preset: both runs share one engine and process, one prompt at a time.
 #include <fmt/format.h>
+#include <specextend/inspect.h>
 
 #include <algorithm>
 #include <chrono>
@@ -90,7 +91,7 @@ void run_one(Engine& engine, Session& session, std::span<const Token> prompt, Ge
     std::copy(row.begin(), row.end(), run.logits.begin() + ptrdiff_t(run.used));
     run.used += row.size();
   };
-  options.cancelled = [] { return interrupted(); };
+  options.cancelled = interrupted;
   run.result = session.generate(prompt, options);
 }
 
@@ -150,7 +151,7 @@ void report(const Args& a, const Case& c, const Run& run, Totals& totals) {
 
 std::vector<Token> tokens_of(const Args& a, const Engine& engine, const std::string& text) {
   const std::string whole = a.prefix + text + a.suffix;
-  return engine.tokenize(a.chat ? chat_prompt(engine, {}, whole) : whole, !a.chat, true);
+  return engine.tokenizer().tokenize(a.chat ? chat_prompt(engine, {}, whole) : whole, !a.chat, true);
 }
 
 struct BatchRun {
@@ -181,7 +182,7 @@ int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& tex
   for (const Named& setting : settings_of(a)) {
     GenerateOptions plain_options = setting.options, spec_options = setting.options;
     plain_options.speculate = false;
-    plain_options.cancelled = spec_options.cancelled = [] { return interrupted(); };
+    plain_options.cancelled = spec_options.cancelled = interrupted;
     std::vector<Request> plain, spec;
     for (size_t i = 0; i < prompts.size(); ++i) {
       plain.push_back({sessions[i].get(), prompts[i], &plain_options});

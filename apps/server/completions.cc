@@ -118,9 +118,9 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   std::vector<std::vector<Token>> prompts;
   {
     const auto turn = turn_of(req.body.size());
-    prompts = prompt_tokens(*vocabulary_, request, bound_);
+    prompts = prompt_tokens(engine_.tokenizer(), request, bound_);
     if (request.echo)
-      for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(*vocabulary_, prompt));
+      for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(engine_.tokenizer(), prompt));
   }
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
   const auto mailbox = std::make_shared<Mailbox>();

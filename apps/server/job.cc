@@ -67,17 +67,14 @@ void Job::add(ChoiceNews news) {
   if (stream) mailbox_->ring();
 }
 
-void Job::begin(const Vocabulary& vocabulary, const Session& session, int number, int cached) {
-  collector_.emplace(vocabulary, logprobs);
+void Job::begin(const Tokenizer& tokenizer, const Session& session, int number, int cached) {
+  collector_.emplace(tokenizer, logprobs);
   ran_on_ = number;
   options.on_token = [this](const TokenInfo& info) {
     if (tokens++ == 0) first_token = Clock::now();
     collector_->on_token(info);
   };
-  options.on_text = [this](std::string_view text) {
-    add({.piece = collector_->on_text(text)});
-    return true;
-  };
+  options.on_text = [this](std::string_view text) { add({.piece = collector_->on_text(text)}); };
   options.on_round = [this, &session, first = std::move(options.on_round)](const RoundInfo& round) {
     if (first) first(round);
     RoundInfo told = round;
@@ -98,7 +95,6 @@ void Job::begin(const Vocabulary& vocabulary, const Session& session, int number
       if (first) first(done, total);
       const double ms = std::chrono::duration<double, std::milli>(Clock::now() - started).count();
       add({.progress = PromptProgress{total, cached, done, ms}});
-      return true;
     };
 }
 

@@ -57,7 +57,7 @@ class Job {
 
   // For the worker: it runs on `session`, of which `cached` tokens of the prompt are there. Sets the callbacks; on_round and
   // on_prefill of the options are called before ours.
-  void begin(const Vocabulary& vocabulary, const Session& session, int slot, int cached);
+  void begin(const Tokenizer& tokenizer, const Session& session, int slot, int cached);
   void accept();
   void finish(GenerateResult result);
   void fail(const ApiError& error);

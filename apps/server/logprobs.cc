@@ -51,10 +51,10 @@ void add_share(TextPiece& piece, std::string_view text, int depth) {
 
 AnswerToken TokenCollector::told(const TokenInfo& info, bool in_prompt) const {
   const auto spelt = [&](Token token) {
-    std::string bytes = vocabulary_.token_bytes(token);
-    return bytes.empty() ? vocabulary_.token_text(token) : bytes;
+    std::string bytes = tokenizer_.token_bytes(token);
+    return bytes.empty() ? tokenizer_.token_text(token) : bytes;
   };
-  AnswerToken token{info.token, info.depth, in_prompt ? spelt(info.token) : vocabulary_.token_bytes(info.token), {}};
+  AnswerToken token{info.token, info.depth, in_prompt ? spelt(info.token) : tokenizer_.token_bytes(info.token), {}};
   if (top_ < 0 || info.logits.empty()) return token;
   token.logprob = logprob_of(info.logits, info.token, top_);
   for (TopToken& other : token.logprob.top) other.bytes = other.token == info.token ? token.bytes : spelt(other.token);

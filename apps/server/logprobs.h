@@ -51,7 +51,7 @@ struct TextPiece {
 class TokenCollector {
  public:
   // `top`: how many alternatives to report, -1: no log-probabilities at all (TokenInfo::logits is not read then).
-  TokenCollector(const Vocabulary& vocabulary, int top) : vocabulary_(vocabulary), top_(top) {}
+  TokenCollector(const Tokenizer& tokenizer, int top) : tokenizer_(tokenizer), top_(top) {}
   AnswerToken on_prompt(const TokenInfo& info) const;  // a token of the prompt; control tokens are spelt out
   void on_token(const TokenInfo& info);
   TextPiece on_text(std::string_view text);
@@ -60,7 +60,7 @@ class TokenCollector {
 
  private:
   AnswerToken told(const TokenInfo& info, bool in_prompt) const;
-  const Vocabulary& vocabulary_;
+  const Tokenizer& tokenizer_;
   const int top_;
   std::deque<AnswerToken> waiting_; // tokens not completed yet
   size_t used_ = 0;                 // bytes of the first of them that have come as text

@@ -212,15 +212,15 @@ CompletionRequest parse_template(std::string_view body, const Limits& limits) {
   return request;
 }
 
-std::string chat_prompt(const Vocabulary& vocabulary, const CompletionRequest& request) {
+std::string chat_prompt(const Tokenizer& tokenizer, const CompletionRequest& request) {
   try {
-    return vocabulary.apply_template(request.messages, request.add_generation_prompt, request.tools, request.template_variables);
+    return tokenizer.apply_template_json(request.messages, request.add_generation_prompt, request.tools, request.template_variables);
   } catch (const Error& e) {  // templates raise errors about messages they do not take
     throw bad_request(e.what(), "messages");
   }
 }
 
-std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request, const PromptBound& bound) {
+std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request, const PromptBound& bound) {
   const char* param = request.api == Api::kChat ? "messages" : "prompt";
   const auto check = [&](size_t bytes) {
     if (bytes > bound.bytes)
@@ -229,9 +229,9 @@ std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, cons
   };
   std::vector<std::vector<Token>> all;
   if (request.api == Api::kChat) {
-    const std::string text = chat_prompt(vocabulary, request);
+    const std::string text = chat_prompt(tokenizer, request);
     check(text.size());
-    all.push_back(vocabulary.tokenize(text, false, true));
+    all.push_back(tokenizer.tokenize(text, false, true));
   }
   for (const Prompt& prompt : request.prompts) {
     size_t bytes = 0;
@@ -240,7 +240,7 @@ std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, cons
     std::vector<Token> tokens;
     for (const PromptPart& part : prompt) {
       const bool first = &part == &prompt.front();
-      const std::vector<Token> more = part.is_text ? vocabulary.tokenize(part.text, first, true) : part.tokens;
+      const std::vector<Token> more = part.is_text ? tokenizer.tokenize(part.text, first, true) : part.tokens;
       tokens.insert(tokens.end(), more.begin(), more.end());
     }
     all.push_back(std::move(tokens));
@@ -250,11 +250,11 @@ std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, cons
   return all;
 }
 
-std::string echo_text(const Vocabulary& vocabulary, const Prompt& prompt) {
+std::string echo_text(const Tokenizer& tokenizer, const Prompt& prompt) {
   std::string text;
   for (const PromptPart& part : prompt) {
     try {
-      text += part.is_text ? part.text : vocabulary.detokenize(part.tokens, true, &part != &prompt.front());
+      text += part.is_text ? part.text : tokenizer.detokenize(part.tokens, true, &part != &prompt.front());
     } catch (const Error& e) {  // the embedding may have more rows than there are tokens
       throw bad_request(e.what(), "prompt");
     }

@@ -81,16 +81,16 @@ CompletionRequest parse_template(std::string_view body, const Limits& limits);
 std::vector<Token> parse_tokens(const nlohmann::ordered_json& list, const std::string& name, int vocab);
 
 // The text of a chat's prompt. Throws an ApiError when the template refuses the messages.
-std::string chat_prompt(const Vocabulary& vocabulary, const CompletionRequest& request);
+std::string chat_prompt(const Tokenizer& tokenizer, const CompletionRequest& request);
 // What a prompt's text is held against before any work is done on it: the bytes of `context` tokens, were each the longest there is.
 struct PromptBound {
   size_t bytes = SIZE_MAX;
   int context = 0;
 };
 // All prompts of a request as tokens: one of a chat, else one of each of prompts.
-std::vector<std::vector<Token>> prompt_tokens(const Vocabulary& vocabulary, const CompletionRequest& request, const PromptBound& bound = {});
+std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request, const PromptBound& bound = {});
 // The text that 'echo' repeats.
-std::string echo_text(const Vocabulary& vocabulary, const Prompt& prompt);
+std::string echo_text(const Tokenizer& tokenizer, const Prompt& prompt);
 
 // Fields of other servers that ask for something that is not there. They are refused unless they ask for nothing: null, false, an empty
 // text, list or object, or one of `neutral`, a JSON list. Everything that says which fields these are goes by this table.

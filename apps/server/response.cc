@@ -1,6 +1,7 @@
 #include "server/response.h"
 
 #include <fmt/format.h>
+#include <specextend/inspect.h>
 
 #include <chrono>
 #include <random>

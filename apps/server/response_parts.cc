@@ -1,6 +1,7 @@
 #include "server/response_parts.h"
 
 #include <fmt/format.h>
+#include <specextend/inspect.h>
 
 #include <algorithm>
 

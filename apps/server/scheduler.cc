@@ -303,7 +303,6 @@ void Scheduler::listen(Slot& slot) {
     Timings now = job->counted;
     now.cached_tokens = cached, now.prompt_tokens = done - cached;
     metrics_.add_progress(std::exchange(job->counted, now), now);
-    return true;
   };
   job->options.on_round = [this, job, &slot, last = Clock::time_point()](const RoundInfo& round) mutable {
     const auto now = Clock::now();
@@ -314,7 +313,7 @@ void Scheduler::listen(Slot& slot) {
     if (round.refreshes > before) metrics_.add_refreshes(round.refreshes - before);
     slot.refreshes = round.refreshes;
   };
-  job->begin(engine_, *slot.session, int(&slot - slots_.data()), int(shared(slot.session->text(), *job)));
+  job->begin(engine_.tokenizer(), *slot.session, int(&slot - slots_.data()), int(shared(slot.session->text(), *job)));
 }
 
 void Scheduler::step() {

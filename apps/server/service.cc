@@ -30,10 +30,10 @@ std::string preset_name(const SpecOptions& spec) { return spec.json.empty() ? sp
 constexpr size_t kLargeText = size_t(1) << 20;  // bytes
 
 // Of the longest token as texts spell it.
-size_t longest_token(const Vocabulary& vocabulary, int count) {
+size_t longest_token(const Tokenizer& tokenizer, int count) {
   size_t most = 1;
   for (Token token = 0; token < count; ++token)
-    most = std::max({most, vocabulary.token_bytes(token).size(), vocabulary.token_text(token).size()});
+    most = std::max({most, tokenizer.token_bytes(token).size(), tokenizer.token_text(token).size()});
   return most;
 }
 
@@ -42,8 +42,7 @@ double ms_since(Clock::time_point start) { return std::chrono::duration<double, 
 }  // namespace
 
 Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
-    : engine_(engine), options_(options),
-      vocabulary_(Vocabulary::open(engine.options().model, engine.options().chat_template)), created_(int64_t(std::time(nullptr))),
+    : engine_(engine), options_(options), created_(int64_t(std::time(nullptr))),
       scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
@@ -52,10 +51,10 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
   limits_.choices = std::min(limits_.choices, int(limits_.jobs));
   limits_.prompts = std::min(limits_.prompts, limits_.jobs);
-  limits_.tool_style = tool_style(vocabulary_->chat_template(), [this](const std::string& messages, const std::string& tools) {
-    return vocabulary_->apply_template(messages, true, tools);
+  limits_.tool_style = tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
+    return engine_.tokenizer().apply_template_json(messages, true, tools);
   });
-  bound_ = {size_t(engine.context()) * longest_token(*vocabulary_, engine.vocab()), engine.context()};
+  bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
 std::unique_lock<std::mutex> Service::turn_of(size_t bytes) {
@@ -89,7 +88,7 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"total_slots", o.max_sessions},
              {"model_path", file_name(o.model)},
              {"model_alias", options_.model_name},
-             {"chat_template", vocabulary_->chat_template()},
+             {"chat_template", engine_.tokenizer().chat_template()},
              {"build_info", fmt::format("specextend {}", options_.version)},
              {"n_ctx", engine_.context()},
              {"n_vocab", engine_.vocab()},
@@ -169,7 +168,7 @@ void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
   const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
   const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
   const auto turn = turn_of(text.size());
-  res.set_content(fmt::format("{{\"tokens\":[{}]}}", fmt::join(vocabulary_->tokenize(text, special, parse), ",")), "application/json");
+  res.set_content(fmt::format("{{\"tokens\":[{}]}}", fmt::join(engine_.tokenizer().tokenize(text, special, parse), ",")), "application/json");
 }
 
 void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
@@ -177,7 +176,7 @@ void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
   const Json* list = field(body, "tokens");
   const auto tokens = parse_tokens(list ? *list : Json(nullptr), "tokens", limits_.vocab);
   try {
-    send(res, {{"content", vocabulary_->detokenize(tokens, true)}});
+    send(res, {{"content", engine_.tokenizer().detokenize(tokens, true)}});
   } catch (const Error& e) {  // the embedding may have more rows than there are tokens
     throw bad_request(e.what(), "tokens");
   }
@@ -185,7 +184,7 @@ void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
 
 void Service::apply_template(const httplib::Request& req, httplib::Response& res) {
   const CompletionRequest request = parse_template(req.body, limits_);
-  send(res, {{"prompt", chat_prompt(*vocabulary_, request)}});
+  send(res, {{"prompt", chat_prompt(engine_.tokenizer(), request)}});
 }
 
 void Service::openapi(const httplib::Request&, httplib::Response& res) const {

@@ -46,10 +46,9 @@ class Service {
   Engine& engine_;
   const ServerOptions options_;
   Limits limits_;
-  // Holds texts that take much memory to tokenise, so that there is one at a time. The vocabulary itself is shared by all threads.
+  // Holds texts that take much memory to tokenise, so that there is one at a time. The tokenizer itself is shared by all threads.
   std::unique_lock<std::mutex> turn_of(size_t bytes);
 
-  const std::unique_ptr<const Vocabulary> vocabulary_;  // of its own: the engine belongs to the worker
   PromptBound bound_;
   std::mutex large_mutex_, files_mutex_;
   const int64_t created_;

@@ -26,7 +26,7 @@ for ((i = 0; i < shards; ++i)); do
   GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout 600 "$(program test_cuda)" --gtest_filter='*Cuda*:-*WithoutCuda*' >"$folder/tests-$i.log" 2>&1 &
 done
 timeout 600 "$(program test_parity)" --gtest_filter='Cuda/*' >"$folder/tests-parity.log" 2>&1 &
-build bench_cuda specextend
+build bench_cuda specextend specextend-widen
 say 'the rest is built'
 wait
 status=0
@@ -37,7 +37,7 @@ done
 grep -hE '^\[ +(OK|FAILED) \]' "$folder"/tests-*.log >"$folder/tests.txt"
 say "$(grep -c OK "$folder/tests.txt") tests pass"
 
-[[ -s $folder/target.gguf ]] || "$(program specextend)" widen models/smollm2-135m-small/draft.gguf "$folder/target.gguf" --shape llama-8b --type BF16 \
+[[ -s $folder/target.gguf ]] || "$(program specextend-widen)" models/smollm2-135m-small/draft.gguf "$folder/target.gguf" --shape llama-8b --type BF16 \
   >"$folder/widen.log" 2>&1 || { tail -3 "$folder/widen.log"; exit 1; }
 "$(program bench_cuda)" --model "$folder/target.gguf" --lengths "$lengths" >"$folder/bench_cuda.txt" 2>&1 || status=1
 cat "$folder/bench_cuda.txt"

@@ -2,7 +2,6 @@
 // installed libspecextend; without FILE it summarizes one sentence, which is enough to see that everything works.
 #include <specextend/specextend.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -20,45 +19,19 @@ std::string read_file(const char* path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The text as a JSON string, for the message list that apply_template takes.
-std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
 int run(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: summarize MODEL [FILE [TOKENS]]\n";
     return 2;
   }
   const std::string document = argc > 2 ? read_file(argv[2]) : std::string(kSentence);
-  const int tokens = argc > 3 ? std::atoi(argv[3]) : 16;
-
-  sx::EngineOptions settings;
-  settings.model = argv[1];
-  auto engine = sx::Engine::open(settings);
-  const std::string prompt = engine->apply_template(
-      R"([{"role": "user", "content": )" + json_string("Summarize the following document.\n\n" + document) + "}]");
 
   sx::GenerateOptions options;
-  options.max_tokens = tokens;
-  options.on_text = [](std::string_view text) {
-    std::cout << text << std::flush;
-    return true;
-  };
-  const auto result = engine->start()->generate(engine->tokenize(prompt), options);
+  options.max_tokens = argc > 3 ? std::atoi(argv[3]) : 16;
+  options.on_text = [](std::string_view text) { std::cout << text << std::flush; };
+
+  const auto engine = sx::Engine::open({.model = argv[1]});
+  const auto result = engine->chat({{"user", "Summarize the following document.\n\n" + document}}, options);
   std::cout << '\n';
   std::cerr << result.timings.prompt_tokens << " tokens read, " << result.timings.generated_tokens << " written ("
             << sx::finish_reason_name(result.reason) << ")\n";

@@ -1,10 +1,10 @@
-// Preparing model files: other types, other forms, larger shapes. Everything is written tensor by tensor under a
-// temporary name, so that neither memory nor a failure half-way matters; files in the way are never overwritten unless
-// `force`.
+// Preparing model files: other types and other forms. Everything is written tensor by tensor under a temporary name, so that the
+// model need not fit into memory and a failure leaves nothing half-written. Existing files are only overwritten with `force`.
 //
 //   sx::quantize({.model = "model-folder", .out = "model.gguf", .type = "Q4_K"});
 //
-// Errors throw sx::Error and name file and tensor.
+// Thread safety: the functions have no state; any thread may call them. Errors throw sx::Error and name file and tensor. on_progress
+// runs on the calling thread and may throw: the exception leaves the call and nothing is written.
 #pragma once
 #include <specextend/error.h>
 
@@ -31,7 +31,7 @@ struct QuantizeOptions {
   bool force = false;
   bool dry_run = false;                            // plan and report only
   int threads = 0;                                 // 0: one per core
-  std::function<void(double done)> on_progress{};  // 0..1; may throw to cancel
+  std::function<void(double done)> on_progress{};  // 0..1
 };
 
 struct ConvertOptions {
@@ -41,21 +41,6 @@ struct ConvertOptions {
   std::string pre{};
   std::string vocabulary{};  // as for quantize
   bool tokenizer = true;
-  bool force = false;
-  bool dry_run = false;
-  int threads = 0;
-  std::function<void(double done)> on_progress{};
-};
-
-// The wide twin: the same function in a larger Llama shape. Numbers that are 0 stay as they are, or as the named shape
-// has them. Also takes the folder of an EAGLE-3 head: its twin fits the twin of its target and is a folder again.
-struct WidenOptions {
-  std::string model{};
-  std::string out{};
-  std::string shape{};  // "llama-1b", "llama-3b", "llama-8b", "llama-70b" or empty
-  int width = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
-  std::string type = "BF16";
-  std::string embedding{}, output{};
   bool force = false;
   bool dry_run = false;
   int threads = 0;
@@ -72,6 +57,5 @@ struct ConvertResult {
 
 ConvertResult quantize(const QuantizeOptions& options);
 ConvertResult convert(const ConvertOptions& options);
-ConvertResult widen(const WidenOptions& options);
 
 }  // namespace sx

@@ -14,6 +14,4 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
 }
 std::string why_no_cuda() { return cuda::why_unavailable(); }
 
-cpu::Peaks measure_cpu_peaks(int threads) { return cpu::measure_peaks(threads); }
-
 }  // namespace sx

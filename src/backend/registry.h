@@ -6,7 +6,6 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
-#include "backend/cpu/peaks.h"
 #include "backend/cuda/runtime/cuda_options.h"
 
 namespace sx {
@@ -17,14 +16,10 @@ struct CpuOptions {
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
-// What the CPU can do at most with so many threads (0: what cpu_count() says); 0 where not known.
-cpu::Peaks measure_cpu_peaks(int threads);
 
 // Throws sx::Error that says why there is none: built without CUDA, no driver, no device, one that is too old.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 // "" when make_cuda_backend can work here, else why not.
 std::string why_no_cuda();
-
-std::unique_ptr<Backend> make_reference_backend();  // naive, in double precision; for tests
 
 }  // namespace sx

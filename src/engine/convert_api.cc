@@ -1,20 +1,16 @@
-// Serves include/specextend/convert.h: names to types, vocabularies to the form of the output, jobs to the model room.
+#include "engine/convert_api.h"
+
 #include <filesystem>
 #include <map>
-#include <optional>
 
 #include "base/error.h"
 #include "engine/convert_vocabulary.h"
 #include "model/convert/convert.h"
 #include "model/convert/quantize.h"
 #include "model/convert/quantize_head.h"
-#include "model/convert/widen.h"
-#include "model/convert/widen_head.h"
-#include "specextend/convert.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 
 namespace sx {
-namespace {
 
 std::optional<DType> type_named(const std::string& name) {
   if (name.empty()) return std::nullopt;
@@ -50,6 +46,12 @@ std::shared_ptr<ModelFile> open_source(const std::string& model, const std::stri
   return ModelFile::open(model.empty() ? default_model_path() : model);
 }
 
+void expect_gguf_name(const std::string& out) {
+  if (!out.ends_with(".gguf")) fail("'{}': a GGUF file is written, and its name must end in .gguf", out);
+}
+
+namespace {
+
 bool is_gguf(const ModelFile& file) { return file.format().starts_with("GGUF"); }
 
 // What is said about the vocabulary of the output.
@@ -84,11 +86,11 @@ TokenizerData gguf_vocabulary(const ModelFile& file, const VocabularyChoice& cho
   return vocabulary_to_gguf(bare, choice.pre, notes);
 }
 
-void expect_gguf_name(const std::string& out) {
-  if (!out.ends_with(".gguf")) fail("'{}': a GGUF file is written, and its name must end in .gguf", out);
-}
-
 }  // namespace
+
+TokenizerData gguf_vocabulary(const ModelFile& file, std::vector<std::string>& notes) {
+  return gguf_vocabulary(file, VocabularyChoice{}, notes);
+}
 
 ConvertResult quantize(const QuantizeOptions& options) {
   QuantizeJob job;
@@ -135,32 +137,6 @@ ConvertResult convert(const ConvertOptions& options) {
   TokenizerData source = file->tokenizer();
   if (!options.tokenizer) source.tokens.clear();
   return result_of(convert_to_folder(*file, vocabulary_to_folder(source, notes), job), std::move(notes));
-}
-
-ConvertResult widen(const WidenOptions& options) {
-  WideShape shape = options.shape.empty() ? WideShape{} : named_shape(options.shape);
-  const auto set = [](int& size, int wanted, const char* name) {
-    if (wanted < 0) fail("{} is {}; a positive number is expected", name, wanted);
-    if (wanted > 0) size = wanted;
-  };
-  set(shape.width, options.width, "the width");
-  set(shape.layers, options.layers, "the number of layers");
-  set(shape.heads, options.heads, "the number of heads");
-  set(shape.kv_heads, options.kv_heads, "the number of KV heads");
-  set(shape.head_dim, options.head_dim, "the head size");
-  set(shape.ffn, options.ffn, "the feed-forward length");
-  QuantizeJob job;
-  job.out = options.out;
-  job.types = {required_type(options.type), type_named(options.embedding), type_named(options.output), true};
-  job.force = options.force;
-  job.dry_run = options.dry_run;
-  job.write = {options.threads, options.on_progress};
-  if (is_eagle3_folder(options.model)) return result_of(widen_eagle3(options.model, shape, job), {});
-  expect_gguf_name(options.out);
-  const auto file = open_source(options.model, options.out);
-  std::vector<std::string> notes;
-  const TokenizerData vocabulary = gguf_vocabulary(*file, {}, notes);
-  return result_of(widen_model(*file, vocabulary, shape, job), std::move(notes));
 }
 
 }  // namespace sx

@@ -162,7 +162,7 @@ void fill_tokens(const TokenizerParts& parts, int vocab, TokenizerData& out) {
 }
 
 void compare(const TokenizerData& from, const TokenizerData& to, std::vector<std::string>& notes) {
-  const auto before = Tokenizer::create(from), after = Tokenizer::create(to);
+  const auto before = TokenCodec::create(from), after = TokenCodec::create(to);
   for (const char* sample : kSamples) {
     for (const bool special : {false, true}) {
       const auto a = before->encode(sample, special, special), b = after->encode(sample, special, special);

@@ -122,7 +122,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     : options_(checked(options)), cache_(std::make_unique<StartupCache>(options_.startup_cache)), backend_(std::move(backend)) {
   std::vector<SpecConfig> specs = configure();
   const ModelConfig& config = file_->config();
-  vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
+  tokenizer_ = std::make_unique<TokenizerImpl>(file_, options_.chat_template);
   if (!backend_) backend_ = open_device(options_);
   if (options_.chunk == 0) options_.chunk = backend_->traits().prefill_chunk;
   if (options_.context == 0) options_.context = config.context;
@@ -156,7 +156,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   }
   sequences_ = std::make_unique<SequenceTable>(options_.max_sessions, options_.context);
   SpeculationParts parts;
-  parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &vocabulary_->tokenizer();
+  parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &tokenizer_->codec();
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
   parts.progress = options_.on_load, parts.cost_model = &cost_model_, parts.cache = cache_.get(), parts.sizes_only = sizes_only;
   parts.model = options_.model;
@@ -173,7 +173,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
             .kv = kv_.get(),
             .sequences = sequences_.get(),
             .cost_model = &cost_model_,
-            .tokenizer = &vocabulary_->tokenizer(),
+            .tokenizer = &tokenizer_->codec(),
             .speculations = speculations_,
             .chunk = options_.chunk};
   round_ = std::make_unique<Round>(parts_);
@@ -181,7 +181,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
 }
 
 std::vector<std::string> EngineImpl::warnings() const {
-  std::vector<std::string> out = vocabulary_->warnings();
+  std::vector<std::string> out = tokenizer_->warnings();
   if (const int longest = longest_text(model_->config()); options_.context > longest)
     out.push_back(fmt::format("a context of {} tokens is more than the model was trained for, {}: text beyond that may make no sense",
                               options_.context, longest));
@@ -209,7 +209,7 @@ std::vector<int> EngineImpl::retrieval_layers() {
     for (const Json& layer : *kept)
       if (layer.is_number_integer() && layer >= 0 && layer < layers) found.push_back(layer.get<int>());
   if (found.size() == likely_retrieval_layers(layers).size() && std::is_sorted(found.begin(), found.end())) return found;
-  const auto encode = [&](std::string_view text) { return vocabulary_->tokenizer().encode(text, false, false); };
+  const auto encode = [&](std::string_view text) { return tokenizer_->codec().encode(text, false, false); };
   ++cache_->work.probed;
   found = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
   cache_->keep("layers", key, found);
@@ -251,7 +251,7 @@ const SessionOrigin& EngineImpl::origin() {
 }
 
 GrammarCache& EngineImpl::grammars() {
-  if (!grammars_) grammars_ = std::make_unique<GrammarCache>(std::make_shared<TokenTrie>(vocabulary_->tokenizer(), vocab()));
+  if (!grammars_) grammars_ = std::make_unique<GrammarCache>(std::make_shared<TokenTrie>(tokenizer_->codec(), vocab()));
   return *grammars_;
 }
 

@@ -7,11 +7,12 @@
 #include "backend/backend.h"
 #include "kv/sequence_table.h"
 #include "model/llama.h"
-#include "specextend/specextend.h"
 #include "engine/engine_parts.h"
+#include "specextend/engine.h"
+#include "specextend/inspect.h"
 #include "engine/session_origin.h"
 #include "engine/speculation.h"
-#include "engine/vocabulary.h"
+#include "engine/tokenizer.h"
 #include "text/grammar/matcher.h"
 
 namespace sx {
@@ -28,20 +29,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Session> start() override;
   std::vector<GenerateResult> generate(std::span<const Request> requests) override;
   std::unique_ptr<Batch> batch() override;
-  std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
-    return vocabulary_->tokenize(text, add_special, parse_special);
-  }
-  std::string detokenize(std::span<const Token> tokens, bool show_special, bool continues) const override {
-    return vocabulary_->detokenize(tokens, show_special, continues);
-  }
-  std::string token_text(Token token) const override { return vocabulary_->token_text(token); }
-  std::string apply_template(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,
-                             std::string_view variables_json) const override {
-    return vocabulary_->apply_template(messages_json, add_generation_prompt, tools_json, variables_json);
-  }
-  std::string token_bytes(Token token) const override { return vocabulary_->token_bytes(token); }
-  bool is_end(Token token) const override { return vocabulary_->is_end(token); }
-  std::string chat_template() const override { return vocabulary_->chat_template(); }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
   std::vector<std::string> warnings() const override;
   int context() const override { return options_.context; }
   int vocab() const override { return model_->config().vocab; }
@@ -49,7 +37,6 @@ class EngineImpl : public Engine {
   std::vector<std::pair<std::string, size_t>> device_memory() const override;
   std::string backend() const override { return backend_->name(); }
   std::string kv_type() const override { return dtype_name(kv_->geometry().type); }
-  StepCosts costs() const override;
 
   // For sessions and batches.
   const EngineParts& parts() const { return parts_; }
@@ -66,7 +53,8 @@ class EngineImpl : public Engine {
   const SessionOrigin& origin();                                  // of its sessions
   const StartupCache& startup_cache() const { return *cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
-  const Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
+  const TokenCodec& codec() const { return tokenizer_->codec(); }
+  StepCosts costs() const;                                        // step_costs()
 
  private:
   void warm_up();
@@ -81,7 +69,7 @@ class EngineImpl : public Engine {
   int shared_prompt_rows_ = 0;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<const ModelFile> file_;
-  std::unique_ptr<VocabularyImpl> vocabulary_;
+  std::unique_ptr<TokenizerImpl> tokenizer_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<SequenceTable> sequences_;

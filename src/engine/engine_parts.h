@@ -17,7 +17,7 @@ struct EngineParts {
   KvStore* kv = nullptr;                  // the target's KV cache
   SequenceTable* sequences = nullptr;     // who has which cells of it
   CostModel* cost_model = nullptr;        // of the target's passes
-  const Tokenizer* tokenizer = nullptr;
+  const TokenCodec* tokenizer = nullptr;
   std::span<const std::unique_ptr<Speculation>> speculations;  // what requests may speculate with; the first is the default
   int chunk = 512;                        // rows of one pass over a prompt
 

@@ -137,7 +137,7 @@ void Generation::finish_piece(int rows, const StepOutputs& outputs, int row) {
 
 // Tells how far the prompt is; begins to decode when all of it is in the cache.
 void Generation::begin_decoding_if_prompt_done() {
-  if (options_.on_prefill && !options_.on_prefill(text_.length(), int(prompt_.size()) - 1)) end(FinishReason::kCancelled);
+  if (options_.on_prefill) options_.on_prefill(text_.length(), int(prompt_.size()) - 1);
   const bool finished = !poll_cancelled() && waiting().empty();
   if (!finished && !done_) return;
   if (Drafter* d = drafter(); d && finished && !spec_.config().lazy)
@@ -223,7 +223,9 @@ void Generation::accept(RoundSlot& slot, const float* logits) {
 
 bool Generation::show(const std::string& text) {
   result_.text += text;
-  return text.empty() || !options_.on_text || options_.on_text(text);
+  if (text.empty()) return true;
+  if (options_.on_text) options_.on_text(text);
+  return !options_.cancelled || !options_.cancelled();
 }
 
 // What was chosen at a node where the grammar cannot be followed is not of the text: here plain decoding would have failed, too.

@@ -1,5 +1,5 @@
 // The public door to grammars from JSON schemas.
-#include <specextend/specextend.h>
+#include <specextend/grammar.h>
 
 #include "text/grammar/gbnf.h"
 #include "text/grammar/json_schema.h"

@@ -1,12 +1,11 @@
-// What is in a model file, and what the machine can do: for people and for rooflines.
+// What is in a model file, for people.
 #include <filesystem>
 #include <map>
 
-#include "backend/registry.h"
-#include "base/cpu_count.h"
 #include "base/error.h"
 #include "formats/model_file.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
+#include "specextend/inspect.h"
 #include "tensor/dtype.h"
 
 namespace sx {
@@ -69,18 +68,6 @@ ModelSummary inspect(const std::string& model) {
   else s.tokenizer = fmt::format("{}{}{}, {} tokens", t.model, t.pre.empty() ? "" : " / ", t.pre, t.tokens.size());
   for (const Metadatum& m : file->metadata()) s.metadata.emplace_back(m.key, m.value);
   return s;
-}
-
-ThreadCount thread_count(int asked) {
-  const CpuCount& cpus = cpu_count();
-  if (asked <= 0) return {cpus.threads(), cpus.why()};
-  if (asked <= cpus.allowed) return {asked, "asked for"};
-  return {cpus.allowed, fmt::format("{} asked for, {} CPU{}", asked, cpus.allowed, cpus.allowed == 1 ? "" : "s")};
-}
-
-MachinePeaks measure_peaks(int threads) {
-  const cpu::Peaks p = measure_cpu_peaks(threads);
-  return {p.read_gb_per_s, p.int8_gop_per_s, p.float16_gflop_per_s};
 }
 
 }  // namespace sx

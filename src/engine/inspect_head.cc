@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "model/convert/quantize_head.h"
-#include "specextend/drafts.h"
+#include "specextend/inspect.h"
 
 namespace sx {
 namespace {

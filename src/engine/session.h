@@ -5,7 +5,7 @@
 
 #include "engine/cached_text.h"
 #include "engine/engine.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 
 namespace sx {
 
@@ -22,6 +22,7 @@ class SessionImpl : public Session {
   void save(std::ostream& to) const override;
   void restore(std::istream& from) override;
   size_t save_bytes() const override;
+  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
 
   // For requests.
   EngineImpl& engine() { return engine_; }

@@ -3,6 +3,7 @@
 #pragma once
 #include "formats/model_file.h"
 #include "specextend/drafts.h"
+#include "specextend/speculation.h"
 
 namespace sx {
 

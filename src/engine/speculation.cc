@@ -25,7 +25,7 @@ constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an in
 
 // A draft must mean the same by its tokens. Sizes may differ by padding: tokens only one side has are never drafted. Drafts are
 // often published without their tokenizer; then the number of tokens must be the same.
-void check_vocabulary(const Tokenizer& target, int target_vocab, const ModelFile& file) {
+void check_vocabulary(const TokenCodec& target, int target_vocab, const ModelFile& file) {
   const TokenizerData& data = file.tokenizer();
   if (data.empty()) {
     if (file.config().vocab != target_vocab)
@@ -33,7 +33,7 @@ void check_vocabulary(const Tokenizer& target, int target_vocab, const ModelFile
            target_vocab);
     return;
   }
-  const auto own = Tokenizer::create(data);
+  const auto own = TokenCodec::create(data);
   const int common = std::min(target.size(), own->size());
   int different = 0, first = -1;
   for (Token t = 0; t < common; ++t)
@@ -74,7 +74,7 @@ void skip_share(double share, int layers, std::vector<uint8_t>& attention, std::
 }
 
 // The tokens of setting store-file; none if it is not set.
-std::vector<Token> stored_text(const IndexConfig& config, const Tokenizer& tokenizer) {
+std::vector<Token> stored_text(const IndexConfig& config, const TokenCodec& tokenizer) {
   if (config.store_file.empty()) return {};
   auto tokens = tokenizer.encode(read_text_file(config.store_file, kMostStored), false, false);
   if (tokens.empty()) fail("'{}' (speculation setting store-file) is empty", config.store_file);

@@ -17,7 +17,7 @@
 #include "speculative/draft/drafter.h"
 #include "speculative/budget/cost_model.h"
 #include "speculative/budget/draft_planner.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 #include "text/tokenizer.h"
 
 namespace sx {
@@ -34,7 +34,7 @@ struct SpeculationParts {
   Backend* backend = nullptr;
   Model* target = nullptr;
   KvStore* kv = nullptr;                 // of the target
-  const Tokenizer* tokenizer = nullptr;  // of the target
+  const TokenCodec* tokenizer = nullptr;  // of the target
   std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
   std::string name;                      // of the preset
   CostModel* cost_model = nullptr;            // of the target's passes, the same for all presets

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "engine/sha256.h"
-#include "specextend/specextend.h"
+#include "specextend/engine.h"
 
 namespace sx {
 namespace {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/speculation.h"
+#include "specextend/inspect.h"
 
 namespace sx {
 

@@ -1,5 +1,5 @@
 // What a model file says about its vocabulary, before anyone interprets it. GGUF fills the arrays; a Hugging Face
-// folder fills the texts of its files. text/tokenizer turns either into a Tokenizer.
+// folder fills the texts of its files. text/tokenizer turns either into a TokenCodec.
 #pragma once
 #include <cstdint>
 #include <string>

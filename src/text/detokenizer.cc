@@ -4,7 +4,7 @@
 
 namespace sx {
 
-Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool special, TextPlace place)
+Detokenizer::Detokenizer(const TokenCodec& tokenizer, bool special, TextPlace place)
     : tokenizer_(tokenizer), special_(special), place_(place) {
   start();
 }

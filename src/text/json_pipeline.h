@@ -1,5 +1,5 @@
 // The components of a tokenizer.json around its model: normalizer, pre_tokenizer, post_processor and decoder, each
-// read into the steps that Tokenizer runs. A component of unknown type is an error that names it.
+// read into the steps that TokenCodec runs. A component of unknown type is an error that names it.
 #pragma once
 #include <functional>
 #include <string>

@@ -54,11 +54,11 @@ std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data) {
   fail("{}: no vocabulary: no key tokenizer.ggml.model (GGUF), no tokenizer.json and no tokenizer.model (folder)", data.file);
 }
 
-std::unique_ptr<Tokenizer> Tokenizer::create(const TokenizerData& data) {
-  return std::unique_ptr<Tokenizer>(new Tokenizer(tokenizer_parts(data)));
+std::unique_ptr<TokenCodec> TokenCodec::create(const TokenizerData& data) {
+  return std::unique_ptr<TokenCodec>(new TokenCodec(tokenizer_parts(data)));
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<TokenizerParts> parts) : parts_(std::move(parts)) {
+TokenCodec::TokenCodec(std::unique_ptr<TokenizerParts> parts) : parts_(std::move(parts)) {
   is_end_.assign(size(), false);
   auto mark = [&](Token token) {
     if (parts_->vocabulary.contains(token)) is_end_[token] = true;
@@ -67,9 +67,9 @@ Tokenizer::Tokenizer(std::unique_ptr<TokenizerParts> parts) : parts_(std::move(p
   for (Token token : parts_->ends) mark(token);
 }
 
-Tokenizer::~Tokenizer() = default;
+TokenCodec::~TokenCodec() = default;
 
-std::vector<Token> Tokenizer::encode(std::string_view utf8, bool add_special, bool parse_special) const {
+std::vector<Token> TokenCodec::encode(std::string_view utf8, bool add_special, bool parse_special) const {
   const TokenizerParts& parts = *parts_;
   std::string repaired;
   if (!utf8_is_valid(utf8)) utf8 = repaired = utf8_lossy(utf8);
@@ -101,20 +101,20 @@ std::vector<Token> Tokenizer::encode(std::string_view utf8, bool add_special, bo
   return out;
 }
 
-std::string Tokenizer::decode(std::span<const Token> tokens, bool skip_special, TextPlace place) const {
+std::string TokenCodec::decode(std::span<const Token> tokens, bool skip_special, TextPlace place) const {
   Detokenizer detokenizer(*this, !skip_special, place);
   std::string text;
   for (Token token : tokens) text += detokenizer.push(token);
   return text += detokenizer.finish();
 }
 
-std::string_view Tokenizer::bytes_of(Token token) const {
+std::string_view TokenCodec::bytes_of(Token token) const {
   const TokenTable& vocabulary = parts_->vocabulary;
   if (!vocabulary.contains(token) || vocabulary.is_control(token)) return {};
   return vocabulary.bytes[token];
 }
 
-std::string Tokenizer::printable(Token token) const {
+std::string TokenCodec::printable(Token token) const {
   if (!parts_->vocabulary.contains(token)) return fmt::format("<{}: no such token>", token);
   const std::string_view bytes = is_control(token) ? parts_->vocabulary.text[token] : parts_->vocabulary.bytes[token];
   std::string out;
@@ -141,24 +141,24 @@ std::string Tokenizer::printable(Token token) const {
   return out;
 }
 
-int Tokenizer::size() const { return parts_->vocabulary.size(); }
-Token Tokenizer::bos() const { return parts_->bos; }
-Token Tokenizer::eos() const { return parts_->eos; }
-Token Tokenizer::unk() const { return parts_->unk; }
-bool Tokenizer::is_control(Token token) const { return parts_->vocabulary.is_control(token); }
-bool Tokenizer::is_end(Token token) const { return parts_->vocabulary.contains(token) && is_end_[token]; }
+int TokenCodec::size() const { return parts_->vocabulary.size(); }
+Token TokenCodec::bos() const { return parts_->bos; }
+Token TokenCodec::eos() const { return parts_->eos; }
+Token TokenCodec::unk() const { return parts_->unk; }
+bool TokenCodec::is_control(Token token) const { return parts_->vocabulary.is_control(token); }
+bool TokenCodec::is_end(Token token) const { return parts_->vocabulary.contains(token) && is_end_[token]; }
 
-std::optional<Token> Tokenizer::find(std::string_view text) const {
+std::optional<Token> TokenCodec::find(std::string_view text) const {
   const Token token = parts_->vocabulary.find(text);
   return token == kNoToken ? std::nullopt : std::optional<Token>(token);
 }
 
-bool Tokenizer::adds_bos() const {
+bool TokenCodec::adds_bos() const {
   return parts_->bos != kNoToken &&
          std::find(parts_->prefix.begin(), parts_->prefix.end(), parts_->bos) != parts_->prefix.end();
 }
 
-const std::string& Tokenizer::chat_template() const { return parts_->chat_template; }
-std::string Tokenizer::description() const { return parts_->description; }
+const std::string& TokenCodec::chat_template() const { return parts_->chat_template; }
+std::string TokenCodec::description() const { return parts_->description; }
 
 }  // namespace sx

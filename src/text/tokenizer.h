@@ -21,11 +21,11 @@ enum class TextPlace {
   kBehind,  // Other tokens stand before them: each adds its bytes_of(), the first one too.
 };
 
-class Tokenizer {
+class TokenCodec {
  public:
   // Throws sx::Error naming the file and the field that is missing, malformed or not supported.
-  static std::unique_ptr<Tokenizer> create(const TokenizerData& data);
-  ~Tokenizer();
+  static std::unique_ptr<TokenCodec> create(const TokenizerData& data);
+  ~TokenCodec();
 
   // `add_special` adds the beginning- and end-of-sequence tokens that the vocabulary asks for. With `parse_special`,
   // control tokens written in the text become single tokens (user-defined added tokens always do). Malformed UTF-8 is
@@ -52,7 +52,7 @@ class Tokenizer {
 
  private:
   friend class Detokenizer;
-  explicit Tokenizer(std::unique_ptr<TokenizerParts> parts);
+  explicit TokenCodec(std::unique_ptr<TokenizerParts> parts);
   std::unique_ptr<const TokenizerParts> parts_;
   std::vector<bool> is_end_;  // [size]
 };
@@ -62,7 +62,7 @@ class Tokenizer {
 class Detokenizer {
  public:
   // With `special`, control tokens are shown. The tokenizer must outlive this object.
-  explicit Detokenizer(const Tokenizer& tokenizer, bool special = false, TextPlace place = TextPlace::kStart);
+  explicit Detokenizer(const TokenCodec& tokenizer, bool special = false, TextPlace place = TextPlace::kStart);
   std::string push(Token token);
   std::string finish();  // returns the rest and resets the object
 
@@ -70,7 +70,7 @@ class Detokenizer {
   std::string take(bool all);
   void start();
 
-  const Tokenizer& tokenizer_;
+  const TokenCodec& tokenizer_;
   bool special_;
   TextPlace place_;
   bool first_ = true;    // the next token shown is the first of the text

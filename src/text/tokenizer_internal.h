@@ -1,5 +1,5 @@
 // The parts of a tokenizer. gguf_tokenizer, tokenizer_json and sentencepiece_tokenizer build them from their files.
-// Tokenizer runs them: it finds added tokens, and the normaliser, the pre-tokeniser and the word model encode the text
+// TokenCodec runs them: it finds added tokens, and the normaliser, the pre-tokeniser and the word model encode the text
 // between them.
 #pragma once
 #include <cstdint>

@@ -15,6 +15,17 @@ namespace sx::testing {
 
 class FakeEngine;
 
+// One token per byte.
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::vector<Token> tokenize(std::string_view text, bool, bool) const override { return {text.begin(), text.end()}; }
+  std::string detokenize(std::span<const Token> tokens, bool, bool) const override { return {tokens.begin(), tokens.end()}; }
+  std::string token_text(Token token) const override { return token_bytes(token); }
+  std::string apply_template_json(std::string_view, bool, std::string_view, std::string_view) const override { return {}; }
+  std::string token_bytes(Token token) const override { return std::string(1, char(token)); }
+  bool is_end(Token) const override { return false; }
+};
+
 class FakeSession : public Session {
  public:
   explicit FakeSession(FakeEngine& engine);
@@ -28,6 +39,7 @@ class FakeSession : public Session {
   void save(std::ostream& to) const override;        // token by token, as are restored
   void restore(std::istream& from) override;
   size_t save_bytes() const override { return tokens.size() * sizeof(Token); }
+  const Tokenizer& tokenizer() const override;
 
   std::vector<Token> tokens;
 
@@ -79,21 +91,17 @@ class FakeEngine : public Engine {
   std::vector<std::pair<std::string, size_t>> device_memory() const override { return {}; }
   std::string backend() const override { return "fake"; }
   std::string kv_type() const override { return "none"; }
-  StepCosts costs() const override { return {}; }
-
-  std::vector<Token> tokenize(std::string_view text, bool, bool) const override { return {text.begin(), text.end()}; }
-  std::string detokenize(std::span<const Token> tokens, bool, bool) const override { return {tokens.begin(), tokens.end()}; }
-  std::string token_text(Token token) const override { return token_bytes(token); }
-  std::string apply_template(std::string_view, bool, std::string_view, std::string_view) const override { return {}; }
-  std::string token_bytes(Token token) const override { return std::string(1, char(token)); }
-  bool is_end(Token) const override { return false; }
+  const Tokenizer& tokenizer() const override { return tokenizer_; }
 
  private:
   EngineOptions options_;
+  ByteTokenizer tokenizer_;
 };
 
 inline FakeSession::FakeSession(FakeEngine& engine) : engine_(engine) { ++engine_.open, ++engine_.opened; }
 inline FakeSession::~FakeSession() { --engine_.open; }
+
+inline const Tokenizer& FakeSession::tokenizer() const { return engine_.tokenizer(); }
 
 inline void FakeSession::save(std::ostream& to) const {
   ++engine_.moving;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "server/request.h"
-#include "server_vocabulary.h"
+#include "server_tokenizer.h"
 #include "server_refusal.h"
 
 namespace sx::server {
@@ -198,7 +198,7 @@ TEST(ServerChatRequest, ToolChoices) {
 }
 
 TEST(ServerChatRequest, PromptsOfTemplates) {
-  const FakeVocabulary words({"a"});
+  const FakeTokenizer words({"a"});
   const CompletionRequest r = chat(R"("chat_template_kwargs": {"k": true})");
   EXPECT_EQ(chat_prompt(words, r), R"([{"role":"user","content":"hi"}]|go||{"k":true})");
   EXPECT_EQ(prompt_tokens(words, r).at(0).size(), chat_prompt(words, r).size());  // nothing in front

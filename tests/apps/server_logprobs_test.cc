@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-#include "server_vocabulary.h"
+#include "server_tokenizer.h"
 
 namespace sx::server {
 namespace {
@@ -69,7 +69,7 @@ std::string shares(const TextPiece& piece) {
 using Ids = std::vector<Token>;
 
 TEST(ServerTokens, FollowTheText) {
-  const FakeVocabulary words({"He", "llo", " wor", "ld", "\xE4", "\xBD\xA0", ""});
+  const FakeTokenizer words({"He", "llo", " wor", "ld", "\xE4", "\xBD\xA0", ""});
   TokenCollector c(words, -1);
   c.on_token({0, 0, {}});
   TextPiece p = c.on_text("He");
@@ -98,7 +98,7 @@ TEST(ServerTokens, FollowTheText) {
 }
 
 TEST(ServerTokens, StopStringsAreNamed) {
-  const FakeVocabulary words({"abST", "OP and more"});
+  const FakeTokenizer words({"abST", "OP and more"});
   TokenCollector c(words, -1);
   c.on_token({0, 0, {}});
   EXPECT_EQ(c.on_text("ab").text, "ab");
@@ -109,7 +109,7 @@ TEST(ServerTokens, StopStringsAreNamed) {
 }
 
 TEST(ServerTokens, TextThatTokensDoNotSpell) {
-  const FakeVocabulary words({" Hi", "\xFF", "ok", "<|x|>"});
+  const FakeTokenizer words({" Hi", "\xFF", "ok", "<|x|>"});
   TokenCollector c(words, -1);
   c.on_token({0, 0, {}});
   EXPECT_EQ(ids(c.on_text("Hi")), (Ids{0}));    // the first space of a text is dropped
@@ -129,7 +129,7 @@ TEST(ServerTokens, TextThatTokensDoNotSpell) {
 }
 
 TEST(ServerTokens, LogprobsAreReadOnlyIfWanted) {
-  const FakeVocabulary words({"a", "b", "c"});
+  const FakeTokenizer words({"a", "b", "c"});
   const std::vector<float> logits{0, 1, 2};
   TokenCollector with(words, 2), without(words, -1);
   for (TokenCollector* c : {&with, &without}) c->on_token({1, 0, logits});
@@ -142,9 +142,9 @@ TEST(ServerTokens, LogprobsAreReadOnlyIfWanted) {
 }
 
 TEST(ServerTokens, OfAPromptAreSpeltOut) {
-  class Words final : public FakeVocabulary {
+  class Words final : public FakeTokenizer {
    public:
-    Words() : FakeVocabulary({"a", "", "c"}) {}
+    Words() : FakeTokenizer({"a", "", "c"}) {}
     std::string token_text(Token token) const override { return token == 1 ? "<s>" : token_bytes(token); }
   } words;
   const std::vector<float> logits{0, 2, 1};

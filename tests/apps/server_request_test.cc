@@ -9,7 +9,7 @@
 
 #include "server/keys.h"
 #include "server/response.h"
-#include "server_vocabulary.h"
+#include "server_tokenizer.h"
 #include "server_refusal.h"
 
 namespace sx::server {
@@ -213,7 +213,7 @@ TEST(ServerRequest, PromptsAreChecked) {
 }
 
 TEST(ServerRequest, PromptsBecomeTokens) {
-  const FakeVocabulary words(std::vector<std::string>(100, "w"));
+  const FakeTokenizer words(std::vector<std::string>(100, "w"));
   const auto tokens = [&](const char* body) { return prompt_tokens(words, parse_completion(body, kLimits)); };
   using Lists = std::vector<std::vector<Token>>;
   EXPECT_EQ(tokens(R"({"prompt": "AB"})"), (Lists{{0, 65, 66}}));
@@ -223,7 +223,7 @@ TEST(ServerRequest, PromptsBecomeTokens) {
   const CompletionRequest echo = parse_completion(R"({"prompt": ["A", [7]], "echo": true})", kLimits);
   EXPECT_EQ(echo_text(words, echo.prompts[0]), "A");
   EXPECT_EQ(echo_text(words, echo.prompts[1]), "w");
-  const FakeVocabulary few({"w"});
+  const FakeTokenizer few({"w"});
   EXPECT_EQ(culprit([&] { echo_text(few, echo.prompts[1]); }), "prompt");
   const auto native = [&](const char* body) { return prompt_tokens(words, parse_native(body, kLimits)); };
   EXPECT_EQ(native(R"({"prompt": [1, 2, "A", 3, "B", "C"]})"), (Lists{{1, 2, 65, 3, 66, 67}}));

@@ -6,7 +6,7 @@
 
 #include "attention_fixture.h"
 #include "backend/cpu/kv/score.h"
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 #include "base/error.h"
 
 namespace sx::cpu::testing {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backend/cpu/sampling/choose.h"
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 #include "sampling_oracle.h"
 
 namespace sx::cpu::testing {

@@ -176,7 +176,7 @@ TEST_F(BatchTest, OthersDecodeWhileAPromptIsRead) {
   auto a = engine->start(), b = engine->start(), c = engine->start();
   GenerateOptions talk, brief;
   int said = 0;
-  talk.max_tokens = 200, talk.ignore_end = true, talk.on_text = [&](std::string_view) { ++said; return true; };
+  talk.max_tokens = 200, talk.ignore_end = true, talk.on_text = [&](std::string_view) { ++said; };
   brief.max_tokens = 1, brief.ignore_end = true;
   const auto short_prompt = text(4, 1), long_prompt = text(300, 2), other = text(5, 3);
   auto batch = engine->batch();

@@ -149,7 +149,7 @@ TEST_F(BrokenWeights, FailAtTheSamePlaceWithDrafts) {
     Outcome outcome;
     ask.max_tokens = 40, ask.ignore_end = true;
     brief = ask, brief.max_tokens = 13;  // its last token is at position 32
-    ask.on_text = [&](std::string_view text) { outcome.text += text; return true; };
+    ask.on_text = [&](std::string_view text) { outcome.text += text; };
     auto a = engine.start(), b = engine.start();
     auto batch = engine.batch();
     batch->add({a.get(), prompt, &ask});

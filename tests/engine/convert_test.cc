@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "bench/widen/widen_tool.h"
 #include "engine/convert_vocabulary.h"
 #include "formats/model_file.h"
 #include "specextend/convert.h"
@@ -39,7 +40,7 @@ std::string random_text(std::mt19937& random) {
 }
 
 void expect_same_tokens(const TokenizerData& a, const TokenizerData& b, bool parse_special = true) {
-  const auto left = Tokenizer::create(a), right = Tokenizer::create(b);
+  const auto left = TokenCodec::create(a), right = TokenCodec::create(b);
   std::mt19937 random(5);
   for (int i = 0; i < 300; ++i) {
     const std::string text = random_text(random);
@@ -191,7 +192,7 @@ TEST(ConvertVocabulary, WithoutTokensTheIdsRemain) {
 
 std::string text_of(const std::string& model) {
   auto engine = Engine::open({.model = model, .context = 256, .threads = 1, .kv_type = "f32"});
-  return engine->start()->generate(engine->tokenize("the cat", true), {.max_tokens = 30, .ignore_end = true}).text;
+  return engine->start()->generate(engine->tokenizer().tokenize("the cat", true), {.max_tokens = 30, .ignore_end = true}).text;
 }
 
 TEST(ConvertApi, ModelsInAllFormsSayTheSame) {

@@ -56,7 +56,7 @@ std::string and_then_too_hard(std::string grammar) {
 // What a request comes to: its text and why it ended, or the text it had shown and the error.
 std::string outcome(Engine& engine, const std::vector<Token>& prompt, GenerateOptions how) {
   std::string shown;
-  how.on_text = [&](std::string_view text) { return shown += text, true; };
+  how.on_text = [&](std::string_view text) { shown += text; };
   try {
     const auto result = engine.start()->generate(prompt, how);
     EXPECT_EQ(result.text, shown);
@@ -78,7 +78,7 @@ void expect_fits(const std::string& text) {
 TEST_F(GrammarEngineTest, DraftedOrNotTheSameTextOfTheGrammar) {
   const std::string grammar = json_schema_to_gbnf(kSchema);
   auto plain = open("off");
-  const auto prompt = plain->tokenize("Answer in JSON.");
+  const auto prompt = plain->tokenizer().tokenize("Answer in JSON.");
   for (const char* preset : {"sd", "opt-tree", "suffix", "staged", "triforce", "fuse", "self-skip"}) {
     auto engine = open(preset);
     for (uint64_t seed = 0; seed < 4; ++seed)
@@ -98,11 +98,11 @@ TEST_F(GrammarEngineTest, DraftedOrNotTheSameTextOfTheGrammar) {
 TEST_F(GrammarEngineTest, WhatIsForcedIsDraftedForFree) {
   auto engine = open("suffix");  // whose index knows nothing of these letters
   auto how = with("root ::= \"a quick brown fox jumps over the lazy dog\" [0-9]", 0, 0);
-  const auto found = engine->start()->generate(engine->tokenize("x"), how);
+  const auto found = engine->start()->generate(engine->tokenizer().tokenize("x"), how);
   ASSERT_EQ(found.text.substr(0, 41), "a quick brown fox jumps over the lazy dog");
   EXPECT_GT(found.spec.accepted, 0);
   EXPECT_LT(found.spec.rounds, int64_t(found.tokens.size()) / 2);
-  EXPECT_EQ(found.tokens, open("off")->start()->generate(engine->tokenize("x"), how).tokens);
+  EXPECT_EQ(found.tokens, open("off")->start()->generate(engine->tokenizer().tokenize("x"), how).tokens);
 }
 
 // The marks of a call that the vocabulary has as control tokens are written with these, drafted or not.
@@ -139,22 +139,22 @@ TEST_F(GrammarEngineTest, EndsWhereNothingMayFollow) {
   auto engine = open("off");
   auto how = with("root ::= \"yes\" | \"no\"", 0, 0);
   how.ignore_end = true;  // of no use where the grammar ends the text
-  const auto found = engine->start()->generate(engine->tokenize("?"), how);
+  const auto found = engine->start()->generate(engine->tokenizer().tokenize("?"), how);
   EXPECT_TRUE(found.text == "yes" || found.text == "no") << found.text;
   EXPECT_EQ(found.reason, FinishReason::kEnd);
   how.stop = {"e", "o"};
-  EXPECT_EQ(engine->start()->generate(engine->tokenize("?"), how).reason, FinishReason::kStop);
+  EXPECT_EQ(engine->start()->generate(engine->tokenizer().tokenize("?"), how).reason, FinishReason::kStop);
 }
 
 TEST_F(GrammarEngineTest, ErrorsAreTheRequestsOwn) {
   auto engine = open("sd");
-  EXPECT_THROW(engine->start()->generate(engine->tokenize("?"), with("root ::= nothing", 0, 0)), Error);
-  EXPECT_THROW(engine->start()->generate(engine->tokenize("?"), with("root ::= root \"a\"", 0, 0)), Error);
-  // In batch: the batch goes on, and so does the engine.
+  EXPECT_THROW(engine->start()->generate(engine->tokenizer().tokenize("?"), with("root ::= nothing", 0, 0)), Error);
+  EXPECT_THROW(engine->start()->generate(engine->tokenizer().tokenize("?"), with("root ::= root \"a\"", 0, 0)), Error);
+  // In a batch: the others goes on, and so does the engine.
   auto a = engine->start(), b = engine->start();
   GenerateOptions other;
   other.max_tokens = 40, other.ignore_end = true;
-  const auto prompt = engine->tokenize("Once upon a time");
+  const auto prompt = engine->tokenizer().tokenize("Once upon a time");
   const auto alone = open("off")->start()->generate(prompt, other).tokens;
   const auto hard = with(and_then_too_hard("root ::= \"abc\" r0"), 0, 0);
   auto batch = engine->batch();
@@ -176,7 +176,7 @@ TEST_F(GrammarEngineTest, AGrammarTooHardToFollowIsAnErrorForEveryPreset) {
   const auto how = with(and_then_too_hard("root ::= \"abcdefgh\" r0"), 0, 0);
   for (const char* preset : {"off", "sd", "suffix", "fuse", "opt-tree", "self-skip"}) {
     auto engine = open(preset);
-    const std::string found = outcome(*engine, engine->tokenize("Once"), how);
+    const std::string found = outcome(*engine, engine->tokenizer().tokenize("Once"), how);
     EXPECT_TRUE(found.starts_with("abcdefg ! grammar: too ambiguous")) << preset << ": " << found;
     EXPECT_NE(found.find("in the rule"), std::string::npos) << found;
   }
@@ -186,7 +186,7 @@ TEST_F(GrammarEngineTest, AGrammarTooHardToFollowIsAnErrorForEveryPreset) {
 TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
   const std::string grammar = and_then_too_hard("root ::= word{6}\nword ::= [a-r] [a-z]{2} | [s-z] [a-z]{5} [a-d] r0 | [s-z] [a-z]{5} [e-z]");
   auto plain = open("off");
-  const auto prompt = plain->tokenize("Answer in words.");
+  const auto prompt = plain->tokenizer().tokenize("Answer in words.");
   constexpr int kSeeds = 12;
   std::vector<std::string> expected;
   int failed = 0;
@@ -207,8 +207,8 @@ TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
 TEST_F(GrammarEngineTest, ADraftOfTheIndexIsCutWhereTheGrammarIsTooHard) {
   auto how = with(and_then_too_hard("root ::= \" zebr\" r0 | [A-Y] [a-z]{40}"), 0, 0);
   auto plain = open("off");
-  const auto prompt = plain->tokenize("Q: what?\nA: zebrzzzzzz\nQ: what?\nA:");
-  how.sampling.logit_bias = {{plain->tokenize(" ")[0], -100.f}, {plain->tokenize(" z")[0], -100.f}};
+  const auto prompt = plain->tokenizer().tokenize("Q: what?\nA: zebrzzzzzz\nQ: what?\nA:");
+  how.sampling.logit_bias = {{plain->tokenizer().tokenize(" ")[0], -100.f}, {plain->tokenizer().tokenize(" z")[0], -100.f}};
   const std::string expected = outcome(*plain, prompt, how);
   ASSERT_TRUE(expected.ends_with(" | end")) << expected;
   for (const char* preset : {"suffix", "fuse", "sd"}) EXPECT_EQ(outcome(*open(preset), prompt, how), expected) << preset;
@@ -217,7 +217,7 @@ TEST_F(GrammarEngineTest, ADraftOfTheIndexIsCutWhereTheGrammarIsTooHard) {
 // A request that is cancelled while a mask is made ends as cancelled, whatever its owner says later.
 TEST_F(GrammarEngineTest, CancelledInsideAMask) {
   auto engine = open("off");
-  const auto prompt = engine->tokenize("Once");
+  const auto prompt = engine->tokenizer().tokenize("Once");
   auto how = with("root ::= [a-z]{50}", 0, 0);
   int asked = 0;
   how.cancelled = [&] { return ++asked, false; };

@@ -13,6 +13,7 @@
 #include "model/heads/longspec.h"
 #include "specextend/convert.h"
 #include "specextend/drafts.h"
+#include "specextend/inspect.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
 #include "support/random_text.h"

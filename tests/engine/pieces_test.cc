@@ -31,15 +31,15 @@ class PiecesTest : public ::testing::TestWithParam<Form> {
     GenerateOptions o;
     std::string streamed;
     o.max_tokens = 24, o.ignore_end = true, o.grammar = grammar, o.sampling.temperature = 1, o.sampling.seed = seed;
-    o.on_text = [&](std::string_view text) { return streamed += text, true; };
+    o.on_text = [&](std::string_view text) { streamed += text; };
     const auto found = engine_->start()->generate(prompt, o);
     EXPECT_EQ(streamed, found.text);
     std::string bytes;
-    for (const Token t : found.tokens) bytes += engine_->token_bytes(t);
+    for (const Token t : found.tokens) bytes += engine_->tokenizer().token_bytes(t);
     if (!grammar.empty()) {
       EXPECT_EQ(found.text, bytes);  // all ASCII
     }
-    EXPECT_EQ(found.text, engine_->detokenize(found.tokens, false, true));
+    EXPECT_EQ(found.text, engine_->tokenizer().detokenize(found.tokens, false, true));
     return found;
   }
 
@@ -48,21 +48,21 @@ class PiecesTest : public ::testing::TestWithParam<Form> {
 };
 
 TEST_P(PiecesTest, AnswersContinueTheirPrompt) {
-  const auto prompt = engine_->tokenize("b a");
+  const auto prompt = engine_->tokenizer().tokenize("b a");
   ASSERT_EQ(prompt.size(), 2u);
-  EXPECT_EQ(engine_->detokenize(prompt), "b a");
+  EXPECT_EQ(engine_->tokenizer().detokenize(prompt), "b a");
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const auto found = answer(prompt, "root ::= (\" \" [a-z])+", seed);
     ASSERT_FALSE(found.tokens.empty());
     std::vector<Token> whole = prompt;
     whole.insert(whole.end(), found.tokens.begin(), found.tokens.end());
-    EXPECT_EQ(engine_->detokenize(whole), "b a" + found.text);
+    EXPECT_EQ(engine_->tokenizer().detokenize(whole), "b a" + found.text);
   }
 }
 
 TEST_P(PiecesTest, TextsStayInTheirGrammar) {
   for (const char* before : {"b a", "<|im_start|>"}) {  // the second one shows nothing
-    const auto prompt = engine_->tokenize(before);
+    const auto prompt = engine_->tokenizer().tokenize(before);
     for (uint64_t seed = 0; seed < 4; ++seed) {
       EXPECT_EQ(answer(prompt, "root ::= \" a b\" | \" a c\" ", seed).text.substr(0, 3), " a ") << before;
       EXPECT_EQ(answer(prompt, "root ::= \"  x\"", seed).text, "  x") << before;
@@ -72,7 +72,7 @@ TEST_P(PiecesTest, TextsStayInTheirGrammar) {
 }
 
 TEST_P(PiecesTest, AnyTokensStreamAsTheyAreWhole) {
-  for (uint64_t seed = 0; seed < 8; ++seed) answer(engine_->tokenize("b a"), "", seed);
+  for (uint64_t seed = 0; seed < 8; ++seed) answer(engine_->tokenizer().tokenize("b a"), "", seed);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, PiecesTest,

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "backend/registry.h"
-#include "engine/vocabulary.h"
+#include "engine/tokenizer.h"
 #include "model/llama.h"
 #include "speculative/cache/retrieval_layers.h"
 #include "specextend/specextend.h"
@@ -19,7 +19,7 @@ constexpr int kChunk = 32;
 struct Target {
   explicit Target(const std::string& path) {
     file = ModelFile::open(path);
-    vocabulary = std::make_unique<VocabularyImpl>(file, "");
+    tokenizer = std::make_unique<TokenizerImpl>(file, "");
     backend = make_cpu_backend({2, std::nullopt});
     ModelOptions options;
     options.max_rows = 512, options.max_outputs = 1, options.context = 1024;
@@ -27,7 +27,7 @@ struct Target {
     model = Model::load(file, *backend, options);
     kv = backend->make_kv(model->kv_geometry(1, 1024, backend->default_kv_type()));
   }
-  std::vector<Token> encode(std::string_view text) const { return vocabulary->tokenizer().encode(text, false, false); }
+  std::vector<Token> encode(std::string_view text) const { return tokenizer->codec().encode(text, false, false); }
   std::vector<int> probe() {
     return probe_retrieval_layers(*backend, *model, *kv, [&](std::string_view text) { return encode(text); });
   }
@@ -67,7 +67,7 @@ struct Target {
   }
 
   std::shared_ptr<const ModelFile> file;
-  std::unique_ptr<VocabularyImpl> vocabulary;
+  std::unique_ptr<TokenizerImpl> tokenizer;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
   std::unique_ptr<KvStore> kv;

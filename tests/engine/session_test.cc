@@ -36,12 +36,12 @@ TEST_F(SessionTest, StreamsWhatItReturns) {
   std::string streamed;
   int calls = 0, last_done = -1, total = 0;
   auto o = plain(40);
-  o.on_text = [&](std::string_view t) { streamed += t; return true; };
-  o.on_prefill = [&](int done, int all) { ++calls; EXPECT_GT(done, last_done); last_done = done; total = all; return true; };
-  const auto prompt = engine_->tokenize("The quick brown fox jumps over the lazy dog and runs away from it");
+  o.on_text = [&](std::string_view t) { streamed += t; };
+  o.on_prefill = [&](int done, int all) { ++calls; EXPECT_GT(done, last_done); last_done = done; total = all; };
+  const auto prompt = engine_->tokenizer().tokenize("The quick brown fox jumps over the lazy dog and runs away from it");
   const auto r = engine_->start()->generate(prompt, o);
   EXPECT_EQ(streamed, r.text);
-  EXPECT_EQ(r.text, engine_->detokenize(r.tokens));
+  EXPECT_EQ(r.text, engine_->tokenizer().detokenize(r.tokens));
   EXPECT_EQ(r.tokens.size(), 40u);
   EXPECT_EQ(r.reason, FinishReason::kLength);
   EXPECT_EQ(last_done, total);
@@ -51,7 +51,7 @@ TEST_F(SessionTest, StreamsWhatItReturns) {
 }
 
 TEST_F(SessionTest, SameTextOnAnyNumberOfThreads) {
-  const auto prompt = engine_->tokenize("Hello");
+  const auto prompt = engine_->tokenizer().tokenize("Hello");
   for (float temperature : {0.f, 0.9f, 1.7f}) {
     auto o = plain(60);
     o.sampling.temperature = temperature, o.sampling.seed = 5, o.sampling.repeat_penalty = 1.1f, o.sampling.frequency_penalty = 0.2f;
@@ -61,7 +61,7 @@ TEST_F(SessionTest, SameTextOnAnyNumberOfThreads) {
 }
 
 TEST_F(SessionTest, SeedsMatterOnlyWhenSampling) {
-  const auto prompt = engine_->tokenize("Hello");
+  const auto prompt = engine_->tokenizer().tokenize("Hello");
   auto o = plain(30);
   const auto greedy = engine_->start()->generate(prompt, o);
   o.sampling.seed = 99;
@@ -74,21 +74,21 @@ TEST_F(SessionTest, SeedsMatterOnlyWhenSampling) {
 
 TEST_F(SessionTest, ReusesTheCommonPrefix) {
   auto session = engine_->start();
-  const auto first = engine_->tokenize("A long enough prompt to be worth keeping in the cache.");
+  const auto first = engine_->tokenizer().tokenize("A long enough prompt to be worth keeping in the cache.");
   const auto r = session->generate(first, plain(10));
   auto second = first;
   second.insert(second.end(), r.tokens.begin(), r.tokens.end());
-  const auto more = engine_->tokenize(" And then?");
+  const auto more = engine_->tokenizer().tokenize(" And then?");
   second.insert(second.end(), more.begin(), more.end());
   const auto again = session->generate(second, plain(20));
   EXPECT_EQ(again.timings.cached_tokens, int(first.size() + r.tokens.size()) - 1);
   EXPECT_EQ(again.tokens, engine_->start()->generate(second, plain(20)).tokens);
-  const auto shorter = engine_->tokenize("A long");
+  const auto shorter = engine_->tokenizer().tokenize("A long");
   EXPECT_EQ(session->generate(shorter, plain(20)).tokens, engine_->start()->generate(shorter, plain(20)).tokens);
 }
 
 TEST_F(SessionTest, StopsBeforeAStopString) {
-  const auto prompt = engine_->tokenize("Hello");
+  const auto prompt = engine_->tokenizer().tokenize("Hello");
   const auto whole = engine_->start()->generate(prompt, plain(60));
   ASSERT_GT(whole.text.size(), 12u);
   auto o = plain(60);
@@ -99,30 +99,61 @@ TEST_F(SessionTest, StopsBeforeAStopString) {
 }
 
 TEST_F(SessionTest, EndsAtTheContextAndAtEndTokens) {
-  const auto prompt = engine_->tokenize("Hello");
+  const auto prompt = engine_->tokenizer().tokenize("Hello");
   const auto r = engine_->start()->generate(prompt, plain(-1));
   EXPECT_EQ(r.tokens.size() + prompt.size(), 301u);  // the last token is chosen but never enters the cache
   auto o = plain(50);
   o.ignore_end = false;
   Token end = 0;
-  while (!engine_->is_end(end)) ++end;
+  while (!engine_->tokenizer().is_end(end)) ++end;
   o.sampling.logit_bias = {{end, 1e6f}};
   const auto ended = engine_->start()->generate(prompt, o);
   EXPECT_EQ(ended.reason, FinishReason::kEnd);
   EXPECT_TRUE(ended.tokens.empty());
 }
 
+TEST_F(SessionTest, TakesTextsAndMessages) {
+  const Tokenizer& tokenizer = engine_->tokenizer();
+  const auto o = plain(20);
+  const auto expected = engine_->start()->generate(tokenizer.tokenize("Hello", true), o);
+  EXPECT_EQ(engine_->start()->generate("Hello", o).tokens, expected.tokens);
+  EXPECT_EQ(engine_->generate("Hello", o).tokens, expected.tokens);
+
+  const std::string odd = "say \"x\"\n\\ and \xF0\x9F\x99\x82";
+  const std::vector<Message> messages{{"system", "be brief"}, {"user", odd}};
+  const std::string prompt = tokenizer.apply_template(messages);
+  EXPECT_NE(prompt.find(odd), std::string::npos) << prompt;
+  EXPECT_EQ(prompt, tokenizer.apply_template_json(
+      R"([{"role": "system", "content": "be brief"}, {"role": "user", "content": "say \"x\"\n\\ and \ud83d\ude42"}])"));
+  EXPECT_NE(prompt, tokenizer.apply_template(messages, false));
+  const auto answer = engine_->start()->generate(tokenizer.tokenize(prompt), o);
+  auto session = engine_->start();
+  EXPECT_EQ(session->chat(messages, o).tokens, answer.tokens);
+  EXPECT_EQ(session->chat({{"system", "be brief"}, {"user", odd}}, o).timings.prompt_tokens, 0);  // all of it is in the cache
+  EXPECT_EQ(session->chat({{"system", "be brief"}, {"user", odd}}, o).tokens, answer.tokens);
+  session.reset();
+  EXPECT_EQ(engine_->chat({{"system", "be brief"}, {"user", odd}}, o).tokens, answer.tokens);
+}
+
 TEST_F(SessionTest, CancelsInEveryPhase) {
-  const auto prompt = engine_->tokenize(std::string(150, 'x') + " and so on");
+  const auto prompt = engine_->tokenizer().tokenize(std::string(150, 'x') + " and so on");
   auto o = plain(50);
   auto session = engine_->start();
-  o.on_prefill = [](int done, int) { return done < 32; };
-  EXPECT_EQ(session->generate(prompt, o).reason, FinishReason::kCancelled);
+  bool cancel = false;
+  o.cancelled = [&] { return cancel; };
+  int read = 0;
+  o.on_prefill = [&](int done, int) { read = done, cancel = done >= 32; };
+  const auto cut = session->generate(prompt, o);
+  EXPECT_EQ(cut.reason, FinishReason::kCancelled);
+  EXPECT_EQ(session->length(), read);
+  EXPECT_TRUE(cut.tokens.empty());
+  cancel = false;
   o.on_prefill = nullptr;
   int pieces = 0;
-  o.on_text = [&](std::string_view) { return ++pieces < 3; };
+  o.on_text = [&](std::string_view) { cancel = ++pieces == 3; };
   EXPECT_EQ(session->generate(prompt, o).reason, FinishReason::kCancelled);
   EXPECT_EQ(pieces, 3);
+  cancel = false;
   o.on_text = nullptr;  // afterwards the session is as good as new
   EXPECT_EQ(session->generate(prompt, o).tokens, engine_->start()->generate(prompt, o).tokens);
 }

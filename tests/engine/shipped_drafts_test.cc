@@ -14,6 +14,8 @@
 #include "formats/model_file.h"
 #include "specextend/convert.h"
 #include "specextend/drafts.h"
+#include "specextend/inspect.h"
+#include "specextend/specextend.h"
 #include "support/model_writer.h"
 
 namespace sx {
@@ -177,7 +179,7 @@ TEST_F(ShippedDrafts, DraftAndNeverChangeTheText) {
     auto engine = Engine::open(options(preset));
     GenerateOptions o;
     o.max_tokens = 40, o.ignore_end = true;
-    const auto result = engine->start()->generate(engine->tokenize("a fox, a dog, a fox", true), o);
+    const auto result = engine->start()->generate(engine->tokenizer().tokenize("a fox, a dog, a fox", true), o);
     drafted = result.spec.drafted;
     return result.tokens;
   };

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "specextend/inspect.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
 #include "support/random_text.h"
@@ -266,13 +267,50 @@ TEST(Speculation, ThrowingCallbacks) {
     size_t seen = 0;
     o.on_text = [&](std::string_view text) {
       if ((seen += text.size()) > at) throw std::runtime_error("client gone");
-      return true;
     };
     try {
       session->generate(prompt, o);
     } catch (const std::runtime_error&) {
     }
     EXPECT_EQ(session->generate(prompt, setting(0, 30, 0)).tokens, expected.tokens) << at;
+  }
+}
+
+// Any callback of one request of a batch may throw, at any moment: the exception leaves step(), and when the batch is gone, all its
+// sessions are usable.
+TEST(Speculation, ThrowingCallbacksInABatch) {
+  const auto prompt = testing::repeating_text(80, 6), other = testing::repeating_text(50, 7);
+  for (const char* preset : {"sd", "opt-tree", "suffix", "specextend"}) {
+    auto engine = Engine::open(spec_options(preset, false, 300, 1, 2));
+    const auto a = engine->start(), b = engine->start();
+    const auto expected_a = a->generate(prompt, setting(0, 20, 0)), expected_b = b->generate(other, setting(1, 20, 3));
+    for (int at = 0; at < 12; ++at)
+      for (const char* where : {"text", "token", "round", "prefill", "logits", "cancelled"}) {
+        a->truncate(0);
+        GenerateOptions o = setting(0, 20, 0);
+        const GenerateOptions beside = setting(1, 20, 3);
+        int calls = 0;
+        const auto hit = [&] {
+          if (calls++ == at) throw std::domain_error("mine");
+        };
+        if (where == std::string("text")) o.on_text = [&](std::string_view) { hit(); };
+        if (where == std::string("token")) o.on_token = [&](const TokenInfo&) { hit(); };
+        if (where == std::string("round")) o.on_round = [&](const RoundInfo&) { hit(); };
+        if (where == std::string("prefill")) o.on_prefill = [&](int, int) { hit(); };
+        if (where == std::string("logits")) o.on_logits = [&](std::span<const float>) { hit(); };
+        if (where == std::string("cancelled")) o.cancelled = [&] { hit(); return false; };
+        try {
+          const auto batch = engine->batch();
+          batch->add({b.get(), other, &beside});
+          batch->add({a.get(), prompt, &o});
+          while (batch->step()) {}
+          EXPECT_LE(calls, at) << preset << " " << where;
+        } catch (const std::domain_error&) {
+          EXPECT_EQ(calls, at + 1) << preset << " " << where;
+        }
+        EXPECT_EQ(a->generate(prompt, setting(0, 20, 0)).tokens, expected_a.tokens) << preset << " " << where << " " << at;
+        EXPECT_EQ(b->generate(other, setting(1, 20, 3)).tokens, expected_b.tokens) << preset << " " << where << " " << at;
+      }
   }
 }
 

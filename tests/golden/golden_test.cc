@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 #include "backends.h"
 #include "formats/safetensors.h"
 #include "model/llama.h"

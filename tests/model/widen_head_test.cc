@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/widen/widen_head.h"
 #include "convert_fixture.h"
 #include "heads/head_parts.h"
-#include "model/convert/widen_head.h"
 #include "model/heads/eagle.h"
 
 namespace sx {

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "bench/widen/widen.h"
 #include "convert_fixture.h"
 #include "model/convert/convert.h"
-#include "model/convert/widen.h"
 
 namespace sx {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "backend/registry.h"
 #include "speculative/accept/accept.h"
+#include "support/reference_backend.h"
 
 namespace sx {
 namespace {

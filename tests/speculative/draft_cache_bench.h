@@ -13,6 +13,7 @@
 #include "backend/registry.h"
 #include "base/rng.h"
 #include "speculative/cache/draft_cache.h"
+#include "support/reference_backend.h"
 
 namespace sx::testing {
 

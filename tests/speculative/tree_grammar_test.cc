@@ -10,6 +10,7 @@
 #include "speculative/accept/accept.h"
 #include "speculative/draft/candidates.h"
 #include "speculative/tree/tree_grammar.h"
+#include "support/reference_backend.h"
 
 namespace sx {
 namespace {

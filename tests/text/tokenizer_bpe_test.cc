@@ -40,7 +40,7 @@ TokenizerData byte_vocabulary(std::vector<std::string> merges, const std::string
   return data;
 }
 
-std::vector<std::string> pieces(const Tokenizer& tokenizer, std::string_view text) {
+std::vector<std::string> pieces(const TokenCodec& tokenizer, std::string_view text) {
   std::vector<std::string> out;
   for (Token token : tokenizer.encode(text, false, false)) out.emplace_back(tokenizer.bytes_of(token));
   return out;
@@ -48,13 +48,13 @@ std::vector<std::string> pieces(const Tokenizer& tokenizer, std::string_view tex
 
 std::string error_of(const TokenizerData& data) {
   try {
-    Tokenizer::create(data);
+    TokenCodec::create(data);
   } catch (const Error& error) { return error.what(); }
   return "";
 }
 
 TEST(Bpe, MergesByRankThenFromTheLeft) {
-  const auto tokenizer = Tokenizer::create(byte_vocabulary({"b c", "a b", "a a", "aa a", "Ġ x"}));
+  const auto tokenizer = TokenCodec::create(byte_vocabulary({"b c", "a b", "a a", "aa a", "Ġ x"}));
   EXPECT_THAT(pieces(*tokenizer, "abc"), ElementsAre("a", "bc"));
   EXPECT_THAT(pieces(*tokenizer, "ab"), ElementsAre("ab"));
   EXPECT_THAT(pieces(*tokenizer, "aaaaa"), ElementsAre("aa", "aaa"));
@@ -103,7 +103,7 @@ TEST(Bpe, AllLoopsAgreeWithTheDefinition) {
       const size_t space = merge.find(' ');
       table[{merge.substr(0, space), merge.substr(space + 1)}] = static_cast<int>(table.size());
     }
-    const auto tokenizer = Tokenizer::create(byte_vocabulary(merges));
+    const auto tokenizer = TokenCodec::create(byte_vocabulary(merges));
     for (int round = 0; round < 310; ++round) {
       std::string word;
       const int letters = round % 5 ? 3 : 1;
@@ -115,7 +115,7 @@ TEST(Bpe, AllLoopsAgreeWithTheDefinition) {
 }
 
 TEST(Bpe, RepeatedWordsTakeTheSameWay) {  // the per-call cache of words must not show
-  const auto tokenizer = Tokenizer::create(byte_vocabulary({"t h", "th e", "Ġ the", "Ġ c", "a t"}));
+  const auto tokenizer = TokenCodec::create(byte_vocabulary({"t h", "th e", "Ġ the", "Ġ c", "a t"}));
   std::string text;
   std::vector<Token> expected;
   for (int i = 0; i < 300; ++i) {
@@ -130,14 +130,14 @@ TEST(Bpe, IgnoreMergesTakesWholeWords) {
   TokenizerData data = byte_vocabulary({"a b"}, "llama-bpe");
   data.tokens.push_back("zzz");
   data.types.push_back(TokenType::kNormal);
-  EXPECT_THAT(pieces(*Tokenizer::create(data), "zzz"), ElementsAre("zzz"));
+  EXPECT_THAT(pieces(*TokenCodec::create(data), "zzz"), ElementsAre("zzz"));
   data.pre = "gpt-2";
-  EXPECT_THAT(pieces(*Tokenizer::create(data), "zzz"), ElementsAre("z", "z", "z"));
+  EXPECT_THAT(pieces(*TokenCodec::create(data), "zzz"), ElementsAre("z", "z", "z"));
 }
 
 TEST(Bpe, PreTokenisersCutDigitsDifferently) {
   const std::vector<std::string> merges = {"1 2", "12 3", "123 4", "Ġ 1"};
-  auto cut = [&](const char* pre) { return pieces(*Tokenizer::create(byte_vocabulary(merges, pre)), "1234"); };
+  auto cut = [&](const char* pre) { return pieces(*TokenCodec::create(byte_vocabulary(merges, pre)), "1234"); };
   EXPECT_THAT(cut("gpt-2"), ElementsAre("1234"));
   EXPECT_THAT(cut("smollm"), ElementsAre("1", "2", "3", "4"));
   EXPECT_THAT(cut("starcoder"), ElementsAre("1", "2", "3", "4"));
@@ -149,9 +149,9 @@ TEST(Bpe, PreTokenisersCutDigitsDifferently) {
 }
 
 TEST(Bpe, Qwen2NormalisesFirst) {
-  const auto qwen = Tokenizer::create(byte_vocabulary({"a b"}, "qwen2"));
+  const auto qwen = TokenCodec::create(byte_vocabulary({"a b"}, "qwen2"));
   EXPECT_EQ(qwen->decode(qwen->encode("e\u0301", false, false)), "\u00E9");
-  const auto gpt = Tokenizer::create(byte_vocabulary({"a b"}));
+  const auto gpt = TokenCodec::create(byte_vocabulary({"a b"}));
   EXPECT_EQ(gpt->decode(gpt->encode("e\u0301", false, false)), "e\u0301");
 }
 
@@ -161,7 +161,7 @@ TEST(Bpe, SpecialTokens) {
   data.eos = 258;
   data.add_bos = 1;
   data.add_eos = 1;
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(tokenizer->encode("<|a|>ab", false, true), ElementsAre(257, 256));
   EXPECT_EQ(tokenizer->encode("<|a|>", false, false).size(), 5u);            // text, not a control token
   EXPECT_THAT(tokenizer->encode("<user>", false, false), ElementsAre(259));  // user-defined: always
@@ -184,7 +184,7 @@ TEST(Bpe, SpecialTokens) {
 }
 
 TEST(Bpe, IdsOutsideTheVocabularyPrintNothing) {
-  const auto tokenizer = Tokenizer::create(byte_vocabulary({"a b"}));
+  const auto tokenizer = TokenCodec::create(byte_vocabulary({"a b"}));
   const std::vector<Token> odd = {-1, 'a', 1 << 30, tokenizer->size()};
   EXPECT_EQ(tokenizer->decode(odd), "a");
   EXPECT_EQ(tokenizer->bytes_of(-5), "");
@@ -193,7 +193,7 @@ TEST(Bpe, IdsOutsideTheVocabularyPrintNothing) {
 }
 
 TEST(Bpe, MalformedUtf8IsReadAsReplacementCharacters) {
-  const auto tokenizer = Tokenizer::create(byte_vocabulary({"a b"}));
+  const auto tokenizer = TokenCodec::create(byte_vocabulary({"a b"}));
   EXPECT_EQ(tokenizer->encode("a\xFF\xE6\xBC!", false, false), tokenizer->encode("a\uFFFD\uFFFD!", false, false));
 }
 
@@ -202,7 +202,7 @@ TEST(Bpe, EveryValidTextSurvives) {
   for (const char* pre :
        {"gpt-2", "smollm", "llama-bpe", "deepseek-v3", "deepseek-llm", "deepseek-coder", "tekken", "falcon", "default",
         "bloom", "viking", "superbpe", "seed-coder", "bailingmoe", "gpt-4o", "stablelm2"}) {
-    const auto tokenizer = Tokenizer::create(byte_vocabulary({"Ġ t", "h e", "Ġt he"}, pre));
+    const auto tokenizer = TokenCodec::create(byte_vocabulary({"Ġ t", "h e", "Ġt he"}, pre));
     for (int round = 0; round < 60; ++round) {
       std::string text;
       for (int i = random() % 30; i > 0; --i) {
@@ -218,7 +218,7 @@ TEST(Bpe, EveryValidTextSurvives) {
 }
 
 TEST(Bpe, LongRunsStayQuick) {
-  const auto tokenizer = Tokenizer::create(byte_vocabulary({"a a", "aa aa", "a b", "ab ab", "Ġ Ġ", "ĠĠ ĠĠ"}, "smollm"));
+  const auto tokenizer = TokenCodec::create(byte_vocabulary({"a a", "aa aa", "a b", "ab ab", "Ġ Ġ", "ĠĠ ĠĠ"}, "smollm"));
   for (const std::string& unit :
        {std::string("a"), std::string("ab"), std::string(" "), std::string("7"), std::string("-")}) {
     std::string text;
@@ -232,7 +232,7 @@ TEST(Bpe, LongRunsStayQuick) {
 }
 
 TEST(Bpe, ThreadsShareOneTokenizer) {
-  const auto tokenizer = Tokenizer::create(byte_vocabulary({"t h", "th e", "Ġ the"}));
+  const auto tokenizer = TokenCodec::create(byte_vocabulary({"t h", "th e", "Ġ the"}));
   std::string text(3000, 't');
   while (text.size() < 12000) text += "th";  // and a word for the loop of huge ones
   const auto expected = tokenizer->encode(text + " the", false, false);
@@ -276,7 +276,7 @@ TEST(Bpe, ErrorsNameFileAndField) {
 TEST(Bpe, MergesOfUnknownTokensAreIgnored) {
   TokenizerData data = byte_vocabulary({"a b"});
   data.merges.insert(data.merges.begin(), {"a missing", "x y"});
-  EXPECT_THAT(pieces(*Tokenizer::create(data), "abxy"), ElementsAre("ab", "x", "y"));
+  EXPECT_THAT(pieces(*TokenCodec::create(data), "abxy"), ElementsAre("ab", "x", "y"));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-nlohmann::json answer(const sx::Tokenizer& tokenizer, const nlohmann::json& line) {
+nlohmann::json answer(const sx::TokenCodec& tokenizer, const nlohmann::json& line) {
   if (line.contains("ids")) {
     const auto ids = line.at("ids").get<std::vector<sx::Token>>();
     const bool skip = line.value("skip", false);
@@ -44,7 +44,7 @@ int main(int argc, char** argv) try {
     fmt::print(stderr, "usage: {} tokenizer.json|arrays.json < lines\n", argv[0]);
     return 2;
   }
-  const auto tokenizer = sx::Tokenizer::create(sx::load_tokenizer_data(argv[1]));
+  const auto tokenizer = sx::TokenCodec::create(sx::load_tokenizer_data(argv[1]));
   for (std::string line; std::getline(std::cin, line);) {
     std::cout << answer(*tokenizer, nlohmann::json::parse(line)).dump() << '\n';
   }

@@ -31,7 +31,7 @@ TEST_P(Golden, SameIdsAndTexts) {
   TokenizerData data;
   data.file = path;
   data.tokenizer_json = golden.at("tokenizer").dump();
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   for (const auto& row : golden.at("encode")) {
     const std::string text = row.at("text");
     EXPECT_EQ(tokenizer->encode(text, false, true), row.at("ids").get<std::vector<Token>>()) << text;
@@ -62,7 +62,7 @@ TEST_P(Published, SameIds) {
   const GgufFile file(path);
   const GgufArray* tokens = file.get_array("tokenizer.ggml.tokens");
   ASSERT_NE(tokens, nullptr);
-  const auto tokenizer = Tokenizer::create(tokenizer_from_gguf(file, static_cast<int>(tokens->count)));
+  const auto tokenizer = TokenCodec::create(tokenizer_from_gguf(file, static_cast<int>(tokens->count)));
   const std::string inputs = read_text(path + ".inp"), outputs = read_text(path + ".out");
   const std::string separator = "\n__ggml_vocab_test__\n";
   size_t line = 0, count = 0;

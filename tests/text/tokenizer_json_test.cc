@@ -37,7 +37,7 @@ TokenizerData data_of(const json& tokenizer) {
 
 std::string error_of(const TokenizerData& data) {
   try {
-    Tokenizer::create(data);
+    TokenCodec::create(data);
   } catch (const Error& error) { return error.what(); }
   return "no error";
 }
@@ -50,7 +50,7 @@ std::string error_with(const char* pointer, const json& value) {
 }
 
 TEST(TokenizerJson, EncodesAndDecodes) {
-  const auto tokenizer = Tokenizer::create(data_of(small()));
+  const auto tokenizer = TokenCodec::create(data_of(small()));
   EXPECT_THAT(tokenizer->encode("abcab", false, true), ElementsAre(5, 4));
   EXPECT_THAT(tokenizer->encode("a?b", false, true), ElementsAre(1, 0, 2));
   EXPECT_THAT(tokenizer->encode("<s>ab", false, true), ElementsAre(6, 4));
@@ -84,7 +84,7 @@ TEST(TokenizerJson, NormalFormsByName) {
 TEST(TokenizerJson, MergesAsPairs) {
   json tokenizer = small();
   tokenizer["model"]["merges"] = json::array({json::array({"a", "b"}), json::array({"ab", "c"})});
-  EXPECT_THAT(Tokenizer::create(data_of(tokenizer))->encode("abc", false, true), ElementsAre(5));
+  EXPECT_THAT(TokenCodec::create(data_of(tokenizer))->encode("abc", false, true), ElementsAre(5));
 }
 
 TEST(TokenizerJson, SettingsBesideIt) {
@@ -94,7 +94,7 @@ TEST(TokenizerJson, SettingsBesideIt) {
       "add_bos_token": true, "add_eos_token": false,
       "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]})";
   data.generation_config_json = R"({"eos_token_id": [7, 3], "bos_token_id": 1})";
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_EQ(tokenizer->bos(), 6);
   EXPECT_EQ(tokenizer->eos(), 7);
   EXPECT_TRUE(tokenizer->adds_bos());
@@ -103,17 +103,17 @@ TEST(TokenizerJson, SettingsBesideIt) {
   EXPECT_EQ(tokenizer->chat_template(), "D");
   EXPECT_THAT(tokenizer->encode("ab", true, false), ElementsAre(6, 4));
   data.chat_template = "given";
-  EXPECT_EQ(Tokenizer::create(data)->chat_template(), "given");
+  EXPECT_EQ(TokenCodec::create(data)->chat_template(), "given");
   data.tokenizer_config_json =
       R"({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "add_bos_token": true})";
-  EXPECT_FALSE(Tokenizer::create(data)->adds_bos());  // this class leaves it to the post-processor
+  EXPECT_FALSE(TokenCodec::create(data)->adds_bos());  // this class leaves it to the post-processor
 }
 
 TEST(TokenizerJson, SpecialTokensMapAndGenerationConfigFillGaps) {
   TokenizerData data = data_of(small());
   data.special_tokens_map_json = R"({"bos_token": "<s>"})";
   data.generation_config_json = R"({"eos_token_id": 7})";
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_EQ(tokenizer->bos(), 6);
   EXPECT_EQ(tokenizer->eos(), 7);
 }
@@ -122,7 +122,7 @@ TEST(TokenizerJson, TokensOnlyTheConfigKnows) {
   TokenizerData data = data_of(small());
   data.tokenizer_config_json =
       R"({"added_tokens_decoder": {"10": {"content": "<new>", "special": true, "normalized": false}}})";
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(tokenizer->encode("<new>", false, true), ElementsAre(10));
   EXPECT_TRUE(tokenizer->is_control(10));
 }
@@ -130,7 +130,7 @@ TEST(TokenizerJson, TokensOnlyTheConfigKnows) {
 TEST(TokenizerJson, AddedTokensWithoutARowAreLeftOut) {
   TokenizerData data = data_of(small());
   data.vocab = 9;
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_EQ(tokenizer->size(), 9);
   EXPECT_EQ(tokenizer->find("<l>"), std::nullopt);
   data.vocab = 5;  // but the model's own vocabulary must fit

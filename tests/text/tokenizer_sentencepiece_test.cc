@@ -24,7 +24,7 @@ TokenizerData load(const std::string& name) {
 class SentencePieceGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SentencePieceGolden, SameIdsAndTexts) {
-  const auto tokenizer = Tokenizer::create(load(GetParam()));
+  const auto tokenizer = TokenCodec::create(load(GetParam()));
   const auto golden = nlohmann::json::parse(read_text(kFolder + "golden.json")).at(GetParam());
   EXPECT_EQ(tokenizer->size(), golden.at("size").get<int>());
   int decoded = 0;
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Models, SentencePieceGolden, ::testing::Values("llama",
 
 TEST(SentencePieceFile, BeginsTextsUnlessDeclined) {
   TokenizerData data = load("llama");
-  auto tokenizer = Tokenizer::create(data);
+  auto tokenizer = TokenCodec::create(data);
   EXPECT_EQ(tokenizer->bos(), 1);
   EXPECT_EQ(tokenizer->eos(), 2);
   EXPECT_EQ(tokenizer->unk(), 0);
@@ -52,21 +52,21 @@ TEST(SentencePieceFile, BeginsTextsUnlessDeclined) {
   EXPECT_EQ(tokenizer->encode("a", true, true).front(), 1);
   EXPECT_EQ(tokenizer->encode("a</s>", true, true).back(), 2);
   data.tokenizer_config_json = R"({"add_bos_token": false, "add_eos_token": true})";
-  tokenizer = Tokenizer::create(data);
+  tokenizer = TokenCodec::create(data);
   EXPECT_NE(tokenizer->encode("a", true, true).front(), 1);
   EXPECT_EQ(tokenizer->encode("a", true, true).back(), 2);
 }
 
 TEST(SentencePieceFile, AddedTokensOfTheFilesBesideIt) {
   TokenizerData data = load("llama");
-  const int size = Tokenizer::create(data)->size();
+  const int size = TokenCodec::create(data)->size();
   data.vocab = size + 3;
   data.added_tokens_json = fmt::format(R"({{"<pad>": {}, "<tool>": {}, "<beyond>": 4000}})", size, size + 1);
   data.special_tokens_map_json = R"({"pad_token": "<pad>", "bos_token": {"content": "</s>"}})";
   data.tokenizer_config_json = fmt::format(
       R"({{"eos_token": "<|end|>", "chat_template": "x", "added_tokens_decoder":
       {{"{}": {{"content": "<|end|>", "special": true, "rstrip": true}}}}}})", size + 2);
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_EQ(tokenizer->size(), size + 3);
   EXPECT_TRUE(tokenizer->is_control(size));
   EXPECT_FALSE(tokenizer->is_control(size + 1));
@@ -83,9 +83,9 @@ TEST(SentencePieceFile, AddedTokensOfTheFilesBesideIt) {
 // Text behind a special token gets a space of its own, but not with "legacy": false.
 TEST(SentencePieceFile, OldAndNewSpaces) {
   TokenizerData data = load("llama");
-  const auto old = Tokenizer::create(data);
+  const auto old = TokenCodec::create(data);
   data.tokenizer_config_json = R"({"legacy": false})";
-  const auto now = Tokenizer::create(data);
+  const auto now = TokenCodec::create(data);
   const Token with = old->encode("a", false, false).at(0), without = *old->find("a");
   ASSERT_NE(with, without);
   EXPECT_EQ(old->encode("a<s>a", false, true), (std::vector<Token>{with, 1, with}));
@@ -94,7 +94,7 @@ TEST(SentencePieceFile, OldAndNewSpaces) {
 
 void expect_refused(const TokenizerData& data, const std::string& word) {
   try {
-    Tokenizer::create(data);
+    TokenCodec::create(data);
     FAIL() << "accepted; expected a complaint with " << word;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
@@ -116,7 +116,7 @@ TEST(SentencePieceFile, RefusalsNameTheCulprit) {
     return made;
   };
   const std::string unknown("\x0a\x09\x0a\x05<unk>\x18\x02", 11);
-  EXPECT_NO_THROW(Tokenizer::create(with(unknown + std::string("\x0a\x03\x0a\x01x", 5))));
+  EXPECT_NO_THROW(TokenCodec::create(with(unknown + std::string("\x0a\x03\x0a\x01x", 5))));
   expect_refused(with("{\"not\": \"a protobuf\"}"), "not a SentencePiece model");
   expect_refused(with(std::string("\x0a\x03\x0a\x01x", 5)), "unknown kind");
   expect_refused(with(unknown + unknown), "unknown kind");
@@ -134,7 +134,7 @@ TEST(SentencePieceFile, AnythingElseIsAnError) {
   int refused = 0;
   const auto attempt = [&](const TokenizerData& data) {
     try {
-      const auto tokenizer = Tokenizer::create(data);
+      const auto tokenizer = TokenCodec::create(data);
       for (const Token t : tokenizer->encode("a <sep>b \u00e9 o\ufb01x", true, true)) ASSERT_TRUE(t >= 0 && t < tokenizer->size());
     } catch (const Error&) { ++refused; }
   };

@@ -45,7 +45,7 @@ const std::vector<Entry> kSmall = {{"▁", -1},     {"a", -2},  {"b", -3},   {"c
                                    {"bc", -4.5f}, {"▁a", -6}, {"▁ab", -7}, {"▁▁", -8}, {"<", -9},
                                    {"s", -9},     {">", -9},  {"<s", -9},  {"s>", -9}};
 
-std::vector<std::string> texts(const TokenizerData& data, const Tokenizer& tokenizer, std::string_view text) {
+std::vector<std::string> texts(const TokenizerData& data, const TokenCodec& tokenizer, std::string_view text) {
   std::vector<std::string> out;
   for (Token token : tokenizer.encode(text, false, false)) out.push_back(data.tokens[token]);
   return out;
@@ -53,7 +53,7 @@ std::vector<std::string> texts(const TokenizerData& data, const Tokenizer& token
 
 TEST(Spm, BestScoreMergesFirst) {
   const TokenizerData data = vocabulary(kSmall);
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(texts(data, *tokenizer, "abc"), ElementsAre("▁a", "bc"));  // bc (-4.5) beats ab (-5)
   EXPECT_THAT(texts(data, *tokenizer, "ab ab"), ElementsAre("▁ab", "▁ab"));
   EXPECT_THAT(texts(data, *tokenizer, "  "), ElementsAre("▁▁", "▁"));
@@ -66,7 +66,7 @@ TEST(Spm, NoSpacePrefixWhenTheFileSaysSo) {
   TokenizerData data = vocabulary(kSmall);
   data.add_space_prefix = 0;
   data.add_bos = 0;
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(texts(data, *tokenizer, "ab"), ElementsAre("ab"));
   EXPECT_FALSE(tokenizer->adds_bos());
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(" ab", true, false), true), " ab");
@@ -74,16 +74,16 @@ TEST(Spm, NoSpacePrefixWhenTheFileSaysSo) {
 
 TEST(Spm, BytesStandInForMissingCharacters) {
   const TokenizerData data = vocabulary(kSmall);
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(texts(data, *tokenizer, "aé"), ElementsAre("▁a", "<0xC3>", "<0xA9>"));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("aé 漢\n", false, false)), "aé 漢\n");
   const TokenizerData without = vocabulary(kSmall, false);
-  EXPECT_THAT(texts(without, *Tokenizer::create(without), "aé"), ElementsAre("▁a", "<unk>"));
+  EXPECT_THAT(texts(without, *TokenCodec::create(without), "aé"), ElementsAre("▁a", "<unk>"));
 }
 
 TEST(Spm, MergingNeverFormsControlTokens) {
   const TokenizerData data = vocabulary(kSmall);
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(texts(data, *tokenizer, "<s>"), ElementsAre("▁", "<s", ">"));
   EXPECT_THAT(texts(data, *tokenizer, "<unk>"), testing::Not(testing::Contains("<unk>")));
   EXPECT_THAT(tokenizer->encode("<s>a", false, true), ElementsAre(1, 265));  // asked for: the control token
@@ -91,7 +91,7 @@ TEST(Spm, MergingNeverFormsControlTokens) {
 
 TEST(Spm, TextBehindASpecialTokenGetsItsOwnSpace) {
   const TokenizerData data = vocabulary(kSmall);
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   const std::vector<Token> tokens = tokenizer->encode("ab</s>ab", false, true);
   EXPECT_THAT(tokens, ElementsAre(266, 2, 266));
   EXPECT_EQ(tokenizer->decode(tokens), "ab</s> ab");
@@ -103,12 +103,12 @@ TEST(Spm, SpecialTokensOfPhi3SwallowSpaces) {
   TokenizerData data = vocabulary(kSmall);
   data.tokens.push_back("<|user|>"), data.scores.push_back(0), data.types.push_back(TokenType::kControl);
   const Token user = static_cast<Token>(data.tokens.size()) - 1;
-  const auto plain = Tokenizer::create(data);
+  const auto plain = TokenCodec::create(data);
   data.name = "Phillip 3";
-  EXPECT_EQ(Tokenizer::create(data)->encode("<|user|>\nab", false, true), plain->encode("<|user|>\nab", false, true));
+  EXPECT_EQ(TokenCodec::create(data)->encode("<|user|>\nab", false, true), plain->encode("<|user|>\nab", false, true));
   for (const char* name : {"Phi-3-mini-4k-instruct", "Phi 3.5 Mini", "my phi3 model"}) {
     data.name = name;
-    const auto tokenizer = Tokenizer::create(data);
+    const auto tokenizer = TokenCodec::create(data);
     EXPECT_THAT(tokenizer->encode("<|user|> \n ab</s> ab", false, true), ElementsAre(user, 266, 2, 266));
     EXPECT_EQ(tokenizer->encode("<s> ab", false, true), plain->encode("<s> ab", false, true));
   }
@@ -118,7 +118,7 @@ TEST(Spm, UserDefinedTokensAreFoundInTheRawText) {
   std::vector<Entry> entries = kSmall;
   entries.push_back({"a  b", 0, TokenType::kUserDefined});
   const TokenizerData data = vocabulary(entries);
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   EXPECT_THAT(texts(data, *tokenizer, "ca  bc"), ElementsAre("▁", "c", "a  b", "▁", "c"));
 }
 
@@ -128,7 +128,7 @@ TEST(Spm, CuttingAtSpacesChangesNothing) {
   const TokenizerData cut = vocabulary(entries);
   entries.push_back({"z▁z", -1});
   const TokenizerData whole = vocabulary(entries);
-  const auto one = Tokenizer::create(cut), two = Tokenizer::create(whole);
+  const auto one = TokenCodec::create(cut), two = TokenCodec::create(whole);
   std::mt19937 random(2);
   for (int round = 0; round < 500; ++round) {
     std::string text;
@@ -140,7 +140,7 @@ TEST(Spm, CuttingAtSpacesChangesNothing) {
 TEST(Spm, Errors) {
   auto error_of = [](const TokenizerData& data) -> std::string {
     try {
-      Tokenizer::create(data);
+      TokenCodec::create(data);
     } catch (const Error& error) { return error.what(); }
     return "";
   };

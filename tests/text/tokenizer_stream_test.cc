@@ -54,7 +54,7 @@ TokenizerData without_decoder() {
 }
 
 // The definition, written independently of Detokenizer.
-std::string whole(const Tokenizer& tokenizer, const std::vector<Token>& tokens, bool special, bool strips) {
+std::string whole(const TokenCodec& tokenizer, const std::vector<Token>& tokens, bool special, bool strips) {
   std::string bytes;
   for (Token token : tokens)
     bytes += tokenizer.is_control(token) ? (special ? tokenizer.printable(token) : "")
@@ -64,7 +64,7 @@ std::string whole(const Tokenizer& tokenizer, const std::vector<Token>& tokens, 
 }
 
 void check(const TokenizerData& data, bool strips) {
-  const auto tokenizer = Tokenizer::create(data);
+  const auto tokenizer = TokenCodec::create(data);
   std::mt19937 random(9);
   const std::string pool = "\xF0\x9F\x98\x80\xE6\xBC\xA2\xC3\xA9 a\xFF\x80";
   for (int round = 0; round < 4000; ++round) {
@@ -102,7 +102,7 @@ TEST(Streaming, SentencePiece) { check(sentence_piece(), true); }
 // An answer behind its prompt: the bytes that each token adds, no matter which one comes first.
 TEST(Streaming, BehindOtherTokensNothingIsDropped) {
   for (const TokenizerData& data : {byte_level(), sentence_piece(), without_decoder()}) {
-    const auto tokenizer = Tokenizer::create(data);
+    const auto tokenizer = TokenCodec::create(data);
     for (Token first = 0; first < tokenizer->size(); ++first) {
       if (tokenizer->is_control(first)) continue;
       for (Token second : {first, Token(tokenizer->size() - 1), Token(0)}) {
@@ -122,7 +122,7 @@ TEST(Streaming, BehindOtherTokensNothingIsDropped) {
 }
 
 TEST(Streaming, HoldsBackOnlyOpenCharacters) {
-  const auto tokenizer = Tokenizer::create(byte_level());
+  const auto tokenizer = TokenCodec::create(byte_level());
   Detokenizer stream(*tokenizer);
   EXPECT_EQ(stream.push('a'), "a");
   EXPECT_EQ(stream.push(0xE6), "");
@@ -135,7 +135,7 @@ TEST(Streaming, HoldsBackOnlyOpenCharacters) {
 }
 
 TEST(Streaming, LeadingSpaceOfSentencePiece) {
-  const auto tokenizer = Tokenizer::create(sentence_piece());
+  const auto tokenizer = TokenCodec::create(sentence_piece());
   Detokenizer stream(*tokenizer);
   EXPECT_EQ(stream.push(1), "");  // <s> is not shown and is not the start
   EXPECT_EQ(stream.push(*tokenizer->find("▁a")), "a");

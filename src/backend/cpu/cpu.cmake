@@ -5,8 +5,7 @@ target_sources(sx_backend PRIVATE
   cpu/kv/layout.cc cpu/kv/store.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/kv/cells.cc cpu/kv/score.cc
   cpu/attention/attention.cc cpu/attention/attention_plan.cc cpu/attention/attention_kernels.cc
   cpu/sampling/choose.cc cpu/sampling/top_k.cc cpu/sampling/top_k_kernels.cc
-  cpu/linear/linear.cc
-  cpu/peaks.cc)
+  cpu/linear/linear.cc)
 set_source_files_properties(cpu/rows.cc cpu/kv/layout.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/sampling/choose.cc cpu/sampling/top_k.cc
   PROPERTIES COMPILE_OPTIONS -O3)
 set_source_files_properties(cpu/isa.cc cpu/attention/attention_kernels.cc cpu/sampling/top_k_kernels.cc cpu/linear/linear_generic.cc
@@ -40,13 +39,3 @@ sx_isa_source(cpu/linear/linear_neon_dot.cc NEON_DOT ${no_schedule})
 sx_isa_source(cpu/linear/linear_neon_i8mm.cc NEON_I8MM ${no_schedule})
 sx_isa_source(cpu/linear/linear_avx2.cc AVX2)
 sx_isa_source(cpu/linear/linear_avx512.cc AVX512)
-
-# The arithmetic peaks of `specextend bench`.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  target_sources(sx_backend PRIVATE cpu/peaks_neon.cc)
-  set_source_files_properties(cpu/peaks_neon.cc PROPERTIES COMPILE_OPTIONS "-O3;${SX_FLAGS_NEON_I8MM}")
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
-  target_sources(sx_backend PRIVATE cpu/peaks_x86_avx2.cc cpu/peaks_x86_avx512.cc)
-  set_source_files_properties(cpu/peaks_x86_avx2.cc PROPERTIES COMPILE_OPTIONS "-O3;${SX_FLAGS_AVX2}")
-  set_source_files_properties(cpu/peaks_x86_avx512.cc PROPERTIES COMPILE_OPTIONS "-O3;${SX_FLAGS_AVX512}")
-endif()

@@ -15,7 +15,7 @@ TokenTrie::TokenTrie(std::span<const std::string> bytes, std::span<const Token> 
   build(control);
 }
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : vocab_(vocab) {
+TokenTrie::TokenTrie(const TokenCodec& tokenizer, int vocab) : vocab_(vocab) {
   bytes_.resize(size_t(std::min(vocab, tokenizer.size())));
   Control control;
   for (size_t t = 0; t < bytes_.size(); ++t) {

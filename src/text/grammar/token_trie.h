@@ -13,7 +13,7 @@
 
 namespace sx {
 
-class Tokenizer;
+class TokenCodec;
 
 class TokenTrie {
  public:
@@ -32,7 +32,7 @@ class TokenTrie {
   TokenTrie(std::span<const std::string> bytes, std::span<const Token> ends, int vocab, Encode encode = {},
             const Control& control = {});
   // The tokenizer must outlive it.
-  TokenTrie(const Tokenizer& tokenizer, int vocab);
+  TokenTrie(const TokenCodec& tokenizer, int vocab);
 
   int vocab() const { return vocab_; }
   size_t words() const { return (size_t(vocab_) + 31) / 32; }        // of a mask

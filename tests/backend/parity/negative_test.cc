@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 #include "problem.h"
 #include "tampered.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 #include "backend/registry.h"
 #include "backends.h"
 #include "far_backends.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 #include "support/forwarding_backend.h"
 
 namespace sx::parity {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/registry.h"
+#include "support/reference_backend.h"
 
 namespace sx::testing {
 

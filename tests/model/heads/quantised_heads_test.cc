@@ -9,6 +9,7 @@
 #include "head_parts.h"
 #include "model/heads/eagle.h"
 #include "model/heads/medusa.h"
+#include "support/reference_backend.h"
 #include "tensor/blocks.h"
 
 namespace sx {

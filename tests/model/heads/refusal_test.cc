@@ -13,6 +13,7 @@
 #include "model/heads/eagle.h"
 #include "model/heads/longspec.h"
 #include "model/heads/medusa.h"
+#include "support/reference_backend.h"
 
 namespace sx {
 namespace {

@@ -1,6 +1,6 @@
 // Every op as its definition reads. Weights are dequantised to f32 at set-up; K and V are kept as f32 after rounding
 // through the store's type, so that what other backends lose by storing is lost here too, and nothing else is.
-#include "backend/reference/reference_backend.h"
+#include "support/reference_backend.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "backend/cpu/peaks.h"
+#include "bench/peaks/peaks.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,9 +8,13 @@
 #include "backend/cpu/isa.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "bench/peaks/peak_kernels.h"
 
-namespace sx::cpu {
+namespace sx {
 namespace {
+
+using cpu::Isa;
+using cpu::PeakKernels;
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -54,11 +58,11 @@ double arithmetic(ThreadPool& pool, double (*kernel)()) {
 PeakKernels kernels_of(Isa isa) {
   switch (isa) {
 #if defined(__aarch64__)
-    case Isa::kNeonI8mm: return peak_kernels_neon_i8mm();
-    case Isa::kNeonDot: return peak_kernels_neon_dot();
+    case Isa::kNeonI8mm: return cpu::peak_kernels_neon_i8mm();
+    case Isa::kNeonDot: return cpu::peak_kernels_neon_dot();
 #elif defined(__x86_64__)
-    case Isa::kAvx2: return peak_kernels_avx2();
-    case Isa::kAvx512: return peak_kernels_avx512();
+    case Isa::kAvx2: return cpu::peak_kernels_avx2();
+    case Isa::kAvx512: return cpu::peak_kernels_avx512();
 #endif
     default: return {nullptr, nullptr};
   }
@@ -66,10 +70,10 @@ PeakKernels kernels_of(Isa isa) {
 
 }  // namespace
 
-Peaks measure_peaks(int threads) {
+MachinePeaks measure_peaks(int threads) {
   ThreadPool pool(threads);
-  const PeakKernels kernels = kernels_of(default_isa());
+  const PeakKernels kernels = kernels_of(cpu::default_isa());
   return {read_bandwidth(pool), arithmetic(pool, kernels.int8), arithmetic(pool, kernels.float16)};
 }
 
-}  // namespace sx::cpu
+}  // namespace sx

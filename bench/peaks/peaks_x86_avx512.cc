@@ -1,12 +1,12 @@
 // Arithmetic peaks of AVX-512 with VNNI: vpdpbusd, and multiply-adds of 32-bit floats, on 512-bit vectors.
 #include <immintrin.h>
 
-#include "backend/cpu/peaks.h"
+#include "bench/peaks/peak_kernels.h"
 
 namespace sx::cpu {
 namespace {
 
-#include "backend/cpu/peaks_x86.inl"
+#include "bench/peaks/peaks_x86.inl"
 
 struct Bytes {
   __m512i x;

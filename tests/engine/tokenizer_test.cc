@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "specextend/convert.h"
+#include "specextend/inspect.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
 #include "support/tiny_vocabulary.h"
@@ -32,7 +34,7 @@ std::string error_of(const std::function<void()>& action) {
   return "";
 }
 
-class VocabularyTest : public ::testing::Test {
+class TokenizerTest : public ::testing::Test {
  protected:
   std::string file(const char* name) { return folder_.file(name); }
   std::unique_ptr<Engine> open(const std::string& model) {
@@ -43,16 +45,16 @@ class VocabularyTest : public ::testing::Test {
   testing::TempFolder folder_;
 };
 
-TEST_F(VocabularyTest, WithoutWeights) {
+TEST_F(TokenizerTest, WithoutWeights) {
   GgufWriter out;
   out.add_string("general.architecture", "llama");
   out.add_u32("llama.block_count", 7);
   testing::add_tiny_vocabulary(out, TinyWords::kPieces, 320);
   testing::write_file(file("vocab.gguf"), out.bytes());
-  const auto vocabulary = Vocabulary::open(file("vocab.gguf"));
-  const auto tokens = vocabulary->tokenize("b a");
+  const auto tokenizer = Tokenizer::open(file("vocab.gguf"));
+  const auto tokens = tokenizer->tokenize("b a");
   EXPECT_EQ(tokens.size(), 2u);
-  EXPECT_EQ(vocabulary->detokenize(tokens), "b a");
+  EXPECT_EQ(tokenizer->detokenize(tokens), "b a");
   const ModelSummary s = inspect(file("vocab.gguf"));
   EXPECT_NE(s.unsupported.find("holds no weights"), std::string::npos) << s.unsupported;
   EXPECT_EQ(s.layers, 7);
@@ -62,7 +64,31 @@ TEST_F(VocabularyTest, WithoutWeights) {
   EXPECT_NE(error_of([&] { open(file("vocab.gguf")); }).find("holds no weights"), std::string::npos);
 }
 
-TEST_F(VocabularyTest, OfAnotherArchitecture) {
+// One tokenizer serves any number of threads.
+TEST_F(TokenizerTest, SharedByThreads) {
+  GgufWriter out;
+  out.add_string("general.architecture", "llama");
+  testing::add_tiny_vocabulary(out, TinyWords::kBytes, 320);
+  testing::write_file(file("vocab.gguf"), out.bytes());
+  const auto tokenizer = Tokenizer::open(file("vocab.gguf"));
+  const auto work = [&](int i) {
+    const std::vector<Message> messages{{"user", "the number " + std::to_string(i)}, {"assistant", "yes"}, {"user", "b a"}};
+    const std::string prompt = tokenizer->apply_template(messages);
+    const auto tokens = tokenizer->tokenize(prompt, true);
+    return std::pair(prompt + tokenizer->detokenize(tokens, true), tokens);
+  };
+  std::vector<decltype(work(0))> expected, found(200);
+  for (int i = 0; i < 200; ++i) expected.push_back(work(i));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = t; i < 200; i += 4) found[size_t(i)] = work(i);
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(found, expected);
+}
+
+TEST_F(TokenizerTest, OfAnotherArchitecture) {
   GgufWriter out;
   out.add_string("general.architecture", "abacus");
   out.add_u32("abacus.embedding_length", 64);
@@ -76,7 +102,7 @@ TEST_F(VocabularyTest, OfAnotherArchitecture) {
   EXPECT_EQ(s.width, 64);
   EXPECT_EQ(s.layers, 0);
   EXPECT_EQ(s.parameters, 4u);
-  EXPECT_FALSE(Vocabulary::open(file("abacus.gguf"))->tokenize("b a").empty());
+  EXPECT_FALSE(Tokenizer::open(file("abacus.gguf"))->tokenize("b a").empty());
   EXPECT_NE(error_of([&] { open(file("abacus.gguf")); }).find("abacus"), std::string::npos);
 
   testing::write_tiny_hf(file("folder"), TinySpec());
@@ -85,49 +111,49 @@ TEST_F(VocabularyTest, OfAnotherArchitecture) {
   }));
   EXPECT_NE(inspect(file("folder")).unsupported.find("AbacusForCausalLM"), std::string::npos);
   EXPECT_EQ(inspect(file("folder")).layers, 2);
-  EXPECT_FALSE(Vocabulary::open(file("folder"))->tokenize("b a").empty());
+  EXPECT_FALSE(Tokenizer::open(file("folder"))->tokenize("b a").empty());
   std::filesystem::remove(file("folder/model.safetensors"));
-  EXPECT_FALSE(Vocabulary::open(file("folder"))->tokenize("b a").empty());
+  EXPECT_FALSE(Tokenizer::open(file("folder"))->tokenize("b a").empty());
   testing::write_file(file("folder/config.json"), R"({"model_type": "abacus", "text_config": {"vocab_size": 320}})");
-  EXPECT_FALSE(Vocabulary::open(file("folder"))->tokenize("b a").empty());
+  EXPECT_FALSE(Tokenizer::open(file("folder"))->tokenize("b a").empty());
 }
 
 // Only a conversation needs the template.
-TEST_F(VocabularyTest, TemplateThatDoesNotParse) {
+TEST_F(TokenizerTest, TemplateThatDoesNotParse) {
   testing::write_tiny_hf(file("folder"), TinySpec());
   testing::write_file(file("folder/chat_template.jinja"), std::string_view("{% if %}"));
   const auto engine = open(file("folder"));
   GenerateOptions o;
   o.max_tokens = 4, o.ignore_end = true;
-  EXPECT_EQ(engine->start()->generate(engine->tokenize("b a"), o).tokens.size(), 4u);
-  const std::string error = error_of([&] { engine->apply_template(R"([{"role": "user", "content": "b"}])"); });
+  EXPECT_EQ(engine->start()->generate(engine->tokenizer().tokenize("b a"), o).tokens.size(), 4u);
+  const std::string error = error_of([&] { engine->tokenizer().apply_template_json(R"([{"role": "user", "content": "b"}])"); });
   EXPECT_NE(error.find("chat template of"), std::string::npos) << error;
   EXPECT_NE(error.find("folder"), std::string::npos) << error;
   ASSERT_EQ(engine->warnings().size(), 1u);
   EXPECT_NE(engine->warnings()[0].find("chat template of"), std::string::npos);
-  EXPECT_NE(error_of([&] { Vocabulary::open(file("folder"), "{% if %}"); }), "");  // one that somebody gives is looked at at once
+  EXPECT_NE(error_of([&] { Tokenizer::open(file("folder"), "{% if %}"); }), "");  // one that somebody gives is looked at at once
 }
 
-TEST_F(VocabularyTest, WarnsOfAMissingPreTokenizer) {
+TEST_F(TokenizerTest, WarnsOfAMissingPreTokenizer) {
   TinySpec spec;
   testing::write_tiny_gguf(file("named.gguf"), spec);
-  EXPECT_TRUE(Vocabulary::open(file("named.gguf"))->warnings().empty());
+  EXPECT_TRUE(Tokenizer::open(file("named.gguf"))->warnings().empty());
   spec.words = TinyWords::kPieces;
   testing::write_tiny_gguf(file("pieces.gguf"), spec);
-  EXPECT_TRUE(Vocabulary::open(file("pieces.gguf"))->warnings().empty());
+  EXPECT_TRUE(Tokenizer::open(file("pieces.gguf"))->warnings().empty());
   GgufWriter out;
   out.add_string("general.architecture", "llama");
   out.add_string("tokenizer.ggml.model", "gpt2");
   out.add_strings("tokenizer.ggml.tokens", testing::tiny_tokens(320));
   out.add_strings("tokenizer.ggml.merges", testing::tiny_merges(320));
   testing::write_file(file("old.gguf"), out.bytes());
-  const auto warnings = Vocabulary::open(file("old.gguf"))->warnings();
+  const auto warnings = Tokenizer::open(file("old.gguf"))->warnings();
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("tokenizer.ggml.pre"), std::string::npos);
 }
 
 // As Vicuna and LongChat are published.
-TEST_F(VocabularyTest, FolderWithSentencePiecesOwnFile) {
+TEST_F(TokenizerTest, FolderWithSentencePiecesOwnFile) {
   TinySpec spec;
   spec.vocab = 512;
   testing::write_tiny_hf(file("folder"), spec);
@@ -139,10 +165,10 @@ TEST_F(VocabularyTest, FolderWithSentencePiecesOwnFile) {
   testing::write_file(file("folder/added_tokens.json"), std::string_view(R"({"<pad>": 511})"));
   EXPECT_EQ(inspect(file("folder")).tokenizer, "tokenizer.model");
   const auto engine = open(file("folder"));
-  const auto prompt = engine->tokenize("the river", true);
+  const auto prompt = engine->tokenizer().tokenize("the river", true);
   EXPECT_EQ(prompt.front(), 1);
-  EXPECT_EQ(engine->detokenize(prompt), "the river");
-  EXPECT_EQ(engine->tokenize("<pad>"), std::vector<Token>{511});
+  EXPECT_EQ(engine->tokenizer().detokenize(prompt), "the river");
+  EXPECT_EQ(engine->tokenizer().tokenize("<pad>"), std::vector<Token>{511});
   GenerateOptions o;
   o.max_tokens = 8, o.grammar = "root ::= \" was \" [a-z]+";
   EXPECT_EQ(engine->start()->generate(prompt, o).text.substr(0, 5), " was ");
@@ -151,17 +177,17 @@ TEST_F(VocabularyTest, FolderWithSentencePiecesOwnFile) {
   convert_options.model = file("folder"), convert_options.out = file("made.gguf"), convert_options.type = "f32";
   const auto notes = convert(convert_options).notes;
   EXPECT_TRUE(notes.empty()) << notes.front();
-  const auto made = Vocabulary::open(file("made.gguf"));
+  const auto made = Tokenizer::open(file("made.gguf"));
   for (const char* text : {"the river", " two  spaces\n", "über 日本語 <s>x", "12345"})
-    EXPECT_EQ(made->tokenize(text, true), engine->tokenize(text, true)) << text;
+    EXPECT_EQ(made->tokenize(text, true), engine->tokenizer().tokenize(text, true)) << text;
 }
 
 // Where generation_config.json is absent or silent, config.json says what ends a text.
-TEST_F(VocabularyTest, EndsOfConfig) {
+TEST_F(TokenizerTest, EndsOfConfig) {
   testing::write_tiny_hf(file("folder"), TinySpec());
   const auto config = [&](const nlohmann::ordered_json& ends) {
     testing::write_file(file("folder/config.json"), edited(file("folder/config.json"), [&](auto& json) { json["eos_token_id"] = ends; }));
-    return Vocabulary::open(file("folder"));
+    return Tokenizer::open(file("folder"));
   };
   EXPECT_FALSE(config({7, 9})->is_end(9));
   std::filesystem::remove(file("folder/generation_config.json"));

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/peaks.h"
+#include "bench/peaks/peak_kernels.h"
 
 namespace sx::cpu {
 namespace {

@@ -3,12 +3,12 @@
 // same work.
 #include <immintrin.h>
 
-#include "backend/cpu/peaks.h"
+#include "bench/peaks/peak_kernels.h"
 
 namespace sx::cpu {
 namespace {
 
-#include "backend/cpu/peaks_x86.inl"
+#include "bench/peaks/peaks_x86.inl"
 
 struct Bytes {
   __m256i x;

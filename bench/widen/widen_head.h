@@ -1,8 +1,8 @@
-// The wide twin of an EAGLE-3 head, for the twin of its target: the same embedding of dimensions, folder to folder.
+// The zero-padded upscale of an EAGLE-3 head, for the upscale of its target: the same embedding of dimensions, folder to folder.
 #pragma once
 #include <string>
 
-#include "model/convert/widen.h"
+#include "bench/widen/widen.h"
 
 namespace sx {
 

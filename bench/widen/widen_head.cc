@@ -1,4 +1,4 @@
-#include "model/convert/widen_head.h"
+#include "bench/widen/widen_head.h"
 
 #include <filesystem>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "model/convert/widen.h"
+#include "bench/widen/widen.h"
 
 #include <algorithm>
 #include <cmath>

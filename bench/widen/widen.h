@@ -1,4 +1,4 @@
-// The wide twin: a model embedded in a larger Llama shape that computes the same function. All that is new is zero;
+// The zero-padded upscale: a model embedded in a larger Llama shape that computes the same function. All that is new is zero;
 // norms are rescaled for the longer rows, and every old rotary pair sits on a new one that turns at the same speed. A
 // small model's text at a large model's cost.
 #pragma once
@@ -20,14 +20,14 @@ WideShape named_shape(const std::string& name);
 ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape,
                           const QuantizeJob& job);
 
-// Parts of it, for tests and for heads: the configuration of the twin, and the places of old elements in the new shape.
+// Parts of it, for tests and for heads: the configuration of the upscale, and the places of old elements in the new shape.
 struct WideMaps {
-  ModelConfig config;                                // of the twin
+  ModelConfig config;                                // of the upscale
   std::vector<int64_t> width, ffn;                   // old element -> new element
   std::vector<int64_t> query, key, value, attended;  // rows of q, k, v; columns of the attention's output
   float norm_scale = 1, query_scale = 1;
 };
-// `style`: how the twin pairs the rotated dimensions of q and k.
+// `style`: how the upscale pairs the rotated dimensions of q and k.
 WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle style, const std::string& file);
 // Old rows -> new rows turned round: for each of `count` new rows the old one, or -1.
 std::vector<int64_t> rows_from(const std::vector<int64_t>& places, int64_t count);

@@ -1,4 +1,4 @@
-// A vocabulary of given words, for tests of the server's language. Its template writes down what it is given.
+// A tokenizer of given words, for tests of the server's language. Its template writes down what it is given.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -7,9 +7,9 @@
 
 namespace sx::server {
 
-class FakeVocabulary : public Vocabulary {
+class FakeTokenizer : public Tokenizer {
  public:
-  explicit FakeVocabulary(std::vector<std::string> words) : words_(std::move(words)) {}
+  explicit FakeTokenizer(std::vector<std::string> words) : words_(std::move(words)) {}
   // One token per byte, after token 0 for the beginning.
   std::vector<Token> tokenize(std::string_view text, bool add_special, bool) const override {
     std::vector<Token> tokens;
@@ -27,7 +27,8 @@ class FakeVocabulary : public Vocabulary {
     if (size_t(token) >= words_.size()) throw Error("no such token");
     return words_[size_t(token)];
   }
-  std::string apply_template(std::string_view messages, bool generate, std::string_view tools, std::string_view variables) const override {
+  std::string apply_template_json(std::string_view messages, bool generate, std::string_view tools,
+                                  std::string_view variables) const override {
     if (messages.find("refuse me") != std::string_view::npos) throw Error("the template refuses");
     return std::string(messages) + "|" + (generate ? "go" : "") + "|" + std::string(tools) + "|" + std::string(variables);
   }

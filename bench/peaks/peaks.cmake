@@ -1,0 +1,15 @@
+# sx_peaks: the machine's peaks, for the roofline columns of `specextend bench`. A library of its own, so that the installed library
+# has no benchmark in it.
+include(${CMAKE_SOURCE_DIR}/src/backend/cpu/isa.cmake)
+set(peaks ${CMAKE_SOURCE_DIR}/bench/peaks)
+add_library(sx_peaks STATIC ${peaks}/peaks.cc)
+target_include_directories(sx_peaks PUBLIC ${CMAKE_SOURCE_DIR})
+target_link_libraries(sx_peaks PRIVATE sx_backend)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  target_sources(sx_peaks PRIVATE ${peaks}/peaks_neon.cc)
+  set_source_files_properties(${peaks}/peaks_neon.cc PROPERTIES COMPILE_OPTIONS "-O3;${SX_FLAGS_NEON_I8MM}")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  target_sources(sx_peaks PRIVATE ${peaks}/peaks_x86_avx2.cc ${peaks}/peaks_x86_avx512.cc)
+  set_source_files_properties(${peaks}/peaks_x86_avx2.cc PROPERTIES COMPILE_OPTIONS "-O3;${SX_FLAGS_AVX2}")
+  set_source_files_properties(${peaks}/peaks_x86_avx512.cc PROPERTIES COMPILE_OPTIONS "-O3;${SX_FLAGS_AVX512}")
+endif()

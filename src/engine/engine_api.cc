@@ -1,0 +1,41 @@
+// The functions of include/specextend/engine.h, tokenizer.h and inspect.h that are made of others.
+#include <nlohmann/json.hpp>
+
+#include "base/cpu_count.h"
+#include "base/error.h"
+#include "engine/engine.h"
+
+namespace sx {
+
+std::string Tokenizer::apply_template(std::span<const Message> messages, bool add_generation_prompt) const {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Message& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
+  return apply_template_json(list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), add_generation_prompt);
+}
+
+GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options) {
+  return generate(tokenizer().tokenize(prompt, true), options);
+}
+
+GenerateResult Session::chat(std::span<const Message> messages, const GenerateOptions& options) {
+  return generate(tokenizer().tokenize(tokenizer().apply_template(messages)), options);
+}
+
+GenerateResult Session::chat(std::initializer_list<Message> messages, const GenerateOptions& options) {
+  return chat(std::span(messages.begin(), messages.size()), options);
+}
+
+ThreadCount thread_count(int asked) {
+  const CpuCount& cpus = cpu_count();
+  if (asked <= 0) return {cpus.threads(), cpus.why()};
+  if (asked <= cpus.allowed) return {asked, "asked for"};
+  return {cpus.allowed, fmt::format("{} asked for, {} CPU{}", asked, cpus.allowed, cpus.allowed == 1 ? "" : "s")};
+}
+
+StepCosts step_costs(const Engine& engine) {
+  const auto* known = dynamic_cast<const EngineImpl*>(&engine);
+  if (!known) fail("step_costs: the engine is not one that Engine::open made");
+  return known->costs();
+}
+
+}  // namespace sx
