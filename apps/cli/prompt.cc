@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/help.h"
@@ -65,10 +64,6 @@ std::string unescape(const std::string& text) {
     else out += '\\', out += c;
   }
   return out;
-}
-
-std::string to_json(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace sx::cli

@@ -19,6 +19,5 @@ std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine)
 std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text);
 std::string read_file(const std::string& path);  // "-": standard input
 std::string unescape(const std::string& text);   // \n \t \r \" \\ as -e asks
-std::string to_json(const std::string& text);    // a JSON string literal; invalid UTF-8 becomes U+FFFD
 
 }  // namespace sx::cli

@@ -258,6 +258,10 @@ TEST_F(TimedTest, ABatchThatWinsDrafts) {
 class DeviceTimedTest : public TimedTest, public ::testing::WithParamInterface<bool> {
  protected:
   DeviceTimedTest() {
+    testing::TinySpec spec;  // models that are sure of what they say
+    spec.weights = DType::kQ8_0, spec.gain = 4;
+    testing::write_tiny_gguf(folder_.file("target.gguf"), spec);
+    testing::write_tiny_gguf(folder_.file("draft.gguf"), spec);
     costs_.target = [](int rows) { return 1000 * (1 + 0.35 * (rows - 1) / 31); };
     costs_.draft = [](int rows) { return rows <= 64 ? 100.0 : 6.0 * rows; };
   }

@@ -194,7 +194,7 @@ TEST(BatchBudget, TrialsEarnNothing) {
   trials.trial_round(16, 1.3, 1.5, 1.3);
   EXPECT_GT(all.balance(16), before);
   EXPECT_LT(trials.balance(16), before - 0.25);
-  EXPECT_EQ(trials.saved(16), all.saved(16));
+  EXPECT_LT(trials.saved(16), all.saved(16));          // and promise less
 }
 
 TEST(BatchBudget, OneAloneLooksAfterItself) {

@@ -14,6 +14,7 @@ constexpr double kProvenShare = 0.1;  // where drafts are known to save time: an
 constexpr double kMost = 2, kDebt = 4;
 constexpr double kOnTrust = 0.5;      // plain rounds of the balance that a reading may count on; a trial's cost where one is due
 constexpr double kLearn = 0.1;        // weight of a round in what drafts save
+constexpr double kDoubt = 0.025;      // off what a trial promises, for each request of the batch: nobody has seen all of them draft
 constexpr double kForget = 0.95;      // of how wrong trials were, per trial
 constexpr int kProof = 3;             // rounds: one request may be lucky
 constexpr int kTrials = 2;            // drafts that follow a reading
@@ -75,7 +76,7 @@ void BatchBudget::trial_round(int requests, double time, double tokens, double a
   if (b.plain == 0 || !(time > 0)) return;
   pay(b, 1, time);
   b.projected = true;
-  learn(b, saving(tokens, all_time / b.plain) - b.excess);
+  learn(b, saving(tokens, all_time / b.plain) - b.excess - kDoubt * requests);
   b.excess *= kForget;
   if (b.seen > kProof || b.saved <= 0) return;
   // So far they promise something: the trials go on until that is proven, and then what was read for them was no loss.

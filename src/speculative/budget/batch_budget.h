@@ -27,7 +27,7 @@ class BatchBudget {
   // All requests drafted, or nearly all.
   void drafted_round(int requests, int tokens, double time);
   // Only some drafted. The others have waited for them, so the account pays and earns nothing. `tokens`, `all_time`: what each request would have
-  // had of the round, and what it would have taken, if all had drafted.
+  // had of the round, and what it would have taken, if all had drafted; the larger the batch, the less that is believed.
   void trial_round(int requests, double time, double tokens, double all_time);
   // A drafter has read (a piece of) a text, in the same unit of time. Reading that is justified by what drafts are known to save is no loss.
   void reading(int requests, double time);
