@@ -15,6 +15,7 @@
 #include "speculative/config/config.h"
 #include "speculative/cache/draft_cache.h"
 #include "speculative/draft/drafter.h"
+#include "speculative/budget/average.h"
 #include "speculative/budget/batch_budget.h"
 #include "speculative/budget/cost_model.h"
 #include "specextend/specextend.h"
@@ -124,7 +125,7 @@ class Speculation {
   const CostModel& cost_model_;
   std::vector<float> costs_;
   BatchBudget batch_budget_;
-  double read_ms_ = 0;
+  Average read_ms_;
   int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
 };
 

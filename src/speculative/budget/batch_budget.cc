@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <bit>
 
-#include "speculative/budget/cost_model.h"
-
 namespace sx {
 namespace {
 
 constexpr double kShare = 0.01;       // of the time of plain rounds, for trying
 constexpr double kMost = 8, kDebt = 8;  // plain rounds; what was won or lost long ago does not decide
-constexpr double kLearn = 0.1;        // weight of a round in what drafts save
 constexpr int kFirstPlain = 64, kPlain = 256;  // drafted rounds after which a plain one is due
 
 }  // namespace
@@ -30,7 +27,7 @@ void BatchBudget::plain_round(int requests, double time) {
   b.checked |= b.drafted > 0;
   b.drafted = 0;
   if (!(time > 0)) return;
-  b.plain = learned(b.plain, time);
+  b.plain.add(time);
 }
 
 void BatchBudget::drafted_round(int requests, int tokens, double time, bool trial) {
@@ -41,7 +38,7 @@ void BatchBudget::drafted_round(int requests, int tokens, double time, bool tria
   const double gave = double(tokens) / requests, took = time / b.plain;
   b.balance = std::clamp(b.balance + kShare + (trial ? 1 : gave) - took, -kDebt, kMost);
   const double saved = gave > 0 ? std::clamp(1 - took / gave, -1.0, 1.0) : -1;
-  b.saved = b.saved == 1 ? saved : b.saved + kLearn * (saved - b.saved);
+  b.saved = b.saved == 1 ? saved : b.saved + Average::kLearn * (saved - b.saved);
 }
 
 bool BatchBudget::covers_reading(int requests, double time) const {

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "speculative/budget/average.h"
+
 namespace sx {
 
 class BatchBudget {
@@ -35,7 +37,7 @@ class BatchBudget {
  private:
   struct Account {
     double balance = 1, saved = 1;
-    double plain = 0;         // time of a plain round; 0: none yet
+    Average plain;            // time of a plain round; 0: none yet
     int drafted = 0;          // rounds since a plain one
     bool checked = false;     // there was one among drafted rounds
   };

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "speculative/budget/cost_model.h"
 
 namespace sx {
 EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
@@ -169,7 +168,7 @@ bool EagleDrafter::run_level(DraftTask& task) {
   options_.backend->copy_rows({states_, s.tail_states, rows, w, w, w, which_.data()});
   forward(cache.store());
   take_candidates();
-  level_ms_ = learned(level_ms_, step_ms_);
+  level_ms_.add(step_ms_);
   copy_states(s.tail_states + size_t(uncommitted) * width(), result_.states, rows);
   return true;
 }
@@ -195,7 +194,7 @@ bool EagleDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& ho
   levels_.take(*task.tree, s.tail);
   // The wait was for the step before as well.
   const double each = (step_ms_ + ms) / (levels_.passes() + 1);
-  if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
+  if (levels_.passes() > 0) level_ms_.add(each);
   return true;
 }
 

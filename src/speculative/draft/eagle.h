@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/heads/eagle.h"
+#include "speculative/budget/average.h"
 #include "speculative/cache/draft_cache.h"
 #include "speculative/draft/candidates.h"
 #include "speculative/draft/drafter.h"
@@ -83,7 +84,8 @@ class EagleDrafter : public Drafter {
   LevelDraft levels_;
   const Token* map_ = nullptr;          // the head's own tokens as the target's, where levels are grown; backend memory
   EagleOutputs result_;
-  double forward_ms_ = 0, level_ms_ = 0;
+  double forward_ms_ = 0;
+  Average level_ms_;
   double step_ms_ = 0;                  // of the last step; where ops run behind the host's back, until they were asked for
 };
 

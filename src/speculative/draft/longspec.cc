@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "speculative/budget/cost_model.h"
 
 namespace sx {
 int longspec_cells(int window) { return 2 * window + kMaxTreeNodes; }
@@ -143,7 +142,7 @@ bool LongSpecDrafter::run_level(DraftTask& task) {
   run_own({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
   if (!look(task.seq)) return s.next.clear(), false;
   const double ms = now_ms() - start;
-  level_ms_ = learned(level_ms_, ms);
+  level_ms_.add(ms);
   return true;
 }
 

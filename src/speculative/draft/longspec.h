@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/heads/longspec.h"
+#include "speculative/budget/average.h"
 #include "speculative/cache/draft_cache.h"
 #include "speculative/draft/candidates.h"
 #include "speculative/draft/drafter.h"
@@ -80,7 +81,8 @@ class LongSpecDrafter : public Drafter {
   std::vector<KvMove> moves_;
   CandidateFinder guesser_;
   const float* logits_ = nullptr;        // of the last step
-  double forward_ms_ = 0, level_ms_ = 0;
+  double forward_ms_ = 0;
+  Average level_ms_;
 };
 
 }  // namespace sx

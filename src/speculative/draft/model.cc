@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "speculative/budget/cost_model.h"
 
 namespace sx {
 namespace {
@@ -219,7 +218,7 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   if (outputs_.empty()) return false;
   forward(kv());
   take_candidates();
-  level_ms_ = learned(level_ms_, step_ms_);
+  level_ms_.add(step_ms_);
   return true;
 }
 
@@ -301,7 +300,7 @@ void ModelDrafter::take_guessed(DraftTask& task) {
   } while (place > root);
   if (levels < 2) return;
   const double each = step_ms_ / levels;
-  level_ms_ = learned(level_ms_, each);
+  level_ms_.add(each);
 }
 
 // The whole tree without the host between its levels, where the backend can; false: nothing has been done.
@@ -321,7 +320,7 @@ bool ModelDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& ho
   levels_.take(*task.tree, s.tail);
   // The wait was for the step before as well.
   const double each = (step_ms_ + ms) / (levels_.passes() + 1);
-  if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
+  if (levels_.passes() > 0) level_ms_.add(each);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/sequence_table.h"
+#include "speculative/budget/average.h"
 #include "speculative/cache/draft_cache.h"
 #include "speculative/draft/drafter.h"
 #include "speculative/draft/candidates.h"
@@ -106,7 +107,8 @@ class ModelDrafter : public Drafter {
   CandidateFinder guesser_;
   LevelDraft levels_;
   const float* logits_ = nullptr;       // of the last step
-  double forward_ms_ = 0, level_ms_ = 0;
+  double forward_ms_ = 0;
+  Average level_ms_;
   double step_ms_ = 0;                  // of the last step; where ops run behind the host's back, until they were asked for
 };
 
