@@ -215,9 +215,9 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
   auto head = HeadFile::open(config.draft_model, target);
   const HeadConfig::Kind kind = head->config().kind;
   if (kind == HeadConfig::Kind::kLongSpec) {
-    if (config.cache.reads_draft() || config.cache.faults != 0)
-      fail("draft '{}': a LongSpec head looks at the target's cache; {} does not go with it: take cache full, window, streaming, retrieval, prune or "
-           "random", head->path(), config.cache.faults != 0 ? "setting faults" : "cache " + setting_value(config, "cache"));
+    if (config.cache.reads_draft())
+      fail("draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache full, window, streaming, retrieval, "
+           "prune or random", head->path(), setting_value(config, "cache"));
     config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
   }
   if (kind != HeadConfig::Kind::kMedusa) return head;

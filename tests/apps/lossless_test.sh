@@ -17,7 +17,7 @@ verify_tiny() {  # NAME OPTIONS...
   "$program" verify-lossless -m "$work/tiny.gguf" -q --json --all-settings -n 40 -c 700 --ignore-eos "${small[@]}" "$@" \
     -f "$work/some.txt" > "$work/$name.tiny"
 }
-for preset in specextend specextend-reference streamingllm; do
+for preset in specextend streamingllm; do
   verify_tiny "$preset" --spec "$preset" -md "$work/tiny.gguf"
 done
 verify_tiny specextend-eagle3 --spec specextend-eagle3 -md "$work/eagle3"
@@ -31,11 +31,11 @@ done
 verify_tiny inner-model --spec triforce -md "$work/tiny.gguf" --spec-inner-budget 40
 verify_tiny inner-suffix --spec magicdec --spec-inner suffix --spec-store 500
 verify_tiny sentences --spec specextend -md "$work/tiny.gguf" --spec-sentences on --spec-layers all \
-  --spec-score-heads 0,2 --spec-head-score max --spec-chunk-score sum --spec-adaptive on --spec-faults mask,level
+  --spec-score-heads 0,2 --spec-head-score max --spec-chunk-score sum --spec-adaptive on
 python3 - "$work" <<'PY'
 import glob, json, sys
 rows = [json.loads(line) for path in glob.glob(sys.argv[1] + "/*.tiny") for line in open(path)]
-assert len(rows) == 30 * 4, f"{len(rows)} cases"
+assert len(rows) == 29 * 4, f"{len(rows)} cases"
 assert all(r["equal"] for r in rows), [r for r in rows if not r["equal"]]
 assert all(r["prompt_tokens"] > 200 and r["tokens"] == 40 for r in rows), "too short to choose from"
 accepted = sum(r["spec"]["accepted_tokens"] for r in rows)

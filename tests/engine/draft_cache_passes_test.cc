@@ -172,28 +172,22 @@ TEST(DraftCachePasses, RunWithinTheTrainedLength) {
       }
 }
 
-// The distribution after the pending token comes from the fresh cache; with kFaultOrder from the one before.
+// The distribution after the pending token comes from the refreshed cache.
 TEST(DraftCachePasses, AreRunAfterTheRefresh) {
-  for (const bool head : {false, true})
-    for (const bool late : {false, true}) {
-      CacheConfig c = config_of(CacheKind::kStreaming);
-      c.faults = late ? uint32_t(kFaultOrder) : 0;
-      Drafting d(head, c);
-      d.prompt(520);
-      int refreshes = 0;
-      for (int i = 0; i < 10; ++i) {
-        d.backend.events.clear();
-        d.round();
-        const bool due = i % 3 == 0;
-        refreshes += due;
-        EXPECT_EQ(d.cache->refreshes(0), refreshes);
-        // The pending token, then three levels of nodes: those of the last level are not run.
-        EXPECT_EQ(d.backend.events, !due            ? "rrrr"
-                                    : late && i > 0 ? "rgrrr"
-                                                    : "grrrr")
-            << "round " << i << " head " << head;
-      }
+  for (const bool head : {false, true}) {
+    Drafting d(head, config_of(CacheKind::kStreaming));
+    d.prompt(520);
+    int refreshes = 0;
+    for (int i = 0; i < 10; ++i) {
+      d.backend.events.clear();
+      d.round();
+      const bool due = i % 3 == 0;
+      refreshes += due;
+      EXPECT_EQ(d.cache->refreshes(0), refreshes);
+      // The pending token, then three levels of nodes: those of the last level are not run.
+      EXPECT_EQ(d.backend.events, due ? "grrrr" : "rrrr") << "round " << i << " head " << head;
     }
+  }
 }
 
 }  // namespace

@@ -195,8 +195,6 @@ TEST(DraftCacheExactness, EveryPolicyDrafterAndTree) {
 TEST(DraftCacheExactness, Variants) {
   const Settings retrieval = {{"cache", "retrieval"}};
   std::vector<Settings> variants;
-  for (const char* faults : {"mask", "position", "hole", "guarantee", "half", "level", "order", "all"})
-    variants.push_back(with(retrieval, {{"faults", faults}}));
   for (const char* layers : {"all", "0", "-1", "0,2"}) variants.push_back(with(retrieval, {{"layers", layers}}));
   for (const char* heads : {"mean", "max"})
     for (const char* chunks : {"mean", "max", "sum"})
@@ -267,7 +265,7 @@ TEST(DraftCacheState, IsAFunctionOfTheText) {
              shared = joined({prompt.begin(), prompt.begin() + 120}, testing::random_text(200, 9));
   for (const std::string& draft : {files().model, files().eagle1, files().eagle3})
     for (const Settings& policy : kPolicies)
-      for (const Settings& more : {Settings{}, Settings{{"adaptive", "on"}}, Settings{{"faults", "order"}}}) {
+      for (const Settings& more : {Settings{}, Settings{{"adaptive", "on"}}}) {
         if (!more.empty() && policy[0].second != "retrieval") continue;
         SCOPED_TRACE(draft + " " + text_of(policy) + text_of(more));
         auto fresh = Engine::open(options(draft, with(policy, more)));

@@ -69,8 +69,6 @@ std::vector<EngineCase> make_cases() {
       {"specexec", options("specexec", f.draft, {})},
       {"specextend",
        options("specextend", f.draft, {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
-      {"specextend_reference", options("specextend-reference", f.draft,
-                                       {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"specextend_eagle3",
        options("specextend-eagle3", f.eagle3, {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"streamingllm", options("streamingllm", f.draft, {{"budget", "48"}})},

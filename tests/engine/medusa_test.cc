@@ -104,8 +104,7 @@ TEST(Medusa, NeverChangesTheText) {
     for (int length : {1, 2, 33, 34, 100})
       expected[{temperature, length}] = answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
   for (const std::string& head : {files().plain, files().chosen, files().reduced})
-    for (const char* preset : {"medusa", "sd", "specinfer", "eagle3", "opt-tree", "opt-tree-reference", "specexec",
-                               "sequoia", "fuse"}) {
+    for (const char* preset : {"medusa", "sd", "specinfer", "eagle3", "opt-tree", "specexec", "sequoia", "fuse"}) {
       auto engine = Engine::open(options(head, preset, 33));
       for (const auto& [key, answer_of] : expected) {
         const Answer found = answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
@@ -216,7 +215,7 @@ TEST(Medusa, ChainsAndLevelsEndAtTheLastHead) {
   auto chain = Engine::open(options(files().reduced, "sd", 64));
   EXPECT_EQ(answer(*chain->start(), prompt, 0, 30).trees[0],
             (std::vector<Token>{prompt.back(), best[0][0], best[1][0], best[2][0]}));
-  for (const char* preset : {"eagle3", "opt-tree", "opt-tree-reference", "specexec", "sequoia", "specinfer"}) {
+  for (const char* preset : {"eagle3", "opt-tree", "specexec", "sequoia", "specinfer"}) {
     auto engine = Engine::open(options(files().reduced, preset, 64));
     const auto tree = answer(*engine->start(), prompt, 0, 30).trees[0];
     std::set<Token> known;
@@ -311,7 +310,7 @@ TEST(Medusa, DrawsKeepTheDistribution) {
 }
 
 TEST(Medusa, RoundsDoNotAllocate) {
-  for (const char* preset : {"medusa", "sd", "eagle3", "opt-tree-reference", "specexec", "fuse"})
+  for (const char* preset : {"medusa", "sd", "eagle3", "opt-tree", "specexec", "fuse"})
     for (const float temperature : {0.0f, 0.8f})
       testing::expect_rounds_do_not_allocate(*Engine::open(options(files().reduced, preset, 64)), temperature, 50, preset);
 }

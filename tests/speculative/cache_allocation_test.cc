@@ -43,7 +43,6 @@ TEST(CacheChoiceAllocation, ChoosingAllocatesNothing) {
       const auto single = std::span(reduced).first(size_t(cells));
       smooth(single, 7, votes);
       choose_pruned(single, kBudget, 0.2f, 4, 64, out, scratch), chosen += out.size();
-      half_precision_sums(single, borders.borders(), std::span(scores).first(chunks));
     }
     EXPECT_EQ(g_allocations.load() - before, 0);
     EXPECT_GT(chosen, 200u * kBudget);

@@ -198,47 +198,6 @@ TEST(RandomScores, DependOnSeedRoundAndChunkOnly) {
   EXPECT_EQ(choices.size(), 8u);
 }
 
-// To 8 significant bits, ties to even, by arithmetic.
-float bf16(float x) {
-  if (x == 0) return 0;
-  int exponent;
-  const double mantissa = std::frexp(double(x), &exponent);
-  return float(std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8));
-}
-
-TEST(HalfPrecisionSums, AreDifferencesOfRoundedPrefixes) {
-  RandomSource random;
-  int wrong = 0, right = 0;
-  for (int round = 0; round < 100; ++round) {
-    const int cells = random.below(3000);
-    const Cells borders = even_borders(cells, random.between(1, 40));
-    std::vector<float> mass;
-    for (int i = 0; i < cells; ++i) mass.push_back((i == 0 ? 0.45f : 1e-4f) * float(random.below(1000)) / 1000);
-    std::vector<float> out(borders.size() - 1, -1);
-    half_precision_sums(mass, borders, out);
-    std::vector<float> prefix = {0};
-    for (float m : mass) prefix.push_back(prefix.back() + m);
-    for (float& p : prefix) p = bf16(p);
-    for (size_t c = 0; c < out.size(); ++c) {
-      ASSERT_EQ(out[c], bf16(prefix[size_t(borders[c + 1])] - prefix[size_t(borders[c])]));
-      const float sum = std::accumulate(mass.begin() + borders[c], mass.begin() + borders[c + 1], 0.0f);
-      (std::abs(out[c] - sum) > 0.1f * sum ? wrong : right) += 1;
-    }
-  }
-  EXPECT_GT(wrong, right);  // it is a fault, after all
-}
-
-TEST(HalfPrecisionSums, ByHand) {
-  // Between 1/2 and 1 bf16 counts in steps of 1/256; a half step goes to the even neighbour, here down.
-  const std::vector<float> mass = {0.5f, 1.0f / 1024, 1.0f / 1024, 1.0f / 1024, 1.0f / 1024};
-  std::vector<float> out(5);
-  half_precision_sums(mass, all_cells(6), out);
-  EXPECT_EQ(out, (std::vector<float>{0.5f, 0, 0, 1.0f / 256, 0}));
-  out.resize(2);  // the difference 511/1024 has nine bits
-  half_precision_sums(std::vector{1.0f / 1024, 0.5f}, all_cells(3), out);
-  EXPECT_EQ(out, (std::vector<float>{1.0f / 1024, 0.5f}));
-}
-
 TEST(ChooseRecent, IsTheFirstAndTheLast) {
   for (int cells = 0; cells <= 24; ++cells) {
     for (int budget = -1; budget <= 26; ++budget) {

@@ -13,7 +13,7 @@ using testing::error_of;
 using testing::set_error;
 using testing::with_model;
 
-TEST(CacheSettings, LayersHeadsAndFaults) {
+TEST(CacheSettings, LayersAndHeads) {
   SpecConfig config;
   const auto set_to = [&](const char* name, const char* value) {
     apply_setting(config, name, value);
@@ -31,27 +31,11 @@ TEST(CacheSettings, LayersHeadsAndFaults) {
   EXPECT_EQ(set_to("score-heads", "5,0"), "5,0");
   EXPECT_EQ(config.cache.heads, (std::vector<int>{5, 0}));
   EXPECT_EQ(set_to("score-heads", ""), "");
-  const std::vector<std::pair<const char*, uint32_t>> names = {
-      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole},  {"guarantee", kFaultGuarantee},
-      {"half", kFaultHalf}, {"level", kFaultLevel},       {"order", kFaultOrder}};
-  uint32_t all = 0;
-  for (const auto& [name, fault] : names) {
-    EXPECT_EQ(set_to("faults", name), name);
-    EXPECT_EQ(config.cache.faults, fault);
-    all |= fault;
-  }
-  EXPECT_EQ(set_to("faults", "order,mask"), "mask,order");
-  EXPECT_EQ(set_to("faults", "all"), "mask,position,hole,guarantee,half,level,order");
-  EXPECT_EQ(config.cache.faults, all);
-  EXPECT_EQ(set_to("faults", "none"), "none");
-  EXPECT_EQ(config.cache.faults, 0u);
   for (const char* wrong :
        {"", "first", "1,", ",1", "1,all", "all,1", "last,1", "auto,1", "1.5", "1024", "-1025", " 1"})
     EXPECT_THAT(set_error("layers", wrong), HasSubstr("layers")) << wrong;
   for (const char* wrong : {"all", "-1", "1,", "1024", "a"})
     EXPECT_THAT(set_error("score-heads", wrong), HasSubstr("score-heads")) << wrong;
-  for (const char* wrong : {"masks", "mask,", ",mask", "mask,,half", "mask half", "none,mask", "mask,none", "1"})
-    EXPECT_THAT(set_error("faults", wrong), HasSubstr("faults")) << wrong;
 }
 
 // A draft cache that cannot be is refused by the name of what is wrong with it.
@@ -80,12 +64,7 @@ TEST(CacheSettings, CombinationsThatCannotBe) {
     const std::string sentences = error_with("sd", {{"cache", cache}, {"sentences", "on"}});
     if (asks_draft) EXPECT_THAT(sentences, AllOf(HasSubstr("sentences"), HasSubstr(cache)));
     else EXPECT_EQ(sentences, "");
-    const std::string faults = error_with("sd", {{"cache", cache}, {"faults", "hole"}});
-    if (cache == std::string("retrieval")) EXPECT_EQ(faults, "");
-    else EXPECT_THAT(faults, AllOf(HasSubstr("faults"), HasSubstr(cache)));
   }
-  EXPECT_THAT(error_with("sd", {{"faults", "mask"}}), AllOf(HasSubstr("faults"), HasSubstr("full")));
-  EXPECT_THAT(error_with("streamingllm", {{"faults", "mask"}}), AllOf(HasSubstr("faults"), HasSubstr("streaming")));
   EXPECT_EQ(error_with("ngram", {{"budget", "64"}}), "") << "nobody reads it";
 }
 

@@ -36,8 +36,6 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
        {{"drafter", "model"}, {"tree", "static"}, {"widths", "1,1,3,1,1,1,1,1"}, {"nodes", "20"}, {"depth", "8"}}},
       {"opt-tree",
        {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
-      {"opt-tree-reference",
-       {{"drafter", "model"}, {"tree", "opt-tree-reference"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"}}},
       {"eagle2-tree", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"eagle1",
        {{"drafter", "model"},
@@ -55,17 +53,13 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
        {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
         {"cache", "retrieval"}, {"positions", "compact"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"},
         {"adaptive", "off"}, {"sink", "4"}, {"recent", "64"}, {"layers", "auto"}, {"head-score", "mean"},
-        {"score-heads", ""}, {"chunk-score", "mean"}, {"sentences", "off"}, {"faults", "none"}}},
+        {"score-heads", ""}, {"chunk-score", "mean"}, {"sentences", "off"}}},
       {"specextend-eagle3",
        {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"},
-        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}, {"faults", "none"}}},
-      {"specextend-reference",
-       {{"drafter", "model"}, {"tree", "opt-tree-reference"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
-        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}, {"layers", "-1"},
-        {"faults", "mask,position,hole,guarantee,half,order"}}},
+        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}}},
       {"streamingllm",
        {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "5"}, {"depth", "5"}, {"cache", "streaming"},
-        {"positions", "compact"}, {"budget", "1024"}, {"sink", "4"}, {"faults", "none"}}},
+        {"positions", "compact"}, {"budget", "1024"}, {"sink", "4"}}},
       {"specexec",
        {{"drafter", "model"},
         {"tree", "best-first"},
@@ -179,7 +173,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "ngram-max", "match-max", "factor", "offset", "min-prob", "store", "store-file", "skip", "skip-layers", "exit",
                          "cache", "positions", "budget", "chunk", "interval", "adaptive", "interval-min",
                          "interval-max", "sink", "recent", "window", "layers", "head-score", "score-heads",
-                         "chunk-score", "sentences", "observe", "pool", "uniform", "faults",
+                         "chunk-score", "sentences", "observe", "pool", "uniform",
                          "price", "lazy", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
@@ -243,7 +237,7 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"fuse-model", {"model", "self"}},
       {"fuse-index", {"suffix", "ngram"}},
       {"inner", {"none", "suffix", "ngram", "model"}},
-      {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference", "best-first"}},
+      {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "best-first"}},
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
       {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},
       {"positions", {"compact", "original"}},
@@ -373,7 +367,6 @@ TEST(Settings, RoundTrip) {
       {"score-heads", {"", "3,1"}},
       {"chunk-score", {"mean", "max"}},
       {"uniform", {"0", "0.333333343"}},
-      {"faults", {"none", "all", "hole,level"}},
       {"draft-kv-type", {"", "q8_0"}}};
   std::mt19937 random(2);
   const auto presets = preset_infos();
@@ -410,8 +403,7 @@ TEST(Check, GapsInPaths) {
 // Every drafter, tree and rule, with and without consent: allowed exactly where this says so.
 TEST(Check, Combinations) {
   const std::vector<std::string> drafters = {"model", "self", "ngram", "suffix", "fuse"},
-                                 trees = {"chain",     "static", "sequoia", "eagle2", "opt-tree", "opt-tree-reference",
-                                          "best-first"},
+                                 trees = {"chain", "static", "sequoia", "eagle2", "opt-tree", "best-first"},
                                  rules = {"match",          "chain",     "block",   "specinfer",
                                           "no-replacement", "traversal", "typical", "margin"};
   const auto in = [](const std::string& word, std::initializer_list<const char*> list) {

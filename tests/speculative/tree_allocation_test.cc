@@ -14,15 +14,14 @@ namespace {
 constexpr int kDistributions = 97, kVocab = 64;
 
 std::vector<TreeConfig> configs() {
-  std::vector<TreeConfig> all(8);
+  std::vector<TreeConfig> all(7);
   all[0].kind = TreeKind::kChain;
   all[1].kind = TreeKind::kStatic, all[1].widths = {4, 2, 2, 1};
   all[2].kind = TreeKind::kStatic, all[2].paths = {{0}, {0, 0}, {1}, {0, 1}, {2}, {0, 0, 3}};
   all[3].kind = TreeKind::kSequoia, all[3].nodes = 40, all[3].depth = 6;
   all[4].kind = TreeKind::kEagle2, all[4].nodes = 59, all[4].depth = 8;
   all[5].kind = TreeKind::kOptTree, all[5].nodes = 50, all[5].depth = 10, all[5].threshold = 0.1f;
-  all[6].kind = TreeKind::kOptTreeReference, all[6].nodes = 50, all[6].depth = 10, all[6].threshold = 0.1f;
-  all[7].kind = TreeKind::kBestFirst, all[7].nodes = 64, all[7].depth = 12;
+  all[6].kind = TreeKind::kBestFirst, all[6].nodes = 64, all[6].depth = 12;
   return all;
 }
 

@@ -11,8 +11,7 @@ namespace {
 
 using namespace testing;
 
-constexpr TreeKind kFollowing[] = {TreeKind::kBestFirst, TreeKind::kOptTree, TreeKind::kEagle2,
-                                   TreeKind::kOptTreeReference};
+constexpr TreeKind kFollowing[] = {TreeKind::kBestFirst, TreeKind::kOptTree, TreeKind::kEagle2};
 
 struct Size { int nodes, depth; };
 constexpr Size kSizes[] = {{1, 1}, {1, 4}, {7, 1}, {5, 3}, {12, 5}, {30, 5}, {60, 4}, {511, 4}};
@@ -261,7 +260,7 @@ TEST(AllTrees, Limits) {
   for (const TreeKind kind : kFollowing) {
     TreeConfig config;
     config.kind = kind;
-    config.nodes = 511, config.depth = kind == TreeKind::kOptTreeReference ? 3 : 32, config.threshold = 0;
+    config.nodes = 511, config.depth = 32, config.threshold = 0;
     config.topk = 24, config.beams = 511;
     const auto policy = make_tree_policy(config);
     TokenTree tree(policy->capacity());
@@ -269,7 +268,7 @@ TEST(AllTrees, Limits) {
     const Language language(1, 24);
     const Drafted drafted = draft(*policy, tree, limits_of(config), language);
     EXPECT_EQ(tree.drafted(), 511);
-    EXPECT_LE(drafted.run, kind == TreeKind::kOptTreeReference ? 2 * 511 : 511);  // what a drafter can stage
+    EXPECT_LE(drafted.run, 511);  // what a draft tail holds
     EXPECT_EQ(draft(*policy, tree, {1, 1}, language).paths, std::set<Path>{{language.distribution({})[0].token}});
     EXPECT_EQ(draft(*policy, tree, {3, 1}, language).paths.size(), 3u);
     EXPECT_EQ(draft(*policy, tree, {0, 5}, language).paths.size(), 0u);

@@ -303,7 +303,7 @@ TEST(TreeConfig, NamesWhatIsOutOfRange) {
       {[](TreeConfig& c) { c.kind = TreeKind::kEagle2, c.topk = 100, c.nodes = 511, c.depth = 40; }, "16384"},
       {[](TreeConfig& c) { c.kind = TreeKind::kOptTree, c.threshold = -1; }, "threshold is -1"},
       {[](TreeConfig& c) { c.kind = TreeKind::kOptTree, c.threshold = std::nanf(""); }, "threshold"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kOptTreeReference, c.nodes = 511, c.depth = 33; }, "16384"},
+      {[](TreeConfig& c) { c.kind = TreeKind::kOptTree, c.nodes = 511, c.depth = 33; }, "16384"},
       {[](TreeConfig& c) { c.kind = TreeKind::kBestFirst, c.beams = 0; }, "beams is 0"},
       {[](TreeConfig& c) { c.kind = TreeKind::kBestFirst, c.decay = 0; }, "decay is 0"},
       {[](TreeConfig& c) { c.kind = TreeKind::kBestFirst, c.decay = 1.01f; }, "decay is 1.01"},

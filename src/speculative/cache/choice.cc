@@ -6,14 +6,11 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "tensor/half.h"
 
 namespace sx {
 namespace {
 
 bool earlier(uint64_t a, uint64_t b) { return uint32_t(a) < uint32_t(b); }
-
-float round_to_bf16(float x) { return bf16_to_float(float_to_bf16(x)); }
 
 }  // namespace
 
@@ -112,17 +109,6 @@ void smooth(std::span<float> scores, int pool, std::vector<float>& scratch) {
 
 void random_scores(uint64_t seed, uint64_t round, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) out[i] = float(uniform_from(hash_key(seed, round, i)));
-}
-
-void half_precision_sums(std::span<const float> mass_of_cells, std::span<const int32_t> borders, std::span<float> out) {
-  SX_ASSERT(borders.size() == out.size() + 1 && mass_of_cells.size() >= size_t(borders.back()));
-  float sum = 0, before = 0;
-  for (size_t c = 0; c < out.size(); ++c) {
-    for (int cell = borders[c]; cell < borders[c + 1]; ++cell) sum += mass_of_cells[size_t(cell)];
-    const float after = round_to_bf16(sum);
-    out[c] = round_to_bf16(after - before);
-    before = after;
-  }
 }
 
 }  // namespace sx

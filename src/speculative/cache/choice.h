@@ -55,9 +55,4 @@ void smooth(std::span<float> scores, int pool, std::vector<float>& scratch);
 // A stand-in for scores, uniform in [0, 1]: the same for the same seed, round and chunk.
 void random_scores(uint64_t seed, uint64_t round, std::span<float> out);
 
-// The published fault (ReferenceFault::kFaultHalf): chunk sums as differences of a running sum kept in bf16. Each
-// prefix is rounded once, as by a parallel scan; a sum rounded after every cell would stand still and be worse than
-// what was published. The differences are bf16 too.
-void half_precision_sums(std::span<const float> mass_of_cells, std::span<const int32_t> borders, std::span<float> out);
-
 }  // namespace sx

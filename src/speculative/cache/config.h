@@ -24,17 +24,6 @@ enum class CachePositions { kCompact, kOriginal };
 enum class HeadReduce { kMean, kMax };
 enum class ChunkReduce { kMean, kMax, kSum };
 
-// Faults of the published implementation, to be switched on one at a time and measured (bits).
-enum ReferenceFault : uint32_t {
-  kFaultMask = 1,       // from the third level on nodes see parents of their row in earlier levels
-  kFaultPosition = 2,   // heads draft one position too low
-  kFaultHole = 4,       // tokens that fill the last chosen chunk are lost when a new chunk opens in the same round
-  kFaultGuarantee = 8,  // neither sink nor recent chunks are guaranteed
-  kFaultHalf = 16,      // chunk sums are differences of a half-precision running sum
-  kFaultLevel = 32,     // the newest level is run and left out
-  kFaultOrder = 64,     // the distribution after the pending token comes from the cache before the refresh; the first choice is the most recent chunks
-};
-
 struct CacheConfig {
   CacheKind kind = CacheKind::kFull;
   CachePositions positions = CachePositions::kCompact;
@@ -55,7 +44,6 @@ struct CacheConfig {
   int observe = 32;             // kSnap: last queries of the prompt that vote
   int pool = 7;                 // kSnap: cells over which votes are smoothed
   float uniform = 0.2f;         // kPrune: share of the budget that is spread evenly
-  uint32_t faults = 0;          // ReferenceFault
 
   bool chooses() const { return kind != CacheKind::kFull; }
   bool reads_target() const { return kind == CacheKind::kRetrieval || kind == CacheKind::kPrune; }

@@ -66,7 +66,6 @@ std::vector<int> DraftCache::target_layers(const CacheConfig& config, int layers
 DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     : config_(config), parts_(parts), trained_(parts.draft->context), slots_(size_t(parts.slots)) {
   SX_ASSERT(parts.work && (parts.full != nullptr) == two_stores(config, parts.context, parts.draft->context));
-  if (config_.faults & kFaultGuarantee) config_.sink = config_.recent = 0;
   if (!config_.chooses()) config_.budget = parts_.context;
   capacity_ = work_cells(config_, parts_.context);
   if (!moving()) return;
@@ -83,14 +82,14 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     rows = size_t(draft.heads);
     query = size_t(draft.layers) * size_t(draft.heads) * size_t(draft.head_dim) * size_t(most_queries());
   }
-  const bool by_cell = config_.kind == CacheKind::kPrune || config_.kind == CacheKind::kSnap || (config_.faults & kFaultHalf) != 0;
+  const bool by_cell = config_.kind == CacheKind::kPrune || config_.kind == CacheKind::kSnap;
   if (by_cell) {
     chunks = size_t(parts_.context) + 1;
     each_.resize(chunks + 1);
     std::iota(each_.begin(), each_.end(), 0);
   }
   retrieves_ = config_.kind == CacheKind::kRetrieval && config_.heads.empty() && config_.head_reduce == HeadReduce::kMean &&
-               !config_.sentences && config_.recent > 0 && config_.faults == 0 && parts_.layer < 0;
+               !config_.sentences && config_.recent > 0 && parts_.layer < 0;
   scores_.resize(rows * chunks);
   if (reads_draft()) picked_.resize(rows * chunks);
   reduced_.resize(chunks);
@@ -148,7 +147,7 @@ void DraftCache::truncate(SeqId seq, int cells, int tokens) {
   }
   s.borders.truncate(cells);
   s.stale = true;
-  s.work = s.unread = 0, s.hole_end = 0;
+  s.work = s.unread = 0;
   s.fast = s.slow = 0;
   if (cells < s.chosen_once) s.chosen_once = 0;
   if (cells == 0) s.rounds = s.refreshes = s.shift = 0;
@@ -171,15 +170,10 @@ void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
   SX_ASSERT(rows <= kSlack);
   if (!parts_.writes_full && int(text.size()) - s.length > rows) s.stale = true;  // more was decoded plainly than can be run at once
   if (!parts_.writes_full && s.stale) s.length = int(text.size()) - 1;            // what the target has committed
-  if (s.hole_end > s.hole_first) drop_hole(seq);
-  const bool late = (config_.faults & kFaultOrder) != 0, no_room = s.work + rows > capacity_;
+  const bool no_room = s.work + rows > capacity_;
   const bool compact = config_.positions == CachePositions::kCompact;
   const bool no_positions = compact && s.work - s.shift + rows > trained_ - (kRoom - kSlack);
-  if (s.stale || no_room || no_positions || (!late && due(s))) refresh(seq, text);
-}
-
-void DraftCache::refresh_late(SeqId seq, std::span<const Token> text) {
-  if ((config_.faults & kFaultOrder) && moving() && due(at(seq))) refresh(seq, text);
+  if (s.stale || no_room || no_positions || due(s)) refresh(seq, text);
 }
 
 void DraftCache::refresh(SeqId seq, std::span<const Token> text) {
@@ -255,7 +249,7 @@ void DraftCache::choose(SeqId seq) {
     }
     case CacheKind::kRetrieval:
     case CacheKind::kPrune:
-      if (s.noted > 0 && !(s.stale && (config_.faults & kFaultOrder))) return choose_by_target(seq);
+      if (s.noted > 0) return choose_by_target(seq);
       break;
     case CacheKind::kOnce:
     case CacheKind::kSnap:
@@ -271,7 +265,7 @@ void DraftCache::choose(SeqId seq) {
 void DraftCache::choose_by_target(SeqId seq) {
   Slot& s = at(seq);
   const ModelConfig& t = *parts_.target;
-  const bool half = (config_.faults & kFaultHalf) != 0, by_cell = config_.kind == CacheKind::kPrune || half;
+  const bool by_cell = config_.kind == CacheKind::kPrune;
   const auto borders = by_cell ? std::span<const int32_t>(each_).first(size_t(s.length) + 1) : s.borders.borders();
   const size_t chunks = borders.size() - 1, heads = size_t(t.heads), head_dim = size_t(t.head_dim);
   const auto kind = config_.chunk_reduce == ChunkReduce::kMax && !by_cell ? ScoreKind::kPeak : ScoreKind::kMass;
@@ -301,12 +295,7 @@ void DraftCache::choose_by_target(SeqId seq) {
     choose_pruned(reduced, config_.budget, config_.uniform, config_.sink, config_.recent, s.choice[0], order_);
     return;
   }
-  if (!half) return choose_chunks(borders, reduced, config_.budget, config_.sink, config_.recent, s.choice[0], order_);
-  const auto whole = s.borders.borders();
-  const auto sums = std::span(scratch_).first(whole.size() - 1);
-  half_precision_sums(reduced, whole, sums);
-  for (size_t i = 0; i < sums.size(); ++i) sums[i] /= float(whole[i + 1] - whole[i]);
-  choose_chunks(whole, sums, config_.budget, config_.sink, config_.recent, s.choice[0], order_);
+  choose_chunks(borders, reduced, config_.budget, config_.sink, config_.recent, s.choice[0], order_);
 }
 
 void DraftCache::choose_by_draft(SeqId seq) {
@@ -391,8 +380,6 @@ void DraftCache::appended(SeqId seq, int rows) {
   }
   if (parts_.writes_full)
     parts_.backend->kv_move({parts_.work, parts_.full, seq, seq, moves_, parts_.frequencies.data(), parts_.draft->rope.dims, parts_.draft->rope.style});
-  const int border = (s.length + config_.chunk - 1) / config_.chunk * config_.chunk;
-  if ((config_.faults & kFaultHole) && s.length < border && border < s.length + rows) s.hole_first = s.length, s.hole_end = border;
   s.work += rows;
   s.length += rows;
   ms_ += now_ms() - start;
@@ -410,16 +397,6 @@ void DraftCache::follow(SeqId seq, std::span<const Token> text) {
   args.layer = parts_.layer;
   parts_.backend->kv_move(args);
   appended(seq, rows);
-}
-
-void DraftCache::drop_hole(SeqId seq) {
-  Slot& s = at(seq);
-  auto& choice = s.choice[0];
-  choice.clear();
-  for (int32_t cell : cells(seq))
-    if (cell < s.hole_first || cell >= s.hole_end) choice.push_back(cell);
-  s.hole_first = s.hole_end = 0;
-  gather(seq);
 }
 
 void DraftCache::note_target(SeqId seq, std::span<const float* const> query, int row, int tokens) {

@@ -70,8 +70,6 @@ class DraftCache {
   void appended(SeqId seq, int rows);
   // For a drafter that writes no cells, only looks at the target's: brings the working cache up to the text without its last token.
   void follow(SeqId seq, std::span<const Token> text);
-  // kFaultOrder: a refresh that is due comes here, after the cells have been run.
-  void refresh_late(SeqId seq, std::span<const Token> text);
 
   // The text ends after `tokens` tokens; `cells` may be kept. Fewer are where the draft's own queries must be noted again.
   void truncate(SeqId seq, int cells, int tokens);
@@ -113,7 +111,6 @@ class DraftCache {
     float* query = nullptr;            // [layers or observe * layers, heads * head_dim], backend memory
     std::vector<float> own;            // the same where they are the draft's, host memory
     int queries = 0;                   // rows noted (kSnap)
-    int hole_first = 0, hole_end = 0;  // kFaultHole: cells to lose
   };
   const Slot& at(SeqId seq) const { return slots_[size_t(seq)]; }
   Slot& at(SeqId seq) { return slots_[size_t(seq)]; }
@@ -128,7 +125,6 @@ class DraftCache {
   void refilled(SeqId seq, int cells, int tokens);
   int shift_for(int cells) const;      // so many of the first share a position
   int wanted_position(int shift, int place, int cell) const;
-  void drop_hole(SeqId seq);
   int most_queries() const { return config_.kind == CacheKind::kSnap ? config_.observe : 1; }
 
   CacheConfig config_;

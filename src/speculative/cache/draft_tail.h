@@ -16,32 +16,20 @@ class DraftTail {
 
   DraftTail() : nodes_(kMaxTreeNodes), bits_(size_t(kMaxTreeNodes) * kWords) {}
 
-  void clear() {
-    size_ = 0;
-    std::fill(stale_.begin(), stale_.end(), 0);
-  }
+  void clear() { size_ = 0; }
   int size() const { return size_; }
   bool has_room(int nodes) const { return size_ + nodes <= kMaxTreeNodes; }
   Token token(int place) const { return nodes_[size_t(place)].token; }
   int parent(int place) const { return nodes_[size_t(place)].parent; }  // a place; -1: the parent lies in the history
   const uint64_t* ancestors(int place) const { return bits_.data() + size_t(place) * kWords; }
 
-  // The published fault (kFaultMask): node i of a level also sees the parents that nodes i of earlier levels had.
-  void keep_stale_parents() { stale_.resize(size_t(kMaxTreeNodes) * kWords); }
-
-  // The node was run next, as number `row` of its level. Returns its place.
-  int add(const TokenTree& tree, NodeId node, int row = 0) {
+  // The node was run next. Returns its place.
+  int add(const TokenTree& tree, NodeId node) {
     const NodeId parent_node = tree.parent(node);
     int parent = parent_node == kNoNode ? -1 : size_ - 1;
     while (parent >= 0 && nodes_[size_t(parent)].node != parent_node) --parent;
     const int place = add_ahead(tree.token(node), parent);
     bind(place, node);
-    if (!stale_.empty()) {
-      uint64_t* bits = bits_.data() + size_t(place) * kWords;
-      uint64_t* seen = stale_.data() + size_t(row) * kWords;
-      for (int i = 0; i < kWords; ++i) bits[i] |= seen[i];
-      if (parent >= 0) seen[parent / 64] |= uint64_t(1) << (parent % 64);
-    }
     return place;
   }
   // A token that no tree has yet, below a place (or -1: the history), to be run because it may be asked for. Returns its place.
@@ -66,8 +54,7 @@ class DraftTail {
   struct Node { Token token; int32_t parent; NodeId node; };
   int size_ = 0;
   std::vector<Node> nodes_;
-  std::vector<uint64_t> bits_;   // [kMaxTreeNodes][kWords]
-  std::vector<uint64_t> stale_;  // the same, by row of a level; empty: no fault
+  std::vector<uint64_t> bits_;  // [kMaxTreeNodes][kWords]
 };
 
 }  // namespace sx

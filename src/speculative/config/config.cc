@@ -71,8 +71,6 @@ constexpr Preset kPresets[] = {
      }},
     {{"opt-tree", "the tree with the most expected tokens, newest level included (OPT-Tree, improved)", true},
      [](SpecConfig& c) { fill_tree(c, DrafterKind::kModel, TreeKind::kOptTree, 50, 10); }},
-    {{"opt-tree-reference", "OPT-Tree as published", true},
-     [](SpecConfig& c) { fill_tree(c, DrafterKind::kModel, TreeKind::kOptTreeReference, 50, 10); }},
     {{"eagle2-tree", "EAGLE-2's dynamic tree with a draft model in place of the head", true},
      fill_eagle2},
     {{"eagle1", "an EAGLE-1 head fills the fixed tree of 25 nodes it was published with", true},
@@ -100,12 +98,6 @@ constexpr Preset kPresets[] = {
      [](SpecConfig& c) {
        fill_retrieval(c, TreeKind::kEagle2, 59, 8);
        c.tree.topk = 10;
-     }},
-    {{"specextend-reference", "SpecExtend as published, faults included", true},
-     [](SpecConfig& c) {
-       fill_retrieval(c, TreeKind::kOptTreeReference, 50, 10);
-       c.cache.layers = {-1};
-       c.cache.faults = kFaultMask | kFaultPosition | kFaultHole | kFaultGuarantee | kFaultHalf | kFaultOrder;
      }},
     {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)", true},
      [](SpecConfig& c) {
@@ -209,10 +201,7 @@ void check_drafter(const SpecConfig& config) {
 void check_cache(const SpecConfig& config) {
   const CacheConfig& cache = config.cache;
   const std::string name = setting_value(config, "cache");
-  if (!cache.chooses()) {
-    if (cache.faults != 0) fail("speculation setting faults belongs to cache retrieval, not to cache full");
-    return;
-  }
+  if (!cache.chooses()) return;
   if (!config.has_cache()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
   if (!config.drafts_with_model() && cache.reads_draft())
     fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take window, streaming, "
@@ -222,8 +211,6 @@ void check_cache(const SpecConfig& config) {
     fail("speculation setting sentences does not go with cache {}: its heads choose for themselves and need chunks of one length", name);
   if (cache.interval_min > cache.interval_max)
     fail("speculation setting interval-min is {} and interval-max {}", cache.interval_min, cache.interval_max);
-  if (cache.faults != 0 && cache.kind != CacheKind::kRetrieval)
-    fail("speculation setting faults belongs to cache retrieval, not to cache {}", name);
 }
 
 void check_tree(const SpecConfig& config) {

@@ -217,8 +217,7 @@ std::vector<Setting> tree_settings() {
   return {
       choice<T>("tree", "how a model's guesses become a tree",
                 {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
-                 {"opt-tree", T::kOptTree}, {"opt-tree-reference", T::kOptTreeReference},
-                 {"best-first", T::kBestFirst}},
+                 {"opt-tree", T::kOptTree}, {"best-first", T::kBestFirst}},
                 [](auto& c) -> auto& { return c.tree.kind; }),
       widths_setting(),
       paths_setting(),
@@ -285,36 +284,6 @@ std::vector<Setting> own_settings() {
   };
 }
 
-// Names of faults with commas; "all" and "none".
-Setting faults_setting() {
-  static constexpr std::pair<const char*, uint32_t> kNames[] = {
-      {"mask", kFaultMask}, {"position", kFaultPosition}, {"hole", kFaultHole}, {"guarantee", kFaultGuarantee},
-      {"half", kFaultHalf}, {"level", kFaultLevel}, {"order", kFaultOrder}};
-  constexpr const char* kName = "faults";
-  constexpr const char* kValues = "none, all, or a list of mask, position, hole, guarantee, half, level, order";
-  const auto set = [](SpecConfig& config, std::string_view text) {
-    uint32_t faults = 0;
-    for (std::string_view rest = text; !rest.empty();) {
-      const size_t comma = rest.find(',');
-      const std::string_view word = rest.substr(0, comma);
-      uint32_t found = 0;
-      for (const auto& [name, fault] : kNames)
-        if (word == name || word == "all") found |= fault;
-      if ((found == 0 && text != "none") || comma + 1 == rest.size()) refuse(kName, text, kValues);
-      faults |= found;
-      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    }
-    config.cache.faults = faults;
-  };
-  const auto get = [](const SpecConfig& config) -> std::string {
-    std::string text;
-    for (const auto& [name, fault] : kNames)
-      if (config.cache.faults & fault) text += fmt::format("{}{}", text.empty() ? "" : ",", name);
-    return text.empty() ? "none" : text;
-  };
-  return {kName, fmt::format("faults of the published SpecExtend to repeat, for measurements: {}", kValues), set, get};
-}
-
 // "auto", "last", "all", or numbers.
 Setting score_layers_setting() {
   constexpr const char* kName = "layers";
@@ -364,7 +333,6 @@ std::vector<Setting> cache_settings() {
       number("observe", "snap: last tokens of the prompt that vote", 1, 1024, [](auto& c) -> auto& { return c.cache.observe; }),
       number("pool", "snap: neighbours over which votes are smoothed", 1, 255, [](auto& c) -> auto& { return c.cache.pool; }),
       number("uniform", "prune: share of the budget that is spread evenly", 0.0f, 1.0f, [](auto& c) -> auto& { return c.cache.uniform; }),
-      faults_setting(),
   };
 }
 

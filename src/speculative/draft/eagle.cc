@@ -25,7 +25,6 @@ EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
     s.distributions.reserve(size_t(s.policy->rows()));
-    if (options.cache->config().faults & kFaultMask) s.tail.keep_stale_parents();
   }
   if (const auto map = options.head->token_map(); levels_.rows() > 0 && !map.empty()) {
     float* placed = options.backend->allocate(map.size(), "tokens of the draft head");  // whatever they are, they are 4 bytes
@@ -113,7 +112,6 @@ void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
   const int w = int(options_.head->feature_width());
   for (int i = 0; i < s.waiting; ++i)  // those left over move to the front
     options_.backend->copy_rows({s.features + size_t(i) * size_t(w), s.features + size_t(rows + i) * size_t(w), 1, w, w, w});
-  cache.refresh_late(seq, text);
 }
 
 void EagleDrafter::prompt(const PromptChunk& chunk) {
@@ -151,17 +149,17 @@ bool EagleDrafter::run_level(DraftTask& task) {
   Slot& s = slot(task.seq);
   const int rows = int(s.next.size()), uncommitted = s.tail.size();
   DraftCache& cache = *options_.cache;
-  const int history = cache.work(task.seq), fault = cache.config().faults & kFaultPosition ? 1 : 0;
+  const int history = cache.work(task.seq);
   if (!s.tail.has_room(rows) || history + uncommitted + rows > cache.store().geometry().capacity) s.next.clear();
   if (s.next.empty()) return false;
   begin_step({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
   which_.resize(size_t(rows));
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
-    const int parent = s.tail.parent(s.tail.add(*task.tree, node, i));
+    const int parent = s.tail.parent(s.tail.add(*task.tree, node));
     which_[size_t(i)] = parent < 0 ? kMaxTreeNodes : parent;
     tokens_[size_t(i)] = task.tree->token(node);
-    positions_[size_t(i)] = std::max(0, cache.position(task.seq, task.tree->depth(node) - 1 - fault));
+    positions_[size_t(i)] = cache.position(task.seq, task.tree->depth(node) - 1);
     outputs_.push_back(i);
   }
   const int w = int(width());
@@ -179,7 +177,7 @@ bool EagleDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& ho
   DraftCache& cache = *options_.cache;
   TreeGrowthArgs args;
   if (!levels_.begin(*s.policy, cache.store().geometry(), cache.work(task.seq), args)) return false;
-  for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = std::max(0, cache.position(task.seq, i));
+  for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = cache.position(task.seq, i);
   args.sampling = how;
   args.slot = task.seq;
   args.map = map_;
@@ -204,10 +202,8 @@ void EagleDrafter::draft_one(DraftTask& task) {
   if (s.waiting == 0 || covered(task.seq) != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
   flush(task.seq, task.text);
   TreeLimits limits = task.limits;
-  const uint32_t faults = options_.cache->config().faults;
-  if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
   TreeGrowthSampling how;
-  const bool on_backend = options_.on_backend && faults == 0 && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.by_backend(task, how);
+  const bool on_backend = options_.on_backend && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.by_backend(task, how);
   if (on_backend) limits.rows = levels_.rows();
   s.policy->start(limits);
   s.next.clear();

@@ -135,7 +135,7 @@ bool LongSpecDrafter::run_level(DraftTask& task) {
   outputs_.clear();
   for (int i = 0; i < rows; ++i) {
     const NodeId node = s.next[size_t(i)];
-    s.tail.add(*task.tree, node, i);
+    s.tail.add(*task.tree, node);
     add(task.tree->token(node), s.length - 1 + task.tree->depth(node));
     outputs_.push_back(i);
   }

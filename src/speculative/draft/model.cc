@@ -43,7 +43,6 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options, std::unique_ptr<D
     s.policy = make_tree_policy(options.tree);
     s.next.reserve(size_t(s.policy->rows()));
     s.distributions.reserve(size_t(s.policy->rows()));
-    if (options.cache && (options.cache->config().faults & kFaultMask)) s.tail.keep_stale_parents();
   }
 }
 
@@ -190,7 +189,6 @@ void ModelDrafter::catch_up(std::span<DraftTask> tasks) {
     const int rows = int(tasks[i].text.size()) - cache->length(seq), last = slot(seq).first_row + rows - 1;  // without guesses
     cache->appended(seq, rows);
     if (cache->reads_draft()) cache->note_own(seq, out.query, last, 1, positions_[size_t(last)], cache->length(seq) - 1);
-    cache->refresh_late(seq, tasks[i].text);
   }
 }
 
@@ -209,7 +207,7 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
     for (int i = 0; i < rows; ++i) {
       const NodeId node = s.next[size_t(i)];
       const int depth = task.tree->depth(node);
-      s.tail.add(*task.tree, node, i);
+      s.tail.add(*task.tree, node);
       tokens_[size_t(s.first_row + i)] = task.tree->token(node);
       positions_[size_t(s.first_row + i)] = cache ? cache->position(task.seq, depth - 1) : pending + depth;
       outputs_.push_back(s.first_row + i);
@@ -222,16 +220,14 @@ bool ModelDrafter::run_level(std::span<DraftTask> tasks) {
   return true;
 }
 
-// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are distributions of its last level. A cache that is filled anew
-// behind the first pass (a fault of the published SpecExtend) would lose what was run ahead.
+// Asks the inner drafter what may come; deeper than the tree nothing is of use, nor are distributions of its last level.
 void ModelDrafter::guess_ahead(std::span<DraftTask> tasks) {
-  const bool lost = options_.cache && (options_.cache->config().faults & kFaultOrder);
   inner_tasks_.clear();
   for (DraftTask& task : tasks) {
     TokenTree& guesses = guesses_[size_t(task.seq)];
     guesses.reset(task.text.back());
     const int depth = std::min(task.limits.depth, task.limits.nodes) - 1;
-    if (depth < 1 || lost) continue;
+    if (depth < 1) continue;
     inner_tasks_.push_back(task);
     inner_tasks_.back().tree = &guesses;
     inner_tasks_.back().distributions = nullptr;
@@ -333,13 +329,11 @@ void ModelDrafter::make_candidates(DraftTask& task, int row, int count) {
 void ModelDrafter::draft_group(std::span<DraftTask> tasks) {
   if (inner_) guess_ahead(tasks);
   catch_up(tasks);
-  const uint32_t faults = options_.cache ? options_.cache->config().faults : 0;
   TreeGrowthSampling how;
-  const bool alone = tasks.size() == 1 && options_.on_backend && options_.cache && faults == 0 && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
+  const bool alone = tasks.size() == 1 && options_.on_backend && options_.cache && levels_.rows() > 0 && tasks[0].tree->size() == 1 &&
                      guesser_.by_backend(tasks[0], how);
   for (DraftTask& task : tasks) {
     TreeLimits limits = task.limits;
-    if (faults & kFaultLevel) limits.depth = std::max(1, limits.depth - 1);
     if (alone) limits.rows = levels_.rows();
     slot(task.seq).policy->start(limits);
     slot(task.seq).next.clear();

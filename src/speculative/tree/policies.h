@@ -78,7 +78,6 @@ float row_cost(const TreeLimits& limits, int nodes);
 std::unique_ptr<TreePolicy> make_static_policy(const TreeConfig& config);     // chain, static
 std::unique_ptr<TreePolicy> make_sequoia_policy(const TreeConfig& config);
 std::unique_ptr<TreePolicy> make_level_policy(const TreeConfig& config);      // eagle2, opt-tree
-std::unique_ptr<TreePolicy> make_opt_reference_policy(const TreeConfig& config);
 std::unique_ptr<TreePolicy> make_best_first_policy(const TreeConfig& config);
 
 // Checks of the static shapes, for check_tree_config.

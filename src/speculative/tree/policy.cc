@@ -54,7 +54,6 @@ void check_tree_config(const TreeConfig& config) {
       check_grown(config, "topk, nodes and depth");
       break;
     case TreeKind::kOptTree:
-    case TreeKind::kOptTreeReference:
       if (!(config.threshold >= 0)) fail("tree: threshold is {}, 0 or more is expected", config.threshold);
       check_grown(config, "nodes and depth");
       break;
@@ -75,7 +74,6 @@ std::unique_ptr<TreePolicy> make_tree_policy(const TreeConfig& config) {
     case TreeKind::kSequoia: return make_sequoia_policy(config);
     case TreeKind::kEagle2:
     case TreeKind::kOptTree: return make_level_policy(config);
-    case TreeKind::kOptTreeReference: return make_opt_reference_policy(config);
     case TreeKind::kBestFirst: return make_best_first_policy(config);
   }
   SX_ASSERT(!"a kind of tree without a policy");

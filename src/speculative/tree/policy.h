@@ -13,7 +13,7 @@
 
 namespace sx {
 
-enum class TreeKind { kChain, kStatic, kSequoia, kEagle2, kOptTree, kOptTreeReference, kBestFirst };
+enum class TreeKind { kChain, kStatic, kSequoia, kEagle2, kOptTree, kBestFirst };
 
 // The numbers of all policies; each reads its own. Limits that must hold for every tree: nodes in [1, 511] drafted.
 struct TreeConfig {
