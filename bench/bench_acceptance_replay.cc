@@ -8,6 +8,7 @@
 #include "backend/registry.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "speculative/cache/draft_cache.h"
 #include "speculative/cache/retrieval_layers.h"
 
 namespace sx::bench {

@@ -16,6 +16,7 @@
 #include "speculative/cache/retrieval_layers.h"
 #include "engine/shipped_drafts.h"
 #include "engine/startup_cache.h"
+#include "speculative/cache/draft_cache.h"
 
 namespace sx {
 namespace {

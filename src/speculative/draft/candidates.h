@@ -23,6 +23,9 @@ class CandidateFinder {
   // Candidates after a node from its row of logits; they stay until the next call for the same place (0..rows-1). `position`: of
   // the token guessed.
   std::span<const Candidate> guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place);
+  // The same for a node of a level whose nodes share one row of logits: the likeliest tokens are found once and serve them all, whatever a
+  // grammar allows after each (the tree is pruned later); draws are each node's own. `place`: 0, 1, ... for nodes that are kept together.
+  std::span<const Candidate> guess_level(const DraftTask& task, NodeId node, const float* logits, int row, int place);
   // The nodes that were run, `next` (none: node 0), have rows [row, row + count) of a step's logits: grows the task's tree by their distributions.
   // `next` is then what is to be run now.
   void grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeCandidates>& distributions, std::vector<NodeId>& next);
@@ -44,6 +47,7 @@ class CandidateFinder {
   int width_, pool_, vocab_, stride_;
   std::span<const Token> map_;
   std::vector<Candidate> candidates_;   // [rows, pool]
+  std::vector<std::span<const Candidate>> found_;  // [rows] what guess_level() has found since prepare()
   std::vector<double> distribution_;             // [vocab]
   std::vector<uint32_t> allowed_;       // [vocab / 32, rounded up]: what a grammar allows, by the drafter's own tokens
 };

@@ -4,6 +4,7 @@
 #include <iosfwd>
 #include <limits>
 #include <span>
+#include <string>
 
 #include "backend/ops.h"
 #include "model/llama.h"
@@ -81,6 +82,8 @@ class Drafter {
   virtual size_t save_bytes(SeqId) const { return 0; }
   virtual void save(SeqId, std::ostream&) const {}
   virtual void restore(SeqId, std::istream&, int length) { (void)length; }  // throws sx::Error on what it cannot be
+  // Equal: what one of the two has saved, the other can restore.
+  virtual std::string fingerprint() const { return {}; }
   // Expected milliseconds of one more level; 0: levels are free.
   virtual double level_ms() const { return 0; }
   // Milliseconds spent in forward passes since the last call (the rest of draft() is host work).

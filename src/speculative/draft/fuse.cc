@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "speculative/draft/copy_confidence.h"
 #include "speculative/draft/drafters.h"
+#include "speculative/draft/registry.h"
 #include "speculative/tree/tree_grammar.h"
 
 namespace sx {
@@ -56,6 +57,7 @@ class FuseDrafter final : public Drafter {
   bool reads_target() const override { return model_->reads_target(); }
   void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
   int covered(SeqId seq) const override { return model_->covered(seq); }
+  std::string fingerprint() const override { return model_->fingerprint(); }
   double level_ms() const override { return model_->level_ms(); }
   double take_forward_ms() override { return model_->take_forward_ms() + index_->take_forward_ms(); }
   double take_cache_ms() override { return model_->take_cache_ms(); }
@@ -168,5 +170,14 @@ std::unique_ptr<Drafter> make_fuse_drafter(std::unique_ptr<Drafter> model, std::
                                            int nodes) {
   return std::make_unique<FuseDrafter>(std::move(model), std::move(index), slots, nodes);
 }
+
+const DrafterEntry kFuseDrafter{
+    .name = "fuse",
+    .claims = [](const DraftSource& source) { return source.kind == DrafterKind::kFuse; },
+    .make =
+        [](const DraftContext& c) {
+          return make_fuse_drafter(make_part(c, c.config->fuse_model), make_part(c, c.config->fuse_index), c.slots, c.nodes);
+        },
+};
 
 }  // namespace sx

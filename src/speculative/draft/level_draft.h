@@ -10,7 +10,8 @@ namespace sx {
 
 class LevelDraft {
  public:
-  LevelDraft(const Backend& backend, const TreeConfig& tree);
+  // `rows`: nodes of a level that the backend runs at most; 0: it grows no trees.
+  LevelDraft(int rows, const TreeConfig& tree);
   // Nodes of a level that are run; 0: this backend grows no trees.
   int rows() const { return rows_; }
   // After policy.start(): what is to be grown behind `history` cells. False: the rules are others, or a tail may not fit.
