@@ -83,8 +83,8 @@ class Bench {
     for (int i = 0; i < rows; ++i) bits[i] = (i ? bits[(i - 1) / kChildren] : 0) | uint64_t{1} << i;
     const SeqRows seq{.rows = rows, .history = context - rows, .ancestors = bits, .words = 1};
     AttendArgs a{};
-    a.out = out_.data(), a.q = q_.data(), a.q_stride = kHeads * kDim, a.heads = kHeads, a.kv_heads = kKvHeads;
-    a.head_dim = kDim, a.scale = 0.125f, a.kv = &store_, a.seqs = {&seq, 1};
+    a.out = out_.data(), a.q = q_.data(), a.q_stride = kHeads * kDim, a.shape = {kHeads, kKvHeads, kDim};
+    a.scale = 0.125f, a.kv = &store_, a.seqs = {&seq, 1};
     return measure(s_.layers, [&](int layer) {
       a.layer = layer;
       attend(a, isa_, pool_, attention_);

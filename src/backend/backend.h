@@ -58,6 +58,16 @@ struct StepLimits {
   int outputs = 0;              // of one step; a tree has no more rows than that
 };
 
+// How a backend wants to be used. The defaults are those of a host, where an op on many rows costs as much as many ops on one.
+struct DeviceTraits {
+  bool separate_prefill = false;   // prompts are run in passes of their own, not in the same as trees
+  int prefill_chunk = 512;         // prompt tokens of a pass
+  int mixed_chunk = 128;           // prompt tokens of a round that decodes, too: nobody waits long for a token
+  bool records_steps = false;      // the first pass of a shape is slow, because it is recorded: engines run each once when they open
+  bool batch_choose = false;       // choosing at all nodes of a tree costs little more than at one
+  bool mean_scores = false;        // retrieval scores are averaged on the device rather than handed out by row
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -86,7 +96,7 @@ class Backend {
   virtual void upload(float* to, const float* from, size_t count) = 0;
   virtual void download(float* to, const float* from, size_t count) = 0;
   virtual void wait() {}                               // until all ops are done
-  virtual bool prefers_batches() const { return false; }  // one op on many rows costs little more than on one
+  virtual DeviceTraits traits() const { return {}; }
 
   // Runs the ops of a step: calls `body`, or repeats what it did when it was last called with an equal key and shape. The body may only
   // call ops, and may depend on nothing but the key, the shape and the inputs' arrays.

@@ -11,7 +11,7 @@ namespace {
 void mean_scores(Backend& backend, const KvRetrieveArgs& a, std::span<float> mean) {
   const size_t heads = size_t(a.score.heads), chunks = mean.size(), rows = a.score.layers.size() * heads;
   KvScoreArgs score = a.score;
-  if (backend.prefers_batches()) {  // a device averages better than it hands out rows
+  if (backend.traits().mean_scores) {  // a device averages better than it hands out rows
     score.out = mean.data(), score.mean = true;
     backend.kv_score(score);
     return;

@@ -6,6 +6,7 @@
 // The distribution (docs/architecture.md): each output row is a function of its own inputs only; its bits do not depend on how
 // many rows share the call, on their order, or on the number of threads.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -104,6 +105,15 @@ struct RopeTableArgs {   // per step, before the layers
   float factor;                 // yarn's attention factor, else 1
 };
 
+// The heads of an attention layer.
+struct AttentionShape {
+  int heads = 0, kv_heads = 0, head_dim = 0;
+
+  int q_width() const { return heads * head_dim; }
+  int qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  float scale() const { return 1.0f / std::sqrt(float(head_dim)); }  // of q k before the softmax
+};
+
 // Norms q and k heads (if weights are given), rotates them, writes K and V to the cells.
 struct RopeStoreArgs {
   float* qkv;            // [rows, (heads + 2 kv_heads) * head_dim]; q is rotated in place
@@ -111,7 +121,8 @@ struct RopeStoreArgs {
   const float* q_norm = nullptr;  // [head_dim] or null
   const float* k_norm = nullptr;
   float eps = 0;
-  int heads, kv_heads, head_dim, dims;
+  AttentionShape shape;
+  int dims;
   RopeStyle style;
   KvStore* kv;
   int layer;
@@ -122,8 +133,8 @@ struct AttendArgs {
   float* out;            // [rows, heads * head_dim]
   const float* q;        // [rows, q_stride], columns [0, heads * head_dim), rotated
   int q_stride;
-  int heads, kv_heads, head_dim;
-  float scale;           // usually 1 / sqrt(head_dim)
+  AttentionShape shape;
+  float scale;           // usually shape.scale()
   int window = 0;        // row at index i sees indices > i - window; 0: all
   const KvStore* kv;
   int layer;

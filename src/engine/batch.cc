@@ -1,8 +1,11 @@
 #include "engine/batch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "engine/engine.h"
+#include "engine/session.h"
 
 namespace sx {
 
@@ -16,10 +19,17 @@ BatchImpl::BatchImpl(EngineImpl& engine) : engine_(engine) {
 }
 
 void BatchImpl::add(const Request& request) {
-  for (const auto& other : all_)
-    if (&other->session == request.session) fail("two requests of a batch name the same session");
-  all_.push_back(std::make_unique<Generation>(request, engine_));
-  all_.back()->arrival = prompt_rows_;
+  for (const Entry& other : all_)
+    if (other.session == request.session) fail("two requests of a batch name the same session");
+  auto* session = dynamic_cast<SessionImpl*>(request.session);
+  if (!session || &session->engine() != &engine_) fail("a request's session is not one of this engine");
+  check_request(request, engine_.parts());
+  const GenerateOptions& options = *request.options;
+  Generation::Parts parts;
+  parts.text = &session->cached_text();
+  parts.spec = &engine_.speculation(options.preset == kNoSpeculation ? "" : options.preset);  // no preset need be called off
+  if (!options.grammar.empty()) parts.grammar = std::make_unique<TreeGrammar>(engine_.grammars().get(options.grammar), options.cancelled);
+  all_.push_back({session, std::make_unique<Generation>(request, engine_.parts(), std::move(parts)), prompt_rows_});
 }
 
 bool BatchImpl::step() {
@@ -33,8 +43,8 @@ bool BatchImpl::step() {
 
 void BatchImpl::choose_decoding() {
   decoding_.clear();
-  for (const auto& g : all_)
-    if (g->decoding()) decoding_.push_back(g.get());
+  for (const Entry& entry : all_)
+    if (entry.generation->decoding()) decoding_.push_back(entry.generation.get());
   const size_t most = size_t(engine_.round().max_batch());
   if (decoding_.size() <= most) return;
   std::rotate(decoding_.begin(), decoding_.begin() + ptrdiff_t(turn_ % decoding_.size()), decoding_.end());
@@ -42,32 +52,33 @@ void BatchImpl::choose_decoding() {
   turn_ += most;
 }
 
-// Short prompts go first, which makes the wait of all together shortest; but what others' prompts took meanwhile counts half for those
-// that wait, so that a long one cannot be passed by for ever.
+// Short prompts go first, which makes the wait of all together shortest. Rows of others' prompts count half for a prompt that waits (aging), so
+// that a long one is not passed by for ever.
 void BatchImpl::choose_prompts() {
   prompting_.clear();
   pieces_.clear();
-  for (const auto& g : all_)
-    if (!g->waiting().empty()) prompting_.push_back(g.get());
-  const auto rank = [&](const Generation* g) { return 2 * int64_t(g->waiting().size()) - (prompt_rows_ - g->arrival); };
-  std::stable_sort(prompting_.begin(), prompting_.end(), [&](const Generation* a, const Generation* b) { return rank(a) < rank(b); });
+  for (const Entry& entry : all_)
+    if (!entry.generation->waiting().empty()) prompting_.push_back(&entry);
+  const auto rank = [&](const Entry* e) { return 2 * int64_t(e->generation->waiting().size()) - (prompt_rows_ - e->arrival); };
+  std::stable_sort(prompting_.begin(), prompting_.end(), [&](const Entry* a, const Entry* b) { return rank(a) < rank(b); });
   int rows = decoding_.empty() ? engine_.options().chunk : engine_.shared_prompt_rows();
-  for (Generation* g : prompting_) {
-    const int n = std::min(rows, int(g->waiting().size()));
+  for (const Entry* entry : prompting_) {
+    const int n = std::min(rows, int(entry->generation->waiting().size()));
     if (n == 0) break;
-    pieces_.push_back({g, n});
+    pieces_.push_back({entry->generation.get(), n});
     rows -= n;
     prompt_rows_ += n;
   }
 }
 
 void BatchImpl::collect() {
-  for (auto& g : all_) {
-    if (!g->done()) continue;
-    finished_.push_back({&g->session, g->finish(), g->error(), g->models_fault()});
-    g.reset();
+  for (Entry& entry : all_) {
+    Generation& g = *entry.generation;
+    if (!g.done()) continue;
+    finished_.push_back({entry.session, g.finish(), g.error(), g.models_fault()});
+    entry.generation.reset();
   }
-  std::erase_if(all_, [](const auto& g) { return !g; });
+  std::erase_if(all_, [](const Entry& entry) { return !entry.generation; });
 }
 
 std::vector<Finished> BatchImpl::take_finished() { return std::exchange(finished_, {}); }

@@ -1,11 +1,14 @@
-// Requests that share passes: who of those whose prompt is not done gets the next rows, who decodes.
+// Continuous batching: chooses which requests decode and which prompts are prefilled in the next round (shortest prompt first, with aging).
 #pragma once
 #include <memory>
 #include <vector>
 
 #include "engine/round.h"
+#include "specextend/specextend.h"
 
 namespace sx {
+
+class EngineImpl;
 
 class BatchImpl : public Batch {
  public:
@@ -16,13 +19,19 @@ class BatchImpl : public Batch {
   std::vector<Finished> take_finished() override;
 
  private:
+  struct Entry {
+    Session* session;
+    std::unique_ptr<Generation> generation;
+    int64_t arrival;                               // prompt_rows_ when the request came
+  };
   void choose_decoding();
   void choose_prompts();
   void collect();
 
   EngineImpl& engine_;
-  std::vector<std::unique_ptr<Generation>> all_;   // in order of arrival
-  std::vector<Generation*> decoding_, prompting_;  // of the step
+  std::vector<Entry> all_;                         // in order of arrival
+  std::vector<Generation*> decoding_;              // of the round
+  std::vector<const Entry*> prompting_;
   std::vector<PromptPiece> pieces_;
   std::vector<Finished> finished_;
   size_t turn_ = 0;                                // who decodes first, where not all fit in a pass

@@ -22,8 +22,6 @@ namespace sx {
 namespace {
 
 constexpr size_t kDeviceSpare = size_t(256) << 20;     // for what is taken on first use
-constexpr int kHostChunk = 512, kDeviceChunk = 2048;  // prompt tokens of a step
-constexpr int kHostSharedRows = 128, kDeviceSharedRows = 512;  // of a step that decodes too: nobody waits long for a token
 constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 DType kv_dtype(const std::string& name, const Backend& backend) {
@@ -126,7 +124,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   const ModelConfig& config = file_->config();
   vocabulary_ = std::make_unique<VocabularyImpl>(file_, options_.chat_template);
   if (!backend_) backend_ = open_device(options_);
-  if (options_.chunk == 0) options_.chunk = backend_->prefers_batches() ? kDeviceChunk : kHostChunk;
+  if (options_.chunk == 0) options_.chunk = backend_->traits().prefill_chunk;
   if (options_.context == 0) options_.context = config.context;
   options_.max_outputs = std::min(options_.max_outputs, options_.chunk);
   ModelOptions model;
@@ -141,8 +139,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     if (heads.back()) add_taps(model.taps.query, heads.back()->taps().query, "queries");
     if (spec.has_cache()) add_taps(model.taps.query, DraftCache::target_layers(spec.cache, config.layers), "queries");
   }
-  // A device runs prompts in passes of their own.
-  shared_prompt_rows_ = std::min(options_.chunk, backend_->prefers_batches() ? kDeviceSharedRows : kHostSharedRows);
+  shared_prompt_rows_ = std::min(options_.chunk, backend_->traits().mixed_chunk);
   model.max_rows = std::max(options_.chunk, model.max_outputs + (options_.max_sessions > 1 ? shared_prompt_rows_ : 0));
   model.context = options_.context;
   model.progress = options_.on_load;
@@ -171,8 +168,16 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
   if (with_costs > 0) find_costs(parts, with_costs + 1);
-  round_ = std::make_unique<Round>(*this);
-  if (backend_->prefers_batches()) warm_up();
+  parts_ = {.backend = backend_.get(),
+            .model = model_.get(),
+            .kv = kv_.get(),
+            .sequences = sequences_.get(),
+            .cost_model = &cost_model_,
+            .tokenizer = &vocabulary_->tokenizer(),
+            .speculations = speculations_,
+            .chunk = options_.chunk};
+  round_ = std::make_unique<Round>(parts_);
+  if (backend_->traits().records_steps) warm_up();
 }
 
 std::vector<std::string> EngineImpl::warnings() const {
@@ -215,7 +220,7 @@ std::vector<int> EngineImpl::retrieval_layers() {
 // that there they are always run.
 void EngineImpl::find_costs(const SpeculationParts& parts, int rows) {
   cost_range_ = cost_range(parts, rows);
-  std::string key = backend_->prefers_batches() ? "" : build_key(options_.model);
+  std::string key = backend_->traits().records_steps ? "" : build_key(options_.model);
   if (!key.empty())
     key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), cost_range_.most, cost_range_.far);
   cost_key_ = key;

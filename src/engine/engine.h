@@ -8,6 +8,7 @@
 #include "kv/sequence_table.h"
 #include "model/llama.h"
 #include "specextend/specextend.h"
+#include "engine/engine_parts.h"
 #include "engine/session_origin.h"
 #include "engine/speculation.h"
 #include "engine/vocabulary.h"
@@ -50,7 +51,8 @@ class EngineImpl : public Engine {
   std::string kv_type() const override { return dtype_name(kv_->geometry().type); }
   StepCosts costs() const override;
 
-  // For sessions.
+  // For sessions and batches.
+  const EngineParts& parts() const { return parts_; }
   Backend& device() { return *backend_; }
   Model& model() { return *model_; }
   KvStore& kv() { return *kv_; }
@@ -88,6 +90,7 @@ class EngineImpl : public Engine {
   std::string cost_key_;               // under which costs are kept; empty: they are not
   CostRange cost_range_{};
   std::vector<std::unique_ptr<Speculation>> speculations_;
+  EngineParts parts_;
   std::unique_ptr<Round> round_;
   std::unique_ptr<GrammarCache> grammars_;  // made when the first request wants one
 };

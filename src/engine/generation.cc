@@ -35,61 +35,56 @@ void check(const GenerateOptions& o, int vocab) {
 }
 
 Sampling to_sampling(const SamplingOptions& s) {
-  return {s.temperature, s.top_k, s.top_p, s.min_p, s.repeat_penalty, s.presence_penalty, s.frequency_penalty, s.seed};
+  return {.temperature = s.temperature,
+          .top_k = s.top_k,
+          .top_p = s.top_p,
+          .min_p = s.min_p,
+          .repeat_penalty = s.repeat_penalty,
+          .presence_penalty = s.presence_penalty,
+          .frequency_penalty = s.frequency_penalty,
+          .seed = s.seed};
 }
 
 bool penalises(const SamplingOptions& s) {
   return s.repeat_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
 }
 
-constexpr const char* kOff = "off";
+}  // namespace
 
-// A request that is not to speculate needs no preset of that name.
-Speculation& spec_of(const GenerateOptions& o, EngineImpl& engine) { return engine.speculation(o.preset == kOff ? "" : o.preset); }
-
-SessionImpl& session_of(const Request& request, EngineImpl& engine) {
-  auto* session = dynamic_cast<SessionImpl*>(request.session);
-  if (!session || &session->engine() != &engine) fail("a request's session is not one of this engine");
+void check_request(const Request& request, const EngineParts& engine) {
   if (!request.options) fail("a request has no options");
   check(*request.options, engine.vocab());
-  session->check_tokens(request.prompt);
+  check_tokens(request.prompt, engine.vocab());
   if (request.prompt.empty()) fail("the prompt is empty: give at least one token");
   if (int64_t(request.prompt.size()) > engine.context())
     fail("the prompt has {} tokens, the context holds {}: shorten it or ask for a larger context", request.prompt.size(),
          engine.context());
-  return *session;
 }
 
-}  // namespace
-
-Generation::Generation(const Request& request, EngineImpl& engine)
-    : session(session_of(request, engine)), options(*request.options), spec(spec_of(options, engine)), sampling(to_sampling(options.sampling)),
-      window(engine.vocab(), penalises(options.sampling) ? std::min(options.sampling.repeat_last_n, engine.context()) : 0, kMaxTreeNodes),
-      engine_(engine), prompt_(request.prompt), detokenizer_(engine.tokenizer(), options.show_special, TextPlace::kBehind), stops_(options.stop),
-      limit_(options.max_tokens < 0 ? engine.context() : options.max_tokens) {
-  for (const auto& [token, value] : options.sampling.logit_bias) bias.push_back({token, value});
-  drafts_ = spec.drafter() && options.speculate && options.preset != kOff;
-  most_nodes = options.draft_nodes < 0 ? spec.nodes() : std::min(spec.nodes(), options.draft_nodes);
-  most_depth = options.draft_depth < 0 ? spec.depth() : std::min(spec.depth(), options.draft_depth);
-  tree = spec.tree(session.seq());
-  distributions = spec.distributions(session.seq());
-  const size_t deepest = size_t(spec.depth());
-  result.path.reserve(size_t(spec.nodes()) + 1);
-  broken.reserve(size_t(tree->capacity()));
-  parents_.reserve(options.on_round ? size_t(spec.nodes()) + 1 : 0);
+Generation::Generation(const Request& request, const EngineParts& engine, Parts parts)
+    : engine_(engine), text_(*parts.text), options_(*request.options), spec_(*parts.spec), prompt_(request.prompt),
+      sampling_(to_sampling(options_.sampling)),
+      window_(engine.vocab(), penalises(options_.sampling) ? std::min(options_.sampling.repeat_last_n, engine.context()) : 0, kMaxTreeNodes),
+      grammar_(std::move(parts.grammar)), detokenizer_(*engine.tokenizer, options_.show_special, TextPlace::kBehind), stops_(options_.stop),
+      limit_(options_.max_tokens < 0 ? engine.context() : options_.max_tokens) {
+  for (const auto& [token, value] : options_.sampling.logit_bias) bias_.push_back({token, value});
+  drafts_ = spec_.drafter() && options_.speculate && options_.preset != kNoSpeculation;
+  most_nodes_ = options_.draft_nodes < 0 ? spec_.nodes() : std::min(spec_.nodes(), options_.draft_nodes);
+  most_depth_ = options_.draft_depth < 0 ? spec_.depth() : std::min(spec_.depth(), options_.draft_depth);
+  const size_t deepest = size_t(spec_.depth());
+  parents_.reserve(options_.on_round ? size_t(spec_.nodes()) + 1 : 0);
   result_.tokens.reserve(size_t(std::min(limit_, engine.context())) + 1);
   result_.text.reserve(size_t(std::min(limit_, engine.context())) * kUsualBytes);
   result_.spec.histogram.assign(deepest + 1, 0);
   result_.spec.tried_at_depth.assign(deepest, 0);
   result_.spec.accepted_at_depth.assign(deepest, 0);
   result_.reason = FinishReason::kLength;
-  if (!options.grammar.empty()) grammar = std::make_unique<TreeGrammar>(engine.grammars().get(options.grammar), options.cancelled);
   start_ = now_ms();
-  result_.timings.cached_tokens = session.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter());
-  go_on();
+  result_.timings.cached_tokens = text_.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter());
+  begin_decoding_if_prompt_done();
 }
 
-Generation::~Generation() { session.settle(); }
+Generation::~Generation() { text_.drop_pending(); }
 
 void Generation::end(FinishReason reason) {
   result_.reason = reason;
@@ -106,150 +101,219 @@ void Generation::fail_at(size_t position) {
   fail(broken_logits(position));
 }
 
-bool Generation::cancelled() {
-  if (!done_ && options.cancelled && options.cancelled()) end(FinishReason::kCancelled);
+bool Generation::poll_cancelled() {
+  if (!done_ && options_.cancelled && options_.cancelled()) end(FinishReason::kCancelled);
   return done_;
 }
 
-bool Generation::exhausted() {
+void Generation::end_if_exhausted() {
   if (!done_ && remaining() <= 0) end(FinishReason::kLength);
-  if (!done_ && !engine_.sequences().can_extend(session.seq(), 1)) end(FinishReason::kContext);
-  return done_;
+  if (!done_ && !engine_.sequences->can_extend(text_.seq(), 1)) end(FinishReason::kContext);
 }
 
 std::span<const Token> Generation::waiting() const {
   const auto before_last = prompt_.first(prompt_.size() - 1);
-  return decoding_ || done_ ? std::span<const Token>{} : before_last.subspan(size_t(session.length()));
+  return decoding_ || done_ ? std::span<const Token>{} : before_last.subspan(size_t(text_.length()));
 }
 
 void Generation::score(int rows, int row) {
-  const size_t vocab = size_t(engine_.vocab()), next = size_t(session.length()) + 1;
-  const int most = engine_.model().options().max_outputs;
+  const size_t vocab = size_t(engine_.vocab()), next = size_t(text_.length()) + 1;
+  const int most = engine_.model->options().max_outputs;
   logits_.resize(vocab);
   const float* logits = nullptr;
   for (int i = 0; i < rows; ++i) {
-    if (i % most == 0) logits = engine_.model().more_logits(row + i, std::min(most, rows - i));
-    engine_.device().download(logits_.data(), logits + size_t(i % most) * vocab, vocab);
+    if (i % most == 0) logits = engine_.model->more_logits(row + i, std::min(most, rows - i));
+    engine_.backend->download(logits_.data(), logits + size_t(i % most) * vocab, vocab);
     if (broken_prompt_ == 0 && is_broken_row(logits_.data(), vocab)) broken_prompt_ = next + size_t(i);
-    if (broken_prompt_ == 0) options.on_prompt_token({prompt_[next + size_t(i)], 0, logits_});
+    if (broken_prompt_ == 0) options_.on_prompt_token({prompt_[next + size_t(i)], 0, logits_});
   }
 }
 
-void Generation::prompted(int rows, const StepOutputs& outputs, int row) {
-  session.append(waiting().first(size_t(rows)), outputs, row, drafter());
+void Generation::finish_piece(int rows, const StepOutputs& outputs, int row) {
+  text_.append(waiting().first(size_t(rows)), outputs, row, drafter());
   if (broken_prompt_ > 0) fail_at(broken_prompt_);
-  go_on();
+  begin_decoding_if_prompt_done();
 }
 
-void Generation::go_on() {
-  if (options.on_prefill && !options.on_prefill(session.length(), int(prompt_.size()) - 1)) end(FinishReason::kCancelled);
-  const bool finished = !cancelled() && waiting().empty();
+// Tells how far the prompt is; begins to decode when all of it is in the cache.
+void Generation::begin_decoding_if_prompt_done() {
+  if (options_.on_prefill && !options_.on_prefill(text_.length(), int(prompt_.size()) - 1)) end(FinishReason::kCancelled);
+  const bool finished = !poll_cancelled() && waiting().empty();
   if (!finished && !done_) return;
-  if (Drafter* d = drafter(); d && finished && !spec.config().lazy)
-    while (!d->prefill(session.seq(), session.tokens()) && !cancelled()) {}
-  engine_.device().wait();
+  if (Drafter* d = drafter(); d && finished && !spec_.config().lazy)
+    while (!d->prefill(text_.seq(), text_.tokens()) && !poll_cancelled()) {}
+  engine_.backend->wait();
   prompt_end_ = now_ms();
   result_.timings.prompt_ms = prompt_end_ - start_;
-  result_.timings.prompt_tokens = session.length() - result_.timings.cached_tokens;
+  result_.timings.prompt_tokens = text_.length() - result_.timings.cached_tokens;
   if (Drafter* d = drafter()) d->take_forward_ms(), d->take_cache_ms();  // not of any round
   if (done_) return;
   decoding_ = true;
-  session.tokens().push_back(prompt_.back());
-  for (Token t : prompt_) window.push(t);
+  text_.tokens().push_back(prompt_.back());
+  for (Token t : prompt_) window_.push(t);
 }
 
 void Generation::catch_up() {
   Drafter* d = drafter();
   const double start = now_ms();
-  const int before = d->behind(session.seq(), session.tokens());
-  d->prefill(session.seq(), std::span(session.tokens()).first(session.tokens().size() - 1));
-  engine_.device().wait();
+  const int before = behind();
+  d->prefill(text_.seq(), std::span(text_.tokens()).first(text_.tokens().size() - 1));
+  engine_.backend->wait();
   d->take_forward_ms(), d->take_cache_ms();
   const double ms = now_ms() - start;
   result_.timings.draft_prompt_ms += ms;
-  spec.observe_reading(before - d->behind(session.seq(), session.tokens()), ms);
+  spec_.planner().observe_reading(before - behind(), ms);
+}
+
+TreeLimits Generation::tree_limits(int share) const {
+  const int room = engine_.context() - text_.length() - 1;
+  return {.nodes = std::min({most_nodes_, share, room}), .depth = std::min({most_depth_, remaining() - 1, room})};
+}
+
+// What a grammar leaves no choice about needs no drafter. The bytes are certain, how the model spells them is not.
+void Generation::begin_tree(RoundSlot& slot, int share) {
+  slot.tree = spec_.tree(text_.seq());
+  slot.distributions = spec_.distributions(text_.seq());
+  slot.history = text_.length();
+  slot.drafted = slot.committed = 0;
+  slot.drafting = false;
+  slot.whole = true;
+  slot.tree->reset(text_.tokens().back());
+  if (!grammar_) return;
+  grammar_->begin();
+  const TreeLimits limits = tree_limits(share);
+  const int most = std::min(limits.nodes, limits.depth);
+  if (!drafter() || slot.distributions || most <= 0) return;
+  NodeId last = 0;
+  for (Token token : grammar_->forced_tokens(size_t(most))) last = slot.tree->add(last, token, 0);
+  grammar_->prune(*slot.tree);
+  slot.drafted = slot.tree->drafted();
+}
+
+DraftTask Generation::draft_task(const RoundSlot& slot, int share) const {
+  return {.seq = text_.seq(),
+          .text = text_.tokens(),
+          .sampling = &sampling_,
+          .bias = bias_,
+          .counts = window_.counts(),
+          .limits = tree_limits(share),
+          .tree = slot.tree,
+          .distributions = slot.distributions,
+          .grammar = grammar_.get()};
+}
+
+// Rules that rely on how a tree was drawn drew it from what the grammar allows.
+void Generation::prune(RoundSlot& slot) {
+  if (grammar_ && !slot.distributions) grammar_->prune(*slot.tree);
+}
+
+void Generation::accept(RoundSlot& slot, const float* logits) {
+  slot.broken.assign(size_t(slot.tree->size()), 0);
+  const AcceptArgs args{.tree = slot.tree,
+                        .logits = logits,
+                        .vocab = engine_.vocab(),
+                        .position = text_.tokens().size(),
+                        .sampling = &sampling_,
+                        .bias = bias_,
+                        .window = &window_,
+                        .distributions = slot.distributions,
+                        .grammar = grammar_.get(),
+                        .broken = slot.broken.data()};
+  spec_.acceptance(drafter() != nullptr).accept(args, slot.result);
 }
 
 bool Generation::show(const std::string& text) {
   result_.text += text;
-  return text.empty() || !options.on_text || options.on_text(text);
+  return text.empty() || !options_.on_text || options_.on_text(text);
 }
 
 // What was chosen at a node where the grammar cannot be followed is not of the text: here plain decoding would have failed, too.
-bool Generation::failed(NodeId node) {
-  const TreeGrammar::Failure* failure = grammar->failure(node);
+bool Generation::grammar_failed(NodeId node) {
+  const TreeGrammar::Failure* failure = grammar_->failure(node);
   if (!failure) return false;
   if (failure->why.empty()) end(FinishReason::kCancelled);
   else fail(failure->why);
   return true;
 }
 
-int Generation::take(const float* logits) {
+int Generation::take(const RoundSlot& slot, const float* logits) {
   const size_t vocab = size_t(engine_.vocab());
+  const AcceptResult& result = slot.result;
   const int path = int(result.path.size());
   for (int k = 0; k < path; ++k) {
-    if (broken[size_t(result.path[size_t(k)])]) {
-      fail_at(session.tokens().size());
+    if (slot.broken[size_t(result.path[size_t(k)])]) {
+      fail_at(text_.tokens().size());
       return k + 1;
     }
     const bool guessed = k + 1 < path;
-    if (grammar && failed(result.path[size_t(k)])) return k;
-    const Token token = guessed ? tree->token(result.path[size_t(k + 1)]) : result.next;
-    const bool wanted = options.on_logits || (options.on_token && options.token_logits);
+    if (grammar_ && grammar_failed(result.path[size_t(k)])) return k;
+    const Token token = guessed ? slot.tree->token(result.path[size_t(k + 1)]) : result.next;
+    const bool wanted = options_.on_logits || (options_.on_token && options_.token_logits);
     if (wanted) {
       logits_.resize(vocab);
-      engine_.device().download(logits_.data(), logits + size_t(result.path[size_t(k)]) * vocab, vocab);
+      engine_.backend->download(logits_.data(), logits + size_t(result.path[size_t(k)]) * vocab, vocab);
     }
-    if (options.on_logits) options.on_logits(logits_);
-    const auto& stops = options.stop_tokens;
-    if ((engine_.is_end(token) && (grammar || !options.ignore_end)) || std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    if (options_.on_logits) options_.on_logits(logits_);
+    const auto& stops = options_.stop_tokens;
+    if ((engine_.tokenizer->is_end(token) && (grammar_ || !options_.ignore_end)) || std::find(stops.begin(), stops.end(), token) != stops.end()) {
       end(FinishReason::kEnd);
       return k + 1;
     }
     result_.tokens.push_back(token);
-    session.tokens().push_back(token);
-    window.push(token);
-    if (grammar) grammar->accept(token);
-    if (options.on_token) {
-      const int depth = guessed ? tree->depth(result.path[size_t(k + 1)]) : 0;
-      options.on_token({token, depth, options.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
+    text_.tokens().push_back(token);
+    window_.push(token);
+    if (grammar_) grammar_->accept(token);
+    if (options_.on_token) {
+      const int depth = guessed ? slot.tree->depth(result.path[size_t(k + 1)]) : 0;
+      options_.on_token({token, depth, options_.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
     }
     if (!show(stops_.push(detokenizer_.push(token)))) end(FinishReason::kCancelled);
     else if (stops_.stopped()) end(FinishReason::kStop);
-    else if (grammar && grammar->done()) end(FinishReason::kEnd);  // whatever the model would say, nothing may follow
+    else if (grammar_ && grammar_->done()) end(FinishReason::kEnd);  // whatever the model would say, nothing may follow
     else if (remaining() <= 0) end(FinishReason::kLength);
     if (done_) return k + 1;
   }
   return path;
 }
 
-void Generation::count(int proposed, int committed, const PhaseTimes& times, double plain_ms) {
+void Generation::count(const RoundSlot& slot, const PhaseTimes& times, double plain_ms) {
   SpecStats& s = result_.spec;
-  const int verified = tree->drafted(), accepted = std::min(committed, int(result.path.size()) - 1);
+  const int verified = slot.tree->drafted(), accepted = std::min(slot.committed, int(slot.result.path.size()) - 1);
   ++s.rounds;
-  s.drafted += proposed;
+  s.drafted += slot.drafted;
   s.verified += verified;
   s.accepted += accepted;
   if (verified > 0) {
     ++s.drafted_rounds;
     ++s.histogram[size_t(accepted)];
-    const size_t deep = size_t(tree->max_depth());
+    const size_t deep = size_t(slot.tree->max_depth());
     for (size_t d = 0; d < deep; ++d) ++s.tried_at_depth[d];
     for (size_t d = 0; d < size_t(accepted); ++d) ++s.accepted_at_depth[d];
   }
-  add_times(times);
-  if (!options.on_round) return;
-  parents_.clear();
-  for (NodeId n = 0; n < tree->size(); ++n) parents_.push_back(tree->parent(n));
-  RoundInfo info{proposed, verified, accepted, tree->tokens(), parents_, std::span(result.path).first(size_t(accepted) + 1), times, {}, 0,
-                 plain_ms, timings()};
-  if (const Drafter* d = drafter()) info.cells = d->working_cells(session.seq(), info.refreshes);
-  options.on_round(info);
+  s.times.draft += times.draft;
+  s.times.verify += times.verify;
+  s.times.accept += times.accept;
+  s.times.commit += times.commit;
+  s.times.score += times.score;
+  s.times.host += times.host;
+  if (options_.on_round) tell_round(slot, accepted, times, plain_ms);
 }
 
-void Generation::add_times(const PhaseTimes& t) {
-  PhaseTimes& sum = result_.spec.times;
-  sum.draft += t.draft, sum.verify += t.verify, sum.accept += t.accept, sum.commit += t.commit, sum.score += t.score, sum.host += t.host;
+void Generation::tell_round(const RoundSlot& slot, int accepted, const PhaseTimes& times, double plain_ms) {
+  parents_.clear();
+  for (NodeId n = 0; n < slot.tree->size(); ++n) parents_.push_back(slot.tree->parent(n));
+  RoundInfo info{.drafted = slot.drafted,
+                 .verified = slot.tree->drafted(),
+                 .accepted = accepted,
+                 .tokens = slot.tree->tokens(),
+                 .parents = parents_,
+                 .path = std::span(slot.result.path).first(size_t(accepted) + 1),
+                 .times = times,
+                 .cells = {},
+                 .plain_ms = plain_ms,
+                 .timings = timings()};
+  if (const Drafter* d = drafter()) info.cells = d->working_cells(text_.seq(), info.refreshes);
+  options_.on_round(info);
 }
 
 Timings Generation::timings() const {
@@ -263,7 +327,7 @@ GenerateResult Generation::finish() {
   const bool whole = result_.reason != FinishReason::kCancelled && result_.reason != FinishReason::kStop;
   if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish()))) result_.reason = FinishReason::kCancelled;
   result_.timings = timings();
-  if (Drafter* d = drafter()) d->remember(session.tokens(), int(result_.tokens.size()));
+  if (Drafter* d = drafter()) d->remember(text_.tokens(), int(result_.tokens.size()));
   return std::move(result_);
 }
 

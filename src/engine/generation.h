@@ -1,97 +1,120 @@
-// One request being answered: its options made ready, its text side (detokeniser, stop strings, penalties), its tree of the
-// current round, and what came of it so far.
+// One request: its options made ready, its text side (detokeniser, stop strings, penalties, grammar), and what came of it so far.
 #pragma once
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/cached_text.h"
+#include "engine/engine_parts.h"
+#include "engine/round_slot.h"
 #include "engine/stop_strings.h"
+#include "specextend/specextend.h"
 #include "speculative/accept/accept.h"
-#include "speculative/budget/speculation_budget.h"
 #include "speculative/accept/penalties.h"
+#include "speculative/budget/speculation_budget.h"
+#include "speculative/draft/drafter.h"
 #include "speculative/tree/tree_grammar.h"
 #include "text/tokenizer.h"
 
 namespace sx {
 
+// The option `preset` of requests that do not speculate.
+inline constexpr const char* kNoSpeculation = "off";
+
+// Throws sx::Error naming what is wrong with a request's options or prompt.
+void check_request(const Request& request, const EngineParts& engine);
+
 class Generation {
  public:
-  // Checks the request; throws sx::Error naming what is wrong.
-  Generation(const Request& request, EngineImpl& engine);
+  struct Parts {
+    CachedText* text = nullptr;
+    Speculation* spec = nullptr;
+    std::unique_ptr<TreeGrammar> grammar;  // null: any text
+  };
+  // The request has been checked. `engine` and what the request points to outlive this.
+  Generation(const Request& request, const EngineParts& engine, Parts parts);
   ~Generation();
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
   bool done() const { return done_; }
   bool decoding() const { return decoding_ && !done_; }
-  // Tokens of the prompt that are not in the cache yet; the last one stays pending and is not among them.
-  std::span<const Token> waiting() const;
-  // The logits of all its prompt are wanted.
-  bool scored() const { return bool(options.on_prompt_token); }
-  // The first `rows` of those that wait were rows of the last pass, from `row` on: tells their logits. Before prompted().
-  void score(int rows, int row);
-  // The first `rows` of them were rows of a pass, from `row` of its outputs on.
-  void prompted(int rows, const StepOutputs& outputs, int row);
-  // The drafter that this request uses, or null.
-  Drafter* drafter() const { return drafts_ ? spec.drafter() : nullptr; }
-  // Lets the drafter read a piece of the text it is behind with.
-  void catch_up();
-  // Ends the request as cancelled if its owner says so.
-  bool cancelled();
-  void fail(const std::string& why);
   const std::string& error() const { return error_; }
   bool models_fault() const { return models_fault_; }  // the error is not the request's
-  void end(FinishReason reason);
-  // True: out of room or at its limit, the request has ended.
-  bool exhausted();
-  // Takes a result's tokens into the text as far as they go; returns how many nodes of the path are to be committed, 0 where the request failed
-  // before the first. `logits`: [tree size, vocab].
-  int take(const float* logits);
-  // Counts a round: `drafted` tokens proposed, `committed` nodes of the path kept.
-  void count(int drafted, int committed, const PhaseTimes& times, double plain_ms);
-  void add_times(const PhaseTimes& times);
-  GenerateResult finish();
-  Timings timings() const;         // so far
-
-  SessionImpl& session;
-  const GenerateOptions& options;
-  Speculation& spec;
-  Sampling sampling;
-  std::vector<TokenBias> bias;
-  PenaltyWindow window;
-  std::unique_ptr<TreeGrammar> grammar;  // null: any text
-  SpeculationBudget draft_budget;
-  AcceptResult result;
-  TokenTree* tree = nullptr;     // of the session's slot
-  DraftProbs* distributions = nullptr;
-  std::vector<uint8_t> broken;   // [tree size]: nodes whose logits are no numbers
-  bool drafting = false;         // in this round
-  bool shallow = false;          // and less deep than wanted, for want of balance
-  int first_row = 0;             // of its tree in this round's pass
-  int drafted = 0;               // tokens proposed in this round
-  int most_nodes = 0, most_depth = 0;  // of its trees
-  int64_t arrival = 0;           // for whoever decides which prompt comes first
   int remaining() const { return limit_ - int(result_.tokens.size()); }
+  const CachedText& text() const { return text_; }
+  Speculation& spec() const { return spec_; }
+  // The drafter that this request uses, or null.
+  Drafter* drafter() const { return drafts_ ? spec_.drafter() : nullptr; }
+  // Tokens of the text that its drafter has not read.
+  int behind() const { return drafter()->behind(text_.seq(), text_.tokens()); }
+  SpeculationBudget& budget() { return budget_; }
+
+  // Ends the request as cancelled if its owner says so; true if it has ended, now or before.
+  bool poll_cancelled();
+  // Ends the request if the context is full or its limit reached.
+  void end_if_exhausted();
+
+  // The prompt. Tokens that are not in the KV cache yet; the last one stays pending and is not among them.
+  std::span<const Token> waiting() const;
+  // The logits of all its prompt are wanted.
+  bool scored() const { return bool(options_.on_prompt_token); }
+  // The first `rows` of the waiting tokens were rows of the last pass, from `row` on: tells their logits. Before finish_piece().
+  void score(int rows, int row);
+  // The first `rows` of the waiting tokens were rows of a pass, from `row` of its outputs on.
+  void finish_piece(int rows, const StepOutputs& outputs, int row);
+  // Lets the drafter read a piece of the text it is behind with.
+  void catch_up();
+
+  // A round. Fills the slot with a tree of the pending token and of what the grammar leaves no choice about; `share`: drafted nodes it may have.
+  void begin_tree(RoundSlot& slot, int share);
+  // What a drafter is asked for.
+  DraftTask draft_task(const RoundSlot& slot, int share) const;
+  // Drops nodes that the grammar forbids.
+  void prune(RoundSlot& slot);
+  // Walks the verified tree. `logits`: [tree size, vocab].
+  void accept(RoundSlot& slot, const float* logits);
+  // Takes the accepted tokens into the text as far as they go; returns how many nodes of the path are to be committed, 0 where the request failed
+  // before the first.
+  int take(const RoundSlot& slot, const float* logits);
+  // Counts a round in the statistics. `plain_ms`: what it would have taken without drafts; 0: not known.
+  void count(const RoundSlot& slot, const PhaseTimes& times, double plain_ms);
+
+  Timings timings() const;         // so far
+  GenerateResult finish();
 
  private:
   bool show(const std::string& text);
-  bool failed(NodeId node);
-  // Tells how far the prompt is; begins to decode when it is done.
-  void go_on();
-  // The model gave no logits for the token at this place of the text.
+  bool grammar_failed(NodeId node);
+  void begin_decoding_if_prompt_done();
+  TreeLimits tree_limits(int share) const;
+  void tell_round(const RoundSlot& slot, int accepted, const PhaseTimes& times, double plain_ms);
+  void end(FinishReason reason);
+  void fail(const std::string& why);
+  // The model gave NaN or infinite logits for the token at this position of the text.
   void fail_at(size_t position);
 
-  EngineImpl& engine_;
+  const EngineParts& engine_;
+  CachedText& text_;
+  const GenerateOptions& options_;
+  Speculation& spec_;
   std::span<const Token> prompt_;
+  Sampling sampling_;
+  std::vector<TokenBias> bias_;
+  PenaltyWindow window_;
+  std::unique_ptr<TreeGrammar> grammar_;
+  SpeculationBudget budget_;
   Detokenizer detokenizer_;
   StopMatcher stops_;
   GenerateResult result_;
   std::string error_;
   int limit_;
+  int most_nodes_ = 0, most_depth_ = 0;  // of its trees
   bool drafts_ = false, decoding_ = false, done_ = false, models_fault_ = false;
-  size_t broken_prompt_ = 0;      // place of the first token of the prompt without logits; 0: they all have some
+  size_t broken_prompt_ = 0;      // position of the first token of the prompt without logits; 0: they all have some
   double start_ = 0, prompt_end_ = 0;
-  std::vector<int32_t> parents_;  // scratch for on_round
-  std::vector<float> logits_;     // of one token, where they are listened to
+  std::vector<int32_t> parents_;  // working memory for on_round
+  std::vector<float> logits_;     // of one token, where somebody listens
 };
 
 }  // namespace sx

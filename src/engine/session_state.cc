@@ -94,11 +94,11 @@ void SessionImpl::copy_from(const Session& other, int length) {
   if (length < 0 || length > from->length()) fail("cannot take over {} tokens of a session that holds {}", length, from->length());
   if (from == this) return truncate(length);
   truncate(0);
-  copy_cells(engine_.device(), engine_.kv(), from->seq_, seq_, length);
-  engine_.sequences().append(seq_, length);
-  text_.assign(from->text_.begin(), from->text_.begin() + length);
+  const SeqId other_seq = from->text_.seq(), seq = text_.seq();
+  copy_cells(engine_.device(), engine_.kv(), other_seq, seq, length);
+  text_.adopt(from->text().first(size_t(length)));
   for (const auto& spec : engine_.speculations())
-    if (spec->drafter()) spec->drafter()->copy(from->seq_, seq_, length);
+    if (spec->drafter()) spec->drafter()->copy(other_seq, seq, length);
 }
 
 size_t SessionImpl::save_bytes() const {
@@ -107,7 +107,7 @@ size_t SessionImpl::save_bytes() const {
   each_field(engine_.origin(), [&](const std::string& field) { bytes += text_bytes(field); });
   for (const auto& spec : engine_.speculations())
     if (spec->drafter())
-      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) + spec->drafter()->save_bytes(seq_);
+      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) + spec->drafter()->save_bytes(text_.seq());
   return bytes;
 }
 
@@ -116,8 +116,8 @@ void SessionImpl::save(std::ostream& to) const {
   each_field(engine_.origin(), [&](const std::string& field) { put_text(to, field); });
   put(to, int64_t(engine_.origin().context));
   put(to, int64_t(length()));
-  write_bytes(to, text_.data(), size_t(length()) * sizeof(Token));
-  save_cells(engine_.device(), engine_.kv(), seq_, length(), to);
+  write_bytes(to, text().data(), size_t(length()) * sizeof(Token));
+  save_cells(engine_.device(), engine_.kv(), text_.seq(), length(), to);
   uint32_t drafters = 0;
   for (const auto& spec : engine_.speculations()) drafters += spec->drafter() != nullptr;
   put(to, drafters);
@@ -125,8 +125,8 @@ void SessionImpl::save(std::ostream& to) const {
     if (!spec->drafter()) continue;
     put_text(to, spec->name());
     put_text(to, spec->draft_fingerprint());
-    put(to, uint64_t(spec->drafter()->save_bytes(seq_)));
-    spec->drafter()->save(seq_, to);
+    put(to, uint64_t(spec->drafter()->save_bytes(text_.seq())));
+    spec->drafter()->save(text_.seq(), to);
   }
   if (!to.flush()) fail("saving a session: the file takes no more (disk full?)");
 }
@@ -146,12 +146,10 @@ void SessionImpl::restore(std::istream& from) {
     if (length < 0 || length > engine_.context()) fail("a saved session of {} tokens does not fit in a context of {}", length, engine_.context());
     std::vector<Token> tokens(static_cast<size_t>(length));
     read_bytes(from, tokens.data(), tokens.size() * sizeof(Token));
-    check_tokens(tokens);
-    const int cells = restore_cells(engine_.device(), engine_.kv(), seq_, int(length), from);
+    check_tokens(tokens, engine_.vocab());
+    const int cells = restore_cells(engine_.device(), engine_.kv(), text_.seq(), int(length), from);
     if (cells != length) fail("a saved session of {} tokens has {} cells", length, cells);
-    engine_.sequences().append(seq_, cells);
-    text_ = std::move(tokens);
-    text_.reserve(size_t(engine_.context()) + 1);
+    text_.adopt(tokens);
     const auto drafters = get<uint32_t>(from);
     if (drafters > kMostPresets) fail("a saved session is broken: {} presets", drafters);
     for (uint32_t i = 0; i < drafters; ++i) {
@@ -160,7 +158,7 @@ void SessionImpl::restore(std::istream& from) {
       Drafter* drafter = nullptr;
       for (const auto& spec : engine_.speculations())
         if (spec->name() == name && spec->draft_fingerprint() == draft) drafter = spec->drafter();
-      if (drafter && bytes > 0) restore_drafter(*drafter, seq_, cells, from, bytes);
+      if (drafter && bytes > 0) restore_drafter(*drafter, text_.seq(), cells, from, bytes);
       else pass_over(from, bytes);
     }
     if (from.peek() != std::istream::traits_type::eof()) fail("a saved session is broken: something follows its end");

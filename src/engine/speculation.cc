@@ -94,9 +94,13 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
     if (config.on() && acceptance_->draws() != DrawMode::kBest)
       distributions_.push_back(std::make_unique<DraftProbs>(nodes_ + 1, parts.target->config().vocab));
   }
-  costs_.resize(size_t(nodes_) + 1, 1.0f);
   // Cutting a tree by what was drafted would bias rules that rely on how it was drawn.
   wants_costs_ = config.on() && config.cost_model && acceptance_->draws() == DrawMode::kBest;
+  planner_ = std::make_unique<DraftPlanner>(cost_model_, DraftKind{.nodes = nodes_,
+                                                                   .depth = depth_,
+                                                                   .runs_model = runs_model(),
+                                                                   .has_index = has_index(),
+                                                                   .uses_costs = wants_costs_});
 }
 
 Speculation::~Speculation() = default;
@@ -136,14 +140,6 @@ std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig&
   return head;
 }
 
-void Speculation::observe_reading(int tokens, double ms) {
-  if (tokens <= 0 || !(ms > 0)) return;
-  const double seen = ms / tokens;
-  if (2 * seen < read_ms_) read_ms_.restart(seen);  // so fast a reading proves that the one before was interrupted
-  else read_ms_.add(seen);
-  read_at_ = rounds_;
-}
-
 CostRange cost_range(const SpeculationParts& parts, int rows) {
   const int most = std::min({rows, parts.target->options().max_outputs, parts.target->options().max_rows, kMostMeasured});
   return {most, std::max(0, std::min(kFarHistory, parts.context - most))};
@@ -167,7 +163,7 @@ void measure_costs(const SpeculationParts& parts, int rows) {
     return now_ms() - before;
   };
   for (int count : CostModel::kRows)  // a backend may record the passes it meets first
-    if (count == 1 || (parts.backend->prefers_batches() && count <= most)) time(count, 0), time(count, far);
+    if (count == 1 || (parts.backend->traits().records_steps && count <= most)) time(count, 0), time(count, far);
   if (far > 0) {  // cells of their own, not pages of zeros
     std::vector<KvMove> moves;
     for (int i = 1; i < far; ++i) moves.push_back({0, i, 0});

@@ -12,9 +12,8 @@
 #include "speculative/accept/accept.h"
 #include "speculative/config/config.h"
 #include "speculative/draft/drafter.h"
-#include "speculative/budget/average.h"
-#include "speculative/budget/batch_budget.h"
 #include "speculative/budget/cost_model.h"
+#include "speculative/budget/draft_planner.h"
 #include "specextend/specextend.h"
 #include "text/tokenizer.h"
 
@@ -68,20 +67,14 @@ class Speculation {
   Acceptance& acceptance(bool drafts) { return drafts ? *acceptance_ : *plain_; }
   const CostModel& cost_model() const { return cost_model_; }
   bool wants_costs() const { return wants_costs_; }     // measure_costs() of its trees
-  bool has_costs() const { return wants_costs_ && cost_model_.known(); }
+  bool has_costs() const { return planner_->has_costs(); }
+  DraftPlanner& planner() const { return *planner_; }   // how much is drafted
   bool runs_model() const { return config_.drafter != DrafterKind::kNgram && config_.drafter != DrafterKind::kSuffix; }
   bool has_index() const { return !runs_model() || config_.drafter == DrafterKind::kFuse; }
   int nodes() const { return nodes_; }                  // drafted nodes of a tree at most
   int depth() const { return depth_; }                  // deepest level
   TokenTree* tree(SeqId seq) const { return trees_[size_t(seq)].get(); }
   DraftProbs* distributions(SeqId seq) const { return distributions_.empty() ? nullptr : distributions_[size_t(seq)].get(); }
-  std::span<float> costs() { return costs_; }           // scratch, [nodes + 1]
-  BatchBudget& batch_budget() { return batch_budget_; }                  // what its drafts have earned in batches
-  const BatchBudget& batch_budget() const { return batch_budget_; }
-  // What the drafter takes to read a token of a text, 0: not known; a reading that was slow long ago is believed less and less.
-  double read_ms() const { return faded(read_ms_, rounds_ - read_at_); }
-  void observe_reading(int tokens, double ms);
-  void count_round() { ++rounds_; }
 
  private:
   void make_drafter(const SpeculationParts& parts);
@@ -95,10 +88,7 @@ class Speculation {
   std::vector<std::unique_ptr<TokenTree>> trees_;
   std::vector<std::unique_ptr<DraftProbs>> distributions_;
   const CostModel& cost_model_;
-  std::vector<float> costs_;
-  BatchBudget batch_budget_;
-  Average read_ms_;
-  int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
+  std::unique_ptr<DraftPlanner> planner_;
 };
 
 }  // namespace sx

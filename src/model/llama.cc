@@ -171,7 +171,7 @@ void Model::allocate_workspace() {
 
 KvGeometry Model::kv_geometry(int slots, int capacity, DType type) const {
   const ModelConfig& c = config();
-  return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
+  return {.layers = c.layers, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .slots = slots, .capacity = capacity, .type = type};
 }
 
 void Model::tap_queries(std::span<const int> layers) {
@@ -182,7 +182,8 @@ void Model::tap_queries(std::span<const int> layers) {
 
 void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride, int width, int rows) {
   for (size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] == layer) backend_.copy_rows({to[i], from, rows, width, width, stride});
+    if (wanted[i] == layer) backend_.copy_rows({.to = to[i], .from = from, .rows = rows, .width = width,
+                                                .to_stride = width, .from_stride = stride});
 }
 
 // cells_only: nobody reads what the layer gives, only its cells and queries.
@@ -190,25 +191,34 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
-  backend_.norm({w.normed, w.x, layer.attention_norm, rows, c.width, c.norm_eps, layer.qkv.get()});
-  backend_.linear({w.qkv, w.normed, layer.qkv.get(), layer.qkv_bias, rows, qkv});
-  backend_.rope_store({w.qkv, w.rope, layer.q_norm, layer.k_norm, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
-                       c.rope.style, &kv, index, step.seqs});
+  backend_.norm({.out = w.normed, .x = w.x, .weight = layer.attention_norm, .rows = rows, .width = c.width,
+                 .eps = c.norm_eps, .only_for = layer.qkv.get()});
+  backend_.linear({.out = w.qkv, .x = w.normed, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows,
+                   .out_stride = qkv});
+  backend_.rope_store({.qkv = w.qkv, .table = w.rope, .q_norm = layer.q_norm, .k_norm = layer.k_norm,
+                       .eps = c.norm_eps, .shape = attention_shape(c), .dims = c.rope.dims, .style = c.rope.style,
+                       .kv = &kv, .layer = index, .seqs = step.seqs});
   tap(options_.taps.query, index, w.query, w.qkv, qkv, q, rows);
   if (cells_only) return;
   if (layer.window > 0) window = window > 0 ? std::min(window, layer.window) : layer.window;
-  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), window, &kv, index,
-                   step.seqs});
-  backend_.linear({w.x, w.attended, layer.out.get(), layer.out_bias, rows, c.width, true});
+  backend_.attend({.out = w.attended, .q = w.qkv, .q_stride = qkv, .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(), .window = window, .kv = &kv, .layer = index,
+                   .seqs = step.seqs});
+  backend_.linear({.out = w.x, .x = w.attended, .weight = layer.out.get(), .bias = layer.out_bias, .rows = rows,
+                   .out_stride = c.width, .accumulate = true});
 }
 
 void Model::feed_forward(const Layer& layer, int rows) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
-  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps, layer.gate_up.get()});
-  backend_.linear_glu({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn},
-                      {w.activated, w.gate_up, rows, c.ffn, layer.down.get()});
-  backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
+  backend_.norm({.out = w.normed, .x = w.x, .weight = layer.ffn_norm, .rows = rows, .width = c.width,
+                 .eps = c.norm_eps, .only_for = layer.gate_up.get()});
+  backend_.linear_glu({.out = w.gate_up, .x = w.normed, .weight = layer.gate_up.get(), .bias = layer.gate_up_bias,
+                       .rows = rows, .out_stride = 2 * c.ffn},
+                      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn,
+                       .only_for = layer.down.get()});
+  backend_.linear({.out = w.x, .x = w.activated, .weight = layer.down.get(), .bias = layer.down_bias, .rows = rows,
+                   .out_stride = c.width, .accumulate = true});
 }
 
 // What the ops of a step depend on besides its shape.
@@ -227,7 +237,8 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
   backend_.embed({w.x, step.tokens.data(), rows, embedding_});
-  backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
+  backend_.rope_table({.table = w.rope, .positions = step.positions.data(), .rows = rows,
+                       .frequencies = frequencies_.data(), .dims = c.rope.dims, .factor = rope_factor_});
   const auto& taps = options_.taps.hidden;
   const bool end_unread = outputs == 0 && std::find(taps.begin(), taps.end(), c.layers) == taps.end();
   for (int i = 0; i < c.layers; ++i) {
@@ -243,11 +254,11 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
 void Model::read_out(const float* x, int outputs, const int32_t* which) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
-  backend_.copy_rows({w.picked, x, outputs, c.width, c.width, c.width, which});
-  backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
-  LinearArgs head{w.logits, w.picked, head_.get(), nullptr, outputs, c.vocab};
-  head.outputs = true;
-  backend_.linear(head);
+  backend_.copy_rows({.to = w.picked, .from = x, .rows = outputs, .width = c.width, .to_stride = c.width,
+                      .from_stride = c.width, .which = which});
+  backend_.norm({.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs, .width = c.width,
+                 .eps = c.norm_eps});
+  backend_.linear({.out = w.logits, .x = w.picked, .weight = head_.get(), .rows = outputs, .out_stride = c.vocab, .outputs = true});
 }
 
 const float* Model::more_logits(int first, int count) {

@@ -44,6 +44,8 @@ struct StepOutputs {
   std::span<const float* const> query;        // per tapped layer: [rows, heads * head_dim]
 };
 
+inline AttentionShape attention_shape(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
+
 class Model {
  public:
   // Throws sx::Error. `file` may be closed afterwards except for the embedding table, so the model keeps it.

@@ -88,7 +88,7 @@ class World {
     RopeStoreArgs r{};
     r.qkv = qkv.data();
     r.table = table.data();
-    r.heads = shape.heads, r.kv_heads = shape.kv_heads, r.head_dim = shape.dim, r.dims = dims;
+    r.shape = {shape.heads, shape.kv_heads, shape.dim}, r.dims = dims;
     r.style = RopeStyle::kHalves;
     r.kv = store.get();
     r.seqs = seqs;
@@ -98,7 +98,7 @@ class World {
     a.out = out.data();
     a.q = qkv.data();
     a.q_stride = static_cast<int>(width());
-    a.heads = shape.heads, a.kv_heads = shape.kv_heads, a.head_dim = shape.dim;
+    a.shape = {shape.heads, shape.kv_heads, shape.dim};
     a.scale = scale();
     a.window = window;
     a.kv = store.get();

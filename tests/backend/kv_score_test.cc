@@ -217,7 +217,7 @@ TEST(KvScore, ReferenceAgreesToo) {
     for (int h = 0; h < 2; ++h) p.store->load_key(1, 1, h, c, qkv.data() + (c * 10 + 6 + h) * 64);
   const SeqRows rows{.first_row = 0, .rows = 256, .slot = 1};
   RopeStoreArgs store{};
-  store.qkv = qkv.data(), store.table = table.data(), store.heads = 6, store.kv_heads = 2, store.head_dim = 64;
+  store.qkv = qkv.data(), store.table = table.data(), store.shape = {6, 2, 64};
   store.dims = 64, store.style = RopeStyle::kHalves, store.kv = kv.get(), store.layer = 1, store.seqs = {&rows, 1};
   reference->rope_store(store);
   const auto borders = ragged_borders(2, 250, 3);

@@ -161,7 +161,7 @@ TEST(RopeStore, NormsRotatesAndWritesEveryRowOfEverySequence) {
         a.qkv = qkv.data(), a.table = table.data();
         if (norms) a.q_norm = q_norm.data(), a.k_norm = k_norm.data();
         a.eps = 1e-5f;
-        a.heads = heads, a.kv_heads = kv_heads, a.head_dim = dim, a.dims = dims, a.style = style;
+        a.shape = {heads, kv_heads, dim}, a.dims = dims, a.style = style;
         a.kv = &store, a.layer = 1, a.seqs = seqs;
         rope_store(a, available_isas().front(), pool);
         for (int i = 0; i < rows; ++i) {

@@ -123,7 +123,7 @@ TEST_F(CostModelTest, OfNodesWeighsOnAllOfABatch) {
     batch->step();
     for (const auto& session : sessions) ASSERT_GT(session->length(), history);
     for (size_t n = 0; n < cost.size(); ++n) {
-      EXPECT_NEAR(spec.costs()[n], cost[n], 1e-5 * cost[n]) << requests << " requests, " << n << " nodes";
+      EXPECT_NEAR(spec.planner().costs()[n], cost[n], 1e-5 * cost[n]) << requests << " requests, " << n << " nodes";
       if (n > 0) { EXPECT_GT(cost[n], 1); }
     }
   }

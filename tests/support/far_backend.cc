@@ -249,13 +249,13 @@ void FarBackend::rope_store(const RopeStoreArgs& args) {
   expect_seqs("rope_store", args.seqs);
   RopeStoreArgs a = args;
   const int rows = rows_of(args.seqs);
-  const auto dims = size_t(args.dims), width = size_t((args.heads + 2 * args.kv_heads) * args.head_dim);
+  const auto dims = size_t(args.dims), width = size_t((args.shape.heads + 2 * args.shape.kv_heads) * args.shape.head_dim);
   a.qkv = floats(args.qkv, padded(rows), width, width, "queries, keys and values");
   a.table = floats(args.table, padded(rows), dims, dims, "turns");
-  a.q_norm = vector(args.q_norm, size_t(args.head_dim), "norm weights");
-  a.k_norm = vector(args.k_norm, size_t(args.head_dim), "norm weights");
+  a.q_norm = vector(args.q_norm, size_t(args.shape.head_dim), "norm weights");
+  a.k_norm = vector(args.k_norm, size_t(args.shape.head_dim), "norm weights");
   note("rope_store", {args.qkv, args.table, args.q_norm, args.k_norm, args.kv},
-       {args.heads, args.kv_heads, args.layer, int(args.style)});
+       {args.shape.heads, args.shape.kv_heads, args.layer, int(args.style)});
   right_->rope_store(a);
   spoil(a.qkv, rows, width, width);
 }
@@ -264,11 +264,11 @@ void FarBackend::attend(const AttendArgs& args) {
   expect_seqs("attend", args.seqs);
   AttendArgs a = args;
   const int rows = rows_of(args.seqs);
-  const auto width = size_t(args.heads * args.head_dim);
+  const auto width = size_t(args.shape.heads * args.shape.head_dim);
   a.out = floats(args.out, padded(rows), width, width, "attended rows");
   a.q = floats(args.q, padded(rows), size_t(args.q_stride), width, "queries");
   note("attend", {args.out, args.q, args.kv},
-       {args.q_stride, args.heads, args.layer, args.window, std::bit_cast<int32_t>(args.scale)});
+       {args.q_stride, args.shape.heads, args.layer, args.window, std::bit_cast<int32_t>(args.scale)});
   right_->attend(a);
   spoil(a.out, rows, width, width);
 }

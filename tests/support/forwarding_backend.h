@@ -29,7 +29,7 @@ class ForwardingBackend : public Backend {
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override { right_->run(inputs, key, body); }
   int level_rows() const override { return 0; }  // what the other one did by itself would pass by here unseen
   void wait() override { right_->wait(); }
-  bool prefers_batches() const override { return right_->prefers_batches(); }
+  DeviceTraits traits() const override { return right_->traits(); }
   void copy_rows(const CopyRowsArgs& a) override { right_->copy_rows(a); }
   void embed(const EmbedArgs& a) override { right_->embed(a); }
   void norm(const NormArgs& a) override { right_->norm(a); }

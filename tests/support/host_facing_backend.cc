@@ -125,11 +125,11 @@ void HostFacingBackend::rope_table(const RopeTableArgs& args) {
 void HostFacingBackend::rope_store(const RopeStoreArgs& args) {
   RopeStoreArgs a = args;
   const int rows = rows_of(args.seqs);
-  const auto width = size_t((args.heads + 2 * args.kv_heads) * args.head_dim);
+  const auto width = size_t((args.shape.heads + 2 * args.shape.kv_heads) * args.shape.head_dim);
   a.qkv = put(0, args.qkv, rows, width);
   a.table = put(1, args.table, rows, size_t(args.dims));
-  a.q_norm = put(2, args.q_norm, size_t(args.head_dim));
-  a.k_norm = put(3, args.k_norm, size_t(args.head_dim));
+  a.q_norm = put(2, args.q_norm, size_t(args.shape.head_dim));
+  a.k_norm = put(3, args.k_norm, size_t(args.shape.head_dim));
   step(rows, nullptr, nullptr, args.seqs, [&] { right_->rope_store(a); });
   get(args.qkv, a.qkv, rows, width);
 }
@@ -137,7 +137,7 @@ void HostFacingBackend::rope_store(const RopeStoreArgs& args) {
 void HostFacingBackend::attend(const AttendArgs& args) {
   AttendArgs a = args;
   const int rows = rows_of(args.seqs);
-  const auto width = size_t(args.heads * args.head_dim);
+  const auto width = size_t(args.shape.heads * args.shape.head_dim);
   a.out = room(0, rows, width);
   a.q = put(1, args.q, rows, size_t(args.q_stride));
   step(rows, nullptr, nullptr, args.seqs, [&] { right_->attend(a); });

@@ -303,7 +303,7 @@ class ReferenceBackend final : public Backend {
   }
 
   void rope_store(const RopeStoreArgs& a) override {
-    const ptrdiff_t stride = static_cast<ptrdiff_t>(a.heads + 2 * a.kv_heads) * a.head_dim;
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(a.shape.heads + 2 * a.shape.kv_heads) * a.shape.head_dim;
     for (const SeqRows& seq : a.seqs) {
       for (int i = 0; i < seq.rows; ++i) {
         const int r = seq.first_row + i;
@@ -318,10 +318,10 @@ class ReferenceBackend final : public Backend {
       for (int i = 0; i < seq.rows; ++i) {
         const std::vector<int> cells = visible_cells(seq, i, a.window);
         const ptrdiff_t r = seq.first_row + i;
-        for (int h = 0; h < a.heads; ++h) {
-          const float* q = a.q + r * a.q_stride + static_cast<ptrdiff_t>(h) * a.head_dim;
-          const int kv_head = h / (a.heads / a.kv_heads);
-          attend_head(a, q, seq.slot, kv_head, cells, a.out + (r * a.heads + h) * a.head_dim);
+        for (int h = 0; h < a.shape.heads; ++h) {
+          const float* q = a.q + r * a.q_stride + static_cast<ptrdiff_t>(h) * a.shape.head_dim;
+          const int kv_head = h / (a.shape.heads / a.shape.kv_heads);
+          attend_head(a, q, seq.slot, kv_head, cells, a.out + (r * a.shape.heads + h) * a.shape.head_dim);
         }
       }
     }
@@ -409,19 +409,19 @@ class ReferenceBackend final : public Backend {
   // row: [(heads + 2 kv_heads) * head_dim]; table: [dims/2, 2].
   static void store_row(const RopeStoreArgs& a, float* row, const float* table, int slot, int cell) {
     auto& kv = static_cast<ReferenceKv&>(*a.kv);
-    for (int h = 0; h < a.heads + a.kv_heads; ++h) {  // queries, then keys
-      float* head = row + static_cast<ptrdiff_t>(h) * a.head_dim;
-      const bool is_key = h >= a.heads;
-      float* turned = is_key ? kv.key(a.layer, slot, cell, h - a.heads) : head;
-      if (is_key) std::copy_n(head, a.head_dim, turned);
-      if (const float* weight = is_key ? a.k_norm : a.q_norm) rms_norm(turned, turned, weight, a.head_dim, a.eps);
+    for (int h = 0; h < a.shape.heads + a.shape.kv_heads; ++h) {  // queries, then keys
+      float* head = row + static_cast<ptrdiff_t>(h) * a.shape.head_dim;
+      const bool is_key = h >= a.shape.heads;
+      float* turned = is_key ? kv.key(a.layer, slot, cell, h - a.shape.heads) : head;
+      if (is_key) std::copy_n(head, a.shape.head_dim, turned);
+      if (const float* weight = is_key ? a.k_norm : a.q_norm) rms_norm(turned, turned, weight, a.shape.head_dim, a.eps);
       for (int i = 0; i < a.dims / 2; ++i) rotate_pair(turned, i, a.dims, a.style, table[2 * i], table[2 * i + 1]);
-      if (is_key) round_through(kv.geometry().type, turned, a.head_dim);
+      if (is_key) round_through(kv.geometry().type, turned, a.shape.head_dim);
     }
-    for (int h = 0; h < a.kv_heads; ++h) {
+    for (int h = 0; h < a.shape.kv_heads; ++h) {
       float* value = kv.value(a.layer, slot, cell, h);
-      std::copy_n(row + static_cast<ptrdiff_t>(a.heads + a.kv_heads + h) * a.head_dim, a.head_dim, value);
-      round_through(kv.geometry().type, value, a.head_dim);
+      std::copy_n(row + static_cast<ptrdiff_t>(a.shape.heads + a.shape.kv_heads + h) * a.shape.head_dim, a.shape.head_dim, value);
+      round_through(kv.geometry().type, value, a.shape.head_dim);
     }
   }
 
@@ -433,13 +433,13 @@ class ReferenceBackend final : public Backend {
     for (size_t c = 0; c < cells.size(); ++c) {
       const float* key = kv.key(a.layer, slot, cells[c], kv_head);
       double sum = 0;
-      for (int d = 0; d < a.head_dim; ++d) sum += static_cast<double>(q[d]) * key[d];
+      for (int d = 0; d < a.shape.head_dim; ++d) sum += static_cast<double>(q[d]) * key[d];
       weight[c] = sum * a.scale;
     }
     const double largest = *std::max_element(weight.begin(), weight.end());
     double total = 0;
     for (double& w : weight) total += w = std::exp(w - largest);
-    std::vector<double> mean(static_cast<size_t>(a.head_dim));
+    std::vector<double> mean(static_cast<size_t>(a.shape.head_dim));
     for (size_t c = 0; c < cells.size(); ++c) {
       const float* value = kv.value(a.layer, slot, cells[c], kv_head);
       for (size_t d = 0; d < mean.size(); ++d) mean[d] += weight[c] / total * value[d];

@@ -143,7 +143,8 @@ void EagleHead::take(std::span<const float* const> taps, std::span<const int32_t
   const int rows = int(which.size()), target = config().target_width, all = int(feature_width());
   SX_ASSERT(taps.size() == config().features.size() && rows > 0);
   for (size_t i = 0; i < taps.size(); ++i)
-    backend_.copy_rows({features + i * size_t(target), taps[i], rows, target, all, target, which.data()});
+    backend_.copy_rows({.to = features + i * size_t(target), .from = taps[i], .rows = rows, .width = target,
+                        .to_stride = all, .from_stride = target, .which = which.data()});
 }
 
 void EagleHead::fuse(const float* features, int rows, float* out) {
@@ -152,18 +153,25 @@ void EagleHead::fuse(const float* features, int rows, float* out) {
   SX_ASSERT(rows > 0 && rows <= options_.max_rows);
   Workspace& w = *work_;
   if (!eagle3()) {
-    backend_.copy_rows({out, features, rows, target, target, target});
-    backend_.norm({out, out, target_.final_norm(), rows, t.width, t.norm_eps});
+    backend_.copy_rows({.to = out, .from = features, .rows = rows, .width = target, .to_stride = target,
+                        .from_stride = target});
+    backend_.norm({.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width,
+                   .eps = t.norm_eps});
     return;
   }
   for (size_t i = 0; config().fc_norm && i < config().features.size(); ++i) {
-    backend_.copy_rows({w.normed, features + i * size_t(target), rows, target, target, all});
-    backend_.norm({w.normed, w.normed, fc_norms_[i], rows, target, c.norm_eps});
-    backend_.copy_rows({w.wide + i * size_t(target), w.normed, rows, target, all, target});
+    backend_.copy_rows({.to = w.normed, .from = features + i * size_t(target), .rows = rows, .width = target,
+                        .to_stride = target, .from_stride = all});
+    backend_.norm({.out = w.normed, .x = w.normed, .weight = fc_norms_[i], .rows = rows, .width = target,
+                   .eps = c.norm_eps});
+    backend_.copy_rows({.to = w.wide + i * size_t(target), .from = w.normed, .rows = rows, .width = target,
+                        .to_stride = all, .from_stride = target});
   }
   if (config().fc_norm) features = w.wide;
-  if (config().norm_before_fc) backend_.norm({w.wide, features, input_norm_, rows, all, c.norm_eps}), features = w.wide;
-  backend_.linear({out, features, fc_.get(), fc_bias_, rows, c.width});
+  if (config().norm_before_fc) backend_.norm({.out = w.wide, .x = features, .weight = input_norm_, .rows = rows,
+                                              .width = all, .eps = c.norm_eps}), features = w.wide;
+  backend_.linear({.out = out, .x = features, .weight = fc_.get(), .bias = fc_bias_, .rows = rows,
+                   .out_stride = c.width});
 }
 
 void EagleHead::fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out) {
@@ -178,19 +186,27 @@ const float* EagleHead::enter_cell(const EagleStep& step) {
   const int rows = int(step.tokens.size()), width = c.width;
   backend_.embed({w.embedded, step.tokens.data(), rows, embedding_});
   if (!eagle3()) {  // [embedding; state] through fc; layer 0 has no input norm
-    backend_.copy_rows({w.wide, w.embedded, rows, width, 2 * width, width});
-    backend_.copy_rows({w.wide + width, step.states, rows, width, 2 * width, width});
-    backend_.linear({w.x, w.wide, fc_.get(), fc_bias_, rows, width});
+    backend_.copy_rows({.to = w.wide, .from = w.embedded, .rows = rows, .width = width, .to_stride = 2 * width,
+                        .from_stride = width});
+    backend_.copy_rows({.to = w.wide + width, .from = step.states, .rows = rows, .width = width,
+                        .to_stride = 2 * width, .from_stride = width});
+    backend_.linear({.out = w.x, .x = w.wide, .weight = fc_.get(), .bias = fc_bias_, .rows = rows,
+                     .out_stride = width});
     return w.x;
   }
   const Layer& first = layers_.front();
-  backend_.norm({w.embedded, w.embedded, first.input_norm, rows, width, c.norm_eps});
-  backend_.norm({w.normed, step.states, first.hidden_norm, rows, width, c.norm_eps});
-  backend_.copy_rows({w.wide, w.embedded, rows, width, 2 * width, width});
-  backend_.copy_rows({w.wide + width, w.normed, rows, width, 2 * width, width});
+  backend_.norm({.out = w.embedded, .x = w.embedded, .weight = first.input_norm, .rows = rows, .width = width,
+                 .eps = c.norm_eps});
+  backend_.norm({.out = w.normed, .x = step.states, .weight = first.hidden_norm, .rows = rows, .width = width,
+                 .eps = c.norm_eps});
+  backend_.copy_rows({.to = w.wide, .from = w.embedded, .rows = rows, .width = width, .to_stride = 2 * width,
+                      .from_stride = width});
+  backend_.copy_rows({.to = w.wide + width, .from = w.normed, .rows = rows, .width = width, .to_stride = 2 * width,
+                      .from_stride = width});
   // The states may be those of the last step, that is, x itself.
   const float* residual = config().norm_before_residual ? w.normed : step.states;
-  if (residual != w.x) backend_.copy_rows({w.x, residual, rows, width, width, width});
+  if (residual != w.x) backend_.copy_rows({.to = w.x, .from = residual, .rows = rows, .width = width,
+                                           .to_stride = width, .from_stride = width});
   return w.wide;
 }
 
@@ -198,36 +214,46 @@ void EagleHead::attention(const Layer& layer, int index, const float* input, con
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
-  backend_.linear({w.qkv, input, layer.qkv.get(), layer.qkv_bias, rows, qkv});
-  backend_.rope_store({w.qkv, w.rope, nullptr, nullptr, c.norm_eps, c.heads, c.kv_heads, c.head_dim, c.rope.dims,
-                       c.rope.style, &kv, index, step.seqs});
+  backend_.linear({.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows,
+                   .out_stride = qkv});
+  backend_.rope_store({.qkv = w.qkv, .table = w.rope, .eps = c.norm_eps, .shape = attention_shape(c),
+                       .dims = c.rope.dims, .style = c.rope.style, .kv = &kv, .layer = index, .seqs = step.seqs});
   const int q = c.heads * c.head_dim;
-  if (options_.queries) backend_.copy_rows({w.query[size_t(index)], w.qkv, rows, q, q, qkv});
+  if (options_.queries) backend_.copy_rows({.to = w.query[size_t(index)], .from = w.qkv, .rows = rows, .width = q,
+                                            .to_stride = q, .from_stride = qkv});
   if (cells_only) return;
-  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), step.window, &kv,
-                   index, step.seqs});
-  backend_.linear({w.x, w.attended, layer.out.get(), layer.out_bias, rows, c.width, true});
+  backend_.attend({.out = w.attended, .q = w.qkv, .q_stride = qkv, .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(), .window = step.window, .kv = &kv, .layer = index,
+                   .seqs = step.seqs});
+  backend_.linear({.out = w.x, .x = w.attended, .weight = layer.out.get(), .bias = layer.out_bias, .rows = rows,
+                   .out_stride = c.width, .accumulate = true});
 }
 
 void EagleHead::feed_forward(const Layer& layer, int rows) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
-  backend_.norm({w.normed, w.x, layer.ffn_norm, rows, c.width, c.norm_eps, layer.gate_up.get()});
-  backend_.linear_glu({w.gate_up, w.normed, layer.gate_up.get(), layer.gate_up_bias, rows, 2 * c.ffn},
-                      {w.activated, w.gate_up, rows, c.ffn, layer.down.get()});
-  backend_.linear({w.x, w.activated, layer.down.get(), layer.down_bias, rows, c.width, true});
+  backend_.norm({.out = w.normed, .x = w.x, .weight = layer.ffn_norm, .rows = rows, .width = c.width,
+                 .eps = c.norm_eps, .only_for = layer.gate_up.get()});
+  backend_.linear_glu({.out = w.gate_up, .x = w.normed, .weight = layer.gate_up.get(), .bias = layer.gate_up_bias,
+                       .rows = rows, .out_stride = 2 * c.ffn},
+                      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn,
+                       .only_for = layer.down.get()});
+  backend_.linear({.out = w.x, .x = w.activated, .weight = layer.down.get(), .bias = layer.down_bias, .rows = rows,
+                   .out_stride = c.width, .accumulate = true});
 }
 
 void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
-  backend_.rope_table({w.rope, step.positions.data(), rows, frequencies_.data(), c.rope.dims, rope_factor_});
+  backend_.rope_table({.table = w.rope, .positions = step.positions.data(), .rows = rows,
+                       .frequencies = frequencies_.data(), .dims = c.rope.dims, .factor = rope_factor_});
   const float* input = enter_cell(step);
   for (int i = 0; i < c.layers; ++i) {
     const Layer& layer = layers_[size_t(i)];
     if (i > 0) {
-      backend_.norm({w.normed, w.x, layer.input_norm, rows, c.width, c.norm_eps});
+      backend_.norm({.out = w.normed, .x = w.x, .weight = layer.input_norm, .rows = rows, .width = c.width,
+                     .eps = c.norm_eps});
       input = w.normed;
     }
     const bool cells_only = step.cells_only && i == c.layers - 1;
@@ -235,13 +261,14 @@ void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
     if (cells_only) return;
     feed_forward(layer, rows);
   }
-  if (config().norm_output) backend_.norm({w.after_norm, w.x, final_norm_, rows, c.width, c.norm_eps});
+  if (config().norm_output) backend_.norm({.out = w.after_norm, .x = w.x, .weight = final_norm_, .rows = rows,
+                                           .width = c.width, .eps = c.norm_eps});
   if (outputs == 0) return;
-  backend_.copy_rows({w.picked, w.x, outputs, c.width, c.width, c.width, step.outputs.data()});
-  if (eagle3()) backend_.norm({w.picked, w.picked, final_norm_, outputs, c.width, c.norm_eps});
-  LinearArgs head{w.logits, w.picked, head_, nullptr, outputs, config().draft_vocab};
-  head.outputs = true;
-  backend_.linear(head);
+  backend_.copy_rows({.to = w.picked, .from = w.x, .rows = outputs, .width = c.width, .to_stride = c.width,
+                      .from_stride = c.width, .which = step.outputs.data()});
+  if (eagle3()) backend_.norm({.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs,
+                               .width = c.width, .eps = c.norm_eps});
+  backend_.linear({.out = w.logits, .x = w.picked, .weight = head_, .rows = outputs, .out_stride = config().draft_vocab, .outputs = true});
 }
 
 const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {

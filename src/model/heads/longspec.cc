@@ -156,21 +156,32 @@ void LongSpecHead::own_cells(const StepInputs& step, KvStore& kv, int window) {
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
   const int q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
   const auto frequencies = target_.rope_frequencies();
-  backend_.rope_table({w.rope, step.positions.data(), rows, frequencies.data(), t.rope.dims, target_.rope_factor()});
+  backend_.rope_table({.table = w.rope, .positions = step.positions.data(), .rows = rows,
+                       .frequencies = frequencies.data(), .dims = t.rope.dims, .factor = target_.rope_factor()});
   backend_.embed({w.x, step.tokens.data(), rows, target_.embedding()});
-  backend_.norm({w.normed, w.x, input_norm_, rows, c.width, c.norm_eps});
-  backend_.linear({w.qkv, w.normed, qkv_.get(), qkv_bias_, rows, qkv});
-  backend_.rope_store({w.qkv, w.rope, nullptr, nullptr, c.norm_eps, c.heads, c.kv_heads, c.head_dim, t.rope.dims, RopeStyle::kHalves, &kv, kOwn,
-                       step.seqs});
+  backend_.norm({.out = w.normed, .x = w.x, .weight = input_norm_, .rows = rows, .width = c.width,
+                 .eps = c.norm_eps});
+  backend_.linear({.out = w.qkv, .x = w.normed, .weight = qkv_.get(), .bias = qkv_bias_, .rows = rows,
+                   .out_stride = qkv});
+  backend_.rope_store({.qkv = w.qkv, .table = w.rope, .eps = c.norm_eps, .shape = attention_shape(c),
+                       .dims = t.rope.dims, .style = RopeStyle::kHalves, .kv = &kv, .layer = kOwn,
+                       .seqs = step.seqs});
   if (outputs == 0) return;
-  backend_.attend({w.attended, w.qkv, qkv, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), window, &kv, kOwn, step.seqs});
-  backend_.linear({w.x, w.attended, out_.get(), out_bias_, rows, c.width, true});
-  backend_.norm({w.normed, w.x, cross_norm_, rows, c.width, c.norm_eps});
-  backend_.linear({w.cross, w.normed, cross_query_.get(), cross_bias_, rows, qkv});
-  backend_.rope_store({w.cross, w.rope, nullptr, nullptr, c.norm_eps, c.heads, c.kv_heads, c.head_dim, t.rope.dims, t.rope.style, &kv, kScratch,
-                       step.seqs});
-  backend_.copy_rows({w.picked, w.x, outputs, c.width, c.width, c.width, step.outputs.data()});
-  backend_.copy_rows({w.picked_queries, w.cross, outputs, q, q, qkv, step.outputs.data()});
+  backend_.attend({.out = w.attended, .q = w.qkv, .q_stride = qkv, .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(), .window = window, .kv = &kv, .layer = kOwn,
+                   .seqs = step.seqs});
+  backend_.linear({.out = w.x, .x = w.attended, .weight = out_.get(), .bias = out_bias_, .rows = rows,
+                   .out_stride = c.width, .accumulate = true});
+  backend_.norm({.out = w.normed, .x = w.x, .weight = cross_norm_, .rows = rows, .width = c.width,
+                 .eps = c.norm_eps});
+  backend_.linear({.out = w.cross, .x = w.normed, .weight = cross_query_.get(), .bias = cross_bias_, .rows = rows,
+                   .out_stride = qkv});
+  backend_.rope_store({.qkv = w.cross, .table = w.rope, .eps = c.norm_eps, .shape = attention_shape(c),
+                       .dims = t.rope.dims, .style = t.rope.style, .kv = &kv, .layer = kScratch, .seqs = step.seqs});
+  backend_.copy_rows({.to = w.picked, .from = w.x, .rows = outputs, .width = c.width, .to_stride = c.width,
+                      .from_stride = c.width, .which = step.outputs.data()});
+  backend_.copy_rows({.to = w.picked_queries, .from = w.cross, .rows = outputs, .width = q, .to_stride = q,
+                      .from_stride = qkv, .which = step.outputs.data()});
 }
 
 void LongSpecHead::forward(const StepInputs& step, KvStore& kv, int window) {
@@ -184,15 +195,20 @@ void LongSpecHead::cross_and_feed_forward(const StepInputs& step, const KvStore&
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), q = c.heads * c.head_dim;
-  backend_.attend({w.attended, w.picked_queries, q, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), 0, &target,
-                   target_.config().layers - 1, step.seqs});
-  backend_.linear({w.picked, w.attended, cross_out_.get(), cross_out_bias_, rows, c.width, true});
-  backend_.norm({w.normed, w.picked, ffn_norm_, rows, c.width, c.norm_eps, gate_up_.get()});
-  backend_.linear_glu({w.gate_up, w.normed, gate_up_.get(), gate_up_bias_, rows, 2 * c.ffn}, {w.activated, w.gate_up, rows, c.ffn, down_.get()});
-  backend_.linear({w.picked, w.activated, down_.get(), down_bias_, rows, c.width, true});
-  LinearArgs head{w.logits, w.picked, head_, nullptr, rows, config().draft_vocab};
-  head.outputs = true;
-  backend_.linear(head);
+  backend_.attend({.out = w.attended, .q = w.picked_queries, .q_stride = q, .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(), .kv = &target, .layer = target_.config().layers - 1,
+                   .seqs = step.seqs});
+  backend_.linear({.out = w.picked, .x = w.attended, .weight = cross_out_.get(), .bias = cross_out_bias_,
+                   .rows = rows, .out_stride = c.width, .accumulate = true});
+  backend_.norm({.out = w.normed, .x = w.picked, .weight = ffn_norm_, .rows = rows, .width = c.width,
+                 .eps = c.norm_eps, .only_for = gate_up_.get()});
+  backend_.linear_glu({.out = w.gate_up, .x = w.normed, .weight = gate_up_.get(), .bias = gate_up_bias_,
+                       .rows = rows, .out_stride = 2 * c.ffn},
+                      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn,
+                       .only_for = down_.get()});
+  backend_.linear({.out = w.picked, .x = w.activated, .weight = down_.get(), .bias = down_bias_, .rows = rows,
+                   .out_stride = c.width, .accumulate = true});
+  backend_.linear({.out = w.logits, .x = w.picked, .weight = head_, .rows = rows, .out_stride = config().draft_vocab, .outputs = true});
 }
 
 const float* LongSpecHead::look(const KvStore& target, int slot, int seen) {

@@ -22,14 +22,14 @@ void push_path(PenaltyWindow& window, const TokenTree& tree, NodeId node) {
 
 class MatchAcceptance final : public Acceptance {
  public:
-  MatchAcceptance(Backend& backend, int nodes) : backend_(backend) {
-    if (!backend.prefers_batches()) return;
+  MatchAcceptance(Backend& backend, int nodes) : backend_(backend), all_nodes_(backend.traits().batch_choose) {
+    if (!all_nodes_) return;
     rows_.reserve(size_t(nodes));
     chosen_.reserve(size_t(nodes));
   }
 
   void accept(const AcceptArgs& args, AcceptResult& result) override {
-    if (backend_.prefers_batches() && args.tree->size() > 1 && plain(args)) return accept_all(args, result);
+    if (all_nodes_ && args.tree->size() > 1 && plain(args)) return accept_all(args, result);
     walk(backend_, args, result, [&](NodeId node, Token chosen) { return args.tree->child(node, chosen); });
   }
 
@@ -55,6 +55,7 @@ class MatchAcceptance final : public Acceptance {
   }
 
   Backend& backend_;
+  const bool all_nodes_;  // at once
   std::vector<ChooseRow> rows_;
   std::vector<Token> chosen_;
 };

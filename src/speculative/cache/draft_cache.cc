@@ -271,7 +271,7 @@ void DraftCache::choose_by_target(SeqId seq) {
   const auto kind = config_.chunk_reduce == ChunkReduce::kMax && !by_cell ? ScoreKind::kPeak : ScoreKind::kMass;
   const auto reduced = std::span(reduced_).first(chunks);
   // A device averages better than it hands out rows.
-  const bool mean = parts_.backend->prefers_batches() && config_.heads.empty() && config_.head_reduce == HeadReduce::kMean;
+  const bool mean = parts_.backend->traits().mean_scores && config_.heads.empty() && config_.head_reduce == HeadReduce::kMean;
   if (mean) {
     parts_.backend->kv_score({reduced.data(), s.query, t.heads, t.kv_heads, t.head_dim, 1.0f / std::sqrt(float(t.head_dim)), parts_.target_kv, 0,
                               seq, borders, kind, layers_, true});

@@ -60,13 +60,13 @@ class Heads {
   RopeStoreArgs store_args(const Desk& desk, float* qkv, const float* table, KvStore& kv, int layer) const {
     RopeStoreArgs args{};
     args.qkv = qkv, args.table = table, args.q_norm = desk.q_norm, args.k_norm = desk.k_norm, args.eps = kEps;
-    args.heads = row_.heads, args.kv_heads = row_.kv_heads, args.head_dim = row_.head_dim, args.dims = row_.rotated();
+    args.shape = {row_.heads, row_.kv_heads, row_.head_dim}, args.dims = row_.rotated();
     args.style = row_.style, args.kv = &kv, args.layer = layer;
     return args;
   }
   AttendArgs attend_args(float* out, const float* qkv, const KvStore& kv, int layer) const {
-    return {.out = out, .q = qkv, .q_stride = width(), .heads = row_.heads, .kv_heads = row_.kv_heads,
-            .head_dim = row_.head_dim, .scale = 1 / std::sqrt(static_cast<float>(row_.head_dim)), .window = row_.window,
+    return {.out = out, .q = qkv, .q_stride = width(), .shape = {row_.heads, row_.kv_heads, row_.head_dim},
+            .scale = 1 / std::sqrt(static_cast<float>(row_.head_dim)), .window = row_.window,
             .kv = &kv, .layer = layer, .seqs = {}};
   }
   // Stores all rows of qkv, [any, width], as cells 0, 1, ... at those positions.

@@ -74,13 +74,13 @@ class Unit {
   // Query row r of the chunk: head r % group of token r / group.
   const float* q_of(int r) const {
     return args_.q + static_cast<size_t>(token(r / plan_.group).row) * static_cast<size_t>(args_.q_stride) +
-           static_cast<size_t>((head_ * plan_.group + r % plan_.group) * args_.head_dim);
+           static_cast<size_t>((head_ * plan_.group + r % plan_.group) * args_.shape.head_dim);
   }
 
   void pack(int chunk) {
     for (int t = 0; t < chunk_.tiles; ++t)
       for (int i = 0; i < rows_of(t); ++i)
-        kernels_.pack(query(t), i, q_of(t * chunk_.tile_rows + i), args_.head_dim, plan_.padded, args_.scale);
+        kernels_.pack(query(t), i, q_of(t * chunk_.tile_rows + i), args_.shape.head_dim, plan_.padded, args_.scale);
     worker_.all_from = 0;
     worker_.all_to = chunk_.end;
     for (int r = 0; r < chunk_.tokens * plan_.group; ++r) {
@@ -177,7 +177,7 @@ class Unit {
   void fold_lone(float* states, int b, int first, int rows, const std::byte* keys, const std::byte* values) {
     for (int i = 0; i < rows; ++i) {
       const int r = first + i;
-      kernels_.pack(worker_.lone_query, i, q_of(r), args_.head_dim, plan_.padded, args_.scale);
+      kernels_.pack(worker_.lone_query, i, q_of(r), args_.shape.head_dim, plan_.padded, args_.scale);
       kernels_.copy_row(worker_.lone, i, states + at(r / chunk_.tile_rows), r % chunk_.tile_rows, plan_.padded);
     }
     fold(worker_.lone, worker_.lone_query, keys, values, b, first, rows, nullptr);
@@ -191,9 +191,9 @@ class Unit {
     for (int i = 0; i < rows_of(tile); ++i) {
       const int r = tile * chunk_.tile_rows + i;
       const size_t row = static_cast<size_t>(token(r / plan_.group).row);
-      float* out = args_.out + row * static_cast<size_t>(args_.heads * args_.head_dim) +
-                   static_cast<size_t>((head_ * plan_.group + r % plan_.group) * args_.head_dim);
-      kernels_.finish(state, i, out, args_.head_dim, plan_.padded);
+      float* out = args_.out + row * static_cast<size_t>(args_.shape.heads * args_.shape.head_dim) +
+                   static_cast<size_t>((head_ * plan_.group + r % plan_.group) * args_.shape.head_dim);
+      kernels_.finish(state, i, out, args_.shape.head_dim, plan_.padded);
     }
   }
 

@@ -172,10 +172,10 @@ void AttentionPlan::number_items(int kv_heads, int pool_threads) {
 }
 
 void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int pool_threads) {
-  SX_ASSERT(args.heads % args.kv_heads == 0 && args.heads <= limits.heads && args.kv_heads <= limits.kv_heads);
-  SX_ASSERT(args.head_dim == store.geometry().head_dim && args.head_dim <= limits.head_dim);
-  SX_ASSERT(args.kv_heads == store.geometry().kv_heads && pool_threads <= threads);
-  group = args.heads / args.kv_heads;
+  SX_ASSERT(args.shape.heads % args.shape.kv_heads == 0 && args.shape.heads <= limits.heads && args.shape.kv_heads <= limits.kv_heads);
+  SX_ASSERT(args.shape.head_dim == store.geometry().head_dim && args.shape.head_dim <= limits.head_dim);
+  SX_ASSERT(args.shape.kv_heads == store.geometry().kv_heads && pool_threads <= threads);
+  group = args.shape.heads / args.shape.kv_heads;
   padded = store.layout().padded;
   chunk_count = 0;
   int at = 0;
@@ -192,7 +192,7 @@ void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int po
     cut_sequence(args, static_cast<int>(s), at, tree);
     at += seq.rows;
   }
-  number_items(args.kv_heads, pool_threads);
+  number_items(args.shape.kv_heads, pool_threads);
   for (auto& w : workers) w.chunk = -1;
   next.store(0, std::memory_order_relaxed);
 }

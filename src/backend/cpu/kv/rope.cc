@@ -23,20 +23,20 @@ void norm_head(float* x, const float* weight, int dim, float eps) {
 
 void store_row(const RopeStoreArgs& a, CpuKvStore& store, const SeqRows& seq, int i) {
   const size_t row = static_cast<size_t>(seq.first_row + i);
-  float* x = a.qkv + row * static_cast<size_t>((a.heads + 2 * a.kv_heads) * a.head_dim);
+  float* x = a.qkv + row * static_cast<size_t>((a.shape.heads + 2 * a.shape.kv_heads) * a.shape.head_dim);
   const float* table = a.table + row * static_cast<size_t>(a.dims);
-  for (int h = 0; h < a.heads + a.kv_heads; ++h) {  // k lies behind q and is rotated in place as well
-    float* head = x + h * a.head_dim;
-    const float* weight = h < a.heads ? a.q_norm : a.k_norm;
-    if (weight) norm_head(head, weight, a.head_dim, a.eps);
+  for (int h = 0; h < a.shape.heads + a.shape.kv_heads; ++h) {  // k lies behind q and is rotated in place as well
+    float* head = x + h * a.shape.head_dim;
+    const float* weight = h < a.shape.heads ? a.q_norm : a.k_norm;
+    if (weight) norm_head(head, weight, a.shape.head_dim, a.eps);
     rotate(head, table, a.dims, a.style);
   }
   const int cell = seq.history + seq.uncommitted + i, b = cell / kBlock, p = cell % kBlock;
-  const float* k = x + a.heads * a.head_dim;
-  const float* v = k + a.kv_heads * a.head_dim;
-  for (int h = 0; h < a.kv_heads; ++h) {
-    store_key(store.layout(), store.keys(seq.slot, a.layer, h, b), p, k + h * a.head_dim);
-    store_value(store.layout(), store.values(seq.slot, a.layer, h, b), p, v + h * a.head_dim);
+  const float* k = x + a.shape.heads * a.shape.head_dim;
+  const float* v = k + a.shape.kv_heads * a.shape.head_dim;
+  for (int h = 0; h < a.shape.kv_heads; ++h) {
+    store_key(store.layout(), store.keys(seq.slot, a.layer, h, b), p, k + h * a.shape.head_dim);
+    store_value(store.layout(), store.values(seq.slot, a.layer, h, b), p, v + h * a.shape.head_dim);
   }
 }
 
@@ -44,14 +44,14 @@ void store_row(const RopeStoreArgs& a, CpuKvStore& store, const SeqRows& seq, in
 
 void rope_store(const RopeStoreArgs& a, Isa, ThreadPool& pool) {
   auto& store = static_cast<CpuKvStore&>(*a.kv);
-  SX_ASSERT(a.head_dim == store.geometry().head_dim && a.kv_heads == store.geometry().kv_heads && a.dims <= a.head_dim);
+  SX_ASSERT(a.shape.head_dim == store.geometry().head_dim && a.shape.kv_heads == store.geometry().kv_heads && a.dims <= a.shape.head_dim);
   int rows = 0;
   for (const SeqRows& s : a.seqs) {
     SX_ASSERT(s.history >= 0 && s.uncommitted >= 0 && s.slot < store.geometry().slots);
     SX_ASSERT(s.history + s.uncommitted + s.rows <= store.geometry().capacity);
     rows += s.rows;
   }
-  const int threads = rows * (a.heads + 2 * a.kv_heads) * a.head_dim < kWorthSharing ? 1 : pool.size();
+  const int threads = rows * (a.shape.heads + 2 * a.shape.kv_heads) * a.shape.head_dim < kWorthSharing ? 1 : pool.size();
   const auto share = [&](int thread) {  // contiguous shares: neighbours share cache lines of a block
     const int64_t n = rows, from = n * thread / threads, to = n * (thread + 1) / threads;
     int64_t at = 0;

@@ -286,7 +286,7 @@ void CudaBackend::rope_store(const RopeStoreArgs& a) {
   if (dry()) return;
   shadow_.of = nullptr;
   const StepView view = place({{}, {}, a.seqs, {}});
-  cuda::rope_store({a.qkv, a.table, a.q_norm, a.k_norm, a.eps, a.heads, a.kv_heads, a.head_dim, a.dims, a.style, view_of(a.kv), a.layer,
+  cuda::rope_store({a.qkv, a.table, a.q_norm, a.k_norm, a.eps, a.shape.heads, a.shape.kv_heads, a.shape.head_dim, a.dims, a.style, view_of(a.kv), a.layer,
                     shape_.rows, view.rows}, stream_);
 }
 
@@ -294,21 +294,21 @@ void CudaBackend::attend(const AttendArgs& a) {
   if (dry()) return;
   if (in_step() && step_->prompt) return attend_to_prompt(a);
   const StepView view = place({{}, {}, a.seqs, {}});
-  const int width = a.heads * a.head_dim;
-  const size_t need = attend_scratch_bytes(shape_.rows, a.heads, a.head_dim, shape_.history);
-  AttendCall call{a.out, shadow(a.out, shape_.rows, width), last_half_, a.q, a.q_stride, a.heads, a.kv_heads, a.head_dim, a.scale, a.window,
+  const int width = a.shape.heads * a.shape.head_dim;
+  const size_t need = attend_scratch_bytes(shape_.rows, a.shape.heads, a.shape.head_dim, shape_.history);
+  AttendCall call{a.out, shadow(a.out, shape_.rows, width), last_half_, a.q, a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim, a.scale, a.window,
                   view_of(a.kv), a.layer, view, shape_.rows, shape_.tiles, shape_.history};
   attend_rows(call, scratch(attend_, need, "attention"), stream_);
 }
 
 void CudaBackend::attend_to_prompt(const AttendArgs& a) {
-  const int width = a.heads * a.head_dim;
+  const int width = a.shape.heads * a.shape.head_dim;
   void* half = shadow(a.out, shape_.rows, width);
   for (const SeqRows& seq : a.seqs) {
     SX_ASSERT(!seq.ancestors && seq.uncommitted == 0);
-    PromptAttendCall call{a.out, half, last_half_, a.q, a.q_stride, a.heads, a.kv_heads, a.head_dim, a.scale, a.window, view_of(a.kv), a.layer,
+    PromptAttendCall call{a.out, half, last_half_, a.q, a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim, a.scale, a.window, view_of(a.kv), a.layer,
                           seq.slot, seq.first_row, seq.rows, seq.history};
-    attend_prompt(call, scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.heads, a.head_dim), "attention"), stream_);
+    attend_prompt(call, scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"), stream_);
   }
 }
 

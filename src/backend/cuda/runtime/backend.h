@@ -41,7 +41,9 @@ class CudaBackend : public Backend {
   void upload(float* to, const float* from, size_t count) override;
   void download(float* to, const float* from, size_t count) override;
   void wait() override;
-  bool prefers_batches() const override { return true; }
+  DeviceTraits traits() const override {
+    return {.separate_prefill = true, .prefill_chunk = 2048, .mixed_chunk = 512, .records_steps = true, .batch_choose = true, .mean_scores = true};
+  }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
   int level_rows() const override { return level_rows_; }
   bool grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;

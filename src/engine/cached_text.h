@@ -1,0 +1,46 @@
+// One text and its cells in the KV cache, which drafters follow. While a request is decoded the last token of the text is pending: part of the
+// text, not yet in the cache; a round runs it as node 0 of a tree.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine_parts.h"
+
+namespace sx {
+
+// Throws sx::Error naming the first token that the vocabulary does not have.
+void check_tokens(std::span<const Token> tokens, int vocab);
+// The error for logits that are NaN or infinite, of the token at a position of the text.
+std::string broken_logits(size_t position);
+
+class CachedText {
+ public:
+  explicit CachedText(const EngineParts& parts);
+  ~CachedText();
+  CachedText(const CachedText&) = delete;
+  CachedText& operator=(const CachedText&) = delete;
+
+  SeqId seq() const { return seq_; }
+  int length() const { return parts_.sequences->length(seq_); }  // tokens in the cache
+  std::vector<Token>& tokens() { return tokens_; }               // and the pending one, while a request is decoded
+  const std::vector<Token>& tokens() const { return tokens_; }
+
+  // Forgets the text from `length` tokens on.
+  void truncate(int length);
+  // Forgets what is not committed: uncommitted nodes, the pending token.
+  void drop_pending() { truncate(length()); }
+  // Keeps the common prefix of the cache with `text` and drops the rest; returns its length. `drafter`: the one that will read on, or null.
+  int reuse(std::span<const Token> text, const Drafter* drafter);
+  // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `drafter`: the one that follows.
+  void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter);
+  // Tokens whose cells have been filled by other means than a pass (copied, restored).
+  void adopt(std::span<const Token> tokens);
+
+ private:
+  const EngineParts& parts_;
+  SeqId seq_;
+  std::vector<Token> tokens_;
+};
+
+}  // namespace sx

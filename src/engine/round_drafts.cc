@@ -1,0 +1,141 @@
+#include "engine/round_drafts.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace sx {
+namespace {
+
+constexpr int kWorthReading = 8;  // tokens still to come for which a drafter reads a long prompt
+
+}  // namespace
+
+RoundDrafts::RoundDrafts(const EngineParts& parts) : parts_(parts) {
+  tasks_.reserve(size_t(parts.sequences->slots()));
+  outcomes_.reserve(size_t(parts.sequences->slots()));
+}
+
+void RoundDrafts::grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& times) {
+  for (RoundSlot& slot : slots) slot.request->begin_tree(slot, share);
+  for (const auto& spec : parts_.speculations)
+    if (spec->drafter()) draft_with(*spec, slots, share, times);
+}
+
+// Requests whose drafter has read their text may draft, as many as the planner allows; all others keep a tree of one node.
+void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int share, PhaseTimes& times) {
+  const auto ready = [&](const RoundSlot& slot) {
+    const Generation& g = *slot.request;
+    return &g.spec() == &spec && g.drafter() && slot.drafted == 0 && g.behind() <= kMaxChain;
+  };
+  const auto first = std::find_if(slots.begin(), slots.end(), ready);
+  if (first == slots.end()) return;
+  const int asking = int(std::count_if(first, slots.end(), ready));
+  const int allowed = spec.planner().count_drafting(int(slots.size()), asking, first->history);
+  tasks_.clear();
+  for (RoundSlot& slot : slots) {
+    if (int(tasks_.size()) == allowed) break;
+    if (!ready(slot)) continue;
+    DraftTask task = slot.request->draft_task(slot, share);
+    const DraftGrant grant = spec.planner().grant({slot.request->budget(), slot.history}, spec.drafter()->level_ms(), task.limits);
+    task.cheap_only = grant.cheap_only;
+    slot.drafting = grant.draft;
+    slot.whole = grant.whole;
+    if (grant.draft) tasks_.push_back(task);
+  }
+  if (tasks_.empty()) return;
+  spec.drafter()->draft(tasks_);
+  const double ms = spec.drafter()->take_forward_ms();
+  times.draft += ms;
+  times.score += spec.drafter()->take_cache_ms();
+  cut_trees(spec, slots, ms);
+}
+
+void RoundDrafts::cut_trees(Speculation& spec, std::span<RoundSlot> slots, double draft_ms) {
+  for (RoundSlot& slot : slots) {
+    if (!slot.drafting || &slot.request->spec() != &spec) continue;
+    slot.drafted = slot.tree->drafted();
+    slot.request->prune(slot);
+    const int worth = spec.planner().worthwhile(*slot.tree, {slot.request->budget(), slot.history}, draft_ms);
+    if (worth < slot.tree->drafted()) slot.tree->keep_best(worth);
+  }
+}
+
+void RoundDrafts::observe(std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times) {
+  for (const auto& spec : parts_.speculations)
+    if (spec->drafter()) observe_with(*spec, slots, outputs, times);
+}
+
+void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times) {
+  const double start = now_ms();
+  outcomes_.clear();
+  for (const RoundSlot& slot : slots) {
+    const Generation& g = *slot.request;
+    // A request that decodes plainly pays for no drafter; a drafter that reads the target has to see these tokens later then.
+    if (&g.spec() != &spec || !(slot.drafting || (g.drafter() && spec.drafter()->reads_target()))) continue;
+    const auto path = slot.committed_path();
+    const bool all = path.size() == slot.result.path.size();
+    outcomes_.push_back({.seq = g.text().seq(),
+                         .tree = slot.tree,
+                         .path = path,
+                         .next = all ? slot.result.next : slot.tree->token(slot.result.path[path.size()]),
+                         .outputs = outputs,
+                         .first_row = slot.first_row,
+                         .history = slot.history,
+                         .text = g.text().tokens()});
+  }
+  if (outcomes_.empty()) return;
+  spec.drafter()->observe(outcomes_);
+  const double cache = spec.drafter()->take_cache_ms(), draft = spec.drafter()->take_forward_ms();
+  times.score += cache;
+  times.draft += draft;
+  times.commit += now_ms() - start - cache - draft;
+}
+
+void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts, double round_ms) {
+  RoundCost cost{.draft_ms = times.draft, .verify_ms = times.verify, .cache_ms = times.score, .requests = int(slots.size()),
+                 .with_prompts = with_prompts};
+  RoundOutcome outcome{.requests = int(slots.size())};
+  double history = 0;
+  for (const RoundSlot& slot : slots) {
+    cost.nodes += slot.tree->drafted();
+    outcome.tokens += slot.committed;
+    outcome.plain &= !slot.drafting && slot.tree->drafted() == 0;
+    history += slot.request->text().length();
+  }
+  for (const RoundSlot& slot : slots) {
+    Generation& g = *slot.request;
+    const DraftPlanner& planner = g.spec().planner();
+    const int length = g.text().length();
+    g.count(slot, times, planner.plain_ms(cost.requests, length));
+    planner.settle({g.budget(), length}, cost, slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
+  }
+  for (const auto& spec : parts_.speculations) spec->planner().count_round();
+  if (slots.empty() || with_prompts) return;
+  const double expected = parts_.cost_model->predict(outcome.requests, history / outcome.requests);
+  if (!(expected > 0)) return;
+  outcome.time = round_ms / expected;
+  for (const auto& spec : parts_.speculations) {
+    const auto drafted = [&](const RoundSlot& slot) { return slot.drafting && &slot.request->spec() == spec.get(); };
+    outcome.drafting = int(std::count_if(slots.begin(), slots.end(), drafted));
+    spec->planner().settle(outcome);
+  }
+}
+
+void RoundDrafts::prefill_one(std::span<const RoundSlot> slots, int answering) {
+  Generation* first = nullptr;
+  for (const RoundSlot& slot : slots) {
+    Generation* const g = slot.request;
+    if (g->done() || !g->drafter() || g->remaining() < kWorthReading || g->behind() <= kMaxChain) continue;
+    if (!first || g->behind() < first->behind()) first = g;
+  }
+  if (!first) return;
+  const UnreadText unread{.requests = std::max(answering, int(slots.size())),
+                          .behind = first->behind(),
+                          .piece = parts_.chunk,
+                          .remaining = first->remaining(),
+                          .history = first->text().length()};
+  if (first->spec().planner().worth_reading(unread, first->drafter()->level_ms())) first->catch_up();
+}
+
+}  // namespace sx

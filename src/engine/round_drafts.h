@@ -1,0 +1,38 @@
+// What a round does with drafters: asks them for trees, tells them what was accepted, settles the speculation budgets, and lets drafters that are
+// behind read prompts. How much is drafted is decided by each preset's DraftPlanner.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "engine/engine_parts.h"
+#include "engine/generation.h"
+#include "engine/round_slot.h"
+#include "speculative/draft/drafter.h"
+
+namespace sx {
+
+class RoundDrafts {
+ public:
+  explicit RoundDrafts(const EngineParts& parts);
+
+  // Grows a tree after each request's pending token; `share`: drafted nodes that each may have. Adds to times.draft and times.score.
+  void grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& times);
+  // Tells drafters which nodes were committed. `outputs`: the pass that verified them. Adds to times.draft, times.score and times.commit.
+  void observe(std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times);
+  // Counts the round: in the statistics of its requests, in their budgets, and in that of the batch.
+  void settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts, double round_ms);
+  // Lets one drafter that is behind read a piece of a text. Draft prefill is deferred and chunked: one piece in a round, after the first token, so
+  // it never adds to the time to first token. `answering`: requests that wait for it.
+  void prefill_one(std::span<const RoundSlot> slots, int answering);
+
+ private:
+  void draft_with(Speculation& spec, std::span<RoundSlot> slots, int share, PhaseTimes& times);
+  void cut_trees(Speculation& spec, std::span<RoundSlot> slots, double draft_ms);
+  void observe_with(Speculation& spec, std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times);
+
+  const EngineParts& parts_;
+  std::vector<DraftTask> tasks_;
+  std::vector<Outcome> outcomes_;
+};
+
+}  // namespace sx

@@ -1,0 +1,152 @@
+#include "speculative/budget/draft_planner.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sx {
+namespace {
+
+constexpr double kNearlyAll = 0.75;   // of a batch
+// Faded costs are for trying what the costs forbid: where a node costs more than a good draft gains, and now and then.
+constexpr double kHopeless = 0.7;     // plain passes
+constexpr int kHopeEvery = 32;        // passes
+constexpr double kMuchSlower = 1.5;   // than expected: the cost model is wrong, or the pass was interrupted
+constexpr double kGoodDraft = 0.7;    // chance that a level of a good draft is accepted
+
+}  // namespace
+
+DraftPlanner::DraftPlanner(const CostModel& cost_model, const DraftKind& kind)
+    : cost_model_(cost_model), kind_(kind), costs_(size_t(kind.nodes) + 1, 1.0f) {}
+
+double DraftPlanner::plain_ms(int requests, int history) const {
+  return has_costs() ? std::max(1e-6, cost_model_.predict(requests, history)) : 0;
+}
+
+// One more level of a draft in plain rounds, for choosing what to try: what it took long ago is believed less and less.
+double DraftPlanner::hoped_level(double level_ms, double plain_ms) const {
+  return faded(level_ms, batch_budget_.idle()) / plain_ms;
+}
+
+// A batch drafts together or not at all: a request that does not draft only waits for those that do, so nearly all must gain. Until it
+// is known that drafts pay at this batch size, one request alone tries.
+int DraftPlanner::count_drafting(int requests, int ready, int history) {
+  requests_ = requests;
+  if (!has_costs() || ready == 0) return ready;
+  if (!batch_budget_.may_draft(requests)) return 0;
+  const bool one = requests > 1 && kind_.runs_model && !batch_budget_.proven(requests);
+  if (!one && kind_.runs_model && double(ready) < kNearlyAll * requests) return 0;
+  const int drafting = one ? 1 : ready;
+  set_costs({requests, drafting, double(history)});
+  return drafting;
+}
+
+// What nodes of one request cost it, if all who draft have as many: time that a batch of four loses must be worth four times as much.
+void DraftPlanner::set_costs(const CostModel::Company& batch) {
+  cost_model_.costs(kind_.nodes, batch, costs_, false);
+  if (kind_.nodes < 1) return;
+  const bool hopeless = double(costs_[1]) - 1 > kHopeless;
+  if (hopeless || cost_model_.rounds() % kHopeEvery == 0) cost_model_.costs(kind_.nodes, batch, costs_);
+}
+
+DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLimits& limits) const {
+  DraftGrant out;
+  if (limits.depth <= 0 || limits.nodes <= 0) return out;
+  if (!has_costs()) return {.draft = true};
+  const SpeculationBudget& budget = asker.budget;
+  const double plain = plain_ms(requests_, asker.history);
+  limits.verify_cost = costs_.data();
+  limits.level_cost = float(level_ms / plain);
+  double balance = budget.balance();
+  const double node = double(costs_[1]) - 1, level = double(limits.level_cost);
+  const bool known = level > 0 || requests_ == 1;  // what a level costs a batch is found out with one
+  // Trees of a single request end where a level does not pay, so its first draft is simply made; in a batch all would wait for the deepest.
+  const double deepest = requests_ > 1 ? level * limits.depth : 0;
+  const bool whole = !kind_.runs_model || (known && budget.covers_draft(node, deepest));
+  int depth = whole ? limits.depth : budget.depth_within_budget(limits.depth, level, node);
+  const double hoped = hoped_level(level_ms, plain);
+  const bool probe = !whole && (kind_.has_index ? !known || hoped < level : depth == 0) && budget.may_probe(hoped, node);
+  out.cheap_only = !whole && !probe && kind_.has_index;
+  if (kind_.runs_model && !out.cheap_only) {
+    if (probe) depth = 1;
+    if (depth == 0) return out;
+    out.whole = depth == limits.depth;
+    limits.depth = depth;
+    if (!probe) balance -= whole ? budget.draft_cost() : depth * level;
+  }
+  while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > balance) --limits.nodes;
+  out.draft = limits.nodes > 0;
+  return out;
+}
+
+int DraftPlanner::worthwhile(const TokenTree& tree, const DraftAsker& asker, double draft_ms) const {
+  if (!has_costs() || !kind_.runs_model) return tree.drafted();  // an index has cut its tree itself
+  return worthwhile_nodes(tree, costs_, draft_ms / plain_ms(requests_, asker.history), asker.budget.confidence());
+}
+
+// What verifying its nodes cost a request, in plain passes: its share of what all lost by them. For a single request the cost model says it,
+// which every pass corrects and whose errors cancel in their ratio, unless it is far off. In a batch the clock says it, because sizes are many
+// and most of them are seldom tried. A pass that was interrupted counts as at most twice what was expected.
+double DraftPlanner::verifying(const DraftAsker& asker, const RoundCost& cost, int nodes) const {
+  if (nodes == 0) return 1;
+  const double plain = plain_ms(cost.requests, asker.history);
+  const double expected = cost_model_.predict(cost.requests + cost.nodes, asker.history) / plain;
+  const double measured = std::min(cost.verify_ms / plain, 2 * std::max(1.0, expected));
+  const bool by_model = cost.with_prompts || (cost.requests == 1 && measured < kMuchSlower * expected);
+  const double took = by_model ? expected : measured;
+  return 1 + std::max(0.0, took - 1) * double(cost.requests) * nodes / cost.nodes;
+}
+
+void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole) const {
+  if (!tree || !has_costs()) return asker.budget.plain_round();
+  double expected = 0;
+  for (NodeId n = 1; n < tree->size(); ++n) expected += std::exp(double(tree->score(n)));
+  const double plain = plain_ms(cost.requests, asker.history);
+  asker.budget.drafted_round(expected, accepted, cost.draft_ms / plain,
+                             verifying(asker, cost, tree->drafted()) + cost.cache_ms / plain, whole);
+}
+
+void DraftPlanner::settle(const RoundOutcome& outcome) {
+  if (!has_costs()) return;
+  const bool trial = kind_.runs_model && double(outcome.drafting) < kNearlyAll * outcome.requests;
+  if (outcome.drafting > 0) batch_budget_.drafted_round(outcome.requests, outcome.tokens, outcome.time, trial);
+  else if (outcome.plain) batch_budget_.plain_round(outcome.requests, outcome.time);
+}
+
+// The share of its time that drafts would save a request at this batch size if they were good.
+double DraftPlanner::hoped_saving(double hoped_level) const {
+  double best = 1, tokens = 1, right = 1;
+  for (int depth = 1; depth <= std::min(kind_.depth, kind_.nodes); ++depth) {
+    tokens += right *= kGoodDraft;
+    best = std::min(best, (double(costs_[size_t(depth)]) + depth * hoped_level) / tokens);
+  }
+  return 1 - best;
+}
+
+// A drafter's reading pays by what drafts could save this request and have saved at this batch size. If not, the reading comes out of what the
+// batch may spend on trying.
+bool DraftPlanner::worth_reading(const UnreadText& text, double level_ms) {
+  if (!has_costs() || kind_.nodes < 1) return true;
+  cost_model_.costs(kind_.nodes, {text.requests, text.requests, double(text.history)}, costs_);
+  const double plain = plain_ms(text.requests, text.history), reading = text.behind * read_ms();
+  const double hoped = hoped_saving(hoped_level(level_ms, plain_ms(requests_, text.history)));
+  const double saving = text.requests > 1 ? std::min(hoped, batch_budget_.saved(text.requests)) : hoped;
+  if (saving > 0 && reading * text.requests <= saving * text.remaining * plain) return true;
+  if (text.requests == 1) return false;
+  const double piece = std::min(reading, text.piece * read_ms()) / plain;
+  if (read_ms() == 0 || !batch_budget_.covers_reading(text.requests, piece)) return false;
+  batch_budget_.reading(text.requests, piece);
+  return true;
+}
+
+// What a drafter takes to read a token; a reading that was slow long ago is believed less and less.
+double DraftPlanner::read_ms() const { return faded(read_ms_, rounds_ - read_at_); }
+
+void DraftPlanner::observe_reading(int tokens, double ms) {
+  if (tokens <= 0 || !(ms > 0)) return;
+  const double seen = ms / tokens;
+  if (2 * seen < read_ms_) read_ms_.restart(seen);  // so fast a reading proves that the one before was interrupted
+  else read_ms_.add(seen);
+  read_at_ = rounds_;
+}
+
+}  // namespace sx

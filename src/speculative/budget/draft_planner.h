@@ -1,0 +1,111 @@
+// Decides how much is drafted: the one class a round asks before it drafts, and tells afterwards what the drafts cost and gave. Behind it
+// stand the cost model (what passes take), every request's own speculation budget, and the batch budget (whether a batch as a whole gains by
+// drafts). An engine has one planner for each of its presets. Without costs (setting cost_model off, or rules that rely on how a tree was
+// drawn) a planner allows everything.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "speculative/budget/average.h"
+#include "speculative/budget/batch_budget.h"
+#include "speculative/budget/cost_model.h"
+#include "speculative/budget/speculation_budget.h"
+#include "speculative/tree/policy.h"
+
+namespace sx {
+
+// What a preset drafts with.
+struct DraftKind {
+  int nodes = 0, depth = 0;      // of its largest tree, node 0 not counted
+  bool runs_model = false;       // levels of a draft cost passes of a model
+  bool has_index = false;        // something is drafted without a model: n-grams, suffixes
+  bool uses_costs = false;       // the cost model decides how much is drafted
+};
+
+// What a planner allows one request to draft. Limits go into the request's TreeLimits.
+struct DraftGrant {
+  bool draft = false;
+  bool whole = true;             // the draft is as deep as was wanted
+  bool cheap_only = false;       // only what needs no pass of a model
+};
+
+// One request that asks for a draft, or has drafted.
+struct DraftAsker {
+  SpeculationBudget& budget;
+  int history = 0;               // tokens in its KV cache
+};
+
+// What a round took and how large it was, for the budgets of its requests.
+struct RoundCost {
+  double draft_ms = 0, verify_ms = 0, cache_ms = 0;
+  int requests = 1;
+  int nodes = 0;                 // drafted nodes that were verified, of all requests
+  bool with_prompts = false;     // prompt pieces ran in the round, too
+};
+
+// A whole round, for the budget of the batch.
+struct RoundOutcome {
+  int requests = 1;
+  int tokens = 0;                // committed, of all requests
+  int drafting = 0;              // requests that drafted with this planner's preset
+  bool plain = true;             // nobody drafted, with any preset
+  double time = 0;               // in units of the pass that a round without drafts is expected to be
+};
+
+// A text that a drafter has not read yet.
+struct UnreadText {
+  int requests = 1;              // that wait while the drafter reads
+  int behind = 0;                // tokens to be read
+  int piece = 0;                 // tokens that are read at a time
+  int remaining = 0;             // tokens that the request may still generate
+  int history = 0;               // tokens in its KV cache
+};
+
+class DraftPlanner {
+ public:
+  DraftPlanner(const CostModel& cost_model, const DraftKind& kind);
+
+  bool has_costs() const { return kind_.uses_costs && cost_model_.known(); }
+  const DraftKind& kind() const { return kind_; }
+  // Milliseconds of a round of so many requests without drafts; 0: not known.
+  double plain_ms(int requests, int history) const;
+
+  // How many of the `ready` requests of a round may draft. Sets the costs of their nodes by `history`, the first one's.
+  int count_drafting(int requests, int ready, int history);
+  // What one of them may draft: sets costs in `limits` and lowers them to what its budget covers. `level_ms`: one more level of a draft.
+  DraftGrant grant(const DraftAsker& asker, double level_ms, TreeLimits& limits) const;
+  // How many of a tree's drafted nodes are worth verifying, after a draft that took `draft_ms`.
+  int worthwhile(const TokenTree& tree, const DraftAsker& asker, double draft_ms) const;
+
+  // A round has ended: what it cost and gave one request. `tree`: null if the request did not draft; `whole`: as granted.
+  void settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole) const;
+  // And all requests together.
+  void settle(const RoundOutcome& outcome);
+  void count_round() { ++rounds_; }
+
+  // Whether it pays that the drafter reads a text while all requests wait.
+  bool worth_reading(const UnreadText& text, double level_ms);
+  // The drafter has read so many tokens.
+  void observe_reading(int tokens, double ms);
+
+  std::span<const float> costs() const { return costs_; }  // of the last round that drafted, [nodes + 1]
+  const BatchBudget& batch_budget() const { return batch_budget_; }
+
+ private:
+  void set_costs(const CostModel::Company& batch);
+  double hoped_level(double level_ms, double plain_ms) const;
+  double hoped_saving(double hoped_level) const;
+  double verifying(const DraftAsker& asker, const RoundCost& cost, int nodes) const;
+  double read_ms() const;
+
+  const CostModel& cost_model_;
+  DraftKind kind_;
+  std::vector<float> costs_;
+  BatchBudget batch_budget_;
+  int requests_ = 1;                   // of the round whose costs are set
+  Average read_ms_;                    // to read a token of a text; 0: not known
+  int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
+};
+
+}  // namespace sx
