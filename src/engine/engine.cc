@@ -283,7 +283,7 @@ void EngineImpl::warm_up() {
     if (drafter->reads_target()) drafter->prompt({0, 0, int(text.size()), &read, text});
     while (!drafter->prefill(0, text)) {}
     drafter->close(0);
-    drafter->take_forward_ms(), drafter->take_cache_ms();
+    drafter->take_times();
   }
   model_->forward({std::span(text).first(1), std::span(places).first(1), std::span(&one, 1), std::span(places).first(1)}, *kv_);
   backend_->wait();

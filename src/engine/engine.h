@@ -10,6 +10,7 @@
 #include "specextend/specextend.h"
 #include "engine/engine_parts.h"
 #include "engine/session_origin.h"
+#include "engine/measure_costs.h"
 #include "engine/speculation.h"
 #include "engine/vocabulary.h"
 #include "text/grammar/matcher.h"

@@ -46,14 +46,6 @@ struct SpeculationParts {
 // Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
-// Where costs are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
-struct CostRange {
-  int most, far;
-};
-CostRange cost_range(const SpeculationParts& parts, int rows);
-// Times passes of the target of up to `rows` rows, in slot 0, which nobody uses yet.
-void measure_costs(const SpeculationParts& parts, int rows);
-
 class Speculation {
  public:
   Speculation(const SpecConfig& config, const SpeculationParts& parts);

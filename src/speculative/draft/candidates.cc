@@ -166,8 +166,8 @@ std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId 
   double left = 0;
   std::fill(kept, kept + task.distributions->vocab(), 0.0f);
   for (int t = 0; t < vocab_; ++t) left += double(kept[target_token(t)] = float(distribution_[size_t(t)]));
-  // Draws are taken from the distribution as it is kept. Their random are keyed by the round (where its tree begins) and the node: never
-  // the same twice, also when an earlier round had a tree over these positions.
+  // Draws are taken from the distribution as it is kept. Their random numbers are keyed by the round (where its tree begins) and the node,
+  // so that they are never the same twice, even if an earlier round had a tree over these positions.
   const uint64_t seed = mix64(task.sampling->seed ^ kDrawTag);
   size_t count = 0;
   while (count < out.size() && left > 1e-12) {

@@ -11,7 +11,8 @@ namespace {
 bool ends_sentence(const Tokenizer& tokenizer, Token token) {
   const std::string_view text = tokenizer.bytes_of(token);
   const size_t last = text.find_last_not_of(" \"')]");
-  return text.ends_with('\n') || (last != std::string_view::npos && std::string_view(".!?").find(text[last]) != std::string_view::npos);
+  return text.ends_with('\n') ||
+         (last != std::string_view::npos && std::string_view(".!?").find(text[last]) != std::string_view::npos);
 }
 
 }  // namespace
@@ -41,8 +42,8 @@ std::string cells_fingerprint(DType type, std::span<const double> frequencies, f
   return fmt::format("{} {} {:016x}", dtype_name(type), frequencies.size(), hash);
 }
 
-DraftStores make_draft_stores(const DraftContext& context, KvGeometry cells, const ModelConfig& draft, std::span<const double> frequencies,
-                              int layer) {
+DraftStores make_draft_stores(const DraftContext& context, KvGeometry cells, const ModelConfig& draft,
+                              std::span<const double> frequencies, int layer) {
   DraftStores stores;
   DraftCacheParts parts;
   cells.capacity = DraftCache::work_cells(context.cache, context.context) + kMaxTreeNodes;

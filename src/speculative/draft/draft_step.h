@@ -1,4 +1,5 @@
-// The rows of one pass of a draft network: tokens, positions, which rows want logits. All memory is taken in the constructor.
+// The rows of one pass of a draft network: tokens, positions, which rows want logits. All memory is taken in the
+// constructor.
 #pragma once
 #include <vector>
 
@@ -37,10 +38,12 @@ class DraftStep {
   void want(int row) { outputs_.push_back(row); }
 
   // Adds the nodes of a level behind `history` cells. position(depth): of a node at that depth.
-  template <class Position> void add_level(const DraftRows& level, int history, const Position& position) {
+  template <class Position>
+  void add_level(const DraftRows& level, int history, const Position& position) {
     const TokenTree& tree = *level.task->tree;
     const int count = int(level.nodes.size());
-    const int first = add({0, count, level.task->seq, history, level.tail->ancestors(level.first), DraftTail::kWords, level.first});
+    const int first =
+        add({0, count, level.task->seq, history, level.tail->ancestors(level.first), DraftTail::kWords, level.first});
     for (int i = 0; i < count; ++i) {
       const NodeId node = level.nodes[size_t(i)];
       set(first + i, tree.token(node), position(tree.depth(node)));

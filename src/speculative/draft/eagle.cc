@@ -37,9 +37,10 @@ class EagleDraft final : public DraftModel {
 
  private:
   struct Slot {
-    int waiting = 0;               // states after the pairs in the cache
-    float* features = nullptr;     // [kEagleWaiting, feature_width()] of these: they become states when they are run
-    float* tail_states = nullptr;  // [kMaxTreeNodes + 1, width] what the head gave for each node of the tail, and last for the root
+    int waiting = 0;            // states after the pairs in the cache
+    float* features = nullptr;  // [kEagleWaiting, feature_width()] of these: they become states when they are run
+    float* tail_states =
+        nullptr;  // [kMaxTreeNodes + 1, width] what the head gave for each node of the tail, and last for the root
   };
   int width() const { return options_.head->config().cell.width; }
   int pairs(SeqId seq) const { return options_.cache->length(seq); }
@@ -51,15 +52,18 @@ class EagleDraft final : public DraftModel {
   EagleDrafterOptions options_;
   std::vector<Slot> slots_;
   DraftStep step_;
-  std::vector<int32_t> which_;     // rows to be copied
-  float* states_ = nullptr;        // [rows, width] of the pass
-  const Token* map_ = nullptr;     // the head's own tokens as the target's, where the backend grows trees; backend memory
-  EagleOutputs result_;            // of the last pass
-  int level_first_ = 0, level_rows_ = 0;  // its rows on the tail, where it ran a level; their states are kept before the next one
+  std::vector<int32_t> which_;  // rows to be copied
+  float* states_ = nullptr;     // [rows, width] of the pass
+  const Token* map_ = nullptr;  // the head's own tokens as the target's, where the backend grows trees; backend memory
+  EagleOutputs result_;         // of the last pass
+  int level_first_ = 0,
+      level_rows_ = 0;  // its rows on the tail, where it ran a level; their states are kept before the next one
 };
 
 EagleDraft::EagleDraft(const EagleDrafterOptions& options, OwnedEagle owned)
-    : owned_(std::move(owned)), options_(options), slots_(size_t(options.slots)),
+    : owned_(std::move(owned)),
+      options_(options),
+      slots_(size_t(options.slots)),
       step_(options.head->options().max_rows, options.head->options().max_outputs, 1) {
   Backend& backend = *options.backend;
   const size_t rows = size_t(options.head->options().max_rows), width = size_t(this->width());
@@ -79,7 +83,11 @@ EagleDraft::EagleDraft(const EagleDrafterOptions& options, OwnedEagle owned)
 
 DraftShape EagleDraft::shape() const {
   const int vocab = options_.head->config().draft_vocab;
-  return {.vocab = vocab, .stride = vocab, .map = options_.head->token_map(), .outputs = options_.head->options().max_outputs, .grows = true};
+  return {.vocab = vocab,
+          .stride = vocab,
+          .map = options_.head->token_map(),
+          .outputs = options_.head->options().max_outputs,
+          .grows = true};
 }
 
 // Pair j holds token j + 1, so the pair of the last kept token's state goes; its state is gone too unless it waits.
@@ -114,22 +122,26 @@ void EagleDraft::flush(SeqId seq, std::span<const Token> text) {
   cache.appended(seq, rows);
   if (cache.reads_draft()) cache.note_own(seq, result_.query, last, 1, step_.position(last), pairs(seq) - 1);
   const int w = width(), features = int(options_.head->feature_width());
-  options_.backend->copy_rows({row(s.tail_states, kMaxTreeNodes), result_.states + size_t(last) * size_t(w), 1, w, w, w});
+  options_.backend->copy_rows(
+      {row(s.tail_states, kMaxTreeNodes), result_.states + size_t(last) * size_t(w), 1, w, w, w});
   s.waiting -= rows;
   for (int i = 0; i < s.waiting; ++i)  // those left over move to the front
-    options_.backend->copy_rows({s.features + size_t(i) * size_t(features), s.features + size_t(rows + i) * size_t(features), 1, features, features, features});
+    options_.backend->copy_rows({s.features + size_t(i) * size_t(features),
+                                 s.features + size_t(rows + i) * size_t(features), 1, features, features, features});
 }
 
 void EagleDraft::read_prompt(const PromptChunk& chunk) {
   Slot& s = slots_[size_t(chunk.seq)];
   DraftCache& cache = *options_.cache;
-  const int known = pairs(chunk.seq), rows = s.waiting + chunk.rows - 1, last = known + rows - 1;  // the last state waits for its token
+  const int known = pairs(chunk.seq), rows = s.waiting + chunk.rows - 1,
+            last = known + rows - 1;  // the last state waits for its token
   step_.clear();
   step_.add({0, rows, chunk.seq, known});
   if (s.waiting > 0) options_.head->fuse(s.features, s.waiting, states_);
   which_.resize(size_t(chunk.rows));
   std::iota(which_.begin(), which_.end(), chunk.first_row);
-  if (chunk.rows > 1) options_.head->fuse(chunk.outputs->hidden, std::span(which_).first(which_.size() - 1), row(states_, s.waiting));
+  if (chunk.rows > 1)
+    options_.head->fuse(chunk.outputs->hidden, std::span(which_).first(which_.size() - 1), row(states_, s.waiting));
   for (int i = 0; i < rows; ++i) step_.set(i, chunk.text[size_t(known + i + 1)], known + i);
   options_.head->take(chunk.outputs->hidden, std::span(which_).last(1), s.features);
   if (rows > 0) {
@@ -152,7 +164,8 @@ DraftLogits EagleDraft::run_level(std::span<const DraftRows> level) {
   Slot& s = slots_[size_t(r.task->seq)];
   DraftCache& cache = *options_.cache;
   const int rows = int(r.nodes.size()), w = width();
-  if (level_rows_ > 0) options_.backend->copy_rows({row(s.tail_states, level_first_), result_.states, level_rows_, w, w, w});
+  if (level_rows_ > 0)
+    options_.backend->copy_rows({row(s.tail_states, level_first_), result_.states, level_rows_, w, w, w});
   level_first_ = r.first, level_rows_ = rows;
   step_.clear();
   step_.add_level(r, cache.work(r.task->seq), [&](int depth) { return cache.position(r.task->seq, depth - 1); });
@@ -175,7 +188,8 @@ bool EagleDraft::grow(const DraftTask& task, TreeGrowthArgs& args) {
   return options_.head->levels(args, options_.cache->store());
 }
 
-// The pass gave the states of the committed nodes. Cells of drafted nodes are not kept: the head was fed its own states.
+// The pass gave the states of the committed nodes. Cells of drafted nodes are not kept: the head was fed its own
+// states.
 void EagleDraft::accept(const Outcome& o, const DraftTail&) {
   Slot& s = slots_[size_t(o.seq)];
   for (size_t first = 0; first < o.path.size();) {
@@ -197,8 +211,8 @@ std::unique_ptr<Drafter> make(const DraftContext& context) {
   options.queries = context.cache.reads_draft();
   OwnedEagle owned;
   owned.head = EagleHead::load(context.source.head, *context.target, *context.backend, options);
-  owned.stores = make_draft_stores(context, owned.head->kv_geometry(context.slots, 0, draft_kv_type(context)), owned.head->config().cell,
-                                   owned.head->rope_frequencies());
+  owned.stores = make_draft_stores(context, owned.head->kv_geometry(context.slots, 0, draft_kv_type(context)),
+                                   owned.head->config().cell, owned.head->rope_frequencies());
   EagleDrafterOptions drafter;
   static_cast<TreeDrafterOptions&>(drafter) = tree_options(context);
   drafter.head = owned.head.get(), drafter.cache = owned.stores.cache.get();

@@ -1,5 +1,5 @@
-// Drafting with an EAGLE head: cell j of its cache pairs the target's state after token j with token j + 1. States of tokens whose successor
-// is not known yet wait; deeper levels of a tree are fed the head's own states.
+// Drafting with an EAGLE head: cell j of its cache pairs the target's state after token j with token j + 1. States of
+// tokens whose successor is not known yet wait; deeper levels of a tree are fed the head's own states.
 #pragma once
 #include <memory>
 
@@ -11,8 +11,8 @@ namespace sx {
 inline constexpr int kEagleWaiting = 64;  // states that may wait before they are run
 
 struct EagleDrafterOptions : TreeDrafterOptions {
-  EagleHead* head = nullptr;              // max_rows >= a chunk of a prompt + kEagleWaiting
-  DraftCache* cache = nullptr;            // of pairs
+  EagleHead* head = nullptr;    // max_rows >= a chunk of a prompt + kEagleWaiting
+  DraftCache* cache = nullptr;  // of pairs
 };
 
 // What the drafter is to own of what the options point to.

@@ -44,10 +44,6 @@ class FuseDrafter final : public Drafter {
     return model_->prefill(seq, text) && indexed;
   }
   int behind(SeqId seq, std::span<const Token> text) const override { return model_->behind(seq, text); }
-  void copy(SeqId from, SeqId to, int length) override { model_->copy(from, to, length), index_->copy(from, to, length); }
-  size_t save_bytes(SeqId seq) const override { return model_->save_bytes(seq); }  // the index is made of the text
-  void save(SeqId seq, std::ostream& to) const override { model_->save(seq, to); }
-  void restore(SeqId seq, std::istream& from, int length) override { model_->restore(seq, from, length); }
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override {
     model_->observe(outcomes);
@@ -57,11 +53,12 @@ class FuseDrafter final : public Drafter {
   bool reads_target() const override { return model_->reads_target(); }
   void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
   int covered(SeqId seq) const override { return model_->covered(seq); }
-  std::string fingerprint() const override { return model_->fingerprint(); }
+  DraftState& state() override { return model_->state(); }  // the index is made of the text
   double level_ms() const override { return model_->level_ms(); }
-  double take_forward_ms() override { return model_->take_forward_ms() + index_->take_forward_ms(); }
-  double take_cache_ms() override { return model_->take_cache_ms(); }
-  std::span<const int32_t> working_cells(SeqId seq, int& refreshes) const override { return model_->working_cells(seq, refreshes); }
+  DraftTimes take_times() override {
+    const DraftTimes model = model_->take_times(), index = index_->take_times();
+    return {model.forward + index.forward, model.cache + index.cache};
+  }
 
  private:
   static bool sure(const TokenTree& found, const TreeLimits& limits);

@@ -13,10 +13,10 @@ namespace {
 
 struct LongSpecParts {
   Backend* backend = nullptr;
-  std::unique_ptr<LongSpecHead> head;    // options().cells = two windows and a tree
-  std::unique_ptr<KvStore> kv;           // its own cells
+  std::unique_ptr<LongSpecHead> head;  // options().cells = two windows and a tree
+  std::unique_ptr<KvStore> kv;         // its own cells
   const KvStore* target_kv = nullptr;
-  DraftStores stores;                    // of the target's cells; without a cache it attends to all of them
+  DraftStores stores;  // of the target's cells; without a cache it attends to all of them
   int slots = 1, window = 512;
 };
 
@@ -27,7 +27,9 @@ class LongSpecDraft final : public DraftModel {
   DraftShape shape() const override;
   DraftCache* cache() const override { return cache_; }
   void truncate(SeqId seq, int length) override;
-  bool ready(const DraftTask& task) const override { return task.text.size() > 1; }  // before that the target has no cells
+  bool ready(const DraftTask& task) const override {
+    return task.text.size() > 1;
+  }  // before that the target has no cells
   DraftLogits run_text(std::span<DraftRows> rows) override;
   bool has_room(const DraftTask& task, int uncommitted, int rows) const override;
   DraftLogits run_level(std::span<const DraftRows> level) override;
@@ -37,7 +39,9 @@ class LongSpecDraft final : public DraftModel {
   struct Slot {
     int base = 0, length = 0;  // cells of tokens [base, length) of the text
   };
-  int base_for(int length) const { return length < 2 * parts_.window ? 0 : (length / parts_.window - 1) * parts_.window; }
+  int base_for(int length) const {
+    return length < 2 * parts_.window ? 0 : (length / parts_.window - 1) * parts_.window;
+  }
   void move_base(SeqId seq, int base);
   void run_own() { parts_.head->forward(step_.inputs(), *parts_.kv, parts_.window); }
   const KvStore& target() const { return cache_ ? cache_->store() : *parts_.target_kv; }
@@ -45,21 +49,24 @@ class LongSpecDraft final : public DraftModel {
   DraftLogits look(SeqId seq) { return {parts_.head->look(target(), seq, seen(seq)), step_.outputs()}; }
 
   LongSpecParts parts_;
-  DraftCache* cache_;                    // or null
+  DraftCache* cache_;  // or null
   std::vector<Slot> slots_;
   DraftStep step_;
   std::vector<KvMove> moves_;
 };
 
 LongSpecDraft::LongSpecDraft(LongSpecParts parts)
-    : parts_(std::move(parts)), cache_(parts_.stores.cache.get()), slots_(size_t(parts_.slots)),
+    : parts_(std::move(parts)),
+      cache_(parts_.stores.cache.get()),
+      slots_(size_t(parts_.slots)),
       step_(parts_.head->options().max_rows, parts_.head->options().max_outputs, 1) {
   moves_.reserve(size_t(2 * parts_.window));
 }
 
 DraftShape LongSpecDraft::shape() const {
   const int vocab = parts_.head->config().draft_vocab;
-  return {.vocab = vocab, .stride = vocab, .map = parts_.head->token_map(), .outputs = parts_.head->options().max_outputs};
+  return {
+      .vocab = vocab, .stride = vocab, .map = parts_.head->token_map(), .outputs = parts_.head->options().max_outputs};
 }
 
 void LongSpecDraft::truncate(SeqId seq, int length) {
@@ -141,8 +148,8 @@ std::unique_ptr<Drafter> make(const DraftContext& context) {
   parts.head = LongSpecHead::load(file, target, *context.backend, options);
   parts.kv = context.backend->make_kv(parts.head->kv_geometry(context.slots, draft_kv_type(context)));
   if (context.cache.chooses())
-    parts.stores = make_draft_stores(context, target.kv_geometry(context.slots, 0, context.kv->geometry().type), target.config(),
-                                     target.rope_frequencies(), target.config().layers - 1);
+    parts.stores = make_draft_stores(context, target.kv_geometry(context.slots, 0, context.kv->geometry().type),
+                                     target.config(), target.rope_frequencies(), target.config().layers - 1);
   return std::make_unique<TreeDrafter>(tree_options(context), std::make_unique<LongSpecDraft>(std::move(parts)));
 }
 
@@ -152,8 +159,11 @@ bool claims(const DraftSource& source) {
 
 void fit(SpecConfig& config, const HeadFile& head) {
   if (config.cache.reads_draft())
-    fail("draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache full, window, streaming, "
-         "retrieval, prune or random", head.path(), setting_value(config, "cache"));
+    fail(
+        "draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache full, "
+        "window, streaming, "
+        "retrieval, prune or random",
+        head.path(), setting_value(config, "cache"));
   config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
 }
 

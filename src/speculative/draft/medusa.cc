@@ -14,7 +14,8 @@ namespace {
 class MedusaDraft final : public DraftModel {
  public:
   explicit MedusaDraft(const DraftContext& context)
-      : backend_(*context.backend), heads_(MedusaHeads::load(context.source.head, *context.target, backend_, context.slots)),
+      : backend_(*context.backend),
+        heads_(MedusaHeads::load(context.source.head, *context.target, backend_, context.slots)),
         slots_(size_t(context.slots)) {
     states_ = backend_.allocate(slots_.size() * size_t(width()), "states of the Medusa heads");
     for (Slot& s : slots_) s.state = backend_.allocate(size_t(width()), "states of the Medusa heads");
@@ -22,8 +23,12 @@ class MedusaDraft final : public DraftModel {
 
   DraftShape shape() const override {
     const int vocab = heads_->config().draft_vocab, heads = heads_->heads();
-    return {.vocab = vocab, .stride = vocab, .map = heads_->token_map(), .outputs = int(slots_.size()) * heads,
-            .sequences = int(slots_.size()), .parallel_levels = heads};
+    return {.vocab = vocab,
+            .stride = vocab,
+            .map = heads_->token_map(),
+            .outputs = int(slots_.size()) * heads,
+            .sequences = int(slots_.size()),
+            .parallel_levels = heads};
   }
 
   // Of a shorter text the last state is gone: the target must run its last token again.
@@ -55,7 +60,8 @@ class MedusaDraft final : public DraftModel {
     timer_.time([&] {
       for (int i = 0; i < count; ++i) {
         rows[size_t(i)].output = i * heads;
-        backend_.copy_rows({states_ + size_t(i) * size_t(w), slots_[size_t(rows[size_t(i)].task->seq)].state, 1, w, w, w});
+        backend_.copy_rows(
+            {states_ + size_t(i) * size_t(w), slots_[size_t(rows[size_t(i)].task->seq)].state, 1, w, w, w});
       }
       logits.rows = heads_->forward(states_, count);
     });
@@ -102,12 +108,15 @@ void take_tree(const HeadConfig& head, TreeConfig& tree) {
 
 void fit(SpecConfig& config, const HeadFile& head) {
   if (config.cache.kind != CacheKind::kFull)
-    fail("draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa", head.path(),
-         setting_value(config, "cache"));
+    fail(
+        "draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa",
+        head.path(), setting_value(config, "cache"));
   take_tree(head.config(), config.tree);
   try {
     check_config(config);
-  } catch (const Error& error) { fail("draft '{}': its tree (medusa_choices) does not fit: {}", head.path(), error.what()); }
+  } catch (const Error& error) {
+    fail("draft '{}': its tree (medusa_choices) does not fit: {}", head.path(), error.what());
+  }
 }
 
 }  // namespace

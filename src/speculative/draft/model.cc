@@ -16,7 +16,9 @@ class ModelDraft final : public DraftModel {
   DraftCache* cache() const override { return options_.cache; }
   std::string fingerprint() const override;
   bool read(SeqId seq, std::span<const Token> text) override;
-  int behind(SeqId seq, std::span<const Token> text) const override { return writes() ? int(text.size()) - options_.cache->length(seq) : 0; }
+  int behind(SeqId seq, std::span<const Token> text) const override {
+    return writes() ? int(text.size()) - options_.cache->length(seq) : 0;
+  }
   DraftLogits run_text(std::span<DraftRows> rows) override;
   bool has_room(const DraftTask& task, int uncommitted, int rows) const override {
     return history(task) + uncommitted + rows <= kv().geometry().capacity;
@@ -29,7 +31,9 @@ class ModelDraft final : public DraftModel {
   bool writes() const { return options_.cache && options_.cache->writes_full(); }
   KvStore& kv() const { return options_.cache ? options_.cache->store() : *options_.kv; }
   // Cells before the tail while levels are run.
-  int history(const DraftTask& task) const { return options_.cache ? options_.cache->work(task.seq) : int(task.text.size()) - 1; }
+  int history(const DraftTask& task) const {
+    return options_.cache ? options_.cache->work(task.seq) : int(task.text.size()) - 1;
+  }
   Token known(Token token) const { return std::min(token, Token(options_.model->config().vocab - 1)); }
   LayerPlan plan(int window) const;
   const StepOutputs& forward(KvStore& kv, int window = 0);
@@ -38,17 +42,20 @@ class ModelDraft final : public DraftModel {
 
   OwnedModel owned_;
   ModelDrafterOptions options_;
-  int vocab_;                           // common to both models
-  int rows_;                            // of one pass
-  int most_new_;                        // cells that are run on the working cache at once
+  int vocab_;     // common to both models
+  int rows_;      // of one pass
+  int most_new_;  // cells that are run on the working cache at once
   DraftStep step_;
   std::vector<KvMove> moves_;
-  std::vector<int> places_, depths_;    // of guessed nodes on the tail, -2: not run; levels of those that are run
-  std::vector<uint64_t> ahead_bits_;    // [slots][kMaxChain][DraftTail::kWords] ancestors of known and guessed rows
+  std::vector<int> places_, depths_;  // of guessed nodes on the tail, -2: not run; levels of those that are run
+  std::vector<uint64_t> ahead_bits_;  // [slots][kMaxChain][DraftTail::kWords] ancestors of known and guessed rows
 };
 
 ModelDraft::ModelDraft(const ModelDrafterOptions& options, OwnedModel owned)
-    : owned_(std::move(owned)), options_(options), vocab_(std::min(options.vocab, options.model->config().vocab)), rows_(options.model->options().max_rows),
+    : owned_(std::move(owned)),
+      options_(options),
+      vocab_(std::min(options.vocab, options.model->config().vocab)),
+      rows_(options.model->options().max_rows),
       most_new_(options.cache && options.cache->moving() ? std::min(rows_, DraftCache::kSlack / 2) : rows_),
       step_(rows_, options.model->options().max_outputs, options.slots) {
   SX_ASSERT(tree_drafter_rows(options.tree, 1, options.ahead) <= rows_);
@@ -61,8 +68,11 @@ ModelDraft::ModelDraft(const ModelDrafterOptions& options, OwnedModel owned)
 }
 
 DraftShape ModelDraft::shape() const {
-  return {.vocab = vocab_, .stride = options_.model->config().vocab, .outputs = options_.model->options().max_outputs,
-          .sequences = options_.slots, .grows = options_.cache != nullptr};
+  return {.vocab = vocab_,
+          .stride = options_.model->config().vocab,
+          .outputs = options_.model->options().max_outputs,
+          .sequences = options_.slots,
+          .grows = options_.cache != nullptr};
 }
 
 std::string ModelDraft::fingerprint() const {
@@ -101,7 +111,8 @@ DraftLogits ModelDraft::run_text(std::span<DraftRows> rows) {
   const int most = rows_ / int(rows.size()), share = std::min(most, most_new_);
   for (const DraftRows& r : rows)  // what does not fit in one pass is run before it
     while (behind(r.task->seq, r.task->text) > share)
-      read(r.task->seq, r.task->text.first(std::min(r.task->text.size() - 1, size_t(cache->length(r.task->seq) + rows_))));
+      read(r.task->seq,
+           r.task->text.first(std::min(r.task->text.size() - 1, size_t(cache->length(r.task->seq) + rows_))));
   step_.clear();
   for (DraftRows& r : rows) add_text(r, share, most);
   const StepOutputs& out = forward(kv());
@@ -121,7 +132,8 @@ void ModelDraft::add_text(DraftRows& r, int share, int most) {
   const int length = int(task.text.size());
   if (cache) cache->prepare(task.seq, task.text, std::min(share, length - cache->length(task.seq)));
   else r.root = r.tail->add(*task.tree, 0);
-  const int from = cache ? cache->length(task.seq) : length - 1, known = length - from, own = r.tail->size();  // own: node 0, if it is there
+  const int from = cache ? cache->length(task.seq) : length - 1, known = length - from,
+            own = r.tail->size();  // own: node 0, if it is there
   SX_ASSERT(known > 0 && known <= share);
   SeqRows rows{0, known, task.seq, history(task)};
   const int room = std::min({most - known, kMaxChain - known, kv().geometry().capacity - rows.history - known});
@@ -133,7 +145,8 @@ void ModelDraft::add_text(DraftRows& r, int share, int most) {
     std::fill_n(bits, size_t(rows.rows) * kWords, 0);
     for (int i = 0; i < known; ++i) bits[size_t(i) * kWords] = (uint64_t{2} << i) - 1;
     const uint64_t all = (uint64_t{1} << known) - 1;
-    for (int i = 0; i < guessed; ++i) bits[size_t(known + i) * kWords] = all | *r.tail->ancestors(own + i) << (known - own);
+    for (int i = 0; i < guessed; ++i)
+      bits[size_t(known + i) * kWords] = all | *r.tail->ancestors(own + i) << (known - own);
     rows.ancestors = bits, rows.words = DraftTail::kWords;
   }
   const auto position = [&](int i) { return cache ? cache->position(task.seq, i) : from + i; };
@@ -195,8 +208,10 @@ void ModelDraft::accept(const Outcome& o, const DraftTail& tail) {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_model_drafter(const ModelDrafterOptions& options, std::unique_ptr<Drafter> inner, OwnedModel owned) {
-  return std::make_unique<TreeDrafter>(options, std::make_unique<ModelDraft>(options, std::move(owned)), std::move(inner));
+std::unique_ptr<Drafter> make_model_drafter(const ModelDrafterOptions& options, std::unique_ptr<Drafter> inner,
+                                            OwnedModel owned) {
+  return std::make_unique<TreeDrafter>(options, std::make_unique<ModelDraft>(options, std::move(owned)),
+                                       std::move(inner));
 }
 
 }  // namespace sx

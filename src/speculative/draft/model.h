@@ -1,4 +1,5 @@
-// Drafting with a language model: a small one with a cache of its own, or the target itself with layers left out, on its own cache.
+// Drafting with a language model: a small one with a cache of its own, or the target itself with layers left out, on
+// its own cache.
 #pragma once
 #include <memory>
 #include <vector>
@@ -8,10 +9,10 @@
 namespace sx {
 
 struct ModelDrafterOptions : TreeDrafterOptions {
-  Model* model = nullptr;               // max_outputs >= tree_drafter_rows(); keeps its queries if the cache reads them
-  DraftCache* cache = nullptr;          // null: the target drafts for itself on its own cache, `kv`
+  Model* model = nullptr;       // max_outputs >= tree_drafter_rows(); keeps its queries if the cache reads them
+  DraftCache* cache = nullptr;  // null: the target drafts for itself on its own cache, `kv`
   KvStore* kv = nullptr;
-  int vocab = 0;                        // of the target; tokens beyond the smaller vocabulary are never drafted
+  int vocab = 0;  // of the target; tokens beyond the smaller vocabulary are never drafted
   std::vector<uint8_t> skip_attention, skip_ffn;  // [layers] or empty
 };
 
@@ -21,8 +22,8 @@ struct OwnedModel {
   DraftStores stores;
 };
 
-std::unique_ptr<Drafter> make_model_drafter(const ModelDrafterOptions& options, std::unique_ptr<Drafter> inner = nullptr,
-                                            OwnedModel owned = {});
+std::unique_ptr<Drafter> make_model_drafter(const ModelDrafterOptions& options,
+                                            std::unique_ptr<Drafter> inner = nullptr, OwnedModel owned = {});
 
 struct DrafterEntry;
 extern const DrafterEntry kModelDrafter, kSelfDrafter;  // in model_drafters.cc

@@ -1,6 +1,7 @@
 #include "speculative/draft/registry.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/error.h"
 #include "speculative/draft/drafters.h"
@@ -12,8 +13,8 @@
 namespace sx {
 namespace {
 
-const DrafterEntry* const kDrafters[] = {&kModelDrafter, &kSelfDrafter, &kEagleDrafter, &kMedusaDrafter, &kLongSpecDrafter,
-                                         &kNgramDrafter, &kSuffixDrafter, &kFuseDrafter};
+const DrafterEntry* const kDrafters[] = {&kModelDrafter,    &kSelfDrafter,  &kEagleDrafter,  &kMedusaDrafter,
+                                         &kLongSpecDrafter, &kNgramDrafter, &kSuffixDrafter, &kFuseDrafter};
 
 std::vector<DrafterEntry>& registered() {
   static std::vector<DrafterEntry> all;
@@ -24,7 +25,8 @@ std::vector<DrafterEntry>& registered() {
 
 void register_drafter(const DrafterEntry& entry) {
   const auto same = [&](const char* name) { return std::string_view(name) == entry.name; };
-  if (same("none") || std::any_of(std::begin(kDrafters), std::end(kDrafters), [&](const DrafterEntry* e) { return same(e->name); }) ||
+  if (same("none") ||
+      std::any_of(std::begin(kDrafters), std::end(kDrafters), [&](const DrafterEntry* e) { return same(e->name); }) ||
       is_registered_drafter(entry.name))
     fail("drafter '{}' is there already: register it under another name", entry.name);
   registered().push_back(entry);
@@ -32,12 +34,6 @@ void register_drafter(const DrafterEntry& entry) {
 
 bool is_registered_drafter(std::string_view name) {
   return std::any_of(registered().begin(), registered().end(), [&](const DrafterEntry& e) { return name == e.name; });
-}
-
-std::vector<std::string> registered_drafters() {
-  std::vector<std::string> names;
-  for (const DrafterEntry& e : registered()) names.emplace_back(e.name);
-  return names;
 }
 
 const DrafterEntry& find_drafter(const DraftSource& source) {
@@ -48,7 +44,9 @@ const DrafterEntry& find_drafter(const DraftSource& source) {
   fail("no drafter is registered for {}", source.name.empty() ? "this configuration" : "'" + source.name + "'");
 }
 
-std::unique_ptr<Drafter> make_drafter(const DraftContext& context) { return find_drafter(context.source).make(context); }
+std::unique_ptr<Drafter> make_drafter(const DraftContext& context) {
+  return find_drafter(context.source).make(context);
+}
 
 std::unique_ptr<Drafter> make_part(const DraftContext& context, DrafterKind kind) {
   DraftContext part = context;

@@ -1,9 +1,9 @@
-// The drafters there are. Each file that implements one defines its entry; the table in registry.cc lists them. Programs and tests may
-// register more before they open an engine: setting drafter takes their names (docs/extending.md).
+// The drafters there are. Each file that implements one defines its entry; the table in registry.cc lists them.
+// Programs and tests may register more before they open an engine: setting drafter takes their names
+// (docs/extending.md).
 #pragma once
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include "speculative/draft/draft_context.h"
 
@@ -13,7 +13,8 @@ struct DrafterEntry {
   const char* name;
   bool (*claims)(const DraftSource& source);
   std::unique_ptr<Drafter> (*make)(const DraftContext& context);
-  // For heads: checks the configuration and completes it with what the head brings. Null: nothing to do. Throws sx::Error.
+  // For heads: checks the configuration and completes it with what the head brings. Null: nothing to do. Throws
+  // sx::Error.
   void (*fit)(SpecConfig& config, const HeadFile& head) = nullptr;
 };
 
@@ -21,7 +22,6 @@ struct DrafterEntry {
 void register_drafter(const DrafterEntry& entry);
 // Whether a drafter of this name was registered: it is a value of setting drafter.
 bool is_registered_drafter(std::string_view name);
-std::vector<std::string> registered_drafters();
 
 // Who claims the source; throws sx::Error if nobody does.
 const DrafterEntry& find_drafter(const DraftSource& source);

@@ -22,8 +22,13 @@ int tree_drafter_rows(const TreeConfig& tree, int slots, int ahead) {
   return std::max(one, std::min(one * slots, kMostOutputs));
 }
 
-TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, std::unique_ptr<DraftModel> model, std::unique_ptr<Drafter> inner)
-    : options_(options), model_(std::move(model)), inner_(std::move(inner)), shape_(model_->shape()), slots_(size_t(options.slots)),
+TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, std::unique_ptr<DraftModel> model,
+                         std::unique_ptr<Drafter> inner)
+    : options_(options),
+      model_(std::move(model)),
+      inner_(std::move(inner)),
+      shape_(model_->shape()),
+      slots_(size_t(options.slots)),
       group_(sequences_of_a_pass(shape_, tree_drafter_rows(options.tree, 1, options.ahead))),
       finder_(*options.backend, options.guess, make_tree_policy(options.tree)->width(),
               std::max(shape_.outputs, tree_drafter_rows(options.tree, 1)), shape_.vocab, shape_.stride, shape_.map),
@@ -92,38 +97,36 @@ void TreeDrafter::prompt(const PromptChunk& chunk) {
 // ---- what is kept of it
 
 void TreeDrafter::copy(SeqId from, SeqId to, int length) {
-  truncate(to, 0);
   if (DraftCache* cache = model_->cache()) cache->copy(from, to, model_->cells(length), length);
-  if (inner_) inner_->copy(from, to, length);
+  if (inner_) inner_->state().copy(from, to, length);
 }
 
 size_t TreeDrafter::save_bytes(SeqId seq) const {
-  return (model_->cache() ? model_->cache()->save_bytes(seq) : 0) + (inner_ ? inner_->save_bytes(seq) : 0);
+  return (model_->cache() ? model_->cache()->save_bytes(seq) : 0) + (inner_ ? inner_->state().save_bytes(seq) : 0);
 }
 
 void TreeDrafter::save(SeqId seq, std::ostream& to) const {
   if (const DraftCache* cache = model_->cache()) cache->save(seq, to);
-  if (inner_) inner_->save(seq, to);
+  if (inner_) inner_->state().save(seq, to);
 }
 
 void TreeDrafter::restore(SeqId seq, std::istream& from, int length) {
   if (DraftCache* cache = model_->cache()) cache->restore(seq, from, model_->cells(length), length);
-  if (inner_) inner_->restore(seq, from, length);
+  if (inner_) inner_->state().restore(seq, from, length);
 }
 
 std::span<const int32_t> TreeDrafter::working_cells(SeqId seq, int& refreshes) const {
   const DraftCache* cache = model_->cache();
+  refreshes = cache && cache->moving() ? cache->refreshes(seq) : 0;
   if (!cache || !cache->moving()) return {};
-  refreshes = cache->refreshes(seq);
   return cache->cells(seq);
 }
 
-double TreeDrafter::take_forward_ms() {
-  return std::exchange(candidates_ms_, 0.0) + model_->timer().take() + (inner_ ? inner_->take_forward_ms() : 0);
-}
-
-double TreeDrafter::take_cache_ms() {
-  return (model_->cache() ? model_->cache()->take_ms() : 0) + (inner_ ? inner_->take_cache_ms() : 0);
+DraftTimes TreeDrafter::take_times() {
+  DraftTimes times = inner_ ? inner_->take_times() : DraftTimes();
+  times.forward += std::exchange(candidates_ms_, 0.0) + model_->timer().take();
+  if (model_->cache()) times.cache += model_->cache()->take_ms();
+  return times;
 }
 
 // ---- drafting
@@ -150,7 +153,8 @@ void TreeDrafter::draft_group(std::span<DraftTask> tasks) {
   if (!logits_.rows) return;
   DraftTask& only = *rows_[0].task;
   TreeGrowthSampling how;
-  const bool on_backend = rows_.size() == 1 && levels_.rows() > 0 && only.tree->size() == 1 && finder_.by_backend(only, how);
+  const bool on_backend =
+      rows_.size() == 1 && levels_.rows() > 0 && only.tree->size() == 1 && finder_.by_backend(only, how);
   for (const DraftRows& r : rows_) {
     TreeLimits limits = r.task->limits;
     if (on_backend) limits.rows = levels_.rows();
@@ -166,7 +170,8 @@ void TreeDrafter::draft_group(std::span<DraftTask> tasks) {
   for (const DraftRows& r : rows_) slot(r.task->seq).policy->finish(*r.task->tree);
 }
 
-// Asks the inner drafter what may follow. Nothing deeper than the tree is of use, nor are candidates below its last level.
+// Asks the inner drafter what may follow. Nothing deeper than the tree is of use, nor are candidates below its last
+// level.
 void TreeDrafter::guess_ahead() {
   inner_tasks_.clear();
   for (DraftRows& r : rows_) {
@@ -237,7 +242,8 @@ void TreeDrafter::expand_parallel(const DraftRows& r) {
     s.candidates.clear();
     for (NodeId node : s.next)  // some policies ask below the last level
       if (const int depth = r.task->tree->depth(node); depth < shape_.parallel_levels)
-        s.candidates.push_back({node, finder_.guess_level(*r.task, node, logits_.rows, r.output + depth, int(s.candidates.size()))});
+        s.candidates.push_back(
+            {node, finder_.guess_level(*r.task, node, logits_.rows, r.output + depth, int(s.candidates.size()))});
     s.next.clear();
     s.policy->grow(*r.task->tree, s.candidates, s.next);
   }
