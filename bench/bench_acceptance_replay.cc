@@ -8,6 +8,7 @@
 #include "backend/registry.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "speculative/cache/draft_cache.h"
 #include "speculative/cache/retrieval_layers.h"
 
 namespace sx::bench {
@@ -277,7 +278,7 @@ Replayed Replay::play(size_t i, CellRange evidence, int count) {
   const double start = now_ms();
   while (!drafter.prefill(kSeq, std::span(text_).first(prompt_ - 1))) {}
   result.prefill_ms = player.prompt_ms + now_ms() - start;
-  drafter.take_forward_ms(), drafter.take_cache_ms();
+  drafter.take_times();
   const Sampling greedy{};
   TokenTree& tree = *spec.tree(kSeq);
   std::vector<NodeId> path;
@@ -294,7 +295,7 @@ Replayed Replay::play(size_t i, CellRange evidence, int count) {
     task.limits.depth = std::min({spec.depth(), limit_ - known - 1, room});
     const bool drafting = task.limits.depth > 0 && task.limits.nodes > 0;
     if (drafting) drafter.draft({&task, 1});
-    const auto cells = drafter.working_cells(kSeq, round.refreshes);
+    const auto cells = drafter.state().working_cells(kSeq, round.refreshes);
     if (!cells.empty()) round.evidence = share_of(cells, evidence);
     path.assign(1, 0);
     int next = history + 1;  // place in the text of the token after the path
@@ -308,7 +309,8 @@ Replayed Replay::play(size_t i, CellRange evidence, int count) {
                             &seen, 0,     history, std::span(text_).first(size_t(next) + 1)};
       drafter.observe({&outcome, 1});
     }
-    round.draft_ms = drafter.take_forward_ms(), round.cache_ms = drafter.take_cache_ms();
+    const DraftTimes times = drafter.take_times();
+    round.draft_ms = times.forward, round.cache_ms = times.cache;
     round.other_ms = now_ms() - begin - round.draft_ms - round.cache_ms;
     round.tree.assign(tree.tokens().begin(), tree.tokens().end());
     known += round.accepted + 1;

@@ -34,11 +34,11 @@ DraftTime draft_time(const DraftBench& b, bool on_backend) {
   if (b.draft) {
     ModelDrafterOptions o;
     o.backend = b.backend, o.model = b.draft, o.cache = &cache, o.tree = tree, o.on_backend = on_backend, o.vocab = b.target->config().vocab;
-    drafter = std::make_unique<ModelDrafter>(o);
+    drafter = make_model_drafter(o);
   } else {
     EagleDrafterOptions o;
     o.backend = b.backend, o.head = b.head, o.cache = &cache, o.tree = tree, o.on_backend = on_backend;
-    drafter = std::make_unique<EagleDrafter>(o);
+    drafter = make_eagle_drafter(o);
   }
   const auto run_target = [&](int at, int rows) -> const StepOutputs& {
     std::vector<int32_t> positions;

@@ -17,6 +17,7 @@
 #include "speculative/cache/retrieval_layers.h"
 #include "engine/shipped_drafts.h"
 #include "engine/startup_cache.h"
+#include "speculative/cache/draft_cache.h"
 
 namespace sx {
 namespace {
@@ -290,7 +291,7 @@ void EngineImpl::warm_up() {
       drafter->close(0);
     }
     spec->planner().observe_reading(int(text.size()), now_ms() - start);
-    drafter->take_forward_ms(), drafter->take_cache_ms();
+    drafter->take_times();
   }
   model_->forward({std::span(text).first(1), std::span(places).first(1), std::span(&one, 1), std::span(places).first(1)}, *kv_);
   backend_->wait();

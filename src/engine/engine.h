@@ -11,6 +11,7 @@
 #include "specextend/engine.h"
 #include "specextend/inspect.h"
 #include "engine/session_origin.h"
+#include "engine/measure_costs.h"
 #include "engine/speculation.h"
 #include "engine/tokenizer.h"
 #include "text/grammar/matcher.h"

@@ -146,7 +146,7 @@ void Generation::begin_decoding_if_prompt_done() {
   prompt_end_ = now_ms();
   result_.timings.prompt_ms = prompt_end_ - start_;
   result_.timings.prompt_tokens = text_.length() - result_.timings.cached_tokens;
-  if (Drafter* d = drafter()) d->take_forward_ms(), d->take_cache_ms();  // not of any round
+  if (Drafter* d = drafter()) d->take_times();  // not of any round
   if (done_) return;
   decoding_ = true;
   text_.tokens().push_back(prompt_.back());
@@ -158,7 +158,7 @@ double Generation::catch_up() {
   const double start = now_ms();
   d->prefill(text_.seq(), std::span(text_.tokens()).first(text_.tokens().size() - 1));
   engine_.backend->wait();
-  d->take_forward_ms(), d->take_cache_ms();
+  d->take_times();
   const double ms = now_ms() - start;
   result_.timings.draft_prompt_ms += ms;
   return ms;
@@ -313,7 +313,7 @@ void Generation::tell_round(const RoundSlot& slot, int accepted, const PhaseTime
                  .cells = {},
                  .plain_ms = plain_ms,
                  .timings = timings()};
-  if (const Drafter* d = drafter()) info.cells = d->working_cells(text_.seq(), info.refreshes);
+  if (Drafter* d = drafter()) info.cells = d->state().working_cells(text_.seq(), info.refreshes);
   options_.on_round(info);
 }
 

@@ -45,9 +45,9 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
   }
   if (tasks_.empty()) return;
   spec.drafter()->draft(tasks_);
-  const double ms = spec.drafter()->take_forward_ms();
+  const auto [ms, cache] = spec.drafter()->take_times();
   times.draft += ms;
-  times.score += spec.drafter()->take_cache_ms();
+  times.score += cache;
   cut_trees(spec, slots, ms);
 }
 
@@ -86,7 +86,7 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
   }
   if (outcomes_.empty()) return;
   spec.drafter()->observe(outcomes_);
-  const double cache = spec.drafter()->take_cache_ms(), draft = spec.drafter()->take_forward_ms();
+  const auto [draft, cache] = spec.drafter()->take_times();
   times.score += cache;
   times.draft += draft;
   times.commit += now_ms() - start - cache - draft;

@@ -82,7 +82,7 @@ void pass_over(std::istream& from, uint64_t bytes) {
 void restore_drafter(Drafter& drafter, SeqId seq, int cells, std::istream& from, uint64_t bytes) {
   PartReader part(from, bytes);
   std::istream in(&part);
-  drafter.restore(seq, in, cells);
+  drafter.state().restore(seq, in, cells);
   if (part.left() != 0) fail("a saved session is broken: {} bytes of a drafter's part are left over", part.left());
 }
 
@@ -98,7 +98,7 @@ void SessionImpl::copy_from(const Session& other, int length) {
   copy_cells(engine_.device(), engine_.kv(), other_seq, seq, length);
   text_.adopt(from->text().first(size_t(length)));
   for (const auto& spec : engine_.speculations())
-    if (spec->drafter()) spec->drafter()->copy(other_seq, seq, length);
+    if (spec->drafter()) spec->drafter()->state().copy(other_seq, seq, length);
 }
 
 size_t SessionImpl::save_bytes() const {
@@ -107,7 +107,7 @@ size_t SessionImpl::save_bytes() const {
   each_field(engine_.origin(), [&](const std::string& field) { bytes += text_bytes(field); });
   for (const auto& spec : engine_.speculations())
     if (spec->drafter())
-      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) + spec->drafter()->save_bytes(text_.seq());
+      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) + spec->drafter()->state().save_bytes(text_.seq());
   return bytes;
 }
 
@@ -125,8 +125,8 @@ void SessionImpl::save(std::ostream& to) const {
     if (!spec->drafter()) continue;
     put_text(to, spec->name());
     put_text(to, spec->draft_fingerprint());
-    put(to, uint64_t(spec->drafter()->save_bytes(text_.seq())));
-    spec->drafter()->save(text_.seq(), to);
+    put(to, uint64_t(spec->drafter()->state().save_bytes(text_.seq())));
+    spec->drafter()->state().save(text_.seq(), to);
   }
   if (!to.flush()) fail("saving a session: the file takes no more (disk full?)");
 }

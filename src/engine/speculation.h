@@ -7,13 +7,10 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/heads/eagle.h"
-#include "model/heads/longspec.h"
-#include "model/heads/medusa.h"
+#include "model/heads/head_file.h"
 #include "model/llama.h"
 #include "speculative/accept/accept.h"
 #include "speculative/config/config.h"
-#include "speculative/cache/draft_cache.h"
 #include "speculative/draft/drafter.h"
 #include "speculative/budget/cost_model.h"
 #include "speculative/budget/draft_planner.h"
@@ -49,14 +46,6 @@ struct SpeculationParts {
 // Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
-// Where costs are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
-struct CostRange {
-  int most, far;
-};
-CostRange cost_range(const SpeculationParts& parts, int rows);
-// Times passes of the target of up to `rows` rows, in slot 0, which nobody uses yet.
-void measure_costs(const SpeculationParts& parts, int rows);
-
 class Speculation {
  public:
   Speculation(const SpecConfig& config, const SpeculationParts& parts);
@@ -80,36 +69,12 @@ class Speculation {
   DraftProbs* distributions(SeqId seq) const { return distributions_.empty() ? nullptr : distributions_[size_t(seq)].get(); }
 
  private:
-  // What a drafter works with.
-  struct DraftRoom {
-    std::unique_ptr<Model> model;        // a small one; null: a head, or the target
-    std::unique_ptr<KvStore> work, full;
-    std::unique_ptr<DraftCache> cache;
-  };
-
-  std::unique_ptr<Drafter> make_drafter(DrafterKind kind, const SpeculationParts& parts);
-  std::unique_ptr<Drafter> make_small_model(const SpeculationParts& parts, const TreeConfig& tree, const CacheConfig& cache, DraftRoom& room,
-                                            int ahead = 0, std::unique_ptr<Drafter> inner = nullptr);
-  std::unique_ptr<Drafter> make_index(DrafterKind kind, const TreeConfig& tree, const SpeculationParts& parts);
-  std::unique_ptr<Drafter> make_inner(const SpeculationParts& parts);
-  // Nodes that an inner drafter may guess: those of the chain's last level need not be run.
-  int ahead() const { return config_.inner == DrafterKind::kNone ? 0 : std::clamp(nodes_ - 1, 1, config_.inner_nodes); }
-  std::unique_ptr<Drafter> make_head(const SpeculationParts& parts);
-  std::unique_ptr<Drafter> make_medusa(const SpeculationParts& parts);
-  std::unique_ptr<Drafter> make_longspec(const SpeculationParts& parts);
-  std::unique_ptr<Drafter> make_self(const SpeculationParts& parts);
-  void make_cache(const SpeculationParts& parts, const CacheConfig& config, KvGeometry cells, const ModelConfig& draft,
-                  std::span<const double> frequencies, DraftRoom& room, int layer = -1);
+  void make_drafter(const SpeculationParts& parts);
 
   std::string name_, draft_fingerprint_;
   SpecConfig config_;
   int nodes_ = 0, depth_ = 0;
   bool wants_costs_ = false;
-  DraftRoom room_, inner_room_;
-  std::unique_ptr<EagleHead> head_;
-  std::unique_ptr<MedusaHeads> medusa_;
-  std::unique_ptr<LongSpecHead> longspec_;
-  std::unique_ptr<KvStore> longspec_cells_;
   std::unique_ptr<Acceptance> acceptance_, plain_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<std::unique_ptr<TokenTree>> trees_;

@@ -77,14 +77,14 @@ class Drafting {
       make_cache(config, head_->kv_geometry(1, 0, DType::kF32), head_->config().cell, head_->rope_frequencies());
       EagleDrafterOptions drafter;
       drafter.backend = &backend, drafter.head = head_.get(), drafter.cache = cache.get(), drafter.tree = tree_;
-      drafter_ = std::make_unique<EagleDrafter>(drafter);
+      drafter_ = make_eagle_drafter(drafter);
     } else {
       model_ = Model::load(ModelFile::open(folder_.file("draft.gguf")), backend, options);
       make_cache(config, model_->kv_geometry(1, 0, DType::kF32), model_->config(), model_->rope_frequencies());
       ModelDrafterOptions drafter;
       drafter.backend = &backend, drafter.model = model_.get(), drafter.cache = cache.get(), drafter.tree = tree_;
       drafter.vocab = model_->config().vocab;
-      drafter_ = std::make_unique<ModelDrafter>(drafter);
+      drafter_ = make_model_drafter(drafter);
     }
   }
 

@@ -77,7 +77,7 @@ class Drafting {
     guessed.nodes = guessed.depth = depth - 1;
     auto made = inner ? inner(guessed, {kSlots, kContext, model_->config().vocab}) : nullptr;
     if (made) drafter.ahead = depth - 1;
-    drafter_ = std::make_unique<ModelDrafter>(drafter, std::move(made));
+    drafter_ = make_model_drafter(drafter, std::move(made));
     for (int s = 0; s < kSlots; ++s) drafter_->open(s);
   }
 
@@ -147,7 +147,7 @@ class Drafting {
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> work_, full_;
   std::unique_ptr<DraftCache> cache_;
-  std::unique_ptr<ModelDrafter> drafter_;
+  std::unique_ptr<Drafter> drafter_;
   std::vector<Token> texts_[kSlots];
 };
 

@@ -272,7 +272,7 @@ class Speaker {
     return true;
   }
 
-  // As ModelDrafter does it.
+  // As TreeDrafter does it.
   bool grow(const DraftTask& task, const Path& said) {
     policy_->start(task.limits);
     std::vector<NodeId> now, next = {0};

@@ -33,7 +33,7 @@ class FakeDrafter : public Drafter {
   bool prefill(SeqId, std::span<const Token>) override { return ++calls_.prefill >= prefills_needed; }
   void observe(std::span<const Outcome> outcomes) override { calls_.observe += int(outcomes.size()); }
   double level_ms() const override { return 2; }
-  double take_forward_ms() override { return 3; }
+  DraftTimes take_times() override { return {3, 1}; }
   void draft(std::span<DraftTask> tasks) override {
     ++calls_.draft;
     for (DraftTask& task : tasks) {
@@ -230,7 +230,9 @@ TEST(FuseDrafter, PassesEverythingOn) {
   rig.fuse->observe(outcomes);
   rig.fuse->close(0);
   EXPECT_EQ(rig.fuse->level_ms(), 2);
-  EXPECT_EQ(rig.fuse->take_forward_ms(), 6);
+  const DraftTimes times = rig.fuse->take_times();
+  EXPECT_EQ(times.forward, 6);
+  EXPECT_EQ(times.cache, 2);
   for (const Calls& c : {rig.model_calls, rig.index_calls}) {
     EXPECT_EQ(c.open, 1);
     EXPECT_EQ(c.close, 1);

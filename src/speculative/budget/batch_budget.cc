@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "speculative/budget/cost_model.h"
-
 namespace sx {
 namespace {
 
@@ -52,7 +50,7 @@ void BatchBudget::plain_round(int requests, double time, bool wanted) {
   if (wanted) b.balance = std::max(b.balance, std::min(kMost, b.balance + (is_proven(b) ? kProvenShare : kShare)));
   b.checked |= b.drafted > 0;
   b.drafted = 0;
-  if (time > 0) b.plain = learned(b.plain, time);
+  if (time > 0) b.plain.add(time);
 }
 
 // Rounds in which all draft say more than trials: they count for more at first, and correct what trials will say.

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "speculative/budget/average.h"
+
 namespace sx {
 
 class BatchBudget {
@@ -45,7 +47,7 @@ class BatchBudget {
  private:
   struct Account {
     double balance = 1, saved = 1;
-    double plain = 0;         // time of a plain round; 0: none yet
+    Average plain;            // time of a plain round; 0: none yet
     int seen = 0;             // rounds behind `saved`
     bool projected = false;   // they are trials
     double promised = 0;      // what trials said drafts would save, when all began to draft

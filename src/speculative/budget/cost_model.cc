@@ -5,12 +5,11 @@
 #include <limits>
 
 #include "base/error.h"
+#include "speculative/budget/average.h"
 
 namespace sx {
 namespace {
 
-constexpr double kLearn = 0.1;    // weight of one observation
-constexpr double kLearnLess = 0.4;  // of one that was faster than expected: noise makes passes slower, never faster
 constexpr double kSlow = 1.5, kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
 constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the cost_model wrong
 constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost_model stays, and in which its doubtful part halves then
@@ -25,10 +24,6 @@ size_t below(int rows) {
 }  // namespace
 
 double faded(double cost_model, int64_t rounds) { return rounds <= kKept ? cost_model : cost_model * std::exp2(-double(rounds - kKept) / kHalved); }
-
-double learned(double known, double seen) {
-  return known == 0 ? seen : known + (seen < known ? kLearnLess : kLearn) * (std::min(seen, 2 * known) - known);
-}
 
 void CostModel::set(int rows, int history, double ms) {
   const auto at = std::find(kRows.begin(), kRows.end(), rows);
@@ -140,7 +135,7 @@ void CostModel::observe(int rows, double history, double ms) {
     if (weight >= 0.25) p.slow = ms > kSlow * expected ? p.slow + 1 : 0;
     const bool sure = p.slow > 1;
     const double ratio = std::clamp(ms / expected, 0.02, sure ? 4.0 : 2.0);
-    const double rate = weight * (sure ? kLearnSure : kLearn);
+    const double rate = weight * (sure ? kLearnSure : Average::kLearn);
     p.correction *= ratio < kProof && weight >= 0.25 ? ratio : std::pow(ratio, rate);
     if (weight > 0.25) p.seen = rounds_;
   };

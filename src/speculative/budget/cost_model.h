@@ -14,9 +14,6 @@ namespace sx {
 
 // What is left of a doubt-worthy part of a cost_model after so many rounds without trying: all of it for a while, then ever less.
 double faded(double cost_model, int64_t rounds);
-// A time that is known to be `known` (0: not yet) was `seen` now. Noise makes things slower, never faster: what is faster counts more, and
-// what is slower counts as at most twice as slow.
-double learned(double known, double seen);
 
 class CostModel {
  public:

@@ -178,7 +178,8 @@ void DraftPlanner::finish_reading(const UnreadText& text, int tokens, double ms)
 void DraftPlanner::observe_reading(int tokens, double ms) {
   if (tokens <= 0 || !(ms > 0)) return;
   const double seen = ms / tokens;
-  read_ms_ = 2 * seen < read_ms_ ? seen : learned(read_ms_, seen);  // one that fast proves that the one before was interrupted
+  if (2 * seen < read_ms_) read_ms_.restart(seen);  // so fast a reading proves that the one before was interrupted
+  else read_ms_.add(seen);
   read_at_ = rounds_;
 }
 

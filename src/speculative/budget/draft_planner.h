@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "speculative/budget/average.h"
 #include "speculative/budget/batch_budget.h"
 #include "speculative/budget/cost_model.h"
 #include "speculative/budget/speculation_budget.h"
@@ -109,7 +110,7 @@ class DraftPlanner {
   BatchBudget batch_budget_;
   int requests_ = 1;                   // of the round whose costs are set
   bool trial_ = false;                 // in that round one request drafts to see whether it pays
-  double read_ms_ = 0;                 // to read a token of a text; 0: not known
+  Average read_ms_;                    // to read a token of a text; 0: not known
   int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
 };
 

@@ -12,7 +12,7 @@
 
 namespace sx {
 
-enum class DrafterKind { kNone, kModel, kSelf, kNgram, kSuffix, kFuse };
+enum class DrafterKind { kNone, kModel, kSelf, kNgram, kSuffix, kFuse, kNamed };  // kNamed: registered by a program (draft/registry.h)
 
 // Drafting by looking the text up in itself.
 struct IndexConfig {
@@ -34,6 +34,7 @@ struct SelfConfig {
 struct SpecConfig {
   std::string preset = "off";
   DrafterKind drafter = DrafterKind::kNone;
+  std::string drafter_name;                        // of kNamed
   DrafterKind fuse_model = DrafterKind::kModel;    // of kFuse: kModel or kSelf
   DrafterKind fuse_index = DrafterKind::kSuffix;   // of kFuse: kSuffix or kNgram
   DrafterKind inner = DrafterKind::kNone;          // who guesses ahead of a drafter that runs a model: kNgram, kSuffix, or kModel before kSelf

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "speculative/config/config.h"
+#include "speculative/draft/registry.h"
 
 namespace sx {
 namespace {
@@ -193,13 +194,28 @@ Setting draft_model_setting() {
           [](const SpecConfig& config) { return config.draft_model; }};
 }
 
+// Beside the drafters there are, those that a program has registered.
+Setting drafter_setting() {
+  using D = DrafterKind;
+  Setting setting = choice<D>("drafter", "who drafts",
+                              {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
+                               {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
+                              [](auto& c) -> auto& { return c.drafter; });
+  setting.set = [known = setting.set](SpecConfig& config, std::string_view text) {
+    config.drafter_name = is_registered_drafter(text) ? text : "";
+    if (config.drafter_name.empty()) known(config, text);
+    else config.drafter = D::kNamed;
+  };
+  setting.get = [known = setting.get](const SpecConfig& config) {
+    return config.drafter == D::kNamed ? config.drafter_name : known(config);
+  };
+  return setting;
+}
+
 std::vector<Setting> drafter_settings() {
   using D = DrafterKind;
   return {
-      choice<D>("drafter", "what drafts",
-                {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
-                 {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
-                [](auto& c) -> auto& { return c.drafter; }),
+      drafter_setting(),
       choice<D>("fuse-model", "fuse: the drafter with a distribution", {{"model", D::kModel}, {"self", D::kSelf}},
                 [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},

@@ -63,11 +63,13 @@ void normalise(std::span<Candidate> c) {
 CandidateFinder::CandidateFinder(Backend& backend, const CandidateOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map)
     : backend_(backend), options_(options), width_(std::min(width, vocab)), pool_(std::min(std::max(width, kPool), vocab)),
       vocab_(vocab), stride_(stride), map_(map), candidates_(size_t(rows) * size_t(pool_)) {
+  found_.resize(size_t(rows));
   if (options.draws != DrawMode::kBest) distribution_.resize(size_t(vocab));
 }
 
 void CandidateFinder::prepare(const float* logits, int rows) {
   if (options_.draws != DrawMode::kBest) return;
+  std::fill_n(found_.begin(), rows, std::span<const Candidate>());
   if (rows > 0) backend_.top_k({candidates_.data(), logits, rows, vocab_, pool_, stride_});
 }
 
@@ -81,6 +83,16 @@ bool CandidateFinder::by_backend(const DraftTask& task, TreeGrowthSampling& how)
 
 std::span<const Candidate> CandidateFinder::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
   return options_.draws == DrawMode::kBest ? best(task, node, position, place) : drawn(task, node, position, logits, place);
+}
+
+std::span<const Candidate> CandidateFinder::guess_level(const DraftTask& task, NodeId node, const float* logits, int row, int place) {
+  const uint64_t position = task.text.size() + size_t(task.tree->depth(node));
+  if (options_.draws != DrawMode::kBest) return drawn(task, node, position, logits + size_t(row) * size_t(stride_), place);
+  std::span<const Candidate>& found = found_[size_t(row)];
+  if (!found.empty()) return found;
+  DraftTask any = task;
+  any.grammar = nullptr;
+  return found = best(any, node, position, row);
 }
 
 void CandidateFinder::grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeCandidates>& distributions,
@@ -154,8 +166,8 @@ std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId 
   double left = 0;
   std::fill(kept, kept + task.distributions->vocab(), 0.0f);
   for (int t = 0; t < vocab_; ++t) left += double(kept[target_token(t)] = float(distribution_[size_t(t)]));
-  // Draws are taken from the distribution as it is kept. Their random are keyed by the round (where its tree begins) and the node: never
-  // the same twice, also when an earlier round had a tree over these positions.
+  // Draws are taken from the distribution as it is kept. Their random numbers are keyed by the round (where its tree begins) and the node,
+  // so that they are never the same twice, even if an earlier round had a tree over these positions.
   const uint64_t seed = mix64(task.sampling->seed ^ kDrawTag);
   size_t count = 0;
   while (count < out.size() && left > 1e-12) {

@@ -41,13 +41,13 @@ void Calibration::record(int bucket, float share, bool right) {
   set(b);
 }
 
-bool Calibration::skip(int bucket, float cost_model) {
+bool Calibration::skip(int bucket, float cost) {
   Bucket& b = buckets_[size_t(bucket)];
   const float fade = std::max(kStale, std::min(1.0f, kPriorWeight / b.tried));
   b.right *= fade;
   b.tried *= fade;
   b.balance += kExplore;
-  if (b.balance < cost_model) return false;
+  if (b.balance < cost) return false;
   b.balance = 0;
   return true;
 }

@@ -1,6 +1,6 @@
-// How often what the text's own past suggests comes true. The share of a continuation among those seen says little by
-// itself (a pair seen once has share 1), so the chance that the text follows its past at all is measured as it runs, by
-// what was known: how long the match is and how many continuations of it have been seen.
+// Calibration of drafters that copy: how often is the continuation seen earlier in the text the right one? The share of a continuation
+// among those seen says little by itself (a pair seen once has share 1), so the chance that the text follows its past at all is measured
+// while it grows, by what was known: how long the match is and how many continuations of it have been seen.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -28,9 +28,9 @@ class Calibration {
   float chance(int bucket) const { return buckets_[size_t(bucket)].chance; }
   // Continuations that made up `share` of those seen were tried and one of them was right, or none.
   void record(int bucket, float share, bool right);
-  // The best continuation was not worth `cost_model` plain steps. True when it shall be tried all the same: as often as
+  // The best continuation was not worth `cost` plain steps. True when it shall be tried all the same: as often as
   // keeps the cost of trying under kExplore of the time. Old evidence counts less each time.
-  bool skip(int bucket, float cost_model);
+  bool skip(int bucket, float cost);
   // Forgets everything but the chances of `other`, which become prior knowledge.
   void seed(const Calibration& other);
 

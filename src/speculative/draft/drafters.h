@@ -1,4 +1,5 @@
-// The drafters there are. Each is made once for all sequence slots of an engine and allocates only here and in open().
+// Drafters that look the text up in itself, and the one that joins two. Each is made once for all sequence slots of an engine and allocates
+// only here and in open().
 #pragma once
 #include <memory>
 
@@ -21,5 +22,8 @@ std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const Tr
                                              std::span<const Token> fixed = {});
 // One tree from two drafters under one budget. `nodes`: drafted nodes of the tree.
 std::unique_ptr<Drafter> make_fuse_drafter(std::unique_ptr<Drafter> model, std::unique_ptr<Drafter> index, int slots, int nodes);
+
+struct DrafterEntry;
+extern const DrafterEntry kNgramDrafter, kSuffixDrafter, kFuseDrafter;
 
 }  // namespace sx

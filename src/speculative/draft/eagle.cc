@@ -2,246 +2,235 @@
 
 #include <algorithm>
 #include <numeric>
+#include <vector>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "speculative/budget/cost_model.h"
+#include "speculative/draft/draft_step.h"
+#include "speculative/draft/registry.h"
 
 namespace sx {
-EagleDrafter::EagleDrafter(const EagleDrafterOptions& options)
-    : options_(options), slots_(size_t(options.slots)),
-      guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
-               options.head->config().draft_vocab, options.head->config().draft_vocab, options.head->token_map()),
-      levels_(*options.backend, options.tree) {
-  const size_t rows = size_t(options.head->options().max_rows);
-  tokens_.resize(rows);
-  positions_.resize(rows);
-  outputs_.reserve(size_t(options.head->options().max_outputs));
-  which_.reserve(std::max(rows, size_t(kMaxTreeNodes)));
-  seqs_.reserve(1);
-  states_ = options.backend->allocate(rows * width(), "states of the draft head");
-  for (Slot& s : slots_) {
-    s.features = options.backend->allocate(kWaiting * options.head->feature_width(), "states of the draft head");
-    s.tail_states = options.backend->allocate(size_t(kMaxTreeNodes + 1) * width(), "states of the draft head");
-    s.policy = make_tree_policy(options.tree);
-    s.next.reserve(size_t(s.policy->rows()));
-    s.distributions.reserve(size_t(s.policy->rows()));
+namespace {
+
+class EagleDraft final : public DraftModel {
+ public:
+  EagleDraft(const EagleDrafterOptions& options, OwnedEagle owned);
+
+  DraftShape shape() const override;
+  DraftCache* cache() const override { return options_.cache; }
+  std::string fingerprint() const override {
+    return cells_fingerprint(options_.cache->store().geometry().type, options_.head->rope_frequencies(), 1);
   }
-  if (const auto map = options.head->token_map(); levels_.rows() > 0 && !map.empty()) {
-    float* placed = options.backend->allocate(map.size(), "tokens of the draft head");  // whatever they are, they are 4 bytes
+  int cells(int tokens) const override { return std::max(0, tokens - 1); }
+  void truncate(SeqId seq, int length) override;
+  bool reads_states() const override { return true; }
+  bool follows(SeqId seq, int tokens) const override { return covered(seq) == tokens; }
+  // States that wait are neither copied nor saved: the target runs the last tokens again.
+  int covered(SeqId seq) const override { return pairs(seq) + slots_[size_t(seq)].waiting; }
+  void read_prompt(const PromptChunk& chunk) override;
+  bool ready(const DraftTask& task) const override {
+    return slots_[size_t(task.seq)].waiting > 0 && follows(task.seq, int(task.text.size()) - 1);
+  }
+  DraftLogits run_text(std::span<DraftRows> rows) override;
+  DraftLogits run_level(std::span<const DraftRows> level) override;
+  bool grow(const DraftTask& task, TreeGrowthArgs& args) override;
+  void accept(const Outcome& outcome, const DraftTail&) override;
+
+ private:
+  struct Slot {
+    int waiting = 0;            // states after the pairs in the cache
+    float* features = nullptr;  // [kEagleWaiting, feature_width()] of these: they become states when they are run
+    float* tail_states =
+        nullptr;  // [kMaxTreeNodes + 1, width] what the head gave for each node of the tail, and last for the root
+  };
+  int width() const { return options_.head->config().cell.width; }
+  int pairs(SeqId seq) const { return options_.cache->length(seq); }
+  float* row(float* rows, int i) const { return rows + size_t(i) * size_t(width()); }
+  void flush(SeqId seq, std::span<const Token> text);
+  void forward(KvStore& kv, int window = 0, bool cells_only = false);
+
+  OwnedEagle owned_;
+  EagleDrafterOptions options_;
+  std::vector<Slot> slots_;
+  DraftStep step_;
+  std::vector<int32_t> which_;  // rows to be copied
+  float* states_ = nullptr;     // [rows, width] of the pass
+  const Token* map_ = nullptr;  // the head's own tokens as the target's, where the backend grows trees; backend memory
+  EagleOutputs result_;         // of the last pass
+  int level_first_ = 0,
+      level_rows_ = 0;  // its rows on the tail, where it ran a level; their states are kept before the next one
+};
+
+EagleDraft::EagleDraft(const EagleDrafterOptions& options, OwnedEagle owned)
+    : owned_(std::move(owned)),
+      options_(options),
+      slots_(size_t(options.slots)),
+      step_(options.head->options().max_rows, options.head->options().max_outputs, 1) {
+  Backend& backend = *options.backend;
+  const size_t rows = size_t(options.head->options().max_rows), width = size_t(this->width());
+  which_.reserve(std::max(rows, size_t(kMaxTreeNodes)));
+  states_ = backend.allocate(rows * width, "states of the draft head");
+  for (Slot& s : slots_) {
+    s.features = backend.allocate(kEagleWaiting * options.head->feature_width(), "states of the draft head");
+    s.tail_states = backend.allocate(size_t(kMaxTreeNodes + 1) * width, "states of the draft head");
+  }
+  if (const auto map = options.head->token_map(); backend.level_rows() > 0 && !map.empty()) {
+    float* placed = backend.allocate(map.size(), "tokens of the draft head");  // whatever they are, they are 4 bytes
     static_assert(sizeof(Token) == sizeof(float));
-    options.backend->upload(placed, reinterpret_cast<const float*>(map.data()), map.size());
+    backend.upload(placed, reinterpret_cast<const float*>(map.data()), map.size());
     map_ = reinterpret_cast<const Token*>(placed);
   }
 }
 
-EagleDrafter::Slot& EagleDrafter::slot(SeqId seq) {
-  SX_ASSERT(seq >= 0 && size_t(seq) < slots_.size());
-  return slots_[size_t(seq)];
+DraftShape EagleDraft::shape() const {
+  const int vocab = options_.head->config().draft_vocab;
+  return {.vocab = vocab,
+          .stride = vocab,
+          .map = options_.head->token_map(),
+          .outputs = options_.head->options().max_outputs,
+          .grows = true};
 }
 
 // Pair j holds token j + 1, so the pair of the last kept token's state goes; its state is gone too unless it waits.
-void EagleDrafter::truncate(SeqId seq, int length) {
-  Slot& s = slot(seq);
-  s.tail.clear();
-  const int known = pairs(seq), seen = std::min(known + s.waiting, length), kept = std::min(known, std::max(0, length - 1));
+void EagleDraft::truncate(SeqId seq, int length) {
+  Slot& s = slots_[size_t(seq)];
+  const int known = pairs(seq), seen = std::min(known + s.waiting, length), kept = std::min(known, cells(length));
   options_.cache->truncate(seq, kept, length);
   s.waiting = pairs(seq) < known ? 0 : std::max(0, std::min(seen, options_.cache->covered(seq)) - kept);
 }
 
-void EagleDrafter::copy(SeqId from, SeqId to, int length) {
-  truncate(to, 0);
-  options_.cache->copy(from, to, std::max(0, length - 1), length);
+void EagleDraft::forward(KvStore& kv, int window, bool cells_only) {
+  timer_.time([&] {
+    EagleStep step{step_.inputs(), states_};
+    step.window = window, step.cells_only = cells_only;
+    result_ = options_.head->forward(step, kv);
+  });
 }
 
-std::span<const int32_t> EagleDrafter::working_cells(SeqId seq, int& refreshes) const {
-  if (!options_.cache->moving()) return {};
-  refreshes = options_.cache->refreshes(seq);
-  return options_.cache->cells(seq);
-}
-
-void EagleDrafter::copy_states(float* to, const float* from, int rows) {
-  const int w = int(width());
-  options_.backend->copy_rows({to, from, rows, w, w, w});
-}
-
-void EagleDrafter::begin_step(const SeqRows& rows) {
-  SX_ASSERT(rows.rows <= int(tokens_.size()));
-  outputs_.clear();
-  seqs_.assign(1, rows);
-}
-
-void EagleDrafter::forward(KvStore& kv, int window, bool cells_only) {
-  const double start = now_ms();
-  const size_t rows = size_t(seqs_[0].rows);
-  EagleStep step{{std::span(tokens_).first(rows), std::span(positions_).first(rows), seqs_, outputs_, seqs_[0].rows > kMaxChain}, states_};
-  step.window = window, step.cells_only = cells_only;
-  result_ = options_.head->forward(step, kv);
-  step_ms_ = now_ms() - start;
-  forward_ms_ += step_ms_;
-}
-
-// Of the rows of the last step.
-void EagleDrafter::take_candidates() {
-  const double start = now_ms();
-  guesser_.prepare(result_.logits, int(outputs_.size()));
-  const double ms = now_ms() - start;
-  step_ms_ += ms;
-  forward_ms_ += ms;
-}
-
-void EagleDrafter::flush(SeqId seq, std::span<const Token> text) {
-  Slot& s = slot(seq);
+// Runs the waiting states whose tokens `text` has; the others go on waiting.
+void EagleDraft::flush(SeqId seq, std::span<const Token> text) {
+  Slot& s = slots_[size_t(seq)];
   DraftCache& cache = *options_.cache;
-  const int rows = std::min(s.waiting, int(text.size()) - 1 - pairs(seq));
+  const int rows = std::min(s.waiting, int(text.size()) - 1 - pairs(seq)), last = rows - 1;
   if (rows <= 0) return;
   cache.prepare(seq, text, rows);
-  begin_step({0, rows, seq, cache.work(seq)});
-  const double start = now_ms();
-  options_.head->fuse(s.features, rows, states_);
-  forward_ms_ += now_ms() - start;
-  for (int i = 0; i < rows; ++i) {
-    tokens_[size_t(i)] = text[size_t(pairs(seq) + i + 1)];
-    positions_[size_t(i)] = cache.position(seq, i);
-  }
-  outputs_.push_back(rows - 1);
+  step_.clear();
+  step_.add({0, rows, seq, cache.work(seq)});
+  timer_.time([&] { options_.head->fuse(s.features, rows, states_); });
+  for (int i = 0; i < rows; ++i) step_.set(i, text[size_t(pairs(seq) + i + 1)], cache.position(seq, i));
+  step_.want(last);
   forward(cache.store());
   cache.appended(seq, rows);
-  if (cache.reads_draft()) cache.note_own(seq, result_.query, rows - 1, 1, positions_[size_t(rows - 1)], pairs(seq) - 1);
-  copy_states(s.tail_states + size_t(kMaxTreeNodes) * width(), result_.states + size_t(rows - 1) * width(), 1);
+  if (cache.reads_draft()) cache.note_own(seq, result_.query, last, 1, step_.position(last), pairs(seq) - 1);
+  const int w = width(), features = int(options_.head->feature_width());
+  options_.backend->copy_rows(
+      {row(s.tail_states, kMaxTreeNodes), result_.states + size_t(last) * size_t(w), 1, w, w, w});
   s.waiting -= rows;
-  const int w = int(options_.head->feature_width());
   for (int i = 0; i < s.waiting; ++i)  // those left over move to the front
-    options_.backend->copy_rows({s.features + size_t(i) * size_t(w), s.features + size_t(rows + i) * size_t(w), 1, w, w, w});
+    options_.backend->copy_rows({s.features + size_t(i) * size_t(features),
+                                 s.features + size_t(rows + i) * size_t(features), 1, features, features, features});
 }
 
-void EagleDrafter::prompt(const PromptChunk& chunk) {
-  Slot& s = slot(chunk.seq);
+void EagleDraft::read_prompt(const PromptChunk& chunk) {
+  Slot& s = slots_[size_t(chunk.seq)];
   DraftCache& cache = *options_.cache;
-  const int known = pairs(chunk.seq);
-  if (chunk.first != known + s.waiting) return;  // it has lost the thread: covered() says so
-  if (cache.reads_target())
-    cache.note_target(chunk.seq, chunk.outputs->query, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
-  const int rows = s.waiting + chunk.rows - 1;   // the last state waits for its token
-  begin_step({0, rows, chunk.seq, known});
+  const int known = pairs(chunk.seq), rows = s.waiting + chunk.rows - 1,
+            last = known + rows - 1;  // the last state waits for its token
+  step_.clear();
+  step_.add({0, rows, chunk.seq, known});
   if (s.waiting > 0) options_.head->fuse(s.features, s.waiting, states_);
   which_.resize(size_t(chunk.rows));
   std::iota(which_.begin(), which_.end(), chunk.first_row);
-  if (chunk.rows > 1) options_.head->fuse(chunk.outputs->hidden, std::span(which_).first(which_.size() - 1), states_ + size_t(s.waiting) * width());
-  for (int i = 0; i < rows; ++i) {
-    tokens_[size_t(i)] = chunk.text[size_t(known + i + 1)];
-    positions_[size_t(i)] = known + i;
-  }
+  if (chunk.rows > 1)
+    options_.head->fuse(chunk.outputs->hidden, std::span(which_).first(which_.size() - 1), row(states_, s.waiting));
+  for (int i = 0; i < rows; ++i) step_.set(i, chunk.text[size_t(known + i + 1)], known + i);
   options_.head->take(chunk.outputs->hidden, std::span(which_).last(1), s.features);
   if (rows > 0) {
     forward(cache.prompt_store(), cache.prompt_window(), true);
-    if (cache.reads_draft()) cache.note_own(chunk.seq, result_.query, 0, rows, known + rows - 1, known + rows - 1);
+    if (cache.reads_draft()) cache.note_own(chunk.seq, result_.query, 0, rows, last, last);
     cache.prompted(chunk.seq, rows);
   }
   s.waiting = 1;
 }
 
-void EagleDrafter::make_candidates(DraftTask& task, int count) {
-  Slot& s = slot(task.seq);
-  guesser_.grow(task, result_.logits, 0, count, *s.policy, s.distributions, s.next);
+DraftLogits EagleDraft::run_text(std::span<DraftRows> rows) {
+  flush(rows[0].task->seq, rows[0].task->text);
+  level_rows_ = 0;
+  return {result_.logits, 1};
 }
 
-bool EagleDrafter::run_level(DraftTask& task) {
-  Slot& s = slot(task.seq);
-  const int rows = int(s.next.size()), uncommitted = s.tail.size();
+// Each node is fed the state that the head gave for its parent.
+DraftLogits EagleDraft::run_level(std::span<const DraftRows> level) {
+  const DraftRows& r = level[0];
+  Slot& s = slots_[size_t(r.task->seq)];
   DraftCache& cache = *options_.cache;
-  const int history = cache.work(task.seq);
-  if (!s.tail.has_room(rows) || history + uncommitted + rows > cache.store().geometry().capacity) s.next.clear();
-  if (s.next.empty()) return false;
-  begin_step({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
+  const int rows = int(r.nodes.size()), w = width();
+  if (level_rows_ > 0)
+    options_.backend->copy_rows({row(s.tail_states, level_first_), result_.states, level_rows_, w, w, w});
+  level_first_ = r.first, level_rows_ = rows;
+  step_.clear();
+  step_.add_level(r, cache.work(r.task->seq), [&](int depth) { return cache.position(r.task->seq, depth - 1); });
   which_.resize(size_t(rows));
   for (int i = 0; i < rows; ++i) {
-    const NodeId node = s.next[size_t(i)];
-    const int parent = s.tail.parent(s.tail.add(*task.tree, node));
+    const int parent = r.tail->parent(r.first + i);
     which_[size_t(i)] = parent < 0 ? kMaxTreeNodes : parent;
-    tokens_[size_t(i)] = task.tree->token(node);
-    positions_[size_t(i)] = cache.position(task.seq, task.tree->depth(node) - 1);
-    outputs_.push_back(i);
   }
-  const int w = int(width());
   options_.backend->copy_rows({states_, s.tail_states, rows, w, w, w, which_.data()});
   forward(cache.store());
-  take_candidates();
-  level_ms_ = learned(level_ms_, step_ms_);
-  copy_states(s.tail_states + size_t(uncommitted) * width(), result_.states, rows);
-  return true;
+  return {result_.logits, rows};
 }
 
-// The whole tree without the host between its levels, where the backend can; false: nothing has been done.
-bool EagleDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& how) {
-  Slot& s = slot(task.seq);
-  DraftCache& cache = *options_.cache;
-  TreeGrowthArgs args;
-  if (!levels_.begin(*s.policy, cache.store().geometry(), cache.work(task.seq), args)) return false;
-  for (int i = 0; i < args.rules.depth; ++i) levels_.positions()[size_t(i)] = cache.position(task.seq, i);
-  args.sampling = how;
-  args.slot = task.seq;
+bool EagleDraft::grow(const DraftTask& task, TreeGrowthArgs& args) {
+  const int w = width();
   args.map = map_;
   args.states = states_;
-  const double start = now_ms();
-  const int w = int(width());
   which_.assign(size_t(args.rules.rows), kMaxTreeNodes);  // the first level hangs below the root
-  options_.backend->copy_rows({states_, s.tail_states, args.rules.rows, w, w, w, which_.data()});
-  if (!options_.head->levels(args, cache.store())) return false;
-  const double ms = now_ms() - start;
-  forward_ms_ += ms;
-  levels_.take(*task.tree, s.tail);
-  // The wait was for the step before as well.
-  const double each = (step_ms_ + ms) / (levels_.passes() + 1);
-  if (levels_.passes() > 0) level_ms_ = learned(level_ms_, each);
-  return true;
+  options_.backend->copy_rows({states_, slots_[size_t(task.seq)].tail_states, args.rules.rows, w, w, w, which_.data()});
+  return options_.head->levels(args, options_.cache->store());
 }
 
-void EagleDrafter::draft_one(DraftTask& task) {
-  Slot& s = slot(task.seq);
-  s.tail.clear();
-  if (s.waiting == 0 || covered(task.seq) != int(task.text.size()) - 1) return;  // states are missing: nothing to draft from
-  flush(task.seq, task.text);
-  TreeLimits limits = task.limits;
-  TreeGrowthSampling how;
-  const bool on_backend = options_.on_backend && levels_.rows() > 0 && task.tree->size() == 1 && guesser_.by_backend(task, how);
-  if (on_backend) limits.rows = levels_.rows();
-  s.policy->start(limits);
-  s.next.clear();
-  if (on_backend && grow_on_backend(task, how)) return s.policy->finish(*task.tree);
-  take_candidates();
-  make_candidates(task, 1);
-  while (run_level(task)) make_candidates(task, int(s.next.size()));
-  s.policy->finish(*task.tree);
-}
-
-void EagleDrafter::draft(std::span<DraftTask> tasks) {
-  for (DraftTask& task : tasks) draft_one(task);
-}
-
-// The pass gave the states of the committed nodes. What the head made of drafted nodes is not kept: it was fed its own states.
-void EagleDrafter::observe(std::span<const Outcome> outcomes) {
-  for (const Outcome& o : outcomes) {
-    Slot& s = slot(o.seq);
-    s.tail.clear();
-    if (covered(o.seq) != o.history) continue;  // it has lost the thread: covered() says so
-    DraftCache& cache = *options_.cache;
-    if (cache.reads_target())
-      cache.note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
-    if (o.tree->size() > 1) {
-      s.policy->observe(*o.tree, o.path);
-      cache.observe(o.seq);
-    }
-    for (size_t first = 0; first < o.path.size();) {
-      if (s.waiting == kWaiting) flush(o.seq, o.text);
-      SX_ASSERT(s.waiting < kWaiting);
-      const size_t end = std::min(o.path.size(), first + size_t(kWaiting - s.waiting));
-      which_.clear();
-      for (; first < end; ++first) which_.push_back(o.first_row + o.path[first]);
-      options_.head->take(o.outputs->hidden, which_, s.features + size_t(s.waiting) * options_.head->feature_width());
-      s.waiting += int(which_.size());
-    }
+// The pass gave the states of the committed nodes. Cells of drafted nodes are not kept: the head was fed its own
+// states.
+void EagleDraft::accept(const Outcome& o, const DraftTail&) {
+  Slot& s = slots_[size_t(o.seq)];
+  for (size_t first = 0; first < o.path.size();) {
+    if (s.waiting == kEagleWaiting) flush(o.seq, o.text);
+    SX_ASSERT(s.waiting < kEagleWaiting);
+    const size_t end = std::min(o.path.size(), first + size_t(kEagleWaiting - s.waiting));
+    which_.clear();
+    for (; first < end; ++first) which_.push_back(o.first_row + o.path[first]);
+    options_.head->take(o.outputs->hidden, which_, s.features + size_t(s.waiting) * options_.head->feature_width());
+    s.waiting += int(which_.size());
   }
 }
+
+std::unique_ptr<Drafter> make(const DraftContext& context) {
+  EagleOptions options;
+  options.max_outputs = tree_drafter_rows(context.tree, 1);
+  options.max_rows = std::max(context.chunk, options.max_outputs) + kEagleWaiting;
+  options.context = context.context + kMaxTreeNodes;
+  options.queries = context.cache.reads_draft();
+  OwnedEagle owned;
+  owned.head = EagleHead::load(context.source.head, *context.target, *context.backend, options);
+  owned.stores = make_draft_stores(context, owned.head->kv_geometry(context.slots, 0, draft_kv_type(context)),
+                                   owned.head->config().cell, owned.head->rope_frequencies());
+  EagleDrafterOptions drafter;
+  static_cast<TreeDrafterOptions&>(drafter) = tree_options(context);
+  drafter.head = owned.head.get(), drafter.cache = owned.stores.cache.get();
+  return make_eagle_drafter(drafter, std::move(owned));
+}
+
+bool claims(const DraftSource& source) {
+  using Kind = HeadConfig::Kind;
+  return source.kind == DrafterKind::kModel && source.head &&
+         (source.head->config().kind == Kind::kEagle1 || source.head->config().kind == Kind::kEagle3);
+}
+
+}  // namespace
+
+std::unique_ptr<Drafter> make_eagle_drafter(const EagleDrafterOptions& options, OwnedEagle owned) {
+  return std::make_unique<TreeDrafter>(options, std::make_unique<EagleDraft>(options, std::move(owned)));
+}
+
+const DrafterEntry kEagleDrafter{.name = "eagle", .claims = claims, .make = make};
 
 }  // namespace sx

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "speculative/draft/copy_confidence.h"
 #include "speculative/draft/drafters.h"
+#include "speculative/draft/registry.h"
 #include "speculative/tree/tree_grammar.h"
 
 namespace sx {
@@ -43,10 +44,6 @@ class FuseDrafter final : public Drafter {
     return model_->prefill(seq, text) && indexed;
   }
   int behind(SeqId seq, std::span<const Token> text) const override { return model_->behind(seq, text); }
-  void copy(SeqId from, SeqId to, int length) override { model_->copy(from, to, length), index_->copy(from, to, length); }
-  size_t save_bytes(SeqId seq) const override { return model_->save_bytes(seq); }  // the index is made of the text
-  void save(SeqId seq, std::ostream& to) const override { model_->save(seq, to); }
-  void restore(SeqId seq, std::istream& from, int length) override { model_->restore(seq, from, length); }
   void draft(std::span<DraftTask> tasks) override;
   void observe(std::span<const Outcome> outcomes) override {
     model_->observe(outcomes);
@@ -56,10 +53,12 @@ class FuseDrafter final : public Drafter {
   bool reads_target() const override { return model_->reads_target(); }
   void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
   int covered(SeqId seq) const override { return model_->covered(seq); }
+  DraftState& state() override { return model_->state(); }  // the index is made of the text
   double level_ms() const override { return model_->level_ms(); }
-  double take_forward_ms() override { return model_->take_forward_ms() + index_->take_forward_ms(); }
-  double take_cache_ms() override { return model_->take_cache_ms(); }
-  std::span<const int32_t> working_cells(SeqId seq, int& refreshes) const override { return model_->working_cells(seq, refreshes); }
+  DraftTimes take_times() override {
+    const DraftTimes model = model_->take_times(), index = index_->take_times();
+    return {model.forward + index.forward, model.cache + index.cache};
+  }
 
  private:
   static bool sure(const TokenTree& found, const TreeLimits& limits);
@@ -168,5 +167,14 @@ std::unique_ptr<Drafter> make_fuse_drafter(std::unique_ptr<Drafter> model, std::
                                            int nodes) {
   return std::make_unique<FuseDrafter>(std::move(model), std::move(index), slots, nodes);
 }
+
+const DrafterEntry kFuseDrafter{
+    .name = "fuse",
+    .claims = [](const DraftSource& source) { return source.kind == DrafterKind::kFuse; },
+    .make =
+        [](const DraftContext& c) {
+          return make_fuse_drafter(make_part(c, c.config->fuse_model), make_part(c, c.config->fuse_index), c.slots, c.nodes);
+        },
+};
 
 }  // namespace sx

@@ -1,5 +1,5 @@
-// What the drafters that look a text up in itself share: catching up with the text, cutting a draft to what pays,
-// learning from the results. The index itself and what it proposes are the derived classes' part.
+// The base class of drafters that look a text up in itself: it catches up with the text, cuts a draft to what pays and learns from the
+// results. A derived class has the index and proposes continuations.
 #pragma once
 #include <span>
 #include <vector>
@@ -31,7 +31,7 @@ class IndexDrafter : public Drafter {
   virtual void clear_index(SeqId seq) = 0;
   // Indexes text[from, to); everything before is indexed.
   virtual void extend_index(SeqId seq, std::span<const Token> text, int from, int to) = 0;
-  // Fills the proposal (just node 0), best first, within the limits but for the cost_model, and says how much of it pays.
+  // Fills the proposal (just node 0), best first, within the limits except for the costs, and says how much of it pays.
   virtual Cut propose(SeqId seq, std::span<const Token> text, const TreeLimits& limits, Proposal& proposal) = 0;
 
   const Calibration& calibration(SeqId seq) const { return slots_[size_t(seq)].calibration; }

@@ -4,7 +4,7 @@
 
 namespace sx {
 
-LevelDraft::LevelDraft(const Backend& backend, const TreeConfig& tree) : rows_(backend.level_rows()) {
+LevelDraft::LevelDraft(int rows, const TreeConfig& tree) : rows_(rows) {
   const bool grown = tree.kind == TreeKind::kEagle2 || tree.kind == TreeKind::kOptTree;
   if (!grown) rows_ = 0;
   if (rows_ == 0) return;

@@ -1,4 +1,5 @@
-// A tree whose levels the backend grows in one go: which drafts it may, what it is told, and what comes back as tree and tail.
+// Device-side tree growth: prepares the arguments for a backend that grows all levels of a tree in one call, and turns
+// its result into tree and draft tail.
 #pragma once
 #include <vector>
 
@@ -10,13 +11,15 @@ namespace sx {
 
 class LevelDraft {
  public:
-  LevelDraft(const Backend& backend, const TreeConfig& tree);
-  // Nodes of a level that are run; 0: this backend grows no trees.
+  // `rows`: nodes of a level that the backend runs at most; 0: it grows no trees.
+  LevelDraft(int rows, const TreeConfig& tree);
+  // Nodes of a level that are run at most; 0: the backend grows no trees of this kind.
   int rows() const { return rows_; }
-  // After policy.start(): what is to be grown behind `history` cells. False: the rules are others, or a tail may not fit.
+  // After policy.start(): fills the arguments for a tree behind `history` cells. False: the policy has other rules, or
+  // a tail may not fit.
   bool begin(const TreePolicy& policy, const KvGeometry& cells, int history, TreeGrowthArgs& args);
   std::vector<int32_t>& positions() { return positions_; }  // TreeGrowthArgs::positions, to be set after begin
-  // What was grown: `tree` is just its root, `tail` empty.
+  // Puts what was grown into `tree`, which is just its root, and `tail`, which is empty.
   void take(TokenTree& tree, DraftTail& tail) const;
   int passes() const { return grown_.passes; }
 

@@ -1,73 +1,84 @@
 #include "speculative/draft/longspec.h"
 
 #include <algorithm>
+#include <vector>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "speculative/budget/cost_model.h"
+#include "model/heads/longspec.h"
+#include "speculative/draft/draft_step.h"
+#include "speculative/draft/registry.h"
 
 namespace sx {
-int longspec_cells(int window) { return 2 * window + kMaxTreeNodes; }
+namespace {
 
-LongSpecDrafter::LongSpecDrafter(const LongSpecDrafterOptions& options)
-    : options_(options), slots_(size_t(options.slots)),
-      guesser_(*options.backend, options.guess, make_tree_policy(options.tree)->width(), options.head->options().max_outputs,
-               options.head->config().draft_vocab, options.head->config().draft_vocab, options.head->token_map()) {
-  SX_ASSERT(options.kv->geometry().capacity >= longspec_cells(options.window));
-  const size_t rows = size_t(options.head->options().max_rows);
-  tokens_.reserve(rows);
-  positions_.reserve(rows);
-  outputs_.reserve(rows);
-  seqs_.reserve(1);
-  moves_.reserve(size_t(2 * options.window));
-  for (Slot& s : slots_) {
-    s.policy = make_tree_policy(options.tree);
-    s.next.reserve(size_t(s.policy->rows()));
-    s.distributions.reserve(size_t(s.policy->rows()));
+struct LongSpecParts {
+  Backend* backend = nullptr;
+  std::unique_ptr<LongSpecHead> head;  // options().cells = two windows and a tree
+  std::unique_ptr<KvStore> kv;         // its own cells
+  const KvStore* target_kv = nullptr;
+  DraftStores stores;  // of the target's cells; without a cache it attends to all of them
+  int slots = 1, window = 512;
+};
+
+class LongSpecDraft final : public DraftModel {
+ public:
+  explicit LongSpecDraft(LongSpecParts parts);
+
+  DraftShape shape() const override;
+  DraftCache* cache() const override { return cache_; }
+  void truncate(SeqId seq, int length) override;
+  bool ready(const DraftTask& task) const override {
+    return task.text.size() > 1;
+  }  // before that the target has no cells
+  DraftLogits run_text(std::span<DraftRows> rows) override;
+  bool has_room(const DraftTask& task, int uncommitted, int rows) const override;
+  DraftLogits run_level(std::span<const DraftRows> level) override;
+  // Cells of drafted nodes are not kept: they are made again as part of the text.
+
+ private:
+  struct Slot {
+    int base = 0, length = 0;  // cells of tokens [base, length) of the text
+  };
+  int base_for(int length) const {
+    return length < 2 * parts_.window ? 0 : (length / parts_.window - 1) * parts_.window;
   }
+  void move_base(SeqId seq, int base);
+  void run_own() { parts_.head->forward(step_.inputs(), *parts_.kv, parts_.window); }
+  const KvStore& target() const { return cache_ ? cache_->store() : *parts_.target_kv; }
+  int seen(SeqId seq) const { return cache_ ? cache_->work(seq) : slots_[size_t(seq)].length - 1; }
+  DraftLogits look(SeqId seq) { return {parts_.head->look(target(), seq, seen(seq)), step_.outputs()}; }
+
+  LongSpecParts parts_;
+  DraftCache* cache_;  // or null
+  std::vector<Slot> slots_;
+  DraftStep step_;
+  std::vector<KvMove> moves_;
+};
+
+LongSpecDraft::LongSpecDraft(LongSpecParts parts)
+    : parts_(std::move(parts)),
+      cache_(parts_.stores.cache.get()),
+      slots_(size_t(parts_.slots)),
+      step_(parts_.head->options().max_rows, parts_.head->options().max_outputs, 1) {
+  moves_.reserve(size_t(2 * parts_.window));
 }
 
-LongSpecDrafter::Slot& LongSpecDrafter::slot(SeqId seq) {
-  SX_ASSERT(seq >= 0 && size_t(seq) < slots_.size());
-  return slots_[size_t(seq)];
+DraftShape LongSpecDraft::shape() const {
+  const int vocab = parts_.head->config().draft_vocab;
+  return {
+      .vocab = vocab, .stride = vocab, .map = parts_.head->token_map(), .outputs = parts_.head->options().max_outputs};
 }
 
-void LongSpecDrafter::truncate(SeqId seq, int length) {
-  Slot& s = slot(seq);
-  s.tail.clear();
+void LongSpecDraft::truncate(SeqId seq, int length) {
+  Slot& s = slots_[size_t(seq)];
   s.length = std::min(s.length, length);
   if (s.length < s.base) s.base = s.length = 0;
-  if (options_.cache) options_.cache->truncate(seq, length, length);
-}
-
-// Its own cells are made again when they are needed.
-void LongSpecDrafter::copy(SeqId from, SeqId to, int length) {
-  truncate(to, 0);
-  if (options_.cache) options_.cache->copy(from, to, length, length);
-}
-
-void LongSpecDrafter::save(SeqId seq, std::ostream& to) const {
-  if (options_.cache) options_.cache->save(seq, to);
-}
-
-void LongSpecDrafter::restore(SeqId seq, std::istream& from, int length) {
-  if (options_.cache) options_.cache->restore(seq, from, length, length);
-}
-
-void LongSpecDrafter::prompt(const PromptChunk& chunk) {
-  if (chunk.rows > 0)
-    options_.cache->note_target(chunk.seq, chunk.outputs->query, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
-}
-
-std::span<const int32_t> LongSpecDrafter::working_cells(SeqId seq, int& refreshes) const {
-  if (!options_.cache) return {};
-  refreshes = options_.cache->refreshes(seq);
-  return options_.cache->cells(seq);
+  DraftModel::truncate(seq, length);
 }
 
 // Cells before the new base go; if none of the others is there, or the base goes back, all are to be made again.
-void LongSpecDrafter::move_base(SeqId seq, int base) {
-  Slot& s = slot(seq);
+void LongSpecDraft::move_base(SeqId seq, int base) {
+  Slot& s = slots_[size_t(seq)];
   if (base == s.base) return;
   if (base < s.base || s.length <= base) {
     s.base = s.length = base;
@@ -75,109 +86,89 @@ void LongSpecDrafter::move_base(SeqId seq, int base) {
   }
   moves_.clear();
   for (int t = base; t < s.length; ++t) moves_.push_back({t - s.base, t - base, 0});
-  options_.backend->kv_move({options_.kv, options_.kv, seq, seq, moves_});
+  parts_.backend->kv_move({parts_.kv.get(), parts_.kv.get(), seq, seq, moves_});
   s.base = base;
 }
 
-void LongSpecDrafter::add(Token token, int position) {
-  tokens_.push_back(token);
-  positions_.push_back(position);
-}
-
-// The rows that have been added, and clears them; outputs stay.
-void LongSpecDrafter::run_own(const SeqRows& rows) {
-  const double start = now_ms();
-  SX_ASSERT(rows.rows == int(tokens_.size()));
-  seqs_.assign(1, rows);
-  options_.head->forward({tokens_, positions_, seqs_, outputs_, rows.rows > kMaxChain}, *options_.kv, options_.window);
-  tokens_.clear();
-  positions_.clear();
-  forward_ms_ += now_ms() - start;
-}
-
-// The outputs of the last step at the target's cells, and their candidates. False: the store has no room for so many rows.
-bool LongSpecDrafter::look(SeqId seq) {
-  const double start = now_ms();
-  const KvStore& store = options_.cache ? options_.cache->store() : *options_.target_kv;
-  const int seen = options_.cache ? options_.cache->work(seq) : slot(seq).length - 1;
-  if (seen - 1 + int(outputs_.size()) > store.geometry().capacity) return false;
-  logits_ = options_.head->look(store, seq, seen);
-  guesser_.prepare(logits_, int(outputs_.size()));
-  forward_ms_ += now_ms() - start;
-  return true;
-}
-
-// Brings the cells up to the text; its last token, which is pending, is the row that looks.
-bool LongSpecDrafter::run_text(DraftTask& task) {
-  Slot& s = slot(task.seq);
-  const int known = int(task.text.size()), last = known - 1, most = int(options_.head->options().max_rows);
+// Brings the cells up to the text; its last token, which is pending, is the row that attends to the target's cells.
+DraftLogits LongSpecDraft::run_text(std::span<DraftRows> rows) {
+  const DraftTask& task = *rows[0].task;
+  Slot& s = slots_[size_t(task.seq)];
+  const int known = int(task.text.size()), last = known - 1;
   s.length = std::min(s.length, last);
   move_base(task.seq, base_for(known));
-  outputs_.clear();
-  // Rows of long stretches are run as prompts are, without the last: it is a row of a tree.
   const auto run_up_to = [&](int end) {
-    const int rows = end - s.length;
-    for (int i = s.length; i < end; ++i) add(task.text[size_t(i)], i);
-    run_own({0, rows, task.seq, s.length - s.base});
+    step_.clear();
+    step_.add({0, end - s.length, task.seq, s.length - s.base});
+    for (int i = s.length; i < end; ++i) step_.set(i - s.length, task.text[size_t(i)], i);
+    if (end == known) step_.want(last - s.length);
+    timer_.time([&] { run_own(); });
     s.length = end;
   };
-  while (last - s.length >= kMaxChain) run_up_to(std::min(last, s.length + most));
-  outputs_.push_back(last - s.length);
+  // Long stretches are run as prompts, without the last token: it is a row of a tree.
+  while (last - s.length >= kMaxChain) run_up_to(std::min(last, s.length + parts_.head->options().max_rows));
   run_up_to(known);
-  if (options_.cache) options_.cache->follow(task.seq, task.text);
-  return look(task.seq);
+  if (cache_) cache_->follow(task.seq, task.text);
+  if (seen(task.seq) > target().geometry().capacity) return {};
+  DraftLogits logits;
+  timer_.time([&] { logits = look(task.seq); });
+  return logits;
 }
 
-bool LongSpecDrafter::run_level(DraftTask& task) {
-  Slot& s = slot(task.seq);
-  const int rows = int(s.next.size()), uncommitted = s.tail.size(), history = s.length - s.base;
-  if (rows == 0 || !s.tail.has_room(rows) || history + uncommitted + rows > options_.kv->geometry().capacity) return s.next.clear(), false;
-  const double start = now_ms();
-  outputs_.clear();
-  for (int i = 0; i < rows; ++i) {
-    const NodeId node = s.next[size_t(i)];
-    s.tail.add(*task.tree, node);
-    add(task.tree->token(node), s.length - 1 + task.tree->depth(node));
-    outputs_.push_back(i);
-  }
-  run_own({0, rows, task.seq, history, s.tail.ancestors(uncommitted), DraftTail::kWords, uncommitted});
-  if (!look(task.seq)) return s.next.clear(), false;
-  const double ms = now_ms() - start;
-  level_ms_ = learned(level_ms_, ms);
-  return true;
+bool LongSpecDraft::has_room(const DraftTask& task, int uncommitted, int rows) const {
+  const Slot& s = slots_[size_t(task.seq)];
+  return s.length - s.base + uncommitted + rows <= parts_.kv->geometry().capacity &&
+         seen(task.seq) - 1 + rows <= target().geometry().capacity;
 }
 
-void LongSpecDrafter::make_candidates(DraftTask& task) {
-  Slot& s = slot(task.seq);
-  guesser_.grow(task, logits_, 0, int(outputs_.size()), *s.policy, s.distributions, s.next);
+DraftLogits LongSpecDraft::run_level(std::span<const DraftRows> level) {
+  const DraftRows& r = level[0];
+  const Slot& s = slots_[size_t(r.task->seq)];
+  DraftLogits logits;
+  timer_.time([&] {
+    step_.clear();
+    step_.add_level(r, s.length - s.base, [&](int depth) { return s.length - 1 + depth; });
+    run_own();
+    logits = look(r.task->seq);
+  });
+  return logits;
 }
 
-void LongSpecDrafter::draft_one(DraftTask& task) {
-  Slot& s = slot(task.seq);
-  s.tail.clear();
-  if (task.text.size() < 2) return;  // the target has no cells yet
-  s.policy->start(task.limits);
-  s.next.clear();
-  if (!run_text(task)) return;
-  make_candidates(task);
-  while (run_level(task)) make_candidates(task);
-  s.policy->finish(*task.tree);
+std::unique_ptr<Drafter> make(const DraftContext& context) {
+  const auto& file = context.source.head;
+  Model& target = *context.target;
+  const int asked = context.cache.window < 0 ? file->config().window : context.cache.window;  // 0: the whole text
+  LongSpecParts parts;
+  parts.backend = context.backend, parts.target_kv = context.kv, parts.slots = context.slots;
+  parts.window = asked == 0 ? context.context : std::min(asked, context.context);
+  LongSpecOptions options;
+  options.max_outputs = tree_drafter_rows(context.tree, 1);
+  options.max_rows = std::max({context.chunk, options.max_outputs, kMaxChain});
+  options.cells = 2 * parts.window + kMaxTreeNodes;
+  parts.head = LongSpecHead::load(file, target, *context.backend, options);
+  parts.kv = context.backend->make_kv(parts.head->kv_geometry(context.slots, draft_kv_type(context)));
+  if (context.cache.chooses())
+    parts.stores = make_draft_stores(context, target.kv_geometry(context.slots, 0, context.kv->geometry().type),
+                                     target.config(), target.rope_frequencies(), target.config().layers - 1);
+  return std::make_unique<TreeDrafter>(tree_options(context), std::make_unique<LongSpecDraft>(std::move(parts)));
 }
 
-void LongSpecDrafter::draft(std::span<DraftTask> tasks) {
-  for (DraftTask& task : tasks) draft_one(task);
+bool claims(const DraftSource& source) {
+  return source.kind == DrafterKind::kModel && source.head && source.head->config().kind == HeadConfig::Kind::kLongSpec;
 }
 
-// Its cells of the pending token stay; those of drafted nodes lie behind it and are made again as part of the text.
-void LongSpecDrafter::observe(std::span<const Outcome> outcomes) {
-  for (const Outcome& o : outcomes) {
-    Slot& s = slot(o.seq);
-    s.tail.clear();
-    if (reads_target()) options_.cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
-    if (o.tree->size() == 1) continue;
-    s.policy->observe(*o.tree, o.path);
-    if (options_.cache) options_.cache->observe(o.seq);
-  }
+void fit(SpecConfig& config, const HeadFile& head) {
+  if (config.cache.reads_draft())
+    fail(
+        "draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache full, "
+        "window, streaming, "
+        "retrieval, prune or random",
+        head.path(), setting_value(config, "cache"));
+  config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
 }
+
+}  // namespace
+
+const DrafterEntry kLongSpecDrafter{.name = "longspec", .claims = claims, .make = make, .fit = fit};
 
 }  // namespace sx

@@ -1,4 +1,4 @@
-// The tree of Medusa heads without one of their own.
+// The static tree for Medusa heads that bring none of their own.
 #pragma once
 #include <vector>
 

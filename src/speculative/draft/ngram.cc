@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "speculative/draft/index.h"
+#include "speculative/draft/registry.h"
 
 namespace sx {
 namespace {
@@ -104,5 +105,11 @@ std::unique_ptr<Drafter> make_ngram_drafter(const IndexConfig& config, const Tre
                                             const IndexLimits& limits) {
   return std::make_unique<NgramDrafter>(config, tree, limits);
 }
+
+const DrafterEntry kNgramDrafter{
+    .name = "ngram",
+    .claims = [](const DraftSource& source) { return source.kind == DrafterKind::kNgram; },
+    .make = [](const DraftContext& c) { return make_ngram_drafter(c.config->index, c.tree, {c.slots, c.context, c.target->config().vocab}); },
+};
 
 }  // namespace sx

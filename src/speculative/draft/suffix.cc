@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/json_text.h"
 #include "speculative/draft/index.h"
+#include "speculative/draft/registry.h"
 #include "speculative/draft/suffix_automaton.h"
 #include "speculative/draft/text_store.h"
 
@@ -17,6 +19,7 @@ using State = SuffixAutomaton::State;
 constexpr int kMatches = 4;       // suffixes that are tried, longest first
 constexpr int kChildren = 64;     // continuations of a state that are looked at, newest first
 constexpr int kLinkWalk = 64;     // links followed to a suffix of at most match_max tokens
+constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an index has some 150 for each token
 constexpr float kLeastPath = 1e-3f;
 constexpr int kBefore = 32;       // tokens kept of the text before an answer, so that its beginning can be found
 
@@ -141,11 +144,29 @@ class SuffixDrafter final : public IndexDrafter {
   int32_t order_ = 0;
 };
 
+// The tokens of setting store-file; none if it is not set.
+std::vector<Token> stored_text(const IndexConfig& config, const TokenCodec& tokenizer) {
+  if (config.store_file.empty()) return {};
+  auto tokens = tokenizer.encode(read_text_file(config.store_file, kMostStored), false, false);
+  if (tokens.empty()) fail("'{}' (speculation setting store-file) is empty", config.store_file);
+  return tokens;
+}
+
 }  // namespace
 
 std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits,
                                              std::span<const Token> fixed) {
   return std::make_unique<SuffixDrafter>(config, tree, limits, fixed);
 }
+
+const DrafterEntry kSuffixDrafter{
+    .name = "suffix",
+    .claims = [](const DraftSource& source) { return source.kind == DrafterKind::kSuffix; },
+    .make =
+        [](const DraftContext& c) {
+          return make_suffix_drafter(c.config->index, c.tree, {c.slots, c.context, c.target->config().vocab},
+                                     stored_text(c.config->index, *c.tokenizer));
+        },
+};
 
 }  // namespace sx

@@ -90,21 +90,21 @@ class Drafting {
     if (c.cache == "retrieval") cache_config_.layers = {2};
     if (c.eagle) {
       EagleOptions eagle;
-      eagle.max_outputs = model_drafter_rows(c.tree, 1), eagle.max_rows = kContext, eagle.context = kContext + kMaxTreeNodes;
+      eagle.max_outputs = tree_drafter_rows(c.tree, 1), eagle.max_rows = kContext, eagle.context = kContext + kMaxTreeNodes;
       head_ = EagleHead::load(head_file, *target_, *backend_, eagle);
       make_cache(head_->kv_geometry(1, 0, backend_->default_kv_type()), head_->config().cell, head_->rope_frequencies());
       EagleDrafterOptions drafter;
       drafter.backend = backend_.get(), drafter.head = head_.get(), drafter.cache = cache_.get(), drafter.tree = c.tree;
-      drafter_ = std::make_unique<EagleDrafter>(drafter);
+      drafter_ = make_eagle_drafter(drafter);
     } else {
       options.taps = {};
-      options.max_outputs = model_drafter_rows(c.tree, 1);
+      options.max_outputs = tree_drafter_rows(c.tree, 1);
       draft_ = Model::load(ModelFile::open(files().draft), *backend_, options);
       make_cache(draft_->kv_geometry(1, 0, backend_->default_kv_type()), draft_->config(), draft_->rope_frequencies());
       ModelDrafterOptions drafter;
       drafter.backend = backend_.get(), drafter.model = draft_.get(), drafter.cache = cache_.get(), drafter.tree = c.tree;
       drafter.vocab = target_->config().vocab;
-      drafter_ = std::make_unique<ModelDrafter>(drafter);
+      drafter_ = make_model_drafter(drafter);
     }
     for (int n = 0; n <= kMostNodes; ++n) costs_.push_back(1 + c.row_cost * float(n));
   }

@@ -1,0 +1,55 @@
+#include "speculative/draft/draft_context.h"
+
+#include <bit>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace sx {
+TreeDrafterOptions tree_options(const DraftContext& context) {
+  TreeDrafterOptions options;
+  options.backend = context.backend;
+  options.tree = context.tree;
+  options.guess = {context.draws, context.config->couple};
+  options.slots = context.slots;
+  options.ahead = context.ahead;
+  return options;
+}
+
+DType draft_kv_type(const DraftContext& context) {
+  const std::string& name = context.config->draft_kv_type;
+  if (name.empty()) return context.backend->default_kv_type();
+  const auto named = dtype_from_name(name);
+  if (!named || (*named != DType::kF32 && *named != DType::kF16 && *named != DType::kBF16 && *named != DType::kQ8_0))
+    fail("draft KV type '{}' is not known: use f32, f16, bf16 or q8_0", name);
+  return *named;
+}
+
+std::string cells_fingerprint(DType type, std::span<const double> frequencies, float factor) {
+  uint64_t hash = std::bit_cast<uint32_t>(factor);
+  for (double f : frequencies) hash = mix64(hash ^ std::bit_cast<uint64_t>(f)) + 1;
+  return fmt::format("{} {} {:016x}", dtype_name(type), frequencies.size(), hash);
+}
+
+DraftStores make_draft_stores(const DraftContext& context, KvGeometry cells, const ModelConfig& draft,
+                              std::span<const double> frequencies, int layer) {
+  DraftStores stores;
+  DraftCacheParts parts;
+  cells.capacity = DraftCache::work_cells(context.cache, context.context) + kMaxTreeNodes;
+  stores.work = context.backend->make_kv(cells);
+  const ModelConfig& target = context.target->config();
+  const bool own = &draft != &target;
+  if (own && DraftCache::two_stores(context.cache, context.context, draft.context)) {
+    cells.capacity = context.context;
+    stores.full = context.backend->make_kv(cells);
+  }
+  parts.backend = context.backend;
+  parts.draft = &draft, parts.frequencies = frequencies, parts.layer = layer;
+  parts.work = stores.work.get(), parts.full = own ? stores.full.get() : context.kv, parts.writes_full = own;
+  parts.target = &target, parts.target_kv = context.kv;
+  parts.slots = context.slots, parts.context = context.context;
+  stores.cache = std::make_unique<DraftCache>(context.cache, parts);
+  return stores;
+}
+
+}  // namespace sx
