@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace sx {
@@ -50,12 +52,18 @@ struct Stream {
   }
 };
 
+// Where levels are cheap the unluckiest of many streams still gains; where they are dear the first draft does not take all there is.
 TEST(DraftPlanner, ASingleStreamGetsOverABadStart) {
-  for (int unlucky : {1, 2, 3})
-    for (unsigned seed = 0; seed < 6; ++seed) {
-      Stream stream{.unlucky = unlucky};
-      EXPECT_GT(stream.speedup(160, seed), unlucky < 3 ? 1.3 : 1.2) << unlucky << " bad drafts, seed " << seed;
+  constexpr unsigned kStreams = 300;
+  for (int unlucky : {1, 2, 3}) {
+    double worst = 10, sum = 0;
+    for (unsigned seed = 0; seed < kStreams; ++seed) {
+      worst = std::min(worst, Stream{.level = 0.05, .unlucky = unlucky}.speedup(160, seed));
+      sum += Stream{.level = 0.2, .unlucky = unlucky}.speedup(160, seed);
     }
+    EXPECT_GT(worst, 1.42) << unlucky << " bad drafts";
+    EXPECT_GT(sum / kStreams, 1.12) << unlucky << " bad drafts";
+  }
 }
 
 TEST(DraftPlanner, ASingleStreamLosesWhatWasPromised) {

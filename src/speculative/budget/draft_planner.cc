@@ -16,6 +16,7 @@ constexpr double kGoodDraft = 0.7;    // chance that a level of a good draft is 
 constexpr double kDraftSize = 0.25;   // of the target's, for what a draft takes to read a text before it has read any
 constexpr double kExplore = 0.025;    // of an answer's plain rounds, for reading on trust
 constexpr double kExploreGain = 0.125;  // of what it would gain with a good draft
+constexpr double kTryShare = 0.5;     // of a balance that does not cover a whole draft, for a shorter one
 constexpr int kCautious = 1;          // levels of a draft after one of which nothing was accepted
 
 }  // namespace
@@ -66,15 +67,16 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   double balance = budget.balance();
   const double node = double(costs_[1]) - 1, level = double(limits.level_cost);
   const bool known = level > 0 || requests_ == 1;  // what a level costs a batch is found out with one
-  // Trees of a single request end where a level does not pay, so its first draft is simply made; in a batch all would wait for the deepest.
-  const double deepest = requests_ > 1 ? level * limits.depth : 0;
+  const double deepest = level * limits.depth;     // what a draft costs before this request has made one
   // A trial may also cost no more than the batch can spend.
   const double spend = trial_ ? batch_budget_.may_spend(requests_) : std::numeric_limits<double>::infinity();
-  // A single request that has drawn a blank tries single levels rather than a few whole drafts: one that is right earns a whole one.
+  // A single request whose last draft gave nothing tries single levels rather than a few deep drafts, and no try takes all of its balance: one
+  // level that is right earns a whole draft.
   const bool cautious = requests_ == 1 && level > 0 && !kind_.has_index && budget.cautious();
   const bool whole = !kind_.runs_model || (known && !cautious && budget.covers_draft(node, deepest) && deepest <= spend);
   const int deep = cautious ? std::min(kCautious, limits.depth) : limits.depth;
   int depth = whole ? limits.depth : budget.depth_within_budget(deep, level, node);
+  if (depth > 1 && !whole && requests_ == 1) depth = std::min(depth, std::max(1, int(kTryShare * budget.balance() / level)));
   if (!whole && trial_ && level > 0) depth = std::min(depth, int(std::max(0.0, spend / level)));
   const double hoped = hoped_level(level_ms, plain);
   const bool probe = !whole && (kind_.has_index ? !known || hoped < level : depth == 0) && budget.may_probe(hoped, node);
