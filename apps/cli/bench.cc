@@ -1,5 +1,5 @@
-// `specextend bench`: llama-bench's table with depths and with passes of several rows (the cost of verifying a draft), each
-// beside the limits of this machine's memory bandwidth and arithmetic.
+// `specextend bench`: llama-bench's table with depths and with passes of several rows (the cost of verifying a draft),
+// each beside the limits of this machine's memory bandwidth and arithmetic.
 #include <fmt/format.h>
 #include <specextend/inspect.h>
 

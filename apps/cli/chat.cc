@@ -1,5 +1,5 @@
-// `specextend chat`: a conversation in the terminal. Each turn renders the whole conversation; the session reuses the longest
-// common prefix of its KV cache, so only the new turn is processed.
+// `specextend chat`: a conversation in the terminal. Each turn renders the whole conversation; the session reuses the
+// longest common prefix of its KV cache, so only the new turn is processed.
 #include <fmt/format.h>
 #include <unistd.h>
 

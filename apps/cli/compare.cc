@@ -27,7 +27,8 @@ AnswerTime PromptTimes::of(const GenerateResult& result, bool speculated) {
 
 Speedup speedup(const AnswerTime& plain, const AnswerTime& drafted) {
   const auto ratio = [](double before, double after) { return before / std::max(1e-6, after); };
-  return {ratio(plain.whole(), drafted.whole()), ratio(plain.after_prompt(), drafted.after_prompt()), ratio(plain.decode, drafted.decode)};
+  return {ratio(plain.whole(), drafted.whole()), ratio(plain.after_prompt(), drafted.after_prompt()),
+          ratio(plain.decode, drafted.decode)};
 }
 
 nlohmann::ordered_json to_object(const Speedup& s) {
@@ -35,14 +36,17 @@ nlohmann::ordered_json to_object(const Speedup& s) {
 }
 
 nlohmann::ordered_json to_object(const AnswerTime& t) {
-  return {{"whole_ms", t.whole()}, {"prompt_ms", t.prompt}, {"draft_prompt_ms", t.draft_prompt}, {"decode_ms", t.decode}};
+  return {
+      {"whole_ms", t.whole()}, {"prompt_ms", t.prompt}, {"draft_prompt_ms", t.draft_prompt}, {"decode_ms", t.decode}};
 }
 
 double distinct_ngrams(std::span<const Token> tokens, size_t n) {
   if (n == 0 || tokens.size() < n) return 1;
   std::vector<std::span<const Token>> runs;
   for (size_t i = 0; i + n <= tokens.size(); ++i) runs.push_back(tokens.subspan(i, n));
-  const auto less = [](const auto& a, const auto& b) { return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end()); };
+  const auto less = [](const auto& a, const auto& b) {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+  };
   std::sort(runs.begin(), runs.end(), less);
   size_t distinct = 1;
   for (size_t i = 1; i < runs.size(); ++i) distinct += less(runs[i - 1], runs[i]);

@@ -20,8 +20,8 @@ struct AnswerTime {
   double after_prompt() const { return draft_prompt + decode; }
 };
 
-// The times of several runs of one prompt in one session. A run that finds the prompt in the prefix cache counts the prefill
-// time of an earlier run, because a user waits for the prefill once.
+// The times of several runs of one prompt in one session. A run that finds the prompt in the prefix cache counts the
+// prefill time of an earlier run, because a user waits for the prefill once.
 class PromptTimes {
  public:
   AnswerTime of(const GenerateResult& result, bool speculated);
@@ -39,8 +39,8 @@ Speedup speedup(const AnswerTime& plain, const AnswerTime& drafted);
 nlohmann::ordered_json to_object(const Speedup& s);
 nlohmann::ordered_json to_object(const AnswerTime& t);
 
-// The share of distinct n-grams: 1 for a text that never repeats itself, 0.1 for one that loops and is easy to draft. A text
-// shorter than `n` tokens counts as 1.
+// The share of distinct n-grams: 1 for a text that never repeats itself, 0.1 for one that loops and is easy to draft. A
+// text shorter than `n` tokens counts as 1.
 double distinct_ngrams(std::span<const Token> tokens, size_t n = 8);
 
 }  // namespace sx::cli

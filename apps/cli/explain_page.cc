@@ -178,7 +178,9 @@ void put_summary(std::string& out, const Explanation& e, const ExplainSums& s) {
   if (e.plain_ms > 0 && t.generated_tokens > 0 && t.decode_ms > 0)
     put_tile(out, "Plain step", fmt::format("{:.2f} ms", e.plain_ms),
              fmt::format("with drafts {:.2f} times as fast{}", e.plain_ms * t.generated_tokens / t.decode_ms,
-                         !e.compared ? " (from the rounds without a draft)" : e.equal ? "; the same tokens" : "; " + e.difference));
+                         !e.compared ? " (from the rounds without a draft)"
+                         : e.equal   ? "; the same tokens"
+                                     : "; " + e.difference));
   put_tile(out, "Refreshes", fmt::format("{}", s.refreshes), "of the cells the draft works on");
   out += "</dl>\n";
 }

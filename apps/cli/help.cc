@@ -12,11 +12,12 @@ namespace sx::cli {
 namespace {
 
 constexpr size_t kColumns = 100, kIndent = 26;
-constexpr std::string_view kRare = "; rare";            // how the group's name of a rare flag ends
-constexpr const char* kUngrouped = "Options";            // CLI11's group of flags that were given none
+constexpr std::string_view kRare = "; rare";   // how the group's name of a rare flag ends
+constexpr const char* kUngrouped = "Options";  // CLI11's group of flags that were given none
 constexpr const char* kRareUngrouped = "Options; rare";
-constexpr std::string_view kShortWords[] = {"ctk", "ctv", "ub", "ngl", "fa", "tb", "hf", "mg", "sm", "ts", "dev", "np", "cb", "to", "md",
-                                            "sys", "ctkd", "ctvd", "ngld", "devd", "cd", "td"};
+constexpr std::string_view kShortWords[] = {"ctk",  "ctv",  "ub",   "ngl",  "fa", "tb", "hf", "mg",
+                                            "sm",   "ts",   "dev",  "np",   "cb", "to", "md", "sys",
+                                            "ctkd", "ctvd", "ngld", "devd", "cd", "td"};
 
 // "  -n, --predict INT      what it does", wrapped at word boundaries.
 void put_row(std::string& out, const std::string& left, const std::string& text) {
@@ -42,7 +43,9 @@ void put_row(std::string& out, const std::string& left, const std::string& text)
 std::string spellings(const CLI::Option& option, bool all) {
   if (option.get_positional()) return option.get_name(true, false);
   std::string names;
-  const auto add = [&](const char* dashes, const std::string& name) { names += (names.empty() ? "" : ", ") + (dashes + name); };
+  const auto add = [&](const char* dashes, const std::string& name) {
+    names += (names.empty() ? "" : ", ") + (dashes + name);
+  };
   for (const std::string& name : option.get_snames()) add("-", name);
   for (const std::string& name : option.get_lnames()) {
     add(takes_one_dash(name) ? "-" : "--", name);
@@ -63,7 +66,8 @@ std::string description(const CLI::Option& option, bool all) {
 std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> grouped(const CLI::App& app, bool all) {
   std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> groups;
   const auto add = [&](const std::string& heading, const CLI::Option* option) {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == heading; });
+    const auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == heading; });
     if (found == groups.end()) groups.push_back({heading, {option}});
     else found->second.push_back(option);
   };
@@ -118,7 +122,8 @@ std::string program_help(const CLI::App& app, const std::string& name, bool all)
     if (command->get_group() != heading) out += fmt::format("{}\n", heading = command->get_group());
     put_row(out, command->get_name(), command->get_description());
   }
-  return out + fmt::format("\n`{0} COMMAND --help`: its common flags; `--help-all`: every flag; `{0} --version`\n", name);
+  return out +
+         fmt::format("\n`{0} COMMAND --help`: its common flags; `--help-all`: every flag; `{0} --version`\n", name);
 }
 
 class HelpFormatter : public CLI::FormatterBase {

@@ -1,5 +1,5 @@
-// Help screens. `--help` shows the common flags of a command, grouped by purpose, on one screen; `--help-all` shows every
-// flag with all its spellings, its default and its environment variable.
+// Help screens. `--help` shows the common flags of a command, grouped by purpose, on one screen; `--help-all` shows
+// every flag with all its spellings, its default and its environment variable.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>

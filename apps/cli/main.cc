@@ -92,22 +92,23 @@ int run(int argc, char** argv) {
   std::vector<std::string> names;
   for (const Entry& entry : commands) names.push_back(entry.app->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    fmt::print(stderr, "specextend: unknown command '{}'{}\n`specextend --help` lists them\n", argv[1], did_you_mean(argv[1], names));
+    fmt::print(stderr, "specextend: unknown command '{}'{}\n`specextend --help` lists them\n", argv[1],
+               did_you_mean(argv[1], names));
     return 2;
   }
   const std::vector<std::string> args = with_two_dashes(argc, argv);
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 takes them back to front
   } catch (const CLI::ExtrasError& e) {
-    const auto parsed = std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
+    const auto parsed =
+        std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
     const CLI::App& of = parsed == commands.end() ? app : *parsed->app;
     const std::string name = &of == &app ? "specextend" : "specextend " + of.get_name();
     fmt::print(stderr, "{}: {}\n`{} --help-all` lists every flag\n", name, unknown_argument(of, args), name);
     return e.get_exit_code();
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e);
-  }
-  const auto parsed = std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
+  } catch (const CLI::ParseError& e) { return app.exit(e); }
+  const auto parsed =
+      std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
   return parsed == commands.end() ? 0 : parsed->run();
 }
 

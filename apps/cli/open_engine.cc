@@ -19,7 +19,8 @@ void print_device_memory(const Engine& engine) {
   for (const auto& use : uses) total += double(use.second);
   std::string parts;
   for (const auto& [purpose, bytes] : uses)
-    if (double(bytes) > total / 100) parts += fmt::format("{} {} {:.2f}", parts.empty() ? ":" : ",", purpose, double(bytes) / 1e9);
+    if (double(bytes) > total / 100)
+      parts += fmt::format("{} {} {:.2f}", parts.empty() ? ":" : ",", purpose, double(bytes) / 1e9);
   fmt::print(stderr, "{}: {:.2f} GB of device memory{}\n", engine.backend(), total / 1e9, parts);
 }
 
@@ -48,8 +49,15 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
 }
 
 void warn_without_template(const Engine& engine) {
+<<<<<<< HEAD
   if (engine.tokenizer().chat_template().empty())
     fmt::print(stderr, "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file gives another)\n");
+=======
+  if (engine.chat_template().empty())
+    fmt::print(stderr,
+               "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file "
+               "gives another)\n");
+>>>>>>> h-flags
 }
 
 }  // namespace sx::cli

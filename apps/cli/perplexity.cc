@@ -1,5 +1,6 @@
-// `specextend perplexity`: measures how well the model predicts a text, as llama.cpp does: the text is cut into windows of
-// -c tokens, each starts with the BOS token if the vocabulary has one, and only the second half of a window is scored.
+// `specextend perplexity`: measures how well the model predicts a text, as llama.cpp does: the text is cut into windows
+// of -c tokens, each starts with the BOS token if the vocabulary has one, and only the second half of a window is
+// scored.
 #include <fmt/format.h>
 
 #include <cmath>

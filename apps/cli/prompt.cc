@@ -55,7 +55,10 @@ std::string read_file(const std::string& path) {
 std::string unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\\' || i + 1 == text.size()) { out += text[i]; continue; }
+    if (text[i] != '\\' || i + 1 == text.size()) {
+      out += text[i];
+      continue;
+    }
     const char c = text[++i];
     if (c == 'n') out += '\n';
     else if (c == 't') out += '\t';

@@ -47,7 +47,8 @@ int64_t now_ms() {
   return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
-// The first signal lets running responses finish, the second one ends the server at once, and so does one while the model loads.
+// The first signal lets running responses finish, the second one ends the server at once, and so does one while the
+// model loads.
 void on_signal(int number) {
   if (g_loading) ::_exit(0);
   // One SIGTERM may arrive twice: at the process and at its group.
@@ -72,23 +73,30 @@ std::string name_of(std::filesystem::path path) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
-// A server promises that a seed gives the same text whatever else runs, and that switching speculation off does not change it.
+// A server promises that a seed gives the same text whatever else runs, and that switching speculation off does not
+// change it.
 void check_rule(const SpecOptions& spec) {
   if (const SpecRule rule = spec_rule(spec); rule.promise == SpecPromise::kDistribution)
-    throw Error(fmt::format("--spec {1}:accept={0}: this rule keeps the distribution of sampled texts but not their bytes, so that a text "
-                            "would depend on what else the server runs and on whether it is drafted; take match, the default",
-                            rule.name, spec.preset));
+    throw Error(fmt::format(
+        "--spec {1}:accept={0}: this rule keeps the distribution of sampled texts but not their bytes, so that a text "
+        "would depend on what else the server runs and on whether it is drafted; take match, the default",
+        rule.name, spec.preset));
 }
 
-// Suffix drafts need no draft model and cost 1 % where they do not help; a draft model can cost several streams more than that.
+// Suffix drafts need no draft model and cost 1 % where they do not help; a draft model can cost several streams more
+// than that.
 constexpr const char* kDefaultSpec = "suffix";
 
 // Timing side channel: a client could tell by the speed what was generated for another API key.
 void check_store(const Args& a) {
-  const auto stores = [](const SpecOptions& spec) { return nlohmann::json::parse(spec_describe(spec)).value("store", "0") != "0"; };
-  if (std::set<std::string>(a.server.api_keys.begin(), a.server.api_keys.end()).size() < 2 || a.server.share_prefix) return;
+  const auto stores = [](const SpecOptions& spec) {
+    return nlohmann::json::parse(spec_describe(spec)).value("store", "0") != "0";
+  };
+  if (std::set<std::string>(a.server.api_keys.begin(), a.server.api_keys.end()).size() < 2 || a.server.share_prefix)
+    return;
   if (stores(a.engine.spec) || std::ranges::any_of(a.engine.more_specs, stores))
-    throw Error("--spec key store drafts from responses to all API keys: with several API keys it needs --share-prefix");
+    throw Error(
+        "--spec key store drafts from responses to all API keys: with several API keys it needs --share-prefix");
 }
 
 void prepare(Args& a) {
@@ -105,14 +113,16 @@ void prepare(Args& a) {
   a.server.cache_bytes = size_t(a.cache_mib) << 20;
   a.server.page = !a.no_page;
   a.server.version = SPECEXTEND_VERSION;
-  if (a.server.model_name.empty()) a.server.model_name = name_of(a.engine.model.empty() ? default_model_path() : a.engine.model);
+  if (a.server.model_name.empty())
+    a.server.model_name = name_of(a.engine.model.empty() ? default_model_path() : a.engine.model);
   if (!a.server.slot_folder.empty() && !std::filesystem::is_directory(a.server.slot_folder))
     throw Error(fmt::format("--slot-save-path: '{}' is not a folder", a.server.slot_folder));
 }
 
 std::string address(const server::ServerOptions& s, int port) {
   const bool v6 = s.host.find(':') != std::string::npos;
-  return fmt::format("{}://{}{}{}:{}", s.cert_file.empty() ? "http" : "https", v6 ? "[" : "", s.host, v6 ? "]" : "", port);
+  return fmt::format("{}://{}{}{}:{}", s.cert_file.empty() ? "http" : "https", v6 ? "[" : "", s.host, v6 ? "]" : "",
+                     port);
 }
 
 // Stops the server on every way out: its thread must not outlive it.
@@ -154,7 +164,8 @@ int run(Args& a) {
   fmt::print(stderr, "listening on {}\n", address(a.server, port));
   while (!g_ending && !listening.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!g_ending) throw Error("the server stopped listening");
-  if (!a.quiet) fmt::print(stderr, "ending when the running responses are done, after {} s at the latest\n", a.shutdown_s);
+  if (!a.quiet)
+    fmt::print(stderr, "ending when the running responses are done, after {} s at the latest\n", a.shutdown_s);
   server->drain(std::chrono::seconds(a.shutdown_s));
   return 0;
 }
@@ -164,16 +175,24 @@ void add_address_flags(CLI::App& app, Args& a) {
   server::ServerOptions& s = a.server;
   app.add_option("--host", s.host, "address to listen on")->capture_default_str()->envname("LLAMA_ARG_HOST");
   app.add_option("--port", s.port, "port to listen on; 0: a free one, which is printed")
-      ->capture_default_str()->check(CLI::Range(0, 65535))->envname("LLAMA_ARG_PORT");
-  app.add_option("--api-key", s.api_keys, "key that clients must send; repeatable; SPECEXTEND_API_KEY hides it from process lists")
-      ->allow_extra_args(false)->envname("LLAMA_API_KEY");
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535))
+      ->envname("LLAMA_ARG_PORT");
+  app.add_option("--api-key", s.api_keys,
+                 "key that clients must send; repeatable; SPECEXTEND_API_KEY hides it from process lists")
+      ->allow_extra_args(false)
+      ->envname("LLAMA_API_KEY");
   app.add_option("--api-key-file", a.key_file, "file with keys, one per line")->envname("LLAMA_ARG_API_KEY_FILE");
-  app.add_option("--ssl-cert-file", s.cert_file, "PEM file with the certificate chain: serve TLS")->envname("LLAMA_ARG_SSL_CERT_FILE");
-  app.add_option("--ssl-key-file", s.key_file, "PEM file with the certificate's key")->envname("LLAMA_ARG_SSL_KEY_FILE");
-  rare(app.add_option("--cors-origin", s.origins, "origin of web pages that may use the server, beside this machine's; repeatable; *: all"))
+  app.add_option("--ssl-cert-file", s.cert_file, "PEM file with the certificate chain: serve TLS")
+      ->envname("LLAMA_ARG_SSL_CERT_FILE");
+  app.add_option("--ssl-key-file", s.key_file, "PEM file with the certificate's key")
+      ->envname("LLAMA_ARG_SSL_KEY_FILE");
+  rare(app.add_option("--cors-origin", s.origins,
+                      "origin of web pages that may use the server, beside this machine's; repeatable; *: all"))
       ->allow_extra_args(false);
   rare(app.add_option("--allowed-host", s.hosts,
-                      "Host header that requests may have, beside localhost and, where other machines can reach the server, addresses, "
+                      "Host header that requests may have, beside localhost and, where other machines can reach the "
+                      "server, addresses, "
                       "names without a dot and names in .local; with API keys all are allowed; repeatable; *: all"))
       ->allow_extra_args(false);
   rare(app.add_flag("--no-webui,--no-ui", a.no_page, "do not serve the page at /"));
@@ -183,21 +202,39 @@ void add_limit_flags(CLI::App& app, Args& a) {
   const HelpGroup group(app, "Requests");
   server::ServerOptions& s = a.server;
   app.add_option("--parallel,--np", s.parallel, "requests that run at a time; each has a context of its own (-c)")
-      ->capture_default_str()->check(CLI::Range(1, 256))->envname("LLAMA_ARG_N_PARALLEL");
-  app.add_option("--queue", s.queue, "requests that may wait; further ones get status 429")->capture_default_str()->check(CLI::Range(1, 1024));
-  app.add_option("-n,--predict,--n-predict", s.max_tokens, "most tokens a request may ask for; -1: what the context holds")
-      ->capture_default_str()->check(CLI::Range(-1, 1 << 24));
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256))
+      ->envname("LLAMA_ARG_N_PARALLEL");
+  app.add_option("--queue", s.queue, "requests that may wait; further ones get status 429")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("-n,--predict,--n-predict", s.max_tokens,
+                 "most tokens a request may ask for; -1: what the context holds")
+      ->capture_default_str()
+      ->check(CLI::Range(-1, 1 << 24));
   app.add_option("--timeout,--to", s.timeout_s, "most seconds of a request, queueing included; 0: no limit")
-      ->capture_default_str()->check(CLI::Range(0, 1 << 30))->envname("LLAMA_ARG_TIMEOUT");
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 30))
+      ->envname("LLAMA_ARG_TIMEOUT");
   rare(app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request"))
-      ->capture_default_str()->check(CLI::Range(1, 86400));
-  rare(app.add_option("--shutdown-timeout", a.shutdown_s, "most seconds that running responses get after SIGTERM or SIGINT"))
-      ->capture_default_str()->check(CLI::Range(0, 86400));
-  rare(app.add_option("--threads-http", s.threads, "connections at a time; 0: enough for all running and waiting requests, and 480 more"))
-      ->capture_default_str()->check(CLI::Range(0, 4096))->envname("LLAMA_ARG_THREADS_HTTP");
-  rare(app.add_option("--sse-ping-interval", s.ping_s, "seconds of silence after which a stream carries a comment; 0: never"))
-      ->capture_default_str()->check(CLI::Range(0, 86400));
-  rare(app.add_option("--max-body", a.body_mib, "largest body of a request, MiB"))->capture_default_str()->check(CLI::Range(1, 1024));
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  rare(app.add_option("--shutdown-timeout", a.shutdown_s,
+                      "most seconds that running responses get after SIGTERM or SIGINT"))
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86400));
+  rare(app.add_option("--threads-http", s.threads,
+                      "connections at a time; 0: enough for all running and waiting requests, and 480 more"))
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096))
+      ->envname("LLAMA_ARG_THREADS_HTTP");
+  rare(app.add_option("--sse-ping-interval", s.ping_s,
+                      "seconds of silence after which a stream carries a comment; 0: never"))
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86400));
+  rare(app.add_option("--max-body", a.body_mib, "largest body of a request, MiB"))
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
 }
 
 void add_state_flags(CLI::App& app, Args& a) {
@@ -205,14 +242,17 @@ void add_state_flags(CLI::App& app, Args& a) {
   app.add_option("-a,--alias", a.server.model_name, "the model's name for clients; without it the name of its file")
       ->envname("LLAMA_ARG_ALIAS");
   app.add_option("--cache-ram", a.cache_mib, "MiB of host memory for the prompt cache of evicted sessions; 0: none")
-      ->capture_default_str()->check(CLI::Range(0, 1 << 24))->envname("LLAMA_ARG_CACHE_RAM");
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24))
+      ->envname("LLAMA_ARG_CACHE_RAM");
   app.add_flag("--share-prefix", a.server.share_prefix,
                "share caches between API keys; response times then reveal other clients' prompts");
   app.add_option("--slot-save-path", a.server.slot_folder, "folder for saved slots; without it they cannot be saved")
       ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
   app.add_flag("-q,--quiet", a.quiet, "print only the address");
   const auto ignore = [&](const char* flags, const char* why) {
-    rare(app.add_flag_function(flags, [](int64_t) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
+    rare(app.add_flag_function(
+        flags, [](int64_t) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
   };
   ignore("--cb,--cont-batching", "continuous batching is always on");
   ignore("--metrics,--slots,--props", "those paths are always there");

@@ -22,8 +22,8 @@ struct SpecFlags {
 
 void add_spec_flags(CLI::App& app, SpecFlags& flags);
 
-// What the flags ask for together, the default first; throws on flags that exclude each other, and on presets and keys that
-// do not exist. The library checks the values.
+// What the flags ask for together, the default first; throws on flags that exclude each other, and on presets and keys
+// that do not exist. The library checks the values.
 std::vector<SpecOptions> resolve_all(const SpecFlags& flags);
 // For commands that run one method: throws where more than one --spec is given.
 SpecOptions resolve(const SpecFlags& flags);

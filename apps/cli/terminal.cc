@@ -22,13 +22,14 @@ void on_interrupt(int) {
 void print_speculation(const SpecStats& s) {
   if (s.drafted_rounds == 0) return;
   const PhaseTimes& t = s.times;
-  fmt::print(stderr, "\n  speculation: {} rounds, {} drafted; {} tokens drafted, {} verified, {} accepted\n", s.rounds, s.drafted_rounds, s.drafted,
-             s.verified, s.accepted);
-  fmt::print(stderr, "  acceptance length {:.2f} without, {:.2f} with the bonus token; by depth", s.accepted_per_round(), s.tokens_per_round());
+  fmt::print(stderr, "\n  speculation: {} rounds, {} drafted; {} tokens drafted, {} verified, {} accepted\n", s.rounds,
+             s.drafted_rounds, s.drafted, s.verified, s.accepted);
+  fmt::print(stderr, "  acceptance length {:.2f} without, {:.2f} with the bonus token; by depth",
+             s.accepted_per_round(), s.tokens_per_round());
   for (size_t d = 0; d < s.tried_at_depth.size() && s.tried_at_depth[d] > 0 && d < 10; ++d)
     fmt::print(stderr, " {:.0f}%", 100.0 * double(s.accepted_at_depth[d]) / double(s.tried_at_depth[d]));
-  fmt::print(stderr, "\n  ms: draft {:.1f}, verify {:.1f}, accept {:.1f}, commit {:.1f}, score {:.1f}, host {:.1f}\n", t.draft, t.verify, t.accept, t.commit,
-             t.score, t.host);
+  fmt::print(stderr, "\n  ms: draft {:.1f}, verify {:.1f}, accept {:.1f}, commit {:.1f}, score {:.1f}, host {:.1f}\n",
+             t.draft, t.verify, t.accept, t.commit, t.score, t.host);
 }
 
 }  // namespace
@@ -47,10 +48,13 @@ void print_timings(const GenerateResult& r) {
   const Timings& t = r.timings;
   const auto rate = [](int tokens, double ms) { return ms > 0 ? 1e3 * tokens / ms : 0.0; };
   fmt::print(stderr, "\n  {:<9}{:>8}{:>12}{:>12}\n", "", "tokens", "ms", "tok/s");
-  fmt::print(stderr, "  {:<9}{:>8}{:>12.1f}{:>12.1f}", "prefill", t.prompt_tokens, t.prompt_ms, rate(t.prompt_tokens, t.prompt_ms));
+  fmt::print(stderr, "  {:<9}{:>8}{:>12.1f}{:>12.1f}", "prefill", t.prompt_tokens, t.prompt_ms,
+             rate(t.prompt_tokens, t.prompt_ms));
   if (t.cached_tokens > 0) fmt::print(stderr, "  (+ {} from the cache)", t.cached_tokens);
-  fmt::print(stderr, "\n  {:<9}{:>8}{:>12.1f}{:>12.1f}\n", "decode", t.generated_tokens, t.decode_ms, rate(t.generated_tokens, t.decode_ms));
-  if (t.draft_prompt_ms > 0) fmt::print(stderr, "  {:<9}{:>20.1f}   beside decoding: the draft read the prompt\n", "draft", t.draft_prompt_ms);
+  fmt::print(stderr, "\n  {:<9}{:>8}{:>12.1f}{:>12.1f}\n", "decode", t.generated_tokens, t.decode_ms,
+             rate(t.generated_tokens, t.decode_ms));
+  if (t.draft_prompt_ms > 0)
+    fmt::print(stderr, "  {:<9}{:>20.1f}   beside decoding: the draft read the prompt\n", "draft", t.draft_prompt_ms);
   print_speculation(r.spec);
   fmt::print(stderr, "  finished: {}\n", finish_reason_name(r.reason));
 }

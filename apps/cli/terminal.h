@@ -6,8 +6,8 @@
 
 namespace sx::cli {
 
-// Writes to standard output at once; false when nobody reads any more (a closed pipe). Any other failure, such as a full
-// disk, throws.
+// Writes to standard output at once; false when nobody reads any more (a closed pipe). Any other failure, such as a
+// full disk, throws.
 bool write_out(std::string_view text);
 void print_timings(const GenerateResult& result);
 

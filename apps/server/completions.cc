@@ -14,9 +14,9 @@ namespace {
 using namespace std::chrono_literals;
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
-constexpr auto kGlance = 100ms;    // how often a waiting handler looks whether its client is still there
+constexpr auto kPollInterval = 100ms;    // how often a waiting handler looks whether its client is still there
 constexpr auto kHalfOpenPing = 1s; // silence of a stream to a client that may have closed all: only writing finds that out
-constexpr int kPatience = 10;      // seconds for a stream's status: refusals that come later are events
+constexpr int kDeadline = 10;      // seconds for a stream's status: refusals that come later are events
 
 uint64_t random_seed() {
   std::random_device device;
@@ -31,7 +31,7 @@ void leave(const Jobs& jobs) {
 template <typename Condition>
 bool wait_until(Mailbox& mailbox, Connection& client, Clock::time_point end, Condition enough) {
   while (!enough()) {
-    mailbox.wait(kGlance);
+    mailbox.wait(kPollInterval);
     if (client.gone()) return false;
     if (Clock::now() >= end) return true;
   }
@@ -47,7 +47,7 @@ class Stream {
 
   // Called again and again until the stream is done, on the connection's thread. False: the client left.
   bool next(httplib::DataSink& sink) {
-    if (std::exchange(begun_, true)) mailbox_->wait(kGlance);  // what is there already may have rung before
+    if (std::exchange(begun_, true)) mailbox_->wait(kPollInterval);  // what is there already may have rung before
     if (client_.gone()) return false;
     std::string events;
     bool done = false;
@@ -74,9 +74,9 @@ class Stream {
   // Appends what is new of a choice; where the choice ended with an error, the text before it stays in `events`.
   void look(size_t i, std::string& events) {
     if (ended_[i]) return;
-    const bool done = jobs_[i]->done();  // asked first: what comes until then is taken with the news
-    ChoiceNews news = jobs_[i]->take();
-    if (news.any()) events += answer_.news(int(i), std::move(news));
+    const bool done = jobs_[i]->done();  // asked first: what comes until then is taken with the delta
+    ChoiceDelta delta = jobs_[i]->take();
+    if (delta.any()) events += answer_.delta(int(i), std::move(delta));
     if (done) events += answer_.end(int(i), jobs_[i]->end());
     ended_[i] = done;
   }
@@ -135,8 +135,8 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
     return found == jobs.end() ? std::nullopt : (*found)->error();
   };
   const auto far_enough = [&](const auto& job) { return request.stream ? job->accepted() : job->done(); };
-  const std::chrono::seconds patience(options_.ping_s > 0 ? std::min(kPatience, options_.ping_s) : kPatience);
-  const auto end = request.stream ? Clock::now() + patience : Clock::time_point::max();
+  const std::chrono::seconds timeout(options_.ping_s > 0 ? std::min(kDeadline, options_.ping_s) : kDeadline);
+  const auto end = request.stream ? Clock::now() + timeout : Clock::time_point::max();
   const bool there = wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
   const auto error = there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
   const bool begun = request.stream && std::ranges::any_of(jobs, [](const auto& job) { return job->told(); });  // the error comes behind it

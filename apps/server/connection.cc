@@ -70,8 +70,8 @@ void prepare(int socket) {
 
 }  // namespace
 
-Connection::Connection(int socket, std::unique_ptr<Wire> wire, Connections& all, const Patience& patience)
-    : socket_(socket), all_(all), entry_(all.add(socket)), patience_(patience), wire_(std::move(wire)) {
+Connection::Connection(int socket, std::unique_ptr<Wire> wire, Connections& all, const Deadlines& deadlines)
+    : socket_(socket), all_(all), entry_(all.add(socket)), deadlines_(deadlines), wire_(std::move(wire)) {
   prepare(socket);
   t_current = this;
 }
@@ -95,12 +95,12 @@ bool Connection::next() {
   all_.set_asked(entry_, false);
   if (broken_ || all_.ending()) return false;
   reader_ = {};
-  auto end = Clock::now() + (first ? patience_.head : patience_.idle);
+  auto end = Clock::now() + (first ? deadlines_.head : deadlines_.idle);
   for (bool heard = false;;) {
     if (!heard && !buffer_.empty()) {
       heard = true;
-      end = Clock::now() + patience_.head;
-      deadline_ = Clock::now() + patience_.request;
+      end = Clock::now() + deadlines_.head;
+      deadline_ = Clock::now() + deadlines_.request;
     }
     if (reader_.take(buffer_)) break;
     char piece[kPiece];
@@ -172,7 +172,7 @@ bool Connection::send(std::string_view text) {
   while (!broken_ && !text.empty()) {
     const Wire::Moved moved = wire_->write(text.data(), text.size());
     if (moved.bytes > 0) text.remove_prefix(size_t(moved.bytes));
-    else broken_ = moved.wait_for == 0 || !wait(moved.wait_for, Clock::now() + patience_.write);
+    else broken_ = moved.wait_for == 0 || !wait(moved.wait_for, Clock::now() + deadlines_.write);
   }
   return !broken_;
 }

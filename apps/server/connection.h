@@ -14,7 +14,7 @@
 
 namespace sx::server {
 
-struct Patience {
+struct Deadlines {
   std::chrono::milliseconds request{30000};  // for all of a request,
   std::chrono::milliseconds head{10000};     // for its head,
   std::chrono::milliseconds idle{5000};      // for its first byte
@@ -24,7 +24,7 @@ struct Patience {
 class Connection final : public httplib::Stream {
  public:
   // Owns the socket, which is the wire's.
-  Connection(int socket, std::unique_ptr<Wire> wire, Connections& all, const Patience& patience);
+  Connection(int socket, std::unique_ptr<Wire> wire, Connections& all, const Deadlines& deadlines);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -64,7 +64,7 @@ class Connection final : public httplib::Stream {
   const int socket_;
   Connections& all_;
   const Connections::Handle entry_;
-  const Patience patience_;
+  const Deadlines deadlines_;
   const std::unique_ptr<Wire> wire_;
   HeadReader reader_{};
   std::string buffer_{};            // read, and not yet handed on

@@ -11,7 +11,7 @@ namespace sx::server {
 namespace {
 
 // What a connection may take before it is cut off for another one: until its client sends a head, and then a body or reads.
-constexpr auto kHeadPatience = std::chrono::milliseconds(200), kPatience = std::chrono::milliseconds(2000);
+constexpr auto kHeaderDeadline = std::chrono::milliseconds(200), kDeadline = std::chrono::milliseconds(2000);
 
 // Its thread wakes up, sees the end and closes it.
 void cut(const Connections::Entry& entry) { ::shutdown(entry.socket, SHUT_RDWR); }
@@ -76,7 +76,7 @@ bool Connections::shed() {
   };
   std::map<std::string, Address> addresses;
   for (Entry& entry : all_) {
-    if (!entry.blocked || now - entry.since < (entry.asked ? kPatience : kHeadPatience)) continue;
+    if (!entry.blocked || now - entry.since < (entry.asked ? kDeadline : kHeaderDeadline)) continue;
     Address& address = addresses[entry.address];
     ++address.count;
     if (!address.oldest || entry.since < address.oldest->since) address.oldest = &entry;

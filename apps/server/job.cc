@@ -10,9 +10,9 @@ void Mailbox::ring() {
   changed_.notify_all();
 }
 
-bool Mailbox::wait(std::chrono::milliseconds patience) {
+bool Mailbox::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [&] { return rung_; });
+  changed_.wait_for(lock, timeout, [&] { return rung_; });
   return std::exchange(rung_, false);
 }
 
@@ -24,9 +24,9 @@ Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std
   options.sampling.seed += uint64_t(choice);
 }
 
-ChoiceNews Job::take() {
+ChoiceDelta Job::take() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(news_, {});
+  return std::exchange(deltas_, {});
 }
 
 bool Job::accepted() const {
@@ -36,7 +36,7 @@ bool Job::accepted() const {
 
 bool Job::told() const {
   const std::lock_guard lock(mutex_);
-  return news_.any();
+  return deltas_.any();
 }
 
 bool Job::done() const {
@@ -55,14 +55,14 @@ ChoiceEnd Job::end() {
   return std::move(end_);
 }
 
-void Job::add(ChoiceNews news) {
+void Job::add(ChoiceDelta delta) {
   // Rounds and their times come after their text, and go with it.
-  const bool whole = !(details || timed) || news.progress || news.times || !news.rounds.rounds.empty();
-  held_.append(std::move(news));
+  const bool whole = !(details || timed) || delta.progress || delta.times || !delta.rounds.rounds.empty();
+  held_.append(std::move(delta));
   if (!whole) return;
   {
     const std::lock_guard lock(mutex_);
-    news_.append(std::exchange(held_, {}));
+    deltas_.append(std::exchange(held_, {}));
   }
   if (stream) mailbox_->ring();
 }
@@ -81,10 +81,10 @@ void Job::begin(const Tokenizer& tokenizer, const Session& session, int number, 
     if (!details) told.cells = {};
     rounds_.on_round(told, session.length());
     RoundNotes notes = rounds_.take();
-    ChoiceNews news;
-    if (details) news.rounds = std::move(notes);
-    if (timed) news.times = rounds_.times();
-    if (details || timed) add(std::move(news));
+    ChoiceDelta delta;
+    if (details) delta.rounds = std::move(notes);
+    if (timed) delta.times = rounds_.times();
+    if (details || timed) add(std::move(delta));
   };
   if (scores_prompt) {  // told with the first text
     held_.prompt.push_back(collector_->on_prompt({prompt.front(), 0, {}}));
@@ -115,11 +115,11 @@ void Job::finish(GenerateResult result) {
   end.slot = ran_on_;
   {
     const std::lock_guard lock(mutex_);
-    news_.append(std::move(held_));
+    deltas_.append(std::move(held_));
     if (!stream) {
-      news_.piece.append(std::move(end.rest));
-      end.rest = std::move(news_.piece);
-      end.prompt = std::move(news_.prompt);
+      deltas_.piece.append(std::move(end.rest));
+      end.rest = std::move(deltas_.piece);
+      end.prompt = std::move(deltas_.prompt);
     }
     end_ = std::move(end);
     accepted_ = done_ = true;

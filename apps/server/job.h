@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 class Mailbox {
  public:
   void ring();
-  bool wait(std::chrono::milliseconds patience);  // false: nothing came
+  bool wait(std::chrono::milliseconds timeout);  // false: nothing came
 
  private:
   std::mutex mutex_;
@@ -48,7 +48,7 @@ class Job {
   bool cancelled(bool ending) const { return gone || ending || Clock::now() >= deadline; }
 
   // For the connection's thread.
-  ChoiceNews take();                    // what has come since the last call
+  ChoiceDelta take();                    // what has come since the last call
   bool accepted() const;                // it runs, or has ended
   bool told() const;                    // something has come that take() would give
   bool done() const;                    // end() is there, and nothing follows
@@ -66,15 +66,15 @@ class Job {
   Timings counted;                      // what the server's counters have of it
 
  private:
-  void add(ChoiceNews news);
+  void add(ChoiceDelta delta);
 
   const std::shared_ptr<Mailbox> mailbox_;
   std::optional<TokenCollector> collector_;  // of the worker, like the three that follow
-  ChoiceNews held_;                     // that waits for what belongs to it
+  ChoiceDelta held_;                     // that waits for what belongs to it
   RoundCollector rounds_;
   int ran_on_ = 0;
   mutable std::mutex mutex_;            // of what follows
-  ChoiceNews news_;
+  ChoiceDelta deltas_;
   bool accepted_ = false, done_ = false;
   ChoiceEnd end_;
   std::optional<ApiError> error_;

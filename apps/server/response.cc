@@ -42,7 +42,7 @@ std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) 
 
 std::string error_body(const ApiError& error, const std::string& request_id) { return text_of(error_json(error, request_id)); }
 
-void ChoiceNews::append(ChoiceNews&& next) {
+void ChoiceDelta::append(ChoiceDelta&& next) {
   piece.append(std::move(next.piece));
   rounds.append(std::move(next.rounds));
   if (next.progress) progress = next.progress;
@@ -312,26 +312,26 @@ std::string Answer::begin(int choice) {
   return {};
 }
 
-std::string Answer::news(int choice, ChoiceNews news) {
+std::string Answer::change(int choice, ChoiceDelta change) {
   State& s = *state_;
   State::Choice& c = s.choices.at(size_t(choice));
   std::string events;
-  if (s.request.return_progress && news.progress) {
-    const PromptProgress& p = *news.progress;
+  if (s.request.return_progress && change.progress) {
+    const PromptProgress& p = *change.progress;
     c.times = AnswerTimes{{.prompt_tokens = p.processed - p.cached, .cached_tokens = p.cached, .prompt_ms = p.ms}, 0, 0, 0};
     Json body = s.chunk(choice, s.nothing());
     body["prompt_progress"] = progress_json(p);
     events += s.timed_event(choice, std::move(body));
   }
-  if (news.times) c.times = news.times;
-  if (!news.piece.text.empty() || !news.piece.tokens.empty() || !news.rounds.rounds.empty() || !news.prompt.empty()) events += begin(choice);
-  c.prompt.insert(c.prompt.end(), std::make_move_iterator(news.prompt.begin()), std::make_move_iterator(news.prompt.end()));
+  if (change.times) c.times = change.times;
+  if (!change.piece.text.empty() || !change.piece.tokens.empty() || !change.rounds.rounds.empty() || !change.prompt.empty()) events += begin(choice);
+  c.prompt.insert(c.prompt.end(), std::make_move_iterator(change.prompt.begin()), std::make_move_iterator(change.prompt.end()));
   if (!c.prompt.empty() && c.prompt.size() == size_t(s.facts.prompt_tokens.at(s.prompt_of(choice)))) {
     Json body = s.chunk(choice, s.echo(choice));
     body["choices"][0]["logprobs"] = s.logprobs(choice, std::exchange(c.prompt, {}), {});
     events += s.timed_event(choice, std::move(body));
   }
-  return events + s.take(choice, std::move(news.piece), std::move(news.rounds), false);
+  return events + s.take(choice, std::move(change.piece), std::move(change.rounds), false);
 }
 
 std::string Answer::end(int choice, const ChoiceEnd& end) {

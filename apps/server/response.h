@@ -58,7 +58,7 @@ struct PromptProgress {
 };
 
 // What has come of one choice since it was last asked.
-struct ChoiceNews {
+struct ChoiceDelta {
   TextPiece piece{};
   RoundNotes rounds{};
   std::optional<PromptProgress> progress{};  // the latest
@@ -67,7 +67,7 @@ struct ChoiceNews {
   bool any() const {
     return !piece.text.empty() || !piece.tokens.empty() || !rounds.rounds.empty() || progress || times || !prompt.empty();
   }
-  void append(ChoiceNews&& next);
+  void append(ChoiceDelta&& next);
 };
 
 // How one choice ended.
@@ -75,7 +75,7 @@ struct ChoiceEnd {
   GenerateResult result;
   TextPiece rest;                // TokenCollector::finish(), in a stream; of a whole answer all pieces, appended
   RoundNotes rounds;             // the last ones, in a stream
-  std::vector<AnswerToken> prompt;  // of a whole answer: ChoiceNews::prompt, all of them
+  std::vector<AnswerToken> prompt;  // of a whole answer: ChoiceDelta::prompt, all of them
   double plain_per_second = 0;   // AnswerTimes
   std::string stopping_word;     // that ended it, if one did
   int slot = 0;
@@ -89,7 +89,7 @@ struct AnswerFacts {
 };
 
 // One answer, whole or as a stream of events; id, time and model are the same throughout. In a stream the calls are, for each
-// choice in any interleaving: news any number of times, end once; then finish once. Each gives the events to write, or nothing. The
+// choice in any interleaving: delta any number of times, end once; then finish once. Each gives the events to write, or nothing. The
 // first event of a choice (its role, its echo) comes with its first token: clients take the time until then for that of the prompt.
 // Not thread-safe.
 class Answer {
@@ -100,7 +100,7 @@ class Answer {
   std::string whole(const std::vector<ChoiceEnd>& ends);
 
   std::string begin(int choice);                  // that first event, unless it was there
-  std::string news(int choice, ChoiceNews news);
+  std::string delta(int choice, ChoiceDelta delta);
   std::string end(int choice, const ChoiceEnd& end);
   std::string finish();                           // usage, if asked for, and [DONE]
   std::string error(const ApiError& error);       // instead of everything that is still missing

@@ -28,19 +28,19 @@ namespace {
 constexpr int kSpareThreads = 480;     // for clients that send a request, or keep their connection open
 constexpr int kBacklog = 128;          // connections that wait to be taken
 constexpr int kRequests = 100;         // of one connection
-constexpr auto kHeadPatience = 10s;    // for the head of a request
+constexpr auto kHeaderDeadline = 10s;    // for the head of a request
 
 // The library's routes and responses, behind connections that read the requests.
 class GuardedServer final : public httplib::Server {
  public:
-  GuardedServer(WireMaker wires, Connections& all, const Patience& patience, std::function<void(int)> on_refusal)
-      : wires_(std::move(wires)), all_(all), patience_(patience), on_refusal_(std::move(on_refusal)) {}
+  GuardedServer(WireMaker wires, Connections& all, const Deadlines& deadlines, std::function<void(int)> on_refusal)
+      : wires_(std::move(wires)), all_(all), deadlines_(deadlines), on_refusal_(std::move(on_refusal)) {}
 
  private:
   bool process_and_close_socket(socket_t socket) override {
     std::unique_ptr<Wire> wire = wires_(socket);
     if (!wire) return ::close(socket), false;
-    Connection connection(socket, std::move(wire), all_, patience_);
+    Connection connection(socket, std::move(wire), all_, deadlines_);
     try {
       for (int served = 1; connection.next(); ++served) {
         const RequestHead& head = connection.head();
@@ -57,7 +57,7 @@ class GuardedServer final : public httplib::Server {
 
   const WireMaker wires_;
   Connections& all_;
-  const Patience patience_;
+  const Deadlines deadlines_;
   const std::function<void(int)> on_refusal_;
 };
 
@@ -66,8 +66,8 @@ class HttpServer final : public Server {
   explicit HttpServer(const ServerOptions& options)
       : options_(options), hosts_{is_loopback(options.host), !options.api_keys.empty(), options.hosts} {
     const std::chrono::seconds request(options.header_timeout_s);
-    const Patience patience{.request = request, .head = std::min<std::chrono::seconds>(request, kHeadPatience)};
-    http_ = std::make_unique<GuardedServer>(make_wires(options.cert_file, options.key_file), connections_, patience,
+    const Deadlines deadlines{.request = request, .head = std::min<std::chrono::seconds>(request, kHeaderDeadline)};
+    http_ = std::make_unique<GuardedServer>(make_wires(options.cert_file, options.key_file), connections_, deadlines,
                                             [this](int status) { metrics_.count_response(status); });
     hosts_.names.push_back(options.host);
     configure();
@@ -89,10 +89,10 @@ class HttpServer final : public Server {
     own_ = std::make_unique<Service>(engine, options_, metrics_);
     service_ = own_.get();
   }
-  void drain(std::chrono::seconds patience) override {
+  void drain(std::chrono::seconds deadlines) override {
     stop_listening();
     connections_.begin_ending();
-    connections_.wait_until_none(std::chrono::steady_clock::now() + patience);
+    connections_.wait_until_none(std::chrono::steady_clock::now() + deadlines);
   }
   void stop() override {
     if (own_) own_->scheduler().stop();  // first: handlers wait for its jobs

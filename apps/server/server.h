@@ -44,7 +44,7 @@ class Server {
   virtual void attach(Engine& engine) = 0;
   // From another thread. drain() takes no more requests and waits, at most so long, until those it has are answered; stop() ends what
   // still runs, then listen().
-  virtual void drain(std::chrono::seconds patience) = 0;
+  virtual void drain(std::chrono::seconds deadlines) = 0;
   virtual void stop() = 0;
 };
 

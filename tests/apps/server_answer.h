@@ -55,10 +55,10 @@ inline AnswerToken token(Token id, const std::string& bytes, double logprob = -1
 // The first token of a prompt.
 inline AnswerToken beginning(Token id, const std::string& bytes) { return {id, 0, bytes, {0, {}, false}}; }
 
-inline ChoiceNews piece(const std::string& text, std::vector<AnswerToken> tokens = {}, int depth = 0) {
-  ChoiceNews news;
-  news.piece = {text, std::move(tokens), {{text, depth}}};
-  return news;
+inline ChoiceDelta piece(const std::string& text, std::vector<AnswerToken> tokens = {}, int depth = 0) {
+  ChoiceDelta delta;
+  delta.piece = {text, std::move(tokens), {{text, depth}}};
+  return delta;
 }
 
 }  // namespace sx::server

@@ -70,11 +70,11 @@ TEST(Job, TextComesWithItsRound) {
       EXPECT_FALSE(job.take().any());
       round.timings.generated_tokens = i;
       job.options.on_round(round);
-      const ChoiceNews news = job.take();
-      EXPECT_EQ(news.piece.text, "a");
-      EXPECT_EQ(news.rounds.rounds.size(), details ? 1u : 0u);
-      ASSERT_EQ(news.times.has_value(), !details);
-      if (!details) { EXPECT_EQ(news.times->timings.generated_tokens, i); }
+      const ChoiceDelta delta = job.take();
+      EXPECT_EQ(delta.piece.text, "a");
+      EXPECT_EQ(delta.rounds.rounds.size(), details ? 1u : 0u);
+      ASSERT_EQ(delta.times.has_value(), !details);
+      if (!details) { EXPECT_EQ(delta.times->timings.generated_tokens, i); }
     }
     job.options.on_text("z");  // what was held back comes with the end
     job.finish({});
@@ -94,16 +94,16 @@ TEST(Scheduler, AScoredPromptIsRunWhole) {
     bench.engine.steps.release(10000);
     Bench::wait([&] { return job->done(); });
     while (bench.engine.steps.try_acquire()) {}
-    const ChoiceNews news = job->take();
+    const ChoiceDelta delta = job->take();
     const ChoiceEnd end = job->end();
     EXPECT_EQ(end.result.timings.cached_tokens, 0);
-    const std::vector<AnswerToken>& prompt = stream ? news.prompt : end.prompt;
+    const std::vector<AnswerToken>& prompt = stream ? delta.prompt : end.prompt;
     ASSERT_EQ(prompt.size(), 100u);
     for (size_t i = 0; i < prompt.size(); ++i) {
       EXPECT_EQ(prompt[i].token, Token(i));
       EXPECT_EQ(prompt[i].logprob.known, i > 0);
     }
-    EXPECT_EQ((stream ? news.piece : end.rest).tokens.size(), 3u);
+    EXPECT_EQ((stream ? delta.piece : end.rest).tokens.size(), 3u);
   }
   EXPECT_EQ(bench.engine.prompt_tokens, 3 * 99);
   EXPECT_EQ(bench.result(bench.submit(tokens(0, 100), 3)).timings.cached_tokens, 99);  // its cells serve others

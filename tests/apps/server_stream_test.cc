@@ -18,7 +18,7 @@ TEST(ServerStream, Chat) {
   CompletionRequest r = streamed(Api::kChat, 2);
   r.include_usage = true;
   Answer a(r, facts());
-  const auto all = events(a.begin(0) + a.begin(1) + a.news(1, piece("B")) + a.news(0, piece("A\n\n")) + a.end(1, ended("B")) +
+  const auto all = events(a.begin(0) + a.begin(1) + a.delta(1, piece("B")) + a.delta(0, piece("A\n\n")) + a.end(1, ended("B")) +
                           a.end(0, ended("A\n\n", 5, FinishReason::kLength)) + a.finish());
   ASSERT_EQ(all.size(), 8u);
   for (size_t i = 0; i < 7; ++i) {
@@ -44,7 +44,7 @@ TEST(ServerStream, WithoutUsage) {
   Answer a(streamed(Api::kChat), facts());
   EXPECT_FALSE(events(a.begin(0))[0].contains("usage"));
   EXPECT_EQ(a.finish(), "data: [DONE]\n\n");
-  EXPECT_EQ(a.news(0, {}), "");
+  EXPECT_EQ(a.delta(0, {}), "");
 }
 
 TEST(ServerStream, Text) {
@@ -58,7 +58,7 @@ TEST(ServerStream, Text) {
   Answer a(r, f);
   EXPECT_EQ(events(a.begin(3))[0]["choices"].dump(), R"([{"index":3,"text":"Q","logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(events(a.begin(1))[0]["choices"][0]["text"], "P");
-  const auto all = events(a.news(3, piece("x")) + a.end(3, ended("x")));
+  const auto all = events(a.delta(3, piece("x")) + a.end(3, ended("x")));
   EXPECT_EQ(all[0]["object"], "text_completion");
   EXPECT_EQ(all[0]["choices"][0]["text"], "x");
   EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":3,"text":"","logprobs":null,"finish_reason":"stop"}])");
@@ -71,13 +71,13 @@ TEST(ServerStream, LogprobsOfThePrompt) {
   f.echoes = {"abc"};
   Answer a(r, f);
   EXPECT_EQ(a.begin(0) + a.begin(1), "");  // the text comes with its numbers
-  const auto prompt = [](std::vector<AnswerToken> tokens, ChoiceNews news = {}) {
-    news.prompt = std::move(tokens);
-    return news;
+  const auto prompt = [](std::vector<AnswerToken> tokens, ChoiceDelta delta = {}) {
+    delta.prompt = std::move(tokens);
+    return delta;
   };
-  EXPECT_EQ(a.news(1, prompt({beginning(1, "a"), token(2, "b", -2)})), "");
-  const auto all = events(a.news(0, prompt({beginning(1, "a"), token(2, "b", -2), token(3, "c", -3)})) +
-                          a.news(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))) + a.end(1, ended("x")) + a.end(0, ended("")));
+  EXPECT_EQ(a.delta(1, prompt({beginning(1, "a"), token(2, "b", -2)})), "");
+  const auto all = events(a.delta(0, prompt({beginning(1, "a"), token(2, "b", -2), token(3, "c", -3)})) +
+                          a.delta(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))) + a.end(1, ended("x")) + a.end(0, ended("")));
   ASSERT_EQ(all.size(), 5u);
   const std::string echo = R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],"top_logprobs":null,)"
                            R"("text_offset":[0,1,2]},"finish_reason":null}])";
@@ -94,8 +94,8 @@ TEST(ServerStream, Logprobs) {
   Answer a(r, facts());
   ChoiceEnd end = ended("hé!");
   end.rest.tokens = {token(9, "STOP")};
-  const auto all = events(a.news(0, piece("hé", {token(1, "hé")})) + a.news(0, piece("", {token(2, "")})) +
-                          a.news(0, piece("!", {token(3, "!")})) + a.end(0, end));
+  const auto all = events(a.delta(0, piece("hé", {token(1, "hé")})) + a.delta(0, piece("", {token(2, "")})) +
+                          a.delta(0, piece("!", {token(3, "!")})) + a.end(0, end));
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0]["choices"][0]["logprobs"]["text_offset"].dump(), "[0]");
   EXPECT_EQ(all[1]["choices"][0]["logprobs"]["tokens"].dump(), R"(["","!"])");
@@ -106,35 +106,35 @@ TEST(ServerStream, Logprobs) {
   c.logprobs = 0;
   Answer chat(c, facts());
   chat.begin(0);
-  EXPECT_EQ(events(chat.news(0, piece("a", {token(1, "a")})))[0]["choices"][0]["logprobs"]["content"][0]["token"], "a");
+  EXPECT_EQ(events(chat.delta(0, piece("a", {token(1, "a")})))[0]["choices"][0]["logprobs"]["content"][0]["token"], "a");
 }
 
 TEST(ServerStream, Progress) {
   CompletionRequest r = streamed(Api::kChat);
-  ChoiceNews news;
-  news.progress = PromptProgress{100, 20, 60, 5.5};
-  EXPECT_EQ(Answer(r, facts()).news(0, news), "");
+  ChoiceDelta delta;
+  delta.progress = PromptProgress{100, 20, 60, 5.5};
+  EXPECT_EQ(Answer(r, facts()).delta(0, delta), "");
   r.return_progress = true;
-  const auto all = events(Answer(r, facts()).news(0, news));
+  const auto all = events(Answer(r, facts()).delta(0, delta));
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0]["prompt_progress"].dump(), R"({"total":100,"cache":20,"processed":60,"time_ms":5.5})");
   EXPECT_EQ(all[0]["choices"][0]["delta"].dump(), "{}");
   r.api = Api::kText, r.prompts.resize(1);
-  EXPECT_EQ(events(Answer(r, facts()).news(0, news))[0]["choices"][0]["text"], "");
+  EXPECT_EQ(events(Answer(r, facts()).delta(0, delta))[0]["choices"][0]["text"], "");
 }
 
 TEST(ServerStream, TimingsWithEveryEvent) {
-  ChoiceNews begin, text = piece("ab", {token(1, "ab")}), late = piece("c");
+  ChoiceDelta begin, text = piece("ab", {token(1, "ab")}), late = piece("c");
   begin.progress = PromptProgress{100, 20, 60, 8};
   text.times = AnswerTimes{{.prompt_tokens = 80, .cached_tokens = 20, .generated_tokens = 2, .prompt_ms = 10, .decode_ms = 4}, 7, 1, 250};
   for (const Api api : {Api::kChat, Api::kText, Api::kNative}) {
     CompletionRequest r = streamed(api);
     r.return_progress = true;
-    EXPECT_FALSE(events(Answer(r, facts()).news(0, text))[0].contains("timings"));
+    EXPECT_FALSE(events(Answer(r, facts()).delta(0, text))[0].contains("timings"));
     r.timings_per_token = true;
     Answer a(r, facts());
     a.begin(0);
-    const auto all = events(a.news(0, begin) + a.news(0, text) + a.news(0, late) + a.end(0, ended("abc")));
+    const auto all = events(a.delta(0, begin) + a.delta(0, text) + a.delta(0, late) + a.end(0, ended("abc")));
     ASSERT_EQ(all.size(), 4u);
     EXPECT_EQ(all[0]["timings"].dump(), R"({"cache_n":20,"prompt_n":40,"prompt_ms":8.0,"prompt_per_second":5000.0,"predicted_n":0,)"
                                         R"("predicted_ms":0.0,"predicted_per_second":0.0,"draft_n":0,"draft_n_accepted":0})");
@@ -151,15 +151,15 @@ TEST(ServerStream, Details) {
   r.spec_details = true;
   Answer a(r, facts());
   a.begin(0);
-  ChoiceNews news = piece("ab", {}, 2);
-  news.piece.shares = {{"a", 2}, {"b", 0}};
-  news.rounds.rounds = {{5, 4, 1, 11.5, 9}, {0, 0, 0, 8, 0}};
-  news.rounds.history = 77, news.rounds.refreshes = 2, news.rounds.cells_changed = true, news.rounds.cells = {{0, 4}, {9, 12}};
-  auto all = events(a.news(0, news));
+  ChoiceDelta delta = piece("ab", {}, 2);
+  delta.piece.shares = {{"a", 2}, {"b", 0}};
+  delta.rounds.rounds = {{5, 4, 1, 11.5, 9}, {0, 0, 0, 8, 0}};
+  delta.rounds.history = 77, delta.rounds.refreshes = 2, delta.rounds.cells_changed = true, delta.rounds.cells = {{0, 4}, {9, 12}};
+  auto all = events(a.delta(0, delta));
   EXPECT_EQ(all[0]["specextend"].dump(),
             R"({"tokens":[{"text":"a","depth":2},{"text":"b","depth":0}],"rounds":[{"drafted":5,"verified":4,"accepted":1,"ms":11.5,"plain_ms":9.0},)"
             R"({"drafted":0,"verified":0,"accepted":0,"ms":8.0}],"history":77,"refreshes":2,"cells":[[0,4],[9,12]]})");
-  all = events(a.news(0, piece("c", {}, 1)));
+  all = events(a.delta(0, piece("c", {}, 1)));
   EXPECT_EQ(all[0]["specextend"].dump(), R"({"tokens":[{"text":"c","depth":1}],"rounds":[],"history":77,"refreshes":2})");
   ChoiceEnd end = ended("abc");
   end.rounds.rounds = {{1, 1, 0, 3, 0}};
@@ -168,7 +168,7 @@ TEST(ServerStream, Details) {
   EXPECT_EQ(all[0]["specextend"]["rounds"].size(), 1u);
   EXPECT_EQ(all[0]["specextend"]["history"], 80);
   Answer without(streamed(Api::kChat), facts());
-  EXPECT_FALSE(events(without.news(0, news))[0].contains("specextend"));
+  EXPECT_FALSE(events(without.delta(0, delta))[0].contains("specextend"));
 }
 
 TEST(ServerStream, ToolCalls) {
@@ -180,7 +180,7 @@ TEST(ServerStream, ToolCalls) {
   const std::string text = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>";
   std::string out, content, raw;
   int next = 0;
-  for (const char c : text) out += a.news(0, piece(std::string(1, c), {token(next++, std::string(1, c))}));
+  for (const char c : text) out += a.delta(0, piece(std::string(1, c), {token(next++, std::string(1, c))}));
   out += a.end(0, ended(text));
   std::vector<Json> calls;
   size_t tokens = 0;
@@ -203,7 +203,7 @@ TEST(ServerStream, ToolCalls) {
   // A call that never ends is content, and nothing is lost.
   Answer b(r, facts());
   b.begin(0);
-  const auto all = events(b.news(0, piece("<tool_call>{\"name\"")) + b.end(0, ended("", 3, FinishReason::kLength)));
+  const auto all = events(b.delta(0, piece("<tool_call>{\"name\"")) + b.end(0, ended("", 3, FinishReason::kLength)));
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["choices"][0]["delta"]["content"], "<tool_call>{\"name\"");
   EXPECT_EQ(all[1]["choices"][0]["finish_reason"], "length");
@@ -216,7 +216,7 @@ TEST(ServerStream, DetailsWaitWithTheirText) {
   Answer a(r, facts());
   a.begin(0);
   for (const auto& [text, told] : {std::pair("Hello <to", "Hello"), std::pair("ol box", " <tool box"), std::pair(" x <tool", " x")}) {
-    const auto all = events(a.news(0, piece(text)));
+    const auto all = events(a.delta(0, piece(text)));
     ASSERT_EQ(all.size(), 1u);
     std::string raw;
     for (const Json& share : all[0]["specextend"]["tokens"]) raw += share["text"].get<std::string>();
@@ -231,9 +231,9 @@ TEST(ServerStream, Native) {
   r.logprobs = 1;
   r.return_progress = true;
   Answer a(r, facts());
-  ChoiceNews progress;
+  ChoiceDelta progress;
   progress.progress = PromptProgress{6, 2, 4, 1};
-  const auto all = events(a.begin(0) + a.news(0, progress) + a.news(0, piece("hi", {token(7, "h"), token(8, "i")})) +
+  const auto all = events(a.begin(0) + a.delta(0, progress) + a.delta(0, piece("hi", {token(7, "h"), token(8, "i")})) +
                           a.end(0, ended("hi")) + a.finish());
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0]["prompt_progress"]["processed"], 4);
@@ -261,16 +261,16 @@ TEST(ServerStream, TheRoleComesWithTheFirstToken) {
   CompletionRequest request;
   request.api = Api::kChat, request.stream = true, request.return_progress = true;
   Answer a(request, {"m", "f", {4}, {}});
-  ChoiceNews progress;
+  ChoiceDelta progress;
   progress.progress = PromptProgress{4, 0, 2, 1.0};
-  const auto early = events(a.news(0, progress));
+  const auto early = events(a.delta(0, progress));
   ASSERT_EQ(early.size(), 1u);
   EXPECT_FALSE(early[0]["choices"][0]["delta"].contains("role"));
-  const auto first = events(a.news(0, piece("A")));
+  const auto first = events(a.delta(0, piece("A")));
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[0]["choices"][0]["delta"].dump(), R"({"role":"assistant","content":""})");
   EXPECT_EQ(first[1]["choices"][0]["delta"]["content"], "A");
-  EXPECT_EQ(events(a.news(0, piece("B"))).size(), 1u);
+  EXPECT_EQ(events(a.delta(0, piece("B"))).size(), 1u);
   EXPECT_EQ(events(a.end(0, ended("AB"))).size(), 1u);
   // An answer without a token has a role as well.
   Answer empty(request, {"m", "f", {4}, {}});

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 
 namespace sx {
+
 TreeDrafterOptions tree_options(const DraftContext& context) {
   TreeDrafterOptions options;
   options.backend = context.backend;

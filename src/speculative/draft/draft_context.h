@@ -49,7 +49,6 @@ std::string cells_fingerprint(DType type, std::span<const double> frequencies, f
 // The KV stores of a drafter and the cache over them.
 struct DraftStores {
   std::unique_ptr<KvStore> work, full;
-  std::vector<uint8_t> sentence_ends;  // by token, where chunks end with sentences
   std::unique_ptr<DraftCache> cache;
 };
 // `cells`: shape of the drafter's cells, any capacity. `draft`: the drafter's shape and RoPE; the target's, if it

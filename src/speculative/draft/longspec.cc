@@ -159,11 +159,9 @@ bool claims(const DraftSource& source) {
 
 void fit(SpecConfig& config, const HeadFile& head) {
   if (config.cache.reads_draft())
-    fail(
-        "draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache full, "
-        "window, streaming, "
-        "retrieval, prune or random",
-        head.path(), setting_value(config, "cache"));
+    fail("draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache {}",
+         head.path(), config.cache.policy->name,
+         cache_policy_names([](const CachePolicy& policy) { return !policy.reads_draft(); }));
   config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
 }
 
