@@ -49,15 +49,10 @@ std::unique_ptr<Engine> open_engine(EngineOptions options, const std::string& ch
 }
 
 void warn_without_template(const Engine& engine) {
-<<<<<<< HEAD
   if (engine.tokenizer().chat_template().empty())
-    fmt::print(stderr, "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file gives another)\n");
-=======
-  if (engine.chat_template().empty())
     fmt::print(stderr,
                "warning: the model has no chat template; ChatML is used, which it may not know (--chat-template-file "
                "gives another)\n");
->>>>>>> h-flags
 }
 
 }  // namespace sx::cli
