@@ -16,7 +16,7 @@ using Jobs = std::vector<std::shared_ptr<Job>>;
 
 constexpr auto kPollInterval = 100ms;    // how often a waiting handler looks whether its client is still there
 constexpr auto kHalfOpenPing = 1s; // silence of a stream to a client that may have closed all: only writing finds that out
-constexpr int kDeadline = 10;      // seconds for a stream's status: refusals that come later are events
+constexpr int kDeadline = 10;      // seconds for a stream's status: errors that come later are events
 
 uint64_t random_seed() {
   std::random_device device;

@@ -1,4 +1,4 @@
-// Replies to a connection: JSON, errors, and refusals before the body is read.
+// Replies to a connection: JSON, errors, and errors before the body is read.
 #pragma once
 #include <httplib.h>
 

@@ -56,7 +56,7 @@ class Scheduler {
 
   // All or none; throws an ApiError when the queue is full (429) or the server is ending (503).
   void submit(std::span<const std::shared_ptr<Job>> jobs);
-  // Runs an action on the session of a slot, in turns with the steps; throws what it throws, 409 while the slot is taken, and 403 if its
+  // Runs an action on the session of a slot, alternating with the steps; throws what it throws, 409 while the slot is taken, and 403 if its
   // text is of another scope.
   void on_slot(const SlotUse& use, SlotAction action);
   Gauges gauges() const;

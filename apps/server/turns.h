@@ -1,4 +1,4 @@
-// Work that takes turns with the thread that owns it: it runs on a thread of its own, but only while the owner waits for it, so the two
+// Work that alternates with the thread that owns it: it runs on a thread of its own, but only while the owner waits for it, so the two
 // may use the same things without locks. The worker copies states of sessions so, a piece between two steps of the model.
 #pragma once
 #include <chrono>

@@ -215,7 +215,7 @@ void Generation::accept(RoundSlot& slot, const float* logits) {
                         .sampling = &sampling_,
                         .bias = bias_,
                         .window = &window_,
-                        .distributions = slot.distributions,
+                        .draft_probs = slot.distributions,
                         .grammar = grammar_.get(),
                         .broken = slot.broken.data()};
   spec_.acceptance(drafter() != nullptr).accept(args, slot.result);

@@ -52,7 +52,7 @@ export class Chat {
     this.lastTop = 0;
     this.promptTexts = [];  // what the strip stands for
     this.room.addEventListener("scroll", () => this.look(), {passive: true});
-    this.list.addEventListener("pointerover", ({target}) => {  // a tint in words, made when somebody looks
+    this.list.addEventListener("pointerover", ({target}) => {  // a tint in words, made when the pointer is there
       const depth = /^d([1-8])$/.exec(target.className)?.[1];
       if (depth) target.title = `Drafted, depth ${depth}${depth === "8" ? " or more" : ""}`;
     });

@@ -11,8 +11,8 @@ namespace sx {
 namespace {
 
 constexpr double kSlow = 1.5, kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
-constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the cost_model wrong
-constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost_model stays, and in which its doubtful part halves then
+constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the cost wrong
+constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost stays, and in which its doubtful part halves then
 
 // The largest i with kRows[i] <= rows.
 size_t below(int rows) {
@@ -23,7 +23,7 @@ size_t below(int rows) {
 
 }  // namespace
 
-double faded(double cost_model, int64_t rounds) { return rounds <= kKept ? cost_model : cost_model * std::exp2(-double(rounds - kKept) / kHalved); }
+double faded(double cost, int64_t rounds) { return rounds <= kKept ? cost : cost * std::exp2(-double(rounds - kKept) / kHalved); }
 
 void CostModel::set(int rows, int history, double ms) {
   const auto at = std::find(kRows.begin(), kRows.end(), rows);
@@ -143,14 +143,14 @@ void CostModel::observe(int rows, double history, double ms) {
   if (t > 0) learn(points_[i + 1], t);
 }
 
-void CostModel::costs(int nodes, const Company& company, std::span<float> cost, bool hoping) const {
-  SX_ASSERT(size_t(nodes) < cost.size() && company.drafting > 0 && company.requests >= company.drafting);
+void CostModel::costs(int nodes, const BatchShape& batch, std::span<float> cost, bool hoping) const {
+  SX_ASSERT(size_t(nodes) < cost.size() && batch.drafting > 0 && batch.requests >= batch.drafting);
   cost[0] = 1;
   if (!known_) return void(std::fill_n(cost.begin() + 1, nodes, 1.0f));
-  const Curve points = hoping ? hoped_points(company.history) : corrected_points(company.history);
-  const double one = between(points, company.requests), share = double(company.requests) / company.drafting;
+  const Curve points = hoping ? hoped_points(batch.history) : corrected_points(batch.history);
+  const double one = between(points, batch.requests), share = double(batch.requests) / batch.drafting;
   for (int n = 1; n <= nodes; ++n) {
-    const double more = between(points, company.requests + company.drafting * n) / one - 1;
+    const double more = between(points, batch.requests + batch.drafting * n) / one - 1;
     cost[size_t(n)] = std::max(cost[size_t(n - 1)], float(1 + share * more));
   }
 }

@@ -37,8 +37,8 @@ struct SpecConfig {
   std::string drafter_name;                        // of kNamed
   DrafterKind fuse_model = DrafterKind::kModel;    // of kFuse: kModel or kSelf
   DrafterKind fuse_index = DrafterKind::kSuffix;   // of kFuse: kSuffix or kNgram
-  DrafterKind inner = DrafterKind::kNone;          // who guesses ahead of a drafter that runs a model: kNgram, kSuffix, or kModel before kSelf
-  int inner_nodes = 6;                // that it guesses at most
+  DrafterKind inner = DrafterKind::kNone;          // the inner drafter of a drafter that runs a model (staged drafting): kNgram, kSuffix, or kModel before kSelf
+  int inner_nodes = 6;                // most tokens that the inner drafter proposes
   int inner_budget = 256;             // cells a model that does so works on: the first and the most recent
   TreeConfig tree;                    // index drafters read nodes and depth only
   AcceptConfig accept;
