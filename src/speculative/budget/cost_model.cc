@@ -12,8 +12,8 @@ namespace {
 constexpr double kLearn = 0.1;    // weight of one observation
 constexpr double kLearnLess = 0.4;  // of one that was faster than expected: noise makes passes slower, never faster
 constexpr double kSlow = 1.5, kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
-constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the cost_model wrong
-constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost_model stays, and in which its doubtful part halves then
+constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the expectation wrong
+constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost stays, and in which its doubtful part halves then
 
 // The largest i with kRows[i] <= rows.
 size_t below(int rows) {
@@ -24,7 +24,7 @@ size_t below(int rows) {
 
 }  // namespace
 
-double faded(double cost_model, int64_t rounds) { return rounds <= kKept ? cost_model : cost_model * std::exp2(-double(rounds - kKept) / kHalved); }
+double faded(double cost, int64_t rounds) { return rounds <= kKept ? cost : cost * std::exp2(-double(rounds - kKept) / kHalved); }
 
 double learned(double known, double seen) {
   return known == 0 ? seen : known + (seen < known ? kLearnLess : kLearn) * (std::min(seen, 2 * known) - known);
@@ -105,8 +105,8 @@ CostModel::Curve CostModel::corrected_points(double history) const {
   return points;
 }
 
-// A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong. Only the smallest pass that nobody
-// has tried lately, nor a larger one, is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
+// A pass costs at least what a smaller one does; what it was measured to cost beyond that may be wrong. Only the smallest pass that has not been
+// run lately (nor a larger one) is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
 CostModel::Curve CostModel::hoped_points(double history) const {
   const Curve known = corrected_points(history);
   Curve points = known;
@@ -148,14 +148,14 @@ void CostModel::observe(int rows, double history, double ms) {
   if (t > 0) learn(points_[i + 1], t);
 }
 
-void CostModel::costs(int nodes, const Company& company, std::span<float> cost, bool hoping) const {
-  SX_ASSERT(size_t(nodes) < cost.size() && company.drafting > 0 && company.requests >= company.drafting);
+void CostModel::costs(int nodes, const BatchShape& batch, std::span<float> cost, bool hoping) const {
+  SX_ASSERT(size_t(nodes) < cost.size() && batch.drafting > 0 && batch.requests >= batch.drafting);
   cost[0] = 1;
   if (!known_) return void(std::fill_n(cost.begin() + 1, nodes, 1.0f));
-  const Curve points = hoping ? hoped_points(company.history) : corrected_points(company.history);
-  const double one = between(points, company.requests), share = double(company.requests) / company.drafting;
+  const Curve points = hoping ? hoped_points(batch.history) : corrected_points(batch.history);
+  const double one = between(points, batch.requests), share = double(batch.requests) / batch.drafting;
   for (int n = 1; n <= nodes; ++n) {
-    const double more = between(points, company.requests + company.drafting * n) / one - 1;
+    const double more = between(points, batch.requests + batch.drafting * n) / one - 1;
     cost[size_t(n)] = std::max(cost[size_t(n - 1)], float(1 + share * more));
   }
 }

@@ -1,8 +1,8 @@
 // What a pass of the target costs, in milliseconds, by rows and history: measured at a few points when the engine opens, then
 // corrected by every pass that is run. From it follows how many drafted nodes are worth their rows.
 //
-// A cost_model that nobody pays is not corrected, and one measured in a bad moment would keep it that way. So the cost_model of passes that have not
-// been run for some rounds fades towards that of a smaller pass: sooner or later they are tried again, and then the cost_model is known.
+// Passes that are not run are not corrected, and a cost measured in a busy moment would keep them from being run. So the cost of a pass that
+// has not been run for some rounds fades towards that of a smaller one: sooner or later it is tried again, and then its cost is known.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace sx {
 
-// What is left of a doubt-worthy part of a cost_model after so many rounds without trying: all of it for a while, then ever less.
-double faded(double cost_model, int64_t rounds);
+// What is left of a cost that may be wrong after so many rounds without trying: all of it for a while, then ever less.
+double faded(double cost, int64_t rounds);
 // A time that is known to be `known` (0: not yet) was `seen` now. Noise makes things slower, never faster: what is faster counts more, and
 // what is slower counts as at most twice as slow.
 double learned(double known, double seen);
@@ -30,11 +30,10 @@ class CostModel {
   // A pass was run: the expectation for similar ones moves towards it.
   void observe(int rows, double history, double ms);
 
-  // cost[n], n = 0..nodes: what everybody who waits together loses by n drafted nodes in each of `drafting` trees of a batch of `requests`,
-  // shared out to those trees, in units of a pass without drafts, and 1 for that pass itself. By the faded costs if `hoping`: for choosing what to
-  // run, not for counting what it cost.
-  struct Company { int requests = 1, drafting = 1; double history = 0; };
-  void costs(int nodes, const Company& company, std::span<float> cost, bool hoping = true) const;
+  // cost[n], n = 0..nodes: what all requests of a batch lose by n drafted nodes in each of `drafting` trees, shared out to those trees, in units of
+  // a pass without drafts, and 1 for that pass itself. With `hoping` faded costs count: for choosing what to run, not for counting what it cost.
+  struct BatchShape { int requests = 1, drafting = 1; double history = 0; };
+  void costs(int nodes, const BatchShape& batch, std::span<float> cost, bool hoping = true) const;
   int64_t rounds() const { return rounds_; }  // passes observed
 
  private:

@@ -49,7 +49,7 @@ int DraftPlanner::count_drafting(int requests, int ready, int history) {
 }
 
 // What nodes of one request cost it, if all who draft have as many: time that a batch of four loses must be worth four times as much.
-void DraftPlanner::set_costs(const CostModel::Company& batch) {
+void DraftPlanner::set_costs(const CostModel::BatchShape& batch) {
   cost_model_.costs(kind_.nodes, batch, costs_, false);
   if (kind_.nodes < 1) return;
   const bool hopeless = double(costs_[1]) - 1 > kHopeless;

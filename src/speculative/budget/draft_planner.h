@@ -97,7 +97,7 @@ class DraftPlanner {
   const BatchBudget& batch_budget() const { return batch_budget_; }
 
  private:
-  void set_costs(const CostModel::Company& batch);
+  void set_costs(const CostModel::BatchShape& batch);
   double hoped_level(double level_ms, double plain_ms) const;
   double hoped_saving(double hoped_level) const;
   double verifying(const DraftAsker& asker, const RoundCost& cost, int nodes) const;
