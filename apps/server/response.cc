@@ -312,7 +312,7 @@ std::string Answer::begin(int choice) {
   return {};
 }
 
-std::string Answer::change(int choice, ChoiceDelta change) {
+std::string Answer::delta(int choice, ChoiceDelta change) {
   State& s = *state_;
   State::Choice& c = s.choices.at(size_t(choice));
   std::string events;

@@ -100,8 +100,8 @@ CostModel::Curve CostModel::corrected_points(double history) const {
   return points;
 }
 
-// A pass costs at least what a smaller one does; what it was said to cost beyond that is what may be wrong. Only the smallest pass that nobody
-// has tried lately, nor a larger one, is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
+// A pass costs at least what a smaller one does; what it was measured to cost beyond that may be wrong. Only the smallest pass that has not been
+// run lately (nor a larger one) is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
 CostModel::Curve CostModel::hoped_points(double history) const {
   const Curve known = corrected_points(history);
   Curve points = known;
