@@ -62,7 +62,7 @@ TEST(Job, TextComesWithItsRound) {
     CompletionRequest request;
     request.stream = true, request.spec_details = details, request.timings_per_token = !details;
     Job job(std::make_shared<Mailbox>(), request, tokens(0, 10), 0);
-    job.begin(engine, *session, 0, 0);
+    job.begin(engine.tokenizer(), *session, 0, 0);
     RoundInfo round;
     for (int i = 1; i < 4; ++i) {
       job.options.on_token({Token('a'), 0, {}});

@@ -169,7 +169,7 @@ TEST_F(SessionTest, RefusesWhatCannotWork) {
     }
   };
   const std::vector<Token> good{5, 6};
-  expect_error([&] { session->generate({}, plain(1)); }, "empty");
+  expect_error([&] { session->generate(std::span<const Token>{}, plain(1)); }, "empty");
   expect_error([&] { session->generate(std::vector<Token>{5, 100000}, plain(1)); }, "100000");
   expect_error([&] { session->generate(std::vector<Token>{-1}, plain(1)); }, "-1");
   expect_error([&] { session->generate(std::vector<Token>(301, 5), plain(1)); }, "301");
