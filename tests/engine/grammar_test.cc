@@ -109,7 +109,7 @@ TEST_F(GrammarEngineTest, WhatIsForcedIsDraftedForFree) {
 TEST_F(GrammarEngineTest, ControlTokensAreForcedAsTokens) {
   auto plain = open("off");
   // The index drafts the marks from the prompt, too.
-  const auto prompt = plain->tokenize("[CALL]f[ARGS]12[CALL]g[ARGS]7 Now call: ", false, true);
+  const auto prompt = plain->tokenizer().tokenize("[CALL]f[ARGS]12[CALL]g[ARGS]7 Now call: ", false, true);
   ASSERT_EQ(std::count(prompt.begin(), prompt.end(), 318), 2);
   const std::string grammar = "root ::= (@\"[CALL]\" (\"a long name\" | \"g\") @\"[ARGS]\" [0-9]{1,3} @\"[END]\"){2}";
   for (const char* preset : {"off", "sd", "opt-tree", "suffix", "fuse", "self-skip"}) {

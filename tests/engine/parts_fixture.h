@@ -23,7 +23,7 @@ class PartsTest : public ::testing::Test {
     write_tiny_gguf(folder_.file("target.gguf"), spec);
     file_ = ModelFile::open(folder_.file("target.gguf"));
     backend_ = make_cpu_backend({1, std::nullopt});
-    tokenizer_ = Tokenizer::create(file_->tokenizer());
+    tokenizer_ = TokenCodec::create(file_->tokenizer());
     ModelOptions options;
     options.max_rows = 64, options.max_outputs = 32, options.context = kContext;
     model_ = Model::load(file_, *backend_, options);
@@ -62,7 +62,7 @@ class PartsTest : public ::testing::Test {
   TempFolder folder_;
   std::shared_ptr<const ModelFile> file_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const TokenCodec> tokenizer_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   SequenceTable sequences_;

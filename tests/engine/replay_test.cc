@@ -145,7 +145,7 @@ TEST(Replay, IsWhatTheEngineDoes) {
   Replay search(options, {});
   for (unsigned seed = 6; prompts.size() < 9 && seed < 2000; ++seed) {
     const auto prompt = prompt_of(60 + int(seed % 60), seed);
-    if (search.vocabulary().is_end(search.answer(prompt, kTokens).back())) prompts.push_back(prompt);
+    if (search.tokenizer().is_end(search.answer(prompt, kTokens).back())) prompts.push_back(prompt);
   }
   std::vector<Configuration> configurations;
   for (const Line& line : lines()) configurations.push_back(parse_configuration(text_of(line), files().folder.path()));
@@ -156,7 +156,7 @@ TEST(Replay, IsWhatTheEngineDoes) {
   for (const auto& prompt : prompts) {
     const auto answer = replay.answer(prompt, kTokens);
     answers.emplace_back(answer.begin(), answer.end());
-    ended += replay.vocabulary().is_end(answer.back());
+    ended += replay.tokenizer().is_end(answer.back());
     for (size_t i = 0; i < replay.size(); ++i) played[i].push_back(replay.play(i));
   }
   EXPECT_GT(ended, 0) << "no text ends by itself";

@@ -191,7 +191,7 @@ class PlainResidual final : public Acceptance {
       backend_.probabilities({p.data(), {a.logits + size_t(node) * size_t(a.vocab), a.position, a.sampling, {}, {}}, a.vocab});
       const NodeId child = a.tree->first_child(node);
       const auto x = child == kNoNode ? 0 : size_t(a.tree->token(child));
-      node = child != kNoNode && uniform() * double(a.distributions->row(node)[x]) < p[x] ? child : kNoNode;
+      node = child != kNoNode && uniform() * double(a.draft_probs->row(node)[x]) < p[x] ? child : kNoNode;
     }
     double above = uniform();
     result.next = 0;

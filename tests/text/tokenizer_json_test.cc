@@ -73,7 +73,7 @@ TEST(TokenizerJson, NormalFormsByName) {
   tokenizer["model"]["merges"].push_back("f i");
   auto encode = [&](const char* form, const char* text) {
     tokenizer["normalizer"] = {{"type", form}};
-    return Tokenizer::create(data_of(tokenizer))->encode(text, false, true);
+    return TokenCodec::create(data_of(tokenizer))->encode(text, false, true);
   };
   EXPECT_THAT(encode("NFC", "e\u0301\uFB01"), ElementsAre(10, 0));
   EXPECT_THAT(encode("NFD", "\u00E9"), ElementsAre(0, 0));

@@ -16,11 +16,6 @@ namespace {
 const DrafterEntry* const kDrafters[] = {&kModelDrafter,    &kSelfDrafter,  &kEagleDrafter,  &kMedusaDrafter,
                                          &kLongSpecDrafter, &kNgramDrafter, &kSuffixDrafter, &kFuseDrafter};
 
-std::vector<DrafterEntry>& registered() {
-  static std::vector<DrafterEntry> all;
-  return all;
-}
-
 }  // namespace
 
 void register_drafter(const DrafterEntry& entry) {
@@ -29,17 +24,13 @@ void register_drafter(const DrafterEntry& entry) {
       std::any_of(std::begin(kDrafters), std::end(kDrafters), [&](const DrafterEntry* e) { return same(e->name); }) ||
       is_registered_drafter(entry.name))
     fail("drafter '{}' is there already: register it under another name", entry.name);
-  registered().push_back(entry);
-}
-
-bool is_registered_drafter(std::string_view name) {
-  return std::any_of(registered().begin(), registered().end(), [&](const DrafterEntry& e) { return name == e.name; });
+  registered_drafters().push_back(entry);
 }
 
 const DrafterEntry& find_drafter(const DraftSource& source) {
   for (const DrafterEntry* e : kDrafters)
     if (e->claims(source)) return *e;
-  for (const DrafterEntry& e : registered())
+  for (const DrafterEntry& e : registered_drafters())
     if (e.claims(source)) return e;
   fail("no drafter is registered for {}", source.name.empty() ? "this configuration" : "'" + source.name + "'");
 }

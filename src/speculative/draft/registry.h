@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "speculative/draft/draft_context.h"
 
@@ -22,6 +23,7 @@ struct DrafterEntry {
 void register_drafter(const DrafterEntry& entry);
 // Whether a drafter of this name was registered: it is a value of setting drafter.
 bool is_registered_drafter(std::string_view name);
+std::vector<DrafterEntry>& registered_drafters();
 
 // Who claims the source; throws sx::Error if nobody does.
 const DrafterEntry& find_drafter(const DraftSource& source);
