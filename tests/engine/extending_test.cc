@@ -40,7 +40,7 @@ std::unique_ptr<Engine> open(const std::string& drafter, const std::string& tree
   EngineOptions o;
   o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
   if (drafter.empty()) return Engine::open(o);
-  o.spec.settings = {{"drafter", drafter}, {"tree", tree}, {"nodes", "8"}, {"depth", "4"}, {"price", "off"}};
+  o.spec.settings = {{"drafter", drafter}, {"tree", tree}, {"nodes", "8"}, {"depth", "4"}, {"cost-model", "off"}};
   if (tree == "static") o.spec.settings.emplace_back("widths", "2,2,1");
   return Engine::open(o);
 }

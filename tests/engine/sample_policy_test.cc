@@ -88,7 +88,7 @@ EngineOptions options(const Files& files, const char* cache) {
   o.model = files.target, o.context = 640, o.threads = 1;
   if (!*cache) return o;
   o.spec.preset = "sd", o.spec.draft_model = files.draft;
-  o.spec.settings = {{"price", "off"}, {"lazy", "off"}, {"cache", cache}, {"budget", "64"},
+  o.spec.settings = {{"cost-model", "off"}, {"defer-prefill", "off"}, {"cache", cache}, {"budget", "64"},
                      {"chunk", "8"}, {"recent", "16"}, {"interval", "2"}};
   return o;
 }
