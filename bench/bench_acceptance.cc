@@ -145,8 +145,7 @@ Prompt read_case(const TokenizerImpl& tokenizer, const Json& line) {
   }
   if (at < end || begin >= end) fail("case of kind {}: the evidence is not within the text", p.kind);
   std::string covered;  // a tokenizer that changes the text would put it elsewhere
-  for (int i = p.evidence.begin; i < p.evidence.end; ++i)
-    covered += tokenizer.codec().bytes_of(p.tokens[size_t(i)]);
+  for (int i = p.evidence.begin; i < p.evidence.end; ++i) covered += tokenizer.codec().bytes_of(p.tokens[size_t(i)]);
   if (covered.find(text.substr(begin, end - begin)) == std::string::npos)
     fail("case of kind {}: the evidence is not found in the tokens of the text", p.kind);
   return p;

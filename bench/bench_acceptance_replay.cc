@@ -76,7 +76,7 @@ Configuration parse_configuration(std::string_view line, const std::string& draf
       fail("configuration {}: {} is given twice", name[0], key);
   }
   if (auto preset = given.extract("preset")) options.preset = preset.mapped();
-  given["cost-model"] = "off";                          // times here are not those of rounds that verify
+  given["cost-model"] = "off";                     // times here are not those of rounds that verify
   for (const SettingInfo& info : setting_infos())  // what others depend on comes first
     if (auto setting = given.extract(info.name)) options.settings.emplace_back(setting.key(), setting.mapped());
   for (const auto& [key, value] : given) options.settings.emplace_back(key, value);  // refused by name

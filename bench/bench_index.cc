@@ -1,6 +1,6 @@
 // What looking a text up in itself costs: indexing (also anew, after a truncation), drafting and learning from a
-// result, on a text whose tokens follow Zipf's distribution and which quotes itself. Time per item is time per token or per
-// round.
+// result, on a text whose tokens follow Zipf's distribution and which quotes itself. Time per item is time per token or
+// per round.
 //   bench_index [flags of Google Benchmark]
 #include <benchmark/benchmark.h>
 
@@ -90,7 +90,10 @@ BENCHMARK(append)->Arg(8192)->Arg(131072)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(reindex, suffix, true)->Arg(8192)->Arg(131072)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(reindex, ngram, false)->Arg(8192)->Arg(131072)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(rounds, suffix, true)
-    ->Args({8192, 16})->Args({8192, 64})->Args({131072, 16})->Unit(benchmark::kMillisecond);
+    ->Args({8192, 16})
+    ->Args({8192, 64})
+    ->Args({131072, 16})
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(rounds, ngram, false)->Args({8192, 16})->Args({131072, 16})->Unit(benchmark::kMillisecond);
 
 }  // namespace

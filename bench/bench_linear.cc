@@ -1,7 +1,7 @@
-// Times the linear layers of the default model's shapes (30 layers of width 576 and feed-forward 1,536, a head of 49,152
-// outputs) for 1..512 rows: milliseconds, GB/s of weights, Gop/s (two operations per weight and row). Every matrix of every
-// layer has its own memory, as in a model. A figure is the sum over matrices of each one's fastest pass, so a busy machine
-// distorts it less.
+// Times the linear layers of the default model's shapes (30 layers of width 576 and feed-forward 1,536, a head of
+// 49,152 outputs) for 1..512 rows: milliseconds, GB/s of weights, Gop/s (two operations per weight and row). Every
+// matrix of every layer has its own memory, as in a model. A figure is the sum over matrices of each one's fastest
+// pass, so a busy machine distorts it less.
 //   bench_linear [threads] [layer type] [head type] [instruction set] [rows ...]
 #include <fmt/core.h>
 
@@ -27,9 +27,11 @@ std::unique_ptr<cpu::PackedMatrix> make(DType type, int out, int in, cpu::Isa is
   std::vector<std::byte> bytes(dtype_bytes(type, count));
   uint64_t s = 88172645463325252ull;
   std::vector<float> values(static_cast<size_t>(count));
-  for (auto& v : values) s ^= s << 13, s ^= s >> 7, s ^= s << 17, v = static_cast<float>(static_cast<int32_t>(s)) * 0x1p-36f;
+  for (auto& v : values)
+    s ^= s << 13, s ^= s >> 7, s ^= s << 17, v = static_cast<float>(static_cast<int32_t>(s)) * 0x1p-36f;
   const int block = dtype_info(type).block;
-  if (block == 256 || type == DType::kQ5_0 || type == DType::kQ5_1) {  // no quantiser of ours: random bits, harmless scales
+  if (block == 256 || type == DType::kQ5_0 ||
+      type == DType::kQ5_1) {  // no quantiser of ours: random bits, harmless scales
     for (auto& b : bytes) b = static_cast<std::byte>((s ^= s << 13, s ^= s >> 7, s ^= s << 17) & 0x17);
   } else {
     quantise(type, values.data(), count, bytes.data());
@@ -38,17 +40,22 @@ std::unique_ptr<cpu::PackedMatrix> make(DType type, int out, int in, cpu::Isa is
   return cpu::pack_matrix({&tensor, 1}, isa, pool);
 }
 
-struct Sum { double seconds = 0, bytes = 0, weights = 0; };
+struct Sum {
+  double seconds = 0, bytes = 0, weights = 0;
+};
 
 void print(const char* what, int rows, const Sum& s) {
-  fmt::print("  {:6} {:9.3f} ms  {:6.1f} GB/s  {:7.1f} Gop/s", what, s.seconds * 1e3, s.bytes / s.seconds * 1e-9, 2 * s.weights * rows / s.seconds * 1e-9);
+  fmt::print("  {:6} {:9.3f} ms  {:6.1f} GB/s  {:7.1f} Gop/s", what, s.seconds * 1e3, s.bytes / s.seconds * 1e-9,
+             2 * s.weights * rows / s.seconds * 1e-9);
 }
 
 int run(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
-  const auto type = dtype_from_name(argc > 2 ? argv[2] : "q4_1"), head_type = dtype_from_name(argc > 3 ? argv[3] : "q8_0");
+  const auto type = dtype_from_name(argc > 2 ? argv[2] : "q4_1"),
+             head_type = dtype_from_name(argc > 3 ? argv[3] : "q8_0");
   const auto isa = argc > 4 ? cpu::isa_from_name(argv[4]) : cpu::default_isa();
-  if (!type || !head_type || !isa) fail("usage: bench_linear [threads] [layer type] [head type] [instruction set] [rows ...]");
+  if (!type || !head_type || !isa)
+    fail("usage: bench_linear [threads] [layer type] [head type] [instruction set] [rows ...]");
   std::vector<int> counts;
   for (int i = 5; i < argc; ++i) counts.push_back(std::atoi(argv[i]));
   if (counts.empty()) counts = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
@@ -65,14 +72,20 @@ int run(int argc, char** argv) {
   scratch.reserve(most, 1536, pool.size());
   std::vector<float> x(static_cast<size_t>(most) * 1536), y(static_cast<size_t>(most) * 49152);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 251) * 0.01f - 1.0f;
-  fmt::print("{} layers {}, head {}, {} threads\n", cpu::isa_name(*isa), dtype_name(*type), dtype_name(*head_type), pool.size());
+  fmt::print("{} layers {}, head {}, {} threads\n", cpu::isa_name(*isa), dtype_name(*type), dtype_name(*head_type),
+             pool.size());
   for (int rows : counts) {
     std::vector<double> best(matrices.size(), 1e9);
     const double start = seconds();
     for (int pass = 0; pass < 5 || (seconds() - start < 1.5 && pass < 400); ++pass)
       for (size_t i = 0; i < matrices.size(); ++i) {
         const double t = seconds();
-        cpu::linear({.out = y.data(), .x = x.data(), .weight = matrices[i].get(), .rows = rows, .out_stride = matrices[i]->out()}, *matrices[i], pool, scratch);
+        cpu::linear({.out = y.data(),
+                     .x = x.data(),
+                     .weight = matrices[i].get(),
+                     .rows = rows,
+                     .out_stride = matrices[i]->out()},
+                    *matrices[i], pool, scratch);
         best[i] = std::min(best[i], seconds() - t);
       }
     Sum layers, head;

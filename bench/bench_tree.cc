@@ -185,18 +185,33 @@ void run(const Setup& s) {
   const double moved = Bench::gather_bytes(bench.work());
 
   if (s.json) {
-    nlohmann::ordered_json all = {{"machine", bench.machine()}, {"kv_type", dtype_name(s.type)}, {"heads", kHeads},
-                                  {"kv_heads", kKvHeads}, {"head_dim", kDim},
+    nlohmann::ordered_json all = {{"machine", bench.machine()},
+                                  {"kv_type", dtype_name(s.type)},
+                                  {"heads", kHeads},
+                                  {"kv_heads", kKvHeads},
+                                  {"head_dim", kDim},
                                   {"results", nlohmann::ordered_json::array()}};
     for (size_t i = 0; i < contexts.size(); ++i) {
       for (size_t j = 0; j < std::size(kRows); ++j)
-        all["results"].push_back({{"op", "attend"}, {"context", contexts[i]}, {"rows", kRows[j]}, {"us", attend[i][j]},
-                                  {"gb_per_s", attend_rate(i, j)}, {"ratio", attend[i][j] / attend[i][0]}});
+        all["results"].push_back({{"op", "attend"},
+                                  {"context", contexts[i]},
+                                  {"rows", kRows[j]},
+                                  {"us", attend[i][j]},
+                                  {"gb_per_s", attend_rate(i, j)},
+                                  {"ratio", attend[i][j] / attend[i][0]}});
       for (size_t j = 0; j < std::size(kKinds); ++j)
-        all["results"].push_back({{"op", "kv_score"}, {"context", contexts[i]}, {"kind", kKindNames[j]},
-                                  {"chunk", kChunk}, {"us", score[i][j]}, {"gb_per_s", score_rate(i, j)}});
-      all["results"].push_back({{"op", "gather"}, {"context", contexts[i]}, {"cells", kGathered},
-                                {"layers", kDraftLayers}, {"kv_heads", kDraftHeads}, {"us", gather[i]},
+        all["results"].push_back({{"op", "kv_score"},
+                                  {"context", contexts[i]},
+                                  {"kind", kKindNames[j]},
+                                  {"chunk", kChunk},
+                                  {"us", score[i][j]},
+                                  {"gb_per_s", score_rate(i, j)}});
+      all["results"].push_back({{"op", "gather"},
+                                {"context", contexts[i]},
+                                {"cells", kGathered},
+                                {"layers", kDraftLayers},
+                                {"kv_heads", kDraftHeads},
+                                {"us", gather[i]},
                                 {"gb_per_s", moved / gather[i] * 1e-3}});
     }
     fmt::print("{}\n", all.dump(1));

@@ -14,8 +14,7 @@ template <class Body>
 void allow_error(Body body) {
   try {
     body();
-  } catch (const sx::Error&) {
-  }
+  } catch (const sx::Error&) {}
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Fuzzes grammars: any bytes are a grammar or sx::Error. Of a grammar, texts are written along its masks: each token a mask allows must be
-// one the state can go on with, within bounded time and memory. Masks, their work and their errors are compared with those of a matcher that
-// keeps next to nothing and is interrupted: they are a function of grammar and text.
+// Fuzzes grammars: any bytes are a grammar or sx::Error. Of a grammar, texts are written along its masks: each token a
+// mask allows must be one the state can go on with, within bounded time and memory. Masks, their work and their errors
+// are compared with those of a matcher that keeps next to nothing and is interrupted: they are a function of grammar
+// and text.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,11 +17,13 @@ namespace {
 std::shared_ptr<const sx::TokenTrie> make_trie() {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, char(b));
-  for (const char* more : {"ab", "\":", "{\"", "\xC3\xA9", "\xF0\x9F", "00", "true", "  ", "x=", "aaaaaaaaaaaa"}) bytes.emplace_back(more);
+  for (const char* more : {"ab", "\":", "{\"", "\xC3\xA9", "\xF0\x9F", "00", "true", "  ", "x=", "aaaaaaaaaaaa"})
+    bytes.emplace_back(more);
   const sx::Token end = sx::Token(bytes.size()), control = end + 1;
   bytes.resize(bytes.size() + 3);
   const sx::TokenTrie::Control names{{control, "[A]"}, {control + 1, "[A]b"}};
-  return std::make_shared<const sx::TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()), sx::TokenTrie::Encode(), names);
+  return std::make_shared<const sx::TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()), sx::TokenTrie::Encode(),
+                                               names);
 }
 
 struct Answer {
@@ -34,9 +37,7 @@ Answer ask(sx::GrammarMatcher& matcher, const sx::GrammarMatcher::State& state) 
   Answer answer;
   try {
     answer.bits = *matcher.mask(state);
-  } catch (const sx::Error& e) {
-    answer.error = e.what();
-  }
+  } catch (const sx::Error& e) { answer.error = e.what(); }
   answer.work = matcher.work();
   if (answer.work > matcher.limits().work) __builtin_trap();
   return answer;
@@ -49,8 +50,7 @@ void write_text(sx::GrammarMatcher& matcher, sx::GrammarMatcher& other, uint32_t
     try {
       other.mask(there, [] { return true; });
     } catch (const sx::GrammarCancelled&) {
-    } catch (const sx::Error&) {
-    }
+    } catch (const sx::Error&) {}
     const Answer answer = ask(matcher, state);
     if (answer != ask(other, there)) __builtin_trap();
     if (!answer.error.empty()) return;
@@ -76,12 +76,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     constexpr size_t kStacks = 256;
     constexpr uint64_t kWork = 200000;
     matcher = std::make_unique<sx::GrammarMatcher>(
-        text, trie, sx::GrammarLimits{.stacks = kStacks, .states = 200, .parts = 1 << 16, .mask_bytes = 4000, .work = kWork});
+        text, trie,
+        sx::GrammarLimits{.stacks = kStacks, .states = 200, .parts = 1 << 16, .mask_bytes = 4000, .work = kWork});
     other = std::make_unique<sx::GrammarMatcher>(
         text, trie, sx::GrammarLimits{.stacks = kStacks, .states = 2, .parts = 2, .mask_bytes = 1, .work = kWork});
-  } catch (const sx::Error&) {
-    return 0;
-  }
+  } catch (const sx::Error&) { return 0; }
   write_text(*matcher, *other, uint32_t(size) * 2654435761u);
   return 0;
 }

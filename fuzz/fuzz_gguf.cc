@@ -41,7 +41,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     walk(sx::GgufFile(bytes, "fuzz.gguf"));
     sx::check_gguf_model(bytes, "fuzz.gguf", sx::Wanted::kAnything);
     sx::check_gguf_model(bytes, "fuzz.gguf");
-  } catch (const sx::Error&) {
-  }
+  } catch (const sx::Error&) {}
   return 0;
 }

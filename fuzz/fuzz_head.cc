@@ -1,5 +1,5 @@
-// Fuzzes the opening of draft heads: config.json, a zero byte, one safetensors file. Anything either yields a head all of
-// whose expected tensors are there and whose token map stays inside the vocabulary, or throws sx::Error.
+// Fuzzes the opening of draft heads: config.json, a zero byte, one safetensors file. Anything either yields a head all
+// of whose expected tensors are there and whose token map stays inside the vocabulary, or throws sx::Error.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<sx::SafetensorsFile> files;
     files.emplace_back(std::as_bytes(std::span(rest, static_cast<size_t>(data + size - rest))), "model.safetensors");
     check(sx::HeadFile("head", config, std::move(files), target()));
-  } catch (const sx::Error&) {
-  }
+  } catch (const sx::Error&) {}
   return 0;
 }

@@ -12,9 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string grammar;
   try {
     grammar = sx::gbnf_of_schema(std::string_view(reinterpret_cast<const char*>(data), size), "<", "\"\n");
-  } catch (const sx::Error&) {
-    return 0;
-  }
+  } catch (const sx::Error&) { return 0; }
   sx::parse_gbnf(grammar);  // an exception here leaves the target: a finding
   return 0;
 }

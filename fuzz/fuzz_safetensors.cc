@@ -19,7 +19,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (void)sx::canonical_name(entry.name);
       (void)sx::is_ignored_name(entry.name);
     }
-  } catch (const sx::Error&) {
-  }
+  } catch (const sx::Error&) {}
   return 0;
 }

@@ -35,11 +35,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   data.file = "fuzz.model";
   data.sentencepiece.assign(reinterpret_cast<const char*>(bytes), size);
   if (data.sentencepiece.empty()) return 0;
-  if (size % 2) data.tokenizer_config_json = R"({"legacy": false, "added_tokens_decoder": {"3": {"content": "<x>", "rstrip": true}}})";
+  if (size % 2)
+    data.tokenizer_config_json =
+        R"({"legacy": false, "added_tokens_decoder": {"3": {"content": "<x>", "rstrip": true}}})";
   try {
     const auto tokenizer = sx::TokenCodec::create(data);
-    for (const char* text : {"", "  the river <sep>x  ", "o\xEF\xAC\x81x \xE3\x80\x80\xEF\xBC\xA1 e\xCC\x81 \xE2\x80\xA6",
-                             "<s><x> a\xFF</s>", "\xE2\x96\x81\xE2\x96\x81x12"}) {
+    for (const char* text :
+         {"", "  the river <sep>x  ", "o\xEF\xAC\x81x \xE3\x80\x80\xEF\xBC\xA1 e\xCC\x81 \xE2\x80\xA6",
+          "<s><x> a\xFF</s>", "\xE2\x96\x81\xE2\x96\x81x12"}) {
       check(*tokenizer, text);
     }
   } catch (const sx::Error&) {}

@@ -32,7 +32,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto parsed = sx::jinja::Template::parse(source, "fuzz");
     const std::string out = parsed.render(context, limits, settings);
     if (out.size() > limits.max_output_bytes) __builtin_trap();
-  } catch (const sx::Error&) {
-  }
+  } catch (const sx::Error&) {}
   return 0;
 }

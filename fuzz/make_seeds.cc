@@ -22,8 +22,11 @@ GgufWriter smallest_model(const std::string& arch) {
   spec.vocab = 4;
   GgufWriter out;
   out.add_string("general.architecture", arch);
-  for (const auto& [key, value] : {std::pair(".block_count", 1), {".context_length", 9}, {".embedding_length", 2},
-                                   {".feed_forward_length", 2}, {".attention.head_count", 1}}) {
+  for (const auto& [key, value] : {std::pair(".block_count", 1),
+                                   {".context_length", 9},
+                                   {".embedding_length", 2},
+                                   {".feed_forward_length", 2},
+                                   {".attention.head_count", 1}}) {
     out.add_u32(arch + key, static_cast<uint32_t>(value));
   }
   out.add_f32(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
@@ -77,8 +80,8 @@ void write_safetensors_seeds(const std::string& folder) {
 void write_config_seeds(const std::string& folder) {
   int number = 0;
   for (const std::string arch : {"llama", "mistral", "qwen2", "qwen3"}) {
-    for (const auto scaling : {RopeScaling::kNone, RopeScaling::kLinear, RopeScaling::kDynamic, RopeScaling::kLlama3,
-                               RopeScaling::kYarn}) {
+    for (const auto scaling :
+         {RopeScaling::kNone, RopeScaling::kLinear, RopeScaling::kDynamic, RopeScaling::kLlama3, RopeScaling::kYarn}) {
       TinySpec spec;
       spec.arch = arch;
       spec.scaling = scaling;
@@ -103,8 +106,6 @@ int main(int count, char** arguments) {
     write_gguf_seeds(folder + "/gguf");
     write_safetensors_seeds(folder + "/safetensors");
     write_config_seeds(folder + "/config");
-  } catch (const std::exception& error) {
-    return std::fprintf(stderr, "make_seeds: %s\n", error.what()), 1;
-  }
+  } catch (const std::exception& error) { return std::fprintf(stderr, "make_seeds: %s\n", error.what()), 1; }
   return 0;
 }

@@ -73,12 +73,26 @@ struct Random {
 };
 
 // Counts, sizes and offsets that break arithmetic done without care.
-constexpr std::array<uint64_t, 16> kMagicNumbers = {
-    0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x100000000,
-    0x7FFFFFFFFFFFFFFF, 0x8000000000000000, 0xFFFFFFFFFFFFFFF0, 0xFFFFFFFFFFFFFFFF};
+constexpr std::array<uint64_t, 16> kMagicNumbers = {0,
+                                                    1,
+                                                    2,
+                                                    0x7F,
+                                                    0x80,
+                                                    0xFF,
+                                                    0x7FFF,
+                                                    0xFFFF,
+                                                    0x7FFFFFFF,
+                                                    0x80000000,
+                                                    0xFFFFFFFF,
+                                                    0x100000000,
+                                                    0x7FFFFFFFFFFFFFFF,
+                                                    0x8000000000000000,
+                                                    0xFFFFFFFFFFFFFFF0,
+                                                    0xFFFFFFFFFFFFFFFF};
 constexpr std::array<std::string_view, 24> kMagicTexts = {
-    "{",  "}",    "[",     "]",      "\"",       "\\u0000", "\\ud800", "null",  "-1",     "1e999", "{%",       "%}",
-    "{{", "}}",   "{%-",   "loop.",  "\xF0\x9F\x98\x80", "\xFF\xFE", "\xC0\x80", "\n",  "%}{%",  "[::-1]", "**", "<|im_end|>"};
+    "{",    "}",      "[",  "]",         "\"",  "\\u0000", "\\ud800",          "null",     "-1",       "1e999",
+    "{%",   "%}",     "{{", "}}",        "{%-", "loop.",   "\xF0\x9F\x98\x80", "\xFF\xFE", "\xC0\x80", "\n",
+    "%}{%", "[::-1]", "**", "<|im_end|>"};
 
 void put_number(Bytes& bytes, Random& random) {
   const uint64_t value = kMagicNumbers[random.below(kMagicNumbers.size())];
@@ -97,7 +111,8 @@ void copy_range(Bytes& bytes, const Bytes& from, Random& random) {
   if (from.empty()) return;
   const size_t start = random.below(from.size());
   const size_t length = 1 + random.below(std::min<size_t>(from.size() - start, 256));
-  const Bytes piece(from.begin() + static_cast<ptrdiff_t>(start), from.begin() + static_cast<ptrdiff_t>(start + length));
+  const Bytes piece(from.begin() + static_cast<ptrdiff_t>(start),
+                    from.begin() + static_cast<ptrdiff_t>(start + length));
   const size_t at = random.below(bytes.size() + 1);
   if (random.below(2)) {
     bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), piece.begin(), piece.end());

@@ -3,7 +3,7 @@
 
 Includes go strictly downwards through the modules of src/; only backend/registry names the cpu and cuda folders from
 outside; programs see only the public headers; conditional compilation stays where machines differ; files are at most
-500 lines, headers have #pragma once, and every file opens with a comment. Prints one line per offence and exits 1.
+500 lines (600 in tests and benchmarks), headers have #pragma once, and every file opens with a comment. Prints one line per offence and exits 1.
 """
 import argparse
 import pathlib
@@ -16,6 +16,7 @@ PUBLIC_IN = {"error.h": 0}  # public headers usable from this module on; the oth
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".inl", ".inc"}
 FOLDERS = ["include", "src", "apps", "tests", "bench", "fuzz", "examples"]
 MAX_LINES = 500
+MAX_TEST_LINES = 600  # of tests and benchmarks: their tables of cases are long when formatted
 BENCH_IN_APPS = {"bench/peaks/peaks.h"}  # headers of bench/ that the program may see: `specextend bench` prints the peaks
 CONDITIONAL_ALLOWED = [
     r"src/backend/registry\.cc", r"src/backend/cpu/.*", r"src/backend/cuda/.*", r"src/base/.*", r"src/tensor/half\.h",
@@ -93,8 +94,9 @@ def opens_with_comment(text):
 def check_file(root, path, text):
     yield from check_includes(root, path, text)
     lines = text.count("\n")
-    if lines > MAX_LINES:
-        yield 1, f"{lines} lines, at most {MAX_LINES} allowed"
+    most = MAX_TEST_LINES if path.startswith(("tests/", "bench/")) else MAX_LINES
+    if lines > most:
+        yield 1, f"{lines} lines, at most {most} allowed"
     if not any(re.fullmatch(pattern, path) for pattern in CONDITIONAL_ALLOWED):
         for match in CONDITIONAL.finditer(text):
             yield line_of(text, match.start()), f"#{match[1]} outside the files where machines may differ"
@@ -142,6 +144,8 @@ def self_test():
         ("src/base/a.cc", "#include <vector>\n", "does not open with a comment"),
         ("tests/a.cc", c + '#include "backend/cpu/isa.h"\n#if 1\n#endif\n', None),
         ("src/base/a.cc", c + "\n" * 500, "501 lines"),
+        ("tests/a.cc", c + "\n" * 599, None),
+        ("tests/a.cc", c + "\n" * 600, "601 lines"),
     ]
     failed = 0
     for path, text, expected in cases:

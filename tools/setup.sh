@@ -7,7 +7,7 @@ SX_LOGS="$SX_ROOT/build/logs"
 SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
   libutf8proc-dev libcpp-httplib-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
-SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache python3-jinja2
+SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache clang-format-14 python3-jinja2
   python3-venv curl openssl chromium chromium-driver)
 
 SX_PROGRESS=15  # seconds

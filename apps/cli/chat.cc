@@ -34,7 +34,10 @@ bool read_turn(std::string& text, bool prompt) {
   while (true) {
     if (prompt) fmt::print(stderr, "{}", text.empty() ? "> " : "… ");
     if (!std::getline(std::cin, line)) return !text.empty();
-    if (line.empty() || line.back() != '\\') { text += line; return true; }
+    if (line.empty() || line.back() != '\\') {
+      text += line;
+      return true;
+    }
     line.back() = '\n';
     text += line;
   }
@@ -47,7 +50,10 @@ int run(Args& a) {
   warn_without_template(*engine);
   auto session = engine->start();
   const bool terminal = ::isatty(0) && ::isatty(2) && !a.quiet;
-  if (terminal) fmt::print(stderr, "{}; a line ending in \\ goes on; /reset forgets, /quit or Ctrl-D ends, Ctrl-C stops an answer\n", engine->backend());
+  if (terminal)
+    fmt::print(stderr,
+               "{}; a line ending in \\ goes on; /reset forgets, /quit or Ctrl-D ends, Ctrl-C stops an answer\n",
+               engine->backend());
   watch_interrupt();
   std::vector<Message> start, conversation;
   if (!a.system.empty()) start.push_back({"system", a.system});
@@ -59,11 +65,16 @@ int run(Args& a) {
   while (!turn.empty() || read_turn(turn, terminal)) {
     if (turn == "/quit" || turn == "/exit") break;
     if (turn == "/reset") conversation = start, turn.clear();
-    if (turn.empty()) { clear_interrupt(); if (std::cin.eof()) break; continue; }
+    if (turn.empty()) {
+      clear_interrupt();
+      if (std::cin.eof()) break;
+      continue;
+    }
     conversation.push_back({"user", std::exchange(turn, {})});
     ProgressLine line("prefill", a.quiet);
     a.generate.on_prefill = [&](int done, int total) {
-      if (total - done > 0) line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total)); else line.clear();
+      if (total - done > 0) line.update(total ? double(done) / total : 1, fmt::format("{} / {} tokens", done, total));
+      else line.clear();
     };
     const GenerateResult result = session->chat(conversation, a.generate);
     line.clear();

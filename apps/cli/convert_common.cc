@@ -13,7 +13,8 @@ void add_output_flags(CLI::App& app, OutputFlags& flags) {
   app.add_flag("-f,--force", flags.force, "overwrite what is there");
   app.add_flag("--dry-run", flags.dry_run, "only say what would be written");
   app.add_flag("-q,--quiet", flags.quiet, "no progress, no report");
-  app.add_option("-t,--threads", flags.threads, "CPU threads; 0: one per core within the CPU quota")->check(CLI::NonNegativeNumber);
+  app.add_option("-t,--threads", flags.threads, "CPU threads; 0: one per core within the CPU quota")
+      ->check(CLI::NonNegativeNumber);
 }
 
 int run_conversion(const char* label, const OutputFlags& flags,

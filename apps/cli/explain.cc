@@ -192,7 +192,8 @@ Command add_explain(CLI::App& app) {
   const HelpGroup group(app, "Output");
   app.add_option("-o,--output", args->page, "write the page here, one self-contained HTML file; -: standard output");
   app.add_option("--json", args->json, "write the data as JSON here; -: standard output");
-  app.add_flag("--compare", args->compare, "run again without speculation: time of a plain step, and whether the tokens are equal");
+  app.add_flag("--compare", args->compare,
+               "run again without speculation: time of a plain step, and whether the tokens are equal");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
   return [args] { return run(*args); };
 }

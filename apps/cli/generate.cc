@@ -43,9 +43,11 @@ struct Compared {
   double distinct = 1;  // 8-grams of the text
 };
 
-void print_compared(const Compared& c, const GenerateResult& drafted, const std::string& name, const std::string& different) {
+void print_compared(const Compared& c, const GenerateResult& drafted, const std::string& name,
+                    const std::string& different) {
   const auto row = [](const char* what, double plain, double with, double ratio) {
-    fmt::print(stderr, "  {:<34}{:>14.1f}{:>28.1f}{}\n", what, plain, with, ratio > 0 ? fmt::format("   {:.2f}x", ratio) : "");
+    fmt::print(stderr, "  {:<34}{:>14.1f}{:>28.1f}{}\n", what, plain, with,
+               ratio > 0 ? fmt::format("   {:.2f}x", ratio) : "");
   };
   fmt::print(stderr, "\n  {:<34}{:>14}{:>28}\n", "the same prompt, ms", "--spec off", "--spec " + name);
   row("whole answer", c.plain_time.whole(), c.drafted_time.whole(), c.ratio.whole);
@@ -53,14 +55,16 @@ void print_compared(const Compared& c, const GenerateResult& drafted, const std:
   row("  draft reads the prompt", 0, c.drafted_time.draft_prompt, 0);
   row("  decode only", c.plain_time.decode, c.drafted_time.decode, c.ratio.decode);
   row("answer after the prompt", c.plain_time.after_prompt(), c.drafted_time.after_prompt(), c.ratio.after_prompt);
-  fmt::print(stderr, "  {:<34}{:>14}{:>28}   {}\n", "bytes", c.plain.text.size(), drafted.text.size(), same(c.plain, drafted) ? "equal" : different);
-  fmt::print(stderr, "  {:<34}{:>13.0f}%   (a text that loops is easy to draft)\n", "distinct 8-grams of the text", 100 * c.distinct);
+  fmt::print(stderr, "  {:<34}{:>14}{:>28}   {}\n", "bytes", c.plain.text.size(), drafted.text.size(),
+             same(c.plain, drafted) ? "equal" : different);
+  fmt::print(stderr, "  {:<34}{:>13.0f}%   (a text that loops is easy to draft)\n", "distinct 8-grams of the text",
+             100 * c.distinct);
 }
 
 nlohmann::ordered_json timings_json(const GenerateResult& r) {
-  return {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens}, {"prompt_ms", r.timings.prompt_ms},
-          {"predicted_n", r.timings.generated_tokens}, {"predicted_ms", r.timings.decode_ms},
-          {"draft_prompt_ms", r.timings.draft_prompt_ms}};
+  return {{"prompt_n", r.timings.prompt_tokens}, {"cache_n", r.timings.cached_tokens},
+          {"prompt_ms", r.timings.prompt_ms},    {"predicted_n", r.timings.generated_tokens},
+          {"predicted_ms", r.timings.decode_ms}, {"draft_prompt_ms", r.timings.draft_prompt_ms}};
 }
 
 void print_json(const GenerateResult& r, const Compared* compared, double startup_ms) {
@@ -83,7 +87,8 @@ void print_json(const GenerateResult& r, const Compared* compared, double startu
 }
 
 // Generates again without speculation, from an empty cache, so that prefill is part of the comparison.
-Compared compare(Session& session, std::span<const Token> prompt, const GenerateOptions& options, const GenerateResult& drafted) {
+Compared compare(Session& session, std::span<const Token> prompt, const GenerateOptions& options,
+                 const GenerateResult& drafted) {
   Compared c;
   session.truncate(0);
   c.plain = decode_plainly(session, prompt, options);
@@ -125,7 +130,8 @@ int run(Args& a) {
   const bool equals = promises_bytes(rule, a.generate.sampling);
   if (compared && !a.quiet && compared->plain.reason != FinishReason::kCancelled) {
     print_compared(*compared, result, a.engine.spec.preset, equals ? "DIFFERENT" : allowed_difference(rule));
-    fmt::print(stderr, "  {:<34}{:>42.1f}   (loading, probing, costs; once, not in the above)\n", "start-up", startup_ms);
+    fmt::print(stderr, "  {:<34}{:>42.1f}   (loading, probing, costs; once, not in the above)\n", "start-up",
+               startup_ms);
   }
   if (compared && equals && !same(compared->plain, result))
     throw Error("the text with speculation differs from the text without: please report this");

@@ -38,15 +38,31 @@ nlohmann::ordered_json tensor_list(const std::vector<TensorSummary>& tensors) {
 }
 
 void print_json(const ModelSummary& s, const Args& a) {
-  nlohmann::ordered_json j{{"path", s.path}, {"format", s.format}, {"name", s.name}, {"architecture", s.architecture},
-      {"layers", s.layers}, {"width", s.width}, {"heads", s.heads}, {"kv_heads", s.kv_heads}, {"head_dim", s.head_dim},
-      {"ffn", s.ffn}, {"vocab", s.vocab}, {"context", s.context}, {"window", s.window}, {"rope", s.rope}, {"types", s.types},
-      {"tied_head", s.tied_head}, {"parameters", s.parameters}, {"file_bytes", s.file_bytes}, {"weight_bytes", s.weight_bytes},
-      {"tokenizer", s.tokenizer}};
+  nlohmann::ordered_json j{{"path", s.path},
+                           {"format", s.format},
+                           {"name", s.name},
+                           {"architecture", s.architecture},
+                           {"layers", s.layers},
+                           {"width", s.width},
+                           {"heads", s.heads},
+                           {"kv_heads", s.kv_heads},
+                           {"head_dim", s.head_dim},
+                           {"ffn", s.ffn},
+                           {"vocab", s.vocab},
+                           {"context", s.context},
+                           {"window", s.window},
+                           {"rope", s.rope},
+                           {"types", s.types},
+                           {"tied_head", s.tied_head},
+                           {"parameters", s.parameters},
+                           {"file_bytes", s.file_bytes},
+                           {"weight_bytes", s.weight_bytes},
+                           {"tokenizer", s.tokenizer}};
   if (!s.unsupported.empty()) j["unsupported"] = s.unsupported;
   for (int context : a.contexts)
     for (const char* type : kTypes) j["kv_bytes"][std::to_string(context)][type] = s.kv_bytes(context, type);
-  if (a.metadata) for (const auto& [key, value] : s.metadata) j["metadata"][key] = value;
+  if (a.metadata)
+    for (const auto& [key, value] : s.metadata) j["metadata"][key] = value;
   if (a.tensors) j["tensors"] = tensor_list(s.tensors);
   write_out(j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -61,17 +77,32 @@ std::string tensor_lines(const std::vector<TensorSummary>& tensors) {
 // Prints what a draft must agree with, in the form of drafts.json.
 int print_target(const std::string& model) {
   const DraftTarget t = draft_target(model);
-  const nlohmann::ordered_json j{{"architecture", t.architecture}, {"layers", t.layers}, {"width", t.width},
-                                 {"vocab", t.vocab}, {"vocabulary", t.vocabulary}};
+  const nlohmann::ordered_json j{{"architecture", t.architecture},
+                                 {"layers", t.layers},
+                                 {"width", t.width},
+                                 {"vocab", t.vocab},
+                                 {"vocabulary", t.vocabulary}};
   return write_out(j.dump(2) + "\n") ? 0 : 1;
 }
 
 int print_head(const HeadSummary& s, const Args& a) {
   if (a.json) {
-    nlohmann::ordered_json j{{"path", s.path}, {"kind", s.kind}, {"layers", s.layers}, {"heads", s.heads},
-        {"width", s.width}, {"target_width", s.target_width}, {"vocab", s.vocab}, {"draft_vocab", s.draft_vocab},
-        {"context", s.context}, {"reads", s.reads}, {"own_embedding", s.own_embedding}, {"own_output", s.own_output},
-        {"types", s.types}, {"parameters", s.parameters}, {"file_bytes", s.file_bytes}, {"weight_bytes", s.weight_bytes}};
+    nlohmann::ordered_json j{{"path", s.path},
+                             {"kind", s.kind},
+                             {"layers", s.layers},
+                             {"heads", s.heads},
+                             {"width", s.width},
+                             {"target_width", s.target_width},
+                             {"vocab", s.vocab},
+                             {"draft_vocab", s.draft_vocab},
+                             {"context", s.context},
+                             {"reads", s.reads},
+                             {"own_embedding", s.own_embedding},
+                             {"own_output", s.own_output},
+                             {"types", s.types},
+                             {"parameters", s.parameters},
+                             {"file_bytes", s.file_bytes},
+                             {"weight_bytes", s.weight_bytes}};
     if (a.tensors) j["tensors"] = tensor_list(s.tensors);
     return write_out(j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n") ? 0 : 1;
   }
@@ -84,8 +115,8 @@ int print_head(const HeadSummary& s, const Args& a) {
                              : fmt::format("{} of width {}", s.layers, s.width));
   line("target", fmt::format("width {}, {} tokens; reads {}", s.target_width, s.vocab, s.reads));
   const auto whose = [](bool own) { return own ? "its own" : "the target's"; };
-  line("vocabulary", fmt::format("{} tokens; embedding {}, output {}", s.draft_vocab, whose(s.own_embedding),
-                                 whose(s.own_output)));
+  line("vocabulary",
+       fmt::format("{} tokens; embedding {}, output {}", s.draft_vocab, whose(s.own_embedding), whose(s.own_output)));
   if (s.context > 0) line("context", fmt::format("{} tokens trained", s.context));
   line("tensors", fmt::format("{} ({}), {}", s.tensors.size(), s.types, bytes_text(s.weight_bytes)));
   if (a.tensors) out += tensor_lines(s.tensors);
@@ -127,8 +158,8 @@ int run(Args& a) {
   for (int context : a.contexts)
     for (const char* type : kTypes) {
       const size_t kv = s.kv_bytes(context, type);
-      out += fmt::format("  {:>8} tokens, KV {:<6}{:>12}{:>12}{:>12}\n", context, type, bytes_text(s.weight_bytes), bytes_text(kv),
-                         bytes_text(s.weight_bytes + kv));
+      out += fmt::format("  {:>8} tokens, KV {:<6}{:>12}{:>12}{:>12}\n", context, type, bytes_text(s.weight_bytes),
+                         bytes_text(kv), bytes_text(s.weight_bytes + kv));
     }
   if (a.metadata) {
     out += "\nmetadata\n";
@@ -144,7 +175,8 @@ Command add_inspect(CLI::App& app) {
   auto args = std::make_shared<Args>();
   app.add_option("FILE", args->file, "model file or folder, or the folder of a draft head");
   add_model_flag(app, args->model);
-  app.add_option("-c,--ctx-size", args->contexts, "contexts to show memory for (default: the trained one)")->delimiter(',');
+  app.add_option("-c,--ctx-size", args->contexts, "contexts to show memory for (default: the trained one)")
+      ->delimiter(',');
   app.add_flag("--tensors", args->tensors, "list every tensor");
   app.add_flag("--metadata", args->metadata, "list the file's metadata");
   app.add_flag("--target", args->target, "print what a draft must agree with, as in drafts.json");

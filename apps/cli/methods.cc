@@ -26,9 +26,17 @@ std::string drafts_json() {
   Json list = Json::array();
   for (const ShippedDraft& d : shipped_drafts()) {
     const DraftTarget& t = d.target;
-    list.push_back({{"name", d.name}, {"kind", d.kind}, {"path", d.path}, {"size", d.bytes}, {"sha256", d.sha256},
-                    {"target", {{"architecture", t.architecture}, {"layers", t.layers}, {"width", t.width},
-                                {"vocab", t.vocab}, {"vocabulary", t.vocabulary}}}});
+    list.push_back({{"name", d.name},
+                    {"kind", d.kind},
+                    {"path", d.path},
+                    {"size", d.bytes},
+                    {"sha256", d.sha256},
+                    {"target",
+                     {{"architecture", t.architecture},
+                      {"layers", t.layers},
+                      {"width", t.width},
+                      {"vocab", t.vocab},
+                      {"vocabulary", t.vocabulary}}}});
   }
   return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -38,12 +46,12 @@ std::string drafts_text() {
   if (drafts.empty()) return "shipped drafts: none found\n";
   size_t width = 0;
   for (const ShippedDraft& d : drafts) width = std::max(width, d.name.size());
-  std::string out = fmt::format("shipped drafts in {}, used without -md where the target fits:\n",
-                                shipped_drafts_folder());
+  std::string out =
+      fmt::format("shipped drafts in {}, used without -md where the target fits:\n", shipped_drafts_folder());
   for (const ShippedDraft& d : drafts)
-    out += fmt::format("  {:<{}}  {:<6}  {:>5.1f} MB  for {}, {} layers of width {}, {} tokens\n", d.name, width,
-                       d.kind, double(d.bytes) / 1e6, d.target.architecture, d.target.layers, d.target.width,
-                       d.target.vocab);
+    out +=
+        fmt::format("  {:<{}}  {:<6}  {:>5.1f} MB  for {}, {} layers of width {}, {} tokens\n", d.name, width, d.kind,
+                    double(d.bytes) / 1e6, d.target.architecture, d.target.layers, d.target.width, d.target.vocab);
   return out;
 }
 
@@ -59,8 +67,8 @@ std::string all_text() {
   for (const SpecPreset& preset : spec_presets()) width = std::max(width, preset.name.size());
   std::string out = fmt::format("{:<{}}  draft model  what it does\n", "method", width);
   for (const SpecPreset& preset : spec_presets())
-    out += fmt::format("{:<{}}  {:<11}  {}\n", preset.name, width, preset.needs_draft ? "-md FILE" : "none",
-                       preset.what);
+    out +=
+        fmt::format("{:<{}}  {:<11}  {}\n", preset.name, width, preset.needs_draft ? "-md FILE" : "none", preset.what);
   return out + "\n" + drafts_text() +
          "\n`specextend methods NAME` shows its keys and values; --spec NAME, or NAME:key=value,…, uses it. The text is the "
          "same as without speculation.\n";

@@ -37,15 +37,19 @@ double surprise(std::span<const float> logits, Token token) {
 
 int run(Args& a) {
   const int window = a.engine.context == 0 ? 512 : a.engine.context;
-  if (window < kLeastWindow) throw Error(fmt::format("-c {}: a window needs at least {} tokens to score one in its second half", window, kLeastWindow));
-  if (a.windows == 0 || a.windows < -1) throw Error(fmt::format("--windows {}: expected a number from 1, or -1 for all", a.windows));
+  if (window < kLeastWindow)
+    throw Error(
+        fmt::format("-c {}: a window needs at least {} tokens to score one in its second half", window, kLeastWindow));
+  if (a.windows == 0 || a.windows < -1)
+    throw Error(fmt::format("--windows {}: expected a number from 1, or -1 for all", a.windows));
   a.engine.context = window;
   a.engine.max_outputs = a.engine.chunk = a.engine.chunk == 0 ? 256 : std::min(a.engine.chunk, 256);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   auto tokens = engine->tokenizer().tokenize(read_file(a.file), true, false);
   const auto empty = engine->tokenizer().tokenize("", true, false);
   const Token bos = empty.empty() ? -1 : empty.front();
-  const int available = int(tokens.size()) / window, windows = a.windows > 0 ? std::min(a.windows, available) : available;
+  const int available = int(tokens.size()) / window,
+            windows = a.windows > 0 ? std::min(a.windows, available) : available;
   if (windows == 0) throw Error(fmt::format("'{}' has {} tokens, one window needs {}", a.file, tokens.size(), window));
   auto session = engine->start();
   ProgressLine line("perplexity", a.quiet);
@@ -67,13 +71,16 @@ int run(Args& a) {
       }
     }
     part[0] = kept;
-    line.update(double(w + 1) / windows, fmt::format("{} / {} windows, perplexity {:.4f}", w + 1, windows, std::exp(sum / double(count))));
+    line.update(double(w + 1) / windows,
+                fmt::format("{} / {} windows, perplexity {:.4f}", w + 1, windows, std::exp(sum / double(count))));
   }
   line.clear();
-  const double mean = sum / double(count), deviation = std::sqrt(std::max(0.0, squares / double(count) - mean * mean) / double(count));
-  if (!std::isfinite(mean)) throw Error(fmt::format("the perplexity is {}: the model gives logits that are no numbers", mean));
-  write_out(fmt::format("perplexity {:.4f} +/- {:.4f} ({} windows of {}, {} tokens scored)\n", std::exp(mean), std::exp(mean) * deviation,
-                        windows, window, count));
+  const double mean = sum / double(count),
+               deviation = std::sqrt(std::max(0.0, squares / double(count) - mean * mean) / double(count));
+  if (!std::isfinite(mean))
+    throw Error(fmt::format("the perplexity is {}: the model gives logits that are no numbers", mean));
+  write_out(fmt::format("perplexity {:.4f} +/- {:.4f} ({} windows of {}, {} tokens scored)\n", std::exp(mean),
+                        std::exp(mean) * deviation, windows, window, count));
   return 0;
 }
 
@@ -84,7 +91,8 @@ Command add_perplexity(CLI::App& app) {
   {
     const HelpGroup group(app, "Text");
     app.add_option("-f,--file", args->file, "the text; -: standard input")->required();
-    app.add_option("--chunks,--windows", args->windows, "windows of -c tokens to score; -1: all")->capture_default_str();
+    app.add_option("--chunks,--windows", args->windows, "windows of -c tokens to score; -1: all")
+        ->capture_default_str();
     app.add_flag("-q,--quiet", args->quiet, "no progress");
   }
   add_engine_flags(app, args->engine, args->chat_template_file);

@@ -12,7 +12,8 @@ ProgressLine::ProgressLine(std::string label, bool quiet) : label_(std::move(lab
 
 void ProgressLine::update(double done, std::string_view note) {
   if (!active_) return;
-  const double now = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const double now =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (now - last_ms_ < 50 && done < 1) return;  // redrawing costs more than it tells
   last_ms_ = now;
   constexpr int kWidth = 32;

@@ -30,7 +30,8 @@ std::vector<Token> prompt_tokens(const PromptFlags& flags, const Engine& engine)
   if (flags.escape) text = unescape(text);
   if (flags.chat) warn_without_template(engine);
   text = flags.prefix + text + flags.suffix;
-  return engine.tokenizer().tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat, !flags.raw);
+  return engine.tokenizer().tokenize(flags.chat ? chat_prompt(engine, flags.system, text) : text, !flags.chat,
+                                     !flags.raw);
 }
 
 std::string chat_prompt(const Engine& engine, const std::string& system, const std::string& text) {

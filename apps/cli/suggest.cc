@@ -6,7 +6,8 @@
 namespace sx::cli {
 
 int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);  // of the first i - 2, i - 1 and i letters of a
+  std::vector<int> before(b.size() + 1), last(b.size() + 1),
+      row(b.size() + 1);  // of the first i - 2, i - 1 and i letters of a
   for (size_t j = 0; j <= b.size(); ++j) row[j] = int(j);
   for (size_t i = 1; i <= a.size(); ++i) {
     before.swap(last);

@@ -37,7 +37,8 @@ int run(const Args& a) {
   std::string out;
   if (a.count) out = fmt::format("{}\n", tokens.size());
   else if (a.ids) out = nlohmann::json(tokens).dump() + "\n";
-  else for (Token t : tokens) out += fmt::format("{:>7}  {}\n", t, tokenizer->token_text(t));
+  else
+    for (Token t : tokens) out += fmt::format("{:>7}  {}\n", t, tokenizer->token_text(t));
   return write_out(out) ? 0 : 1;
 }
 

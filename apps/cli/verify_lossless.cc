@@ -1,5 +1,6 @@
-// `specextend verify-lossless`: runs prompts with and without speculation and compares every byte of the text and every bit of
-// the logits. It is also the fair way to time a preset: both runs share one engine and process, one prompt at a time.
+// `specextend verify-lossless`: runs prompts with and without speculation and compares every byte of the text and every
+// bit of the logits. It is also the fair way to time a preset: both runs share one engine and process, one prompt at a
+// time.
 #include <fmt/format.h>
 #include <specextend/inspect.h>
 
@@ -71,7 +72,8 @@ std::vector<std::string> texts_of(const Args& a) {
 std::vector<Named> settings_of(const Args& a) {
   if (!a.all) return {{a.generate.sampling.temperature > 0 ? "as given" : "greedy", a.generate}};
   std::vector<Named> all;
-  Named greedy{"greedy", a.generate}, sampled{"T=0.7 top-p", a.generate}, penalties{"T=1.2 penalties", a.generate}, bias{"bias, stop", a.generate};
+  Named greedy{"greedy", a.generate}, sampled{"T=0.7 top-p", a.generate}, penalties{"T=1.2 penalties", a.generate},
+      bias{"bias, stop", a.generate};
   greedy.options.sampling.temperature = 0;
   sampled.options.sampling.temperature = 0.7f, sampled.options.sampling.top_p = 0.9f;
   penalties.options.sampling.temperature = 1.2f, penalties.options.sampling.repeat_penalty = 1.1f;
@@ -82,7 +84,8 @@ std::vector<Named> settings_of(const Args& a) {
 }
 
 // The buffer for logits is allocated before the run and reused: page faults of new memory would distort the times.
-void run_one(Engine& engine, Session& session, std::span<const Token> prompt, GenerateOptions options, bool speculate, Run& run) {
+void run_one(Engine& engine, Session& session, std::span<const Token> prompt, GenerateOptions options, bool speculate,
+             Run& run) {
   options.speculate = speculate;
   run.logits.resize(std::max(run.logits.size(), size_t(std::max(0, options.max_tokens) + 1) * size_t(engine.vocab())));
   run.used = 0;
@@ -98,7 +101,8 @@ void run_one(Engine& engine, Session& session, std::span<const Token> prompt, Ge
 std::string difference(const Run& plain, const Run& spec, int vocab) {
   for (size_t i = 0; i < std::min(plain.result.tokens.size(), spec.result.tokens.size()); ++i)
     if (plain.result.tokens[i] != spec.result.tokens[i]) return fmt::format("token {} differs", i);
-  if (plain.result.tokens.size() != spec.result.tokens.size() || plain.result.reason != spec.result.reason) return "another end";
+  if (plain.result.tokens.size() != spec.result.tokens.size() || plain.result.reason != spec.result.reason)
+    return "another end";
   if (plain.result.text != spec.result.text) return "text differs";
   if (plain.used != spec.used) return "number of logits differs";
   for (size_t i = 0; i < plain.used; i += size_t(vocab))
@@ -110,12 +114,14 @@ std::string difference(const Run& plain, const Run& spec, int vocab) {
 struct Totals {
   int cases = 0, different = 0;
   AnswerTime plain, spec;
-  double worst = 1e9;      // of the whole answers
+  double worst = 1e9;  // of the whole answers
   int64_t tokens = 0, accepted = 0, rounds = 0;
-  double distinct = 0;     // 8-grams, weighted by tokens
+  double distinct = 0;  // 8-grams, weighted by tokens
 };
 
-void add(AnswerTime& sum, const AnswerTime& t) { sum.prompt += t.prompt, sum.draft_prompt += t.draft_prompt, sum.decode += t.decode; }
+void add(AnswerTime& sum, const AnswerTime& t) {
+  sum.prompt += t.prompt, sum.draft_prompt += t.draft_prompt, sum.decode += t.decode;
+}
 
 // One case of the report.
 struct Case {
@@ -132,10 +138,11 @@ void report(const Args& a, const Case& c, const Run& run, Totals& totals) {
   const double distinct = distinct_ngrams(run.result.tokens), each = 1.0 / double(std::max<size_t>(n, 1));
   ++totals.cases, totals.different += !c.wrong.empty();
   add(totals.plain, c.plain), add(totals.spec, c.spec), totals.worst = std::min(totals.worst, ratio.whole);
-  totals.tokens += int64_t(n), totals.accepted += s.accepted, totals.rounds += s.rounds, totals.distinct += distinct * double(n);
+  totals.tokens += int64_t(n), totals.accepted += s.accepted, totals.rounds += s.rounds,
+      totals.distinct += distinct * double(n);
   if (a.json) {
-    nlohmann::ordered_json j{{"prompt", c.index}, {"prompt_tokens", c.prompt_tokens}, {"setting", c.setting.name}, {"tokens", n},
-                             {"equal", c.wrong.empty()}, {"difference", c.wrong}};
+    nlohmann::ordered_json j{{"prompt", c.index}, {"prompt_tokens", c.prompt_tokens}, {"setting", c.setting.name},
+                             {"tokens", n},       {"equal", c.wrong.empty()},         {"difference", c.wrong}};
     j["speedup"] = to_object(ratio);
     j["plain"] = to_object(c.plain);
     j["drafted"] = to_object(c.spec);
@@ -144,9 +151,11 @@ void report(const Args& a, const Case& c, const Run& run, Totals& totals) {
     write_out(j.dump() + "\n");
     return;
   }
-  write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>8.2f} {:>8.2f} {:>8.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>8.0f}%  {}\n", c.index, c.prompt_tokens,
-                        c.setting.name, n, ratio.whole, ratio.after_prompt, ratio.decode, c.plain.decode * each, c.spec.decode * each,
-                        s.rounds ? double(n) / double(s.rounds) : 0.0, 100 * distinct, c.wrong.empty() ? "equal" : c.wrong));
+  write_out(
+      fmt::format("{:>6} {:>8} {:<16} {:>6} {:>8.2f} {:>8.2f} {:>8.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>8.0f}%  {}\n",
+                  c.index, c.prompt_tokens, c.setting.name, n, ratio.whole, ratio.after_prompt, ratio.decode,
+                  c.plain.decode * each, c.spec.decode * each, s.rounds ? double(n) / double(s.rounds) : 0.0,
+                  100 * distinct, c.wrong.empty() ? "equal" : c.wrong));
 }
 
 std::vector<Token> tokens_of(const Args& a, const Engine& engine, const std::string& text) {
@@ -160,7 +169,8 @@ struct BatchRun {
 };
 
 // Runs one batch from empty sessions, and once more with the prompts in the caches of target and draft.
-void run_requests(Engine& engine, std::span<const std::unique_ptr<Session>> sessions, std::span<const Request> requests, BatchRun& out) {
+void run_requests(Engine& engine, std::span<const std::unique_ptr<Session>> sessions, std::span<const Request> requests,
+                  BatchRun& out) {
   const auto timed = [&] {
     const auto start = std::chrono::steady_clock::now();
     out.results = engine.generate(requests);
@@ -206,16 +216,25 @@ int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& tex
     different += wrong;
     const double whole = before.whole_ms / after.whole_ms, cached = before.cached_ms / after.cached_ms;
     if (a.json) {
-      write_out(nlohmann::ordered_json{{"batch", a.batch}, {"setting", setting.name}, {"tokens", tokens}, {"equal", wrong == 0},
+      write_out(nlohmann::ordered_json{{"batch", a.batch},
+                                       {"setting", setting.name},
+                                       {"tokens", tokens},
+                                       {"equal", wrong == 0},
                                        {"plain", {{"whole_ms", before.whole_ms}, {"cached_ms", before.cached_ms}}},
                                        {"drafted", {{"whole_ms", after.whole_ms}, {"cached_ms", after.cached_ms}}},
-                                       {"speedup", {{"whole_answer", whole}, {"prompts_cached", cached}}}, {"drafted_rounds", drafted_rounds},
-                                       {"accepted_tokens", accepted}, {"distinct_8grams", distinct}}.dump() + "\n");
+                                       {"speedup", {{"whole_answer", whole}, {"prompts_cached", cached}}},
+                                       {"drafted_rounds", drafted_rounds},
+                                       {"accepted_tokens", accepted},
+                                       {"distinct_8grams", distinct}}
+                    .dump() +
+                "\n");
     } else {
-      write_out(fmt::format("batch of {}, {}: {} tokens; whole answers {:.1f} -> {:.1f} tok/s, {:.2f}x; prompts cached {:.1f} -> {:.1f} tok/s, {:.2f}x; "
-                            "{:.0f}% distinct 8-grams; {}\n", a.batch, setting.name, tokens, 1e3 * double(tokens) / before.whole_ms,
-                            1e3 * double(tokens) / after.whole_ms, whole, 1e3 * double(tokens) / before.cached_ms, 1e3 * double(tokens) / after.cached_ms,
-                            cached, 100 * distinct, wrong == 0 ? "equal" : fmt::format("{} DIFFERENT", wrong)));
+      write_out(fmt::format(
+          "batch of {}, {}: {} tokens; whole answers {:.1f} -> {:.1f} tok/s, {:.2f}x; prompts cached {:.1f} -> {:.1f} tok/s, {:.2f}x; "
+          "{:.0f}% distinct 8-grams; {}\n",
+          a.batch, setting.name, tokens, 1e3 * double(tokens) / before.whole_ms, 1e3 * double(tokens) / after.whole_ms,
+          whole, 1e3 * double(tokens) / before.cached_ms, 1e3 * double(tokens) / after.cached_ms, cached,
+          100 * distinct, wrong == 0 ? "equal" : fmt::format("{} DIFFERENT", wrong)));
     }
   }
   return different == 0 ? 0 : 1;
@@ -227,9 +246,12 @@ void check_promise(const Args& a) {
   for (const Named& setting : settings_of(a)) {
     if (promises_bytes(rule, setting.options.sampling)) continue;
     if (rule.promise == SpecPromise::kNothing)
-      throw Error(fmt::format("accept={}: this rule changes the text, so its bytes cannot be verified; take accept=match", rule.name));
-    throw Error(fmt::format("accept={}: sampled, this rule keeps the distribution of plain decoding but not its bytes, which is what is verified "
-                            "here; take accept=match, or verify it greedily (--temp 0, without --all-settings)", rule.name));
+      throw Error(fmt::format(
+          "accept={}: this rule changes the text, so its bytes cannot be verified; take accept=match", rule.name));
+    throw Error(fmt::format(
+        "accept={}: sampled, this rule keeps the distribution of plain decoding but not its bytes, which is what is verified "
+        "here; take accept=match, or verify it greedily (--temp 0, without --all-settings)",
+        rule.name));
   }
 }
 
@@ -247,9 +269,10 @@ int run(Args& a) {
   if (a.chat) warn_without_template(*engine);
   if (a.batch > 0) return run_batch(a, *engine, texts);
   if (!a.json)
-    write_out(fmt::format("{:>6} {:>8} {:<16} {:>6} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}  {}\n{:>40} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}\n",
-                          "prompt", "length", "sampling", "tokens", "whole", "after", "decode", "plain", "spec", "tokens", "distinct", "compared",
-                          "", "answer", "prompt", "only", "ms/token", "ms/token", "per pass", "8-grams"));
+    write_out(fmt::format(
+        "{:>6} {:>8} {:<16} {:>6} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}  {}\n{:>40} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}\n",
+        "prompt", "length", "sampling", "tokens", "whole", "after", "decode", "plain", "spec", "tokens", "distinct",
+        "compared", "", "answer", "prompt", "only", "ms/token", "ms/token", "per pass", "8-grams"));
   Totals totals;
   Run plain, spec;
   ProgressLine line("verify", a.quiet);
@@ -272,10 +295,13 @@ int run(Args& a) {
   if (interrupted()) return 130;
   if (!a.quiet) {
     const Speedup all = speedup(totals.plain, totals.spec);
-    fmt::print(stderr, "{} cases, {} different; whole answers {:.2f}x (lowest {:.2f}x), after the prompt {:.2f}x, decode only {:.2f}x; {:.2f} tokens per "
-               "pass, {:.0f}% distinct 8-grams; start-up {:.0f} ms\n", totals.cases, totals.different, all.whole, totals.worst, all.after_prompt,
-               all.decode, totals.rounds ? double(totals.tokens) / double(totals.rounds) : 0.0,
-               100 * totals.distinct / double(std::max<int64_t>(1, totals.tokens)), startup_ms);
+    fmt::print(
+        stderr,
+        "{} cases, {} different; whole answers {:.2f}x (lowest {:.2f}x), after the prompt {:.2f}x, decode only {:.2f}x; {:.2f} tokens per "
+        "pass, {:.0f}% distinct 8-grams; start-up {:.0f} ms\n",
+        totals.cases, totals.different, all.whole, totals.worst, all.after_prompt, all.decode,
+        totals.rounds ? double(totals.tokens) / double(totals.rounds) : 0.0,
+        100 * totals.distinct / double(std::max<int64_t>(1, totals.tokens)), startup_ms);
   }
   return totals.different == 0 ? 0 : 1;
 }
@@ -297,9 +323,12 @@ Command add_verify_lossless(CLI::App& app) {
   }
   {
     const HelpGroup group(app, "Comparison");
-    app.add_option("--batch", args->batch, "compare batches of so many prompts; fewer prompts are reused")->check(CLI::Range(1, 1024));
-    rare(app.add_option("--repetitions", args->repetitions, "with --batch: runs of each; the fastest counts"))->capture_default_str();
-    app.add_flag("--all-settings", args->all, "greedy, T = 0.7 with top-p, T = 1.2 with penalties, logit bias with a stop string");
+    app.add_option("--batch", args->batch, "compare batches of so many prompts; fewer prompts are reused")
+        ->check(CLI::Range(1, 1024));
+    rare(app.add_option("--repetitions", args->repetitions, "with --batch: runs of each; the fastest counts"))
+        ->capture_default_str();
+    app.add_flag("--all-settings", args->all,
+                 "greedy, T = 0.7 with top-p, T = 1.2 with penalties, logit bias with a stop string");
     app.add_flag("--json", args->json, "print one JSON object per case");
     app.add_flag("-q,--quiet", args->quiet, "no progress, no closing line");
   }

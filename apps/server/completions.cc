@@ -1,4 +1,5 @@
-// Completions: a request becomes one job per choice; what comes of them is written as one body or as a stream of events.
+// Completions: a request becomes one job per choice; what comes of them is written as one body or as a stream of
+// events.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,9 +15,10 @@ namespace {
 using namespace std::chrono_literals;
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
-constexpr auto kPollInterval = 100ms;    // how often a waiting handler looks whether its client is still there
-constexpr auto kHalfOpenPing = 1s; // silence of a stream to a client that may have closed all: only writing finds that out
-constexpr int kDeadline = 10;      // seconds for a stream's status: errors that come later are events
+constexpr auto kPollInterval = 100ms;  // how often a waiting handler looks whether its client is still there
+constexpr auto kHalfOpenPing =
+    1s;                        // silence of a stream to a client that may have closed all: only writing finds that out
+constexpr int kDeadline = 10;  // seconds for a stream's status: errors that come later are events
 
 uint64_t random_seed() {
   std::random_device device;
@@ -42,7 +44,11 @@ bool wait_until(Mailbox& mailbox, Connection& client, Clock::time_point end, Con
 class Stream {
  public:
   Stream(std::shared_ptr<Mailbox> mailbox, Jobs jobs, Answer answer, Connection& client, int ping_s)
-      : mailbox_(std::move(mailbox)), jobs_(std::move(jobs)), answer_(std::move(answer)), client_(client), ping_(ping_s),
+      : mailbox_(std::move(mailbox)),
+        jobs_(std::move(jobs)),
+        answer_(std::move(answer)),
+        client_(client),
+        ping_(ping_s),
         ended_(jobs_.size()) {}
 
   // Called again and again until the stream is done, on the connection's thread. False: the client left.
@@ -103,18 +109,22 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   for (const std::vector<Token>& prompt : prompts) {
     if (prompt.empty()) throw bad_request(fmt::format("'{}' is empty", param), param);
     if (int64_t(prompt.size()) >= engine_.context())
-      throw bad_request(fmt::format("the prompt has {} tokens, which exceeds the available context size of {}, answer included", prompt.size(),
-                                    engine_.context()), param, "context_length_exceeded");
+      throw bad_request(
+          fmt::format("the prompt has {} tokens, which exceeds the available context size of {}, answer included",
+                      prompt.size(), engine_.context()),
+          param, "context_length_exceeded");
     for (int i = 0; i < request.n; ++i) {
       jobs.push_back(std::make_shared<Job>(mailbox, request, prompt, i));
-      if (options_.timeout_s > 0) jobs.back()->deadline = jobs.back()->arrived + std::chrono::seconds(options_.timeout_s);
+      if (options_.timeout_s > 0)
+        jobs.back()->deadline = jobs.back()->arrived + std::chrono::seconds(options_.timeout_s);
     }
   }
   return jobs;
 }
 
 void Service::complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
-  AnswerFacts facts{options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
+  AnswerFacts facts{
+      options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
   std::vector<std::vector<Token>> prompts;
   {
     const auto turn = turn_of(req.body.size());
@@ -137,9 +147,13 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   const auto far_enough = [&](const auto& job) { return request.stream ? job->accepted() : job->done(); };
   const std::chrono::seconds timeout(options_.ping_s > 0 ? std::min(kDeadline, options_.ping_s) : kDeadline);
   const auto end = request.stream ? Clock::now() + timeout : Clock::time_point::max();
-  const bool there = wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
-  const auto error = there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
-  const bool begun = request.stream && std::ranges::any_of(jobs, [](const auto& job) { return job->told(); });  // the error comes behind it
+  const bool there =
+      wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
+  const auto error =
+      there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
+  const bool begun = request.stream && std::ranges::any_of(jobs, [](const auto& job) {
+                       return job->told();
+                     });  // the error comes behind it
   if (error && !(there && begun)) {
     leave(jobs);
     throw *error;

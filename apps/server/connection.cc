@@ -23,17 +23,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kPiece = 16384;              // bytes read at a time
-constexpr auto kLinger = 2s;                  // for the answer to arrive where the client still sends
+constexpr size_t kPiece = 16384;  // bytes read at a time
+constexpr auto kLinger = 2s;      // for the answer to arrive where the client still sends
 constexpr size_t kLingerBytes = size_t(64) << 20;
-constexpr auto kProbe = 1s;                   // between the end of a client's side and an interim response
-constexpr auto kProbeAgain = 5s;              // between two of them
+constexpr auto kProbe = 1s;       // between the end of a client's side and an interim response
+constexpr auto kProbeAgain = 5s;  // between two of them
 constexpr std::string_view kInterim = "HTTP/1.1 100 Continue\r\n\r\n";
 // Who vanished without a word is found out after about a minute.
 constexpr int kKeepIdle = 30, kKeepInterval = 10, kKeepCount = 3;
 
-// Headers the library must not act on: the connection is ours to keep or to end, a body is JSON whatever it is called (the library
-// would take forms apart, and refuse those of more than 8 KiB), and a list of ranges can ask for one file thousands of times.
+// Headers the library must not act on: the connection is ours to keep or to end, a body is JSON whatever it is called
+// (the library would take forms apart, and refuse those of more than 8 KiB), and a list of ranges can ask for one file
+// thousands of times.
 constexpr std::array<std::string_view, 11> kOurs{"connection", "keep-alive", "proxy-connection", "transfer-encoding",
                                                  "te",         "trailer",    "upgrade",          "expect",
                                                  "range",      "if-range",   "content-type"};
@@ -60,7 +61,9 @@ std::string shown(const RequestHead& head) {
 
 void prepare(int socket) {
   ::fcntl(socket, F_SETFL, ::fcntl(socket, F_GETFL) | O_NONBLOCK);
-  const auto set = [&](int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof(value)); };
+  const auto set = [&](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof(value));
+  };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdle);
@@ -123,10 +126,12 @@ bool Connection::next() {
 }
 
 void Connection::refuse(const ApiError& error) {
-  const std::string id = request_id({}), body = error_body(error, id);  // the head may be broken: its own name is not looked for
+  const std::string id = request_id({}),
+                    body = error_body(error, id);  // the head may be broken: its own name is not looked for
   const char* allow = error.status == 405 ? "Allow: GET, HEAD, POST, OPTIONS\r\n" : "";
-  send(fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}: {}\r\n{}Connection: close\r\n\r\n{}",
-                   error.status, reason(error.status), body.size(), kRequestId, id, allow, body));
+  send(fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}: {}\r\n{}Connection: close\r\n\r\n{}",
+      error.status, reason(error.status), body.size(), kRequestId, id, allow, body));
 }
 
 bool Connection::gone() {
@@ -203,7 +208,8 @@ bool Connection::wait(short events, Clock::time_point end) {
   return ready > 0;
 }
 
-// What the client still sends is dropped, because closing a socket with something unread in it would take back the answer.
+// What the client still sends is dropped, because closing a socket with something unread in it would take back the
+// answer.
 void Connection::linger() {
   const auto end = Clock::now() + (all_.ending() && !unread() ? 0s : kLinger);
   char dropped[kPiece];

@@ -1,5 +1,6 @@
-// One connection, as the HTTP library sees it: request after request, each with its head as it was read strictly and with exactly the
-// body that the head announced. Whatever the library makes of a request, it cannot read into the next one.
+// One connection, as the HTTP library sees it: request after request, each with its head as it was read strictly and
+// with exactly the body that the head announced. Whatever the library makes of a request, it cannot read into the next
+// one.
 #pragma once
 #include <httplib.h>
 
@@ -35,13 +36,16 @@ class Connection final : public httplib::Stream {
   // Waits for a request. False: there is no more. Throws the ApiError that refuses it.
   bool next();
   const RequestHead& head() const { return reader_.head; }
-  bool unread() const { return left_ > 0 || !head().has_end(); }  // not all of the request was read: no other can follow
+  bool unread() const {
+    return left_ > 0 || !head().has_end();
+  }                                    // not all of the request was read: no other can follow
   bool late() const { return late_; }  // the client took too long to send it
   // The answer to a request that cannot be handed on; the connection ends with it.
   void refuse(const ApiError& error);
 
-  // Closed by the client, both ways. One that only ends its own side may still read; whether it does can only be found out by writing.
-  // So it is sent an interim response now and then, as long as no other has begun: who has closed all refuses that.
+  // Closed by the client, both ways. One that only ends its own side may still read; whether it does can only be found
+  // out by writing. So it is sent an interim response now and then, as long as no other has begun: who has closed all
+  // refuses that.
   bool gone();
   bool half_closed() const { return half_closed_; }  // as gone() last saw it
 
@@ -57,8 +61,9 @@ class Connection final : public httplib::Stream {
  private:
   using Clock = Connections::Clock;
   bool wait(short events, Clock::time_point end);
-  ssize_t fill(char* into, size_t size, Clock::time_point end);  // 0: the client's end; -1: broken, or the client is late
-  bool send(std::string_view text);  // all of it
+  ssize_t fill(char* into, size_t size,
+               Clock::time_point end);  // 0: the client's end; -1: broken, or the client is late
+  bool send(std::string_view text);     // all of it
   void linger();
 
   const int socket_;
@@ -67,17 +72,17 @@ class Connection final : public httplib::Stream {
   const Deadlines deadlines_;
   const std::unique_ptr<Wire> wire_;
   HeadReader reader_{};
-  std::string buffer_{};            // read, and not yet handed on
-  std::string shown_{};             // the head for the library,
-  size_t shown_to_ = 0;             // which has read so much of it
-  size_t left_ = 0;                 // of the body
-  Clock::time_point deadline_{};    // for the body
-  bool wants_continue_ = false;     // before it sends the body
-  bool answered_ = false;           // at least in part
+  std::string buffer_{};          // read, and not yet handed on
+  std::string shown_{};           // the head for the library,
+  size_t shown_to_ = 0;           // which has read so much of it
+  size_t left_ = 0;               // of the body
+  Clock::time_point deadline_{};  // for the body
+  bool wants_continue_ = false;   // before it sends the body
+  bool answered_ = false;         // at least in part
   bool half_closed_ = false;
   Clock::time_point next_probe_{};
   bool late_ = false, broken_ = false;
-  bool over_ = false;               // the client has nothing more to say
+  bool over_ = false;  // the client has nothing more to say
 };
 
 }  // namespace sx::server

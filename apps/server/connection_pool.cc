@@ -5,7 +5,8 @@
 namespace sx::server {
 namespace {
 
-constexpr std::chrono::milliseconds kPause(100);  // between two that are cut off, if the first one's thread is not free by then
+constexpr std::chrono::milliseconds kPause(
+    100);  // between two that are cut off, if the first one's thread is not free by then
 
 }  // namespace
 

@@ -1,5 +1,6 @@
-// The threads that connections run on, as many as there ever were at a time. When no more may be made, a connection that waits for
-// its client is cut off for a new one; where all are being answered, the new one waits in the system's own queue.
+// The threads that connections run on, as many as there ever were at a time. When no more may be made, a connection
+// that waits for its client is cut off for a new one; where all are being answered, the new one waits in the system's
+// own queue.
 #pragma once
 #include <httplib.h>
 

@@ -10,7 +10,8 @@
 namespace sx::server {
 namespace {
 
-// What a connection may take before it is cut off for another one: until its client sends a head, and then a body or reads.
+// What a connection may take before it is cut off for another one: until its client sends a head, and then a body or
+// reads.
 constexpr auto kHeaderDeadline = std::chrono::milliseconds(200), kDeadline = std::chrono::milliseconds(2000);
 
 // Its thread wakes up, sees the end and closes it.

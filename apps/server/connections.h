@@ -1,5 +1,5 @@
-// All connections that are open, and what each waits for. A connection that waits for its client (for a request, or for what was
-// written to be read) can be cut off from here: to make room for another one, or because the server ends.
+// All connections that are open, and what each waits for. A connection that waits for its client (for a request, or for
+// what was written to be read) can be cut off from here: to make room for another one, or because the server ends.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -20,9 +20,9 @@ class Connections {
   using Clock = std::chrono::steady_clock;
   struct Entry {
     const int socket;
-    const std::string address;          // of the client, without its port
-    bool blocked = false;               // it waits for its client
-    bool asked = false;                 // it has the head of a request that is not yet answered
+    const std::string address;               // of the client, without its port
+    bool blocked = false;                    // it waits for its client
+    bool asked = false;                      // it has the head of a request that is not yet answered
     Clock::time_point since = Clock::now();  // it is open, was last asked or has last answered, or cannot write
   };
   using Handle = std::list<Entry>::iterator;
@@ -35,8 +35,8 @@ class Connections {
   void unblock(Handle entry);
   void set_asked(Handle entry, bool asked);
 
-  // Cuts off a connection that waits for its client: of the address that has most of those, the one that has waited longest.
-  // False: there is none.
+  // Cuts off a connection that waits for its client: of the address that has most of those, the one that has waited
+  // longest. False: there is none.
   bool shed();
 
   // From now on connections end with the answer they are at, and those without a request are cut off.

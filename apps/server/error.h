@@ -6,12 +6,17 @@
 
 namespace sx::server {
 
-// Owns its text: errors go from the worker to the thread of a connection, and copies of standard exceptions share theirs.
+// Owns its text: errors go from the worker to the thread of a connection, and copies of standard exceptions share
+// theirs.
 struct ApiError : std::exception {
   int status;
   std::string message, type, param, code;  // param and code may be empty: null in the body
   ApiError(int status_, std::string type_, std::string message_, std::string param_ = {}, std::string code_ = {})
-      : status(status_), message(std::move(message_)), type(std::move(type_)), param(std::move(param_)), code(std::move(code_)) {}
+      : status(status_),
+        message(std::move(message_)),
+        type(std::move(type_)),
+        param(std::move(param_)),
+        code(std::move(code_)) {}
   const char* what() const noexcept override { return message.c_str(); }
 };
 

@@ -39,10 +39,13 @@ bool is_loopback(std::string_view name) {
 bool host_allowed(std::string_view host, const HostRules& rules) {
   const std::string name = name_of(host);
   if (rules.keys || is_loopback(name)) return true;
-  const auto given = [&](const std::string& allowed) { return allowed == "*" || (!name.empty() && lower(allowed) == name); };
+  const auto given = [&](const std::string& allowed) {
+    return allowed == "*" || (!name.empty() && lower(allowed) == name);
+  };
   if (std::ranges::any_of(rules.names, given)) return true;
   if (rules.loopback || name.empty()) return false;
-  return is_address(name, AF_INET) || is_address(name, AF_INET6) || name.find('.') == name.npos || name.ends_with(".local");
+  return is_address(name, AF_INET) || is_address(name, AF_INET6) || name.find('.') == name.npos ||
+         name.ends_with(".local");
 }
 
 }  // namespace sx::server

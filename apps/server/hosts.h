@@ -1,5 +1,5 @@
-// Under which names the server may be asked. A page of any origin can have its own name lead to this machine (DNS rebinding): to the
-// browser the server is then part of that page, and only the header Host tells.
+// Under which names the server may be asked. A page of any origin can have its own name lead to this machine (DNS
+// rebinding): to the browser the server is then part of that page, and only the header Host tells.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,8 +8,8 @@
 namespace sx::server {
 
 struct HostRules {
-  bool loopback = true;  // only this machine can reach the server
-  bool keys = false;     // who asks must know a key, which no such page does
+  bool loopback = true;              // only this machine can reach the server
+  bool keys = false;                 // who asks must know a key, which no such page does
   std::vector<std::string> names{};  // allowed besides; "*" for all
 };
 

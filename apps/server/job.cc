@@ -17,10 +17,17 @@ bool Mailbox::wait(std::chrono::milliseconds timeout) {
 }
 
 Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice)
-    : prompt(std::move(given)), options(request.options), stream(request.stream), progress(request.stream && request.return_progress),
-      details(request.stream && request.spec_details), timed(request.stream && request.timings_per_token),
-      reuse(request.cache_prompt && !request.scores_prompt()), logprobs(request.logprobs), scores_prompt(request.scores_prompt()),
-      slot(request.slot), mailbox_(std::move(mailbox)) {
+    : prompt(std::move(given)),
+      options(request.options),
+      stream(request.stream),
+      progress(request.stream && request.return_progress),
+      details(request.stream && request.spec_details),
+      timed(request.stream && request.timings_per_token),
+      reuse(request.cache_prompt && !request.scores_prompt()),
+      logprobs(request.logprobs),
+      scores_prompt(request.scores_prompt()),
+      slot(request.slot),
+      mailbox_(std::move(mailbox)) {
   options.sampling.seed += uint64_t(choice);
 }
 

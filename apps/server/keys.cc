@@ -29,7 +29,8 @@ bool accepted(const std::vector<std::string>& keys, const std::string& authoriza
   return found;
 }
 
-uint64_t scope_of(const std::vector<std::string>& keys, const std::string& authorization, const std::string& x_api_key) {
+uint64_t scope_of(const std::vector<std::string>& keys, const std::string& authorization,
+                  const std::string& x_api_key) {
   if (keys.empty()) return 0;
   uint64_t scope = 0xcbf29ce484222325;  // FNV-1a: keys are the operator's, nobody can choose two that collide
   for (char c : given_key(authorization, x_api_key)) scope = (scope ^ static_cast<unsigned char>(c)) * 0x100000001b3;

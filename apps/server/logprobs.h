@@ -15,21 +15,21 @@ constexpr double kLeastLogprob = -9999;  // stands for minus infinity, which JSO
 struct TopToken {
   Token token = 0;
   double logprob = 0;
-  std::string bytes;           // filled by the collector; control tokens are spelt out
+  std::string bytes;  // filled by the collector; control tokens are spelt out
 };
 struct Logprob {
   double logprob = 0;
-  std::vector<TopToken> top;   // most likely first, equal ones by id
-  bool known = true;           // false: of the first token of a prompt, which nothing comes before
+  std::vector<TopToken> top;  // most likely first, equal ones by id
+  bool known = true;          // false: of the first token of a prompt, which nothing comes before
 };
 // Of `token` and of the `top` most likely ones, by the softmax of a row of logits. NaN counts as minus infinity.
 Logprob logprob_of(std::span<const float> logits, Token token, int top);
 
 struct AnswerToken {
   Token token = 0;
-  int depth = 0;               // of the accepted draft node it is; 0: it was not drafted
-  std::string bytes;           // what it adds to the text; may be part of a character
-  Logprob logprob;             // if asked for
+  int depth = 0;      // of the accepted draft node it is; 0: it was not drafted
+  std::string bytes;  // what it adds to the text; may be part of a character
+  Logprob logprob;    // if asked for
 };
 
 // Some text of one token, whole characters; the concatenation of all is the text.
@@ -46,8 +46,8 @@ struct TextPiece {
   void append(TextPiece&& next);
 };
 
-// Follows on_token and on_text of one answer. Text is held back by the engine (possible stop strings, parts of characters), so
-// a piece may complete several tokens or none. Every token comes out once, by finish() at the latest.
+// Follows on_token and on_text of one answer. Text is held back by the engine (possible stop strings, parts of
+// characters), so a piece may complete several tokens or none. Every token comes out once, by finish() at the latest.
 class TokenCollector {
  public:
   // `top`: how many alternatives to report, -1: no log-probabilities at all (TokenInfo::logits is not read then).
@@ -55,17 +55,17 @@ class TokenCollector {
   AnswerToken on_prompt(const TokenInfo& info) const;  // a token of the prompt; control tokens are spelt out
   void on_token(const TokenInfo& info);
   TextPiece on_text(std::string_view text);
-  TextPiece finish();               // the tokens without text, such as those of a stop string
-  std::string held() const;         // text that has come in tokens but not as text: begins with the stop string that ended it
+  TextPiece finish();        // the tokens without text, such as those of a stop string
+  std::string held() const;  // text that has come in tokens but not as text: begins with the stop string that ended it
 
  private:
   AnswerToken told(const TokenInfo& info, bool in_prompt) const;
   const Tokenizer& tokenizer_;
   const int top_;
-  std::deque<AnswerToken> waiting_; // tokens not completed yet
-  size_t used_ = 0;                 // bytes of the first of them that have come as text
-  bool begins_ = true;              // no text has come yet
-  int depth_ = 0;                   // of the token completed last
+  std::deque<AnswerToken> waiting_;  // tokens not completed yet
+  size_t used_ = 0;                  // bytes of the first of them that have come as text
+  bool begins_ = true;               // no text has come yet
+  int depth_ = 0;                    // of the token completed last
 };
 
 // The one of `stops` that `held` begins with, or nothing.

@@ -66,7 +66,9 @@ void Metrics::count_timeout() {
 }
 
 void Metrics::add_progress(const Timings& before, const Timings& now) {
-  const auto more = [&](auto Timings::* field) { return std::max(now.*field, before.*field) - before.*field; };  // counters never fall
+  const auto more = [&](auto Timings::*field) {
+    return std::max(now.*field, before.*field) - before.*field;
+  };  // counters never fall
   const std::lock_guard lock(mutex_);
   prompt_tokens_ += more(&Timings::prompt_tokens) + more(&Timings::cached_tokens);
   cached_tokens_ += more(&Timings::cached_tokens);
@@ -102,7 +104,8 @@ void Metrics::add(const GenerateResult& r, const RequestTimes& times) {
   queued_.observe(times.queued);
   whole_.observe(times.whole);
   if (r.timings.generated_tokens > 0) first_token_.observe(times.first_token);
-  if (r.timings.generated_tokens > 1) per_token_.observe((times.whole - times.first_token) / (r.timings.generated_tokens - 1));
+  if (r.timings.generated_tokens > 1)
+    per_token_.observe((times.whole - times.first_token) / (r.timings.generated_tokens - 1));
 }
 
 void Metrics::add_refreshes(int count) {
@@ -133,31 +136,40 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
                        found == finished_.end() ? 0 : found->second);
   }
   first_token_.write(out, "vllm:time_to_first_token_seconds", "From the request's arrival to its first token.", label);
-  per_token_.write(out, "vllm:time_per_output_token_seconds", "Mean time per token after the first, one value per request.", label);
-  between_.write(out, "vllm:inter_token_latency_seconds", "Between two rounds of a request, whatever their tokens.", label);
+  per_token_.write(out, "vllm:time_per_output_token_seconds",
+                   "Mean time per token after the first, one value per request.", label);
+  between_.write(out, "vllm:inter_token_latency_seconds", "Between two rounds of a request, whatever their tokens.",
+                 label);
   whole_.write(out, "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", label);
   queued_.write(out, "vllm:request_queue_time_seconds", "From a request's arrival to its start.", label);
   one("vllm:spec_decode_num_drafts_total", "counter", "Rounds with a draft.", drafts_);
   one("vllm:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens, a tree by its depth.", draft_tokens_);
   one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Accepted drafted tokens.", accepted_tokens_);
-  head(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted drafted tokens by place in the draft.");
+  head(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+       "Accepted drafted tokens by place in the draft.");
   for (size_t d = 0; d < accepted_at_.size(); ++d)
-    out += fmt::format("vllm:spec_decode_num_accepted_tokens_per_pos_total{{{},position=\"{}\"}} {}\n", label, d, accepted_at_[d]);
-  const auto by_context = [&](const char* name, const char* what, auto Rounds::* member) {
+    out += fmt::format("vllm:spec_decode_num_accepted_tokens_per_pos_total{{{},position=\"{}\"}} {}\n", label, d,
+                       accepted_at_[d]);
+  const auto by_context = [&](const char* name, const char* what, auto Rounds::*member) {
     head(out, name, "counter", what);
     for (size_t i = 0; i < kContexts.size(); ++i)
       out += fmt::format("{}{{{},ctx=\"{}\"}} {}\n", name, label, kContexts[i], by_context_[i].*member);
   };
-  by_context("specextend_rounds_total", "Passes of the target after prompts, by length of the text, once per request.", &Rounds::rounds);
+  by_context("specextend_rounds_total", "Passes of the target after prompts, by length of the text, once per request.",
+             &Rounds::rounds);
   by_context("specextend_drafts_total", "Of them, with a draft.", &Rounds::drafts);
   by_context("specextend_draft_tokens_total", "Drafted tokens, every node of a tree.", &Rounds::drafted);
-  by_context("specextend_accepted_tokens_total", "Accepted drafted tokens; a round makes one token more.", &Rounds::accepted);
-  by_context("specextend_round_seconds_total", "Time of the rounds, as each of their requests waited for it.", &Rounds::seconds);
-  one("specextend_draft_refreshes_total", "counter", "Times that the cells a draft works on were chosen anew.", refreshes_);
+  by_context("specextend_accepted_tokens_total", "Accepted drafted tokens; a round makes one token more.",
+             &Rounds::accepted);
+  by_context("specextend_round_seconds_total", "Time of the rounds, as each of their requests waited for it.",
+             &Rounds::seconds);
+  one("specextend_draft_refreshes_total", "counter", "Times that the cells a draft works on were chosen anew.",
+      refreshes_);
   one("specextend_requests_cancelled_total", "counter", "Requests whose client left.", cancelled_);
   one("specextend_requests_timeout_total", "counter", "Requests that took longer than allowed.", timeouts_);
   one("specextend_prompt_seconds_total", "counter", "Time spent on prompts.", prompt_seconds_);
-  one("specextend_decode_seconds_total", "counter", "Time from the end of the prompt to the end of the answer.", decode_seconds_);
+  one("specextend_decode_seconds_total", "counter", "Time from the end of the prompt to the end of the answer.",
+      decode_seconds_);
   one("specextend_saved_states", "gauge", "States of sessions kept in memory.", gauges.saved_states);
   one("specextend_saved_state_bytes", "gauge", "Their size.", gauges.saved_bytes);
   head(out, "specextend_http_responses_total", "counter", "Responses by status.");

@@ -19,7 +19,8 @@ class Histogram {
   void write(std::string& out, const char* name, const char* what, const std::string& labels) const;
 
  private:
-  static constexpr std::array<double, 16> kBounds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120, 600};
+  static constexpr std::array<double, 16> kBounds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                  0.5,   1,      2.5,   5,    10,    30,   120, 600};
   std::array<int64_t, kBounds.size() + 1> counts_{};  // the last: above all bounds
   double sum_ = 0;
 };
@@ -27,7 +28,7 @@ class Histogram {
 // What only the worker knows at the moment of asking.
 struct Gauges {
   size_t running = 0, waiting = 0;
-  double cache_share = 0;          // of the cells of all sessions, 0..1
+  double cache_share = 0;  // of the cells of all sessions, 0..1
   size_t saved_states = 0, saved_bytes = 0;
 };
 
@@ -43,7 +44,8 @@ class Metrics {
   void count_timeout();
   // A request has got from `before` to `now`: counted as it goes, so that those that are cancelled or fail count, too.
   void add_progress(const Timings& before, const Timings& now);
-  // A round of one request, with `context` tokens of history; `gap`: seconds since its previous one, 0: it was the first.
+  // A round of one request, with `context` tokens of history; `gap`: seconds since its previous one, 0: it was the
+  // first.
   void add_round(const RoundInfo& round, int context, double gap);
   // A request that ran to its end.
   void add(const GenerateResult& result, const RequestTimes& times);
@@ -65,7 +67,7 @@ class Metrics {
   int64_t cancelled_ = 0, timeouts_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;
   int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0, refreshes_ = 0;
   std::vector<int64_t> accepted_at_;
-  std::vector<int> depths_;                  // scratch: of a tree's nodes
+  std::vector<int> depths_;  // scratch: of a tree's nodes
   double prompt_seconds_ = 0, decode_seconds_ = 0;
   std::array<Rounds, kContexts.size()> by_context_{};
   Histogram queued_, first_token_, per_token_, between_, whole_;

@@ -29,7 +29,8 @@ std::string openapi_json(const Limits& limits, const std::string& version) {
   for (const auto& [name, neutral] : missing_fields()) {
     Json values = Json::parse(neutral);
     for (Json& off : Json::array({nullptr, false, "", Json::array(), Json::object()})) values.push_back(std::move(off));
-    schemas.at("SamplingOptions").at("properties")[name] = {{"enum", std::move(values)}, {"description", "Not supported: must ask for nothing."}};
+    schemas.at("SamplingOptions").at("properties")[name] = {{"enum", std::move(values)},
+                                                            {"description", "Not supported: must ask for nothing."}};
   }
   set("/Messages/maxItems", limits.messages);
   set("/Tools/maxItems", limits.tools);

@@ -7,7 +7,7 @@
 
 namespace sx::server {
 
-std::string_view openapi_source();   // as it is written: openapi.json
+std::string_view openapi_source();  // as it is written: openapi.json
 // With this server's limits and names filled in.
 std::string openapi_json(const Limits& limits, const std::string& version);
 

@@ -14,7 +14,8 @@ bool is_local(std::string_view origin) {
       if (!rest.starts_with(host)) continue;
       rest.remove_prefix(host.size());
       if (rest.empty()) return true;
-      const bool port = rest.size() > 1 && rest[0] == ':' && rest.substr(1).find_first_not_of("0123456789") == rest.npos;
+      const bool port =
+          rest.size() > 1 && rest[0] == ':' && rest.substr(1).find_first_not_of("0123456789") == rest.npos;
       if (port) return true;
     }
   }

@@ -13,7 +13,8 @@ bool origin_allowed(const std::string& origin, const std::vector<std::string>& a
 // Says so in the response. Nothing is said to other pages, so that browsers keep the answer from them.
 void allow_origin(const httplib::Request& req, httplib::Response& res, const std::vector<std::string>& allowed);
 
-// A request that changes or costs something, sent by a page that is neither ours nor allowed: browsers send those without asking.
+// A request that changes or costs something, sent by a page that is neither ours nor allowed: browsers send those
+// without asking.
 bool is_foreign(const httplib::Request& req, const std::vector<std::string>& allowed);
 
 }  // namespace sx::server

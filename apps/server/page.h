@@ -12,7 +12,8 @@ struct PageAsset {
 
 std::span<const PageAsset> page_assets();
 
-// For the header Content-Security-Policy of every asset. The page asks for the same of itself; a header also forbids frames.
+// For the header Content-Security-Policy of every asset. The page asks for the same of itself; a header also forbids
+// frames.
 inline constexpr std::string_view kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'";

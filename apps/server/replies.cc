@@ -17,9 +17,10 @@ using Json = nlohmann::ordered_json;
 
 std::string request_id(const std::string& given) {
   constexpr size_t kMost = 128;
-  const bool plain = !given.empty() && given.size() <= kMost && std::all_of(given.begin(), given.end(), [](unsigned char c) {
-    return std::isalnum(c) || std::string_view("-_.:").find(char(c)) != std::string_view::npos;
-  });
+  const bool plain =
+      !given.empty() && given.size() <= kMost && std::all_of(given.begin(), given.end(), [](unsigned char c) {
+        return std::isalnum(c) || std::string_view("-_.:").find(char(c)) != std::string_view::npos;
+      });
   if (plain) return given;
   thread_local std::random_device device;
   return fmt::format("req_{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());

@@ -44,7 +44,8 @@ int integer_field(const Json& object, const char* name, int otherwise, int low, 
 }
 
 std::optional<int64_t> whole_number(const Json& value) {
-  // Languages with one kind of number may write 16.0, and JSON Schema calls that an integer; beyond 2^53 it need not be the number meant.
+  // Languages with one kind of number may write 16.0, and JSON Schema calls that an integer; beyond 2^53 it need not be
+  // the number meant.
   constexpr double kExact = 1ull << 53;
   if (value.is_number_float()) {
     const double number = value.get<double>();
@@ -57,8 +58,9 @@ std::optional<int64_t> whole_number(const Json& value) {
 
 namespace {
 
-// Reads a body without keeping it: bodies that would take many times their size, or whose nesting would exhaust the stack of whoever walks
-// them, are refused before anything is made of them. What is broken is left to the parser proper.
+// Reads a body without keeping it: bodies that would take many times their size, or whose nesting would exhaust the
+// stack of whoever walks them, are refused before anything is made of them. What is broken is left to the parser
+// proper.
 class BodyBounds final : public nlohmann::json_sax<Json> {
  public:
   bool null() override { return number(); }
@@ -73,7 +75,8 @@ class BodyBounds final : public nlohmann::json_sax<Json> {
   bool end_object() override { return leave(); }
   bool end_array() override { return leave(); }
   bool key(string_t&) override {
-    if (++names_.back() > kMostNames) throw bad_request(fmt::format("an object of the body has more than {} names", kMostNames));
+    if (++names_.back() > kMostNames)
+      throw bad_request(fmt::format("an object of the body has more than {} names", kMostNames));
     return part();
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
@@ -84,7 +87,8 @@ class BodyBounds final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool part() {
-    if (++parts_ > kMostParts) throw bad_request(fmt::format("the body has more than {} lists, objects, names and texts", kMostParts));
+    if (++parts_ > kMostParts)
+      throw bad_request(fmt::format("the body has more than {} lists, objects, names and texts", kMostParts));
     return true;
   }
   bool enter() {
@@ -109,9 +113,7 @@ Json parse_object(std::string_view body) {
   Json parsed;
   try {
     parsed = Json::parse(body);
-  } catch (const Json::exception& e) {
-    throw bad_request(fmt::format("broken JSON: {}", e.what()));
-  }
+  } catch (const Json::exception& e) { throw bad_request(fmt::format("broken JSON: {}", e.what())); }
   if (!parsed.is_object()) throw bad_request("the body must be a JSON object");
   return parsed;
 }
@@ -121,7 +123,8 @@ std::vector<Token> parse_tokens(const Json& list, const std::string& name, int v
   if (!list.is_array()) throw bad_request(fmt::format("'{}' must be a list of token ids", name), name);
   for (const Json& one : list) {
     const std::optional<int64_t> token = whole_number(one);
-    if (!token || *token < 0 || *token >= vocab) throw bad_request(fmt::format("'{}' must hold token ids from 0 to {}", name, vocab - 1), name);
+    if (!token || *token < 0 || *token >= vocab)
+      throw bad_request(fmt::format("'{}' must hold token ids from 0 to {}", name, vocab - 1), name);
     tokens.push_back(Token(*token));
   }
   return tokens;
@@ -156,7 +159,8 @@ std::vector<Prompt> read_prompts(const Json& body, const Limits& limits) {
   if (!given) throw wrong_prompt("must be there: a string, a list of token ids, or a list of those");
   const bool several = given->is_array() && !given->empty() && !given->front().is_number();
   if (!several) return {read_prompt(*given, limits, false)};
-  if (given->size() > limits.prompts) throw bad_request(fmt::format("more than {} in 'prompt'", limits.prompts), "prompt");
+  if (given->size() > limits.prompts)
+    throw bad_request(fmt::format("more than {} in 'prompt'", limits.prompts), "prompt");
   std::vector<Prompt> prompts;
   for (const Json& one : *given) prompts.push_back(read_prompt(one, limits, false));
   return prompts;
@@ -214,18 +218,23 @@ CompletionRequest parse_template(std::string_view body, const Limits& limits) {
 
 std::string chat_prompt(const Tokenizer& tokenizer, const CompletionRequest& request) {
   try {
-    return tokenizer.apply_template_json(request.messages, request.add_generation_prompt, request.tools, request.template_variables);
+    return tokenizer.apply_template_json(request.messages, request.add_generation_prompt, request.tools,
+                                         request.template_variables);
   } catch (const Error& e) {  // templates raise errors about messages they do not take
     throw bad_request(e.what(), "messages");
   }
 }
 
-std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request, const PromptBound& bound) {
+std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request,
+                                              const PromptBound& bound) {
   const char* param = request.api == Api::kChat ? "messages" : "prompt";
   const auto check = [&](size_t bytes) {
     if (bytes > bound.bytes)
-      throw bad_request(fmt::format("the prompt has {} bytes, which exceeds the available context size of {}: its longest tokens have {} together",
-                                    bytes, bound.context, bound.bytes), param, "context_length_exceeded");
+      throw bad_request(
+          fmt::format(
+              "the prompt has {} bytes, which exceeds the available context size of {}: its longest tokens have {} together",
+              bytes, bound.context, bound.bytes),
+          param, "context_length_exceeded");
   };
   std::vector<std::vector<Token>> all;
   if (request.api == Api::kChat) {

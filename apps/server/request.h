@@ -1,5 +1,5 @@
-// Requests as JSON: parsed, checked against limits, and turned into what the library takes. Knows nothing of HTTP; every
-// fault of the client throws an ApiError that names the field.
+// Requests as JSON: parsed, checked against limits, and turned into what the library takes. Knows nothing of HTTP;
+// every fault of the client throws an ApiError that names the field.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -18,26 +18,26 @@ namespace sx::server {
 
 struct Limits {
   int vocab = 0;
-  int max_tokens = -1;            // most a request may ask for; -1: what the context holds
+  int max_tokens = -1;  // most a request may ask for; -1: what the context holds
   size_t stops = 16;
-  size_t stop_bytes = 1024;       // of one stop string
+  size_t stop_bytes = 1024;  // of one stop string
   size_t biases = 1024;
-  int choices = 16;               // 'n'
-  size_t prompts = 32;            // of one request
-  size_t jobs = 64;               // prompts * n
+  int choices = 16;     // 'n'
+  size_t prompts = 32;  // of one request
+  size_t jobs = 64;     // prompts * n
   size_t messages = 4096;
   size_t tools = 128;
-  size_t schema_bytes = 256 << 10;   // of a schema, or of all tools together, as JSON
+  size_t schema_bytes = 256 << 10;  // of a schema, or of all tools together, as JSON
   size_t grammar_bytes = 256 << 10;
   std::vector<std::string> presets{};  // a request may name one of these in 'spec_preset'
-  ToolStyle tool_style{};         // of the model's chat template: tool_style(template)
+  ToolStyle tool_style{};              // of the model's chat template: tool_style(template)
 };
 
 enum class Api { kChat, kText, kNative };  // /v1/chat/completions, /v1/completions, llama.cpp's /completion
 
 // A prompt of texts and tokens in any order; mostly one of either.
 struct PromptPart {
-  std::string text;               // unless tokens
+  std::string text;  // unless tokens
   std::vector<Token> tokens;
   bool is_text = true;
 };
@@ -45,26 +45,26 @@ using Prompt = std::vector<PromptPart>;
 
 struct CompletionRequest {
   Api api = Api::kText;
-  std::vector<Prompt> prompts;    // of kText and kNative; at least one. A chat has one prompt: chat_prompt()
+  std::vector<Prompt> prompts;  // of kText and kNative; at least one. A chat has one prompt: chat_prompt()
   // Chat: what apply_template takes.
   std::string messages, tools, template_variables;  // JSON; tools and template_variables may be empty
   bool add_generation_prompt = true;
 
-  GenerateOptions options;        // all but the callbacks; with grammar, preset, token_logits
-  bool seeded = false;            // options.sampling.seed was given. Choice i of a prompt uses seed + i
-  int n = 1;                      // choices per prompt: choice p * n + i is the i-th of prompt p
-  int logprobs = -1;              // alternatives to report with each token, -1: no log-probabilities
-  bool echo = false;              // the prompt's text before the answer; with logprobs those of its tokens, too
+  GenerateOptions options;  // all but the callbacks; with grammar, preset, token_logits
+  bool seeded = false;      // options.sampling.seed was given. Choice i of a prompt uses seed + i
+  int n = 1;                // choices per prompt: choice p * n + i is the i-th of prompt p
+  int logprobs = -1;        // alternatives to report with each token, -1: no log-probabilities
+  bool echo = false;        // the prompt's text before the answer; with logprobs those of its tokens, too
   bool stream = false, include_usage = false;
-  bool return_progress = false;   // progress of the prompt in a stream
-  bool spec_details = false;      // what speculation does in a stream
-  bool cache_prompt = true;       // false: process the whole prompt
-  bool timings_per_token = false; // in a stream: with every event
-  bool return_tokens = false;     // kNative
-  int slot = -1;                  // kNative: the slot to use, -1: any
+  bool return_progress = false;    // progress of the prompt in a stream
+  bool spec_details = false;       // what speculation does in a stream
+  bool cache_prompt = true;        // false: process the whole prompt
+  bool timings_per_token = false;  // in a stream: with every event
+  bool return_tokens = false;      // kNative
+  int slot = -1;                   // kNative: the slot to use, -1: any
   // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
   std::vector<std::string> tool_names;
-  std::string tool_list;          // the same with their schemas, JSON
+  std::string tool_list;  // the same with their schemas, JSON
   ToolFormat tool_format = ToolFormat::kHermes;
   bool parallel_tool_calls = true;
 
@@ -82,18 +82,21 @@ std::vector<Token> parse_tokens(const nlohmann::ordered_json& list, const std::s
 
 // The text of a chat's prompt. Throws an ApiError when the template refuses the messages.
 std::string chat_prompt(const Tokenizer& tokenizer, const CompletionRequest& request);
-// What a prompt's text is held against before any work is done on it: the bytes of `context` tokens, were each the longest there is.
+// What a prompt's text is held against before any work is done on it: the bytes of `context` tokens, were each the
+// longest there is.
 struct PromptBound {
   size_t bytes = SIZE_MAX;
   int context = 0;
 };
 // All prompts of a request as tokens: one of a chat, else one of each of prompts.
-std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request, const PromptBound& bound = {});
+std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request,
+                                              const PromptBound& bound = {});
 // The text that 'echo' repeats.
 std::string echo_text(const Tokenizer& tokenizer, const Prompt& prompt);
 
-// Fields of other servers that ask for something that is not there. They are refused unless they ask for nothing: null, false, an empty
-// text, list or object, or one of `neutral`, a JSON list. Everything that says which fields these are goes by this table.
+// Fields of other servers that ask for something that is not there. They are refused unless they ask for nothing: null,
+// false, an empty text, list or object, or one of `neutral`, a JSON list. Everything that says which fields these are
+// goes by this table.
 struct MissingField {
   const char* name;
   const char* neutral;
@@ -105,7 +108,8 @@ const nlohmann::ordered_json* field(const nlohmann::ordered_json& object, const 
 bool flag_field(const nlohmann::ordered_json& object, const char* name, bool otherwise);
 int integer_field(const nlohmann::ordered_json& object, const char* name, int otherwise, int low, int high);
 double number_field(const nlohmann::ordered_json& object, const char* name, double otherwise, double low, double high);
-std::optional<int64_t> whole_number(const nlohmann::ordered_json& value);  // also written as 16.0; nothing: it is none, or beyond int64
+std::optional<int64_t> whole_number(
+    const nlohmann::ordered_json& value);  // also written as 16.0; nothing: it is none, or beyond int64
 std::string text_field(const nlohmann::ordered_json& object, const char* name);  // must be there
 
 }  // namespace sx::server

@@ -11,7 +11,7 @@ namespace sx::server {
 
 namespace {
 
-constexpr size_t kMostCalls = 128;       // of one message
+constexpr size_t kMostCalls = 128;  // of one message
 constexpr size_t kToolNameBytes = 64;
 
 ApiError wrong_message(size_t index, const std::string& why) {
@@ -27,9 +27,11 @@ std::string content_text(const Json& content, size_t index) {
     const Json* type = part.is_object() ? field(part, "type") : nullptr;
     const bool refusal = is_text(type, "refusal");
     if (type && type->is_string() && !refusal && !is_text(type, "text"))
-      throw wrong_message(index, fmt::format("parts of type '{}' are not supported, only text is", type->get_ref<const std::string&>()));
+      throw wrong_message(index, fmt::format("parts of type '{}' are not supported, only text is",
+                                             type->get_ref<const std::string&>()));
     const Json* value = type ? field(part, refusal ? "refusal" : "text") : nullptr;
-    if (!value || !value->is_string()) throw wrong_message(index, "each part of 'content' must be {\"type\": \"text\", \"text\": ...}");
+    if (!value || !value->is_string())
+      throw wrong_message(index, "each part of 'content' must be {\"type\": \"text\", \"text\": ...}");
     text += value->get_ref<const std::string&>();
   }
   return text;
@@ -46,7 +48,8 @@ Json call_arguments(const Json* given, size_t index) {
       throw wrong_message(index, "the 'arguments' of a tool call must be the text of a JSON object");
     }
   }
-  if (!arguments.is_object()) throw wrong_message(index, "the 'arguments' of a tool call must be the text of a JSON object");
+  if (!arguments.is_object())
+    throw wrong_message(index, "the 'arguments' of a tool call must be the text of a JSON object");
   return arguments;
 }
 
@@ -60,11 +63,16 @@ Json tool_calls(const Json& given, size_t index, bool as_text) {
     const Json* name = function && function->is_object() ? field(*function, "name") : nullptr;
     const Json* id = one.is_object() ? field(one, "id") : nullptr;
     if (!name || !name->is_string() || (id && !id->is_string()))
-      throw wrong_message(index, "each of 'tool_calls' must be {\"id\": ..., \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}");
+      throw wrong_message(
+          index,
+          "each of 'tool_calls' must be {\"id\": ..., \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}");
     const Json* given_arguments = field(*function, "arguments");
     Json arguments = call_arguments(given_arguments, index);
-    if (as_text) arguments = given_arguments && given_arguments->is_string() && !arguments.empty() ? *given_arguments : Json(arguments.dump());
-    calls.push_back({{"id", id ? *id : Json("")}, {"type", "function"}, {"function", {{"name", *name}, {"arguments", arguments}}}});
+    if (as_text)
+      arguments = given_arguments && given_arguments->is_string() && !arguments.empty() ? *given_arguments
+                                                                                        : Json(arguments.dump());
+    calls.push_back(
+        {{"id", id ? *id : Json("")}, {"type", "function"}, {"function", {{"name", *name}, {"arguments", arguments}}}});
   }
   return calls;
 }
@@ -90,10 +98,11 @@ Json read_message(const Json& one, size_t index, const ToolStyle& style) {
         message[key] = *value;
       }
   };
-  // What the model thought before it answered: templates show it where the model was taught to see it. Servers call it by two names,
-  // templates mostly by the first.
+  // What the model thought before it answered: templates show it where the model was taught to see it. Servers call it
+  // by two names, templates mostly by the first.
   if (assistant) pass_on({"reasoning_content", "reasoning", "thinking"});
-  if (message.contains("reasoning") && !message.contains("reasoning_content")) message["reasoning_content"] = message["reasoning"];
+  if (message.contains("reasoning") && !message.contains("reasoning_content"))
+    message["reasoning_content"] = message["reasoning"];
   const bool shown = style.in_template || style.shows_calls;
   if (calls) message["tool_calls"] = tool_calls(*calls, index, shown && style.text_arguments);
   if (calls && shown && style.null_content && message["content"] == "") message["content"] = nullptr;
@@ -117,13 +126,17 @@ Json forced_tools(const Json& body, Json& tools) {
   }
   if (tools.empty()) throw bad_request("'tool_choice' needs 'tools'", "tool_choice");
   if (is_text(choice, "required")) return tools;
-  const Json* function = choice->is_object() && is_text(field(*choice, "type"), "function") ? field(*choice, "function") : nullptr;
+  const Json* function =
+      choice->is_object() && is_text(field(*choice, "type"), "function") ? field(*choice, "function") : nullptr;
   const Json* name = function && function->is_object() ? field(*function, "name") : nullptr;
   if (!name || !name->is_string())
-    throw bad_request("'tool_choice' must be none, auto, required or {\"type\": \"function\", \"function\": {\"name\": ...}}", "tool_choice");
+    throw bad_request(
+        "'tool_choice' must be none, auto, required or {\"type\": \"function\", \"function\": {\"name\": ...}}",
+        "tool_choice");
   for (const Json& tool : tools)
     if (name_of(tool) == name->get_ref<const std::string&>()) return Json::array({tool});
-  throw bad_request(fmt::format("'tool_choice': there is no tool '{}'", name->get_ref<const std::string&>()), "tool_choice");
+  throw bad_request(fmt::format("'tool_choice': there is no tool '{}'", name->get_ref<const std::string&>()),
+                    "tool_choice");
 }
 
 }  // namespace
@@ -132,7 +145,8 @@ Json read_messages(const Json& body, const Limits& limits) {
   const Json* given = field(body, "messages");
   if (!given || !given->is_array() || given->empty())
     throw bad_request("'messages' must be a list with at least one message", "messages");
-  if (given->size() > limits.messages) throw bad_request(fmt::format("more than {} 'messages'", limits.messages), "messages");
+  if (given->size() > limits.messages)
+    throw bad_request(fmt::format("more than {} 'messages'", limits.messages), "messages");
   Json messages = Json::array();
   for (const Json& one : *given) messages.push_back(read_message(one, messages.size(), limits.tool_style));
   return messages;
@@ -141,19 +155,25 @@ Json read_messages(const Json& body, const Limits& limits) {
 Json read_tools(const Json& body, const Limits& limits) {
   const Json* given = field(body, "tools");
   if (!given) return Json::array();
-  const auto wrong = [](size_t index, const std::string& why) { return bad_request(fmt::format("tools[{}]: {}", index, why), "tools"); };
+  const auto wrong = [](size_t index, const std::string& why) {
+    return bad_request(fmt::format("tools[{}]: {}", index, why), "tools");
+  };
   if (!given->is_array()) throw bad_request("'tools' must be a list", "tools");
   if (given->size() > limits.tools) throw bad_request(fmt::format("more than {} 'tools'", limits.tools), "tools");
   Json tools = Json::array();
   std::set<std::string> names;
   for (const Json& one : *given) {
     const size_t index = tools.size();
-    const Json* function = one.is_object() && is_text(field(one, "type"), "function") ? field(one, "function") : nullptr;
+    const Json* function =
+        one.is_object() && is_text(field(one, "type"), "function") ? field(one, "function") : nullptr;
     const Json* name = function && function->is_object() ? field(*function, "name") : nullptr;
-    if (!name || !name->is_string()) throw wrong(index, "must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    if (!name || !name->is_string())
+      throw wrong(index, "must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
     if (!good_name(name->get_ref<const std::string&>()))
-      throw wrong(index, fmt::format("a name has 1 to {} letters, digits, underscores, dashes and dots", kToolNameBytes));
-    if (!names.insert(name->get<std::string>()).second) throw wrong(index, fmt::format("'{}' is there twice", name->get<std::string>()));
+      throw wrong(index,
+                  fmt::format("a name has 1 to {} letters, digits, underscores, dashes and dots", kToolNameBytes));
+    if (!names.insert(name->get<std::string>()).second)
+      throw wrong(index, fmt::format("'{}' is there twice", name->get<std::string>()));
     const Json* text = field(*function, "description");
     if (text && !text->is_string()) throw wrong(index, "'description' must be a string");
     const Json* parameters = field(*function, "parameters");
@@ -162,7 +182,8 @@ Json read_tools(const Json& body, const Limits& limits) {
     Json kept = Json::object();
     for (const auto& [key, value] : function->items())
       if (key != "strict" && !value.is_null()) kept[key] = value;
-    if (!parameters || parameters->empty()) kept["parameters"] = {{"type", "object"}, {"properties", Json::object()}};  // they count on it
+    if (!parameters || parameters->empty())
+      kept["parameters"] = {{"type", "object"}, {"properties", Json::object()}};  // they count on it
     tools.push_back({{"type", "function"}, {"function", kept}});
   }
   if (tools.dump().size() > limits.schema_bytes)
@@ -181,9 +202,7 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
   if (!forced.empty()) {
     try {
       request.options.grammar = tool_grammar(limits.tool_style.format, forced);
-    } catch (const Error& e) {
-      throw bad_request(e.what(), "tools");
-    }
+    } catch (const Error& e) { throw bad_request(e.what(), "tools"); }
   }
   for (const Json& tool : tools) request.tool_names.push_back(name_of(tool));
   if (!tools.empty()) request.tool_list = tools.dump();
@@ -203,7 +222,8 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
     if (!variables->is_object()) throw bad_request("'chat_template_kwargs' must be an object", "chat_template_kwargs");
     request.template_variables = variables->dump();
     if (request.template_variables.size() > limits.schema_bytes)
-      throw bad_request(fmt::format("'chat_template_kwargs' is longer than {} bytes", limits.schema_bytes), "chat_template_kwargs");
+      throw bad_request(fmt::format("'chat_template_kwargs' is longer than {} bytes", limits.schema_bytes),
+                        "chat_template_kwargs");
   }
 }
 

@@ -12,7 +12,8 @@ namespace sx::server {
 namespace {
 
 constexpr std::array<std::string_view, 7> kMethods{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
-// Headers that decide who asks and where a request ends: a second one would be another request to whoever reads the last.
+// Headers that decide who asks and where a request ends: a second one would be another request to whoever reads the
+// last.
 constexpr std::array<std::string_view, 7> kOnce{"host",   "content-length", "transfer-encoding", "content-encoding",
                                                 "origin", "authorization",  "x-api-key"};
 constexpr size_t kLengthDigits = 18;
@@ -66,7 +67,8 @@ bool HeadReader::take(std::string& text) {
     if (size < 2 || text[end - 1] != '\r') throw refusal(400, "a line of the request's head does not end with CR LF");
     const bool first = bytes_ == 0;
     bytes_ += size;
-    if (!(first && size == 2)) done = add_line({text.data() + taken, size - 2});  // one empty line may precede a request
+    if (!(first && size == 2))
+      done = add_line({text.data() + taken, size - 2});  // one empty line may precede a request
     taken += size;
   }
   text.erase(0, taken);

@@ -1,5 +1,5 @@
-// The head of a request, read strictly: what two readers could take for different requests is refused, and every part has a bound.
-// The HTTP library is more lenient than that, so it only sees what was read here.
+// The head of a request, read strictly: what two readers could take for different requests is refused, and every part
+// has a bound. The HTTP library is more lenient than that, so it only sees what was read here.
 #pragma once
 #include <string>
 #include <string_view>
@@ -14,23 +14,25 @@ constexpr size_t kHeaders = 100;
 
 struct RequestHead {
   std::string method, target;
-  bool old = false;                // HTTP/1.0
+  bool old = false;                                            // HTTP/1.0
   std::vector<std::pair<std::string, std::string>> headers{};  // with their names in lower case
-  bool measured = false;           // it has a Content-Length,
-  size_t length = 0;               // which is this
-  bool encoded = false;            // it has a Transfer-Encoding: where its body ends is not known
+  bool measured = false;                                       // it has a Content-Length,
+  size_t length = 0;                                           // which is this
+  bool encoded = false;  // it has a Transfer-Encoding: where its body ends is not known
 
   bool has_body() const { return encoded || length > 0; }
   bool takes_body() const { return method == "POST" || method == "PUT" || method == "PATCH"; }
-  bool has_end() const { return measured || !(encoded || takes_body()); }  // it is known where another request can begin
+  bool has_end() const {
+    return measured || !(encoded || takes_body());
+  }                                                      // it is known where another request can begin
   std::string_view header(std::string_view name) const;  // the first of that name (in lower case); empty: none
   bool lists(std::string_view name, std::string_view word) const;  // a header's comma-separated words have that one
 };
 
 class HeadReader {
  public:
-  // Takes the lines that are complete off the front of `text`. True: the head is complete, and `text` begins with what follows it.
-  // Throws ApiError, after which nothing of the connection can be trusted.
+  // Takes the lines that are complete off the front of `text`. True: the head is complete, and `text` begins with what
+  // follows it. Throws ApiError, after which nothing of the connection can be trusted.
   bool take(std::string& text);
   bool begun() const { return bytes_ > 0; }
   RequestHead head{};

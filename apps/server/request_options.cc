@@ -11,26 +11,62 @@ namespace sx::server {
 
 namespace {
 
-constexpr int kDefaultTokens = 16;      // of /v1/completions, as OpenAI's
-constexpr float kForbidden = -1e9f;     // the bias that llama.cpp's `false` stands for
-constexpr int kMostNodes = 1024;        // of a drafted tree; the engine has a bound of its own
+constexpr int kDefaultTokens = 16;   // of /v1/completions, as OpenAI's
+constexpr float kForbidden = -1e9f;  // the bias that llama.cpp's `false` stands for
+constexpr int kMostNodes = 1024;     // of a drafted tree; the engine has a bound of its own
 constexpr int kMostSlots = 1 << 16;
 
 // Options of a method that is off (mirostat_tau, dry_base, xtc_threshold ...) ask for nothing by themselves.
 constexpr MissingField kMissing[] = {
-    {"functions", "[]"}, {"suffix", "[]"},                                                                       // OpenAI
-    {"audio", "[]"}, {"modalities", R"([["text"]])"}, {"web_search_options", "[]"},
-    {"structured_outputs", "[]"}, {"guided_json", "[]"}, {"guided_regex", "[]"}, {"guided_choice", "[]"}, {"guided_grammar", "[]"},  // vLLM
-    {"guided_whitespace_pattern", "[]"}, {"structural_tag", "[]"}, {"min_tokens", "[0]"}, {"use_beam_search", "[]"},
-    {"length_penalty", "[1]"}, {"early_stopping", "[]"}, {"bad_words", "[]"}, {"allowed_token_ids", "[]"}, {"truncate_prompt_tokens", "[]"},
-    {"prompt_logprobs", "[]"}, {"include_stop_str_in_output", "[]"}, {"logits_processors", "[]"}, {"documents", "[]"}, {"chat_template", "[]"},
+    {"functions", "[]"},
+    {"suffix", "[]"},  // OpenAI
+    {"audio", "[]"},
+    {"modalities", R"([["text"]])"},
+    {"web_search_options", "[]"},
+    {"structured_outputs", "[]"},
+    {"guided_json", "[]"},
+    {"guided_regex", "[]"},
+    {"guided_choice", "[]"},
+    {"guided_grammar", "[]"},  // vLLM
+    {"guided_whitespace_pattern", "[]"},
+    {"structural_tag", "[]"},
+    {"min_tokens", "[0]"},
+    {"use_beam_search", "[]"},
+    {"length_penalty", "[1]"},
+    {"early_stopping", "[]"},
+    {"bad_words", "[]"},
+    {"allowed_token_ids", "[]"},
+    {"truncate_prompt_tokens", "[]"},
+    {"prompt_logprobs", "[]"},
+    {"include_stop_str_in_output", "[]"},
+    {"logits_processors", "[]"},
+    {"documents", "[]"},
+    {"chat_template", "[]"},
     {"mm_processor_kwargs", "[]"},
-    {"mirostat", "[0]"}, {"mirostat_mode", "[0]"}, {"typical_p", "[1]"}, {"tfs_z", "[1]"}, {"top_a", "[0]"}, {"top_n_sigma", "[-1, 0]"},  // llama.cpp
-    {"dry_multiplier", "[0]"}, {"xtc_probability", "[0]"}, {"dynatemp_range", "[0]"}, {"samplers", "[]"}, {"min_keep", "[0]"},
-    {"t_max_predict_ms", "[0, -1]"}, {"n_indent", "[0]"}, {"image_data", "[]"}, {"lora", "[]"}, {"post_sampling_probs", "[]"},
+    {"mirostat", "[0]"},
+    {"mirostat_mode", "[0]"},
+    {"typical_p", "[1]"},
+    {"tfs_z", "[1]"},
+    {"top_a", "[0]"},
+    {"top_n_sigma", "[-1, 0]"},  // llama.cpp
+    {"dry_multiplier", "[0]"},
+    {"xtc_probability", "[0]"},
+    {"dynatemp_range", "[0]"},
+    {"samplers", "[]"},
+    {"min_keep", "[0]"},
+    {"t_max_predict_ms", "[0, -1]"},
+    {"n_indent", "[0]"},
+    {"image_data", "[]"},
+    {"lora", "[]"},
+    {"post_sampling_probs", "[]"},
     {"response_fields", "[]"},
-    {"epsilon_cutoff", "[0]"}, {"eta_cutoff", "[0]"}, {"smoothing_factor", "[0]"}, {"no_repeat_ngram_size", "[0]"}, {"num_beams", "[1]"},  // others
-    {"penalty_alpha", "[0]"}, {"guidance_scale", "[1]"},
+    {"epsilon_cutoff", "[0]"},
+    {"eta_cutoff", "[0]"},
+    {"smoothing_factor", "[0]"},
+    {"no_repeat_ngram_size", "[0]"},
+    {"num_beams", "[1]"},  // others
+    {"penalty_alpha", "[0]"},
+    {"guidance_scale", "[1]"},
 };
 
 // What is not there is refused rather than ignored: the answer would not be what was asked for.
@@ -40,8 +76,10 @@ void refuse_missing(const Json& body) {
     if (is_off(value)) continue;
     const Json allowed = Json::parse(neutral);
     if (std::find(allowed.begin(), allowed.end(), *value) == allowed.end())
-      throw bad_request(allowed.empty() ? fmt::format("'{}' is not supported", name)
-                                        : fmt::format("'{}' is not supported, other than {}", name, allowed.front().dump()), name);
+      throw bad_request(allowed.empty()
+                            ? fmt::format("'{}' is not supported", name)
+                            : fmt::format("'{}' is not supported, other than {}", name, allowed.front().dump()),
+                        name);
   }
 }
 
@@ -65,13 +103,17 @@ void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Tok
   const Json* value = field(body, "logit_bias");
   if (!value) return;
   const auto wrong = [] {
-    return bad_request("'logit_bias' must be an object of token ids with numbers from -100 to 100, or a list of such pairs", "logit_bias");
+    return bad_request(
+        "'logit_bias' must be an object of token ids with numbers from -100 to 100, or a list of such pairs",
+        "logit_bias");
   };
   const auto take = [&](int64_t token, const Json& amount) {
     const bool never = amount.is_boolean() && !amount.get<bool>();
-    if (!never && (!amount.is_number() || !(amount.get<double>() >= -100 && amount.get<double>() <= 100))) throw wrong();
+    if (!never && (!amount.is_number() || !(amount.get<double>() >= -100 && amount.get<double>() <= 100)))
+      throw wrong();
     if (token < 0 || token >= limits.vocab)
-      throw bad_request(fmt::format("'logit_bias': token {} is outside the vocabulary of {}", token, limits.vocab), "logit_bias");
+      throw bad_request(fmt::format("'logit_bias': token {} is outside the vocabulary of {}", token, limits.vocab),
+                        "logit_bias");
     bias.emplace_back(Token(token), never ? kForbidden : amount.get<float>());
   };
   if (!value->is_structured()) throw wrong();
@@ -87,14 +129,16 @@ void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Tok
   for (const auto& [key, amount] : value->items()) {
     int64_t token = -1;
     const auto end = key.data() + key.size();
-    if (const auto read = std::from_chars(key.data(), end, token); read.ec != std::errc() || read.ptr != end) throw wrong();
+    if (const auto read = std::from_chars(key.data(), end, token); read.ec != std::errc() || read.ptr != end)
+      throw wrong();
     take(token, amount);
   }
 }
 
 void read_sampling(const Json& body, const Limits& limits, CompletionRequest& request) {
   SamplingOptions& s = request.options.sampling;
-  const bool native = request.api == Api::kNative;  // has defaults of its own: those of the library but for the temperature
+  const bool native =
+      request.api == Api::kNative;  // has defaults of its own: those of the library but for the temperature
   if (!native) s.top_p = 1, s.top_k = 0, s.min_p = 0;
   s.temperature = float(number_field(body, "temperature", native ? 0.8 : 1, 0, native ? 100 : 2));
   s.top_p = std::max(1e-9f, float(number_field(body, "top_p", double(s.top_p), 0, 1)));
@@ -108,7 +152,8 @@ void read_sampling(const Json& body, const Limits& limits, CompletionRequest& re
   read_bias(body, limits, s.logit_bias);
   if (const Json* seed = field(body, "seed")) {
     const std::optional<int64_t> number = whole_number(*seed);
-    if (!number && !seed->is_number_unsigned()) throw bad_request("'seed' must be a whole number from -2^63 to 2^64 - 1", "seed");
+    if (!number && !seed->is_number_unsigned())
+      throw bad_request("'seed' must be a whole number from -2^63 to 2^64 - 1", "seed");
     request.seeded = number != -1;  // -1 is random, as in llama.cpp
     s.seed = number ? uint64_t(*number) : seed->get<uint64_t>();
   }
@@ -123,7 +168,8 @@ void read_length(const Json& body, const Limits& limits, CompletionRequest& requ
   }
   if (limits.max_tokens >= 0 && (most < 0 || most > limits.max_tokens)) {
     if (given && most >= 0)
-      throw bad_request(fmt::format("'max_tokens' is {}, this server allows {}", most, limits.max_tokens), "max_tokens");
+      throw bad_request(fmt::format("'max_tokens' is {}, this server allows {}", most, limits.max_tokens),
+                        "max_tokens");
     most = limits.max_tokens;
   }
   request.options.max_tokens = most;
@@ -134,8 +180,11 @@ void refuse_other_keys(const Json& body) {
   constexpr const char* kFields[] = {"spec_preset", "spec_nodes", "spec_depth", "spec_details"};
   for (const auto& [name, value] : body.items())
     if (name.starts_with("spec_") && !value.is_null() && std::ranges::count(kFields, name) == 0)
-      throw bad_request(fmt::format("'{}' is not a field of requests; there are {}, and the server's --spec NAME:key=value sets all other keys",
-                                    name, fmt::join(kFields, ", ")), name);
+      throw bad_request(
+          fmt::format(
+              "'{}' is not a field of requests; there are {}, and the server's --spec NAME:key=value sets all other keys",
+              name, fmt::join(kFields, ", ")),
+          name);
 }
 
 void read_speculation(const Json& body, const Limits& limits, CompletionRequest& request) {
@@ -158,9 +207,7 @@ std::string grammar_of(const Json& schema, const char* param, const Limits& limi
     throw bad_request(fmt::format("the schema in '{}' is longer than {} bytes", param, limits.schema_bytes), param);
   try {
     return json_schema_to_gbnf(text);
-  } catch (const Error& e) {
-    throw bad_request(e.what(), param);
-  }
+  } catch (const Error& e) { throw bad_request(e.what(), param); }
 }
 
 // The schema that 'response_format' asks for; none: any text.
@@ -172,7 +219,8 @@ std::string grammar_of_format(const Json& format, const Limits& limits) {
     const Json* schema = field(format, "schema");  // as in llama.cpp
     return grammar_of(schema ? *schema : Json{{"type", "object"}}, kName, limits);
   }
-  if (!is_text(type, "json_schema")) throw bad_request("'response_format' must have the type text, json_object or json_schema", kName);
+  if (!is_text(type, "json_schema"))
+    throw bad_request("'response_format' must have the type text, json_object or json_schema", kName);
   const Json* inner = field(format, "json_schema");
   const Json* schema = inner && inner->is_object() ? field(*inner, "schema") : nullptr;
   if (!schema) throw bad_request("'response_format' must have 'json_schema' with a 'schema'", kName);
@@ -183,7 +231,9 @@ std::string grammar_of_format(const Json& format, const Limits& limits) {
 
 std::span<const MissingField> missing_fields() { return kMissing; }
 
-bool is_text(const Json* value, std::string_view text) { return value && value->is_string() && value->get_ref<const std::string&>() == text; }
+bool is_text(const Json* value, std::string_view text) {
+  return value && value->is_string() && value->get_ref<const std::string&>() == text;
+}
 
 bool is_off(const Json* value) {
   if (!value || (value->is_boolean() && !value->get<bool>())) return true;
@@ -191,7 +241,8 @@ bool is_off(const Json* value) {
 }
 
 void read_options(const Json& body, const Limits& limits, CompletionRequest& request) {
-  if (const Json* model = field(body, "model"); model && !model->is_string()) throw bad_request("'model' must be a string", "model");
+  if (const Json* model = field(body, "model"); model && !model->is_string())
+    throw bad_request("'model' must be a string", "model");
   refuse_missing(body);
   read_length(body, limits, request);
   request.options.ignore_end = flag_field(body, "ignore_eos", false);
@@ -237,7 +288,8 @@ void read_choices(const Json& body, const Limits& limits, CompletionRequest& req
   }
   request.options.token_logits = request.logprobs >= 0;
   request.echo = flag_field(body, "echo", false);
-  if (request.echo && request.api != Api::kText) throw bad_request("'echo' is supported for /v1/completions only", "echo");
+  if (request.echo && request.api != Api::kText)
+    throw bad_request("'echo' is supported for /v1/completions only", "echo");
   if (request.choices() > limits.jobs)
     throw bad_request(fmt::format("more than {} choices: prompts times 'n'", limits.jobs), "n");
 }

@@ -8,17 +8,17 @@ namespace sx::server {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;         // of JSON
-// Of one body. A number takes 16 bytes of memory, however short it was written, lists, objects, names and texts 50 and more; and every name
-// of an object is held against those before it.
+constexpr int kMaxDepth = 64;  // of JSON
+// Of one body. A number takes 16 bytes of memory, however short it was written, lists, objects, names and texts 50 and
+// more; and every name of an object is held against those before it.
 constexpr size_t kMostNumbers = size_t(1) << 21;
 constexpr size_t kMostParts = size_t(1) << 17;
 constexpr size_t kMostNames = 4096;   // of one object
 constexpr int kMostTokens = 1 << 24;  // the library's largest context
 constexpr int kMostLogprobs = 20;
 
-bool is_text(const Json* value, std::string_view text);    // a string, and this one
-bool is_off(const Json* value);                            // absent, false, or an empty string, list or object
+bool is_text(const Json* value, std::string_view text);  // a string, and this one
+bool is_off(const Json* value);                          // absent, false, or an empty string, list or object
 // Sampling, length, stops, streaming, extensions: what all completion requests share. `request.api` is set.
 void read_options(const Json& body, const Limits& limits, CompletionRequest& request);
 // 'logprobs', 'top_logprobs', 'n_probs', 'n', 'best_of', 'echo'.

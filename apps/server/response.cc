@@ -40,7 +40,9 @@ std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) 
 
 }  // namespace
 
-std::string error_body(const ApiError& error, const std::string& request_id) { return text_of(error_json(error, request_id)); }
+std::string error_body(const ApiError& error, const std::string& request_id) {
+  return text_of(error_json(error, request_id));
+}
 
 void ChoiceDelta::append(ChoiceDelta&& next) {
   piece.append(std::move(next.piece));
@@ -105,15 +107,15 @@ struct Answer::State {
 
   struct Choice {
     std::optional<ToolParser> parser;
-    TextPiece held;            // tokens and shares that no event has told yet
+    TextPiece held;  // tokens and shares that no event has told yet
     RoundNotes rounds;
-    size_t calls = 0;          // told
-    size_t taken = 0;          // bytes of text the parser has decided, in all
-    size_t decided = 0;        // of them, since the last event
-    size_t offset = 0;         // characters before the next token of the answer
-    std::vector<AnswerToken> prompt;  // until all of it is there
+    size_t calls = 0;                  // told
+    size_t taken = 0;                  // bytes of text the parser has decided, in all
+    size_t decided = 0;                // of them, since the last event
+    size_t offset = 0;                 // characters before the next token of the answer
+    std::vector<AnswerToken> prompt;   // until all of it is there
     std::optional<AnswerTimes> times;  // the latest
-    int tokens = 0;            // told
+    int tokens = 0;                    // told
     bool begun = false;
   };
   std::vector<Choice> choices;
@@ -157,7 +159,8 @@ struct Answer::State {
 
   // An event of one choice: `content` is the delta of a chat, the text of the others.
   Json chunk(int choice, Json content, Json reason = nullptr) const {
-    if (native()) return {{"index", choice}, {"content", std::move(content)}, {"tokens", Json::array()}, {"stop", false}};
+    if (native())
+      return {{"index", choice}, {"content", std::move(content)}, {"tokens", Json::array()}, {"stop", false}};
     Json body = head(chat() ? "chat.completion.chunk" : "text_completion");
     Json one{{"index", choice}};
     one[chat() ? "delta" : "text"] = std::move(content);
@@ -260,7 +263,8 @@ Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std
   for (const int tokens : s.facts.prompt_tokens) s.totals.prompt_tokens += tokens;
   s.choices.resize(request.choices());
   for (State::Choice& c : s.choices)
-    if (!request.tool_names.empty()) c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list);
+    if (!request.tool_names.empty())
+      c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list);
   for (size_t i = 0; request.echo && i < s.choices.size(); ++i) s.choices[i].offset = characters(s.echo(int(i)));
 }
 Answer::Answer(Answer&&) noexcept = default;
@@ -289,7 +293,8 @@ std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
     }
     Json one{{"index", i}};
     if (s.chat()) {
-      one["message"] = {{"role", "assistant"}, {"content", text.empty() && !calls.empty() ? Json(nullptr) : Json(text)}};
+      one["message"] = {{"role", "assistant"},
+                        {"content", text.empty() && !calls.empty() ? Json(nullptr) : Json(text)}};
       if (!calls.empty()) one["message"]["tool_calls"] = calls_json(calls, 0, false);
     } else {
       one["text"] = s.request.echo ? s.echo(int(i)) + text : text;
@@ -318,14 +323,18 @@ std::string Answer::delta(int choice, ChoiceDelta change) {
   std::string events;
   if (s.request.return_progress && change.progress) {
     const PromptProgress& p = *change.progress;
-    c.times = AnswerTimes{{.prompt_tokens = p.processed - p.cached, .cached_tokens = p.cached, .prompt_ms = p.ms}, 0, 0, 0};
+    c.times =
+        AnswerTimes{{.prompt_tokens = p.processed - p.cached, .cached_tokens = p.cached, .prompt_ms = p.ms}, 0, 0, 0};
     Json body = s.chunk(choice, s.nothing());
     body["prompt_progress"] = progress_json(p);
     events += s.timed_event(choice, std::move(body));
   }
   if (change.times) c.times = change.times;
-  if (!change.piece.text.empty() || !change.piece.tokens.empty() || !change.rounds.rounds.empty() || !change.prompt.empty()) events += begin(choice);
-  c.prompt.insert(c.prompt.end(), std::make_move_iterator(change.prompt.begin()), std::make_move_iterator(change.prompt.end()));
+  if (!change.piece.text.empty() || !change.piece.tokens.empty() || !change.rounds.rounds.empty() ||
+      !change.prompt.empty())
+    events += begin(choice);
+  c.prompt.insert(c.prompt.end(), std::make_move_iterator(change.prompt.begin()),
+                  std::make_move_iterator(change.prompt.end()));
   if (!c.prompt.empty() && c.prompt.size() == size_t(s.facts.prompt_tokens.at(s.prompt_of(choice)))) {
     Json body = s.chunk(choice, s.echo(choice));
     body["choices"][0]["logprobs"] = s.logprobs(choice, std::exchange(c.prompt, {}), {});

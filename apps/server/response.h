@@ -24,25 +24,25 @@ struct RoundNote {
 };
 struct RoundNotes {
   std::vector<RoundNote> rounds;
-  int history = 0;                          // tokens in the cache
+  int history = 0;  // tokens in the cache
   int refreshes = 0;
   bool cells_changed = false;
-  std::vector<std::pair<int, int>> cells;   // ranges [first, end) of places the draft works on; when they changed
+  std::vector<std::pair<int, int>> cells;  // ranges [first, end) of places the draft works on; when they changed
   void append(RoundNotes&& next);
 };
 
 // Where an answer stands.
 struct AnswerTimes {
   Timings timings;
-  int64_t drafted = 0, accepted = 0;        // tokens
-  double plain_per_second = 0;              // estimated speed without drafts, tokens per second; 0: not known
+  int64_t drafted = 0, accepted = 0;  // tokens
+  double plain_per_second = 0;        // estimated speed without drafts, tokens per second; 0: not known
 };
 
 // Follows on_round of one answer.
 class RoundCollector {
  public:
   void on_round(const RoundInfo& round, int history);
-  RoundNotes take();                        // since the last call
+  RoundNotes take();  // since the last call
   AnswerTimes times() const;
 
  private:
@@ -53,7 +53,7 @@ class RoundCollector {
 };
 
 struct PromptProgress {
-  int total = 0, cached = 0, processed = 0; // tokens; processed counts the cached ones
+  int total = 0, cached = 0, processed = 0;  // tokens; processed counts the cached ones
   double ms = 0;
 };
 
@@ -65,7 +65,8 @@ struct ChoiceDelta {
   std::optional<AnswerTimes> times{};        // the latest, if asked for
   std::vector<AnswerToken> prompt{};         // the next tokens of the prompt, where their log-probabilities are wanted
   bool any() const {
-    return !piece.text.empty() || !piece.tokens.empty() || !rounds.rounds.empty() || progress || times || !prompt.empty();
+    return !piece.text.empty() || !piece.tokens.empty() || !rounds.rounds.empty() || progress || times ||
+           !prompt.empty();
   }
   void append(ChoiceDelta&& next);
 };
@@ -73,11 +74,11 @@ struct ChoiceDelta {
 // How one choice ended.
 struct ChoiceEnd {
   GenerateResult result;
-  TextPiece rest;                // TokenCollector::finish(), in a stream; of a whole answer all pieces, appended
-  RoundNotes rounds;             // the last ones, in a stream
+  TextPiece rest;                   // TokenCollector::finish(), in a stream; of a whole answer all pieces, appended
+  RoundNotes rounds;                // the last ones, in a stream
   std::vector<AnswerToken> prompt;  // of a whole answer: ChoiceDelta::prompt, all of them
-  double plain_per_second = 0;   // AnswerTimes
-  std::string stopping_word;     // that ended it, if one did
+  double plain_per_second = 0;      // AnswerTimes
+  std::string stopping_word;        // that ended it, if one did
   int slot = 0;
 };
 
@@ -88,10 +89,10 @@ struct AnswerFacts {
   std::string request_id{};         // for errors; may be empty
 };
 
-// One answer, whole or as a stream of events; id, time and model are the same throughout. In a stream the calls are, for each
-// choice in any interleaving: delta any number of times, end once; then finish once. Each gives the events to write, or nothing. The
-// first event of a choice (its role, its echo) comes with its first token: clients take the time until then for that of the prompt.
-// Not thread-safe.
+// One answer, whole or as a stream of events; id, time and model are the same throughout. In a stream the calls are,
+// for each choice in any interleaving: delta any number of times, end once; then finish once. Each gives the events to
+// write, or nothing. The first event of a choice (its role, its echo) comes with its first token: clients take the time
+// until then for that of the prompt. Not thread-safe.
 class Answer {
  public:
   Answer(const CompletionRequest& request, AnswerFacts facts);
@@ -99,11 +100,11 @@ class Answer {
   ~Answer();
   std::string whole(const std::vector<ChoiceEnd>& ends);
 
-  std::string begin(int choice);                  // that first event, unless it was there
+  std::string begin(int choice);  // that first event, unless it was there
   std::string delta(int choice, ChoiceDelta delta);
   std::string end(int choice, const ChoiceEnd& end);
-  std::string finish();                           // usage, if asked for, and [DONE]
-  std::string error(const ApiError& error);       // instead of everything that is still missing
+  std::string finish();                      // usage, if asked for, and [DONE]
+  std::string error(const ApiError& error);  // instead of everything that is still missing
   static constexpr std::string_view kPing = ": keep-alive\n\n";
 
  private:

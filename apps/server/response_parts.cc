@@ -23,12 +23,18 @@ Json bytes_json(const std::string& bytes) {
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const uint8_t c = uint8_t(text[i]);
-    const size_t more = c < 0x80 ? 0 : c >= 0xC2 && c <= 0xDF ? 1 : (c & 0xF0) == 0xE0 ? 2 : c >= 0xF0 && c <= 0xF4 ? 3 : 4;
+    const size_t more = c < 0x80                 ? 0
+                        : c >= 0xC2 && c <= 0xDF ? 1
+                        : (c & 0xF0) == 0xE0     ? 2
+                        : c >= 0xF0 && c <= 0xF4 ? 3
+                                                 : 4;
     if (more == 4 || i + more >= text.size()) return false;
     for (size_t k = 1; k <= more; ++k)
       if ((uint8_t(text[i + k]) & 0xC0) != 0x80) return false;
     const uint8_t next = more ? uint8_t(text[i + 1]) : 0;
-    if ((c == 0xE0 && next < 0xA0) || (c == 0xED && next > 0x9F) || (c == 0xF0 && next < 0x90) || (c == 0xF4 && next > 0x8F)) return false;
+    if ((c == 0xE0 && next < 0xA0) || (c == 0xED && next > 0x9F) || (c == 0xF0 && next < 0x90) ||
+        (c == 0xF4 && next > 0x8F))
+      return false;
     i += more + 1;
   }
   return true;
@@ -51,11 +57,22 @@ const char* stop_type(FinishReason reason) {
 
 Json settings_json(const CompletionRequest& request) {
   const SamplingOptions& s = request.options.sampling;
-  return {{"n_predict", request.options.max_tokens}, {"seed", s.seed}, {"temperature", s.temperature}, {"top_k", s.top_k},
-          {"top_p", s.top_p}, {"min_p", s.min_p}, {"repeat_last_n", s.repeat_last_n}, {"repeat_penalty", s.repeat_penalty},
-          {"presence_penalty", s.presence_penalty}, {"frequency_penalty", s.frequency_penalty}, {"stop", request.options.stop},
-          {"ignore_eos", request.options.ignore_end}, {"stream", request.stream}, {"n_probs", std::max(0, request.logprobs)},
-          {"grammar", request.options.grammar}, {"speculate", request.options.speculate}};
+  return {{"n_predict", request.options.max_tokens},
+          {"seed", s.seed},
+          {"temperature", s.temperature},
+          {"top_k", s.top_k},
+          {"top_p", s.top_p},
+          {"min_p", s.min_p},
+          {"repeat_last_n", s.repeat_last_n},
+          {"repeat_penalty", s.repeat_penalty},
+          {"presence_penalty", s.presence_penalty},
+          {"frequency_penalty", s.frequency_penalty},
+          {"stop", request.options.stop},
+          {"ignore_eos", request.options.ignore_end},
+          {"stream", request.stream},
+          {"n_probs", std::max(0, request.logprobs)},
+          {"grammar", request.options.grammar},
+          {"speculate", request.options.speculate}};
 }
 
 }  // namespace
@@ -125,7 +142,10 @@ Json text_logprobs(std::span<const AnswerToken> tokens, bool top, const std::vec
     best.emplace(token_label(token.bytes), token.logprob.logprob);  // the chosen one is always there
     tops.push_back(std::move(best));
   }
-  return {{"tokens", labels}, {"token_logprobs", values}, {"top_logprobs", top ? tops : Json(nullptr)}, {"text_offset", offsets}};
+  return {{"tokens", labels},
+          {"token_logprobs", values},
+          {"top_logprobs", top ? tops : Json(nullptr)},
+          {"text_offset", offsets}};
 }
 
 Json native_logprobs(std::span<const AnswerToken> tokens) {
@@ -203,19 +223,26 @@ void Totals::add(const ChoiceEnd& end) {
 
 Json usage_json(const Totals& totals) {
   const int generated = totals.timings.generated_tokens;
-  return {{"prompt_tokens", totals.prompt_tokens}, {"completion_tokens", generated}, {"total_tokens", totals.prompt_tokens + generated},
+  return {{"prompt_tokens", totals.prompt_tokens},
+          {"completion_tokens", generated},
+          {"total_tokens", totals.prompt_tokens + generated},
           {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}}};
 }
 
 Json timings_json(const Totals& totals) {
   const Timings& t = totals.timings;
-  Json json{{"cache_n", t.cached_tokens}, {"prompt_n", t.prompt_tokens}, {"prompt_ms", t.prompt_ms},
+  Json json{{"cache_n", t.cached_tokens},
+            {"prompt_n", t.prompt_tokens},
+            {"prompt_ms", t.prompt_ms},
             {"prompt_per_second", per_second(t.prompt_tokens, t.prompt_ms)},
-            {"predicted_n", t.generated_tokens}, {"predicted_ms", t.decode_ms},
+            {"predicted_n", t.generated_tokens},
+            {"predicted_ms", t.decode_ms},
             {"predicted_per_second", per_second(t.generated_tokens, t.decode_ms)},
-            {"draft_n", totals.spec.drafted}, {"draft_n_accepted", totals.spec.accepted}};
+            {"draft_n", totals.spec.drafted},
+            {"draft_n_accepted", totals.spec.accepted}};
   if (t.draft_prompt_ms > 0) json["draft_prompt_ms"] = t.draft_prompt_ms;
-  if (totals.plain_known && totals.plain_seconds > 0) json["plain_per_second"] = t.generated_tokens / totals.plain_seconds;
+  if (totals.plain_known && totals.plain_seconds > 0)
+    json["plain_per_second"] = t.generated_tokens / totals.plain_seconds;
   return json;
 }
 
@@ -226,12 +253,20 @@ Json native_json(const CompletionRequest& request, const std::string& model, int
   totals.add(end);
   Json tokens = Json::array();
   if (request.return_tokens && !request.stream) tokens = result.tokens;
-  return {{"index", 0}, {"content", content}, {"tokens", tokens}, {"id_slot", end.slot}, {"stop", true}, {"model", model},
-          {"tokens_predicted", result.timings.generated_tokens}, {"tokens_evaluated", prompt_tokens},
+  return {{"index", 0},
+          {"content", content},
+          {"tokens", tokens},
+          {"id_slot", end.slot},
+          {"stop", true},
+          {"model", model},
+          {"tokens_predicted", result.timings.generated_tokens},
+          {"tokens_evaluated", prompt_tokens},
           {"tokens_cached", prompt_tokens + result.timings.generated_tokens},
-          {"truncated", result.reason == FinishReason::kContext}, {"stop_type", stop_type(result.reason)},
+          {"truncated", result.reason == FinishReason::kContext},
+          {"stop_type", stop_type(result.reason)},
           {"stopping_word", result.reason == FinishReason::kStop ? end.stopping_word : ""},
-          {"generation_settings", settings_json(request)}, {"timings", timings_json(totals)},
+          {"generation_settings", settings_json(request)},
+          {"timings", timings_json(totals)},
           {"metrics", Json::parse(spec_metrics_json(result.spec))}};
 }
 

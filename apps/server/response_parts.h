@@ -22,8 +22,8 @@ std::string token_label(const std::string& bytes);
 Json chat_logprobs(std::span<const AnswerToken> tokens);
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; `offsets` are those of the tokens.
 Json text_logprobs(std::span<const AnswerToken> tokens, bool top, const std::vector<size_t>& offsets);
-// Where tokens of a prompt begin in its text, in characters, as far as they spell it: some are not in it, such as one for its
-// beginning, and the first may have a space that the text has not.
+// Where tokens of a prompt begin in its text, in characters, as far as they spell it: some are not in it, such as one
+// for its beginning, and the first may have a space that the text has not.
 std::vector<size_t> prompt_offsets(std::span<const AnswerToken> tokens, std::string_view text);
 // llama.cpp's "completion_probabilities".
 Json native_logprobs(std::span<const AnswerToken> tokens);
@@ -38,7 +38,7 @@ struct Totals {
   int prompt_tokens = 0, cached_tokens = 0;  // of the prompts, however many choices each has
   Timings timings;
   SpecStats spec;
-  double plain_seconds = 0;                  // that the tokens would have taken without drafts
+  double plain_seconds = 0;  // that the tokens would have taken without drafts
   bool plain_known = true;
   void add(const AnswerTimes& times);
   void add(const ChoiceEnd& end);

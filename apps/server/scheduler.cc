@@ -13,10 +13,14 @@ constexpr size_t kWorthSaving = 64;   // tokens that are not thrown away if they
 constexpr size_t kWorthWaiting = 32;  // tokens of a prompt that another one is about to have
 
 ApiError ending() { return {503, "unavailable_error", "the server is shutting down", "", "shutting_down"}; }
-ApiError timed_out() { return {503, "timeout_error", "the request took longer than this server allows", "", "timeout"}; }
+ApiError timed_out() {
+  return {503, "timeout_error", "the request took longer than this server allows", "", "timeout"};
+}
 ApiError broken(const std::string& why) { return {500, "server_error", why, "", "internal_error"}; }
 
-double seconds(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 // Tokens of a prompt that a cache can stand for: the last one is always run.
 size_t shared(std::span<const Token> text, const Job& job) {
@@ -26,8 +30,12 @@ size_t shared(std::span<const Token> text, const Job& job) {
 }  // namespace
 
 Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, Metrics& metrics)
-    : engine_(engine), options_(options), metrics_(metrics), cache_(options.cache_bytes),
-      slots_(size_t(engine.options().max_sessions)), states_(slots_.size()) {
+    : engine_(engine),
+      options_(options),
+      metrics_(metrics),
+      cache_(options.cache_bytes),
+      slots_(size_t(engine.options().max_sessions)),
+      states_(slots_.size()) {
   for (Slot& slot : slots_) slot.session = engine_.start();
   batch_ = engine_.batch();
   thread_ = std::thread([this] { work(); });
@@ -61,8 +69,8 @@ void Scheduler::submit(std::span<const std::shared_ptr<Job>> jobs) {
   if (ending_) throw ending();
   purge();
   if (queue_.size() + jobs.size() > options_.queue + (slots_.size() - active_))
-    throw ApiError(429, "rate_limit_error", fmt::format("{} requests are waiting already: try again later", queue_.size()), "",
-                   "queue_full");
+    throw ApiError(429, "rate_limit_error",
+                   fmt::format("{} requests are waiting already: try again later", queue_.size()), "", "queue_full");
   queue_.insert(queue_.end(), jobs.begin(), jobs.end());
   changed_.notify_all();
 }
@@ -133,7 +141,8 @@ void Scheduler::act() {
     if (!slot.free()) {
       refuse({409, "invalid_request_error", fmt::format("slot {} is busy", use.slot), "", "slot_busy"});
     } else if (foreign && !use.replaces) {
-      refuse({403, "permission_error", fmt::format("slot {} holds a text of another key", use.slot), "", "slot_of_another_key"});
+      refuse({403, "permission_error", fmt::format("slot {} holds a text of another key", use.slot), "",
+              "slot_of_another_key"});
     } else {
       slot.used = ++jobs_;
       slot.action = std::move(action);
@@ -181,7 +190,8 @@ void Scheduler::admit() {
       const std::lock_guard lock(mutex_);
       purge();
       const bool room = std::ranges::any_of(slots_, &Slot::free);
-      const auto next = std::ranges::find_if(queue_, [&](const auto& j) { return j->slot < 0 ? room : slots_[size_t(j->slot)].free(); });
+      const auto next = std::ranges::find_if(
+          queue_, [&](const auto& j) { return j->slot < 0 ? room : slots_[size_t(j->slot)].free(); });
       if (next == queue_.end()) return;
       job = std::move(*next);
       queue_.erase(next);
@@ -191,8 +201,8 @@ void Scheduler::admit() {
   }
 }
 
-// Into the slot that holds most of the prompt, unless that would forget more than it spares: then into the one that has rested
-// longest. It starts at once, or when another request has got as far as their prompts agree.
+// Into the slot that holds most of the prompt, unless that would forget more than it spares: then into the one that has
+// rested longest. It starts at once, or when another request has got as far as their prompts agree.
 void Scheduler::place(std::shared_ptr<Job> job) {
   Slot *best = nullptr, *oldest = nullptr;
   size_t own = 0, have = job->reuse ? in_memory(*job) : 0, coming = 0;
@@ -231,14 +241,16 @@ std::span<const Token> Scheduler::text_for(uint64_t scope, const Slot& slot) con
   return slot.session->text();
 }
 
-size_t Scheduler::in_memory(const Job& job) const { return std::min(cache_.longest(job.scope, job.prompt), job.prompt.size() - 1); }
+size_t Scheduler::in_memory(const Job& job) const {
+  return std::min(cache_.longest(job.scope, job.prompt), job.prompt.size() - 1);
+}
 
 bool Scheduler::worth_saving(const Slot& slot) const {
   const std::span<const Token> text = slot.session->text();
   const size_t kept = slot.job && slot.job->scope == slot.scope ? shared(text, *slot.job) : 0;
   return text.size() >= kept + kWorthSaving && std::ranges::none_of(slots_, [&](const Slot& other) {
-    return &other != &slot && common_prefix(text_for(slot.scope, other), text) + kWorthSaving > text.size();
-  });
+           return &other != &slot && common_prefix(text_for(slot.scope, other), text) + kWorthSaving > text.size();
+         });
 }
 
 bool Scheduler::must_move(const Slot& slot) const {
@@ -257,7 +269,8 @@ void Scheduler::gather(Slot& slot, Turns* turns) {
   const Slot* from = nullptr;
   size_t most = shared(session.text(), job);
   for (const Slot& other : slots_)
-    if (const size_t here = shared(text_for(job.scope, other), job); &other != &slot && here > most) from = &other, most = here;
+    if (const size_t here = shared(text_for(job.scope, other), job); &other != &slot && here > most)
+      from = &other, most = here;
   if (in_memory(job) > most && cache_.restore(job.scope, job.prompt, session, turns)) return;
   if (from) session.copy_from(*from->session, int(most));
 }
@@ -286,9 +299,7 @@ void Scheduler::join(Slot& slot) {
     slot.started = true;
     slot.job->accept();
     return;
-  } catch (const Error& e) {
-    slot.job->fail(bad_request(e.what()));
-  } catch (const std::exception& e) {
+  } catch (const Error& e) { slot.job->fail(bad_request(e.what())); } catch (const std::exception& e) {
     slot.job->fail(broken(e.what()));
   }
   slot.job = nullptr;
@@ -306,7 +317,8 @@ void Scheduler::listen(Slot& slot) {
   };
   job->options.on_round = [this, job, &slot, last = Clock::time_point()](const RoundInfo& round) mutable {
     const auto now = Clock::now();
-    metrics_.add_round(round, int(job->prompt.size()) + job->tokens, last == Clock::time_point() ? 0 : seconds(last, now));
+    metrics_.add_round(round, int(job->prompt.size()) + job->tokens,
+                       last == Clock::time_point() ? 0 : seconds(last, now));
     last = now;
     metrics_.add_progress(std::exchange(job->counted, round.timings), round.timings);
     const int before = round.refreshes < slot.refreshes ? 0 : slot.refreshes;  // the session began anew
@@ -327,22 +339,22 @@ void Scheduler::step() {
     }
     publish();  // before those who wait go on
     for (auto& [job, finished] : ended) finish(*job, std::move(finished));
-  } catch (const std::exception& e) {
-    renew(e.what());
-  }
+  } catch (const std::exception& e) { renew(e.what()); }
 }
 
 void Scheduler::finish(Job& job, Finished finished) {
   const auto now = Clock::now();
   GenerateResult& result = finished.result;
   metrics_.add_progress(job.counted, result.timings);
-  if (!finished.error.empty()) return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
+  if (!finished.error.empty())
+    return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
   if (result.reason == FinishReason::kCancelled) {
     if (job.gone) metrics_.count_cancelled();
     else if (!ending_) metrics_.count_timeout();
     return job.fail(ending_ ? ending() : timed_out());  // who has gone does not read it
   }
-  metrics_.add(result, {seconds(job.arrived, job.started), seconds(job.arrived, job.first_token), seconds(job.arrived, now)});
+  metrics_.add(result,
+               {seconds(job.arrived, job.started), seconds(job.arrived, job.first_token), seconds(job.arrived, now)});
   {
     const std::lock_guard lock(mutex_);
     mean_seconds_ = 0.8 * mean_seconds_ + 0.2 * seconds(job.started, now);
@@ -363,7 +375,8 @@ void Scheduler::renew(const std::string& why) {
   publish();
   for (const auto& job : ended) job->fail(broken(why));
   for (Slot& slot : slots_)
-    if (auto action = std::exchange(slot.action, std::nullopt)) action->done.set_exception(std::make_exception_ptr(broken(why)));
+    if (auto action = std::exchange(slot.action, std::nullopt))
+      action->done.set_exception(std::make_exception_ptr(broken(why)));
   try {
     for (Slot& slot : slots_) slot.session = engine_.start();
     batch_ = engine_.batch();
@@ -387,7 +400,8 @@ void Scheduler::end_all(const ApiError& error) {
   batch_.reset();
   for (Slot& slot : slots_) {
     slot.moving = nullptr;  // to its end
-    if (auto action = std::exchange(slot.action, std::nullopt)) action->done.set_exception(std::make_exception_ptr(error));
+    if (auto action = std::exchange(slot.action, std::nullopt))
+      action->done.set_exception(std::make_exception_ptr(error));
     if (slot.job) slot.job->fail(error), slot.job = nullptr;
     slot.started = false;
   }

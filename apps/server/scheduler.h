@@ -1,7 +1,8 @@
-// The worker: one thread owns the engine, its sessions and the batch that runs on them. Between two steps it takes requests from
-// a bounded queue into free slots, in order of arrival, and puts together what a slot needs of a prompt from what is there:
-// its own text, that of another session, running or not, or a state kept in memory. Texts are shared within a scope only (an API key).
-// States are copied a piece between two steps, so that nobody's answer waits for another's.
+// The worker: one thread owns the engine, its sessions and the batch that runs on them. Between two steps it takes
+// requests from a bounded queue into free slots, in order of arrival, and puts together what a slot needs of a prompt
+// from what is there: its own text, that of another session, running or not, or a state kept in memory. Texts are
+// shared within a scope only (an API key). States are copied a piece between two steps, so that nobody's answer waits
+// for another's.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -26,16 +27,16 @@
 namespace sx::server {
 
 struct SchedulerOptions {
-  size_t queue = 32;        // requests that wait
-  size_t cache_bytes = 0;   // of states in memory
+  size_t queue = 32;                     // requests that wait
+  size_t cache_bytes = 0;                // of states in memory
   std::chrono::microseconds turn{4000};  // of copying states between two steps of requests that run
 };
 
 // A slot as others see it.
 struct SlotState {
   bool running = false;
-  int held = 0;             // tokens
-  uint64_t scope = 0;       // of its text
+  int held = 0;        // tokens
+  uint64_t scope = 0;  // of its text
 };
 
 // Which slot an action is for, and whose it is. An action that does not replace the text must be of the text's scope.
@@ -56,12 +57,12 @@ class Scheduler {
 
   // All or none; throws an ApiError when the queue is full (429) or the server is ending (503).
   void submit(std::span<const std::shared_ptr<Job>> jobs);
-  // Runs an action on the session of a slot, alternating with the steps; throws what it throws, 409 while the slot is taken, and 403 if its
-  // text is of another scope.
+  // Runs an action on the session of a slot, alternating with the steps; throws what it throws, 409 while the slot is
+  // taken, and 403 if its text is of another scope.
   void on_slot(const SlotUse& use, SlotAction action);
   Gauges gauges() const;
   std::vector<SlotState> slots() const;
-  int retry_after() const;  // seconds until a refused request may find room, as things go
+  int retry_after() const;                 // seconds until a refused request may find room, as things go
   bool failed() const { return failed_; }  // the engine broke down and could not be used any more
   // Cancels what runs and refuses what waits; returns when the worker has ended. Safe to call twice.
   void stop();
@@ -75,35 +76,36 @@ class Scheduler {
   // A session that stays open between requests.
   struct Slot {
     std::unique_ptr<Session> session;
-    uint64_t scope = 0;            // of the session's text
-    std::shared_ptr<Job> job;      // none: it rests
-    bool started = false;          // the job is in the batch
+    uint64_t scope = 0;                // of the session's text
+    std::shared_ptr<Job> job;          // none: it rests
+    bool started = false;              // the job is in the batch
     std::shared_ptr<const Job> donor;  // whose text the job awaits
-    size_t awaited = 0;            // tokens of it
-    uint64_t used = 0;             // when it was last taken, in jobs
-    int refreshes = 0;             // of the session's draft, as last counted
-    std::optional<Action> action;  // that is moving
-    std::unique_ptr<Turns> moving; // a state into or out of the session, for the job or the action. It ends before the session
+    size_t awaited = 0;                // tokens of it
+    uint64_t used = 0;                 // when it was last taken, in jobs
+    int refreshes = 0;                 // of the session's draft, as last counted
+    std::optional<Action> action;      // that is moving
+    std::unique_ptr<Turns>
+        moving;  // a state into or out of the session, for the job or the action. It ends before the session
     bool free() const { return !job && !moving; }
   };
 
   void work();
-  bool wait();                     // for something to do; false: the server ends
-  void purge();                    // drops jobs of the queue that nobody waits for any more; needs the lock
+  bool wait();   // for something to do; false: the server ends
+  void purge();  // drops jobs of the queue that nobody waits for any more; needs the lock
   void act();
-  void move();                     // one piece of a state
+  void move();  // one piece of a state
   void moved(Slot& slot);
   void admit();
   void step();
   void place(std::shared_ptr<Job> job);
   bool ready(const Slot& slot) const;
   void start(Slot& slot);
-  void join(Slot& slot);           // the batch
+  void join(Slot& slot);  // the batch
   // As much of the prompt as there is.
   void gather(Slot& slot, Turns* turns);
   bool must_move(const Slot& slot) const;  // states, to gather it
   bool worth_saving(const Slot& slot) const;
-  size_t in_memory(const Job& job) const;  // tokens of its prompt, but for the last
+  size_t in_memory(const Job& job) const;                                   // tokens of its prompt, but for the last
   std::span<const Token> text_for(uint64_t scope, const Slot& slot) const;  // what those of a scope may share of it
   void listen(Slot& slot);
   void finish(Job& job, Finished finished);
@@ -116,18 +118,18 @@ class Scheduler {
   Metrics& metrics_;
   StateCache cache_;
   std::vector<Slot> slots_;
-  std::unique_ptr<Batch> batch_;   // after the sessions: it ends first
+  std::unique_ptr<Batch> batch_;  // after the sessions: it ends first
   uint64_t jobs_ = 0;
   std::atomic<bool> ending_{false}, failed_{false};
 
-  mutable std::mutex mutex_;       // of what follows
+  mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
   std::deque<Action> actions_;
   std::vector<SlotState> states_;
-  size_t active_ = 0;              // jobs in slots
+  size_t active_ = 0;  // jobs in slots
   size_t saved_states_ = 0, saved_bytes_ = 0;
-  double mean_seconds_ = 1;        // of the last requests, once started
+  double mean_seconds_ = 1;  // of the last requests, once started
   std::thread thread_;
 };
 

@@ -28,7 +28,7 @@ namespace {
 constexpr int kSpareThreads = 480;     // for clients that send a request, or keep their connection open
 constexpr int kBacklog = 128;          // connections that wait to be taken
 constexpr int kRequests = 100;         // of one connection
-constexpr auto kHeaderDeadline = 10s;    // for the head of a request
+constexpr auto kHeaderDeadline = 10s;  // for the head of a request
 
 // The library's routes and responses, behind connections that read the requests.
 class GuardedServer final : public httplib::Server {
@@ -105,7 +105,8 @@ class HttpServer final : public Server {
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
   using Turn = httplib::Server::HandlerResponse;
 
-  // Not the library's stop(): that cuts off streams. Without the listener it waits for the connections, and listen() returns.
+  // Not the library's stop(): that cuts off streams. Without the listener it waits for the connections, and listen()
+  // returns.
   void stop_listening() { ::shutdown(std::exchange(listener_, -1), SHUT_RDWR); }
 
   void configure() {
@@ -119,7 +120,8 @@ class HttpServer final : public Server {
     });
     http_->set_keep_alive_max_count(kRequests);  // as clients are told
     http_->set_payload_max_length(options_.body_bytes);
-    http_->set_logger([this](const httplib::Request&, const httplib::Response& res) { metrics_.count_response(res.status); });
+    http_->set_logger(
+        [this](const httplib::Request&, const httplib::Response& res) { metrics_.count_response(res.status); });
     http_->set_pre_routing_handler([this](const auto& req, auto& res) { return turn_away(req, res); });
     http_->set_error_handler([this](const httplib::Request& req, httplib::Response& res) { explain(req, res); });
     http_->set_exception_handler([](const httplib::Request&, httplib::Response& res, std::exception_ptr) {
@@ -136,8 +138,8 @@ class HttpServer final : public Server {
       return Turn::Handled;
     };
     if (!(head.old && head.header("host").empty()) && !host_allowed(head.header("host"), hosts_))
-      return refuse({403, "permission_error", "the server may not be asked under this name (--allowed-host allows it)", "",
-                     "host_not_allowed"});
+      return refuse({403, "permission_error", "the server may not be asked under this name (--allowed-host allows it)",
+                     "", "host_not_allowed"});
     allow_origin(req, res, options_.origins);
     const ApiError misplaced{400, "invalid_request_error", fmt::format("{} has no body", req.method)};
     if (req.method == "OPTIONS") {
@@ -147,13 +149,16 @@ class HttpServer final : public Server {
     }
     if (!allowed(req)) return refuse(no_key());
     if (is_foreign(req, options_.origins))
-      return refuse({403, "permission_error", "pages of this origin may not ask (--cors-origin allows them)", "", "origin_not_allowed"});
+      return refuse({403, "permission_error", "pages of this origin may not ask (--cors-origin allows them)", "",
+                     "origin_not_allowed"});
     if (!head.takes_body() && head.has_body()) return refuse(misplaced);
-    if (req.has_header("Content-Encoding")) return refuse({415, "invalid_request_error", "compressed bodies are not taken"});
+    if (req.has_header("Content-Encoding"))
+      return refuse({415, "invalid_request_error", "compressed bodies are not taken"});
     if (head.takes_body() && !head.measured)
       return refuse({411, "invalid_request_error", "give the body's Content-Length; chunked bodies are not taken"});
     if (head.length > options_.body_bytes)
-      return refuse({413, "invalid_request_error", fmt::format("the body is larger than {} bytes", options_.body_bytes)});
+      return refuse(
+          {413, "invalid_request_error", fmt::format("the body is larger than {} bytes", options_.body_bytes)});
     return Turn::Unhandled;
   }
 
@@ -196,9 +201,7 @@ class HttpServer final : public Server {
         handler(req, res);
       } catch (const ApiError& error) {
         send_error(res, error, error.status == 429 ? service().scheduler().retry_after() : 1);
-      } catch (const std::exception& e) {
-        send_error(res, {500, "server_error", e.what(), "", "internal_error"});
-      }
+      } catch (const std::exception& e) { send_error(res, {500, "server_error", e.what(), "", "internal_error"}); }
     };
   }
 
@@ -236,10 +239,12 @@ class HttpServer final : public Server {
     http_->Get("/v1/models/(.+)", guarded([this](const auto& req, auto& res) { service().one_model(req, res); }));
     get("/props", &Service::props);
     get("/slots", &Service::slots);
-    http_->Post(R"(/slots/(\d{1,4}))", guarded([this](const auto& req, auto& res) { service().slot_action(req, res); }));
+    http_->Post(R"(/slots/(\d{1,4}))",
+                guarded([this](const auto& req, auto& res) { service().slot_action(req, res); }));
     get("/metrics", [this](const auto&, auto& res) {
       const Service* there = service_;
-      res.set_content(metrics_.text(options_.model_name, there ? own_->scheduler().gauges() : Gauges()), "text/plain; version=0.0.4");
+      res.set_content(metrics_.text(options_.model_name, there ? own_->scheduler().gauges() : Gauges()),
+                      "text/plain; version=0.0.4");
     });
     post("/tokenize", &Service::tokenize);
     post("/detokenize", &Service::detokenize);
@@ -261,18 +266,20 @@ class HttpServer final : public Server {
     public_.insert(path);
     paths_[path] = "GET";
     std::string pattern;  // the path itself, whatever is in it
-    for (char c : path) pattern += std::string(std::string_view(".+()[]{}*?^$|\\").find(c) != std::string_view::npos ? "\\" : "") + c;
+    for (char c : path)
+      pattern += std::string(std::string_view(".+()[]{}*?^$|\\").find(c) != std::string_view::npos ? "\\" : "") + c;
     http_->Get(pattern, guarded([&asset](const auto&, auto& res) {
-      res.set_header("Content-Security-Policy", std::string(kPagePolicy));
-      res.set_header("X-Content-Type-Options", "nosniff");
-      res.set_header("Cache-Control", "no-cache");
-      res.set_content(asset.body.data(), asset.body.size(), std::string(asset.content_type).c_str());
-    }));
+                 res.set_header("Content-Security-Policy", std::string(kPagePolicy));
+                 res.set_header("X-Content-Type-Options", "nosniff");
+                 res.set_header("Cache-Control", "no-cache");
+                 res.set_content(asset.body.data(), asset.body.size(), std::string(asset.content_type).c_str());
+               }));
   }
 
   void health(httplib::Response& res) const {
     if (service_ && own_->scheduler().failed())
-      throw ApiError(500, "server_error", "the model broke down: the server must be started again", "", "internal_error");
+      throw ApiError(500, "server_error", "the model broke down: the server must be started again", "",
+                     "internal_error");
     if (service_) return send(res, {{"status", "ok"}});
     Json body = Json::parse(error_body({503, "unavailable_error", "Loading model", "", "loading"}));
     body["progress"] = loaded_.load();

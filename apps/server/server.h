@@ -12,24 +12,24 @@ namespace sx::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                      // 0: any free one
-  std::string cert_file{}, key_file{};  // TLS; empty: without
-  std::vector<std::string> api_keys{};  // none: everybody may
-  std::vector<std::string> origins{};   // of pages that may talk to it, beside those of this machine
-  std::vector<std::string> hosts{};     // names it may be asked under, beside those of this machine
-  int parallel = 4;                     // requests that run
-  int queue = 32;                       // requests that wait
-  int threads = 0;                      // of connections; 0: enough for what runs and waits, and many more
-  int timeout_s = 3600;                 // most time of a request; 0: no bound
-  int header_timeout_s = 30;            // most time a client may take to send a request
-  int ping_s = 10;                      // silence of a stream after which a comment is sent; 0: never
-  size_t body_bytes = size_t(16) << 20; // of one request
+  int port = 8080;                         // 0: any free one
+  std::string cert_file{}, key_file{};     // TLS; empty: without
+  std::vector<std::string> api_keys{};     // none: everybody may
+  std::vector<std::string> origins{};      // of pages that may talk to it, beside those of this machine
+  std::vector<std::string> hosts{};        // names it may be asked under, beside those of this machine
+  int parallel = 4;                        // requests that run
+  int queue = 32;                          // requests that wait
+  int threads = 0;                         // of connections; 0: enough for what runs and waits, and many more
+  int timeout_s = 3600;                    // most time of a request; 0: no bound
+  int header_timeout_s = 30;               // most time a client may take to send a request
+  int ping_s = 10;                         // silence of a stream after which a comment is sent; 0: never
+  size_t body_bytes = size_t(16) << 20;    // of one request
   size_t cache_bytes = size_t(512) << 20;  // of states of sessions in memory
-  bool share_prefix = false;            // texts in caches are shared by all keys
-  int max_tokens = -1;                  // most one request may ask for
-  bool page = true;                     // at /
-  std::string slot_folder{};            // for states on disk; empty: none
-  std::string model_name{};             // as clients see it
+  bool share_prefix = false;               // texts in caches are shared by all keys
+  int max_tokens = -1;                     // most one request may ask for
+  bool page = true;                        // at /
+  std::string slot_folder{};               // for states on disk; empty: none
+  std::string model_name{};                // as clients see it
   std::string version{};
 };
 
@@ -37,13 +37,13 @@ class Server {
  public:
   static std::unique_ptr<Server> create(const ServerOptions& options);
   virtual ~Server() = default;
-  virtual int bind() = 0;    // the port; throws when it cannot be had
-  virtual void listen() = 0; // until stop()
+  virtual int bind() = 0;                 // the port; throws when it cannot be had
+  virtual void listen() = 0;              // until stop()
   virtual void loading(double done) = 0;  // progress 0..1
   // From now on it answers. The engine must outlive the server; nobody else may use the engine.
   virtual void attach(Engine& engine) = 0;
-  // From another thread. drain() takes no more requests and waits, at most so long, until those it has are answered; stop() ends what
-  // still runs, then listen().
+  // From another thread. drain() takes no more requests and waits, at most so long, until those it has are answered;
+  // stop() ends what still runs, then listen().
   virtual void drain(std::chrono::seconds deadlines) = 0;
   virtual void stop() = 0;
 };

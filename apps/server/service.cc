@@ -37,12 +37,16 @@ size_t longest_token(const Tokenizer& tokenizer, int count) {
   return most;
 }
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 }  // namespace
 
 Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
-    : engine_(engine), options_(options), created_(int64_t(std::time(nullptr))),
+    : engine_(engine),
+      options_(options),
+      created_(int64_t(std::time(nullptr))),
       scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
@@ -51,9 +55,10 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
   limits_.choices = std::min(limits_.choices, int(limits_.jobs));
   limits_.prompts = std::min(limits_.prompts, limits_.jobs);
-  limits_.tool_style = tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
-    return engine_.tokenizer().apply_template_json(messages, true, tools);
-  });
+  limits_.tool_style =
+      tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
+        return engine_.tokenizer().apply_template_json(messages, true, tools);
+      });
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
@@ -64,7 +69,10 @@ std::unique_lock<std::mutex> Service::turn_of(size_t bytes) {
 }
 
 Json Service::model() const {
-  return {{"id", options_.model_name}, {"object", "model"}, {"created", created_}, {"owned_by", "specextend"},
+  return {{"id", options_.model_name},
+          {"object", "model"},
+          {"created", created_},
+          {"owned_by", "specextend"},
           {"max_model_len", engine_.context()}};
 }
 
@@ -82,8 +90,15 @@ void Service::one_model(const httplib::Request& req, httplib::Response& res) con
 void Service::props(const httplib::Request&, httplib::Response& res) const {
   const EngineOptions& o = engine_.options();
   const GenerateOptions plain;
-  const Json settings{{"n_ctx", engine_.context()}, {"params", {{"n_predict", options_.max_tokens}, {"temperature", 1.0}, {"top_p", 1.0},
-                      {"top_k", 0}, {"min_p", 0.0}, {"repeat_penalty", 1.0}, {"repeat_last_n", plain.sampling.repeat_last_n}}}};
+  const Json settings{{"n_ctx", engine_.context()},
+                      {"params",
+                       {{"n_predict", options_.max_tokens},
+                        {"temperature", 1.0},
+                        {"top_p", 1.0},
+                        {"top_k", 0},
+                        {"min_p", 0.0},
+                        {"repeat_penalty", 1.0},
+                        {"repeat_last_n", plain.sampling.repeat_last_n}}}};
   send(res, {{"default_generation_settings", settings},
              {"total_slots", o.max_sessions},
              {"model_path", file_name(o.model)},
@@ -107,7 +122,9 @@ uint64_t Service::scope(const httplib::Request& req) const {
 void Service::slots(const httplib::Request& req, httplib::Response& res) const {
   Json all = Json::array();
   for (const SlotState& state : scheduler_.slots())  // what other keys' texts are is nobody's business, nor how long
-    all.push_back({{"id", all.size()}, {"n_ctx", engine_.context()}, {"is_processing", state.running},
+    all.push_back({{"id", all.size()},
+                   {"n_ctx", engine_.context()},
+                   {"is_processing", state.running},
                    {"n_past", state.scope == scope(req) ? state.held : 0}});
   send(res, all);
 }
@@ -142,7 +159,10 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
       bytes = state.take();
     });
     write_state(path, bytes);
-    return send(res, {{"id_slot", slot}, {"filename", name}, {"n_saved", length}, {"n_written", bytes.size()},
+    return send(res, {{"id_slot", slot},
+                      {"filename", name},
+                      {"n_saved", length},
+                      {"n_written", bytes.size()},
                       {"timings", {{"save_ms", ms_since(start)}}}});
   }
   const std::string bytes = read_state(path);
@@ -159,7 +179,10 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
     }
     length = session.length();
   });
-  send(res, {{"id_slot", slot}, {"filename", name}, {"n_restored", length}, {"n_read", bytes.size()},
+  send(res, {{"id_slot", slot},
+             {"filename", name},
+             {"n_restored", length},
+             {"n_read", bytes.size()},
              {"timings", {{"restore_ms", ms_since(start)}}}});
 }
 
@@ -168,7 +191,9 @@ void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
   const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
   const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
   const auto turn = turn_of(text.size());
-  res.set_content(fmt::format("{{\"tokens\":[{}]}}", fmt::join(engine_.tokenizer().tokenize(text, special, parse), ",")), "application/json");
+  res.set_content(
+      fmt::format("{{\"tokens\":[{}]}}", fmt::join(engine_.tokenizer().tokenize(text, special, parse), ",")),
+      "application/json");
 }
 
 void Service::detokenize(const httplib::Request& req, httplib::Response& res) {

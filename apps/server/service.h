@@ -1,5 +1,5 @@
-// What needs the model: completions and the small questions about tokens, templates, slots and settings. Handlers run on the
-// threads of connections; the engine itself belongs to the scheduler's worker.
+// What needs the model: completions and the small questions about tokens, templates, slots and settings. Handlers run
+// on the threads of connections; the engine itself belongs to the scheduler's worker.
 #pragma once
 #include <httplib.h>
 #include <specextend/specextend.h>
@@ -40,13 +40,15 @@ class Service {
  private:
   Json model() const;
   uint64_t scope(const httplib::Request& req) const;  // whose texts a request may share
-  std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request, const std::vector<std::vector<Token>>& prompts,
+  std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
+                                              const std::vector<std::vector<Token>>& prompts,
                                               const std::shared_ptr<Mailbox>& mailbox) const;
 
   Engine& engine_;
   const ServerOptions options_;
   Limits limits_;
-  // Holds texts that take much memory to tokenise, so that there is one at a time. The tokenizer itself is shared by all threads.
+  // Holds texts that take much memory to tokenise, so that there is one at a time. The tokenizer itself is shared by
+  // all threads.
   std::unique_lock<std::mutex> turn_of(size_t bytes);
 
   PromptBound bound_;

@@ -14,8 +14,10 @@ namespace sx::server {
 namespace fs = std::filesystem;
 
 std::string slot_path(const std::string& folder, uint64_t scope, const std::string& name) {
-  const auto plain = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                                         c == '.' || c == '-' || c == '_'; };
+  const auto plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-' ||
+           c == '_';
+  };
   if (name.empty() || name.size() > 200 || name[0] == '.' || !std::ranges::all_of(name, plain))
     throw bad_request("'filename' must be letters, digits, '-', '_' and '.', and not begin with a '.'", "filename");
   return (scope == 0 ? fs::path(folder) / name : fs::path(folder) / fmt::format("key-{:016x}", scope) / name).string();
@@ -40,8 +42,9 @@ std::string read_state(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::error_code failed;
   if (!in || !fs::is_regular_file(path, failed))
-    throw ApiError(404, "invalid_request_error", fmt::format("there is no state '{}'", fs::path(path).filename().string()),
-                   "filename", "slot_not_found");
+    throw ApiError(404, "invalid_request_error",
+                   fmt::format("there is no state '{}'", fs::path(path).filename().string()), "filename",
+                   "slot_not_found");
   std::ostringstream out;
   out << in.rdbuf();
   return std::move(out).str();

@@ -1,6 +1,6 @@
-// States of sessions kept in memory: what a session held before another text took its place. Bounded by bytes; what has not
-// been asked for longest goes first. A state belongs to the scope (whose texts it may be part of) that it was saved for, and no other
-// scope finds it.
+// States of sessions kept in memory: what a session held before another text took its place. Bounded by bytes; what has
+// not been asked for longest goes first. A state belongs to the scope (whose texts it may be part of) that it was saved
+// for, and no other scope finds it.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -25,10 +25,11 @@ class StateCache {
 
   // The longest beginning of `text` that a state holds.
   size_t longest(uint64_t scope, std::span<const Token> text) const;
-  // Keeps the session's state, in place of states of beginnings of its text. Not if it is too large or held already. While it pauses,
-  // the session must stay as it is; the cache may be used.
+  // Keeps the session's state, in place of states of beginnings of its text. Not if it is too large or held already.
+  // While it pauses, the session must stay as it is; the cache may be used.
   void save(uint64_t scope, const Session& session, Turns* turns = nullptr);
-  // Puts the state that holds most of `text` into the session. False: there is none, or it would not go (and is dropped).
+  // Puts the state that holds most of `text` into the session. False: there is none, or it would not go (and is
+  // dropped).
   bool restore(uint64_t scope, std::span<const Token> text, Session& session, Turns* turns = nullptr);
 
   size_t size() const { return states_.size(); }

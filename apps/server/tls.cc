@@ -21,7 +21,8 @@ std::string refusal(const char* what, const std::string& file) {
   return fmt::format("cannot take the {} '{}': {}", what, file, reason);
 }
 
-// The handshake is part of the first read. OpenSSL writes without MSG_NOSIGNAL: the HTTP library ignores SIGPIPE for the process.
+// The handshake is part of the first read. OpenSSL writes without MSG_NOSIGNAL: the HTTP library ignores SIGPIPE for
+// the process.
 class TlsWire final : public Wire {
  public:
   TlsWire(Context context, Session session) : context_(std::move(context)), ssl_(std::move(session)) {
@@ -61,15 +62,19 @@ class TlsWire final : public Wire {
 
 WireMaker make_wires(const std::string& cert_file, const std::string& key_file) {
   if (cert_file.empty() && key_file.empty()) return make_plain_wire;
-  if (cert_file.empty() || key_file.empty()) throw Error("--ssl-cert-file and --ssl-key-file belong together: give both or none");
+  if (cert_file.empty() || key_file.empty())
+    throw Error("--ssl-cert-file and --ssl-key-file belong together: give both or none");
   const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (!context) throw Error("TLS cannot be set up");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  if (SSL_CTX_use_certificate_chain_file(context.get(), cert_file.c_str()) != 1) throw Error(refusal("certificate", cert_file));
-  if (SSL_CTX_use_PrivateKey_file(context.get(), key_file.c_str(), SSL_FILETYPE_PEM) != 1) throw Error(refusal("key", key_file));
-  if (SSL_CTX_check_private_key(context.get()) != 1) throw Error(refusal("key, which does not fit the certificate,", key_file));
+  if (SSL_CTX_use_certificate_chain_file(context.get(), cert_file.c_str()) != 1)
+    throw Error(refusal("certificate", cert_file));
+  if (SSL_CTX_use_PrivateKey_file(context.get(), key_file.c_str(), SSL_FILETYPE_PEM) != 1)
+    throw Error(refusal("key", key_file));
+  if (SSL_CTX_check_private_key(context.get()) != 1)
+    throw Error(refusal("key, which does not fit the certificate,", key_file));
   return [context](int socket) -> std::unique_ptr<Wire> {
     Session session(SSL_new(context.get()), SSL_free);
     if (!session || SSL_set_fd(session.get(), socket) != 1) return nullptr;

@@ -25,12 +25,14 @@ bool has(std::string_view text, std::string_view part) { return text.find(part) 
 // A mark without the white space that models write around it.
 std::string_view bare(std::string_view mark) {
   const size_t first = mark.find_first_not_of(kSpaces);
-  return first == std::string_view::npos ? std::string_view() : mark.substr(first, mark.find_last_not_of(kSpaces) - first + 1);
+  return first == std::string_view::npos ? std::string_view()
+                                         : mark.substr(first, mark.find_last_not_of(kSpaces) - first + 1);
 }
 
 std::string call_id(ToolFormat format) {
   thread_local std::random_device device;
-  const bool mistral = format == ToolFormat::kMistral || format == ToolFormat::kMistralNamed || format == ToolFormat::kMistralCallId;
+  const bool mistral =
+      format == ToolFormat::kMistral || format == ToolFormat::kMistralNamed || format == ToolFormat::kMistralCallId;
   if (mistral) return fmt::format("{:08x}{:01x}", device(), device() % 16);  // its templates want nine characters
   return fmt::format("call_{:08x}{:08x}{:08x}", device(), device(), device());
 }
@@ -42,7 +44,9 @@ Json parse(std::string_view text) {  // null where it is none
   return json.is_discarded() ? Json() : json;
 }
 
-size_t skip_spaces(std::string_view text, size_t at) { return std::min(text.size(), text.find_first_not_of(kSpaces, at)); }
+size_t skip_spaces(std::string_view text, size_t at) {
+  return std::min(text.size(), text.find_first_not_of(kSpaces, at));
+}
 
 // Whether `text` could, with what follows, begin with `mark`.
 bool possible(std::string_view text, std::string_view mark) {
@@ -77,7 +81,9 @@ bool read_call(const Json& json, const std::vector<std::string>& names, bool key
 ToolParser::ToolParser(ToolFormat format, std::vector<std::string> names, bool parallel, std::string tools)
     : format_(format), names_(std::move(names)), parallel_(parallel), tools_(std::move(tools)) {}
 
-bool ToolParser::known(const std::string& name) const { return std::find(names_.begin(), names_.end(), name) != names_.end(); }
+bool ToolParser::known(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end();
+}
 
 std::vector<ToolCall> ToolParser::read_calls(std::string_view text) const {
   const Json json = parse(text);
@@ -108,8 +114,8 @@ void ToolParser::content(Output& out, size_t size) {
   take(size);
 }
 
-// What looked like the beginning of a call, a mark of `size` bytes, is text, and whatever follows is looked at anew. A mark that is shown
-// to nobody is dropped.
+// What looked like the beginning of a call, a mark of `size` bytes, is text, and whatever follows is looked at anew. A
+// mark that is shown to nobody is dropped.
 bool ToolParser::refuse(Output& out, size_t size) {
   plain_ = plain_ || format_ == ToolFormat::kLlama;
   const size_t at = skip_spaces(held_, 0);
@@ -270,7 +276,8 @@ std::string ToolParser::arguments() const {
   Json parameters, out = Json::object();
   const Json tools = parse(tools_);
   for (const Json& tool : tools)
-    if (tool.at("function").at("name") == marked_.call.name) parameters = tool.at("function").value("parameters", Json());
+    if (tool.at("function").at("name") == marked_.call.name)
+      parameters = tool.at("function").value("parameters", Json());
   for (const Marked::Value& value : marked_.values) {
     const bool is_text = value.kind == "string" || value.kind == "true";
     Json json = is_text              ? Json(value.text)
@@ -326,7 +333,8 @@ ToolParser::Seen ToolParser::go_on(Phase& phase) {
   return Seen::kNo;
 }
 
-// held_ has the opening mark (or, if not `opened`, nothing of it) up to `begin`; a name and arguments between marks must follow.
+// held_ has the opening mark (or, if not `opened`, nothing of it) up to `begin`; a name and arguments between marks
+// must follow.
 bool ToolParser::marked_call(Output& out, size_t begin, bool opened, bool last) {
   Phase& phase = marked_.phase;
   if (phase == Phase::kOpen && marked_.at == 0) {
@@ -336,7 +344,8 @@ bool ToolParser::marked_call(Output& out, size_t begin, bool opened, bool last) 
   // Some models know an older form as well.
   if (syntax_of(format_).notation == CallSyntax::Notation::kJson && (phase == Phase::kOpen || phase == Phase::kName)) {
     const size_t value = skip_spaces(held_, begin);
-    if (value < held_.size() && (held_[value] == '{' || held_[value] == '[') && marked_.at == begin) return json_call(out, begin, last);
+    if (value < held_.size() && (held_[value] == '{' || held_[value] == '[') && marked_.at == begin)
+      return json_call(out, begin, last);
   }
   for (;;) {
     const bool closing = phase == Phase::kClose;
@@ -369,8 +378,8 @@ bool ToolParser::step_llama(Output& out, bool last) {
   return plain_ = true;
 }
 
-// Where what is held may begin a call, or, `hidden`, nothing but a mark that is shown to nobody. A block begins with its mark; models forget
-// it now and then, and begin with that of a call.
+// Where what is held may begin a call, or, `hidden`, nothing but a mark that is shown to nobody. A block begins with
+// its mark; models forget it now and then, and begin with that of a call.
 size_t ToolParser::next_mark(bool& hidden) const {
   const CallSyntax& syntax = syntax_of(format_);
   const std::string_view open = bare(syntax.open), each = bare(syntax.each), text = held_;

@@ -19,7 +19,8 @@ constexpr int kMaxDepth = 64;
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
-  return first == std::string_view::npos ? std::string_view() : text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+  return first == std::string_view::npos ? std::string_view()
+                                         : text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
 const Json* member(const Json& object, const char* key) {
@@ -36,9 +37,7 @@ const Json* resolved(const Json& schema, const Json& root) {
     if (!ref->is_string() || !ref->get_ref<const std::string&>().starts_with("#/")) return nullptr;
     try {
       at = &root.at(Json::json_pointer(ref->get_ref<const std::string&>().substr(1)));
-    } catch (const Json::exception&) {
-      return nullptr;
-    }
+    } catch (const Json::exception&) { return nullptr; }
   }
   return nullptr;
 }
@@ -49,7 +48,9 @@ struct Kinds {
   void add(const Kinds& more) { text |= more.text, null |= more.null, other |= more.other; }
 };
 
-Kinds kind_of_value(const Json& value) { return {value.is_string(), value.is_null(), !value.is_string() && !value.is_null()}; }
+Kinds kind_of_value(const Json& value) {
+  return {value.is_string(), value.is_null(), !value.is_string() && !value.is_null()};
+}
 
 Kinds kinds_of(const Json& given, const Json& root, int depth = 0) {
   constexpr Kinds kAll{true, true, true};
@@ -98,7 +99,8 @@ std::string raw_text_grammar(const Json& schema, const std::string& where, std::
   std::string out;
   for (const Json& value : only ? Json::array({*only}) : *values) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    if (text.find(trimmed(end)) != std::string::npos) throw Error(fmt::format("{}: a value has '{}' in it", where, trimmed(end)));
+    if (text.find(trimmed(end)) != std::string::npos)
+      throw Error(fmt::format("{}: a value has '{}' in it", where, trimmed(end)));
     out += (out.empty() ? "" : " | ") + gbnf_quote(text);
   }
   return "(" + out + ")";
@@ -178,8 +180,8 @@ Json argument_value(std::string_view text, const Json& parameters, const std::st
   return json.is_discarded() ? Json(std::string(text)) : json;
 }
 
-std::string parameters_grammar(const CallSyntax& syntax, const std::string& function, const Json& parameters, const std::string& rule,
-                               std::vector<std::pair<std::string, std::string>>& schemas) {
+std::string parameters_grammar(const CallSyntax& syntax, const std::string& function, const Json& parameters,
+                               const std::string& rule, std::vector<std::pair<std::string, std::string>>& schemas) {
   const Json* properties = forced_properties(function, parameters);
   if (!properties) return {};
   std::string out;
@@ -213,8 +215,9 @@ std::string parameters_grammar(const CallSyntax& syntax, const std::string& func
 }
 
 std::string raw_text_rules(std::string_view end) {
-  // The first tag of the end mark begins with '<', has no other, and no character that is special in a class: after any part of it there
-  // comes another '<', which begins it anew, or a character that neither goes on with it nor begins it.
+  // The first tag of the end mark begins with '<', has no other, and no character that is special in a class: after any
+  // part of it there comes another '<', which begins it anew, or a character that neither goes on with it nor begins
+  // it.
   const std::string_view mark = trimmed(end).substr(0, trimmed(end).find('>') + 1);
   std::string parts, breaks;
   for (size_t size = 1, next = 0; size < mark.size(); size = next) {
@@ -224,7 +227,8 @@ std::string raw_text_rules(std::string_view end) {
     parts += (size > 1 ? " | " : "") + part;
     breaks += fmt::format("{}{} [^<{}]", size > 1 ? " | " : "", part, mark.substr(size, next - size));
   }
-  return fmt::format("Text ::= ([^<] | Text-part* Text-break)* Text-part*\nText-part ::= {}\nText-break ::= {}\n", parts, breaks);
+  return fmt::format("Text ::= ([^<] | Text-part* Text-break)* Text-part*\nText-part ::= {}\nText-break ::= {}\n",
+                     parts, breaks);
 }
 
 namespace {
@@ -366,7 +370,8 @@ Any ::= Quoted | Number | "True" | "False" | "None" | Any-list | Any-object
 Any-list ::= "[" (Any (", " Any)*)? "]"
 Any-object ::= "{" (Quoted ": " Any (", " Quoted ": " Any)*)? "}"
 )";
-  return number + raw_text_rules(kGemmaQuote) + fmt::format("Quoted ::= {0} Text {0}", mark_literal(syntax, kGemmaQuote)) + R"(
+  return number + raw_text_rules(kGemmaQuote) +
+         fmt::format("Quoted ::= {0} Text {0}", mark_literal(syntax, kGemmaQuote)) + R"(
 Any ::= Quoted | Number | "true" | "false" | "null" | Any-list | Any-object
 Any-list ::= "[" (Any ("," Any)*)? "]"
 Any-object ::= "{" (Any-key ":" Any ("," Any-key ":" Any)*)? "}"

@@ -33,8 +33,8 @@ std::string_view quote_at(std::string_view text, size_t at, Notation notation, b
   return rest == kGemmaQuote ? kGemmaQuote : std::string_view();
 }
 
-// Whether the text that began with `quote` ends at `at`. Templates write Python's texts without escapes: a quote ends one only where
-// something can follow.
+// Whether the text that began with `quote` ends at `at`. Templates write Python's texts without escapes: a quote ends
+// one only where something can follow.
 Ends ends_text(std::string_view text, size_t at, std::string_view quote, Notation notation) {
   const std::string_view rest = text.substr(at, quote.size());
   if (rest != quote) return rest.size() < quote.size() && quote.starts_with(rest) ? Ends::kMore : Ends::kNo;

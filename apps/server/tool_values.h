@@ -1,5 +1,5 @@
-// Arguments that a model writes all at once: in JSON, as Python would, or in Gemma's notation. Where they end in a text that comes in
-// pieces, what they are, and how a value is written.
+// Arguments that a model writes all at once: in JSON, as Python would, or in Gemma's notation. Where they end in a text
+// that comes in pieces, what they are, and how a value is written.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>

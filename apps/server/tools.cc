@@ -44,7 +44,7 @@ std::optional<std::string> rendered(const RenderTemplate& render, const std::str
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // Names that no template has in it.
-constexpr const char* kProbeTool = "probe_of_tools", *kProbeKey = "probe_key", *kProbeValue = "probe value";
+constexpr const char *kProbeTool = "probe_of_tools", *kProbeKey = "probe_key", *kProbeValue = "probe value";
 constexpr const char* kProbeId = "a1b2c3d4e";  // as Mistral's templates want it
 
 constexpr const char* kProbeMessages = R"([{"role":"user","content":"Hi"}])";
@@ -52,7 +52,8 @@ constexpr const char* kProbeMessages = R"([{"role":"user","content":"Hi"}])";
 // What the template makes of a conversation with a call; nothing if it fails.
 std::string rendered_call(const RenderTemplate& render, const Json& tools, const Json& arguments,
                           const Json& content = "") {
-  const Json call{{"id", kProbeId}, {"type", "function"}, {"function", {{"name", kProbeTool}, {"arguments", arguments}}}};
+  const Json call{
+      {"id", kProbeId}, {"type", "function"}, {"function", {{"name", kProbeTool}, {"arguments", arguments}}}};
   const Json messages =
       Json::array({{{"role", "user"}, {"content", "Hi"}},
                    {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
@@ -69,7 +70,8 @@ bool shows_arguments(const std::string& text) {
 }  // namespace
 
 ToolStyle tool_style(std::string_view source, const RenderTemplate& render) {
-  const Json parameters{{"type", "object"}, {"properties", {{kProbeKey, {{"type", "string"}, {"description", "A text."}}}}},
+  const Json parameters{{"type", "object"},
+                        {"properties", {{kProbeKey, {{"type", "string"}, {"description", "A text."}}}}},
                         {"required", Json::array({kProbeKey})}};
   const Json tools =
       Json::array({{{"type", "function"},
@@ -144,8 +146,9 @@ void tell_tools(Json& messages, const Json& tools, const ToolStyle& style) {
       message["content"] = content;
       message.erase("tool_calls");
     } else if (message.at("role") == "tool") {
-      message = {{"role", "user"},
-                 {"content", fmt::format("<tool_response>\n{}\n</tool_response>", message.at("content").get<std::string>())}};
+      message = {
+          {"role", "user"},
+          {"content", fmt::format("<tool_response>\n{}\n</tool_response>", message.at("content").get<std::string>())}};
     }
   }
   if (text.empty()) return;
@@ -170,7 +173,8 @@ std::string tool_grammar(ToolFormat format, const Json& tools) {
   const CallSyntax& syntax = syntax_of(format);
   const bool noted = syntax.notation != CallSyntax::Notation::kJson;
   const auto [before, between, after] = frame_of(syntax);
-  std::vector<std::pair<std::string, std::string>> schemas;  // each a root of its own: a $ref leads somewhere in its tool's parameters
+  std::vector<std::pair<std::string, std::string>>
+      schemas;  // each a root of its own: a $ref leads somewhere in its tool's parameters
   std::string root = "root ::= ", rules;
   for (size_t i = 0; i < tools.size(); ++i) {
     const Json& function = tools[i].at("function");

@@ -30,9 +30,7 @@ bool Turns::go_on(std::chrono::microseconds time) {
       std::exception_ptr failure;
       try {
         work_(*this);
-      } catch (...) {
-        failure = std::current_exception();
-      }
+      } catch (...) { failure = std::current_exception(); }
       const std::lock_guard end(mutex_);
       failure_ = failure;
       ended_ = true, working_ = false;

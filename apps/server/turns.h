@@ -1,5 +1,6 @@
-// Work that alternates with the thread that owns it: it runs on a thread of its own, but only while the owner waits for it, so the two
-// may use the same things without locks. The worker copies states of sessions so, a piece between two steps of the model.
+// Work that alternates with the thread that owns it: it runs on a thread of its own, but only while the owner waits for
+// it, so the two may use the same things without locks. The worker copies states of sessions so, a piece between two
+// steps of the model.
 #pragma once
 #include <chrono>
 #include <condition_variable>

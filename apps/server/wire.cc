@@ -12,7 +12,9 @@ class PlainWire final : public Wire {
  public:
   explicit PlainWire(int socket) : socket_(socket) {}
   Moved read(char* into, size_t size) override { return moved(::recv(socket_, into, size, 0), POLLIN); }
-  Moved write(const char* from, size_t size) override { return moved(::send(socket_, from, size, MSG_NOSIGNAL), POLLOUT); }
+  Moved write(const char* from, size_t size) override {
+    return moved(::send(socket_, from, size, MSG_NOSIGNAL), POLLOUT);
+  }
 
  private:
   static Moved moved(ssize_t bytes, short wait_for) {

@@ -1,5 +1,5 @@
-// The bytes of a connection, plain or through TLS. Nothing here waits: sockets do not block, and whoever reads or writes asks again
-// when the socket is ready.
+// The bytes of a connection, plain or through TLS. Nothing here waits: sockets do not block, and whoever reads or
+// writes asks again when the socket is ready.
 #pragma once
 #include <sys/types.h>
 
@@ -11,8 +11,9 @@ namespace sx::server {
 class Wire {
  public:
   struct Moved {
-    ssize_t bytes = 0;   // 0: the client's end
-    short wait_for = 0;  // POLLIN or POLLOUT: nothing moved, ask again then; bytes is -1. 0 with -1: the connection is broken
+    ssize_t bytes = 0;  // 0: the client's end
+    short wait_for =
+        0;  // POLLIN or POLLOUT: nothing moved, ask again then; bytes is -1. 0 with -1: the connection is broken
   };
   virtual ~Wire() = default;
   virtual Moved read(char* into, size_t size) = 0;

@@ -207,9 +207,16 @@ class Bench {
     }
     for (int i = 0; i < longest_; ++i) text_.push_back(Token(mix64(uint64_t(i)) % uint64_t(target_->config().vocab)));
     const ModelConfig& c = target_->config();
-    report({{"what", "set-up"}, {"device", backend_->name()}, {"model", args.model}, {"layers", c.layers}, {"width", c.width},
-            {"kv_type", dtype_name(type_)}, {"weight_bytes", target_->weight_bytes()}, {"cell_bytes", cell_bytes(kv_->geometry())},
-            {"copy_gb_s", copy_ / 1e9}, {"load_ms", load}},
+    report({{"what", "set-up"},
+            {"device", backend_->name()},
+            {"model", args.model},
+            {"layers", c.layers},
+            {"width", c.width},
+            {"kv_type", dtype_name(type_)},
+            {"weight_bytes", target_->weight_bytes()},
+            {"cell_bytes", cell_bytes(kv_->geometry())},
+            {"copy_gb_s", copy_ / 1e9},
+            {"load_ms", load}},
            fmt::format("{}\n{}: {} layers of width {}, {:.2f} GB of weights, {:.1f} KB per cell ({}), loaded in {:.1f} "
                        "s\ncopy on the device: "
                        "{:.0f} GB/s (read and written)\n",
@@ -269,7 +276,11 @@ class Bench {
       ms += now_ms() - start;
       // GEMMs alone: 2 operations per weight and token; attention comes on top.
       const double flops = 2.0 * double(stop) * parameters();
-      report({{"what", "prefill"}, {"length", stop}, {"chunk", args_.chunk}, {"ms", ms}, {"tokens_per_s", stop / ms * 1000},
+      report({{"what", "prefill"},
+              {"length", stop},
+              {"chunk", args_.chunk},
+              {"ms", ms},
+              {"tokens_per_s", stop / ms * 1000},
               {"linear_tflop_s", flops / ms / 1e9}},
              fmt::format("prefill {:>7}: {:9.1f} ms  {:8.0f} tok/s  {:6.1f} TFLOP/s in the matrices alone\n", stop, ms,
                          stop / ms * 1000, flops / ms / 1e9));
@@ -394,12 +405,20 @@ class Bench {
   void drafts(Model* draft, EagleHead* head) {
     for (int topk : {8, 10}) {
       const int cells = std::min({kWorkCells, args_.chunk, args_.lengths[0]});
-      const bench::DraftBench b{backend_.get(), target_.get(), kv_.get(), draft, head, type_, std::span(text_).first(size_t(cells)),
-                                topk, 511, 8, args_.repeats};
+      const bench::DraftBench b{
+          backend_.get(), target_.get(), kv_.get(), draft,        head, type_, std::span(text_).first(size_t(cells)),
+          topk,           511,           8,         args_.repeats};
       const bench::DraftTime host = draft_time(b, false), alone = draft_time(b, true);
-      report({{"what", "draft"}, {"drafter", head ? "eagle" : "lm"}, {"rows", topk}, {"levels", alone.levels}, {"host_ms", host.ms}, {"ms", alone.ms}},
-             fmt::format("draft   {:>7} rows: {} of {} levels, {} nodes: with the host between levels {:.3f} ms, without {:.3f} ms\n", topk,
-                         head ? "eagle" : "lm", alone.levels, alone.nodes, host.ms, alone.ms));
+      report(
+          {{"what", "draft"},
+           {"drafter", head ? "eagle" : "lm"},
+           {"rows", topk},
+           {"levels", alone.levels},
+           {"host_ms", host.ms},
+           {"ms", alone.ms}},
+          fmt::format(
+              "draft   {:>7} rows: {} of {} levels, {} nodes: with the host between levels {:.3f} ms, without {:.3f} ms\n",
+              topk, head ? "eagle" : "lm", alone.levels, alone.nodes, host.ms, alone.ms));
     }
   }
 
@@ -408,7 +427,8 @@ class Bench {
     auto kv = backend_->make_kv(draft_->kv_geometry(1, kWorkCells + kMostRows, type_));
     fill_draft(*kv, kWorkCells);
     std::vector<Candidate> candidates(size_t(kMostRows) * kCandidates);
-    std::vector<uint8_t> behind(size_t(c.layers), 1);  // with these left out it is a model of two layers, as the published 68M one is
+    std::vector<uint8_t> behind(size_t(c.layers),
+                                1);  // with these left out it is a model of two layers, as the published 68M one is
     std::fill_n(behind.begin(), std::min(2, c.layers), uint8_t(0));
     for (bool two : {false, true}) {
       const LayerPlan plan = two ? LayerPlan{behind.data(), behind.data(), 0} : LayerPlan{};

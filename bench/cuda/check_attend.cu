@@ -128,10 +128,14 @@ double compare(const Shape& shape, const Store& store, const Step& step, const s
         expected[d] = want;
         error += by * by;
         norm += want * want;
-        if (!(by <= bad_by)) { bad_by = by; bad = int(d); }
+        if (!(by <= bad_by)) {
+          bad_by = by;
+          bad = int(d);
+        }
       }
       const double relative = std::sqrt(error / norm);
-      // Queries of 16 bits change loud scores by more than one: another cell may win. They still have to be numbers, and be batch-invariant.
+      // Queries of 16 bits change loud scores by more than one: another cell may win. They still have to be numbers,
+      // and be batch-invariant.
       const double allowed = shape.loud > 1 ? 4 : shape.type == DType::kBF16 ? 3e-2 : 6e-3;
       if (!(relative <= allowed)) {
         fail(shape, "error", row, head * shape.head_dim + bad, double(got[bad]), expected[size_t(bad)]);
@@ -163,7 +167,10 @@ void check_step(const Shape& shape, const std::vector<Sequence>& sequences, cons
   const double error = compare(shape, store, step, sequences, q, out, every);
   for (size_t i = 0; i < out.size(); ++i) {
     const uint16_t want = shape.type == DType::kBF16 ? brain_bits(out[i]) : half_bits(out[i]);
-    if (half[i] != want) { fail(shape, "out16", int(i / width), int(i % width), half[i], want); break; }
+    if (half[i] != want) {
+      fail(shape, "out16", int(i / width), int(i % width), half[i], want);
+      break;
+    }
   }
   // Other bounds, hence other splits.
   for (int bound : bounds) {
@@ -274,8 +281,16 @@ double time_shape(const Shape& shape, int context, int rows, std::string& plan,
   call.head_dim = shape.head_dim;
   call.scale = 1 / std::sqrt(float(shape.head_dim));
   uint16_t* scale_data = reinterpret_cast<uint16_t*>(scales.data);
-  call.kv = KvView{shape.type, layers, 1, shape.kv_heads, capacity, shape.head_dim,
-                   reinterpret_cast<std::byte*>(k.data), reinterpret_cast<std::byte*>(v.data), scale_data, scale_data};
+  call.kv = KvView{shape.type,
+                   layers,
+                   1,
+                   shape.kv_heads,
+                   capacity,
+                   shape.head_dim,
+                   reinterpret_cast<std::byte*>(k.data),
+                   reinterpret_cast<std::byte*>(v.data),
+                   scale_data,
+                   scale_data};
   call.step.rows = info.data;
   call.step.ancestors = ancestors.data;
   call.step.tiles = tiles.data;
@@ -341,7 +356,7 @@ void time_all() {
   const Shape big{DType::kBF16, 32, 8, 128, 0};
   for (int context : {1024, 4096, 7680, 16384, 131072}) line(big, context, {1, 4, 8, 16, 32, 64});
   line(big, 16424, {1, 4, 8, 16, 32, 64});  // much of the last block of each tail is history
-  for (int rows : {1, 16, 32, 64}) {  // one kernel after itself
+  for (int rows : {1, 16, 32, 64}) {        // one kernel after itself
     std::string plan;
     std::printf("16384 n=%d: body %.1f finish %.1f, of it the tail %.1f\n", rows,
                 time_shape(big, 16384, rows, plan, HopperKernels::kBody),
@@ -366,8 +381,8 @@ void check_all(bool quick) {
     const int nodes[] = {1, 3, 16, 70};
     check_step(shape, {Sequence{0, histories[i], random_tree(nodes[i % 4], 60, 30), 0}}, bounds, 1 + i % 4 * 5);
   }
-  // The shape of Llama-3.1-8B: on Hopper 64 rows go in pairs of warpgroups, a thread block doing several units, up to 16
-  // rows by single units.
+  // The shape of Llama-3.1-8B: on Hopper 64 rows go in pairs of warpgroups, a thread block doing several units, up to
+  // 16 rows by single units.
   const Shape llama{DType::kBF16, 32, 8, 128, 0};
   check_step(llama, {Sequence{0, quick ? 8200 : 16420, random_tree(64, 62, 10), 0}}, {0, 9000, 300000}, 31);
   // Thread blocks get whole sections, beginnings and ends of sections, units; the body ends with a half tile.
@@ -375,7 +390,8 @@ void check_all(bool quick) {
     if (!quick || history == 8320) check_counts(llama, history);
   }
   check_counts(Shape{DType::kBF16, 12, 3, 128, 0}, 7700);
-  // Scores of some hundreds: what weights are relative to on Hopper is not 0 any more, is raised, and differs from unit to unit.
+  // Scores of some hundreds: what weights are relative to on Hopper is not 0 any more, is raised, and differs from unit
+  // to unit.
   for (DType type : {DType::kBF16, DType::kF16}) {
     for (float loud : {40.f, 400.f}) {
       check_counts(Shape{type, 16, 4, 128, 0, loud}, 2600);
@@ -386,7 +402,7 @@ void check_all(bool quick) {
   if (!quick) check_counts(Shape{DType::kF16, 4, 1, 128, 0}, 33000);
   check_counts(Shape{DType::kF16, 8, 2, 64, 0}, 2090);
   check_counts(Shape{DType::kBF16, 4, 4, 128, 900}, 3000);
-  check_counts(Shape{DType::kBF16, 16, 4, 128, 2500}, 5200);  // pairs with a window
+  check_counts(Shape{DType::kBF16, 16, 4, 128, 2500}, 5200);         // pairs with a window
   if (!quick) check_counts(Shape{DType::kF16, 4, 1, 64, 0}, 67700);  // units of all sizes
   for (DType type : types) {
     // Several sequences, uncommitted nodes, long chains, many nodes.
@@ -395,13 +411,15 @@ void check_all(bool quick) {
       const int group = dim == 64 ? 3 : dim == 96 ? 1 : dim == 128 ? 4 : 2;
       check_step(Shape{type, 2 * group, 2, dim, 0},
                  {Sequence{0, 2085, random_tree(64, 62, 10), 9}, Sequence{2, 3, random_tree(20, 3, 50), 0},
-                  Sequence{1, 612, random_tree(33, 31, 20), 5}}, bounds, 9);
+                  Sequence{1, 612, random_tree(33, 31, 20), 5}},
+                 bounds, 9);
     }
     if (type != DType::kQ8_0) {  // pairs of several sequences, with and without a window
       for (int window : {0, 2900}) {
         check_step(Shape{type, 8, 2, type == DType::kBF16 ? 128 : 64, window},
                    {Sequence{0, 4300, random_tree(48, 47, 10), 0}, Sequence{1, 1700, random_tree(32, 20, 20), 0},
-                    Sequence{2, 5950, random_tree(40, 30, 20), 6}}, bounds, 29);
+                    Sequence{2, 5950, random_tree(40, 30, 20), 6}},
+                   bounds, 29);
       }
     }
     check_step(Shape{type, 16, 1, 128, 0}, {Sequence{0, 700, random_tree(30, 10, 60), 12}}, bounds, 4);

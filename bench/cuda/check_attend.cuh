@@ -71,9 +71,9 @@ struct Store {
   DType type;
   int slots, kv_heads, capacity, head_dim;
   size_t cells;
-  std::vector<uint8_t> bytes[2];      // K, V
+  std::vector<uint8_t> bytes[2];  // K, V
   std::vector<uint16_t> scales[2];
-  std::vector<float> values[2];       // of the second layer
+  std::vector<float> values[2];  // of the second layer
 
   Store(DType t, int slot_count, int kv, int cap, int dim)
       : type(t), slots(slot_count), kv_heads(kv), capacity(cap), head_dim(dim) {
@@ -139,16 +139,23 @@ struct DeviceStore {
   Device<uint16_t> k_scale, v_scale;
   KvView view;
   explicit DeviceStore(const Store& s) : k(s.bytes[0]), v(s.bytes[1]), k_scale(s.scales[0]), v_scale(s.scales[1]) {
-    view = KvView{s.type, Store::kLayers, s.slots, s.kv_heads, s.capacity, s.head_dim,
-                  reinterpret_cast<std::byte*>(k.data), reinterpret_cast<std::byte*>(v.data),
-                  k_scale.data, v_scale.data};
+    view = KvView{s.type,
+                  Store::kLayers,
+                  s.slots,
+                  s.kv_heads,
+                  s.capacity,
+                  s.head_dim,
+                  reinterpret_cast<std::byte*>(k.data),
+                  reinterpret_cast<std::byte*>(v.data),
+                  k_scale.data,
+                  v_scale.data};
   }
 };
 
 struct Sequence {
   int slot, history;
-  std::vector<int> parents;   // of the nodes of the tail; -1: root
-  int uncommitted;                 // nodes written by earlier steps
+  std::vector<int> parents;  // of the nodes of the tail; -1: root
+  int uncommitted;           // nodes written by earlier steps
   std::vector<int> path(int node) const {
     std::vector<int> out;
     for (int at = node; at >= 0; at = parents[size_t(at)]) out.insert(out.begin(), at);
@@ -158,14 +165,14 @@ struct Sequence {
 
 struct Row {
   int sequence, node;
-  std::vector<int> cells;     // in index order
+  std::vector<int> cells;  // in index order
 };
 
 struct Step {
   std::vector<RowInfo> rows;
   std::vector<uint64_t> ancestors;
   std::vector<RowTile> tiles;
-  std::vector<Row> host;      // sequence -1: padding
+  std::vector<Row> host;  // sequence -1: padding
   int history = 0;
 
   void pad_rows(int count) {

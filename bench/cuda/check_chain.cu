@@ -1,7 +1,7 @@
-// GEMMs in a batch. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of layers have the
-// bits that they have alone. Times what a layer of an 8B model does beside attention, as one graph of several layers with weights
-// of their own: norm, 6144x4096, rope and store, 4096x4096 adding, norm, 28672x4096, glu, 4096x14336 adding. Prints microseconds
-// per layer: everything, and the GEMMs alone. Built as run_checks.sh does it.
+// GEMMs in a batch. Checks that linear_glu leaves the bits of linear_rows and glu, and that the rows of a chain of
+// layers have the bits that they have alone. Times what a layer of an 8B model does beside attention, as one graph of
+// several layers with weights of their own: norm, 6144x4096, rope and store, 4096x4096 adding, norm, 28672x4096, glu,
+// 4096x14336 adding. Prints microseconds per layer: everything, and the GEMMs alone. Built as run_checks.sh does it.
 #include <specextend/error.h>
 
 #include <algorithm>
@@ -39,7 +39,9 @@ struct Config {
 
 struct Chain {
   Memory memory;
-  struct Layer { CudaMatrix qkv, out, gate_up, down; };
+  struct Layer {
+    CudaMatrix qkv, out, gate_up, down;
+  };
   std::vector<Layer> layers;
   float *x, *normed, *qkv, *gate_up, *activated, *norm_weight, *rope;
   uint16_t *half, *half2, *attended;
@@ -66,7 +68,8 @@ struct Chain {
                         matrix(some, kWidth, kFfn)});
     const size_t rows = kMostRows;
     first = random_floats(rows * kWidth);
-    x = memory.make<float>(rows * kWidth), normed = memory.make<float>(rows * kWidth), qkv = memory.make<float>(rows * kQkv);
+    x = memory.make<float>(rows * kWidth), normed = memory.make<float>(rows * kWidth),
+    qkv = memory.make<float>(rows * kQkv);
     gate_up = memory.make<float>(rows * 2 * kFfn), activated = memory.make<float>(rows * kFfn);
     half = memory.make<uint16_t>(rows * kFfn), half2 = memory.make<uint16_t>(rows * kFfn);
     attended = memory.put(random_halves(rows * kWidth, 1, 7));
@@ -88,17 +91,24 @@ struct Chain {
     if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f}, s);
     if (products) linear_rows_by(l.qkv, {qkv, half, nullptr, nullptr, rows, kQkv, false}, scratch, c.qkv, s);
     if (rest)
-      rope_store({qkv, rope, nullptr, nullptr, 0, kHeads, kKvHeads, kHeadDim, kHeadDim, RopeStyle::kHalves, kv, 0, rows, info}, s);
-    if (products) linear_rows_by(l.out, {x, attended + at * kWidth, nullptr, nullptr, rows, kWidth, true}, scratch, Way::kByShape, s);
+      rope_store(
+          {qkv, rope, nullptr, nullptr, 0, kHeads, kKvHeads, kHeadDim, kHeadDim, RopeStyle::kHalves, kv, 0, rows, info},
+          s);
+    if (products)
+      linear_rows_by(l.out, {x, attended + at * kWidth, nullptr, nullptr, rows, kWidth, true}, scratch, Way::kByShape,
+                     s);
     if (rest) norm({c.lean ? nullptr : normed, half, Half::kBF16, x, norm_weight, rows, kWidth, 1e-5f}, s);
-    const bool fused = c.fused && products &&
-                       linear_glu(l.gate_up, {c.lean ? nullptr : activated, half, nullptr, nullptr, rows, kFfn, false}, half2, s);
-    if (products && !fused) linear_rows_by(l.gate_up, {gate_up, half, nullptr, nullptr, rows, 2 * kFfn, false}, scratch, Way::kByShape, s);
+    const bool fused =
+        c.fused && products &&
+        linear_glu(l.gate_up, {c.lean ? nullptr : activated, half, nullptr, nullptr, rows, kFfn, false}, half2, s);
+    if (products && !fused)
+      linear_rows_by(l.gate_up, {gate_up, half, nullptr, nullptr, rows, 2 * kFfn, false}, scratch, Way::kByShape, s);
     if (rest && !fused) glu({c.lean ? nullptr : activated, half2, Half::kBF16, gate_up, rows, kFfn}, s);
     if (products) linear_rows_by(l.down, {x, half2, nullptr, nullptr, rows, kWidth, true}, scratch, Way::kByShape, s);
   }
   std::vector<float> result(int row, int rows, const Config& c) {
-    cuda::check(cudaMemcpy(x, first.data() + size_t(row) * kWidth, size_t(rows) * kWidth * 4, cudaMemcpyHostToDevice), "upload");
+    cuda::check(cudaMemcpy(x, first.data() + size_t(row) * kWidth, size_t(rows) * kWidth * 4, cudaMemcpyHostToDevice),
+                "upload");
     cuda::check(cudaDeviceSynchronize(), "upload");
     for (int i = 0; i < 3; ++i) layer(i, rows, 3, row, c, nullptr);
     return get<float>(x, size_t(rows) * kWidth);
@@ -146,7 +156,8 @@ void check_glu(Half half, int out, int in) {
   Memory memory;
   const auto bits = [&](size_t count, float scale, uint64_t seed) {
     auto x = random_halves(count, scale, seed);
-    if (half == Half::kF16) for (uint16_t& v : x) v = float_to_f16(bf16_to_float(v));
+    if (half == Half::kF16)
+      for (uint16_t& v : x) v = float_to_f16(bf16_to_float(v));
     return x;
   };
   const auto weights = bits(size_t(out) * size_t(in), 0.1f, 3);
@@ -165,15 +176,19 @@ void check_glu(Half half, int out, int in) {
   void* scratch = memory.take(linear_scratch_bytes(kRows, out), "scratch");
   for (const float* b : {static_cast<const float*>(nullptr), bias}) {
     for (int r = 0; r < kRows; ++r)
-      linear_rows(matrix, {gate_up + size_t(r) * size_t(out), x + size_t(r) * size_t(in), nullptr, b, 1, out, false}, scratch, nullptr);
+      linear_rows(matrix, {gate_up + size_t(r) * size_t(out), x + size_t(r) * size_t(in), nullptr, b, 1, out, false},
+                  scratch, nullptr);
     glu({to, to16, half, gate_up, kRows, width}, nullptr);
     const auto want = get<float>(to, count);
     const auto want16 = get<uint16_t>(to16, count);
     for (const int rows : {9, 16, 17, 31, 32, 33, 48, 50, 64, 65, 130}) {
       for (const bool both : {true, false}) {
-        const std::string what = "glu of " + std::to_string(out) + "x" + std::to_string(in) + ", rows " + std::to_string(rows);
-        cuda::check(cudaMemset(to, 0xff, count * 4), "poison"), cuda::check(cudaMemset(to16, 0xff, count * 2), "poison");
-        must(linear_glu(matrix, {both ? to : nullptr, x, nullptr, b, rows, width, false}, to16, nullptr), what + ": not done");
+        const std::string what =
+            "glu of " + std::to_string(out) + "x" + std::to_string(in) + ", rows " + std::to_string(rows);
+        cuda::check(cudaMemset(to, 0xff, count * 4), "poison"),
+            cuda::check(cudaMemset(to16, 0xff, count * 2), "poison");
+        must(linear_glu(matrix, {both ? to : nullptr, x, nullptr, b, rows, width, false}, to16, nullptr),
+             what + ": not done");
         const auto got = get<float>(to, count);
         const auto got16 = get<uint16_t>(to16, count);
         const size_t n = size_t(rows) * size_t(width);

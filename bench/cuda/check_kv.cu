@@ -214,8 +214,9 @@ void check_move() {
           else if (way == 1) moves.push_back({i, i + 1, 0});         // each reads what the last wrote
           else if (way == 2 || way == 3) moves.push_back({random_below(200), random_below(200), 0});
           else if (way == 4) moves.push_back({i, i % 2 ? i : 100 + i, i - 7});
-          else if (way > 8) moves.push_back({i / run * 71 % 190 + i % run, i, way > 9 ? i / run * 50 - 300 : 0});  // runs
-          else if (way == 5) moves.push_back({anywhere, 100, 0});  // one destination
+          else if (way > 8)
+            moves.push_back({i / run * 71 % 190 + i % run, i, way > 9 ? i / run * 50 - 300 : 0});  // runs
+          else if (way == 5) moves.push_back({anywhere, 100, 0});                                  // one destination
           else moves.push_back({anywhere, way == 6 ? i : 2 * i, way == 7 ? i * 100 - 900 : 0});
         }
         const int layer = way == 3 ? 1 : -1, head = way == 3 || way == 8 ? 2 : -1;
@@ -352,7 +353,10 @@ void check_layers() {
     for (int form = 0; form < 3; ++form) {  // chunks of 16, of 1 to 700, of single cells
       Memory memory;
       const int heads = form == 0 ? 20 : 8, kv_heads = 2, dim = form == 1 ? 64 : 128, first = form == 0 ? 0 : 77,
-                end = form == 0 ? 4096 : form == 1 ? 2900 : 500, layers = form == 2 ? 8 : 3;
+                end = form == 0   ? 4096
+                      : form == 1 ? 2900
+                                  : 500,
+                layers = form == 2 ? 8 : 3;
       cuda::CudaKv kv({9, kv_heads, dim, 2, end + 3, type}, memory);
       HostKv host(kv.view());
       host.fill();
@@ -367,16 +371,16 @@ void check_layers() {
       const float* dq = memory.put(q);
       for (int kind = 0; kind < 4; ++kind) {
         const std::string what = std::string("layers ") + dtype_name(type) + " form " + n(form) + " kind " + n(kind);
-        cuda::ScoreCall call{out, dq, heads, kv_heads, dim, 1 / std::sqrt(float(dim)), kv.view(), 8, 1,
-                             memory.put(borders), chunks, first, end, ScoreKind(kind)};
+        cuda::ScoreCall call{
+            out,    dq,    heads, kv_heads,       dim, 1 / std::sqrt(float(dim)), kv.view(), 8, 1, memory.put(borders),
+            chunks, first, end,   ScoreKind(kind)};
         call.layers = layers, call.mean = mean;
         for (int i = 1; i < layers; ++i) call.others[i - 1] = 2 * i % 7;
         cuda::kv_score(call, scratch, nullptr);
         const auto got = get<float>(out, size_t(layers * each));
         std::vector<double> sums(static_cast<size_t>(chunks));
         for (int i = 0; i < layers * heads; ++i)
-          for (int j = 0; j < chunks; ++j)
-            sums[size_t(j)] += double(got[size_t(i * chunks + j)]) / (layers * heads);
+          for (int j = 0; j < chunks; ++j) sums[size_t(j)] += double(got[size_t(i * chunks + j)]) / (layers * heads);
         const auto means = get<float>(mean, size_t(chunks));
         worst_mean = std::max(worst_mean, compare(what + " mean", means.data(), sums.data(), sums.size(), 2e-6, 1e-7));
         cuda::ScoreCall only = call;
@@ -424,7 +428,8 @@ void time_kv() {
   layer.layers = 1;
   std::vector<KvMove> gather, turned, runs, commit;
   for (int i = 0; i < 1024; ++i) gather.push_back({i * 100 + i % 32, i, 0}), turned.push_back({i * 100, i, i % 50 + 1});
-  for (int i = 0; i < 1024; ++i) runs.push_back({i / 32 * 3000 + i % 32, i, i / 32 * 32 - i / 32 * 3000});  // as retrieval gathers
+  for (int i = 0; i < 1024; ++i)
+    runs.push_back({i / 32 * 3000 + i % 32, i, i / 32 * 32 - i / 32 * 3000});  // as retrieval gathers
   for (int i = 0; i < 5; ++i) commit.push_back({1000 + 3 * i, 1000 + i, 0});
   const double* f = memory.make<double>(64);
   const double moved = 1024.0 * kv_heads * dim * 8;
@@ -471,8 +476,8 @@ void time_kv() {
       for (int layers : {1, 2}) {
         void* more = memory.take(cuda::score_scratch_bytes(heads, cells, layers), "scratch");
         us = time_us(16, [&](int i, cudaStream_t s) {
-          cuda::ScoreCall call{nullptr, q, heads, kv_heads, dim, 0.088f, full.view(), i % 8, 0, b, chunks, 0, cells,
-                               ScoreKind::kMass};
+          cuda::ScoreCall call{nullptr, q, heads, kv_heads, dim, 0.088f, full.view(),
+                               i % 8,   0, b,     chunks,   0,   cells,  ScoreKind::kMass};
           call.layers = layers, call.others[0] = (i + 3) % 8, call.mean = mean;
           cuda::kv_score(call, more, s);
         });

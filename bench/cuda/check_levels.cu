@@ -1,11 +1,12 @@
 // nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -o check_levels
 //     bench/cuda/check_levels.cu src/backend/cuda/tree/grow_tree.cu src/backend/cuda/runtime/device.cu
 //
-// The kernels that grow a draft's tree, in a loop inside a graph as the backend has them, against a plain host computation of the same
-// rules: every node, parent and score and the order of cells must be equal. In place of a model a kernel makes up candidates from all the
-// integers of the step (tokens, positions, cells, ancestors, the tile), so that a wrong one gives another tree; with many ties, and with
-// numbers that are none. Then times: what an iteration costs beside the pass. "check_levels few": fewer trees, kernels launched one by one
-// without a graph, no times; for compute-sanitizer.
+// The kernels that grow a draft's tree, in a loop inside a graph as the backend has them, against a plain host
+// computation of the same rules: every node, parent and score and the order of cells must be equal. In place of a model
+// a kernel makes up candidates from all the integers of the step (tokens, positions, cells, ancestors, the tile), so
+// that a wrong one gives another tree; with many ties, and with numbers that are none. Then times: what an iteration
+// costs beside the pass. "check_levels few": fewer trees, kernels launched one by one without a graph, no times; for
+// compute-sanitizer.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -36,15 +37,21 @@ __host__ __device__ Candidate made_up(uint64_t row, int j, bool odd) {
   if (odd && (h >> 40) % 41 == 0) c.logp = 0.5f;
   return c;
 }
-__host__ __device__ uint64_t looks(Token token, int position, RowInfo info, const uint64_t* bits, RowTile tile, uint64_t seed) {
+__host__ __device__ uint64_t looks(Token token, int position, RowInfo info, const uint64_t* bits, RowTile tile,
+                                   uint64_t seed) {
   uint64_t h = mix64(seed ^ uint64_t(uint32_t(token)));
-  for (int x : {position, info.slot, info.history, info.cell, info.index, tile.first_row, tile.rows, tile.slot, tile.history})
+  for (int x :
+       {position, info.slot, info.history, info.cell, info.index, tile.first_row, tile.rows, tile.slot, tile.history})
     h = mix64(h * 3 + uint64_t(uint32_t(x)));
   for (int w = 0; w < kAncestorWords; ++w) h = mix64(h * 5 + bits[w]);
   return h;
 }
 
-struct Pass { GrowCall grow; const uint64_t* seed; bool odd; };
+struct Pass {
+  GrowCall grow;
+  const uint64_t* seed;
+  bool odd;
+};
 
 __global__ void pass_kernel(Pass p) {
   wait_for_previous();
@@ -54,12 +61,23 @@ __global__ void pass_kernel(Pass p) {
     return;
   }
   const TreeGrowthStep& s = p.grow.step;
-  const uint64_t h = p.grow.begins ? mix64(*p.seed) : looks(s.tokens[row], s.positions[row], s.rows[row], s.ancestors + row * kAncestorWords, *s.tile, *p.seed);
-  for (int j = threadIdx.x; j < p.grow.each; j += blockDim.x) p.grow.candidates[row * p.grow.each + j] = made_up(h, j, p.odd);
+  const uint64_t h = p.grow.begins ? mix64(*p.seed)
+                                   : looks(s.tokens[row], s.positions[row], s.rows[row],
+                                           s.ancestors + row * kAncestorWords, *s.tile, *p.seed);
+  for (int j = threadIdx.x; j < p.grow.each; j += blockDim.x)
+    p.grow.candidates[row * p.grow.each + j] = made_up(h, j, p.odd);
 }
 
-struct Node { int parent, row, order; Token token; float score; };
-struct Tree { std::vector<Node> nodes{{-1, 0, 0, 0, 0.0f}}; std::vector<int> ran; int passes = 0; };
+struct Node {
+  int parent, row, order;
+  Token token;
+  float score;
+};
+struct Tree {
+  std::vector<Node> nodes{{-1, 0, 0, 0, 0.0f}};
+  std::vector<int> ran;
+  int passes = 0;
+};
 
 void reweigh(std::vector<Candidate>& row, const TreeGrowthPlan& plan, uint64_t position) {
   if (plan.top_k > 0 && size_t(plan.top_k) < row.size()) row.resize(size_t(plan.top_k));
@@ -71,8 +89,11 @@ void reweigh(std::vector<Candidate>& row, const TreeGrowthPlan& plan, uint64_t p
   left = std::max<size_t>(left, 1);
   while (plan.least < 0 && left > 1 && double(row[left - 1].logit - top) < plan.least) --left;
   row.resize(left);
-  for (Candidate& c : row) c.logp = c.logit / plan.temperature + float(fixed_gumbel(plan.seed, position, uint64_t(c.token)));
-  std::stable_sort(row.begin(), row.end(), [](const Candidate& a, const Candidate& b) { return a.logp != b.logp ? a.logp > b.logp : a.token < b.token; });
+  for (Candidate& c : row)
+    c.logp = c.logit / plan.temperature + float(fixed_gumbel(plan.seed, position, uint64_t(c.token)));
+  std::stable_sort(row.begin(), row.end(), [](const Candidate& a, const Candidate& b) {
+    return a.logp != b.logp ? a.logp > b.logp : a.token < b.token;
+  });
   sum = 0;
   for (const Candidate& c : row) sum += fixed_exp(double(c.logp) - double(row[0].logp));
   const double all = double(row[0].logp) + fixed_log(sum);
@@ -99,7 +120,8 @@ Tree expected(const TreeGrowthPlan& plan, int each, uint64_t seed, bool odd, boo
         if (score > floor) found.push_back({first + r, r, order, row[size_t(j)].token, score});
       }
     }
-    std::sort(found.begin(), found.end(), [](const Node& a, const Node& b) { return a.score != b.score ? a.score > b.score : a.order < b.order; });
+    std::sort(found.begin(), found.end(),
+              [](const Node& a, const Node& b) { return a.score != b.score ? a.score > b.score : a.order < b.order; });
     if (int(found.size()) > plan.nodes) found.resize(size_t(plan.nodes));
     first = int(t.nodes.size());
     t.nodes.insert(t.nodes.end(), found.begin(), found.end());
@@ -114,15 +136,19 @@ Tree expected(const TreeGrowthPlan& plan, int each, uint64_t seed, bool odd, boo
     gain = total - sum;
     sum += gain;
     if (level == plan.depth) return t;
-    const int ran = int(t.ran.size()), most = std::min({plan.branch, plan.rows, (511 - ran + 1) / 2, int(found.size())});
+    const int ran = int(t.ran.size()),
+              most = std::min({plan.branch, plan.rows, (511 - ran + 1) / 2, int(found.size())});
     frontier = 0;
     double ahead = 0;
-    while (frontier < most && found[size_t(frontier)].score > floor) ahead += fixed_exp(double(found[size_t(frontier++)].score));
+    while (frontier < most && found[size_t(frontier)].score > floor)
+      ahead += fixed_exp(double(found[size_t(frontier++)].score));
     const double cost = plan.level_cost;
     if (frontier == 0 || ahead <= cost) return t;
     if (plan.while_it_pays) {
       const bool goes_on = !plan.with_costs || cost <= 0 ? gain > double(plan.threshold)
-                           : std::min(ahead, gain * std::min(1.0, gain / last)) * (cost * level + double(plan.verify_cost[counted])) > cost * (1 + sum);
+                                                         : std::min(ahead, gain * std::min(1.0, gain / last)) *
+                                                                   (cost * level + double(plan.verify_cost[counted])) >
+                                                               cost * (1 + sum);
       if (!goes_on) return t;
     }
     std::vector<std::vector<uint64_t>> next;
@@ -131,7 +157,8 @@ Tree expected(const TreeGrowthPlan& plan, int each, uint64_t seed, bool odd, boo
       const Node& n = found[size_t(i)];
       std::vector<uint64_t> own = level == 1 ? std::vector<uint64_t>(kAncestorWords) : bits[size_t(n.row)];
       own[size_t(ran + i) / 64] |= uint64_t(1) << ((ran + i) % 64);
-      rows.push_back(looks(n.token, plan.positions[level - 1], {plan.slot, plan.history, plan.history + ran + i, plan.history + level - 1}, own.data(),
+      rows.push_back(looks(n.token, plan.positions[level - 1],
+                           {plan.slot, plan.history, plan.history + ran + i, plan.history + level - 1}, own.data(),
                            {0, frontier, plan.slot, plan.history}, seed));
       next.push_back(own), scores.push_back(n.score), t.ran.push_back(first + i);
     }
@@ -164,8 +191,15 @@ struct Loop {
     result = static_cast<TreeGrowthResult*>(host);
     seed = take<uint64_t>(1), plan = take<TreeGrowthPlan>(1);
     GrowCall& g = pass.grow;
-    g.plan = plan, g.state = take<TreeGrowthState>(1), g.result = result, g.candidates = take<Candidate>(size_t(rows) * size_t(each)), g.each = each;
-    g.step = {take<Token>(16), take<int32_t>(16), take<int32_t>(16), take<RowInfo>(16), take<uint64_t>(16 * kAncestorWords), take<RowTile>(1), rows};
+    g.plan = plan, g.state = take<TreeGrowthState>(1), g.result = result,
+    g.candidates = take<Candidate>(size_t(rows) * size_t(each)), g.each = each;
+    g.step = {take<Token>(16),
+              take<int32_t>(16),
+              take<int32_t>(16),
+              take<RowInfo>(16),
+              take<uint64_t>(16 * kAncestorWords),
+              take<RowTile>(1),
+              rows};
     pass.seed = seed, pass.odd = odd;
     settle();
     g.in_loop = graphs;
@@ -191,7 +225,9 @@ struct Loop {
     check(cudaGraphAddNode(&node, recorded, nodes, nullptr, count, &params), "loop");
     check(cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies), "loop");
     check(cudaStreamEndCapture(stream, &same), "capture");
-    check(cudaStreamBeginCaptureToGraph(stream, params.conditional.phGraph_out[0], nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed), "capture");
+    check(cudaStreamBeginCaptureToGraph(stream, params.conditional.phGraph_out[0], nullptr, nullptr, 0,
+                                        cudaStreamCaptureModeRelaxed),
+          "capture");
     g.begins = false;
     launch_level(rows);
     check(cudaStreamEndCapture(stream, &same), "capture");
@@ -257,9 +293,11 @@ int main(int argc, char** argv) {
           p.depth = 1 + upto(std::min(14, 512 / p.rows));
           p.nodes = i % 4 == 0 ? 511 : 1 + upto(60);
           p.dead = i % 3 == 0 ? -INFINITY : -float(1 + upto(9));
-          p.while_it_pays = i % 2, p.with_costs = i % 5 != 0, p.level_cost = p.with_costs ? 0.002f * float(upto(20)) : 0, p.threshold = 0.001f;
+          p.while_it_pays = i % 2, p.with_costs = i % 5 != 0,
+          p.level_cost = p.with_costs ? 0.002f * float(upto(20)) : 0, p.threshold = 0.001f;
           p.slot = upto(4), p.history = upto(5000);
-          p.top_k = upto(2) * 20, p.noise = 1, p.temperature = 0.8f, p.top_p = i % 2 ? 0.9f : 1.0f, p.least = i % 3 == 0 ? -3.0 : 0.0;
+          p.top_k = upto(2) * 20, p.noise = 1, p.temperature = 0.8f, p.top_p = i % 2 ? 0.9f : 1.0f,
+          p.least = i % 3 == 0 ? -3.0 : 0.0;
           p.seed = random(), p.position = random();
           for (int d = 0; d < kLevelDepth; ++d) p.positions[d] = p.history + d + upto(3);
           for (int n = 0; n <= kLevelNodes; ++n) p.verify_cost[n] = 1 + 0.003f * float(n);
@@ -269,8 +307,9 @@ int main(int argc, char** argv) {
           ++trees, passes += want.passes, largest = std::max(largest, int(want.nodes.size()));
           const std::string wrong = difference(*loop.result, want);
           if (!wrong.empty() && ++failures <= 8)
-            std::printf("WRONG rows %d of %d, %d of %d candidates, nodes %d, depth %d%s%s: %s\n", p.rows, rows, p.branch, each, p.nodes, p.depth,
-                        odd ? ", odd" : "", sampled ? ", sampled" : "", wrong.c_str());
+            std::printf("WRONG rows %d of %d, %d of %d candidates, nodes %d, depth %d%s%s: %s\n", p.rows, rows,
+                        p.branch, each, p.nodes, p.depth, odd ? ", odd" : "", sampled ? ", sampled" : "",
+                        wrong.c_str());
         }
       }
     }
@@ -301,8 +340,9 @@ int main(int argc, char** argv) {
         std::sort(times.begin(), times.end());
         us[deep] = times[10];
       }
-      std::printf("%2d rows, %2d candidates%s: %.1f us with %d passes, %.1f with %d: %.2f a pass\n", rows, each, sampled ? ", sampled" : "", us[0], ran[0],
-                  us[1], ran[1], ran[1] > ran[0] ? (us[1] - us[0]) / (ran[1] - ran[0]) : 0.0);
+      std::printf("%2d rows, %2d candidates%s: %.1f us with %d passes, %.1f with %d: %.2f a pass\n", rows, each,
+                  sampled ? ", sampled" : "", us[0], ran[0], us[1], ran[1],
+                  ran[1] > ran[0] ? (us[1] - us[0]) / (ran[1] - ran[0]) : 0.0);
     }
   }
   return failures != 0;

@@ -2,10 +2,11 @@
 //   bench/cuda/check_linear.cu
 //   src/backend/cuda/linear/matrix.cc src/backend/cuda/linear/*.cu src/backend/cuda/runtime/device.cu
 //   src/tensor/{blocks,dtype,quantise}.cc src/base/error.cc -lfmt -lcublasLt
-// (one line; src/tensor and src/base may also be compiled with g++). Options: check, time, prompts (the times of prefill only); without any: all.
+// (one line; src/tensor and src/base may also be compiled with g++). Options: check, time, prompts (the times of
+// prefill only); without any: all.
 //
-// Checks linear_rows and PromptLinear against double precision and for batch invariance (a row's bits do not depend on its
-// batch), then times the shapes of an 8B model and of small drafts.
+// Checks linear_rows and PromptLinear against double precision and for batch invariance (a row's bits do not depend on
+// its batch), then times the shapes of an 8B model and of small drafts.
 #include <specextend/error.h>
 
 #include <algorithm>
@@ -76,16 +77,24 @@ struct Weights {
     for (size_t b = 0; b < blocks; ++b) {
       const float d = 0.004f * (1.2f + random_float());
       switch (type) {
-        case DType::kF32: { const float v = 0.1f * random_float(); std::memcpy(&bytes[b * 4], &v, 4); break; }
+        case DType::kF32: {
+          const float v = 0.1f * random_float();
+          std::memcpy(&bytes[b * 4], &v, 4);
+          break;
+        }
         case DType::kF16: put(b, 0, 0.1f * random_float()); break;
         case DType::kBF16: {
           const uint16_t v = float_to_bf16(0.1f * random_float());
           std::memcpy(&bytes[b * 2], &v, 2);
           break;
         }
-        case DType::kQ4_1: case DType::kQ5_1: put(b, 2, -0.03f * (1 + random_float())); [[fallthrough]];
-        case DType::kQ4_0: case DType::kQ5_0: case DType::kQ8_0: put(b, 0, type == DType::kQ8_0 ? d / 8 : d); break;
-        case DType::kQ4_K: case DType::kQ5_K: put(b, 0, d / 16), put(b, 2, d / 16); break;
+        case DType::kQ4_1:
+        case DType::kQ5_1: put(b, 2, -0.03f * (1 + random_float())); [[fallthrough]];
+        case DType::kQ4_0:
+        case DType::kQ5_0:
+        case DType::kQ8_0: put(b, 0, type == DType::kQ8_0 ? d / 8 : d); break;
+        case DType::kQ4_K:
+        case DType::kQ5_K: put(b, 0, d / 16), put(b, 2, d / 16); break;
         case DType::kQ2_K: put(b, 80, d / 4), put(b, 82, d / 4); break;
         case DType::kQ3_K: put(b, 108, d / 8); break;
         case DType::kQ6_K: put(b, 208, d / 128); break;
@@ -173,9 +182,7 @@ template <class Work>
 void attempt(const Work& work) {
   try {
     work();
-  } catch (const std::exception& error) {
-    FAIL("%s", error.what());
-  }
+  } catch (const std::exception& error) { FAIL("%s", error.what()); }
 }
 
 constexpr int kRows = 130;
@@ -291,11 +298,15 @@ void check_prompt(const Problem& p) {
     }
     Memory here;
     x16.resize(x16.size() * 2), x.resize(x.size() * 2), from.resize(from.size() * 2);  // room for padding
-    float* out = here.put(from); const uint16_t* all16 = here.put(x16);
+    float* out = here.put(from);
+    const uint16_t* all16 = here.put(x16);
     const float *all = here.put(x), *biases = here.put(bias);
     for (int at = 0; at < kPrompt; at += rows) {
       const int n = std::min(rows, kPrompt - at);  // the padding overwrites the rows behind them: they are put back
-      prompt.run(matrix, {out + ptrdiff_t(at) * p.out, all16 + ptrdiff_t(at) * p.in, all + ptrdiff_t(at) * p.in, biases, n, p.out, true}, nullptr);
+      prompt.run(matrix,
+                 {out + ptrdiff_t(at) * p.out, all16 + ptrdiff_t(at) * p.in, all + ptrdiff_t(at) * p.in, biases, n,
+                  p.out, true},
+                 nullptr);
       const size_t end = size_t(at + n) * size_t(p.out);
       check(cudaMemcpy(out + end, from.data() + end, (from.size() - end) * 4, cudaMemcpyHostToDevice), "upload");
     }
@@ -420,7 +431,8 @@ void time_shape(DType type, int out, int in, cudaStream_t stream) {
     if (large && half) std::printf(" many %.1f", time(rows, Way::kScratch));
     if (streams && half) {
       std::printf(" stream%d %.1f", 32 * stream_plan(task).warps, time(rows, Way::kStream));
-      for (size_t i = 0; i < std::size(kInParts); ++i) std::printf(" %s %.1f", kInPartsNames[i], time(rows, kInParts[i]));
+      for (size_t i = 0; i < std::size(kInParts); ++i)
+        std::printf(" %s %.1f", kInPartsNames[i], time(rows, kInParts[i]));
     } else if (streams) {
       std::printf(" stream %.1f parts4 %.1f", time(rows, Way::kStream), time(rows, Way::kParts4));
     }
@@ -458,8 +470,9 @@ void time_prompt(DType type, int out, int in, cudaStream_t stream) {
 
 void time_decoding(cudaStream_t stream) {
   using D = DType;
-  std::printf("us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
-              "shared by 2 blocks for so many outputs; quantised: by 4)\n");
+  std::printf(
+      "us and %% of 4.3 TB/s by rows; 16 and more: by shape (few, many, stream with so many outputs per block, parts\n"
+      "shared by 2 blocks for so many outputs; quantised: by 4)\n");
   for (const auto& [out, in] : {std::pair{6144, 4096},
                                 {4096, 4096},
                                 {28672, 4096},

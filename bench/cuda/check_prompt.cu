@@ -71,10 +71,17 @@ struct World {
   size_t width() const { return size_t(heads) * size_t(head_dim); }
 
   World(DType t, int d, int h, int kvh, std::mt19937& random)
-      : type(t), head_dim(d), heads(h), kv_heads(kvh), k_data(cells * size_t(d) * (t == DType::kQ8_0 ? 1 : 2)),
-        v_data(k_data.count), k_scale(cells * size_t(d / 32)), v_scale(k_scale.count),
+      : type(t),
+        head_dim(d),
+        heads(h),
+        kv_heads(kvh),
+        k_data(cells * size_t(d) * (t == DType::kQ8_0 ? 1 : 2)),
+        v_data(k_data.count),
+        k_scale(cells * size_t(d / 32)),
+        v_scale(k_scale.count),
         q_data(size_t(kFirstRow + kMostRows + 1) * size_t((h + 2 * kvh) * d)),
-        out(size_t(kFirstRow + kMostRows + 1) * size_t(h * d)), out16(out.count) {
+        out(size_t(kFirstRow + kMostRows + 1) * size_t(h * d)),
+        out16(out.count) {
     std::normal_distribution<float> normal;
     q.resize(q_data.count);
     for (float& x : q) x = normal(random);
@@ -125,7 +132,15 @@ struct World {
     c.scale = 1.f / std::sqrt(float(head_dim));
     c.window = window;
     const bool q8 = type == DType::kQ8_0;
-    c.kv = {type, kLayers, kSlots, kv_heads, kCapacity, head_dim, k_data.data, v_data.data, q8 ? k_scale.data : nullptr,
+    c.kv = {type,
+            kLayers,
+            kSlots,
+            kv_heads,
+            kCapacity,
+            head_dim,
+            k_data.data,
+            v_data.data,
+            q8 ? k_scale.data : nullptr,
             q8 ? v_scale.data : nullptr};
     c.layer = kLayer;
     c.slot = kSlot;
@@ -345,7 +360,15 @@ void time_shape(DType type, int head_dim, int rows, int history, PromptKernel ke
   call.kv_heads = kKvHeads;
   call.head_dim = head_dim;
   call.scale = 1.f / std::sqrt(float(head_dim));
-  call.kv = {type, kTimeLayers, 1, kKvHeads, kCells, head_dim, k.data, v.data, q8 ? k_scale.data : nullptr,
+  call.kv = {type,
+             kTimeLayers,
+             1,
+             kKvHeads,
+             kCells,
+             head_dim,
+             k.data,
+             v.data,
+             q8 ? k_scale.data : nullptr,
              q8 ? v_scale.data : nullptr};
   call.rows = rows;
   call.history = history;

@@ -1,5 +1,5 @@
-// Checks and times retrieval on the device: scores in pieces, the choice of chunks, the gathering of their cells. Build and run in
-// the repository:
+// Checks and times retrieval on the device: scores in pieces, the choice of chunks, the gathering of their cells. Build
+// and run in the repository:
 // g++ -std=c++20 -O2 -Isrc -Iinclude -c src/tensor/dtype.cc src/base/error.cc src/kv/chunk_choice.cc && nvcc -std=c++20 -O3 -Isrc
 //   -Iinclude -gencode=arch=compute_90a,code=sm_90a -o check_retrieve bench/cuda/check_retrieve.cu
 //   src/backend/cuda/kv/{store,move,score,retrieve}.cu src/backend/cuda/runtime/device.cu dtype.o error.o chunk_choice.o -lfmt
@@ -85,7 +85,8 @@ void check_choice(int turns) {
   for (int turn = 0; turn < turns; ++turn) {
     const int chunk = std::vector<int>{32, 16, 8, 1, 48, 3}[size_t(turn % 6)];
     const int most = chunk == 1 ? 7000 : chunk < 16 ? 12000 : turn % 10 == 0 ? 131072 : 9000;
-    const int cells = chunk + random_below(most), budget = std::min(1 + random_below(turn / 6 % 3 == 0 ? 2000 : 500), cells - 1);
+    const int cells = chunk + random_below(most),
+              budget = std::min(1 + random_below(turn / 6 % 3 == 0 ? 2000 : 500), cells - 1);
     const int sink = random_below(3) ? 4 : random_below(200), recent = 1 + random_below(random_below(2) ? 64 : 300);
     const auto borders = borders_of(cells, chunk);
     const int chunks = int(borders.size()) - 1;
@@ -98,9 +99,13 @@ void check_choice(int turns) {
     Memory memory;
     const DType type = turn % 3 == 0 ? DType::kQ8_0 : turn % 3 == 1 ? DType::kBF16 : DType::kF16;
     const int dim = type == DType::kQ8_0 ? 64 : std::vector<int>{128, 20, 64, 256}[size_t(turn / 3 % 4)];
-    const int layers = 1 + random_below(3), heads = std::vector<int>{1, 3, 8}[size_t(random_below(3))], dims = dim == 64 ? 32 : dim;
+    const int layers = 1 + random_below(3), heads = std::vector<int>{1, 3, 8}[size_t(random_below(3))],
+              dims = dim == 64 ? 32 : dim;
     const bool large = cells > 20000;
-    const int kept = large ? 1 : layers, few = large ? 1 : heads, width = large && type != DType::kQ8_0 ? 20 : large ? 32 : dim;
+    const int kept = large ? 1 : layers, few = large ? 1 : heads,
+              width = large && type != DType::kQ8_0 ? 20
+                      : large                       ? 32
+                                                    : dim;
     const int turned = std::min(dims, width);
     cuda::CudaKv from({kept, few, width, 2, cells, type}, memory), to({kept, few, width, 2, budget + 3, type}, memory),
         right({kept, few, width, 2, budget + 3, type}, memory);
@@ -124,7 +129,8 @@ void check_choice(int turns) {
     std::vector<int32_t> want;
     std::vector<uint64_t> scratch;
     choose_chunks(borders, scores, budget, sink, recent, want, scratch);
-    const int take = std::min(plan.last - plan.first, plan.left / chunk), count = (plan.first + take - plan.last) * chunk + cells;
+    const int take = std::min(plan.last - plan.first, plan.left / chunk),
+              count = (plan.first + take - plan.last) * chunk + cells;
     const std::string what = "choice " + n(turn) + ": " + n(cells) + " cells by " + n(chunk) + ", budget " + n(budget) +
                              ", sink " + n(sink) + ", recent " + n(recent);
     must(count == int(want.size()), what + " count " + n(count) + " instead of " + n(int64_t(want.size())));
@@ -146,8 +152,24 @@ void check_choice(int turns) {
     }
     int32_t* chosen = memory.make<int32_t>(size_t(count) + 1);
     cudaMemset(chosen, 0xee, (size_t(count) + 1) * 4);
-    cuda::RetrieveCall call{device_scores, chunk, cells, plan.first, plan.last, take, per_cell, nullptr, chosen, count, memory.put(before), listed, held,
-                            since, compact, shift, shift_before, top,
+    cuda::RetrieveCall call{device_scores,
+                            chunk,
+                            cells,
+                            plan.first,
+                            plan.last,
+                            take,
+                            per_cell,
+                            nullptr,
+                            chosen,
+                            count,
+                            memory.put(before),
+                            listed,
+                            held,
+                            since,
+                            compact,
+                            shift,
+                            shift_before,
+                            top,
                             {from.view(), to.view(), 1, 0, 0, 0, few, device_frequencies, turned, RopeStyle::kHalves}};
     cuda::choose_chunks(call, nullptr);
     cuda::gather(call, nullptr);
@@ -155,9 +177,11 @@ void check_choice(int turns) {
     must(got.back() == int32_t(0xeeeeeeee), what + ": written behind the end");
     got.pop_back();
     const auto wrong = std::mismatch(got.begin(), got.end(), want.begin());
-    must(got == want, what + " place " + n(wrong.first - got.begin()) + ": " + n(wrong.first == got.end() ? -1 : *wrong.first) +
-                          " instead of " + n(wrong.second == want.end() ? -1 : *wrong.second));
-    cuda::kv_move({from.view(), right.view(), 1, 0, moves, device_frequencies, turned, RopeStyle::kHalves, -1, -1}, nullptr);
+    must(got == want, what + " place " + n(wrong.first - got.begin()) + ": " +
+                          n(wrong.first == got.end() ? -1 : *wrong.first) + " instead of " +
+                          n(wrong.second == want.end() ? -1 : *wrong.second));
+    cuda::kv_move({from.view(), right.view(), 1, 0, moves, device_frequencies, turned, RopeStyle::kHalves, -1, -1},
+                  nullptr);
     must(bytes_of(to.view()) == bytes_of(right.view()), what + ": other bytes in the store");
   }
   std::printf("choice: %d cases, %d skipped\n", cases, skipped);
@@ -170,7 +194,14 @@ void check_pieces() {
     for (int form = 0; form < 8; ++form) {
       Memory memory;
       const int kv_heads = form % 3 + 1, heads = kv_heads * (form == 3 ? 9 : form == 5 ? 1 : 4), layers = form % 2 + 1;
-      const int dim = form == 2 ? 64 : form == 4 ? 256 : form == 6 ? 96 : 128, chunk = form == 1 ? 16 : form == 7 ? 144 : form == 5 ? 64 : 32;
+      const int dim = form == 2   ? 64
+                      : form == 4 ? 256
+                      : form == 6 ? 96
+                                  : 128,
+                chunk = form == 1   ? 16
+                        : form == 7 ? 144
+                        : form == 5 ? 64
+                                    : 32;
       const int cells = form == 0 ? 12000 : form == 6 ? 33 : 1000 + random_below(4000);
       cuda::CudaKv kv({3, kv_heads, dim, 2, cells + 5, type}, memory);
       fill(kv.view());
@@ -180,9 +211,15 @@ void check_pieces() {
            *small = memory.take(cuda::pieces_scratch_bytes(heads, cells, layers), "scratch");
       float *mean = memory.make<float>(size_t(chunks)), *pieces = memory.make<float>(size_t(chunks));
       for (ScoreKind kind : {ScoreKind::kMass, ScoreKind::kPeak}) {
-        const std::string what = std::string("pieces ") + dtype_name(type) + " form " + n(form) + " kind " + n(int(kind));
-        cuda::ScoreCall call{nullptr, memory.put(random_floats(size_t(layers * heads * dim), 0.5f)), heads, kv_heads, dim,
-                             1 / std::sqrt(float(dim)), kv.view(), 2, 1, memory.put(borders), chunks, 0, cells, kind};
+        const std::string what =
+            std::string("pieces ") + dtype_name(type) + " form " + n(form) + " kind " + n(int(kind));
+        cuda::ScoreCall call{nullptr,   memory.put(random_floats(size_t(layers * heads * dim), 0.5f)),
+                             heads,     kv_heads,
+                             dim,       1 / std::sqrt(float(dim)),
+                             kv.view(), 2,
+                             1,         memory.put(borders),
+                             chunks,    0,
+                             cells,     kind};
         call.layers = layers, call.mean = mean, call.chunk = chunk;
         must(cuda::scores_in_pieces(call), what + " not in pieces");
         cuda::kv_score(call, scratch, nullptr);
@@ -202,8 +239,16 @@ void check_pieces() {
         std::vector<int32_t> chosen;
         std::vector<uint64_t> order;
         choose_chunks(borders, scores, cells / 2, 4, 7, chosen, order);
-        cuda::RetrieveCall then{pieces, chunk, cells, plan->first, plan->last, plan->take, true, memory.make<unsigned>(1),
-                                memory.make<int32_t>(size_t(plan->count)), plan->count};
+        cuda::RetrieveCall then{pieces,
+                                chunk,
+                                cells,
+                                plan->first,
+                                plan->last,
+                                plan->take,
+                                true,
+                                memory.make<unsigned>(1),
+                                memory.make<int32_t>(size_t(plan->count)),
+                                plan->count};
         for (int i = 0; i < 2; ++i) {
           cudaMemset(then.chosen, 0xee, size_t(plan->count) * 4);
           cuda::score_pieces(call, small, nullptr, &then);
@@ -211,12 +256,18 @@ void check_pieces() {
         }
       }
       cudaMemset(kv.view().k, 0, store_bytes(kv.view()));  // all keys alike
-      cuda::ScoreCall call{nullptr, memory.put(random_floats(size_t(layers * heads * dim))), heads, kv_heads, dim, 0.1f, kv.view(), 2,
-                           1, nullptr, chunks, 0, cells, ScoreKind::kMass};
+      cuda::ScoreCall call{nullptr,   memory.put(random_floats(size_t(layers * heads * dim))),
+                           heads,     kv_heads,
+                           dim,       0.1f,
+                           kv.view(), 2,
+                           1,         nullptr,
+                           chunks,    0,
+                           cells,     ScoreKind::kMass};
       call.layers = layers, call.mean = pieces, call.chunk = chunk;
       cuda::score_pieces(call, small, nullptr);
       const auto flat = get<float>(pieces, size_t(chunks));
-      for (int c = 1; c + 1 < chunks; ++c) must(flat[size_t(c)] == flat[0], "pieces: equal chunks, form " + n(form) + " chunk " + n(c));
+      for (int c = 1; c + 1 < chunks; ++c)
+        must(flat[size_t(c)] == flat[0], "pieces: equal chunks, form " + n(form) + " chunk " + n(c));
     }
   }
   std::printf("score_pieces %.2f of what is allowed\n", worst);
@@ -226,8 +277,10 @@ void time_retrieval() {
   Memory memory;
   const int kv_heads = 8, dim = 128, heads = 32, chunk = 32, budget = 1024;
   cuda::CudaKv target({8, kv_heads, dim, 1, 131072, DType::kBF16}, memory);  // layers rotate past L2
-  cuda::CudaKv full({1, kv_heads, dim, 1, 131072, DType::kBF16}, memory), work({1, kv_heads, dim, 1, 2048, DType::kBF16}, memory),
-      deep({16, kv_heads, dim, 1, 16384, DType::kBF16}, memory), deep_work({16, kv_heads, dim, 1, 2048, DType::kBF16}, memory);
+  cuda::CudaKv full({1, kv_heads, dim, 1, 131072, DType::kBF16}, memory),
+      work({1, kv_heads, dim, 1, 2048, DType::kBF16}, memory),
+      deep({16, kv_heads, dim, 1, 16384, DType::kBF16}, memory),
+      deep_work({16, kv_heads, dim, 1, 2048, DType::kBF16}, memory);
   fill_numbers<<<1000, 256>>>(reinterpret_cast<uint16_t*>(target.view().k), store_bytes(target.view()) / 2);
   const float* q = memory.put(random_floats(size_t(2 * heads * dim)));
   const double* f = memory.make<double>(64);
@@ -241,15 +294,32 @@ void time_retrieval() {
     float* other = memory.make<float>(size_t(chunks));
     unsigned* done = memory.make<unsigned>(1);
     const auto score_call = [&](int i, float* out) {
-      cuda::ScoreCall call{nullptr, q, heads, kv_heads, dim, 0.088f, target.view(), i % 8, 0, b, chunks, 0, cells, ScoreKind::kMass};
+      cuda::ScoreCall call{nullptr, q, heads, kv_heads, dim, 0.088f, target.view(),
+                           i % 8,   0, b,     chunks,   0,   cells,  ScoreKind::kMass};
       call.layers = 2, call.others[0] = (i + 3) % 8, call.mean = out, call.chunk = chunk;
       return call;
     };
     const auto choice_call = [&](const cuda::CudaKv& from, const cuda::CudaKv& to) {
-      return cuda::RetrieveCall{mean, chunk, cells, plan.first, plan.last, std::min(plan.last - plan.first, plan.left / chunk), true,
-                                done, chosen, (plan.first + std::min(plan.last - plan.first, plan.left / chunk) - plan.last) * chunk + cells,
-                                nullptr, 0, 0, 0, true, 0, 0, 100000,
-                                {from.view(), to.view(), 0, 0, 0, 0, kv_heads, f, dim, RopeStyle::kHalves}};
+      return cuda::RetrieveCall{
+          mean,
+          chunk,
+          cells,
+          plan.first,
+          plan.last,
+          std::min(plan.last - plan.first, plan.left / chunk),
+          true,
+          done,
+          chosen,
+          (plan.first + std::min(plan.last - plan.first, plan.left / chunk) - plan.last) * chunk + cells,
+          nullptr,
+          0,
+          0,
+          0,
+          true,
+          0,
+          0,
+          100000,
+          {from.view(), to.view(), 0, 0, 0, 0, kv_heads, f, dim, RopeStyle::kHalves}};
     };
     const double keys = 2.0 * cells * kv_heads * dim * 2, moved = double(budget) * kv_heads * dim * 8;
     const std::string by = ", " + n(cells / 1024) + "K";
@@ -258,27 +328,34 @@ void time_retrieval() {
     print_time(("scores in pieces" + by).c_str(),
                time_us(16, [&](int i, cudaStream_t s) { cuda::score_pieces(score_call(i, other), scratch, s); }), keys);
     const auto choice = choice_call(full, work);
-    print_time(("scores and choice" + by).c_str(),
-               time_us(16, [&](int i, cudaStream_t s) { cuda::score_pieces(score_call(i, mean), scratch, s, &choice); }), keys);
-    print_time(("choice alone" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::choose_chunks(choice, s); }), 4.0 * chunks);
+    print_time(
+        ("scores and choice" + by).c_str(),
+        time_us(16, [&](int i, cudaStream_t s) { cuda::score_pieces(score_call(i, mean), scratch, s, &choice); }),
+        keys);
+    print_time(("choice alone" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::choose_chunks(choice, s); }),
+               4.0 * chunks);
     print_time(("gathering" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::gather(choice, s); }), moved);
     auto none = choice;  // what is there stays there
     none.before = chosen, none.listed = none.held = none.count;
-    print_time(("gathering nothing" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::gather(none, s); }), moved);
+    print_time(("gathering nothing" + by).c_str(), time_us(40, [&](int, cudaStream_t s) { cuda::gather(none, s); }),
+               moved);
     if (cells == 16384) {
       const auto many = choice_call(deep, deep_work);
-      print_time(("gathering, 16 layers" + by).c_str(), time_us(10, [&](int, cudaStream_t s) { cuda::gather(many, s); }), 16 * moved);
+      print_time(("gathering, 16 layers" + by).c_str(),
+                 time_us(10, [&](int, cudaStream_t s) { cuda::gather(many, s); }), 16 * moved);
     }
     const auto all = [&](int i, cudaStream_t s) {
       cuda::score_pieces(score_call(i, mean), scratch, s, &choice);
       cuda::gather(choice, s);
     };
     print_time(("all" + by).c_str(), time_us(16, all), keys + moved);
-    print_time(("all, the choice apart" + by).c_str(), time_us(16, [&](int i, cudaStream_t s) {
-                 cuda::score_pieces(score_call(i, mean), scratch, s);
-                 cuda::choose_chunks(choice, s);
-                 cuda::gather(choice, s);
-               }),
+    print_time(("all, the choice apart" + by).c_str(),
+               time_us(16,
+                       [&](int i, cudaStream_t s) {
+                         cuda::score_pieces(score_call(i, mean), scratch, s);
+                         cuda::choose_chunks(choice, s);
+                         cuda::gather(choice, s);
+                       }),
                keys + moved);
     std::vector<double> waited;  // as a caller that waits for it finds it
     for (int i = 0; i < 60; ++i) {

@@ -1,5 +1,5 @@
-// How attend_rows on Hopper divides its work among thread blocks, gone through on the host for random steps: every tile of
-// cells is done exactly once, every unit gets exactly one (m, l), and a state of several units is the beginning of a
+// How attend_rows on Hopper divides its work among thread blocks, gone through on the host for random steps: every tile
+// of cells is done exactly once, every unit gets exactly one (m, l), and a state of several units is the beginning of a
 // section. Part of check_attend.cu.
 #pragma once
 #include <cstdio>
@@ -13,8 +13,8 @@ namespace sx::cuda {
 struct ShareCheck {
   static constexpr int kTiles = 1200, kUnits = 200;
   struct Piece {
-    std::vector<int> tiles = std::vector<int>(kTiles);        // how often done
-    std::vector<int> states = std::vector<int>(kUnits, -1);   // units in it; 0: empty; -1: not written
+    std::vector<int> tiles = std::vector<int>(kTiles);       // how often done
+    std::vector<int> states = std::vector<int>(kUnits, -1);  // units in it; 0: empty; -1: not written
   };
   AttendBody body{};
   std::vector<RowTile> tiles;
@@ -61,7 +61,8 @@ struct ShareCheck {
     for (int unit = first_unit, units; unit < end_unit; unit += units) {
       units = std::max(piece.states[size_t(unit)], 1);
       if (piece.states[size_t(unit)] < 1) fail("no state", unit, piece.states[size_t(unit)]);
-      if (units > 1 && unit % kSectionUnits != 0 && unit != first_unit) fail("not the beginning of a section", unit, units);
+      if (units > 1 && unit % kSectionUnits != 0 && unit != first_unit)
+        fail("not the beginning of a section", unit, units);
       if (unit / kSectionUnits != (unit + units - 1) / kSectionUnits) fail("more than a section", unit, units);
       for (int i = unit + 1; i < unit + units; ++i) {
         if (piece.states[size_t(i)] != 0) fail("joined, but not empty", i, piece.states[size_t(i)]);
@@ -94,7 +95,8 @@ struct ShareCheck {
     for (bool pairs : {true, false}) {
       std::vector<Piece> done(size_t(pieces * kv_heads + 1));
       if (pairs) {
-        const int most = count_pairs(body) * kv_heads * body.units, blocks = std::min(most, below(2) != 0 ? 132 : 1 + below(300));
+        const int most = count_pairs(body) * kv_heads * body.units,
+                  blocks = std::min(most, below(2) != 0 ? 132 : 1 + below(300));
         for (int block = 0; block < blocks; ++block) {
           Share share(body, block, blocks);
           for (int item, first, end; share.next(item, first, end);) {

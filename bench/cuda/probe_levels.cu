@@ -1,9 +1,10 @@
 // nvcc -std=c++20 -O3 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -o probe_levels bench/cuda/probe_levels.cu src/backend/cuda/runtime/device.cu
 //
-// What a loop inside a CUDA graph costs: a WHILE node whose body is a chain of small kernels, the last of which decides whether to go
-// on. Side by side, per iteration: that loop with and without programmatic launches in its body, the same chain unrolled in one
-// graph, and a graph launch and a wait for every iteration, as a host between the levels of a draft needs them. Also whether clusters
-// and IF nodes are taken inside the body, and what a loop takes of the device's memory. Wrong counts end it with 1.
+// What a loop inside a CUDA graph costs: a WHILE node whose body is a chain of small kernels, the last of which decides
+// whether to go on. Side by side, per iteration: that loop with and without programmatic launches in its body, the same
+// chain unrolled in one graph, and a graph launch and a wait for every iteration, as a host between the levels of a
+// draft needs them. Also whether clusters and IF nodes are taken inside the body, and what a loop takes of the device's
+// memory. Wrong counts end it with 1.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -14,7 +15,9 @@ namespace {
 
 using namespace sx::cuda;
 
-struct State { int rounds, left, chain, seen; };
+struct State {
+  int rounds, left, chain, seen;
+};
 
 bool dependent = true;
 
@@ -104,7 +107,8 @@ struct Probe {
     params.conditional.size = 1;
     cudaGraphNode_t node;
     check(cudaGraphAddNode(&node, graph, nodes, nullptr, count, &params), "conditional node");
-    check(cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies), "dependencies");
+    check(cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies),
+          "dependencies");
     return params.conditional.phGraph_out[0];
   }
 
@@ -119,14 +123,16 @@ struct Probe {
     check(cudaStreamEndCapture(stream, &same), "end of capture");
     cudaGraphConditionalHandle inner{};
     if (branch) check(cudaGraphConditionalHandleCreate(&inner, body, 0, cudaGraphCondAssignDefault), "inner handle");
-    check(cudaStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed), "capture of a body");
+    check(cudaStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed),
+          "capture of a body");
     if (branch) {
       go(choose_branch, 1, 32, stream, state, inner);
       cudaGraph_t taken = add_conditional(inner, cudaGraphCondTypeIf);
       cudaStream_t other;
       check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "stream");
       std::swap(stream, other);
-      check(cudaStreamBeginCaptureToGraph(stream, taken, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed), "capture of a branch");
+      check(cudaStreamBeginCaptureToGraph(stream, taken, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed),
+            "capture of a branch");
       go(clustered, 8, 64, stream, state);
       check(cudaStreamEndCapture(stream, &same), "end of capture of a branch");
       std::swap(stream, other);
@@ -204,12 +210,14 @@ int main() {
         constexpr int kRounds = 10;
         size_t before = 0, after = 0, all = 0;
         cudaMemGetInfo(&before, &all);
-        const cudaGraphExec_t loop = p.loop(links, kRounds, false, false), once = p.unrolled(links, 1, false), flat = p.unrolled(links, kRounds, true);
+        const cudaGraphExec_t loop = p.loop(links, kRounds, false, false), once = p.unrolled(links, 1, false),
+                              flat = p.unrolled(links, kRounds, true);
         const cudaGraphExec_t none = p.loop(links, 1, false, false);
         const double looped = p.us([&] { check(cudaGraphLaunch(loop, p.stream), "launch"); });
         State s;
         check(cudaMemcpy(&s, p.state, sizeof s, cudaMemcpyDeviceToHost), "state");
-        expect("rounds", s.rounds, kRounds), expect("links", s.chain, links), expect("left", s.left, 0), expect("seen by the host", *p.host, kRounds);
+        expect("rounds", s.rounds, kRounds), expect("links", s.chain, links), expect("left", s.left, 0),
+            expect("seen by the host", *p.host, kRounds);
         const double one = p.us([&] { check(cudaGraphLaunch(none, p.stream), "launch"); });
         const double unrolled = p.us([&] { check(cudaGraphLaunch(flat, p.stream), "launch"); });
         const double waited = p.us([&] {
@@ -219,9 +227,10 @@ int main() {
           }
         });
         cudaMemGetInfo(&after, &all);
-        std::printf("%2d links%s: loop of 10 %.1f us, of 1 %.1f (%.2f a round more); unrolled %.1f (%.2f a round); graph and wait %.2f a round; memory %.1f MB\n",
-                    links, with ? ", programmatic" : "", looped, one, (looped - one) / (kRounds - 1), unrolled, unrolled / kRounds, waited / kRounds,
-                    double(before - after) / 1e6);
+        std::printf(
+            "%2d links%s: loop of 10 %.1f us, of 1 %.1f (%.2f a round more); unrolled %.1f (%.2f a round); graph and wait %.2f a round; memory %.1f MB\n",
+            links, with ? ", programmatic" : "", looped, one, (looped - one) / (kRounds - 1), unrolled,
+            unrolled / kRounds, waited / kRounds, double(before - after) / 1e6);
       });
       attempt("cluster or branch inside", [&] {
         Probe p;

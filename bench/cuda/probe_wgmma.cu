@@ -1,8 +1,8 @@
 // nvcc -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -o probe_wgmma bench/cuda/probe_wgmma.cu
 //
 // Does wgmma give the bits of mma.sync? Chains of MMAs of 64 outputs x 16 k x 64 tokens, both ways from the same
-// registers and sums, and mma.sync with the 16 k of each product in another order. Prints how many sums differ: if none,
-// kernels for many rows may use wgmma where those for few use mma.sync, and the order inside a product is free.
+// registers and sums, and mma.sync with the 16 k of each product in another order. Prints how many sums differ: if
+// none, kernels for many rows may use wgmma where those for few use mma.sync, and the order inside a product is free.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -19,10 +19,11 @@ constexpr int kSteps = 32, kOuts = 64, kTokens = 64, kK = 16 * kSteps;
 
 template <bool bf16>
 __device__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#define SX_MULTIPLY(type)                                                                                        \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "  \
-               "{%0,%1,%2,%3};\n"                                                                                \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                  \
+#define SX_MULTIPLY(type)                                             \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "         \
+               "{%0,%1,%2,%3};\n"                                     \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])       \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (bf16) {
     SX_MULTIPLY("bf16");
@@ -31,7 +32,8 @@ __device__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uin
   }
 }
 
-// One warpgroup. w: [64 outputs][k], x: [64 tokens][k], both 16-bit. counts: sums that differ {wgmma, other order}, all.
+// One warpgroup. w: [64 outputs][k], x: [64 tokens][k], both 16-bit. counts: sums that differ {wgmma, other order},
+// all.
 template <bool bf16>
 __global__ void __launch_bounds__(128) probe(const uint16_t* w, const uint16_t* x, unsigned* counts) {
 #ifdef SX_HOPPER
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(128) probe(const uint16_t* w, const uint16_t* 
     };
     uint32_t a[2][4];
     for (int turned = 0; turned < 2; ++turned) {
-      for (int j = 0; j < 4; ++j) a[turned][j] = pair(w + (warp * 16 + g + (j & 1) * 8) * kK, 2 * t + (j >> 1) * 8, turned);
+      for (int j = 0; j < 4; ++j)
+        a[turned][j] = pair(w + (warp * 16 + g + (j & 1) * 8) * kK, 2 * t + (j >> 1) * 8, turned);
     }
     for (int n = 0; n < 8; ++n) {
       const uint16_t* row = x + (n * 8 + g) * kK;
@@ -72,7 +75,8 @@ __global__ void __launch_bounds__(128) probe(const uint16_t* w, const uint16_t* 
     for (int j = 0; j < 4; ++j) {
       if (__float_as_uint(d[n * 4 + j]) != __float_as_uint(c[n][j])) atomicAdd(counts, 1u);
       if (__float_as_uint(other[n][j]) != __float_as_uint(c[n][j])) atomicAdd(counts + 1, 1u);
-      if (fabsf(d[n * 4 + j] - c[n][j]) > 1e-2f * (1 + fabsf(c[n][j]))) atomicAdd(counts + 2, 1u);  // the probe is wrong
+      if (fabsf(d[n * 4 + j] - c[n][j]) > 1e-2f * (1 + fabsf(c[n][j])))
+        atomicAdd(counts + 2, 1u);  // the probe is wrong
     }
   }
 #endif
@@ -108,7 +112,8 @@ void run(const char* name, float spread) {
   probe<bf16><<<kBlocks, 128>>>(w, x, counts);
   cudaMemcpy(got, counts, sizeof got, cudaMemcpyDeviceToHost);
   std::printf("%s spread %g: of %d sums %u differ with wgmma, %u with k in another order, %u are far off (%s)\n", name,
-              double(spread), kBlocks * kOuts * kTokens, got[0], got[1], got[2], cudaGetErrorString(cudaGetLastError()));
+              double(spread), kBlocks * kOuts * kTokens, got[0], got[1], got[2],
+              cudaGetErrorString(cudaGetLastError()));
   cudaFree(w), cudaFree(x), cudaFree(counts);
 }
 

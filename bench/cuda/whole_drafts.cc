@@ -26,14 +26,16 @@ DraftTime draft_time(const DraftBench& b, bool on_backend) {
   cells.capacity = context + kMaxTreeNodes;
   const auto kv = b.backend->make_kv(cells);
   DraftCacheParts parts;
-  parts.backend = b.backend, parts.work = kv.get(), parts.target = &b.target->config(), parts.target_kv = b.target_kv, parts.context = context;
+  parts.backend = b.backend, parts.work = kv.get(), parts.target = &b.target->config(), parts.target_kv = b.target_kv,
+  parts.context = context;
   parts.draft = b.draft ? &b.draft->config() : &b.head->config().cell;
   parts.frequencies = b.draft ? b.draft->rope_frequencies() : b.head->rope_frequencies();
   DraftCache cache(config, parts);
   std::unique_ptr<Drafter> drafter;
   if (b.draft) {
     ModelDrafterOptions o;
-    o.backend = b.backend, o.model = b.draft, o.cache = &cache, o.tree = tree, o.on_backend = on_backend, o.vocab = b.target->config().vocab;
+    o.backend = b.backend, o.model = b.draft, o.cache = &cache, o.tree = tree, o.on_backend = on_backend,
+    o.vocab = b.target->config().vocab;
     drafter = make_model_drafter(o);
   } else {
     EagleDrafterOptions o;
@@ -44,7 +46,8 @@ DraftTime draft_time(const DraftBench& b, bool on_backend) {
     std::vector<int32_t> positions;
     for (int i = 0; i < rows; ++i) positions.push_back(at + i);
     const SeqRows seq{0, rows, 0, at};
-    return b.target->forward({std::span(text).subspan(size_t(at), size_t(rows)), positions, {&seq, 1}, {}, rows > kMaxChain}, *b.target_kv);
+    return b.target->forward(
+        {std::span(text).subspan(size_t(at), size_t(rows)), positions, {&seq, 1}, {}, rows > kMaxChain}, *b.target_kv);
   };
   drafter->open(0);
   const StepOutputs& read = run_target(0, first);
@@ -59,7 +62,8 @@ DraftTime draft_time(const DraftBench& b, bool on_backend) {
   for (int i = 0; i < rounds; ++i) {
     grown.reset(text.back());
     DraftTask task;
-    task.text = text, task.sampling = &greedy, task.tree = &grown, task.limits.nodes = b.nodes, task.limits.depth = b.depth;
+    task.text = text, task.sampling = &greedy, task.tree = &grown, task.limits.nodes = b.nodes,
+    task.limits.depth = b.depth;
     b.backend->wait();
     const double start = now_ms();
     drafter->draft(std::span(&task, 1));

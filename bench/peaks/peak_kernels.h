@@ -5,8 +5,8 @@ namespace sx::cpu {
 
 // Each kernel works in registers only and returns how many operations it did. A null kernel: the set has no such unit.
 struct PeakKernels {
-  double (*int8)();    // 8-bit dot products (a multiply-add is two operations)
-  double (*float16)(); // 16-bit (else 32-bit) float multiply-adds
+  double (*int8)();     // 8-bit dot products (a multiply-add is two operations)
+  double (*float16)();  // 16-bit (else 32-bit) float multiply-adds
 };
 
 PeakKernels peak_kernels_neon_i8mm();

@@ -35,7 +35,8 @@ double read_bandwidth(ThreadPool& pool) {
         for (size_t s = 0; s < 4; ++s)
           for (size_t j = 0; j < 8; ++j) sum[s][j] += p[s * share + i + j];
       uint64_t all = 0;
-      for (const auto& s : sum) for (uint64_t x : s) all += x;
+      for (const auto& s : sum)
+        for (uint64_t x : s) all += x;
       sink.fetch_add(all, std::memory_order_relaxed);
     });
     best = std::max(best, double(kBytes) / (seconds() - start));

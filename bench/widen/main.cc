@@ -1,4 +1,5 @@
-// specextend-widen: the same function in a larger shape, for measuring speculation at sizes whose weights are not at hand.
+// specextend-widen: the same function in a larger shape, for measuring speculation at sizes whose weights are not at
+// hand.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -6,7 +7,8 @@
 #include "bench/widen/widen_tool.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Writes a model in a larger Llama shape that computes the same: a small model's text at a large model's cost.");
+  CLI::App app(
+      "Writes a model in a larger Llama shape that computes the same: a small model's text at a large model's cost.");
   sx::WidenOptions o;
   bool quiet = false;
   app.add_option("IN", o.model, "GGUF file, Hugging Face folder, or folder of an EAGLE-3 head")->required();

@@ -1,6 +1,6 @@
-// The zero-padded upscale: a model embedded in a larger Llama shape that computes the same function. All that is new is zero;
-// norms are rescaled for the longer rows, and every old rotary pair sits on a new one that turns at the same speed. A
-// small model's text at a large model's cost.
+// The zero-padded upscale: a model embedded in a larger Llama shape that computes the same function. All that is new is
+// zero; norms are rescaled for the longer rows, and every old rotary pair sits on a new one that turns at the same
+// speed. A small model's text at a large model's cost.
 #pragma once
 #include <string>
 
@@ -20,7 +20,8 @@ WideShape named_shape(const std::string& name);
 ConvertReport widen_model(const ModelFile& file, const TokenizerData& vocabulary, const WideShape& shape,
                           const QuantizeJob& job);
 
-// Parts of it, for tests and for heads: the configuration of the upscale, and the places of old elements in the new shape.
+// Parts of it, for tests and for heads: the configuration of the upscale, and the places of old elements in the new
+// shape.
 struct WideMaps {
   ModelConfig config;                                // of the upscale
   std::vector<int64_t> width, ffn;                   // old element -> new element

@@ -1,4 +1,5 @@
-// The zero-padded upscale of an EAGLE-3 head, for the upscale of its target: the same embedding of dimensions, folder to folder.
+// The zero-padded upscale of an EAGLE-3 head, for the upscale of its target: the same embedding of dimensions, folder
+// to folder.
 #pragma once
 #include <string>
 

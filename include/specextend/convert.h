@@ -1,10 +1,11 @@
-// Preparing model files: other types and other forms. Everything is written tensor by tensor under a temporary name, so that the
-// model need not fit into memory and a failure leaves nothing half-written. Existing files are only overwritten with `force`.
+// Preparing model files: other types and other forms. Everything is written tensor by tensor under a temporary name, so
+// that the model need not fit into memory and a failure leaves nothing half-written. Existing files are only
+// overwritten with `force`.
 //
 //   sx::quantize({.model = "model-folder", .out = "model.gguf", .type = "Q4_K"});
 //
-// Thread safety: the functions have no state; any thread may call them. Errors throw sx::Error and name file and tensor. on_progress
-// runs on the calling thread and may throw: the exception leaves the call and nothing is written.
+// Thread safety: the functions have no state; any thread may call them. Errors throw sx::Error and name file and
+// tensor. on_progress runs on the calling thread and may throw: the exception leaves the call and nothing is written.
 #pragma once
 #include <specextend/error.h>
 
@@ -23,11 +24,11 @@ struct QuantizeOptions {
   std::string embedding{};  // type of token_embd; empty: Q8_0 beside 4-bit matrices, else `type`
   std::string output{};     // type of the head, if it is not the embedding; empty: as for the embedding
   std::vector<std::pair<std::string, std::string>> tensors{};  // (name in the output, type) of single matrices
-  bool nearest = false;     // plain rounding as simulated in training, instead of the search for the least error
-  bool requantize = false;  // accept weights that are quantised already
-  std::string pre{};        // folders: name of the pre-tokeniser in GGUF; empty: found by its patterns
+  bool nearest = false;      // plain rounding as simulated in training, instead of the search for the least error
+  bool requantize = false;   // accept weights that are quantised already
+  std::string pre{};         // folders: name of the pre-tokeniser in GGUF; empty: found by its patterns
   std::string vocabulary{};  // folders: the model whose vocabulary is written, e.g. a draft's target; empty: its own
-  bool tokenizer = true;    // folders: write the vocabulary too
+  bool tokenizer = true;     // folders: write the vocabulary too
   bool force = false;
   bool dry_run = false;                            // plan and report only
   int threads = 0;                                 // 0: one per core

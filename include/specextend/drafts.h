@@ -19,8 +19,8 @@ namespace sx {
 struct DraftTarget {
   std::string architecture{};  // "llama", "qwen2" or "qwen3"
   int layers = 0, width = 0;
-  int vocab = 0;               // rows of the embedding
-  std::string vocabulary{};    // fingerprint of the tokens: 16 hexadecimal digits
+  int vocab = 0;             // rows of the embedding
+  std::string vocabulary{};  // fingerprint of the tokens: 16 hexadecimal digits
   bool operator==(const DraftTarget&) const = default;
 };
 DraftTarget draft_target(const std::string& model);  // throws if the model has no vocabulary
@@ -33,7 +33,7 @@ struct ShippedDraft {
   std::string sha256;  // of the weights' file
   DraftTarget target;
 };
-std::string shipped_drafts_folder();             // where they are; empty: nowhere
-std::vector<ShippedDraft> shipped_drafts();      // as the list says; throws if it is damaged
+std::string shipped_drafts_folder();         // where they are; empty: nowhere
+std::vector<ShippedDraft> shipped_drafts();  // as the list says; throws if it is damaged
 
 }  // namespace sx

@@ -11,11 +11,12 @@
 
 namespace sx {
 
-// The grammar of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming the keyword that is
-// not supported, or what is too large.
-std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view before = {}, std::string_view after = {});
-// A grammar with several JSON values. `rules` is GBNF that ends with a line break. It may use one rule for each of `schemas`, by its
-// name, which begins with a capital letter and stands for the JSON texts that the schema describes.
+// The grammar of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming the
+// keyword that is not supported, or what is too large.
+std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view before = {},
+                                std::string_view after = {});
+// A grammar with several JSON values. `rules` is GBNF that ends with a line break. It may use one rule for each of
+// `schemas`, by its name, which begins with a capital letter and stands for the JSON texts that the schema describes.
 std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas);
 std::string gbnf_quote(std::string_view text);  // `text` as a GBNF literal, quotes included
 

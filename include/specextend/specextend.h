@@ -7,9 +7,9 @@
 //   std::vector<sx::Message> messages{{"user", "Summarize: " + document}};
 //   std::cout << session->chat(messages).text;
 //
-// This header has what a program needs to generate text. Thread safety, lifetimes, errors, callbacks and what holds between versions
-// are described in <specextend/engine.h>. Further headers, for tools: <specextend/inspect.h>, <specextend/convert.h> and
-// <specextend/drafts.h>.
+// This header has what a program needs to generate text. Thread safety, lifetimes, errors, callbacks and what holds
+// between versions are described in <specextend/engine.h>. Further headers, for tools: <specextend/inspect.h>,
+// <specextend/convert.h> and <specextend/drafts.h>.
 #pragma once
 #include <specextend/engine.h>
 #include <specextend/error.h>

@@ -16,9 +16,9 @@ namespace sx {
 
 struct KvGeometry {
   int layers = 0, kv_heads = 0, head_dim = 0;
-  int slots = 1;                      // sequences
-  int capacity = 0;                   // cells per slot (rounded up to whole blocks)
-  DType type = DType::kF32;           // F32, F16, BF16 or Q8_0
+  int slots = 1;             // sequences
+  int capacity = 0;          // cells per slot (rounded up to whole blocks)
+  DType type = DType::kF32;  // F32, F16, BF16 or Q8_0
 };
 
 class KvStore {
@@ -51,30 +51,35 @@ class Matrix {
 };
 
 struct StepLimits {
-  int rows = 0;                 // in one step
-  int width = 0;                // largest inner dimension of a matrix
+  int rows = 0;   // in one step
+  int width = 0;  // largest inner dimension of a matrix
   int heads = 0, kv_heads = 0, head_dim = 0;
-  int context = 0;              // longest history
+  int context = 0;  // longest history
   int vocab = 0;
-  int outputs = 0;              // of one step; a tree has no more rows than that
+  int outputs = 0;  // of one step; a tree has no more rows than that
 };
 
-// How a backend wants to be used. The defaults are those of a host, where an op on many rows costs as much as many ops on one.
+// How a backend wants to be used. The defaults are those of a host, where an op on many rows costs as much as many ops
+// on one.
 struct DeviceTraits {
-  bool separate_prefill = false;   // prompts are run in passes of their own, not in the same as trees
-  int prefill_chunk = 512;         // prompt tokens of a pass
-  int mixed_chunk = 128;           // prompt tokens of a round that decodes, too: nobody waits long for a token
-  bool records_steps = false;      // the first pass of a shape is slow, because it is recorded: engines run each once when they open
-  bool batch_choose = false;       // choosing at all nodes of a tree costs little more than at one
-  bool mean_scores = false;        // retrieval scores are averaged on the device rather than handed out by row
+  bool separate_prefill = false;  // prompts are run in passes of their own, not in the same as trees
+  int prefill_chunk = 512;        // prompt tokens of a pass
+  int mixed_chunk = 128;          // prompt tokens of a round that decodes, too: nobody waits long for a token
+  bool records_steps =
+      false;  // the first pass of a shape is slow, because it is recorded: engines run each once when they open
+  bool batch_choose = false;  // choosing at all nodes of a tree costs little more than at one
+  bool mean_scores = false;   // retrieval scores are averaged on the device rather than handed out by row
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string name() const = 0;         // "cpu (neon-i8mm, 2 threads)"
+  virtual std::string name() const = 0;  // "cpu (neon-i8mm, 2 threads)"
   // Memory taken on a device of its own, by purpose.
-  struct Use { std::string purpose; size_t bytes; };
+  struct Use {
+    std::string purpose;
+    size_t bytes;
+  };
   virtual std::vector<Use> memory() const { return {}; }
   virtual DType default_kv_type() const = 0;
 
@@ -96,7 +101,7 @@ class Backend {
   // Between host memory and memory from allocate(). Downloads wait for the ops before them.
   virtual void upload(float* to, const float* from, size_t count) = 0;
   virtual void download(float* to, const float* from, size_t count) = 0;
-  virtual void wait() {}                               // until all ops are done
+  virtual void wait() {}  // until all ops are done
   virtual DeviceTraits traits() const { return {}; }
 
   // Runs the ops of a step: calls `body`, or replays what it recorded when it was last called with an equal key and
@@ -107,7 +112,9 @@ class Backend {
   virtual int level_rows() const { return 0; }
   // Grows a tree of one sequence (see TreeGrowthArgs). The body runs the ops of a pass over `step`, which the backend
   // sets before it calls it. False, with nothing done: it cannot, and the caller does it with run().
-  virtual bool grow_tree(const TreeGrowthArgs&, StepInputs& step, const StepKey&, FunctionRef body) { return (void)step, (void)body, false; }
+  virtual bool grow_tree(const TreeGrowthArgs&, StepInputs& step, const StepKey&, FunctionRef body) {
+    return (void)step, (void)body, false;
+  }
 
   // Ops.
   virtual void copy_rows(const CopyRowsArgs&) = 0;

@@ -10,7 +10,8 @@ namespace sx {
 // score_one(args): one layer, not averaged, `out` on the host.
 template <class Score>
 void score_layers(const KvScoreArgs& args, Score score_one) {
-  const size_t layers = std::max<size_t>(1, args.layers.size()), heads = size_t(args.heads), chunks = args.borders.size() - 1;
+  const size_t layers = std::max<size_t>(1, args.layers.size()), heads = size_t(args.heads),
+               chunks = args.borders.size() - 1;
   std::vector<float> all(args.mean ? layers * heads * chunks : 0);
   float* to = args.mean ? all.data() : args.out;
   for (size_t i = 0; i < layers; ++i) {

@@ -53,7 +53,8 @@ void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int c
 }
 
 void write_bytes(std::ostream& to, const void* bytes, size_t count) {
-  if (!to.write(static_cast<const char*>(bytes), std::streamsize(count))) fail("saving a session: the file takes no more (disk full?)");
+  if (!to.write(static_cast<const char*>(bytes), std::streamsize(count)))
+    fail("saving a session: the file takes no more (disk full?)");
 }
 
 void read_bytes(std::istream& from, void* bytes, size_t count) {
@@ -84,8 +85,8 @@ int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istrea
   Header header{};
   read_bytes(from, &header, sizeof header);
   if (header.cell_bytes != backend.kv_cell_bytes(kv))
-    fail("a saved session has cells of {} bytes, this engine's have {}: another model, draft or KV type", header.cell_bytes,
-         backend.kv_cell_bytes(kv));
+    fail("a saved session has cells of {} bytes, this engine's have {}: another model, draft or KV type",
+         header.cell_bytes, backend.kv_cell_bytes(kv));
   if (header.count < 0 || header.count > std::min(most, kv.geometry().capacity))
     fail("a saved session has {} cells, there is room for {}", header.count, std::min(most, kv.geometry().capacity));
   const int count = int(header.count);

@@ -19,8 +19,8 @@
 
 namespace sx {
 
-inline constexpr int kBlock = 64;    // positions folded at once by attention; absolute multiples
-inline constexpr int kSpan = 512;    // positions whose blocks are folded in one chain; spans merge in ascending order
+inline constexpr int kBlock = 64;  // positions folded at once by attention; absolute multiples
+inline constexpr int kSpan = 512;  // positions whose blocks are folded in one chain; spans merge in ascending order
 
 class Matrix;   // a weight matrix in the backend's own layout
 class KvStore;  // K/V cells of many sequences in the backend's own layout
@@ -38,25 +38,25 @@ struct SeqRows {
   int32_t history = 0;                  // committed cells
   const uint64_t* ancestors = nullptr;  // [rows][words] bits over the nodes of the tail, self included; null: a chain,
   int32_t words = 0;                    // i.e. node j descends from nodes 0..j-1
-  int32_t uncommitted = 0;                   // nodes of the tail that earlier steps have written
+  int32_t uncommitted = 0;              // nodes of the tail that earlier steps have written
 };
 
 // The integers of a step, in host memory. The ops of the step are given these very arrays.
 struct StepInputs {
-  std::span<const Token> tokens;        // [rows]
-  std::span<const int32_t> positions;   // [rows], for RoPE
-  std::span<const SeqRows> seqs;        // cover the rows
-  std::span<const int32_t> outputs;     // rows whose logits are wanted, in that order
-  bool prompt = false;                  // rows of a prompt: each sequence's are a chain
+  std::span<const Token> tokens;       // [rows]
+  std::span<const int32_t> positions;  // [rows], for RoPE
+  std::span<const SeqRows> seqs;       // cover the rows
+  std::span<const int32_t> outputs;    // rows whose logits are wanted, in that order
+  bool prompt = false;                 // rows of a prompt: each sequence's are a chain
 };
 
 // What else the ops of a step depend on. Steps with equal keys and equal numbers of rows, outputs and sequences run the
 // same ops on the same memory, so that a backend may record them once.
 struct StepKey {
-  const void* owner = nullptr;          // the model
-  const void* kv = nullptr;             // the store
-  const void* input = nullptr;          // further memory it reads
-  uint64_t plan = 0;                    // layers that are left out, windows
+  const void* owner = nullptr;  // the model
+  const void* kv = nullptr;     // the store
+  const void* input = nullptr;  // further memory it reads
+  uint64_t plan = 0;            // layers that are left out, windows
 };
 
 // to[r] (+)= from[which ? which[r] : r], columns [0, width).
@@ -65,44 +65,44 @@ struct CopyRowsArgs {
   const float* from;
   int rows, width;
   int to_stride, from_stride;
-  const int32_t* which = nullptr;       // [rows], host memory
+  const int32_t* which = nullptr;  // [rows], host memory
   bool add = false;
 };
 
 struct EmbedArgs {
-  float* out;            // [rows, width]
-  const Token* tokens;   // [rows]
+  float* out;           // [rows, width]
+  const Token* tokens;  // [rows]
   int rows;
-  Tensor table;          // [vocab, width], any weight type; from place_table()
+  Tensor table;  // [vocab, width], any weight type; from place_table()
 };
 
-struct NormArgs {        // out = x / sqrt(mean(x^2) + eps) * weight
-  float* out;            // [rows, width]; may alias x
-  const float* x;        // [rows, width]
-  const float* weight;   // [width]
+struct NormArgs {       // out = x / sqrt(mean(x^2) + eps) * weight
+  float* out;           // [rows, width]; may alias x
+  const float* x;       // [rows, width]
+  const float* weight;  // [width]
   int rows, width;
   float eps;
   const Matrix* only_for = nullptr;  // if given: the next op, linear with this matrix, is the only reader of out
 };
 
-struct LinearArgs {      // out (+)= x W^T (+ bias)
-  float* out;            // [rows, out_stride], columns [0, W.out)
-  const float* x;        // [rows, W.in], contiguous
+struct LinearArgs {  // out (+)= x W^T (+ bias)
+  float* out;        // [rows, out_stride], columns [0, W.out)
+  const float* x;    // [rows, W.in], contiguous
   const Matrix* weight;
   const float* bias = nullptr;  // [W.out] or null
   int rows;
   int out_stride;
-  bool accumulate = false;      // out += instead of out =
-  bool outputs = false;         // the rows are outputs of the step, not its rows
+  bool accumulate = false;  // out += instead of out =
+  bool outputs = false;     // the rows are outputs of the step, not its rows
 };
 
-struct RopeTableArgs {   // per step, before the layers
-  float* table;          // [rows, dims/2, 2]: cos, sin, already times the attention factor
-  const int32_t* positions;     // [rows]
+struct RopeTableArgs {       // per step, before the layers
+  float* table;              // [rows, dims/2, 2]: cos, sin, already times the attention factor
+  const int32_t* positions;  // [rows]
   int rows;
-  const double* frequencies;    // [dims/2], radians per position
+  const double* frequencies;  // [dims/2], radians per position
   int dims;
-  float factor;                 // yarn's attention factor, else 1
+  float factor;  // yarn's attention factor, else 1
 };
 
 // The heads of an attention layer.
@@ -116,8 +116,8 @@ struct AttentionShape {
 
 // Norms q and k heads (if weights are given), rotates them, writes K and V to the cells.
 struct RopeStoreArgs {
-  float* qkv;            // [rows, (heads + 2 kv_heads) * head_dim]; q is rotated in place
-  const float* table;    // [rows, dims/2, 2]
+  float* qkv;                     // [rows, (heads + 2 kv_heads) * head_dim]; q is rotated in place
+  const float* table;             // [rows, dims/2, 2]
   const float* q_norm = nullptr;  // [head_dim] or null
   const float* k_norm = nullptr;
   float eps = 0;
@@ -130,12 +130,12 @@ struct RopeStoreArgs {
 };
 
 struct AttendArgs {
-  float* out;            // [rows, heads * head_dim]
-  const float* q;        // [rows, q_stride], columns [0, heads * head_dim), rotated
+  float* out;      // [rows, heads * head_dim]
+  const float* q;  // [rows, q_stride], columns [0, heads * head_dim), rotated
   int q_stride;
   AttentionShape shape;
-  float scale;           // usually shape.scale()
-  int window = 0;        // row at index i sees indices > i - window; 0: all
+  float scale;     // usually shape.scale()
+  int window = 0;  // row at index i sees indices > i - window; 0: all
   const KvStore* kv;
   int layer;
   std::span<const SeqRows> seqs;
@@ -154,27 +154,35 @@ struct GluArgs {         // out = silu(gate) * up
 // above -infinity it is the smallest id.
 struct Sampling {
   float temperature = 0;
-  int top_k = 0;                 // 0: all
+  int top_k = 0;  // 0: all
   float top_p = 1, min_p = 0;
   float repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   uint64_t seed = 0;
 };
-struct TokenBias { Token token; float bias; };
-struct TokenCount { Token token; int32_t count; };  // a token of the penalty window and how often it occurs there
+struct TokenBias {
+  Token token;
+  float bias;
+};
+struct TokenCount {
+  Token token;
+  int32_t count;
+};  // a token of the penalty window and how often it occurs there
 struct ChooseRow {
-  const float* logits;                  // [vocab]
-  uint64_t position;                    // of the token to be chosen
+  const float* logits;  // [vocab]
+  uint64_t position;    // of the token to be chosen
   const Sampling* sampling;
   std::span<const TokenBias> bias;
-  std::span<const TokenCount> counts;   // of this row's own path
-  const uint32_t* allowed = nullptr;    // [(vocab + 31) / 32] bits, host memory: other tokens are as if they were not there; null: all
-  uint8_t* broken = nullptr;            // host memory: set to 1 if the logit of an allowed token is NaN or +infinity, before bias and
-                                        // penalties; else left alone. Null: not wanted
+  std::span<const TokenCount> counts;  // of this row's own path
+  const uint32_t* allowed =
+      nullptr;  // [(vocab + 31) / 32] bits, host memory: other tokens are as if they were not there; null: all
+  uint8_t* broken =
+      nullptr;  // host memory: set to 1 if the logit of an allowed token is NaN or +infinity, before bias and
+                // penalties; else left alone. Null: not wanted
 
   bool allows(Token t) const { return !allowed || (allowed[t / 32] >> (t % 32) & 1); }
 };
 struct ChooseArgs {
-  Token* out;                           // [rows], host memory; kNoToken where no token is allowed
+  Token* out;  // [rows], host memory; kNoToken where no token is allowed
   std::span<const ChooseRow> rows;
   int vocab;
 };
@@ -182,34 +190,34 @@ struct ChooseArgs {
 // The distribution that choose() draws from, after bias, penalties, filters and temperature; temperature 0: all on one
 // token.
 struct ProbabilitiesArgs {
-  double* out;                          // [vocab], sums to 1, or all 0 where no token is allowed; host memory
+  double* out;  // [vocab], sums to 1, or all 0 where no token is allowed; host memory
   ChooseRow row;
   int vocab;
 };
 
 struct Candidate {
   Token token;
-  float logp;                           // log-probability
-  float logit = 0;                      // as top_k found it
+  float logp;       // log-probability
+  float logit = 0;  // as top_k found it
 };
 
 // The k likeliest tokens of each row by the plain softmax of its logits, best first, ties to the smaller id.
 struct TopKArgs {
-  Candidate* out;                       // [rows, k], host memory
-  const float* logits;                  // [rows, stride], columns [0, vocab)
-  int rows, vocab, k;                   // k <= vocab
-  int stride = 0;                       // 0: vocab
+  Candidate* out;       // [rows, k], host memory
+  const float* logits;  // [rows, stride], columns [0, vocab)
+  int rows, vocab, k;   // k <= vocab
+  int stride = 0;       // 0: vocab
 };
 
 struct KvMoveArgs {
   const KvStore* from;
-  KvStore* to;           // may be the same store
+  KvStore* to;  // may be the same store
   int from_slot, to_slot;
-  std::span<const KvMove> moves;       // done in order
-  const double* frequencies = nullptr; // [dims/2]; needed when a delta is not 0
+  std::span<const KvMove> moves;        // done in order
+  const double* frequencies = nullptr;  // [dims/2]; needed when a delta is not 0
   int dims = 0;
   RopeStyle style = RopeStyle::kHalves;
-  int layer = -1, head = -1;           // only this layer, only this key/value head; -1: all
+  int layer = -1, head = -1;  // only this layer, only this key/value head; -1: all
 };
 
 // Cells [first, first + count) of a slot, all layers, as bytes in host memory: [count][kv_cell_bytes]. They mean the
@@ -220,47 +228,48 @@ struct KvCellsArgs {
 
 // What one query sees in each chunk of a history.
 enum class ScoreKind {
-  kMass,    // sum of its attention over the chunk (softmax over all cells of all chunks)
-  kPeak,    // largest attention of a cell
-  kLogit,   // mean of q k * scale: the query times the mean key
-  kBound,   // the largest q k * scale could be, given smallest and largest value of each dimension in the chunk
+  kMass,   // sum of its attention over the chunk (softmax over all cells of all chunks)
+  kPeak,   // largest attention of a cell
+  kLogit,  // mean of q k * scale: the query times the mean key
+  kBound,  // the largest q k * scale could be, given smallest and largest value of each dimension in the chunk
 };
 struct KvScoreArgs {
-  float* out;            // [heads, chunks], host memory
-  const float* q;        // [heads * head_dim], rotated
+  float* out;      // [heads, chunks], host memory
+  const float* q;  // [heads * head_dim], rotated
   int heads, kv_heads, head_dim;
   float scale;
   const KvStore* kv;
   int layer, slot;
-  std::span<const int32_t> borders;    // [chunks + 1], rising: chunk c is the cells [borders[c], borders[c + 1])
+  std::span<const int32_t> borders;  // [chunks + 1], rising: chunk c is the cells [borders[c], borders[c + 1])
   ScoreKind kind = ScoreKind::kMass;
-  std::span<const int> layers{};       // these instead of `layer`: q is [layers, heads * head_dim], out [layers, heads, chunks]
-  bool mean = false;                   // out is [chunks], the mean over layers and heads
+  std::span<const int>
+      layers{};       // these instead of `layer`: q is [layers, heads * head_dim], out [layers, heads, chunks]
+  bool mean = false;  // out is [chunks], the mean over layers and heads
 };
 
 // Retrieval: scores as kv_score() gives them with `mean`, the choice of choose_chunks(), and the chosen cells moved to
 // places 0, 1, ... of another store, where chunks are of one length and the number of cells does not depend on the
 // scores.
 struct KvRetrieveArgs {
-  KvScoreArgs score;                   // all layers by `layers`; the first border is 0; `out` and `mean` are not read
-  bool per_cell = false;               // a chunk's score is divided by its length
+  KvScoreArgs score;      // all layers by `layers`; the first border is 0; `out` and `mean` are not read
+  bool per_cell = false;  // a chunk's score is divided by its length
   int budget, sink, recent;
-  EvenPlan plan;                       // plan_even_chunks() of these
+  EvenPlan plan;  // plan_even_chunks() of these
   const KvStore* from;
   KvStore* to;
-  int slot;                            // of both
+  int slot;  // of both
   // Positions: place - shift, at least 0 and at most `top`; or those of the text, from which the cells come.
   bool compact = true;
   int shift = 0, top = 0;
   // What needs no move: places below `held` hold what the last kv_retrieve() with this choice put there, by
   // `shift_before`, and behind that the cells from `since` on.
   int held = 0, since = 0, shift_before = 0;
-  const double* frequencies = nullptr; // [dims/2]
+  const double* frequencies = nullptr;  // [dims/2]
   int dims = 0;
   RopeStyle style = RopeStyle::kHalves;
   // Host memory for backends that choose there.
-  std::span<float> scores{};           // [layers, heads, chunks]
-  std::span<float> reduced{};          // [chunks]
+  std::span<float> scores{};               // [layers, heads, chunks]
+  std::span<float> reduced{};              // [chunks]
   std::vector<uint64_t>* order = nullptr;  // choice_scratch()
   std::vector<KvMove>* moves = nullptr;
 };

@@ -11,8 +11,8 @@
 namespace sx {
 
 struct CpuOptions {
-  int threads = 0;               // 0: what cpu_count() says
-  std::optional<cpu::Isa> isa;   // empty: the best this machine has (or SPECEXTEND_ISA)
+  int threads = 0;              // 0: what cpu_count() says
+  std::optional<cpu::Isa> isa;  // empty: the best this machine has (or SPECEXTEND_ISA)
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);

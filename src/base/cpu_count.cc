@@ -73,7 +73,7 @@ double quota_of(const std::string& folder, bool version_2) {
   if (version_2) {
     std::istringstream(first_line(folder + "/cpu.max")) >> quota >> period;  // "max 100000" does not read as a number
   } else {
-    std::istringstream(first_line(folder + "/cpu.cfs_quota_us")) >> quota;    // -1: no limit
+    std::istringstream(first_line(folder + "/cpu.cfs_quota_us")) >> quota;  // -1: no limit
     std::istringstream(first_line(folder + "/cpu.cfs_period_us")) >> period;
   }
   return quota > 0 && period > 0 ? quota / period : 0;
@@ -87,13 +87,15 @@ double least_quota(const std::string& root, bool version_2) {
   if (h.mount.empty()) return 0;
   std::string group = h.group;
   if (h.mount_root != "/") {
-    const bool inside = group.starts_with(h.mount_root) && (group.size() == h.mount_root.size() || group[h.mount_root.size()] == '/');
+    const bool inside =
+        group.starts_with(h.mount_root) && (group.size() == h.mount_root.size() || group[h.mount_root.size()] == '/');
     group = inside ? group.substr(h.mount_root.size()) : "";
   }
   while (!group.empty() && group.back() == '/') group.pop_back();
   double least = 0;
   while (true) {
-    if (const double quota = quota_of(root + h.mount + group, version_2); quota > 0) least = least > 0 ? std::min(least, quota) : quota;
+    if (const double quota = quota_of(root + h.mount + group, version_2); quota > 0)
+      least = least > 0 ? std::min(least, quota) : quota;
     if (group.empty()) return least;
     group.resize(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
   }
@@ -102,7 +104,8 @@ double least_quota(const std::string& root, bool version_2) {
 }  // namespace
 
 int CpuCount::threads() const {
-  return quota > 0 ? std::max(1, std::min(cores, int(std::lround(std::min(quota, double(kMostCpus)))))) : std::max(1, cores);
+  return quota > 0 ? std::max(1, std::min(cores, int(std::lround(std::min(quota, double(kMostCpus))))))
+                   : std::max(1, cores);
 }
 
 std::string CpuCount::why() const {

@@ -8,9 +8,9 @@
 namespace sx {
 
 struct CpuCount {
-  int allowed = 1;    // logical CPUs the process may run on
-  int cores = 1;      // distinct physical cores among them
-  double quota = 0;   // CPUs' worth of time its control groups grant; 0: no limit
+  int allowed = 1;   // logical CPUs the process may run on
+  int cores = 1;     // distinct physical cores among them
+  double quota = 0;  // CPUs' worth of time its control groups grant; 0: no limit
 
   // The default number of threads, at least 1: one per core, but no more than the quota, which is rounded to the
   // nearest: 1.5 CPUs give two threads (half as fast again as one, at the cost of being halted now and then), 1.4 give

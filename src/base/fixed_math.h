@@ -52,7 +52,8 @@ SX_HOST_DEVICE inline double fixed_log(double x) {
   double m;
   memcpy(&m, &bits, sizeof m);
   if (m > 1.4142135623730951) m *= 0.5, exponent += 1;
-  const double f = m - 1, s = f / (f + 2), z = s * s, twice = 2 * s;  // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172
+  const double f = m - 1, s = f / (f + 2), z = s * s,
+               twice = 2 * s;  // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172
   double p = 1.0 / 23;
   p = fma(p, z, 1.0 / 21);
   p = fma(p, z, 1.0 / 19);

@@ -8,8 +8,8 @@ namespace sx {
 class FunctionRef {
  public:
   template <class Body>
-    requires(!std::is_same_v<std::remove_cvref_t<Body>, FunctionRef>)
-  FunctionRef(Body&& body)  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::remove_cvref_t<Body>, FunctionRef>)
+      FunctionRef(Body&& body)  // NOLINT(google-explicit-constructor)
       : body_(const_cast<void*>(static_cast<const void*>(&body))),
         call_([](void* b) { (*static_cast<std::remove_reference_t<Body>*>(b))(); }) {}
   void operator()() const { call_(body_); }

@@ -63,9 +63,7 @@ Json parse_json(std::string_view text, const std::string& file) {
     return Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t event, Json& parsed) {
       return watch.see(depth, event, parsed);
     });
-  } catch (const Json::exception& error) {
-    fail("{}: not valid JSON: {}", file, printable(error.what(), 200));
-  }
+  } catch (const Json::exception& error) { fail("{}: not valid JSON: {}", file, printable(error.what(), 200)); }
 }
 
 const Json* json_member(const Json& object, const char* key) {

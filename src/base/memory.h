@@ -13,16 +13,24 @@ class Pages {
   // Throws sx::Error saying what it was for when the system refuses.
   Pages(size_t bytes, const char* purpose);
   ~Pages();
-  Pages(Pages&& other) noexcept : map_(std::exchange(other.map_, nullptr)), mapped_(std::exchange(other.mapped_, 0)),
-                                  data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Pages(Pages&& other) noexcept
+      : map_(std::exchange(other.map_, nullptr)),
+        mapped_(std::exchange(other.mapped_, 0)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
   Pages& operator=(Pages&& other) noexcept {
-    std::swap(map_, other.map_); std::swap(mapped_, other.mapped_);
-    std::swap(data_, other.data_); std::swap(size_, other.size_);
+    std::swap(map_, other.map_);
+    std::swap(mapped_, other.mapped_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
     return *this;
   }
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  template <class T> T* as() const { return reinterpret_cast<T*>(data_); }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
   void* map_ = nullptr;

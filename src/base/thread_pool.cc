@@ -15,8 +15,8 @@
 namespace sx {
 namespace {
 
-constexpr double kSpinMs = 0.2;   // longer than the pauses inside a step, shorter than those between requests
-constexpr int kLook = 32;         // tries between two looks at the clock
+constexpr double kSpinMs = 0.2;  // longer than the pauses inside a step, shorter than those between requests
+constexpr int kLook = 32;        // tries between two looks at the clock
 
 inline void pause_cpu() {
 #if defined(__aarch64__)
@@ -67,7 +67,8 @@ ThreadPool::ThreadPool(int threads, int at_once) {
   const CpuCount& count = cpu_count();
   size_ = threads > 0 ? threads : count.threads();
   SX_ASSERT(size_ <= 4096);
-  const int members = std::min(size_, at_once > 0 ? at_once : std::max(1, int(cores.empty() ? size_t(count.allowed) : cores.size())));
+  const int members =
+      std::min(size_, at_once > 0 ? at_once : std::max(1, int(cores.empty() ? size_t(count.allowed) : cores.size())));
   spins_ = members <= int(cores.size()) && (count.quota == 0 || members <= count.quota);
   // A woken thread starts on its waker's core and can stay there, spinning against it. When the team fills the machine
   // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do
@@ -94,7 +95,9 @@ ThreadPool::~ThreadPool() {
 // A member that comes late finds nothing, or a piece of the next job, which is just as good.
 int ThreadPool::claim_pieces(int worker) {
   int done = 0;
-  for (int left; unclaimed_.load(std::memory_order_relaxed) > 0 && (left = unclaimed_.fetch_sub(1, std::memory_order_acq_rel)) > 0; ++done)
+  for (int left; unclaimed_.load(std::memory_order_relaxed) > 0 &&
+                 (left = unclaimed_.fetch_sub(1, std::memory_order_acq_rel)) > 0;
+       ++done)
     entry_(context_, items_ - left, worker);
   return done;
 }

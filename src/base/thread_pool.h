@@ -30,7 +30,9 @@ class ThreadPool {
 
   // body: void(int share), once for every share in [0, size()). Must not throw. Not re-entrant; one caller at a time.
   template <class Body>
-  void run(Body&& body) { each(size_, body); }
+  void run(Body&& body) {
+    each(size_, body);
+  }
 
   // body: void(int item) or void(int item, int worker), once for every item in [0, items). Items are claimed in
   // ascending order. Of two pieces that run at the same time the workers differ; they are in [0, workers()).
@@ -59,11 +61,12 @@ class ThreadPool {
   int size_ = 1;
   bool spins_ = true;                            // there is a CPU for every member
   alignas(64) std::atomic<uint32_t> ticket_{0};  // counts jobs; members wait for it to change
-  alignas(64) std::atomic<int> unclaimed_{0};    // pieces of the job nobody has taken; less than 0: late members looked for some
-  alignas(64) std::atomic<int> unfinished_{0};   // pieces of the job that are not done
-  alignas(64) std::atomic<int> asleep_{0};       // members
+  alignas(64) std::atomic<int> unclaimed_{
+      0};  // pieces of the job nobody has taken; less than 0: late members looked for some
+  alignas(64) std::atomic<int> unfinished_{0};  // pieces of the job that are not done
+  alignas(64) std::atomic<int> asleep_{0};      // members
   std::atomic<bool> caller_asleep_{false}, quit_{false};
-  Entry entry_ = nullptr;                        // of the job; read only by those who have claimed a piece of it
+  Entry entry_ = nullptr;  // of the job; read only by those who have claimed a piece of it
   void* context_ = nullptr;
   int items_ = 0;
   std::vector<std::thread> threads_;

@@ -27,8 +27,10 @@ void BatchImpl::add(const Request& request) {
   const GenerateOptions& options = *request.options;
   Generation::Parts parts;
   parts.text = &session->cached_text();
-  parts.spec = &engine_.speculation(options.preset == kNoSpeculation ? "" : options.preset);  // no preset need be called off
-  if (!options.grammar.empty()) parts.grammar = std::make_unique<TreeGrammar>(engine_.grammars().get(options.grammar), options.cancelled);
+  parts.spec =
+      &engine_.speculation(options.preset == kNoSpeculation ? "" : options.preset);  // no preset need be called off
+  if (!options.grammar.empty())
+    parts.grammar = std::make_unique<TreeGrammar>(engine_.grammars().get(options.grammar), options.cancelled);
   all_.push_back({session, std::make_unique<Generation>(request, engine_.parts(), std::move(parts)), prompt_rows_});
 }
 
@@ -52,15 +54,18 @@ void BatchImpl::choose_decoding() {
   turn_ += most;
 }
 
-// Short prompts go first, which makes the wait of all together shortest. Rows of others' prompts count half for a prompt that waits (aging), so
-// that a long one is not passed by for ever.
+// Short prompts go first, which makes the wait of all together shortest. Rows of others' prompts count half for a
+// prompt that waits (aging), so that a long one is not passed by for ever.
 void BatchImpl::choose_prompts() {
   prompting_.clear();
   pieces_.clear();
   for (const Entry& entry : all_)
     if (!entry.generation->waiting().empty()) prompting_.push_back(&entry);
-  const auto rank = [&](const Entry* e) { return 2 * int64_t(e->generation->waiting().size()) - (prompt_rows_ - e->arrival); };
-  std::stable_sort(prompting_.begin(), prompting_.end(), [&](const Entry* a, const Entry* b) { return rank(a) < rank(b); });
+  const auto rank = [&](const Entry* e) {
+    return 2 * int64_t(e->generation->waiting().size()) - (prompt_rows_ - e->arrival);
+  };
+  std::stable_sort(prompting_.begin(), prompting_.end(),
+                   [&](const Entry* a, const Entry* b) { return rank(a) < rank(b); });
   int rows = decoding_.empty() ? engine_.options().chunk : engine_.shared_prompt_rows();
   for (const Entry* entry : prompting_) {
     const int n = std::min(rows, int(entry->generation->waiting().size()));

@@ -1,4 +1,5 @@
-// Continuous batching: chooses which requests decode and which prompts are prefilled in the next round (shortest prompt first, with aging).
+// Continuous batching: chooses which requests decode and which prompts are prefilled in the next round (shortest prompt
+// first, with aging).
 #pragma once
 #include <memory>
 #include <vector>
@@ -22,20 +23,20 @@ class BatchImpl : public Batch {
   struct Entry {
     Session* session;
     std::unique_ptr<Generation> generation;
-    int64_t arrival;                               // prompt_rows_ when the request came
+    int64_t arrival;  // prompt_rows_ when the request came
   };
   void choose_decoding();
   void choose_prompts();
   void collect();
 
   EngineImpl& engine_;
-  std::vector<Entry> all_;                         // in order of arrival
-  std::vector<Generation*> decoding_;              // of the round
+  std::vector<Entry> all_;             // in order of arrival
+  std::vector<Generation*> decoding_;  // of the round
   std::vector<const Entry*> prompting_;
   std::vector<PromptPiece> pieces_;
   std::vector<Finished> finished_;
-  size_t turn_ = 0;                                // who decodes first, where not all fit in a pass
-  int64_t prompt_rows_ = 0;                        // done so far, for all
+  size_t turn_ = 0;          // who decodes first, where not all fit in a pass
+  int64_t prompt_rows_ = 0;  // done so far, for all
 };
 
 }  // namespace sx

@@ -4,7 +4,8 @@
 
 namespace sx {
 
-// `installed` is a path below share/specextend, `source` the same file's path in the source tree; empty where neither is there.
+// `installed` is a path below share/specextend, `source` the same file's path in the source tree; empty where neither
+// is there.
 std::string file_beside_program(const std::string& installed, const std::string& source);
 
 }  // namespace sx

@@ -8,12 +8,14 @@ namespace sx {
 
 void check_tokens(std::span<const Token> tokens, int vocab) {
   for (size_t i = 0; i < tokens.size(); ++i)
-    if (tokens[i] < 0 || tokens[i] >= vocab) fail("token {} at place {} is outside the vocabulary of {}", tokens[i], i, vocab);
+    if (tokens[i] < 0 || tokens[i] >= vocab)
+      fail("token {} at place {} is outside the vocabulary of {}", tokens[i], i, vocab);
 }
 
 std::string broken_logits(size_t position) {
-  return fmt::format("the model's logits for the token at position {} are NaN or infinite: its weights are damaged, or too large for the types it is run with",
-                     position);
+  return fmt::format(
+      "the model's logits for the token at position {} are NaN or infinite: its weights are damaged, or too large for the types it is run with",
+      position);
 }
 
 CachedText::CachedText(const EngineParts& parts) : parts_(parts), seq_(parts.sequences->open()) {
@@ -37,9 +39,11 @@ void CachedText::truncate(int length) {
 
 int CachedText::reuse(std::span<const Token> text, const Drafter* drafter) {
   const size_t most = std::min(text.size(), tokens_.size());
-  const size_t same = size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(most), tokens_.begin()).first - text.begin());
+  const size_t same =
+      size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(most), tokens_.begin()).first - text.begin());
   truncate(int(same));
-  // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays right.
+  // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays
+  // right.
   if (drafter && drafter->covered(seq_) < int(same)) {
     parts_.sequences->truncate(seq_, drafter->covered(seq_));
     tokens_.resize(size_t(length()));
@@ -51,7 +55,8 @@ void CachedText::append(std::span<const Token> tokens, const StepOutputs& output
   const int rows = int(tokens.size()), history = length();
   adopt(tokens);
   if (!drafter || !drafter->reads_target()) return;
-  drafter->prompt({.seq = seq_, .first = history, .rows = rows, .outputs = &outputs, .text = tokens_, .first_row = first_row});
+  drafter->prompt(
+      {.seq = seq_, .first = history, .rows = rows, .outputs = &outputs, .text = tokens_, .first_row = first_row});
 }
 
 void CachedText::adopt(std::span<const Token> tokens) {

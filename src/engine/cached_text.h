@@ -1,5 +1,5 @@
-// One text and its cells in the KV cache, which drafters follow. While a request is decoded the last token of the text is pending: part of the
-// text, not yet in the cache; a round runs it as node 0 of a tree.
+// One text and its cells in the KV cache, which drafters follow. While a request is decoded the last token of the text
+// is pending: part of the text, not yet in the cache; a round runs it as node 0 of a tree.
 #pragma once
 #include <span>
 #include <string>
@@ -30,9 +30,11 @@ class CachedText {
   void truncate(int length);
   // Forgets what is not committed: uncommitted nodes, the pending token.
   void drop_pending() { truncate(length()); }
-  // Keeps the common prefix of the cache with `text` and drops the rest; returns its length. `drafter`: the one that will read on, or null.
+  // Keeps the common prefix of the cache with `text` and drops the rest; returns its length. `drafter`: the one that
+  // will read on, or null.
   int reuse(std::span<const Token> text, const Drafter* drafter);
-  // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `drafter`: the one that follows.
+  // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `drafter`:
+  // the one that follows.
   void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter);
   // Tokens whose cells have been filled by other means than a pass (copied, restored).
   void adopt(std::span<const Token> tokens);

@@ -80,8 +80,9 @@ std::string spelt_out(std::string_view pattern) {
     const char next = pattern[++at];
     const size_t end = pattern.substr(at).starts_with("x{") ? pattern.find('}', at) : std::string_view::npos;
     unsigned code = 0;
-    const bool number = end != std::string_view::npos &&
-                        std::from_chars(pattern.data() + at + 2, pattern.data() + end, code, 16).ptr == pattern.data() + end;
+    const bool number =
+        end != std::string_view::npos &&
+        std::from_chars(pattern.data() + at + 2, pattern.data() + end, code, 16).ptr == pattern.data() + end;
     if (number && code >= 0x80 && code <= 0x10FFFF) {
       utf8_append(out, code);
       at = end;

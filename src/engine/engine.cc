@@ -22,13 +22,14 @@
 namespace sx {
 namespace {
 
-constexpr size_t kDeviceSpare = size_t(256) << 20;     // for what is taken on first use
+constexpr size_t kDeviceSpare = size_t(256) << 20;  // for what is taken on first use
 constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 DType kv_dtype(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_type();
   const auto type = dtype_from_name(name);
-  if (type && (*type == DType::kF32 || *type == DType::kF16 || *type == DType::kBF16 || *type == DType::kQ8_0)) return *type;
+  if (type && (*type == DType::kF32 || *type == DType::kF16 || *type == DType::kBF16 || *type == DType::kQ8_0))
+    return *type;
   fail("KV type '{}' is not known: use f32, f16, bf16 or q8_0", name);
 }
 
@@ -49,13 +50,14 @@ EngineOptions checked(EngineOptions o) {
   return o;
 }
 
-// The backend that the options name. A device's memory is taken in one piece: all of the engine is set up once without it, to
-// know how much that is.
+// The backend that the options name. A device's memory is taken in one piece: all of the engine is set up once without
+// it, to know how much that is.
 std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   const bool chosen = o.device == "auto" ? why_no_cuda().empty() : o.device.starts_with("cuda");
   if (!chosen) return make_cpu_backend({o.threads, std::nullopt});
   CudaOptions cuda;
-  if (const size_t colon = o.device.find(':'); colon != std::string::npos) cuda.device = std::stoi(o.device.substr(colon + 1));
+  if (const size_t colon = o.device.find(':'); colon != std::string::npos)
+    cuda.device = std::stoi(o.device.substr(colon + 1));
   cuda.counts_only = true;
   auto counting = make_cuda_backend(cuda);
   const Backend& counter = *counting;
@@ -91,7 +93,8 @@ std::string default_model_path() {
   namespace fs = std::filesystem;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const fs::path base = cache && fs::path(cache).is_absolute() ? fs::path(cache) : fs::path(home && *home ? home : ".") / ".cache";
+  const fs::path base =
+      cache && fs::path(cache).is_absolute() ? fs::path(cache) : fs::path(home && *home ? home : ".") / ".cache";
   const fs::path path = base / "specextend" / "models" / kDefaultModel;
   std::error_code ignored;
   if (fs::exists(path, ignored)) return path.string();
@@ -112,7 +115,8 @@ std::vector<SpecConfig> EngineImpl::configure() {
   std::vector<SpecConfig> configs;
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
-      if (all[j]->preset == all[i]->preset) fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
+      if (all[j]->preset == all[i]->preset)
+        fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
     take_shipped_draft(*all[i], *file_, *cache_);
     configs.push_back(resolve(*all[i]));
   }
@@ -120,7 +124,9 @@ std::vector<SpecConfig> EngineImpl::configure() {
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend, bool sizes_only)
-    : options_(checked(options)), cache_(std::make_unique<StartupCache>(options_.startup_cache)), backend_(std::move(backend)) {
+    : options_(checked(options)),
+      cache_(std::make_unique<StartupCache>(options_.startup_cache)),
+      backend_(std::move(backend)) {
   std::vector<SpecConfig> specs = configure();
   const ModelConfig& config = file_->config();
   tokenizer_ = std::make_unique<TokenizerImpl>(file_, options_.chat_template);
@@ -133,7 +139,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   std::vector<std::shared_ptr<const HeadFile>> heads;
   for (SpecConfig& spec : specs) {
     if (spec.on() && spec.tree.depth > backend_->max_depth())
-      fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(), backend_->max_depth());
+      fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(),
+           backend_->max_depth());
     heads.push_back(open_head(spec, config));  // before sizes: it may bring a tree
     model.max_outputs = std::max(model.max_outputs, round_outputs(spec, options_.max_sessions));
     if (heads.back()) add_taps(model.taps.hidden, heads.back()->taps().hidden, "hidden states");
@@ -145,7 +152,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   model.context = options_.context;
   model.progress = options_.on_load;
   load_model(model, sizes_only);
-  kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
+  kv_ = backend_->make_kv(
+      model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
   std::vector<int> probed;
   for (SpecConfig& spec : specs) {
     if (!spec.has_cache() || !spec.cache.probes()) continue;
@@ -157,9 +165,11 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   }
   sequences_ = std::make_unique<SequenceTable>(options_.max_sessions, options_.context);
   SpeculationParts parts;
-  parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = &tokenizer_->codec();
+  parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(),
+  parts.tokenizer = &tokenizer_->codec();
   parts.slots = options_.max_sessions, parts.context = options_.context, parts.chunk = options_.chunk;
-  parts.progress = options_.on_load, parts.cost_model = &cost_model_, parts.cache = cache_.get(), parts.sizes_only = sizes_only;
+  parts.progress = options_.on_load, parts.cost_model = &cost_model_, parts.cache = cache_.get(),
+  parts.sizes_only = sizes_only;
   parts.model = options_.model;
   int with_costs = 0;  // nodes of the largest tree whose cost_model matters
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -184,8 +194,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
 std::vector<std::string> EngineImpl::warnings() const {
   std::vector<std::string> out = tokenizer_->warnings();
   if (const int longest = longest_text(model_->config()); options_.context > longest)
-    out.push_back(fmt::format("a context of {} tokens is more than the model was trained for, {}: text beyond that may make no sense",
-                              options_.context, longest));
+    out.push_back(fmt::format(
+        "a context of {} tokens is more than the model was trained for, {}: text beyond that may make no sense",
+        options_.context, longest));
   return out;
 }
 
@@ -209,7 +220,8 @@ std::vector<int> EngineImpl::retrieval_layers() {
   if (const auto kept = cache_->find("layers", key); kept && kept->is_array())
     for (const Json& layer : *kept)
       if (layer.is_number_integer() && layer >= 0 && layer < layers) found.push_back(layer.get<int>());
-  if (found.size() == likely_retrieval_layers(layers).size() && std::is_sorted(found.begin(), found.end())) return found;
+  if (found.size() == likely_retrieval_layers(layers).size() && std::is_sorted(found.begin(), found.end()))
+    return found;
   const auto encode = [&](std::string_view text) { return tokenizer_->codec().encode(text, false, false); };
   ++cache_->work.probed;
   found = probe_retrieval_layers(*backend_, *model_, *kv_, encode);
@@ -217,15 +229,18 @@ std::vector<int> EngineImpl::retrieval_layers() {
   return found;
 }
 
-// Costs of an earlier start are as good as those of this one: every pass corrects them. A device records the passes that are timed, so
-// that there they are always run.
+// Costs of an earlier start are as good as those of this one: every pass corrects them. A device records the passes
+// that are timed, so that there they are always run.
 void EngineImpl::find_costs(const SpeculationParts& parts, int rows) {
   cost_range_ = cost_range(parts, rows);
   std::string key = backend_->traits().records_steps ? "" : build_key(options_.model);
   if (!key.empty())
-    key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), cost_range_.most, cost_range_.far);
+    key += fmt::format("\n{}\n{}\n{} {} {}", machine_identity(), backend_->name(), kv_type(), cost_range_.most,
+                       cost_range_.far);
   cost_key_ = key;
-  if (const auto kept = cache_->find("prices", key); kept && costs_from_json(*kept, cost_range_.most, cost_range_.far, cost_model_)) return;
+  if (const auto kept = cache_->find("prices", key);
+      kept && costs_from_json(*kept, cost_range_.most, cost_range_.far, cost_model_))
+    return;
   ++cache_->work.measured;
   measure_costs(parts, rows);
   if (cost_model_.known()) cache_->keep("prices", key, costs_to_json(cost_model_, cost_range_.most, cost_range_.far));
@@ -266,8 +281,8 @@ Speculation& EngineImpl::speculation(const std::string& preset) {
   fail("preset '{}' is not one this engine was opened with: {}", preset, names);
 }
 
-// A prompt and a step of one row, and drafters that read a short text, so that the first request does not pay for kernels that are loaded
-// and tried out when they are first used. Slot 0 is nobody's yet.
+// A prompt and a step of one row, and drafters that read a short text, so that the first request does not pay for
+// kernels that are loaded and tried out when they are first used. Slot 0 is nobody's yet.
 void EngineImpl::warm_up() {
   constexpr int kText = 2 * kMaxChain;  // beyond what a drafter reads together with its first draft
   const int rows = std::min({kText, options_.context - 1, options_.chunk});
@@ -277,14 +292,16 @@ void EngineImpl::warm_up() {
   const int32_t last = int32_t(text.size()) - 1;
   const SeqRows all{.first_row = 0, .rows = int(text.size())}, one{.first_row = 0, .rows = 1};
   const StepOutputs& read = model_->forward(
-      {.tokens = text, .positions = places, .seqs = std::span(&all, 1), .outputs = std::span(&last, 1), .prompt = true}, *kv_);
+      {.tokens = text, .positions = places, .seqs = std::span(&all, 1), .outputs = std::span(&last, 1), .prompt = true},
+      *kv_);
   for (const auto& spec : speculations_) {
     Drafter* const drafter = spec->drafter();
     if (!drafter) continue;
     double start = 0;
     for (int time = 0; time < 2; ++time) {  // the first loads kernels, the second is timed
       drafter->open(0);
-      if (drafter->reads_target()) drafter->prompt({.seq = 0, .first = 0, .rows = int(text.size()), .outputs = &read, .text = text});
+      if (drafter->reads_target())
+        drafter->prompt({.seq = 0, .first = 0, .rows = int(text.size()), .outputs = &read, .text = text});
       start = now_ms();
       while (!drafter->prefill(0, text)) {}
       backend_->wait();
@@ -293,7 +310,8 @@ void EngineImpl::warm_up() {
     spec->planner().observe_reading(int(text.size()), now_ms() - start);
     drafter->take_times();
   }
-  model_->forward({std::span(text).first(1), std::span(places).first(1), std::span(&one, 1), std::span(places).first(1)}, *kv_);
+  model_->forward(
+      {std::span(text).first(1), std::span(places).first(1), std::span(&one, 1), std::span(places).first(1)}, *kv_);
   backend_->wait();
 }
 

@@ -23,7 +23,8 @@ class Round;
 class EngineImpl : public Engine {
  public:
   explicit EngineImpl(const EngineOptions& options) : EngineImpl(options, nullptr) {}
-  // No backend: the one that the options ask for. sizes_only: nothing is read of the weights, which `backend` only counts.
+  // No backend: the one that the options ask for. sizes_only: nothing is read of the weights, which `backend` only
+  // counts.
   EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> backend, bool sizes_only = false);
   ~EngineImpl() override;
 
@@ -48,14 +49,14 @@ class EngineImpl : public Engine {
   // What requests may speculate with; the first is the default.
   std::span<const std::unique_ptr<Speculation>> speculations() const { return speculations_; }
   Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
-  CostModel& cost_model() { return cost_model_; }                           // of passes, for all of them
+  CostModel& cost_model() { return cost_model_; }            // of passes, for all of them
   Round& round() { return *round_; }
   GrammarCache& grammars();
-  const SessionOrigin& origin();                                  // of its sessions
+  const SessionOrigin& origin();  // of its sessions
   const StartupCache& startup_cache() const { return *cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const TokenCodec& codec() const { return tokenizer_->codec(); }
-  StepCosts costs() const;                                        // step_costs()
+  StepCosts costs() const;  // step_costs()
 
  private:
   void warm_up();
@@ -76,7 +77,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<SequenceTable> sequences_;
   std::optional<SessionOrigin> origin_;  // made when the first session is saved or restored
   CostModel cost_model_;
-  std::string cost_key_;               // under which costs are kept; empty: they are not
+  std::string cost_key_;  // under which costs are kept; empty: they are not
   CostRange cost_range_{};
   std::vector<std::unique_ptr<Speculation>> speculations_;
   EngineParts parts_;

@@ -10,7 +10,8 @@ namespace sx {
 std::string Tokenizer::apply_template(std::span<const Message> messages, bool add_generation_prompt) const {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Message& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-  return apply_template_json(list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), add_generation_prompt);
+  return apply_template_json(list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+                             add_generation_prompt);
 }
 
 GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options) {

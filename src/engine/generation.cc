@@ -27,7 +27,8 @@ void check(const GenerateOptions& o, int vocab) {
   need(s.repeat_last_n >= -1, "repeat_last_n", s.repeat_last_n, "a number >= -1");
   for (const auto& [token, value] : s.logit_bias) {
     if (token < 0 || token >= vocab) fail("logit_bias: token {} is outside the vocabulary of {}", token, vocab);
-    if (!std::isfinite(value)) fail("logit_bias of token {} is {}, expected a finite number, e.g. -100 to forbid it", token, value);
+    if (!std::isfinite(value))
+      fail("logit_bias of token {} is {}, expected a finite number, e.g. -100 to forbid it", token, value);
   }
   need(o.max_tokens >= -1, "max_tokens", o.max_tokens, "a number >= -1");
   need(o.draft_nodes >= -1, "draft_nodes", o.draft_nodes, "a number >= -1");
@@ -57,15 +58,23 @@ void check_request(const Request& request, const EngineParts& engine) {
   check_tokens(request.prompt, engine.vocab());
   if (request.prompt.empty()) fail("the prompt is empty: give at least one token");
   if (int64_t(request.prompt.size()) > engine.context())
-    fail("the prompt has {} tokens, the context holds {}: shorten it or ask for a larger context", request.prompt.size(),
-         engine.context());
+    fail("the prompt has {} tokens, the context holds {}: shorten it or ask for a larger context",
+         request.prompt.size(), engine.context());
 }
 
 Generation::Generation(const Request& request, const EngineParts& engine, Parts parts)
-    : engine_(engine), text_(*parts.text), options_(*request.options), spec_(*parts.spec), prompt_(request.prompt),
+    : engine_(engine),
+      text_(*parts.text),
+      options_(*request.options),
+      spec_(*parts.spec),
+      prompt_(request.prompt),
       sampling_(to_sampling(options_.sampling)),
-      window_(engine.vocab(), penalises(options_.sampling) ? std::min(options_.sampling.repeat_last_n, engine.context()) : 0, kMaxTreeNodes),
-      grammar_(std::move(parts.grammar)), detokenizer_(*engine.tokenizer, options_.show_special, TextPlace::kBehind), stops_(options_.stop),
+      window_(engine.vocab(),
+              penalises(options_.sampling) ? std::min(options_.sampling.repeat_last_n, engine.context()) : 0,
+              kMaxTreeNodes),
+      grammar_(std::move(parts.grammar)),
+      detokenizer_(*engine.tokenizer, options_.show_special, TextPlace::kBehind),
+      stops_(options_.stop),
       limit_(options_.max_tokens < 0 ? engine.context() : options_.max_tokens) {
   for (const auto& [token, value] : options_.sampling.logit_bias) bias_.push_back({token, value});
   drafts_ = spec_.drafter() && options_.speculate && options_.preset != kNoSpeculation;
@@ -228,7 +237,8 @@ bool Generation::show(const std::string& text) {
   return !options_.cancelled || !options_.cancelled();
 }
 
-// What was chosen at a node where the grammar cannot be followed is not of the text: here plain decoding would have failed, too.
+// What was chosen at a node where the grammar cannot be followed is not of the text: here plain decoding would have
+// failed, too.
 bool Generation::grammar_failed(NodeId node) {
   const TreeGrammar::Failure* failure = grammar_->failure(node);
   if (!failure) return false;
@@ -256,7 +266,8 @@ int Generation::take(const RoundSlot& slot, const float* logits) {
     }
     if (options_.on_logits) options_.on_logits(logits_);
     const auto& stops = options_.stop_tokens;
-    if ((engine_.tokenizer->is_end(token) && (grammar_ || !options_.ignore_end)) || std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    if ((engine_.tokenizer->is_end(token) && (grammar_ || !options_.ignore_end)) ||
+        std::find(stops.begin(), stops.end(), token) != stops.end()) {
       end(FinishReason::kEnd);
       return k + 1;
     }
@@ -266,7 +277,8 @@ int Generation::take(const RoundSlot& slot, const float* logits) {
     if (grammar_) grammar_->accept(token);
     if (options_.on_token) {
       const int depth = guessed ? slot.tree->depth(result.path[size_t(k + 1)]) : 0;
-      options_.on_token({token, depth, options_.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
+      options_.on_token(
+          {token, depth, options_.token_logits ? std::span<const float>(logits_) : std::span<const float>{}});
     }
     if (!show(stops_.push(detokenizer_.push(token)))) end(FinishReason::kCancelled);
     else if (stops_.stopped()) end(FinishReason::kStop);
@@ -326,7 +338,8 @@ Timings Generation::timings() const {
 
 GenerateResult Generation::finish() {
   const bool whole = result_.reason != FinishReason::kCancelled && result_.reason != FinishReason::kStop;
-  if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish()))) result_.reason = FinishReason::kCancelled;
+  if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish())))
+    result_.reason = FinishReason::kCancelled;
   result_.timings = timings();
   if (Drafter* d = drafter()) d->remember(text_.tokens(), int(result_.tokens.size()));
   return std::move(result_);

@@ -1,4 +1,5 @@
-// One request: its options made ready, its text side (detokeniser, stop strings, penalties, grammar), and what came of it so far.
+// One request: its options made ready, its text side (detokeniser, stop strings, penalties, grammar), and what came of
+// it so far.
 #pragma once
 #include <memory>
 #include <string>
@@ -59,14 +60,16 @@ class Generation {
   std::span<const Token> waiting() const;
   // The logits of all its prompt are wanted.
   bool scored() const { return bool(options_.on_prompt_token); }
-  // The first `rows` of the waiting tokens were rows of the last pass, from `row` on: tells their logits. Before finish_piece().
+  // The first `rows` of the waiting tokens were rows of the last pass, from `row` on: tells their logits. Before
+  // finish_piece().
   void score(int rows, int row);
   // The first `rows` of the waiting tokens were rows of a pass, from `row` of its outputs on.
   void finish_piece(int rows, const StepOutputs& outputs, int row);
   // Lets the drafter read a piece of the text it is behind with; returns the milliseconds that took.
   double catch_up();
 
-  // A round. Fills the slot with a tree of the pending token and of what the grammar leaves no choice about; `share`: drafted nodes it may have.
+  // A round. Fills the slot with a tree of the pending token and of what the grammar leaves no choice about; `share`:
+  // drafted nodes it may have.
   void begin_tree(RoundSlot& slot, int share);
   // What a drafter is asked for.
   DraftTask draft_task(const RoundSlot& slot, int share) const;
@@ -74,13 +77,13 @@ class Generation {
   void prune(RoundSlot& slot);
   // Walks the verified tree. `logits`: [tree size, vocab].
   void accept(RoundSlot& slot, const float* logits);
-  // Takes the accepted tokens into the text as far as they go; returns how many nodes of the path are to be committed, 0 where the request failed
-  // before the first.
+  // Takes the accepted tokens into the text as far as they go; returns how many nodes of the path are to be committed,
+  // 0 where the request failed before the first.
   int take(const RoundSlot& slot, const float* logits);
   // Counts a round in the statistics. `plain_ms`: what it would have taken without drafts; 0: not known.
   void count(const RoundSlot& slot, const PhaseTimes& times, double plain_ms);
 
-  Timings timings() const;         // so far
+  Timings timings() const;  // so far
   GenerateResult finish();
 
  private:
@@ -111,7 +114,7 @@ class Generation {
   int limit_;
   int most_nodes_ = 0, most_depth_ = 0;  // of its trees
   bool drafts_ = false, decoding_ = false, done_ = false, models_fault_ = false;
-  size_t broken_prompt_ = 0;      // position of the first token of the prompt without logits; 0: they all have some
+  size_t broken_prompt_ = 0;  // position of the first token of the prompt without logits; 0: they all have some
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // working memory for on_round
   std::vector<float> logits_;     // of one token, where a callback wants them

@@ -40,8 +40,16 @@ ModelSummary inspect(const std::string& model) {
   s.format = file->format();
   s.name = c.name;
   s.architecture = c.arch_name;
-  s.layers = c.layers; s.width = c.width; s.heads = c.heads; s.kv_heads = c.kv_heads; s.head_dim = c.head_dim;
-  s.ffn = c.ffn; s.vocab = c.vocab; s.context = c.context; s.window = c.window; s.tied_head = c.tied_head;
+  s.layers = c.layers;
+  s.width = c.width;
+  s.heads = c.heads;
+  s.kv_heads = c.kv_heads;
+  s.head_dim = c.head_dim;
+  s.ffn = c.ffn;
+  s.vocab = c.vocab;
+  s.context = c.context;
+  s.window = c.window;
+  s.tied_head = c.tied_head;
   s.unsupported = file->unsupported();
   if (s.unsupported.empty()) s.rope = describe_rope(c);
   s.parameters = 0;
@@ -55,7 +63,8 @@ ModelSummary inspect(const std::string& model) {
     std::error_code ignored;
     if (!files.count(t.file)) files[t.file] = std::filesystem::file_size(t.file, ignored);
     s.tensors.push_back({t.name, dtype_name(t.tensor.type),
-                         std::vector<int64_t>(t.tensor.shape.begin(), t.tensor.shape.begin() + t.tensor.rank), t.tensor.bytes()});
+                         std::vector<int64_t>(t.tensor.shape.begin(), t.tensor.shape.begin() + t.tensor.rank),
+                         t.tensor.bytes()});
   }
   s.file_bytes = 0;
   if (std::error_code ignored; files.empty() && std::filesystem::is_regular_file(s.path, ignored))

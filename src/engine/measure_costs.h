@@ -4,7 +4,8 @@
 
 namespace sx {
 
-// Where costs are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far` cells (0: only empty).
+// Where costs are measured for trees of `rows` rows: passes of up to `most` rows, on an empty cache and behind `far`
+// cells (0: only empty).
 struct CostRange {
   int most, far;
 };

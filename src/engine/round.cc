@@ -8,8 +8,11 @@
 namespace sx {
 
 Round::Round(const EngineParts& parts)
-    : parts_(parts), max_outputs_(parts.model->options().max_outputs), separate_prompts_(parts.backend->traits().separate_prefill),
-      step_(parts.model->options().max_rows, max_outputs_, parts.sequences->slots()), drafts_(parts_),
+    : parts_(parts),
+      max_outputs_(parts.model->options().max_outputs),
+      separate_prompts_(parts.backend->traits().separate_prefill),
+      step_(parts.model->options().max_rows, max_outputs_, parts.sequences->slots()),
+      drafts_(parts_),
       slots_(size_t(parts.sequences->slots())) {
   int nodes = 1;
   for (const auto& spec : parts.speculations) nodes = std::max(nodes, spec->nodes() + 1);
@@ -133,10 +136,11 @@ void Round::add_prompts() {
   }
 }
 
-// The pass over what has been added: logits of the trees' rows, or, if prompts whose logits are wanted run alone, of one row, so that the last
-// layer is finished.
+// The pass over what has been added: logits of the trees' rows, or, if prompts whose logits are wanted run alone, of
+// one row, so that the last layer is finished.
 void Round::run_pass(int tree_rows) {
-  const bool scored = std::any_of(prompts_.begin(), prompts_.end(), [](const PromptPiece& p) { return p.request->scored(); });
+  const bool scored =
+      std::any_of(prompts_.begin(), prompts_.end(), [](const PromptPiece& p) { return p.request->scored(); });
   outputs_ = &parts_.model->forward(step_.step(tree_rows > 0 ? tree_rows : int(scored), tree_rows == 0), *parts_.kv);
 }
 

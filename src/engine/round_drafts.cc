@@ -22,7 +22,8 @@ void RoundDrafts::grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& 
     if (spec->drafter()) draft_with(*spec, slots, share, times);
 }
 
-// Requests whose drafter has read their text may draft, as many as the planner allows; all others keep a tree of one node.
+// Requests whose drafter has read their text may draft, as many as the planner allows; all others keep a tree of one
+// node.
 void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int share, PhaseTimes& times) {
   const auto ready = [&](const RoundSlot& slot) {
     const Generation& g = *slot.request;
@@ -37,7 +38,8 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
     if (int(tasks_.size()) == allowed) break;
     if (!ready(slot)) continue;
     DraftTask task = slot.request->draft_task(slot, share);
-    const DraftGrant grant = spec.planner().grant({slot.request->budget(), slot.history}, spec.drafter()->level_ms(), task.limits);
+    const DraftGrant grant =
+        spec.planner().grant({slot.request->budget(), slot.history}, spec.drafter()->level_ms(), task.limits);
     task.cheap_only = grant.cheap_only;
     slot.drafting = grant.draft;
     slot.whole = grant.whole;
@@ -66,12 +68,14 @@ void RoundDrafts::observe(std::span<const RoundSlot> slots, const StepOutputs* o
     if (spec->drafter()) observe_with(*spec, slots, outputs, times);
 }
 
-void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times) {
+void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slots, const StepOutputs* outputs,
+                               PhaseTimes& times) {
   const double start = now_ms();
   outcomes_.clear();
   for (const RoundSlot& slot : slots) {
     const Generation& g = *slot.request;
-    // A request that decodes plainly pays for no drafter; a drafter that reads the target has to see these tokens later then.
+    // A request that decodes plainly pays for no drafter; a drafter that reads the target has to see these tokens later
+    // then.
     if (&g.spec() != &spec || !(slot.drafting || (g.drafter() && spec.drafter()->reads_target()))) continue;
     const auto path = slot.committed_path();
     const bool all = path.size() == slot.result.path.size();
@@ -92,10 +96,17 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
   times.commit += now_ms() - start - cache - draft;
 }
 
-void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts, double round_ms) {
-  RoundCost cost{.draft_ms = times.draft, .verify_ms = times.verify, .cache_ms = times.score, .requests = int(slots.size()),
+void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts,
+                         double round_ms) {
+  RoundCost cost{.draft_ms = times.draft,
+                 .verify_ms = times.verify,
+                 .cache_ms = times.score,
+                 .requests = int(slots.size()),
                  .with_prompts = with_prompts};
-  RoundOutcome outcome{.requests = int(slots.size()), .ms = round_ms, .draft_ms = times.draft + times.score, .with_prompts = with_prompts};
+  RoundOutcome outcome{.requests = int(slots.size()),
+                       .ms = round_ms,
+                       .draft_ms = times.draft + times.score,
+                       .with_prompts = with_prompts};
   for (const RoundSlot& slot : slots) {
     cost.nodes += slot.tree->drafted();
     outcome.tokens += slot.committed;
@@ -107,7 +118,8 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     const DraftPlanner& planner = g.spec().planner();
     const int length = g.text().length();
     g.count(slot, times, planner.plain_ms(cost.requests, length));
-    planner.settle({g.budget(), length}, cost, slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
+    planner.settle({g.budget(), length}, cost, slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1,
+                   slot.whole);
   }
   for (const auto& spec : parts_.speculations) spec->planner().count_round();
   if (slots.empty()) return;

@@ -1,5 +1,5 @@
-// What a round does with drafters: asks them for trees, tells them what was accepted, settles the speculation budgets, and lets drafters that are
-// behind read prompts. How much is drafted is decided by each preset's DraftPlanner.
+// What a round does with drafters: asks them for trees, tells them what was accepted, settles the speculation budgets,
+// and lets drafters that are behind read prompts. How much is drafted is decided by each preset's DraftPlanner.
 #pragma once
 #include <span>
 #include <vector>
@@ -15,14 +15,16 @@ class RoundDrafts {
  public:
   explicit RoundDrafts(const EngineParts& parts);
 
-  // Grows a tree after each request's pending token; `share`: drafted nodes that each may have. Adds to times.draft and times.score.
+  // Grows a tree after each request's pending token; `share`: drafted nodes that each may have. Adds to times.draft and
+  // times.score.
   void grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& times);
-  // Tells drafters which nodes were committed. `outputs`: the pass that verified them. Adds to times.draft, times.score and times.commit.
+  // Tells drafters which nodes were committed. `outputs`: the pass that verified them. Adds to times.draft, times.score
+  // and times.commit.
   void observe(std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times);
   // Counts the round: in the statistics of its requests, in their budgets, and in that of the batch.
   void settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts, double round_ms);
-  // Lets one drafter that is behind read a piece of a text. Draft prefill is deferred and chunked: one piece in a round, after the first token, so
-  // it never adds to the time to first token. `answering`: requests that wait for it.
+  // Lets one drafter that is behind read a piece of a text. Draft prefill is deferred and chunked: one piece in a
+  // round, after the first token, so it never adds to the time to first token. `answering`: requests that wait for it.
   void prefill_one(std::span<const RoundSlot> slots, int answering);
 
  private:

@@ -14,16 +14,16 @@ class Generation;
 
 struct RoundSlot {
   Generation* request = nullptr;
-  TokenTree* tree = nullptr;             // node 0 is the pending token
-  DraftProbs* distributions = nullptr;   // what the nodes were drawn from; null: acceptance does not ask
-  int history = 0;                       // tokens in the KV cache before the round
-  int first_row = 0;                     // of the tree in the round's pass
-  int drafted = 0;                       // tokens proposed, of which the tree may keep fewer
-  int committed = 0;                     // accepted nodes whose cells stay
-  bool drafting = false;                 // a drafter was asked
-  bool whole = true;                     // and allowed to draft as deep as it wanted
+  TokenTree* tree = nullptr;            // node 0 is the pending token
+  DraftProbs* distributions = nullptr;  // what the nodes were drawn from; null: acceptance does not ask
+  int history = 0;                      // tokens in the KV cache before the round
+  int first_row = 0;                    // of the tree in the round's pass
+  int drafted = 0;                      // tokens proposed, of which the tree may keep fewer
+  int committed = 0;                    // accepted nodes whose cells stay
+  bool drafting = false;                // a drafter was asked
+  bool whole = true;                    // and allowed to draft as deep as it wanted
   AcceptResult result;
-  std::vector<uint8_t> broken;           // [tree size]: 1 at nodes whose logits are NaN or infinite
+  std::vector<uint8_t> broken;  // [tree size]: 1 at nodes whose logits are NaN or infinite
 
   std::span<const NodeId> committed_path() const { return std::span(result.path).first(size_t(committed)); }
 };

@@ -13,7 +13,8 @@ SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), text_(engine.par
 }
 
 void SessionImpl::truncate(int length) {
-  if (length < 0 || length > this->length()) fail("cannot truncate a session of {} tokens to {}", this->length(), length);
+  if (length < 0 || length > this->length())
+    fail("cannot truncate a session of {} tokens to {}", this->length(), length);
   text_.truncate(length);
 }
 
@@ -24,13 +25,12 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
   const SeqRows seq{.first_row = 0, .rows = rows, .slot = text_.seq(), .history = history};
   // Few rows, all of whose logits are wanted, are what verifying a draft is: they are run like that, not like a prompt.
   const bool prompt = outputs < rows || rows - 1 > engine_.device().max_depth();
-  const StepOutputs& out = engine_.model().forward(
-      {.tokens = tokens,
-       .positions = std::span(positions_).first(size_t(rows)),
-       .seqs = std::span(&seq, 1),
-       .outputs = std::span(outputs_).first(size_t(outputs)),
-       .prompt = prompt},
-      engine_.kv());
+  const StepOutputs& out = engine_.model().forward({.tokens = tokens,
+                                                    .positions = std::span(positions_).first(size_t(rows)),
+                                                    .seqs = std::span(&seq, 1),
+                                                    .outputs = std::span(outputs_).first(size_t(outputs)),
+                                                    .prompt = prompt},
+                                                   engine_.kv());
   text_.append(tokens, out, 0, engine_.speculation().drafter());
   return out.logits;
 }
@@ -38,7 +38,8 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
 std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int outputs) {
   check_tokens(tokens, engine_.vocab());
   if (tokens.empty()) fail("evaluate: no tokens");
-  if (outputs < 0 || outputs > engine_.options().max_outputs || outputs > engine_.options().chunk || size_t(outputs) > tokens.size())
+  if (outputs < 0 || outputs > engine_.options().max_outputs || outputs > engine_.options().chunk ||
+      size_t(outputs) > tokens.size())
     fail("evaluate: logits of {} rows wanted, {} tokens, at most {} possible", outputs, tokens.size(),
          std::min(engine_.options().max_outputs, engine_.options().chunk));
   if (!engine_.sequences().can_extend(text_.seq(), int(tokens.size())))
@@ -55,7 +56,8 @@ std::span<const float> SessionImpl::evaluate(std::span<const Token> tokens, int 
   if (outputs > 0) engine_.device().download(logits_.data(), logits, logits_.size());
   const size_t vocab = size_t(engine_.vocab());
   for (int i = 0; i < outputs; ++i)
-    if (is_broken_row(logits_.data() + size_t(i) * vocab, vocab)) throw Error(broken_logits(size_t(length() - outputs + i + 1)));
+    if (is_broken_row(logits_.data() + size_t(i) * vocab, vocab))
+      throw Error(broken_logits(size_t(length() - outputs + i + 1)));
   return logits_;
 }
 

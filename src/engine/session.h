@@ -34,9 +34,9 @@ class SessionImpl : public Session {
 
   EngineImpl& engine_;
   CachedText text_;
-  std::vector<int32_t> positions_;   // working memory, [max rows]
-  std::vector<int32_t> outputs_;     // working memory
-  std::vector<float> logits_;        // of the last evaluate()
+  std::vector<int32_t> positions_;  // working memory, [max rows]
+  std::vector<int32_t> outputs_;    // working memory
+  std::vector<float> logits_;       // of the last evaluate()
 };
 
 }  // namespace sx

@@ -11,12 +11,14 @@ std::string model_fingerprint(const ModelFile& file) {
   constexpr size_t kSample = 64;
   Sha256 hash;
   const ModelConfig& c = file.config();
-  const std::string numbers = fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", int(c.arch), c.layers, c.width, c.heads, c.kv_heads, c.head_dim,
-                                          c.norm_eps, c.qk_norm, c.window, c.rope.dims, int(c.rope.style));
+  const std::string numbers =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", int(c.arch), c.layers, c.width, c.heads, c.kv_heads, c.head_dim,
+                  c.norm_eps, c.qk_norm, c.window, c.rope.dims, int(c.rope.style));
   hash.add(std::as_bytes(std::span(numbers)));
   hash.add(std::as_bytes(std::span(c.windowed_layers)));
   for (const NamedTensor& t : file.tensors()) {
-    const std::string what = fmt::format("{} {} {} {}\n", t.name, dtype_name(t.tensor.type), t.tensor.rows(), t.tensor.columns());
+    const std::string what =
+        fmt::format("{} {} {} {}\n", t.name, dtype_name(t.tensor.type), t.tensor.rows(), t.tensor.columns());
     hash.add(std::as_bytes(std::span(what)));
     hash.add(std::span(t.tensor.data, std::min(kSample, t.tensor.bytes())));
   }
@@ -51,13 +53,17 @@ void check_origin(const SessionOrigin& saved, const SessionOrigin& here) {
   const char* const cannot = "this saved session cannot be restored here:";
   if (saved.model != here.model) fail("{} it was made with another model", cannot);
   if (saved.version != here.version)
-    fail("{} it was made by version {} of SpecExtend, this is {}, and their kernels may round differently", cannot, saved.version, here.version);
+    fail("{} it was made by version {} of SpecExtend, this is {}, and their kernels may round differently", cannot,
+         saved.version, here.version);
   if (saved.device != here.device)
     fail("{} it was made on {}, this is {}, and they round differently", cannot, saved.device, here.device);
-  if (saved.kv_type != here.kv_type) fail("{} its KV type is {}, that of this engine is {}", cannot, saved.kv_type, here.kv_type);
+  if (saved.kv_type != here.kv_type)
+    fail("{} its KV type is {}, that of this engine is {}", cannot, saved.kv_type, here.kv_type);
   if (saved.rope != here.rope)
-    fail("{} its keys were rotated by the RoPE frequencies of a context of {}, and those of the context here, {}, are others (the model's "
-         "RoPE scaling is dynamic): open the model with a context of {}", cannot, saved.context, here.context, saved.context);
+    fail(
+        "{} its keys were rotated by the RoPE frequencies of a context of {}, and those of the context here, {}, are others (the model's "
+        "RoPE scaling is dynamic): open the model with a context of {}",
+        cannot, saved.context, here.context, saved.context);
 }
 
 }  // namespace sx

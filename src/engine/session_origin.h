@@ -1,5 +1,5 @@
-// What the cells of a session depend on besides its tokens. A saved session says where it comes from, and is restored only where the same
-// tokens would give the same cells.
+// What the cells of a session depend on besides its tokens. A saved session says where it comes from, and is restored
+// only where the same tokens would give the same cells.
 #pragma once
 #include <span>
 #include <string>
@@ -13,8 +13,8 @@ struct SessionOrigin {
   std::string version;  // of the library: kernels may change
   std::string device;   // "cpu (avx2)": instruction sets and devices round differently
   std::string kv_type;
-  std::string rope;     // frequencies; with dynamic scaling they depend on the context
-  int context = 0;      // named in messages only
+  std::string rope;  // frequencies; with dynamic scaling they depend on the context
+  int context = 0;   // named in messages only
 };
 
 SessionOrigin origin_of(const Model& model, const ModelFile& file, const Backend& backend, DType kv_type);

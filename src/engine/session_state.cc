@@ -1,7 +1,8 @@
 // A session's state in other hands: taken over by another session, saved, restored.
 //
-// Saved: a line that says what it is, where it comes from (SessionOrigin), the tokens, their cells, and what each drafter keeps (by its
-// preset's name and draft; what the restoring engine does not have is passed over). Nothing may follow.
+// Saved: a line that says what it is, where it comes from (SessionOrigin), the tokens, their cells, and what each
+// drafter keeps (by its preset's name and draft; what the restoring engine does not have is passed over). Nothing may
+// follow.
 #include <algorithm>
 #include <istream>
 #include <limits>
@@ -19,7 +20,9 @@ constexpr std::string_view kMagic = "SpecExtend session 2\n";
 constexpr uint32_t kMostName = 256, kMostPresets = 64;
 
 template <class T>
-void put(std::ostream& to, const T& value) { write_bytes(to, &value, sizeof value); }
+void put(std::ostream& to, const T& value) {
+  write_bytes(to, &value, sizeof value);
+}
 
 template <class T>
 T get(std::istream& from) {
@@ -74,7 +77,8 @@ class PartReader final : public std::streambuf {
 
 // istream::ignore() does not say that a stream was too short.
 void pass_over(std::istream& from, uint64_t bytes) {
-  if (bytes > uint64_t(std::numeric_limits<std::streamsize>::max())) fail("a saved session is broken: a part of {} bytes", bytes);
+  if (bytes > uint64_t(std::numeric_limits<std::streamsize>::max()))
+    fail("a saved session is broken: a part of {} bytes", bytes);
   from.ignore(std::streamsize(bytes));
   if (uint64_t(from.gcount()) != bytes) fail("a saved session ends in the middle");
 }
@@ -91,7 +95,8 @@ void restore_drafter(Drafter& drafter, SeqId seq, int cells, std::istream& from,
 void SessionImpl::copy_from(const Session& other, int length) {
   const auto* from = dynamic_cast<const SessionImpl*>(&other);
   if (!from || &from->engine_ != &engine_) fail("a session can only take over from a session of its own engine");
-  if (length < 0 || length > from->length()) fail("cannot take over {} tokens of a session that holds {}", length, from->length());
+  if (length < 0 || length > from->length())
+    fail("cannot take over {} tokens of a session that holds {}", length, from->length());
   if (from == this) return truncate(length);
   truncate(0);
   const SeqId other_seq = from->text_.seq(), seq = text_.seq();
@@ -107,7 +112,8 @@ size_t SessionImpl::save_bytes() const {
   each_field(engine_.origin(), [&](const std::string& field) { bytes += text_bytes(field); });
   for (const auto& spec : engine_.speculations())
     if (spec->drafter())
-      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) + spec->drafter()->state().save_bytes(text_.seq());
+      bytes += text_bytes(spec->name()) + text_bytes(spec->draft_fingerprint()) + sizeof(uint64_t) +
+               spec->drafter()->state().save_bytes(text_.seq());
   return bytes;
 }
 
@@ -143,7 +149,8 @@ void SessionImpl::restore(std::istream& from) {
     origin.context = int(get<int64_t>(from));
     check_origin(origin, engine_.origin());
     const auto length = get<int64_t>(from);
-    if (length < 0 || length > engine_.context()) fail("a saved session of {} tokens does not fit in a context of {}", length, engine_.context());
+    if (length < 0 || length > engine_.context())
+      fail("a saved session of {} tokens does not fit in a context of {}", length, engine_.context());
     std::vector<Token> tokens(static_cast<size_t>(length));
     read_bytes(from, tokens.data(), tokens.size() * sizeof(Token));
     check_tokens(tokens, engine_.vocab());

@@ -1,5 +1,5 @@
-// What an engine speculates with: its configuration made into a drafter, an acceptance rule, trees for every slot and costs.
-// With speculation off there is no drafter, and trees have one node.
+// What an engine speculates with: its configuration made into a drafter, an acceptance rule, trees for every slot and
+// costs. With speculation off there is no drafter, and trees have one node.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -30,20 +30,20 @@ int tree_nodes(const SpecConfig& config);
 struct SpeculationParts {
   Backend* backend = nullptr;
   Model* target = nullptr;
-  KvStore* kv = nullptr;                 // of the target
+  KvStore* kv = nullptr;                  // of the target
   const TokenCodec* tokenizer = nullptr;  // of the target
-  std::shared_ptr<const HeadFile> head;  // the draft model is a head on the target
-  std::string name;                      // of the preset
-  CostModel* cost_model = nullptr;            // of the target's passes, the same for all presets
-  StartupCache* cache = nullptr;         // null: nothing is known of an earlier start
-  std::string model;                     // the target's file
-  bool sizes_only = false;               // nothing is read of the weights
+  std::shared_ptr<const HeadFile> head;   // the draft model is a head on the target
+  std::string name;                       // of the preset
+  CostModel* cost_model = nullptr;        // of the target's passes, the same for all presets
+  StartupCache* cache = nullptr;          // null: nothing is known of an earlier start
+  std::string model;                      // the target's file
+  bool sizes_only = false;                // nothing is read of the weights
   int slots = 1, context = 0, chunk = 512;
   std::function<void(double)> progress;  // of loading a draft model
 };
 
-// The head that the configuration names as its draft model, opened for `target`; null if it names none or a model of its own.
-// Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
+// The head that the configuration names as its draft model, opened for `target`; null if it names none or a model of
+// its own. Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
 
 class Speculation {
@@ -53,20 +53,24 @@ class Speculation {
 
   const std::string& name() const { return name_; }
   const SpecConfig& config() const { return config_; }
-  const std::string& draft_fingerprint() const { return draft_fingerprint_; }  // equal: cells of draft models mean the same
-  Drafter* drafter() const { return drafter_.get(); }   // null: speculation is off
+  const std::string& draft_fingerprint() const {
+    return draft_fingerprint_;
+  }                                                    // equal: cells of draft models mean the same
+  Drafter* drafter() const { return drafter_.get(); }  // null: speculation is off
   // What accepts trees; without drafts it is plain decoding, whatever the rule.
   Acceptance& acceptance(bool drafts) { return drafts ? *acceptance_ : *plain_; }
   const CostModel& cost_model() const { return cost_model_; }
-  bool wants_costs() const { return wants_costs_; }     // measure_costs() of its trees
+  bool wants_costs() const { return wants_costs_; }  // measure_costs() of its trees
   bool has_costs() const { return planner_->has_costs(); }
-  DraftPlanner& planner() const { return *planner_; }   // how much is drafted
+  DraftPlanner& planner() const { return *planner_; }  // how much is drafted
   bool runs_model() const { return config_.drafter != DrafterKind::kNgram && config_.drafter != DrafterKind::kSuffix; }
   bool has_index() const { return !runs_model() || config_.drafter == DrafterKind::kFuse; }
-  int nodes() const { return nodes_; }                  // drafted nodes of a tree at most
-  int depth() const { return depth_; }                  // deepest level
+  int nodes() const { return nodes_; }  // drafted nodes of a tree at most
+  int depth() const { return depth_; }  // deepest level
   TokenTree* tree(SeqId seq) const { return trees_[size_t(seq)].get(); }
-  DraftProbs* distributions(SeqId seq) const { return distributions_.empty() ? nullptr : distributions_[size_t(seq)].get(); }
+  DraftProbs* distributions(SeqId seq) const {
+    return distributions_.empty() ? nullptr : distributions_[size_t(seq)].get();
+  }
 
  private:
   void make_drafter(const SpeculationParts& parts);

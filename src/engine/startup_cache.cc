@@ -32,8 +32,8 @@ std::string hash_of(std::string_view text) {
 std::string identity_of(const fs::path& path) {
   struct stat s {};
   if (::stat(path.c_str(), &s) != 0) return {};
-  return fmt::format("{} {} {} {}.{:09} {}.{:09}", s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec,
-                     s.st_ctim.tv_nsec);
+  return fmt::format("{} {} {} {}.{:09} {}.{:09}", s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec,
+                     s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
 }
 
 // Other processes may do the same at the same time.
@@ -67,7 +67,8 @@ fs::path file_of(const void* address) {
 }  // namespace
 
 std::string startup_cache_folder() {
-  if (const char* given = std::getenv("SPECEXTEND_CACHE"); given && *given) return std::string_view(given) == "off" ? "" : given;
+  if (const char* given = std::getenv("SPECEXTEND_CACHE"); given && *given)
+    return std::string_view(given) == "off" ? "" : given;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   if (cache && *cache) return (fs::path(cache) / "specextend" / "startup").string();
@@ -120,10 +121,12 @@ std::string file_identity(const std::string& path) {
   if (error) return {};
   std::string out = fmt::format("{} {}", real.string(), identity_of(real));
   const bool folder = fs::is_directory(real, error);
-  const std::string name = real.filename().string(), shards = folder ? "" : name.substr(std::min(name.size(), name.rfind("-of-")));
+  const std::string name = real.filename().string(),
+                    shards = folder ? "" : name.substr(std::min(name.size(), name.rfind("-of-")));
   if (!folder && shards.empty()) return out;
   std::vector<std::string> files;
-  for (fs::directory_iterator it(folder ? real : real.parent_path(), error), end; !error && it != end; it.increment(error))
+  for (fs::directory_iterator it(folder ? real : real.parent_path(), error), end; !error && it != end;
+       it.increment(error))
     if (const std::string other = it->path().filename().string(); folder || other.ends_with(shards))
       files.push_back(fmt::format("{} {}", other, identity_of(it->path())));
   if (error) return {};
@@ -161,7 +164,8 @@ Json costs_to_json(const CostModel& cost_model, int most, int far) {
 
 bool costs_from_json(const Json& json, int most, int far, CostModel& cost_model) {
   const auto ms = [](const Json& x) { return x.is_number() && std::isfinite(x.get<double>()) && x.get<double>() > 0; };
-  const auto wanted = std::count_if(CostModel::kRows.begin(), CostModel::kRows.end(), [&](int rows) { return rows <= most; });
+  const auto wanted =
+      std::count_if(CostModel::kRows.begin(), CostModel::kRows.end(), [&](int rows) { return rows <= most; });
   if (!json.is_array() || json.size() != size_t(wanted)) return false;
   for (const Json& point : json)
     if (!point.is_array() || point.size() != 2 || !ms(point[0]) || (far > 0 && !ms(point[1]))) return false;

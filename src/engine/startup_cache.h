@@ -1,6 +1,7 @@
-// What opening an engine found out, kept for the next start: SHA-256 sums of files, fingerprints of vocabularies, layers that retrieve,
-// costs of passes; that a file's weights are numbers, that a draft has the target's vocabulary. One small JSON file for each, by a hash of everything it depends on. Files that cannot be read, parsed or
-// written are as if they were not there.
+// What opening an engine found out, kept for the next start: SHA-256 sums of files, fingerprints of vocabularies,
+// layers that retrieve, costs of passes; that a file's weights are numbers, that a draft has the target's vocabulary.
+// One small JSON file for each, by a hash of everything it depends on. Files that cannot be read, parsed or written are
+// as if they were not there.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,8 +13,8 @@
 
 namespace sx {
 
-// A file, its other shards (NAME-00001-of-00002.gguf), or the files of a folder: real path, sizes, times and numbers on the disk. Empty: it
-// cannot be looked at.
+// A file, its other shards (NAME-00001-of-00002.gguf), or the files of a folder: real path, sizes, times and numbers on
+// the disk. Empty: it cannot be looked at.
 std::string file_identity(const std::string& path);
 
 class StartupCache {

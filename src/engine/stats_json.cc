@@ -1,5 +1,5 @@
-// What speculation did, for programs: our own JSON and the block that vLLM's responses carry; and the lists of presets and
-// settings.
+// What speculation did, for programs: our own JSON and the block that vLLM's responses carry; and the lists of presets
+// and settings.
 #include <nlohmann/json.hpp>
 
 #include "engine/speculation.h"
@@ -26,7 +26,8 @@ std::string spec_stats_json(const SpecStats& s) {
   j["tried_at_depth"] = s.tried_at_depth;
   j["accepted_at_depth"] = s.accepted_at_depth;
   const PhaseTimes& t = s.times;
-  j["ms"] = {{"draft", t.draft}, {"verify", t.verify}, {"accept", t.accept}, {"commit", t.commit}, {"score", t.score}, {"host", t.host}};
+  j["ms"] = {{"draft", t.draft},   {"verify", t.verify}, {"accept", t.accept},
+             {"commit", t.commit}, {"score", t.score},   {"host", t.host}};
   return text_of(j);
 }
 

@@ -10,7 +10,8 @@ namespace sx {
 
 class StepBuilder {
  public:
-  // Passes have at most `rows` rows, of which the first `outputs` may be wanted as logits, and rows of at most `sequences` sequences.
+  // Passes have at most `rows` rows, of which the first `outputs` may be wanted as logits, and rows of at most
+  // `sequences` sequences.
   StepBuilder(int rows, int outputs, int sequences);
 
   void clear();

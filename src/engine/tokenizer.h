@@ -19,8 +19,8 @@ class TokenizerImpl : public Tokenizer {
   std::vector<Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override;
   std::string detokenize(std::span<const Token> tokens, bool show_special, bool continues) const override;
   std::string token_text(Token token) const override;
-  std::string apply_template_json(std::string_view messages_json, bool add_generation_prompt, std::string_view tools_json,
-                                  std::string_view variables_json) const override;
+  std::string apply_template_json(std::string_view messages_json, bool add_generation_prompt,
+                                  std::string_view tools_json, std::string_view variables_json) const override;
   std::string token_bytes(Token token) const override { return std::string(codec_->bytes_of(token)); }
   bool is_end(Token token) const override { return codec_->is_end(token); }
   std::string chat_template() const override { return template_; }

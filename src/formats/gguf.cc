@@ -13,23 +13,30 @@
 namespace sx {
 namespace {
 
-constexpr uint64_t kMaxString = uint64_t{64} << 20;   // bytes of one string
-constexpr uint64_t kMaxName = 512;                    // bytes of a key or a tensor's name
-constexpr uint64_t kMaxArray = uint64_t{1} << 28;     // elements of one array
-constexpr uint64_t kMaxEntries = uint64_t{1} << 18;   // keys, tensors
-constexpr int kMaxDepth = 4;                          // arrays of arrays
+constexpr uint64_t kMaxString = uint64_t{64} << 20;  // bytes of one string
+constexpr uint64_t kMaxName = 512;                   // bytes of a key or a tensor's name
+constexpr uint64_t kMaxArray = uint64_t{1} << 28;    // elements of one array
+constexpr uint64_t kMaxEntries = uint64_t{1} << 18;  // keys, tensors
+constexpr int kMaxDepth = 4;                         // arrays of arrays
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
-constexpr size_t kSmallestEntry = 8 + 1 + 4 + 1;            // key length, key, type, value
-constexpr size_t kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;   // name length, name, n_dims, one dimension, type, offset
+constexpr size_t kSmallestEntry = 8 + 1 + 4 + 1;           // key length, key, type, value
+constexpr size_t kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // name length, name, n_dims, one dimension, type, offset
 
 static_assert(std::endian::native == std::endian::little, "files are read as they lie in memory");
 
 size_t fixed_size(GgufType type) {
   switch (type) {
-    case GgufType::kU8: case GgufType::kI8: case GgufType::kBool: return 1;
-    case GgufType::kU16: case GgufType::kI16: return 2;
-    case GgufType::kU32: case GgufType::kI32: case GgufType::kF32: return 4;
-    case GgufType::kU64: case GgufType::kI64: case GgufType::kF64: return 8;
+    case GgufType::kU8:
+    case GgufType::kI8:
+    case GgufType::kBool: return 1;
+    case GgufType::kU16:
+    case GgufType::kI16: return 2;
+    case GgufType::kU32:
+    case GgufType::kI32:
+    case GgufType::kF32: return 4;
+    case GgufType::kU64:
+    case GgufType::kI64:
+    case GgufType::kF64: return 8;
     default: return 0;
   }
 }
@@ -280,8 +287,8 @@ const GgufTensor* GgufFile::tensor(std::string_view name) const {
 namespace {
 
 [[noreturn]] void wrong_kind(const GgufFile& file, std::string_view key, const GgufValue& value, const char* expected) {
-  fail("{}: key '{}' is of type {} ({}); {} is expected", file.path(), key, gguf_type_name(value.type),
-       value.print(40), expected);
+  fail("{}: key '{}' is of type {} ({}); {} is expected", file.path(), key, gguf_type_name(value.type), value.print(40),
+       expected);
 }
 
 }  // namespace

@@ -19,8 +19,19 @@ namespace sx {
 
 // Value types, numbered as in the file.
 enum class GgufType : uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9,
-  kU64 = 10, kI64 = 11, kF64 = 12
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12
 };
 const char* gguf_type_name(GgufType type);
 
@@ -62,14 +73,14 @@ struct GgufEntry {
 
 struct GgufTensor {
   std::string name;
-  Tensor tensor;       // outermost dimension first
-  size_t offset = 0;   // from the start of the file
+  Tensor tensor;      // outermost dimension first
+  size_t offset = 0;  // from the start of the file
 };
 
 class GgufFile {
  public:
-  explicit GgufFile(const std::string& path);                          // maps the file
-  GgufFile(std::span<const std::byte> bytes, std::string name);        // parses memory that outlives this object
+  explicit GgufFile(const std::string& path);                    // maps the file
+  GgufFile(std::span<const std::byte> bytes, std::string name);  // parses memory that outlives this object
   GgufFile(GgufFile&&) = default;
 
   const std::string& path() const { return path_; }
@@ -77,8 +88,8 @@ class GgufFile {
   size_t alignment() const { return alignment_; }
   std::span<const GgufEntry> entries() const { return entries_; }
   std::span<const GgufTensor> tensors() const { return tensors_; }
-  const GgufValue* find(std::string_view key) const;                   // null if absent
-  const GgufTensor* tensor(std::string_view name) const;               // null if absent
+  const GgufValue* find(std::string_view key) const;      // null if absent
+  const GgufTensor* tensor(std::string_view name) const;  // null if absent
 
   // Typed access. get_* is empty when the key is absent; a key of the wrong kind throws, naming file and key.
   std::optional<int64_t> get_int(std::string_view key) const;
@@ -88,7 +99,7 @@ class GgufFile {
   const GgufArray* get_array(std::string_view key) const;
 
   std::span<const std::byte> bytes() const { return bytes_; }
-  void drop(const std::byte* from, size_t size) const;                 // see MappedFile::drop; nothing for memory
+  void drop(const std::byte* from, size_t size) const;  // see MappedFile::drop; nothing for memory
 
  private:
   void parse();
@@ -104,7 +115,7 @@ class GgufFile {
 
 // Our element type for a tensor type number of the file, empty if unknown or unsupported.
 std::optional<DType> dtype_from_gguf(uint32_t type);
-uint32_t dtype_to_gguf(DType type);           // SX_ASSERTs that the format has it
+uint32_t dtype_to_gguf(DType type);                // SX_ASSERTs that the format has it
 std::string gguf_tensor_type_name(uint32_t type);  // "IQ2_XXS (16)", for messages about types we do not read
 
 }  // namespace sx

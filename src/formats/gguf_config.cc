@@ -90,7 +90,8 @@ void read_yarn(const Keys& keys, RopeConfig& rope) {
   const double extra = keys.number("rope.scaling.attn_factor").value_or(1);
   if (own < 0 || multiplier < 0) {
     fail("{}: key '{}' is {}; a number >= 0 is expected", keys.file().path(),
-         keys.name(own < 0 ? "rope.scaling.yarn_attn_factor" : "rope.scaling.yarn_log_multiplier"), own < 0 ? own : multiplier);
+         keys.name(own < 0 ? "rope.scaling.yarn_attn_factor" : "rope.scaling.yarn_log_multiplier"),
+         own < 0 ? own : multiplier);
   }
   if (own == 0 && multiplier == 0 && extra == 1) return;  // derived
   const auto scale = [&](double weight) { return rope.factor > 1 ? 0.1 * weight * std::log(rope.factor) + 1 : 1; };
@@ -238,7 +239,8 @@ ModelConfig outline_from_gguf(const GgufFile& file) {
   if (config.head_dim == 0 && config.heads > 0) config.head_dim = config.width / config.heads;
   const GgufArray* tokens = file.get_array("tokenizer.ggml.tokens");
   const GgufTensor* embedding = file.tensor("token_embd.weight");
-  const size_t rows = embedding ? static_cast<size_t>(embedding->tensor.rows()) : 0, listed = tokens ? tokens->count : 0;
+  const size_t rows = embedding ? static_cast<size_t>(embedding->tensor.rows()) : 0,
+               listed = tokens ? tokens->count : 0;
   config.vocab = static_cast<int>(std::min<size_t>(std::max(rows, listed), std::numeric_limits<int>::max()));
   return config;
 }

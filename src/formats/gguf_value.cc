@@ -24,8 +24,8 @@ struct TensorTypeName {
 
 // Types of the format that we do not read, so that an error can name them.
 constexpr TensorTypeName kUnread[] = {
-    {9, "Q8_1"},     {15, "Q8_K"},    {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
-    {21, "IQ3_S"},   {22, "IQ2_S"},   {23, "IQ4_XS"},  {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},
 };
 
 struct TensorTypeNumber {
@@ -80,7 +80,8 @@ bool gguf_is_integer(GgufType type) {
 
 int64_t gguf_integer(const GgufArray& array, size_t i) {
   switch (array.element) {
-    case GgufType::kU8: case GgufType::kBool: return element<uint8_t>(array, i);
+    case GgufType::kU8:
+    case GgufType::kBool: return element<uint8_t>(array, i);
     case GgufType::kI8: return element<int8_t>(array, i);
     case GgufType::kU16: return element<uint16_t>(array, i);
     case GgufType::kI16: return element<int16_t>(array, i);

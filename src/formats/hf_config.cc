@@ -69,8 +69,10 @@ const KnownClass& known_class(const Reader& in) {
       if (found == known.model_type) return known;
     }
   }
-  fail("{}: architecture '{}' is not supported; LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
-       "Qwen3ForCausalLM are", in.file(), printable(found));
+  fail(
+      "{}: architecture '{}' is not supported; LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
+      "Qwen3ForCausalLM are",
+      in.file(), printable(found));
 }
 
 void read_scaling(const Reader& in, const Reader& scaling, ModelConfig& config) {
@@ -154,7 +156,7 @@ void read_layer_types(const Reader& in, const Json& list, ModelConfig& config) {
 void read_window(const Reader& in, const KnownClass& known, ModelConfig& config) {
   const bool qwen = known.arch != Arch::kLlama;
   const bool mistral = std::string_view(known.model_type) == "mistral";
-  if (!qwen && !mistral) return;  // the class has no window, whatever else the file says
+  if (!qwen && !mistral) return;                           // the class has no window, whatever else the file says
   const bool says = in.json().contains("sliding_window");  // null: none; absent: the class's default
   const int window = says ? in.integer("sliding_window").value_or(0) : 4096;
   config.window = qwen && !in.flag("use_sliding_window").value_or(false) ? 0 : window;

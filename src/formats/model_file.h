@@ -1,6 +1,7 @@
 // An opened model: a GGUF file or a Hugging Face folder behind one face. Tensors are views into read-only maps of the
 // files and carry canonical names (those of GGUF: "token_embd.weight", "blk.3.attn_q.weight", ...), whatever the form.
-// Everything is validated on opening: a ModelFile that exists can be trusted (what open_any gives only as far as it goes).
+// Everything is validated on opening: a ModelFile that exists can be trusted (what open_any gives only as far as it
+// goes).
 #pragma once
 #include <memory>
 #include <span>
@@ -22,7 +23,9 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-struct Metadatum { std::string key, value; };  // printable, long values shortened; for `inspect`
+struct Metadatum {
+  std::string key, value;
+};  // printable, long values shortened; for `inspect`
 
 // What a file must be to be opened.
 enum class Wanted {
@@ -34,8 +37,8 @@ class ModelFile {
  public:
   // Opens a .gguf file (or the first shard of a split one), or a folder with config.json and *.safetensors.
   static std::shared_ptr<ModelFile> open(const std::string& path);
-  // The same for those who only look: also a vocabulary without weights, and a model that cannot be run, e.g. of another
-  // architecture. Of such a one the configuration has what the file says in a known place, and zeros.
+  // The same for those who only look: also a vocabulary without weights, and a model that cannot be run, e.g. of
+  // another architecture. Of such a one the configuration has what the file says in a known place, and zeros.
   static std::shared_ptr<ModelFile> open_any(const std::string& path);
   virtual ~ModelFile() = default;
 
@@ -49,8 +52,8 @@ class ModelFile {
   // Tells the system that the bytes of this tensor are no longer needed in memory (repacked, say); they stay valid.
   virtual void release(const Tensor& tensor) const = 0;
 
-  const NamedTensor* find(std::string_view canonical) const;            // null if absent
-  const Tensor& get(std::string_view canonical) const;                  // throws, naming file and tensor
+  const NamedTensor* find(std::string_view canonical) const;  // null if absent
+  const Tensor& get(std::string_view canonical) const;        // throws, naming file and tensor
   // Also checks the shape (outermost first).
   const Tensor& get(std::string_view canonical, std::initializer_list<int64_t> shape) const;
 };

@@ -19,9 +19,9 @@ struct Range {
 
 DType dtype_from_safetensors(const std::string& name, const std::string& what, const std::string& path) {
   static constexpr std::pair<const char*, DType> kTypes[] = {
-      {"F32", DType::kF32}, {"F16", DType::kF16}, {"BF16", DType::kBF16}, {"F64", DType::kF64}, {"I8", DType::kI8},
-      {"I16", DType::kI16}, {"I32", DType::kI32}, {"I64", DType::kI64},   {"BOOL", DType::kBool},
-      {"U8", DType::kI8}};  // bytes: only ever read as blocks of a quantised type
+      {"F32", DType::kF32},   {"F16", DType::kF16}, {"BF16", DType::kBF16}, {"F64", DType::kF64},
+      {"I8", DType::kI8},     {"I16", DType::kI16}, {"I32", DType::kI32},   {"I64", DType::kI64},
+      {"BOOL", DType::kBool}, {"U8", DType::kI8}};  // bytes: only ever read as blocks of a quantised type
   for (const auto& [text, type] : kTypes) {
     if (name == text) return type;
   }

@@ -23,8 +23,8 @@ struct SafetensorsTensor {
 
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);                       // maps the file
-  SafetensorsFile(std::span<const std::byte> bytes, std::string name);     // parses memory that outlives this object
+  explicit SafetensorsFile(const std::string& path);                    // maps the file
+  SafetensorsFile(std::span<const std::byte> bytes, std::string name);  // parses memory that outlives this object
   SafetensorsFile(SafetensorsFile&&) = default;
 
   const std::string& path() const { return path_; }
@@ -35,7 +35,7 @@ class SafetensorsFile {
   std::span<const std::pair<std::string, std::string>> metadata() const { return metadata_; }
 
   std::span<const std::byte> bytes() const { return bytes_; }
-  void drop(const std::byte* from, size_t size) const;                     // see MappedFile::drop; nothing for memory
+  void drop(const std::byte* from, size_t size) const;  // see MappedFile::drop; nothing for memory
 
  private:
   void parse();

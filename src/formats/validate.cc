@@ -174,8 +174,8 @@ void validate_tensors(const ModelConfig& config, std::span<const NamedTensor> te
   for (const auto& expected : expected_tensors(config)) {
     const auto at = found.find(expected.name);
     if (at == found.end()) {
-      complaints.push_back(fmt::format("{}: tensor '{}' of shape {} is missing", file, expected.name,
-                                       print_shape(expected.shape)));
+      complaints.push_back(
+          fmt::format("{}: tensor '{}' of shape {} is missing", file, expected.name, print_shape(expected.shape)));
       continue;
     }
     if (auto text = complaint(expected, *at->second); !text.empty()) complaints.push_back(std::move(text));

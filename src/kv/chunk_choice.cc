@@ -47,7 +47,8 @@ std::optional<EvenPlan> plan_even_chunks(std::span<const int32_t> borders, int b
   const ChunkPlan plan = plan_chunks(borders, budget, sink, recent);
   if (plan.left < 0) return std::nullopt;
   const int chunk = borders[1];
-  SX_ASSERT(borders[0] == 0 && int64_t(chunk) * (chunks - 1) == borders[size_t(chunks) - 1] && borders.back() <= int64_t(chunk) * chunks);
+  SX_ASSERT(borders[0] == 0 && int64_t(chunk) * (chunks - 1) == borders[size_t(chunks) - 1] &&
+            borders.back() <= int64_t(chunk) * chunks);
   const int take = std::min(plan.last - plan.first, plan.left / chunk);
   return EvenPlan{plan.first, plan.last, take, chunk, (plan.first + take - plan.last) * chunk + borders.back()};
 }

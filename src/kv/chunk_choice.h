@@ -1,5 +1,5 @@
-// Which chunks of a history to keep by their scores, as a function of lengths and scores. Choosing works on keys: score and place
-// in one integer, so that comparing is cheap, total and without ties.
+// Which chunks of a history to keep by their scores, as a function of lengths and scores. Choosing works on keys: score
+// and place in one integer, so that comparing is cheap, total and without ties.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -20,15 +20,15 @@ inline int place_of(uint64_t key) { return int(uint32_t(key)); }
 
 inline size_t choice_scratch(size_t scores) { return scores + scores / 64 + 1; }
 
-// What the borders alone decide, if there are more than `budget` cells: chunks [0, first) have cells below `sink`, those from `last`
-// on some of the last `recent`; `left` cells may be others', below 0 if not even these fit.
+// What the borders alone decide, if there are more than `budget` cells: chunks [0, first) have cells below `sink`,
+// those from `last` on some of the last `recent`; `left` cells may be others', below 0 if not even these fit.
 struct ChunkPlan {
   int first = 0, last = 0, left = 0;
 };
 ChunkPlan plan_chunks(std::span<const int32_t> borders, int budget, int sink, int recent);
 
-// The same for chunks of one length, of which the last may be shorter: where `recent` is not 0, all that the scores decide is which
-// `take` of the chunks [first, last) are chosen, so that the number of cells is known without them.
+// The same for chunks of one length, of which the last may be shorter: where `recent` is not 0, all that the scores
+// decide is which `take` of the chunks [first, last) are chosen, so that the number of cells is known without them.
 struct EvenPlan {
   int first = 0, last = 0, take = 0;
   int chunk = 0, count = 0;  // cells of a chunk, of the choice

@@ -1,6 +1,6 @@
-// The integers of a KV store: which slots are open, how many cells each sequence has committed, how many are uncommitted. Cells
-// of a slot are its committed history [0, length) followed by the tail of uncommitted nodes [length, length + uncommitted). What is
-// not committed is overwritten; there is no rollback.
+// The integers of a KV store: which slots are open, how many cells each sequence has committed, how many are
+// uncommitted. Cells of a slot are its committed history [0, length) followed by the tail of uncommitted nodes [length,
+// length + uncommitted). What is not committed is overwritten; there is no rollback.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,7 +17,7 @@ class SequenceTable {
  public:
   SequenceTable(int slots, int capacity);
 
-  SeqId open();                       // throws sx::Error when every slot is taken
+  SeqId open();  // throws sx::Error when every slot is taken
   void close(SeqId seq);
   int slots() const { return static_cast<int>(sequences_.size()); }
   int capacity() const { return capacity_; }
@@ -29,8 +29,8 @@ class SequenceTable {
   void append(SeqId seq, int cells);
   // The next `nodes` cells hold the nodes of a tree until the result.
   void add_uncommitted(SeqId seq, int nodes);
-  // Keeps the uncommitted nodes of `path` (ascending, starting with node 0) as history, drops the rest. The moves that bring
-  // their cells together are added to `moves` in an order that is safe in place.
+  // Keeps the uncommitted nodes of `path` (ascending, starting with node 0) as history, drops the rest. The moves that
+  // bring their cells together are added to `moves` in an order that is safe in place.
   void commit(SeqId seq, std::span<const NodeId> path, std::vector<KvMove>& moves);
   // Forgets committed cells from `length` on, and anything uncommitted.
   void truncate(SeqId seq, int length);

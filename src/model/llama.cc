@@ -13,7 +13,7 @@
 namespace sx {
 
 struct Model::Layer {
-  const float *attention_norm, *ffn_norm, *q_norm, *k_norm;   // [width], [width], [head_dim] or null
+  const float *attention_norm, *ffn_norm, *q_norm, *k_norm;     // [width], [width], [head_dim] or null
   const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // or null
   std::unique_ptr<Matrix> qkv, out, gate_up, down;
   int window;
@@ -21,15 +21,15 @@ struct Model::Layer {
 
 // Activations of one step, f32, in backend memory.
 struct Model::Workspace {
-  float* x;           // [rows, width] residual stream
-  float* normed;      // [rows, width]
-  float* qkv;         // [rows, (heads + 2 kv_heads) * head_dim]
-  float* attended;    // [rows, heads * head_dim]
-  float* gate_up;     // [rows, 2 ffn]
-  float* activated;   // [rows, ffn]
-  float* rope;        // [rows, dims]
-  float* picked;      // [outputs, width]
-  float* logits;      // [outputs, vocab]
+  float* x;          // [rows, width] residual stream
+  float* normed;     // [rows, width]
+  float* qkv;        // [rows, (heads + 2 kv_heads) * head_dim]
+  float* attended;   // [rows, heads * head_dim]
+  float* gate_up;    // [rows, 2 ffn]
+  float* activated;  // [rows, ffn]
+  float* rope;       // [rows, dims]
+  float* picked;     // [outputs, width]
+  float* logits;     // [outputs, vocab]
   std::vector<float*> hidden, query;
 };
 
@@ -37,7 +37,8 @@ Model::Model(std::shared_ptr<const ModelFile> file, Backend& backend, const Mode
     : file_(std::move(file)), backend_(backend), options_(options) {}
 Model::~Model() = default;
 
-std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options) {
+std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backend& backend,
+                                   const ModelOptions& options) {
   std::unique_ptr<Model> model(new Model(std::move(file), backend, options));
   const ModelConfig& c = model->config();
   model->context_ = options.context > 0 ? options.context : c.context;
@@ -79,8 +80,9 @@ bool Model::read_vector(const std::string& name, int size, bool required, float*
 void Model::check_finite(const std::string& name, const Tensor& tensor) const {
   const int64_t at = first_not_finite(tensor.type, tensor.data, tensor.elements());
   if (at >= 0)
-    fail("'{}': tensor '{}' holds a NaN or an infinity at row {}, column {}: the file is damaged or was converted wrongly", file_->path(), name,
-         at / tensor.columns(), at % tensor.columns());
+    fail(
+        "'{}': tensor '{}' holds a NaN or an infinity at row {}, column {}: the file is damaged or was converted wrongly",
+        file_->path(), name, at / tensor.columns(), at % tensor.columns());
 }
 
 const float* Model::vector(const std::string& name, int size, bool required) {
@@ -138,7 +140,8 @@ void Model::load_weights() {
 
 void Model::allocate_workspace() {
   const ModelConfig& c = config();
-  const auto rows = size_t(backend_.row_capacity(options_.max_rows)), outputs = size_t(backend_.output_capacity(options_.max_outputs));
+  const auto rows = size_t(backend_.row_capacity(options_.max_rows)),
+             outputs = size_t(backend_.output_capacity(options_.max_outputs));
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn);
   const auto make = [&](size_t count) { return backend_.allocate(count, "activations"); };
@@ -171,7 +174,12 @@ void Model::allocate_workspace() {
 
 KvGeometry Model::kv_geometry(int slots, int capacity, DType type) const {
   const ModelConfig& c = config();
-  return {.layers = c.layers, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .slots = slots, .capacity = capacity, .type = type};
+  return {.layers = c.layers,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .slots = slots,
+          .capacity = capacity,
+          .type = type};
 }
 
 void Model::tap_queries(std::span<const int> layers) {
@@ -180,10 +188,12 @@ void Model::tap_queries(std::span<const int> layers) {
   outputs_.query = std::span<const float* const>(work_->query.data(), layers.size());
 }
 
-void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride, int width, int rows) {
+void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,
+                int width, int rows) {
   for (size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] == layer) backend_.copy_rows({.to = to[i], .from = from, .rows = rows, .width = width,
-                                                .to_stride = width, .from_stride = stride});
+    if (wanted[i] == layer)
+      backend_.copy_rows(
+          {.to = to[i], .from = from, .rows = rows, .width = width, .to_stride = width, .from_stride = stride});
 }
 
 // cells_only: nobody reads what the layer gives, only its cells and queries.
@@ -191,34 +201,76 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
-  backend_.norm({.out = w.normed, .x = w.x, .weight = layer.attention_norm, .rows = rows, .width = c.width,
-                 .eps = c.norm_eps, .only_for = layer.qkv.get()});
-  backend_.linear({.out = w.qkv, .x = w.normed, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows,
+  backend_.norm({.out = w.normed,
+                 .x = w.x,
+                 .weight = layer.attention_norm,
+                 .rows = rows,
+                 .width = c.width,
+                 .eps = c.norm_eps,
+                 .only_for = layer.qkv.get()});
+  backend_.linear({.out = w.qkv,
+                   .x = w.normed,
+                   .weight = layer.qkv.get(),
+                   .bias = layer.qkv_bias,
+                   .rows = rows,
                    .out_stride = qkv});
-  backend_.rope_store({.qkv = w.qkv, .table = w.rope, .q_norm = layer.q_norm, .k_norm = layer.k_norm,
-                       .eps = c.norm_eps, .shape = attention_shape(c), .dims = c.rope.dims, .style = c.rope.style,
-                       .kv = &kv, .layer = index, .seqs = step.seqs});
+  backend_.rope_store({.qkv = w.qkv,
+                       .table = w.rope,
+                       .q_norm = layer.q_norm,
+                       .k_norm = layer.k_norm,
+                       .eps = c.norm_eps,
+                       .shape = attention_shape(c),
+                       .dims = c.rope.dims,
+                       .style = c.rope.style,
+                       .kv = &kv,
+                       .layer = index,
+                       .seqs = step.seqs});
   tap(options_.taps.query, index, w.query, w.qkv, qkv, q, rows);
   if (cells_only) return;
   if (layer.window > 0) window = window > 0 ? std::min(window, layer.window) : layer.window;
-  backend_.attend({.out = w.attended, .q = w.qkv, .q_stride = qkv, .shape = attention_shape(c),
-                   .scale = attention_shape(c).scale(), .window = window, .kv = &kv, .layer = index,
+  backend_.attend({.out = w.attended,
+                   .q = w.qkv,
+                   .q_stride = qkv,
+                   .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(),
+                   .window = window,
+                   .kv = &kv,
+                   .layer = index,
                    .seqs = step.seqs});
-  backend_.linear({.out = w.x, .x = w.attended, .weight = layer.out.get(), .bias = layer.out_bias, .rows = rows,
-                   .out_stride = c.width, .accumulate = true});
+  backend_.linear({.out = w.x,
+                   .x = w.attended,
+                   .weight = layer.out.get(),
+                   .bias = layer.out_bias,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
 }
 
 void Model::feed_forward(const Layer& layer, int rows) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
-  backend_.norm({.out = w.normed, .x = w.x, .weight = layer.ffn_norm, .rows = rows, .width = c.width,
-                 .eps = c.norm_eps, .only_for = layer.gate_up.get()});
-  backend_.linear_glu({.out = w.gate_up, .x = w.normed, .weight = layer.gate_up.get(), .bias = layer.gate_up_bias,
-                       .rows = rows, .out_stride = 2 * c.ffn},
-                      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn,
-                       .only_for = layer.down.get()});
-  backend_.linear({.out = w.x, .x = w.activated, .weight = layer.down.get(), .bias = layer.down_bias, .rows = rows,
-                   .out_stride = c.width, .accumulate = true});
+  backend_.norm({.out = w.normed,
+                 .x = w.x,
+                 .weight = layer.ffn_norm,
+                 .rows = rows,
+                 .width = c.width,
+                 .eps = c.norm_eps,
+                 .only_for = layer.gate_up.get()});
+  backend_.linear_glu(
+      {.out = w.gate_up,
+       .x = w.normed,
+       .weight = layer.gate_up.get(),
+       .bias = layer.gate_up_bias,
+       .rows = rows,
+       .out_stride = 2 * c.ffn},
+      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = layer.down.get()});
+  backend_.linear({.out = w.x,
+                   .x = w.activated,
+                   .weight = layer.down.get(),
+                   .bias = layer.down_bias,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
 }
 
 // What the ops of a step depend on besides its shape.
@@ -237,14 +289,19 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
   backend_.embed({w.x, step.tokens.data(), rows, embedding_});
-  backend_.rope_table({.table = w.rope, .positions = step.positions.data(), .rows = rows,
-                       .frequencies = frequencies_.data(), .dims = c.rope.dims, .factor = rope_factor_});
+  backend_.rope_table({.table = w.rope,
+                       .positions = step.positions.data(),
+                       .rows = rows,
+                       .frequencies = frequencies_.data(),
+                       .dims = c.rope.dims,
+                       .factor = rope_factor_});
   const auto& taps = options_.taps.hidden;
   const bool end_unread = outputs == 0 && std::find(taps.begin(), taps.end(), c.layers) == taps.end();
   for (int i = 0; i < c.layers; ++i) {
     const bool cells_only = end_unread && i == c.layers - 1;
     tap(taps, i, w.hidden, w.x, c.width, c.width, rows);
-    if (!plan.skip_attention || !plan.skip_attention[i]) attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
+    if (!plan.skip_attention || !plan.skip_attention[i])
+      attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
     if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i])) feed_forward(layers_[size_t(i)], rows);
   }
   tap(taps, c.layers, w.hidden, w.x, c.width, c.width, rows);
@@ -254,11 +311,17 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
 void Model::read_out(const float* x, int outputs, const int32_t* which) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
-  backend_.copy_rows({.to = w.picked, .from = x, .rows = outputs, .width = c.width, .to_stride = c.width,
-                      .from_stride = c.width, .which = which});
-  backend_.norm({.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs, .width = c.width,
-                 .eps = c.norm_eps});
-  backend_.linear({.out = w.logits, .x = w.picked, .weight = head_.get(), .rows = outputs, .out_stride = c.vocab, .outputs = true});
+  backend_.copy_rows({.to = w.picked,
+                      .from = x,
+                      .rows = outputs,
+                      .width = c.width,
+                      .to_stride = c.width,
+                      .from_stride = c.width,
+                      .which = which});
+  backend_.norm(
+      {.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs, .width = c.width, .eps = c.norm_eps});
+  backend_.linear(
+      {.out = w.logits, .x = w.picked, .weight = head_.get(), .rows = outputs, .out_stride = c.vocab, .outputs = true});
 }
 
 const float* Model::more_logits(int first, int count) {
@@ -268,7 +331,8 @@ const float* Model::more_logits(int first, int count) {
 }
 
 const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan& plan) {
-  SX_ASSERT(!step.tokens.empty() && int(step.tokens.size()) <= options_.max_rows && int(step.outputs.size()) <= options_.max_outputs);
+  SX_ASSERT(!step.tokens.empty() && int(step.tokens.size()) <= options_.max_rows &&
+            int(step.outputs.size()) <= options_.max_outputs);
   SX_ASSERT(step.positions.size() == step.tokens.size());
   backend_.run(step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
   return outputs_;

@@ -1,5 +1,5 @@
-// The Llama family (llama, mistral, qwen2, qwen3): weights in a backend's layout and the forward pass over them. Weights
-// know nothing of sequences: the cache is an argument, and so is everything else a step needs.
+// The Llama family (llama, mistral, qwen2, qwen3): weights in a backend's layout and the forward pass over them.
+// Weights know nothing of sequences: the cache is an argument, and so is everything else a step needs.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,15 +19,16 @@ struct TapSpec {
 };
 
 struct ModelOptions {
-  int max_rows = 512;       // rows of one step
-  int max_outputs = 64;     // rows of one step whose logits are wanted
-  int context = 0;          // longest sequence; 0: the trained context
+  int max_rows = 512;    // rows of one step
+  int max_outputs = 64;  // rows of one step whose logits are wanted
+  int context = 0;       // longest sequence; 0: the trained context
   TapSpec taps;
   bool check_weights = true;  // look through all of them for what is no number; small tensors are always looked through
   std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
 };
 
-// What a step does differently. Parts of layers that are left out: the residual stream passes by. Null: nothing is left out.
+// What a step does differently. Parts of layers that are left out: the residual stream passes by. Null: nothing is left
+// out.
 struct LayerPlan {
   const uint8_t* skip_attention = nullptr;  // [layers], 1: skipped; its K/V are not written either
   const uint8_t* skip_ffn = nullptr;        // [layers]
@@ -39,9 +40,9 @@ using Step = StepInputs;
 
 // In backend memory, valid until the next step.
 struct StepOutputs {
-  const float* logits = nullptr;              // [outputs, vocab]
-  std::span<const float* const> hidden;       // per tapped layer: [rows, width]
-  std::span<const float* const> query;        // per tapped layer: [rows, heads * head_dim]
+  const float* logits = nullptr;         // [outputs, vocab]
+  std::span<const float* const> hidden;  // per tapped layer: [rows, width]
+  std::span<const float* const> query;   // per tapped layer: [rows, heads * head_dim]
 };
 
 inline AttentionShape attention_shape(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
@@ -49,29 +50,31 @@ inline AttentionShape attention_shape(const ModelConfig& c) { return {c.heads, c
 class Model {
  public:
   // Throws sx::Error. `file` may be closed afterwards except for the embedding table, so the model keeps it.
-  static std::unique_ptr<Model> load(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options);
+  static std::unique_ptr<Model> load(std::shared_ptr<const ModelFile> file, Backend& backend,
+                                     const ModelOptions& options);
   ~Model();
 
   const ModelConfig& config() const { return file_->config(); }
   int context() const { return context_; }
   const ModelOptions& options() const { return options_; }
-  size_t weight_bytes() const { return weight_bytes_; }   // read by one step of one row
+  size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
   KvGeometry kv_geometry(int slots, int capacity, DType type) const;
   std::span<const double> rope_frequencies() const { return frequencies_; }
-  float rope_factor() const { return rope_factor_; }           // yarn's, else 1
+  float rope_factor() const { return rope_factor_; }  // yarn's, else 1
   // What heads share with their target.
-  const Tensor& embedding() const { return embedding_; }       // [vocab, width], placed
-  const Matrix& head() const { return *head_; }                // width -> vocab
-  const float* final_norm() const { return final_norm_; }      // [width]
+  const Tensor& embedding() const { return embedding_; }   // [vocab, width], placed
+  const Matrix& head() const { return *head_; }            // width -> vocab
+  const float* final_norm() const { return final_norm_; }  // [width]
 
   // Other layers' queries from now on, at most as many as options().taps.query had at set-up.
   void tap_queries(std::span<const int> layers);
 
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
-  // Behind a step with one output, after which a tree is grown (Backend::grow_tree). Sets where logits are. False: nothing has been done.
+  // Behind a step with one output, after which a tree is grown (Backend::grow_tree). Sets where logits are. False:
+  // nothing has been done.
   bool levels(TreeGrowthArgs& args, KvStore& kv, const LayerPlan& plan = {});
-  // Logits of `count` more rows of the last step, [count, vocab], in the place of those it gave; count <= max_outputs. The step must have
-  // had an output: without one its last layer is not finished.
+  // Logits of `count` more rows of the last step, [count, vocab], in the place of those it gave; count <= max_outputs.
+  // The step must have had an output: without one its last layer is not finished.
   const float* more_logits(int first, int count);
 
  private:
@@ -89,7 +92,8 @@ class Model {
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
   void feed_forward(const Layer& layer, int rows);
   void read_out(const float* x, int outputs, const int32_t* which);  // rows of x, or its first ones
-  void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride, int width, int rows);
+  void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,
+           int width, int rows);
 
   std::shared_ptr<const ModelFile> file_;
   Backend& backend_;

@@ -15,8 +15,8 @@ double llama3_scale(const RopeConfig& rope, double original, double frequency) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < original / rope.high_frequency_factor) return frequency;
   if (wavelength > original / rope.low_frequency_factor) return frequency / rope.factor;
-  const double smooth = (original / wavelength - rope.low_frequency_factor) /
-                        (rope.high_frequency_factor - rope.low_frequency_factor);
+  const double smooth =
+      (original / wavelength - rope.low_frequency_factor) / (rope.high_frequency_factor - rope.low_frequency_factor);
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 

@@ -8,16 +8,56 @@
 
 namespace sx {
 
-struct BlockQ4_0 { uint16_t d; uint8_t q[16]; };                       // x = d * (q - 8); low nibbles: elements 0..15
-struct BlockQ4_1 { uint16_t d, m; uint8_t q[16]; };                    // x = d * q + m
-struct BlockQ5_0 { uint16_t d; uint8_t high[4]; uint8_t q[16]; };      // x = d * (q - 16), fifth bits in `high`
-struct BlockQ5_1 { uint16_t d, m; uint8_t high[4]; uint8_t q[16]; };   // x = d * q + m
-struct BlockQ8_0 { uint16_t d; int8_t q[32]; };                        // x = d * q
-struct BlockQ2_K { uint8_t scales[16]; uint8_t q[64]; uint16_t d, dmin; };              // 16 sub-blocks of 16
-struct BlockQ3_K { uint8_t high[32]; uint8_t q[64]; uint8_t scales[12]; uint16_t d; };  // 16 sub-blocks of 16
-struct BlockQ4_K { uint16_t d, dmin; uint8_t scales[12]; uint8_t q[128]; };             // 8 sub-blocks of 32
-struct BlockQ5_K { uint16_t d, dmin; uint8_t scales[12]; uint8_t high[32]; uint8_t q[128]; };
-struct BlockQ6_K { uint8_t low[128]; uint8_t high[64]; int8_t scales[16]; uint16_t d; };  // 16 sub-blocks of 16
+struct BlockQ4_0 {
+  uint16_t d;
+  uint8_t q[16];
+};  // x = d * (q - 8); low nibbles: elements 0..15
+struct BlockQ4_1 {
+  uint16_t d, m;
+  uint8_t q[16];
+};  // x = d * q + m
+struct BlockQ5_0 {
+  uint16_t d;
+  uint8_t high[4];
+  uint8_t q[16];
+};  // x = d * (q - 16), fifth bits in `high`
+struct BlockQ5_1 {
+  uint16_t d, m;
+  uint8_t high[4];
+  uint8_t q[16];
+};  // x = d * q + m
+struct BlockQ8_0 {
+  uint16_t d;
+  int8_t q[32];
+};  // x = d * q
+struct BlockQ2_K {
+  uint8_t scales[16];
+  uint8_t q[64];
+  uint16_t d, dmin;
+};  // 16 sub-blocks of 16
+struct BlockQ3_K {
+  uint8_t high[32];
+  uint8_t q[64];
+  uint8_t scales[12];
+  uint16_t d;
+};  // 16 sub-blocks of 16
+struct BlockQ4_K {
+  uint16_t d, dmin;
+  uint8_t scales[12];
+  uint8_t q[128];
+};  // 8 sub-blocks of 32
+struct BlockQ5_K {
+  uint16_t d, dmin;
+  uint8_t scales[12];
+  uint8_t high[32];
+  uint8_t q[128];
+};
+struct BlockQ6_K {
+  uint8_t low[128];
+  uint8_t high[64];
+  int8_t scales[16];
+  uint16_t d;
+};  // 16 sub-blocks of 16
 
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22);
 static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockQ2_K) == 84);
@@ -32,9 +72,9 @@ void quantise(DType type, const float* values, int64_t count, void* out);
 // Every quantised type is affine on runs of 16 or 32 elements ("sub-blocks"): x = scale * q + offset, q a small int.
 // Kernels repack from this form. `sub` is 32 (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K) or 16 (Q2_K Q3_K Q6_K).
 struct AffineTraits {
-  int sub;           // elements per sub-block
-  int bits;          // q fits in this many bits: 4 -> unsigned 0..15; 8 -> signed int8
-  bool has_offset;   // offset can be non-zero
+  int sub;          // elements per sub-block
+  int bits;         // q fits in this many bits: 4 -> unsigned 0..15; 8 -> signed int8
+  bool has_offset;  // offset can be non-zero
 };
 AffineTraits affine_traits(DType type);  // quantised types only
 // q: count values; scale, offset: count / sub floats each (exact values; offset 0 where the type has none).

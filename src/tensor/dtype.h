@@ -9,10 +9,25 @@
 namespace sx {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
-  kI8, kI16, kI32, kI64, kF64, kBool,
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF64,
+  kBool,
   kCount
 };
 

@@ -33,7 +33,7 @@ inline uint16_t float_to_f16(float x) {
   if (a > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
   if (a >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // 65520 and above round to infinity
   if (a >= 0x38800000u) return uint16_t(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
-  const float shifted = std::bit_cast<float>(a) + 0.5f;   // adds in units of 2^-24, rounding to nearest even
+  const float shifted = std::bit_cast<float>(a) + 0.5f;  // adds in units of 2^-24, rounding to nearest even
   return uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
 }
 

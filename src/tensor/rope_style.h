@@ -2,5 +2,8 @@
 #pragma once
 
 namespace sx {
-enum class RopeStyle { kInterleaved, kHalves };  // pairs (2i, 2i+1) as in GGUF llama files | (i, i + d/2) as in HF weights
+enum class RopeStyle {
+  kInterleaved,
+  kHalves
+};  // pairs (2i, 2i+1) as in GGUF llama files | (i, i + d/2) as in HF weights
 }  // namespace sx

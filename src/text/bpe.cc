@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kNoKey = ~uint64_t{0};
 constexpr uint32_t kNoRank = ~uint32_t{0};
-constexpr size_t kShortWord = 32;  // in symbols; the heap is faster than the quadratic scan beyond it
+constexpr size_t kShortWord = 32;   // in symbols; the heap is faster than the quadratic scan beyond it
 constexpr size_t kHugeWord = 4096;  // in symbols; one list per rank is faster than the heap beyond it
 
 uint64_t pair_key(Token left, Token right) {

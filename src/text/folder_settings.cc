@@ -20,7 +20,8 @@ Token named(const char* key, const JsonView* config, const JsonView* special, co
 
 std::string place_of(const TokenizerData& data, const char* name) {
   for (const char* own : {"tokenizer.json", "tokenizer.model"}) {
-    if (data.file.ends_with(std::string("/") + own)) return data.file.substr(0, data.file.size() - std::string_view(own).size()) + name;
+    if (data.file.ends_with(std::string("/") + own))
+      return data.file.substr(0, data.file.size() - std::string_view(own).size()) + name;
   }
   return data.file.ends_with(name) ? data.file : data.file + ": " + name;
 }

@@ -16,9 +16,9 @@ namespace {
 
 struct Field {
   uint32_t number = 0;
-  uint32_t wire = 0;      // 0: varint, 1: eight bytes, 2: bytes, 5: four bytes
-  uint64_t value = 0;     // for wire types 0, 1 and 5
-  std::string_view bytes; // for wire type 2
+  uint32_t wire = 0;       // 0: varint, 1: eight bytes, 2: bytes, 5: four bytes
+  uint64_t value = 0;      // for wire types 0, 1 and 5
+  std::string_view bytes;  // for wire type 2
 };
 
 class Fields {
@@ -115,7 +115,8 @@ void read_trainer(std::string_view bytes, const std::string& file, SentencePiece
         break;
       }
       case 24:
-        if (fields.number(field) != 0) fail("{}: white space behind words (treat_whitespace_as_suffix) is not supported", file);
+        if (fields.number(field) != 0)
+          fail("{}: white space behind words (treat_whitespace_as_suffix) is not supported", file);
         break;
       case 35: model.byte_fallback = fields.number(field) != 0; break;
       case 46: model.bos_piece = fields.text(field); break;

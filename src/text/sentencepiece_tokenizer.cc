@@ -17,10 +17,13 @@ namespace {
 class Reader {
  public:
   Reader(const TokenizerData& data, const FolderSettings& settings)
-      : data_(data), settings_(settings), model_(read_sentencepiece(data.sentencepiece, data.file)),
+      : data_(data),
+        settings_(settings),
+        model_(read_sentencepiece(data.sentencepiece, data.file)),
         parts_(std::make_unique<TokenizerParts>()),
-        limit_(data.vocab > 0 ? data.vocab
-                              : std::min<int64_t>(kMostTokens, static_cast<int64_t>(model_.pieces.size()) + kMostHoles)) {}
+        limit_(data.vocab > 0
+                   ? data.vocab
+                   : std::min<int64_t>(kMostTokens, static_cast<int64_t>(model_.pieces.size()) + kMostHoles)) {}
 
   std::unique_ptr<TokenizerParts> read() {
     read_pieces();
@@ -58,7 +61,8 @@ class Reader {
     };
     for (const JsonView* source : {settings_.config(), settings_.special()}) {
       if (!source) continue;
-      for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+      for (const char* key :
+           {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
         if (source->has(key)) take(source->at(key));
       }
       if (!source->has("additional_special_tokens")) continue;
@@ -151,15 +155,15 @@ class Reader {
       parts_->pre_tokenizer.add(MetaspaceStep{std::string(kMetaspace), MetaspaceStep::Prepend::kFirst, false});
     }
     // Unigram rounds its sums, so cutting words further than SentencePiece does could change tokens.
-    const bool cuts = !model_.unigram && std::all_of(parts_->model_lookup.begin(), parts_->model_lookup.end(), [](const auto& e) {
-      return never_crosses_metaspace(e.first);
-    });
+    const bool cuts = !model_.unigram && std::all_of(parts_->model_lookup.begin(), parts_->model_lookup.end(),
+                                                     [](const auto& e) { return never_crosses_metaspace(e.first); });
     if (cuts) parts_->pre_tokenizer.add(CutAtMetaspaceStep{});
     if (prefix) parts_->decode.strip_count = 1;
     if (model_.remove_extra_spaces) parts_->decode.strip_count = 1 << 20;  // Strip all leading spaces.
     parts_->decode.strip = " ";
-    parts_->description = fmt::format("SentencePiece {}, {} tokens (tokenizer.model){}", model_.unigram ? "Unigram" : "BPE",
-                                      parts_->vocabulary.size(), prefix ? ", adds a leading space" : "");
+    parts_->description =
+        fmt::format("SentencePiece {}, {} tokens (tokenizer.model){}", model_.unigram ? "Unigram" : "BPE",
+                    parts_->vocabulary.size(), prefix ? ", adds a leading space" : "");
   }
 
   void build_model() {
@@ -177,8 +181,8 @@ class Reader {
       if (piece.type == TokenType::kByte && model_.byte_fallback) bytes[parse_byte_token(piece.text)] = t;
     }
     if (model_.unigram) {
-      parts_->model = std::make_unique<Unigram>(parts_->model_lookup, std::vector<double>(scores.begin(), scores.end()), least,
-                                                bytes, parts_->unk, true);
+      parts_->model = std::make_unique<Unigram>(parts_->model_lookup, std::vector<double>(scores.begin(), scores.end()),
+                                                least, bytes, parts_->unk, true);
     } else {
       parts_->model = std::make_unique<Spm>(parts_->model_lookup, std::move(scores), bytes, parts_->unk, true);
     }

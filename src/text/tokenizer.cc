@@ -51,7 +51,8 @@ std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data) {
   if (!data.model.empty()) return gguf_tokenizer(data);
   if (!data.tokenizer_json.empty()) return json_tokenizer(data);
   if (!data.sentencepiece.empty()) return sentencepiece_tokenizer(data);
-  fail("{}: no vocabulary: no key tokenizer.ggml.model (GGUF), no tokenizer.json and no tokenizer.model (folder)", data.file);
+  fail("{}: no vocabulary: no key tokenizer.ggml.model (GGUF), no tokenizer.json and no tokenizer.model (folder)",
+       data.file);
 }
 
 std::unique_ptr<TokenCodec> TokenCodec::create(const TokenizerData& data) {

@@ -49,7 +49,7 @@ struct WordScratch {
     uint32_t length;
   };
   struct Link {
-    int previous, next;      // indices; -1 at the ends
+    int previous, next;  // indices; -1 at the ends
   };
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;

@@ -212,8 +212,10 @@ TEST(Explain, PageTellsWhatHappened) {
 
 TEST(Explain, PlainDecodingAndNothingAtAll) {
   Explanation e = example();
-  e.compared = true, e.plain_ms = 20, e.difference = "rule block keeps the distribution, not the bytes: texts may differ";
-  EXPECT_NE(explain_page(e).find("with drafts 2.00 times as fast; rule block keeps the distribution"), std::string::npos);
+  e.compared = true, e.plain_ms = 20,
+  e.difference = "rule block keeps the distribution, not the bytes: texts may differ";
+  EXPECT_NE(explain_page(e).find("with drafts 2.00 times as fast; rule block keeps the distribution"),
+            std::string::npos);
   EXPECT_NE(explain_json(e).find("\"difference\":\"rule block keeps"), std::string::npos);
   e.equal = true;
   EXPECT_NE(explain_page(e).find("with drafts 2.00 times as fast; the same tokens"), std::string::npos);

@@ -1,5 +1,5 @@
-// An engine without a model, for tests of the scheduler: tokens follow from the text before them, prompts take one step per
-// `chunk` tokens, and steps happen when the test allows them.
+// An engine without a model, for tests of the scheduler: tokens follow from the text before them, prompts take one step
+// per `chunk` tokens, and steps happen when the test allows them.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -19,9 +19,13 @@ class FakeEngine;
 class ByteTokenizer : public Tokenizer {
  public:
   std::vector<Token> tokenize(std::string_view text, bool, bool) const override { return {text.begin(), text.end()}; }
-  std::string detokenize(std::span<const Token> tokens, bool, bool) const override { return {tokens.begin(), tokens.end()}; }
+  std::string detokenize(std::span<const Token> tokens, bool, bool) const override {
+    return {tokens.begin(), tokens.end()};
+  }
   std::string token_text(Token token) const override { return token_bytes(token); }
-  std::string apply_template_json(std::string_view, bool, std::string_view, std::string_view) const override { return {}; }
+  std::string apply_template_json(std::string_view, bool, std::string_view, std::string_view) const override {
+    return {};
+  }
   std::string token_bytes(Token token) const override { return std::string(1, char(token)); }
   bool is_end(Token) const override { return false; }
 };
@@ -30,13 +34,17 @@ class FakeSession : public Session {
  public:
   explicit FakeSession(FakeEngine& engine);
   ~FakeSession() override;
-  GenerateResult generate(std::span<const Token>, const GenerateOptions&) override { throw std::logic_error("not faked"); }
+  GenerateResult generate(std::span<const Token>, const GenerateOptions&) override {
+    throw std::logic_error("not faked");
+  }
   std::span<const float> evaluate(std::span<const Token>, int) override { throw std::logic_error("not faked"); }
   void truncate(int length) override { tokens.resize(size_t(length)); }
   int length() const override { return int(tokens.size()); }
   std::span<const Token> text() const override { return tokens; }
-  void copy_from(const Session& other, int length) override { tokens.assign(other.text().begin(), other.text().begin() + length); }
-  void save(std::ostream& to) const override;        // token by token, as are restored
+  void copy_from(const Session& other, int length) override {
+    tokens.assign(other.text().begin(), other.text().begin() + length);
+  }
+  void save(std::ostream& to) const override;  // token by token, as are restored
   void restore(std::istream& from) override;
   size_t save_bytes() const override { return tokens.size() * sizeof(Token); }
   const Tokenizer& tokenizer() const override;
@@ -72,7 +80,7 @@ class FakeEngine : public Engine {
  public:
   explicit FakeEngine(int sessions) { options_.max_sessions = sessions, options_.context = 1000; }
 
-  std::counting_semaphore<1 << 30> steps{0};   // that the batch may still do
+  std::counting_semaphore<1 << 30> steps{0};  // that the batch may still do
   std::atomic<bool> fail_step{false}, fail_start{false};
   std::atomic<int> prompt_tokens{0}, open{0}, opened{0};
   std::atomic<int> moving{0}, steps_while_moving{0};  // states
@@ -140,7 +148,8 @@ inline bool FakeBatch::advance(Running& running) {
     const size_t n = std::min(size_t(engine_.chunk), prompt.size() - 1 - tokens.size());
     const std::vector<float> logits(size_t(engine_.vocab()), 0);
     for (size_t i = 0; o.on_prompt_token && i < n; ++i) o.on_prompt_token({prompt[tokens.size() + i + 1], 0, logits});
-    tokens.insert(tokens.end(), prompt.begin() + ptrdiff_t(tokens.size()), prompt.begin() + ptrdiff_t(tokens.size() + n));
+    tokens.insert(tokens.end(), prompt.begin() + ptrdiff_t(tokens.size()),
+                  prompt.begin() + ptrdiff_t(tokens.size() + n));
     engine_.prompt_tokens += int(n);
     r.timings.prompt_tokens += int(n);
     if (o.on_prefill) o.on_prefill(int(tokens.size()), int(prompt.size()) - 1);

@@ -1,6 +1,7 @@
-// Writes a tiny random model, or a draft head for it, for tests of the program:
-// make_tiny_model FILE.gguf [--pieces | --marks | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
-// --marks: the vocabulary has Mistral's marks of tool calls as control tokens; --nan: a weight is none; --huge: weights are numbers whose logits are not.
+// Writes a tiny random model, or a draft head for it, for tests of the program: make_tiny_model FILE.gguf [--pieces |
+// --marks | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa --marks:
+// the vocabulary has Mistral's marks of tool calls as control tokens; --nan: a weight is none; --huge: weights are
+// numbers whose logits are not.
 #include <cstring>
 #include <filesystem>
 #include <limits>

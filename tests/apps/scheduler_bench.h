@@ -21,7 +21,8 @@ inline std::vector<Token> tokens(int first, int count) {
 }
 
 struct Bench {
-  explicit Bench(int slots, size_t queue = 8, size_t cache = 1 << 20, std::chrono::microseconds turn = std::chrono::milliseconds(4))
+  explicit Bench(int slots, size_t queue = 8, size_t cache = 1 << 20,
+                 std::chrono::microseconds turn = std::chrono::milliseconds(4))
       : engine(slots), scheduler(engine, {queue, cache, turn}, metrics) {}
   ~Bench() { engine.steps.release(1 << 20); }
 
@@ -43,7 +44,9 @@ struct Bench {
       std::this_thread::yield();
     }
   }
-  static void wait_accepted(const std::shared_ptr<Job>& job) { wait([&] { return job->accepted(); }); }
+  static void wait_accepted(const std::shared_ptr<Job>& job) {
+    wait([&] { return job->accepted(); });
+  }
   GenerateResult result(const std::shared_ptr<Job>& job) {
     engine.steps.release(10000);
     wait([&] { return job->done(); });

@@ -15,8 +15,10 @@ inline ChoiceEnd ended(const std::string& text, int generated = 3, FinishReason 
   end.result.text = text;
   end.result.reason = reason;
   end.result.tokens = {7, 8, 9};
-  end.result.timings = {.prompt_tokens = 4, .cached_tokens = 2, .generated_tokens = generated, .prompt_ms = 8, .decode_ms = 20};
-  end.result.spec.drafted = 5, end.result.spec.accepted = 2, end.result.spec.rounds = 2, end.result.spec.drafted_rounds = 2;
+  end.result.timings = {
+      .prompt_tokens = 4, .cached_tokens = 2, .generated_tokens = generated, .prompt_ms = 8, .decode_ms = 20};
+  end.result.spec.drafted = 5, end.result.spec.accepted = 2, end.result.spec.rounds = 2,
+  end.result.spec.drafted_rounds = 2;
   end.result.spec.histogram = {1, 0, 1};
   end.result.spec.tried_at_depth = {2, 2};
   end.slot = 1;

@@ -19,16 +19,17 @@ int status_of(const std::string& text, size_t at_a_time = 1 << 20) {
       buffer += text.substr(i, at_a_time);
       if (reader.take(buffer)) return 0;
     }
-  } catch (const ApiError& error) {
-    return error.status;
-  }
+  } catch (const ApiError& error) { return error.status; }
   return -1;
 }
 
-std::string head(const std::string& line, const std::string& headers) { return line + "\r\nHost: x\r\n" + headers + "\r\n"; }
+std::string head(const std::string& line, const std::string& headers) {
+  return line + "\r\nHost: x\r\n" + headers + "\r\n";
+}
 
 TEST(RequestHead, IsReadInPieces) {
-  const std::string text = "\r\nPOST /a?b=c HTTP/1.1\r\nHost:x\r\nContent-LENGTH: \t12 \r\nX-Empty:\r\nConnection: a, CLOSE ,b\r\n\r\nbody";
+  const std::string text =
+      "\r\nPOST /a?b=c HTTP/1.1\r\nHost:x\r\nContent-LENGTH: \t12 \r\nX-Empty:\r\nConnection: a, CLOSE ,b\r\n\r\nbody";
   for (size_t piece : {size_t(1), size_t(2), size_t(7), text.size()}) {
     HeadReader reader;
     std::string buffer;
@@ -67,24 +68,48 @@ TEST(RequestHead, KnowsWhereAnotherCanBegin) {
 
 TEST(RequestHead, RefusesWhatCanBeReadInTwoWays) {
   const std::string get = "GET / HTTP/1.1";
-  for (const std::string& text : {
-           head("GET  / HTTP/1.1", ""), head("GET / HTTP/1.1 ", ""), head("GET /", ""), head("GET /a b HTTP/1.1", ""), head(" GET / HTTP/1.1", ""),
-           head("GET /\x80 HTTP/1.1", ""), head("GET x HTTP/1.1", ""), head("GET * HTTP/1.1", ""), head("GET http://x/ HTTP/1.1", ""),
-           head("GET / HTTP/1.1\n", ""), head("GET / http/1.1", ""), std::string("\r\n\r\n"), std::string("\nGET / HTTP/1.1\r\n"),
-           head(get, "A : b\r\n"), head(get, " A: b\r\n"), head(get, "\tA: b\r\n"), head(get, ": b\r\n"), head(get, "A\r\n"), head(get, "A(: b\r\n"),
-           head(get, "A: b\rc\r\n"), head(get, "A: b\nc: d\r\n"), head(get, std::string("A: b\0c\r\n", 8)), head(get, "A: b\x7f\r\n"),
-           head(get, "Content-Length: \r\n"), head(get, "Content-Length: -1\r\n"), head(get, "Content-Length: 1,1\r\n"),
-           head(get, "Content-Length: 1\r\nContent-Length: 1\r\n"), head(get, "Content-Length: 9999999999999999999\r\n"),
-           head(get, "Content-Length: 1\r\nTransfer-Encoding: x\r\n"), head(get, "Transfer-Encoding: a\r\nTransfer-Encoding: b\r\n"),
-           head("POST / HTTP/1.0", "Transfer-Encoding: chunked\r\n"), head(get, "HOST: y\r\n"), head(get, "Origin: a\r\nOrigin: b\r\n"),
-           std::string("GET / HTTP/1.1\r\n\r\n")}) {
+  for (const std::string& text : {head("GET  / HTTP/1.1", ""),
+                                  head("GET / HTTP/1.1 ", ""),
+                                  head("GET /", ""),
+                                  head("GET /a b HTTP/1.1", ""),
+                                  head(" GET / HTTP/1.1", ""),
+                                  head("GET /\x80 HTTP/1.1", ""),
+                                  head("GET x HTTP/1.1", ""),
+                                  head("GET * HTTP/1.1", ""),
+                                  head("GET http://x/ HTTP/1.1", ""),
+                                  head("GET / HTTP/1.1\n", ""),
+                                  head("GET / http/1.1", ""),
+                                  std::string("\r\n\r\n"),
+                                  std::string("\nGET / HTTP/1.1\r\n"),
+                                  head(get, "A : b\r\n"),
+                                  head(get, " A: b\r\n"),
+                                  head(get, "\tA: b\r\n"),
+                                  head(get, ": b\r\n"),
+                                  head(get, "A\r\n"),
+                                  head(get, "A(: b\r\n"),
+                                  head(get, "A: b\rc\r\n"),
+                                  head(get, "A: b\nc: d\r\n"),
+                                  head(get, std::string("A: b\0c\r\n", 8)),
+                                  head(get, "A: b\x7f\r\n"),
+                                  head(get, "Content-Length: \r\n"),
+                                  head(get, "Content-Length: -1\r\n"),
+                                  head(get, "Content-Length: 1,1\r\n"),
+                                  head(get, "Content-Length: 1\r\nContent-Length: 1\r\n"),
+                                  head(get, "Content-Length: 9999999999999999999\r\n"),
+                                  head(get, "Content-Length: 1\r\nTransfer-Encoding: x\r\n"),
+                                  head(get, "Transfer-Encoding: a\r\nTransfer-Encoding: b\r\n"),
+                                  head("POST / HTTP/1.0", "Transfer-Encoding: chunked\r\n"),
+                                  head(get, "HOST: y\r\n"),
+                                  head(get, "Origin: a\r\nOrigin: b\r\n"),
+                                  std::string("GET / HTTP/1.1\r\n\r\n")}) {
     EXPECT_EQ(status_of(text), 400) << text;
     EXPECT_EQ(status_of(text, 1), 400) << text;
   }
   EXPECT_EQ(status_of("GET / HTTP/1.0\r\n\r\n"), 0);
   EXPECT_EQ(status_of(head("OPTIONS * HTTP/1.1", "A: \x80\tb\r\nA: c\r\n")), 0);
   EXPECT_EQ(status_of(head("GET / HTTP/2.0", "")), 505);
-  for (const char* method : {"FROB", "get", "TRACE", "CONNECT", "PRI"}) EXPECT_EQ(status_of(head(std::string(method) + " / HTTP/1.1", "")), 405);
+  for (const char* method : {"FROB", "get", "TRACE", "CONNECT", "PRI"})
+    EXPECT_EQ(status_of(head(std::string(method) + " / HTTP/1.1", "")), 405);
 }
 
 TEST(RequestHead, HasBounds) {
@@ -105,18 +130,22 @@ TEST(RequestHead, HasBounds) {
 
 TEST(Hosts, OfServersForThisMachineOnly) {
   const HostRules rules{.loopback = true, .keys = false, .names = {"Models.example", "192.0.2.1"}};
-  for (const char* host : {"localhost", "Localhost:80", "127.0.0.1:8080", "127.9.9.9", "[::1]", "[::1]:1", "localhost:", "models.example:443", "MODELS.EXAMPLE", "192.0.2.1:80"})
+  for (const char* host : {"localhost", "Localhost:80", "127.0.0.1:8080", "127.9.9.9", "[::1]", "[::1]:1",
+                           "localhost:", "models.example:443", "MODELS.EXAMPLE", "192.0.2.1:80"})
     EXPECT_TRUE(host_allowed(host, rules)) << host;
-  for (const char* host : {"", ":80", "evil.example", "localhost.evil.example", "127.evil.example", "127.0.0.1.evil.example", "localhost.", "x", "192.0.2.2",
-                           "[::2]", "[::1", "[localhost]", "::1", "localhost:a", "localhost:1:1", "[::1]x", "models.example.evil"})
+  for (const char* host : {"", ":80", "evil.example", "localhost.evil.example", "127.evil.example",
+                           "127.0.0.1.evil.example", "localhost.", "x", "192.0.2.2", "[::2]", "[::1", "[localhost]",
+                           "::1", "localhost:a", "localhost:1:1", "[::1]x", "models.example.evil"})
     EXPECT_FALSE(host_allowed(host, rules)) << host;
 }
 
 TEST(Hosts, OfServersForOthers) {
   const HostRules rules{.loopback = false, .keys = false, .names = {}};
-  for (const char* host : {"localhost", "192.0.2.2:8080", "[2001:db8::1]:8080", "models", "models:80", "models.local", "a.svc.cluster.local:80"})
+  for (const char* host : {"localhost", "192.0.2.2:8080", "[2001:db8::1]:8080", "models", "models:80", "models.local",
+                           "a.svc.cluster.local:80"})
     EXPECT_TRUE(host_allowed(host, rules)) << host;
-  for (const char* host : {"", "evil.example", "evil.example:8080", "192.0.2.evil.example", "local.evil", "models.", "1.2.3.4.5"})
+  for (const char* host :
+       {"", "evil.example", "evil.example:8080", "192.0.2.evil.example", "local.evil", "models.", "1.2.3.4.5"})
     EXPECT_FALSE(host_allowed(host, rules)) << host;
   EXPECT_TRUE(host_allowed("evil.example", {.loopback = false, .keys = true, .names = {}}));
   EXPECT_TRUE(host_allowed("evil.example", {.loopback = true, .keys = false, .names = {"*"}}));

@@ -75,17 +75,17 @@ TEST(ServerTokens, FollowTheText) {
   TextPiece p = c.on_text("He");
   EXPECT_EQ(ids(p), (Ids{0}));
   EXPECT_EQ(shares(p), "He/0 ");
-  c.on_token({1, 2, {}});      // "o" is held back: a stop string may begin there
+  c.on_token({1, 2, {}});  // "o" is held back: a stop string may begin there
   p = c.on_text("ll");
   EXPECT_EQ(ids(p), (Ids{}));
   EXPECT_EQ(shares(p), "ll/2 ");
   c.on_token({2, 3, {}});
-  c.on_token({6, 1, {}});      // nothing to see
+  c.on_token({6, 1, {}});  // nothing to see
   c.on_token({3, 0, {}});
   p = c.on_text("o world");
   EXPECT_EQ(ids(p), (Ids{1, 2, 6, 3}));
   EXPECT_EQ(shares(p), "o/2  wor/3 ld/0 ");
-  c.on_token({4, 1, {}});      // half a character
+  c.on_token({4, 1, {}});  // half a character
   c.on_token({5, 2, {}});
   p = c.on_text("\xE4\xBD\xA0");
   EXPECT_EQ(ids(p), (Ids{4, 5}));
@@ -112,7 +112,7 @@ TEST(ServerTokens, TextThatTokensDoNotSpell) {
   const FakeTokenizer words({" Hi", "\xFF", "ok", "<|x|>"});
   TokenCollector c(words, -1);
   c.on_token({0, 0, {}});
-  EXPECT_EQ(ids(c.on_text("Hi")), (Ids{0}));    // the first space of a text is dropped
+  EXPECT_EQ(ids(c.on_text("Hi")), (Ids{0}));  // the first space of a text is dropped
   c.on_token({1, 4, {}});
   TextPiece p = c.on_text("\xEF\xBF\xBD");
   EXPECT_EQ(ids(p), (Ids{1}));
@@ -124,7 +124,7 @@ TEST(ServerTokens, TextThatTokensDoNotSpell) {
   EXPECT_EQ(shares(p), "ok/2 ");
   EXPECT_EQ(ids(c.on_text("late")), (Ids{}));
   c.on_token({0, 0, {}});
-  EXPECT_EQ(ids(c.on_text(" H")), (Ids{}));     // later spaces are not
+  EXPECT_EQ(ids(c.on_text(" H")), (Ids{}));  // later spaces are not
   EXPECT_EQ(ids(c.on_text("i")), (Ids{0}));
 }
 

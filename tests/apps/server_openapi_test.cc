@@ -16,7 +16,8 @@ using Json = nlohmann::ordered_json;
 
 Limits limits() {
   Limits l;
-  l.vocab = 1000, l.max_tokens = 24, l.stops = 3, l.stop_bytes = 33, l.biases = 5, l.choices = 4, l.prompts = 6, l.messages = 7, l.tools = 8;
+  l.vocab = 1000, l.max_tokens = 24, l.stops = 3, l.stop_bytes = 33, l.biases = 5, l.choices = 4, l.prompts = 6,
+  l.messages = 7, l.tools = 8;
   l.grammar_bytes = 900, l.presets = {"off", "suffix"};
   return l;
 }
@@ -31,17 +32,30 @@ TEST(ServerOpenapi, HasEveryPath) {
   const Json document = Json::parse(openapi_json(limits(), "1.2"));
   EXPECT_EQ(document["openapi"], "3.1.0");
   EXPECT_EQ(document["info"]["version"], "1.2");
-  const std::pair<const char*, const char*> routes[] = {
-      {"/v1/chat/completions", "post"}, {"/v1/completions", "post"}, {"/completion", "post"}, {"/v1/models", "get"}, {"/v1/models/{id}", "get"},
-      {"/health", "get"}, {"/v1/health", "get"}, {"/metrics", "get"}, {"/tokenize", "post"}, {"/detokenize", "post"}, {"/apply-template", "post"},
-      {"/props", "get"}, {"/slots", "get"}, {"/slots/{id_slot}", "post"}, {"/openapi.json", "get"}, {"/", "get"}};
+  const std::pair<const char*, const char*> routes[] = {{"/v1/chat/completions", "post"},
+                                                        {"/v1/completions", "post"},
+                                                        {"/completion", "post"},
+                                                        {"/v1/models", "get"},
+                                                        {"/v1/models/{id}", "get"},
+                                                        {"/health", "get"},
+                                                        {"/v1/health", "get"},
+                                                        {"/metrics", "get"},
+                                                        {"/tokenize", "post"},
+                                                        {"/detokenize", "post"},
+                                                        {"/apply-template", "post"},
+                                                        {"/props", "get"},
+                                                        {"/slots", "get"},
+                                                        {"/slots/{id_slot}", "post"},
+                                                        {"/openapi.json", "get"},
+                                                        {"/", "get"}};
   EXPECT_EQ(document["paths"].size(), std::size(routes));
   for (const auto& [path, method] : routes) {
     ASSERT_TRUE(document["paths"].contains(path)) << path;
     const Json& operation = document["paths"][path];
     ASSERT_TRUE(operation.contains(method)) << path;
     const Json& answers = operation[method]["responses"];
-    for (const char* status : {"200", "400", "401", "405", "503"}) EXPECT_TRUE(answers.contains(status)) << path << status;
+    for (const char* status : {"200", "400", "401", "405", "503"})
+      EXPECT_TRUE(answers.contains(status)) << path << status;
     EXPECT_EQ(answers.contains("413"), std::string(method) == "post") << path;
     EXPECT_FALSE(answers.contains("default")) << path;
   }
@@ -72,7 +86,8 @@ TEST(ServerOpenapi, OperationsHaveNamesOfTheirOwn) {
   const Json document = Json::parse(openapi_source());
   std::set<std::string> names;
   for (const Json& path : document["paths"])
-    for (const Json& operation : path) EXPECT_TRUE(names.insert(operation["operationId"]).second) << operation["operationId"];
+    for (const Json& operation : path)
+      EXPECT_TRUE(names.insert(operation["operationId"]).second) << operation["operationId"];
 }
 
 TEST(ServerOpenapi, LimitsAreThisServers) {
@@ -101,7 +116,8 @@ TEST(ServerOpenapi, WhatIsMissingIsSaid) {
   for (const auto& [name, neutral] : missing_fields()) {
     ASSERT_TRUE(fields.contains(name)) << name;
     EXPECT_TRUE(fields[name].contains("enum")) << name << " is described as a field that is there";
-    EXPECT_NE(document.find("`" + std::string(name) + "`"), std::string::npos) << "docs/server.md does not name " << name;
+    EXPECT_NE(document.find("`" + std::string(name) + "`"), std::string::npos)
+        << "docs/server.md does not name " << name;
   }
 }
 
@@ -153,9 +169,12 @@ TEST(ServerOpenapi, BoundsOfNumbersAreReal) {
       if (!schema.contains("minimum") || !schema.contains("maximum") || name == "seed") continue;
       const Json low = schema["minimum"], high = schema["maximum"];
       const bool whole = schema["type"][0] == "integer";
-      EXPECT_TRUE(taken(start, name, low, parse) && taken(start, name, high, parse) && taken(start, name, nullptr, parse)) << name;
+      EXPECT_TRUE(taken(start, name, low, parse) && taken(start, name, high, parse) &&
+                  taken(start, name, nullptr, parse))
+          << name;
       EXPECT_FALSE(taken(start, name, whole ? Json(low.get<int>() - 1) : Json(low.get<double>() - 0.1), parse)) << name;
-      EXPECT_FALSE(taken(start, name, whole ? Json(high.get<int>() + 1) : Json(high.get<double>() + 0.1), parse)) << name;
+      EXPECT_FALSE(taken(start, name, whole ? Json(high.get<int>() + 1) : Json(high.get<double>() + 0.1), parse))
+          << name;
       EXPECT_FALSE(taken(start, name, "1", parse)) << name;
       ++count;
     }

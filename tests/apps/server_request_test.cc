@@ -1,4 +1,5 @@
-// Requests to the server as JSON: what is taken, what it becomes, and that whatever is wrong is a 400 that names the field.
+// Requests to the server as JSON: what is taken, what it becomes, and that whatever is wrong is a 400 that names the
+// field.
 #include "server/request.h"
 
 #include <fmt/format.h>
@@ -47,7 +48,8 @@ TEST(ServerRequest, DefaultsAreOpenAis) {
 }
 
 TEST(ServerRequest, FieldsArriveWhereTheyBelong) {
-  const CompletionRequest r = completion(R"("max_tokens": 7, "temperature": 0.5, "top_p": 0.25, "top_k": 3, "min_p": 0.125,
+  const CompletionRequest r =
+      completion(R"("max_tokens": 7, "temperature": 0.5, "top_p": 0.25, "top_k": 3, "min_p": 0.125,
       "presence_penalty": -1, "frequency_penalty": 2, "repeat_penalty": 1.5, "repeat_last_n": -1, "seed": 18446744073709551615,
       "stop": ["a", "b"], "logit_bias": {"7": -100, "99": 1.5}, "stream": true, "stream_options": {"include_usage": true},
       "speculate": false, "ignore_eos": true, "user": "somebody", "n": 1, "echo": false, "tools": [], "logprobs": null)");
@@ -70,44 +72,92 @@ TEST(ServerRequest, FieldsArriveWhereTheyBelong) {
   EXPECT_EQ(completion(R"("max_completion_tokens": 5, "max_tokens": 9)").options.max_tokens, 5);
   EXPECT_EQ(completion(R"("logit_bias": [[3, 2]])").options.sampling.logit_bias.at(0).first, 3);
   EXPECT_FALSE(completion(R"("seed": -1)").seeded);
-  EXPECT_EQ(parse_completion(R"({"prompt": [1, 2, 99]})", kLimits).prompts.at(0).at(0).tokens, (std::vector<Token>{1, 2, 99}));
+  EXPECT_EQ(parse_completion(R"({"prompt": [1, 2, 99]})", kLimits).prompts.at(0).at(0).tokens,
+            (std::vector<Token>{1, 2, 99}));
   EXPECT_EQ(parse_completion(R"({"prompt": ["one"]})", kLimits).prompts.at(0).at(0).text, "one");
   EXPECT_EQ(parse_completion(R"({"prompt": "x"})", kLimits).api, Api::kText);
 }
 
 TEST(ServerRequest, WrongFieldsAreNamed) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"("max_tokens": "7")", "max_tokens"}, {R"("max_tokens": 1.5)", "max_tokens"}, {R"("max_tokens": -2)", "max_tokens"},
-      {R"("max_tokens": 99999999999999999999)", "max_tokens"}, {R"("max_tokens": 18446744073709551615)", "max_tokens"},
-      {R"("temperature": -0.1)", "temperature"}, {R"("temperature": 2.1)", "temperature"}, {R"("temperature": true)", "temperature"},
-      {R"("temperature": [])", "temperature"}, {R"("top_p": 1.5)", "top_p"}, {R"("top_k": -2)", "top_k"}, {R"("top_k": 1.5)", "top_k"}, {R"("top_k": 1e300)", "top_k"},
-      {R"("min_p": 2)", "min_p"}, {R"("presence_penalty": 3)", "presence_penalty"}, {R"("frequency_penalty": -3)", "frequency_penalty"},
-      {R"("repeat_penalty": 0)", "repeat_penalty"}, {R"("seed": "x")", "seed"}, {R"("seed": 0.5)", "seed"},
-      {R"("stop": 5)", "stop"}, {R"("stop": "")", "stop"}, {R"("stop": ["a", 1])", "stop"}, {R"("stop": ["a", "b", "c"])", "stop"},
-      {R"("stop": "123456789")", "stop"}, {R"("logit_bias": {"x": 1})", "logit_bias"}, {R"("logit_bias": {"100": 1})", "logit_bias"},
-      {R"("logit_bias": {"-1": 1})", "logit_bias"}, {R"("logit_bias": {"1": 101})", "logit_bias"},
-      {R"("logit_bias": {"1": null})", "logit_bias"}, {R"("logit_bias": 3)", "logit_bias"}, {R"("logit_bias": [[1]])", "logit_bias"},
-      {R"("logit_bias": {"1": 1, "2": 1, "3": 1})", "logit_bias"}, {R"("logit_bias": {"99999999999999999999": 1})", "logit_bias"},
-      {R"("n": 17)", "n"}, {R"("n": 0)", "n"}, {R"("n": "2")", "n"}, {R"("best_of": 3)", "best_of"}, {R"("n": 2, "best_of": 1)", "best_of"},
-      {R"("logprobs": 21)", "logprobs"}, {R"("logprobs": -1)", "logprobs"}, {R"("logprobs": true)", "logprobs"}, {R"("logprobs": "1")", "logprobs"},
-      {R"("echo": 1)", "echo"}, {R"("tools": [{}])", "tools"}, {R"("tools": 1)", "tools"},
-      {R"("functions": [{}])", "functions"}, {R"("response_format": {"type": "xml"})", "response_format"},
-      {R"("response_format": "text")", "response_format"}, {R"("response_format": {"type": "json_schema"})", "response_format"},
+      {R"("max_tokens": "7")", "max_tokens"},
+      {R"("max_tokens": 1.5)", "max_tokens"},
+      {R"("max_tokens": -2)", "max_tokens"},
+      {R"("max_tokens": 99999999999999999999)", "max_tokens"},
+      {R"("max_tokens": 18446744073709551615)", "max_tokens"},
+      {R"("temperature": -0.1)", "temperature"},
+      {R"("temperature": 2.1)", "temperature"},
+      {R"("temperature": true)", "temperature"},
+      {R"("temperature": [])", "temperature"},
+      {R"("top_p": 1.5)", "top_p"},
+      {R"("top_k": -2)", "top_k"},
+      {R"("top_k": 1.5)", "top_k"},
+      {R"("top_k": 1e300)", "top_k"},
+      {R"("min_p": 2)", "min_p"},
+      {R"("presence_penalty": 3)", "presence_penalty"},
+      {R"("frequency_penalty": -3)", "frequency_penalty"},
+      {R"("repeat_penalty": 0)", "repeat_penalty"},
+      {R"("seed": "x")", "seed"},
+      {R"("seed": 0.5)", "seed"},
+      {R"("stop": 5)", "stop"},
+      {R"("stop": "")", "stop"},
+      {R"("stop": ["a", 1])", "stop"},
+      {R"("stop": ["a", "b", "c"])", "stop"},
+      {R"("stop": "123456789")", "stop"},
+      {R"("logit_bias": {"x": 1})", "logit_bias"},
+      {R"("logit_bias": {"100": 1})", "logit_bias"},
+      {R"("logit_bias": {"-1": 1})", "logit_bias"},
+      {R"("logit_bias": {"1": 101})", "logit_bias"},
+      {R"("logit_bias": {"1": null})", "logit_bias"},
+      {R"("logit_bias": 3)", "logit_bias"},
+      {R"("logit_bias": [[1]])", "logit_bias"},
+      {R"("logit_bias": {"1": 1, "2": 1, "3": 1})", "logit_bias"},
+      {R"("logit_bias": {"99999999999999999999": 1})", "logit_bias"},
+      {R"("n": 17)", "n"},
+      {R"("n": 0)", "n"},
+      {R"("n": "2")", "n"},
+      {R"("best_of": 3)", "best_of"},
+      {R"("n": 2, "best_of": 1)", "best_of"},
+      {R"("logprobs": 21)", "logprobs"},
+      {R"("logprobs": -1)", "logprobs"},
+      {R"("logprobs": true)", "logprobs"},
+      {R"("logprobs": "1")", "logprobs"},
+      {R"("echo": 1)", "echo"},
+      {R"("tools": [{}])", "tools"},
+      {R"("tools": 1)", "tools"},
+      {R"("functions": [{}])", "functions"},
+      {R"("response_format": {"type": "xml"})", "response_format"},
+      {R"("response_format": "text")", "response_format"},
+      {R"("response_format": {"type": "json_schema"})", "response_format"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})", "response_format"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"schema": 5}})", "response_format"},
       {R"("response_format": {"type": "json_object", "schema": {"type": "nonsense"}})", "response_format"},
-      {R"("json_schema": "x")", "json_schema"}, {R"("json_schema": {"type": "nonsense"})", "json_schema"},
-      {R"("json_schema": {"description": "0123456789012345678901234567890123456789012345678901234567890123456789"})", "json_schema"},
-      {R"("grammar": 5)", "grammar"}, {R"("grammar": "root ::= \"01234567890123456789012345678901234567890123456789\"")", "grammar"},
+      {R"("json_schema": "x")", "json_schema"},
+      {R"("json_schema": {"type": "nonsense"})", "json_schema"},
+      {R"("json_schema": {"description": "0123456789012345678901234567890123456789012345678901234567890123456789"})",
+       "json_schema"},
+      {R"("grammar": 5)", "grammar"},
+      {R"("grammar": "root ::= \"01234567890123456789012345678901234567890123456789\"")", "grammar"},
       {R"("grammar": "root ::= \"x\"", "json_schema": {})", "grammar"},
       {R"("response_format": {"type": "json_object"}, "json_schema": {})", "json_schema"},
-      {R"("guided_json": {"type": "object"})", "guided_json"}, {R"("suffix": "end")", "suffix"}, {R"("stream": 1)", "stream"},
-      {R"("spec_preset": "magic")", "spec_preset"}, {R"("spec_preset": 5)", "spec_preset"}, {R"("spec_nodes": 0)", "spec_nodes"},
-      {R"("spec_depth": 1025)", "spec_depth"}, {R"("spec_details": 1)", "spec_details"}, {R"("spec_topk": 4)", "spec_topk"}, {R"("return_progress": "x")", "return_progress"},
-      {R"("cache_prompt": 0)", "cache_prompt"}, {R"("timings_per_token": 0)", "timings_per_token"},
-      {R"("logit_bias": [[18446744073709551615, 1]])", "logit_bias"}, {R"("logit_bias": [[1, true]])", "logit_bias"},
-      {R"("stream_options": {})", "stream_options"}, {R"("stream": true, "stream_options": 1)", "stream_options"},
-      {R"("stream": true, "stream_options": {"include_usage": 1})", "include_usage"}, {R"("speculate": "no")", "speculate"},
+      {R"("guided_json": {"type": "object"})", "guided_json"},
+      {R"("suffix": "end")", "suffix"},
+      {R"("stream": 1)", "stream"},
+      {R"("spec_preset": "magic")", "spec_preset"},
+      {R"("spec_preset": 5)", "spec_preset"},
+      {R"("spec_nodes": 0)", "spec_nodes"},
+      {R"("spec_depth": 1025)", "spec_depth"},
+      {R"("spec_details": 1)", "spec_details"},
+      {R"("spec_topk": 4)", "spec_topk"},
+      {R"("return_progress": "x")", "return_progress"},
+      {R"("cache_prompt": 0)", "cache_prompt"},
+      {R"("timings_per_token": 0)", "timings_per_token"},
+      {R"("logit_bias": [[18446744073709551615, 1]])", "logit_bias"},
+      {R"("logit_bias": [[1, true]])", "logit_bias"},
+      {R"("stream_options": {})", "stream_options"},
+      {R"("stream": true, "stream_options": 1)", "stream_options"},
+      {R"("stream": true, "stream_options": {"include_usage": 1})", "include_usage"},
+      {R"("speculate": "no")", "speculate"},
       {R"("model": 4)", "model"},
   };
   for (const auto& [fields, name] : cases) EXPECT_EQ(refused(fields), name) << fields;
@@ -118,20 +168,29 @@ TEST(ServerRequest, WhatIsMissingIsRefused) {
   EXPECT_GE(missing_fields().size(), 40u);
   for (const auto& [name, neutral] : missing_fields()) {
     const std::string field = "\"" + std::string(name) + "\": ";
-    for (const char* value : {"0.37", "[\"x\"]", "{\"x\": 1}", "\"x\"", "true"}) EXPECT_EQ(refused(field + value), name) << value;
-    for (const char* value : {"null", "false", "[]", "{}", "\"\""}) EXPECT_EQ(refused(field + value), "none") << name << value;
+    for (const char* value : {"0.37", "[\"x\"]", "{\"x\": 1}", "\"x\"", "true"})
+      EXPECT_EQ(refused(field + value), name) << value;
+    for (const char* value : {"null", "false", "[]", "{}", "\"\""})
+      EXPECT_EQ(refused(field + value), "none") << name << value;
     for (const Json& value : Json::parse(neutral)) EXPECT_EQ(refused(field + value.dump()), "none") << name << value;
     EXPECT_EQ(culprit([&] { parse_native("{\"prompt\": \"a\", " + field + "0.37}", kLimits); }), name);
-    EXPECT_EQ(culprit([&] { parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], " + field + "0.37}", kLimits); }), name);
+    EXPECT_EQ(culprit([&] {
+                parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], " + field + "0.37}", kLimits);
+              }),
+              name);
   }
   // The ones that clients of other servers send most.
-  for (const char* fields : {R"("min_tokens": 5)", R"("use_beam_search": true)", R"("mirostat": 2)", R"("typical_p": 0.9)", R"("dry_multiplier": 0.8)",
-                             R"("xtc_probability": 0.5)", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 10)", R"("length_penalty": 0.5)",
+  for (const char* fields : {R"("min_tokens": 5)", R"("use_beam_search": true)", R"("mirostat": 2)",
+                             R"("typical_p": 0.9)", R"("dry_multiplier": 0.8)", R"("xtc_probability": 0.5)",
+                             R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 10)", R"("length_penalty": 0.5)",
                              R"("dynatemp_range": 0.5)", R"("top_n_sigma": 1)", R"("early_stopping": true)"})
     EXPECT_NE(refused(fields), "none") << fields;
   // As llama.cpp's own clients send everything that is off.
-  EXPECT_EQ(refused(R"("mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "typical_p": 1.0, "dry_multiplier": 0.0, "dry_base": 1.75,
-      "dry_allowed_length": 2, "xtc_probability": 0, "xtc_threshold": 0.1, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "min_keep": 0)"), "none");
+  EXPECT_EQ(
+      refused(
+          R"("mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "typical_p": 1.0, "dry_multiplier": 0.0, "dry_base": 1.75,
+      "dry_allowed_length": 2, "xtc_probability": 0, "xtc_threshold": 0.1, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "min_keep": 0)"),
+      "none");
 }
 
 TEST(ServerRequest, WholeNumbersHoweverTheyAreWritten) {
@@ -139,23 +198,34 @@ TEST(ServerRequest, WholeNumbersHoweverTheyAreWritten) {
   EXPECT_EQ(completion(R"("seed": 9223372036854775808)").options.sampling.seed, uint64_t(1) << 63);
   EXPECT_EQ(completion(R"("seed": -2)").options.sampling.seed, ~uint64_t(0) - 1);
   EXPECT_FALSE(completion(R"("seed": -1.0)").seeded);
-  for (const char* seed : {"18446744073709551616", "99999999999999999999", "-9223372036854775809", "1e300", "-1e300", "0.5", "\"42\"", "true", "[]"})
+  for (const char* seed : {"18446744073709551616", "99999999999999999999", "-9223372036854775809", "1e300", "-1e300",
+                           "0.5", "\"42\"", "true", "[]"})
     EXPECT_EQ(refused("\"seed\": " + std::string(seed)), "seed") << seed;
-  EXPECT_EQ(completion(R"("logit_bias": [[3.0, 2]], "top_k": 5.0, "n": 2.0)").options.sampling.logit_bias.at(0).first, 3);
-  EXPECT_EQ(parse_completion(R"({"prompt": [1.0, 2]})", kLimits).prompts.at(0).at(0).tokens, (std::vector<Token>{1, 2}));
+  EXPECT_EQ(completion(R"("logit_bias": [[3.0, 2]], "top_k": 5.0, "n": 2.0)").options.sampling.logit_bias.at(0).first,
+            3);
+  EXPECT_EQ(parse_completion(R"({"prompt": [1.0, 2]})", kLimits).prompts.at(0).at(0).tokens,
+            (std::vector<Token>{1, 2}));
 }
 
 // What the documents promise: 256 KiB, of a schema or of all tools together, also where a call is forced.
 TEST(ServerRequest, LargeSchemas) {
-  const auto schema = [](size_t size) { return R"({"type": "object", "properties": {"a": {"type": "integer", "description": ")" + std::string(size, 'x') + "\"}}}"; };
-  const auto whole = [&](size_t size) { return culprit([&] { parse_completion(R"({"prompt": "a", "json_schema": )" + schema(size) + "}", {.vocab = 100}); }); };
+  const auto schema = [](size_t size) {
+    return R"({"type": "object", "properties": {"a": {"type": "integer", "description": ")" + std::string(size, 'x') +
+           "\"}}}";
+  };
+  const auto whole = [&](size_t size) {
+    return culprit(
+        [&] { parse_completion(R"({"prompt": "a", "json_schema": )" + schema(size) + "}", {.vocab = 100}); });
+  };
   EXPECT_EQ(whole(255 << 10), "none");
   EXPECT_EQ(whole(256 << 10), "json_schema");
   const auto tools = [&](size_t size) {
     std::string list;
     for (int i = 0; i < 128; ++i)
-      list += fmt::format("{}{{\"type\": \"function\", \"function\": {{\"name\": \"f{}\", \"parameters\": {}}}}}", i ? ", " : "", i, schema(size / 128));
-    const std::string body = R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required", "tools": [)" + list + "]}";
+      list += fmt::format("{}{{\"type\": \"function\", \"function\": {{\"name\": \"f{}\", \"parameters\": {}}}}}",
+                          i ? ", " : "", i, schema(size / 128));
+    const std::string body =
+        R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required", "tools": [)" + list + "]}";
     return culprit([&] { parse_chat(body, {.vocab = 100}); });
   };
   EXPECT_EQ(tools(235 << 10), "none");
@@ -165,13 +235,15 @@ TEST(ServerRequest, LargeSchemas) {
 TEST(ServerRequest, StopTokens) {
   EXPECT_EQ(completion(R"("stop_token_ids": [7, 9.0])").options.stop_tokens, (std::vector<Token>{7, 9}));
   EXPECT_TRUE(completion(R"("stop_token_ids": [])").options.stop_tokens.empty());
-  for (const char* wrong : {"[100]", "[-1]", "5", "[\"a\"]", "[1.5]", "[1, 2, 3]"}) EXPECT_EQ(refused("\"stop_token_ids\": " + std::string(wrong)), "stop_token_ids") << wrong;
+  for (const char* wrong : {"[100]", "[-1]", "5", "[\"a\"]", "[1.5]", "[1, 2, 3]"})
+    EXPECT_EQ(refused("\"stop_token_ids\": " + std::string(wrong)), "stop_token_ids") << wrong;
   EXPECT_TRUE(completion(R"("skip_special_tokens": false)").options.show_special);
   EXPECT_FALSE(completion(R"("skip_special_tokens": true)").options.show_special);
 }
 
 TEST(ServerRequest, FurtherFields) {
-  const CompletionRequest r = completion(R"("n": 3, "best_of": 3, "logprobs": 4, "spec_preset": "suffix", "spec_nodes": 8, "spec_depth": 4,
+  const CompletionRequest r =
+      completion(R"("n": 3, "best_of": 3, "logprobs": 4, "spec_preset": "suffix", "spec_nodes": 8, "spec_depth": 4,
       "spec_details": true, "return_progress": true, "cache_prompt": false, "grammar": "root ::= \"x\"", "suffix": "", "max_tokens": 5.0)");
   EXPECT_EQ(r.n, 3);
   EXPECT_EQ(r.choices(), 3u);
@@ -189,7 +261,8 @@ TEST(ServerRequest, FurtherFields) {
   EXPECT_FALSE(plain.spec_details || plain.return_progress || plain.options.show_special);
   EXPECT_EQ(completion(R"("logprobs": 0)").logprobs, 0);
   EXPECT_EQ(completion(R"("logprobs": false)").logprobs, -1);
-  const CompletionRequest echo = completion(R"("echo": true)"), scored = completion(R"("echo": true, "logprobs": 0, "max_tokens": 0)");
+  const CompletionRequest echo = completion(R"("echo": true)"),
+                          scored = completion(R"("echo": true, "logprobs": 0, "max_tokens": 0)");
   EXPECT_TRUE(echo.echo && !echo.scores_prompt() && !r.scores_prompt());
   EXPECT_TRUE(scored.scores_prompt() && scored.options.max_tokens == 0);
   EXPECT_EQ(completion(R"("logit_bias": [[3, false]])").options.sampling.logit_bias.at(0).second, -1e9f);
@@ -198,15 +271,19 @@ TEST(ServerRequest, FurtherFields) {
   const std::string object = completion(R"("response_format": {"type": "json_object"})").options.grammar;
   EXPECT_EQ(object, json_schema_to_gbnf(R"({"type":"object"})"));
   EXPECT_EQ(completion(R"("json_schema": {"type": "object"})").options.grammar, object);
-  EXPECT_EQ(completion(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "integer"}}})")
-                .options.grammar, json_schema_to_gbnf(R"({"type":"integer"})"));
+  EXPECT_EQ(
+      completion(
+          R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "integer"}}})")
+          .options.grammar,
+      json_schema_to_gbnf(R"({"type":"integer"})"));
 }
 
 TEST(ServerRequest, PromptsAreChecked) {
-  for (const char* body : {"{}", R"({"prompt": null})", R"({"prompt": 5})", R"({"prompt": []})", R"({"prompt": ["a", 1]})",
-                           R"({"prompt": [1, "a"]})", R"({"prompt": [100]})", R"({"prompt": [-1]})", R"({"prompt": [1.5]})",
-                           R"({"prompt": [[]]})", R"({"prompt": [[1], [100]]})", R"({"prompt": [[[1]]]})", R"({"prompt": {"a": 1}})",
-                           R"({"prompt": [18446744073709551615]})", R"({"prompt": ["a", "b", "c", "d"]})", R"({"prompt": [null]})"})
+  for (const char* body :
+       {"{}", R"({"prompt": null})", R"({"prompt": 5})", R"({"prompt": []})", R"({"prompt": ["a", 1]})",
+        R"({"prompt": [1, "a"]})", R"({"prompt": [100]})", R"({"prompt": [-1]})", R"({"prompt": [1.5]})",
+        R"({"prompt": [[]]})", R"({"prompt": [[1], [100]]})", R"({"prompt": [[[1]]]})", R"({"prompt": {"a": 1}})",
+        R"({"prompt": [18446744073709551615]})", R"({"prompt": ["a", "b", "c", "d"]})", R"({"prompt": [null]})"})
     EXPECT_EQ(culprit([&] { parse_completion(body, kLimits); }), "prompt") << body;
   EXPECT_EQ(culprit([&] { parse_completion(R"({"prompt": ["a", "b"], "n": 11})", kLimits); }), "n");
   EXPECT_EQ(culprit([&] { parse_completion(R"({"prompt": ["a", "b"], "n": 10})", kLimits); }), "none");
@@ -229,12 +306,15 @@ TEST(ServerRequest, PromptsBecomeTokens) {
   EXPECT_EQ(native(R"({"prompt": [1, 2, "A", 3, "B", "C"]})"), (Lists{{1, 2, 65, 3, 66, 67}}));
   EXPECT_EQ(native(R"({"prompt": ["A", 3]})"), (Lists{{0, 65, 3}}));
   EXPECT_EQ(culprit([&] { prompt_tokens(words, parse_native(R"({"prompt": [1, ""]})", kLimits)); }), "none");
-  for (const char* body : {R"({"prompt": [1, null]})", R"({"prompt": [[1]]})", "{}", R"({"prompt": []})", R"({"prompt": [100]})"})
+  for (const char* body :
+       {R"({"prompt": [1, null]})", R"({"prompt": [[1]]})", "{}", R"({"prompt": []})", R"({"prompt": [100]})"})
     EXPECT_EQ(culprit([&] { native(body); }), "prompt") << body;
 }
 
 TEST(ServerRequest, NativeFields) {
-  const CompletionRequest r = parse_native(R"({"prompt": "a", "n_predict": 9, "n_probs": 3, "return_tokens": true, "id_slot": 2, "temperature": 5})", kLimits);
+  const CompletionRequest r = parse_native(
+      R"({"prompt": "a", "n_predict": 9, "n_probs": 3, "return_tokens": true, "id_slot": 2, "temperature": 5})",
+      kLimits);
   EXPECT_EQ(r.api, Api::kNative);
   EXPECT_EQ(r.options.max_tokens, 9);
   EXPECT_EQ(r.logprobs, 3);
@@ -247,11 +327,17 @@ TEST(ServerRequest, NativeFields) {
   EXPECT_EQ(plain.logprobs, -1);
   EXPECT_EQ(plain.slot, -1);
   EXPECT_TRUE(s.temperature == 0.8f && s.top_k == 40 && s.top_p == 0.95f && s.min_p == 0.05f && s.repeat_last_n == 64);
-  const std::pair<const char*, const char*> cases[] = {{R"("n": 2)", "n"}, {R"("n_probs": 21)", "n_probs"}, {R"("id_slot": -2)", "id_slot"},
-      {R"("return_tokens": 1)", "return_tokens"}, {R"("echo": true)", "echo"}, {R"("tools": [1])", "tools"}, {R"("n_predict": -2)", "n_predict"},
-      {R"("temperature": 101)", "temperature"}};
+  const std::pair<const char*, const char*> cases[] = {{R"("n": 2)", "n"},
+                                                       {R"("n_probs": 21)", "n_probs"},
+                                                       {R"("id_slot": -2)", "id_slot"},
+                                                       {R"("return_tokens": 1)", "return_tokens"},
+                                                       {R"("echo": true)", "echo"},
+                                                       {R"("tools": [1])", "tools"},
+                                                       {R"("n_predict": -2)", "n_predict"},
+                                                       {R"("temperature": 101)", "temperature"}};
   for (const auto& [fields, name] : cases)
-    EXPECT_EQ(culprit([&] { parse_native(R"({"prompt": "a", )" + std::string(fields) + "}", kLimits); }), name) << fields;
+    EXPECT_EQ(culprit([&] { parse_native(R"({"prompt": "a", )" + std::string(fields) + "}", kLimits); }), name)
+        << fields;
 }
 
 TEST(ServerRequest, BrokenJsonIsRefused) {
@@ -259,9 +345,11 @@ TEST(ServerRequest, BrokenJsonIsRefused) {
   EXPECT_EQ(culprit([&] { parse_completion(good, kLimits); }), "none");
   for (size_t size = 0; size < good.size(); ++size)
     EXPECT_EQ(culprit([&] { parse_completion(good.substr(0, size), kLimits); }), "") << good.substr(0, size);
-  for (const std::string& body : {std::string("null"), std::string("[]"), std::string("\"x\""), std::string("{\"prompt\": \"\xff\"}"),
-                                  std::string("{\"prompt\": \"\\ud800\"}"), std::string("{\"prompt\": NaN}"), std::string("{} {}"),
-                                  std::string("\0", 1), std::string(100000, '['), R"({"a":)" + std::string(100, '[') + std::string(100, ']') + "}"})
+  for (const std::string& body :
+       {std::string("null"), std::string("[]"), std::string("\"x\""), std::string("{\"prompt\": \"\xff\"}"),
+        std::string("{\"prompt\": \"\\ud800\"}"), std::string("{\"prompt\": NaN}"), std::string("{} {}"),
+        std::string("\0", 1), std::string(100000, '['),
+        R"({"a":)" + std::string(100, '[') + std::string(100, ']') + "}"})
     EXPECT_EQ(culprit([&] { parse_completion(body, kLimits); }), "") << body.substr(0, 40);
   // Any one byte replaced: taken or refused, nothing else.
   for (size_t i = 0; i < good.size(); ++i)
@@ -285,17 +373,20 @@ TEST(ServerRequest, TheServersCapOnTokens) {
 TEST(ServerResponse, ErrorsHaveOpenAisBody) {
   EXPECT_EQ(error_body(bad_request("no \"good\"", "n")),
             R"({"error":{"message":"no \"good\"","type":"invalid_request_error","param":"n","code":null}})");
-  EXPECT_EQ(error_body(bad_request("no", "n"), "req_1"),
-            R"({"error":{"message":"no","type":"invalid_request_error","param":"n","code":null,"request_id":"req_1"}})");
+  EXPECT_EQ(
+      error_body(bad_request("no", "n"), "req_1"),
+      R"({"error":{"message":"no","type":"invalid_request_error","param":"n","code":null,"request_id":"req_1"}})");
 }
 
 TEST(ServerKeys, CompareWholeTexts) {
   EXPECT_TRUE(equal_in_constant_time("secret", "secret"));
-  for (const char* given : {"", "s", "secre", "secreT", "secrets", "secretsecret"}) EXPECT_FALSE(equal_in_constant_time(given, "secret")) << given;
+  for (const char* given : {"", "s", "secre", "secreT", "secrets", "secretsecret"})
+    EXPECT_FALSE(equal_in_constant_time(given, "secret")) << given;
   const std::vector<std::string> keys{"one", "two"};
   EXPECT_TRUE(accepted({}, "", ""));
   EXPECT_TRUE(accepted(keys, "Bearer one", "") && accepted(keys, "Bearer two", "") && accepted(keys, "", "two"));
-  EXPECT_FALSE(accepted(keys, "", "") || accepted(keys, "one", "") || accepted(keys, "Bearer ", "") || accepted(keys, "bearer one", ""));
+  EXPECT_FALSE(accepted(keys, "", "") || accepted(keys, "one", "") || accepted(keys, "Bearer ", "") ||
+               accepted(keys, "bearer one", ""));
 }
 
 TEST(Keys, ScopesFollowTheKeyAndNothingElse) {
@@ -315,8 +406,10 @@ TEST(Request, ManyValuesAreRefused) {
     for (size_t i = 0; i < count; ++i) body += value + ",";
     return body + value + "]}";
   };
-  for (const char* value : {"[]", "{}", "\"\"", "{\"\":1}", "[[1]]"}) EXPECT_THROW(parse_object(repeated(value, 140000)), ApiError) << value;
-  EXPECT_EQ(parse_object(repeated("{\"\":1}", 40000))["x"].size(), 40001u);  // a callback of the parser makes this quadratic
+  for (const char* value : {"[]", "{}", "\"\"", "{\"\":1}", "[[1]]"})
+    EXPECT_THROW(parse_object(repeated(value, 140000)), ApiError) << value;
+  EXPECT_EQ(parse_object(repeated("{\"\":1}", 40000))["x"].size(),
+            40001u);  // a callback of the parser makes this quadratic
   EXPECT_THROW(parse_object(repeated("1", 2100000)), ApiError);
   EXPECT_EQ(parse_object(repeated("1", 300000))["x"].size(), 300001u);
   for (const int names : {4096, 4097}) {

@@ -21,12 +21,16 @@ TEST(ServerResponse, Chat) {
   EXPECT_EQ(body["model"], "m");
   EXPECT_EQ(body["system_fingerprint"], "fp");
   EXPECT_GT(body["created"].get<int64_t>(), 1700000000);
-  EXPECT_EQ(body["choices"].dump(), R"([{"index":0,"message":{"role":"assistant","content":"Hé\"llo"},"logprobs":null,"finish_reason":"stop"}])");
-  EXPECT_EQ(body["usage"].dump(),
-            R"({"prompt_tokens":6,"completion_tokens":3,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":2}})");
-  EXPECT_EQ(body["timings"].dump(),
-            R"({"cache_n":2,"prompt_n":4,"prompt_ms":8.0,"prompt_per_second":500.0,"predicted_n":3,"predicted_ms":20.0,)"
-            R"("predicted_per_second":150.0,"draft_n":5,"draft_n_accepted":2})");
+  EXPECT_EQ(
+      body["choices"].dump(),
+      R"([{"index":0,"message":{"role":"assistant","content":"Hé\"llo"},"logprobs":null,"finish_reason":"stop"}])");
+  EXPECT_EQ(
+      body["usage"].dump(),
+      R"({"prompt_tokens":6,"completion_tokens":3,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":2}})");
+  EXPECT_EQ(
+      body["timings"].dump(),
+      R"({"cache_n":2,"prompt_n":4,"prompt_ms":8.0,"prompt_per_second":500.0,"predicted_n":3,"predicted_ms":20.0,)"
+      R"("predicted_per_second":150.0,"draft_n":5,"draft_n_accepted":2})");
   EXPECT_EQ(body["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"], 2);
   EXPECT_NE(whole(request(Api::kChat), {ended("")})["id"], body["id"]);
 }
@@ -37,17 +41,20 @@ TEST(ServerResponse, SeveralPromptsAndChoices) {
   r.echo = true;
   AnswerFacts f = facts({6, 10});
   f.echoes = {"P: ", "Q: "};
-  std::vector<ChoiceEnd> ends{ended("a", 1), ended("b", 2), ended("c", 3, FinishReason::kLength), ended("d", 4, FinishReason::kContext)};
+  std::vector<ChoiceEnd> ends{ended("a", 1), ended("b", 2), ended("c", 3, FinishReason::kLength),
+                              ended("d", 4, FinishReason::kContext)};
   ends[2].result.spec.histogram = {1, 1, 1, 1};
   for (ChoiceEnd& end : ends) end.plain_per_second = 50;
   const Json body = whole(r, ends, f);
   EXPECT_EQ(body["object"], "text_completion");
   std::string all;
   for (const Json& c : body["choices"])
-    all += std::to_string(c["index"].get<int>()) + c["text"].get<std::string>() + c["finish_reason"].get<std::string>() + " ";
+    all += std::to_string(c["index"].get<int>()) + c["text"].get<std::string>() +
+           c["finish_reason"].get<std::string>() + " ";
   EXPECT_EQ(all, "0P: astop 1P: bstop 2Q: clength 3Q: dlength ");
-  EXPECT_EQ(body["usage"].dump(),
-            R"({"prompt_tokens":16,"completion_tokens":10,"total_tokens":26,"prompt_tokens_details":{"cached_tokens":4}})");
+  EXPECT_EQ(
+      body["usage"].dump(),
+      R"({"prompt_tokens":16,"completion_tokens":10,"total_tokens":26,"prompt_tokens_details":{"cached_tokens":4}})");
   EXPECT_EQ(body["timings"]["predicted_n"], 10);
   EXPECT_EQ(body["timings"]["predicted_ms"], 80.0);
   EXPECT_EQ(body["timings"]["plain_per_second"], 50.0);
@@ -63,8 +70,9 @@ TEST(ServerResponse, ChatLogprobs) {
   ChoiceEnd end = ended("hi");
   end.rest.tokens = {token(3, "h"), token(4, "\xE4", -0.5)};
   const Json content = whole(r, {end})["choices"][0]["logprobs"]["content"];
-  EXPECT_EQ(content[0].dump(), R"({"token":"h","logprob":-1.0,"bytes":[104],"top_logprobs":[{"token":"h","logprob":-1.0,"bytes":[104]},)"
-                               R"({"token":"other","logprob":-2.0,"bytes":[111,116,104,101,114]}]})");
+  EXPECT_EQ(content[0].dump(),
+            R"({"token":"h","logprob":-1.0,"bytes":[104],"top_logprobs":[{"token":"h","logprob":-1.0,"bytes":[104]},)"
+            R"({"token":"other","logprob":-2.0,"bytes":[111,116,104,101,114]}]})");
   EXPECT_EQ(content[1]["token"], "bytes:\\xe4");
   EXPECT_EQ(content[1]["bytes"].dump(), "[228]");
 }
@@ -74,9 +82,11 @@ TEST(ServerResponse, TextLogprobs) {
   r.logprobs = 1;
   ChoiceEnd end = ended("hé!");
   end.rest.tokens = {token(3, "hé"), token(4, "!")};
-  end.rest.tokens[1].logprob.top.erase(end.rest.tokens[1].logprob.top.begin());  // the chosen one was not the most likely
-  EXPECT_EQ(whole(r, {end})["choices"][0]["logprobs"].dump(),
-            R"({"tokens":["hé","!"],"token_logprobs":[-1.0,-1.0],"top_logprobs":[{"hé":-1.0,"other":-2.0},{"other":-2.0,"!":-1.0}],"text_offset":[0,2]})");
+  end.rest.tokens[1].logprob.top.erase(
+      end.rest.tokens[1].logprob.top.begin());  // the chosen one was not the most likely
+  EXPECT_EQ(
+      whole(r, {end})["choices"][0]["logprobs"].dump(),
+      R"({"tokens":["hé","!"],"token_logprobs":[-1.0,-1.0],"top_logprobs":[{"hé":-1.0,"other":-2.0},{"other":-2.0,"!":-1.0}],"text_offset":[0,2]})");
   r.logprobs = 0;
   EXPECT_TRUE(whole(r, {end})["choices"][0]["logprobs"]["top_logprobs"].is_null());
 }
@@ -148,7 +158,8 @@ TEST(ServerResponse, Native) {
   EXPECT_EQ(body["generation_settings"]["seed"], 99);
   EXPECT_EQ(body["timings"]["predicted_n"], 3);
   EXPECT_FALSE(body.contains("completion_probabilities") || body.contains("choices"));
-  const std::pair<FinishReason, const char*> reasons[] = {{FinishReason::kEnd, "eos"}, {FinishReason::kLength, "limit"}, {FinishReason::kContext, "limit"}};
+  const std::pair<FinishReason, const char*> reasons[] = {
+      {FinishReason::kEnd, "eos"}, {FinishReason::kLength, "limit"}, {FinishReason::kContext, "limit"}};
   for (const auto& [reason, name] : reasons) {
     end.result.reason = reason;
     body = whole(r, {end});
@@ -161,8 +172,10 @@ TEST(ServerResponse, Native) {
   end.rest.tokens = {token(7, "h")};
   body = whole(r, {end});
   EXPECT_EQ(body["tokens"].dump(), "[7,8,9]");
-  EXPECT_EQ(body["completion_probabilities"].dump(), R"([{"id":7,"token":"h","logprob":-1.0,"bytes":[104],"top_logprobs":[)"
-            R"({"id":7,"token":"h","logprob":-1.0,"bytes":[104]},{"id":8,"token":"other","logprob":-2.0,"bytes":[111,116,104,101,114]}]}])");
+  EXPECT_EQ(
+      body["completion_probabilities"].dump(),
+      R"([{"id":7,"token":"h","logprob":-1.0,"bytes":[104],"top_logprobs":[)"
+      R"({"id":7,"token":"h","logprob":-1.0,"bytes":[104]},{"id":8,"token":"other","logprob":-2.0,"bytes":[111,116,104,101,114]}]}])");
 }
 
 TEST(ServerResponse, NumbersWithoutTime) {
@@ -176,7 +189,8 @@ TEST(ServerRounds, AreCollected) {
   EXPECT_EQ(c.times().plain_per_second, 0);
   RoundInfo round;
   const std::vector<int32_t> cells{0, 1, 2, 8, 9, 20};
-  round.drafted = 5, round.verified = 4, round.accepted = 3, round.plain_ms = 10, round.refreshes = 1, round.cells = cells;
+  round.drafted = 5, round.verified = 4, round.accepted = 3, round.plain_ms = 10, round.refreshes = 1,
+  round.cells = cells;
   round.times = {1, 2, 4, 8, 16, 32};
   c.on_round(round, 100);
   round.accepted = 0, round.plain_ms = 30, round.refreshes = 2, round.timings.generated_tokens = 5;

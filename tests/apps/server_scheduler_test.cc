@@ -20,7 +20,7 @@ TEST(Scheduler, RequestsComeAndGoBetweenSteps) {
   const auto second = bench.submit(tokens(50, 10), 3);
   bench.engine.steps.release(4);  // a prompt and three tokens
   Bench::wait([&] { return first->done(); });
-  Bench::wait_accepted(second);   // as the first has ended
+  Bench::wait_accepted(second);  // as the first has ended
   bench.engine.steps.release(4);
   Bench::wait([&] { return second->done(); });
   EXPECT_FALSE(long_one->done());
@@ -114,11 +114,13 @@ TEST(Scheduler, APromptOfSeveralIsRunOnce) {
   bench.engine.chunk = 50;
   std::vector<std::shared_ptr<Job>> jobs;
   for (int i = 0; i < 3; ++i) jobs.push_back(bench.job(tokens(0, 200), 5));
-  jobs.push_back(bench.job([] {
-    auto other = tokens(0, 150);
-    other.push_back(249);
-    return other;
-  }(), 5));
+  jobs.push_back(bench.job(
+      [] {
+        auto other = tokens(0, 150);
+        other.push_back(249);
+        return other;
+      }(),
+      5));
   bench.scheduler.submit(jobs);
   for (const auto& job : jobs) bench.result(job);
   EXPECT_EQ(bench.engine.prompt_tokens, 199);  // the fourth's 150 tokens are the beginning of them
@@ -163,7 +165,8 @@ TEST(Scheduler, MemoryForTextsIsBounded) {
 TEST(Scheduler, AConversationStaysInItsSlotAndOthersAreSpared) {
   Bench bench(2, 8, 0);
   bench.result(bench.submit(tokens(0, 300), 5));
-  const GenerateResult other = bench.result(bench.submit(tokens(0, 20), 5));  // shares little: takes the other slot, with a copy
+  const GenerateResult other =
+      bench.result(bench.submit(tokens(0, 20), 5));  // shares little: takes the other slot, with a copy
   EXPECT_EQ(other.timings.cached_tokens, 19);
   const GenerateResult next = bench.result(bench.submit(tokens(0, 310), 5));
   EXPECT_EQ(next.timings.cached_tokens, 300);
@@ -260,11 +263,11 @@ TEST(Scheduler, TheQueueIsBounded) {
     return false;
   };
   Bench::wait_accepted(running);
-  EXPECT_TRUE(refused(2));   // all or none
+  EXPECT_TRUE(refused(2));  // all or none
   EXPECT_EQ(bench.scheduler.gauges().waiting, 1u);
   EXPECT_FALSE(refused(1));
   EXPECT_TRUE(refused(1));
-  waiting->gone = true;      // its place is free again
+  waiting->gone = true;  // its place is free again
   EXPECT_FALSE(refused(1));
 }
 
@@ -277,7 +280,7 @@ TEST(Scheduler, CancelledInEveryPhase) {
   bench.engine.steps.release(3);
   Bench::wait([&] { return queued->done(); });
   EXPECT_FALSE(running->done());
-  running->gone = true;      // in its prompt
+  running->gone = true;  // in its prompt
   bench.engine.steps.release(2);
   Bench::wait([&] { return running->done(); });
   EXPECT_LT(bench.engine.prompt_tokens, 99);
@@ -320,9 +323,7 @@ TEST(Scheduler, ActionsOnSlots) {
     try {
       bench.scheduler.on_slot({0}, [&](Session&, Turns&) { ADD_FAILURE(); });
       ADD_FAILURE();
-    } catch (const ApiError& e) {
-      EXPECT_EQ(e.status, 409);
-    }
+    } catch (const ApiError& e) { EXPECT_EQ(e.status, 409); }
     answered = true;
   });
   Bench::wait([&] { return bench.engine.steps.release(1), answered.load(); });

@@ -1,4 +1,5 @@
-// The scheduler among strangers: whose texts are shared, who waits for whom, how states move beside steps, and what is counted.
+// The scheduler among strangers: whose texts are shared, who waits for whom, how states move beside steps, and what is
+// counted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,14 +11,16 @@ namespace {
 // Whoever guesses another key's prompt must not learn from the tokens found in caches that the guess was right.
 TEST(Scheduler, TextsAreSharedWithinAScopeOnly) {
   Bench bench(3);
-  const auto cached = [&](uint64_t scope, int first) { return bench.result_of(scope, tokens(first, 200), 5).timings.cached_tokens; };
+  const auto cached = [&](uint64_t scope, int first) {
+    return bench.result_of(scope, tokens(first, 200), 5).timings.cached_tokens;
+  };
   const std::string text = bench.result_of(1, tokens(0, 200), 5).text;
-  EXPECT_EQ(cached(2, 0), 0);      // of a session that rests
+  EXPECT_EQ(cached(2, 0), 0);  // of a session that rests
   EXPECT_EQ(cached(1, 0), 199);
-  EXPECT_EQ(cached(2, 0), 199);    // of its own
+  EXPECT_EQ(cached(2, 0), 199);                     // of its own
   for (int first : {20, 40, 60}) cached(1, first);  // all sessions have been taken
   EXPECT_GE(bench.scheduler.gauges().saved_states, 2u);
-  EXPECT_EQ(cached(3, 0), 0);      // of memory
+  EXPECT_EQ(cached(3, 0), 0);  // of memory
   EXPECT_EQ(cached(1, 0), 199);
   EXPECT_EQ(cached(2, 0), 199);
   EXPECT_EQ(bench.result_of(3, tokens(0, 200), 5).text, text);
@@ -34,7 +37,7 @@ TEST(Scheduler, ARunningRequestsTextStaysInItsScope) {
   guess->scope = 2, own->scope = 1;
   bench.scheduler.submit(std::vector{guess, own});
   bench.engine.steps.release(1);
-  Bench::wait_accepted(guess);     // which does not wait for the first's prompt
+  Bench::wait_accepted(guess);  // which does not wait for the first's prompt
   EXPECT_FALSE(own->accepted());
   bench.engine.steps.release(20);
   Bench::wait([&] { return guess->done() && own->done(); });
@@ -58,9 +61,7 @@ TEST(Scheduler, ASlotAskedForShowsNothingOfAnothersText) {
     int held = -1;
     try {
       bench.scheduler.on_slot({0, scope, replaces}, [&](Session& session, Turns&) { held = session.length(); });
-    } catch (const ApiError& e) {
-      EXPECT_EQ(e.status, 403);
-    }
+    } catch (const ApiError& e) { EXPECT_EQ(e.status, 403); }
     return held;
   };
   EXPECT_EQ(bench.scheduler.slots()[0].scope, 1u);
@@ -68,8 +69,8 @@ TEST(Scheduler, ASlotAskedForShowsNothingOfAnothersText) {
   EXPECT_EQ(use(1, false), 200);
   EXPECT_EQ(ask(2), 0);
   EXPECT_EQ(use(1, false), -1);
-  EXPECT_EQ(use(1, true), 0);      // to put a state there
-  EXPECT_EQ(ask(1), 199);          // from memory, as is what was replaced
+  EXPECT_EQ(use(1, true), 0);  // to put a state there
+  EXPECT_EQ(ask(1), 199);      // from memory, as is what was replaced
   EXPECT_EQ(ask(2), 199);
 }
 
@@ -86,11 +87,11 @@ TEST(Scheduler, NobodyWaitsForAStrangersAnswer) {
   bad.options.grammar = "bad";
   const auto first = bench.job(prompt(150, 240), 100000), blocker = bench.job(tokens(50, 3), 1);
   bench.scheduler.submit(std::vector{blocker, first});
-  Bench::wait_accepted(first);                                // blocker is in slot 0, first in slot 1
-  const auto doomed = bench.submit(prompt(200, 0), 5, bad);   // in slot 2, awaits 150 tokens of first
+  Bench::wait_accepted(first);                               // blocker is in slot 0, first in slot 1
+  const auto doomed = bench.submit(prompt(200, 0), 5, bad);  // in slot 2, awaits 150 tokens of first
   bench.engine.steps.release(2);
   Bench::wait([&] { return blocker->done(); });
-  const auto waiting = bench.submit(prompt(190, 241), 5);     // in slot 0, awaits 190 tokens of doomed
+  const auto waiting = bench.submit(prompt(190, 241), 5);       // in slot 0, awaits 190 tokens of doomed
   const auto stranger = bench.submit(tokens(120, 20), 100000);  // in slot 2 as soon as doomed has failed
   bench.engine.steps.release(1);
   Bench::wait([&] { return bench.scheduler.gauges().waiting == 1; });
@@ -208,10 +209,13 @@ TEST(Metrics, DraftsCountByRound) {
   round.parents = alone;
   metrics.add_round(round, 10, 0);
   const std::string page = metrics.text("m", {});
-  for (const char* line : {"num_drafts_total{model_name=\"m\"} 1\n", "num_draft_tokens_total{model_name=\"m\"} 2\n",
-                           "num_accepted_tokens_total{model_name=\"m\"} 1\n", "per_pos_total{model_name=\"m\",position=\"0\"} 1\n",
-                           "per_pos_total{model_name=\"m\",position=\"1\"} 0\n"})
-    EXPECT_NE(page.find(std::string("vllm:spec_decode_") + (line[0] == 'p' ? "num_accepted_tokens_" : "") + line), page.npos) << line << page;
+  for (const char* line :
+       {"num_drafts_total{model_name=\"m\"} 1\n", "num_draft_tokens_total{model_name=\"m\"} 2\n",
+        "num_accepted_tokens_total{model_name=\"m\"} 1\n", "per_pos_total{model_name=\"m\",position=\"0\"} 1\n",
+        "per_pos_total{model_name=\"m\",position=\"1\"} 0\n"})
+    EXPECT_NE(page.find(std::string("vllm:spec_decode_") + (line[0] == 'p' ? "num_accepted_tokens_" : "") + line),
+              page.npos)
+        << line << page;
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ TEST(ServerStream, Chat) {
   CompletionRequest r = streamed(Api::kChat, 2);
   r.include_usage = true;
   Answer a(r, facts());
-  const auto all = events(a.begin(0) + a.begin(1) + a.delta(1, piece("B")) + a.delta(0, piece("A\n\n")) + a.end(1, ended("B")) +
-                          a.end(0, ended("A\n\n", 5, FinishReason::kLength)) + a.finish());
+  const auto all = events(a.begin(0) + a.begin(1) + a.delta(1, piece("B")) + a.delta(0, piece("A\n\n")) +
+                          a.end(1, ended("B")) + a.end(0, ended("A\n\n", 5, FinishReason::kLength)) + a.finish());
   ASSERT_EQ(all.size(), 8u);
   for (size_t i = 0; i < 7; ++i) {
     EXPECT_EQ(all[i]["object"], "chat.completion.chunk");
@@ -27,7 +27,8 @@ TEST(ServerStream, Chat) {
     EXPECT_EQ(all[i]["system_fingerprint"], "fp");
     EXPECT_EQ(all[i]["usage"].is_null(), i < 6);
   }
-  EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])");
+  EXPECT_EQ(all[1]["choices"].dump(),
+            R"([{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(all[2]["choices"].dump(), R"([{"index":1,"delta":{"content":"B"},"logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(all[3]["choices"][0]["delta"]["content"], "A\n\n");
   EXPECT_EQ(all[4]["choices"].dump(), R"([{"index":1,"delta":{},"logprobs":null,"finish_reason":"stop"}])");
@@ -35,7 +36,9 @@ TEST(ServerStream, Chat) {
   EXPECT_TRUE(all[4]["metrics"].contains("speculative_decoding"));
   EXPECT_EQ(all[5]["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(all[6]["choices"].dump(), "[]");
-  EXPECT_EQ(all[6]["usage"].dump(), R"({"prompt_tokens":6,"completion_tokens":8,"total_tokens":14,"prompt_tokens_details":{"cached_tokens":2}})");
+  EXPECT_EQ(
+      all[6]["usage"].dump(),
+      R"({"prompt_tokens":6,"completion_tokens":8,"total_tokens":14,"prompt_tokens_details":{"cached_tokens":2}})");
   EXPECT_EQ(all[6]["timings"]["predicted_n"], 8);
   EXPECT_EQ(all[7], "[DONE]");
 }
@@ -56,7 +59,8 @@ TEST(ServerStream, Text) {
   AnswerFacts f = facts({1, 2});
   f.echoes = {"P", "Q"};
   Answer a(r, f);
-  EXPECT_EQ(events(a.begin(3))[0]["choices"].dump(), R"([{"index":3,"text":"Q","logprobs":null,"finish_reason":null}])");
+  EXPECT_EQ(events(a.begin(3))[0]["choices"].dump(),
+            R"([{"index":3,"text":"Q","logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(events(a.begin(1))[0]["choices"][0]["text"], "P");
   const auto all = events(a.delta(3, piece("x")) + a.end(3, ended("x")));
   EXPECT_EQ(all[0]["object"], "text_completion");
@@ -77,10 +81,12 @@ TEST(ServerStream, LogprobsOfThePrompt) {
   };
   EXPECT_EQ(a.delta(1, prompt({beginning(1, "a"), token(2, "b", -2)})), "");
   const auto all = events(a.delta(0, prompt({beginning(1, "a"), token(2, "b", -2), token(3, "c", -3)})) +
-                          a.delta(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))) + a.end(1, ended("x")) + a.end(0, ended("")));
+                          a.delta(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))) + a.end(1, ended("x")) +
+                          a.end(0, ended("")));
   ASSERT_EQ(all.size(), 5u);
-  const std::string echo = R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],"top_logprobs":null,)"
-                           R"("text_offset":[0,1,2]},"finish_reason":null}])";
+  const std::string echo =
+      R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],"top_logprobs":null,)"
+      R"("text_offset":[0,1,2]},"finish_reason":null}])";
   EXPECT_EQ(all[0]["choices"].dump(), R"([{"index":0,)" + echo);
   EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":1,)" + echo);
   EXPECT_EQ(all[2]["choices"][0]["text"], "x");
@@ -106,7 +112,8 @@ TEST(ServerStream, Logprobs) {
   c.logprobs = 0;
   Answer chat(c, facts());
   chat.begin(0);
-  EXPECT_EQ(events(chat.delta(0, piece("a", {token(1, "a")})))[0]["choices"][0]["logprobs"]["content"][0]["token"], "a");
+  EXPECT_EQ(events(chat.delta(0, piece("a", {token(1, "a")})))[0]["choices"][0]["logprobs"]["content"][0]["token"],
+            "a");
 }
 
 TEST(ServerStream, Progress) {
@@ -126,7 +133,8 @@ TEST(ServerStream, Progress) {
 TEST(ServerStream, TimingsWithEveryEvent) {
   ChoiceDelta begin, text = piece("ab", {token(1, "ab")}), late = piece("c");
   begin.progress = PromptProgress{100, 20, 60, 8};
-  text.times = AnswerTimes{{.prompt_tokens = 80, .cached_tokens = 20, .generated_tokens = 2, .prompt_ms = 10, .decode_ms = 4}, 7, 1, 250};
+  text.times = AnswerTimes{
+      {.prompt_tokens = 80, .cached_tokens = 20, .generated_tokens = 2, .prompt_ms = 10, .decode_ms = 4}, 7, 1, 250};
   for (const Api api : {Api::kChat, Api::kText, Api::kNative}) {
     CompletionRequest r = streamed(api);
     r.return_progress = true;
@@ -136,11 +144,13 @@ TEST(ServerStream, TimingsWithEveryEvent) {
     a.begin(0);
     const auto all = events(a.delta(0, begin) + a.delta(0, text) + a.delta(0, late) + a.end(0, ended("abc")));
     ASSERT_EQ(all.size(), 4u);
-    EXPECT_EQ(all[0]["timings"].dump(), R"({"cache_n":20,"prompt_n":40,"prompt_ms":8.0,"prompt_per_second":5000.0,"predicted_n":0,)"
-                                        R"("predicted_ms":0.0,"predicted_per_second":0.0,"draft_n":0,"draft_n_accepted":0})");
-    EXPECT_EQ(all[1]["timings"].dump(), R"({"cache_n":20,"prompt_n":80,"prompt_ms":10.0,"prompt_per_second":8000.0,"predicted_n":2,)"
-                                        R"("predicted_ms":4.0,"predicted_per_second":500.0,"draft_n":7,"draft_n_accepted":1,)"
-                                        R"("plain_per_second":250.0})");
+    EXPECT_EQ(all[0]["timings"].dump(),
+              R"({"cache_n":20,"prompt_n":40,"prompt_ms":8.0,"prompt_per_second":5000.0,"predicted_n":0,)"
+              R"("predicted_ms":0.0,"predicted_per_second":0.0,"draft_n":0,"draft_n_accepted":0})");
+    EXPECT_EQ(all[1]["timings"].dump(),
+              R"({"cache_n":20,"prompt_n":80,"prompt_ms":10.0,"prompt_per_second":8000.0,"predicted_n":2,)"
+              R"("predicted_ms":4.0,"predicted_per_second":500.0,"draft_n":7,"draft_n_accepted":1,)"
+              R"("plain_per_second":250.0})");
     EXPECT_EQ(all[2]["timings"], all[1]["timings"]);  // nothing new is known
     EXPECT_EQ(all[3]["timings"]["predicted_n"], 3);
   }
@@ -154,13 +164,16 @@ TEST(ServerStream, Details) {
   ChoiceDelta delta = piece("ab", {}, 2);
   delta.piece.shares = {{"a", 2}, {"b", 0}};
   delta.rounds.rounds = {{5, 4, 1, 11.5, 9}, {0, 0, 0, 8, 0}};
-  delta.rounds.history = 77, delta.rounds.refreshes = 2, delta.rounds.cells_changed = true, delta.rounds.cells = {{0, 4}, {9, 12}};
+  delta.rounds.history = 77, delta.rounds.refreshes = 2, delta.rounds.cells_changed = true,
+  delta.rounds.cells = {{0, 4}, {9, 12}};
   auto all = events(a.delta(0, delta));
-  EXPECT_EQ(all[0]["specextend"].dump(),
-            R"({"tokens":[{"text":"a","depth":2},{"text":"b","depth":0}],"rounds":[{"drafted":5,"verified":4,"accepted":1,"ms":11.5,"plain_ms":9.0},)"
-            R"({"drafted":0,"verified":0,"accepted":0,"ms":8.0}],"history":77,"refreshes":2,"cells":[[0,4],[9,12]]})");
+  EXPECT_EQ(
+      all[0]["specextend"].dump(),
+      R"({"tokens":[{"text":"a","depth":2},{"text":"b","depth":0}],"rounds":[{"drafted":5,"verified":4,"accepted":1,"ms":11.5,"plain_ms":9.0},)"
+      R"({"drafted":0,"verified":0,"accepted":0,"ms":8.0}],"history":77,"refreshes":2,"cells":[[0,4],[9,12]]})");
   all = events(a.delta(0, piece("c", {}, 1)));
-  EXPECT_EQ(all[0]["specextend"].dump(), R"({"tokens":[{"text":"c","depth":1}],"rounds":[],"history":77,"refreshes":2})");
+  EXPECT_EQ(all[0]["specextend"].dump(),
+            R"({"tokens":[{"text":"c","depth":1}],"rounds":[],"history":77,"refreshes":2})");
   ChoiceEnd end = ended("abc");
   end.rounds.rounds = {{1, 1, 0, 3, 0}};
   end.rounds.history = 80;
@@ -177,7 +190,8 @@ TEST(ServerStream, ToolCalls) {
   r.spec_details = true;
   r.logprobs = 0;
   Answer a(r, facts());
-  const std::string text = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>";
+  const std::string text =
+      "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>";
   std::string out, content, raw;
   int next = 0;
   for (const char c : text) out += a.delta(0, piece(std::string(1, c), {token(next++, std::string(1, c))}));
@@ -215,7 +229,8 @@ TEST(ServerStream, DetailsWaitWithTheirText) {
   r.spec_details = true;
   Answer a(r, facts());
   a.begin(0);
-  for (const auto& [text, told] : {std::pair("Hello <to", "Hello"), std::pair("ol box", " <tool box"), std::pair(" x <tool", " x")}) {
+  for (const auto& [text, told] :
+       {std::pair("Hello <to", "Hello"), std::pair("ol box", " <tool box"), std::pair(" x <tool", " x")}) {
     const auto all = events(a.delta(0, piece(text)));
     ASSERT_EQ(all.size(), 1u);
     std::string raw;
@@ -251,7 +266,8 @@ TEST(ServerStream, Native) {
 
 TEST(ServerStream, Errors) {
   const ApiError error(503, "unavailable_error", "ends", "", "shutting_down");
-  const std::string data = R"(data: {"error":{"message":"ends","type":"unavailable_error","param":null,"code":"shutting_down"}})";
+  const std::string data =
+      R"(data: {"error":{"message":"ends","type":"unavailable_error","param":null,"code":"shutting_down"}})";
   EXPECT_EQ(Answer(streamed(Api::kChat), facts()).error(error), data + "\n\ndata: [DONE]\n\n");
   EXPECT_EQ(Answer(streamed(Api::kNative), facts()).error(error), data + "\n\n");
 }

@@ -30,7 +30,8 @@ class FakeTokenizer : public Tokenizer {
   std::string apply_template_json(std::string_view messages, bool generate, std::string_view tools,
                                   std::string_view variables) const override {
     if (messages.find("refuse me") != std::string_view::npos) throw Error("the template refuses");
-    return std::string(messages) + "|" + (generate ? "go" : "") + "|" + std::string(tools) + "|" + std::string(variables);
+    return std::string(messages) + "|" + (generate ? "go" : "") + "|" + std::string(tools) + "|" +
+           std::string(variables);
   }
   bool is_end(Token) const override { return false; }
 

@@ -8,7 +8,8 @@
 namespace sx::cli {
 namespace {
 
-const std::vector<std::string> kFlags{"--spec", "--spec-draft-n-max", "--temp", "--temperature", "--top-p", "--top-k", "-m", "--model", "--seed"};
+const std::vector<std::string> kFlags{
+    "--spec", "--spec-draft-n-max", "--temp", "--temperature", "--top-p", "--top-k", "-m", "--model", "--seed"};
 
 TEST(Suggest, DistanceCountsSingleMistakes) {
   EXPECT_EQ(edit_distance("spec", "spec"), 0);
@@ -31,7 +32,7 @@ TEST(Suggest, NearestOfTheKnown) {
 
 TEST(Suggest, NothingWhereNothingIsNear) {
   EXPECT_EQ(nearest_word("--frobnicate", kFlags), "");
-  EXPECT_EQ(nearest_word("-x", kFlags), "");   // any letter would do
+  EXPECT_EQ(nearest_word("-x", kFlags), "");  // any letter would do
   EXPECT_EQ(nearest_word("--", kFlags), "");
   EXPECT_EQ(nearest_word("", kFlags), "");
   EXPECT_EQ(nearest_word(std::string(1 << 20, 'a'), kFlags), "");

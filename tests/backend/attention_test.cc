@@ -1,5 +1,5 @@
-// Batch invariance of attention, as equality of bits: a row alone, in any batch, chunk, tree, thread count, window. And the
-// values, against double precision.
+// Batch invariance of attention, as equality of bits: a row alone, in any batch, chunk, tree, thread count, window. And
+// the values, against double precision.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -157,8 +157,8 @@ struct Grown {
   std::vector<int> parents;
   std::vector<uint64_t> bits;  // [nodes][words]
   int words;
-  int width = 0;               // of a level, if nodes are numbered level by level
-  int done = 0;                // nodes that are written
+  int width = 0;  // of a level, if nodes are numbered level by level
+  int done = 0;   // nodes that are written
 
   int nodes() const { return static_cast<int>(parents.size()); }
   // How many nodes come next: a level, or any number.
@@ -248,8 +248,8 @@ TEST(Attention, TreesThatGrowOverSeveralSteps) {
   const int histories[] = {0, 1, 50, 63, 64, 120, kSpan - 20, kSpan - 1, kSpan, 2 * kSpan - 30};
   for (const Shape& s : kinds(3, 1, 64))
     for (int turn = 0; turn < 6; ++turn)
-      check_grown(s, histories[random_below(random, 10)], histories[random_below(random, 10)], 1 + random_below(random, 90),
-                  turn % 2 == 0, turn == 5 ? 20 + random_below(random, 60) : 0, random);
+      check_grown(s, histories[random_below(random, 10)], histories[random_below(random, 10)],
+                  1 + random_below(random, 90), turn % 2 == 0, turn == 5 ? 20 + random_below(random, 60) : 0, random);
   for (const Shape& s : kinds(4, 2, 80)) check_grown(s, 60, kSpan - 5, 40, true, 0, random);
   const Isa best = available_isas().front();
   for (DType type : kTypes)

@@ -15,8 +15,8 @@ namespace {
 class Choose : public ::testing::Test {
  protected:
   Choose() { scratch_.reserve(2, 4096); }
-  Token one(const std::vector<float>& logits, const Sampling& s, uint64_t position = 0, std::span<const TokenBias> bias = {},
-            std::span<const TokenCount> counts = {}) {
+  Token one(const std::vector<float>& logits, const Sampling& s, uint64_t position = 0,
+            std::span<const TokenBias> bias = {}, std::span<const TokenCount> counts = {}) {
     const ChooseRow row{logits.data(), position, &s, bias, counts};
     Token out = -1;
     choose({&out, std::span(&row, 1), int(logits.size())}, pool_, scratch_);

@@ -417,8 +417,8 @@ TEST(KvMove, FilterTakesOneLayerAndOneHead) {
 
 // ---- cells as bytes ------------------------------------------------------------------------------------------------
 
-// Bytes go to any place of any slot of any store as kv_move would have brought them, whatever set of instructions it has,
-// from and to any address, and touch nothing else.
+// Bytes go to any place of any slot of any store as kv_move would have brought them, whatever set of instructions it
+// has, from and to any address, and touch nothing else.
 TEST(KvCells, BytesAreTheCells) {
   for (Isa isa : available_isas())
     for (DType type : kTypes)

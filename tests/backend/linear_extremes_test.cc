@@ -1,6 +1,6 @@
-// The largest integers that dot products of quantised weights and activations can make: weights at the ends of their range,
-// activations at +-127, scales of 1. Every sum is an integer below 2^24, so the result is exact, and an instruction set that
-// saturates or wraps on the way is found out by ==.
+// The largest integers that dot products of quantised weights and activations can make: weights at the ends of their
+// range, activations at +-127, scales of 1. Every sum is an integer below 2^24, so the result is exact, and an
+// instruction set that saturates or wraps on the way is found out by ==.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kIn = 256, kRows = 7;
 constexpr uint8_t kFills[] = {0x00, 0xff, 0x80, 0x7f, 0x0f, 0xf0};  // one byte that fills all quants of an output
-constexpr int kOut = 20;                                             // outputs beyond the fills mix two of them
+constexpr int kOut = 20;                                            // outputs beyond the fills mix two of them
 
 struct Kind {
   DType type;
@@ -39,9 +39,14 @@ std::vector<std::byte> extreme_weights(const Kind& kind) {
 std::vector<float> extreme_rows(const std::vector<float>& dense) {
   std::vector<float> x(kRows * kIn);
   for (int i = 0; i < kIn; ++i) {
-    const float value[kRows] = {127, -127, i % 2 ? 127.0f : -127.0f, i % 4 < 2 ? 127.0f : -127.0f, i % 32 ? 0.0f : 127.0f,
-                                dense[size_t(7 * kIn + i)] < 0 ? -127.0f : 127.0f,  // all terms of output 7 or 13 positive
-                                dense[size_t(13 * kIn + i)] < 0 ? -127.0f : 127.0f};
+    const float value[kRows] = {
+        127,
+        -127,
+        i % 2 ? 127.0f : -127.0f,
+        i % 4 < 2 ? 127.0f : -127.0f,
+        i % 32 ? 0.0f : 127.0f,
+        dense[size_t(7 * kIn + i)] < 0 ? -127.0f : 127.0f,  // all terms of output 7 or 13 positive
+        dense[size_t(13 * kIn + i)] < 0 ? -127.0f : 127.0f};
     for (int r = 0; r < kRows; ++r) x[size_t(r * kIn + i)] = value[r];
   }
   return x;
@@ -62,7 +67,13 @@ TEST(LinearExtremes, LargestProductsAreExact) {
       const auto matrix = pack_matrix({&tensor, 1}, isa, pool);
       for (int rows : {1, kRows}) {
         std::vector<float> y(size_t(rows * kOut));
-        linear({.out = y.data(), .x = x.data(), .weight = matrix.get(), .bias = nullptr, .rows = rows, .out_stride = kOut, .accumulate = false},
+        linear({.out = y.data(),
+                .x = x.data(),
+                .weight = matrix.get(),
+                .bias = nullptr,
+                .rows = rows,
+                .out_stride = kOut,
+                .accumulate = false},
                *matrix, pool, scratch);
         for (int r = 0; r < rows; ++r)
           for (int o = 0; o < kOut; ++o) {

@@ -20,16 +20,26 @@
 namespace sx::cpu {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                            DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
+                            DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
+                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 // Cheap deterministic noise.
 struct Noise {
   uint64_t state;
   explicit Noise(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15ull + 1) {}
-  uint64_t bits() { state ^= state << 13; state ^= state >> 7; state ^= state << 17; return state; }
+  uint64_t bits() {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+  }
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24f; }
-  float normal() { float t = 0; for (int i = 0; i < 6; ++i) t += uniform(); return (t - 3.0f) * 1.41421356f; }
+  float normal() {
+    float t = 0;
+    for (int i = 0; i < 6; ++i) t += uniform();
+    return (t - 3.0f) * 1.41421356f;
+  }
 };
 
 // Random bytes in the given format, with scales replaced by sane ones; `tiny` makes scales that f16 cannot hold once
@@ -40,9 +50,7 @@ struct Weights {
   std::vector<std::byte> bytes;
   std::vector<float> dense;  // [out, in]
 
-  Tensor tensor() const {
-    return {.type = type, .rank = 2, .shape = {out, in}, .data = bytes.data()};
-  }
+  Tensor tensor() const { return {.type = type, .rank = 2, .shape = {out, in}, .data = bytes.data()}; }
 };
 
 void put_f16(std::byte* at, float value) {
@@ -53,10 +61,23 @@ void put_f16(std::byte* at, float value) {
 void sane_scales(DType type, std::byte* block, Noise& noise, float size) {
   const float d = size * (0.5f + noise.uniform()), m = size * 4 * noise.normal();
   switch (type) {
-    case DType::kQ4_0: case DType::kQ5_0: case DType::kQ8_0: put_f16(block, noise.bits() & 1 ? d : -d); break;
-    case DType::kQ4_1: case DType::kQ5_1: put_f16(block, d); put_f16(block + 2, m); break;
-    case DType::kQ4_K: case DType::kQ5_K: put_f16(block, d); put_f16(block + 2, 4 * d); break;
-    case DType::kQ2_K: put_f16(block + 80, d); put_f16(block + 82, d); break;
+    case DType::kQ4_0:
+    case DType::kQ5_0:
+    case DType::kQ8_0: put_f16(block, noise.bits() & 1 ? d : -d); break;
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+      put_f16(block, d);
+      put_f16(block + 2, m);
+      break;
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      put_f16(block, d);
+      put_f16(block + 2, 4 * d);
+      break;
+    case DType::kQ2_K:
+      put_f16(block + 80, d);
+      put_f16(block + 82, d);
+      break;
     case DType::kQ3_K: put_f16(block + 108, d); break;
     case DType::kQ6_K: put_f16(block + 208, d); break;
     default: break;
@@ -65,7 +86,8 @@ void sane_scales(DType type, std::byte* block, Noise& noise, float size) {
 
 Weights make_weights(DType type, int out, int in, uint64_t seed, float size = 0.01f) {
   Noise noise(seed);
-  Weights w{type, out, in, std::vector<std::byte>(dtype_bytes(type, int64_t{out} * in)), std::vector<float>(static_cast<size_t>(out) * static_cast<size_t>(in))};
+  Weights w{type, out, in, std::vector<std::byte>(dtype_bytes(type, int64_t{out} * in)),
+            std::vector<float>(static_cast<size_t>(out) * static_cast<size_t>(in))};
   if (dtype_is_quantised(type)) {
     for (auto& b : w.bytes) b = static_cast<std::byte>(noise.bits() >> 32);
     const size_t step = static_cast<size_t>(dtype_info(type).bytes);
@@ -98,8 +120,17 @@ struct Runner {
     const int stride = m.out() + extra;  // columns beyond the matrix must stay as they are
     std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(stride), -77.0f);
     if (old)
-      for (int r = 0; r < rows; ++r) std::memcpy(&y[static_cast<size_t>(r * stride)], &(*old)[static_cast<size_t>(r * m.out())], static_cast<size_t>(m.out()) * 4);
-    linear({.out = y.data(), .x = x.data(), .weight = &m, .bias = bias, .rows = rows, .out_stride = stride, .accumulate = old != nullptr}, m, pool, scratch);
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(&y[static_cast<size_t>(r * stride)], &(*old)[static_cast<size_t>(r * m.out())],
+                    static_cast<size_t>(m.out()) * 4);
+    linear({.out = y.data(),
+            .x = x.data(),
+            .weight = &m,
+            .bias = bias,
+            .rows = rows,
+            .out_stride = stride,
+            .accumulate = old != nullptr},
+           m, pool, scratch);
     std::vector<float> tight;
     for (int r = 0; r < rows; ++r) {
       const float* row = &y[static_cast<size_t>(r * stride)];
@@ -114,7 +145,9 @@ struct Runner {
 int different_rows(const std::vector<float>& many, const std::vector<float>& alone, int rows, int out, int first = 0) {
   int bad = 0;
   for (int r = 0; r < rows; ++r)
-    bad += std::memcmp(&many[static_cast<size_t>(r) * static_cast<size_t>(out)], &alone[static_cast<size_t>(first + r) * static_cast<size_t>(out)], static_cast<size_t>(out) * 4) != 0;
+    bad += std::memcmp(&many[static_cast<size_t>(r) * static_cast<size_t>(out)],
+                       &alone[static_cast<size_t>(first + r) * static_cast<size_t>(out)],
+                       static_cast<size_t>(out) * 4) != 0;
   return bad;
 }
 
@@ -122,7 +155,8 @@ std::vector<float> slice(const std::vector<float>& x, int first, int rows, int i
   return {x.begin() + int64_t{first} * in, x.begin() + int64_t{first + rows} * in};
 }
 
-std::vector<float> each_alone(Runner& runner, const PackedMatrix& m, const std::vector<float>& x, int rows, const float* bias = nullptr) {
+std::vector<float> each_alone(Runner& runner, const PackedMatrix& m, const std::vector<float>& x, int rows,
+                              const float* bias = nullptr) {
   std::vector<float> all;
   for (int r = 0; r < rows; ++r) {
     const auto y = runner.run(m, slice(x, r, 1, m.in()), 1, bias);
@@ -136,16 +170,17 @@ std::vector<double> exact(const std::vector<float>& dense, const std::vector<flo
   for (int r = 0; r < rows; ++r)
     for (int o = 0; o < out; ++o) {
       double sum = 0;
-      for (int i = 0; i < in; ++i) sum += double(dense[static_cast<size_t>(o * in + i)]) * double(x[static_cast<size_t>(r * in + i)]);
+      for (int i = 0; i < in; ++i)
+        sum += double(dense[static_cast<size_t>(o * in + i)]) * double(x[static_cast<size_t>(r * in + i)]);
       y.push_back(sum);
     }
   return y;
 }
 
-// L2 norm of the error relative to sqrt(sum over elements of sum_k (w x)^2): the size a sum of such terms has when it does not
-// cancel. (Relative to the result itself the measure would depend on luck for small matrices.)
-double relative_error(const std::vector<float>& y, const std::vector<double>& want, const std::vector<float>& dense, const std::vector<float>& x,
-                      int rows, int out, int in) {
+// L2 norm of the error relative to sqrt(sum over elements of sum_k (w x)^2): the size a sum of such terms has when it
+// does not cancel. (Relative to the result itself the measure would depend on luck for small matrices.)
+double relative_error(const std::vector<float>& y, const std::vector<double>& want, const std::vector<float>& dense,
+                      const std::vector<float>& x, int rows, int out, int in) {
   double error = 0, size = 0;
   for (size_t i = 0; i < y.size(); ++i) error += (y[i] - want[i]) * (y[i] - want[i]);
   for (int r = 0; r < rows; ++r)
@@ -203,16 +238,19 @@ TEST(Linear, EveryTypeSetShapeAndRowCountIsBatchInvariant) {
         const auto alone = each_alone(*runners[1], *m, x, most);
         const auto want = exact(w.dense, x, 3, out, in);
         const std::vector<float> few(alone.begin(), alone.begin() + 3 * out);
-        EXPECT_LT(relative_error(few, want, w.dense, x, 3, out, in), tolerance(type)) << label(isa, type) << " " << out << "x" << in;
+        EXPECT_LT(relative_error(few, want, w.dense, x, 3, out, in), tolerance(type))
+            << label(isa, type) << " " << out << "x" << in;
         if (dtype_is_quantised(type)) {
           const auto promised = exact(w.dense, rounded(x, 3, in), 3, out, in);
-          EXPECT_LT(relative_error(few, promised, w.dense, x, 3, out, in), tight_tolerance(type)) << label(isa, type) << " " << out << "x" << in;
+          EXPECT_LT(relative_error(few, promised, w.dense, x, 3, out, in), tight_tolerance(type))
+              << label(isa, type) << " " << out << "x" << in;
         }
         for (int rows = 1; rows <= most; rows += rows < 10 ? 1 : 7)
           for (int threads = 1; threads <= 4; ++threads) {
             if (threads > 2 && rows % 3) continue;
             const int first = rows % 2 && rows < most ? 1 : 0;  // another place in the batch, too
-            const auto y = runners[threads]->run(*m, slice(x, first, std::min(rows, most - first), in), std::min(rows, most - first));
+            const auto y = runners[threads]->run(*m, slice(x, first, std::min(rows, most - first), in),
+                                                 std::min(rows, most - first));
             EXPECT_EQ(different_rows(y, alone, std::min(rows, most - first), out, first), 0)
                 << label(isa, type) << " " << out << "x" << in << " rows " << rows << " threads " << threads;
           }
@@ -246,7 +284,8 @@ TEST(Linear, BiasAndAccumulateAreAddedInOneOrder) {
       const auto x = make_rows(rows, in, 8), bias = make_rows(1, out, 9), old = make_rows(rows, out, 10);
       const auto plain = runner.run(*m, x, rows);
       for (int count : {1, 2, 4, 11}) {
-        const auto with_bias = runner.run(*m, x, count, bias.data()), with_old = runner.run(*m, x, count, nullptr, &old);
+        const auto with_bias = runner.run(*m, x, count, bias.data()),
+                   with_old = runner.run(*m, x, count, nullptr, &old);
         const auto both = runner.run(*m, x, count, bias.data(), &old);
         for (int i = 0; i < count * out; ++i) {
           const size_t at = static_cast<size_t>(i);
@@ -280,7 +319,9 @@ TEST(Linear, PartsOfDifferentTypesStack) {
       const auto single = pack_matrix({&tensors[i], 1}, isa, runner.pool);
       const auto part = runner.run(*single, x, rows, bias.data() + first);
       for (int r = 0; r < rows; ++r)
-        EXPECT_EQ(std::memcmp(&y[static_cast<size_t>(r * 65 + first)], &part[static_cast<size_t>(r * single->out())], static_cast<size_t>(single->out()) * 4), 0);
+        EXPECT_EQ(std::memcmp(&y[static_cast<size_t>(r * 65 + first)], &part[static_cast<size_t>(r * single->out())],
+                              static_cast<size_t>(single->out()) * 4),
+                  0);
       first += single->out();
     }
   }
@@ -295,7 +336,9 @@ TEST(Linear, TinySubScalesStayAccurate) {  // d * sub-scale far below what f16 h
       const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
       const auto x = make_rows(3, 512, 8);
       const auto y = runner.run(*m, x, 3);
-      EXPECT_LT(relative_error(y, exact(w.dense, rounded(x, 3, 512), 3, 12, 512), w.dense, x, 3, 12, 512), tight_tolerance(type)) << label(isa, type);
+      EXPECT_LT(relative_error(y, exact(w.dense, rounded(x, 3, 512), 3, 12, 512), w.dense, x, 3, 12, 512),
+                tight_tolerance(type))
+          << label(isa, type);
     }
 }
 
@@ -310,14 +353,17 @@ TEST(Linear, ExtremeRowsHarmNobody) {
       const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
       auto x = make_rows(rows, in, 8);
       const auto alone = each_alone(runner, *m, x, rows);
-      auto fill = [&](int row, float value) { for (int i = 0; i < in; ++i) x[static_cast<size_t>(row * in + i)] = value; };
+      auto fill = [&](int row, float value) {
+        for (int i = 0; i < in; ++i) x[static_cast<size_t>(row * in + i)] = value;
+      };
       fill(1, 0.0f);
       fill(3, 1e30f);
       fill(4, 1e-42f);
       x[static_cast<size_t>(5 * in + 7)] = nan;
       x[static_cast<size_t>(6 * in + 9)] = -inf;
       const auto y = runner.run(*m, x, rows);
-      for (int r : {0, 2, 7}) EXPECT_EQ(different_rows(slice(y, r, 1, out), alone, 1, out, r), 0) << label(isa, type) << " row " << r;
+      for (int r : {0, 2, 7})
+        EXPECT_EQ(different_rows(slice(y, r, 1, out), alone, 1, out, r), 0) << label(isa, type) << " row " << r;
       for (int o = 0; o < out; ++o) {
         EXPECT_EQ(y[static_cast<size_t>(out + o)], 0.0f) << label(isa, type);
         EXPECT_TRUE(std::isfinite(y[static_cast<size_t>(3 * out + o)])) << label(isa, type);
@@ -326,7 +372,8 @@ TEST(Linear, ExtremeRowsHarmNobody) {
         EXPECT_FALSE(std::isfinite(y[static_cast<size_t>(6 * out + o)])) << label(isa, type);
       }
       const auto single = each_alone(runner, *m, x, rows);
-      for (int r : {1, 3, 4}) EXPECT_EQ(different_rows(slice(y, r, 1, out), single, 1, out, r), 0) << label(isa, type) << " row " << r;
+      for (int r : {1, 3, 4})
+        EXPECT_EQ(different_rows(slice(y, r, 1, out), single, 1, out, r), 0) << label(isa, type) << " row " << r;
     }
 }
 
@@ -363,7 +410,8 @@ TEST(Linear, TheJudgeSeesAnotherSummationOrder) {
 TEST(Linear, RefusesTypesThatAreNoWeights) {
   ThreadPool pool(1);
   std::vector<int32_t> data(64);
-  const Tensor tensor{.type = DType::kI32, .rank = 2, .shape = {2, 32}, .data = reinterpret_cast<const std::byte*>(data.data())};
+  const Tensor tensor{
+      .type = DType::kI32, .rank = 2, .shape = {2, 32}, .data = reinterpret_cast<const std::byte*>(data.data())};
   EXPECT_THROW(pack_matrix({&tensor, 1}, Isa::kGeneric, pool), Error);
 }
 

@@ -1,5 +1,5 @@
-// distribution() and choose() against the definition of sampling, on every instruction set: the same tokens, the same support,
-// the probabilities to eleven digits, and draws that follow them.
+// distribution() and choose() against the definition of sampling, on every instruction set: the same tokens, the same
+// support, the probabilities to eleven digits, and draws that follow them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -134,7 +134,8 @@ TEST_P(Distribution, BrokenRowsAreMarked) {
   for (int trial = 0; trial < 400; ++trial) {
     Case c = random_case(any_size(trial, random), random);
     if (trial % 3 == 0) restrict_tokens(c, random);
-    if (trial % 4 == 0) c.logits[random() % c.logits.size()] = trial % 8 == 0 ? kInfinity : std::numeric_limits<float>::quiet_NaN();
+    if (trial % 4 == 0)
+      c.logits[random() % c.logits.size()] = trial % 8 == 0 ? kInfinity : std::numeric_limits<float>::quiet_NaN();
     uint8_t expected = 0, found[4] = {};
     for (size_t t = 0; t < c.logits.size(); ++t) expected |= c.allows(t) && !(c.logits[t] < kInfinity);
     marked += expected;

@@ -70,10 +70,10 @@ inline void restrict_tokens(Case& c, std::mt19937& random) {
   c.allowed.assign((c.logits.size() + 31) / 32, 0);
   const unsigned way = random() % 8;
   for (uint32_t& word : c.allowed) {
-    if (way == 0) word = random();                                                     // half
-    else if (way == 1) word = random() % 3 ? ~0u : static_cast<uint32_t>(random());    // most
-    else if (way < 5) word = random() & random() & random() & random() & random();     // few
-    else if (way == 5) word = random() % 20 ? 0 : static_cast<uint32_t>(random());     // few, together
+    if (way == 0) word = random();                                                   // half
+    else if (way == 1) word = random() % 3 ? ~0u : static_cast<uint32_t>(random());  // most
+    else if (way < 5) word = random() & random() & random() & random() & random();   // few
+    else if (way == 5) word = random() % 20 ? 0 : static_cast<uint32_t>(random());   // few, together
   }
   const size_t last = c.logits.size() % 32;
   if (way == 6) {

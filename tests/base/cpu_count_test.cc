@@ -33,8 +33,9 @@ class CpuCountTest : public ::testing::Test {
     return count_cpus(allowed, root_.string());
   }
 
-  std::filesystem::path root_ = std::filesystem::temp_directory_path() /
-                                ("sx_cpu_count_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+  std::filesystem::path root_ =
+      std::filesystem::temp_directory_path() /
+      ("sx_cpu_count_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
 };
 
 TEST_F(CpuCountTest, WithoutAnyFilesItIsTheAffinity) {
@@ -49,8 +50,8 @@ TEST_F(CpuCountTest, HardwareThreadsOfACoreCountOnce) {
   EXPECT_EQ(count(8).threads(), 4);
   EXPECT_EQ(count(8).allowed, 8);
   EXPECT_EQ(count(8).why(), "4 cores (8 hardware threads)");
-  EXPECT_EQ(count(3).threads(), 3);                                // affinity: one hardware thread of each
-  EXPECT_EQ(count_cpus({0, 4}, root_.string()).threads(), 1);      // both of one core
+  EXPECT_EQ(count(3).threads(), 3);                                     // affinity: one hardware thread of each
+  EXPECT_EQ(count_cpus({0, 4}, root_.string()).threads(), 1);           // both of one core
   write("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "0\n");  // the newer name comes first
   EXPECT_EQ(count_cpus({0, 4}, root_.string()).threads(), 2);
 }
@@ -72,7 +73,8 @@ TEST_F(CpuCountTest, QuotasOfVersion2AreThoseOfAllAncestors) {
 
 TEST_F(CpuCountTest, QuotasAreRoundedToTheNearestButOneThreadThereIs) {
   version_2("/");
-  for (const auto& [quota, threads] : std::vector<std::pair<int, int>>{{10000, 1}, {50000, 1}, {140000, 1}, {150000, 2}, {240000, 2}, {290000, 3}}) {
+  for (const auto& [quota, threads] :
+       std::vector<std::pair<int, int>>{{10000, 1}, {50000, 1}, {140000, 1}, {150000, 2}, {240000, 2}, {290000, 3}}) {
     write("sys/fs/cgroup/cpu.max", std::to_string(quota) + " 100000\n");
     EXPECT_EQ(count(8).threads(), threads) << quota;
     EXPECT_DOUBLE_EQ(count(8).quota, quota / 1e5);
@@ -86,22 +88,23 @@ TEST_F(CpuCountTest, AMountMayShowOnlyAPartOfTheTree) {
   EXPECT_EQ(count(16).threads(), 4);
   write("sys/fs/cgroup/inner/cpu.max", "200000 100000\n");
   EXPECT_EQ(count(16).threads(), 2);
-  version_2("/docker/abcdef", "/docker/abc");                      // not inside: what the mount shows is all there is
+  version_2("/docker/abcdef", "/docker/abc");  // not inside: what the mount shows is all there is
   EXPECT_EQ(count(16).threads(), 4);
 }
 
 TEST_F(CpuCountTest, QuotasOfVersion1) {
   write("proc/self/cgroup", "5:memory:/box\n4:cpuacct,cpu:/box/task\n3:cpuset:/box\n0::/\n");
-  write("proc/self/mountinfo", "35 33 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-                               "36 33 0:32 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-                               "43 33 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  write("proc/self/mountinfo",
+        "35 33 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+        "36 33 0:32 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "43 33 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   write("sys/fs/cgroup/cpu,cpuacct/box/task/cpu.cfs_quota_us", "-1\n");
   write("sys/fs/cgroup/cpu,cpuacct/box/task/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(count(16).threads(), 16);
   write("sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us", "500000\n");
   write("sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(count(16).threads(), 5);
-  write("sys/fs/cgroup/unified/cpu.max", "300000 100000\n");       // both in use: the lesser
+  write("sys/fs/cgroup/unified/cpu.max", "300000 100000\n");  // both in use: the lesser
   EXPECT_EQ(count(16).threads(), 3);
 }
 

@@ -27,9 +27,7 @@ TEST(MappedFile, ReadsBytesAndNamesWhatIsMissing) {
   try {
     const MappedFile missing(path.string());
     FAIL() << "opened a file that is not there";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(path.string()), std::string::npos);
-  }
+  } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find(path.string()), std::string::npos); }
   EXPECT_THROW(MappedFile("/"), Error);
 }
 
@@ -45,9 +43,7 @@ TEST(Pages, RefusalSaysWhatItWasFor) {
   try {
     const Pages absurd(SIZE_MAX / 4, "the impossible");
     FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("the impossible"), std::string::npos);
-  }
+  } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find("the impossible"), std::string::npos); }
 }
 
 }  // namespace

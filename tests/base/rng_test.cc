@@ -33,8 +33,8 @@ TEST(Rng, NoiseHasTheRightMoments) {
   }
   EXPECT_NEAR(sum / n, 0.5, 0.003);
   EXPECT_NEAR(squares / n, 1.0 / 3, 0.003);
-  EXPECT_NEAR(product / n, 0.25, 0.003);      // neighbours are not correlated
-  EXPECT_NEAR(g / n, 0.5772156649, 0.012);    // Euler's constant
+  EXPECT_NEAR(product / n, 0.25, 0.003);    // neighbours are not correlated
+  EXPECT_NEAR(g / n, 0.5772156649, 0.012);  // Euler's constant
 }
 
 }  // namespace

@@ -38,7 +38,10 @@ TEST(ThreadPool, JobsSeparatePhases) {
     for (int job = 0; job < 300; ++job)
       for (int phase = 1; phase <= 5; ++phase) {
         pool.run([&](int share) { value[size_t(share)] = phase; });
-        pool.run([&](int) { for (int v : value) if (v != phase) bad.fetch_add(1); });
+        pool.run([&](int) {
+          for (int v : value)
+            if (v != phase) bad.fetch_add(1);
+        });
       }
     EXPECT_EQ(bad.load(), 0);
   }
@@ -70,8 +73,8 @@ TEST(ThreadPool, HasNoMoreThreadsThanCpus) {
   EXPECT_EQ(ThreadPool(0).size(), cpu_count().threads());
 }
 
-// A job waits for the pieces that were claimed, not for members that have not come: while one of them is held up inside a piece, the others
-// finish everything else.
+// A job waits for the pieces that were claimed, not for members that have not come: while one of them is held up inside
+// a piece, the others finish everything else.
 TEST(ThreadPool, AMemberThatIsHeldUpHoldsUpItsPieceOnly) {
   ThreadPool pool(2, 2);
   for (int job = 0; job < 20; ++job) {
@@ -79,7 +82,8 @@ TEST(ThreadPool, AMemberThatIsHeldUpHoldsUpItsPieceOnly) {
     std::atomic<bool> held{false};
     pool.each(64, [&](int, int worker) {
       if (worker == 1 && !held.exchange(true)) {
-        for (int i = 0; i < 20000 && others.load() < 63; ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
+        for (int i = 0; i < 20000 && others.load() < 63; ++i)
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
         return;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(10));

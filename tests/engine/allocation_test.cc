@@ -2,7 +2,6 @@
 // worth of outputs, greedy and sampled choices included.
 #include <gtest/gtest.h>
 
-
 #include "backend/registry.h"
 #include "model/llama.h"
 #include "support/counting_new.h"
@@ -32,8 +31,11 @@ TEST(Allocation, StepsAllocateNothing) {
       for (int i = 0; i < n; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
       const SeqRows seq{0, n, 0, history, nullptr, 0};
       const auto count = size_t(n);
-      const float* logits = model->forward({std::span(tokens).first(count), std::span(positions).first(count), std::span(&seq, 1),
-                                            std::span(outputs).first(count)}, *kv).logits;
+      const float* logits = model
+                                ->forward({std::span(tokens).first(count), std::span(positions).first(count),
+                                           std::span(&seq, 1), std::span(outputs).first(count)},
+                                          *kv)
+                                .logits;
       for (int i = 0; i < n; ++i)
         rows[size_t(i)] = {logits + size_t(i) * size_t(spec.vocab), uint64_t(history + i), &sampling, {}, counts};
       backend->choose({chosen.data(), std::span(rows).first(count), spec.vocab});

@@ -1,4 +1,5 @@
-// The tiny models of tests that compare ways to run several requests: a target, a small draft and an EAGLE-3 head for it.
+// The tiny models of tests that compare ways to run several requests: a target, a small draft and an EAGLE-3 head for
+// it.
 #pragma once
 #include "model/heads/head_parts.h"
 #include "support/model_writer.h"

@@ -1,5 +1,5 @@
-// Requests that come and go while others run, and sessions in other hands: whatever the batch and wherever the cells came from,
-// each text has the bytes it has alone.
+// Requests that come and go while others run, and sessions in other hands: whatever the batch and wherever the cells
+// came from, each text has the bytes it has alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -37,13 +37,20 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
     if (how == "suffix") o.spec.preset = "suffix";
     if (how == "model" || how == "window") o.spec.preset = "sd", o.spec.draft_model = folder_.file("draft.gguf");
     if (how == "head") o.spec.preset = "opt-tree", o.spec.draft_model = folder_.file("head");
-    if (how == "inner") o.spec.preset = "triforce", o.spec.draft_model = folder_.file("draft.gguf"), o.spec.settings.emplace_back("inner-budget", "40");
+    if (how == "inner")
+      o.spec.preset = "triforce", o.spec.draft_model = folder_.file("draft.gguf"),
+      o.spec.settings.emplace_back("inner-budget", "40");
     if (how == "window" || how == "head" || how == "inner")
-      for (auto& s : {std::pair{"cache", how == "window" ? "streaming" : "retrieval"}, {"budget", "40"}, {"chunk", "8"}, {"recent", "10"}})
+      for (auto& s : {std::pair{"cache", how == "window" ? "streaming" : "retrieval"},
+                      {"budget", "40"},
+                      {"chunk", "8"},
+                      {"recent", "10"}})
         o.spec.settings.emplace_back(s.first, s.second);
     return o;
   }
-  std::unique_ptr<Engine> open(const std::string& how, int sessions = 3) { return Engine::open(options(how, sessions)); }
+  std::unique_ptr<Engine> open(const std::string& how, int sessions = 3) {
+    return Engine::open(options(how, sessions));
+  }
 
   static std::vector<Token> text(int length, int salt) {
     std::vector<Token> tokens;
@@ -56,11 +63,14 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
     a.options.max_tokens = 10 + (i * 13) % 30, a.options.ignore_end = true;
     a.options.speculate = i % 4 != 1;
     if (i % 3 == 1) a.options.sampling.temperature = 0.9f, a.options.sampling.seed = uint64_t(i);
-    if (i % 3 == 2) a.options.sampling.temperature = 1.3f, a.options.sampling.repeat_penalty = 1.2f, a.options.sampling.top_k = 0;
+    if (i % 3 == 2)
+      a.options.sampling.temperature = 1.3f, a.options.sampling.repeat_penalty = 1.2f, a.options.sampling.top_k = 0;
     return a;
   }
   static void listen(GenerateOptions& o, Answer& answer) {
-    o.on_logits = [&answer](std::span<const float> row) { answer.logits.insert(answer.logits.end(), row.begin(), row.end()); };
+    o.on_logits = [&answer](std::span<const float> row) {
+      answer.logits.insert(answer.logits.end(), row.begin(), row.end());
+    };
   }
   static Answer alone(Engine& engine, Ask a) {
     Answer answer;

@@ -1,5 +1,5 @@
-// Weights and logits that are no numbers: the file is refused with the tensor's name, the request fails with its position, and nobody else
-// does.
+// Weights and logits that are no numbers: the file is refused with the tensor's name, the request fails with its
+// position, and nobody else does.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -73,8 +73,9 @@ TEST_F(BrokenWeights, AreRefusedByName) {
 
 TEST_F(BrokenWeights, ScalesOfEveryTypeAreLookedAt) {
   const std::pair<DType, std::vector<size_t>> places[] = {
-      {DType::kQ4_0, {0}}, {DType::kQ4_1, {0, 2}}, {DType::kQ5_0, {0}}, {DType::kQ5_1, {0, 2}}, {DType::kQ8_0, {0}}, {DType::kQ2_K, {80, 82}},
-      {DType::kQ3_K, {108}}, {DType::kQ4_K, {0, 2}}, {DType::kQ5_K, {0, 2}}, {DType::kQ6_K, {208}}};
+      {DType::kQ4_0, {0}},    {DType::kQ4_1, {0, 2}},   {DType::kQ5_0, {0}},   {DType::kQ5_1, {0, 2}},
+      {DType::kQ8_0, {0}},    {DType::kQ2_K, {80, 82}}, {DType::kQ3_K, {108}}, {DType::kQ4_K, {0, 2}},
+      {DType::kQ5_K, {0, 2}}, {DType::kQ6_K, {208}}};
   for (const auto& [type, offsets] : places) {
     const DTypeInfo& info = dtype_info(type);
     const int64_t blocks = 3000, count = blocks * info.block;
@@ -143,7 +144,8 @@ TEST_F(BrokenWeights, FailAtTheSamePlaceWithDrafts) {
   std::vector<Outcome> outcomes;
   for (const char* rule : {"", "match", "chain", "typical"}) {
     EngineOptions o = options();
-    if (*rule) o.spec = {"sd", path_, {{"cost-model", "off"}, {"accept", rule}, {"allow-lossy", "on"}, {"nodes", "4"}}, {}};
+    if (*rule)
+      o.spec = {"sd", path_, {{"cost-model", "off"}, {"accept", rule}, {"allow-lossy", "on"}, {"nodes", "4"}}, {}};
     EngineImpl engine(o, std::make_unique<BrokenAt>(33));
     GenerateOptions ask, brief;
     Outcome outcome;

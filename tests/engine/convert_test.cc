@@ -133,11 +133,12 @@ TEST(ConvertVocabulary, PatternsAreRecognisedInAnySpelling) {
     }
     return vocabulary_to_gguf(folder, "", notes).pre;
   };
-  EXPECT_EQ(spelt("deepseek-v3",
-                  {{R"([^\\r\\n\\p{L}\\p{P})", R"([^\r\n\\p{L}\\p{P})"},
-                   {R"([\\r\\n]*)", R"([\r\n]*)"}, {R"(\\s*[\\r\\n]+)", R"(\\s*[\r\n]+)"}}),
+  EXPECT_EQ(spelt("deepseek-v3", {{R"([^\\r\\n\\p{L}\\p{P})", R"([^\r\n\\p{L}\\p{P})"},
+                                  {R"([\\r\\n]*)", R"([\r\n]*)"},
+                                  {R"(\\s*[\\r\\n]+)", R"(\\s*[\r\n]+)"}}),
             "deepseek-v3");
-  EXPECT_EQ(spelt("deepseek-coder", {{R"([\\r\\n])", R"([\r\n])"}, {R"(\\x{d7ff})", "\xED\x9F\xBF"}}), "deepseek-coder");
+  EXPECT_EQ(spelt("deepseek-coder", {{R"([\\r\\n])", R"([\r\n])"}, {R"(\\x{d7ff})", "\xED\x9F\xBF"}}),
+            "deepseek-coder");
   EXPECT_EQ(spelt("deepseek-llm", {{R"(\\x{c0}-\\x{d6})", "À-Ö"}, {R"(\\x{1e900})", "\U0001e900"}}), "deepseek-llm");
 }
 
@@ -192,7 +193,9 @@ TEST(ConvertVocabulary, WithoutTokensTheIdsRemain) {
 
 std::string text_of(const std::string& model) {
   auto engine = Engine::open({.model = model, .context = 256, .threads = 1, .kv_type = "f32"});
-  return engine->start()->generate(engine->tokenizer().tokenize("the cat", true), {.max_tokens = 30, .ignore_end = true}).text;
+  return engine->start()
+      ->generate(engine->tokenizer().tokenize("the cat", true), {.max_tokens = 30, .ignore_end = true})
+      .text;
 }
 
 TEST(ConvertApi, ModelsInAllFormsSayTheSame) {
@@ -263,8 +266,12 @@ TEST(ConvertApi, AVocabularyFromAnotherModel) {
   fs::remove(temp.file("draft/tokenizer.json"));
   const auto made = [&](const std::string& from, bool tokenizer = true, const std::string& model = "draft") {
     return message_of([&] {
-      quantize({.model = temp.file(model), .out = temp.file("out.gguf"), .type = "Q4_0", .vocabulary = from,
-                .tokenizer = tokenizer, .force = true});
+      quantize({.model = temp.file(model),
+                .out = temp.file("out.gguf"),
+                .type = "Q4_0",
+                .vocabulary = from,
+                .tokenizer = tokenizer,
+                .force = true});
     });
   };
   const TokenizerData target = ModelFile::open(temp.file("target.gguf"))->tokenizer();

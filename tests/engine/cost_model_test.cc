@@ -41,7 +41,8 @@ class CostModelTest : public ::testing::Test {
     SpecOptions spec;
     spec.preset = name;
     if (name == "sd") spec.draft_model = folder_.file("draft.gguf");
-    spec.settings = {{"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"cost-model", cost_model}};
+    spec.settings = {
+        {"nodes", std::to_string(nodes)}, {"depth", std::to_string(std::min(nodes, 4))}, {"cost-model", cost_model}};
     return spec;
   }
   std::unique_ptr<EngineImpl> open(const std::vector<SpecOptions>& specs, int sessions = 1) {
@@ -86,7 +87,8 @@ TEST_F(CostModelTest, LearnsOnceFromAPass) {
   auto session = engine->start();
   GenerateOptions how;
   how.max_tokens = 1, how.ignore_end = true, how.speculate = false;
-  for (int rows : {1, 2, 4, 8}) engine->cost_model().set(rows, 0, 1e-3 * rows);  // a pass takes far longer, which counts as twice
+  for (int rows : {1, 2, 4, 8})
+    engine->cost_model().set(rows, 0, 1e-3 * rows);  // a pass takes far longer, which counts as twice
   const std::vector<Token> prompt = {5, 6, 7};
   const double before = engine->cost_model().predict(1, 2);
   session->generate(prompt, how);
@@ -119,7 +121,8 @@ TEST_F(CostModelTest, OfNodesWeighsOnAllOfABatch) {
     const int history = sessions[0]->length();
     std::vector<float> cost(size_t(spec.nodes()) + 1);
     for (size_t n = 0; n < cost.size(); ++n)  // all who draft have as many, and all wait for them
-      cost[n] = float(engine->cost_model().predict(requests * (1 + int(n)), history) / engine->cost_model().predict(requests, history));
+      cost[n] = float(engine->cost_model().predict(requests * (1 + int(n)), history) /
+                      engine->cost_model().predict(requests, history));
     batch->step();
     for (const auto& session : sessions) ASSERT_GT(session->length(), history);
     for (size_t n = 0; n < cost.size(); ++n) {
@@ -133,7 +136,9 @@ TEST_F(CostModelTest, OfNodesWeighsOnAllOfABatch) {
 class TimedBackend final : public testing::ForwardingBackend {
  public:
   using Cost = std::function<double(int rows)>;
-  struct Costs { Cost target, draft; };
+  struct Costs {
+    Cost target, draft;
+  };
   TimedBackend(const Costs& costs, bool device)
       : ForwardingBackend(make_cpu_backend({1, std::nullopt})), costs_(costs), device_(device) {}
   DeviceTraits traits() const override {
@@ -158,13 +163,14 @@ class TimedTest : public CostModelTest {
  protected:
   std::unique_ptr<EngineImpl> open_timed(const SpecOptions& spec, int sessions, bool device = false) {
     EngineOptions o;
-    o.model = folder_.file("target.gguf"), o.context = 1200, o.chunk = device ? 512 : 64, o.max_sessions = sessions, o.spec = spec;
+    o.model = folder_.file("target.gguf"), o.context = 1200, o.chunk = device ? 512 : 64, o.max_sessions = sessions,
+    o.spec = spec;
     return std::make_unique<EngineImpl>(o, std::make_unique<TimedBackend>(costs_, device));
   }
   // Milliseconds until each of `requests` answers of `tokens` tokens is there, on average; their texts go into `texts`.
   // `cached`: their prompts are in the KV cache already.
-  double run(EngineImpl& engine, int requests, int tokens, bool speculate, std::vector<std::vector<Token>>& texts, int prompt_length = 8,
-             bool cached = false) {
+  double run(EngineImpl& engine, int requests, int tokens, bool speculate, std::vector<std::vector<Token>>& texts,
+             int prompt_length = 8, bool cached = false) {
     std::vector<GenerateOptions> how(static_cast<size_t>(requests));
     std::vector<std::vector<Token>> prompts;
     std::vector<std::unique_ptr<Session>> sessions;
@@ -203,8 +209,8 @@ TEST_F(TimedTest, DraftingResumesAfterCostsMeasuredInABusyMoment) {
     EXPECT_LT(best, 0.8 * before) << name;
     const double after = run(*wrong, 1, 700, true, spec);
     EXPECT_EQ(plain, spec);
-    EXPECT_LT(after, best + 150 * 1000) << name;                                  // some hundred rounds late
-    EXPECT_LT(run(*wrong, 1, 700, true, spec), best + 20 * 1000) << name;         // and then as with the right costs
+    EXPECT_LT(after, best + 150 * 1000) << name;                           // some hundred rounds late
+    EXPECT_LT(run(*wrong, 1, 700, true, spec), best + 20 * 1000) << name;  // and then as with the right costs
   }
 }
 
@@ -222,7 +228,8 @@ TEST_F(TimedTest, DraftingStopsAfterCostsThatWereTooLow) {
   }
 }
 
-// A draft that is never right, or passes that cost all of a batch: as fast as without drafts, but for a try now and then.
+// A draft that is never right, or passes that cost all of a batch: as fast as without drafts, but for a try now and
+// then.
 TEST_F(TimedTest, ABatchThatLosesByDraftsDoesNotDraft) {
   costs_.target = [](int rows) { return rows <= 16 ? 1000.0 : 1000.0 * rows / 16; };
   for (const char* draft : {"stranger.gguf", "draft.gguf"})
@@ -234,7 +241,8 @@ TEST_F(TimedTest, ABatchThatLosesByDraftsDoesNotDraft) {
       const auto engine = open_timed(sd, 16);
       std::vector<std::vector<Token>> plain, spec;
       for (int prompt : {8, 200}) {  // 200: the draft has to read it first
-        const double before = run(*engine, requests, 300, false, plain, prompt), after = run(*engine, requests, 300, true, spec, prompt);
+        const double before = run(*engine, requests, 300, false, plain, prompt),
+                     after = run(*engine, requests, 300, true, spec, prompt);
         EXPECT_EQ(plain, spec);
         EXPECT_LT(after, 1.03 * before) << draft << ", " << requests << " requests, prompts of " << prompt;
       }
@@ -253,8 +261,8 @@ TEST_F(TimedTest, ABatchThatWinsDrafts) {
   }
 }
 
-// Costs like those of a large GPU: rows are cheap, but all of a large batch waits while a draft reads 2,000 tokens (here 500). Short answers to
-// prompts that are in the cache leave little time to win that back.
+// Costs like those of a large GPU: rows are cheap, but all of a large batch waits while a draft reads 2,000 tokens
+// (here 500). Short answers to prompts that are in the cache leave little time to win that back.
 class DeviceTimedTest : public TimedTest, public ::testing::WithParamInterface<bool> {
  protected:
   DeviceTimedTest() {
@@ -299,11 +307,16 @@ TEST_P(DeviceTimedTest, AFewRequestsGainByAGoodDraft) {
   for (double ratio : ratios("draft.gguf", 4, 2)) EXPECT_LT(ratio, 0.75);
 }
 
-INSTANTIATE_TEST_SUITE_P(Traits, DeviceTimedTest, ::testing::Bool(), [](const auto& p) { return p.param ? "Device" : "Host"; });
+INSTANTIATE_TEST_SUITE_P(Traits, DeviceTimedTest, ::testing::Bool(),
+                         [](const auto& p) { return p.param ? "Device" : "Host"; });
 
-// Steps of an answer are not prompts of one token, nor are the few rows whose logits are all wanted (what `specextend bench` times).
+// Steps of an answer are not prompts of one token, nor are the few rows whose logits are all wanted (what `specextend
+// bench` times).
 TEST_F(CostModelTest, StepsAreNotRunAsPrompts) {
-  struct Seen { int rows, outputs; bool prompt; };
+  struct Seen {
+    int rows, outputs;
+    bool prompt;
+  };
   class Watching final : public testing::ForwardingBackend {
    public:
     explicit Watching(std::vector<Seen>& seen) : ForwardingBackend(make_cpu_backend({1, std::nullopt})), seen_(seen) {}
@@ -333,7 +346,8 @@ TEST_F(CostModelTest, StepsAreNotRunAsPrompts) {
   EXPECT_EQ(r.timings.prompt_tokens, 0);
   ASSERT_EQ(seen.size(), 5u);
   for (const Seen& s : seen) EXPECT_TRUE(s.rows == 1 && s.outputs == 1 && !s.prompt);
-  for (const auto& [rows, outputs, prompt] : {Seen{1, 1, false}, Seen{8, 8, false}, Seen{8, 1, true}, Seen{16, 16, true}, Seen{30, 0, true}}) {
+  for (const auto& [rows, outputs, prompt] :
+       {Seen{1, 1, false}, Seen{8, 8, false}, Seen{8, 1, true}, Seen{16, 16, true}, Seen{30, 0, true}}) {
     seen.clear();
     session->evaluate(std::span(text).first(size_t(rows)), outputs);
     ASSERT_EQ(seen.size(), 1u);

@@ -51,8 +51,9 @@ const Files& files() {
 }
 
 // Small numbers, so that much happens in a few hundred tokens.
-const Settings kSmall = {{"cost-model", "off"}, {"defer-prefill", "off"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
-                         {"window", "40"}, {"nodes", "9"}, {"depth", "4"}};
+const Settings kSmall = {{"cost-model", "off"}, {"defer-prefill", "off"}, {"budget", "48"},
+                         {"chunk", "8"},        {"recent", "10"},         {"interval", "2"},
+                         {"window", "40"},      {"nodes", "9"},           {"depth", "4"}};
 
 EngineOptions options(const std::string& draft, const Settings& settings, int sessions = 1) {
   EngineOptions o;
@@ -128,7 +129,9 @@ const Answer& plain_answer(size_t i, float temperature) {
 }
 
 // A batch of three texts of different lengths. Returns how many cells were left out at most, and how much was accepted.
-struct BatchSeen { int left_out = 0, accepted = 0; };
+struct BatchSeen {
+  int left_out = 0, accepted = 0;
+};
 BatchSeen expect_exact_batches(const std::string& draft, const Settings& settings,
                                std::initializer_list<float> temperatures = {0.0f, 0.9f}) {
   auto engine = Engine::open(options(draft, settings, 3));
@@ -235,9 +238,10 @@ TEST(DraftCacheExactness, ManyTurns) {
       text = expect_exact(joined(text, testing::random_text(30, 2)), 0.9f);     // a second turn
       text = expect_exact(joined(text, testing::random_text(1, 3)), 0, false);  // a third, decoded plainly
       text = expect_exact(joined(text, testing::random_text(2, 4)), 0);         // and gone on with
-      session->truncate(int(generated));                             // into what the first turn generated
+      session->truncate(int(generated));                                        // into what the first turn generated
       expect_exact({text.begin(), text.begin() + ptrdiff_t(generated)}, 0);
-      expect_exact(joined({text.begin(), text.begin() + 90}, testing::random_text(40, 5)), 0.9f);  // into the first prompt
+      expect_exact(joined({text.begin(), text.begin() + 90}, testing::random_text(40, 5)),
+                   0.9f);  // into the first prompt
       int rounds = 0;
       GenerateOptions broken;
       broken.max_tokens = 60, broken.ignore_end = true;

@@ -1,5 +1,6 @@
-// Drafting with EAGLE heads: the text never changes, and what is drafted is a function of the text, not of how it was cut into
-// chunks, what the session held before, or which rounds were drafted. Rules on draws keep the distribution of the text.
+// Drafting with EAGLE heads: the text never changes, and what is drafted is a function of the text, not of how it was
+// cut into chunks, what the session held before, or which rounds were drafted. Rules on draws keep the distribution of
+// the text.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,8 +30,10 @@ struct Files {
     spec.layers = 6, spec.gain = 2, spec.weights = DType::kQ8_0;
     testing::write_tiny_gguf(target, spec);
     const ModelConfig config = testing::tiny_config(spec);
-    testing::random_head(testing::eagle1_config(config), {"fc.weight", "fc.bias"}, config, DType::kF32, 3).write(eagle1);
-    testing::random_head(testing::eagle3_config(config, 1, 160), {"lm_head.weight", "d2t"}, config, DType::kBF16, 4).write(eagle3);
+    testing::random_head(testing::eagle1_config(config), {"fc.weight", "fc.bias"}, config, DType::kF32, 3)
+        .write(eagle1);
+    testing::random_head(testing::eagle3_config(config, 1, 160), {"lm_head.weight", "d2t"}, config, DType::kBF16, 4)
+        .write(eagle3);
   }
 };
 const Files& files() {
@@ -63,8 +66,8 @@ TEST(Eagle, NeverChangesTheText) {
 
 TEST(Eagle, DraftsDependOnTheTextAlone) {
   for (const std::string& head : {files().eagle1, files().eagle3})
-    testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, "eagle2-tree", chunk)); }, {64, 7, 65, 89}, 200,
-                                         head);
+    testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, "eagle2-tree", chunk)); },
+                                         {64, 7, 65, 89}, 200, head);
 }
 
 TEST(Eagle, BatchesAreLikeSingleRequests) {
@@ -119,7 +122,8 @@ struct PlainDistributions {
       first[{t}] = distribution[size_t(t)];
       session->truncate(int(prompt.size()));
       const auto next = distribution_of(session->evaluate({&t, 1}, 1));
-      for (Token u = 0; u < kVocab; ++u) classes[{class_of(t), class_of(u)}] += distribution[size_t(t)] * next[size_t(u)];
+      for (Token u = 0; u < kVocab; ++u)
+        classes[{class_of(t), class_of(u)}] += distribution[size_t(t)] * next[size_t(u)];
     }
   }
 };
@@ -154,7 +158,8 @@ TEST(Eagle, RulesOnDrawsKeepTheDistributionWithHalfAVocabulary) {
       ++classes[{class_of(result.tokens[0]), class_of(result.tokens[1])}];
       accepted += result.spec.accepted;
     }
-    const auto by_token = testing::fit(first, distributions.first), by_class = testing::fit(classes, distributions.classes);
+    const auto by_token = testing::fit(first, distributions.first),
+               by_class = testing::fit(classes, distributions.classes);
     fmt::print("{:15} p = {:.3g} ({} degrees of freedom), of pairs {:.3g} ({}); {:.2f} accepted\n", rule, by_token.p,
                by_token.freedom, by_class.p, by_class.freedom, double(accepted) / kSamples);
     EXPECT_GT(by_token.p, 1e-4);

@@ -56,7 +56,7 @@ SpecOptions options(const std::string& preset, const std::string& draft, const S
 
 Settings with_cache(const char* kind, const char* tree) {
   return {{"cache", kind},  {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"},
-          {"window", "40"}, {"tree", tree}, {"nodes", "9"},   {"depth", "4"}};
+          {"window", "40"}, {"tree", tree},   {"nodes", "9"}, {"depth", "4"}};
 }
 
 std::vector<EngineCase> make_cases() {
@@ -79,7 +79,8 @@ std::vector<EngineCase> make_cases() {
       {"longspec", options("longspec", f.longspec, {})},
       {"longspec_chain", options("sd", f.longspec, {})},
       {"longspec_retrieval",
-       options("longspec", f.longspec, {{"cache", "retrieval"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
+       options("longspec", f.longspec,
+               {{"cache", "retrieval"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
       {"suffix", options("suffix", "", {})},
       {"suffix_store", options("suffix", "", {{"store", "200"}})},
       {"ngram", options("ngram", "", {})},
@@ -110,7 +111,9 @@ std::vector<EngineCase> make_cases() {
   return cases;
 }
 
-std::vector<Token> prompt_for(int kind) { return testing::repeating_text(kind == 1 ? 3 : kPrompt - 70 * kind, unsigned(kind) + 1); }
+std::vector<Token> prompt_for(int kind) {
+  return testing::repeating_text(kind == 1 ? 3 : kPrompt - 70 * kind, unsigned(kind) + 1);
+}
 
 GenerateOptions request(int kind, EngineRun& run, EngineAnswer& answer) {
   GenerateOptions o;

@@ -1,5 +1,5 @@
-// Batch invariance, end to end: a token's logits are the same bits however its prompt was cut into steps and however many threads
-// ran. Compared with memcmp against processing one token at a time on one thread.
+// Batch invariance, end to end: a token's logits are the same bits however its prompt was cut into steps and however
+// many threads ran. Compared with memcmp against processing one token at a time on one thread.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -56,7 +56,8 @@ std::vector<int> random_steps(int total, int most, std::mt19937& random) {
 int first_difference(const std::vector<float>& a, const std::vector<float>& b, int vocab) {
   if (a.size() != b.size()) return 0;
   for (size_t row = 0; row < a.size() / size_t(vocab); ++row)
-    if (std::memcmp(&a[row * size_t(vocab)], &b[row * size_t(vocab)], size_t(vocab) * sizeof(float)) != 0) return int(row);
+    if (std::memcmp(&a[row * size_t(vocab)], &b[row * size_t(vocab)], size_t(vocab) * sizeof(float)) != 0)
+      return int(row);
   return -1;
 }
 
@@ -73,13 +74,14 @@ void check_invariance(const TinySpec& spec, const std::string& kv, int length, i
     auto engine = Engine::open(options(path, threads, chunk, kv, length));
     const auto steps = random_steps(length, chunk, random);
     EXPECT_EQ(first_difference(plain, logits_of(*engine, tokens, steps), spec.vocab), -1)
-        << spec.arch << " " << dtype_name(spec.weights) << " KV " << kv << ", " << threads << " threads, chunk " << chunk;
+        << spec.arch << " " << dtype_name(spec.weights) << " KV " << kv << ", " << threads << " threads, chunk "
+        << chunk;
   }
 }
 
 TEST(Exactness, EveryWeightType) {
-  for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                     DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+  for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                     DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     TinySpec spec;
     spec.width = 256, spec.ffn = 256, spec.weights = type;
     check_invariance(spec, "", 140, 3);

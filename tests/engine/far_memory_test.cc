@@ -37,7 +37,10 @@ TEST_P(FarMemory, GrowsTheSameTreesItself) {
   const EngineCase& c = GetParam();
   const bool timed = c.name == "with_costs";
   const EngineRun found = run_engine(c.spec, std::move(grows));
-  if (!timed) { EXPECT_EQ(tree_difference(found, run_engine(c.spec, std::make_unique<testing::RefusingBackend>(far_backend(), 6))), ""); }
+  if (!timed) {
+    EXPECT_EQ(tree_difference(found, run_engine(c.spec, std::make_unique<testing::RefusingBackend>(far_backend(), 6))),
+              "");
+  }
   if (c.exact) { EXPECT_EQ(text_difference(found, run_engine({}, far_backend())), ""); }
 }
 

@@ -54,7 +54,8 @@ TEST_F(GenerationTest, TakesTheAcceptedPathAndTheNextToken) {
 TEST_F(GenerationTest, EndsAtItsLimitInTheMiddleOfAPath) {
   options_.max_tokens = 2;
   const auto g = request(text_, prompt_, options_, suffix());
-  EXPECT_EQ(g->take(slot_with(*g, {8, 9}, 10), nullptr), 2);  // the second accepted token is the last: its cell is not needed
+  EXPECT_EQ(g->take(slot_with(*g, {8, 9}, 10), nullptr),
+            2);  // the second accepted token is the last: its cell is not needed
   const GenerateResult result = g->finish();
   EXPECT_EQ(result.reason, FinishReason::kLength);
   EXPECT_EQ(result.tokens, (std::vector<Token>{8, 9}));

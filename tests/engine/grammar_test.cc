@@ -1,5 +1,5 @@
-// Grammars in whole engines: every text is one of the grammar, drafted or not it has the same bytes, what the grammar forces costs no
-// pass of a drafter, and one request's grammar is nobody else's trouble.
+// Grammars in whole engines: every text is one of the grammar, drafted or not it has the same bytes, what the grammar
+// forces costs no pass of a drafter, and one request's grammar is nobody else's trouble.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,9 +61,7 @@ std::string outcome(Engine& engine, const std::vector<Token>& prompt, GenerateOp
     const auto result = engine.start()->generate(prompt, how);
     EXPECT_EQ(result.text, shown);
     return shown + " | " + finish_reason_name(result.reason);
-  } catch (const Error& e) {
-    return shown + " ! " + e.what();
-  }
+  } catch (const Error& e) { return shown + " ! " + e.what(); }
 }
 
 void expect_fits(const std::string& text) {
@@ -182,9 +180,11 @@ TEST_F(GrammarEngineTest, AGrammarTooHardToFollowIsAnErrorForEveryPreset) {
   }
 }
 
-// Drafts go where the text does not, also where the grammar cannot be followed. Some of these texts end there, most do not.
+// Drafts go where the text does not, also where the grammar cannot be followed. Some of these texts end there, most do
+// not.
 TEST_F(GrammarEngineTest, ADraftNeverFailsARequest) {
-  const std::string grammar = and_then_too_hard("root ::= word{6}\nword ::= [a-r] [a-z]{2} | [s-z] [a-z]{5} [a-d] r0 | [s-z] [a-z]{5} [e-z]");
+  const std::string grammar =
+      and_then_too_hard("root ::= word{6}\nword ::= [a-r] [a-z]{2} | [s-z] [a-z]{5} [a-d] r0 | [s-z] [a-z]{5} [e-z]");
   auto plain = open("off");
   const auto prompt = plain->tokenizer().tokenize("Answer in words.");
   constexpr int kSeeds = 12;
@@ -208,10 +208,12 @@ TEST_F(GrammarEngineTest, ADraftOfTheIndexIsCutWhereTheGrammarIsTooHard) {
   auto how = with(and_then_too_hard("root ::= \" zebr\" r0 | [A-Y] [a-z]{40}"), 0, 0);
   auto plain = open("off");
   const auto prompt = plain->tokenizer().tokenize("Q: what?\nA: zebrzzzzzz\nQ: what?\nA:");
-  how.sampling.logit_bias = {{plain->tokenizer().tokenize(" ")[0], -100.f}, {plain->tokenizer().tokenize(" z")[0], -100.f}};
+  how.sampling.logit_bias = {{plain->tokenizer().tokenize(" ")[0], -100.f},
+                             {plain->tokenizer().tokenize(" z")[0], -100.f}};
   const std::string expected = outcome(*plain, prompt, how);
   ASSERT_TRUE(expected.ends_with(" | end")) << expected;
-  for (const char* preset : {"suffix", "fuse", "sd"}) EXPECT_EQ(outcome(*open(preset), prompt, how), expected) << preset;
+  for (const char* preset : {"suffix", "fuse", "sd"})
+    EXPECT_EQ(outcome(*open(preset), prompt, how), expected) << preset;
 }
 
 // A request that is cancelled while a mask is made ends as cancelled, whatever its owner says later.

@@ -1,4 +1,5 @@
-// What tests of engines with draft heads share: answers with all that was drafted for them, and properties that hold for every head.
+// What tests of engines with draft heads share: answers with all that was drafted for them, and properties that hold
+// for every head.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -36,7 +37,8 @@ inline GenerateOptions asking(Answer& out, float temperature, int tokens) {
 }
 
 // Above temperature 1 with penalties and top-k.
-inline Answer answer(Session& session, const std::vector<Token>& prompt, float temperature, int tokens, bool speculate = true) {
+inline Answer answer(Session& session, const std::vector<Token>& prompt, float temperature, int tokens,
+                     bool speculate = true) {
   Answer out;
   GenerateOptions o = asking(out, temperature, tokens);
   o.speculate = speculate;
@@ -76,8 +78,8 @@ inline void expect_batches_like_single(Engine& engine, float temperature, const 
 }
 
 // Drafts are a function of the text: not of chunks, of what the session held before, or of which rounds were drafted.
-inline void expect_drafts_of_text_alone(const std::function<std::unique_ptr<Engine>(int chunk)>& open, std::initializer_list<int> chunks,
-                                        size_t least, const std::string& what) {
+inline void expect_drafts_of_text_alone(const std::function<std::unique_ptr<Engine>(int chunk)>& open,
+                                        std::initializer_list<int> chunks, size_t least, const std::string& what) {
   constexpr int kTokens = 40;
   const auto prompt = random_text(90, 7), other = random_text(120, 8);
   const Answer expected = answer(*open(256)->start(), prompt, 0, kTokens);
@@ -86,7 +88,8 @@ inline void expect_drafts_of_text_alone(const std::function<std::unique_ptr<Engi
     auto engine = open(chunk);
     auto session = engine->start();
     const auto expect_again = [&](const char* after) {
-      EXPECT_EQ(answer(*session, prompt, 0, kTokens).trees, expected.trees) << what << " chunk " << chunk << ", " << after;
+      EXPECT_EQ(answer(*session, prompt, 0, kTokens).trees, expected.trees)
+          << what << " chunk " << chunk << ", " << after;
     };
     expect_again("at first");
     expect_again("from the cache");

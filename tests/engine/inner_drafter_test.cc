@@ -1,5 +1,5 @@
-// Drafters inside drafters: whatever the inner one guesses, the tree is the one that the outer one grows alone, to the bit of its scores;
-// right guesses save passes.
+// Drafters inside drafters: whatever the inner one guesses, the tree is the one that the outer one grows alone, to the
+// bit of its scores; right guesses save passes.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,7 +38,8 @@ class Told final : public Drafter {
     for (DraftTask& task : tasks) {
       NodeId last = 0;
       const auto tokens = tell_(task.seq);
-      for (size_t i = 0; i < tokens.size() && int(i) < std::min(task.limits.nodes, task.limits.depth); ++i) last = task.tree->add(last, tokens[i], 0);
+      for (size_t i = 0; i < tokens.size() && int(i) < std::min(task.limits.nodes, task.limits.depth); ++i)
+        last = task.tree->add(last, tokens[i], 0);
     }
   }
   void observe(std::span<const Outcome>) override {}
@@ -47,7 +48,11 @@ class Told final : public Drafter {
   std::function<std::vector<Token>(SeqId)> tell_;
 };
 
-enum class Room { kFull, kStreaming, kTargets };  // the drafter's own cache, a bounded one, or none: the target's is used
+enum class Room {
+  kFull,
+  kStreaming,
+  kTargets
+};  // the drafter's own cache, a bounded one, or none: the target's is used
 
 // A drafter, alone or with one inside, and two texts.
 class Drafting {
@@ -63,7 +68,8 @@ class Drafting {
     model_ = Model::load(ModelFile::open(folder_.file("draft.gguf")), backend, options);
     ModelDrafterOptions drafter;
     drafter.tree.kind = TreeKind::kChain, drafter.tree.nodes = drafter.tree.depth = depth;
-    drafter.backend = &backend, drafter.model = model_.get(), drafter.vocab = model_->config().vocab, drafter.slots = kSlots;
+    drafter.backend = &backend, drafter.model = model_.get(), drafter.vocab = model_->config().vocab,
+    drafter.slots = kSlots;
     if (room == Room::kTargets) {
       full_ = backend.make_kv(model_->kv_geometry(kSlots, kContext, DType::kF32));
       drafter.kv = full_.get();
@@ -120,7 +126,9 @@ class Drafting {
       std::vector<int32_t> positions;
       for (int i = 0; i <= count; ++i) positions.push_back(history + i);
       const SeqRows rows{0, count + 1, seq, history};
-      model_->forward({std::span(texts_[seq]).subspan(size_t(history), positions.size()), positions, std::span(&rows, 1), {}}, *full_);
+      model_->forward(
+          {std::span(texts_[seq]).subspan(size_t(history), positions.size()), positions, std::span(&rows, 1), {}},
+          *full_);
     }
     const Outcome outcome{seq, &tree, path, next, nullptr, 0, history, texts_[seq]};
     drafter_->observe(std::span(&outcome, 1));
@@ -131,14 +139,16 @@ class Drafting {
  private:
   void make_cache(const CacheConfig& config) {
     DraftCacheParts parts;
-    KvGeometry cells = model_->kv_geometry(kSlots, DraftCache::work_cells(config, kContext) + kMaxTreeNodes, DType::kF32);
+    KvGeometry cells =
+        model_->kv_geometry(kSlots, DraftCache::work_cells(config, kContext) + kMaxTreeNodes, DType::kF32);
     work_ = backend.make_kv(cells);
     if (DraftCache::two_stores(config, kContext, model_->config().context)) {
       cells.capacity = kContext;
       full_ = backend.make_kv(cells);
     }
-    parts.backend = &backend, parts.draft = &model_->config(), parts.frequencies = model_->rope_frequencies(), parts.work = work_.get(),
-    parts.full = full_.get(), parts.target = &model_->config(), parts.context = kContext, parts.slots = kSlots;
+    parts.backend = &backend, parts.draft = &model_->config(), parts.frequencies = model_->rope_frequencies(),
+    parts.work = work_.get(), parts.full = full_.get(), parts.target = &model_->config(), parts.context = kContext,
+    parts.slots = kSlots;
     cache_ = std::make_unique<DraftCache>(config, parts);
   }
 
@@ -167,8 +177,12 @@ void expect_same(const TokenTree& a, const TokenTree& b, const std::string& what
   }
 }
 
-std::unique_ptr<Drafter> suffixes(const TreeConfig& tree, const IndexLimits& limits) { return make_suffix_drafter({}, tree, limits); }
-std::unique_ptr<Drafter> ngrams(const TreeConfig& tree, const IndexLimits& limits) { return make_ngram_drafter({}, tree, limits); }
+std::unique_ptr<Drafter> suffixes(const TreeConfig& tree, const IndexLimits& limits) {
+  return make_suffix_drafter({}, tree, limits);
+}
+std::unique_ptr<Drafter> ngrams(const TreeConfig& tree, const IndexLimits& limits) {
+  return make_ngram_drafter({}, tree, limits);
+}
 
 TEST(InnerDrafter, TreesAreThoseOfTheOuterOneAlone) {
   for (const Room room : {Room::kFull, Room::kStreaming, Room::kTargets}) {
@@ -185,7 +199,8 @@ TEST(InnerDrafter, TreesAreThoseOfTheOuterOneAlone) {
         for (size_t i = 0; i < seqs.size(); ++i) {
           expect_same(a[i], b[i], what);
           const int count = (round * 5 + int(i)) % (kDepth + 1);
-          for (Drafting* d : {&alone, &nested}) d->accept(seqs[i], d == &alone ? a[i] : b[i], count, Token(3 + round * 13 % 117));
+          for (Drafting* d : {&alone, &nested})
+            d->accept(seqs[i], d == &alone ? a[i] : b[i], count, Token(3 + round * 13 % 117));
         }
       }
       EXPECT_GE(saved, 0);  // wrong guesses cost rows, not passes
@@ -220,7 +235,9 @@ TEST(InnerDrafter, TokensTheModelDoesNotKnowAreNotRun) {
   alone.prompt(0, some_text(50, 0));
   const auto chain = std::move(alone.draft({0}, 0)[0]);
   Drafting nested(Room::kFull, [&](const TreeConfig&, const IndexLimits& limits) {
-    return std::make_unique<Told>([&chain, limits](SeqId) { return std::vector<Token>{chain.token(1), limits.vocab, chain.token(3)}; });
+    return std::make_unique<Told>([&chain, limits](SeqId) {
+      return std::vector<Token>{chain.token(1), limits.vocab, chain.token(3)};
+    });
   });
   nested.prompt(0, some_text(50, 0));
   expect_same(nested.draft({0}, 0)[0], chain, "a token beyond the vocabulary");
@@ -229,9 +246,15 @@ TEST(InnerDrafter, TokensTheModelDoesNotKnowAreNotRun) {
 
 TEST(InnerDrafter, AChainOfOneNeedsNoGuess) {
   int asked = 0;
-  Drafting nested(Room::kFull, [&](const TreeConfig&, const IndexLimits&) {
-    return std::make_unique<Told>([&asked](SeqId) { ++asked; return std::vector<Token>{3}; });
-  }, 2);
+  Drafting nested(
+      Room::kFull,
+      [&](const TreeConfig&, const IndexLimits&) {
+        return std::make_unique<Told>([&asked](SeqId) {
+          ++asked;
+          return std::vector<Token>{3};
+        });
+      },
+      2);
   nested.prompt(0, some_text(50, 0));
   const auto tree = std::move(nested.draft({0}, 0)[0]);
   EXPECT_EQ(tree.drafted(), 2);

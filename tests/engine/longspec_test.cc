@@ -1,5 +1,6 @@
-// Drafting with LongSpec's head: the text never changes; what is drafted is what the head makes of the text and of the target's cells, run
-// from the beginning by hand; and it is a function of the text, wherever windows begin and whatever the session held before.
+// Drafting with LongSpec's head: the text never changes; what is drafted is what the head makes of the text and of the
+// target's cells, run from the beginning by hand; and it is a function of the text, wherever windows begin and whatever
+// the session held before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -38,11 +39,13 @@ TinySpec target_spec() {
 
 struct Files {
   TempFolder folder;
-  std::string target = folder.file("target.gguf"), head = folder.file("head"), other = folder.file("other"), reduced = folder.file("reduced");
+  std::string target = folder.file("target.gguf"), head = folder.file("head"), other = folder.file("other"),
+              reduced = folder.file("reduced");
   ModelConfig config = testing::tiny_config(target_spec());
   Files() {
     testing::write_tiny_gguf(target, target_spec());
-    testing::random_head(testing::longspec_config(config, kWindow), testing::kLongSpecParts, config, DType::kF32, 3).write(head);
+    testing::random_head(testing::longspec_config(config, kWindow), testing::kLongSpecParts, config, DType::kF32, 3)
+        .write(head);
     auto json = testing::longspec_config(config, kWindow);
     json["num_key_value_heads"] = config.kv_heads * 2;
     auto parts = testing::read_parts(head);
@@ -75,13 +78,16 @@ TEST(LongSpec, NeverChangesTheText) {
   std::map<std::pair<float, int>, Answer> expected;
   for (float temperature : {0.0f, 0.9f, 1.1f})
     for (int length : {1, 2, 33, 100, 365})
-      expected[{temperature, length}] = answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
+      expected[{temperature, length}] =
+          answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
   for (const char* preset : {"longspec", "sd", "specinfer", "opt-tree", "specexec", "sequoia", "fuse"})
     for (const char* window : {"-1", "0", "7"}) {
       auto engine = Engine::open(options(preset, 33, {{"window", window}}));
       for (const auto& [key, answer_of] : expected) {
-        const Answer found = answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
-        const std::string what = fmt::format("{} window {} temperature {} length {}", preset, window, key.first, key.second);
+        const Answer found =
+            answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
+        const std::string what =
+            fmt::format("{} window {} temperature {} length {}", preset, window, key.first, key.second);
         expect_same(found, answer_of, what);
         EXPECT_GT(found.drafted(), 25u) << what;
       }
@@ -105,13 +111,15 @@ std::vector<Token> chain_by_hand(std::vector<Token> text, int tokens) {
   const SeqRows seen{0, int(committed), 0, 0};
   model->forward({std::span(text).first(committed), std::span(positions).first(committed), {&seen, 1}, {}}, *target_kv);
   std::vector<Token> drafted;
-  // Cells lie where the drafter has them, for sums are taken in the order of places; which are there does not matter beyond the window.
+  // Cells lie where the drafter has them, for sums are taken in the order of places; which are there does not matter
+  // beyond the window.
   const size_t windows = text.size() / kWindow, base = windows < 2 ? 0 : (windows - 1) * kWindow;
   while (int(drafted.size()) < tokens) {
     const size_t rows = text.size() - base;
     const SeqRows all{0, int(rows), 0, 0};
     const int32_t last = int32_t(rows) - 1;
-    head->forward({std::span(text).subspan(base), std::span(positions).subspan(base, rows), {&all, 1}, {&last, 1}}, *kv, kWindow);
+    head->forward({std::span(text).subspan(base), std::span(positions).subspan(base, rows), {&all, 1}, {&last, 1}}, *kv,
+                  kWindow);
     const float* logits = head->look(*target_kv, 0, int(committed));
     drafted.push_back(Token(std::max_element(logits, logits + files().config.vocab) - logits));
     text.push_back(drafted.back());
@@ -128,7 +136,8 @@ TEST(LongSpec, DraftsAreTheHeadsOwn) {
     for (size_t round = 0; round < 12 && round < found.trees.size(); ++round) {
       const auto& tree = found.trees[round];
       ASSERT_EQ(tree.size(), 6u);
-      EXPECT_EQ(std::vector<Token>(tree.begin() + 1, tree.end()), chain_by_hand(text, 5)) << "length " << length << " round " << round;
+      EXPECT_EQ(std::vector<Token>(tree.begin() + 1, tree.end()), chain_by_hand(text, 5))
+          << "length " << length << " round " << round;
       for (size_t node = 1;; ++node) {  // what was accepted and the token after it
         text.push_back(found.tokens[next++]);
         if (node == tree.size() || tree[node] != text.back()) break;
@@ -138,7 +147,8 @@ TEST(LongSpec, DraftsAreTheHeadsOwn) {
 }
 
 TEST(LongSpec, DraftsDependOnTheTextAlone) {
-  testing::expect_drafts_of_text_alone([](int chunk) { return Engine::open(options("longspec", chunk)); }, {64, 7, 89, 90}, 200, "longspec");
+  testing::expect_drafts_of_text_alone([](int chunk) { return Engine::open(options("longspec", chunk)); },
+                                       {64, 7, 89, 90}, 200, "longspec");
 }
 
 Settings with_cache(const char* kind, const char* budget) {
@@ -155,18 +165,22 @@ TEST(LongSpec, ChosenCellsNeverChangeTheText) {
       for (const int length : {1, 33, 120, 300}) {
         const auto prompt = testing::random_text(length, unsigned(length));
         const Answer found = answer(*engine->start(), prompt, temperature, 40);
-        expect_same(found, answer(*plain->start(), prompt, temperature, 40), fmt::format("{} temperature {} length {}", kind, temperature, length));
+        expect_same(found, answer(*plain->start(), prompt, temperature, 40),
+                    fmt::format("{} temperature {} length {}", kind, temperature, length));
         EXPECT_GT(found.drafted(), 100u) << kind;
       }
   }
 }
 
-// Few cells are not all: drafts are others; with room for all cells they are the same. And the same whatever the session held before.
+// Few cells are not all: drafts are others; with room for all cells they are the same. And the same whatever the
+// session held before.
 TEST(LongSpec, ChosenCellsAreSeen) {
   const auto prompt = testing::random_text(150, 7), other = testing::random_text(120, 8);
   const Answer all = answer(*Engine::open(options("longspec", 64))->start(), prompt, 0, 60);
   for (const char* kind : kCaches) {
-    EXPECT_EQ(answer(*Engine::open(options("longspec", 64, with_cache(kind, "400")))->start(), prompt, 0, 60).trees, all.trees) << kind;
+    EXPECT_EQ(answer(*Engine::open(options("longspec", 64, with_cache(kind, "400")))->start(), prompt, 0, 60).trees,
+              all.trees)
+        << kind;
     const Answer few = answer(*Engine::open(options("longspec", 64, with_cache(kind, "48")))->start(), prompt, 0, 60);
     EXPECT_NE(few.trees, all.trees) << kind;
     auto engine = Engine::open(options("longspec", 37, with_cache(kind, "48")));
@@ -187,13 +201,16 @@ TEST(LongSpec, ChosenCellsAreSeen) {
 TEST(LongSpec, BatchesAreLikeSingleRequests) {
   for (const float temperature : {0.0f, 0.8f})
     for (const char* kind : {"full", "retrieval"})
-      testing::expect_batches_like_single(*Engine::open(options("longspec", 64, with_cache(kind, "48"), 3)), temperature, kind);
+      testing::expect_batches_like_single(*Engine::open(options("longspec", 64, with_cache(kind, "48"), 3)),
+                                          temperature, kind);
 }
 
 TEST(LongSpec, RoundsDoNotAllocate) {
   for (const char* preset : {"longspec", "sd", "fuse"})
     for (const float temperature : {0.0f, 0.8f})
-      testing::expect_rounds_do_not_allocate(*Engine::open(options(preset, 64, temperature > 0 ? with_cache("retrieval", "48") : Settings{})), temperature, 90, preset);
+      testing::expect_rounds_do_not_allocate(
+          *Engine::open(options(preset, 64, temperature > 0 ? with_cache("retrieval", "48") : Settings{})), temperature,
+          90, preset);
 }
 
 // A head with an output matrix of its own drafts its own tokens, here every other one.
@@ -222,10 +239,12 @@ TEST(LongSpec, WhatDoesNotFitIsRefused) {
   EngineOptions other = options("longspec", 64);
   other.spec.draft_model = files().other;
   const std::string error = error_of(other);
-  for (const char* word : {"'num_key_value_heads'", "keys and values", "another"}) EXPECT_NE(error.find(word), std::string::npos) << error;
+  for (const char* word : {"'num_key_value_heads'", "keys and values", "another"})
+    EXPECT_NE(error.find(word), std::string::npos) << error;
   for (const char* cache : {"once", "quest", "snap"}) {
     const std::string refused = error_of(options("longspec", 64, {{"cache", cache}}));
-    for (const char* word : {"head", "target's cache", cache}) EXPECT_NE(refused.find(word), std::string::npos) << refused;
+    for (const char* word : {"head", "target's cache", cache})
+      EXPECT_NE(refused.find(word), std::string::npos) << refused;
   }
   EXPECT_NE(error_of(options("staged", 64)).find("inner"), std::string::npos);
 }
@@ -247,7 +266,8 @@ TEST(LongSpec, IsInspectedAndQuantised) {
   const Answer small = answer(*Engine::open(o)->start(), prompt, 0, 40);
   expect_same(small, whole, "quantised");
   size_t same = 0;  // first guesses: 8 bits rarely change them
-  for (size_t i = 0; i < std::min(small.trees.size(), whole.trees.size()); ++i) same += small.trees[i][1] == whole.trees[i][1];
+  for (size_t i = 0; i < std::min(small.trees.size(), whole.trees.size()); ++i)
+    same += small.trees[i][1] == whole.trees[i][1];
   EXPECT_GT(same, whole.trees.size() / 2);
 }
 

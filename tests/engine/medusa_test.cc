@@ -1,5 +1,6 @@
-// Drafting with Medusa heads: the text never changes, what is drafted are the heads' candidates in the shape that was asked for,
-// and it is a function of the text, not of chunks, of what the session held before, or of which rounds were drafted.
+// Drafting with Medusa heads: the text never changes, what is drafted are the heads' candidates in the shape that was
+// asked for, and it is a function of the text, not of chunks, of what the session held before, or of which rounds were
+// drafted.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -102,12 +103,14 @@ TEST(Medusa, NeverChangesTheText) {
   std::map<std::pair<float, int>, Answer> expected;
   for (float temperature : {0.0f, 0.9f, 1.1f})
     for (int length : {1, 2, 33, 34, 100})
-      expected[{temperature, length}] = answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
+      expected[{temperature, length}] =
+          answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
   for (const std::string& head : {files().plain, files().chosen, files().reduced})
     for (const char* preset : {"medusa", "sd", "specinfer", "eagle3", "opt-tree", "specexec", "sequoia", "fuse"}) {
       auto engine = Engine::open(options(head, preset, 33));
       for (const auto& [key, answer_of] : expected) {
-        const Answer found = answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
+        const Answer found =
+            answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
         const std::string what = fmt::format("{} {} temperature {} length {}", head, preset, key.first, key.second);
         expect_same(found, answer_of, what);
         EXPECT_GT(found.drafted(), 25u) << what;
@@ -122,7 +125,8 @@ TEST(Medusa, NeverChangesTheTextAtACost) {
     auto engine = Engine::open(options(files().chosen, preset, 50, {{"cost-model", "on"}}));
     const auto prompt = testing::random_text(70, 9);
     for (float temperature : {0.0f, 0.9f})
-      expect_same(answer(*engine->start(), prompt, temperature, 60), answer(*plain->start(), prompt, temperature, 60), preset);
+      expect_same(answer(*engine->start(), prompt, temperature, 60), answer(*plain->start(), prompt, temperature, 60),
+                  preset);
   }
 }
 
@@ -176,14 +180,15 @@ void expect_candidates(const std::string& head, const Settings& settings, Paths 
   const auto prompt = testing::random_text(90, 7);
   const Answer found = answer(*engine->start(), prompt, 0, 40);
   auto text = prompt;
-  size_t next = 0;  // of the answer
+  size_t next = 0;                                                   // of the answer
   for (size_t round = 0; round + 4 < found.trees.size(); ++round) {  // near the limit trees are cut
     const auto& tree = found.trees[round];
     const auto best = hand.candidates(text);
     ASSERT_EQ(tree.size(), paths.size() + 1) << round;
     EXPECT_EQ(tree[0], text.back()) << round;
     for (size_t n = 0; n < paths.size(); ++n)
-      EXPECT_EQ(tree[n + 1], best[paths[n].size() - 1][size_t(paths[n].back())]) << "round " << round << ", node " << n + 1;
+      EXPECT_EQ(tree[n + 1], best[paths[n].size() - 1][size_t(paths[n].back())])
+          << "round " << round << ", node " << n + 1;
     // The round's text: what was accepted and the token after it.
     Paths::value_type path;
     for (;;) {
@@ -228,17 +233,20 @@ TEST(Medusa, ChainsAndLevelsEndAtTheLastHead) {
 TEST(Medusa, DraftsDependOnTheTextAlone) {
   for (const std::string& head : {files().chosen, files().reduced})
     for (const char* preset : {"medusa", "eagle3"})
-      testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, preset, chunk)); }, {64, 7, 65, 89, 90}, 100,
-                                           preset);
+      testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, preset, chunk)); },
+                                           {64, 7, 65, 89, 90}, 100, preset);
 }
 
 TEST(Medusa, BatchesAreLikeSingleRequests) {
   for (const float temperature : {0.0f, 0.8f})
     for (const char* preset : {"medusa", "eagle3"})
-      testing::expect_batches_like_single(*Engine::open(options(files().reduced, preset, 64, {}, 3)), temperature, preset);
+      testing::expect_batches_like_single(*Engine::open(options(files().reduced, preset, 64, {}, 3)), temperature,
+                                          preset);
 }
 
-const struct Drawing { const char *preset, *rule; } kDrawing[] = {
+const struct Drawing {
+  const char *preset, *rule;
+} kDrawing[] = {
     {"sd", "chain"}, {"sd", "block"}, {"medusa", "specinfer"}, {"medusa", "no-replacement"}, {"medusa", "traversal"}};
 
 Settings settings_of(const Drawing& c) {
@@ -247,7 +255,8 @@ Settings settings_of(const Drawing& c) {
   return settings;
 }
 
-// Rules that need draws: at temperature 0 the text is that of plain decoding; sampled, the same seed gives the same text.
+// Rules that need draws: at temperature 0 the text is that of plain decoding; sampled, the same seed gives the same
+// text.
 TEST(Medusa, DrawsAreRepeatable) {
   auto plain = Engine::open(options("", "", 64));
   const auto prompt = testing::random_text(60, 11);
@@ -256,7 +265,8 @@ TEST(Medusa, DrawsAreRepeatable) {
     for (const Drawing& c : kDrawing) {
       auto engine = Engine::open(options(head, c.preset, 64, settings_of(c), 2));
       expect_same(answer(*engine->start(), prompt, 0, 30), expected, c.rule);
-      const Answer once = answer(*engine->start(), prompt, 0.9f, 60), again = answer(*engine->start(), prompt, 0.9f, 60);
+      const Answer once = answer(*engine->start(), prompt, 0.9f, 60),
+                   again = answer(*engine->start(), prompt, 0.9f, 60);
       EXPECT_EQ(once.tokens, again.tokens) << c.rule;
       EXPECT_TRUE(once.trees == again.trees) << c.rule;
       EXPECT_EQ(once.tokens.size(), 60u);
@@ -264,7 +274,8 @@ TEST(Medusa, DrawsAreRepeatable) {
     }
 }
 
-// And the texts have the target's distribution. Biases leave four tokens to both sides, so that many drafts are accepted.
+// And the texts have the target's distribution. Biases leave four tokens to both sides, so that many drafts are
+// accepted.
 TEST(Medusa, DrawsKeepTheDistribution) {
   const std::vector<Token> words = {20, 21, 22, 23};
   const auto prompt = testing::random_text(30, 12);
@@ -312,11 +323,12 @@ TEST(Medusa, DrawsKeepTheDistribution) {
 TEST(Medusa, RoundsDoNotAllocate) {
   for (const char* preset : {"medusa", "sd", "eagle3", "opt-tree", "specexec", "fuse"})
     for (const float temperature : {0.0f, 0.8f})
-      testing::expect_rounds_do_not_allocate(*Engine::open(options(files().reduced, preset, 64)), temperature, 50, preset);
+      testing::expect_rounds_do_not_allocate(*Engine::open(options(files().reduced, preset, 64)), temperature, 50,
+                                             preset);
 }
 
-// A tree that leaves a rank out would bias draws without replacement (texts were off by a fifth): refused, also when the head
-// brings it.
+// A tree that leaves a rank out would bias draws without replacement (texts were off by a fifth): refused, also when
+// the head brings it.
 TEST(Medusa, GapsAreRefusedWhereTheyWouldBias) {
   const auto error_of_rule = [](const std::string& head, const char* rule) -> std::string {
     try {
@@ -333,7 +345,8 @@ TEST(Medusa, GapsAreRefusedWhereTheyWouldBias) {
   EXPECT_EQ(error_of_rule(files().chosen, "specinfer"), "");
 }
 
-// Any draft with any tree, as with EAGLE's presets: preset medusa with an EAGLE head or a model keeps the built-in tree.
+// Any draft with any tree, as with EAGLE's presets: preset medusa with an EAGLE head or a model keeps the built-in
+// tree.
 TEST(Medusa, ThePresetTakesOtherDraftsToo) {
   auto plain = Engine::open(options("", "", 64));
   const auto prompt = testing::random_text(50, 2);
@@ -359,7 +372,10 @@ std::string error_of(const nlohmann::ordered_json& choices) {
 
 TEST(Medusa, WrongChoicesAreRefusedByFileAndEntry) {
   using Json = nlohmann::ordered_json;
-  const struct { Json choices; std::vector<std::string> words; } cases[] = {
+  const struct {
+    Json choices;
+    std::vector<std::string> words;
+  } cases[] = {
       {7, {"not a list of 1 to 511"}},
       {Json::array(), {"not a list of 1 to 511"}},
       {Json::object(), {"not a list"}},

@@ -30,7 +30,8 @@ class PartsTest : public ::testing::Test {
     kv_ = backend_->make_kv(model_->kv_geometry(kSessions, kContext, DType::kF32));
     for (const char* preset : {"off", "suffix"}) {
       SpeculationParts parts;
-      parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(), parts.tokenizer = tokenizer_.get();
+      parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(),
+      parts.tokenizer = tokenizer_.get();
       parts.cost_model = &cost_model_, parts.slots = kSessions, parts.context = kContext, parts.name = preset;
       SpecOptions how;
       how.preset = preset;
@@ -50,7 +51,8 @@ class PartsTest : public ::testing::Test {
 
   Speculation& off() { return *speculations_[0]; }
   Speculation& suffix() { return *speculations_[1]; }
-  std::unique_ptr<Generation> request(CachedText& text, std::span<const Token> prompt, const GenerateOptions& options, Speculation& spec) {
+  std::unique_ptr<Generation> request(CachedText& text, std::span<const Token> prompt, const GenerateOptions& options,
+                                      Speculation& spec) {
     Request r;
     r.prompt = prompt, r.options = &options;
     check_request(r, parts_);

@@ -1,4 +1,5 @@
-// Engines with SentencePiece's kind of vocabulary: an answer keeps its first space, whatever form the vocabulary comes in.
+// Engines with SentencePiece's kind of vocabulary: an answer keeps its first space, whatever form the vocabulary comes
+// in.
 #include <gtest/gtest.h>
 
 #include "specextend/specextend.h"

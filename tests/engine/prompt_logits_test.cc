@@ -1,5 +1,5 @@
-// Logits of a prompt's tokens: those that generating the same text gives, bit for bit, in pieces of any size, in any batch, with
-// any drafter listening in.
+// Logits of a prompt's tokens: those that generating the same text gives, bit for bit, in pieces of any size, in any
+// batch, with any drafter listening in.
 #include <gtest/gtest.h>
 
 #include "batch_models.h"
@@ -22,7 +22,11 @@ class PromptLogits : public ::testing::TestWithParam<const char*> {
     EngineOptions o;
     o.model = folder_.file("target.gguf"), o.context = 400, o.threads = 1;
     o.chunk = chunk, o.max_outputs = max_outputs, o.max_sessions = sessions;
-    if (how != "off") o.spec.preset = how == "suffix" ? how : how == "self" ? "self-skip" : "sd", o.spec.settings = {{"cost-model", "off"}};
+    if (how != "off")
+      o.spec.preset = how == "suffix" ? how
+                      : how == "self" ? "self-skip"
+                                      : "sd",
+      o.spec.settings = {{"cost-model", "off"}};
     if (how == "model") o.spec.draft_model = folder_.file("draft.gguf");
     if (how == "head") o.spec.draft_model = folder_.file("head");
     return Engine::open(o);
@@ -99,11 +103,15 @@ TEST_P(PromptLogits, PiecesAndCompanyChangeNothing) {
     while (batch->step()) ASSERT_LT(++steps, 2000);
     for (const Finished& f : batch->take_finished()) {
       EXPECT_EQ(f.error, "");
-      if (f.session == sessions[0].get()) { EXPECT_EQ(f.result.tokens, answer); }
-      else { EXPECT_EQ(f.result.tokens.size(), 60u); }
+      if (f.session == sessions[0].get()) {
+        EXPECT_EQ(f.result.tokens, answer);
+      } else {
+        EXPECT_EQ(f.result.tokens.size(), 60u);
+      }
     }
     for (size_t i = 0; i < prompts.size(); ++i)
-      EXPECT_TRUE(found[i] == expected[i]) << "prompt " << i << ", chunks of " << chunk << ", " << most << " rows of logits";
+      EXPECT_TRUE(found[i] == expected[i])
+          << "prompt " << i << ", chunks of " << chunk << ", " << most << " rows of logits";
   }
 }
 

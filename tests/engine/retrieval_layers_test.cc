@@ -1,5 +1,5 @@
-// The retrieval layers that the probe names retrieve in texts it does not know, and the last layer does not: on the default model, because
-// layers of random weights find nothing.
+// The retrieval layers that the probe names retrieve in texts it does not know, and the last layer does not: on the
+// default model, because layers of random weights find nothing.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,8 +32,8 @@ struct Target {
     return probe_retrieval_layers(*backend, *model, *kv, [&](std::string_view text) { return encode(text); });
   }
 
-  // Share of the last `asking` tokens whose attention in `layer` is largest in the chunk where `text` goes on after its first
-  // occurrence of them, among all chunks but the first and those of the last 64 tokens.
+  // Share of the last `asking` tokens whose attention in `layer` is largest in the chunk where `text` goes on after its
+  // first occurrence of them, among all chunks but the first and those of the last 64 tokens.
   double found(int layer, const std::vector<Token>& text, int first, int again, int asking) {
     const int cells = int(text.size()), from = cells - asking;
     std::vector<int32_t> positions(text.size()), borders;
@@ -44,8 +44,11 @@ struct Target {
     model->tap_queries(std::span(&layer, 1));
     const auto run = [&](int begin, int end) -> const StepOutputs& {
       const SeqRows seq{0, end - begin, 0, begin};
-      return model->forward({std::span(text).subspan(size_t(begin), size_t(end - begin)), std::span(positions).subspan(size_t(begin), size_t(end - begin)),
-                             std::span(&seq, 1), {}}, *kv);
+      return model->forward({std::span(text).subspan(size_t(begin), size_t(end - begin)),
+                             std::span(positions).subspan(size_t(begin), size_t(end - begin)),
+                             std::span(&seq, 1),
+                             {}},
+                            *kv);
     };
     run(0, from);
     const StepOutputs& out = run(from, cells);
@@ -53,8 +56,8 @@ struct Target {
     float* scores = backend->allocate(size_t(c.heads) * chunks, "scores");
     int right = 0;
     for (int r = 0; r < asking; ++r) {
-      backend->kv_score({scores, out.query[0] + size_t(r) * size_t(c.heads * c.head_dim), c.heads, c.kv_heads, c.head_dim,
-                         1 / std::sqrt(float(c.head_dim)), kv.get(), layer, 0, borders, ScoreKind::kMass});
+      backend->kv_score({scores, out.query[0] + size_t(r) * size_t(c.heads * c.head_dim), c.heads, c.kv_heads,
+                         c.head_dim, 1 / std::sqrt(float(c.head_dim)), kv.get(), layer, 0, borders, ScoreKind::kMass});
       size_t best = 1;
       std::vector<double> mass(chunks);
       for (size_t i = 1; i < size_t(cells - 64) / kChunk; ++i) {
@@ -88,9 +91,7 @@ TEST(Probe, FindsLayersThatFindThingsAgain) {
   std::string path;
   try {
     path = default_model_path();
-  } catch (const std::exception&) {
-    GTEST_SKIP() << "the default model is not here";
-  }
+  } catch (const std::exception&) { GTEST_SKIP() << "the default model is not here"; }
   Target target(path);
   const auto layers = target.probe();
   ASSERT_EQ(layers.size(), 2u);
@@ -103,9 +104,12 @@ TEST(Probe, FindsLayersThatFindThingsAgain) {
       "Dr. Amelia Okafor, who directed the seismic survey of the Tarim basin, told the panel that eleven of the forty drilling sites "
       "showed traces of methane, that the contractor had sealed four of them with concrete, and that a full report would follow in spring. ";
   std::string between;
-  for (const char* topic : {"Rural post offices", "Harbour pilots", "Weather balloons", "Veterans' clinics", "Bridge inspectors"})
-    between += std::string(topic) + " depend on a fund that was set up in 1974. Its rules changed twice, and a third change is before the house. "
-               "Supporters say that the change would shorten delays; opponents point to its price and ask for a trial in two states first. ";
+  for (const char* topic :
+       {"Rural post offices", "Harbour pilots", "Weather balloons", "Veterans' clinics", "Bridge inspectors"})
+    between +=
+        std::string(topic) +
+        " depend on a fund that was set up in 1974. Its rules changed twice, and a third change is before the house. "
+        "Supporters say that the change would shorten delays; opponents point to its price and ask for a trial in two states first. ";
   std::vector<Token> text = target.encode(filler);
   const int first = int(text.size());
   const auto again_tokens = target.encode(passage);

@@ -1,5 +1,5 @@
-// Nothing is allocated inside a round: a counting operator new watches whole generations of every preset, between the first
-// and the last round.
+// Nothing is allocated inside a round: a counting operator new watches whole generations of every preset, between the
+// first and the last round.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -73,8 +73,12 @@ TEST(RoundAllocation, NothingWithEagleHeads) {
   sampled.sampling.temperature = 0.8f, sampled.sampling.repeat_penalty = 1.1f;
   EngineOptions o;
   o.model = folder.file("target.gguf"), o.context = 400, o.threads = 1;
-  for (const auto& [head, preset] : {std::pair{"eagle1", "eagle1"}, {"eagle1", "eagle2"}, {"eagle1", "fuse"},
-                                     {"eagle3", "eagle3"}, {"eagle3", "opt-tree"}, {"eagle3", "specexec"}}) {
+  for (const auto& [head, preset] : {std::pair{"eagle1", "eagle1"},
+                                     {"eagle1", "eagle2"},
+                                     {"eagle1", "fuse"},
+                                     {"eagle3", "eagle3"},
+                                     {"eagle3", "opt-tree"},
+                                     {"eagle3", "specexec"}}) {
     o.spec.preset = preset, o.spec.draft_model = folder.file(head), o.spec.settings = {{"cost-model", "off"}};
     expect_no_allocation(o, greedy, fmt::format("{} {} greedy", head, preset));
     expect_no_allocation(o, sampled, fmt::format("{} {} sampled", head, preset));
@@ -107,9 +111,14 @@ TEST(RoundAllocation, NothingWithAnyDraftCache) {
         EngineOptions o;
         o.model = folder.file("target.gguf"), o.context = 640, o.threads = 1;
         o.spec.preset = "opt-tree", o.spec.draft_model = folder.file(draft);
-        o.spec.settings = {{"cost-model", "off"}, {"nodes", "12"}, {"cache", cache},
-                           {"budget", "40"}, {"chunk", "8"}, {"recent", "10"},
-                           {"interval", variant ? "3" : "100000"}, {"positions", variant ? "compact" : "original"}};
+        o.spec.settings = {{"cost-model", "off"},
+                           {"nodes", "12"},
+                           {"cache", cache},
+                           {"budget", "40"},
+                           {"chunk", "8"},
+                           {"recent", "10"},
+                           {"interval", variant ? "3" : "100000"},
+                           {"positions", variant ? "compact" : "original"}};
         const std::string kind = cache;
         if (variant && kind == "retrieval") o.spec.settings.push_back({"layers", "all"});
         expect_no_allocation(o, how, fmt::format("{} {} {}", draft, cache, variant));

@@ -7,8 +7,8 @@ namespace {
 
 void choose(const CacheConfig& config, const CacheText& text, ChoiceScratch&, std::vector<int32_t>& cells) {
   const int recent = std::clamp(config.recent, 1, config.budget);
-  const int old = text.cells - recent;                             // Cells [0, old) are chosen in chunks.
-  const int wanted = (config.budget - recent) / config.chunk;      // So many whole chunks fit into the budget.
+  const int old = text.cells - recent;                         // Cells [0, old) are chosen in chunks.
+  const int wanted = (config.budget - recent) / config.chunk;  // So many whole chunks fit into the budget.
   for (int i = 0; i < wanted; ++i) {
     const int first = int(int64_t(i) * (old / config.chunk) / wanted) * config.chunk;
     append_cells(first, first + config.chunk, cells);

@@ -28,12 +28,16 @@ struct Policies {
     add_cache_policy(backwards);
     add_cache_policy(greedy);
   }
-  const CachePolicy backwards{.name = "backwards", .choose = [](const CacheConfig&, const CacheText&, ChoiceScratch&,
-                                                                std::vector<int32_t>& cells) { cells = {5, 4}; }};
-  const CachePolicy greedy{.name = "greedy", .choose = [](const CacheConfig&, const CacheText& text, ChoiceScratch&,
-                                                          std::vector<int32_t>& cells) {
-                             for (int i = 0; i < text.cells; ++i) cells.push_back(i);
-                           }};
+  const CachePolicy backwards{
+      .name = "backwards",
+      .choose = [](const CacheConfig&, const CacheText&, ChoiceScratch&, std::vector<int32_t>& cells) {
+        cells = {5, 4};
+      }};
+  const CachePolicy greedy{
+      .name = "greedy",
+      .choose = [](const CacheConfig&, const CacheText& text, ChoiceScratch&, std::vector<int32_t>& cells) {
+        for (int i = 0; i < text.cells; ++i) cells.push_back(i);
+      }};
 };
 const Policies& policies() {
   static const Policies all;
@@ -89,7 +93,7 @@ EngineOptions options(const Files& files, const char* cache) {
   if (!*cache) return o;
   o.spec.preset = "sd", o.spec.draft_model = files.draft;
   o.spec.settings = {{"cost-model", "off"}, {"defer-prefill", "off"}, {"cache", cache}, {"budget", "64"},
-                     {"chunk", "8"}, {"recent", "16"}, {"interval", "2"}};
+                     {"chunk", "8"},        {"recent", "16"},         {"interval", "2"}};
   return o;
 }
 

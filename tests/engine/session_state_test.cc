@@ -1,5 +1,5 @@
-// Saved sessions: restored where the same tokens would give the same cells, refused anywhere else with the reason, and refused at any
-// length but their own.
+// Saved sessions: restored where the same tokens would give the same cells, refused anywhere else with the reason, and
+// refused at any length but their own.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -25,7 +25,8 @@ class SessionStateTest : public ::testing::Test {
   }
   EngineOptions options(const std::string& model, int context, const std::string& preset = "off") {
     EngineOptions o;
-    o.model = folder_.file(model), o.context = context, o.threads = 1, o.chunk = 32, o.max_sessions = 2, o.spec.preset = preset;
+    o.model = folder_.file(model), o.context = context, o.threads = 1, o.chunk = 32, o.max_sessions = 2,
+    o.spec.preset = preset;
     if (preset != "off") o.spec.draft_model = folder_.file("draft.gguf"), o.spec.settings = {{"cost-model", "off"}};
     return o;
   }

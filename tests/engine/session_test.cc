@@ -37,8 +37,14 @@ TEST_F(SessionTest, StreamsWhatItReturns) {
   int calls = 0, last_done = -1, total = 0;
   auto o = plain(40);
   o.on_text = [&](std::string_view t) { streamed += t; };
-  o.on_prefill = [&](int done, int all) { ++calls; EXPECT_GT(done, last_done); last_done = done; total = all; };
-  const auto prompt = engine_->tokenizer().tokenize("The quick brown fox jumps over the lazy dog and runs away from it");
+  o.on_prefill = [&](int done, int all) {
+    ++calls;
+    EXPECT_GT(done, last_done);
+    last_done = done;
+    total = all;
+  };
+  const auto prompt =
+      engine_->tokenizer().tokenize("The quick brown fox jumps over the lazy dog and runs away from it");
   const auto r = engine_->start()->generate(prompt, o);
   EXPECT_EQ(streamed, r.text);
   EXPECT_EQ(r.text, engine_->tokenizer().detokenize(r.tokens));
@@ -54,7 +60,8 @@ TEST_F(SessionTest, SameTextOnAnyNumberOfThreads) {
   const auto prompt = engine_->tokenizer().tokenize("Hello");
   for (float temperature : {0.f, 0.9f, 1.7f}) {
     auto o = plain(60);
-    o.sampling.temperature = temperature, o.sampling.seed = 5, o.sampling.repeat_penalty = 1.1f, o.sampling.frequency_penalty = 0.2f;
+    o.sampling.temperature = temperature, o.sampling.seed = 5, o.sampling.repeat_penalty = 1.1f,
+    o.sampling.frequency_penalty = 0.2f;
     const auto one = open(1)->start()->generate(prompt, o), three = open(3)->start()->generate(prompt, o);
     EXPECT_EQ(one.tokens, three.tokens) << temperature;
   }
@@ -123,13 +130,16 @@ TEST_F(SessionTest, TakesTextsAndMessages) {
   const std::vector<Message> messages{{"system", "be brief"}, {"user", odd}};
   const std::string prompt = tokenizer.apply_template(messages);
   EXPECT_NE(prompt.find(odd), std::string::npos) << prompt;
-  EXPECT_EQ(prompt, tokenizer.apply_template_json(
-      R"([{"role": "system", "content": "be brief"}, {"role": "user", "content": "say \"x\"\n\\ and \ud83d\ude42"}])"));
+  EXPECT_EQ(
+      prompt,
+      tokenizer.apply_template_json(
+          R"([{"role": "system", "content": "be brief"}, {"role": "user", "content": "say \"x\"\n\\ and \ud83d\ude42"}])"));
   EXPECT_NE(prompt, tokenizer.apply_template(messages, false));
   const auto answer = engine_->start()->generate(tokenizer.tokenize(prompt), o);
   auto session = engine_->start();
   EXPECT_EQ(session->chat(messages, o).tokens, answer.tokens);
-  EXPECT_EQ(session->chat({{"system", "be brief"}, {"user", odd}}, o).timings.prompt_tokens, 0);  // all of it is in the cache
+  EXPECT_EQ(session->chat({{"system", "be brief"}, {"user", odd}}, o).timings.prompt_tokens,
+            0);  // all of it is in the cache
   EXPECT_EQ(session->chat({{"system", "be brief"}, {"user", odd}}, o).tokens, answer.tokens);
   session.reset();
   EXPECT_EQ(engine_->chat({{"system", "be brief"}, {"user", odd}}, o).tokens, answer.tokens);
@@ -164,9 +174,7 @@ TEST_F(SessionTest, RefusesWhatCannotWork) {
     try {
       act();
       FAIL() << "no error about " << word;
-    } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
-    }
+    } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what(); }
   };
   const std::vector<Token> good{5, 6};
   expect_error([&] { session->generate(std::span<const Token>{}, plain(1)); }, "empty");

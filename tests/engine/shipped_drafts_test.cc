@@ -160,7 +160,8 @@ TEST(DraftTargets, AreTheSameInEveryForm) {
 TEST_F(ShippedDrafts, AreFoundByKind) {
   for (const char* preset : {"sd", "eagle2-tree", "specinfer", "opt-tree", "sequoia", "specexec", "fuse"})
     EXPECT_EQ(found_by(options(preset)), small_file) << preset;
-  for (const char* preset : {"eagle1", "eagle2", "eagle3", "specextend-eagle3"}) EXPECT_EQ(found_by(options(preset)), eagle3) << preset;
+  for (const char* preset : {"eagle1", "eagle2", "eagle3", "specextend-eagle3"})
+    EXPECT_EQ(found_by(options(preset)), eagle3) << preset;
   EXPECT_EQ(found_by(options("medusa")), medusa);
   for (const char* preset : {"off", "suffix", "self-skip"}) EXPECT_EQ(found_by(options(preset)), "") << preset;
   EngineOptions json = options("off");

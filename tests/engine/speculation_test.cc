@@ -1,5 +1,5 @@
-// Speculation never changes a byte: every preset against plain decoding, tokens and text with ==, logits with memcmp, over
-// sampling settings, contexts that cross the borders of blocks and spans, threads and batches.
+// Speculation never changes a byte: every preset against plain decoding, tokens and text with ==, logits with memcmp,
+// over sampling settings, contexts that cross the borders of blocks and spans, threads and batches.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -78,27 +78,30 @@ GenerateOptions setting(int which, int max_tokens, uint64_t seed) {
   return o;
 }
 
-std::vector<Answer> answers(Engine& engine, const std::vector<std::vector<Token>>& prompts, const std::vector<GenerateOptions>& options,
-                            bool together) {
+std::vector<Answer> answers(Engine& engine, const std::vector<std::vector<Token>>& prompts,
+                            const std::vector<GenerateOptions>& options, bool together) {
   std::vector<Answer> out(prompts.size());
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<GenerateOptions> used = options;
   std::vector<Request> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    used[i].on_logits = [&out, i](std::span<const float> row) { out[i].logits.insert(out[i].logits.end(), row.begin(), row.end()); };
+    used[i].on_logits = [&out, i](std::span<const float> row) {
+      out[i].logits.insert(out[i].logits.end(), row.begin(), row.end());
+    };
     sessions.push_back(engine.start());
     requests.push_back({sessions[i].get(), prompts[i], &used[i]});
     if (!together) {
       GenerateResult r = sessions[i]->generate(prompts[i], used[i]);
-      out[i].text = r.text, out[i].tokens = r.tokens, out[i].reason = r.reason, out[i].spec = r.spec, out[i].length = sessions[i]->length();
+      out[i].text = r.text, out[i].tokens = r.tokens, out[i].reason = r.reason, out[i].spec = r.spec,
+      out[i].length = sessions[i]->length();
       sessions[i].reset();
     }
   }
   if (!together) return out;
   auto results = engine.generate(requests);
   for (size_t i = 0; i < prompts.size(); ++i)
-    out[i].text = results[i].text, out[i].tokens = results[i].tokens, out[i].reason = results[i].reason, out[i].spec = results[i].spec,
-    out[i].length = sessions[i]->length();
+    out[i].text = results[i].text, out[i].tokens = results[i].tokens, out[i].reason = results[i].reason,
+    out[i].spec = results[i].spec, out[i].length = sessions[i]->length();
   return out;
 }
 
@@ -138,10 +141,12 @@ TEST_P(EveryPreset, EqualsPlainDecoding) {
     auto plain_engine = Engine::open(plain_options(context, 1, 1));
     const auto plain = answers(*plain_engine, prompts, options, false);
     for (int threads = 1; threads <= 4; ++threads) {
-      const bool cost_model = (threads + round) % 2 == 0, together = (threads / 2 + round) % 2 == 0;  // all mixtures over the lengths
+      const bool cost_model = (threads + round) % 2 == 0,
+                 together = (threads / 2 + round) % 2 == 0;  // all mixtures over the lengths
       auto engine = Engine::open(spec_options(GetParam(), cost_model, context, threads, 4));
       for (size_t at = 0; at < prompts.size(); at += 4) {
-        const std::vector<std::vector<Token>> some(prompts.begin() + ptrdiff_t(at), prompts.begin() + ptrdiff_t(at) + 4);
+        const std::vector<std::vector<Token>> some(prompts.begin() + ptrdiff_t(at),
+                                                   prompts.begin() + ptrdiff_t(at) + 4);
         const std::vector<GenerateOptions> with(options.begin() + ptrdiff_t(at), options.begin() + ptrdiff_t(at) + 4);
         const auto found = answers(*engine, some, with, together);
         for (size_t i = 0; i < 4; ++i) {
@@ -174,7 +179,8 @@ TEST(Speculation, EveryLimitInsideAPath) {
   auto plain = Engine::open(plain_options(200, 1, 1));
   auto engine = Engine::open(spec_options("sd", false, 200, 1, 1));
   for (int tokens = 0; tokens <= 30; ++tokens) {
-    const auto a = answers(*plain, {prompt}, {setting(0, tokens, 0)}, false), b = answers(*engine, {prompt}, {setting(0, tokens, 0)}, false);
+    const auto a = answers(*plain, {prompt}, {setting(0, tokens, 0)}, false),
+               b = answers(*engine, {prompt}, {setting(0, tokens, 0)}, false);
     expect_equal(a[0], b[0], fmt::format("{} tokens", tokens));
   }
 }
@@ -186,15 +192,16 @@ TEST(Speculation, EveryEndOfContext) {
     auto plain = Engine::open(plain_options(context, 1, 1));
     for (const char* preset : {"sd", "opt-tree", "suffix", "self-skip"}) {
       auto engine = Engine::open(spec_options(preset, false, context, 1, 1));
-      const auto a = answers(*plain, {prompt}, {setting(0, -1, 0)}, false), b = answers(*engine, {prompt}, {setting(0, -1, 0)}, false);
+      const auto a = answers(*plain, {prompt}, {setting(0, -1, 0)}, false),
+                 b = answers(*engine, {prompt}, {setting(0, -1, 0)}, false);
       EXPECT_EQ(a[0].reason, FinishReason::kContext);
       expect_equal(a[0], b[0], fmt::format("{} context {}", preset, context));
     }
   }
 }
 
-// A token of the text that plain decoding makes becomes the end-of-text token by bias at the right moment: here the end token
-// is made likely, so that it comes up inside accepted paths too.
+// A token of the text that plain decoding makes becomes the end-of-text token by bias at the right moment: here the end
+// token is made likely, so that it comes up inside accepted paths too.
 TEST(Speculation, EndOfTextInsideAPath) {
   int ended = 0;
   auto plain = Engine::open(plain_options(400, 1, 1));
@@ -212,8 +219,8 @@ TEST(Speculation, EndOfTextInsideAPath) {
   EXPECT_GT(ended, 10);
 }
 
-// Cancelled at any of the moments a request can be: what came out is a beginning of the plain text, and the session goes on from
-// there exactly.
+// Cancelled at any of the moments a request can be: what came out is a beginning of the plain text, and the session
+// goes on from there exactly.
 TEST(Speculation, CancelledBetweenAnyTwoPhases) {
   const auto prompt = testing::repeating_text(80, 5);
   auto plain = Engine::open(plain_options(300, 1, 1));
@@ -227,7 +234,8 @@ TEST(Speculation, CancelledBetweenAnyTwoPhases) {
       o.cancelled = [&] { return asked++ == stop_at; };
       const auto cut = session->generate(prompt, o);
       ASSERT_LE(cut.tokens.size(), expected.tokens.size());
-      EXPECT_TRUE(std::equal(cut.tokens.begin(), cut.tokens.end(), expected.tokens.begin())) << preset << " " << stop_at;
+      EXPECT_TRUE(std::equal(cut.tokens.begin(), cut.tokens.end(), expected.tokens.begin()))
+          << preset << " " << stop_at;
       const auto whole = session->generate(prompt, setting(0, 40, 0));
       EXPECT_EQ(whole.tokens, expected.tokens) << preset << " after a stop at " << stop_at;
     }
@@ -239,7 +247,8 @@ TEST(Speculation, CancelledInABatch) {
   auto plain = Engine::open(plain_options(300, 1, 1));
   std::vector<std::vector<Token>> prompts;
   std::vector<GenerateOptions> options;
-  for (unsigned i = 0; i < 3; ++i) prompts.push_back(testing::repeating_text(60 + int(i) * 7, 20 + i)), options.push_back(setting(int(i), 25, i));
+  for (unsigned i = 0; i < 3; ++i)
+    prompts.push_back(testing::repeating_text(60 + int(i) * 7, 20 + i)), options.push_back(setting(int(i), 25, i));
   const auto expected = answers(*plain, prompts, options, false);
   for (const char* preset : {"sd", "opt-tree", "suffix"}) {
     auto engine = Engine::open(spec_options(preset, false, 300, 1, 3));
@@ -250,8 +259,11 @@ TEST(Speculation, CancelledInABatch) {
         with[victim].cancelled = [&] { return asked++ == stop_at; };
         const auto found = answers(*engine, prompts, with, true);
         for (size_t i = 0; i < 3; ++i)
-          if (i != victim) expect_equal(expected[i], found[i], fmt::format("{}: {} beside {} cancelled at {}", preset, i, victim, stop_at));
-        EXPECT_TRUE(std::equal(found[victim].tokens.begin(), found[victim].tokens.end(), expected[victim].tokens.begin()));
+          if (i != victim)
+            expect_equal(expected[i], found[i],
+                         fmt::format("{}: {} beside {} cancelled at {}", preset, i, victim, stop_at));
+        EXPECT_TRUE(
+            std::equal(found[victim].tokens.begin(), found[victim].tokens.end(), expected[victim].tokens.begin()));
       }
   }
 }
@@ -270,14 +282,13 @@ TEST(Speculation, ThrowingCallbacks) {
     };
     try {
       session->generate(prompt, o);
-    } catch (const std::runtime_error&) {
-    }
+    } catch (const std::runtime_error&) {}
     EXPECT_EQ(session->generate(prompt, setting(0, 30, 0)).tokens, expected.tokens) << at;
   }
 }
 
-// Any callback of one request of a batch may throw, at any moment: the exception leaves step(), and when the batch is gone, all its
-// sessions are usable.
+// Any callback of one request of a batch may throw, at any moment: the exception leaves step(), and when the batch is
+// gone, all its sessions are usable.
 TEST(Speculation, ThrowingCallbacksInABatch) {
   const auto prompt = testing::repeating_text(80, 6), other = testing::repeating_text(50, 7);
   for (const char* preset : {"sd", "opt-tree", "suffix", "specextend"}) {
@@ -298,18 +309,22 @@ TEST(Speculation, ThrowingCallbacksInABatch) {
         if (where == std::string("round")) o.on_round = [&](const RoundInfo&) { hit(); };
         if (where == std::string("prefill")) o.on_prefill = [&](int, int) { hit(); };
         if (where == std::string("logits")) o.on_logits = [&](std::span<const float>) { hit(); };
-        if (where == std::string("cancelled")) o.cancelled = [&] { hit(); return false; };
+        if (where == std::string("cancelled"))
+          o.cancelled = [&] {
+            hit();
+            return false;
+          };
         try {
           const auto batch = engine->batch();
           batch->add({b.get(), other, &beside});
           batch->add({a.get(), prompt, &o});
           while (batch->step()) {}
           EXPECT_LE(calls, at) << preset << " " << where;
-        } catch (const std::domain_error&) {
-          EXPECT_EQ(calls, at + 1) << preset << " " << where;
-        }
-        EXPECT_EQ(a->generate(prompt, setting(0, 20, 0)).tokens, expected_a.tokens) << preset << " " << where << " " << at;
-        EXPECT_EQ(b->generate(other, setting(1, 20, 3)).tokens, expected_b.tokens) << preset << " " << where << " " << at;
+        } catch (const std::domain_error&) { EXPECT_EQ(calls, at + 1) << preset << " " << where; }
+        EXPECT_EQ(a->generate(prompt, setting(0, 20, 0)).tokens, expected_a.tokens)
+            << preset << " " << where << " " << at;
+        EXPECT_EQ(b->generate(other, setting(1, 20, 3)).tokens, expected_b.tokens)
+            << preset << " " << where << " " << at;
       }
   }
 }
@@ -318,13 +333,15 @@ TEST(Speculation, ThrowingCallbacksInABatch) {
 TEST(Speculation, PromptsInAnyOrder) {
   std::mt19937 random(9);
   auto plain = Engine::open(plain_options(700, 1, 1));
-  for (const char* preset : {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "staged", "triforce", "fuse"}) {
+  for (const char* preset :
+       {"sd", "opt-tree", "sequoia", "suffix", "ngram", "self-skip", "staged", "triforce", "fuse"}) {
     auto engine = Engine::open(spec_options(preset, false, 700, 1, 1));
     auto session = engine->start();
     std::vector<Token> last;
     for (int i = 0; i < 25; ++i) {
       auto prompt = testing::repeating_text(1 + int(random() % 550), unsigned(i));
-      if (i % 3 == 1 && !last.empty()) prompt.insert(prompt.begin(), last.begin(), last.begin() + ptrdiff_t(std::min<size_t>(last.size(), 100)));
+      if (i % 3 == 1 && !last.empty())
+        prompt.insert(prompt.begin(), last.begin(), last.begin() + ptrdiff_t(std::min<size_t>(last.size(), 100)));
       if (prompt.size() > 600) prompt.resize(600);
       const GenerateOptions o = setting(i % 3, 25, uint64_t(i));
       const auto expected = answers(*plain, {prompt}, {o}, false)[0];
@@ -338,7 +355,8 @@ TEST(Speculation, PromptsInAnyOrder) {
 
 // What each rule promises; and that a request which does not draft is plain decoding under any of them, in any batch.
 TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
-  const std::vector<std::vector<Token>> prompts{testing::random_text(20, 1), testing::random_text(60, 2), testing::random_text(33, 3)};
+  const std::vector<std::vector<Token>> prompts{testing::random_text(20, 1), testing::random_text(60, 2),
+                                                testing::random_text(33, 3)};
   std::vector<GenerateOptions> asks;
   for (int i = 0; i < 3; ++i) asks.push_back(setting(1, 30, uint64_t(i)));
   const auto expected = answers(*Engine::open(plain_options(200, 2, 3)), prompts, asks, false);
@@ -346,7 +364,8 @@ TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
     EngineOptions o = spec_options("sd", false, 200, 2, 3);
     o.spec.settings.insert(o.spec.settings.end(), {{"accept", rule}, {"allow-lossy", "on"}});
     EXPECT_EQ(spec_rule(o.spec).name, rule);
-    EXPECT_EQ(spec_rule(o.spec).promise, rule == std::string("typical") ? SpecPromise::kNothing : SpecPromise::kDistribution);
+    EXPECT_EQ(spec_rule(o.spec).promise,
+              rule == std::string("typical") ? SpecPromise::kNothing : SpecPromise::kDistribution);
     auto plain = asks;
     for (GenerateOptions& ask : plain) ask.speculate = false;
     const auto engine = Engine::open(o);
@@ -360,7 +379,8 @@ TEST(Speculation, RulesThatDrawLeavePlainRequestsAlone) {
   EXPECT_EQ(spec_rule(spec_options("sd", false, 200, 2, 1).spec).promise, SpecPromise::kBytes);
 }
 
-// An inner drafter saves passes and changes no draft: rules that draw from the draft's distribution write the same text with and without it.
+// An inner drafter saves passes and changes no draft: rules that draw from the draft's distribution write the same text
+// with and without it.
 TEST(Speculation, InnerDraftersChangeNoDraw) {
   const auto prompts = std::vector<std::vector<Token>>{testing::repeating_text(90, 1), testing::repeating_text(150, 2)};
   for (const char* rule : {"chain", "block", "match"}) {
@@ -392,7 +412,8 @@ TEST(Speculation, EarlierAnswersAreLookedUp) {
     if (preset == std::string("suffix")) o.spec.settings.push_back({"factor", "2"});
     const auto engine = Engine::open(o);
     for (int which : {0, 1}) {
-      const auto first = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0], again = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0];
+      const auto first = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0],
+                 again = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0];
       expect_equal(answers(*plain, {prompt}, {setting(which, 80, 3)}, false)[0], again, preset);
       expect_equal(first, again, preset);
       if (preset != std::string("suffix")) continue;  // others are nearly always right here by themselves
@@ -422,8 +443,10 @@ TEST(Speculation, TextsToCopyFrom) {
   const auto engine = Engine::open(o);
   const auto found = answers(*engine, {prompt}, {setting(0, 80, 3)}, false)[0];
   expect_equal(expected, found, "corpus");
-  const auto alone = answers(*Engine::open(spec_options("suffix", false, 512, 1, 1)), {prompt}, {setting(0, 80, 3)}, false)[0];
-  EXPECT_GT(found.spec.accepted, alone.spec.accepted + 10);  // not all of it: the text's tokens are not all those the model chose
+  const auto alone =
+      answers(*Engine::open(spec_options("suffix", false, 512, 1, 1)), {prompt}, {setting(0, 80, 3)}, false)[0];
+  EXPECT_GT(found.spec.accepted,
+            alone.spec.accepted + 10);  // not all of it: the text's tokens are not all those the model chose
 }
 
 TEST(Speculation, WrongDraftsAreRefused) {
@@ -436,7 +459,8 @@ TEST(Speculation, WrongDraftsAreRefused) {
   const auto prompt = testing::repeating_text(30, 1);
   auto plain = Engine::open(plain_options(100, 1, 1));
   auto engine = Engine::open(o);
-  expect_equal(answers(*plain, {prompt}, {setting(1, 40, 1)}, false)[0], answers(*engine, {prompt}, {setting(1, 40, 1)}, false)[0], "padded");
+  expect_equal(answers(*plain, {prompt}, {setting(1, 40, 1)}, false)[0],
+               answers(*engine, {prompt}, {setting(1, 40, 1)}, false)[0], "padded");
   o.spec.draft_model = folder.file("missing.gguf");
   EXPECT_THROW(Engine::open(o), Error);
   o.spec.draft_model.clear();
@@ -463,7 +487,8 @@ TEST(Speculation, CountersAddUp) {
   EXPECT_EQ(s.drafted, drafted);
   EXPECT_EQ(s.verified, verified);
   int64_t by_histogram = 0, in_histogram = 0, by_depth = 0;
-  for (size_t a = 0; a < s.histogram.size(); ++a) by_histogram += int64_t(a) * s.histogram[a], in_histogram += s.histogram[a];
+  for (size_t a = 0; a < s.histogram.size(); ++a)
+    by_histogram += int64_t(a) * s.histogram[a], in_histogram += s.histogram[a];
   for (int64_t n : s.accepted_at_depth) by_depth += n;
   EXPECT_EQ(by_histogram, s.accepted);
   EXPECT_EQ(by_depth, s.accepted);

@@ -1,5 +1,5 @@
-// What a start finds out is found out once: the second engine neither hashes, probes, measures nor scans; what is damaged, changed or
-// cannot be written only costs time.
+// What a start finds out is found out once: the second engine neither hashes, probes, measures nor scans; what is
+// damaged, changed or cannot be written only costs time.
 #include "engine/startup_cache.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,8 @@ TEST_F(StartupCacheTest, PricesOfANoisyMomentDoNotStay) {
 TEST_F(StartupCacheTest, DamagedFilesAreWrittenAnew) {
   open(cache_);
   const std::string long_text(1 << 20, '[');
-  for (const std::string& damage : {std::string(), std::string("{"), std::string("null"), std::string("{\"key\": 1, \"value\": [1]}"), long_text}) {
+  for (const std::string& damage :
+       {std::string(), std::string("{"), std::string("null"), std::string("{\"key\": 1, \"value\": [1]}"), long_text}) {
     for (const fs::path& file : kept()) testing::write_file(file.string(), damage);
     EXPECT_EQ(work(*open(cache_)), kAll) << damage.substr(0, 40);
     EXPECT_EQ(work(*open(cache_)), kNothing);
@@ -148,7 +149,8 @@ TEST_F(StartupCacheTest, StaysSmallAndWholeAmongMany) {
       for (int i = 0; i < 100; ++i) {
         cache.keep("own", fmt::format("{} {}", t, i), i);
         cache.keep("shared", "key", std::string(2000, char('a' + t)));
-        if (const auto found = cache.find("shared", "key"); found && found->get<std::string>().find_first_not_of((*found).get<std::string>()[0]) != std::string::npos)
+        if (const auto found = cache.find("shared", "key");
+            found && found->get<std::string>().find_first_not_of((*found).get<std::string>()[0]) != std::string::npos)
           ++wrong;
       }
     });
@@ -160,7 +162,10 @@ TEST_F(StartupCacheTest, StaysSmallAndWholeAmongMany) {
 
 TEST(StartupCacheFolder, IsTheUsers) {
   const auto set = [](const char* name, const char* value) { value ? ::setenv(name, value, 1) : ::unsetenv(name); };
-  const auto now = [](const char* name) { const char* v = std::getenv(name); return v ? std::optional<std::string>(v) : std::nullopt; };
+  const auto now = [](const char* name) {
+    const char* v = std::getenv(name);
+    return v ? std::optional<std::string>(v) : std::nullopt;
+  };
   const auto own = now("SPECEXTEND_CACHE"), xdg = now("XDG_CACHE_HOME");
   set("XDG_CACHE_HOME", "/x"), set("SPECEXTEND_CACHE", nullptr);
   EXPECT_EQ(startup_cache_folder(), "/x/specextend/startup");

@@ -57,8 +57,12 @@ TEST(StopMatcher, AgreesWithSearchingTheWholeText) {
     std::string expected = text;
     for (size_t end = 1; end <= text.size(); ++end) {
       size_t first = std::string::npos;
-      for (const auto& s : stops) if (!s.empty()) first = std::min(first, text.substr(0, end).find(s));
-      if (first != std::string::npos) { expected = text.substr(0, first); break; }
+      for (const auto& s : stops)
+        if (!s.empty()) first = std::min(first, text.substr(0, end).find(s));
+      if (first != std::string::npos) {
+        expected = text.substr(0, first);
+        break;
+      }
     }
     EXPECT_EQ(shown, expected) << text;
   }

@@ -1,4 +1,5 @@
-// Vocabularies of files that cannot be run, of folders with SentencePiece's own file, and with templates that do not parse.
+// Vocabularies of files that cannot be run, of folders with SentencePiece's own file, and with templates that do not
+// parse.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -72,7 +73,8 @@ TEST_F(TokenizerTest, SharedByThreads) {
   testing::write_file(file("vocab.gguf"), out.bytes());
   const auto tokenizer = Tokenizer::open(file("vocab.gguf"));
   const auto work = [&](int i) {
-    const std::vector<Message> messages{{"user", "the number " + std::to_string(i)}, {"assistant", "yes"}, {"user", "b a"}};
+    const std::vector<Message> messages{
+        {"user", "the number " + std::to_string(i)}, {"assistant", "yes"}, {"user", "b a"}};
     const std::string prompt = tokenizer->apply_template(messages);
     const auto tokens = tokenizer->tokenize(prompt, true);
     return std::pair(prompt + tokenizer->detokenize(tokens, true), tokens);
@@ -107,8 +109,8 @@ TEST_F(TokenizerTest, OfAnotherArchitecture) {
 
   testing::write_tiny_hf(file("folder"), TinySpec());
   testing::write_file(file("folder/config.json"), edited(file("folder/config.json"), [](auto& json) {
-    json["architectures"] = {"AbacusForCausalLM"};
-  }));
+                        json["architectures"] = {"AbacusForCausalLM"};
+                      }));
   EXPECT_NE(inspect(file("folder")).unsupported.find("AbacusForCausalLM"), std::string::npos);
   EXPECT_EQ(inspect(file("folder")).layers, 2);
   EXPECT_FALSE(Tokenizer::open(file("folder"))->tokenize("b a").empty());
@@ -126,12 +128,14 @@ TEST_F(TokenizerTest, TemplateThatDoesNotParse) {
   GenerateOptions o;
   o.max_tokens = 4, o.ignore_end = true;
   EXPECT_EQ(engine->start()->generate(engine->tokenizer().tokenize("b a"), o).tokens.size(), 4u);
-  const std::string error = error_of([&] { engine->tokenizer().apply_template_json(R"([{"role": "user", "content": "b"}])"); });
+  const std::string error =
+      error_of([&] { engine->tokenizer().apply_template_json(R"([{"role": "user", "content": "b"}])"); });
   EXPECT_NE(error.find("chat template of"), std::string::npos) << error;
   EXPECT_NE(error.find("folder"), std::string::npos) << error;
   ASSERT_EQ(engine->warnings().size(), 1u);
   EXPECT_NE(engine->warnings()[0].find("chat template of"), std::string::npos);
-  EXPECT_NE(error_of([&] { Tokenizer::open(file("folder"), "{% if %}"); }), "");  // one that somebody gives is looked at at once
+  EXPECT_NE(error_of([&] { Tokenizer::open(file("folder"), "{% if %}"); }),
+            "");  // one that somebody gives is looked at at once
 }
 
 TEST_F(TokenizerTest, WarnsOfAMissingPreTokenizer) {
@@ -186,7 +190,8 @@ TEST_F(TokenizerTest, FolderWithSentencePiecesOwnFile) {
 TEST_F(TokenizerTest, EndsOfConfig) {
   testing::write_tiny_hf(file("folder"), TinySpec());
   const auto config = [&](const nlohmann::ordered_json& ends) {
-    testing::write_file(file("folder/config.json"), edited(file("folder/config.json"), [&](auto& json) { json["eos_token_id"] = ends; }));
+    testing::write_file(file("folder/config.json"),
+                        edited(file("folder/config.json"), [&](auto& json) { json["eos_token_id"] = ends; }));
     return Tokenizer::open(file("folder"));
   };
   EXPECT_FALSE(config({7, 9})->is_end(9));

@@ -74,11 +74,13 @@ void refuse_with(const std::string& key, const std::function<void(GgufWriter&)>&
 }
 
 void refuse_u32(const std::string& key, uint32_t value, std::initializer_list<std::string> parts) {
-  refuse_with(key, [&](GgufWriter& out) { out.add_u32(key, value); }, parts);
+  refuse_with(
+      key, [&](GgufWriter& out) { out.add_u32(key, value); }, parts);
 }
 
 void refuse_f32(const std::string& key, float value, std::initializer_list<std::string> parts) {
-  refuse_with(key, [&](GgufWriter& out) { out.add_f32(key, value); }, parts);
+  refuse_with(
+      key, [&](GgufWriter& out) { out.add_f32(key, value); }, parts);
 }
 
 void expect_same(const ModelConfig& found, const ModelConfig& expected) {
@@ -205,10 +207,11 @@ TEST(GgufModel, RopeScaling) {
   // What converters write for a folder's attention_factor and mscale_all_dim.
   const auto scaled = [&](const char* key, float value) {
     return rope_of([&](GgufWriter& out) {
-      out.add_string("llama.rope.scaling.type", "yarn");
-      out.add_f32("llama.rope.scaling.factor", 4);
-      out.add_f32(std::string("llama.rope.scaling.") + key, value);
-    }).attention_factor;
+             out.add_string("llama.rope.scaling.type", "yarn");
+             out.add_f32("llama.rope.scaling.factor", 4);
+             out.add_f32(std::string("llama.rope.scaling.") + key, value);
+           })
+        .attention_factor;
   };
   EXPECT_EQ(scaled("yarn_attn_factor", 1.25f), 1.25);
   EXPECT_EQ(scaled("yarn_attn_factor", 1), 1);
@@ -231,9 +234,9 @@ TEST(GgufModel, PerLayerArraysMustBeUniform) {
 }
 
 TEST(GgufModel, RefusesMissingKeys) {
-  for (const char* key : {"general.architecture", "llama.block_count", "llama.embedding_length",
-                          "llama.feed_forward_length", "llama.attention.head_count", "llama.context_length",
-                          "llama.attention.layer_norm_rms_epsilon"}) {
+  for (const char* key :
+       {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.feed_forward_length",
+        "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon"}) {
     refuse_with(key, [](GgufWriter&) {}, {key, "missing"});
   }
 }
@@ -270,8 +273,12 @@ TEST(GgufModel, RefusesForeignKinds) {
   refuse_u32("llama.expert_count", 8, {"mixture-of-experts"});
   refuse_with("", [](GgufWriter& out) { out.add_string("llama.rope.scaling.type", "longrope"); }, {"longrope"});
   refuse_with("", [](GgufWriter& out) { out.add_string("llama.rope.scaling.type", "yarn"); }, {"factor", "missing"});
-  refuse_with("", [](GgufWriter& out) { out.add_u32("llama.attention.sliding_window", 4);
-                                        out.add_u32("llama.attention.sliding_window_pattern", 4); }, {"pattern"});
+  refuse_with("",
+              [](GgufWriter& out) {
+                out.add_u32("llama.attention.sliding_window", 4);
+                out.add_u32("llama.attention.sliding_window_pattern", 4);
+              },
+              {"pattern"});
 }
 
 TEST(GgufModel, RefusesBadTokenIdsAndLists) {
@@ -356,7 +363,8 @@ class Shards : public ::testing::Test {
   std::string name(int i) const { return folder_.file("m-0000" + std::to_string(i + 1) + "-of-00003.gguf"); }
 
   // Writes the model over three files; `change` may alter shard i before it is written.
-  void write(const std::function<void(int, GgufWriter&)>& change = [](int, GgufWriter&) {}, int number_shift = 0) {
+  void write(
+      const std::function<void(int, GgufWriter&)>& change = [](int, GgufWriter&) {}, int number_shift = 0) {
     const Bytes original = tiny_gguf(TinySpec()).bytes();
     const GgufFile file(original, "original");
     for (int i = 0; i < kCount; ++i) {

@@ -76,8 +76,12 @@ TEST(HfConfig, RopeOldAndNewSpelling) {
     EXPECT_EQ(rope.factor, 8);
     EXPECT_EQ(rope.base, 10000);
   }
-  const json llama3 = {{"rope_type", "llama3"},   {"factor", 32.0},           {"low_freq_factor", 1.0},
-                       {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}, {"rope_theta", 500000.0}};
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 32.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192},
+                       {"rope_theta", 500000.0}};
   const RopeConfig newer = read(with(without(sample(), "rope_theta"), "rope_parameters", llama3)).rope;
   EXPECT_EQ(newer.scaling, RopeScaling::kLlama3);
   EXPECT_EQ(newer.base, 500000);
@@ -90,8 +94,9 @@ TEST(HfConfig, RopeOldAndNewSpelling) {
   const RopeConfig dynamic = read(with(sample(), "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})).rope;
   EXPECT_EQ(dynamic.scaling, RopeScaling::kDynamic);
   EXPECT_EQ(dynamic.original_context, 2048);
-  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512},
-                     {"attention_factor", 1.2}, {"beta_fast", 16}, {"mscale", 0.7}, {"truncate", false}};
+  const json yarn = {{"rope_type", "yarn"},     {"factor", 4.0},   {"original_max_position_embeddings", 512},
+                     {"attention_factor", 1.2}, {"beta_fast", 16}, {"mscale", 0.7},
+                     {"truncate", false}};
   const RopeConfig stretched = read(with(sample(), "rope_scaling", yarn)).rope;
   EXPECT_EQ(stretched.scaling, RopeScaling::kYarn);
   EXPECT_EQ(stretched.attention_factor, 1.2);
@@ -127,7 +132,7 @@ TEST(HfConfig, Windows) {
   EXPECT_EQ(read(with(sample("mistral"), "sliding_window", 128)).window, 128);
   EXPECT_TRUE(read(with(sample("mistral"), "sliding_window", 128)).windowed_layers.empty());
   EXPECT_EQ(read(without(sample("mistral"), "sliding_window")).window, 4096);
-  EXPECT_EQ(read(with(sample(), "sliding_window", 128)).window, 0);          // llama has none
+  EXPECT_EQ(read(with(sample(), "sliding_window", 128)).window, 0);         // llama has none
   EXPECT_EQ(read(with(sample("qwen2"), "sliding_window", 128)).window, 0);  // switched off
   json qwen = with(with(sample("qwen2"), "sliding_window", 128), "use_sliding_window", true);
   EXPECT_EQ(read(with(qwen, "max_window_layers", 1)).windowed_layers, (std::vector<uint8_t>{0, 1}));
@@ -210,7 +215,9 @@ TEST(HfConfig, ChatTemplates) {
   EXPECT_EQ(chat_template_from_json("{}", kName), "");
   EXPECT_EQ(chat_template_from_json(R"({"chat_template": "x"})", kName), "x");
   EXPECT_EQ(chat_template_from_json(R"({"chat_template": [{"name": "tool", "template": "t"},
-                                       {"name": "default", "template": "d"}]})", kName), "d");
+                                       {"name": "default", "template": "d"}]})",
+                                    kName),
+            "d");
   expect_error([&] { chat_template_from_json(R"({"chat_template": 1})", kName); }, {kName, "chat_template"});
   expect_error([&] { chat_template_from_json(R"({"chat_template": [{"name": "a"}]})", kName); }, {kName, "template"});
   expect_error([&] { chat_template_from_json(R"({"chat_template": [1]})", kName); }, {kName, "template"});

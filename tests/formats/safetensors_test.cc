@@ -60,7 +60,8 @@ TEST(Safetensors, ReadsFromDiskAndMetadata) {
   const TempFolder folder;
   const std::string path = folder.file(kName);
   write_file(path, safetensors_bytes(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],)"
-                                     R"("data_offsets":[0,4]}}   )", Bytes(4)));
+                                     R"("data_offsets":[0,4]}}   )",
+                                     Bytes(4)));
   SafetensorsFile file(path);
   const SafetensorsFile moved(std::move(file));
   ASSERT_EQ(moved.metadata().size(), 1u);

@@ -153,10 +153,10 @@ TEST_P(GoldenTest, Cpu) {
 
 // Models that share weights and tokens but not the configuration: the comparison must tell them apart.
 TEST(GoldenNegative, AnotherConfigurationIsCaught) {
-  const std::pair<const char*, const char*> pairs[] = {{"llama", "llama-linear"},      {"llama", "llama-dynamic"},
-                                                       {"llama", "llama-llama3"},      {"llama", "llama-yarn"},
-                                                       {"llama-yarn", "llama-yarn-factor"}, {"qwen2", "qwen2-window"},
-                                                       {"qwen3", "qwen3-yarn"}};
+  const std::pair<const char*, const char*> pairs[] = {
+      {"llama", "llama-linear"}, {"llama", "llama-dynamic"},          {"llama", "llama-llama3"},
+      {"llama", "llama-yarn"},   {"llama-yarn", "llama-yarn-factor"}, {"qwen2", "qwen2-window"},
+      {"qwen3", "qwen3-yarn"}};
   for (const auto& [model, other] : pairs) {
     const Golden golden(other);
     const auto backend = make_reference_backend();

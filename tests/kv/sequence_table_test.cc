@@ -1,5 +1,5 @@
-// The sequences against an oracle: cells hold random tokens, moves are carried out on them, and the committed cells must always
-// spell the text that plain appending would have given.
+// The sequences against an oracle: cells hold random tokens, moves are carried out on them, and the committed cells
+// must always spell the text that plain appending would have given.
 #include "kv/sequence_table.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,10 @@ TEST(SequenceTable, RandomHistoriesMatchAVectorOfTokens) {
     for (int step = 0; step < 200; ++step) {
       if (pick(8) == 0) {
         const int free_slots = int(std::count(open.begin(), open.end(), false));
-        if (free_slots == 0) { EXPECT_THROW(sequences.open(), Error); continue; }
+        if (free_slots == 0) {
+          EXPECT_THROW(sequences.open(), Error);
+          continue;
+        }
         const SeqId s = sequences.open();
         ASSERT_FALSE(open[size_t(s)]);
         open[size_t(s)] = true;
@@ -42,7 +45,11 @@ TEST(SequenceTable, RandomHistoriesMatchAVectorOfTokens) {
       switch (pick(4)) {
         case 0: {  // append
           const int n = pick(std::min(room, 9) + 1);
-          for (int i = 0; i < n; ++i) { const int token = pick(1000); mine[words.size()] = token; words.push_back(token); }
+          for (int i = 0; i < n; ++i) {
+            const int token = pick(1000);
+            mine[words.size()] = token;
+            words.push_back(token);
+          }
           sequences.append(s, n);
           break;
         }
@@ -58,10 +65,14 @@ TEST(SequenceTable, RandomHistoriesMatchAVectorOfTokens) {
           }
           ASSERT_EQ(sequences.uncommitted(s), nodes);
           std::vector<NodeId> path;
-          if (pick(5)) for (int at = pick(nodes); at >= 0; at = parent[size_t(at)]) path.insert(path.begin(), at);
+          if (pick(5))
+            for (int at = pick(nodes); at >= 0; at = parent[size_t(at)]) path.insert(path.begin(), at);
           std::vector<KvMove> moves;
           sequences.commit(s, path, moves);
-          for (const KvMove& m : moves) { ASSERT_EQ(m.delta, 0); mine[size_t(m.dst)] = mine[size_t(m.src)]; }
+          for (const KvMove& m : moves) {
+            ASSERT_EQ(m.delta, 0);
+            mine[size_t(m.dst)] = mine[size_t(m.src)];
+          }
           for (NodeId n : path) words.push_back(token[size_t(n)]);
           break;
         }
@@ -73,7 +84,11 @@ TEST(SequenceTable, RandomHistoriesMatchAVectorOfTokens) {
           break;
         }
         case 3:
-          if (pick(6) == 0) { sequences.close(s); open[size_t(s)] = false; continue; }
+          if (pick(6) == 0) {
+            sequences.close(s);
+            open[size_t(s)] = false;
+            continue;
+          }
       }
       ASSERT_EQ(sequences.length(s), int(words.size()));
       for (size_t i = 0; i < words.size(); ++i) ASSERT_EQ(mine[i], words[i]);

@@ -20,7 +20,8 @@ TEST(Rope, PlainFrequenciesAreAGeometricSeries) {
   const auto r = rope_frequencies(config(RopeScaling::kNone, 1, 0), 4096);
   ASSERT_EQ(r.frequencies.size(), 32u);
   EXPECT_EQ(r.frequencies[0], 1.0);
-  for (size_t i = 1; i < 32; ++i) EXPECT_NEAR(r.frequencies[i] / r.frequencies[i - 1], std::pow(10000.0, -1.0 / 32), 1e-12);
+  for (size_t i = 1; i < 32; ++i)
+    EXPECT_NEAR(r.frequencies[i] / r.frequencies[i - 1], std::pow(10000.0, -1.0 / 32), 1e-12);
   EXPECT_EQ(r.factor, 1.0f);
 }
 

@@ -218,7 +218,8 @@ void check_tree(const std::string& path, const TreeSubject& subject, DType kv_ty
     sequences.commit(0, kept, moves);
     tree_run.move(s, moves);
     for (size_t i = 0; i < kept.size(); ++i) plain.chain(0, history[s] + int(i), {t.token[size_t(kept[i])]});
-    const auto next_plain = plain.chain(0, sequences.length(0), {7}), next = tree_run.chain(s, sequences.length(0), {7});
+    const auto next_plain = plain.chain(0, sequences.length(0), {7}),
+               next = tree_run.chain(s, sequences.length(0), {7});
     ASSERT_TRUE(same_row(next, 0, next_plain, 0, vocab)) << subject.name << " after the commit";
   }
 }

@@ -1,6 +1,6 @@
-// Batch invariance of trees on any backend: every node's logits have the bits its path has when decoded token by token, with
-// several ragged sequences in one pass, after a commit, and when the tree grows over several steps. The beginnings of
-// texts are run as prompts.
+// Batch invariance of trees on any backend: every node's logits have the bits its path has when decoded token by token,
+// with several ragged sequences in one pass, after a commit, and when the tree grows over several steps. The beginnings
+// of texts are run as prompts.
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,5 +1,5 @@
-// Acceptance allocates nothing: a counting operator new watches every rule on chains and trees, greedy and sampled, with
-// penalties.
+// Acceptance allocates nothing: a counting operator new watches every rule on chains and trees, greedy and sampled,
+// with penalties.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ constexpr int kVocab = 40, kNodes = 24;
 
 // Accepts trees of all depths; returns the tokens accepted.
 size_t accept_many(Acceptance& rule, bool chain, float temperature, PenaltyWindow& window, AcceptResult& result,
-                  long& allocations) {
+                   long& allocations) {
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal(0, 1);
   TokenTree tree(kNodes);
@@ -56,9 +56,9 @@ TEST(AcceptAllocation, JudgingAllocatesNothing) {
   window.push(1);
   AcceptResult result;
   result.path.reserve(kNodes);
-  for (AcceptKind kind : {AcceptKind::kMatch, AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
-                          AcceptKind::kNoReplacement, AcceptKind::kTraversal, AcceptKind::kTypical,
-                          AcceptKind::kMargin}) {
+  for (AcceptKind kind :
+       {AcceptKind::kMatch, AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
+        AcceptKind::kNoReplacement, AcceptKind::kTraversal, AcceptKind::kTypical, AcceptKind::kMargin}) {
     AcceptConfig config;
     config.kind = kind;
     const auto rule = make_acceptance(config, *backend, {kVocab, kNodes, kNodes - 1});

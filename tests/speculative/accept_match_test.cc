@@ -1,5 +1,5 @@
-// Acceptance of trees of logits: match against plain decoding, the lossy rules against their definitions, and the rules on
-// distributions as they run on a backend: a pure function of seed and position, greedy where the target is.
+// Acceptance of trees of logits: match against plain decoding, the lossy rules against their definitions, and the rules
+// on distributions as they run on a backend: a pure function of seed and position, greedy where the target is.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace sx {
 namespace {
 
 constexpr AcceptKind kProbabilityKinds[] = {AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
-                                    AcceptKind::kNoReplacement, AcceptKind::kTraversal};
+                                            AcceptKind::kNoReplacement, AcceptKind::kTraversal};
 
 std::map<Token, int> as_map(std::span<const TokenCount> counts) {
   std::map<Token, int> map;
@@ -317,7 +317,8 @@ TEST_P(AcceptTrees, DistributionRulesAreGreedyAtTemperatureZero) {
       scene.random_penalties(random);
       const auto rule = make_acceptance({kind}, *backend_, {scene.vocab, 12, 11});
       const DraftProbs distributions = draw_tree(random, scene, rule->draws(), needs_chain(kind));
-      const AcceptResult result = accept(*rule, scene, &distributions), greedy = accept(*make(AcceptKind::kMatch, scene), scene);
+      const AcceptResult result = accept(*rule, scene, &distributions),
+                         greedy = accept(*make(AcceptKind::kMatch, scene), scene);
       ASSERT_EQ(result.path, greedy.path) << int(kind) << " " << trial;
       ASSERT_EQ(result.next, greedy.next) << int(kind) << " " << trial;
       accepted += int(result.path.size()) - 1;
@@ -326,8 +327,8 @@ TEST_P(AcceptTrees, DistributionRulesAreGreedyAtTemperatureZero) {
   }
 }
 
-// The first token emitted follows the target's distribution: coins and draws of the keyed random are fair, penalties are in the
-// distribution.
+// The first token emitted follows the target's distribution: coins and draws of the keyed random are fair, penalties
+// are in the distribution.
 TEST_P(AcceptTrees, FirstTokenFollowsTheTarget) {
   std::mt19937_64 random(7);
   for (AcceptKind kind : kProbabilityKinds) {

@@ -1,5 +1,6 @@
-// The rules on distributions against exact enumeration: the distribution of the text they emit is the target's, block and traversal
-// verification accept no less than testing top-down, and wrong pairings of rule and draws are seen to be wrong.
+// The rules on distributions against exact enumeration: the distribution of the text they emit is the target's, block
+// and traversal verification accept no less than testing top-down, and wrong pairings of rule and draws are seen to be
+// wrong.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -146,7 +147,8 @@ TEST(AcceptRules, ChainRulesRefuseTrees) {
   EXPECT_THROW(rule_for(AcceptKind::kMatch, c), InternalError);
 }
 
-// A greedy target is a point mass after every prefix: whatever the draft's distribution, the walk along its tokens comes out.
+// A greedy target is a point mass after every prefix: whatever the draft's distribution, the walk along its tokens
+// comes out.
 TEST(AcceptRules, PointMassesAreMatched) {
   std::mt19937_64 random(10);
   const AcceptKind kinds[] = {AcceptKind::kChain, AcceptKind::kBlockwise, AcceptKind::kSpecInfer,

@@ -41,8 +41,13 @@ TEST(ChunkBorders, GrowingCuttingAndRegrowingAreAsInOneGo) {
 
 TEST(ChunkBorders, ByHand) {
   ChunkBorders plain(4);
-  for (const auto& [cells, borders] : {std::pair<int, Cells>{10, {0, 4, 8, 10}}, {8, {0, 4, 8}}, {5, {0, 4, 5}}, {7, {0, 4, 7}},
-                                       {9, {0, 4, 8, 9}}, {3, {0, 3}}, {0, {0}}}) {
+  for (const auto& [cells, borders] : {std::pair<int, Cells>{10, {0, 4, 8, 10}},
+                                       {8, {0, 4, 8}},
+                                       {5, {0, 4, 5}},
+                                       {7, {0, 4, 7}},
+                                       {9, {0, 4, 8, 9}},
+                                       {3, {0, 3}},
+                                       {0, {0}}}) {
     plain.resize(cells);
     EXPECT_EQ(copy(plain.borders()), borders);
   }

@@ -255,15 +255,15 @@ TEST(ChooseChunks, ByHand) {
   };
   const std::vector<float> scores = {1, 5, 3, 4, 2}, ties(5, 1.0f);
   EXPECT_EQ(chunks_of(borders, scores, 8, 0, 0), whole({1, 3}));
-  EXPECT_EQ(chunks_of(borders, scores, 11, 0, 0), whole({1, 3, 4}));     // chunk 2 does not fit, 4 does
-  EXPECT_EQ(chunks_of(borders, scores, 11, 1, 0), whole({0, 1, 4}));     // the sink first
-  EXPECT_EQ(chunks_of(borders, scores, 10, 1, 1), whole({0, 1, 4}));     // and the last
-  EXPECT_EQ(chunks_of(borders, scores, 10, 0, 3), whole({1, 3, 4}));     // three cells touch two chunks
-  EXPECT_EQ(chunks_of(borders, ties, 8, 0, 0), whole({3, 4}));           // ties: the later ones
+  EXPECT_EQ(chunks_of(borders, scores, 11, 0, 0), whole({1, 3, 4}));  // chunk 2 does not fit, 4 does
+  EXPECT_EQ(chunks_of(borders, scores, 11, 1, 0), whole({0, 1, 4}));  // the sink first
+  EXPECT_EQ(chunks_of(borders, scores, 10, 1, 1), whole({0, 1, 4}));  // and the last
+  EXPECT_EQ(chunks_of(borders, scores, 10, 0, 3), whole({1, 3, 4}));  // three cells touch two chunks
+  EXPECT_EQ(chunks_of(borders, ties, 8, 0, 0), whole({3, 4}));        // ties: the later ones
   EXPECT_EQ(chunks_of(borders, ties, 8, 4, 0), whole({0, 4}));
   EXPECT_EQ(chunks_of(borders, scores, 9, 2, 3), (Cells{0, 1, 11, 12, 13, 14, 15, 16, 17}));  // 10 cells for sure
   EXPECT_EQ(chunks_of(borders, scores, 3, 2, 9), (Cells{0, 16, 17}));
-  EXPECT_EQ(chunks_of({0, 9}, {1}, 3, 0, 0), (Cells{6, 7, 8}));          // a chunk longer than the budget
+  EXPECT_EQ(chunks_of({0, 9}, {1}, 3, 0, 0), (Cells{6, 7, 8}));  // a chunk longer than the budget
   EXPECT_EQ(chunks_of(borders, scores, 18, 0, 0), all_cells(18));
   EXPECT_EQ(chunks_of(borders, scores, 0, 2, 2), Cells{});
   EXPECT_EQ(chunks_of({0}, {}, 5, 2, 2), Cells{});
@@ -291,9 +291,7 @@ TEST(ChooseChunks, NaNIsTheWorstScore) {
   EXPECT_EQ(pruned_of({kNaN, -kInfinity, -kNaN, 3, kNaN}, 2, 0, 0, 0), (Cells{1, 3}));
 }
 
-TEST(ChooseChunks, ScoresAndChunksMustFit) {
-  EXPECT_ANY_THROW(chunks_of({0, 4, 8}, {1}, 4, 0, 0));
-}
+TEST(ChooseChunks, ScoresAndChunksMustFit) { EXPECT_ANY_THROW(chunks_of({0, 4, 8}, {1}, 4, 0, 0)); }
 
 TEST(ChoosePruned, EqualsTheNaiveChoice) {
   RandomSource random;

@@ -21,14 +21,14 @@ inline double chi_square_p(double statistic, int freedom) {
   return q;
 }
 
-using Distribution = std::map<std::vector<Token>, double>;   // texts of positive probability
+using Distribution = std::map<std::vector<Token>, double>;  // texts of positive probability
 using Counts = std::map<std::vector<Token>, int>;
 
 struct Fit {
   int samples = 0, freedom = 0;
   double statistic = 0, p = 0;
-  double distance = 0;    // total variation between counts and distribution
-  double explained = 0;   // as many samples of the distribution itself stay below it, but for one time in 10,000
+  double distance = 0;   // total variation between counts and distribution
+  double explained = 0;  // as many samples of the distribution itself stay below it, but for one time in 10,000
 };
 
 // Counts against a distribution. From the rarest text on, texts share a bin until it is expected to hold five samples.

@@ -1,6 +1,7 @@
-// The rules that keep the target's distribution, on the real weights of the default model: 10,000 seeded rounds each, drafted
-// and accepted by the engine's own rules, and a chi-square test of what comes out against the target's distribution. Logits are a
-// pure function of the text, so every text is run once and remembered. The same test must find out wrong rules.
+// The rules that keep the target's distribution, on the real weights of the default model: 10,000 seeded rounds each,
+// drafted and accepted by the engine's own rules, and a chi-square test of what comes out against the target's
+// distribution. Logits are a pure function of the text, so every text is run once and remembered. The same test must
+// find out wrong rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,8 +58,8 @@ TEST(ChiSquare, RareTokensShareBinsAndImpossibleOnesFail) {
 // --- Texts and their logits.
 
 constexpr int kSamples = 10000;
-constexpr int kBatch = 256;     // rows of one step
-constexpr int kKept = 48;       // logits remembered of a row: more than top-k leaves, and all that a guess looks at
+constexpr int kBatch = 256;  // rows of one step
+constexpr int kKept = 48;    // logits remembered of a row: more than top-k leaves, and all that a guess looks at
 
 // "The weather in the mountains can change quickly, so hikers should always bring"
 const std::vector<Token> kPrompt = {504, 3947, 281, 260, 8718, 416, 1363, 3112, 28, 588, 294, 40062, 868, 1811, 2635};
@@ -77,7 +78,10 @@ using Path = std::vector<Token>;                   // what follows the prompt
 class Language {
  public:
   Language(Backend& backend, Model& model, const LayerPlan& plan)
-      : backend_(backend), model_(model), plan_(plan), history_(int(kPrompt.size()) - 1),
+      : backend_(backend),
+        model_(model),
+        plan_(plan),
+        history_(int(kPrompt.size()) - 1),
         kv_(backend.make_kv(model.kv_geometry(1, history_ + kBatch, backend.default_kv_type()))) {
     std::vector<int32_t> positions(static_cast<size_t>(history_));
     std::iota(positions.begin(), positions.end(), 0);
@@ -96,7 +100,9 @@ class Language {
     missing_.insert(path);
     return nullptr;
   }
-  const Distribution& distribution(const Path& path) const { return distributions_.at(path); }  // of the next token, after paths of up to one
+  const Distribution& distribution(const Path& path) const {
+    return distributions_.at(path);
+  }  // of the next token, after paths of up to one
   // Of the first two tokens.
   Distribution pair_distribution() const {
     Distribution pairs;
@@ -164,10 +170,10 @@ class Language {
   Backend& backend_;
   Model& model_;
   const LayerPlan plan_;
-  const int history_;                // cells of the prompt but for its last token, which is pending
+  const int history_;  // cells of the prompt but for its last token, which is pending
   std::unique_ptr<KvStore> kv_;
   std::map<Path, Row> rows_;
-  std::map<Path, Distribution> distributions_;         // made from whole rows
+  std::map<Path, Distribution> distributions_;  // made from whole rows
   std::set<Path> missing_;
   std::set<Token> tokens_;
   int passes_ = 0;
@@ -175,7 +181,8 @@ class Language {
 
 // --- Rounds.
 
-// What TriForce does: a rejected token is followed by a draw from the target's distribution instead of what is left of it.
+// What TriForce does: a rejected token is followed by a draw from the target's distribution instead of what is left of
+// it.
 class PlainResidual final : public Acceptance {
  public:
   explicit PlainResidual(Backend& backend) : backend_(backend) {}
@@ -188,7 +195,8 @@ class PlainResidual final : public Acceptance {
     result.path.clear();
     for (NodeId node = 0; node != kNoNode;) {
       result.path.push_back(node);
-      backend_.probabilities({p.data(), {a.logits + size_t(node) * size_t(a.vocab), a.position, a.sampling, {}, {}}, a.vocab});
+      backend_.probabilities(
+          {p.data(), {a.logits + size_t(node) * size_t(a.vocab), a.position, a.sampling, {}, {}}, a.vocab});
       const NodeId child = a.tree->first_child(node);
       const auto x = child == kNoNode ? 0 : size_t(a.tree->token(child));
       node = child != kNoNode && uniform() * double(a.draft_probs->row(node)[x]) < p[x] ? child : kNoNode;
@@ -205,9 +213,9 @@ class PlainResidual final : public Acceptance {
 struct Method {
   const char* name;
   AcceptKind kind;
-  std::vector<int> widths;              // of the tree, by level
-  std::optional<DrawMode> draws = {};   // instead of the rule's own
-  bool plain_residual = false;          // instead of the rule
+  std::vector<int> widths;             // of the tree, by level
+  std::optional<DrawMode> draws = {};  // instead of the rule's own
+  bool plain_residual = false;         // instead of the rule
 };
 
 TreeConfig tree_of(const Method& method) {
@@ -221,18 +229,23 @@ TreeConfig tree_of(const Method& method) {
 
 struct Sample {
   Token first = kNoToken, second = kNoToken;
-  int accepted = 0;                 // drafted tokens, in the first round
+  int accepted = 0;  // drafted tokens, in the first round
   bool done = false;
   bool operator==(const Sample&) const = default;
 };
 
-// Drafts and accepts over a part of the vocabulary in which every row's best tokens lie. Distributions are those of the whole
-// vocabulary, and so is every draw, since the tokens keep their order; but it takes a fraction of the time.
+// Drafts and accepts over a part of the vocabulary in which every row's best tokens lie. Distributions are those of the
+// whole vocabulary, and so is every draw, since the tokens keep their order; but it takes a fraction of the time.
 class Speaker {
  public:
   Speaker(Backend& backend, Language& target, Language& draft, const Method& method, std::vector<Token> words)
-      : target_(target), draft_(draft), words_(std::move(words)), vocab_(int(words_.size())),
-        policy_(make_tree_policy(tree_of(method))), tree_(policy_->capacity()), distributions_(policy_->capacity(), vocab_),
+      : target_(target),
+        draft_(draft),
+        words_(std::move(words)),
+        vocab_(int(words_.size())),
+        policy_(make_tree_policy(tree_of(method))),
+        tree_(policy_->capacity()),
+        distributions_(policy_->capacity(), vocab_),
         acceptance_(make_acceptance({method.kind}, backend, {vocab_, policy_->capacity(), int(method.widths.size())})),
         guesser_(backend, {method.draws.value_or(acceptance_->draws())}, policy_->width(), policy_->rows(), vocab_,
                  vocab_),
@@ -284,7 +297,8 @@ class Speaker {
       distributions.clear();
       for (size_t i = 0; i < now.size(); ++i) {
         const uint64_t position = task.text.size() + size_t(tree_.depth(now[i]));
-        distributions.push_back({now[i], guesser_.guess(task, now[i], position, rows_.data() + i * size_t(vocab_), int(i))});
+        distributions.push_back(
+            {now[i], guesser_.guess(task, now[i], position, rows_.data() + i * size_t(vocab_), int(i))});
       }
       next.clear();
       policy_->grow(tree_, distributions, next);
@@ -323,7 +337,7 @@ class Speaker {
   std::unique_ptr<Acceptance> acceptance_;
   CandidateFinder guesser_;
   const int depth_;
-  std::vector<float> rows_;         // [nodes, vocab]
+  std::vector<float> rows_;  // [nodes, vocab]
   AcceptResult result_;
 };
 
@@ -335,16 +349,15 @@ std::string model_path() {
   return base / "specextend" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Report {
-  Fit first, second, both;          // tokens; the second: after the likeliest first one
-  double accepted = 0;              // drafted tokens per round
+  Fit first, second, both;  // tokens; the second: after the likeliest first one
+  double accepted = 0;      // drafted tokens per round
 };
 
-// The default model as target, and with ten halves of layers left out as its own draft: the distributions overlap by two thirds.
+// The default model as target, and with ten halves of layers left out as its own draft: the distributions overlap by
+// two thirds.
 class DefaultModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -406,9 +419,10 @@ class DefaultModel : public ::testing::Test {
   }
 
   void show(const Method& method, const char* which, const Fit& f) {
-    fmt::print("{:22} {:6} p = {:.3g} (chi-square {:.2f}, {} degrees of freedom, {} samples), "
-               "total variation {:.4f} where chance explains {:.4f}\n",
-               method.name, which, f.p, f.statistic, f.freedom, f.samples, f.distance, f.explained);
+    fmt::print(
+        "{:22} {:6} p = {:.3g} (chi-square {:.2f}, {} degrees of freedom, {} samples), "
+        "total variation {:.4f} where chance explains {:.4f}\n",
+        method.name, which, f.p, f.statistic, f.freedom, f.samples, f.distance, f.explained);
     RecordProperty(fmt::format("{}_{}_p", method.name, which), fmt::format("{:.3g}", f.p));
   }
 
@@ -425,12 +439,11 @@ class DefaultModel : public ::testing::Test {
 
 TEST_F(DefaultModel, RulesKeepTheDistribution) {
   const double start = seconds();
-  for (const Method& method : {Method{"chain", AcceptKind::kChain, {1, 1, 1}},
-                               Method{"block", AcceptKind::kBlockwise, {1, 1, 1}},
-                               Method{"specinfer", AcceptKind::kSpecInfer, {4, 2}},
-                               Method{"no_replacement", AcceptKind::kNoReplacement, {4, 2}},
-                               Method{"traversal", AcceptKind::kTraversal, {4, 2}},
-                               Method{"match", AcceptKind::kMatch, {4, 2}}}) {
+  for (const Method& method :
+       {Method{"chain", AcceptKind::kChain, {1, 1, 1}}, Method{"block", AcceptKind::kBlockwise, {1, 1, 1}},
+        Method{"specinfer", AcceptKind::kSpecInfer, {4, 2}},
+        Method{"no_replacement", AcceptKind::kNoReplacement, {4, 2}},
+        Method{"traversal", AcceptKind::kTraversal, {4, 2}}, Method{"match", AcceptKind::kMatch, {4, 2}}}) {
     SCOPED_TRACE(method.name);
     const bool match = method.kind == AcceptKind::kMatch;  // its random are keyed by token
     const std::vector<Sample> samples = play(method, match ? kSamples / 5 : kSamples, match);

@@ -8,8 +8,8 @@ namespace sx {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::set_error;
 using testing::with_model;
 
@@ -44,9 +44,12 @@ TEST(CacheSettings, CombinationsThatCannotBe) {
   for (const char* cache : {"window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}) {
     SCOPED_TRACE(cache);
     for (const char* preset : {"sd", "eagle3", "fuse"}) EXPECT_EQ(error_with(preset, {{"cache", cache}}), "") << preset;
-    const bool asks_draft = cache == std::string("once") || cache == std::string("quest") || cache == std::string("snap");
+    const bool asks_draft =
+        cache == std::string("once") || cache == std::string("quest") || cache == std::string("snap");
     for (const char* preset : {"self-skip", "self-suffix"})  // the target as its own draft
-      if (asks_draft) EXPECT_THAT(error_with(preset, {{"cache", cache}}), AllOf(HasSubstr("cache"), HasSubstr(cache), HasSubstr(preset)));
+      if (asks_draft)
+        EXPECT_THAT(error_with(preset, {{"cache", cache}}),
+                    AllOf(HasSubstr("cache"), HasSubstr(cache), HasSubstr(preset)));
       else EXPECT_EQ(error_with(preset, {{"cache", cache}}), "");
     for (const char* preset : {"ngram", "suffix"})
       EXPECT_THAT(error_with(preset, {{"cache", cache}}),

@@ -8,8 +8,8 @@ namespace sx {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::with_model;
 
 std::string error_with(const char* preset, std::initializer_list<std::pair<const char*, const char*>> settings) {
@@ -27,7 +27,8 @@ TEST(Check, DraftersInsideDrafters) {
   EXPECT_THAT(error_with("fuse", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("fuse")));
   EXPECT_THAT(error_with("ngram", {{"inner", "suffix"}}), AllOf(HasSubstr("inner"), HasSubstr("ngram")));
   EXPECT_THAT(error_with("staged", {{"inner", "ngram"}, {"ngram-min", "4"}}), HasSubstr("ngram-min"));
-  EXPECT_THAT(error_with("triforce", {{"cache", "once"}}), HasSubstr("once")) << "the target's own queries are not kept";
+  EXPECT_THAT(error_with("triforce", {{"cache", "once"}}), HasSubstr("once"))
+      << "the target's own queries are not kept";
 }
 
 TEST(Check, StoresOfEarlierTexts) {
@@ -36,8 +37,10 @@ TEST(Check, StoresOfEarlierTexts) {
     EXPECT_EQ(error_with(preset, {{"store-file", "corpus.txt"}}), "") << preset;
   }
   for (const char* preset : {"ngram", "sd", "specextend"}) {
-    EXPECT_THAT(error_with(preset, {{"store", "1000"}}), AllOf(HasSubstr("setting store "), HasSubstr("suffix"))) << preset;
-    EXPECT_THAT(error_with(preset, {{"store-file", "corpus.txt"}}), AllOf(HasSubstr("store-file"), HasSubstr("suffix"))) << preset;
+    EXPECT_THAT(error_with(preset, {{"store", "1000"}}), AllOf(HasSubstr("setting store "), HasSubstr("suffix")))
+        << preset;
+    EXPECT_THAT(error_with(preset, {{"store-file", "corpus.txt"}}), AllOf(HasSubstr("store-file"), HasSubstr("suffix")))
+        << preset;
   }
 }
 

@@ -17,8 +17,8 @@ namespace sx {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::set_error;
 using testing::with_model;
 
@@ -42,23 +42,53 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
         {"tree", "static"},
         {"nodes", "25"},
         {"depth", "5"},
-        {"paths", "0;1;2;3;0,0;0,1;0,2;1,0;1,1;2,0;2,1;3,0;0,0,0;0,0,1;0,0,2;0,1,0;0,1,1;0,2,0;0,2,1;1,0,0;"
-                  "0,0,0,0;0,0,0,1;0,0,0,2;0,0,0,0,0;0,0,0,0,1"}}},
+        {"paths",
+         "0;1;2;3;0,0;0,1;0,2;1,0;1,1;2,0;2,1;3,0;0,0,0;0,0,1;0,0,2;0,1,0;0,1,1;0,2,0;0,2,1;1,0,0;"
+         "0,0,0,0;0,0,0,1;0,0,0,2;0,0,0,0,0;0,0,0,0,1"}}},
       {"eagle2", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"eagle3", {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"}}},
       {"medusa", {{"drafter", "model"}, {"tree", "static"}, {"widths", ""}, {"nodes", "63"}, {"depth", "4"}}},
       {"longspec",
-       {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "68"}, {"topk", "16"}, {"depth", "5"}, {"cache", "full"}, {"window", "-1"}}},
+       {{"drafter", "model"},
+        {"tree", "eagle2"},
+        {"nodes", "68"},
+        {"topk", "16"},
+        {"depth", "5"},
+        {"cache", "full"},
+        {"window", "-1"}}},
       {"specextend",
-       {{"drafter", "model"}, {"tree", "opt-tree"}, {"nodes", "50"}, {"threshold", "0.7"}, {"depth", "10"},
-        {"cache", "retrieval"}, {"positions", "compact"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"},
-        {"sink", "4"}, {"recent", "64"}, {"layers", "auto"}}},
+       {{"drafter", "model"},
+        {"tree", "opt-tree"},
+        {"nodes", "50"},
+        {"threshold", "0.7"},
+        {"depth", "10"},
+        {"cache", "retrieval"},
+        {"positions", "compact"},
+        {"budget", "1024"},
+        {"chunk", "32"},
+        {"interval", "4"},
+        {"sink", "4"},
+        {"recent", "64"},
+        {"layers", "auto"}}},
       {"specextend-eagle3",
-       {{"drafter", "model"}, {"tree", "eagle2"}, {"nodes", "59"}, {"topk", "10"}, {"depth", "8"},
-        {"cache", "retrieval"}, {"budget", "1024"}, {"chunk", "32"}, {"interval", "4"}}},
+       {{"drafter", "model"},
+        {"tree", "eagle2"},
+        {"nodes", "59"},
+        {"topk", "10"},
+        {"depth", "8"},
+        {"cache", "retrieval"},
+        {"budget", "1024"},
+        {"chunk", "32"},
+        {"interval", "4"}}},
       {"streamingllm",
-       {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "5"}, {"depth", "5"}, {"cache", "streaming"},
-        {"positions", "compact"}, {"budget", "1024"}, {"sink", "4"}}},
+       {{"drafter", "model"},
+        {"tree", "chain"},
+        {"nodes", "5"},
+        {"depth", "5"},
+        {"cache", "streaming"},
+        {"positions", "compact"},
+        {"budget", "1024"},
+        {"sink", "4"}}},
       {"specexec",
        {{"drafter", "model"},
         {"tree", "best-first"},
@@ -80,8 +110,19 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
       {"self-skip", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "5"}, {"skip", "0.45"}, {"exit", "0"}}},
       {"self-exit", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "6"}, {"exit", "8"}}},
       {"magicdec",
-       {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "4"}, {"skip", "0"}, {"cache", "streaming"}, {"budget", "1024"}}},
-      {"rapid", {{"drafter", "self"}, {"tree", "chain"}, {"nodes", "10"}, {"cache", "retrieval"}, {"budget", "4096"}, {"interval", "1048576"}}},
+       {{"drafter", "self"},
+        {"tree", "chain"},
+        {"nodes", "4"},
+        {"skip", "0"},
+        {"cache", "streaming"},
+        {"budget", "1024"}}},
+      {"rapid",
+       {{"drafter", "self"},
+        {"tree", "chain"},
+        {"nodes", "10"},
+        {"cache", "retrieval"},
+        {"budget", "4096"},
+        {"interval", "1048576"}}},
       {"staged", {{"drafter", "model"}, {"tree", "chain"}, {"nodes", "8"}, {"inner", "suffix"}, {"inner-nodes", "6"}}},
       {"triforce",
        {{"drafter", "self"},
@@ -167,11 +208,12 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
     EXPECT_EQ(std::string(info.what).find('\n'), std::string::npos);
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes", "depth", "topk", "threshold", "beams",
-                         "decay", "widths", "paths", "rates", "accept", "epsilon", "alpha", "margin", "ngram-min",
-                         "ngram-max", "match-max", "factor", "offset", "min-prob", "store", "store-file", "skip", "skip-layers", "exit",
-                         "cache", "positions", "budget", "chunk", "interval", "sink", "recent", "window", "layers",
-                         "cost-model", "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+                         "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes",
+                         "depth", "topk", "threshold", "beams", "decay", "widths", "paths", "rates", "accept",
+                         "epsilon", "alpha", "margin", "ngram-min", "ngram-max", "match-max", "factor", "offset",
+                         "min-prob", "store", "store-file", "skip", "skip-layers", "exit", "cache", "positions",
+                         "budget", "chunk", "interval", "sink", "recent", "window", "layers", "cost-model",
+                         "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }
@@ -382,7 +424,8 @@ TEST(Check, GapsInPaths) {
     apply_setting(config, "paths", "1;0;0,1;0,0;1,0");
     EXPECT_NO_THROW(check_config(config)) << rule;
     const bool biased = rule == std::string("no-replacement") || rule == std::string("traversal");
-    for (const auto& [paths, words] : {std::pair{"0;2", "2 but not 1"}, {"1", "1 but not 0"}, {"0;0,1", "0,1 but not 0,0"}}) {
+    for (const auto& [paths, words] :
+         {std::pair{"0;2", "2 but not 1"}, {"1", "1 but not 0"}, {"0;0,1", "0,1 but not 0,0"}}) {
       apply_setting(config, "paths", paths);
       if (biased) EXPECT_THAT(error_of([&] { check_config(config); }), AllOf(HasSubstr(rule), HasSubstr(words)));
       else EXPECT_NO_THROW(check_config(config)) << rule;

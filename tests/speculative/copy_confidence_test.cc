@@ -113,9 +113,8 @@ TEST(Calibration, LearnsFromWhatWasVerified) {
   expect(kFromIndex, {10}, 99, [](Calibration& c) { c.record(2, 1.0f, true), c.record(5, 1, false); });
   expect(kFromIndex, {10, 20}, 13, [](Calibration& c) { c.record(2, 1.0f, true), c.record(5, 1, false); });
   expect(kFromIndex, {10, 12}, kNoToken, [](Calibration& c) { c.record(2, 1.0f, true), c.record(5, 1, true); });
-  expect(0, {10, 12, 13}, 4, [](Calibration& c) {
-    c.record(2, 0.6f, true), c.record(5, 1, true), c.record(7, 1, true);
-  });
+  expect(0, {10, 12, 13}, 4,
+         [](Calibration& c) { c.record(2, 0.6f, true), c.record(5, 1, true), c.record(7, 1, true); });
 }
 
 }  // namespace

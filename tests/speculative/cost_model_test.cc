@@ -1,4 +1,5 @@
-// Costs of passes: what is measured in a bad moment is corrected by what runs, and what nobody runs is doubted until it is tried.
+// Costs of passes: what is measured in a bad moment is corrected by what runs, and what nobody runs is doubted until it
+// is tried.
 #include "speculative/budget/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -29,18 +30,19 @@ TEST(CostModel, WhatIsNotTriedIsDoubtedAndThenKnown) {
   const float before = cost_of(cost_model, 4);
   EXPECT_GT(before, 10);
   for (int i = 0; i < 32; ++i) cost_model.observe(1, 0, truth(1));
-  EXPECT_FLOAT_EQ(cost_of(cost_model, 4), before);          // believed for a while
+  EXPECT_FLOAT_EQ(cost_of(cost_model, 4), before);  // believed for a while
   for (int i = 0; i < 64; ++i) cost_model.observe(1, 0, truth(1));
-  EXPECT_LT(cost_of(cost_model, 4), 3);                     // then worth a try
-  EXPECT_GT(cost_model.predict(5, 0), 9 * truth(5));        // though nothing else is known about it
+  EXPECT_LT(cost_of(cost_model, 4), 3);               // then worth a try
+  EXPECT_GT(cost_model.predict(5, 0), 9 * truth(5));  // though nothing else is known about it
   cost_model.observe(5, 0, cost_model.predict(5, 0));
   EXPECT_NEAR(cost_of(cost_model, 4), before, 0.1 * before);  // it was right: no more doubt
   for (int i = 0; i < 16; ++i) cost_model.observe(5, 0, truth(5));
-  EXPECT_LT(cost_model.predict(5, 0), 1.3 * truth(5));      // it was wrong
+  EXPECT_LT(cost_model.predict(5, 0), 1.3 * truth(5));  // it was wrong
   EXPECT_LT(cost_of(cost_model, 4), 1.5);
 }
 
-// A tree as large as can be is no try: only the smallest pass that was not run lately is hoped to be cheaper than known.
+// A tree as large as can be is no try: only the smallest pass that was not run lately is hoped to be cheaper than
+// known.
 TEST(CostModel, HopeIsForANodeNotForATree) {
   CostModel cost_model;
   for (int rows : {1, 2, 4, 8, 16, 32}) cost_model.set(rows, 0, 1 + 0.3 * (rows - 1));
@@ -64,11 +66,12 @@ TEST(CostModel, ASlowPassSaysLittleAFastOneMuch) {
 
 TEST(CostModel, FewerRowsNeverCostMore) {
   CostModel cost_model;
-  cost_model.set(1, 0, 10), cost_model.set(2, 0, 90), cost_model.set(4, 0, 11), cost_model.set(8, 0, 12);  // a busy moment at two rows
+  cost_model.set(1, 0, 10), cost_model.set(2, 0, 90), cost_model.set(4, 0, 11),
+      cost_model.set(8, 0, 12);  // a busy moment at two rows
   EXPECT_DOUBLE_EQ(cost_model.predict(2, 0), 11);
   EXPECT_DOUBLE_EQ(cost_model.predict(1, 0), 10);
   EXPECT_DOUBLE_EQ(cost_model.predict(8, 0), 12);
-  cost_model.set(2, 0, 10.5);                               // another measurement: what was there is not lost
+  cost_model.set(2, 0, 10.5);  // another measurement: what was there is not lost
   EXPECT_DOUBLE_EQ(cost_model.predict(2, 0), 10.5);
 }
 
@@ -80,14 +83,14 @@ TEST(CostModel, NodesOfABatchCostWhatAllOfThemCost) {
   cost_model.costs(4, {1, 1, 0}, cost);
   EXPECT_FLOAT_EQ(cost[4], 1);
   cost_model.costs(4, {8, 8, 0}, cost);
-  EXPECT_FLOAT_EQ(cost[1], 1);                         // 16 rows
-  EXPECT_NEAR(cost[4], 2.5, 1e-5);                     // 40 rows
+  EXPECT_FLOAT_EQ(cost[1], 1);      // 16 rows
+  EXPECT_NEAR(cost[4], 2.5, 1e-5);  // 40 rows
   cost_model.costs(4, {8, 1, 0}, cost);
-  EXPECT_FLOAT_EQ(cost[4], 1);                         // 12 rows
+  EXPECT_FLOAT_EQ(cost[4], 1);  // 12 rows
   cost_model.costs(4, {16, 16, 0}, cost);
-  EXPECT_NEAR(cost[1], 2, 1e-5);                       // 32 rows
+  EXPECT_NEAR(cost[1], 2, 1e-5);  // 32 rows
   cost_model.costs(4, {16, 4, 0}, cost);
-  EXPECT_NEAR(cost[4], 5, 1e-5);                       // 32 rows: all 16 lose what 4 must earn
+  EXPECT_NEAR(cost[4], 5, 1e-5);  // 32 rows: all 16 lose what 4 must earn
 }
 
 // A request as Round runs it, with a drafter that is right about every token (or none) and costs nothing.
@@ -107,7 +110,9 @@ struct Request {
     cost_model.observe(1 + nodes, 0, took);
     ms += took, tokens += 1 + (right ? nodes : 0);
     if (nodes == 0) draft_budget.plain_round();
-    else draft_budget.drafted_round(nodes, right ? nodes : 0, 0, std::min(took / plain, 2 * std::max(1.0, expected / plain)));
+    else
+      draft_budget.drafted_round(nodes, right ? nodes : 0, 0,
+                                 std::min(took / plain, 2 * std::max(1.0, expected / plain)));
     drafted += nodes > 0;
     return nodes > 0;
   }
@@ -143,7 +148,7 @@ TEST(CostModel, DoubtIsCheap) {
   for (int rows : {1, 2, 4, 8}) r.cost_model.set(rows, 0, dear(rows));
   for (int i = 0; i < 5000; ++i) r.round(dear, false);
   EXPECT_LT(r.ms, 1.016 * 5000 * dear(1) + 6 * dear(1));
-  EXPECT_GT(r.drafted, 5);                             // but it goes on
+  EXPECT_GT(r.drafted, 5);  // but it goes on
 }
 
 struct Batch {
@@ -161,19 +166,19 @@ struct Batch {
 
 TEST(BatchBudget, ABatchThatLosesByDraftsDecodesPlainly) {
   Batch b;
-  for (int i = 0; i < 3000; ++i) b.round(16, 4.4, 2);   // four times as long for twice the tokens
+  for (int i = 0; i < 3000; ++i) b.round(16, 4.4, 2);  // four times as long for twice the tokens
   EXPECT_GT(b.tokens * 1.1 / b.time, 0.97);
   EXPECT_LT(b.drafted, 40);
-  EXPECT_GT(b.drafted, 5);                             // and tries again
+  EXPECT_GT(b.drafted, 5);  // and tries again
   EXPECT_LT(b.batch_budget.saved(16), 0);
-  EXPECT_EQ(b.batch_budget.saved(8), 1);                     // other sizes are other accounts
+  EXPECT_EQ(b.batch_budget.saved(8), 1);  // other sizes are other accounts
 }
 
 TEST(BatchBudget, ABatchThatWinsGoesOn) {
   Batch b;
   for (int i = 0; i < 1000; ++i) b.round(4, 1.8, 2);
   EXPECT_GT(b.drafted, 985);
-  EXPECT_LT(b.drafted, 1000);                          // what a plain round takes is looked at now and then
+  EXPECT_LT(b.drafted, 1000);  // what a plain round takes is looked at now and then
   EXPECT_GT(b.batch_budget.saved(4), 0.1);
 }
 
@@ -185,7 +190,8 @@ TEST(BatchBudget, ABatchThatBeginsToWinIsNoticed) {
   EXPECT_GT(b.drafted, 600);
 }
 
-// Of 16 requests one drafts and gains three tokens, the others wait a third longer: more tokens in all, but nobody else has them.
+// Of 16 requests one drafts and gains three tokens, the others wait a third longer: more tokens in all, but nobody else
+// has them.
 TEST(BatchBudget, TrialsEarnNothing) {
   BatchBudget all, trials;
   for (BatchBudget* batch_budget : {&all, &trials}) batch_budget->plain_round(16, 1);
@@ -194,7 +200,7 @@ TEST(BatchBudget, TrialsEarnNothing) {
   trials.trial_round(16, 1.3, 1.5, 1.3);
   EXPECT_GT(all.balance(16), before);
   EXPECT_LT(trials.balance(16), before - 0.25);
-  EXPECT_LT(trials.saved(16), all.saved(16));          // and promise less
+  EXPECT_LT(trials.saved(16), all.saved(16));  // and promise less
 }
 
 TEST(BatchBudget, OneAloneLooksAfterItself) {

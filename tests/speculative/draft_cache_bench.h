@@ -85,8 +85,17 @@ class CacheBench {
           const auto key = raw_key(of_target, seq, layer, h, cell + r);
           std::copy(key.begin(), key.end(), qkv.begin() + r * stride + (kHeads + h) * kDim);
         }
-      backend->rope_store({qkv.data(), table.data(), nullptr, nullptr, 0, {kHeads, kKvHeads, kDim}, kDim, style, &kv,
-                           layer, std::span(&seqs, 1)});
+      backend->rope_store({qkv.data(),
+                           table.data(),
+                           nullptr,
+                           nullptr,
+                           0,
+                           {kHeads, kKvHeads, kDim},
+                           kDim,
+                           style,
+                           &kv,
+                           layer,
+                           std::span(&seqs, 1)});
     }
   }
   void add_text(SeqId seq, int tokens, unsigned seed) {

@@ -111,8 +111,7 @@ TEST(DraftCache, ChoosesByItsOwnQueries) {
                   score[size_t(i)] = std::accumulate(votes.begin() + from, votes.begin() + to, 0.0) / (to - from);
                 }
               }
-              right.push_back(
-                  choose_naively(chunks, score, c, std::max(c.recent, kind == "snap" ? 32 : 1)));
+              right.push_back(choose_naively(chunks, score, c, std::max(c.recent, kind == "snap" ? 32 : 1)));
             }
           EXPECT_EQ(b.cells(0), right[0]);
           b.expect_keys(0, 1e-4, right);  // of every head

@@ -1,5 +1,6 @@
-// Retrieval as one op (kv_retrieve) against the same steps one by one: the same cells, the same bytes in the working cache and the
-// same positions, whatever happens between refreshes; and the device is not asked which cells they are before the host wants to know.
+// Retrieval as one op (kv_retrieve) against the same steps one by one: the same cells, the same bytes in the working
+// cache and the same positions, whatever happens between refreshes; and the device is not asked which cells they are
+// before the host wants to know.
 #include <sstream>
 
 #include "speculative/draft_cache_bench.h"
@@ -56,7 +57,8 @@ struct Pair {
   Asked asked;
   CacheBench op, steps;
   Pair(const CacheConfig& c, int trained, RopeStyle style)
-      : op(c, trained, style, DType::kBF16, std::make_unique<Listener>(asked)), steps(in_steps(c), trained, style, DType::kBF16) {}
+      : op(c, trained, style, DType::kBF16, std::make_unique<Listener>(asked)),
+        steps(in_steps(c), trained, style, DType::kBF16) {}
 
   template <class Body>
   void both(Body body) {
@@ -83,7 +85,7 @@ TEST(DraftCacheRetrieve, GivesWhatItsStepsGive) {
     if (variant % 5 == 1) c.positions = CachePositions::kOriginal;
     if (variant % 5 == 2) c.budget = 215;  // more than the text at first
     if (variant % 5 == 3) c.sink = 0, c.recent = 1;
-    if (variant % 5 == 4) c.budget = 20;   // the guaranteed chunks do not fit
+    if (variant % 5 == 4) c.budget = 20;  // the guaranteed chunks do not fit
     if (variant == 5) c.layers = {0};
     if (variant == 7) c.all_layers = true;
     if (variant == 11) c.chunk = 8, c.budget = 24, c.sink = 4, c.recent = 12, c.interval = 1;  // they fit now and then

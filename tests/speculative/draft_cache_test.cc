@@ -72,7 +72,8 @@ TEST(DraftCache, NoTokenIsLostAtABorder) {
       b.round(0, step, round);
       const Cells now = b.cells(0);
       if (round == 0) continue;  // the first choice
-      for (const int32_t cell : before) EXPECT_TRUE(std::binary_search(now.begin(), now.end(), cell)) << step << " " << cell;
+      for (const int32_t cell : before)
+        EXPECT_TRUE(std::binary_search(now.begin(), now.end(), cell)) << step << " " << cell;
       for (int cell = from; cell < from + step; ++cell) EXPECT_TRUE(std::binary_search(now.begin(), now.end(), cell));
     }
     EXPECT_EQ(b.cache->refreshes(0), 1);
@@ -122,8 +123,7 @@ TEST(DraftCache, RefreshesComeBeforeTheCellsAreRun) {
 // --- What is forgotten.
 
 TEST(DraftCache, NothingSurvivesItsText) {
-  for (const std::string_view kind : {"full", "window", "streaming", "retrieval",
-                               "prune", "random"}) {
+  for (const std::string_view kind : {"full", "window", "streaming", "retrieval", "prune", "random"}) {
     CacheConfig c = config_of(kind);
     CacheBench used(c, 340), fresh(c, 340);
     used.prompt(0, 400, 1);

@@ -10,7 +10,8 @@
 namespace sx {
 namespace {
 
-// A request alone, whose drafter is wrong for the first `unlucky` rounds and then right about a level with chance `right`.
+// A request alone, whose drafter is wrong for the first `unlucky` rounds and then right about a level with chance
+// `right`.
 struct Stream {
   double level = 0.1, right = 0.7;
   int unlucky = 1, drafts = 0;
@@ -52,7 +53,8 @@ struct Stream {
   }
 };
 
-// Where levels are cheap the unluckiest of many streams still gains; where they are dear the first draft does not take all there is.
+// Where levels are cheap the unluckiest of many streams still gains; where they are dear the first draft does not take
+// all there is.
 TEST(DraftPlanner, ASingleStreamGetsOverABadStart) {
   constexpr unsigned kStreams = 300;
   for (int unlucky : {1, 2, 3}) {
@@ -73,7 +75,9 @@ TEST(DraftPlanner, ASingleStreamLosesWhatWasPromised) {
   }
 }
 
-DraftPlanner reader(const CostModel& cost_model) { return {cost_model, {.nodes = 4, .depth = 4, .runs_model = true, .uses_costs = true}}; }
+DraftPlanner reader(const CostModel& cost_model) {
+  return {cost_model, {.nodes = 4, .depth = 4, .runs_model = true, .uses_costs = true}};
+}
 
 TEST(DraftPlanner, ABatchDoesNotReadWhatCannotPay) {
   CostModel cost_model;
@@ -81,15 +85,16 @@ TEST(DraftPlanner, ABatchDoesNotReadWhatCannotPay) {
   DraftPlanner planner = reader(cost_model);
   planner.observe_reading(2000, 3000);  // three plain rounds
   for (int requests : {4, 16, 32}) {
-    RoundOutcome plain{.requests = requests, .tokens = requests, .ms = cost_model.predict(requests, 0), .wanting = requests};
+    RoundOutcome plain{
+        .requests = requests, .tokens = requests, .ms = cost_model.predict(requests, 0), .wanting = requests};
     planner.settle(plain);
     const UnreadText text{.requests = requests, .behind = 2000, .piece = 2048, .remaining = 128};
     EXPECT_EQ(planner.worth_reading(text, 0), requests == 4) << requests;
     if (requests > 4) continue;
     planner.finish_reading(text, 2000, 3000);
-    EXPECT_LT(planner.batch_budget().balance(4), -1);    // it is charged,
-    EXPECT_FALSE(planner.worth_reading(text, 0));        // no second one is made on trust,
-    EXPECT_EQ(planner.count_drafting(4, 1, 0), 1);       // and it is tried
+    EXPECT_LT(planner.batch_budget().balance(4), -1);  // it is charged,
+    EXPECT_FALSE(planner.worth_reading(text, 0));      // no second one is made on trust,
+    EXPECT_EQ(planner.count_drafting(4, 1, 0), 1);     // and it is tried
   }
 }
 
@@ -103,7 +108,14 @@ TEST(DraftPlanner, RoundsWithoutAnybodyWhoWouldDraftSaveNothingUp) {
   EXPECT_LE(planner.batch_budget().balance(8), 2);
   // Beside a prompt the time of a round says nothing, but what its drafts cost is known.
   const double before = planner.batch_budget().balance(8);
-  planner.settle(RoundOutcome{.requests = 8, .tokens = 8, .ms = 9000, .draft_ms = 400, .with_prompts = true, .plain = false, .drafting = 8, .wanting = 8});
+  planner.settle(RoundOutcome{.requests = 8,
+                              .tokens = 8,
+                              .ms = 9000,
+                              .draft_ms = 400,
+                              .with_prompts = true,
+                              .plain = false,
+                              .drafting = 8,
+                              .wanting = 8});
   EXPECT_NEAR(planner.batch_budget().balance(8), before + 0.01 - 0.4, 1e-6);
 }
 

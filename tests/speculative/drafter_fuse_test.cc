@@ -15,13 +15,19 @@ namespace {
 
 using Text = std::vector<Token>;
 
-struct Calls { int open = 0, close = 0, truncate = 0, prefill = 0, observe = 0, draft = 0; };
+struct Calls {
+  int open = 0, close = 0, truncate = 0, prefill = 0, observe = 0, draft = 0;
+};
 
 // Drafts what it is told and counts its calls.
 class FakeDrafter : public Drafter {
  public:
   FakeDrafter(uint8_t source, Calls& calls) : source_(source), calls_(calls) {}
-  struct Node { NodeId parent; Token token; float score; };
+  struct Node {
+    NodeId parent;
+    Token token;
+    float score;
+  };
   std::map<SeqId, std::vector<Node>> drafts;
   std::vector<SeqId> drafted;
   const float* seen_cost = nullptr;
@@ -79,7 +85,10 @@ std::vector<FakeDrafter::Node> random_draft(std::mt19937& random, int nodes) {
   return draft;
 }
 
-struct Known { float score; int source; };
+struct Known {
+  float score;
+  int source;
+};
 using Paths = std::map<Text, Known>;
 
 void add_paths(Paths& paths, const std::vector<FakeDrafter::Node>& draft, int source) {
@@ -194,10 +203,10 @@ TEST(FuseDrafter, TheModelRestsWhileTheIndexIsSure) {
     return rig.model->drafted;
   };
   EXPECT_EQ(models_run(0.9f, 0.9f, cost.data(), 0.2f), (std::vector<SeqId>{1}));
-  EXPECT_EQ(models_run(0.7f, 0.99f, cost.data(), 0.2f), (std::vector<SeqId>{0, 1}));   // not sure of the first
-  EXPECT_EQ(models_run(0.9f, 0.6f, cost.data(), 0.2f), (std::vector<SeqId>{0, 1}));    // too short
-  EXPECT_EQ(models_run(0.9f, 0.9f, nullptr, 0.2f), (std::vector<SeqId>{0, 1}));        // no costs
-  EXPECT_EQ(models_run(0.9f, 0.9f, cost.data(), 0.0f), (std::vector<SeqId>{0, 1}));    // the model is free
+  EXPECT_EQ(models_run(0.7f, 0.99f, cost.data(), 0.2f), (std::vector<SeqId>{0, 1}));  // not sure of the first
+  EXPECT_EQ(models_run(0.9f, 0.6f, cost.data(), 0.2f), (std::vector<SeqId>{0, 1}));   // too short
+  EXPECT_EQ(models_run(0.9f, 0.9f, nullptr, 0.2f), (std::vector<SeqId>{0, 1}));       // no costs
+  EXPECT_EQ(models_run(0.9f, 0.9f, cost.data(), 0.0f), (std::vector<SeqId>{0, 1}));   // the model is free
 }
 
 TEST(FuseDrafter, TheModelRestsWhenOnlyCheapDraftsAreWanted) {
@@ -247,7 +256,8 @@ TEST(FuseDrafter, SetUpErrors) {
   EXPECT_THROW(make_fuse_drafter(nullptr, std::make_unique<FakeDrafter>(kFromIndex, calls), 1, 4), Error);
   EXPECT_THROW(make_fuse_drafter(std::make_unique<FakeDrafter>(kFromModel, calls), nullptr, 1, 4), Error);
   EXPECT_THROW(make_fuse_drafter(std::make_unique<FakeDrafter>(kFromModel, calls),
-                                 std::make_unique<FakeDrafter>(kFromIndex, calls), 0, 4), Error);
+                                 std::make_unique<FakeDrafter>(kFromIndex, calls), 0, 4),
+               Error);
 }
 
 // With a real index over a text that is copied, nothing is allocated, and the index learns that it is right although

@@ -89,7 +89,7 @@ size_t occurrences(const Text& text, const Text& part) {
 // All nodes SuffixDecoding could draft after `part`, with their probabilities.
 struct SuffixOracle {
   const Text& text;
-  Text longest;            // the longest suffix that has come before
+  Text longest;  // the longest suffix that has come before
   int depth;
   float min_prob;
   Calibration calibration{64};
@@ -331,7 +331,9 @@ TEST(IndexDrafter, SetUpErrorsNameTheNumber) {
   IndexConfig config;
   const IndexLimits limits{1, 100, 50};
   const auto message = [](auto make) -> std::string {
-    try { make(); } catch (const Error& e) { return e.what(); }
+    try {
+      make();
+    } catch (const Error& e) { return e.what(); }
     return "";
   };
   config.ngram_min = 3, config.ngram_max = 2;

@@ -78,14 +78,14 @@ class AcceptRandom final : public ScriptedRandom {
   int draws = 0;
 };
 
-// A target and a draft on a vocabulary of a few tokens, both with a distribution of their own after every prefix, and the shape
-// of the trees: widths[d] children for every node of depth d. A prefix is a place in a heap: the one after it by x is
-// vocab * id + x + 1.
+// A target and a draft on a vocabulary of a few tokens, both with a distribution of their own after every prefix, and
+// the shape of the trees: widths[d] children for every node of depth d. A prefix is a place in a heap: the one after it
+// by x is vocab * id + x + 1.
 struct Case {
   int vocab = 0;
   std::vector<int> widths;
-  bool within_support = false;                       // distinct draws stop at the support of the draft's distribution
-  std::vector<std::vector<double>> target, draft;    // by prefix, of up to depth() tokens
+  bool within_support = false;                     // distinct draws stop at the support of the draft's distribution
+  std::vector<std::vector<double>> target, draft;  // by prefix, of up to depth() tokens
 
   int depth() const { return int(widths.size()); }
   size_t next(size_t prefix, Token x) const { return prefix * size_t(vocab) + size_t(x) + 1; }
@@ -102,8 +102,8 @@ inline std::vector<double> random_distribution(std::mt19937_64& random, int voca
   for (double& p : distribution) {
     const double dense = std::exp(normal(random));
     if (kind <= 3) p = dense;
-    if (kind == 4 || kind == 5) p = random() % 2 ? dense : 0;   // zeros
-    if (kind == 6) p = dense * 1e-9;                            // near a point mass; kind 7: a point mass
+    if (kind == 4 || kind == 5) p = random() % 2 ? dense : 0;  // zeros
+    if (kind == 6) p = dense * 1e-9;                           // near a point mass; kind 7: a point mass
   }
   if (kind >= 4) distribution[favourite] += 1;
   double sum = 0;
@@ -123,7 +123,7 @@ inline Case random_case(std::mt19937_64& random, int vocab, std::vector<int> wid
     const auto kind = random() % 8;
     c.draft.push_back(kind <= 1 ? c.target.back() : random_distribution(random, vocab));
     if (kind != 1) continue;
-    double sum = 0;                                             // equal up to a hair
+    double sum = 0;  // equal up to a hair
     for (double& q : c.draft.back()) sum += q *= 1 + 1e-13 * double(random() % 100);
     for (double& q : c.draft.back()) q /= sum;
   }
@@ -165,7 +165,8 @@ inline void draft_tree(const Case& c, DrawMode mode, RandomSource& random, Token
         const double left = double(std::count(used.begin(), used.end(), 0));
         for (double& v : q) v /= left;
       }
-      const Token x = mode == DrawMode::kBest ? Token(std::max_element(q.begin(), q.end()) - q.begin()) : random.draw(q);
+      const Token x =
+          mode == DrawMode::kBest ? Token(std::max_element(q.begin(), q.end()) - q.begin()) : random.draw(q);
       tree.add(n, x, 0);
       if (mode == DrawMode::kIid) continue;
       used[size_t(x)] = 1;
@@ -176,9 +177,9 @@ inline void draft_tree(const Case& c, DrawMode mode, RandomSource& random, Token
 
 // What comes out of one round.
 struct Output {
-  std::vector<double> emitted;   // probability that exactly this text is emitted, by prefix of up to depth() + 1 tokens
-  double total = 0;              // of all outcomes: 1
-  double accepted = 0;           // expected drafted tokens accepted
+  std::vector<double> emitted;  // probability that exactly this text is emitted, by prefix of up to depth() + 1 tokens
+  double total = 0;             // of all outcomes: 1
+  double accepted = 0;          // expected drafted tokens accepted
 };
 
 inline Output enumerate(const Case& c, Rule& rule, DrawMode mode) {
@@ -201,7 +202,8 @@ inline Output enumerate(const Case& c, Rule& rule, DrawMode mode) {
       EXPECT_EQ(result.path.at(0), 0);
       for (size_t i = 1; i < result.path.size(); ++i) EXPECT_EQ(tree.parent(result.path[i]), result.path[i - 1]);
       const size_t prefix = c.prefix(tree, result.path.back());
-      for (Token x = 0; x < c.vocab; ++x) out.emitted[c.next(prefix, x)] += probability * random.last_distribution[size_t(x)];
+      for (Token x = 0; x < c.vocab; ++x)
+        out.emitted[c.next(prefix, x)] += probability * random.last_distribution[size_t(x)];
       out.total += probability;
       out.accepted += probability * double(result.path.size() - 1);
     });
@@ -209,8 +211,8 @@ inline Output enumerate(const Case& c, Rule& rule, DrawMode mode) {
   return out;
 }
 
-// Total variation between the target's joint distribution of depth() + 1 tokens and the emitted text, completed to that length
-// by draws from the target.
+// Total variation between the target's joint distribution of depth() + 1 tokens and the emitted text, completed to that
+// length by draws from the target.
 inline double total_variation(const Case& c, const Output& out) {
   std::vector<double> completed = out.emitted, exact(out.emitted.size(), 0.0);
   exact[0] = 1;

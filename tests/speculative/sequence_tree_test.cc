@@ -1,6 +1,6 @@
-// The sequences, the tree and the commit together against a vector of tokens: random texts in several slots are appended to, uncommitted
-// as trees, committed along random paths, truncated and closed; after every operation the cells of each history must hold its
-// text, every cell remembering the whole path it was computed for.
+// The sequences, the tree and the commit together against a vector of tokens: random texts in several slots are
+// appended to, uncommitted as trees, committed along random paths, truncated and closed; after every operation the
+// cells of each history must hold its text, every cell remembering the whole path it was computed for.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -18,7 +18,9 @@ struct Cells {
   Cells(int count, int capacity) : slots(size_t(count), std::vector<uint64_t>(size_t(capacity), 0xdead)) {}
 };
 
-uint64_t extend_hash(uint64_t before, Token token) { return (before ^ uint64_t(token + 1)) * 0x9e3779b97f4a7c15ull + 1; }
+uint64_t extend_hash(uint64_t before, Token token) {
+  return (before ^ uint64_t(token + 1)) * 0x9e3779b97f4a7c15ull + 1;
+}
 
 struct Text {
   std::vector<Token> tokens;
@@ -32,14 +34,20 @@ struct Text {
 
 class Machine {
  public:
-  Machine(unsigned seed, int slots, int capacity) : random_(seed), sequences_(slots, capacity), cells_(slots, capacity), texts_(size_t(slots)),
-      open_(size_t(slots), false), tree_(2 * kMaxTreeNodes) {}
+  Machine(unsigned seed, int slots, int capacity)
+      : random_(seed),
+        sequences_(slots, capacity),
+        cells_(slots, capacity),
+        texts_(size_t(slots)),
+        open_(size_t(slots), false),
+        tree_(2 * kMaxTreeNodes) {}
 
   void step() {
     switch (random_() % 10) {
       case 0: return open();
       case 1: return random_() % 4 == 0 ? close() : truncate();
-      case 2: case 3: return append();
+      case 2:
+      case 3: return append();
       default: return round();
     }
   }
@@ -49,7 +57,8 @@ class Machine {
       if (!open_[s]) continue;
       ASSERT_EQ(sequences_.length(SeqId(s)), int(texts_[s].tokens.size()));
       ASSERT_EQ(sequences_.uncommitted(SeqId(s)), 0);
-      for (size_t i = 0; i < texts_[s].hashes.size(); ++i) ASSERT_EQ(cells_.slots[s][i], texts_[s].hashes[i]) << "slot " << s << " cell " << i;
+      for (size_t i = 0; i < texts_[s].hashes.size(); ++i)
+        ASSERT_EQ(cells_.slots[s][i], texts_[s].hashes[i]) << "slot " << s << " cell " << i;
     }
   }
   int64_t committed = 0, moved = 0;
@@ -127,7 +136,8 @@ class Machine {
     for (NodeId n = 0; n < tree_.size(); ++n) {  // what a pass would compute: the tokens this node's bits let it see
       uint64_t hash = t.last();
       for (NodeId a = 0; a < tree_.size(); ++a)
-        if (bits[size_t(n) * size_t(tree_.words()) + size_t(a / 64)] >> (a % 64) & 1) hash = extend_hash(hash, tree_.token(a));
+        if (bits[size_t(n) * size_t(tree_.words()) + size_t(a / 64)] >> (a % 64) & 1)
+          hash = extend_hash(hash, tree_.token(a));
       cells_.slots[size_t(s)][size_t(base + n)] = hash;
     }
     if (random_() % 10 == 0) return sequences_.truncate(s, base);  // the request was cancelled

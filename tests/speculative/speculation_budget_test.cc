@@ -1,4 +1,5 @@
-// The speculation budget of a request: how deep they may be, and that a drafter that is never right costs no more than was promised.
+// The speculation budget of a request: how deep they may be, and that a drafter that is never right costs no more than
+// was promised.
 #include "speculative/budget/speculation_budget.h"
 
 #include <gtest/gtest.h>
@@ -10,17 +11,17 @@ constexpr double kLevel = 0.05, kNode = 0.02, kWhole = 8 * kLevel;
 
 TEST(SpeculationBudget, DraftsAreAsDeepAsTheCreditCovers) {
   SpeculationBudget c;
-  EXPECT_TRUE(c.covers_draft(kNode));                  // nothing is known: the balance of the beginning
+  EXPECT_TRUE(c.covers_draft(kNode));  // nothing is known: the balance of the beginning
   c.drafted_round(3, 0, kWhole, 1 + kNode);
-  EXPECT_TRUE(c.covers_draft(kNode));                  // 0.6 of a step left
+  EXPECT_TRUE(c.covers_draft(kNode));  // 0.6 of a step left
   c.drafted_round(3, 0, kWhole, 1 + kNode);
-  EXPECT_FALSE(c.covers_draft(kNode));                 // 0.19: not another 0.42
+  EXPECT_FALSE(c.covers_draft(kNode));  // 0.19: not another 0.42
   EXPECT_EQ(c.depth_within_budget(8, kLevel, kNode), 3);
   EXPECT_EQ(c.depth_within_budget(2, kLevel, kNode), 2);
-  EXPECT_EQ(c.depth_within_budget(8, 0, kNode), 0);       // levels without a cost of their own come all or not at all
+  EXPECT_EQ(c.depth_within_budget(8, 0, kNode), 0);  // levels without a cost of their own come all or not at all
   c.drafted_round(1, 0, 3 * kLevel, 1 + kNode, false);
   EXPECT_EQ(c.depth_within_budget(8, kLevel, kNode), 0);
-  EXPECT_DOUBLE_EQ(c.draft_cost(), kWhole);            // what a whole draft costs is not known better by a part of one
+  EXPECT_DOUBLE_EQ(c.draft_cost(), kWhole);  // what a whole draft costs is not known better by a part of one
 }
 
 TEST(SpeculationBudget, ALevelThatWasRightEarnsTheWholeDraft) {

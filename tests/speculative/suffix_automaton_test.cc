@@ -100,9 +100,9 @@ Text degenerate(int kind, int size, std::mt19937& random) {
     switch (kind) {
       case 0: text.push_back(7); break;
       case 1: text.push_back(i % 2); break;
-      case 2: text.push_back(i); break;                                     // nothing twice
-      case 3: text.push_back(i == 0 ? 1 : 2); break;                        // most states
-      case 4: text.push_back(i == 0 ? 1 : i + 1 == size ? 3 : 2); break;    // most edges
+      case 2: text.push_back(i); break;                                   // nothing twice
+      case 3: text.push_back(i == 0 ? 1 : 2); break;                      // most states
+      case 4: text.push_back(i == 0 ? 1 : i + 1 == size ? 3 : 2); break;  // most edges
       case 5: text.push_back(i + 1 == size ? 2 : 1); break;
       case 6: text.push_back(Token(random() % 2)); break;
       default: text.push_back(i % 1000 == 999 ? Token(random() % 100) : i % 37);

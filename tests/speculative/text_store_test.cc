@@ -54,7 +54,9 @@ TEST(TextStore, FindsTheLongestEndThatCameBefore) {
         for (Token next = 0; next < 4; ++next) {
           Text longer(end.begin(), end.end());
           longer.push_back(next);
-          const bool expected = match.automaton == found[2].automaton ? contains(fixed, longer) : longest(texts, longer, 99) == int(longer.size());
+          const bool expected = match.automaton == found[2].automaton
+                                    ? contains(fixed, longer)
+                                    : longest(texts, longer, 99) == int(longer.size());
           EXPECT_EQ(match.automaton->next(match.state, next) != SuffixAutomaton::kNoState, expected);
         }
       }

@@ -1,4 +1,5 @@
-// Grammars along trees: masks of nodes, pruning, forced tokens, and every rule of acceptance and drafter's guess under a grammar.
+// Grammars along trees: masks of nodes, pruning, forced tokens, and every rule of acceptance and drafter's guess under
+// a grammar.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -74,10 +75,10 @@ TEST(TreeGrammar, PruneDropsWhatIsForbidden) {
   TokenTree tree(32);
   tree.reset(kC);
   const NodeId a = tree.add(0, kA, -1), b = tree.add(0, kB, -1), ab = tree.add(0, kAb, -1);
-  tree.add(b, kC, -2);                      // goes with its parent
+  tree.add(b, kC, -2);  // goes with its parent
   const NodeId bc = tree.add(a, kBc, -2), end = tree.add(ab, kEnd, -2);
-  tree.add(end, kA, -3);                    // nothing follows the end
-  tree.add(a, kEnd, -3);                    // too early
+  tree.add(end, kA, -3);  // nothing follows the end
+  tree.add(a, kEnd, -3);  // too early
   tree.add(bc, kA, -3);
   tree.add(bc, kControl, -3);
   grammar.prune(tree);
@@ -197,8 +198,8 @@ class GrammarTrees : public ::testing::TestWithParam<bool> {
   const std::unique_ptr<Backend> backend_;
 };
 
-constexpr const char* kGrammars[] = {
-    "root ::= \"ab\"* \"c\"", "root ::= [ab]{2,5}", "root ::= x\nx ::= \"a\" x \"b\" | \"c\" | \"\"", "root ::= (\"a\" | \"bc\")*"};
+constexpr const char* kGrammars[] = {"root ::= \"ab\"* \"c\"", "root ::= [ab]{2,5}",
+                                     "root ::= x\nx ::= \"a\" x \"b\" | \"c\" | \"\"", "root ::= (\"a\" | \"bc\")*"};
 
 // A tree of random tokens, allowed and forbidden, and logits of its nodes.
 struct Scene {
@@ -206,7 +207,8 @@ struct Scene {
     std::normal_distribution<float> normal(0, 2);
     tree.reset(kC);
     while (!tree.full())
-      tree.add(random() % 2 ? tree.size() - 1 : NodeId(random() % uint64_t(tree.size())), Token(random() % (random() % 4 ? 3 : kVocab)), 0);
+      tree.add(random() % 2 ? tree.size() - 1 : NodeId(random() % uint64_t(tree.size())),
+               Token(random() % (random() % 4 ? 3 : kVocab)), 0);
     logits.resize(size_t(nodes) * kVocab);
     for (float& x : logits) x = normal(random);
     sampling.seed = random();
@@ -227,7 +229,8 @@ struct Scene {
   }
   AcceptArgs args(TreeGrammar* grammar) const {
     AcceptArgs a;
-    a.tree = &tree, a.logits = logits.data(), a.vocab = kVocab, a.position = 10, a.sampling = &sampling, a.grammar = grammar;
+    a.tree = &tree, a.logits = logits.data(), a.vocab = kVocab, a.position = 10, a.sampling = &sampling,
+    a.grammar = grammar;
     return a;
   }
   TokenTree tree;
@@ -271,8 +274,9 @@ TEST_P(GrammarTrees, MatchIsPlainDecodingUnderTheGrammar) {
 
 TEST_P(GrammarTrees, EveryRuleWritesTextsOfTheGrammar) {
   std::mt19937_64 random(2);
-  constexpr AcceptKind kKinds[] = {AcceptKind::kMatch, AcceptKind::kTypical, AcceptKind::kMargin, AcceptKind::kChain,
-                                   AcceptKind::kBlockwise, AcceptKind::kSpecInfer, AcceptKind::kNoReplacement, AcceptKind::kTraversal};
+  constexpr AcceptKind kKinds[] = {AcceptKind::kMatch,         AcceptKind::kTypical,   AcceptKind::kMargin,
+                                   AcceptKind::kChain,         AcceptKind::kBlockwise, AcceptKind::kSpecInfer,
+                                   AcceptKind::kNoReplacement, AcceptKind::kTraversal};
   for (AcceptKind kind : kKinds) {
     int accepted = 0;
     for (int trial = 0; trial < 150; ++trial) {
@@ -321,7 +325,8 @@ TEST_P(GrammarTrees, GuessesAreAllowed) {
     for (bool mapped : {false, true}) {
       int none = 0, some = 0;
       const int vocab = mapped ? int(map.size()) : kVocab;
-      CandidateFinder guesser(*backend_, {draws, true}, 3, 1, vocab, vocab, mapped ? std::span<const Token>(map) : std::span<const Token>());
+      CandidateFinder guesser(*backend_, {draws, true}, 3, 1, vocab, vocab,
+                              mapped ? std::span<const Token>(map) : std::span<const Token>());
       float* logits = backend_->allocate(size_t(vocab), "test");
       DraftProbs distributions(4, kVocab);
       for (int trial = 0; trial < 200; ++trial) {
@@ -335,7 +340,8 @@ TEST_P(GrammarTrees, GuessesAreAllowed) {
         const NodeId node = random() % 2 ? tree.add(0, kA, 0) : 0;
         for (int t = 0; t < vocab; ++t) logits[t] = normal(random);
         DraftTask task;
-        task.text = text, task.sampling = &sampling, task.tree = &tree, task.distributions = &distributions, task.grammar = &grammar;
+        task.text = text, task.sampling = &sampling, task.tree = &tree, task.distributions = &distributions,
+        task.grammar = &grammar;
         guesser.prepare(logits, 1);
         const auto candidates = guesser.guess(task, node, 5, logits, 0);
         const uint32_t* mask = grammar.mask(tree, node);
@@ -344,9 +350,7 @@ TEST_P(GrammarTrees, GuessesAreAllowed) {
           ASSERT_TRUE(TreeGrammar::allows(mask, c.token)) << int(draws) << " " << trial;
           sum += std::exp(double(c.logp));
         }
-        if (draws != DrawMode::kIid) {
-          EXPECT_LE(sum, 1 + 1e-5);
-        }
+        if (draws != DrawMode::kIid) { EXPECT_LE(sum, 1 + 1e-5); }
         int possible = 0;
         for (int t = 0; t < vocab; ++t) possible += TreeGrammar::allows(mask, mapped ? map[size_t(t)] : t);
         ASSERT_EQ(candidates.empty(), possible == 0);

@@ -1,6 +1,6 @@
-// A random language for tests of tree policies: the distribution after a path is a pure function of the path, so an oracle can
-// ask for any of them. Also the loop a drafter runs, with checks of what a policy promises at each turn, and parts of
-// slow oracles.
+// A random language for tests of tree policies: the distribution after a path is a pure function of the path, so an
+// oracle can ask for any of them. Also the loop a drafter runs, with checks of what a policy promises at each turn, and
+// parts of slow oracles.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -62,9 +62,9 @@ inline Path path_of(const TokenTree& tree, NodeId node) {
 }
 
 struct Drafted {
-  int passes = 0;           // besides the one over node 0
-  int run = 0;              // nodes in them
-  std::set<Path> paths;     // of the final tree
+  int passes = 0;        // besides the one over node 0
+  int run = 0;           // nodes in them
+  std::set<Path> paths;  // of the final tree
 };
 
 // One round, as a drafter would do it.

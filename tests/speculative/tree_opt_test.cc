@@ -11,7 +11,9 @@ namespace {
 
 using namespace testing;
 
-struct Size { int nodes, depth; };
+struct Size {
+  int nodes, depth;
+};
 constexpr Size kSizes[] = {{1, 1}, {1, 4}, {7, 1}, {5, 3}, {12, 5}, {30, 5}, {60, 4}, {511, 4}};
 
 TEST(OptTree, FindsTheMostProbablePrefixes) {

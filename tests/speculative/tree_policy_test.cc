@@ -13,7 +13,9 @@ using namespace testing;
 
 constexpr TreeKind kFollowing[] = {TreeKind::kBestFirst, TreeKind::kOptTree, TreeKind::kEagle2};
 
-struct Size { int nodes, depth; };
+struct Size {
+  int nodes, depth;
+};
 constexpr Size kSizes[] = {{1, 1}, {1, 4}, {7, 1}, {5, 3}, {12, 5}, {30, 5}, {60, 4}, {511, 4}};
 
 TEST(BestFirstTree, FindsTheMostProbablePrefixes) {

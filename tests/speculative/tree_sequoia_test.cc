@@ -24,7 +24,10 @@ class AllTrees {
   long count() const { return count_; }
 
  private:
-  struct Open { double value; size_t children; };  // of a node that may get more children
+  struct Open {
+    double value;
+    size_t children;
+  };  // of a node that may get more children
   void visit(const std::vector<Open>& path, int nodes, double sum) {
     best_ = std::max(best_, sum);
     ++count_;
@@ -92,7 +95,9 @@ TEST(Sequoia, BestOfAllSmallTrees) {
 TEST(Sequoia, LargeTreesTakeTheBestPaths) {
   std::mt19937_64 random(6);
   std::uniform_real_distribution<double> uniform(0, 1);
-  struct Case { int nodes, depth, branches; };
+  struct Case {
+    int nodes, depth, branches;
+  };
   for (const Case c : {Case{64, 16, 8}, Case{64, 3, 8}, Case{200, 12, 4}, Case{511, 8, 8}, Case{40, 40, 1}}) {
     std::vector<double> rates(static_cast<size_t>(c.branches));
     for (double& r : rates) r = uniform(random) / c.branches;

@@ -33,11 +33,11 @@ RankPaths paths_of_widths(const std::vector<int>& widths) {
   return all;
 }
 
-// The tokens of rank paths (breadth first), those beyond the limits and those a distribution has no candidate for left out.
+// The tokens of rank paths (breadth first), those beyond the limits and those a distribution has no candidate for left
+// out.
 std::vector<Path> literal(RankPaths ranks, const TreeLimits& limits, const Language& language) {
-  std::stable_sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  });
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
   std::erase_if(ranks, [&](const auto& path) { return int(path.size()) > limits.depth; });
   if (int(ranks.size()) > limits.nodes) ranks.resize(size_t(std::max(0, limits.nodes)));
   std::vector<Path> result;
@@ -69,10 +69,10 @@ void expect_literal(TreePolicy& policy, const RankPaths& ranks, const TreeLimits
 constexpr TreeLimits kLimits[] = {{511, 511}, {1, 9}, {9, 1}, {9, 3}, {10, 3}, {0, 4}, {5, 0}, {10, 4}, {3, 4}};
 
 TEST(StaticTree, WidthsAndPathsAreLiteral) {
-  const std::vector<std::vector<int>> shapes = {{1}, {3}, {1, 1, 3, 1, 1}, {4, 2, 2, 1}, {2, 2, 2, 2, 2, 2, 2},
+  const std::vector<std::vector<int>> shapes = {{1},    {3},  {1, 1, 3, 1, 1}, {4, 2, 2, 1}, {2, 2, 2, 2, 2, 2, 2},
                                                 {7, 3}, {510}};
-  const RankPaths medusa = {{0}, {0, 0}, {1}, {0, 1}, {2}, {0, 0, 0}, {1, 0}, {0, 0, 2},
-                            {3}, {0, 0, 2, 1}, {5}, {1, 0, 4}};
+  const RankPaths medusa = {{0},    {0, 0},    {1}, {0, 1},       {2}, {0, 0, 0},
+                            {1, 0}, {0, 0, 2}, {3}, {0, 0, 2, 1}, {5}, {1, 0, 4}};
   TreeConfig config;
   config.nodes = 6;
   const auto chain = make_tree_policy(config);
@@ -274,29 +274,51 @@ TEST(SequoiaTree, LearnsTheRates) {
 std::string refusal(const TreeConfig& config) {
   try {
     check_tree_config(config);
-  } catch (const Error& e) {
-    return e.what();
-  }
+  } catch (const Error& e) { return e.what(); }
   return "";
 }
 
 TEST(TreeConfig, NamesWhatIsOutOfRange) {
   using ::testing::HasSubstr;
-  struct Case { void (*change)(TreeConfig&); const char* word; };
+  struct Case {
+    void (*change)(TreeConfig&);
+    const char* word;
+  };
   const Case cases[] = {
       {[](TreeConfig& c) { c.nodes = 0; }, "nodes is 0"},
       {[](TreeConfig& c) { c.nodes = 512; }, "nodes is 512"},
       {[](TreeConfig& c) { c.depth = 0; }, "depth is 0"},
       {[](TreeConfig& c) { c.kind = TreeKind::kStatic; }, "widths or paths"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.widths = {2, 0}; }, "widths has 0"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.widths = {4, 4, 4, 4, 4}; }, "more than 511"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kStatic, c.widths = {2, 0};
+       },
+       "widths has 0"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kStatic, c.widths = {4, 4, 4, 4, 4};
+       },
+       "more than 511"},
       {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.widths = std::vector<int>(100, 500); }, "more than 511"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.paths = {{0}, {0, 0}, {1, 0}}; }, "[1, 0] but not [1]"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.paths = {{0}, {}}; }, "empty"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.paths = {{0}, {0}}; }, "twice"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kStatic, c.paths = {{0}, {0, 0}, {1, 0}};
+       },
+       "[1, 0] but not [1]"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kStatic, c.paths = {{0}, {}};
+       },
+       "empty"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kStatic, c.paths = {{0}, {0}};
+       },
+       "twice"},
       {[](TreeConfig& c) { c.kind = TreeKind::kStatic, c.paths = {{-1}}; }, "[-1]"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kSequoia, c.rates = {0.5, 1.5}; }, "1.5"},
-      {[](TreeConfig& c) { c.kind = TreeKind::kSequoia, c.rates = {0.5, 0.4, 0.3}; }, "add up"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kSequoia, c.rates = {0.5, 1.5};
+       },
+       "1.5"},
+      {[](TreeConfig& c) {
+         c.kind = TreeKind::kSequoia, c.rates = {0.5, 0.4, 0.3};
+       },
+       "add up"},
       {[](TreeConfig& c) { c.kind = TreeKind::kSequoia, c.rates.assign(17, 0.01); }, "17 rates"},
       {[](TreeConfig& c) { c.kind = TreeKind::kSequoia, c.depth = 65; }, "depth of sequoia is 65"},
       {[](TreeConfig& c) { c.kind = TreeKind::kEagle2, c.topk = 0; }, "topk is 0"},

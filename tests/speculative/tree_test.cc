@@ -44,7 +44,8 @@ void expect_same(const TokenTree& tree, const std::vector<Naive>& naive) {
   for (int n = 0; n < tree.size(); ++n) {
     const Naive& want = naive[size_t(n)];
     ASSERT_EQ(std::tuple(tree.token(n), tree.parent(n), tree.depth(n), tree.rank(n), tree.score(n), tree.source(n)),
-              std::tuple(want.token, want.parent, want.depth, want.rank, want.score, want.source)) << n;
+              std::tuple(want.token, want.parent, want.depth, want.rank, want.score, want.source))
+        << n;
     ASSERT_EQ(tree.tokens()[size_t(n)], want.token);
     deepest = std::max(deepest, want.depth);
     NodeId walk = tree.first_child(n);

@@ -249,7 +249,8 @@ void FarBackend::rope_store(const RopeStoreArgs& args) {
   expect_seqs("rope_store", args.seqs);
   RopeStoreArgs a = args;
   const int rows = rows_of(args.seqs);
-  const auto dims = size_t(args.dims), width = size_t((args.shape.heads + 2 * args.shape.kv_heads) * args.shape.head_dim);
+  const auto dims = size_t(args.dims),
+             width = size_t((args.shape.heads + 2 * args.shape.kv_heads) * args.shape.head_dim);
   a.qkv = floats(args.qkv, padded(rows), width, width, "queries, keys and values");
   a.table = floats(args.table, padded(rows), dims, dims, "turns");
   a.q_norm = vector(args.q_norm, size_t(args.shape.head_dim), "norm weights");
@@ -303,7 +304,8 @@ void FarBackend::kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) {
   expect_no_step("kv_retrieve");
   expect_host(args.score.borders.data(), "borders");
   KvRetrieveArgs a = args;
-  a.score.q = vector(args.score.q, args.score.layers.size() * size_t(args.score.heads * args.score.head_dim), "the query");
+  a.score.q =
+      vector(args.score.q, args.score.layers.size() * size_t(args.score.heads * args.score.head_dim), "the query");
   right_->kv_retrieve(a, choice);
 }
 

@@ -26,7 +26,12 @@ class FarBackend : public ForwardingBackend {
   int output_capacity(int outputs) const override { return row_capacity(outputs); }
   int max_depth() const override { return 63; }
   DeviceTraits traits() const override {
-    return {.separate_prefill = true, .prefill_chunk = 2048, .mixed_chunk = 512, .records_steps = true, .batch_choose = true, .mean_scores = true};
+    return {.separate_prefill = true,
+            .prefill_chunk = 2048,
+            .mixed_chunk = 512,
+            .records_steps = true,
+            .batch_choose = true,
+            .mean_scores = true};
   }
   void upload(float* to, const float* from, size_t count) override;
   void download(float* to, const float* from, size_t count) override;

@@ -131,7 +131,9 @@ Bytes GgufWriter::bytes() const {
     write();
     fields_.push_back({std::move(name), from, out.size() - from});
   };
-  field("magic", [&] { for (const char c : {'G', 'G', 'U', 'F'}) append(out, c); });
+  field("magic", [&] {
+    for (const char c : {'G', 'G', 'U', 'F'}) append(out, c);
+  });
   field("version", [&] { append(out, version); });
   field("tensor_count", [&] { append(out, static_cast<uint64_t>(tensors_.size())); });
   field("key_count", [&] { append(out, static_cast<uint64_t>(entries_.size())); });

@@ -14,12 +14,12 @@ constexpr int kWords = 8, kMostRun = 511;
 }  // namespace
 
 struct TreeGrowthBackend::Growth {
-  std::vector<Node> level;               // the newest, best first
-  int first = 0;                         // its first node
-  int frontier = 1;                      // nodes of the level before that were run; at first the root
-  std::vector<float> scores{0.0f};       // theirs
-  int frontier_first = 0;                // and the first of them
-  std::vector<float> all;                // scores of all nodes
+  std::vector<Node> level;                  // the newest, best first
+  int first = 0;                            // its first node
+  int frontier = 1;                         // nodes of the level before that were run; at first the root
+  std::vector<float> scores{0.0f};          // theirs
+  int frontier_first = 0;                   // and the first of them
+  std::vector<float> all;                   // scores of all nodes
   std::vector<std::vector<uint64_t>> bits;  // of the nodes that were run last
   float floor = 0;
   double sum = 0, gain = 1, last_gain = 0;
@@ -80,7 +80,8 @@ void TreeGrowthBackend::add_level(const TreeGrowthArgs& a, Growth& g) {
       ++order;
     }
   }
-  std::sort(g.level.begin(), g.level.end(), [](const Node& x, const Node& y) { return x.score != y.score ? x.score > y.score : x.order < y.order; });
+  std::sort(g.level.begin(), g.level.end(),
+            [](const Node& x, const Node& y) { return x.score != y.score ? x.score > y.score : x.order < y.order; });
   if (int(g.level.size()) > rules.nodes) g.level.resize(size_t(rules.nodes));
   GrownTree& out = *a.out;
   g.first = out.size;
@@ -113,7 +114,8 @@ bool TreeGrowthBackend::goes_on(const TreeGrowthRules& rules, const Growth& g) c
   return gain * cost > double(rules.level_cost) * (1 + g.sum);
 }
 
-void TreeGrowthBackend::run_pass(const TreeGrowthArgs& a, Growth& g, StepInputs& step, const StepKey& key, FunctionRef body) {
+void TreeGrowthBackend::run_pass(const TreeGrowthArgs& a, Growth& g, StepInputs& step, const StepKey& key,
+                                 FunctionRef body) {
   GrownTree& out = *a.out;
   const int rows = g.frontier, uncommitted = out.run;
   std::vector<Token> tokens;
@@ -123,7 +125,8 @@ void TreeGrowthBackend::run_pass(const TreeGrowthArgs& a, Growth& g, StepInputs&
   g.scores.clear();
   for (int i = 0; i < rows; ++i) {
     const Node& n = g.level[size_t(i)];
-    tokens.push_back(n.token), positions.push_back(a.positions[g.depth - 1]), outputs.push_back(i), which.push_back(n.row);
+    tokens.push_back(n.token), positions.push_back(a.positions[g.depth - 1]), outputs.push_back(i),
+        which.push_back(n.row);
     bits.push_back(g.depth == 1 ? std::vector<uint64_t>(kWords) : g.bits[size_t(n.row)]);
     bits.back()[size_t(uncommitted + i) / 64] |= uint64_t(1) << ((uncommitted + i) % 64);
     ancestors.insert(ancestors.end(), bits.back().begin(), bits.back().end());

@@ -1,6 +1,6 @@
-// A backend that grows trees itself (Backend::grow_tree), as a device does, on top of one that need not: level by level with steps of
-// that one, by rules written down a second time. And one that says it could and never does, so that the host's loop runs under the same
-// limits.
+// A backend that grows trees itself (Backend::grow_tree), as a device does, on top of one that need not: level by level
+// with steps of that one, by rules written down a second time. And one that says it could and never does, so that the
+// host's loop runs under the same limits.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,8 @@ namespace sx::testing {
 
 class TreeGrowthBackend final : public ForwardingBackend {
  public:
-  explicit TreeGrowthBackend(std::unique_ptr<Backend> right, int rows = 16) : ForwardingBackend(std::move(right)), rows_(rows) {}
+  explicit TreeGrowthBackend(std::unique_ptr<Backend> right, int rows = 16)
+      : ForwardingBackend(std::move(right)), rows_(rows) {}
   int level_rows() const override { return rows_; }
   bool grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
   int trees() const { return trees_; }    // grown so far
@@ -36,7 +37,8 @@ class TreeGrowthBackend final : public ForwardingBackend {
 
 class RefusingBackend final : public ForwardingBackend {
  public:
-  explicit RefusingBackend(std::unique_ptr<Backend> right, int rows = 16) : ForwardingBackend(std::move(right)), rows_(rows) {}
+  explicit RefusingBackend(std::unique_ptr<Backend> right, int rows = 16)
+      : ForwardingBackend(std::move(right)), rows_(rows) {}
   int level_rows() const override { return rows_; }
   bool grow_tree(const TreeGrowthArgs&, StepInputs&, const StepKey&, FunctionRef) override { return ++refused_, false; }
   int refused() const { return refused_; }

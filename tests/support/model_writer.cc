@@ -78,8 +78,8 @@ std::vector<float> llama3_factors(const RopeConfig& rope) {
   const double context = rope.original_context;
   for (int i = 0; i < rope.dims / 2; ++i) {
     const double wave = 2 * std::numbers::pi * std::pow(rope.base, 2.0 * i / rope.dims);
-    const double smooth = (context / wave - rope.low_frequency_factor) /
-                          (rope.high_frequency_factor - rope.low_frequency_factor);
+    const double smooth =
+        (context / wave - rope.low_frequency_factor) / (rope.high_frequency_factor - rope.low_frequency_factor);
     double factor = 1 / ((1 - smooth) / rope.factor + smooth);
     if (wave < context / rope.high_frequency_factor) factor = 1;
     if (wave > context / rope.low_frequency_factor) factor = rope.factor;
@@ -163,15 +163,21 @@ Bytes encode(DType type, std::span<const float> values, uint64_t seed) {
   const auto count = static_cast<int64_t>(values.size());
   Bytes out(dtype_bytes(type, count));
   switch (type) {
-    case DType::kF32: case DType::kF16: case DType::kBF16: case DType::kQ8_0: case DType::kQ4_0: case DType::kQ4_1:
-      quantise(type, values.data(), count, out.data());
-      return out;
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1: quantise(type, values.data(), count, out.data()); return out;
     default: break;
   }
   Noise noise{seed};
   for (auto& byte : out) byte = static_cast<std::byte>(noise.bits());
   // Where the 16-bit scales of a block lie, and how large its codes times inner scales may get.
-  struct Scales { size_t first, second; float largest; };
+  struct Scales {
+    size_t first, second;
+    float largest;
+  };
   const auto scales = [&]() -> Scales {
     switch (type) {
       case DType::kQ5_0: return {0, 0, 16};
@@ -243,13 +249,15 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
 
 void write_tiny_gguf(const std::string& path, const TinySpec& spec) { write_file(path, tiny_gguf(spec).bytes()); }
 
-// One huge weight for each token, with both signs for every column: where a normed value is above 1.14 or below that, one overflows.
+// One huge weight for each token, with both signs for every column: where a normed value is above 1.14 or below that,
+// one overflows.
 GgufWriter tiny_gguf_with_infinite_logits(TinySpec spec) {
   spec.weights = DType::kF32;
   GgufWriter out = tiny_gguf(spec);
   const size_t width = size_t(spec.width);
   std::vector<float> head(size_t(spec.vocab) * width, 0.0f);
-  for (size_t row = 0; row < size_t(spec.vocab); ++row) head[row * width + row % width] = row / width % 2 ? -3e38f : 3e38f;
+  for (size_t row = 0; row < size_t(spec.vocab); ++row)
+    head[row * width + row % width] = row / width % 2 ? -3e38f : 3e38f;
   out.data_of("output.weight") = encode(DType::kF32, head, 0);
   return out;
 }
@@ -257,7 +265,9 @@ GgufWriter tiny_gguf_with_infinite_logits(TinySpec spec) {
 std::string tiny_config_json(const TinySpec& spec) {
   const ModelConfig config = tiny_config(spec);
   static const std::pair<const char*, const char*> kClasses[] = {{"llama", "LlamaForCausalLM"},
-      {"mistral", "MistralForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}};
+                                                                 {"mistral", "MistralForCausalLM"},
+                                                                 {"qwen2", "Qwen2ForCausalLM"},
+                                                                 {"qwen3", "Qwen3ForCausalLM"}};
   ordered_json out;
   for (const auto& [name, type] : kClasses) {
     if (spec.arch == name) out["architectures"] = {type};
@@ -294,7 +304,9 @@ std::string tiny_config_json(const TinySpec& spec) {
     }
   }
   static const std::pair<RopeScaling, const char*> kScalings[] = {{RopeScaling::kLinear, "linear"},
-      {RopeScaling::kDynamic, "dynamic"}, {RopeScaling::kLlama3, "llama3"}, {RopeScaling::kYarn, "yarn"}};
+                                                                  {RopeScaling::kDynamic, "dynamic"},
+                                                                  {RopeScaling::kLlama3, "llama3"},
+                                                                  {RopeScaling::kYarn, "yarn"}};
   for (const auto& [scaling, name] : kScalings) {
     if (scaling != config.rope.scaling) continue;
     out["rope_scaling"] = {{"rope_type", name}, {"factor", config.rope.factor}};

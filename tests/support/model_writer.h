@@ -105,25 +105,26 @@ enum class TinyWords {
 struct TinySpec {
   std::string arch = "llama";  // llama, mistral, qwen2, qwen3
   int layers = 2, width = 64, heads = 4, kv_heads = 2;
-  int head_dim = 0;            // 0: width / heads
+  int head_dim = 0;  // 0: width / heads
   int ffn = 128, vocab = 320, context = 2048;
-  DType weights = DType::kF32;  // matrices; GGUF: any float or quantised type; folders: F32, F16, BF16
+  DType weights = DType::kF32;      // matrices; GGUF: any float or quantised type; folders: F32, F16, BF16
   DType embedding = DType::kCount;  // kCount: as `weights`
   bool tied = false;
   int window = 0;
-  std::vector<uint8_t> windowed_layers;  // as in ModelConfig
+  std::vector<uint8_t> windowed_layers;                       // as in ModelConfig
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  // llama; qwen2 always has qkv_bias
   double rope_base = 10000;
   RopeScaling scaling = RopeScaling::kNone;  // GGUF: none, linear, llama3 (as rope_freqs.weight), yarn
   double factor = 1;
   int original_context = 0;
-  float gain = 1;     // scales all matrices: larger is peakier
+  float gain = 1;  // scales all matrices: larger is peakier
   uint64_t seed = 1;
   TinyWords words = TinyWords::kBytes;
   std::vector<std::string> control{};  // GGUF with kBytes: control tokens, the last ones of the vocabulary
 };
 
-// Ids: 0 "<|endoftext|>" (bos, eos, pad), 1 "<|im_start|>", 2 "<|im_end|>", 3.. the 256 bytes, then merged pairs (or pieces).
+// Ids: 0 "<|endoftext|>" (bos, eos, pad), 1 "<|im_start|>", 2 "<|im_end|>", 3.. the 256 bytes, then merged pairs (or
+// pieces).
 constexpr int kTinyFirstByte = 3;
 constexpr int kTinySmallestVocab = 260;
 

@@ -96,7 +96,8 @@ class ReferenceKv final : public KvStore {
     SX_ASSERT(layer >= 0 && layer < geometry_.layers && slot >= 0 && slot < geometry_.slots);
     SX_ASSERT(cell >= 0 && cell < geometry_.capacity && head >= 0 && head < geometry_.kv_heads);
     const auto place = (static_cast<size_t>(layer) * static_cast<size_t>(geometry_.slots) + static_cast<size_t>(slot)) *
-                           static_cast<size_t>(geometry_.capacity) + static_cast<size_t>(cell);
+                           static_cast<size_t>(geometry_.capacity) +
+                       static_cast<size_t>(cell);
     return place * cell_ + static_cast<size_t>(head) * static_cast<size_t>(geometry_.head_dim);
   }
   std::vector<float> keys_, values_;  // [layers, slots, capacity, kv_heads, head_dim]
@@ -170,7 +171,8 @@ std::vector<Token> candidates_of(const std::vector<float>& logits, const ChooseR
     double total = 0, kept = 0;
     for (const Token t : ids) total += std::exp(logit(t) - logit(ids[0]));
     size_t n = 0;
-    do kept += std::exp(logit(ids[n++]) - logit(ids[0])); while (n < ids.size() && kept < s.top_p * total);
+    do kept += std::exp(logit(ids[n++]) - logit(ids[0]));
+    while (n < ids.size() && kept < s.top_p * total);
     ids.resize(n);
   }
   if (s.min_p > 0 && !ids.empty()) {  // probability at least min_p times the largest
@@ -370,24 +372,30 @@ class ReferenceBackend final : public Backend {
   // [count][layers][kv_heads][key, value][head_dim]
   size_t kv_cell_bytes(const KvStore& kv) const override {
     const KvGeometry& g = kv.geometry();
-    return static_cast<size_t>(g.layers) * static_cast<size_t>(g.kv_heads) * 2 * static_cast<size_t>(g.head_dim) * sizeof(float);
+    return static_cast<size_t>(g.layers) * static_cast<size_t>(g.kv_heads) * 2 * static_cast<size_t>(g.head_dim) *
+           sizeof(float);
   }
   void kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) override {
     auto& from = const_cast<ReferenceKv&>(static_cast<const ReferenceKv&>(kv));
     each_head(from, a, [&](float* x, size_t bytes) { std::memcpy(out, x, bytes), out += bytes; });
   }
   void kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) override {
-    each_head(static_cast<ReferenceKv&>(kv), a, [&](float* x, size_t bytes) { std::memcpy(x, from, bytes), from += bytes; });
+    each_head(static_cast<ReferenceKv&>(kv), a,
+              [&](float* x, size_t bytes) { std::memcpy(x, from, bytes), from += bytes; });
   }
 
   void choose(const ChooseArgs& a) override {
-    for (size_t r = 0; r < a.rows.size(); ++r) mark_broken(a.rows[r], a.vocab), a.out[r] = choose_token(a.rows[r], a.vocab);
+    for (size_t r = 0; r < a.rows.size(); ++r)
+      mark_broken(a.rows[r], a.vocab), a.out[r] = choose_token(a.rows[r], a.vocab);
   }
 
-  void probabilities(const ProbabilitiesArgs& a) override { mark_broken(a.row, a.vocab), distribution_of(a.row, a.vocab, a.out); }
+  void probabilities(const ProbabilitiesArgs& a) override {
+    mark_broken(a.row, a.vocab), distribution_of(a.row, a.vocab, a.out);
+  }
 
   void top_k(const TopKArgs& a) override {
-    for (ptrdiff_t r = 0; r < a.rows; ++r) likeliest(a.logits + r * (a.stride > 0 ? a.stride : a.vocab), a.vocab, a.k, a.out + r * a.k);
+    for (ptrdiff_t r = 0; r < a.rows; ++r)
+      likeliest(a.logits + r * (a.stride > 0 ? a.stride : a.vocab), a.vocab, a.k, a.out + r * a.k);
   }
 
  private:
@@ -420,7 +428,8 @@ class ReferenceBackend final : public Backend {
     }
     for (int h = 0; h < a.shape.kv_heads; ++h) {
       float* value = kv.value(a.layer, slot, cell, h);
-      std::copy_n(row + static_cast<ptrdiff_t>(a.shape.heads + a.shape.kv_heads + h) * a.shape.head_dim, a.shape.head_dim, value);
+      std::copy_n(row + static_cast<ptrdiff_t>(a.shape.heads + a.shape.kv_heads + h) * a.shape.head_dim,
+                  a.shape.head_dim, value);
       round_through(kv.geometry().type, value, a.shape.head_dim);
     }
   }

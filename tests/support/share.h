@@ -1,5 +1,6 @@
-// A part of the cases of a test, for sanitizers, under which a whole one takes minutes: SPECEXTEND_TEST_SHARE=1/4 in the environment means
-// every fourth case, from the second on. Processes that have a share each do all of them together.
+// A part of the cases of a test, for sanitizers, under which a whole one takes minutes: SPECEXTEND_TEST_SHARE=1/4 in
+// the environment means every fourth case, from the second on. Processes that have a share each do all of them
+// together.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -70,8 +70,13 @@ constexpr int kPiecesEnd = kBytesEnd + 1 + 26 + 26;
 ordered_json added_tokens() {
   ordered_json added = ordered_json::array();
   for (size_t i = 0; i < std::size(kSpecial); ++i) {
-    added.push_back({{"id", i}, {"content", kSpecial[i]}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                     {"normalized", false}, {"special", true}});
+    added.push_back({{"id", i},
+                     {"content", kSpecial[i]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
   }
   return added;
 }
@@ -94,7 +99,8 @@ ordered_json bpe_model(const std::vector<std::string>& tokens, const std::vector
 ordered_json pieces_json(int vocab) {
   std::vector<std::string> merges;
   for (int i = 0; i < 26; ++i) merges.push_back(kSpace + (" " + letter(i)));
-  const ordered_json spaces = {{"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "always"}, {"split", true}};
+  const ordered_json spaces = {
+      {"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "always"}, {"split", true}};
   return {{"version", "1.0"},
           {"added_tokens", added_tokens()},
           {"normalizer", nullptr},
@@ -142,7 +148,8 @@ void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab, const std:
   } else {
     std::vector<float> scores(static_cast<size_t>(vocab));
     for (size_t i = 0; i < scores.size(); ++i) scores[i] = -static_cast<float>(i);
-    for (int i = kTinyFirstByte; i < vocab; ++i) types[static_cast<size_t>(i)] = i < kBytesEnd ? 6 : i < kPiecesEnd ? 1 : 5;
+    for (int i = kTinyFirstByte; i < vocab; ++i)
+      types[static_cast<size_t>(i)] = i < kBytesEnd ? 6 : i < kPiecesEnd ? 1 : 5;
     out.add_strings("tokenizer.ggml.tokens", piece_tokens(vocab));
     out.add_f32s("tokenizer.ggml.scores", scores);
   }
@@ -157,10 +164,10 @@ void add_tiny_vocabulary(GgufWriter& out, TinyWords words, int vocab, const std:
 
 std::string tiny_tokenizer_json(TinyWords words, int vocab) {
   if (words == TinyWords::kPieces) return pieces_json(vocab).dump();
-  const ordered_json split = {{"type", "Split"}, {"pattern", {{"Regex", kPattern}}}, {"behavior", "Isolated"},
-                              {"invert", false}};
-  const ordered_json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true},
-                              {"use_regex", false}};
+  const ordered_json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", kPattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const ordered_json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   return ordered_json{{"version", "1.0"},
                       {"truncation", nullptr},
                       {"padding", nullptr},
@@ -174,8 +181,11 @@ std::string tiny_tokenizer_json(TinyWords words, int vocab) {
 }
 
 std::string tiny_tokenizer_config_json() {
-  return ordered_json{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"bos_token", kSpecial[0]}, {"eos_token", kSpecial[0]},
-                      {"pad_token", kSpecial[0]}, {"chat_template", kTemplate}}
+  return ordered_json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                      {"bos_token", kSpecial[0]},
+                      {"eos_token", kSpecial[0]},
+                      {"pad_token", kSpecial[0]},
+                      {"chat_template", kTemplate}}
       .dump(2);
 }
 

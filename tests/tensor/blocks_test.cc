@@ -74,9 +74,7 @@ TEST(Blocks, AffineFormYieldsTheSameValues) {
         ASSERT_GE(q[i], 0);
         ASSERT_LE(q[i], 15);
       }
-      if (!traits.has_offset) {
-        ASSERT_EQ(offset[sub], 0.0f);
-      }
+      if (!traits.has_offset) { ASSERT_EQ(offset[sub], 0.0f); }
     }
   }
 }

@@ -30,7 +30,7 @@ TEST(Half, KnownValues) {
   EXPECT_EQ(f16_to_float(0x0001), 0x1p-24f);
   EXPECT_EQ(float_to_f16(65519.0f), 0x7bff);
   EXPECT_EQ(float_to_f16(65520.0f), 0x7c00);
-  EXPECT_EQ(float_to_f16(1.0f + 0x1p-11f), 0x3c00);       // a tie goes to even
+  EXPECT_EQ(float_to_f16(1.0f + 0x1p-11f), 0x3c00);  // a tie goes to even
   EXPECT_EQ(float_to_f16(1.0f + 3 * 0x1p-11f), 0x3c02);
   EXPECT_EQ(float_to_bf16(1.0f + 0x1p-8f), 0x3f80);
   EXPECT_EQ(float_to_bf16(1.0f + 3 * 0x1p-8f), 0x3f82);

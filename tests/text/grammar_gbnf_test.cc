@@ -1,4 +1,5 @@
-// GBNF: what grammars accept and refuse, every error of theirs, and the matcher against a naive recogniser on random grammars.
+// GBNF: what grammars accept and refuse, every error of theirs, and the matcher against a naive recogniser on random
+// grammars.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -23,26 +24,35 @@ TEST(GrammarGbnf, AcceptsAndRefuses) {
       {R"(root ::= "abc")", {"abc"}, {"", "ab", "abcd", "abd"}},
       {"root ::= \"a\" | \"b\" |\n  \"c\" # three\n", {"a", "b", "c"}, {"", "ab", "d"}},
       {"# first\n\nroot ::= (\n \"a\" # x\n other-rule_2\n)* \"!\"\r\nother-rule_2 ::= [0-9]+\n",
-       {"!", "a1!", "a12a3!"}, {"a!", "1!", "a1"}},
+       {"!", "a1!", "a12a3!"},
+       {"a!", "1!", "a1"}},
       {R"(root ::= "\n\t\r\\\"\x41\u00e9\U0001F600\[")", {"\n\t\r\\\"A\xC3\xA9\xF0\x9F\x98\x80["}, {"\n\t\r\\\"A\xE9"}},
       {R"(root ::= [a-cx\-\]"^-])", {"a", "b", "c", "x", "-", "]", "\"", "^"}, {"d", "[", "", "\\"}},
-      {R"(root ::= [^a-c])", {"d", "\n", "\xC3\xA9", "\xF0\x9F\x98\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xF4\x8F\xBF\xBF"},
-       {"a", "b", "c", "", "dd", "\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xC0\x80", "\xE0\x80\x80", "\xFF"}},
+      {R"(root ::= [^a-c])",
+       {"d", "\n", "\xC3\xA9", "\xF0\x9F\x98\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xF4\x8F\xBF\xBF"},
+       {"a", "b", "c", "", "dd", "\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xC0\x80", "\xE0\x80\x80",
+        "\xFF"}},
       {R"(root ::= .)",
        {"a", "\n", "\x7F", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xEF\xBF\xBF", "\xF0\x90\x80\x80"},
        {"", "\xC1\xBF", "\xE0\x9F\xBF", "ab"}},
       {R"(root ::= [^])", {"a", "\xC2\x80"}, {""}},
       {R"(root ::= [à-ü])", {"\xC3\xA0", "\xC3\xA9", "\xC3\xBC"}, {"\xC3\x9F", "\xC3\xBD", "a"}},
-      {R"(root ::= [\u0FF0-\u1234])", {"\xE0\xBF\xB0", "\xE1\x80\x80", "\xE1\x88\xB4"}, {"\xE0\xBF\xAF", "\xE1\x88\xB5", "\xE1\x89\x80"}},
+      {R"(root ::= [\u0FF0-\u1234])",
+       {"\xE0\xBF\xB0", "\xE1\x80\x80", "\xE1\x88\xB4"},
+       {"\xE0\xBF\xAF", "\xE1\x88\xB5", "\xE1\x89\x80"}},
       {R"(root ::= "ab"* "c"+ "d"?)", {"c", "ababcc", "cd"}, {"", "abab", "ac", "cdd"}},
-      {R"(root ::= "a"{2} "b"{ 1 , 3 } "c"{2,} "d"{0})", {"aabcc", "aabbbccc"}, {"abcc", "aacc", "aabbbbcc", "aabc", "aabccd"}},
+      {R"(root ::= "a"{2} "b"{ 1 , 3 } "c"{2,} "d"{0})",
+       {"aabcc", "aabbbccc"},
+       {"abcc", "aacc", "aabbbbcc", "aabc", "aabccd"}},
       {R"(root ::= ("a" | "bc"){2,3})", {"aa", "abc", "bcbcbc", "aaa"}, {"a", "aaaa", "b"}},
       {R"(root ::= "a"{0,100000} "b")", {"b", "aaab"}, {"", "ba"}},
       {R"(root ::= ("a"? "b"?)* "c")", {"c", "abc", "bac", "aac"}, {"", "cc"}},
       {R"(root ::= ("a"?){0,4} "c")", {"c", "ac", "aaaac"}, {"aaaaac"}},
       {R"(root ::= ("a"?){3,} "c")", {"c", "ac", "aaaaaac"}, {"b"}},
       {"root ::= \"(\" root \")\" | \"\"", {"", "()", "((()))"}, {"(", ")", "()()"}},
-      {"root ::= list\nlist ::= item | item \",\" list\nitem ::= [a-z] | \"[\" list \"]\"", {"a", "a,b", "[a,[b]],c"}, {"", "a,", "[a"}},
+      {"root ::= list\nlist ::= item | item \",\" list\nitem ::= [a-z] | \"[\" list \"]\"",
+       {"a", "a,b", "[a,[b]],c"},
+       {"", "a,", "[a"}},
       {"root ::= \"a\" ws \"b\"\nws ::= [ \\t] ws |\n", {"ab", "a \t b"}, {"a b "}},
       {"root ::= |", {""}, {"a"}},
       {"root ::=\n  \"a\"", {"a"}, {}},
@@ -57,9 +67,7 @@ TEST(GrammarGbnf, AcceptsAndRefuses) {
 std::string error_of(const std::function<void()>& call) {
   try {
     call();
-  } catch (const Error& error) {
-    return error.what();
-  }
+  } catch (const Error& error) { return error.what(); }
   return "";
 }
 
@@ -124,7 +132,8 @@ TEST(GrammarGbnf, TooAmbiguousIsAnErrorNotALoop) {
   const TestVocabulary vocabulary;
   std::string grammar = "root ::= r0\n";  // 2^20 stacks at once
   for (int i = 0; i < 20; ++i) grammar += fmt::format("r{} ::= r{} \"x\" | r{} \"y\"\n", i, i + 1, i + 1);
-  EXPECT_NE(error_of([&] { GrammarMatcher m(grammar + "r20 ::= \"z\"", vocabulary.trie); }).find("too ambiguous"), std::string::npos);
+  EXPECT_NE(error_of([&] { GrammarMatcher m(grammar + "r20 ::= \"z\"", vocabulary.trie); }).find("too ambiguous"),
+            std::string::npos);
   // Only after some text: every prefix may have been split in many ways.
   GrammarMatcher matcher("root ::= (\"a\" | \"a\" \"a\"){0,100000} \"b\"", vocabulary.trie, {.stacks = 50});
   EXPECT_TRUE(matches(matcher, std::string(30, 'a') + "b"));
@@ -157,7 +166,8 @@ struct Naive {
         break;
       case Kind::kClass:  // the random grammars and texts are ASCII
         for (auto r : part.ranges)
-          if (from < text.size() && r.first <= char32_t(text[from]) && char32_t(text[from]) <= r.last) out.insert(from + 1);
+          if (from < text.size() && r.first <= char32_t(text[from]) && char32_t(text[from]) <= r.last)
+            out.insert(from + 1);
         break;
       case Kind::kRule: return ends(rules.bodies[size_t(part.rule)], from);
       case Kind::kSequence:
@@ -226,7 +236,9 @@ TEST(GrammarGbnf, MatchesWhatANaiveRecogniserMatches) {
     }
     ++grammars;
     GrammarMatcher matcher(grammar, vocabulary.trie);
-    if (!error_of([&] { for (const std::string& text : texts) matcher.mask(matcher.advance(matcher.start(), text)); }).empty()) {
+    if (!error_of([&] {
+           for (const std::string& text : texts) matcher.mask(matcher.advance(matcher.start(), text));
+         }).empty()) {
       ++ambiguous;
       continue;
     }

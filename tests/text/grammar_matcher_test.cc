@@ -53,7 +53,8 @@ TEST(GrammarMatcher, AllEndTokensAndNeverAnEmptyMask) {
   const auto trie = std::make_shared<const TokenTrie>(bytes, ends, 40);
   GrammarMatcher matcher("root ::= \"ab\" \"c\"?", trie);
   EXPECT_EQ(allowed(matcher.mask(matcher.start())), (std::vector<Token>{0, 5}));  // equal bytes, both
-  EXPECT_EQ(allowed(matcher.mask(matcher.advance(matcher.start(), std::string_view("ab")))), (std::vector<Token>{3, 4}));
+  EXPECT_EQ(allowed(matcher.mask(matcher.advance(matcher.start(), std::string_view("ab")))),
+            (std::vector<Token>{3, 4}));
   EXPECT_EQ(matcher.mask(matcher.start())->size(), 2u);
   GrammarMatcher stuck("root ::= \"ac\"", trie);  // no token has a c
   EXPECT_EQ(allowed(stuck.mask(stuck.advance(stuck.start(), Token(0)))), (std::vector<Token>{3, 4}));
@@ -62,12 +63,15 @@ TEST(GrammarMatcher, AllEndTokensAndNeverAnEmptyMask) {
 
 TEST(GrammarMatcher, ForcedBytes) {
   const TestVocabulary vocabulary({"name", "na", "am", "\":", "\"name\":"});
-  GrammarMatcher matcher("root ::= \"{\\\"n\" (\"ame\\\":\" | \"umber\\\":\") [0-9] \"é\" (\"x\" | \"é\" \"y\")?", vocabulary.trie);
+  GrammarMatcher matcher("root ::= \"{\\\"n\" (\"ame\\\":\" | \"umber\\\":\") [0-9] \"é\" (\"x\" | \"é\" \"y\")?",
+                         vocabulary.trie);
   EXPECT_EQ(matcher.forced(matcher.start(), 100), "{\"n");
   EXPECT_EQ(matcher.forced(matcher.start(), 2), "{\"");
   EXPECT_EQ(matcher.forced(matcher.advance(matcher.start(), std::string_view("{\"na")), 100), "me\":");
-  EXPECT_EQ(matcher.forced(matcher.advance(matcher.start(), std::string_view("{\"name\":1")), 100), "é");  // then it may end
-  EXPECT_EQ(matcher.forced(matcher.advance(matcher.start(), std::string_view("{\"name\":1")), 1), "");       // whole characters
+  EXPECT_EQ(matcher.forced(matcher.advance(matcher.start(), std::string_view("{\"name\":1")), 100),
+            "é");  // then it may end
+  EXPECT_EQ(matcher.forced(matcher.advance(matcher.start(), std::string_view("{\"name\":1")), 1),
+            "");  // whole characters
   EXPECT_EQ(matcher.forced(matcher.advance(matcher.start(), std::string_view("{\"name\":1\xC3")), 9), "\xA9");
   EXPECT_EQ(vocabulary.trie->spell("name\":"), (std::vector<Token>{256, 259}));
   EXPECT_EQ(vocabulary.trie->spell("nam"), (std::vector<Token>{257, 'm'}));
@@ -93,7 +97,8 @@ std::vector<Token> allowed(GrammarMatcher& matcher, const GrammarMatcher::State&
   return tokens;
 }
 
-// Bytes, then an end, then control tokens of which one's text is the beginning of another's, then a token of the text alone.
+// Bytes, then an end, then control tokens of which one's text is the beginning of another's, then a token of the text
+// alone.
 std::shared_ptr<const TokenTrie> control_trie(std::vector<std::string> names) {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, char(b));
@@ -150,7 +155,8 @@ TEST(GrammarMatcher, ControlTokensAreNoTextElsewhere) {
 TEST(GrammarMatcher, KeepsABoundedNumberOfStatesAndMasks) {
   const TestVocabulary vocabulary({"aa", "aaa"});
   const size_t words = vocabulary.trie->words();
-  GrammarMatcher matcher("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie, {.states = 64, .mask_bytes = 10 * words * 4});
+  GrammarMatcher matcher("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie,
+                         {.states = 64, .mask_bytes = 10 * words * 4});
   auto state = matcher.start();
   const auto held = matcher.advance(state, std::string_view("aaaaa"));
   const GrammarMask first = matcher.mask(held);
@@ -171,14 +177,17 @@ TEST(GrammarMatcher, KeepsABoundedNumberOfStatesAndMasks) {
 TEST(GrammarMatcher, RulesThatEndWithThemselvesDoNotGrow) {
   const TestVocabulary vocabulary;
   GrammarMatcher matcher("root ::= [a-z] root | \".\"", vocabulary.trie);
-  EXPECT_TRUE(matcher.advance(matcher.start(), std::string_view("a")) == matcher.advance(matcher.start(), std::string_view("abcdefgh")));
+  EXPECT_TRUE(matcher.advance(matcher.start(), std::string_view("a")) ==
+              matcher.advance(matcher.start(), std::string_view("abcdefgh")));
 }
 
 // Some texts of a nested repetition can be read in ever more ways.
-constexpr const char* kNested = "root ::= \"plain \" [a-z]{1,9} | \"x\" a\na ::= b{1,99}\nb ::= c{1,99}\nc ::= [a-z]{1,99}";
+constexpr const char* kNested =
+    "root ::= \"plain \" [a-z]{1,9} | \"x\" a\na ::= b{1,99}\nb ::= c{1,99}\nc ::= [a-z]{1,99}";
 
 const TestVocabulary& long_words() {
-  static const TestVocabulary vocabulary({"ab", "plain", "plain ", "xa", "abc", "abcd", "abcdefgh", "plain abcdefghi", "abcdefghijklmno"});
+  static const TestVocabulary vocabulary(
+      {"ab", "plain", "plain ", "xa", "abc", "abcd", "abcdefgh", "plain abcdefghi", "abcdefghijklmno"});
   return vocabulary;
 }
 
@@ -197,16 +206,16 @@ Answer ask(GrammarMatcher& matcher, std::string_view text) {
     answer.work = matcher.work();
     answer.tokens = allowed(matcher.mask(state));
     answer.work += matcher.work();
-  } catch (const Error& e) {
-    answer.error = e.what();
-  }
+  } catch (const Error& e) { answer.error = e.what(); }
   return answer;
 }
 
 // Whatever was asked before, and whatever of it was forgotten.
 TEST(GrammarMatcher, WorkAndErrorsAreAFunctionOfGrammarAndText) {
-  const std::string texts[] = {"", "p", "plain ", "plain ab", "x", "xa", "xab", "xabc", "xabcd", "xabcdefgh", "xabcdefghijkl", "y"};
-  const GrammarLimits usual{.stacks = 100, .work = 100000}, forgetful{.stacks = 100, .states = 3, .parts = 30, .mask_bytes = 1, .work = 100000};
+  const std::string texts[] = {"",     "p",     "plain ",    "plain ab",      "x", "xa", "xab",
+                               "xabc", "xabcd", "xabcdefgh", "xabcdefghijkl", "y"};
+  const GrammarLimits usual{.stacks = 100, .work = 100000},
+      forgetful{.stacks = 100, .states = 3, .parts = 30, .mask_bytes = 1, .work = 100000};
   std::vector<Answer> fresh;
   int errors = 0;
   for (const std::string& text : texts) {
@@ -266,7 +275,8 @@ TEST(GrammarMatcher, ForcedBytesTakeNoMoreWorkThanAMask) {
   EXPECT_TRUE(few.advance(few.start(), std::string_view(found)));
 }
 
-// Alternatives that begin alike and lead to the same place: what follows is found once, not once for each pair of letters.
+// Alternatives that begin alike and lead to the same place: what follows is found once, not once for each pair of
+// letters.
 TEST(GrammarMatcher, EqualContinuationsAreFoundOnce) {
   const auto grammar = [](int alike) {
     std::string root = "root ::= block{1,1000}\nblock ::= ", rules;
@@ -319,7 +329,8 @@ TEST(GrammarMatcher, CacheKeepsTheLatestGrammars) {
   EXPECT_EQ(cache.get("root ::= \"a\""), a);
   EXPECT_NE(cache.get("root ::= \"b\""), b);
   EXPECT_THROW(cache.get("root ::= "
-                         "x"), Error);
+                         "x"),
+               Error);
 }
 
 }  // namespace

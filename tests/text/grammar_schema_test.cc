@@ -1,4 +1,5 @@
-// JSON schemas as grammars: texts that must and must not be in them, what random walks through the masks write, and every error.
+// JSON schemas as grammars: texts that must and must not be in them, what random walks through the masks write, and
+// every error.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -21,7 +22,8 @@ struct Case {
   std::vector<std::string> yes, no;
 };
 
-const char* kTree = R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value": {"type": "integer"},
+const char* kTree =
+    R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value": {"type": "integer"},
   "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}}, "required": ["value"],
          "additionalProperties": false}}})";
 
@@ -32,37 +34,49 @@ const std::vector<Case>& cases() {
        {"", "01", "tru", "[1,]", "{1:2}", "\"\n\"", "1.", ".5", "[  1]"}},
       {"true", {"1"}, {""}},
       {R"({"type": "string"})",
-       {R"("")", R"("a\n\u00e9\ud83d\ude00é")", R"("\"\\")"}, {"a", R"("\ud83d")", R"("\ude00")", R"("\q")", "\"\x01\"", R"("a)"}},
-      {R"({"type": "boolean", "description": "x", "title": "y", "default": true, "examples": [1]})", {"true", "false"}, {"null", "1"}},
+       {R"("")", R"("a\n\u00e9\ud83d\ude00é")", R"("\"\\")"},
+       {"a", R"("\ud83d")", R"("\ude00")", R"("\q")", "\"\x01\"", R"("a)"}},
+      {R"({"type": "boolean", "description": "x", "title": "y", "default": true, "examples": [1]})",
+       {"true", "false"},
+       {"null", "1"}},
       {R"({"type": ["integer", "null"]})", {"null", "0", "-12"}, {"1.5", "-0", "00", "\"1\""}},
       {R"({"type": "number"})", {"0", "-1.25", "1e5", "-0.0"}, {"1e", "+1", "1.", "0x1"}},
       {R"({"enum": ["a", 1, null, {"x": [1, 2]}, "\"é\n"]})",
-       {"\"a\"", "1", "null", R"({"x":[1,2]})", "\"\\\"é\\n\""}, {"a", "2", "\"b\""}},
+       {"\"a\"", "1", "null", R"({"x":[1,2]})", "\"\\\"é\\n\""},
+       {"a", "2", "\"b\""}},
       {R"({"type": "string", "enum": ["a", 1]})", {"\"a\""}, {"1"}},
       {R"({"const": {"a": "b"}})", {R"({"a":"b"})"}, {"{}"}},
       {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"type": "null"}},
          "required": ["b"]})",
        {R"({"b":true})", R"({"a":1,"b":false})", R"({ "a": 1, "b": false, "c": null })", R"({"b": true,"c":null})"},
-       {"{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"b":true,})", R"({"a":1"b":true})", R"({"b":true,"d":1})", R"({"b" :true})"}},
+       {"{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"b":true,})", R"({"a":1"b":true})", R"({"b":true,"d":1})",
+        R"({"b" :true})"}},
       {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}})",
-       {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {R"({,"b":null})", R"({"a":null,})", R"({"b":null,"a":null})"}},
+       {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"},
+       {R"({,"b":null})", R"({"a":null,})", R"({"b":null,"a":null})"}},
       {R"({"type": "object", "properties": {"a": {"type": "null"}, "ab": {"type": "null"}}, "required": ["a"],
          "additionalProperties": {"type": "integer"}})",
        {R"({"a":null})", R"({"a":null,"ab":null,"x":1,"abc":2,"":3,"b":4})", R"({"a":null,"y":1})"},
-       {R"({"a":null,"ab":1})", R"({"a":null,"a":1})", R"({"a":null,"x":null})", R"({"x":1})", R"({"a":null,"\u0061":1})"}},
+       {R"({"a":null,"ab":1})", R"({"a":null,"a":1})", R"({"a":null,"x":null})", R"({"x":1})",
+        R"({"a":null,"\u0061":1})"}},
       {R"({"properties": {"é": {"type": "null"}, "n\"": {"type": "null"}}, "additionalProperties": true})",
-       {"{}", "{\"é\":null}", "{\"è\":1}", "{\"éx\":1}", R"({"n\"":null,"n":2})"}, {"{\"é\":1}", R"({"n\"":1})"}},
-      {R"({"type": "object", "additionalProperties": {"type": "integer"}})", {"{}", R"({"a":1,"b":2})"}, {R"({"a":"1"})"}},
+       {"{}", "{\"é\":null}", "{\"è\":1}", "{\"éx\":1}", R"({"n\"":null,"n":2})"},
+       {"{\"é\":1}", R"({"n\"":1})"}},
+      {R"({"type": "object", "additionalProperties": {"type": "integer"}})",
+       {"{}", R"({"a":1,"b":2})"},
+       {R"({"a":"1"})"}},
       {R"({"type": "object", "additionalProperties": false})", {"{}"}, {R"({"a":1})"}},
       {R"({"type": "object"})", {"{}", R"({"a":[1]})"}, {"[]"}},
       {R"({"type": "object", "required": ["z"]})", {R"({"z":1})", R"({"z":[],"y":2})"}, {"{}", R"({"y":2})"}},
       {R"({"properties": {"a": false, "b": true}})", {"{}", R"({"b":[1]})"}, {R"({"a":1})"}},
       {R"({"type": "array", "items": {"type": "integer"}})", {"[]", "[1]", "[1, 2,3 ]"}, {"[\"a\"]", "[1,]", "[,1]"}},
       {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})",
-       {"[1,2]", "[1,2,3]"}, {"[]", "[1]", "[1,2,3,4]"}},
+       {"[1,2]", "[1,2,3]"},
+       {"[]", "[1]", "[1,2,3,4]"}},
       {R"({"type": "array", "items": {"type": "null"}, "maxItems": 1})", {"[]", "[null]"}, {"[null,null]"}},
       {R"({"type": "array", "prefixItems": [{"type": "null"}, {"type": "integer"}], "items": {"type": "boolean"}, "maxItems": 3})",
-       {"[null,1]", "[null,1,true]"}, {"[]", "[null]", "[null,1,2]", "[null,1,true,true]"}},
+       {"[null,1]", "[null,1,true]"},
+       {"[]", "[null]", "[null,1,2]", "[null,1,true,true]"}},
       {R"({"items": [{"type": "null"}], "additionalItems": false})", {"[null]"}, {"[]", "[null,1]"}},
       {R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"}},
       {R"({"minItems": 1})", {"[1]", "[[],2]"}, {"[]"}},
@@ -70,38 +84,54 @@ const std::vector<Case>& cases() {
       {R"({"oneOf": [{"const": 1}, {"const": 2}]})", {"1", "2"}, {"3"}},
       {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "anyOf": [{"required": ["a"]},
          {"required": ["b"]}]})",
-       {R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {"{}"}},
+       {R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"},
+       {"{}"}},
       {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, {"$ref": "#/definitions/b"}],
            "definitions": {"b": {"properties": {"b": {"type": "integer"}, "a": {"type": ["null", "string"]}}, "required": ["b"]}}})",
-       {R"({"a":null,"b":1})"}, {R"({"a":null})", R"({"b":1})", R"({"a":"x","b":1})"}},
+       {R"({"a":null,"b":1})"},
+       {R"({"a":null})", R"({"b":1})", R"({"a":"x","b":1})"}},
       {R"({"allOf": [{"type": "integer", "minimum": 2}, {"minimum": 4, "maximum": 9}, {"type": "number", "maximum": 7}]})",
-       {"4", "7"}, {"3", "8", "4.5"}},
+       {"4", "7"},
+       {"3", "8", "4.5"}},
       {R"({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}})", {"\"x\""}, {"\"xx\""}},
-      {kTree, {R"({"value":1})", R"({"value":1,"children":[{"value":2,"children":[]}]})"},
+      {kTree,
+       {R"({"value":1})", R"({"value":1,"children":[{"value":2,"children":[]}]})"},
        {R"({"children":[]})", R"({"value":1,"children":[1]})",
-         R"({"value":1,"children":[{"value":1},{"value":1},{"value":1},{"value":1}]})"}},
-      {R"({"type": "object", "properties": {"next": {"$ref": "#"}}})", {"{}", R"({"next":{"next":{}}})"}, {R"({"next":1})"}},
+        R"({"value":1,"children":[{"value":1},{"value":1},{"value":1},{"value":1}]})"}},
+      {R"({"type": "object", "properties": {"next": {"$ref": "#"}}})",
+       {"{}", R"({"next":{"next":{}}})"},
+       {R"({"next":1})"}},
       {R"({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": 1}}})", {"1"}, {"2"}},
       {R"({"type": "string", "minLength": 2, "maxLength": 3})", {"\"ab\"", "\"é\\n\\u0041\""}, {"\"a\"", "\"abcd\""}},
       {R"({"type": "string", "pattern": "^[a-c]+-\\d{2,3}$"})",
-       {"\"a-12\"", "\"abc-123\""}, {"\"-12\"", "\"a-1\"", "\"a-1234\"", "\"xa-12\"", "\"a-12x\""}},
+       {"\"a-12\"", "\"abc-123\""},
+       {"\"-12\"", "\"a-1\"", "\"a-1234\"", "\"xa-12\"", "\"a-12x\""}},
       {R"({"type": "string", "pattern": "ab"})", {"\"ab\"", "\"xxabyy\""}, {"\"a\"", "\"ba\""}},
       {R"({"pattern": "^(?:a|bc)*?$|^x"})", {"\"\"", "\"abca\"", "\"xyz\""}, {"\"ac\"", "\"yx\""}},
-      {R"({"pattern": "^[\"\\\\n\\s]$"})", {R"("\"")", R"("\\")", R"("n")", R"(" ")", R"("\n")"}, {R"(""")", R"("\")", "\"\n\"", "\"a\""}},
+      {R"({"pattern": "^[\"\\\\n\\s]$"})",
+       {R"("\"")", R"("\\")", R"("n")", R"(" ")", R"("\n")"},
+       {R"(""")", R"("\")", "\"\n\"", "\"a\""}},
       {R"({"pattern": "^[^a-y\\d]\\.\\u0041.$"})",
-       {"\"z.A!\"", "\"é.Aé\"", R"("\".Ax")"}, {"\"a.Ax\"", "\"1.Ax\"", "\"zxAx\"", R"("z.A\n")"}},
+       {"\"z.A!\"", "\"é.Aé\"", R"("\".Ax")"},
+       {"\"a.Ax\"", "\"1.Ax\"", "\"zxAx\"", R"("z.A\n")"}},
       {R"({"type": "string", "format": "date"})",
-       {"\"2024-02-28\"", "\"1999-12-31\"", "\"2000-04-30\""}, {"\"2024-13-01\"", "\"2024-02-30\"", "\"2000-04-31\"", "\"24-01-01\""}},
+       {"\"2024-02-28\"", "\"1999-12-31\"", "\"2000-04-30\""},
+       {"\"2024-13-01\"", "\"2024-02-30\"", "\"2000-04-31\"", "\"24-01-01\""}},
       {R"({"type": "string", "format": "date-time"})",
-       {"\"2024-02-28T23:59:59Z\"", "\"2024-02-28T00:00:00.123+02:00\""}, {"\"2024-02-28\"", "\"2024-02-28T24:00:00Z\""}},
+       {"\"2024-02-28T23:59:59Z\"", "\"2024-02-28T00:00:00.123+02:00\""},
+       {"\"2024-02-28\"", "\"2024-02-28T24:00:00Z\""}},
       {R"({"type": "string", "format": "uuid"})", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123e4567\""}},
       {R"({"type": "string", "format": "email"})", {"\"x\""}, {}},
       {R"({"type": "number", "minimum": 0})", {"0", "0.5", "12.25", "0.0"}, {"-1", "-0.5", "-0"}},
       {R"({"type": "number", "exclusiveMinimum": 0, "maximum": 2})",
-       {"0.5", "0.001", "1", "1.9", "2", "2.0"}, {"0", "0.0", "2.1", "3", "-1"}},
+       {"0.5", "0.001", "1", "1.9", "2", "2.0"},
+       {"0", "0.0", "2.1", "3", "-1"}},
       {R"({"type": "number", "minimum": -2, "exclusiveMaximum": 1})",
-       {"-2", "-2.0", "-1.5", "-0.5", "0", "0.99"}, {"-2.5", "1", "1.0", "-3"}},
-      {R"({"type": "number", "minimum": -5, "maximum": -3})", {"-5", "-4.5", "-3", "-3.5"}, {"-2.9", "-5.1", "-6", "3", "4"}},
+       {"-2", "-2.0", "-1.5", "-0.5", "0", "0.99"},
+       {"-2.5", "1", "1.0", "-3"}},
+      {R"({"type": "number", "minimum": -5, "maximum": -3})",
+       {"-5", "-4.5", "-3", "-3.5"},
+       {"-2.9", "-5.1", "-6", "3", "4"}},
   };
   return kCases;
 }
@@ -111,8 +141,10 @@ TEST(GrammarSchema, AcceptsAndRefuses) {
   for (const Case& c : cases()) {
     const std::string grammar = gbnf_of_schema(c.schema);
     GrammarMatcher matcher(grammar, vocabulary.trie);
-    for (const std::string& text : c.yes) EXPECT_TRUE(matches(matcher, text)) << c.schema << " on " << text << "\n" << grammar;
-    for (const std::string& text : c.no) EXPECT_FALSE(matches(matcher, text)) << c.schema << " on " << text << "\n" << grammar;
+    for (const std::string& text : c.yes)
+      EXPECT_TRUE(matches(matcher, text)) << c.schema << " on " << text << "\n" << grammar;
+    for (const std::string& text : c.no)
+      EXPECT_FALSE(matches(matcher, text)) << c.schema << " on " << text << "\n" << grammar;
   }
 }
 
@@ -127,7 +159,8 @@ TEST(GrammarSchema, BetweenFixedTexts) {
 TEST(GrammarSchema, SeveralInOneGrammar) {
   const TestVocabulary vocabulary;
   const std::pair<std::string, std::string> schemas[] = {
-      {"One", R"({"$ref": "#/$defs/X", "$defs": {"X": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}}})"},
+      {"One",
+       R"({"$ref": "#/$defs/X", "$defs": {"X": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}}})"},
       {"Two", R"({"$ref": "#/$defs/X", "$defs": {"X": {"enum": ["a", "b"]}}})"}};
   GrammarMatcher matcher(gbnf_of_schemas("root ::= \"(\" One \"|\" Two \")\"\n", schemas), vocabulary.trie);
   EXPECT_TRUE(matches(matcher, R"(([1, 2]|"a"))"));
@@ -148,7 +181,8 @@ TEST(GrammarSchema, IntegersInARangeAndNoOthers) {
     if (open != 2) schema[open == 3 ? "exclusiveMaximum" : "maximum"] = high + (open == 3 ? 0.5 : 0.0);
     GrammarMatcher matcher(gbnf_of_schema(schema.dump()), vocabulary.trie);
     for (int n = -3 * scale; n <= 3 * scale; ++n)
-      ASSERT_EQ(matches(matcher, std::to_string(n)), (open == 1 || n >= low) && (open == 2 || n <= high)) << schema << " on " << n;
+      ASSERT_EQ(matches(matcher, std::to_string(n)), (open == 1 || n >= low) && (open == 2 || n <= high))
+          << schema << " on " << n;
     EXPECT_FALSE(matches(matcher, "0" + std::to_string(std::abs(low))));
     EXPECT_FALSE(matches(matcher, "-0"));
   }
@@ -202,7 +236,8 @@ TEST(GrammarSchema, ErrorsNameWhatIsWrong) {
       {R"({"type": "integer", "maximum": 1e300})", "too large"},
       {R"({"allOf": [{"type": "string"}, {"type": "null"}]})", "no type is in both"},
       {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "different values of pattern"},
-      {R"({"allOf": [{"additionalProperties": false}, {"properties": {"a": {}}}]})", "forbidden by additionalProperties"},
+      {R"({"allOf": [{"additionalProperties": false}, {"properties": {"a": {}}}]})",
+       "forbidden by additionalProperties"},
       {R"#({"pattern": "a(?=b)"})#", "groups other than"},
       {R"#({"pattern": "a\\b"})#", "\\b is not supported"},
       {R"#({"pattern": "(a)\\1"})#", "\\1 is not supported"},
@@ -228,9 +263,7 @@ TEST(GrammarSchema, ErrorsNameWhatIsWrong) {
     std::string error;
     try {
       gbnf_of_schema(schema);
-    } catch (const Error& e) {
-      error = e.what();
-    }
+    } catch (const Error& e) { error = e.what(); }
     EXPECT_NE(error.find(message), std::string::npos) << schema.substr(0, 100) << "\n  gives: " << error;
   }
 }
@@ -251,7 +284,8 @@ std::wstring wide(const std::string& text) {
   return out;
 }
 
-// Whether a value is as a schema says, for the keywords of these tests; written from the standard, not from the translation.
+// Whether a value is as a schema says, for the keywords of these tests; written from the standard, not from the
+// translation.
 bool valid(const Json& schema, const Json& value, const Json& root) {
   if (schema.is_boolean()) return schema.get<bool>();
   const auto has = [&](const char* key) { return schema.contains(key); };
@@ -268,7 +302,8 @@ bool valid(const Json& schema, const Json& value, const Json& root) {
     const Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
     if (std::none_of(types.begin(), types.end(), is)) return false;
   }
-  if (has("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end()) return false;
+  if (has("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+    return false;
   if (has("const") && schema["const"] != value) return false;
   for (const char* key : {"anyOf", "oneOf"})
     if (has(key) && std::none_of(schema[key].begin(), schema[key].end(), holds)) return false;
@@ -293,7 +328,8 @@ bool valid(const Json& schema, const Json& value, const Json& root) {
     const Json fixed = older ? schema["items"] : has("prefixItems") ? schema["prefixItems"] : Json::array();
     const char* rest = older ? "additionalItems" : "items";
     for (size_t i = 0; i < value.size(); ++i)
-      if (i < fixed.size() ? !valid(fixed[i], value[i], root) : has(rest) && !valid(schema[rest], value[i], root)) return false;
+      if (i < fixed.size() ? !valid(fixed[i], value[i], root) : has(rest) && !valid(schema[rest], value[i], root))
+        return false;
   }
   if (value.is_object()) {
     if (has("required"))
@@ -317,7 +353,8 @@ std::string random_text(GrammarMatcher& matcher, const TestVocabulary& vocabular
     const GrammarMask mask = matcher.mask(state);
     std::vector<Token> choices;
     for (Token t = 0; t < vocabulary.trie->vocab(); ++t)
-      if (t != vocabulary.end && allows(mask, t) && (t >= 256 || (t >= 0x20 && t < 0x80) || random() % 8 == 0)) choices.push_back(t);
+      if (t != vocabulary.end && allows(mask, t) && (t >= 256 || (t >= 0x20 && t < 0x80) || random() % 8 == 0))
+        choices.push_back(t);
     Token chosen = kNoToken;
     if (allows(mask, vocabulary.end) && (step > patience || random() % 4 == 0)) return text;
     if (step > patience && random() % 8 != 0)
@@ -333,9 +370,8 @@ std::string random_text(GrammarMatcher& matcher, const TestVocabulary& vocabular
 }
 
 TEST(GrammarSchema, RandomWalksWriteValidTexts) {
-  const TestVocabulary vocabulary({"\":", "{\"",
-                                   "\"}", "\", \"", "true", "null", "[[", "]]", "12", "é", "\xF0\x9F", "\\n", "\\u", "ab", " \"",
-         "},", "00"});
+  const TestVocabulary vocabulary({"\":", "{\"", "\"}", "\", \"", "true", "null", "[[", "]]", "12", "é", "\xF0\x9F",
+                                   "\\n", "\\u", "ab", " \"", "},", "00"});
   std::mt19937 random(11);
   std::vector<std::string> schemas;
   for (const Case& c : cases()) schemas.emplace_back(c.schema);

@@ -24,10 +24,13 @@ struct TestVocabulary {
     bytes.emplace_back("</s>");  // its bytes are not text
     control = Token(bytes.size());
     bytes.emplace_back();
-    trie = std::make_shared<const TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()) + 5);  // rows beyond the vocabulary
+    trie = std::make_shared<const TokenTrie>(bytes, std::span(&end, 1),
+                                             int(bytes.size()) + 5);  // rows beyond the vocabulary
   }
 };
 
-inline bool matches(GrammarMatcher& matcher, std::string_view text) { return matcher.can_end(matcher.advance(matcher.start(), text)); }
+inline bool matches(GrammarMatcher& matcher, std::string_view text) {
+  return matcher.can_end(matcher.advance(matcher.start(), text));
+}
 
 }  // namespace sx

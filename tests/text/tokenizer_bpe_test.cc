@@ -93,7 +93,8 @@ TEST(Bpe, AllLoopsAgreeWithTheDefinition) {
     std::vector<std::string> merges, known = {"a", "b", "c"};
     while (merges.size() < 60) {
       const std::string left = known[random() % known.size()], right = known[random() % known.size()];
-      if (left.size() + right.size() > 9 || std::find(known.begin(), known.end(), left + right) != known.end()) continue;
+      if (left.size() + right.size() > 9 || std::find(known.begin(), known.end(), left + right) != known.end())
+        continue;
       merges.push_back(left + " " + right);
       known.push_back(left + right);
     }
@@ -107,7 +108,8 @@ TEST(Bpe, AllLoopsAgreeWithTheDefinition) {
     for (int round = 0; round < 310; ++round) {
       std::string word;
       const int letters = round % 5 ? 3 : 1;
-      for (int length = round < 300 ? 1 + random() % (round % 2 ? 20 : 200) : 4094 + 2 * (round - 300); length > 0; --length)
+      for (int length = round < 300 ? 1 + random() % (round % 2 ? 20 : 200) : 4094 + 2 * (round - 300); length > 0;
+           --length)
         word += static_cast<char>('a' + random() % letters);
       EXPECT_EQ(pieces(*tokenizer, word), merged(word, table)) << word;
     }
@@ -218,7 +220,8 @@ TEST(Bpe, EveryValidTextSurvives) {
 }
 
 TEST(Bpe, LongRunsStayQuick) {
-  const auto tokenizer = TokenCodec::create(byte_vocabulary({"a a", "aa aa", "a b", "ab ab", "Ġ Ġ", "ĠĠ ĠĠ"}, "smollm"));
+  const auto tokenizer =
+      TokenCodec::create(byte_vocabulary({"a a", "aa aa", "a b", "ab ab", "Ġ Ġ", "ĠĠ ĠĠ"}, "smollm"));
   for (const std::string& unit :
        {std::string("a"), std::string("ab"), std::string(" "), std::string("7"), std::string("-")}) {
     std::string text;

@@ -56,8 +56,7 @@ class Published : public testing::TestWithParam<const char*> {};
 
 TEST_P(Published, SameIds) {
   const char* shared = std::getenv("SPECEXTEND_SHARED");
-  const std::string path =
-      std::string(shared ? shared : SX_SHARED) + "/data/vocab/ggml-vocab-" + GetParam() + ".gguf";
+  const std::string path = std::string(shared ? shared : SX_SHARED) + "/data/vocab/ggml-vocab-" + GetParam() + ".gguf";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
   const GgufFile file(path);
   const GgufArray* tokens = file.get_array("tokenizer.ggml.tokens");

@@ -166,7 +166,8 @@ TEST(TokenizerJson, ErrorsNameFileAndKey) {
   EXPECT_THAT(error_with("/added_tokens/1/content", 1), HasSubstr("added_tokens[1].content"));
   EXPECT_THAT(error_with("/added_tokens", 1), HasSubstr("added_tokens: is number"));
   const json short_list = {{"type", "RobertaProcessing"}, {"cls", {"<s>", 6}}, {"sep", {6}}};
-  EXPECT_THAT(error_with("/post_processor", short_list), AllOf(HasSubstr("post_processor.sep"), HasSubstr("1 elements")));
+  EXPECT_THAT(error_with("/post_processor", short_list),
+              AllOf(HasSubstr("post_processor.sep"), HasSubstr("1 elements")));
 }
 
 TEST(TokenizerJson, UnknownComponentsAreNamed) {

@@ -65,7 +65,8 @@ TEST(SentencePieceFile, AddedTokensOfTheFilesBesideIt) {
   data.special_tokens_map_json = R"({"pad_token": "<pad>", "bos_token": {"content": "</s>"}})";
   data.tokenizer_config_json = fmt::format(
       R"({{"eos_token": "<|end|>", "chat_template": "x", "added_tokens_decoder":
-      {{"{}": {{"content": "<|end|>", "special": true, "rstrip": true}}}}}})", size + 2);
+      {{"{}": {{"content": "<|end|>", "special": true, "rstrip": true}}}}}})",
+      size + 2);
   const auto tokenizer = TokenCodec::create(data);
   EXPECT_EQ(tokenizer->size(), size + 3);
   EXPECT_TRUE(tokenizer->is_control(size));
@@ -77,7 +78,8 @@ TEST(SentencePieceFile, AddedTokensOfTheFilesBesideIt) {
   EXPECT_EQ(tokenizer->encode("<pad>", false, true), std::vector<Token>{size});
   const auto a = tokenizer->encode("a", false, false);
   ASSERT_EQ(a.size(), 1u);
-  EXPECT_EQ(tokenizer->encode("<|end|>  \n a", false, true), (std::vector<Token>{size + 2, a[0]}));  // white space is swallowed
+  EXPECT_EQ(tokenizer->encode("<|end|>  \n a", false, true),
+            (std::vector<Token>{size + 2, a[0]}));  // white space is swallowed
 }
 
 // Text behind a special token gets a space of its own, but not with "legacy": false.
@@ -135,7 +137,8 @@ TEST(SentencePieceFile, AnythingElseIsAnError) {
   const auto attempt = [&](const TokenizerData& data) {
     try {
       const auto tokenizer = TokenCodec::create(data);
-      for (const Token t : tokenizer->encode("a <sep>b \u00e9 o\ufb01x", true, true)) ASSERT_TRUE(t >= 0 && t < tokenizer->size());
+      for (const Token t : tokenizer->encode("a <sep>b \u00e9 o\ufb01x", true, true))
+        ASSERT_TRUE(t >= 0 && t < tokenizer->size());
     } catch (const Error&) { ++refused; }
   };
   for (size_t size = 1; size < whole.sentencepiece.size(); size += 7) {

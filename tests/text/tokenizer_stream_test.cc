@@ -110,7 +110,8 @@ TEST(Streaming, BehindOtherTokensNothingIsDropped) {
         std::string joined = stream.push(first);
         joined += stream.push(second);
         joined += stream.finish();
-        EXPECT_EQ(joined, utf8_lossy(std::string(tokenizer->bytes_of(first)) + std::string(tokenizer->bytes_of(second))));
+        EXPECT_EQ(joined,
+                  utf8_lossy(std::string(tokenizer->bytes_of(first)) + std::string(tokenizer->bytes_of(second))));
         EXPECT_EQ(joined, tokenizer->decode(std::vector{first, second}, true, TextPlace::kBehind));
         // Behind a token that is whole and shown, it is what the longer text has more.
         const Token before = data.tokenizer_json.empty() ? *tokenizer->find("b") : 1;

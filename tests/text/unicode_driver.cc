@@ -1,5 +1,5 @@
-// For tools/check_unicode.py: reads JSON lines {"do": name, "text": s} and answers with the text that text/unicode.h makes
-// of it, or with a string of 0 and 1, one per character, for a class of characters.
+// For tools/check_unicode.py: reads JSON lines {"do": name, "text": s} and answers with the text that text/unicode.h
+// makes of it, or with a string of 0 and 1, one per character, for a class of characters.
 #include <functional>
 #include <iostream>
 #include <map>
@@ -36,13 +36,17 @@ Change members(bool (*is)(char32_t)) {
 }  // namespace
 
 int main() {
-  const std::map<std::string, Change> changes = {
-      {"NFC", form(sx::NormalForm::kNfc)},           {"NFD", form(sx::NormalForm::kNfd)},
-      {"NFKC", form(sx::NormalForm::kNfkc)},         {"NFKD", form(sx::NormalForm::kNfkd)},
-      {"lower", sx::lower_case},                     {"upper", sx::upper_case},
-      {"title", each_character(sx::append_title)},   {"printable", members(sx::is_printable)},
-      {"white space", members(sx::is_white_space)},  {"alphanumeric", members(sx::is_alphanumeric)},
-      {"cased", members(sx::is_cased)}};
+  const std::map<std::string, Change> changes = {{"NFC", form(sx::NormalForm::kNfc)},
+                                                 {"NFD", form(sx::NormalForm::kNfd)},
+                                                 {"NFKC", form(sx::NormalForm::kNfkc)},
+                                                 {"NFKD", form(sx::NormalForm::kNfkd)},
+                                                 {"lower", sx::lower_case},
+                                                 {"upper", sx::upper_case},
+                                                 {"title", each_character(sx::append_title)},
+                                                 {"printable", members(sx::is_printable)},
+                                                 {"white space", members(sx::is_white_space)},
+                                                 {"alphanumeric", members(sx::is_alphanumeric)},
+                                                 {"cased", members(sx::is_cased)}};
   for (std::string line; std::getline(std::cin, line);) {
     const nlohmann::json request = nlohmann::json::parse(line);
     const nlohmann::json answer = changes.at(request.at("do"))(request.at("text"));

@@ -9,8 +9,7 @@
 
 namespace sx::cpu {
 
-CpuBackend::CpuBackend(int threads, Isa isa)
-    : pool_(threads), isa_(isa), linear_scratch_(isa), row_scratch_(isa) {}
+CpuBackend::CpuBackend(int threads, Isa isa) : pool_(threads), isa_(isa), linear_scratch_(isa), row_scratch_(isa) {}
 
 std::string CpuBackend::name() const {
   return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.workers(), pool_.workers() == 1 ? "" : "s");
@@ -18,7 +17,9 @@ std::string CpuBackend::name() const {
 
 DType CpuBackend::default_kv_type() const { return has_bf16(isa_) ? DType::kBF16 : DType::kF16; }
 
-std::unique_ptr<Matrix> CpuBackend::make_matrix(std::span<const Tensor> parts) { return pack_matrix(parts, isa_, pool_); }
+std::unique_ptr<Matrix> CpuBackend::make_matrix(std::span<const Tensor> parts) {
+  return pack_matrix(parts, isa_, pool_);
+}
 
 std::unique_ptr<KvStore> CpuBackend::make_kv(const KvGeometry& geometry) { return make_kv_store(geometry, isa_); }
 
@@ -50,7 +51,9 @@ void CpuBackend::kv_score(const KvScoreArgs& args) {
   const auto one = [&](const KvScoreArgs& a) { cpu::kv_score(a, isa_, pool_, score_scratch_); };
   args.mean || !args.layers.empty() ? score_layers(args, one) : one(args);
 }
-size_t CpuBackend::kv_cell_bytes(const KvStore& kv) const { return cpu::kv_cell_bytes(static_cast<const CpuKvStore&>(kv)); }
+size_t CpuBackend::kv_cell_bytes(const KvStore& kv) const {
+  return cpu::kv_cell_bytes(static_cast<const CpuKvStore&>(kv));
+}
 void CpuBackend::kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) {
   cpu::kv_read(static_cast<const CpuKvStore&>(kv), cells, out, pool_);
 }

@@ -73,13 +73,17 @@ std::vector<Isa> available_isas() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
     found.push_back(Isa::kAvx512);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) found.push_back(Isa::kAvx2);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    found.push_back(Isa::kAvx2);
 #endif
   found.push_back(Isa::kGeneric);
-  std::erase_if(found, [](Isa isa) { return std::find(std::begin(kBuilt), std::end(kBuilt), isa) == std::end(kBuilt); });
+  std::erase_if(found,
+                [](Isa isa) { return std::find(std::begin(kBuilt), std::end(kBuilt), isa) == std::end(kBuilt); });
   if (found.empty())
-    fail("this program was built for machines with {} only (SPECEXTEND_NATIVE_ISA), and this one has none of that: build it here, or "
-         "with preset release", names_of(kBuilt));
+    fail(
+        "this program was built for machines with {} only (SPECEXTEND_NATIVE_ISA), and this one has none of that: build it here, or "
+        "with preset release",
+        names_of(kBuilt));
   return found;
 }
 

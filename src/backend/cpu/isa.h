@@ -9,12 +9,12 @@ namespace sx::cpu {
 
 enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512 };
 
-const char* isa_name(Isa isa);                             // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni"
+const char* isa_name(Isa isa);  // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni"
 std::optional<Isa> isa_from_name(std::string_view name);
-std::vector<Isa> available_isas();                         // on this machine and in this program, best first; ends with generic unless
-                                                           // the program was built for its machine only; never empty
+std::vector<Isa> available_isas();  // on this machine and in this program, best first; ends with generic unless
+                                    // the program was built for its machine only; never empty
 // The best one, or the one named by the environment variable SPECEXTEND_ISA (error if this machine lacks it).
 Isa default_isa();
-bool has_bf16(Isa isa);                                    // this machine multiplies bf16 with that set
+bool has_bf16(Isa isa);  // this machine multiplies bf16 with that set
 
 }  // namespace sx::cpu

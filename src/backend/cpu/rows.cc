@@ -8,8 +8,8 @@
 namespace sx::cpu {
 namespace {
 
-constexpr int kLanes = 16;        // partial sums of a norm: part of the result's definition, never change with the machine
-constexpr int kSmall = 1 << 13;   // below this many elements a hand-over to other threads costs more than it saves
+constexpr int kLanes = 16;  // partial sums of a norm: part of the result's definition, never change with the machine
+constexpr int kSmall = 1 << 13;  // below this many elements a hand-over to other threads costs more than it saves
 
 // Runs body(row): in one thread where there is little work, else in contiguous ranges of rows per thread.
 template <class Body>

@@ -39,8 +39,16 @@ namespace sx::cpu::SX_ISA_NAMESPACE {
 inline constexpr int kLanes = SX_SIMD_LANES;
 
 // ---- scalar conversions, bit for bit those of tensor/half.h (which must not be instantiated under other flags) --------
-SX_INLINE uint32_t float_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-SX_INLINE float bits_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+SX_INLINE uint32_t float_bits(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  return u;
+}
+SX_INLINE float bits_float(uint32_t u) {
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
 SX_INLINE float scalar_bf16(uint16_t h) { return bits_float(uint32_t(h) << 16); }
 SX_INLINE float scalar_f16(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
@@ -83,7 +91,10 @@ SX_INLINE Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
 SX_INLINE Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 using Four = float32x4_t;
 SX_INLINE Four load_four(const float* p) { return vld1q_f32(p); }
-template <int i> SX_INLINE Vec fma_at(Vec a, Four x, Vec c) { return vfmaq_laneq_f32(c, a, x, i); }
+template <int i>
+SX_INLINE Vec fma_at(Vec a, Four x, Vec c) {
+  return vfmaq_laneq_f32(c, a, x, i);
+}
 SX_INLINE Vec max(Vec a, Vec b) { return vmaxq_f32(a, b); }
 SX_INLINE Vec min(Vec a, Vec b) { return vminq_f32(a, b); }
 SX_INLINE Vec max_number(Vec x, Vec y) { return vmaxnmq_f32(x, y); }
@@ -170,13 +181,15 @@ SX_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 SX_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 SX_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 SX_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-SX_INLINE Vec max(Vec a, Vec b) { return _mm512_maskz_max_ps(0xffff, a, b); }  // the plain forms trip g++ 12's
-SX_INLINE Vec min(Vec a, Vec b) { return _mm512_maskz_min_ps(0xffff, a, b); }  // -Wmaybe-uninitialized
+SX_INLINE Vec max(Vec a, Vec b) { return _mm512_maskz_max_ps(0xffff, a, b); }         // the plain forms trip g++ 12's
+SX_INLINE Vec min(Vec a, Vec b) { return _mm512_maskz_min_ps(0xffff, a, b); }         // -Wmaybe-uninitialized
 SX_INLINE Vec max_number(Vec x, Vec y) { return _mm512_maskz_max_ps(0xffff, x, y); }  // y if either is NaN
 SX_INLINE Vec abs(Vec a) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff)));
 }
-SX_INLINE Vec round(Vec a) { return _mm512_maskz_roundscale_ps(0xffff, a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SX_INLINE Vec round(Vec a) {
+  return _mm512_maskz_roundscale_ps(0xffff, a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 SX_INLINE Vec scale2(Vec x, Vec n) {
   const __m512i whole = _mm512_add_epi32(_mm512_maskz_cvtps_epi32(0xffff, n), _mm512_set1_epi32(127));
   return _mm512_mul_ps(x, _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, whole, 23)));
@@ -188,8 +201,12 @@ SX_INLINE Vec add_exponent(Vec x, Vec w) {
 SX_INLINE Vec select_ge(Vec x, Vec y, Vec a, Vec b) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_GE_OQ), b, a);
 }
-SX_INLINE __m256 lower_half(Vec x) { return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(x), 0)); }
-SX_INLINE __m256 upper_half(Vec x) { return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(x), 1)); }
+SX_INLINE __m256 lower_half(Vec x) {
+  return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(x), 0));
+}
+SX_INLINE __m256 upper_half(Vec x) {
+  return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(x), 1));
+}
 SX_INLINE float reduce_add(Vec x) {
   const __m256 q = _mm256_add_ps(lower_half(x), upper_half(x));
   __m128 h = _mm_add_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1));
@@ -216,10 +233,17 @@ SX_INLINE Vec load_i8(const int8_t* p) {
 
 #else
 
-struct Vec { float v[kLanes]; };
-#define SX_LANES(expression) Vec r; for (int i = 0; i < kLanes; ++i) r.v[i] = (expression); return r
+struct Vec {
+  float v[kLanes];
+};
+#define SX_LANES(expression)                              \
+  Vec r;                                                  \
+  for (int i = 0; i < kLanes; ++i) r.v[i] = (expression); \
+  return r
 SX_INLINE Vec load(const float* p) { SX_LANES(p[i]); }
-SX_INLINE void store(float* p, Vec x) { for (int i = 0; i < kLanes; ++i) p[i] = x.v[i]; }
+SX_INLINE void store(float* p, Vec x) {
+  for (int i = 0; i < kLanes; ++i) p[i] = x.v[i];
+}
 SX_INLINE Vec set1(float x) { SX_LANES(x); }
 SX_INLINE Vec zero() { SX_LANES(0.0f); }
 SX_INLINE Vec add(Vec a, Vec b) { SX_LANES(a.v[i] + b.v[i]); }
@@ -250,7 +274,10 @@ SX_INLINE Vec load_i8(const int8_t* p) { SX_LANES(static_cast<float>(p[i])); }
 #if !defined(SX_SIMD_NEON)
 using Four = const float*;  // broadcasting from memory costs these sets nothing
 SX_INLINE Four load_four(const float* p) { return p; }
-template <int i> SX_INLINE Vec fma_at(Vec a, Four x, Vec c) { return fma(a, set1(x[i]), c); }
+template <int i>
+SX_INLINE Vec fma_at(Vec a, Four x, Vec c) {
+  return fma(a, set1(x[i]), c);
+}
 #endif
 
 // ---- in terms of the above -------------------------------------------------------------------------------------------

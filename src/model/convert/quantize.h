@@ -13,8 +13,8 @@ namespace sx {
 // Types by kind of tensor. Norms and biases stay F32.
 struct TypeChoice {
   DType matrices = DType::kQ8_0;
-  std::optional<DType> embedding{}, output{};  // default: Q8_0 beside 4-bit matrices, else like the matrices
-  bool requantise = false;                     // quantised sources are accepted, at a loss
+  std::optional<DType> embedding{}, output{};           // default: Q8_0 beside 4-bit matrices, else like the matrices
+  bool requantise = false;                              // quantised sources are accepted, at a loss
   std::vector<std::pair<std::string, DType>> single{};  // of tensors by their names, before everything else
 };
 

@@ -68,7 +68,8 @@ std::shared_ptr<HeadFile> open_head_alone(const std::string& folder) {
     const int width = number(json, "target_hidden_size");
     target.width = width > 0 ? width : number(cell, "hidden_size");
     target.vocab = number(cell, "vocab_size");
-    const int heads = number(cell, "num_attention_heads"), kv_heads = number(cell, "num_key_value_heads"), dim = number(cell, "head_dim");
+    const int heads = number(cell, "num_attention_heads"), kv_heads = number(cell, "num_key_value_heads"),
+              dim = number(cell, "head_dim");
     target.kv_heads = kv_heads > 0 ? kv_heads : heads;
     target.head_dim = dim > 0 ? dim : target.width / std::max(1, heads);
     target.context = number(cell, "max_position_embeddings");

@@ -17,18 +17,18 @@ struct EagleHead::Layer {
 
 // Activations of one step, f32, in backend memory.
 struct EagleHead::Workspace {
-  float* x;           // [rows, width] residual stream
-  float* embedded;    // [rows, width]
-  float* normed;      // [rows, the larger of width and the target's]
-  float* wide;        // [rows, the widest concatenation]
-  float* qkv;         // [rows, (heads + 2 kv_heads) * head_dim]
-  float* attended;    // [rows, heads * head_dim]
-  float* gate_up;     // [rows, 2 ffn]
-  float* activated;   // [rows, ffn]
-  float* rope;        // [rows, dims]
-  float* after_norm;  // [rows, width], with norm_output only
-  float* picked;      // [outputs, width]
-  float* logits;      // [outputs, draft_vocab]
+  float* x;                   // [rows, width] residual stream
+  float* embedded;            // [rows, width]
+  float* normed;              // [rows, the larger of width and the target's]
+  float* wide;                // [rows, the widest concatenation]
+  float* qkv;                 // [rows, (heads + 2 kv_heads) * head_dim]
+  float* attended;            // [rows, heads * head_dim]
+  float* gate_up;             // [rows, 2 ffn]
+  float* activated;           // [rows, ffn]
+  float* rope;                // [rows, dims]
+  float* after_norm;          // [rows, width], with norm_output only
+  float* picked;              // [outputs, width]
+  float* logits;              // [outputs, draft_vocab]
   std::vector<float*> query;  // per layer: [rows, heads * head_dim], if wanted
 };
 
@@ -90,7 +90,8 @@ void EagleHead::load_weights() {
 
 void EagleHead::allocate_workspace() {
   const ModelConfig& c = config().cell;
-  const auto rows = size_t(backend_.row_capacity(options_.max_rows)), outputs = size_t(backend_.output_capacity(options_.max_outputs));
+  const auto rows = size_t(backend_.row_capacity(options_.max_rows)),
+             outputs = size_t(backend_.output_capacity(options_.max_outputs));
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn), target = size_t(config().target_width);
   const size_t wide = std::max(2 * width, target * config().features.size());
@@ -143,8 +144,13 @@ void EagleHead::take(std::span<const float* const> taps, std::span<const int32_t
   const int rows = int(which.size()), target = config().target_width, all = int(feature_width());
   SX_ASSERT(taps.size() == config().features.size() && rows > 0);
   for (size_t i = 0; i < taps.size(); ++i)
-    backend_.copy_rows({.to = features + i * size_t(target), .from = taps[i], .rows = rows, .width = target,
-                        .to_stride = all, .from_stride = target, .which = which.data()});
+    backend_.copy_rows({.to = features + i * size_t(target),
+                        .from = taps[i],
+                        .rows = rows,
+                        .width = target,
+                        .to_stride = all,
+                        .from_stride = target,
+                        .which = which.data()});
 }
 
 void EagleHead::fuse(const float* features, int rows, float* out) {
@@ -153,25 +159,34 @@ void EagleHead::fuse(const float* features, int rows, float* out) {
   SX_ASSERT(rows > 0 && rows <= options_.max_rows);
   Workspace& w = *work_;
   if (!eagle3()) {
-    backend_.copy_rows({.to = out, .from = features, .rows = rows, .width = target, .to_stride = target,
-                        .from_stride = target});
-    backend_.norm({.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width,
-                   .eps = t.norm_eps});
+    backend_.copy_rows(
+        {.to = out, .from = features, .rows = rows, .width = target, .to_stride = target, .from_stride = target});
+    backend_.norm(
+        {.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width, .eps = t.norm_eps});
     return;
   }
   for (size_t i = 0; config().fc_norm && i < config().features.size(); ++i) {
-    backend_.copy_rows({.to = w.normed, .from = features + i * size_t(target), .rows = rows, .width = target,
-                        .to_stride = target, .from_stride = all});
-    backend_.norm({.out = w.normed, .x = w.normed, .weight = fc_norms_[i], .rows = rows, .width = target,
-                   .eps = c.norm_eps});
-    backend_.copy_rows({.to = w.wide + i * size_t(target), .from = w.normed, .rows = rows, .width = target,
-                        .to_stride = all, .from_stride = target});
+    backend_.copy_rows({.to = w.normed,
+                        .from = features + i * size_t(target),
+                        .rows = rows,
+                        .width = target,
+                        .to_stride = target,
+                        .from_stride = all});
+    backend_.norm(
+        {.out = w.normed, .x = w.normed, .weight = fc_norms_[i], .rows = rows, .width = target, .eps = c.norm_eps});
+    backend_.copy_rows({.to = w.wide + i * size_t(target),
+                        .from = w.normed,
+                        .rows = rows,
+                        .width = target,
+                        .to_stride = all,
+                        .from_stride = target});
   }
   if (config().fc_norm) features = w.wide;
-  if (config().norm_before_fc) backend_.norm({.out = w.wide, .x = features, .weight = input_norm_, .rows = rows,
-                                              .width = all, .eps = c.norm_eps}), features = w.wide;
-  backend_.linear({.out = out, .x = features, .weight = fc_.get(), .bias = fc_bias_, .rows = rows,
-                   .out_stride = c.width});
+  if (config().norm_before_fc)
+    backend_.norm({.out = w.wide, .x = features, .weight = input_norm_, .rows = rows, .width = all, .eps = c.norm_eps}),
+        features = w.wide;
+  backend_.linear(
+      {.out = out, .x = features, .weight = fc_.get(), .bias = fc_bias_, .rows = rows, .out_stride = c.width});
 }
 
 void EagleHead::fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out) {
@@ -186,74 +201,129 @@ const float* EagleHead::enter_cell(const EagleStep& step) {
   const int rows = int(step.tokens.size()), width = c.width;
   backend_.embed({w.embedded, step.tokens.data(), rows, embedding_});
   if (!eagle3()) {  // [embedding; state] through fc; layer 0 has no input norm
-    backend_.copy_rows({.to = w.wide, .from = w.embedded, .rows = rows, .width = width, .to_stride = 2 * width,
+    backend_.copy_rows(
+        {.to = w.wide, .from = w.embedded, .rows = rows, .width = width, .to_stride = 2 * width, .from_stride = width});
+    backend_.copy_rows({.to = w.wide + width,
+                        .from = step.states,
+                        .rows = rows,
+                        .width = width,
+                        .to_stride = 2 * width,
                         .from_stride = width});
-    backend_.copy_rows({.to = w.wide + width, .from = step.states, .rows = rows, .width = width,
-                        .to_stride = 2 * width, .from_stride = width});
-    backend_.linear({.out = w.x, .x = w.wide, .weight = fc_.get(), .bias = fc_bias_, .rows = rows,
-                     .out_stride = width});
+    backend_.linear(
+        {.out = w.x, .x = w.wide, .weight = fc_.get(), .bias = fc_bias_, .rows = rows, .out_stride = width});
     return w.x;
   }
   const Layer& first = layers_.front();
-  backend_.norm({.out = w.embedded, .x = w.embedded, .weight = first.input_norm, .rows = rows, .width = width,
+  backend_.norm({.out = w.embedded,
+                 .x = w.embedded,
+                 .weight = first.input_norm,
+                 .rows = rows,
+                 .width = width,
                  .eps = c.norm_eps});
-  backend_.norm({.out = w.normed, .x = step.states, .weight = first.hidden_norm, .rows = rows, .width = width,
+  backend_.norm({.out = w.normed,
+                 .x = step.states,
+                 .weight = first.hidden_norm,
+                 .rows = rows,
+                 .width = width,
                  .eps = c.norm_eps});
-  backend_.copy_rows({.to = w.wide, .from = w.embedded, .rows = rows, .width = width, .to_stride = 2 * width,
-                      .from_stride = width});
-  backend_.copy_rows({.to = w.wide + width, .from = w.normed, .rows = rows, .width = width, .to_stride = 2 * width,
+  backend_.copy_rows(
+      {.to = w.wide, .from = w.embedded, .rows = rows, .width = width, .to_stride = 2 * width, .from_stride = width});
+  backend_.copy_rows({.to = w.wide + width,
+                      .from = w.normed,
+                      .rows = rows,
+                      .width = width,
+                      .to_stride = 2 * width,
                       .from_stride = width});
   // The states may be those of the last step, that is, x itself.
   const float* residual = config().norm_before_residual ? w.normed : step.states;
-  if (residual != w.x) backend_.copy_rows({.to = w.x, .from = residual, .rows = rows, .width = width,
-                                           .to_stride = width, .from_stride = width});
+  if (residual != w.x)
+    backend_.copy_rows(
+        {.to = w.x, .from = residual, .rows = rows, .width = width, .to_stride = width, .from_stride = width});
   return w.wide;
 }
 
-void EagleHead::attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv, bool cells_only) {
+void EagleHead::attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv,
+                          bool cells_only) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
-  backend_.linear({.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows,
-                   .out_stride = qkv});
-  backend_.rope_store({.qkv = w.qkv, .table = w.rope, .eps = c.norm_eps, .shape = attention_shape(c),
-                       .dims = c.rope.dims, .style = c.rope.style, .kv = &kv, .layer = index, .seqs = step.seqs});
+  backend_.linear(
+      {.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows, .out_stride = qkv});
+  backend_.rope_store({.qkv = w.qkv,
+                       .table = w.rope,
+                       .eps = c.norm_eps,
+                       .shape = attention_shape(c),
+                       .dims = c.rope.dims,
+                       .style = c.rope.style,
+                       .kv = &kv,
+                       .layer = index,
+                       .seqs = step.seqs});
   const int q = c.heads * c.head_dim;
-  if (options_.queries) backend_.copy_rows({.to = w.query[size_t(index)], .from = w.qkv, .rows = rows, .width = q,
-                                            .to_stride = q, .from_stride = qkv});
+  if (options_.queries)
+    backend_.copy_rows(
+        {.to = w.query[size_t(index)], .from = w.qkv, .rows = rows, .width = q, .to_stride = q, .from_stride = qkv});
   if (cells_only) return;
-  backend_.attend({.out = w.attended, .q = w.qkv, .q_stride = qkv, .shape = attention_shape(c),
-                   .scale = attention_shape(c).scale(), .window = step.window, .kv = &kv, .layer = index,
+  backend_.attend({.out = w.attended,
+                   .q = w.qkv,
+                   .q_stride = qkv,
+                   .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(),
+                   .window = step.window,
+                   .kv = &kv,
+                   .layer = index,
                    .seqs = step.seqs});
-  backend_.linear({.out = w.x, .x = w.attended, .weight = layer.out.get(), .bias = layer.out_bias, .rows = rows,
-                   .out_stride = c.width, .accumulate = true});
+  backend_.linear({.out = w.x,
+                   .x = w.attended,
+                   .weight = layer.out.get(),
+                   .bias = layer.out_bias,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
 }
 
 void EagleHead::feed_forward(const Layer& layer, int rows) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
-  backend_.norm({.out = w.normed, .x = w.x, .weight = layer.ffn_norm, .rows = rows, .width = c.width,
-                 .eps = c.norm_eps, .only_for = layer.gate_up.get()});
-  backend_.linear_glu({.out = w.gate_up, .x = w.normed, .weight = layer.gate_up.get(), .bias = layer.gate_up_bias,
-                       .rows = rows, .out_stride = 2 * c.ffn},
-                      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn,
-                       .only_for = layer.down.get()});
-  backend_.linear({.out = w.x, .x = w.activated, .weight = layer.down.get(), .bias = layer.down_bias, .rows = rows,
-                   .out_stride = c.width, .accumulate = true});
+  backend_.norm({.out = w.normed,
+                 .x = w.x,
+                 .weight = layer.ffn_norm,
+                 .rows = rows,
+                 .width = c.width,
+                 .eps = c.norm_eps,
+                 .only_for = layer.gate_up.get()});
+  backend_.linear_glu(
+      {.out = w.gate_up,
+       .x = w.normed,
+       .weight = layer.gate_up.get(),
+       .bias = layer.gate_up_bias,
+       .rows = rows,
+       .out_stride = 2 * c.ffn},
+      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = layer.down.get()});
+  backend_.linear({.out = w.x,
+                   .x = w.activated,
+                   .weight = layer.down.get(),
+                   .bias = layer.down_bias,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
 }
 
 void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
-  backend_.rope_table({.table = w.rope, .positions = step.positions.data(), .rows = rows,
-                       .frequencies = frequencies_.data(), .dims = c.rope.dims, .factor = rope_factor_});
+  backend_.rope_table({.table = w.rope,
+                       .positions = step.positions.data(),
+                       .rows = rows,
+                       .frequencies = frequencies_.data(),
+                       .dims = c.rope.dims,
+                       .factor = rope_factor_});
   const float* input = enter_cell(step);
   for (int i = 0; i < c.layers; ++i) {
     const Layer& layer = layers_[size_t(i)];
     if (i > 0) {
-      backend_.norm({.out = w.normed, .x = w.x, .weight = layer.input_norm, .rows = rows, .width = c.width,
-                     .eps = c.norm_eps});
+      backend_.norm(
+          {.out = w.normed, .x = w.x, .weight = layer.input_norm, .rows = rows, .width = c.width, .eps = c.norm_eps});
       input = w.normed;
     }
     const bool cells_only = step.cells_only && i == c.layers - 1;
@@ -261,21 +331,34 @@ void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
     if (cells_only) return;
     feed_forward(layer, rows);
   }
-  if (config().norm_output) backend_.norm({.out = w.after_norm, .x = w.x, .weight = final_norm_, .rows = rows,
-                                           .width = c.width, .eps = c.norm_eps});
+  if (config().norm_output)
+    backend_.norm(
+        {.out = w.after_norm, .x = w.x, .weight = final_norm_, .rows = rows, .width = c.width, .eps = c.norm_eps});
   if (outputs == 0) return;
-  backend_.copy_rows({.to = w.picked, .from = w.x, .rows = outputs, .width = c.width, .to_stride = c.width,
-                      .from_stride = c.width, .which = step.outputs.data()});
-  if (eagle3()) backend_.norm({.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs,
-                               .width = c.width, .eps = c.norm_eps});
-  backend_.linear({.out = w.logits, .x = w.picked, .weight = head_, .rows = outputs, .out_stride = config().draft_vocab, .outputs = true});
+  backend_.copy_rows({.to = w.picked,
+                      .from = w.x,
+                      .rows = outputs,
+                      .width = c.width,
+                      .to_stride = c.width,
+                      .from_stride = c.width,
+                      .which = step.outputs.data()});
+  if (eagle3())
+    backend_.norm(
+        {.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs, .width = c.width, .eps = c.norm_eps});
+  backend_.linear({.out = w.logits,
+                   .x = w.picked,
+                   .weight = head_,
+                   .rows = outputs,
+                   .out_stride = config().draft_vocab,
+                   .outputs = true});
 }
 
 const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
   const int rows = int(step.tokens.size());
   SX_ASSERT(rows > 0 && rows <= options_.max_rows && int(step.outputs.size()) <= options_.max_outputs && step.states);
   SX_ASSERT(step.positions.size() == step.tokens.size());
-  backend_.run(step, {this, &kv, step.states, uint64_t(step.window) * 2 + step.cells_only}, [&] { run_layers(step, kv); });
+  backend_.run(step, {this, &kv, step.states, uint64_t(step.window) * 2 + step.cells_only},
+               [&] { run_layers(step, kv); });
   return outputs_;
 }
 

@@ -22,15 +22,15 @@ struct EagleOptions {
 
 // One step, as Model's. Spans stay valid during the call only.
 struct EagleStep : StepInputs {
-  const float* states = nullptr;       // [rows, width]: from fuse(), or rows of an earlier step's states
-  int window = 0;                      // rows see this many cells at most; 0: all
-  bool cells_only = false;             // no states are wanted, only what later steps read from the cache
+  const float* states = nullptr;  // [rows, width]: from fuse(), or rows of an earlier step's states
+  int window = 0;                 // rows see this many cells at most; 0: all
+  bool cells_only = false;        // no states are wanted, only what later steps read from the cache
 };
 
 // In backend memory, valid until the next step (which may be given `states` as they are).
 struct EagleOutputs {
-  const float* logits = nullptr;  // [outputs, draft_vocab]
-  const float* states = nullptr;  // [rows, width]: what the next level of the draft is fed with
+  const float* logits = nullptr;        // [outputs, draft_vocab]
+  const float* states = nullptr;        // [rows, width]: what the next level of the draft is fed with
   std::span<const float* const> query;  // per layer: [rows, heads * head_dim] rotated; empty unless asked for
 };
 
@@ -50,15 +50,16 @@ class EagleHead {
   // Parallel drafting: the state beside config().mask_token, [width]; null if the head does not draft so.
   const float* mask_state() const { return mask_state_; }
 
-  // The target's tapped states (per tap: [.., target width]; these rows of each), side by side: features [rows, feature_width()].
+  // The target's tapped states (per tap: [.., target width]; these rows of each), side by side: features [rows,
+  // feature_width()].
   void take(std::span<const float* const> taps, std::span<const int32_t> which, float* features);
   size_t feature_width() const { return config().features.size() * size_t(config().target_width); }
   // Of these, what the cell takes as its states: out [rows, width]. Both in one: the other fuse().
   void fuse(const float* features, int rows, float* out);
   void fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out);
   const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
-  // Behind a step with one output, after which a tree is grown (Backend::grow_tree). args.states: of the first level's rows. Sets where
-  // logits and states are. False: nothing has been done.
+  // Behind a step with one output, after which a tree is grown (Backend::grow_tree). args.states: of the first level's
+  // rows. Sets where logits and states are. False: nothing has been done.
   bool levels(TreeGrowthArgs& args, KvStore& kv);
 
  private:
@@ -70,7 +71,8 @@ class EagleHead {
   void make_mask_state();
   bool eagle3() const { return config().kind == HeadConfig::Kind::kEagle3; }
   const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
-  void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv, bool cells_only);
+  void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv,
+                 bool cells_only);
   void feed_forward(const Layer& layer, int rows);
   void run_layers(const EagleStep& step, KvStore& kv);
 

@@ -87,8 +87,8 @@ Kind find_kind(const Source& in) {
       in.file);
 }
 
-// The decoder's fields by the reader of Llama configs: only those that a head's class reads, as if it were a Llama. LongSpec's file is
-// its target's, with the target's number of layers.
+// The decoder's fields by the reader of Llama configs: only those that a head's class reads, as if it were a Llama.
+// LongSpec's file is its target's, with the target's number of layers.
 ModelConfig read_cell(const Source& in, bool longspec) {
   Json plain = {{"architectures", {"LlamaForCausalLM"}}, {"num_hidden_layers", 1}, {"max_position_embeddings", 2048}};
   for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -237,8 +237,8 @@ std::vector<int> read_choice(const Source& in, const Json& entry, size_t place, 
   std::vector<int> path;
   const std::string text = printable(entry.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
   if (!entry.is_array() || entry.empty() || entry.size() > static_cast<size_t>(heads))
-    fail("{}: key '{}', entry {} is {}; a list of 1 to {} ranks (one for each head) is expected", in.file, kChoices, place,
-         text, heads);
+    fail("{}: key '{}', entry {} is {}; a list of 1 to {} ranks (one for each head) is expected", in.file, kChoices,
+         place, text, heads);
   for (const auto& rank : entry) {
     if (!rank.is_number_unsigned() || rank.get<uint64_t>() >= kMaxMedusaNodes)
       fail("{}: key '{}', entry {} is {}; ranks are whole numbers from 0 to {}", in.file, kChoices, place, text,
@@ -295,7 +295,8 @@ void read_longspec(const Source& in, HeadConfig& config) {
   ModelConfig& cell = config.cell;
   const auto same = [&](const char* key, int own, int target) {
     if (own != target)
-      fail("{}: key '{}' is {}, and {} in the target, whose keys and values this head reads: it was made for another", in.file, key, own, target);
+      fail("{}: key '{}' is {}, and {} in the target, whose keys and values this head reads: it was made for another",
+           in.file, key, own, target);
   };
   same("hidden_size", cell.width, in.target.width);
   same("num_key_value_heads", cell.kv_heads, in.target.kv_heads);

@@ -1,5 +1,5 @@
-// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, or LongSpec's drafter. Filled from the head's own config.json
-// and the names of its tensors, and checked against the target it is meant for.
+// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, or LongSpec's drafter. Filled from the
+// head's own config.json and the names of its tensors, and checked against the target it is meant for.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,14 +15,14 @@ struct HeadConfig {
 
   Kind kind = Kind::kEagle1;
   // The head's own decoder: layers, width, heads, RoPE, norm epsilon and trained length (`context`), read literally
-  // from its config and never inherited from the target. `vocab` is the target's. Medusa: width and vocab matter. LongSpec: RoPE and
-  // trained length are the target's, whose keys it meets.
+  // from its config and never inherited from the target. `vocab` is the target's. Medusa: width and vocab matter.
+  // LongSpec: RoPE and trained length are the target's, whose keys it meets.
   ModelConfig cell;
   int target_width = 0;
   int draft_vocab = 0;  // columns of the logits
   // EAGLE-3: the states it reads are the inputs of these target layers, low to high; `layers` of the target means after
-  // its last layer. EAGLE-1 and Medusa read the state after the last layer and the target's final norm: one entry. LongSpec reads
-  // cells, no states.
+  // its last layer. EAGLE-1 and Medusa read the state after the last layer and the target's final norm: one entry.
+  // LongSpec reads cells, no states.
   std::vector<int> features;
   bool bias = false;           // of fc (EAGLE) or of the residual blocks (Medusa)
   bool own_embedding = false;  // else the target's
@@ -40,7 +40,7 @@ struct HeadConfig {
   std::vector<std::vector<int>> medusa_choices;
 
   // LongSpec only.
-  int window = 0;            // how far it looks back among its own cells
+  int window = 0;  // how far it looks back among its own cells
   bool cross_bias = false, cross_out_bias = false;
 
   int trained_length() const { return cell.context; }

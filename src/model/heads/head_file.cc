@@ -335,7 +335,8 @@ bool is_head_folder(const std::string& path) {
     const SafetensorsFile weights(file);
     for (const SafetensorsTensor& t : weights.tensors()) {
       const std::string name = canonical_head_name(t.name);
-      if (name == "fc.weight" || name.starts_with("blocks.") || name.starts_with("lm_heads.") || name.starts_with("layers.0.cross_attn."))
+      if (name == "fc.weight" || name.starts_with("blocks.") || name.starts_with("lm_heads.") ||
+          name.starts_with("layers.0.cross_attn."))
         return true;
     }
   }

@@ -11,10 +11,13 @@
 namespace sx {
 namespace {
 
-constexpr int kOwn = 0, kScratch = 1;  // layers of the store: cells; what is stored along when queries of the other attention are rotated
-constexpr int kWords = 8;              // of ancestor bits
+constexpr int
+    kOwn = 0,
+    kScratch = 1;  // layers of the store: cells; what is stored along when queries of the other attention are rotated
+constexpr int kWords = 8;  // of ancestor bits
 
-// Where row `row` of queries whose first `dims` dimensions are rotated by halves lies if they are rotated by pairs of neighbours.
+// Where row `row` of queries whose first `dims` dimensions are rotated by halves lies if they are rotated by pairs of
+// neighbours.
 int64_t paired(int64_t row, int64_t head_dim, int64_t dims) {
   const int64_t head = row / head_dim, at = row % head_dim, half = dims / 2;
   if (at >= dims) return row;
@@ -25,29 +28,30 @@ int64_t paired(int64_t row, int64_t head_dim, int64_t dims) {
 
 // Activations of one step, f32, in backend memory, and the integers of look().
 struct LongSpecHead::Workspace {
-  float* x;               // [rows, width] residual stream
-  float* normed;          // [rows, width]
-  float* qkv;             // [rows, (heads + 2 kv_heads) * head_dim]
-  float* cross;           // the same; keys and values stay 0
-  float* attended;        // [rows, heads * head_dim]
-  float* rope;            // [rows, dims]
-  float* picked;          // [outputs, width] residual stream of the outputs
-  float* picked_queries;  // [outputs, heads * head_dim]
-  float* gate_up;         // [outputs, 2 ffn]
-  float* activated;       // [outputs, ffn]
-  float* logits;          // [outputs, draft_vocab]
+  float* x;                    // [rows, width] residual stream
+  float* normed;               // [rows, width]
+  float* qkv;                  // [rows, (heads + 2 kv_heads) * head_dim]
+  float* cross;                // the same; keys and values stay 0
+  float* attended;             // [rows, heads * head_dim]
+  float* rope;                 // [rows, dims]
+  float* picked;               // [outputs, width] residual stream of the outputs
+  float* picked_queries;       // [outputs, heads * head_dim]
+  float* gate_up;              // [outputs, 2 ffn]
+  float* activated;            // [outputs, ffn]
+  float* logits;               // [outputs, draft_vocab]
   std::vector<uint64_t> bits;  // [outputs][kWords]: the bits of node 0
   std::vector<Token> tokens;   // [outputs], not read
   std::vector<int32_t> positions, outputs;
   std::vector<SeqRows> seqs;
 };
 
-LongSpecHead::LongSpecHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend, const LongSpecOptions& options)
+LongSpecHead::LongSpecHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
+                           const LongSpecOptions& options)
     : file_(std::move(file)), target_(target), backend_(backend), options_(options) {}
 LongSpecHead::~LongSpecHead() = default;
 
-std::unique_ptr<LongSpecHead> LongSpecHead::load(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
-                                                 const LongSpecOptions& options) {
+std::unique_ptr<LongSpecHead> LongSpecHead::load(std::shared_ptr<const HeadFile> file, const Model& target,
+                                                 Backend& backend, const LongSpecOptions& options) {
   const HeadConfig& config = file->config();
   if (config.kind != HeadConfig::Kind::kLongSpec)
     fail("{}: {} head where a LongSpec head is expected", file->path(), head_kind_name(config.kind));
@@ -65,8 +69,10 @@ void LongSpecHead::load_weights() {
   input_norm_ = weights.vector({name("input_layernorm.weight")});
   cross_norm_ = weights.vector({name("post_self_attention_layernorm.weight")});
   ffn_norm_ = weights.vector({name("post_cross_attention_layernorm.weight")});
-  qkv_ = weights.matrix({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
-  qkv_bias_ = weights.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
+  qkv_ = weights.matrix(
+      {name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
+  qkv_bias_ =
+      weights.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
   out_ = weights.matrix({name("self_attn.o_proj.weight")});
   out_bias_ = weights.vector({name("self_attn.o_proj.bias")});
   cross_out_ = weights.matrix({name("cross_attn.o_proj.weight")});
@@ -81,7 +87,8 @@ void LongSpecHead::load_weights() {
   weight_bytes_ = weights.bytes() + cross_query_->bytes() + (own_head_ ? 0 : head_->bytes());
 }
 
-// Its queries meet the target's keys, whose dimensions lie as the target's file has them; the head's are rotated by halves.
+// Its queries meet the target's keys, whose dimensions lie as the target's file has them; the head's are rotated by
+// halves.
 void LongSpecHead::load_cross_query() {
   const ModelConfig& c = config().cell;
   const Tensor& weight = file_->get("layers.0.cross_attn.q_proj.weight");
@@ -92,7 +99,8 @@ void LongSpecHead::load_cross_query() {
   const size_t row_bytes = weight.bytes() / size_t(rows);
   std::vector<std::byte> ordered(weight.bytes());
   for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(ordered.data() + size_t(place(r)) * row_bytes, static_cast<const std::byte*>(weight.data) + size_t(r) * row_bytes, row_bytes);
+    std::memcpy(ordered.data() + size_t(place(r)) * row_bytes,
+                static_cast<const std::byte*>(weight.data) + size_t(r) * row_bytes, row_bytes);
   Tensor view = weight;
   view.data = ordered.data();
   cross_query_ = backend_.make_matrix({&view, 1});
@@ -110,7 +118,8 @@ void LongSpecHead::allocate_workspace() {
   const ModelConfig& c = config().cell;
   const auto rows = size_t(backend_.row_capacity(options_.max_rows));
   // Outputs of the one step are the rows of the other.
-  const auto outputs = size_t(std::max(backend_.row_capacity(options_.max_outputs), backend_.output_capacity(options_.max_outputs)));
+  const auto outputs =
+      size_t(std::max(backend_.row_capacity(options_.max_outputs), backend_.output_capacity(options_.max_outputs)));
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn);
   const auto make = [&](size_t count) { return backend_.allocate(count, "activations of the draft head"); };
@@ -156,32 +165,72 @@ void LongSpecHead::own_cells(const StepInputs& step, KvStore& kv, int window) {
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
   const int q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
   const auto frequencies = target_.rope_frequencies();
-  backend_.rope_table({.table = w.rope, .positions = step.positions.data(), .rows = rows,
-                       .frequencies = frequencies.data(), .dims = t.rope.dims, .factor = target_.rope_factor()});
+  backend_.rope_table({.table = w.rope,
+                       .positions = step.positions.data(),
+                       .rows = rows,
+                       .frequencies = frequencies.data(),
+                       .dims = t.rope.dims,
+                       .factor = target_.rope_factor()});
   backend_.embed({w.x, step.tokens.data(), rows, target_.embedding()});
-  backend_.norm({.out = w.normed, .x = w.x, .weight = input_norm_, .rows = rows, .width = c.width,
-                 .eps = c.norm_eps});
-  backend_.linear({.out = w.qkv, .x = w.normed, .weight = qkv_.get(), .bias = qkv_bias_, .rows = rows,
-                   .out_stride = qkv});
-  backend_.rope_store({.qkv = w.qkv, .table = w.rope, .eps = c.norm_eps, .shape = attention_shape(c),
-                       .dims = t.rope.dims, .style = RopeStyle::kHalves, .kv = &kv, .layer = kOwn,
+  backend_.norm({.out = w.normed, .x = w.x, .weight = input_norm_, .rows = rows, .width = c.width, .eps = c.norm_eps});
+  backend_.linear(
+      {.out = w.qkv, .x = w.normed, .weight = qkv_.get(), .bias = qkv_bias_, .rows = rows, .out_stride = qkv});
+  backend_.rope_store({.qkv = w.qkv,
+                       .table = w.rope,
+                       .eps = c.norm_eps,
+                       .shape = attention_shape(c),
+                       .dims = t.rope.dims,
+                       .style = RopeStyle::kHalves,
+                       .kv = &kv,
+                       .layer = kOwn,
                        .seqs = step.seqs});
   if (outputs == 0) return;
-  backend_.attend({.out = w.attended, .q = w.qkv, .q_stride = qkv, .shape = attention_shape(c),
-                   .scale = attention_shape(c).scale(), .window = window, .kv = &kv, .layer = kOwn,
+  backend_.attend({.out = w.attended,
+                   .q = w.qkv,
+                   .q_stride = qkv,
+                   .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(),
+                   .window = window,
+                   .kv = &kv,
+                   .layer = kOwn,
                    .seqs = step.seqs});
-  backend_.linear({.out = w.x, .x = w.attended, .weight = out_.get(), .bias = out_bias_, .rows = rows,
-                   .out_stride = c.width, .accumulate = true});
-  backend_.norm({.out = w.normed, .x = w.x, .weight = cross_norm_, .rows = rows, .width = c.width,
-                 .eps = c.norm_eps});
-  backend_.linear({.out = w.cross, .x = w.normed, .weight = cross_query_.get(), .bias = cross_bias_, .rows = rows,
+  backend_.linear({.out = w.x,
+                   .x = w.attended,
+                   .weight = out_.get(),
+                   .bias = out_bias_,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
+  backend_.norm({.out = w.normed, .x = w.x, .weight = cross_norm_, .rows = rows, .width = c.width, .eps = c.norm_eps});
+  backend_.linear({.out = w.cross,
+                   .x = w.normed,
+                   .weight = cross_query_.get(),
+                   .bias = cross_bias_,
+                   .rows = rows,
                    .out_stride = qkv});
-  backend_.rope_store({.qkv = w.cross, .table = w.rope, .eps = c.norm_eps, .shape = attention_shape(c),
-                       .dims = t.rope.dims, .style = t.rope.style, .kv = &kv, .layer = kScratch, .seqs = step.seqs});
-  backend_.copy_rows({.to = w.picked, .from = w.x, .rows = outputs, .width = c.width, .to_stride = c.width,
-                      .from_stride = c.width, .which = step.outputs.data()});
-  backend_.copy_rows({.to = w.picked_queries, .from = w.cross, .rows = outputs, .width = q, .to_stride = q,
-                      .from_stride = qkv, .which = step.outputs.data()});
+  backend_.rope_store({.qkv = w.cross,
+                       .table = w.rope,
+                       .eps = c.norm_eps,
+                       .shape = attention_shape(c),
+                       .dims = t.rope.dims,
+                       .style = t.rope.style,
+                       .kv = &kv,
+                       .layer = kScratch,
+                       .seqs = step.seqs});
+  backend_.copy_rows({.to = w.picked,
+                      .from = w.x,
+                      .rows = outputs,
+                      .width = c.width,
+                      .to_stride = c.width,
+                      .from_stride = c.width,
+                      .which = step.outputs.data()});
+  backend_.copy_rows({.to = w.picked_queries,
+                      .from = w.cross,
+                      .rows = outputs,
+                      .width = q,
+                      .to_stride = q,
+                      .from_stride = qkv,
+                      .which = step.outputs.data()});
 }
 
 void LongSpecHead::forward(const StepInputs& step, KvStore& kv, int window) {
@@ -195,20 +244,49 @@ void LongSpecHead::cross_and_feed_forward(const StepInputs& step, const KvStore&
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), q = c.heads * c.head_dim;
-  backend_.attend({.out = w.attended, .q = w.picked_queries, .q_stride = q, .shape = attention_shape(c),
-                   .scale = attention_shape(c).scale(), .kv = &target, .layer = target_.config().layers - 1,
+  backend_.attend({.out = w.attended,
+                   .q = w.picked_queries,
+                   .q_stride = q,
+                   .shape = attention_shape(c),
+                   .scale = attention_shape(c).scale(),
+                   .kv = &target,
+                   .layer = target_.config().layers - 1,
                    .seqs = step.seqs});
-  backend_.linear({.out = w.picked, .x = w.attended, .weight = cross_out_.get(), .bias = cross_out_bias_,
-                   .rows = rows, .out_stride = c.width, .accumulate = true});
-  backend_.norm({.out = w.normed, .x = w.picked, .weight = ffn_norm_, .rows = rows, .width = c.width,
-                 .eps = c.norm_eps, .only_for = gate_up_.get()});
-  backend_.linear_glu({.out = w.gate_up, .x = w.normed, .weight = gate_up_.get(), .bias = gate_up_bias_,
-                       .rows = rows, .out_stride = 2 * c.ffn},
-                      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn,
-                       .only_for = down_.get()});
-  backend_.linear({.out = w.picked, .x = w.activated, .weight = down_.get(), .bias = down_bias_, .rows = rows,
-                   .out_stride = c.width, .accumulate = true});
-  backend_.linear({.out = w.logits, .x = w.picked, .weight = head_, .rows = rows, .out_stride = config().draft_vocab, .outputs = true});
+  backend_.linear({.out = w.picked,
+                   .x = w.attended,
+                   .weight = cross_out_.get(),
+                   .bias = cross_out_bias_,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
+  backend_.norm({.out = w.normed,
+                 .x = w.picked,
+                 .weight = ffn_norm_,
+                 .rows = rows,
+                 .width = c.width,
+                 .eps = c.norm_eps,
+                 .only_for = gate_up_.get()});
+  backend_.linear_glu(
+      {.out = w.gate_up,
+       .x = w.normed,
+       .weight = gate_up_.get(),
+       .bias = gate_up_bias_,
+       .rows = rows,
+       .out_stride = 2 * c.ffn},
+      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = down_.get()});
+  backend_.linear({.out = w.picked,
+                   .x = w.activated,
+                   .weight = down_.get(),
+                   .bias = down_bias_,
+                   .rows = rows,
+                   .out_stride = c.width,
+                   .accumulate = true});
+  backend_.linear({.out = w.logits,
+                   .x = w.picked,
+                   .weight = head_,
+                   .rows = rows,
+                   .out_stride = config().draft_vocab,
+                   .outputs = true});
 }
 
 const float* LongSpecHead::look(const KvStore& target, int slot, int seen) {
@@ -216,7 +294,8 @@ const float* LongSpecHead::look(const KvStore& target, int slot, int seen) {
   SX_ASSERT(outputs_ > 0 && seen > 0 && seen - 1 + outputs_ <= target.geometry().capacity);
   const size_t rows = size_t(outputs_);
   w.seqs[0] = {0, outputs_, slot, seen - 1, w.bits.data(), kWords};
-  const StepInputs step{std::span(w.tokens).first(rows), std::span(w.positions).first(rows), w.seqs, std::span(w.outputs).first(rows)};
+  const StepInputs step{std::span(w.tokens).first(rows), std::span(w.positions).first(rows), w.seqs,
+                        std::span(w.outputs).first(rows)};
   backend_.run(step, {this, &target, work_->picked, 0}, [&] { cross_and_feed_forward(step, target); });
   return w.logits;
 }

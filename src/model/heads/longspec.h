@@ -1,9 +1,9 @@
-// LongSpec's drafter (after GLIDE): one decoder layer that looks back at its own cells within a window, then at the K/V that the target's
-// last layer has left of the whole text. Embedding and output matrix are the target's, and there is no norm before that. A head may bring
-// an output matrix of its own, for a part of the vocabulary.
+// LongSpec's drafter (after GLIDE): one decoder layer that looks back at its own cells within a window, then at the K/V
+// that the target's last layer has left of the whole text. Embedding and output matrix are the target's, and there is
+// no norm before that. A head may bring an output matrix of its own, for a part of the vocabulary.
 //
-// Its own cells are a function of their tokens and positions alone, so those of any stretch of text can be made at any time. What it reads
-// of the target are cells of committed tokens: all rows of a draft see the same ones.
+// Its own cells are a function of their tokens and positions alone, so those of any stretch of text can be made at any
+// time. What it reads of the target are cells of committed tokens: all rows of a draft see the same ones.
 #pragma once
 #include <memory>
 #include <span>
@@ -36,13 +36,15 @@ class LongSpecHead {
   // A step over its own cells; positions are those of the text. Without outputs only cells are made.
   void forward(const StepInputs& step, KvStore& kv, int window);
   std::span<const Token> token_map() const { return file_->token_map(); }  // draft id -> target id; empty: the same
-  // Behind a step with outputs: logits [outputs, draft_vocab] of these, in backend memory, valid until the next one. `seen`: cells of the
-  // target's store at `slot` that they look at, from the first on, at least 1 and with room for as many cells as outputs behind them.
+  // Behind a step with outputs: logits [outputs, draft_vocab] of these, in backend memory, valid until the next one.
+  // `seen`: cells of the target's store at `slot` that they look at, from the first on, at least 1 and with room for as
+  // many cells as outputs behind them.
   const float* look(const KvStore& target, int slot, int seen);
 
  private:
   struct Workspace;
-  LongSpecHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend, const LongSpecOptions& options);
+  LongSpecHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
+               const LongSpecOptions& options);
   void load_weights();
   void load_cross_query();
   void allocate_workspace();
@@ -55,7 +57,8 @@ class LongSpecHead {
   LongSpecOptions options_;
   size_t weight_bytes_ = 0;
   const float *input_norm_ = nullptr, *cross_norm_ = nullptr, *ffn_norm_ = nullptr;
-  const float *qkv_bias_ = nullptr, *out_bias_ = nullptr, *cross_bias_ = nullptr, *cross_out_bias_ = nullptr;  // or null
+  const float *qkv_bias_ = nullptr, *out_bias_ = nullptr, *cross_bias_ = nullptr,
+              *cross_out_bias_ = nullptr;  // or null
   const float *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   std::unique_ptr<Matrix> qkv_, out_, cross_query_, cross_out_, gate_up_, down_, own_head_;
   const Matrix* head_ = nullptr;  // width -> draft_vocab

@@ -68,18 +68,31 @@ void MedusaHeads::allocate_workspace() {
 const float* MedusaHeads::forward(const float* states, int rows) {
   SX_ASSERT(rows > 0 && rows <= max_rows_);
   const int width = config().cell.width, vocab = config().draft_vocab, stride = int(heads_.size()) * vocab;
-  backend_.norm({.out = normed_, .x = states, .weight = target_.final_norm(), .rows = rows, .width = width,
+  backend_.norm({.out = normed_,
+                 .x = states,
+                 .weight = target_.final_norm(),
+                 .rows = rows,
+                 .width = width,
                  .eps = target_.config().norm_eps});
   for (size_t h = 0; h < heads_.size(); ++h) {
     const Head& head = heads_[h];
-    backend_.copy_rows({.to = x_, .from = normed_, .rows = rows, .width = width, .to_stride = width,
-                        .from_stride = width});
+    backend_.copy_rows(
+        {.to = x_, .from = normed_, .rows = rows, .width = width, .to_stride = width, .from_stride = width});
     for (const auto& block : head.blocks) {  // x + silu(W x + b)
-      backend_.linear({.out = gate_up_, .x = x_, .weight = block.linear.get(), .bias = block.bias, .rows = rows,
+      backend_.linear({.out = gate_up_,
+                       .x = x_,
+                       .weight = block.linear.get(),
+                       .bias = block.bias,
+                       .rows = rows,
                        .out_stride = 2 * width});
       backend_.glu({activated_, gate_up_, rows, width});
-      backend_.copy_rows({.to = x_, .from = activated_, .rows = rows, .width = width, .to_stride = width,
-                          .from_stride = width, .add = true});
+      backend_.copy_rows({.to = x_,
+                          .from = activated_,
+                          .rows = rows,
+                          .width = width,
+                          .to_stride = width,
+                          .from_stride = width,
+                          .add = true});
     }
     const Matrix* out = head.out ? head.out.get() : heads_.front().out.get();
     backend_.linear({.out = logits_ + h * size_t(vocab), .x = x_, .weight = out, .rows = rows, .out_stride = stride});

@@ -1,5 +1,5 @@
-// Makes acceptance rules, and runs the rules on distributions on a verified tree: the target's distributions come from the backend, the
-// draft's from where the drafter kept them, random numbers from (seed, position, counter).
+// Makes acceptance rules, and runs the rules on distributions on a verified tree: the target's distributions come from
+// the backend, the draft's from where the drafter kept them, random numbers from (seed, position, counter).
 #include "speculative/accept/accept.h"
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
-// Acceptance of a verified tree: which path becomes text, and which token follows it. `match` (the default everywhere) lets the target
-// choose at every node exactly as plain decoding would, so that the bytes are those of plain decoding. The other exact rules keep the
-// target's distribution but not its draws; lossy rules keep neither.
+// Acceptance of a verified tree: which path becomes text, and which token follows it. `match` (the default everywhere)
+// lets the target choose at every node exactly as plain decoding would, so that the bytes are those of plain decoding.
+// The other exact rules keep the target's distribution but not its draws; lossy rules keep neither.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@ enum class AcceptKind { kMatch, kChain, kBlockwise, kSpecInfer, kNoReplacement, 
 struct AcceptConfig {
   AcceptKind kind = AcceptKind::kMatch;
   float epsilon = 0.09f, alpha = 0.3f;  // typical: accept p > min(epsilon, alpha exp(-entropy))
-  float margin = 0.9f;                  // margin: the second choice passes when it has at least this share of the first's probability
+  float margin = 0.9f;  // margin: the second choice passes when it has at least this share of the first's probability
 };
 
 struct AcceptResult {
@@ -32,15 +32,16 @@ struct AcceptResult {
 
 struct AcceptArgs {
   const TokenTree* tree = nullptr;
-  const float* logits = nullptr;       // [size, vocab] of the nodes
+  const float* logits = nullptr;  // [size, vocab] of the nodes
   int vocab = 0;
-  uint64_t position = 0;               // of the token that follows node 0
+  uint64_t position = 0;  // of the token that follows node 0
   const Sampling* sampling = nullptr;
   std::span<const TokenBias> bias;
-  PenaltyWindow* window = nullptr;     // holds the text up to and including the pending token; left as it was
+  PenaltyWindow* window = nullptr;          // holds the text up to and including the pending token; left as it was
   const DraftProbs* draft_probs = nullptr;  // for rules on drawn trees: what the children were drawn from
-  TreeGrammar* grammar = nullptr;      // of the text up to and including the pending token; null: any text
-  uint8_t* broken = nullptr;           // [size]: set to 1 at nodes that were looked at and whose logits are no numbers; null: nobody asks
+  TreeGrammar* grammar = nullptr;           // of the text up to and including the pending token; null: any text
+  uint8_t* broken =
+      nullptr;  // [size]: set to 1 at nodes that were looked at and whose logits are no numbers; null: nobody asks
 };
 
 class Acceptance {
@@ -63,8 +64,8 @@ std::unique_ptr<Acceptance> make_acceptance(const AcceptConfig& config, Backend&
 class RandomSource {
  public:
   virtual ~RandomSource() = default;
-  virtual bool flip(double probability) = 0;                    // true with that probability
-  virtual Token draw(std::span<const double> distribution) = 0;          // distribution sums to 1
+  virtual bool flip(double probability) = 0;                     // true with that probability
+  virtual Token draw(std::span<const double> distribution) = 0;  // distribution sums to 1
 };
 
 // The target's and the draft's distributions at the nodes of a tree.
@@ -73,7 +74,7 @@ class Distributions {
   virtual ~Distributions() = default;
   virtual int vocab() const = 0;
   virtual void target(NodeId node, std::span<double> distribution) = 0;  // the distribution of the token after `node`
-  virtual void draft(NodeId node, std::span<double> distribution) = 0;   // the distribution its children were drawn from
+  virtual void draft(NodeId node, std::span<double> distribution) = 0;  // the distribution its children were drawn from
 };
 
 class Rule {
@@ -81,7 +82,8 @@ class Rule {
   virtual ~Rule() = default;
   virtual DrawMode draws() const = 0;
   virtual bool chains_only() const = 0;
-  virtual void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) = 0;
+  virtual void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random,
+                      AcceptResult& result) = 0;
 };
 
 // kChain, kBlockwise, kSpecInfer, kNoReplacement, kTraversal. `depth`: deepest level of a tree.

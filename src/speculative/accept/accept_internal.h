@@ -1,5 +1,5 @@
-// Internal to the acceptance rules: the arithmetic on distributions that the exact rules share, the rows of a verified tree in the
-// form the backend takes, and the functions that make each rule.
+// Internal to the acceptance rules: the arithmetic on distributions that the exact rules share, the rows of a verified
+// tree in the form the backend takes, and the functions that make each rule.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -32,8 +32,8 @@ inline double remaining_weight(double mass, double weight) {
   return whole > 0 ? mass / whole : 1.0;
 }
 
-// The distribution the next sibling of `child` was drawn from when drawing without replacement: q without the child's token, or,
-// when that leaves nothing, uniform over the tokens that `child` and its elder siblings do not carry.
+// The distribution the next sibling of `child` was drawn from when drawing without replacement: q without the child's
+// token, or, when that leaves nothing, uniform over the tokens that `child` and its elder siblings do not carry.
 void draw_out(const TokenTree& tree, NodeId child, std::span<double> q);
 
 bool is_chain(const TokenTree& tree);
@@ -55,10 +55,11 @@ class PathInWindow {
 
 // The target's choice and distribution at a node whose path is in the window.
 Token choose_at(Backend& backend, const AcceptArgs& args, NodeId node);
-void distribution_at(Backend& backend, const AcceptArgs& args, NodeId node, const Sampling& sampling, std::span<double> distribution);
+void distribution_at(Backend& backend, const AcceptArgs& args, NodeId node, const Sampling& sampling,
+                     std::span<double> distribution);
 
-// Goes down from node 0, the target choosing at every node: follow(node, chosen) names the child to go to, or kNoNode. Where a grammar has taken
-// long enough for one round, the rest is left to the next.
+// Goes down from node 0, the target choosing at every node: follow(node, chosen) names the child to go to, or kNoNode.
+// Where a grammar has taken long enough for one round, the rest is left to the next.
 template <class Follow>
 void walk(Backend& backend, const AcceptArgs& args, AcceptResult& result, Follow follow) {
   result.path.clear();

@@ -15,7 +15,8 @@ class BlockRule final : public Rule {
   DrawMode draws() const override { return DrawMode::kIid; }
   bool chains_only() const override { return true; }
 
-  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) override {
+  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random,
+              AcceptResult& result) override {
     SX_ASSERT(distributions.vocab() == int(p_.size()));
     SX_ASSERT(is_chain(tree) && tree.size() <= int(weight_.size()));
     const NodeId last = tree.size() - 1;
@@ -47,8 +48,8 @@ class BlockRule final : public Rule {
     keep_[size_t(last)] = weight_[size_t(last)];
   }
 
-  std::vector<double> p_, q_;            // [vocab], of the node at hand
-  std::vector<double> weight_, keep_;    // [depth + 1], by node
+  std::vector<double> p_, q_;          // [vocab], of the node at hand
+  std::vector<double> weight_, keep_;  // [depth + 1], by node
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Rules that accept what the target itself might not have written: typical acceptance (Medusa) and the margin rule
-// (after MARS). Where the target is greedy its distribution is a single token, so probabilities are read from its distribution at
-// temperature 1.
+// (after MARS). Where the target is greedy its distribution is a single token, so probabilities are read from its
+// distribution at temperature 1.
 #include <cmath>
 
 #include "base/error.h"
@@ -18,7 +18,10 @@ Sampling never_greedy(Sampling sampling) {
 class TypicalAcceptance final : public Acceptance {
  public:
   TypicalAcceptance(const AcceptConfig& config, Backend& backend, const AcceptLimits& limits)
-      : config_(config), backend_(backend), distribution_(size_t(limits.vocab)), passed_(size_t(limits.nodes)),
+      : config_(config),
+        backend_(backend),
+        distribution_(size_t(limits.vocab)),
+        passed_(size_t(limits.nodes)),
         logp_(size_t(limits.nodes)) {}
 
   bool lossless() const override { return false; }
@@ -60,9 +63,9 @@ class TypicalAcceptance final : public Acceptance {
 
   const AcceptConfig config_;
   Backend& backend_;
-  std::vector<double> distribution_;     // [vocab], of the node at hand
-  std::vector<char> passed_;    // [nodes]
-  std::vector<double> logp_;    // [nodes], of the whole path; valid where passed
+  std::vector<double> distribution_;  // [vocab], of the node at hand
+  std::vector<char> passed_;          // [nodes]
+  std::vector<double> logp_;          // [nodes], of the whole path; valid where passed
 };
 
 // As match, but where the target's choice was not drafted its second most probable token passes if it is nearly as

@@ -8,9 +8,13 @@ namespace {
 
 ChooseRow row_at(const AcceptArgs& args, NodeId node, const Sampling& sampling) {
   SX_ASSERT(node >= 0 && node < args.tree->size());
-  return {args.logits + size_t(node) * size_t(args.vocab), args.position + uint64_t(args.tree->depth(node)), &sampling,
-          args.bias, args.window ? args.window->counts() : std::span<const TokenCount>{},
-          args.grammar ? args.grammar->mask(*args.tree, node) : nullptr, args.broken ? args.broken + node : nullptr};
+  return {args.logits + size_t(node) * size_t(args.vocab),
+          args.position + uint64_t(args.tree->depth(node)),
+          &sampling,
+          args.bias,
+          args.window ? args.window->counts() : std::span<const TokenCount>{},
+          args.grammar ? args.grammar->mask(*args.tree, node) : nullptr,
+          args.broken ? args.broken + node : nullptr};
 }
 
 // Top-down: a window forgets in the order of the text.
@@ -37,7 +41,8 @@ class MatchAcceptance final : public Acceptance {
   // Whether what is chosen at a node depends on its logits and position only, and is cheap to find.
   static bool plain(const AcceptArgs& args) {
     const Sampling& s = *args.sampling;
-    const bool whole_row = s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
+    const bool whole_row =
+        s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
     return !whole_row && !args.grammar && args.bias.empty() && (!args.window || !args.window->active());
   }
 
@@ -62,7 +67,8 @@ class MatchAcceptance final : public Acceptance {
 
 }  // namespace
 
-PathInWindow::PathInWindow(const AcceptArgs& args, NodeId node) : window_(args.window), pushed_(args.tree->depth(node)) {
+PathInWindow::PathInWindow(const AcceptArgs& args, NodeId node)
+    : window_(args.window), pushed_(args.tree->depth(node)) {
   if (window_) push_path(*window_, *args.tree, node);
 }
 
@@ -78,7 +84,8 @@ Token choose_at(Backend& backend, const AcceptArgs& args, NodeId node) {
   return chosen;
 }
 
-void distribution_at(Backend& backend, const AcceptArgs& args, NodeId node, const Sampling& sampling, std::span<double> distribution) {
+void distribution_at(Backend& backend, const AcceptArgs& args, NodeId node, const Sampling& sampling,
+                     std::span<double> distribution) {
   SX_ASSERT(distribution.size() == size_t(args.vocab));
   backend.probabilities({distribution.data(), row_at(args, node, sampling), args.vocab});
 }

@@ -1,5 +1,5 @@
-// Counts of the tokens that penalties look at: a sliding window over the text, updated in constant time per token. The last
-// tokens can be taken back again, so that a walk through a tree sees the window of each node's own path.
+// Counts of the tokens that penalties look at: a sliding window over the text, updated in constant time per token. The
+// last tokens can be taken back again, so that a walk through a tree sees the window of each node's own path.
 #pragma once
 #include <span>
 #include <vector>
@@ -14,7 +14,7 @@ class PenaltyWindow {
   PenaltyWindow(int vocab, int last_n, int undo = 512);
 
   void push(Token token);
-  void pop();                       // takes back the last push
+  void pop();  // takes back the last push
   bool active() const { return last_n_ != 0; }
   std::span<const TokenCount> counts() const { return counts_; }
 

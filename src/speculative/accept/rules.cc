@@ -1,7 +1,7 @@
 // The rules that go top-down. At a node its children are tested in the order they were drawn; each rejection takes from
-// the target's distribution what the draft's had offered, and what is left in the end is the distribution of the next token. Speculative
-// sampling of Leviathan and Chen is the case of one child, SpecInfer's that of independent draws, Sequoia's that of
-// draws without replacement.
+// the target's distribution what the draft's had offered, and what is left in the end is the distribution of the next
+// token. Speculative sampling of Leviathan and Chen is the case of one child, SpecInfer's that of independent draws,
+// Sequoia's that of draws without replacement.
 #include "base/error.h"
 #include "speculative/accept/accept_internal.h"
 
@@ -15,7 +15,8 @@ class TopDownRule final : public Rule {
   DrawMode draws() const override { return kind_ == AcceptKind::kNoReplacement ? DrawMode::kDistinct : DrawMode::kIid; }
   bool chains_only() const override { return kind_ == AcceptKind::kChain; }
 
-  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) override {
+  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random,
+              AcceptResult& result) override {
     SX_ASSERT(distributions.vocab() == int(p_.size()));
     SX_ASSERT(!chains_only() || is_chain(tree));
     result.path.clear();

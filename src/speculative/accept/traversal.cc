@@ -11,13 +11,16 @@ class TraversalRule final : public Rule {
  public:
   // Not initialised: physical memory follows the depth of the trees.
   TraversalRule(int vocab, int depth)
-      : vocab_(size_t(vocab)), depth_(depth), weight_(size_t(depth) + 1),
+      : vocab_(size_t(vocab)),
+        depth_(depth),
+        weight_(size_t(depth) + 1),
         distributions_(std::make_unique_for_overwrite<double[]>((2 * size_t(depth) + 1) * size_t(vocab))) {}
 
   DrawMode draws() const override { return DrawMode::kDistinct; }
   bool chains_only() const override { return false; }
 
-  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random, AcceptResult& result) override {
+  void accept(const TokenTree& tree, Distributions& distributions, RandomSource& random,
+              AcceptResult& result) override {
     SX_ASSERT(distributions.vocab() == int(vocab_));
     SX_ASSERT(tree.max_depth() <= depth_);
     const bool passed = visit({tree, distributions, random, result}, 0, 1);
@@ -74,8 +77,8 @@ class TraversalRule final : public Rule {
 
   const size_t vocab_;
   const int depth_;
-  std::vector<double> weight_;             // [depth + 1]
-  const std::unique_ptr<double[]> distributions_;   // [2 depth + 1, vocab]: P and Q by level, interleaved
+  std::vector<double> weight_;                     // [depth + 1]
+  const std::unique_ptr<double[]> distributions_;  // [2 depth + 1, vocab]: P and Q by level, interleaved
 };
 
 }  // namespace

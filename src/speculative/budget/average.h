@@ -1,5 +1,5 @@
-// The running average of a duration. Other work on the machine makes a pass slower, never faster: a faster observation counts more, and a
-// slower one counts as at most twice as slow as expected.
+// The running average of a duration. Other work on the machine makes a pass slower, never faster: a faster observation
+// counts more, and a slower one counts as at most twice as slow as expected.
 #pragma once
 #include <algorithm>
 

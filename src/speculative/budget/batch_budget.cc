@@ -10,12 +10,14 @@ constexpr double kShare = 0.01;       // of the time of plain rounds, for trying
 constexpr double kProvenShare = 0.1;  // where drafts are known to save time: an unlucky stretch soon ends
 // Plain rounds. An answer of 128 tokens may lose 3 %, not quite four: what was won or lost long ago must not decide.
 constexpr double kMost = 2, kDebt = 4;
-constexpr double kOnTrust = 0.5;      // plain rounds of the balance that a reading may count on; a trial's cost where one is due
-constexpr double kLearn = 0.1;        // weight of a round in what drafts save
-constexpr double kDoubt = 0.025;      // off what a trial promises, for each request of the batch: nobody has seen all of them draft
-constexpr double kForget = 0.95;      // of how wrong trials were, per trial
-constexpr int kProof = 3;             // rounds: one request may be lucky
-constexpr int kTrials = 2;            // drafts that follow a reading
+constexpr double kOnTrust =
+    0.5;  // plain rounds of the balance that a reading may count on; a trial's cost where one is due
+constexpr double kLearn = 0.1;  // weight of a round in what drafts save
+constexpr double kDoubt =
+    0.025;  // off what a trial promises, for each request of the batch: nobody has seen all of them draft
+constexpr double kForget = 0.95;               // of how wrong trials were, per trial
+constexpr int kProof = 3;                      // rounds: one request may be lucky
+constexpr int kTrials = 2;                     // drafts that follow a reading
 constexpr int kFirstPlain = 64, kPlain = 256;  // drafted rounds after which a plain one is due
 
 // The share of a plain round's time per token that a round saved; `time` in plain rounds.
@@ -23,14 +25,17 @@ double saving(double tokens, double time) { return tokens > 0 ? std::clamp(1 - t
 
 }  // namespace
 
-size_t BatchBudget::size_of(int requests) { return std::min<size_t>(11, size_t(std::bit_width(unsigned(std::max(1, requests) - 1)))); }
+size_t BatchBudget::size_of(int requests) {
+  return std::min<size_t>(11, size_t(std::bit_width(unsigned(std::max(1, requests) - 1))));
+}
 
 bool BatchBudget::is_proven(const Account& b) { return b.seen >= kProof && b.saved > 0; }
 
 bool BatchBudget::may_draft(int requests) const {
   const Account& b = account(requests);
   if (b.drafted >= (b.checked ? kPlain : kFirstPlain)) return false;
-  return requests == 1 || (b.plain > 0 && (b.balance >= 0 || b.trials > 0));  // one alone looks after itself (SpeculationBudget)
+  return requests == 1 ||
+         (b.plain > 0 && (b.balance >= 0 || b.trials > 0));  // one alone looks after itself (SpeculationBudget)
 }
 
 double BatchBudget::may_spend(int requests) const {

@@ -10,9 +10,11 @@
 namespace sx {
 namespace {
 
-constexpr double kSlow = 1.5, kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
-constexpr double kProof = 0.5;       // of what was expected: a pass so fast proves the cost wrong
-constexpr int64_t kKept = 32, kHalved = 16;  // rounds for which an untried cost stays, and in which its doubtful part halves then
+constexpr double kSlow = 1.5,
+                 kLearnSure = 0.5;  // a pass so much slower than expected, and the weight of a second one in a row
+constexpr double kProof = 0.5;      // of what was expected: a pass so fast proves the cost wrong
+constexpr int64_t kKept = 32,
+                  kHalved = 16;  // rounds for which an untried cost stays, and in which its doubtful part halves then
 
 // The largest i with kRows[i] <= rows.
 size_t below(int rows) {
@@ -23,7 +25,9 @@ size_t below(int rows) {
 
 }  // namespace
 
-double faded(double cost, int64_t rounds) { return rounds <= kKept ? cost : cost * std::exp2(-double(rounds - kKept) / kHalved); }
+double faded(double cost, int64_t rounds) {
+  return rounds <= kKept ? cost : cost * std::exp2(-double(rounds - kKept) / kHalved);
+}
 
 void CostModel::set(int rows, int history, double ms) {
   const auto at = std::find(kRows.begin(), kRows.end(), rows);
@@ -65,8 +69,9 @@ void CostModel::fill() {
     }
     size_t before = last;
     while (before > 0 && (before == last || !(measured[before].*has))) --before;
-    const double rise = last == before ? measured[last].*value / kRows[last]
-                                       : (measured[last].*value - measured[before].*value) / (kRows[last] - kRows[before]);
+    const double rise = last == before
+                            ? measured[last].*value / kRows[last]
+                            : (measured[last].*value - measured[before].*value) / (kRows[last] - kRows[before]);
     for (size_t j = last + 1; j < kRows.size(); ++j)
       points_[j].*value = points_[last].*value + rise * (kRows[j] - kRows[last]);
   };
@@ -100,8 +105,9 @@ CostModel::Curve CostModel::corrected_points(double history) const {
   return points;
 }
 
-// A pass costs at least what a smaller one does; what it was measured to cost beyond that may be wrong. Only the smallest pass that has not been
-// run lately (nor a larger one) is hoped to be cheaper: a try is a node or two, not a tree of all nodes that might be cheap.
+// A pass costs at least what a smaller one does; what it was measured to cost beyond that may be wrong. Only the
+// smallest pass that has not been run lately (nor a larger one) is hoped to be cheaper: a try is a node or two, not a
+// tree of all nodes that might be cheap.
 CostModel::Curve CostModel::hoped_points(double history) const {
   const Curve known = corrected_points(history);
   Curve points = known;
@@ -124,7 +130,8 @@ void CostModel::observe(int rows, double history, double ms) {
   ++rounds_;
   const size_t i = below(rows);
   const double t = i + 1 == kRows.size() ? 0 : double(rows - kRows[i]) / double(kRows[i + 1] - kRows[i]);
-  if (t > 0 && ms < kProof * expected && points_[i].seen > points_[i + 1].seen) {  // the larger pass, not tried for longer, is what was wrong
+  if (t > 0 && ms < kProof * expected &&
+      points_[i].seen > points_[i + 1].seen) {  // the larger pass, not tried for longer, is what was wrong
     const double below_it = corrected(i, history), wanted = std::max(below_it, (ms - (1 - t) * below_it) / t);
     points_[i + 1].correction *= std::min(1.0, wanted / corrected(i + 1, history));
     points_[i + 1].seen = rounds_;

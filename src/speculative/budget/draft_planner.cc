@@ -7,17 +7,17 @@
 namespace sx {
 namespace {
 
-constexpr double kNearlyAll = 0.75;   // of a batch
+constexpr double kNearlyAll = 0.75;  // of a batch
 // Faded costs are for trying what the costs forbid: where a node costs more than a good draft gains, and now and then.
-constexpr double kHopeless = 0.7;     // plain passes
-constexpr int kHopeEvery = 32;        // passes
-constexpr double kMuchSlower = 1.5;   // than expected: the cost model is wrong, or the pass was interrupted
-constexpr double kGoodDraft = 0.7;    // chance that a level of a good draft is accepted
-constexpr double kDraftSize = 0.25;   // of the target's, for what a draft takes to read a text before it has read any
-constexpr double kExplore = 0.025;    // of an answer's plain rounds, for reading on trust
+constexpr double kHopeless = 0.7;       // plain passes
+constexpr int kHopeEvery = 32;          // passes
+constexpr double kMuchSlower = 1.5;     // than expected: the cost model is wrong, or the pass was interrupted
+constexpr double kGoodDraft = 0.7;      // chance that a level of a good draft is accepted
+constexpr double kDraftSize = 0.25;     // of the target's, for what a draft takes to read a text before it has read any
+constexpr double kExplore = 0.025;      // of an answer's plain rounds, for reading on trust
 constexpr double kExploreGain = 0.125;  // of what it would gain with a good draft
-constexpr double kTryShare = 0.5;     // of a balance that does not cover a whole draft, for a shorter one
-constexpr int kCautious = 1;          // levels of a draft after one of which nothing was accepted
+constexpr double kTryShare = 0.5;       // of a balance that does not cover a whole draft, for a shorter one
+constexpr int kCautious = 1;            // levels of a draft after one of which nothing was accepted
 
 }  // namespace
 
@@ -33,8 +33,8 @@ double DraftPlanner::hoped_level(double level_ms, double plain_ms) const {
   return faded(level_ms, batch_budget_.idle()) / plain_ms;
 }
 
-// A batch drafts together or not at all: a request that does not draft only waits for those that do, so nearly all must gain. Until it
-// is known that drafts pay at this batch size, one request alone tries.
+// A batch drafts together or not at all: a request that does not draft only waits for those that do, so nearly all must
+// gain. Until it is known that drafts pay at this batch size, one request alone tries.
 int DraftPlanner::count_drafting(int requests, int ready, int history) {
   requests_ = requests;
   trial_ = false;
@@ -48,7 +48,8 @@ int DraftPlanner::count_drafting(int requests, int ready, int history) {
   return drafting;
 }
 
-// What nodes of one request cost it, if all drafting requests have as many: time that a batch of four loses must gain four times as much.
+// What nodes of one request cost it, if all drafting requests have as many: time that a batch of four loses must gain
+// four times as much.
 void DraftPlanner::set_costs(const CostModel::BatchShape& batch) {
   cost_model_.costs(kind_.nodes, batch, costs_, false);
   if (kind_.nodes < 1) return;
@@ -70,16 +71,19 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   const double deepest = level * limits.depth;     // what a draft costs before this request has made one
   // A trial may also cost no more than the batch can spend.
   const double spend = trial_ ? batch_budget_.may_spend(requests_) : std::numeric_limits<double>::infinity();
-  // A single request whose last draft gave nothing tries single levels rather than a few deep drafts, and no try takes all of its balance: one
-  // level that is right earns a whole draft.
+  // A single request whose last draft gave nothing tries single levels rather than a few deep drafts, and no try takes
+  // all of its balance: one level that is right earns a whole draft.
   const bool cautious = requests_ == 1 && level > 0 && !kind_.has_index && budget.cautious();
-  const bool whole = !kind_.runs_model || (known && !cautious && budget.covers_draft(node, deepest) && deepest <= spend);
+  const bool whole =
+      !kind_.runs_model || (known && !cautious && budget.covers_draft(node, deepest) && deepest <= spend);
   const int deep = cautious ? std::min(kCautious, limits.depth) : limits.depth;
   int depth = whole ? limits.depth : budget.depth_within_budget(deep, level, node);
-  if (depth > 1 && !whole && requests_ == 1) depth = std::min(depth, std::max(1, int(kTryShare * budget.balance() / level)));
+  if (depth > 1 && !whole && requests_ == 1)
+    depth = std::min(depth, std::max(1, int(kTryShare * budget.balance() / level)));
   if (!whole && trial_ && level > 0) depth = std::min(depth, int(std::max(0.0, spend / level)));
   const double hoped = hoped_level(level_ms, plain);
-  const bool probe = !whole && (kind_.has_index ? !known || hoped < level : depth == 0) && budget.may_probe(hoped, node);
+  const bool probe =
+      !whole && (kind_.has_index ? !known || hoped < level : depth == 0) && budget.may_probe(hoped, node);
   out.cheap_only = !whole && !probe && kind_.has_index;
   if (kind_.runs_model && !out.cheap_only) {
     if (probe) depth = 1;
@@ -98,9 +102,10 @@ int DraftPlanner::worthwhile(const TokenTree& tree, const DraftAsker& asker, dou
   return worthwhile_nodes(tree, costs_, draft_ms / plain_ms(requests_, asker.history), asker.budget.confidence());
 }
 
-// What verifying its nodes cost a request, in plain passes: its share of what all lost by them. For a single request the cost model says it,
-// which every pass corrects and whose errors cancel in their ratio, unless it is far off. In a batch the clock says it, because sizes are many
-// and most of them are seldom tried. A pass that was interrupted counts as at most twice what was expected.
+// What verifying its nodes cost a request, in plain passes: its share of what all lost by them. For a single request
+// the cost model says it, which every pass corrects and whose errors cancel in their ratio, unless it is far off. In a
+// batch the clock says it, because sizes are many and most of them are seldom tried. A pass that was interrupted counts
+// as at most twice what was expected.
 double DraftPlanner::verifying(const DraftAsker& asker, const RoundCost& cost, int nodes) const {
   if (nodes == 0) return 1;
   const double plain = plain_ms(cost.requests, asker.history);
@@ -111,7 +116,8 @@ double DraftPlanner::verifying(const DraftAsker& asker, const RoundCost& cost, i
   return 1 + std::max(0.0, took - 1) * double(cost.requests) * nodes / cost.nodes;
 }
 
-void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole) const {
+void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted,
+                          bool whole) const {
   if (!tree || !has_costs()) return asker.budget.plain_round();
   double expected = 0;
   for (NodeId n = 1; n < tree->size(); ++n) expected += std::exp(double(tree->score(n)));
@@ -128,9 +134,12 @@ void DraftPlanner::settle(const RoundOutcome& o) {
     if (o.plain) batch_budget_.plain_round(o.requests, o.with_prompts ? 0 : o.ms / expected, o.wanting > 0);
     return;
   }
-  const double drafting = o.draft_ms / expected, verifying = cost_model_.predict(o.requests + o.nodes, o.history) / expected;
-  const double time = o.with_prompts ? batch_budget_.plain_time(o.requests) + drafting + verifying - 1 : o.ms / expected;
-  if (!kind_.runs_model || double(o.drafting) >= kNearlyAll * o.requests) return batch_budget_.drafted_round(o.requests, o.tokens, time);
+  const double drafting = o.draft_ms / expected,
+               verifying = cost_model_.predict(o.requests + o.nodes, o.history) / expected;
+  const double time =
+      o.with_prompts ? batch_budget_.plain_time(o.requests) + drafting + verifying - 1 : o.ms / expected;
+  if (!kind_.runs_model || double(o.drafting) >= kNearlyAll * o.requests)
+    return batch_budget_.drafted_round(o.requests, o.tokens, time);
   // If all had drafted: as many nodes and tokens for each, and levels of a draft that grow as the target's passes do.
   const int all_rows = o.requests + o.requests * o.nodes / o.drafting;
   const double more_rows = cost_model_.predict(all_rows, o.history) / expected - verifying;
@@ -149,8 +158,9 @@ double DraftPlanner::hoped_saving(double hoped_level) const {
   return 1 - best;
 }
 
-// A drafter's reading pays by what drafts could save, and have saved at this batch size, in the rounds to come: if all requests of the batch are
-// read for. Before anything is known one text is read on trust, if that costs little of the answer and of what a good draft would gain.
+// A drafter's reading pays by what drafts could save, and have saved at this batch size, in the rounds to come: if all
+// requests of the batch are read for. Before anything is known one text is read on trust, if that costs little of the
+// answer and of what a good draft would gain.
 bool DraftPlanner::worth_reading(const UnreadText& text, double level_ms) {
   if (!has_costs() || kind_.nodes < 1) return true;
   cost_model_.costs(kind_.nodes, {text.requests, text.requests, double(text.history)}, costs_);
@@ -164,8 +174,9 @@ bool DraftPlanner::worth_reading(const UnreadText& text, double level_ms) {
   return batch_budget_.covers_reading(requests, reading, std::min(kExplore * text.remaining, kExploreGain * gain));
 }
 
-// Milliseconds that a drafter takes to read a token. For a single request a reading that was slow long ago is believed less and less, and the
-// first is simply made. In a batch, where all wait for it, nothing is read in the hope that it is cheaper than it was.
+// Milliseconds that a drafter takes to read a token. For a single request a reading that was slow long ago is believed
+// less and less, and the first is simply made. In a batch, where all wait for it, nothing is read in the hope that it
+// is cheaper than it was.
 double DraftPlanner::read_ms(int requests) const {
   constexpr int kRows = 512;
   if (requests == 1) return faded(read_ms_, rounds_ - read_at_);

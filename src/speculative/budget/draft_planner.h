@@ -1,7 +1,7 @@
-// Decides how much is drafted: the one class a round asks before it drafts, and tells afterwards what the drafts cost and gave. Behind it
-// stand the cost model (what passes take), every request's own speculation budget, and the batch budget (whether a batch as a whole gains by
-// drafts). An engine has one planner for each of its presets. Without costs (setting cost_model off, or rules that rely on how a tree was
-// drawn) a planner allows everything.
+// Decides how much is drafted: the one class a round asks before it drafts, and tells afterwards what the drafts cost
+// and gave. Behind it stand the cost model (what passes take), every request's own speculation budget, and the batch
+// budget (whether a batch as a whole gains by drafts). An engine has one planner for each of its presets. Without costs
+// (setting cost_model off, or rules that rely on how a tree was drawn) a planner allows everything.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,52 +17,52 @@ namespace sx {
 
 // What a preset drafts with.
 struct DraftKind {
-  int nodes = 0, depth = 0;      // of its largest tree, node 0 not counted
-  bool runs_model = false;       // levels of a draft cost passes of a model
-  bool has_index = false;        // something is drafted without a model: n-grams, suffixes
-  bool uses_costs = false;       // the cost model decides how much is drafted
+  int nodes = 0, depth = 0;  // of its largest tree, node 0 not counted
+  bool runs_model = false;   // levels of a draft cost passes of a model
+  bool has_index = false;    // something is drafted without a model: n-grams, suffixes
+  bool uses_costs = false;   // the cost model decides how much is drafted
 };
 
 // What a planner allows one request to draft. Limits go into the request's TreeLimits.
 struct DraftGrant {
   bool draft = false;
-  bool whole = true;             // the draft is as deep as was wanted
-  bool cheap_only = false;       // only what needs no pass of a model
+  bool whole = true;        // the draft is as deep as was wanted
+  bool cheap_only = false;  // only what needs no pass of a model
 };
 
 // One request that asks for a draft, or has drafted.
 struct DraftAsker {
   SpeculationBudget& budget;
-  int history = 0;               // tokens in its KV cache
+  int history = 0;  // tokens in its KV cache
 };
 
 // What a round took and how large it was, for the budgets of its requests.
 struct RoundCost {
   double draft_ms = 0, verify_ms = 0, cache_ms = 0;
   int requests = 1;
-  int nodes = 0;                 // drafted nodes that were verified, of all requests
-  bool with_prompts = false;     // prompt pieces ran in the round, too
+  int nodes = 0;              // drafted nodes that were verified, of all requests
+  bool with_prompts = false;  // prompt pieces ran in the round, too
 };
 
 // A whole round, for the budget of the batch.
 struct RoundOutcome {
   int requests = 1;
-  double history = 0;            // tokens in the KV cache, on average
-  int tokens = 0;                // committed, of all requests
-  int nodes = 0;                 // drafted nodes that were verified, of all requests
-  double ms = 0, draft_ms = 0;   // all of the round; drafting and its cache
-  bool with_prompts = false;     // prompt pieces ran in the round, too: `ms` says nothing about drafts
-  bool plain = true;             // nobody drafted, with any preset
+  double history = 0;             // tokens in the KV cache, on average
+  int tokens = 0;                 // committed, of all requests
+  int nodes = 0;                  // drafted nodes that were verified, of all requests
+  double ms = 0, draft_ms = 0;    // all of the round; drafting and its cache
+  bool with_prompts = false;      // prompt pieces ran in the round, too: `ms` says nothing about drafts
+  bool plain = true;              // nobody drafted, with any preset
   int drafting = 0, wanting = 0;  // requests that drafted with this planner's preset, that would have
 };
 
 // A text that a drafter has not read yet.
 struct UnreadText {
-  int requests = 1;              // that wait while the drafter reads
-  int behind = 0;                // tokens to be read
-  int piece = 0;                 // tokens that are read at a time
-  int remaining = 0;             // tokens that the request may still generate
-  int history = 0;               // tokens in its KV cache
+  int requests = 1;   // that wait while the drafter reads
+  int behind = 0;     // tokens to be read
+  int piece = 0;      // tokens that are read at a time
+  int remaining = 0;  // tokens that the request may still generate
+  int history = 0;    // tokens in its KV cache
 };
 
 class DraftPlanner {
@@ -76,12 +76,14 @@ class DraftPlanner {
 
   // How many of the `ready` requests of a round may draft. Sets the costs of their nodes by `history`, the first one's.
   int count_drafting(int requests, int ready, int history);
-  // What one of them may draft: sets costs in `limits` and lowers them to what its budget covers. `level_ms`: one more level of a draft.
+  // What one of them may draft: sets costs in `limits` and lowers them to what its budget covers. `level_ms`: one more
+  // level of a draft.
   DraftGrant grant(const DraftAsker& asker, double level_ms, TreeLimits& limits) const;
   // How many of a tree's drafted nodes are worth verifying, after a draft that took `draft_ms`.
   int worthwhile(const TokenTree& tree, const DraftAsker& asker, double draft_ms) const;
 
-  // A round has ended: what it cost and gave one request. `tree`: null if the request did not draft; `whole`: as granted.
+  // A round has ended: what it cost and gave one request. `tree`: null if the request did not draft; `whole`: as
+  // granted.
   void settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole) const;
   // And all requests together.
   void settle(const RoundOutcome& outcome);
@@ -108,10 +110,10 @@ class DraftPlanner {
   DraftKind kind_;
   std::vector<float> costs_;
   BatchBudget batch_budget_;
-  int requests_ = 1;                   // of the round whose costs are set
-  bool trial_ = false;                 // in that round one request drafts to see whether it pays
-  Average read_ms_;                    // to read a token of a text; 0: not known
-  int64_t rounds_ = 0, read_at_ = 0;   // rounds in all, and when a text was last read
+  int requests_ = 1;                  // of the round whose costs are set
+  bool trial_ = false;                // in that round one request drafts to see whether it pays
+  Average read_ms_;                   // to read a token of a text; 0: not known
+  int64_t rounds_ = 0, read_at_ = 0;  // rounds in all, and when a text was last read
 };
 
 }  // namespace sx

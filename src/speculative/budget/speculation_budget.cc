@@ -5,10 +5,10 @@
 namespace sx {
 namespace {
 
-constexpr double kShare = 0.015;     // of the time, for trying
-constexpr double kMost = 4;          // plain steps; what was earned long ago is not spent on what does not pay now
-constexpr double kForget = 0.95;     // of the sums behind confidence, per drafted round
-constexpr double kLearn = 0.2;       // weight of a round in the cost of drafting
+constexpr double kShare = 0.015;  // of the time, for trying
+constexpr double kMost = 4;       // plain steps; what was earned long ago is not spent on what does not pay now
+constexpr double kForget = 0.95;  // of the sums behind confidence, per drafted round
+constexpr double kLearn = 0.2;    // weight of a round in the cost of drafting
 
 }  // namespace
 
@@ -21,7 +21,8 @@ void SpeculationBudget::plain_round() { balance_ = std::min(kMost, balance_ + kS
 void SpeculationBudget::drafted_round(double expected, int accepted, double drafting, double verifying, bool whole) {
   balance_ = std::min(kMost, balance_ + kShare + accepted + 1 - drafting - verifying);
   missed_ = accepted == 0;
-  if (drafting > 0 && whole) draft_cost_ = draft_cost_ == 0 ? drafting : draft_cost_ + kLearn * (drafting - draft_cost_);
+  if (drafting > 0 && whole)
+    draft_cost_ = draft_cost_ == 0 ? drafting : draft_cost_ + kLearn * (drafting - draft_cost_);
   sum_expected_ = 4 + kForget * (sum_expected_ - 4) + expected;  // four tokens as expected stay, so confidence recovers
   sum_accepted_ = 4 + kForget * (sum_accepted_ - 4) + accepted;
   confidence_ = std::clamp(sum_accepted_ / sum_expected_, 0.05, 1.5);

@@ -14,14 +14,14 @@ enum class CachePositions { kCompact, kOriginal };
 struct CacheConfig {
   const CachePolicy* policy = &kFullCache;
   CachePositions positions = CachePositions::kCompact;
-  int budget = 1024;            // cells in the working cache after a refresh
-  int chunk = 32;               // cells that are chosen together
-  int interval = 4;             // rounds from one refresh to the next
-  int sink = 4, recent = 64;    // first and last cells that are always chosen (whole chunks where chunks are chosen)
-  int window = -1;              // attention window of the drafter's own prompt pass; 0: none; -1: 512 where cells are
-                                // chosen, else the trained length where the context is longer
-  std::vector<int> layers;      // layers of the target whose attention counts; negative: from the end; empty: those
-                                // that retrieval_layers.h finds
+  int budget = 1024;          // cells in the working cache after a refresh
+  int chunk = 32;             // cells that are chosen together
+  int interval = 4;           // rounds from one refresh to the next
+  int sink = 4, recent = 64;  // first and last cells that are always chosen (whole chunks where chunks are chosen)
+  int window = -1;            // attention window of the drafter's own prompt pass; 0: none; -1: 512 where cells are
+                              // chosen, else the trained length where the context is longer
+  std::vector<int> layers;    // layers of the target whose attention counts; negative: from the end; empty: those
+                              // that retrieval_layers.h finds
   bool all_layers = false;
 
   bool chooses() const { return policy->chooses(); }

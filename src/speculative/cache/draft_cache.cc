@@ -180,9 +180,16 @@ std::span<const int32_t> DraftCache::cells(SeqId seq) const {
 void DraftCache::move(SeqId seq, const KvStore& from, KvStore& to, int layer, int head) {
   if (moves_.empty()) return;
   const RopeConfig& rope = parts_.draft->rope;
-  parts_.backend->kv_move({.from = &from, .to = &to, .from_slot = seq, .to_slot = seq, .moves = moves_,
-                           .frequencies = parts_.frequencies.data(), .dims = rope.dims, .style = rope.style,
-                           .layer = layer, .head = head});
+  parts_.backend->kv_move({.from = &from,
+                           .to = &to,
+                           .from_slot = seq,
+                           .to_slot = seq,
+                           .moves = moves_,
+                           .frequencies = parts_.frequencies.data(),
+                           .dims = rope.dims,
+                           .style = rope.style,
+                           .layer = layer,
+                           .head = head});
 }
 
 // Fills the working cache with the chosen cells. Cells that are already at their place and position stay.

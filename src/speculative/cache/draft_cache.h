@@ -30,9 +30,9 @@ struct DraftCacheParts {
   const ModelConfig* draft = nullptr;   // shape and RoPE of the drafter
   std::span<const double> frequencies;  // of the drafter's RoPE
   KvStore* work = nullptr;
-  KvStore* full = nullptr;              // null unless two_stores()
-  bool writes_full = true;              // false: the target writes these cells, because it drafts for itself
-  int layer = -1;                       // only this layer's cells are gathered; -1: all layers
+  KvStore* full = nullptr;  // null unless two_stores()
+  bool writes_full = true;  // false: the target writes these cells, because it drafts for itself
+  int layer = -1;           // only this layer's cells are gathered; -1: all layers
   const ModelConfig* target = nullptr;
   const KvStore* target_kv = nullptr;
   int slots = 1, context = 0;
@@ -108,8 +108,8 @@ class DraftCache {
  private:
   struct Slot {
     int length = 0, work = 0;
-    int shift = 0;                      // compact position of place i: i - shift, at least 0
-    int rounds = 0;                     // since the last refresh
+    int shift = 0;   // compact position of place i: i - shift, at least 0
+    int rounds = 0;  // since the last refresh
     int refreshes = 0;
     bool stale = true;                  // The working cache does not belong to the text.
     int noted = 0;                      // tokens (target's) or cells (own) up to the query noted last; 0: none
@@ -123,13 +123,13 @@ class DraftCache {
     int since = 0;
     std::vector<std::vector<int32_t>> choice;  // per layer and key/value head, or one for all
     ChunkBorders borders{1};
-    float* query = nullptr;             // [queries, layers, heads * head_dim], backend memory
-    std::vector<float> own;             // the same in host memory, where the queries are the drafter's
-    int queries = 0;                    // rows noted
+    float* query = nullptr;  // [queries, layers, heads * head_dim], backend memory
+    std::vector<float> own;  // the same in host memory, where the queries are the drafter's
+    int queries = 0;         // rows noted
   };
   const Slot& at(SeqId seq) const { return slots_[size_t(seq)]; }
   Slot& at(SeqId seq) { return slots_[size_t(seq)]; }
-  int shift_for(int cells) const;       // how many of the first cells share a position
+  int shift_for(int cells) const;  // how many of the first cells share a position
   int wanted_position(int shift, int place, int cell) const;
   int most_queries() const { return config_.policy->scores.queries; }
 
@@ -152,17 +152,17 @@ class DraftCache {
 
   CacheConfig config_;
   DraftCacheParts parts_;
-  int trained_ = 0, capacity_ = 0;      // trained positions; cells of the working cache
+  int trained_ = 0, capacity_ = 0;  // trained positions; cells of the working cache
   // The backend chooses, where the text is longer than the budget and a query is noted.
   std::optional<BackendChoice> on_backend_;
-  std::vector<int> layers_;             // of the target
+  std::vector<int> layers_;  // of the target
   std::vector<Slot> slots_;
   std::vector<KvMove> moves_;
-  std::vector<float> scores_;           // [layers * heads, parts]
-  std::vector<float> summed_;           // [heads, parts]: scores added up over queries
-  std::vector<float> reduced_;          // [parts]
+  std::vector<float> scores_;   // [layers * heads, parts]
+  std::vector<float> summed_;   // [heads, parts]: scores added up over queries
+  std::vector<float> reduced_;  // [parts]
   ChoiceScratch scratch_;
-  std::vector<int32_t> each_;           // borders of single cells
+  std::vector<int32_t> each_;  // borders of single cells
   double ms_ = 0;
 };
 

@@ -52,7 +52,11 @@ class DraftTail {
   void bind(int place, NodeId node) { nodes_[size_t(place)].node = node; }
 
  private:
-  struct Node { Token token; int32_t parent; NodeId node; };
+  struct Node {
+    Token token;
+    int32_t parent;
+    NodeId node;
+  };
   int size_ = 0;
   std::vector<Node> nodes_;
   std::vector<uint64_t> bits_;  // [kMaxTreeNodes][kWords]

@@ -13,15 +13,8 @@ namespace {
 
 std::vector<const CachePolicy*>& table() {
   static std::vector<const CachePolicy*> policies = {
-      &kFullCache,
-      &kWindowCache,
-      &kStreamingCache,
-      &kRetrievalCache,
-      &kOnceCache,
-      &kQuestCache,
-      &kSnapCache,
-      &kPruneCache,
-      &kRandomCache,
+      &kFullCache,  &kWindowCache, &kStreamingCache, &kRetrievalCache, &kOnceCache,
+      &kQuestCache, &kSnapCache,   &kPruneCache,     &kRandomCache,
   };
   return policies;
 }

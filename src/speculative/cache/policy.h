@@ -78,8 +78,8 @@ extern const CachePolicy kFullCache;  // all cells
 
 // The registry: the policies of this folder in the order of its table, then those added.
 std::span<const CachePolicy* const> cache_policies();
-const CachePolicy* find_cache_policy(std::string_view name);   // null: there is none
-const CachePolicy& cache_policy(std::string_view name);        // throws sx::Error with the names there are
+const CachePolicy* find_cache_policy(std::string_view name);  // null: there is none
+const CachePolicy& cache_policy(std::string_view name);       // throws sx::Error with the names there are
 // "full, window or streaming"; with `wanted` only the policies for which it holds.
 std::string cache_policy_names(bool (*wanted)(const CachePolicy&) = nullptr);
 // Adds a policy, which must outlive its users. To be called before anything reads the registry in another thread.

@@ -9,9 +9,9 @@
 namespace sx {
 namespace {
 
-constexpr int kChunk = 16;           // cells scored together
-constexpr int kQueries = 8;          // the last tokens, whose queries score the text
-constexpr int kRepeated = 28;        // tokens of the passage that are repeated
+constexpr int kChunk = 16;             // cells scored together
+constexpr int kQueries = 8;            // the last tokens, whose queries score the text
+constexpr int kRepeated = 28;          // tokens of the passage that are repeated
 constexpr double kMostBytes = 2.5e11;  // of weights times tokens: about a second on two cores
 
 constexpr const char* kBefore =
@@ -31,12 +31,14 @@ constexpr const char* kBetween =
 
 struct ProbeText {
   std::vector<Token> tokens;
-  int first = 0, again = 0;          // where the passage begins, and where its repetition begins
+  int first = 0, again = 0;  // where the passage begins, and where its repetition begins
 };
 
 ProbeText probe_text(const std::function<std::vector<Token>(std::string_view)>& encode) {
   ProbeText text;
-  const auto add = [&](const std::vector<Token>& more) { text.tokens.insert(text.tokens.end(), more.begin(), more.end()); };
+  const auto add = [&](const std::vector<Token>& more) {
+    text.tokens.insert(text.tokens.end(), more.begin(), more.end());
+  };
   add(encode(kBefore));
   text.first = int(text.tokens.size());
   std::vector<Token> passage = encode(kPassage);
@@ -50,7 +52,8 @@ ProbeText probe_text(const std::function<std::vector<Token>(std::string_view)>& 
 
 class Probe {
  public:
-  Probe(Backend& backend, Model& target, KvStore& kv, const ProbeText& text) : backend_(backend), target_(target), kv_(kv), text_(text) {
+  Probe(Backend& backend, Model& target, KvStore& kv, const ProbeText& text)
+      : backend_(backend), target_(target), kv_(kv), text_(text) {
     for (int border = 0; border < cells(); border += kChunk) borders_.push_back(border);
     borders_.push_back(cells());
     scores_.resize(size_t(target.config().heads) * borders_.size());
@@ -64,14 +67,16 @@ class Probe {
     positions_.resize(size_t(rows));
     for (int i = 0; i < rows; ++i) positions_[size_t(i)] = first + i;
     const SeqRows seq{0, rows, 0, first};
-    return target_.forward({std::span(text_.tokens).subspan(size_t(first), size_t(rows)), positions_, std::span(&seq, 1), {}, true}, kv_);
+    return target_.forward(
+        {std::span(text_.tokens).subspan(size_t(first), size_t(rows)), positions_, std::span(&seq, 1), {}, true}, kv_);
   }
 
   // The logarithm of the attention to the chunk where the passage goes on, over the highest attention to another chunk.
   // The first chunk and the repetition do not count.
   double margin(int layer, const float* query, int cell) {
     const ModelConfig& c = target_.config();
-    backend_.kv_score({scores_.data(), query, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)), &kv_, layer, 0, borders_, ScoreKind::kMass});
+    backend_.kv_score({scores_.data(), query, c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)),
+                       &kv_, layer, 0, borders_, ScoreKind::kMass});
     const size_t chunks = borders_.size() - 1;
     const int wanted = (text_.first + cell - text_.again + 1) / kChunk;
     double found = 0, best = 1e-12;
@@ -106,7 +111,8 @@ std::vector<int> probe_retrieval_layers(Backend& backend, Model& target, KvStore
   const ProbeText text = probe_text(encode);
   const int cells = int(text.tokens.size()), asked = cells - kQueries, most = target.options().max_rows;
   std::vector<int> result = likely_retrieval_layers(c.layers);
-  const bool slow = double(target.weight_bytes()) * cells > kMostBytes;  // decided by size, not by the clock, so that the answer is always the same
+  const bool slow = double(target.weight_bytes()) * cells >
+                    kMostBytes;  // decided by size, not by the clock, so that the answer is always the same
   if (slow || kv.geometry().capacity < cells || most < kQueries || text.again + kQueries > cells) return result;
   Probe probe(backend, target, kv, text);
   for (int first = 0; first < asked; first += most) probe.run(first, std::min(first + most, asked));
@@ -115,7 +121,8 @@ std::vector<int> probe_retrieval_layers(Backend& backend, Model& target, KvStore
     target.tap_queries(std::span(&i, 1));
     const StepOutputs& out = probe.run(asked, cells);
     double sum = 0;
-    for (int r = 0; r < kQueries; ++r) sum += probe.margin(i, out.query[0] + size_t(r) * size_t(c.heads * c.head_dim), asked + r);
+    for (int r = 0; r < kQueries; ++r)
+      sum += probe.margin(i, out.query[0] + size_t(r) * size_t(c.heads * c.head_dim), asked + r);
     found.emplace_back(sum, i);
   }
   std::sort(found.begin(), found.end());

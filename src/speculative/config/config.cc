@@ -71,14 +71,35 @@ constexpr Preset kPresets[] = {
      }},
     {{"opt-tree", "the tree with the most expected tokens, newest level included (OPT-Tree, improved)", true},
      [](SpecConfig& c) { fill_tree(c, DrafterKind::kModel, TreeKind::kOptTree, 50, 10); }},
-    {{"eagle2-tree", "EAGLE-2's dynamic tree with a draft model in place of the head", true},
-     fill_eagle2},
+    {{"eagle2-tree", "EAGLE-2's dynamic tree with a draft model in place of the head", true}, fill_eagle2},
     {{"eagle1", "an EAGLE-1 head fills the fixed tree of 25 nodes it was published with", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kStatic, 25, 5);
-       c.tree.paths = {{0}, {1}, {2}, {3}, {0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 0}, {0, 0, 0},
-                       {0, 0, 1}, {0, 0, 2}, {0, 1, 0}, {0, 1, 1}, {0, 2, 0}, {0, 2, 1}, {1, 0, 0}, {0, 0, 0, 0},
-                       {0, 0, 0, 1}, {0, 0, 0, 2}, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 1}};
+       c.tree.paths = {{0},
+                       {1},
+                       {2},
+                       {3},
+                       {0, 0},
+                       {0, 1},
+                       {0, 2},
+                       {1, 0},
+                       {1, 1},
+                       {2, 0},
+                       {2, 1},
+                       {3, 0},
+                       {0, 0, 0},
+                       {0, 0, 1},
+                       {0, 0, 2},
+                       {0, 1, 0},
+                       {0, 1, 1},
+                       {0, 2, 0},
+                       {0, 2, 1},
+                       {1, 0, 0},
+                       {0, 0, 0, 0},
+                       {0, 0, 0, 1},
+                       {0, 0, 0, 2},
+                       {0, 0, 0, 0, 0},
+                       {0, 0, 0, 0, 1}};
      }},
     {{"eagle2", "an EAGLE-1 head grows EAGLE-2's dynamic tree of 59 nodes", true}, fill_eagle2},
     {{"eagle3", "an EAGLE-3 head grows EAGLE-2's dynamic tree of 59 nodes", true}, fill_eagle2},
@@ -99,7 +120,8 @@ constexpr Preset kPresets[] = {
        fill_retrieval(c, TreeKind::kEagle2, 59, 8);
        c.tree.topk = 10;
      }},
-    {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)", true},
+    {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)",
+      true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 5, 5);
        c.cache.policy = &cache_policy("streaming");
@@ -134,7 +156,8 @@ constexpr Preset kPresets[] = {
        fill_tree(c, DrafterKind::kModel, TreeKind::kChain, 8, 8);
        c.inner = DrafterKind::kSuffix;
      }},
-    {{"triforce", "the target on the chunks it attends to drafts a chain of 6, a draft model drafts for it (TriForce)", true},
+    {{"triforce", "the target on the chunks it attends to drafts a chain of 6, a draft model drafts for it (TriForce)",
+      true},
      [](SpecConfig& c) {
        fill_whole_self(c, 6, "retrieval");
        fill_chunks(c, 8, 4096, 64);
@@ -163,8 +186,10 @@ void check_ranges(const SpecConfig& config) {
 
 void check_draft_model(const SpecConfig& config) {
   if (config.needs_model() && config.draft_model.empty())
-    fail("speculation {} drafts with a model and none is given: name one with -md FILE (setting draft-model), or take "
-         "a preset that needs none: {}", config.preset, preset_names(false));
+    fail(
+        "speculation {} drafts with a model and none is given: name one with -md FILE (setting draft-model), or take "
+        "a preset that needs none: {}",
+        config.preset, preset_names(false));
   if (!config.needs_model() && !config.draft_model.empty())
     fail("speculation {} does not use the draft model '{}': leave it out, or take a preset that uses one: {}",
          config.preset, printable(config.draft_model), preset_names(true));
@@ -187,12 +212,16 @@ void check_drafter(const SpecConfig& config) {
   const std::string inner = setting_value(config, "inner"), drafter = setting_value(config, "drafter");
   if (config.inner != DrafterKind::kNone) {
     if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)
-      fail("speculation setting inner is {} and drafter {}: there is a model whose passes it could save with drafter model or self only", inner, drafter);
+      fail(
+          "speculation setting inner is {} and drafter {}: there is a model whose passes it could save with drafter model or self only",
+          inner, drafter);
     if (config.inner == DrafterKind::kModel && config.drafter == DrafterKind::kModel)
-      fail("speculation setting inner is model and so is drafter, and there is one draft model: set inner to suffix or ngram, or drafter to self");
+      fail(
+          "speculation setting inner is model and so is drafter, and there is one draft model: set inner to suffix or ngram, or drafter to self");
     if (config.tree.kind != TreeKind::kChain)
-      fail("speculation setting inner is {} and tree {}: a drafter inside another guesses along a chain, set tree to chain", inner,
-           setting_value(config, "tree"));
+      fail(
+          "speculation setting inner is {} and tree {}: a drafter inside another guesses along a chain, set tree to chain",
+          inner, setting_value(config, "tree"));
   }
   if (uses(DrafterKind::kSelf) && config.self.exit > 0 && !config.self.layers.empty())
     fail("speculation settings exit {} and skip-layers exclude each other: give one of them", config.self.exit);
@@ -202,11 +231,15 @@ void check_cache(const SpecConfig& config) {
   const CacheConfig& cache = config.cache;
   const char* name = cache.policy->name;
   if (!cache.chooses()) return;
-  if (!config.has_cache()) fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name, config.preset);
+  if (!config.has_cache())
+    fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name,
+         config.preset);
   if (!config.drafts_with_model() && cache.reads_draft())
-    fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take {}", name, config.preset,
+    fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take {}",
+         name, config.preset,
          cache_policy_names([](const CachePolicy& policy) { return policy.chooses() && !policy.reads_draft(); }));
-  if (cache.chunk > cache.budget) fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);
+  if (cache.chunk > cache.budget)
+    fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);
 }
 
 void check_tree(const SpecConfig& config) {
@@ -230,14 +263,17 @@ void check_tree(const SpecConfig& config) {
   check_tree_config(tree);
 }
 
-// Draws without replacement are accepted or rejected in their order: one that is drawn and left out of the tree would bias the rest.
+// Draws without replacement are accepted or rejected in their order: one that is drawn and left out of the tree would
+// bias the rest.
 void check_gaps(const TreeConfig& tree, const std::string& rule) {
   const std::set<std::vector<int>> all(tree.paths.begin(), tree.paths.end());
   for (const std::vector<int>& path : tree.paths) {
     std::vector<int> before = path;
     if (before.empty() || before.back()-- <= 0 || all.contains(before)) continue;
-    fail("speculation rule {} needs a tree without gaps, and its paths have {} but not {}: add that, or take match or "
-         "specinfer", rule, fmt::join(path, ","), fmt::join(before, ","));
+    fail(
+        "speculation rule {} needs a tree without gaps, and its paths have {} but not {}: add that, or take match or "
+        "specinfer",
+        rule, fmt::join(path, ","), fmt::join(before, ","));
   }
 }
 
@@ -248,22 +284,30 @@ void check_rule(const SpecConfig& config) {
                     tree = setting_value(config, "tree");
   if (kind == AcceptKind::kTypical || kind == AcceptKind::kMargin) {
     if (!config.allow_lossy)
-      fail("speculation rule {} changes the text: set allow-lossy=on if that is wanted, or take "
-           "accept=match, which never does", rule);
+      fail(
+          "speculation rule {} changes the text: set allow-lossy=on if that is wanted, or take "
+          "accept=match, which never does",
+          rule);
     return;
   }
   if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)
-    fail("speculation rule {} needs draws from a drafter's distribution, and drafter {} has none: take match, or drafter model "
-         "or self", rule, drafter);
+    fail(
+        "speculation rule {} needs draws from a drafter's distribution, and drafter {} has none: take match, or drafter model "
+        "or self",
+        rule, drafter);
   const bool chains = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;
   if (chains && config.tree.kind != TreeKind::kChain)
-    fail("speculation rule {} verifies chains, not tree {}: take match or tree chain; trees static and sequoia go with "
-         "specinfer, no-replacement and traversal", rule, tree);
+    fail(
+        "speculation rule {} verifies chains, not tree {}: take match or tree chain; trees static and sequoia go with "
+        "specinfer, no-replacement and traversal",
+        rule, tree);
   const bool fixed = config.tree.kind == TreeKind::kChain || config.tree.kind == TreeKind::kStatic ||
                      config.tree.kind == TreeKind::kSequoia;
   if (!fixed)
-    fail("speculation rule {} needs a tree whose shape does not depend on the guesses, and that of tree {} does: take "
-         "match, or tree chain, static or sequoia", rule, tree);
+    fail(
+        "speculation rule {} needs a tree whose shape does not depend on the guesses, and that of tree {} does: take "
+        "match, or tree chain, static or sequoia",
+        rule, tree);
   const bool distinct = kind == AcceptKind::kNoReplacement || kind == AcceptKind::kTraversal;
   if (distinct && config.tree.kind == TreeKind::kStatic) check_gaps(config.tree, rule);
 }

@@ -1,6 +1,6 @@
-// The table of speculation settings: name, meaning, reader and writer of each. The command line (--spec NAME:key=value),
-// the API (SpecOptions::settings) and the documents all use these names. Values are parsed strictly; an error names the
-// setting, the given text and the accepted values.
+// The table of speculation settings: name, meaning, reader and writer of each. The command line (--spec
+// NAME:key=value), the API (SpecOptions::settings) and the documents all use these names. Values are parsed strictly;
+// an error names the setting, the given text and the accepted values.
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -138,8 +138,9 @@ void follow_shape(TreeConfig& tree, std::pair<int, int> shape, const char* name,
 }
 
 Setting widths_setting() {
-  Setting setting = list("widths", "static: children per node, level by level", 1, kMostNodes,
-                         [](auto& c) -> auto& { return c.tree.widths; });
+  Setting setting = list(
+      "widths", "static: children per node, level by level", 1, kMostNodes,
+      [](auto& c) -> auto& { return c.tree.widths; });
   setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
     SpecConfig changed = config;
     read(changed, text);
@@ -177,8 +178,9 @@ Setting paths_setting() {
 
 // The length of a chain is its depth: a depth that was not set apart goes along.
 Setting nodes_setting() {
-  Setting setting = number("nodes", "drafted tokens of a tree; of a chain: its length", 1, kMostNodes,
-                           [](auto& c) -> auto& { return c.tree.nodes; });
+  Setting setting = number(
+      "nodes", "drafted tokens of a tree; of a chain: its length", 1, kMostNodes,
+      [](auto& c) -> auto& { return c.tree.nodes; });
   setting.set = [read = setting.set](SpecConfig& config, std::string_view text) {
     TreeConfig& tree = config.tree;
     const bool together = tree.depth == tree.nodes;
@@ -197,10 +199,15 @@ Setting draft_model_setting() {
 // Beside the drafters there are, those that a program has registered.
 Setting drafter_setting() {
   using D = DrafterKind;
-  Setting setting = choice<D>("drafter", "who drafts",
-                              {{"none", D::kNone}, {"model", D::kModel}, {"self", D::kSelf}, {"ngram", D::kNgram},
-                               {"suffix", D::kSuffix}, {"fuse", D::kFuse}},
-                              [](auto& c) -> auto& { return c.drafter; });
+  Setting setting = choice<D>(
+      "drafter", "who drafts",
+      {{"none", D::kNone},
+       {"model", D::kModel},
+       {"self", D::kSelf},
+       {"ngram", D::kNgram},
+       {"suffix", D::kSuffix},
+       {"fuse", D::kFuse}},
+      [](auto& c) -> auto& { return c.drafter; });
   setting.set = [known = setting.set](SpecConfig& config, std::string_view text) {
     config.drafter_name = is_registered_drafter(text) ? text : "";
     if (config.drafter_name.empty()) known(config, text);
@@ -216,56 +223,80 @@ std::vector<Setting> drafter_settings() {
   using D = DrafterKind;
   return {
       drafter_setting(),
-      choice<D>("fuse-model", "fuse: the drafter with a distribution", {{"model", D::kModel}, {"self", D::kSelf}},
-                [](auto& c) -> auto& { return c.fuse_model; }),
-      choice<D>("fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
-                [](auto& c) -> auto& { return c.fuse_index; }),
-      choice<D>("inner", "staged drafting: what drafts for the drafter, to save passes of its model",
-                {{"none", D::kNone}, {"suffix", D::kSuffix}, {"ngram", D::kNgram}, {"model", D::kModel}},
-                [](auto& c) -> auto& { return c.inner; }),
-      number("inner-nodes", "inner: tokens it drafts at most", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
-      number("inner-budget", "inner model: size of its KV cache, the first and the most recent cells", 32, 1048576,
-             [](auto& c) -> auto& { return c.inner_budget; }),
+      choice<D>(
+          "fuse-model", "fuse: the drafter with a distribution", {{"model", D::kModel}, {"self", D::kSelf}},
+          [](auto& c) -> auto& { return c.fuse_model; }),
+      choice<D>(
+          "fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
+          [](auto& c) -> auto& { return c.fuse_index; }),
+      choice<D>(
+          "inner", "staged drafting: what drafts for the drafter, to save passes of its model",
+          {{"none", D::kNone}, {"suffix", D::kSuffix}, {"ngram", D::kNgram}, {"model", D::kModel}},
+          [](auto& c) -> auto& { return c.inner; }),
+      number(
+          "inner-nodes", "inner: tokens it drafts at most", 1, 64, [](auto& c) -> auto& { return c.inner_nodes; }),
+      number(
+          "inner-budget", "inner model: size of its KV cache, the first and the most recent cells", 32, 1048576,
+          [](auto& c) -> auto& { return c.inner_budget; }),
   };
 }
 
 std::vector<Setting> tree_settings() {
   using T = TreeKind;
   return {
-      choice<T>("tree", "how a model's candidates become a tree",
-                {{"chain", T::kChain}, {"static", T::kStatic}, {"sequoia", T::kSequoia}, {"eagle2", T::kEagle2},
-                 {"opt-tree", T::kOptTree}, {"best-first", T::kBestFirst}},
-                [](auto& c) -> auto& { return c.tree.kind; }),
+      choice<T>(
+          "tree", "how a model's candidates become a tree",
+          {{"chain", T::kChain},
+           {"static", T::kStatic},
+           {"sequoia", T::kSequoia},
+           {"eagle2", T::kEagle2},
+           {"opt-tree", T::kOptTree},
+           {"best-first", T::kBestFirst}},
+          [](auto& c) -> auto& { return c.tree.kind; }),
       widths_setting(),
       paths_setting(),
-      list("rates", "sequoia: acceptance rate of the first, second, ... child", 0.0, 1.0,
-           [](auto& c) -> auto& { return c.tree.rates; }),
+      list(
+          "rates", "sequoia: acceptance rate of the first, second, ... child", 0.0, 1.0,
+          [](auto& c) -> auto& { return c.tree.rates; }),
       nodes_setting(),
-      number("depth", "deepest level of a tree", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.depth; }),
-      number("topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
-      number("threshold", "opt-tree: least expected gain of a further level, in tokens", 0.0f, 10.0f,
-             [](auto& c) -> auto& { return c.tree.threshold; }),
-      number("beams", "best-first: nodes expanded at a time", 1, kMostNodes,
-             [](auto& c) -> auto& { return c.tree.beams; }),
-      number("decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
-             [](auto& c) -> auto& { return c.tree.decay; }),
+      number(
+          "depth", "deepest level of a tree", 1, kMostNodes, [](auto& c) -> auto& { return c.tree.depth; }),
+      number(
+          "topk", "eagle2, best-first: children per node", 1, 128, [](auto& c) -> auto& { return c.tree.topk; }),
+      number(
+          "threshold", "opt-tree: least expected gain of a further level, in tokens", 0.0f, 10.0f,
+          [](auto& c) -> auto& { return c.tree.threshold; }),
+      number(
+          "beams", "best-first: nodes expanded at a time", 1, kMostNodes,
+          [](auto& c) -> auto& { return c.tree.beams; }),
+      number(
+          "decay", "best-first: factor on a path's probability per level", 0.01f, 1.0f,
+          [](auto& c) -> auto& { return c.tree.decay; }),
   };
 }
 
 std::vector<Setting> accept_settings() {
   using A = AcceptKind;
   return {
-      choice<A>("accept", "acceptance rule: which drafted tokens become text",
-                {{"match", A::kMatch}, {"chain", A::kChain}, {"block", A::kBlockwise}, {"specinfer", A::kSpecInfer},
-                 {"no-replacement", A::kNoReplacement}, {"traversal", A::kTraversal}, {"typical", A::kTypical},
-                 {"margin", A::kMargin}},
-                [](auto& c) -> auto& { return c.accept.kind; }),
-      number("epsilon", "typical: probability that always passes", 0.0f, 1.0f,
-             [](auto& c) -> auto& { return c.accept.epsilon; }),
-      number("alpha", "typical: factor on exp(-entropy)", 0.0f, 1.0f,
-             [](auto& c) -> auto& { return c.accept.alpha; }),
-      number("margin", "margin: share of the first choice's probability that the second needs", 0.0f, 1.0f,
-             [](auto& c) -> auto& { return c.accept.margin; }),
+      choice<A>(
+          "accept", "acceptance rule: which drafted tokens become text",
+          {{"match", A::kMatch},
+           {"chain", A::kChain},
+           {"block", A::kBlockwise},
+           {"specinfer", A::kSpecInfer},
+           {"no-replacement", A::kNoReplacement},
+           {"traversal", A::kTraversal},
+           {"typical", A::kTypical},
+           {"margin", A::kMargin}},
+          [](auto& c) -> auto& { return c.accept.kind; }),
+      number(
+          "epsilon", "typical: probability that always passes", 0.0f, 1.0f,
+          [](auto& c) -> auto& { return c.accept.epsilon; }),
+      number(
+          "alpha", "typical: factor on exp(-entropy)", 0.0f, 1.0f, [](auto& c) -> auto& { return c.accept.alpha; }),
+      number(
+          "margin", "margin: share of the first choice's probability that the second needs", 0.0f, 1.0f,
+          [](auto& c) -> auto& { return c.accept.margin; }),
   };
 }
 
@@ -278,26 +309,36 @@ Setting store_file_setting() {
 // Numbers of single drafters.
 std::vector<Setting> own_settings() {
   return {
-      number("ngram-min", "ngram: shortest match", 1, 32, [](auto& c) -> auto& { return c.index.ngram_min; }),
-      number("ngram-max", "ngram: longest match, looked for first", 1, 32,
-             [](auto& c) -> auto& { return c.index.ngram_max; }),
-      number("match-max", "suffix: longest match that is looked for", 1, 1024,
-             [](auto& c) -> auto& { return c.index.match_max; }),
-      number("factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
-             [](auto& c) -> auto& { return c.index.factor; }),
-      number("offset", "suffix: drafted tokens added to that limit", 0.0f, 511.0f,
-             [](auto& c) -> auto& { return c.index.offset; }),
-      number("min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
-             [](auto& c) -> auto& { return c.index.min_prob; }),
-      number("store", "suffix: tokens of earlier responses that are searched, too (0: none)", 0, 1 << 22,
-             [](auto& c) -> auto& { return c.index.store; }),
+      number(
+          "ngram-min", "ngram: shortest match", 1, 32, [](auto& c) -> auto& { return c.index.ngram_min; }),
+      number(
+          "ngram-max", "ngram: longest match, looked for first", 1, 32,
+          [](auto& c) -> auto& { return c.index.ngram_max; }),
+      number(
+          "match-max", "suffix: longest match that is looked for", 1, 1024,
+          [](auto& c) -> auto& { return c.index.match_max; }),
+      number(
+          "factor", "suffix: drafted tokens per token of the match, at most", 0.0f, 100.0f,
+          [](auto& c) -> auto& { return c.index.factor; }),
+      number(
+          "offset", "suffix: drafted tokens added to that limit", 0.0f, 511.0f,
+          [](auto& c) -> auto& { return c.index.offset; }),
+      number(
+          "min-prob", "suffix: paths below this probability are not followed", 0.0f, 1.0f,
+          [](auto& c) -> auto& { return c.index.min_prob; }),
+      number(
+          "store", "suffix: tokens of earlier responses that are searched, too (0: none)", 0, 1 << 22,
+          [](auto& c) -> auto& { return c.index.store; }),
       store_file_setting(),
-      number("skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
-             [](auto& c) -> auto& { return c.self.skip; }),
-      list("skip-layers", "self: layers left out, instead of a share", 0, kMostLayers - 1,
-           [](auto& c) -> auto& { return c.self.layers; }),
-      number("exit", "self: all layers from this one on are left out, instead of a share (0: no)", 0, kMostLayers - 1,
-             [](auto& c) -> auto& { return c.self.exit; }),
+      number(
+          "skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
+          [](auto& c) -> auto& { return c.self.skip; }),
+      list(
+          "skip-layers", "self: layers left out, instead of a share", 0, kMostLayers - 1,
+          [](auto& c) -> auto& { return c.self.layers; }),
+      number(
+          "exit", "self: all layers from this one on are left out, instead of a share (0: no)", 0, kMostLayers - 1,
+          [](auto& c) -> auto& { return c.self.exit; }),
   };
 }
 
@@ -307,14 +348,20 @@ Setting score_layers_setting() {
   const auto set = [](SpecConfig& config, std::string_view text) {
     const bool named = text == "all" || text == "auto";
     const auto value = list_in(named ? "" : text == "last" ? "-1" : text, -kMostLayers, kMostLayers - 1);
-    if (!value || (value->empty() && !named)) refuse(kName, text, "auto, last, all, or layers with commas (negative: from the end)");
+    if (!value || (value->empty() && !named))
+      refuse(kName, text, "auto, last, all, or layers with commas (negative: from the end)");
     config.cache.all_layers = text == "all";
     config.cache.layers = *value;
   };
   const auto get = [](const SpecConfig& config) {
-    return config.cache.all_layers ? "all" : config.cache.layers.empty() ? "auto" : fmt::format("{}", fmt::join(config.cache.layers, ","));
+    return config.cache.all_layers       ? "all"
+           : config.cache.layers.empty() ? "auto"
+                                         : fmt::format("{}", fmt::join(config.cache.layers, ","));
   };
-  return {kName, "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas", set, get};
+  return {
+      kName,
+      "retrieval, prune: layers of the target that score the text: auto (the two that find a repetition best), last, all, or a list with commas",
+      set, get};
 }
 
 // The name of a policy in the registry.
@@ -334,32 +381,47 @@ std::vector<Setting> cache_settings() {
   using P = CachePositions;
   return {
       cache_setting(),
-      choice<P>("positions", "where the draft sees them: counted among themselves and within its trained length, or in the text",
-                {{"compact", P::kCompact}, {"original", P::kOriginal}},
-                [](auto& c) -> auto& { return c.cache.positions; }),
-      number("budget", "cells of a bounded cache after a refresh", 16, 1 << 20, [](auto& c) -> auto& { return c.cache.budget; }),
-      number("chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
-      number("interval", "rounds from one refresh to the next", 1, 1 << 20, [](auto& c) -> auto& { return c.cache.interval; }),
-      number("sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
-      number("recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
-      number("window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1, 1 << 20,
-             [](auto& c) -> auto& { return c.cache.window; }),
+      choice<P>(
+          "positions",
+          "where the draft sees them: counted among themselves and within its trained length, or in the text",
+          {{"compact", P::kCompact}, {"original", P::kOriginal}}, [](auto& c) -> auto& { return c.cache.positions; }),
+      number(
+          "budget", "cells of a bounded cache after a refresh", 16, 1 << 20,
+          [](auto& c) -> auto& { return c.cache.budget; }),
+      number(
+          "chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
+      number(
+          "interval", "rounds from one refresh to the next", 1, 1 << 20,
+          [](auto& c) -> auto& { return c.cache.interval; }),
+      number(
+          "sink", "first cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.sink; }),
+      number(
+          "recent", "last cells that are always chosen", 0, 1 << 20, [](auto& c) -> auto& { return c.cache.recent; }),
+      number(
+          "window", "cells the draft looks back over in its own prompt pass (0: all, -1: what suits the cache)", -1,
+          1 << 20, [](auto& c) -> auto& { return c.cache.window; }),
       score_layers_setting(),
   };
 }
 
 std::vector<Setting> other_settings() {
   return {
-      flag("cost-model", "limit trees to the size that pays by measured times (rule match only)",
-           [](auto& c) -> auto& { return c.cost_model; }),
-      flag("defer-prefill", "the draft reads a long prompt after the first token, in chunks, and does not delay it",
-           [](auto& c) -> auto& { return c.lazy; }),
-      flag("couple", "when the target samples, rank draft candidates with the target's own noise", [](auto& c) -> auto& { return c.couple; }),
-      flag("allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
+      flag(
+          "cost-model", "limit trees to the size that pays by measured times (rule match only)",
+          [](auto& c) -> auto& { return c.cost_model; }),
+      flag(
+          "defer-prefill", "the draft reads a long prompt after the first token, in chunks, and does not delay it",
+          [](auto& c) -> auto& { return c.lazy; }),
+      flag(
+          "couple", "when the target samples, rank draft candidates with the target's own noise",
+          [](auto& c) -> auto& { return c.couple; }),
+      flag(
+          "allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
       draft_model_setting(),
-      choice<std::string>("draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",
-                          {{"", ""}, {"f32", "f32"}, {"f16", "f16"}, {"bf16", "bf16"}, {"q8_0", "q8_0"}},
-                          [](auto& c) -> auto& { return c.draft_kv_type; }),
+      choice<std::string>(
+          "draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",
+          {{"", ""}, {"f32", "f32"}, {"f16", "f16"}, {"bf16", "bf16"}, {"q8_0", "q8_0"}},
+          [](auto& c) -> auto& { return c.draft_kv_type; }),
   };
 }
 

@@ -193,8 +193,10 @@ SpecConfig config_from_json(std::string_view text) {
     set(config, "draft_sample_method", "couple",
         translate("draft_sample_method", *draws, {{"greedy", "off"}, {"probabilistic", "on"}}));
     if (!config.couple && config.accept.kind == AcceptKind::kBlockwise)
-      fail("{}: key 'rejection_sample_method' is 'block', which needs draws: 'draft_sample_method' must be "
-           "'probabilistic'", kWhere);
+      fail(
+          "{}: key 'rejection_sample_method' is 'block', which needs draws: 'draft_sample_method' must be "
+          "'probabilistic'",
+          kWhere);
   }
   if (const auto type = json_string(json, "kv_cache_dtype", kWhere))
     set(config, "kv_cache_dtype", "draft-kv-type",

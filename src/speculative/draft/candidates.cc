@@ -10,8 +10,8 @@
 namespace sx {
 namespace {
 
-constexpr int kPool = 48;               // candidates looked at when the request reweights them
-constexpr size_t kMostCounts = 256;     // longer penalty windows are not worth following in a guess
+constexpr int kPool = 48;            // candidates looked at when the request reweights them
+constexpr size_t kMostCounts = 256;  // longer penalty windows are not worth following in a guess
 constexpr uint64_t kDrawTag = 0x6472616674647261ull;
 
 bool greedy(const Sampling& s) { return !(s.temperature > 0); }
@@ -37,7 +37,8 @@ void sort_best(std::span<Candidate> c) {
   });
 }
 
-// What top-k, top-p and min-p leave of candidates sorted by logit (in logp); the pool stands for the whole distribution.
+// What top-k, top-p and min-p leave of candidates sorted by logit (in logp); the pool stands for the whole
+// distribution.
 size_t surviving(std::span<const Candidate> c, const Sampling& s) {
   size_t n = s.top_k > 0 ? std::min(c.size(), size_t(s.top_k)) : c.size();
   double sum = 0, kept = 0;
@@ -60,9 +61,16 @@ void normalise(std::span<Candidate> c) {
 
 }  // namespace
 
-CandidateFinder::CandidateFinder(Backend& backend, const CandidateOptions& options, int width, int rows, int vocab, int stride, std::span<const Token> map)
-    : backend_(backend), options_(options), width_(std::min(width, vocab)), pool_(std::min(std::max(width, kPool), vocab)),
-      vocab_(vocab), stride_(stride), map_(map), candidates_(size_t(rows) * size_t(pool_)) {
+CandidateFinder::CandidateFinder(Backend& backend, const CandidateOptions& options, int width, int rows, int vocab,
+                                 int stride, std::span<const Token> map)
+    : backend_(backend),
+      options_(options),
+      width_(std::min(width, vocab)),
+      pool_(std::min(std::max(width, kPool), vocab)),
+      vocab_(vocab),
+      stride_(stride),
+      map_(map),
+      candidates_(size_t(rows) * size_t(pool_)) {
   found_.resize(size_t(rows));
   if (options.draws != DrawMode::kBest) distribution_.resize(size_t(vocab));
 }
@@ -77,17 +85,23 @@ bool CandidateFinder::by_backend(const DraftTask& task, TreeGrowthSampling& how)
   if (options_.draws != DrawMode::kBest || !task.bias.empty() || !task.counts.empty() || task.grammar) return false;
   const Sampling& s = *task.sampling;
   how = {};
-  if (!greedy(s)) how = {pool_, s.temperature, s.top_p, s.top_k, s.min_p > 0 ? least_of(s) : 0, options_.couple, s.seed, task.text.size()};
+  if (!greedy(s))
+    how = {pool_,           s.temperature, s.top_p,         s.top_k, s.min_p > 0 ? least_of(s) : 0,
+           options_.couple, s.seed,        task.text.size()};
   return true;
 }
 
-std::span<const Candidate> CandidateFinder::guess(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
-  return options_.draws == DrawMode::kBest ? best(task, node, position, place) : drawn(task, node, position, logits, place);
+std::span<const Candidate> CandidateFinder::guess(const DraftTask& task, NodeId node, uint64_t position,
+                                                  const float* logits, int place) {
+  return options_.draws == DrawMode::kBest ? best(task, node, position, place)
+                                           : drawn(task, node, position, logits, place);
 }
 
-std::span<const Candidate> CandidateFinder::guess_level(const DraftTask& task, NodeId node, const float* logits, int row, int place) {
+std::span<const Candidate> CandidateFinder::guess_level(const DraftTask& task, NodeId node, const float* logits,
+                                                        int row, int place) {
   const uint64_t position = task.text.size() + size_t(task.tree->depth(node));
-  if (options_.draws != DrawMode::kBest) return drawn(task, node, position, logits + size_t(row) * size_t(stride_), place);
+  if (options_.draws != DrawMode::kBest)
+    return drawn(task, node, position, logits + size_t(row) * size_t(stride_), place);
   std::span<const Candidate>& found = found_[size_t(row)];
   if (!found.empty()) return found;
   DraftTask any = task;
@@ -95,8 +109,8 @@ std::span<const Candidate> CandidateFinder::guess_level(const DraftTask& task, N
   return found = best(any, node, position, row);
 }
 
-void CandidateFinder::grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy, std::vector<NodeCandidates>& distributions,
-                   std::vector<NodeId>& next) {
+void CandidateFinder::grow(DraftTask& task, const float* logits, int row, int count, TreePolicy& policy,
+                           std::vector<NodeCandidates>& distributions, std::vector<NodeId>& next) {
   distributions.clear();
   for (int i = 0; i < count; ++i) {
     const NodeId node = next.empty() ? 0 : next[size_t(i)];
@@ -123,7 +137,8 @@ std::span<const Candidate> CandidateFinder::best(const DraftTask& task, NodeId n
   if (task.grammar) {
     const uint32_t* mask = task.grammar->draft_mask(*task.tree, node);
     if (!mask) return {};
-    const auto kept = std::remove_if(pool.begin(), pool.end(), [&](const Candidate& c) { return !TreeGrammar::allows(mask, c.token); });
+    const auto kept = std::remove_if(pool.begin(), pool.end(),
+                                     [&](const Candidate& c) { return !TreeGrammar::allows(mask, c.token); });
     pool = pool.first(size_t(kept - pool.begin()));
     if (pool.empty()) return {};
   }
@@ -155,7 +170,8 @@ const uint32_t* CandidateFinder::allowed(const DraftTask& task, NodeId node) {
   return any ? allowed_.data() : nullptr;
 }
 
-std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId node, uint64_t position, const float* logits, int place) {
+std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId node, uint64_t position,
+                                                  const float* logits, int place) {
   SX_ASSERT(task.distributions && task.distributions->vocab() >= vocab_);
   const std::span<Candidate> out(candidates_.data() + size_t(place) * size_t(pool_), size_t(width_));
   const auto bias = map_.empty() ? task.bias : std::span<const TokenBias>();  // biases are by the target's tokens
@@ -166,8 +182,9 @@ std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId 
   double left = 0;
   std::fill(kept, kept + task.distributions->vocab(), 0.0f);
   for (int t = 0; t < vocab_; ++t) left += double(kept[target_token(t)] = float(distribution_[size_t(t)]));
-  // Draws are taken from the distribution as it is kept. Their random numbers are keyed by the round (where its tree begins) and the node,
-  // so that they are never the same twice, even if an earlier round had a tree over these positions.
+  // Draws are taken from the distribution as it is kept. Their random numbers are keyed by the round (where its tree
+  // begins) and the node, so that they are never the same twice, even if an earlier round had a tree over these
+  // positions.
   const uint64_t seed = mix64(task.sampling->seed ^ kDrawTag);
   size_t count = 0;
   while (count < out.size() && left > 1e-12) {
@@ -178,7 +195,8 @@ std::span<const Candidate> CandidateFinder::drawn(const DraftTask& task, NodeId 
       const Token t = target_token(own);
       if (!(kept[t] > 0)) continue;
       if (options_.draws == DrawMode::kDistinct &&
-          std::any_of(out.begin(), out.begin() + ptrdiff_t(count), [&](const Candidate& c) { return c.token == t; })) continue;
+          std::any_of(out.begin(), out.begin() + ptrdiff_t(count), [&](const Candidate& c) { return c.token == t; }))
+        continue;
       token = t;
       if ((sum += double(kept[t])) >= u) break;
     }

@@ -9,8 +9,8 @@
 namespace sx {
 namespace {
 
-constexpr float kPriorWeight = 8;    // observations
-constexpr float kStale = 0.98f;      // what evidence is worth after one more round without any
+constexpr float kPriorWeight = 8;  // observations
+constexpr float kStale = 0.98f;    // what evidence is worth after one more round without any
 // Measured on reports with their summaries, prose, source code and generated text.
 constexpr float kPrior[Calibration::kLengths][Calibration::kCounts] = {
     {0.25f, 0.38f, 0.70f}, {0.38f, 0.55f, 0.72f}, {0.50f, 0.65f, 0.75f}, {0.62f, 0.74f, 0.80f},

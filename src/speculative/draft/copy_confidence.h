@@ -1,6 +1,7 @@
-// Calibration of drafters that copy: how often is the continuation seen earlier in the text the right one? The share of a continuation
-// among those seen says little by itself (a pair seen once has share 1), so the chance that the text follows its past at all is measured
-// while it grows, by what was known: how long the match is and how many continuations of it have been seen.
+// Calibration of drafters that copy: how often is the continuation seen earlier in the text the right one? The share of
+// a continuation among those seen says little by itself (a pair seen once has share 1), so the chance that the text
+// follows its past at all is measured while it grows, by what was known: how long the match is and how many
+// continuations of it have been seen.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -38,9 +39,9 @@ class Calibration {
 
  private:
   struct Bucket {
-    float right, tried;    // weighted; their ratio is the chance
+    float right, tried;  // weighted; their ratio is the chance
     float chance;
-    float balance;          // plain steps that may be spent on trying
+    float balance;  // plain steps that may be spent on trying
   };
   static void set(Bucket& b);
 
@@ -51,14 +52,14 @@ class Calibration {
 // What an index drafter proposed in a round, best first, and on what grounds.
 struct Proposal {
   struct Node {
-    int32_t parent;        // in the list; parents come first. -1 for node 0
+    int32_t parent;  // in the list; parents come first. -1 for node 0
     Token token;
     int32_t depth;
-    float share;           // of the continuations seen after the parent
-    float probability;     // of the whole path
-    int32_t bucket;        // of its children
+    float share;        // of the continuations seen after the parent
+    float probability;  // of the whole path
+    int32_t bucket;     // of its children
   };
-  std::vector<Node> nodes; // node 0 is the pending token
+  std::vector<Node> nodes;  // node 0 is the pending token
 
   void reset(Token pending) { nodes.assign(1, {-1, pending, 0, 1, 1, 0}); }
   int drafted() const { return static_cast<int>(nodes.size()) - 1; }
@@ -67,7 +68,10 @@ struct Proposal {
 };
 
 // A number of nodes, best first, and what it is worth: expected tokens in all, per plain step of cost.
-struct Cut { int nodes = 0; float worth = 1; };
+struct Cut {
+  int nodes = 0;
+  float worth = 1;
+};
 // The best number of nodes to verify. `cost`: see TreeLimits::verify_cost; null: all of them.
 Cut best_cut(std::span<const float> probabilities, const float* cost);
 

@@ -32,7 +32,7 @@ struct DraftContext {
 
   Backend* backend = nullptr;
   Model* target = nullptr;
-  KvStore* kv = nullptr;                 // of the target
+  KvStore* kv = nullptr;                  // of the target
   const TokenCodec* tokenizer = nullptr;  // of the target
   int slots = 1, context = 0, chunk = 512;
   bool check_weights = false;              // of a draft model

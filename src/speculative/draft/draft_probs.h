@@ -1,4 +1,5 @@
-// Distributions a drafter drew from, kept for rules that compare them with the target's: one row of probabilities per expanded node.
+// Distributions a drafter drew from, kept for rules that compare them with the target's: one row of probabilities per
+// expanded node.
 #pragma once
 #include <vector>
 
@@ -26,9 +27,9 @@ class DraftProbs {
 
 // How a drafter picks the children of a node.
 enum class DrawMode {
-  kBest,        // the most probable ones (with the target's own noise if it samples): for sample-and-match
-  kIid,         // drawn independently from the draft's distribution; duplicates stay
-  kDistinct,    // drawn without replacement
+  kBest,      // the most probable ones (with the target's own noise if it samples): for sample-and-match
+  kIid,       // drawn independently from the draft's distribution; duplicates stay
+  kDistinct,  // drawn without replacement
 };
 
 }  // namespace sx

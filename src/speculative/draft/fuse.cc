@@ -49,7 +49,9 @@ class FuseDrafter final : public Drafter {
     model_->observe(outcomes);
     index_->observe(outcomes);
   }
-  void remember(std::span<const Token> text, int answer) override { model_->remember(text, answer), index_->remember(text, answer); }
+  void remember(std::span<const Token> text, int answer) override {
+    model_->remember(text, answer), index_->remember(text, answer);
+  }
   bool reads_target() const override { return model_->reads_target(); }
   void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
   int covered(SeqId seq) const override { return model_->covered(seq); }
@@ -67,9 +69,9 @@ class FuseDrafter final : public Drafter {
   void finish(TokenTree& tree, const TreeLimits& limits);
 
   std::unique_ptr<Drafter> model_, index_;
-  std::vector<TokenTree> found_;            // [slots] what the index proposes
+  std::vector<TokenTree> found_;  // [slots] what the index proposes
   std::vector<DraftTask> index_tasks_, model_tasks_;
-  std::vector<NodeId> place_;               // of the index's nodes in the merged tree
+  std::vector<NodeId> place_;  // of the index's nodes in the merged tree
   std::vector<float> missing_, scores_;
 };
 
@@ -173,7 +175,8 @@ const DrafterEntry kFuseDrafter{
     .claims = [](const DraftSource& source) { return source.kind == DrafterKind::kFuse; },
     .make =
         [](const DraftContext& c) {
-          return make_fuse_drafter(make_part(c, c.config->fuse_model), make_part(c, c.config->fuse_index), c.slots, c.nodes);
+          return make_fuse_drafter(make_part(c, c.config->fuse_model), make_part(c, c.config->fuse_index), c.slots,
+                                   c.nodes);
         },
 };
 

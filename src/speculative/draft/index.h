@@ -1,5 +1,5 @@
-// The base class of drafters that look a text up in itself: it catches up with the text, cuts a draft to what pays and learns from the
-// results. A derived class has the index and proposes continuations.
+// The base class of drafters that look a text up in itself: it catches up with the text, cuts a draft to what pays and
+// learns from the results. A derived class has the index and proposes continuations.
 #pragma once
 #include <span>
 #include <vector>
@@ -42,9 +42,9 @@ class IndexDrafter : public Drafter {
   struct Slot {
     Slot();
     bool made = false, open = false;
-    int indexed = 0;             // tokens
+    int indexed = 0;  // tokens
     Calibration calibration;
-    Proposal proposal;           // of the round in flight
+    Proposal proposal;  // of the round in flight
   };
   Slot& slot(SeqId seq);
   // At most `most` tokens; true when there is nothing left.
@@ -53,7 +53,7 @@ class IndexDrafter : public Drafter {
 
   int max_nodes_, capacity_;
   std::vector<Slot> slots_;
-  Calibration shared_;           // what all sequences taught: where a new one begins
+  Calibration shared_;  // what all sequences taught: where a new one begins
   std::vector<float> probabilities_;
 };
 

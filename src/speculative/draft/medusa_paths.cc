@@ -6,8 +6,9 @@
 
 namespace sx {
 
-// A candidate of rank r on level d is taken to be right with probability 0.55 * 0.9^(d - 1) / (r + 1)^1.6. Logarithms are summed
-// in whole thousandths, so that equal probabilities tie on every machine; ties go to the shorter path, then to the better ranks.
+// A candidate of rank r on level d is taken to be right with probability 0.55 * 0.9^(d - 1) / (r + 1)^1.6. Logarithms
+// are summed in whole thousandths, so that equal probabilities tie on every machine; ties go to the shorter path, then
+// to the better ranks.
 std::vector<std::vector<int>> medusa_paths(int heads) {
   constexpr size_t kNodes = 63;
   constexpr int kRanks = 10;

@@ -64,7 +64,9 @@ class NgramDrafter final : public IndexDrafter {
 
  private:
   // Ends of occurrences, counted in tokens from the beginning: the n-gram is text[end - n, end). 0: none.
-  struct Entry { int32_t last = 0, previous = 0; };
+  struct Entry {
+    int32_t last = 0, previous = 0;
+  };
 
   static uint64_t extend_hash(uint64_t hash, Token token) {
     return (hash ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15ull + 0x94d049bb133111ebull;
@@ -109,7 +111,10 @@ std::unique_ptr<Drafter> make_ngram_drafter(const IndexConfig& config, const Tre
 const DrafterEntry kNgramDrafter{
     .name = "ngram",
     .claims = [](const DraftSource& source) { return source.kind == DrafterKind::kNgram; },
-    .make = [](const DraftContext& c) { return make_ngram_drafter(c.config->index, c.tree, {c.slots, c.context, c.target->config().vocab}); },
+    .make =
+        [](const DraftContext& c) {
+          return make_ngram_drafter(c.config->index, c.tree, {c.slots, c.context, c.target->config().vocab});
+        },
 };
 
 }  // namespace sx

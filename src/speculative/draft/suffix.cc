@@ -1,6 +1,6 @@
 // Drafting with a suffix automaton over prompt and output, after SuffixDecoding: from each of the longest suffixes that
-// have come before, a best-first tree of what followed them; the tree that promises most is taken. Earlier answers (SuffixDecoding's global
-// tree) and a fixed text (REST) are looked up in the same way.
+// have come before, a best-first tree of what followed them; the tree that promises most is taken. Earlier answers
+// (SuffixDecoding's global tree) and a fixed text (REST) are looked up in the same way.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -16,18 +16,18 @@ namespace {
 
 using State = SuffixAutomaton::State;
 
-constexpr int kMatches = 4;       // suffixes that are tried, longest first
-constexpr int kChildren = 64;     // continuations of a state that are looked at, newest first
-constexpr int kLinkWalk = 64;     // links followed to a suffix of at most match_max tokens
+constexpr int kMatches = 4;               // suffixes that are tried, longest first
+constexpr int kChildren = 64;             // continuations of a state that are looked at, newest first
+constexpr int kLinkWalk = 64;             // links followed to a suffix of at most match_max tokens
 constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an index has some 150 for each token
 constexpr float kLeastPath = 1e-3f;
-constexpr int kBefore = 32;       // tokens kept of the text before an answer, so that its beginning can be found
+constexpr int kBefore = 32;  // tokens kept of the text before an answer, so that its beginning can be found
 
 // A node that may be drafted next. All in the heap are paths of which none leads to another, so their shares sum to at
 // most 1 and 1 / least share bounds their number.
 struct Growth {
   float probability, share_of_path, share;
-  int32_t order;                  // ties: first come, first served
+  int32_t order;  // ties: first come, first served
   int32_t parent;
   Token token;
   State state;
@@ -39,9 +39,13 @@ bool worse(const Growth& a, const Growth& b) {
 
 class SuffixDrafter final : public IndexDrafter {
  public:
-  SuffixDrafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits, std::span<const Token> fixed)
-      : IndexDrafter(tree, limits), config_(config), least_path_(std::max(config.min_prob, kLeastPath)),
-        automata_(size_t(limits.slots)), store_(config.store, fixed) {
+  SuffixDrafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits,
+                std::span<const Token> fixed)
+      : IndexDrafter(tree, limits),
+        config_(config),
+        least_path_(std::max(config.min_prob, kLeastPath)),
+        automata_(size_t(limits.slots)),
+        store_(config.store, fixed) {
     if (config.match_max < 1) fail("suffix drafter: longest match of {} tokens, expected at least 1", config.match_max);
     candidate_.nodes.reserve(size_t(max_nodes()) + 1);
     heap_.reserve(static_cast<size_t>(1 / least_path_) + kChildren);
@@ -154,8 +158,8 @@ std::vector<Token> stored_text(const IndexConfig& config, const TokenCodec& toke
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree, const IndexLimits& limits,
-                                             std::span<const Token> fixed) {
+std::unique_ptr<Drafter> make_suffix_drafter(const IndexConfig& config, const TreeConfig& tree,
+                                             const IndexLimits& limits, std::span<const Token> fixed) {
   return std::make_unique<SuffixDrafter>(config, tree, limits, fixed);
 }
 

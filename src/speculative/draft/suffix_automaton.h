@@ -19,10 +19,10 @@ class SuffixAutomaton {
   static constexpr int kCountWalk = 64;
 
   struct Edge {
-    State from = kNoState;      // kNoState: an unused slot
+    State from = kNoState;  // kNoState: an unused slot
     Token token = kNoToken;
     State to = kNoState;
-    int32_t next = kNoEdge;     // another edge of `from`
+    int32_t next = kNoEdge;  // another edge of `from`
   };
 
   // `capacity`: tokens of the longest text. 100 to 160 bytes per token.
@@ -67,10 +67,10 @@ class SuffixAutomaton {
   State split(State parent, Token token, State state);
 
   int capacity_, tokens_ = 0, used_ = 0;
-  int shift_ = 0;               // hash bits that are dropped
+  int shift_ = 0;  // hash bits that are dropped
   State last_ = kRoot;
-  std::vector<StateData> states_;   // [2 capacity]
-  std::vector<Edge> edges_;         // open addressing by (from, token); a power of two, at most three quarters used
+  std::vector<StateData> states_;  // [2 capacity]
+  std::vector<Edge> edges_;        // open addressing by (from, token); a power of two, at most three quarters used
 };
 
 }  // namespace sx

@@ -6,7 +6,8 @@
 namespace sx {
 
 TextStore::TextStore(int tokens, std::span<const Token> fixed) {
-  if (tokens > 0) young_ = std::make_unique<SuffixAutomaton>(tokens + 1), old_ = std::make_unique<SuffixAutomaton>(tokens + 1);
+  if (tokens > 0)
+    young_ = std::make_unique<SuffixAutomaton>(tokens + 1), old_ = std::make_unique<SuffixAutomaton>(tokens + 1);
   if (fixed.empty()) return;
   fixed_ = std::make_unique<SuffixAutomaton>(static_cast<int>(fixed.size()));
   for (const Token token : fixed) fixed_->append(token);

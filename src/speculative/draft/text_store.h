@@ -1,5 +1,5 @@
-// Texts of earlier requests, and one that was there from the beginning, for drafters that copy. What requests leave is kept in two halves:
-// the younger grows, and takes the older one's place when it is full. Memory is taken once.
+// Texts of earlier requests, and one that was there from the beginning, for drafters that copy. What requests leave is
+// kept in two halves: the younger grows, and takes the older one's place when it is full. Memory is taken once.
 #pragma once
 #include <array>
 #include <memory>

@@ -2,9 +2,9 @@
 // policy asks for and turn their logits into candidates. It owns what all networks share: per sequence a draft tail and
 // a policy, candidates, the measured time of a level, device-side growth, copying, saving and restoring.
 //
-// An inner drafter may propose tokens first (staged drafting, as in TriForce): the network runs what it proposes in the same
-// pass as the pending token, and as far as the network agrees the levels need no passes of their own. The tree is the
-// same as without.
+// An inner drafter may propose tokens first (staged drafting, as in TriForce): the network runs what it proposes in the
+// same pass as the pending token, and as far as the network agrees the levels need no passes of their own. The tree is
+// the same as without.
 #pragma once
 #include <memory>
 #include <vector>

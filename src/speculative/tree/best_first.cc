@@ -12,7 +12,9 @@ namespace {
 class BestFirstPolicy : public TreePolicy {
  public:
   explicit BestFirstPolicy(const TreeConfig& config)
-      : config_(config), log_decay_(std::log(config.decay)), spare_(2 * config.nodes + config.beams),
+      : config_(config),
+        log_decay_(std::log(config.decay)),
+        spare_(2 * config.nodes + config.beams),
         pool_(config.nodes) {
     frontier_.reserve(static_cast<size_t>(config.nodes));
     kept_.reserve(static_cast<size_t>(config.nodes) + 1);
@@ -36,7 +38,7 @@ class BestFirstPolicy : public TreePolicy {
   TreeConfig config_;
   float log_decay_;
   int spare_;
-  CandidatePool pool_;               // those with a node have been run
+  CandidatePool pool_;  // those with a node have been run
   std::vector<Guess*> frontier_;
   std::vector<NodeId> kept_;
 
@@ -44,7 +46,7 @@ class BestFirstPolicy : public TreePolicy {
   TreeLimits limits_;
   int nodes_ = 0, depth_ = 0;
   int spare_left_ = 0, run_ = 0;
-  float dead_ = 0;               // score to beat to be worth a row
+  float dead_ = 0;  // score to beat to be worth a row
 };
 
 void BestFirstPolicy::start(const TreeLimits& limits) {
@@ -60,7 +62,8 @@ void BestFirstPolicy::start(const TreeLimits& limits) {
 void BestFirstPolicy::offer_children(const TokenTree& tree, const NodeCandidates& distribution) {
   const float parent = tree.score(distribution.node);
   const int depth = tree.depth(distribution.node) + 1;
-  for (const Candidate& c : distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(config_.topk)))) {
+  for (const Candidate& c :
+       distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(config_.topk)))) {
     const float score = path_score(parent, c.logp), value = score + static_cast<float>(depth) * log_decay_;
     if (score > dead_) pool_.offer({value, score, depth, 0, distribution.node, kNoNode, c.token});
   }

@@ -11,8 +11,11 @@ namespace {
 class LevelPolicy : public TreePolicy {
  public:
   explicit LevelPolicy(const TreeConfig& config)
-      : config_(config), opt_(config.kind == TreeKind::kOptTree), branch_(opt_ ? config.nodes : config.topk),
-        pool_(config.nodes), best_(config.nodes) {}
+      : config_(config),
+        opt_(config.kind == TreeKind::kOptTree),
+        branch_(opt_ ? config.nodes : config.topk),
+        pool_(config.nodes),
+        best_(config.nodes) {}
 
   int width() const override { return branch_; }
   int capacity() const override {
@@ -33,17 +36,17 @@ class LevelPolicy : public TreePolicy {
 
   TreeConfig config_;
   bool opt_;
-  int branch_;             // children per node and size of the frontier
-  CandidatePool pool_;         // of one level
-  BestScores best_;        // of the tree
+  int branch_;          // children per node and size of the frontier
+  CandidatePool pool_;  // of one level
+  BestScores best_;     // of the tree
 
   // Of the current tree.
   TreeLimits limits_;
   int nodes_ = 0, depth_ = 0;
-  int level_ = 0;          // deepest one there is
-  int run_ = 0;            // nodes run
-  float dead_ = 0, floor_ = 0;      // scores to beat: to be worth a row; to be among the best as well
-  double sum_ = 0;                  // of the best path probabilities: tokens expected besides the one that is sure
+  int level_ = 0;                    // deepest one there is
+  int run_ = 0;                      // nodes run
+  float dead_ = 0, floor_ = 0;       // scores to beat: to be worth a row; to be among the best as well
+  double sum_ = 0;                   // of the best path probabilities: tokens expected besides the one that is sure
   double gain_ = 0, last_gain_ = 0;  // of the deepest level, of the one before
 };
 
@@ -62,7 +65,8 @@ void LevelPolicy::add_level(TokenTree& tree, std::span<const NodeCandidates> dis
   pool_.reset(nodes_);
   for (const NodeCandidates& distribution : distributions) {
     const float parent = tree.score(distribution.node);
-    for (const Candidate& c : distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(branch_)))) {
+    for (const Candidate& c :
+         distribution.best.first(std::min(distribution.best.size(), static_cast<size_t>(branch_)))) {
       const float score = path_score(parent, c.logp);
       if (score > floor_) pool_.offer({score, score, level_ + 1, 0, distribution.node, kNoNode, c.token});
     }
@@ -104,7 +108,14 @@ bool LevelPolicy::pays(const TokenTree& tree, std::span<const NodeId> frontier) 
 
 bool LevelPolicy::levels(TreeGrowthRules& rules) const {
   if (nodes_ == 0 || depth_ <= 0) return false;
-  rules = {nodes_, depth_, branch_, std::min({branch_, config_.nodes, limits_.rows}), dead_, limits_.level_cost, limits_.verify_cost, opt_,
+  rules = {nodes_,
+           depth_,
+           branch_,
+           std::min({branch_, config_.nodes, limits_.rows}),
+           dead_,
+           limits_.level_cost,
+           limits_.verify_cost,
+           opt_,
            config_.threshold};
   return true;
 }

@@ -20,10 +20,10 @@ inline int pass_limit(int run) { return (kMaxRun - run + 1) / 2; }
 
 // A child some distribution proposes, not necessarily a node yet.
 struct Guess {
-  float value;    // what it is ranked by
-  float score;    // log-probability of its path
+  float value;  // what it is ranked by
+  float score;  // log-probability of its path
   int depth;
-  int order;      // of arrival
+  int order;            // of arrival
   NodeId parent, node;  // node: kNoNode until it is in the tree
   Token token;
 };
@@ -40,25 +40,27 @@ class CandidatePool {
  public:
   explicit CandidatePool(int most) { guesses_.reserve(static_cast<size_t>(most) + 1); }
   void reset(int limit);
-  void offer(Guess guess);             // sets its order; the value must not be NaN
+  void offer(Guess guess);  // sets its order; the value must not be NaN
   std::span<Guess> guesses() { return guesses_; }
-  std::span<const Guess> sort();       // best first; then only reset() may follow
+  std::span<const Guess> sort();  // best first; then only reset() may follow
 
  private:
   size_t limit_ = 0;
   int arrived_ = 0;
-  std::vector<Guess> guesses_;         // a heap, the worst in front
+  std::vector<Guess> guesses_;  // a heap, the worst in front
 };
 
 // The best `limit` scores of all that were added, best first.
 class BestScores {
  public:
-  explicit BestScores(int most) { scores_.reserve(static_cast<size_t>(most)), merged_.reserve(static_cast<size_t>(most)); }
+  explicit BestScores(int most) {
+    scores_.reserve(static_cast<size_t>(most)), merged_.reserve(static_cast<size_t>(most));
+  }
   void reset(int limit);
   void add(const TokenTree& tree, NodeId first, NodeId last);  // nodes [first, last), best first
   int count() const { return static_cast<int>(scores_.size()); }
-  float floor() const;                 // what a score must beat to get in
-  double sum() const;                  // of the probabilities, from the best on
+  float floor() const;  // what a score must beat to get in
+  double sum() const;   // of the probabilities, from the best on
 
  private:
   size_t limit_ = 0;
@@ -75,9 +77,9 @@ float dead_score(const TreeLimits& limits, int nodes);
 // cheapest.
 float row_cost(const TreeLimits& limits, int nodes);
 
-std::unique_ptr<TreePolicy> make_static_policy(const TreeConfig& config);     // chain, static
+std::unique_ptr<TreePolicy> make_static_policy(const TreeConfig& config);  // chain, static
 std::unique_ptr<TreePolicy> make_sequoia_policy(const TreeConfig& config);
-std::unique_ptr<TreePolicy> make_level_policy(const TreeConfig& config);      // eagle2, opt-tree
+std::unique_ptr<TreePolicy> make_level_policy(const TreeConfig& config);  // eagle2, opt-tree
 std::unique_ptr<TreePolicy> make_best_first_policy(const TreeConfig& config);
 
 // Checks of the static shapes, for check_tree_config.

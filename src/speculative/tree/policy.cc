@@ -117,9 +117,7 @@ void BestScores::add(const TokenTree& tree, NodeId first, NodeId last) {
   scores_.swap(merged_);
 }
 
-float BestScores::floor() const {
-  return scores_.size() < limit_ || limit_ == 0 ? kNever : scores_.back();
-}
+float BestScores::floor() const { return scores_.size() < limit_ || limit_ == 0 ? kNever : scores_.back(); }
 
 double BestScores::sum() const {
   double total = 0;

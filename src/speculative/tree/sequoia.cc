@@ -25,9 +25,16 @@ void TreeShape::add(int parent_place, int child_rank) {
 }
 
 SequoiaSolver::SequoiaSolver(int nodes, int depth, int branches)
-    : total_(nodes + 1), depth_(depth), branches_(branches), solved_(depth), best_(at(depth, total_) + 1),
-      best_branches_(best_.size()), split_(split_at(depth, branches, total_) + 1),
-      fewer_(static_cast<size_t>(total_) + 1), more_(fewer_.size()), budget_(static_cast<size_t>(total_)) {
+    : total_(nodes + 1),
+      depth_(depth),
+      branches_(branches),
+      solved_(depth),
+      best_(at(depth, total_) + 1),
+      best_branches_(best_.size()),
+      split_(split_at(depth, branches, total_) + 1),
+      fewer_(static_cast<size_t>(total_) + 1),
+      more_(fewer_.size()),
+      budget_(static_cast<size_t>(total_)) {
   SX_ASSERT(nodes >= 1 && depth >= 1 && branches >= 1);
 }
 

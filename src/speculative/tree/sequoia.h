@@ -12,15 +12,15 @@ namespace sx {
 struct TreeShape {
   std::vector<int16_t> parent, rank, depth;
 
-  void reserve(int size);     // node 0 included
-  void clear();               // just node 0
+  void reserve(int size);  // node 0 included
+  void clear();            // just node 0
   void add(int parent_place, int child_rank);
   int size() const { return static_cast<int>(parent.size()); }
 };
 
 class SequoiaSolver {
  public:
-  SequoiaSolver(int nodes, int depth, int branches);   // nodes without node 0
+  SequoiaSolver(int nodes, int depth, int branches);  // nodes without node 0
 
   // rates[i]: how often child i of a node is the accepted one, [branches]. A child may only be there if those of
   // smaller rank are. Takes nodes^2 * depth * branches / 2 steps, where depth is at most what such a tree makes use of.
@@ -40,12 +40,12 @@ class SequoiaSolver {
   void add_branch(int level, int branch, double rate);
 
   int total_, depth_, branches_;
-  int solved_;                               // levels in the tables; deeper ones would equal the last
-  std::vector<double> best_;                 // [depth + 1][total + 1] accepted tokens, the root's included
-  std::vector<int16_t> best_branches_;       // [depth + 1][total + 1] children of the root in that tree
-  std::vector<int16_t> split_;               // [depth][branches][total + 1] size of that tree without its last child's
-  std::vector<double> fewer_, more_;         // [total + 1] trees with one child fewer, and with it
-  std::vector<int16_t> budget_;              // [total] sizes granted to the places of a shape
+  int solved_;                          // levels in the tables; deeper ones would equal the last
+  std::vector<double> best_;            // [depth + 1][total + 1] accepted tokens, the root's included
+  std::vector<int16_t> best_branches_;  // [depth + 1][total + 1] children of the root in that tree
+  std::vector<int16_t> split_;          // [depth][branches][total + 1] size of that tree without its last child's
+  std::vector<double> fewer_, more_;    // [total + 1] trees with one child fewer, and with it
+  std::vector<int16_t> budget_;         // [total] sizes granted to the places of a shape
 };
 
 }  // namespace sx

@@ -75,8 +75,7 @@ class StaticPolicy : public TreePolicy {
   void finish(TokenTree&) override {}
 
  protected:
-  StaticPolicy(TreeShape shape, bool chain)
-      : shape_(std::move(shape)), chain_(chain), place_(to_size(shape_.size())) {}
+  StaticPolicy(TreeShape shape, bool chain) : shape_(std::move(shape)), chain_(chain), place_(to_size(shape_.size())) {}
   static size_t to_size(int n) { return static_cast<size_t>(n); }
 
   TreeShape shape_;
@@ -135,10 +134,14 @@ void StaticPolicy::grow(TokenTree& tree, std::span<const NodeCandidates> distrib
 class SequoiaPolicy : public StaticPolicy {
  public:
   explicit SequoiaPolicy(const TreeConfig& config)
-      : StaticPolicy(chain_shape(config.nodes), false), nodes_(config.nodes),
+      : StaticPolicy(chain_shape(config.nodes), false),
+        nodes_(config.nodes),
         depth_(std::min(config.depth, config.nodes)),
-        prior_(config.rates.empty() ? default_rates() : config.rates), rates_(prior_), hits_(prior_.size()),
-        trials_(prior_.size()), solver_(nodes_, depth_, static_cast<int>(prior_.size())) {
+        prior_(config.rates.empty() ? default_rates() : config.rates),
+        rates_(prior_),
+        hits_(prior_.size()),
+        trials_(prior_.size()),
+        solver_(nodes_, depth_, static_cast<int>(prior_.size())) {
     shape_.reserve(nodes_ + 1);
     width_ = static_cast<int>(prior_.size());
     rows_ = std::max(1, nodes_ / 2);  // each has a child
@@ -165,10 +168,10 @@ class SequoiaPolicy : public StaticPolicy {
   }
 
  private:
-  static constexpr int kInterval = 64;          // observed rounds between two solutions, more for large tables
-  static constexpr double kSteps = 1 << 19;     // of the solver in that interval
-  static constexpr double kPriorWeight = 50;    // trials that the rates at the start stand for
-  static constexpr double kMaxTrials = 4000;    // then old ones fade, so that the rates follow the text
+  static constexpr int kInterval = 64;        // observed rounds between two solutions, more for large tables
+  static constexpr double kSteps = 1 << 19;   // of the solver in that interval
+  static constexpr double kPriorWeight = 50;  // trials that the rates at the start stand for
+  static constexpr double kMaxTrials = 4000;  // then old ones fade, so that the rates follow the text
   static std::vector<double> default_rates() { return {0.55, 0.12, 0.05, 0.03, 0.02, 0.015, 0.01, 0.008}; }
 
   void count_children(const TokenTree& tree, NodeId node, NodeId accepted) {
@@ -187,7 +190,7 @@ class SequoiaPolicy : public StaticPolicy {
   std::vector<double> prior_, rates_, hits_, trials_;  // by rank
   SequoiaSolver solver_;
   int interval_ = 0, rounds_ = 0;
-  int shape_nodes_ = -1, shape_depth_ = -1;            // the shape was made for these limits; -1: it is stale
+  int shape_nodes_ = -1, shape_depth_ = -1;  // the shape was made for these limits; -1: it is stale
 };
 
 void check_paths(const std::vector<std::vector<int>>& paths) {

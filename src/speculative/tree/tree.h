@@ -1,5 +1,6 @@
-// A token tree: node 0 is the pending token, the others are drafted. Parents come before their children, so the bits of a
-// node's ancestors can be made top-down and a path's ids ascend. Memory is taken once; growing and pruning allocate nothing.
+// A token tree: node 0 is the pending token, the others are drafted. Parents come before their children, so the bits of
+// a node's ancestors can be made top-down and a path's ids ascend. Memory is taken once; growing and pruning allocate
+// nothing.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -27,16 +28,17 @@ class TokenTree {
   bool full() const { return size_ == capacity(); }
   int drafted() const { return size_ - 1; }
 
-  // `score`: log-probability of the whole path by the drafter's estimate; raised above the parent's it is clamped to it.
+  // `score`: log-probability of the whole path by the drafter's estimate; raised above the parent's it is clamped to
+  // it.
   NodeId add(NodeId parent, Token token, float score, uint8_t source = kFromModel);
 
   Token token(NodeId n) const { return token_[index(n)]; }
-  NodeId parent(NodeId n) const { return parent_[index(n)]; }          // kNoNode for node 0
-  int depth(NodeId n) const { return depth_[index(n)]; }               // 0 for node 0
-  float score(NodeId n) const { return score_[index(n)]; }             // 0 for node 0
+  NodeId parent(NodeId n) const { return parent_[index(n)]; }  // kNoNode for node 0
+  int depth(NodeId n) const { return depth_[index(n)]; }       // 0 for node 0
+  float score(NodeId n) const { return score_[index(n)]; }     // 0 for node 0
   uint8_t source(NodeId n) const { return source_[index(n)]; }
-  int rank(NodeId n) const { return rank_[index(n)]; }                 // place among its siblings, in order of adding
-  NodeId first_child(NodeId n) const { return first_child_[index(n)]; }   // or kNoNode; children in order of adding
+  int rank(NodeId n) const { return rank_[index(n)]; }                   // place among its siblings, in order of adding
+  NodeId first_child(NodeId n) const { return first_child_[index(n)]; }  // or kNoNode; children in order of adding
   NodeId next_sibling(NodeId n) const { return next_sibling_[index(n)]; }
   // The first child that carries `token`, or kNoNode.
   NodeId child(NodeId n, Token token) const;
@@ -46,9 +48,9 @@ class TokenTree {
   // Another drafter proposes node n too: the better score counts, sources add up.
   void support(NodeId n, float score, uint8_t source);
 
-  // Keeps node 0 and the `drafted` best others by (score descending, depth ascending, id ascending), which is closed under
-  // parents because scores never grow along a path and ties go to the shallower node. Ids are renumbered in their old order;
-  // ranks stay those of drafting.
+  // Keeps node 0 and the `drafted` best others by (score descending, depth ascending, id ascending), which is closed
+  // under parents because scores never grow along a path and ties go to the shallower node. Ids are renumbered in their
+  // old order; ranks stay those of drafting.
   void keep_best(int drafted);
   // Keeps the given nodes: ascending, closed under parents, beginning with 0.
   void keep(std::span<const NodeId> nodes);

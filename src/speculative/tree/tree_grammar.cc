@@ -9,14 +9,14 @@ namespace {
 
 constexpr size_t kBytesPerToken = 16;  // looked at when forced tokens are wanted; most are shorter
 
-// What a drafter asks for, or `otherwise` where the grammar cannot be followed: the draft ends there, the request does not.
+// What a drafter asks for, or `otherwise` where the grammar cannot be followed: the draft ends there, the request does
+// not.
 template <class Work, class Result>
 Result drafted(Work work, Result otherwise) {
   try {
     return work();
   } catch (const Error&) {
-  } catch (const GrammarCancelled&) {
-  }
+  } catch (const GrammarCancelled&) {}
   return otherwise;
 }
 
@@ -71,9 +71,7 @@ const uint32_t* TreeGrammar::mask(const TokenTree& tree, NodeId node) {
   std::erase_if(failures_, [&](const Failure& f) { return f.node == node; });
   try {
     return hold(state_at(tree, node));
-  } catch (const Error& e) {
-    failures_.push_back({node, e.what()});
-  } catch (const GrammarCancelled&) {
+  } catch (const Error& e) { failures_.push_back({node, e.what()}); } catch (const GrammarCancelled&) {
     failures_.push_back({node, ""});
   }
   held_.push_back({{}, matcher_->ends_only()});

@@ -1,5 +1,5 @@
-// A grammar along a text and the trees drafted after it: which tokens may follow the text, or a node of a tree. The text is that of the
-// answer; node 0 of a tree, its last token, has been accepted already.
+// A grammar along a text and the trees drafted after it: which tokens may follow the text, or a node of a tree. The
+// text is that of the answer; node 0 of a tree, its last token, has been accepted already.
 //
 // A grammar may turn out too ambiguous to be followed. That ends a request only on the accepted path. A
 // drafter that meets it is told to draft nothing there.
@@ -26,26 +26,28 @@ class TreeGrammar {
 
   // A new round: masks handed out before are let go, and so are their failures.
   void begin();
-  // Tokens that may follow a node: [(vocab + 31) / 32] bits, at least one of them set. They stay until begin(). Behind nodes that the grammar
-  // forbids or that end the text: the end tokens. So too where the grammar cannot be followed, which failure() tells.
+  // Tokens that may follow a node: [(vocab + 31) / 32] bits, at least one of them set. They stay until begin(). Behind
+  // nodes that the grammar forbids or that end the text: the end tokens. So too where the grammar cannot be followed,
+  // which failure() tells.
   const uint32_t* mask(const TokenTree& tree, NodeId node);
   struct Failure {
     NodeId node;
-    std::string why;              // empty: the request has been cancelled
+    std::string why;  // empty: the request has been cancelled
   };
-  // Why the last mask() of a node in this round is not the grammar's; null: it is. A text that goes on behind the node has to end with this.
+  // Why the last mask() of a node in this round is not the grammar's; null: it is. A text that goes on behind the node
+  // has to end with this.
   const Failure* failure(NodeId node) const;
   static bool allows(const uint32_t* mask, Token token) { return mask[size_t(token) / 32] >> (token % 32) & 1; }
 
-  // For drafters: as mask(), but null where nothing should be drafted after the node, because the grammar cannot be followed there or because
-  // the round's work is spent.
+  // For drafters: as mask(), but null where nothing should be drafted after the node, because the grammar cannot be
+  // followed there or because the round's work is spent.
   const uint32_t* draft_mask(const TokenTree& tree, NodeId node);
   // Drops the nodes that the grammar forbids, and those it cannot be followed to, with what is below them.
   void prune(TokenTree& tree);
   // Tokens that spell what must follow the text, at most `most`; none where it can go on in more than one way.
   std::vector<Token> forced_tokens(size_t most);
-  // Whether nodes beyond the next token may still be looked at in this round: others wait for it. All drafts of a round together may take the work
-  // of one mask at most.
+  // Whether nodes beyond the next token may still be looked at in this round: others wait for it. All drafts of a round
+  // together may take the work of one mask at most.
   bool allows_drafts() const { return spent_ < matcher_->limits().work; }
   uint64_t spent() const { return spent_; }
 
@@ -55,16 +57,16 @@ class TreeGrammar {
 
   std::shared_ptr<GrammarMatcher> matcher_;
   std::function<bool()> cancelled_;
-  GrammarMatcher::State state_;                 // after the text; empty: it has ended
+  GrammarMatcher::State state_;  // after the text; empty: it has ended
   struct Held {
     GrammarMatcher::State state;
     GrammarMask mask;
   };
   std::vector<Held> held_;
   std::vector<Failure> failures_;
-  uint64_t spent_ = 0;                          // work of this round
-  std::vector<Token> path_;                     // working memory: tokens from a node up to node 0
-  std::vector<GrammarMatcher::State> states_;   // working memory: of the nodes of a tree
+  uint64_t spent_ = 0;                         // work of this round
+  std::vector<Token> path_;                    // working memory: tokens from a node up to node 0
+  std::vector<GrammarMatcher::State> states_;  // working memory: of the nodes of a tree
   std::vector<NodeId> kept_;
 };
 

@@ -61,7 +61,8 @@ class Parser {
     if (text_.size() > kMaxGrammarBytes) fail("grammar: {} bytes, at most {} allowed", text_.size(), kMaxGrammarBytes);
     for (space(true); at_ < text_.size(); space(true)) rule();
     for (size_t i = 0; i < defined_.size(); ++i)
-      if (!defined_[i]) fail("grammar: rule {} is used in line {} but not defined", rules_.names[i], line_of(used_at_[i]));
+      if (!defined_[i])
+        fail("grammar: rule {} is used in line {} but not defined", rules_.names[i], line_of(used_at_[i]));
     const auto root = ids_.find("root");
     if (root == ids_.end()) fail("grammar: there is no rule root");
     rules_.root = root->second;
@@ -124,7 +125,8 @@ class Parser {
     space(true);
     GrammarPart body = choice(0);
     rules_.bodies[size_t(id)] = std::move(body);
-    if (at_ < text_.size() && peek() != '\n' && peek() != '\r') wrong(fmt::format("unexpected {} in rule {}", seen(), who));
+    if (at_ < text_.size() && peek() != '\n' && peek() != '\r')
+      wrong(fmt::format("unexpected {} in rule {}", seen(), who));
   }
 
   std::string seen() const {
@@ -152,7 +154,8 @@ class Parser {
       if (!item(depth, part)) break;
       all.parts.push_back(std::move(part));
       space(depth > 0);
-      if (repeated(all.parts.back()) && (space(depth > 0), std::string_view("*+?{").find(peek()) != std::string_view::npos) && peek())
+      if (repeated(all.parts.back()) &&
+          (space(depth > 0), std::string_view("*+?{").find(peek()) != std::string_view::npos) && peek())
         wrong("two repetitions in a row; parentheses would tell them apart");
     }
     return all;
@@ -236,7 +239,8 @@ class Parser {
       code = code * 16 + uint64_t(digit);
       ++at_;
     }
-    if (code > kLastCode || (code >= kFirstSurrogate && code <= kLastSurrogate)) wrong_at(start, "an escape that is no character");
+    if (code > kLastCode || (code >= kFirstSurrogate && code <= kLastSurrogate))
+      wrong_at(start, "an escape that is no character");
     return char32_t(code);
   }
 

@@ -1,7 +1,7 @@
-// Grammars as llama.cpp's users write them (GBNF): rules `name ::= body` of literals, character classes, other rules, groups,
-// alternatives and repetitions; the text begins with the rule `root`. Comments run from # to the end of the line. A body goes on over
-// line breaks inside parentheses and after `|`. One addition: in a literal behind an @, such as @"[TOOL_CALLS]", the texts of the
-// vocabulary's control tokens stand for these tokens.
+// Grammars as llama.cpp's users write them (GBNF): rules `name ::= body` of literals, character classes, other rules,
+// groups, alternatives and repetitions; the text begins with the rule `root`. Comments run from # to the end of the
+// line. A body goes on over line breaks inside parentheses and after `|`. One addition: in a literal behind an @, such
+// as @"[TOOL_CALLS]", the texts of the vocabulary's control tokens stand for these tokens.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -17,20 +17,22 @@ inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 // A part of a rule's body.
 struct GrammarPart {
   enum class Kind { kLiteral, kClass, kRule, kRepeat, kSequence, kChoice };
-  struct Range { char32_t first, last; };
+  struct Range {
+    char32_t first, last;
+  };
 
   Kind kind = Kind::kSequence;
-  std::string bytes{};                // kLiteral: UTF-8
-  bool control = false;               // kLiteral: texts of control tokens in it stand for these tokens
-  std::vector<Range> ranges{};        // kClass: ascending, apart, without surrogates
-  int rule = 0;                       // kRule
-  uint32_t least = 0, most = 0;       // kRepeat; most may be kNoLimit
-  std::vector<GrammarPart> parts{};   // kRepeat: one
+  std::string bytes{};               // kLiteral: UTF-8
+  bool control = false;              // kLiteral: texts of control tokens in it stand for these tokens
+  std::vector<Range> ranges{};       // kClass: ascending, apart, without surrogates
+  int rule = 0;                      // kRule
+  uint32_t least = 0, most = 0;      // kRepeat; most may be kNoLimit
+  std::vector<GrammarPart> parts{};  // kRepeat: one
 };
 
 struct GrammarRules {
   std::vector<std::string> names;
-  std::vector<GrammarPart> bodies;    // of each
+  std::vector<GrammarPart> bodies;  // of each
   int root = 0;
 };
 

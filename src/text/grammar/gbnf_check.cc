@@ -66,7 +66,11 @@ std::vector<bool> fixpoint(const GrammarRules& rules, bool empty) {
 // Depth first with a stack of our own: chains of rules may be long.
 void refuse_left_recursion(const GrammarRules& rules) {
   const std::vector<bool> empty = fixpoint(rules, true);
-  struct Visit { int rule; std::vector<int> first; size_t next; };
+  struct Visit {
+    int rule;
+    std::vector<int> first;
+    size_t next;
+  };
   enum { kNew, kOpen, kDone };
   std::vector<char> state(rules.bodies.size(), kNew);
   std::vector<Visit> path;
@@ -91,7 +95,8 @@ void refuse_left_recursion(const GrammarRules& rules) {
         while (path[from - 1].rule != rule) --from;
         std::string circle;
         constexpr size_t kShown = 16;
-        for (size_t i = from - 1; i < path.size() && i < from - 1 + kShown; ++i) circle += rules.names[size_t(path[i].rule)] + " -> ";
+        for (size_t i = from - 1; i < path.size() && i < from - 1 + kShown; ++i)
+          circle += rules.names[size_t(path[i].rule)] + " -> ";
         if (path.size() - (from - 1) > kShown) circle += "... -> ";
         fail("grammar: a rule may not begin with itself: {}{}", circle, rules.names[size_t(rule)]);
       }

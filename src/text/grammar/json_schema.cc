@@ -12,29 +12,42 @@
 namespace sx {
 namespace {
 
-constexpr size_t kMaxSchemaBytes = 320 << 10, kMaxKeys = 10'000;  // the server takes 256 KiB, but may repeat definitions
+constexpr size_t kMaxSchemaBytes = 320 << 10,
+                 kMaxKeys = 10'000;  // the server takes 256 KiB, but may repeat definitions
 constexpr int kMaxJsonDepth = 64, kMaxDepth = 96, kMaxVisits = 20'000;
 constexpr size_t kMaxNameBytes = 256;
 constexpr int64_t kMostRepeats = 100'000;
 
-struct Basic { const char* name; const char* body; std::vector<const char*> uses; };
+struct Basic {
+  const char* name;
+  const char* body;
+  std::vector<const char*> uses;
+};
 const std::vector<Basic> kBasics = {
     {"ws", R"((" " | "\n" [ \t]{0,20})?)", {}},
     // Escaped surrogates come in pairs, else not every parser reads them.
-    {"char", R"([^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2} | )"
-             R"([dD] [89abAB] hex{2} "\\u" [dD] [c-fC-F] hex{2})))", {"hex"}},
+    {"char",
+     R"([^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2} | )"
+     R"([dD] [89abAB] hex{2} "\\u" [dD] [c-fC-F] hex{2})))",
+     {"hex"}},
     {"hex", "[0-9a-fA-F]", {}},
     {"string", R"("\"" char* "\"")", {"char"}},
     {"integer", R"("0" | "-"? [1-9] [0-9]{0,15})", {}},
     {"number", R"("-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})?)", {}},
-    {"value", R"(object | array | string | number | "true" | "false" | "null")", {"object", "array", "string", "number"}},
+    {"value",
+     R"(object | array | string | number | "true" | "false" | "null")",
+     {"object", "array", "string", "number"}},
     {"object", R"("{" ws (pair ("," ws pair)* ws)? "}")", {"ws", "pair"}},
     {"pair", R"(string ":" ws value)", {"string", "ws", "value"}},
     {"array", R"("[" ws (value ("," ws value)* ws)? "]")", {"ws", "value"}},
-    {"date", R"([0-9]{4} "-" ("02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]) | ("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | )"
-             R"(("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01])))", {}},
-    {"time", R"(([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? )"
-             R"(("Z" | [-+] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9]))", {}},
+    {"date",
+     R"([0-9]{4} "-" ("02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]) | ("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | )"
+     R"(("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01])))",
+     {}},
+    {"time",
+     R"(([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? )"
+     R"(("Z" | [-+] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9]))",
+     {}},
     {"date-time", R"(date "T" time)", {"date", "time"}},
     {"uuid", R"(hex{8} "-" hex{4} "-" hex{4} "-" hex{4} "-" hex{12})", {"hex"}},
     {"plain", R"([^"\\\x00-\x1F])", {}},
@@ -55,16 +68,15 @@ class Writer {
   // for all schemas together.
   std::string add(std::string_view text) {
     schema_bytes_ += text.size();
-    if (schema_bytes_ > kMaxSchemaBytes) fail("json schema: {} bytes, at most {} allowed", schema_bytes_, kMaxSchemaBytes);
+    if (schema_bytes_ > kMaxSchemaBytes)
+      fail("json schema: {} bytes, at most {} allowed", schema_bytes_, kMaxSchemaBytes);
     try {
       root_ = Schema::parse(text.begin(), text.end(), [&](int depth, Schema::parse_event_t event, Schema&) {
         if (depth > kMaxJsonDepth) fail("json schema: nested more than {} deep", kMaxJsonDepth);
         if (event == Schema::parse_event_t::key && ++keys_ > kMaxKeys) fail("json schema: more than {} keys", kMaxKeys);
         return true;
       });
-    } catch (const Schema::exception&) {
-      fail("json schema: not valid JSON");
-    }
+    } catch (const Schema::exception&) { fail("json schema: not valid JSON"); }
     refs_.clear();
     return visit(root_, "#", 0);
   }
@@ -77,7 +89,9 @@ class Writer {
   }
 
  private:
-  [[noreturn]] static void wrong(const std::string& where, const std::string& what) { fail("json schema: {}: {}", where, what); }
+  [[noreturn]] static void wrong(const std::string& where, const std::string& what) {
+    fail("json schema: {}: {}", where, what);
+  }
 
   void add_rule(const std::string& name, std::string body) {
     bytes_ += name.size() + body.size() + 6;
@@ -133,8 +147,7 @@ class Writer {
     try {
       const Schema::json_pointer pointer(path.starts_with("#/") ? path.substr(1) : "/");
       if (path.starts_with("#/") && root_.contains(pointer)) return root_[pointer];
-    } catch (const Schema::exception&) {
-    }
+    } catch (const Schema::exception&) {}
     wrong(where, fmt::format("$ref {} leads nowhere in this schema", ref.dump()));
   }
 
@@ -155,7 +168,8 @@ class Writer {
     if (depth > kMaxDepth) wrong(where, "nested too deep, or a $ref to itself among other keywords");
     if (++visits_ > kMaxVisits) fail("json schema: too large");
     if (!schema.is_object()) return schema;
-    if (schema.contains("$ref")) return flatten(merge_schemas(target(schema, where), without(schema, "$ref"), where), where, depth + 1);
+    if (schema.contains("$ref"))
+      return flatten(merge_schemas(target(schema, where), without(schema, "$ref"), where), where, depth + 1);
     if (!schema.contains("allOf")) return schema;
     if (!schema["allOf"].is_array() || schema["allOf"].empty()) wrong(where, "allOf must be a list of schemas");
     Schema out = without(schema, "allOf");
@@ -199,7 +213,8 @@ class Writer {
     if (!schema["enum"].is_array()) wrong(where, "enum must be a list");
     std::string out;
     for (const Schema& value : schema["enum"])
-      if (types.empty() || std::any_of(types.begin(), types.end(), [&](const std::string& type) { return has_type(value, type); }))
+      if (types.empty() ||
+          std::any_of(types.begin(), types.end(), [&](const std::string& type) { return has_type(value, type); }))
         out += (out.empty() ? "" : " | ") + gbnf_literal(value.dump());
     if (out.empty()) wrong(where, "enum allows nothing");
     return "(" + out + ")";
@@ -230,7 +245,10 @@ class Writer {
     return types.size() == 1 ? out : "(" + out + ")";
   }
 
-  struct Property { std::string rule; bool required; };
+  struct Property {
+    std::string rule;
+    bool required;
+  };
 
   std::string pair_rule(const std::string& name, const Schema& schema, const std::string& where, int depth) {
     const std::string value = visit(schema, where, depth + 1);
@@ -256,12 +274,14 @@ class Writer {
       if (one == false && !needed) return;
       properties.push_back({pair_rule(name, one, where + "/properties/" + name, depth), needed});
     };
-    for (const auto& [name, one] : named.items()) add(name, one, std::find(required.begin(), required.end(), name) != required.end());
+    for (const auto& [name, one] : named.items())
+      add(name, one, std::find(required.begin(), required.end(), name) != required.end());
     for (const Schema& name : required) {
       if (!name.is_string()) wrong(where, "required must be a list of names");
       const auto& text = name.get_ref<const std::string&>();
       if (std::find(names.begin(), names.end(), text) != names.end()) continue;
-      if (more == false) wrong(where, fmt::format("property {} is required but forbidden by additionalProperties", name.dump()));
+      if (more == false)
+        wrong(where, fmt::format("property {} is required but forbidden by additionalProperties", name.dump()));
       add(text, more, true);
     }
     std::string extra;
@@ -276,7 +296,7 @@ class Writer {
   std::string object_body(const std::vector<Property>& properties, const std::string& extra) {
     use("ws");
     std::string rest = extra.empty() ? "" : fmt::format("(\",\" ws {})*", extra);  // after the last property
-    std::vector<std::string> firsts;  // ways to begin, from the last on
+    std::vector<std::string> firsts;                                               // ways to begin, from the last on
     bool maybe_empty = true;
     if (!extra.empty()) firsts.push_back(extra + " " + rest);
     for (size_t i = properties.size(); i-- > 0;) {
@@ -297,7 +317,8 @@ class Writer {
     std::vector<std::u32string> texts;
     for (const std::string& name : names) {
       std::u32string text;
-      if (name.size() > kMaxNameBytes) fail("json schema: a property's name of {} bytes beside additionalProperties", name.size());
+      if (name.size() > kMaxNameBytes)
+        fail("json schema: a property's name of {} bytes beside additionalProperties", name.size());
       for (size_t at = 0; at < name.size();) {
         const Utf8Step step = utf8_step(name, at);
         text += step.code;
@@ -368,14 +389,16 @@ class Writer {
       return items.empty() ? R"("[]")" : make_rule(fmt::format(R"("[" ws {} ws "]")", items));
     }
     const std::string one = visit(rest, where + "/" + rest_key, depth + 1);
-    if (placed > 0) return make_rule(fmt::format(R"("[" ws {} ("," ws {}){} ws "]")", items, one, repeats(least_more, most_more)));
+    if (placed > 0)
+      return make_rule(fmt::format(R"("[" ws {} ("," ws {}){} ws "]")", items, one, repeats(least_more, most_more)));
     const std::string others = repeats(std::max<int64_t>(0, least - 1), most < 0 ? -1 : most - 1);
     return make_rule(fmt::format(R"("[" ws ({} ("," ws {}){} ws){} "]")", one, one, others, least == 0 ? "?" : ""));
   }
 
   std::string visit_string(const Schema& schema, const std::string& where) {
     const bool lengths = schema.contains("minLength") || schema.contains("maxLength");
-    const std::string format = schema.contains("format") && schema["format"].is_string() ? schema["format"].get<std::string>() : "";
+    const std::string format =
+        schema.contains("format") && schema["format"].is_string() ? schema["format"].get<std::string>() : "";
     const bool known = format == "date" || format == "time" || format == "date-time" || format == "uuid";
     if (lengths + known + schema.contains("pattern") > 1)
       wrong(where, "only one of pattern, format and a length is supported for a string");

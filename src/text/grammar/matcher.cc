@@ -12,13 +12,14 @@ namespace {
 
 using Kind = GrammarProgram::Kind;
 
-// Work is counted in stacks that are looked at for a byte, some nanoseconds each. What else there is to do costs about so many times as much.
-constexpr uint64_t kLandWork = 8;      // a stack that takes the byte
-constexpr uint64_t kFrameWork = 32;    // a frame that is made and followed through what takes no byte
-constexpr uint64_t kStateWork = 256;   // a state that is made, beside its edges
+// Work is counted in stacks that are looked at for a byte, some nanoseconds each. What else there is to do costs about
+// so many times as much.
+constexpr uint64_t kLandWork = 8;     // a stack that takes the byte
+constexpr uint64_t kFrameWork = 32;   // a frame that is made and followed through what takes no byte
+constexpr uint64_t kStateWork = 256;  // a state that is made, beside its edges
 constexpr uint64_t kNoWorkLimit = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kQuestionWork = 1 << 16;  // between two questions whether a request is cancelled
-constexpr size_t kFramesPerStack = 4;  // looked at on the way to the stacks of a state
+constexpr size_t kFramesPerStack = 4;        // looked at on the way to the stacks of a state
 
 }  // namespace
 
@@ -36,7 +37,9 @@ size_t GrammarMatcher::StacksHash::operator()(const Stacks& stacks) const {
   return size_t(hash);
 }
 
-size_t GrammarMatcher::KeyHash::operator()(const Key& key) const { return StacksHash()(key.stacks) ^ size_t(key.can_end); }
+size_t GrammarMatcher::KeyHash::operator()(const Key& key) const {
+  return StacksHash()(key.stacks) ^ size_t(key.can_end);
+}
 
 GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const TokenTrie> trie,
                                const GrammarLimits& limits)
@@ -69,11 +72,13 @@ const GrammarMatcher::Frame* GrammarMatcher::go(const Frame* below, uint32_t nod
   return below && node == GrammarProgram::kReturnNode ? below : push(below, node);
 }
 
-// Follows a stack through everything that takes no byte. What a rule or round must return to is left out where it would return at once:
-// rules that end with themselves do not grow the stack.
+// Follows a stack through everything that takes no byte. What a rule or round must return to is left out where it would
+// return at once: rules that end with themselves do not grow the stack.
 void GrammarMatcher::visit(const Frame* frame) {
   const GrammarProgram::Node& node = program_.nodes[frame->node];
-  const auto onto = [&](uint32_t next) { return next == GrammarProgram::kReturnNode ? frame->below : push(frame->below, next); };
+  const auto onto = [&](uint32_t next) {
+    return next == GrammarProgram::kReturnNode ? frame->below : push(frame->below, next);
+  };
   switch (node.kind) {
     case Kind::kBytes: break;
     case Kind::kReturn:
@@ -99,20 +104,23 @@ std::string GrammarMatcher::rule_at(const Node* at) const {
   std::vector<size_t> stacks(program_.rule_names.size(), 0);
   for (const Frame* f : at->key->stacks) ++stacks[program_.rule_of(f->node)];
   const auto most = std::max_element(stacks.begin(), stacks.end());
-  return *most > 0 ? program_.rule_names[size_t(most - stacks.begin())] : program_.rule_names[program_.rule_of(program_.start)];
+  return *most > 0 ? program_.rule_names[size_t(most - stacks.begin())]
+                   : program_.rule_names[program_.rule_of(program_.start)];
 }
 
 void GrammarMatcher::too_ambiguous(const Node* at) const {
-  fail("grammar: too ambiguous: a text of it can be read in more than {} ways at once, most of them in the rule {}", limits_.stacks,
-       rule_at(at));
+  fail("grammar: too ambiguous: a text of it can be read in more than {} ways at once, most of them in the rule {}",
+       limits_.stacks, rule_at(at));
 }
 
 // Counts work that is done at a state, for the first time in this call.
 void GrammarMatcher::count(uint64_t work, const Node* at) {
   work_ += work;
   if (work_ > most_work_)
-    fail("grammar: too ambiguous: to find which tokens may come next takes more than {} steps, the last of them in the rule {}: it needs fewer "
-         "alternatives that begin alike or fewer repetitions inside repetitions", most_work_, rule_at(at));
+    fail(
+        "grammar: too ambiguous: to find which tokens may come next takes more than {} steps, the last of them in the rule {}: it needs fewer "
+        "alternatives that begin alike or fewer repetitions inside repetitions",
+        most_work_, rule_at(at));
   if (!cancelled_ || work_ < next_question_) return;
   next_question_ = work_ + kQuestionWork;
   if ((*cancelled_)()) throw GrammarCancelled();
@@ -163,7 +171,8 @@ GrammarMatcher::Node* GrammarMatcher::intern(Key key) {
 void GrammarMatcher::land(const Node* from, uint8_t byte, Edge& edge) {
   landing_.clear();
   for (const Frame* frame : from->key->stacks)
-    if (const GrammarProgram::Edge* taken = program_.edge(program_.nodes[frame->node], byte)) landing_.push_back(go(frame->below, taken->next));
+    if (const GrammarProgram::Edge* taken = program_.edge(program_.nodes[frame->node], byte))
+      landing_.push_back(go(frame->below, taken->next));
   edge.landed = uint16_t(landing_.size());
   std::sort(landing_.begin(), landing_.end(), [](const Frame* a, const Frame* b) { return a->id < b->id; });
   landing_.erase(std::unique(landing_.begin(), landing_.end()), landing_.end());
@@ -208,7 +217,9 @@ GrammarMatcher::Node* GrammarMatcher::step(Node* from, uint8_t byte) {
   return edge.to->node;
 }
 
-GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes) { return advance(from, bytes, kNoWorkLimit); }
+GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes) {
+  return advance(from, bytes, kNoWorkLimit);
+}
 
 GrammarMatcher::State GrammarMatcher::advance(const State& from, std::string_view bytes, uint64_t most_work) {
   if (!from) return {};
@@ -329,7 +340,8 @@ void GrammarMatcher::forget() {
 }
 
 std::shared_ptr<GrammarMatcher> GrammarCache::get(const std::string& gbnf) {
-  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& entry) { return entry.first == gbnf; });
+  const auto found =
+      std::find_if(recent_.begin(), recent_.end(), [&](const auto& entry) { return entry.first == gbnf; });
   if (found != recent_.end()) {
     recent_.splice(recent_.begin(), recent_, found);
   } else {

@@ -1,9 +1,9 @@
-// Which tokens may come next in a text that a grammar describes. A state is the set of stacks the grammar's machine may be in; equal
-// states are one object, which keeps its mask and where each byte leads, so that a state met before costs nothing. What is kept is
-// bounded: states nobody holds are forgotten when there are too many. For one thread.
+// Which tokens may come next in a text that a grammar describes. A state is the set of stacks the grammar's machine may
+// be in; equal states are one object, which keeps its mask and where each byte leads, so that a state met before costs
+// nothing. What is kept is bounded: states nobody holds are forgotten when there are too many. For one thread.
 //
-// The work of a call is counted as if nothing had been kept: it is a function of the grammar, the state and the vocabulary, whatever was asked
-// before. So is whether a mask is refused for its work.
+// The work of a call is counted as if nothing had been kept: it is a function of the grammar, the state and the
+// vocabulary, whatever was asked before. So is whether a mask is refused for its work.
 #pragma once
 #include <functional>
 #include <list>
@@ -23,10 +23,10 @@ namespace sx {
 using GrammarMask = std::shared_ptr<const std::vector<uint32_t>>;  // [words of the vocabulary] bits
 
 struct GrammarLimits {
-  size_t stacks = 2048;             // of a state, below 65536; a grammar that needs more is too ambiguous
+  size_t stacks = 2048;                    // of a state, below 65536; a grammar that needs more is too ambiguous
   size_t states = 16384, parts = 1 << 19;  // states, their stacks and frames kept before the unused ones are forgotten
-  size_t mask_bytes = 8 << 20;      // of the masks kept
-  uint64_t work = 1 << 22;          // of a mask, some nanoseconds each; a grammar that needs more is too ambiguous
+  size_t mask_bytes = 8 << 20;             // of the masks kept
+  uint64_t work = 1 << 22;  // of a mask, some nanoseconds each; a grammar that needs more is too ambiguous
 };
 
 // Thrown out of a mask whose request has been cancelled. It says nothing about the grammar.
@@ -37,20 +37,25 @@ class GrammarMatcher {
   struct Node;
 
  public:
-  // A place in a text of the grammar. Cheap to copy; the matcher must outlive it. Empty: no text of the grammar begins so.
+  // A place in a text of the grammar. Cheap to copy; the matcher must outlive it. Empty: no text of the grammar begins
+  // so.
   class State {
    public:
     State() = default;
     State(const State& other) : State(other.node_) {}
     State(State&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
     State& operator=(State other) noexcept { return std::swap(node_, other.node_), *this; }
-    ~State() { if (node_) unpin(node_); }
+    ~State() {
+      if (node_) unpin(node_);
+    }
     explicit operator bool() const { return node_ != nullptr; }
     bool operator==(const State& other) const { return node_ == other.node_; }
 
    private:
     friend class GrammarMatcher;
-    explicit State(Node* node) : node_(node) { if (node_) pin(node_); }
+    explicit State(Node* node) : node_(node) {
+      if (node_) pin(node_);
+    }
     Node* node_ = nullptr;
   };
 
@@ -62,26 +67,28 @@ class GrammarMatcher {
 
   const TokenTrie& trie() const { return *trie_; }
 
-  // advance and mask throw sx::Error when the grammar is too ambiguous: when a text can be read in too many ways, or when a mask would take too
-  // much work. advance never does so with a token that the mask of its state allows. Bytes may take any work, a token what a mask may.
+  // advance and mask throw sx::Error when the grammar is too ambiguous: when a text can be read in too many ways, or
+  // when a mask would take too much work. advance never does so with a token that the mask of its state allows. Bytes
+  // may take any work, a token what a mask may.
   State start() const { return start_; }
   State advance(const State& from, std::string_view bytes);
-  State advance(const State& from, Token token);                // empty for tokens that end a text, too
-  // Tokens that may follow: those after which some text of the grammar goes on, and the ends where it may end. Never without any: where
-  // the vocabulary lacks the bytes to go on, the ends stand in.
-  // `cancelled` is asked now and then; when it says yes, GrammarCancelled is thrown.
+  State advance(const State& from, Token token);  // empty for tokens that end a text, too
+  // Tokens that may follow: those after which some text of the grammar goes on, and the ends where it may end. Never
+  // without any: where the vocabulary lacks the bytes to go on, the ends stand in. `cancelled` is asked now and then;
+  // when it says yes, GrammarCancelled is thrown.
   GrammarMask mask(const State& state, const std::function<bool()>& cancelled = {});
   GrammarMask ends_only() const { return ends_only_; }
   bool can_end(const State& state) const;
-  bool must_end(const State& state) const;                      // nothing but the end may follow
-  // The bytes that must come next, up to `most`, whole characters and control tokens only. Where the grammar is too ambiguous they end.
+  bool must_end(const State& state) const;  // nothing but the end may follow
+  // The bytes that must come next, up to `most`, whole characters and control tokens only. Where the grammar is too
+  // ambiguous they end.
   std::string forced(const State& state, size_t most);
 
   // Of the last advance, mask or forced. That of a refused mask is the whole of GrammarLimits::work.
   uint64_t work() const { return work_; }
   const GrammarLimits& limits() const { return limits_; }
 
-  size_t states() const { return states_.size(); }              // for tests
+  size_t states() const { return states_.size(); }  // for tests
   size_t masks() const { return recent_.size(); }
 
  private:
@@ -89,42 +96,50 @@ class GrammarMatcher {
   struct Frame {
     const Frame* below;
     uint32_t node;
-    uint32_t count;       // kRepeat: rounds begun
-    uint64_t id;          // in order of making; not part of its identity
-    uint64_t below_id;    // of `below`, 0: none
+    uint32_t count;              // kRepeat: rounds begun
+    uint64_t id;                 // in order of making; not part of its identity
+    uint64_t below_id;           // of `below`, 0: none
     mutable uint64_t visit = 0;  // the last closure it was looked at in
   };
-  struct FrameHash { size_t operator()(const Frame& f) const; };
-  struct FrameEqual { bool operator()(const Frame& a, const Frame& b) const; };
-  using Stacks = std::vector<const Frame*>;        // by id, each once
-  struct StacksHash { size_t operator()(const Stacks& stacks) const; };
+  struct FrameHash {
+    size_t operator()(const Frame& f) const;
+  };
+  struct FrameEqual {
+    bool operator()(const Frame& a, const Frame& b) const;
+  };
+  using Stacks = std::vector<const Frame*>;  // by id, each once
+  struct StacksHash {
+    size_t operator()(const Stacks& stacks) const;
+  };
   struct Key {
-    Stacks stacks;                                 // all at kBytes
+    Stacks stacks;  // all at kBytes
     bool can_end = false;
     bool operator==(const Key&) const = default;
   };
-  struct KeyHash { size_t operator()(const Key& key) const; };
-  // Stacks a byte leads to, before what takes no byte is followed, and the state they are. Many bytes of many states lead to the same ones.
-  // `counted`, here and below: the call that counted its work last.
+  struct KeyHash {
+    size_t operator()(const Key& key) const;
+  };
+  // Stacks a byte leads to, before what takes no byte is followed, and the state they are. Many bytes of many states
+  // lead to the same ones. `counted`, here and below: the call that counted its work last.
   struct Landing {
     Node* node = nullptr;
     uint32_t work = 0;
     uint64_t counted = 0;
   };
   struct Edge {
-    Landing* to = nullptr;                         // null: not known yet
+    Landing* to = nullptr;  // null: not known yet
     uint64_t counted : 48 = 0;
-    uint64_t landed : 16 = 0;                      // stacks that take the byte
+    uint64_t landed : 16 = 0;  // stacks that take the byte
   };
   struct Node {
     const Key* key = nullptr;
     int pins = 0;
-    std::unique_ptr<Edge[]> next;                  // [classes of bytes]; null: none is known yet
+    std::unique_ptr<Edge[]> next;  // [classes of bytes]; null: none is known yet
     uint64_t counted = 0;
     uint64_t mask_work = 0;
     GrammarMask mask;
-    std::string trouble;                           // why it can have no mask; empty: not known
-    std::list<Node*>::iterator recent;             // valid while it has a mask
+    std::string trouble;                // why it can have no mask; empty: not known
+    std::list<Node*>::iterator recent;  // valid while it has a mask
   };
 
   State advance(const State& from, std::string_view bytes, uint64_t most_work);
@@ -151,12 +166,12 @@ class GrammarMatcher {
   std::unordered_set<Frame, FrameHash, FrameEqual> frames_;
   std::unordered_map<Key, Node, KeyHash> states_;
   std::unordered_map<Stacks, Landing, StacksHash> landings_;
-  std::list<Node*> recent_;                        // states with masks, the latest first
+  std::list<Node*> recent_;  // states with masks, the latest first
   uint64_t next_id_ = 1;
-  size_t parts_ = 0;                               // stacks and edges of all states, stacks of all landings
-  size_t most_states_, most_parts_;                // that are kept before the unused ones are forgotten
+  size_t parts_ = 0;                 // stacks and edges of all states, stacks of all landings
+  size_t most_states_, most_parts_;  // that are kept before the unused ones are forgotten
   Key no_stacks_;
-  Node dead_;                                      // where no stack is left
+  Node dead_;  // where no stack is left
   GrammarMask ends_only_;
   State start_;
   // The work of a call: which one it is, how much so far and at most, and who may cancel it.
@@ -171,7 +186,8 @@ class GrammarMatcher {
 // Matchers by their grammar's text, the latest ones.
 class GrammarCache {
  public:
-  explicit GrammarCache(std::shared_ptr<const TokenTrie> trie, size_t capacity = 8) : trie_(std::move(trie)), capacity_(capacity) {}
+  explicit GrammarCache(std::shared_ptr<const TokenTrie> trie, size_t capacity = 8)
+      : trie_(std::move(trie)), capacity_(capacity) {}
   std::shared_ptr<GrammarMatcher> get(const std::string& gbnf);
 
  private:

@@ -64,7 +64,8 @@ class Compiler {
   static uint32_t rule(int id) { return uint32_t(1 + id); }
 
   uint32_t add(GrammarProgram::Node node) {
-    if (program_.nodes.size() + program_.edges.size() >= kMaxNodes) fail("grammar: too large: more than {} symbols", kMaxNodes);
+    if (program_.nodes.size() + program_.edges.size() >= kMaxNodes)
+      fail("grammar: too large: more than {} symbols", kMaxNodes);
     program_.nodes.push_back(node);
     return uint32_t(program_.nodes.size() - 1);
   }
@@ -127,7 +128,8 @@ class Compiler {
     return tails(sequences, 0, next);
   }
 
-  // Sequences that agree in their first `at` bytes. They ascend, and where two share part of a byte's range they share all of it.
+  // Sequences that agree in their first `at` bytes. They ascend, and where two share part of a byte's range they share
+  // all of it.
   uint32_t tails(std::span<const Sequence> sequences, size_t at, uint32_t next) {
     std::vector<Edge> edges;
     while (!sequences.empty()) {

@@ -1,5 +1,6 @@
-// A grammar as a machine over bytes with a stack: each rule is a small graph of nodes. Characters are spelled out in UTF-8, so that a
-// token may end anywhere inside one. Repetitions are counted on the stack and cost the same whatever their limits.
+// A grammar as a machine over bytes with a stack: each rule is a small graph of nodes. Characters are spelled out in
+// UTF-8, so that a token may end anywhere inside one. Repetitions are counted on the stack and cost the same whatever
+// their limits.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -26,7 +27,7 @@ struct GrammarProgram {
     uint32_t least = 0, most = 0;
   };
   struct Edge {
-    uint8_t low, high;   // ascending and apart within a node
+    uint8_t low, high;  // ascending and apart within a node
     uint32_t next;
   };
   static constexpr uint32_t kReturnNode = 0;
@@ -49,7 +50,8 @@ struct GrammarProgram {
   size_t rule_of(uint32_t node) const;
 };
 
-// In the machine's bytes a control token is its text between two of these. UTF-8 has no such byte, so nothing else can be meant.
+// In the machine's bytes a control token is its text between two of these. UTF-8 has no such byte, so nothing else can
+// be meant.
 inline constexpr char kControlByte = '\xFF';
 
 // `control_at`: the length of the longest control token's text that a text begins with, 0: it begins with none.

@@ -8,16 +8,50 @@
 namespace sx {
 namespace {
 
-const std::set<std::string> kAssertions = {
-    "type", "properties", "required", "additionalProperties", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "enum",
-    "const", "anyOf", "oneOf", "allOf", "$ref", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum"};
+const std::set<std::string> kAssertions = {"type",
+                                           "properties",
+                                           "required",
+                                           "additionalProperties",
+                                           "items",
+                                           "prefixItems",
+                                           "additionalItems",
+                                           "minItems",
+                                           "maxItems",
+                                           "enum",
+                                           "const",
+                                           "anyOf",
+                                           "oneOf",
+                                           "allOf",
+                                           "$ref",
+                                           "minLength",
+                                           "maxLength",
+                                           "pattern",
+                                           "format",
+                                           "minimum",
+                                           "maximum",
+                                           "exclusiveMinimum",
+                                           "exclusiveMaximum"};
 
 // They would change what is accepted; anything else unknown is a comment, as the standard has it.
-const std::set<std::string> kUnsupported = {
-    "not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas", "patternProperties", "propertyNames",
-    "unevaluatedProperties", "unevaluatedItems", "contains", "minContains", "maxContains", "minProperties", "maxProperties", "multipleOf",
-    "$dynamicRef", "$recursiveRef"};
+const std::set<std::string> kUnsupported = {"not",
+                                            "if",
+                                            "then",
+                                            "else",
+                                            "dependencies",
+                                            "dependentRequired",
+                                            "dependentSchemas",
+                                            "patternProperties",
+                                            "propertyNames",
+                                            "unevaluatedProperties",
+                                            "unevaluatedItems",
+                                            "contains",
+                                            "minContains",
+                                            "maxContains",
+                                            "minProperties",
+                                            "maxProperties",
+                                            "multipleOf",
+                                            "$dynamicRef",
+                                            "$recursiveRef"};
 
 Schema as_array(const Schema& value) { return value.is_array() ? value : Schema::array({value}); }
 
@@ -53,15 +87,19 @@ Schema merged_properties(const Schema& a, const Schema& b, const std::string& wh
   const Schema* pa = member(a, "properties");
   const Schema* pb = member(b, "properties");
   Schema out = kNone;
-  const auto add = [&](const std::string& name, const Schema& one, const Schema* of_other, const Schema* rest_of_other) {
+  const auto add = [&](const std::string& name, const Schema& one, const Schema* of_other,
+                       const Schema* rest_of_other) {
     if (out.contains(name)) return;
     if (of_other) out[name] = both(one, *of_other);
     else if (rest_of_other && *rest_of_other == false)
-      fail("json schema: {}: property {} of one schema is forbidden by additionalProperties of another", where, Schema(name).dump());
+      fail("json schema: {}: property {} of one schema is forbidden by additionalProperties of another", where,
+           Schema(name).dump());
     else out[name] = rest_of_other ? both(one, *rest_of_other) : one;
   };
-  for (const auto& [name, one] : (pa ? *pa : kNone).items()) add(name, one, pb ? member(*pb, name.c_str()) : nullptr, others(b));
-  for (const auto& [name, one] : (pb ? *pb : kNone).items()) add(name, one, pa ? member(*pa, name.c_str()) : nullptr, others(a));
+  for (const auto& [name, one] : (pa ? *pa : kNone).items())
+    add(name, one, pb ? member(*pb, name.c_str()) : nullptr, others(b));
+  for (const auto& [name, one] : (pb ? *pb : kNone).items())
+    add(name, one, pa ? member(*pa, name.c_str()) : nullptr, others(a));
   return out;
 }
 
@@ -106,7 +144,8 @@ Schema merge_schemas(const Schema& a, const Schema& b, const std::string& where)
   refuse_unsupported(b, where);
   Schema out = a;
   for (const auto& [key, value] : b.items())
-    if (is_assertion(key) && key != "properties") out[key] = out.contains(key) ? merged_value(key, out[key], value, where) : value;
+    if (is_assertion(key) && key != "properties")
+      out[key] = out.contains(key) ? merged_value(key, out[key], value, where) : value;
   if (a.contains("properties") || b.contains("properties")) out["properties"] = merged_properties(a, b, where);
   return out;
 }

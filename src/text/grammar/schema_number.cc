@@ -7,10 +7,12 @@
 namespace sx {
 namespace {
 
-constexpr int kMostDigits = 16;          // of a number without a bound
+constexpr int kMostDigits = 16;  // of a number without a bound
 constexpr const char* kFraction = R"(("." [0-9]{1,16})?)";
 
-void add(std::string& alternatives, const std::string& one) { alternatives += (alternatives.empty() ? "" : " | ") + one; }
+void add(std::string& alternatives, const std::string& one) {
+  alternatives += (alternatives.empty() ? "" : " | ") + one;
+}
 
 std::string digit(char low, char high) {
   return low == high ? fmt::format("\"{}\"", low) : fmt::format("[{}-{}]", low, high);
@@ -97,7 +99,8 @@ std::string gbnf_of_numbers(const NumberBounds& b) {
   if (!b.least || *b.least < 0) {  // minus zero is a way to write zero; it is left to the other side
     const bool bounded = b.most && *b.most < 0;
     const auto high = b.least ? std::optional(size_of(*b.least)) : std::nullopt;
-    const std::string some = magnitudes(bounded ? size_of(*b.most) : 0, bounded ? b.below_most : true, high, b.above_least);
+    const std::string some =
+        magnitudes(bounded ? size_of(*b.most) : 0, bounded ? b.below_most : true, high, b.above_least);
     if (!some.empty()) add(out, "\"-\" (" + some + ")");
   }
   if (!b.most || *b.most >= 0) {

@@ -18,12 +18,13 @@ Schema merge_schemas(const Schema& a, const Schema& b, const std::string& where)
 // Numbers between bounds; without a bound on a side, up to a limited number of digits. Empty: there are none.
 struct NumberBounds {
   std::optional<int64_t> least, most;
-  bool above_least = false, below_most = false;   // for numbers with a fraction: the bound itself is out
+  bool above_least = false, below_most = false;  // for numbers with a fraction: the bound itself is out
 };
 std::string gbnf_of_integers(const NumberBounds& bounds);
 std::string gbnf_of_numbers(const NumberBounds& bounds);
 
-// What stands between the quotes of a JSON string whose text a regular expression finds something in. Uses the rule `char`.
+// What stands between the quotes of a JSON string whose text a regular expression finds something in. Uses the rule
+// `char`.
 std::string gbnf_of_pattern(const std::string& pattern, const std::string& where);
 
 }  // namespace sx

@@ -1,5 +1,5 @@
-// Regular expressions of JSON schemas: characters, classes, groups, alternatives, repetitions, and anchors at the ends of an alternative.
-// What they describe is the text of a string; it is written with the escapes JSON asks for.
+// Regular expressions of JSON schemas: characters, classes, groups, alternatives, repetitions, and anchors at the ends
+// of an alternative. What they describe is the text of a string; it is written with the escapes JSON asks for.
 #include <algorithm>
 
 #include "base/error.h"
@@ -34,9 +34,20 @@ Ranges named(char c) {
     case 'w': return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
     // Not all agree on white space beyond ASCII, so neither class has it.
     case 's': return {{'\t', '\r'}, {' ', ' '}};
-    case 'S': return others({{'\t', '\r'}, {0x1C, ' '}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                             {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}});
-    case 'D': case 'W': return others(named(char(c - 'A' + 'a')));
+    case 'S':
+      return others({{'\t', '\r'},
+                     {0x1C, ' '},
+                     {0x85, 0x85},
+                     {0xA0, 0xA0},
+                     {0x1680, 0x1680},
+                     {0x2000, 0x200A},
+                     {0x2028, 0x2029},
+                     {0x202F, 0x202F},
+                     {0x205F, 0x205F},
+                     {0x3000, 0x3000},
+                     {0xFEFF, 0xFEFF}});
+    case 'D':
+    case 'W': return others(named(char(c - 'A' + 'a')));
     default: return {};
   }
 }
@@ -57,7 +68,8 @@ std::string gbnf_of(const Ranges& ranges) {
   for (auto r : ranges)
     for (auto p : kPlain) add(std::max(r.first, p.first), std::min(r.last, p.last));
   if (!plain.empty()) out = "[" + plain + "]";
-  constexpr std::pair<char32_t, const char*> kEscaped[] = {{'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\t', "\\t"}, {'\r', "\\r"}};
+  constexpr std::pair<char32_t, const char*> kEscaped[] = {
+      {'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\t', "\\t"}, {'\r', "\\r"}};
   for (const auto& [c, escape] : kEscaped)
     if (contains(c)) out += (out.empty() ? "" : " | ") + gbnf_literal(escape);
   return out;
@@ -114,7 +126,8 @@ class Pattern {
     if (take('(')) {
       if (take('?') && !take(':')) wrong("groups other than ( ) and (?: ) are not supported");
       const std::string inner = alternatives(depth + 1);
-      if (!take(')')) wrong(more() ? "an anchor that is not at an end of the pattern" : "a parenthesis that is not closed");
+      if (!take(')'))
+        wrong(more() ? "an anchor that is not at an end of the pattern" : "a parenthesis that is not closed");
       return "(" + inner + ")";
     }
     Ranges ranges;
@@ -158,7 +171,8 @@ class Pattern {
   char32_t hex(int digits) {
     char32_t code = 0;
     for (int i = 0; i < digits; ++i) {
-      const size_t value = more() ? std::string_view("0123456789abcdefABCDEF").find(text_[at_]) : std::string_view::npos;
+      const size_t value =
+          more() ? std::string_view("0123456789abcdefABCDEF").find(text_[at_]) : std::string_view::npos;
       if (value == std::string_view::npos) wrong("a hexadecimal escape that is too short");
       code = code * 16 + char32_t(value > 15 ? value - 6 : value);
       ++at_;
@@ -172,10 +186,12 @@ class Pattern {
     while (!take(']')) {
       if (!more()) wrong("a class that is not closed");
       Ranges one = class_item();
-      if (one.size() == 1 && one[0].first == one[0].last && at_ + 1 < text_.size() && text_[at_] == '-' && text_[at_ + 1] != ']') {
+      if (one.size() == 1 && one[0].first == one[0].last && at_ + 1 < text_.size() && text_[at_] == '-' &&
+          text_[at_ + 1] != ']') {
         ++at_;
         const Ranges last = class_item();
-        if (last.size() != 1 || last[0].first != last[0].last || last[0].first < one[0].first) wrong("a range of characters that is none");
+        if (last.size() != 1 || last[0].first != last[0].last || last[0].first < one[0].first)
+          wrong("a range of characters that is none");
         one[0].last = last[0].first;
       }
       ranges.insert(ranges.end(), one.begin(), one.end());
@@ -197,7 +213,8 @@ class Pattern {
       const size_t end = text_.find('}', at_);
       if (end == std::string::npos) wrong("a repetition that is not closed");
       out = text_.substr(at_, end + 1 - at_);
-      if (out.find_first_not_of("0123456789,", 1) != out.size() - 1) wrong("a repetition that is not {n}, {n,} or {n,m}");
+      if (out.find_first_not_of("0123456789,", 1) != out.size() - 1)
+        wrong("a repetition that is not {n}, {n,} or {n,m}");
       at_ = end + 1;
     }
     if (!out.empty()) take('?');  // lazy or not, the texts are the same
@@ -211,6 +228,8 @@ class Pattern {
 
 }  // namespace
 
-std::string gbnf_of_pattern(const std::string& pattern, const std::string& where) { return Pattern(pattern, where).whole(); }
+std::string gbnf_of_pattern(const std::string& pattern, const std::string& where) {
+  return Pattern(pattern, where).whole();
+}
 
 }  // namespace sx

@@ -10,18 +10,30 @@
 namespace sx::jinja {
 
 enum class ExprKind : uint8_t {
-  kNone, kBool, kInt, kFloat, kString,  // literals
-  kName, kList, kTuple, kDict,          // kDict: items alternate key, value
-  kAttribute,                           // items[0] . name
-  kItem,                                // items[0] [ items[1] ]
-  kSlice,                               // items[0] [ items[1] : items[2] : items[3] ], each bound may be null
-  kCall,                                // items[0] ( arguments )
-  kFilter,                              // items[0] | name ( arguments ); items[0] null inside a filter block
-  kTest,                                // items[0] is name ( arguments )
-  kChain,                               // items[0] ops[0] items[1] ops[1] ...: + - or * / // % or **
-  kCompare,                             // the same with comparisons, Python's chaining
-  kConcat, kAnd, kOr, kNot, kNegative, kPositive,
-  kCondition,                           // items[0] if items[1] else items[2] (may be null)
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,  // literals
+  kName,
+  kList,
+  kTuple,
+  kDict,       // kDict: items alternate key, value
+  kAttribute,  // items[0] . name
+  kItem,       // items[0] [ items[1] ]
+  kSlice,      // items[0] [ items[1] : items[2] : items[3] ], each bound may be null
+  kCall,       // items[0] ( arguments )
+  kFilter,     // items[0] | name ( arguments ); items[0] null inside a filter block
+  kTest,       // items[0] is name ( arguments )
+  kChain,      // items[0] ops[0] items[1] ops[1] ...: + - or * / // % or **
+  kCompare,    // the same with comparisons, Python's chaining
+  kConcat,
+  kAnd,
+  kOr,
+  kNot,
+  kNegative,
+  kPositive,
+  kCondition,  // items[0] if items[1] else items[2] (may be null)
 };
 
 enum class Op : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow, kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
@@ -38,20 +50,32 @@ struct Arguments {
 struct Expr {
   Expr(ExprKind k, int l) : kind(k), line(l) {}
   ExprKind kind;
-  bool flag = false;    // kBool: the value; kTest: negated
+  bool flag = false;  // kBool: the value; kTest: negated
   int line;
-  int symbol = -1;      // kName: number of the variable's name; kString, kAttribute: number of the constant
+  int symbol = -1;  // kName: number of the variable's name; kString, kAttribute: number of the constant
   int64_t integer = 0;
   double real = 0;
-  std::string name;     // variable, attribute, filter or test name; text of a string
+  std::string name;  // variable, attribute, filter or test name; text of a string
   std::vector<ExprPtr> items;
   std::vector<Op> ops;
   std::unique_ptr<Arguments> arguments;
 };
 
 enum class StmtKind : uint8_t {
-  kData, kOutput, kIf, kFor, kSet, kSetBlock, kMacro, kCallBlock, kFilterBlock, kWith, kBlock, kScoped,
-  kBreak, kContinue,
+  kData,
+  kOutput,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kMacro,
+  kCallBlock,
+  kFilterBlock,
+  kWith,
+  kBlock,
+  kScoped,
+  kBreak,
+  kContinue,
 };
 
 struct Stmt;
@@ -77,8 +101,8 @@ struct Stmt {
   StmtKind kind;
   bool recursive = false;  // kFor
   int line;
-  int symbol = -1;         // kMacro: where the macro is stored
-  std::string text;        // kData
+  int symbol = -1;   // kMacro: where the macro is stored
+  std::string text;  // kData
   // kOutput: the value. kIf: conditions, one per body. kFor: target, iterable, filter (may be null).
   // kSet: target, value. kSetBlock: target, filter (may be null). kCallBlock: the call. kFilterBlock: the filter.
   // kWith: target, value, target, value ...

@@ -167,7 +167,7 @@ Value Interpreter::evaluate_call(const Expr& expr, Scope& scope, const Value* ca
 Value Interpreter::evaluate_filter(const Expr& expr, Scope& scope, const Value* input) {
   Nesting nesting(*this);
   Value v;
-  if (expr.items[0] == nullptr) v = *input;  // the text of a filter block
+  if (expr.items[0] == nullptr) v = *input;                                      // the text of a filter block
   else if (input != nullptr) v = evaluate_filter(*expr.items[0], scope, input);  // the filter before this one
   else v = evaluate(*expr.items[0], scope);
   Args args;

@@ -197,10 +197,9 @@ Value items(Interpreter&, const Value& input, Args& args) {
 
 const FilterTable& sequence_filters() {
   static const FilterTable table = {
-      {"length", count},   {"count", count},       {"first", first},         {"last", last},
-      {"list", to_list},   {"join", join},         {"reverse", reverse},     {"sort", sort},
-      {"unique", unique},  {"dictsort", dictsort}, {"min", extreme<false>},  {"max", extreme<true>},
-      {"sum", sum},        {"items", items},
+      {"length", count},       {"count", count},       {"first", first}, {"last", last},     {"list", to_list},
+      {"join", join},          {"reverse", reverse},   {"sort", sort},   {"unique", unique}, {"dictsort", dictsort},
+      {"min", extreme<false>}, {"max", extreme<true>}, {"sum", sum},     {"items", items},
   };
   return table;
 }

@@ -69,8 +69,11 @@ Value strftime_now(Interpreter& interpreter, Args& args) {
 }  // namespace
 
 std::vector<std::pair<std::string, FunctionPointer>> global_functions() {
-  return {{"range", range}, {"dict", dict}, {"namespace", make_namespace},
-          {"raise_exception", raise_exception}, {"strftime_now", strftime_now}};
+  return {{"range", range},
+          {"dict", dict},
+          {"namespace", make_namespace},
+          {"raise_exception", raise_exception},
+          {"strftime_now", strftime_now}};
 }
 
 }  // namespace sx::jinja

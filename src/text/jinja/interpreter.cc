@@ -40,8 +40,12 @@ void Scope::set(int symbol, Value value) {
 }
 
 Interpreter::Interpreter(const Program& program, const RenderLimits& limits, const RenderSettings& settings)
-    : program_(program), limits_(limits), settings_(settings), heap_(Heap::current()),
-      constants_(static_cast<size_t>(program.constants)), root_(new Scope(nullptr)) {
+    : program_(program),
+      limits_(limits),
+      settings_(settings),
+      heap_(Heap::current()),
+      constants_(static_cast<size_t>(program.constants)),
+      root_(new Scope(nullptr)) {
   for (const auto& [name, function] : global_functions()) define(name, Value(new FunctionObject(name, function)));
 }
 

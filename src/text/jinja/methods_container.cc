@@ -139,9 +139,14 @@ Value count(Interpreter&, const Value& self, Args& args) {
 const MethodTable& dict_methods() {
   using Kind = ViewObject::Kind;
   static const MethodTable table = {
-      {"items", {view_method<Kind::kItems>}}, {"keys", {view_method<Kind::kKeys>}},
-      {"values", {view_method<Kind::kValues>}}, {"get", {get}}, {"copy", {copy}},
-      {"update", {update, true}}, {"pop", {dict_pop, true}}, {"setdefault", {setdefault, true}},
+      {"items", {view_method<Kind::kItems>}},
+      {"keys", {view_method<Kind::kKeys>}},
+      {"values", {view_method<Kind::kValues>}},
+      {"get", {get}},
+      {"copy", {copy}},
+      {"update", {update, true}},
+      {"pop", {dict_pop, true}},
+      {"setdefault", {setdefault, true}},
   };
   return table;
 }
@@ -149,7 +154,7 @@ const MethodTable& dict_methods() {
 const MethodTable& list_methods() {
   static const MethodTable table = {
       {"append", {append, true}}, {"extend", {extend, true}}, {"insert", {insert, true}}, {"pop", {list_pop, true}},
-      {"index", {index}}, {"count", {count}}, {"copy", {copy}},
+      {"index", {index}},         {"count", {count}},         {"copy", {copy}},
   };
   return table;
 }

@@ -165,9 +165,15 @@ static Value integer_power(int64_t base, int64_t exponent) {
 static Value integer_arithmetic(Op op, int64_t a, int64_t b) {
   int64_t r = 0;
   switch (op) {
-    case Op::kAdd: if (__builtin_add_overflow(a, b, &r)) overflow(); return Value::integer(r);
-    case Op::kSub: if (__builtin_sub_overflow(a, b, &r)) overflow(); return Value::integer(r);
-    case Op::kMul: if (__builtin_mul_overflow(a, b, &r)) overflow(); return Value::integer(r);
+    case Op::kAdd:
+      if (__builtin_add_overflow(a, b, &r)) overflow();
+      return Value::integer(r);
+    case Op::kSub:
+      if (__builtin_sub_overflow(a, b, &r)) overflow();
+      return Value::integer(r);
+    case Op::kMul:
+      if (__builtin_mul_overflow(a, b, &r)) overflow();
+      return Value::integer(r);
     case Op::kPow: return integer_power(a, b);
     default: break;
   }

@@ -49,9 +49,17 @@ bool Parser::skip_name(std::string_view name) {
 void Parser::unexpected(std::string_view wanted) const {
   const Token& t = current();
   line_ = t.line;
-  static constexpr const char* kNames[] = {"text",   "begin of print statement", "end of print statement",
-                                           "begin of statement block", "end of statement block", "name", "string",
-                                           "integer", "float", "operator", "end of template"};
+  static constexpr const char* kNames[] = {"text",
+                                           "begin of print statement",
+                                           "end of print statement",
+                                           "begin of statement block",
+                                           "end of statement block",
+                                           "name",
+                                           "string",
+                                           "integer",
+                                           "float",
+                                           "operator",
+                                           "end of template"};
   const char* kind = kNames[static_cast<int>(t.kind)];
   if (t.kind == Tok::kName || t.kind == Tok::kOperator) raise("expected {}, got '{}'", wanted, t.text);
   raise("expected {}, got {}", wanted, kind);

@@ -96,8 +96,8 @@ class Parser {
   size_t at_ = 0;
   int& line_;
   int depth_ = 0;
-  int loops_ = 0;                    // loops around the current statement, within the current macro
-  std::vector<MacroCode*> macros_;   // macros around the current statement
+  int loops_ = 0;                   // loops around the current statement, within the current macro
+  std::vector<MacroCode*> macros_;  // macros around the current statement
   std::unordered_map<std::string, int> symbols_;
   std::shared_ptr<Program> program_;
 };

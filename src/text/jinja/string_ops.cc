@@ -54,7 +54,7 @@ std::string encode_all(const std::vector<char32_t>& chars) {
 
 char32_t map_char(std::string_view text, size_t& at, std::string& out, void (*append)(std::string&, char32_t)) {
   const char32_t c = decode_at(text, at);
-  c >= kStrayByte && c <= kStrayByte + 0xFF ? encode(c, out) : append(out, c);
+  c >= kStrayByte&& c <= kStrayByte + 0xFF ? encode(c, out) : append(out, c);
   return c;
 }
 

@@ -50,9 +50,7 @@ Template Template::parse(std::string source, std::string name) {
     std::shared_ptr<const Program> program = Parser(tokenize(source, line), line).parse();
     check_names(*program, line);
     return Template(std::move(program), std::move(name));
-  } catch (const Failure& failure) {
-    fail("{}:{}: {}", name, line, failure.what());
-  }
+  } catch (const Failure& failure) { fail("{}:{}: {}", name, line, failure.what()); }
 }
 
 std::string Template::render(const nlohmann::ordered_json& context, const RenderLimits& limits,
@@ -71,9 +69,7 @@ std::string Template::render(const nlohmann::ordered_json& context, const Render
     }
   } catch (const RaisedByTemplate& error) {
     fail("{}:{}: the template rejects this input: {}", name_, line, error.what());
-  } catch (const Failure& failure) {
-    fail("{}:{}: {}", name_, line, failure.what());
-  } catch (const std::bad_alloc&) {
+  } catch (const Failure& failure) { fail("{}:{}: {}", name_, line, failure.what()); } catch (const std::bad_alloc&) {
     fail("{}:{}: out of memory", name_, line);
   }
 }

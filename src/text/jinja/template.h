@@ -14,10 +14,10 @@ namespace sx::jinja {
 struct Program;
 
 struct RenderLimits {
-  size_t max_output_bytes = 64 << 20;  // of the output, and of any single text
-  size_t max_steps = 50'000'000;       // evaluated nodes plus work proportional to sizes
-  int max_depth = 200;                 // macro calls and recursive loops inside each other
-  size_t max_memory_bytes = 512 << 20; // of all live values
+  size_t max_output_bytes = 64 << 20;   // of the output, and of any single text
+  size_t max_steps = 50'000'000;        // evaluated nodes plus work proportional to sizes
+  int max_depth = 200;                  // macro calls and recursive loops inside each other
+  size_t max_memory_bytes = 512 << 20;  // of all live values
 };
 
 struct RenderSettings {

@@ -33,7 +33,20 @@ template <class... A>
 }
 
 enum class Type : uint8_t {
-  kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kTuple, kDict, kNamespace, kRange, kView, kIterator, kNative,
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kNamespace,
+  kRange,
+  kView,
+  kIterator,
+  kNative,
   kScope,  // internal: variables of a block, never visible to a template
 };
 
@@ -208,7 +221,7 @@ class Value {
 struct StringObject final : Object {
   StringObject(std::string t, bool m, Type type_tag = Type::kString);
   const std::string text;
-  const bool markup;           // made by `safe` or `escape`; text that is added to it is escaped
+  const bool markup;            // made by `safe` or `escape`; text that is added to it is escaped
   mutable int64_t length = -1;  // code points, -1: not yet counted
 };
 

@@ -1,5 +1,6 @@
-// Trees that a backend grows itself are those that the host grows level by level: same nodes, same parents, scores of the same bits, round
-// after round with accepted paths between them. On the CUDA backend, and on the CPU backend behind support/levels_backend.h.
+// Trees that a backend grows itself are those that the host grows level by level: same nodes, same parents, scores of
+// the same bits, round after round with accepted paths between them. On the CUDA backend, and on the CPU backend behind
+// support/levels_backend.h.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -22,8 +23,8 @@ namespace sx {
 namespace {
 
 using testing::FarBackend;
-using testing::TreeGrowthBackend;
 using testing::RefusingBackend;
+using testing::TreeGrowthBackend;
 
 constexpr int kContext = 700, kTrained = 256, kRounds = 9, kMostNodes = 60, kMostDepth = 10;
 
@@ -86,13 +87,16 @@ class Drafting {
     if (c.cache == "retrieval") options.taps.query = {2};
     target_ = Model::load(file, *backend_, options);
     kv_ = backend_->make_kv(target_->kv_geometry(1, kContext + kMaxTreeNodes, backend_->default_kv_type()));
-    cache_config_.policy = &cache_policy(c.cache), cache_config_.budget = 96, cache_config_.chunk = 8, cache_config_.recent = 16, cache_config_.interval = 2;
+    cache_config_.policy = &cache_policy(c.cache), cache_config_.budget = 96, cache_config_.chunk = 8,
+    cache_config_.recent = 16, cache_config_.interval = 2;
     if (c.cache == "retrieval") cache_config_.layers = {2};
     if (c.eagle) {
       EagleOptions eagle;
-      eagle.max_outputs = tree_drafter_rows(c.tree, 1), eagle.max_rows = kContext, eagle.context = kContext + kMaxTreeNodes;
+      eagle.max_outputs = tree_drafter_rows(c.tree, 1), eagle.max_rows = kContext,
+      eagle.context = kContext + kMaxTreeNodes;
       head_ = EagleHead::load(head_file, *target_, *backend_, eagle);
-      make_cache(head_->kv_geometry(1, 0, backend_->default_kv_type()), head_->config().cell, head_->rope_frequencies());
+      make_cache(head_->kv_geometry(1, 0, backend_->default_kv_type()), head_->config().cell,
+                 head_->rope_frequencies());
       EagleDrafterOptions drafter;
       drafter.backend = backend_.get(), drafter.head = head_.get(), drafter.cache = cache_.get(), drafter.tree = c.tree;
       drafter_ = make_eagle_drafter(drafter);
@@ -102,7 +106,8 @@ class Drafting {
       draft_ = Model::load(ModelFile::open(files().draft), *backend_, options);
       make_cache(draft_->kv_geometry(1, 0, backend_->default_kv_type()), draft_->config(), draft_->rope_frequencies());
       ModelDrafterOptions drafter;
-      drafter.backend = backend_.get(), drafter.model = draft_.get(), drafter.cache = cache_.get(), drafter.tree = c.tree;
+      drafter.backend = backend_.get(), drafter.model = draft_.get(), drafter.cache = cache_.get(),
+      drafter.tree = c.tree;
       drafter.vocab = target_->config().vocab;
       drafter_ = make_model_drafter(drafter);
     }
@@ -131,7 +136,9 @@ class Drafting {
     if (case_.level_cost > 0) task.limits.level_cost = case_.level_cost, task.limits.verify_cost = costs_.data();
     drafter_->draft(std::span(&task, 1));
     Tree found;
-    for (NodeId n = 0; n < tree.size(); ++n) found.tokens.push_back(tree.token(n)), found.parents.push_back(tree.parent(n)), found.scores.push_back(tree.score(n));
+    for (NodeId n = 0; n < tree.size(); ++n)
+      found.tokens.push_back(tree.token(n)), found.parents.push_back(tree.parent(n)),
+          found.scores.push_back(tree.score(n));
     std::vector<NodeId> path{0};
     for (int i = 0; i < number % 4; ++i) {
       NodeId child = tree.first_child(path.back());
@@ -154,7 +161,8 @@ class Drafting {
     work_ = backend_->make_kv(cells);
     cells.capacity = kContext;
     if (DraftCache::two_stores(cache_config_, kContext, draft.context)) full_ = backend_->make_kv(cells);
-    parts.backend = backend_.get(), parts.draft = &draft, parts.frequencies = frequencies, parts.work = work_.get(), parts.full = full_.get();
+    parts.backend = backend_.get(), parts.draft = &draft, parts.frequencies = frequencies, parts.work = work_.get(),
+    parts.full = full_.get();
     parts.target = &target_->config(), parts.target_kv = kv_.get(), parts.context = kContext;
     cache_ = std::make_unique<DraftCache>(cache_config_, parts);
   }
@@ -188,7 +196,8 @@ std::vector<Case> cases() {
   eagle2.nodes = 59, eagle2.depth = 8, eagle2.topk = 10;
   wide.nodes = 20, wide.depth = 5, wide.topk = 24;
   opt.nodes = 50, opt.depth = 10, opt.threshold = 0.01f;
-  const auto add = [&](const char* name, bool eagle, const TreeConfig& tree, float level, float row, const char* cache, int prompt) {
+  const auto add = [&](const char* name, bool eagle, const TreeConfig& tree, float level, float row, const char* cache,
+                       int prompt) {
     all.push_back({fmt::format("{}_{}", eagle ? "eagle3" : "model", name), eagle, tree, level, row, cache, prompt});
   };
   for (const bool eagle : {false, true}) {
@@ -210,7 +219,9 @@ std::string difference(const std::vector<Tree>& found, const std::vector<Tree>& 
   for (size_t i = 0; i < expected.size(); ++i)
     if (found[i] != expected[i])
       return fmt::format("round {}: {} nodes, {} expected; {}", i, found[i].tokens.size(), expected[i].tokens.size(),
-                         found[i].parents == expected[i].parents && found[i].tokens == expected[i].tokens ? "only scores differ" : "other nodes");
+                         found[i].parents == expected[i].parents && found[i].tokens == expected[i].tokens
+                             ? "only scores differ"
+                             : "other nodes");
   return "";
 }
 
@@ -264,11 +275,13 @@ TEST(FarLevelsPlain, FixedMathIsMath) {
     const double exact = std::exp(x);
     ASSERT_NEAR(fixed_exp(x), exact, 3e-16 * exact) << x;
   }
-  for (double x = 1e-300; x < 1e300; x *= 1.37) ASSERT_NEAR(fixed_log(x), std::log(x), 5e-16 * std::abs(std::log(x))) << x;
+  for (double x = 1e-300; x < 1e300; x *= 1.37)
+    ASSERT_NEAR(fixed_log(x), std::log(x), 5e-16 * std::abs(std::log(x))) << x;
   for (double x = 1e-16; x < 1; x *= 1.7) ASSERT_NEAR(fixed_log(1 - x), std::log(1 - x), 5e-16 * -std::log(1 - x)) << x;
   EXPECT_EQ(fixed_log(1), 0);
   EXPECT_EQ(fixed_log(0), -INFINITY);
-  for (uint64_t token = 0; token < 1000; ++token) ASSERT_EQ(float(fixed_gumbel(3, 4, token)), float(gumbel(3, 4, token))) << token;
+  for (uint64_t token = 0; token < 1000; ++token)
+    ASSERT_EQ(float(fixed_gumbel(3, 4, token)), float(gumbel(3, 4, token))) << token;
   EXPECT_EQ(fixed_exp(0), 1);
   EXPECT_EQ(fixed_exp(-701), 0);
   EXPECT_EQ(fixed_exp(-INFINITY), 0);

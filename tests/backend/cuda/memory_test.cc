@@ -26,9 +26,7 @@ TEST(CudaMemory, MissingDevicesAreNamed) {
   try {
     make_cuda_backend({.device = 99});
     ADD_FAILURE() << "device 99";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("99"), std::string::npos) << error.what();
-  }
+  } catch (const Error& error) { EXPECT_NE(std::string(error.what()).find("99"), std::string::npos) << error.what(); }
 }
 
 TEST(FarMemoryTest, WithoutCudaTheReasonIsGiven) {
@@ -37,9 +35,7 @@ TEST(FarMemoryTest, WithoutCudaTheReasonIsGiven) {
   try {
     make_cuda_backend({});
     ADD_FAILURE() << "a backend without a device";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
-  }
+  } catch (const Error& error) { EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what(); }
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ class Trees : public InCases {
   void check_tree(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, unsigned seed) {
     if (cases_.next()) testing::check_tree(path, GetParam(), kv, histories, nodes, seed);
   }
-  void check_grown(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, bool levels, unsigned seed) {
+  void check_grown(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, bool levels,
+                   unsigned seed) {
     if (cases_.next()) testing::check_grown(path, GetParam(), kv, histories, nodes, levels, seed);
   }
 };
@@ -71,7 +72,8 @@ TEST_P(Trees, WideFeedForward) {  // GEMMs of many rows end with their glu, and 
   }
 }
 
-TEST_P(Trees, EveryFormOfProducts) {  // matrices that are not small: tiles of 64, 96 and 128 outputs; steps of two launches
+TEST_P(Trees,
+       EveryFormOfProducts) {  // matrices that are not small: tiles of 64, 96 and 128 outputs; steps of two launches
   const TempFolder folder;
   unsigned seed = 140;
   for (const int ffn : {2560, 3600}) {

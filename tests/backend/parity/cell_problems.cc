@@ -1,5 +1,5 @@
-// Problems of the ops on cells that are there: kv_move, cells as bytes (kv_read and kv_write), kv_score. What was moved is
-// observed through attention.
+// Problems of the ops on cells that are there: kv_move, cells as bytes (kv_read and kv_write), kv_score. What was moved
+// is observed through attention.
 #include <algorithm>
 #include <cmath>
 
@@ -9,8 +9,8 @@ namespace sx::parity {
 namespace {
 
 // Cells of slot 0 go to another store, or shift down within their slot as when a path is committed. As bytes they go to
-// another place among the same cells, in another slot of a store of another size or in their own slot. The output has a row
-// per layer: the attention of one probe over the cells.
+// another place among the same cells, in another slot of a store of another size or in their own slot. The output has a
+// row per layer: the attention of one probe over the cells.
 class MoveProblem final : public Problem {
  public:
   explicit MoveProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
@@ -48,9 +48,9 @@ class MoveProblem final : public Problem {
   Random random_;
   Heads heads_;
   std::vector<KvMove> moves_;
-  int length_ = 0;                           // cells before the probe
-  std::vector<std::vector<float>> cells_;    // per layer [history, width]
-  std::vector<std::vector<float>> probe_;    // per layer [width]
+  int length_ = 0;                         // cells before the probe
+  std::vector<std::vector<float>> cells_;  // per layer [history, width]
+  std::vector<std::vector<float>> probe_;  // per layer [width]
 };
 
 class MoveInstance final : public Instance {
@@ -89,7 +89,8 @@ class MoveInstance final : public Instance {
       for (const KvMove& m : p_.moves_) move({&m, 1}, slot);
     } else {
       for (const KvMove& m : p_.moves_) {
-        origin[static_cast<size_t>(m.dst)] = p_.row_.same_slot && !p_.bytes() ? origin[static_cast<size_t>(m.src)] : m.src;
+        origin[static_cast<size_t>(m.dst)] =
+            p_.row_.same_slot && !p_.bytes() ? origin[static_cast<size_t>(m.src)] : m.src;
       }
       refill(slot, origin);
     }
@@ -103,8 +104,13 @@ class MoveInstance final : public Instance {
   int target_slot() const { return other_ ? 1 : 0; }
 
   void move(std::span<const KvMove> moves, int slot) {
-    backend_.kv_move({.from = from_.get(), .to = &target(), .from_slot = other_ ? 0 : slot, .to_slot = slot,
-                      .moves = moves, .frequencies = heads_.frequencies().data(), .dims = p_.row_.rotated(),
+    backend_.kv_move({.from = from_.get(),
+                      .to = &target(),
+                      .from_slot = other_ ? 0 : slot,
+                      .to_slot = slot,
+                      .moves = moves,
+                      .frequencies = heads_.frequencies().data(),
+                      .dims = p_.row_.rotated(),
                       .style = p_.row_.style});
   }
   void refill(int slot, const std::vector<int>& origin) {
@@ -112,7 +118,9 @@ class MoveInstance final : public Instance {
       for (size_t cell = 0, n; cell < origin.size(); cell += n) {
         n = 1;
         if (origin[cell] < 0) continue;
-        const auto follows = [&](size_t i) { return cell + i < origin.size() && origin[cell + i] == origin[cell] + int(i); };
+        const auto follows = [&](size_t i) {
+          return cell + i < origin.size() && origin[cell + i] == origin[cell] + int(i);
+        };
         while (n < kChunk && follows(n)) ++n;
         const float* row = p_.cells_[static_cast<size_t>(layer)].data() + product(origin[cell], heads_.width());
         heads_.store(backend_, desk_, row, {origin.data() + cell, n}, target(), layer, {slot, static_cast<int>(cell)});
@@ -139,7 +147,8 @@ std::unique_ptr<Instance> MoveProblem::make(Backend& backend) const {
 class ScoreProblem final : public Problem {
  public:
   explicit ScoreProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
-    for (int layer = 0; layer < kLayers; ++layer) cells_.push_back(random_.normals(product(row.history, heads_.width())));
+    for (int layer = 0; layer < kLayers; ++layer)
+      cells_.push_back(random_.normals(product(row.history, heads_.width())));
     q_ = random_.normals(product(kLayers, heads_.q_width()));
     borders_ = {row.history / 9};
     const int most = std::max(4, row.history / 20);
@@ -160,7 +169,8 @@ class ScoreProblem final : public Problem {
   }
   Cost cost() const override {
     const double bytes = static_cast<double>(dtype_info(row_.type).bytes) / dtype_info(row_.type).block;
-    return {bytes * row_.kv_heads * row_.head_dim * row_.history * row_.rows, 2.0 * heads_.q_width() * row_.history * row_.rows};
+    return {bytes * row_.kv_heads * row_.head_dim * row_.history * row_.rows,
+            2.0 * heads_.q_width() * row_.history * row_.rows};
   }
 
  private:
@@ -170,7 +180,7 @@ class ScoreProblem final : public Problem {
   std::vector<std::vector<float>> cells_;  // per layer [history, width]
   std::vector<float> q_;                   // [layers, q_width]
   std::vector<int32_t> borders_;
-  std::vector<int> order_;                 // the layers of the call; empty: layer 1
+  std::vector<int> order_;  // the layers of the call; empty: layer 1
 };
 
 class ScoreInstance final : public Instance {
@@ -189,8 +199,16 @@ class ScoreInstance final : public Instance {
   }
   void run() override {
     const OpRow& row = p_.row_;
-    KvScoreArgs args{out_.values.data(), q_, row.heads, row.kv_heads, row.head_dim,
-                     1 / std::sqrt(static_cast<float>(row.head_dim)), kv_.get(), 1, 1, p_.borders_,
+    KvScoreArgs args{out_.values.data(),
+                     q_,
+                     row.heads,
+                     row.kv_heads,
+                     row.head_dim,
+                     1 / std::sqrt(static_cast<float>(row.head_dim)),
+                     kv_.get(),
+                     1,
+                     1,
+                     p_.borders_,
                      static_cast<ScoreKind>(row.kind)};
     args.layers = p_.order_, args.mean = row.mean;
     backend_.kv_score(args);

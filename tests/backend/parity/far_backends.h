@@ -1,4 +1,5 @@
-// Backends with memory of their own, for the tests of the op table: they stand behind an adapter that takes host memory.
+// Backends with memory of their own, for the tests of the op table: they stand behind an adapter that takes host
+// memory.
 #pragma once
 #include <string>
 
@@ -7,10 +8,11 @@
 
 namespace sx::parity {
 
-BackendFactory far_backend();   // the CPU backend behind support/far_backend.h: what the adapters themselves do
+BackendFactory far_backend();  // the CPU backend behind support/far_backend.h: what the adapters themselves do
 BackendFactory cuda_backend();
 
-// Rows that such a backend can run: no K/V in F32 on CUDA, and chains behind earlier nodes only as deep as trees may be.
+// Rows that such a backend can run: no K/V in F32 on CUDA, and chains behind earlier nodes only as deep as trees may
+// be.
 bool supports(const std::string& backend, const OpRow& row);
 // Of them, rows that are not run as prompts on CUDA, whose bits are those of a row decoded alone.
 bool decodes(const std::string& backend, const OpRow& row);

@@ -37,8 +37,12 @@ class Heads {
     return backend.make_kv({kLayers, row_.kv_heads, row_.head_dim, slots, capacity, row_.type});
   }
   void reserve(Backend& backend, int rows, int context) const {
-    backend.reserve({.rows = std::max(rows, kChunk), .width = width(), .heads = row_.heads, .kv_heads = row_.kv_heads,
-                     .head_dim = row_.head_dim, .context = context});
+    backend.reserve({.rows = std::max(rows, kChunk),
+                     .width = width(),
+                     .heads = row_.heads,
+                     .kv_heads = row_.kv_heads,
+                     .head_dim = row_.head_dim,
+                     .context = context});
   }
   // [positions, dims/2, 2]
   std::vector<float> table(std::span<const int> positions) const {
@@ -65,9 +69,15 @@ class Heads {
     return args;
   }
   AttendArgs attend_args(float* out, const float* qkv, const KvStore& kv, int layer) const {
-    return {.out = out, .q = qkv, .q_stride = width(), .shape = {row_.heads, row_.kv_heads, row_.head_dim},
-            .scale = 1 / std::sqrt(static_cast<float>(row_.head_dim)), .window = row_.window,
-            .kv = &kv, .layer = layer, .seqs = {}};
+    return {.out = out,
+            .q = qkv,
+            .q_stride = width(),
+            .shape = {row_.heads, row_.kv_heads, row_.head_dim},
+            .scale = 1 / std::sqrt(static_cast<float>(row_.head_dim)),
+            .window = row_.window,
+            .kv = &kv,
+            .layer = layer,
+            .seqs = {}};
   }
   // Stores all rows of qkv, [any, width], as cells 0, 1, ... at those positions.
   void fill(Backend& backend, const Desk& desk, const std::vector<float>& qkv, KvStore& kv, int layer, int slot) const {

@@ -11,7 +11,7 @@ struct Sequence {
   int rows, uncommitted, history, slot, first_row;
   std::vector<uint64_t> ancestors;  // [nodes][words], empty: a chain
   int words = 0;
-  std::vector<float> past, qkv;     // [history, width], [nodes, width]
+  std::vector<float> past, qkv;  // [history, width], [nodes, width]
 
   int nodes() const { return uncommitted + rows; }
   // Nodes that row i of the step descends from, itself included.
@@ -56,14 +56,22 @@ class StepProblem final : public Problem {
  public:
   explicit StepProblem(const OpRow& row) : Problem(row), random_(row_name(row)), heads_(row, random_) {
     for (int s = 0; s < row.seqs; ++s) {
-      Sequence seq{std::max(1, row.rows - s), std::max(0, row.uncommitted - 3 * s), row.history + 37 * s, row.seqs - 1 - s,
-                   total_, {}, 0, {}, {}};
+      Sequence seq{std::max(1, row.rows - s),
+                   std::max(0, row.uncommitted - 3 * s),
+                   row.history + 37 * s,
+                   row.seqs - 1 - s,
+                   total_,
+                   {},
+                   0,
+                   {},
+                   {}};
       if (row.tree) grow_tree(seq, random_);
       if (row.reads) see_the_first(seq);
       seq.past = random_.normals(product(seq.history, heads_.width()));
       seq.qkv = random_.normals(product(seq.nodes(), heads_.width()));
       for (size_t i = 0; row.loud > 1 && i < seq.qkv.size(); ++i) {
-        if (i % static_cast<size_t>(heads_.width()) < static_cast<size_t>(heads_.q_width())) seq.qkv[i] *= static_cast<float>(row.loud);
+        if (i % static_cast<size_t>(heads_.width()) < static_cast<size_t>(heads_.q_width()))
+          seq.qkv[i] *= static_cast<float>(row.loud);
       }
       total_ += seq.rows;
       longest_ = std::max(longest_, seq.history + seq.nodes());
@@ -192,8 +200,14 @@ class StepInstance final : public Instance {
       moves.push_back({seq.history + path[k], seq.history + static_cast<int>(k), 0});
     }
     if (!moves.empty()) {
-      backend_.kv_move({.from = kv_.get(), .to = kv_.get(), .from_slot = seq.slot, .to_slot = spare, .moves = moves,
-                        .frequencies = nullptr, .dims = 0, .style = p_.row_.style});
+      backend_.kv_move({.from = kv_.get(),
+                        .to = kv_.get(),
+                        .from_slot = seq.slot,
+                        .to_slot = spare,
+                        .moves = moves,
+                        .frequencies = nullptr,
+                        .dims = 0,
+                        .style = p_.row_.style});
     }
     const float* qkv = seq.qkv.data() + product(seq.uncommitted + i, heads_.width());
     heads_.decode(backend_, desk_, qkv, *kv_, kLayer, {spare, length});
@@ -218,8 +232,6 @@ std::unique_ptr<Instance> StepProblem::make(Backend& backend) const {
 
 }  // namespace
 
-std::unique_ptr<Problem> make_step_problem(const OpRow& row) {
-  return std::make_unique<StepProblem>(row);
-}
+std::unique_ptr<Problem> make_step_problem(const OpRow& row) { return std::make_unique<StepProblem>(row); }
 
 }  // namespace sx::parity

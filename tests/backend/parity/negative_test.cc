@@ -26,7 +26,8 @@ bool mistake_shows(const OpRow& row) {
   }
   switch (row.op) {
     case Op::kChoose: return row.in >= 3000 && (row.sampling == 1 || row.sampling == 7);  // flat distributions
-    case Op::kDistribution: return row.in >= 300 && (row.sampling == 1 || row.sampling == 7);  // many tokens, and not greedy
+    case Op::kDistribution:
+      return row.in >= 300 && (row.sampling == 1 || row.sampling == 7);  // many tokens, and not greedy
     case Op::kTopK: return row.in < 300 || row.out == row.in;  // a forgotten token is missed, or its probability
     default: return true;
   }
@@ -50,8 +51,8 @@ TEST(ParityNegative, MistakesAreCaught) {
 TEST(ParityNegative, VariantBitsAreCaught) {
   int caught = 0;
   for (const OpRow& row : op_table()) {
-    const bool no_rows = row.op == Op::kKvMove || row.op == Op::kKvCells || row.op == Op::kKvScore ||
-                         row.op == Op::kKvRetrieve;
+    const bool no_rows =
+        row.op == Op::kKvMove || row.op == Op::kKvCells || row.op == Op::kKvScore || row.op == Op::kKvRetrieve;
     if (row.large || row.rows * row.seqs == 1 || no_rows || row.op == Op::kChoose || row.op == Op::kDistribution) {
       continue;
     }

@@ -72,7 +72,8 @@ std::string difference_to_reference(const OpRow& row, const std::string& name, B
   const auto right = make_reference_backend();
   const Output reference = run_on(*problem, *right);
   Tolerance allowed = tolerance_of(name, row);
-  if (row.loud > 1) allowed.mean *= row.loud / 2.0, allowed.peak *= row.loud / 2.0;  // errors of scores grow with the queries
+  if (row.loud > 1)
+    allowed.mean *= row.loud / 2.0, allowed.peak *= row.loud / 2.0;  // errors of scores grow with the queries
   return difference(reference, run_on(*problem, backend), problem->scale(reference), allowed);
 }
 

@@ -26,8 +26,8 @@ struct Cost {
 class Instance {
  public:
   virtual ~Instance() = default;
-  virtual void run() = 0;               // the op, once; the benchmark repeats it
-  virtual Output output() = 0;          // after one run
+  virtual void run() = 0;       // the op, once; the benchmark repeats it
+  virtual Output output() = 0;  // after one run
   // The same rows once more in other batch: only these, in this order ([rows.size(), columns] comes back). Ops on
   // rows put them in one call. Ops on K/V decode each row plainly: its path as committed history, a step of one row.
   virtual std::vector<float> again(std::span<const int> rows) = 0;
@@ -48,7 +48,8 @@ class Problem {
 };
 
 std::unique_ptr<Problem> make_problem(const OpRow& row);
-std::unique_ptr<Problem> make_row_problem(const OpRow& row);  // embed norm linear rope_table glu choose distribution top_k
+std::unique_ptr<Problem> make_row_problem(
+    const OpRow& row);  // embed norm linear rope_table glu choose distribution top_k
 std::unique_ptr<Problem> make_step_problem(const OpRow& row);  // rope_store attend
 std::unique_ptr<Problem> make_retrieve_problem(const OpRow& row);
 std::unique_ptr<Problem> make_cell_problem(const OpRow& row);  // kv_move kv_cells kv_score

@@ -23,20 +23,17 @@ void fill_blocks(Random& random, std::vector<std::byte>& bytes, Fill fill) {
 
 void set_scales(Random& random, DType type, std::vector<std::byte>& bytes) {
   switch (type) {
-    case DType::kQ5_0:
-      return fill_blocks<BlockQ5_0>(random, bytes, [](auto& b, auto near) { b.d = near(0.1); });
+    case DType::kQ5_0: return fill_blocks<BlockQ5_0>(random, bytes, [](auto& b, auto near) { b.d = near(0.1); });
     case DType::kQ5_1:
       return fill_blocks<BlockQ5_1>(random, bytes, [](auto& b, auto near) { b.d = near(0.1), b.m = near(-1.6); });
     case DType::kQ2_K:
       return fill_blocks<BlockQ2_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.1), b.dmin = near(0.15); });
-    case DType::kQ3_K:
-      return fill_blocks<BlockQ3_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.03); });
+    case DType::kQ3_K: return fill_blocks<BlockQ3_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.03); });
     case DType::kQ4_K:
       return fill_blocks<BlockQ4_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.005), b.dmin = near(0.03); });
     case DType::kQ5_K:
       return fill_blocks<BlockQ5_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.003), b.dmin = near(0.04); });
-    case DType::kQ6_K:
-      return fill_blocks<BlockQ6_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.0007); });
+    case DType::kQ6_K: return fill_blocks<BlockQ6_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.0007); });
     default: return;
   }
 }
@@ -67,7 +64,12 @@ std::vector<float> Random::normals(size_t count, float deviation) {
 std::vector<std::byte> random_weights(Random& random, DType type, int64_t count) {
   std::vector<std::byte> bytes(dtype_bytes(type, count));
   switch (type) {
-    case DType::kF32: case DType::kF16: case DType::kBF16: case DType::kQ8_0: case DType::kQ4_0: case DType::kQ4_1:
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
       quantise(type, random.normals(static_cast<size_t>(count)).data(), count, bytes.data());
       return bytes;
     default:

@@ -13,9 +13,9 @@ class Random {
  public:
   explicit Random(std::string_view seed);
   uint64_t bits();
-  double uniform();        // (0, 1)
-  int below(int n);        // 0..n-1
-  float normal();          // mean 0, deviation 1, within 3.5
+  double uniform();  // (0, 1)
+  int below(int n);  // 0..n-1
+  float normal();    // mean 0, deviation 1, within 3.5
   std::vector<float> normals(size_t count, float deviation = 1);
 
  private:

@@ -1,5 +1,5 @@
-// The problem of kv_retrieve: two refreshes of a working store by two queries. Chunks have scores far enough apart that every
-// backend must choose the same cells, or scores that are equal, where the later chunk must win.
+// The problem of kv_retrieve: two refreshes of a working store by two queries. Chunks have scores far enough apart that
+// every backend must choose the same cells, or scores that are equal, where the later chunk must win.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -11,8 +11,8 @@
 namespace sx::parity {
 namespace {
 
-constexpr int kMarked = 8;        // the last numbers of a head, which are not rotated, carry the score of a key's chunk
-constexpr float kStep = 0.35f;    // between the logits of two chunks
+constexpr int kMarked = 8;      // the last numbers of a head, which are not rotated, carry the score of a key's chunk
+constexpr float kStep = 0.35f;  // between the logits of two chunks
 constexpr int kSlot = 1, kSlots = 2;
 
 class RetrieveProblem final : public Problem {
@@ -27,7 +27,8 @@ class RetrieveProblem final : public Problem {
     const int chunks = static_cast<int>(borders_.size()) - 1;
     std::vector<int> level(static_cast<size_t>(chunks));
     std::iota(level.begin(), level.end(), 0);
-    for (int i = chunks; i > 1; --i) std::swap(level[static_cast<size_t>(i - 1)], level[static_cast<size_t>(random_.below(i))]);
+    for (int i = chunks; i > 1; --i)
+      std::swap(level[static_cast<size_t>(i - 1)], level[static_cast<size_t>(random_.below(i))]);
     for (int& x : level) x = row.ties ? x / 5 : x - chunks / 2;
     // The two queries look at marks of their own, so that they rank the chunks differently.
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -36,7 +37,8 @@ class RetrieveProblem final : public Problem {
       for (int i = 0; i < heads_.q_width(); ++i)  // it looks at all chunks alike
         if (i % row.head_dim >= row.head_dim - kMarked) probe_.back()[static_cast<size_t>(i)] = 0;
       for (int c = 0; c < row.history; ++c)
-        for (int h = row.heads; h < row.heads + row.kv_heads; ++h) mark_key(cell_key(layer, c, h), level, c / row.chunk);
+        for (int h = row.heads; h < row.heads + row.kv_heads; ++h)
+          mark_key(cell_key(layer, c, h), level, c / row.chunk);
     }
     for (int turn = 0; turn < 2; ++turn) {
       q_.push_back(random_.normals(product(kLayers, heads_.q_width())));
@@ -50,7 +52,8 @@ class RetrieveProblem final : public Problem {
   std::unique_ptr<Instance> make(Backend& backend) const override;
   std::vector<float> scale(const Output& reference) const override {
     std::vector<float> sizes = run_sizes(reference.values, row_.head_dim, 1e-3f);
-    std::fill(sizes.begin() + static_cast<ptrdiff_t>(product(kLayers, heads_.q_width())), sizes.end(), 1e-3f);  // cells are exact
+    std::fill(sizes.begin() + static_cast<ptrdiff_t>(product(kLayers, heads_.q_width())), sizes.end(),
+              1e-3f);  // cells are exact
     return sizes;
   }
   Cost cost() const override {
@@ -66,7 +69,8 @@ class RetrieveProblem final : public Problem {
   void mark_key(float* key, const std::vector<int>& level, int chunk) const {
     const int chunks = static_cast<int>(level.size());
     const float unit = kStep * std::sqrt(static_cast<float>(row_.head_dim)) / (kMarked / 2);
-    for (int d = 0; d < row_.head_dim - kMarked && row_.ties; ++d) key[d] = 0;  // then equal chunks are equal in all bits
+    for (int d = 0; d < row_.head_dim - kMarked && row_.ties; ++d)
+      key[d] = 0;  // then equal chunks are equal in all bits
     for (int d = 0; d < kMarked; ++d) {
       const int at = d < kMarked / 2 ? chunk : (chunk * 7 + 3) % chunks;
       key[row_.head_dim - kMarked + d] = unit * static_cast<float>(level[static_cast<size_t>(at)]);
@@ -122,8 +126,17 @@ class RetrieveInstance final : public Instance {
   void refresh(int turn) {
     const OpRow& row = p_.row_;
     KvRetrieveArgs a{};
-    a.score = {nullptr, q_[static_cast<size_t>(turn)], row.heads, row.kv_heads, row.head_dim,
-               1 / std::sqrt(static_cast<float>(row.head_dim)), from_.get(), 0, kSlot, p_.borders_, static_cast<ScoreKind>(row.kind)};
+    a.score = {nullptr,
+               q_[static_cast<size_t>(turn)],
+               row.heads,
+               row.kv_heads,
+               row.head_dim,
+               1 / std::sqrt(static_cast<float>(row.head_dim)),
+               from_.get(),
+               0,
+               kSlot,
+               p_.borders_,
+               static_cast<ScoreKind>(row.kind)};
     const int both[] = {1, 0};
     a.score.layers = std::span(both).first(static_cast<size_t>(row.rows));
     a.per_cell = row.kind == 0;
@@ -138,7 +151,8 @@ class RetrieveInstance final : public Instance {
   }
   void probe(std::vector<float>& out) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      p_.heads_.decode(backend_, desk_, p_.probe_[static_cast<size_t>(layer)].data(), *work_, layer, {kSlot, p_.plan_.count});
+      p_.heads_.decode(backend_, desk_, p_.probe_[static_cast<size_t>(layer)].data(), *work_, layer,
+                       {kSlot, p_.plan_.count});
       out.insert(out.end(), desk_.out, desk_.out + p_.heads_.q_width());
     }
   }

@@ -132,9 +132,7 @@ class NormProblem final : public Problem {
     for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = std::max(sizes[i], std::fabs(reference.values[i]));
     return sizes;
   }
-  Cost cost() const override {
-    return {8.0 * row_.rows * row_.in, 4.0 * row_.rows * row_.in};
-  }
+  Cost cost() const override { return {8.0 * row_.rows * row_.in, 4.0 * row_.rows * row_.in}; }
 
  private:
   static constexpr float kEps = 1e-5f;
@@ -180,7 +178,8 @@ class RopeTableProblem final : public Problem {
       return Call{[=, this, &backend] {
                     backend.rope_table({out, positions.data(), static_cast<int>(positions.size()), frequencies_.data(),
                                         row_.head_dim, 1 + static_cast<float>(row_.delta) / 10});
-                  }, out};
+                  },
+                  out};
     });
   }
   std::vector<float> scale(const Output& reference) const override {
@@ -310,13 +309,13 @@ class LogitProblem : public Problem {
   }
 
  private:
-  // 1: half of the tokens. 2: one in forty, and the last. 3: one token. 4: none in the first row, all in others.
-  // 5: tokens 7 and 9, which have no finite logit in the first row. Bits behind the vocabulary are set: they mean nothing.
+  // 1: half of the tokens. 2: one in forty, and the last. 3: one token. 4: none in the first row, all in others. 5:
+  // tokens 7 and 9, which have no finite logit in the first row. Bits behind the vocabulary are set: they mean nothing.
   std::vector<uint32_t> pattern(int number, int r, Random& random) const {
     const int vocab = row_.in, only = random.below(vocab);
     std::vector<uint32_t> bits(static_cast<size_t>((vocab + 31) / 32));
     for (int t = 0; t < static_cast<int>(bits.size()) * 32; ++t) {
-      const bool in = t >= vocab     ? true
+      const bool in = t >= vocab    ? true
                       : number == 1 ? random.below(2) == 0
                       : number == 2 ? random.below(40) == 0 || t == vocab - 1
                       : number == 3 ? t == only
@@ -358,7 +357,10 @@ class ChooseProblem final : public LogitProblem {
       const auto broken = std::make_shared<std::vector<uint8_t>>(rows.size());
       for (size_t i = 0; i < list.size(); ++i) list[i].broken = broken->data() + i;
       float* out = guarded(backend, rows.size(), 1);
-      return Call{[=, this, &backend] { backend.choose({tokens->data(), list, row_.in}); }, out, [=] {  // below 2^24: exact as floats
+      return Call{[=, this, &backend] {
+                    backend.choose({tokens->data(), list, row_.in});
+                  },
+                  out, [=] {  // below 2^24: exact as floats
                     for (size_t i = 0; i < tokens->size(); ++i) out[i] = float(2 * (*tokens)[i] + (*broken)[i]);
                   }};
     });
@@ -375,11 +377,13 @@ class ProbabilitiesProblem final : public LogitProblem {
       const size_t size = product(static_cast<int>(rows.size()) + 1, row_.in);
       const auto distribution = std::make_shared<std::vector<double>>(size, kGuard);
       float* out = guarded(backend, rows.size(), row_.in);
-      return Call{[=, this, &backend] {
-                    for (size_t i = 0; i < list.size(); ++i) {
-                      backend.probabilities({distribution->data() + i * static_cast<size_t>(row_.in), list[i], row_.in});
-                    }
-                  }, out, [=] { std::copy(distribution->begin(), distribution->end(), out); }};
+      return Call{
+          [=, this, &backend] {
+            for (size_t i = 0; i < list.size(); ++i) {
+              backend.probabilities({distribution->data() + i * static_cast<size_t>(row_.in), list[i], row_.in});
+            }
+          },
+          out, [=] { std::copy(distribution->begin(), distribution->end(), out); }};
     });
   }
   std::vector<float> scale(const Output& reference) const override {  // the row's largest
@@ -404,7 +408,11 @@ class TopKProblem final : public LogitProblem {
       const size_t size = product(count + 1, row_.out);
       const auto best = std::make_shared<std::vector<Candidate>>(size, Candidate{54321, kGuard});
       float* out = guarded(backend, rows.size(), 2 * row_.out);
-      return Call{[=, this, &backend] { backend.top_k({best->data(), logits, count, row_.in, row_.out}); }, out, [=] {
+      return Call{[=, this, &backend] {
+                    backend.top_k({best->data(), logits, count, row_.in, row_.out});
+                  },
+                  out,
+                  [=] {
                     for (size_t i = 0; i < best->size(); ++i) {
                       out[2 * i] = static_cast<float>((*best)[i].token);
                       out[2 * i + 1] = std::max(-1e6f, (*best)[i].logp);  // -infinity cannot be subtracted

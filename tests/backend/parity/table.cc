@@ -53,7 +53,8 @@ void add_row_ops(std::vector<OpRow>& table) {
     }
     for (const int vocab : {5, 31, 33, 300, 3000}) {
       for (int allowed = 1; allowed <= kPatterns; ++allowed) {
-        table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 20 : 3, .in = vocab, .sampling = sampling, .allowed = allowed});
+        table.push_back(
+            {.op = Op::kChoose, .rows = sampling % 2 ? 20 : 3, .in = vocab, .sampling = sampling, .allowed = allowed});
         table.push_back({.op = Op::kDistribution, .rows = 2, .in = vocab, .sampling = sampling, .allowed = allowed});
       }
     }
@@ -70,8 +71,14 @@ void add_linear(std::vector<OpRow>& table) {
   for (const DType type : kWeightTypes) {
     for (const Shape shape : linear_shapes(type)) {
       for (const int rows : {1, 2, 3, 5, 16, 33}) {
-        table.push_back({.op = Op::kLinear, .type = type, .rows = rows, .in = shape.in, .out = shape.out,
-                         .bias = turn % 2 == 1, .accumulate = turn % 3 == 1, .pad = turn % 5 == 1 ? 3 : 0});
+        table.push_back({.op = Op::kLinear,
+                         .type = type,
+                         .rows = rows,
+                         .in = shape.in,
+                         .out = shape.out,
+                         .bias = turn % 2 == 1,
+                         .accumulate = turn % 3 == 1,
+                         .pad = turn % 5 == 1 ? 3 : 0});
         ++turn;
       }
     }
@@ -80,7 +87,13 @@ void add_linear(std::vector<OpRow>& table) {
     }
     for (const int rows : {1, 4, 9, 64, 130}) {
       const int in = dtype_info(type).block == 256 ? 512 : 288;
-      table.push_back({.op = Op::kLinear, .type = type, .rows = rows, .in = in, .out = 21, .bias = rows == 4, .pad = 2,
+      table.push_back({.op = Op::kLinear,
+                       .type = type,
+                       .rows = rows,
+                       .in = in,
+                       .out = 21,
+                       .bias = rows == 4,
+                       .pad = 2,
                        .mixed = true});
     }
   }
@@ -163,7 +176,9 @@ void add_attend(std::vector<OpRow>& table) {
     for (const int history : {0, 1, 62, 63, 64, 127, 450, 1023}) {  // rows that only look
       for (const int rows : {2, 16, 70}) add([&](OpRow& r) { r.history = history, r.rows = rows, r.reads = true; });
     }
-    if (type != DType::kF32) {  // long histories across the borders that GPU kernels have, with trees and groups of several sizes
+    if (type !=
+        DType::
+            kF32) {  // long histories across the borders that GPU kernels have, with trees and groups of several sizes
       for (const int history : {2040, 4100}) {
         for (const int heads : {2, 6, 8}) {
           OpRow row = base;
@@ -173,7 +188,8 @@ void add_attend(std::vector<OpRow>& table) {
         }
       }
     }
-    if (type == DType::kBF16 || type == DType::kF16) {  // scores so large that GPU kernels weigh them relative to something else than 0
+    if (type == DType::kBF16 ||
+        type == DType::kF16) {  // scores so large that GPU kernels weigh them relative to something else than 0
       for (const int rows : {3, 40}) {
         OpRow row = base;
         row.heads = 8, row.head_dim = 128, row.rows = rows, row.history = 2600, row.tree = true, row.loud = 16;
@@ -182,7 +198,7 @@ void add_attend(std::vector<OpRow>& table) {
         table.push_back(row);
       }
     }
-    add([&](OpRow& r) { r.rows = 200, r.history = 0; });   // prefill
+    add([&](OpRow& r) { r.rows = 200, r.history = 0; });  // prefill
     add([&](OpRow& r) { r.rows = 150, r.history = 450; });
   }
 }
@@ -192,8 +208,16 @@ void add_kv_move(std::vector<OpRow>& table) {
     for (const int delta : {0, 1, -1, 700}) {
       for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
         for (const bool same_slot : {false, true}) {
-          table.push_back({.op = Op::kKvMove, .type = type, .rows = 40, .heads = 4, .kv_heads = 2, .head_dim = 64,
-                           .dims = delta == 1 ? 32 : 0, .style = style, .history = 150, .delta = delta,
+          table.push_back({.op = Op::kKvMove,
+                           .type = type,
+                           .rows = 40,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 64,
+                           .dims = delta == 1 ? 32 : 0,
+                           .style = style,
+                           .history = 150,
+                           .delta = delta,
                            .same_slot = same_slot});
         }
       }
@@ -201,12 +225,14 @@ void add_kv_move(std::vector<OpRow>& table) {
   }
 }
 
-// Odd counts, places inside and across blocks of 64 cells and extents of 1,024, forwards and backwards, one cell and none less.
+// Odd counts, places inside and across blocks of 64 cells and extents of 1,024, forwards and backwards, one cell and
+// none less.
 void add_kv_cells(std::vector<OpRow>& table) {
   for (const DType type : kKvTypes) {
     for (const int head_dim : {12, 64, 96, 128}) {
       if (type == DType::kQ8_0 && head_dim % 32 != 0) continue;
-      const OpRow base = {.op = Op::kKvCells, .type = type, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .history = 150};
+      const OpRow base = {
+          .op = Op::kKvCells, .type = type, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .history = 150};
       for (const bool same_slot : {false, true}) {
         const auto add = [&](int rows, int to, int history) {
           OpRow row = base;
@@ -230,8 +256,15 @@ void add_kv_score(std::vector<OpRow>& table) {
       for (const int history : {20, 700}) {
         for (const int layers : {1, 2}) {
           const int head_dim = turn % 3 == 0 ? 64 : turn % 3 == 1 ? 128 : 96;
-          table.push_back({.op = Op::kKvScore, .type = type, .rows = layers, .heads = turn % 2 ? 6 : 4, .kv_heads = 2,
-                           .head_dim = head_dim, .history = history, .kind = kind, .mean = ++turn % 4 == 0});
+          table.push_back({.op = Op::kKvScore,
+                           .type = type,
+                           .rows = layers,
+                           .heads = turn % 2 ? 6 : 4,
+                           .kv_heads = 2,
+                           .head_dim = head_dim,
+                           .history = history,
+                           .kind = kind,
+                           .mean = ++turn % 4 == 0});
         }
       }
     }
@@ -243,11 +276,29 @@ void add_kv_retrieve(std::vector<OpRow>& table) {
   for (const DType type : kKvTypes) {
     for (const int chunk : {32, 16, 8, 48, 1}) {  // on a device those of 16 cells and more go another way
       for (const bool ties : {false, true}) {
-        const int history = chunk == 1 ? 61 : chunk == 8 ? 333 : 1217 - turn, head_dim = turn % 3 == 0 ? 64 : turn % 3 == 1 ? 128 : 96;
-        table.push_back({.op = Op::kKvRetrieve, .type = type, .rows = 1 + turn % 2, .heads = turn % 2 ? 6 : 4, .kv_heads = 2,
-                         .head_dim = head_dim, .dims = 32, .style = turn % 5 == 0 ? RopeStyle::kInterleaved : RopeStyle::kHalves,
-                         .history = history, .tree = turn % 4 == 1, .delta = turn % 7 == 3, .kind = turn % 5 == 2, .chunk = chunk,
-                         .budget = history / 3, .sink = turn % 3 ? 4 : 0, .recent = 1 + turn % 11, .ties = ties});
+        const int history = chunk == 1   ? 61
+                            : chunk == 8 ? 333
+                                         : 1217 - turn,
+                  head_dim = turn % 3 == 0   ? 64
+                             : turn % 3 == 1 ? 128
+                                             : 96;
+        table.push_back({.op = Op::kKvRetrieve,
+                         .type = type,
+                         .rows = 1 + turn % 2,
+                         .heads = turn % 2 ? 6 : 4,
+                         .kv_heads = 2,
+                         .head_dim = head_dim,
+                         .dims = 32,
+                         .style = turn % 5 == 0 ? RopeStyle::kInterleaved : RopeStyle::kHalves,
+                         .history = history,
+                         .tree = turn % 4 == 1,
+                         .delta = turn % 7 == 3,
+                         .kind = turn % 5 == 2,
+                         .chunk = chunk,
+                         .budget = history / 3,
+                         .sink = turn % 3 ? 4 : 0,
+                         .recent = 1 + turn % 11,
+                         .ties = ties});
         ++turn;
       }
     }
@@ -258,8 +309,8 @@ void add_kv_retrieve(std::vector<OpRow>& table) {
 void add_large(std::vector<OpRow>& table) {
   for (const int rows : {1, 4, 16, 64, 512}) {
     for (const Shape shape : {Shape{576, 960}, {576, 576}, {576, 3072}, {1536, 576}}) {
-      table.push_back({.op = Op::kLinear, .type = DType::kQ4_1, .rows = rows, .in = shape.in, .out = shape.out,
-                       .large = true});
+      table.push_back(
+          {.op = Op::kLinear, .type = DType::kQ4_1, .rows = rows, .in = shape.in, .out = shape.out, .large = true});
     }
     if (rows <= 16) {
       table.push_back({.op = Op::kLinear, .type = DType::kQ8_0, .rows = rows, .in = 576, .out = 49152, .large = true});
@@ -291,8 +342,15 @@ void add_large(std::vector<OpRow>& table) {
     }
   }
   for (const int delta : {0, 7}) {
-    table.push_back({.op = Op::kKvMove, .type = DType::kBF16, .rows = 512, .heads = 9, .kv_heads = 3, .head_dim = 64,
-                     .history = 2000, .delta = delta, .large = true});
+    table.push_back({.op = Op::kKvMove,
+                     .type = DType::kBF16,
+                     .rows = 512,
+                     .heads = 9,
+                     .kv_heads = 3,
+                     .head_dim = 64,
+                     .history = 2000,
+                     .delta = delta,
+                     .large = true});
   }
   for (const int sampling : {0, 1, 3, 8, 9}) {  // greedy, all tokens, top-p, with penalties, the default settings
     table.push_back({.op = Op::kChoose, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
@@ -379,7 +437,8 @@ std::string row_name(const OpRow& row) {
   if (row.delta) name += fmt::format("+{}{}", row.op == Op::kKvCells ? "to" : "delta", row.delta);
   if (row.same_slot) name += "+same_slot";
   if (row.op == Op::kKvScore) name += fmt::format("+kind{}{}", row.kind, row.mean ? "+mean" : "");
-  if (row.op == Op::kKvRetrieve) name += fmt::format("+kind{}+chunk{}+budget{}{}", row.kind, row.chunk, row.budget, row.ties ? "+ties" : "");
+  if (row.op == Op::kKvRetrieve)
+    name += fmt::format("+kind{}+chunk{}+budget{}{}", row.kind, row.chunk, row.budget, row.ties ? "+ties" : "");
   if (sampled) name += fmt::format("+sampling{}", row.sampling);
   if (row.allowed) name += fmt::format("+allowed{}", row.allowed);
   return name;
@@ -389,8 +448,8 @@ Tolerance tolerance(const OpRow& row) {
   switch (row.op) {
     case Op::kEmbed:
     case Op::kChoose: return {0, 0};
-    case Op::kDistribution: return {1e-7, 1e-7};   // of the row's largest
-    case Op::kTopK: return {1e-5, 1e-5};  // of log-probabilities; tokens are exact
+    case Op::kDistribution: return {1e-7, 1e-7};  // of the row's largest
+    case Op::kTopK: return {1e-5, 1e-5};          // of log-probabilities; tokens are exact
     case Op::kNorm: return {1e-6, 5e-6};
     case Op::kGlu: return {1e-6, 5e-6};
     case Op::kRopeTable: return {1e-7, 3e-7};

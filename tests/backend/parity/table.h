@@ -11,7 +11,23 @@
 
 namespace sx::parity {
 
-enum class Op { kEmbed, kNorm, kLinear, kRopeTable, kRopeStore, kAttend, kGlu, kKvMove, kKvCells, kKvScore, kKvRetrieve, kChoose, kDistribution, kTopK, kCount };
+enum class Op {
+  kEmbed,
+  kNorm,
+  kLinear,
+  kRopeTable,
+  kRopeStore,
+  kAttend,
+  kGlu,
+  kKvMove,
+  kKvCells,
+  kKvScore,
+  kKvRetrieve,
+  kChoose,
+  kDistribution,
+  kTopK,
+  kCount
+};
 
 const char* op_name(Op op);
 constexpr bool is_kv(Op op) {
@@ -21,44 +37,45 @@ constexpr bool is_kv(Op op) {
 
 struct OpRow {
   Op op = Op::kEmbed;
-  DType type = DType::kF32;   // of the weights (embed, linear) or of the KV store
-  int rows = 1;               // per sequence for rope_store and attend; cells of kv_move and kv_cells; layers of kv_score, kv_retrieve
-  int in = 0, out = 0;        // in: width or vocabulary; out: of linear, or k of top_k
+  DType type = DType::kF32;  // of the weights (embed, linear) or of the KV store
+  int rows =
+      1;  // per sequence for rope_store and attend; cells of kv_move and kv_cells; layers of kv_score, kv_retrieve
+  int in = 0, out = 0;  // in: width or vocabulary; out: of linear, or k of top_k
   // linear
   bool bias = false, accumulate = false;
-  int pad = 0;                // out_stride - out
-  bool mixed = false;         // three parts of types `type`, F32, Q8_0 instead of one
+  int pad = 0;         // out_stride - out
+  bool mixed = false;  // three parts of types `type`, F32, Q8_0 instead of one
   // norm
   bool in_place = false;
   // rope, attention, kv_move
   int heads = 0, kv_heads = 0, head_dim = 0;
-  int dims = 0;               // rotated; 0: head_dim
+  int dims = 0;  // rotated; 0: head_dim
   RopeStyle style = RopeStyle::kHalves;
   bool qk_norm = false;
   int history = 0;
   bool tree = false;
-  int uncommitted = 0;             // so many of the first rows are written by earlier steps; outputs are the other rows'
+  int uncommitted = 0;  // so many of the first rows are written by earlier steps; outputs are the other rows'
   int window = 0;
-  bool reads = false;         // attend: all rows see what node 0 sees, not themselves
-  int loud = 1;               // attend: queries are so many times larger
-  int seqs = 1;               // further ones have other histories and fewer rows
-  int delta = 0;              // kv_move; where kv_cells go; also rope_table's attention factor is 1 + delta / 10
-  bool same_slot = false;     // kv_move, kv_cells: within a slot, else into another store
-  int kind = 0;               // kv_score, kv_retrieve: ScoreKind
-  bool mean = false;          // kv_score
+  bool reads = false;      // attend: all rows see what node 0 sees, not themselves
+  int loud = 1;            // attend: queries are so many times larger
+  int seqs = 1;            // further ones have other histories and fewer rows
+  int delta = 0;           // kv_move; where kv_cells go; also rope_table's attention factor is 1 + delta / 10
+  bool same_slot = false;  // kv_move, kv_cells: within a slot, else into another store
+  int kind = 0;            // kv_score, kv_retrieve: ScoreKind
+  bool mean = false;       // kv_score
   // kv_retrieve; a delta: positions of the text; a tree: the oldest cells share a position
   int chunk = 0, budget = 0, sink = 0, recent = 0;
-  bool ties = false;          // most chunks have the score of others
+  bool ties = false;  // most chunks have the score of others
   // choose, distribution
-  int sampling = 0;           // which of the settings in row_problems.cc
-  int allowed = 0;            // which tokens are: a pattern of row_problems.cc; 0: all
-  bool large = false;         // too big for a test: benchmark only
+  int sampling = 0;    // which of the settings in row_problems.cc
+  int allowed = 0;     // which tokens are: a pattern of row_problems.cc; 0: all
+  bool large = false;  // too big for a test: benchmark only
 
   int rotated() const { return dims ? dims : head_dim; }
 };
 
-inline constexpr int kSamplings = 10;    // settings of choose and distribution
-inline constexpr int kPatterns = 5;      // of allowed tokens
+inline constexpr int kSamplings = 10;  // settings of choose and distribution
+inline constexpr int kPatterns = 5;    // of allowed tokens
 std::span<const OpRow> op_table();
 std::string row_name(const OpRow& row);  // "linear/Q4_1/576x33/rows5+bias"
 

@@ -93,7 +93,8 @@ class Wrong final : public Tampered {
     right_->kv_score(op_ == Op::kKvScore ? b : a);
   }
   void kv_retrieve(const KvRetrieveArgs& a, KvChoice& choice) override {  // the worst instead of the best
-    std::vector<float> q(a.score.q, a.score.q + a.score.layers.size() * static_cast<size_t>(a.score.heads * a.score.head_dim));
+    std::vector<float> q(a.score.q,
+                         a.score.q + a.score.layers.size() * static_cast<size_t>(a.score.heads * a.score.head_dim));
     for (float& x : q) x = -x;
     KvRetrieveArgs b = a;
     b.score.q = q.data();

@@ -177,9 +177,9 @@ TEST_P(EagleGolden, EveryBackend) {
 INSTANTIATE_TEST_SUITE_P(Heads, EagleGolden,
                          ::testing::Values("eagle1", "eagle1-bias", "eagle3", "eagle3-speculators",
                                            "eagle3-speculators-default", "eagle3-before-residual", "eagle3-before-fc",
-                                           "eagle31", "eagle3-own-embedding", "eagle3-shared-head",
-                                           "eagle3-two-layers", "eagle1-own-head", "eagle1-three-layers", "eagle1-f16",
-                                           "eagle3-f16", "eagle3-bf16", "eagle3-q8_0"),
+                                           "eagle31", "eagle3-own-embedding", "eagle3-shared-head", "eagle3-two-layers",
+                                           "eagle1-own-head", "eagle1-three-layers", "eagle1-f16", "eagle3-f16",
+                                           "eagle3-bf16", "eagle3-q8_0"),
                          test_name);
 
 // Stored in 16 bits or quantised: every value of fc is the one that the file means, to the last bit.

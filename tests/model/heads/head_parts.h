@@ -49,7 +49,7 @@ nlohmann::ordered_json eagle1_config(const ModelConfig& target);
 nlohmann::ordered_json eagle3_config(const ModelConfig& target, int layers, int draft_vocab);
 // LongSpec's, with the target's shape of cells; and what random_head needs beside it.
 nlohmann::ordered_json longspec_config(const ModelConfig& target, int window);
-inline const std::vector<std::string> kLongSpecParts = {"layers.0.cross_attn.q_proj.weight", "layers.0.cross_attn.q_proj.bias",
-                                                        "layers.0.self_attn.q_proj.bias"};
+inline const std::vector<std::string> kLongSpecParts = {
+    "layers.0.cross_attn.q_proj.weight", "layers.0.cross_attn.q_proj.bias", "layers.0.self_attn.q_proj.bias"};
 
 }  // namespace sx::testing

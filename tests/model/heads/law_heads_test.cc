@@ -1,5 +1,6 @@
-// Batch invariance of draft heads: a row's states and logits have the same bits whether rows come in one step or in many, alone
-// or beside other sequences, as a chain or as nodes of a tree that grows in portions, with one thread or with three.
+// Batch invariance of draft heads: a row's states and logits have the same bits whether rows come in one step or in
+// many, alone or beside other sequences, as a chain or as nodes of a tree that grows in portions, with one thread or
+// with three.
 #include <gtest/gtest.h>
 
 #include <cstring>

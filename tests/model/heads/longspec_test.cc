@@ -1,5 +1,6 @@
-// LongSpec's drafter against PyTorch (tests/golden/heads), on a target from a folder and from GGUF, whose keys lie in another order; and the
-// distribution: what a row gets depends on itself, its own path and the target's cells it is shown, not on the rows beside it.
+// LongSpec's drafter against PyTorch (tests/golden/heads), on a target from a folder and from GGUF, whose keys lie in
+// another order; and the distribution: what a row gets depends on itself, its own path and the target's cells it is
+// shown, not on the rows beside it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,15 +18,17 @@ namespace {
 
 using testing::all_backends;
 using testing::golden_folder;
-using testing::worst_error;
 using testing::TempFolder;
+using testing::worst_error;
 
 constexpr double kTolerance = 1e-4;
 constexpr int kNodes = 7;
 
-// The golden's chain goes through the target without its last token, which is pending, and through the head; then the tree, level by level.
+// The golden's chain goes through the target without its last token, which is pending, and through the head; then the
+// tree, level by level.
 struct HeadOnTarget {
-  HeadOnTarget(const std::string& target_path, const std::string& head_folder, const std::string& golden_name, Backend& backend)
+  HeadOnTarget(const std::string& target_path, const std::string& head_folder, const std::string& golden_name,
+               Backend& backend)
       : golden(golden_folder(golden_name) + "/golden.safetensors") {
     ModelOptions options;
     options.max_rows = 32;
@@ -49,13 +52,16 @@ struct HeadOnTarget {
   void step(int first, int rows, const SeqRows& seq, int outputs) {
     std::vector<int32_t> which;
     for (int i = rows - outputs; i < rows; ++i) which.push_back(i);
-    head->forward({tokens.subspan(size_t(first), size_t(rows)), positions.subspan(size_t(first), size_t(rows)), {&seq, 1}, which}, *kv, window);
+    head->forward(
+        {tokens.subspan(size_t(first), size_t(rows)), positions.subspan(size_t(first), size_t(rows)), {&seq, 1}, which},
+        *kv, window);
     const float* out = head->look(*target_kv, 0, chain - 1);
     logits.insert(logits.end(), out, out + size_t(outputs) * size_t(head->config().draft_vocab));
   }
   std::vector<uint64_t> ancestors() const {
     std::vector<uint64_t> bits;
-    for (size_t i = 0; i < parents.size(); ++i) bits.push_back(1ull << i | (parents[i] < 0 ? 0 : bits[size_t(parents[i])]));
+    for (size_t i = 0; i < parents.size(); ++i)
+      bits.push_back(1ull << i | (parents[i] < 0 ? 0 : bits[size_t(parents[i])]));
     return bits;
   }
   // The cells of the first tokens alone, the others with the pending one; nodes by levels, or one by one.
@@ -67,7 +73,9 @@ struct HeadOnTarget {
     const auto bits = ancestors();
     for (int done = 0, rows; done < kNodes; done += rows) {
       rows = 1;
-      while (!singly && done + rows < kNodes && positions[size_t(chain + done + rows)] == positions[size_t(chain + done)]) ++rows;
+      while (!singly && done + rows < kNodes &&
+             positions[size_t(chain + done + rows)] == positions[size_t(chain + done)])
+        ++rows;
       step(chain + done, rows, {0, rows, 0, chain, &bits[size_t(done)], 1, done}, rows);
     }
     return logits;
@@ -110,7 +118,8 @@ TEST(LongSpecGolden, EveryBackendAndBothFormsOfTheTarget) {
 
 TEST(LongSpecGolden, WhatWouldBeWrongShows) {
   const auto backend = make_reference_backend();
-  const auto error = [&](const std::function<void(testing::HeadParts&)>& change, const std::function<void(HeadOnTarget&)>& then) {
+  const auto error = [&](const std::function<void(testing::HeadParts&)>& change,
+                         const std::function<void(HeadOnTarget&)>& then) {
     const TempFolder folder;
     auto parts = testing::read_parts(golden_folder("longspec"));
     change(parts);
@@ -123,12 +132,14 @@ TEST(LongSpecGolden, WhatWouldBeWrongShows) {
   EXPECT_LE(error(as_it_is, as_it_is), kTolerance);
   EXPECT_GT(error([](auto& parts) { parts.config["longspec_window"] = 6; }, as_it_is), 10 * kTolerance);
   EXPECT_GT(error([](auto& parts) { parts.config["rms_norm_eps"] = 0.05; }, as_it_is), 10 * kTolerance);
-  EXPECT_GT(error(as_it_is, [](HeadOnTarget& run) {  // another token in the target's cells, not in the head's
-              std::vector<Token> other(run.tokens.begin(), run.tokens.begin() + run.chain - 1);
-              other[0] = (other[0] + 1) % 40;
-              const SeqRows seq{0, run.chain - 1, 0, 0};
-              run.target->forward({other, run.positions.first(other.size()), {&seq, 1}, {}}, *run.target_kv);
-            }), 10 * kTolerance);
+  EXPECT_GT(error(as_it_is,
+                  [](HeadOnTarget& run) {  // another token in the target's cells, not in the head's
+                    std::vector<Token> other(run.tokens.begin(), run.tokens.begin() + run.chain - 1);
+                    other[0] = (other[0] + 1) % 40;
+                    const SeqRows seq{0, run.chain - 1, 0, 0};
+                    run.target->forward({other, run.positions.first(other.size()), {&seq, 1}, {}}, *run.target_kv);
+                  }),
+            10 * kTolerance);
 }
 
 TEST(LongSpecInvariance, RowsAreThemselvesInAnyCompany) {
@@ -141,7 +152,8 @@ TEST(LongSpecInvariance, RowsAreThemselvesInAnyCompany) {
   }
 }
 
-// Long histories of the target, some at the borders of blocks: many rows that look at the same cells get what one alone gets.
+// Long histories of the target, some at the borders of blocks: many rows that look at the same cells get what one alone
+// gets.
 TEST(LongSpecInvariance, ManyRowsAtLongHistories) {
   for (const auto& backend : all_backends()) {
     SCOPED_TRACE(backend->name());
@@ -150,7 +162,8 @@ TEST(LongSpecInvariance, ManyRowsAtLongHistories) {
     const auto target = Model::load(ModelFile::open(golden_folder("target")), *backend, options);
     const auto target_kv = backend->make_kv(target->kv_geometry(1, 1100, DType::kF32));
     const LongSpecOptions limits{.max_rows = 64, .max_outputs = 64, .cells = 128};
-    const auto head = LongSpecHead::load(HeadFile::open(golden_folder("longspec"), target->config()), *target, *backend, limits);
+    const auto head =
+        LongSpecHead::load(HeadFile::open(golden_folder("longspec"), target->config()), *target, *backend, limits);
     const auto kv = backend->make_kv(head->kv_geometry(1, DType::kF32));
     std::mt19937 random(9);
     std::vector<Token> text(768);
@@ -158,7 +171,9 @@ TEST(LongSpecInvariance, ManyRowsAtLongHistories) {
     for (size_t i = 0; i < text.size(); ++i) text[i] = Token(random() % 40), places[i] = int(i);
     for (int at = 0; at < 768; at += 256) {
       const SeqRows seq{0, 256, 0, at};
-      target->forward({std::span(text).subspan(size_t(at), 256), std::span(places).subspan(size_t(at), 256), {&seq, 1}, {}, true}, *target_kv);
+      target->forward(
+          {std::span(text).subspan(size_t(at), 256), std::span(places).subspan(size_t(at), 256), {&seq, 1}, {}, true},
+          *target_kv);
     }
     for (const int seen : {1, 63, 64, 65, 128, 500, 513, 767, 768}) {
       std::vector<uint64_t> bits;  // siblings
@@ -170,8 +185,13 @@ TEST(LongSpecInvariance, ManyRowsAtLongHistories) {
       const std::vector<float> together(out, out + 33 * 40);
       for (const int row : {0, 1, 16, 32}) {
         const SeqRows alone{0, 1, 0, 0};
-        head->forward({std::span(text).subspan(size_t(row), 1), std::span(positions).first(1), {&alone, 1}, std::span(outputs).first(1)}, *kv, 16);
-        EXPECT_EQ(std::memcmp(head->look(*target_kv, 0, seen), &together[size_t(row) * 40], 40 * sizeof(float)), 0) << seen << ' ' << row;
+        head->forward({std::span(text).subspan(size_t(row), 1),
+                       std::span(positions).first(1),
+                       {&alone, 1},
+                       std::span(outputs).first(1)},
+                      *kv, 16);
+        EXPECT_EQ(std::memcmp(head->look(*target_kv, 0, seen), &together[size_t(row) * 40], 40 * sizeof(float)), 0)
+            << seen << ' ' << row;
       }
     }
   }

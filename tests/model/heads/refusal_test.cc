@@ -47,7 +47,9 @@ const Case kConfigCases[] = {
     {"eagle1", [](auto& h) { with(h, "hidden_size", 16); }, {"'hidden_size' is 16", "width is 8"}},
     {"medusa", [](auto& h) { with(h, "hidden_size", 16); }, {"'hidden_size' is 16", "width is 8"}},
     {"longspec", [](auto& h) { with(h, "hidden_size", 16); }, {"'hidden_size' is 16", "8 in the target"}},
-    {"longspec", [](auto& h) { with(h, "num_key_value_heads", 2); }, {"'num_key_value_heads' is 2", "1 in the target", "another"}},
+    {"longspec",
+     [](auto& h) { with(h, "num_key_value_heads", 2); },
+     {"'num_key_value_heads' is 2", "1 in the target", "another"}},
     {"longspec", [](auto& h) { with(h, "head_dim", 4); }, {"'head_dim' is 4", "8 in the target"}},
     {"longspec", [](auto& h) { with(h, "longspec_window", 0); }, {"'longspec_window' is 0", "1 to 65536"}},
     {"longspec", [](auto& h) { with(h, "longspec_window", 70000); }, {"'longspec_window' is 70000"}},
@@ -125,11 +127,20 @@ const Case kConfigCases[] = {
 };
 
 const Case kTensorCases[] = {
-    {"longspec", [](auto& h) { h.remove("cross_attn.o_proj.weight"); }, {"'layers.0.cross_attn.o_proj.weight'", "missing", "LongSpec"}},
-    {"longspec", [](auto& h) { h.rename("post_self_attention_layernorm.weight", "post_attention_layernorm.weight"); },
+    {"longspec",
+     [](auto& h) { h.remove("cross_attn.o_proj.weight"); },
+     {"'layers.0.cross_attn.o_proj.weight'", "missing", "LongSpec"}},
+    {"longspec",
+     [](auto& h) { h.rename("post_self_attention_layernorm.weight", "post_attention_layernorm.weight"); },
      {"'layers.0.post_self_attention_layernorm.weight'", "missing"}},
-    {"longspec", [](auto& h) { h.reshape("cross_attn.q_proj.weight", {8, 8}); }, {"'cross_attn.q_proj.weight' has shape [8, 8], expected [16, 8]"}},
-    {"longspec", [](auto& h) { h.rename("cross_attn.k_proj.weight", "fc.weight"); }, {"'fc.weight' is not part of this head (LongSpec)"}},
+    {"longspec",
+     [](auto& h) {
+       h.reshape("cross_attn.q_proj.weight", {8, 8});
+     },
+     {"'cross_attn.q_proj.weight' has shape [8, 8], expected [16, 8]"}},
+    {"longspec",
+     [](auto& h) { h.rename("cross_attn.k_proj.weight", "fc.weight"); },
+     {"'fc.weight' is not part of this head (LongSpec)"}},
     {"eagle3", [](auto& h) { h.remove("fc.weight"); }, {"'fc.weight' of shape [8, 24] is missing", "EAGLE-3"}},
     {"eagle3",
      [](auto& h) {
@@ -410,9 +421,8 @@ TEST(HeadRefusal, MutatedFiles) {
   int opened = 0, refused = 0;
   const char* words[] = {"0",    "-1", "1",  "2",     "4096",  "9999999999", "null",
                          "true", "[]", "{}", "\"x\"", "1e300", "0.5"};
-  for (const char* name :
-       {"eagle1-bias", "eagle3", "eagle31", "eagle3-speculators", "eagle3-two-layers", "medusa", "medusa-vllm",
-        "longspec", "longspec-own-head"}) {
+  for (const char* name : {"eagle1-bias", "eagle3", "eagle31", "eagle3-speculators", "eagle3-two-layers", "medusa",
+                           "medusa-vllm", "longspec", "longspec-own-head"}) {
     const HeadParts parts = testing::read_parts(golden_folder(name));
     const TempFolder folder;
     for (int i = 0; i < 120; ++i) {

@@ -24,9 +24,10 @@ TEST(Chat, BuiltInTemplateIsChatML) {
 }
 
 TEST(Chat, TemplatesSeeTheStandardVariables) {
-  const ChatTemplate chat("{{ bos_token }}{{ messages|length }}{{ tools is none }}{{ documents is none }}"
-                          "{{ add_generation_prompt }}{{ enable_thinking is defined }}{{ eos_token }}",
-                          {"<s>", "</s>"});
+  const ChatTemplate chat(
+      "{{ bos_token }}{{ messages|length }}{{ tools is none }}{{ documents is none }}"
+      "{{ add_generation_prompt }}{{ enable_thinking is defined }}{{ eos_token }}",
+      {"<s>", "</s>"});
   EXPECT_EQ(chat.render(kMessages), "<s>2TrueTrueTrueFalse</s>");
   EXPECT_EQ(chat.render(kMessages, Json::array(), false, {{"enable_thinking", false}, {"eos_token", "E"}}),
             "<s>2FalseTrueFalseTrueE");

@@ -31,8 +31,9 @@ TEST(JinjaLimits, TooMuchWork) {
   refuse("{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}");
   refuse("{% set l = [1] %}{% for i in range(99999) %}{% set _ = l.extend(l) %}{% endfor %}");
   // Small values with an astronomical printed form.
-  const std::string doubled = "{% set n = namespace(a=[1], b=[1]) %}{% for i in range(60) %}"
-                              "{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}{% endfor %}";
+  const std::string doubled =
+      "{% set n = namespace(a=[1], b=[1]) %}{% for i in range(60) %}"
+      "{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}{% endfor %}";
   refuse(doubled + "{{ n.a }}");
   refuse(doubled + "{{ n.a|tojson }}");
   refuse(doubled + "{{ n.a == n.b }}");
@@ -67,8 +68,9 @@ TEST(JinjaLimits, TooDeep) {
   refuse("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}");
   refuse("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}");
   refuse("{% macro m() %}{% call m() %}{% endcall %}{{ caller }}{% endmacro %}{% call m() %}{% endcall %}");
-  refuse("{% set n = namespace(g=[1]) %}{% for i in range(9999) %}{% set n.g = n.g|map('string') %}{% endfor %}"
-         "{{ n.g|list }}");
+  refuse(
+      "{% set n = namespace(g=[1]) %}{% for i in range(9999) %}{% set n.g = n.g|map('string') %}{% endfor %}"
+      "{{ n.g|list }}");
   // Deep values are fine as long as nobody walks them, and are freed without recursion.
   const std::string deep = "{% set n = namespace(l=[]) %}{% for i in range(99999) %}{% set n.l = [n.l] %}{% endfor %}";
   EXPECT_EQ(Template::parse(deep + "ok", "deep").render(Json::object()), "ok");

@@ -23,9 +23,7 @@ std::string render(const std::string& source, const Json& context = Json::object
 std::string error_of(const std::string& source, const Json& context = Json::object()) {
   try {
     return "no error, but: " + render(source, context);
-  } catch (const sx::Error& error) {
-    return error.what();
-  }
+  } catch (const sx::Error& error) { return error.what(); }
 }
 
 struct Case {
@@ -62,16 +60,17 @@ TEST(Jinja, ReachesIntoValues) {
 }
 
 TEST(Jinja, RunsStatements) {
-  check({{"{% if x > 9 %}a{% elif x > 4 %}b{% else %}c{% endif %}", "b"},
-         {"{% for i in list %}{{ loop.index }}:{{ i }}{{ ',' if not loop.last }}{% endfor %}", "1:3,2:1,3:2"},
-         {"{% for i in list if i > 1 %}{{ i }}{% else %}none{% endfor %}", "32"},
-         {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i > 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
-          "013"},
-         {"{% set n = namespace(s=0) %}{% for i in list %}{% set n.s = n.s + i %}{% endfor %}{{ n.s }}", "6"},
-         {"{% set v = 1 %}{% for i in list %}{% set v = i %}{% endfor %}{{ v }}", "1"},
-         {"{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set t %}[{{ a }}]{% endset %}{{ t }}", "12[1]"},
-         {"{% with q = 7 %}{{ q }}{% endwith %}{{ q }}{% filter upper %}abc{% endfilter %}", "7ABC"},
-         {"{% raw %}{{ x }}{% endraw %}{# gone #}{% generation %}g{% endgeneration %}", "{{ x }}g"}});
+  check(
+      {{"{% if x > 9 %}a{% elif x > 4 %}b{% else %}c{% endif %}", "b"},
+       {"{% for i in list %}{{ loop.index }}:{{ i }}{{ ',' if not loop.last }}{% endfor %}", "1:3,2:1,3:2"},
+       {"{% for i in list if i > 1 %}{{ i }}{% else %}none{% endfor %}", "32"},
+       {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i > 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+        "013"},
+       {"{% set n = namespace(s=0) %}{% for i in list %}{% set n.s = n.s + i %}{% endfor %}{{ n.s }}", "6"},
+       {"{% set v = 1 %}{% for i in list %}{% set v = i %}{% endfor %}{{ v }}", "1"},
+       {"{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set t %}[{{ a }}]{% endset %}{{ t }}", "12[1]"},
+       {"{% with q = 7 %}{{ q }}{% endwith %}{{ q }}{% filter upper %}abc{% endfilter %}", "7ABC"},
+       {"{% raw %}{{ x }}{% endraw %}{# gone #}{% generation %}g{% endgeneration %}", "{{ x }}g"}});
 }
 
 TEST(Jinja, CallsMacros) {
@@ -179,7 +178,10 @@ TEST(JinjaUnicode, StepsOverBrokenText) {
   EXPECT_EQ(strip("\u00a0 x\xff \u2003", true, true), "x\xff");
   EXPECT_EQ(sx::upper_case("straße ñ ﬁ"), "STRASSE Ñ FI");
   EXPECT_EQ(sx::upper_case("a\xff\xe6\xbcz"), "A\xff\xe6\xbcZ");
-  EXPECT_EQ(title_text("\xff""aB\xe6\xbc"), "\xff""Ab\xe6\xbc");
+  EXPECT_EQ(title_text("\xff"
+                       "aB\xe6\xbc"),
+            "\xff"
+            "Ab\xe6\xbc");
 }
 
 }  // namespace

@@ -26,9 +26,7 @@ int main() {
       settings.read_only = request.value("read_only", true);
       if (request.contains("now")) settings.now = request["now"].get<int64_t>();
       answer["output"] = it->second.render(request.at("context"), {}, settings);
-    } catch (const sx::Error& error) {
-      answer = Json{{"error", error.what()}};
-    }
+    } catch (const sx::Error& error) { answer = Json{{"error", error.what()}}; }
     std::cout << answer.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n" << std::flush;
   }
 }

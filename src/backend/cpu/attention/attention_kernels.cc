@@ -15,11 +15,11 @@ struct Portable {
 
 }  // namespace
 
-#define SX_DECLARE_PORTABLE(set)                                     \
-  namespace set {                                                    \
-  const AttentionKernels* portable_attention(DType type);            \
-  const ScoreKernels* portable_scores(DType type);                   \
-  const ScoreFolds* portable_folds();                                \
+#define SX_DECLARE_PORTABLE(set)                                                        \
+  namespace set {                                                                       \
+  const AttentionKernels* portable_attention(DType type);                               \
+  const ScoreKernels* portable_scores(DType type);                                      \
+  const ScoreFolds* portable_folds();                                                   \
   constexpr Portable kPortable = {portable_attention, portable_scores, portable_folds}; \
   }
 #if defined(SX_HAS_GENERIC)
@@ -40,7 +40,7 @@ namespace neon_i8mm {
 extern const AttentionKernels kAttentionBf16, kAttentionQ8;
 extern const ScoreKernels kScoreBf16, kScoreQ8;
 void turn_cells_bf16(const std::byte* from, std::byte* to, int cells, const float* table, int half);
-}
+}  // namespace neon_i8mm
 #endif
 
 namespace {

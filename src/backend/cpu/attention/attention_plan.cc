@@ -172,7 +172,8 @@ void AttentionPlan::number_items(int kv_heads, int pool_threads) {
 }
 
 void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int pool_threads) {
-  SX_ASSERT(args.shape.heads % args.shape.kv_heads == 0 && args.shape.heads <= limits.heads && args.shape.kv_heads <= limits.kv_heads);
+  SX_ASSERT(args.shape.heads % args.shape.kv_heads == 0 && args.shape.heads <= limits.heads &&
+            args.shape.kv_heads <= limits.kv_heads);
   SX_ASSERT(args.shape.head_dim == store.geometry().head_dim && args.shape.head_dim <= limits.head_dim);
   SX_ASSERT(args.shape.kv_heads == store.geometry().kv_heads && pool_threads <= threads);
   group = args.shape.heads / args.shape.kv_heads;

@@ -22,7 +22,8 @@ void each_head(const CpuKvStore& kv, const KvCellsArgs& a, ThreadPool& pool, Bod
     for (int64_t i = items * thread / pool.size(); i < items * (thread + 1) / pool.size(); ++i) {
       const int block = first_block + static_cast<int>(i / heads), head = static_cast<int>(i % heads);
       for (int c = std::max(a.first, block * kBlock); c < std::min(end, (block + 1) * kBlock); ++c)
-        body(head / g.kv_heads, head % g.kv_heads, c, static_cast<size_t>(c - a.first) * whole + static_cast<size_t>(head) * part);
+        body(head / g.kv_heads, head % g.kv_heads, c,
+             static_cast<size_t>(c - a.first) * whole + static_cast<size_t>(head) * part);
     }
   });
 }

@@ -17,9 +17,9 @@
 namespace sx::cpu {
 namespace {
 
-constexpr int kMaxRun = 32;           // cells moved together; inside one block at both ends
-constexpr int kMaxRuns = 512;         // planned at a time
-constexpr int kTableFloats = 16384;   // cos and sin of the planned runs
+constexpr int kMaxRun = 32;          // cells moved together; inside one block at both ends
+constexpr int kMaxRuns = 512;        // planned at a time
+constexpr int kTableFloats = 16384;  // cos and sin of the planned runs
 
 struct Run {
   int32_t src, dst, cells;

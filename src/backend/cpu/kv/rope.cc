@@ -44,14 +44,16 @@ void store_row(const RopeStoreArgs& a, CpuKvStore& store, const SeqRows& seq, in
 
 void rope_store(const RopeStoreArgs& a, Isa, ThreadPool& pool) {
   auto& store = static_cast<CpuKvStore&>(*a.kv);
-  SX_ASSERT(a.shape.head_dim == store.geometry().head_dim && a.shape.kv_heads == store.geometry().kv_heads && a.dims <= a.shape.head_dim);
+  SX_ASSERT(a.shape.head_dim == store.geometry().head_dim && a.shape.kv_heads == store.geometry().kv_heads &&
+            a.dims <= a.shape.head_dim);
   int rows = 0;
   for (const SeqRows& s : a.seqs) {
     SX_ASSERT(s.history >= 0 && s.uncommitted >= 0 && s.slot < store.geometry().slots);
     SX_ASSERT(s.history + s.uncommitted + s.rows <= store.geometry().capacity);
     rows += s.rows;
   }
-  const int threads = rows * (a.shape.heads + 2 * a.shape.kv_heads) * a.shape.head_dim < kWorthSharing ? 1 : pool.size();
+  const int threads =
+      rows * (a.shape.heads + 2 * a.shape.kv_heads) * a.shape.head_dim < kWorthSharing ? 1 : pool.size();
   const auto share = [&](int thread) {  // contiguous shares: neighbours share cache lines of a block
     const int64_t n = rows, from = n * thread / threads, to = n * (thread + 1) / threads;
     int64_t at = 0;

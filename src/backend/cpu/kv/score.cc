@@ -124,8 +124,16 @@ void kv_score(const KvScoreArgs& a, Isa isa, ThreadPool& pool, ScoreScratch& scr
   for (size_t c = 1; c < a.borders.size(); ++c) SX_ASSERT(a.borders[c - 1] < a.borders[c]);
   const int chunks = static_cast<int>(a.borders.size()) - 1, group = a.heads / a.kv_heads;
   const int lots = (group + kScoreHeads - 1) / kScoreHeads, padded = store.layout().padded;
-  const Call call{a, store, score_kernels(store.layout(), isa), score_folds(isa), scratch.maxima_.as<float>(),
-                  scratch.queries_.data(), chunks, group, lots, padded};
+  const Call call{a,
+                  store,
+                  score_kernels(store.layout(), isa),
+                  score_folds(isa),
+                  scratch.maxima_.as<float>(),
+                  scratch.queries_.data(),
+                  chunks,
+                  group,
+                  lots,
+                  padded};
   SX_ASSERT(static_cast<size_t>(a.heads) * static_cast<size_t>(chunks) * sizeof(float) <= scratch.maxima_.size());
   SX_ASSERT(static_cast<size_t>(a.kv_heads * lots) * score_query_bytes(padded) <= scratch.queries_.size());
   call.pack();
@@ -148,7 +156,8 @@ void kv_score(const KvScoreArgs& a, Isa isa, ThreadPool& pool, ScoreScratch& scr
     call.folds.share(call.maxima + at, a.out + at, chunks, a.kind == ScoreKind::kMass);
   };
   if (a.heads * chunks >= kWorthSharing) pool.each(a.heads, share);
-  else for (int h = 0; h < a.heads; ++h) share(h);
+  else
+    for (int h = 0; h < a.heads; ++h) share(h);
 }
 
 }  // namespace sx::cpu

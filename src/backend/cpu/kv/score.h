@@ -17,8 +17,8 @@ class ScoreScratch {
 
  private:
   friend void kv_score(const KvScoreArgs&, Isa, ThreadPool&, ScoreScratch&);
-  Pages maxima_;          // [heads, chunks] floats, log2 units
-  Pages queries_;         // packed, per lot of heads
+  Pages maxima_;   // [heads, chunks] floats, log2 units
+  Pages queries_;  // packed, per lot of heads
 };
 
 void kv_score(const KvScoreArgs& args, Isa isa, ThreadPool& pool, ScoreScratch& scratch);

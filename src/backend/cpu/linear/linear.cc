@@ -16,8 +16,9 @@ namespace sx::cpu {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr int kPieces = 4;                   // per thread, so that a preempted thread delays the others by one piece only
-constexpr size_t kPieceBytes = size_t(512) << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
+constexpr int kPieces = 4;  // per thread, so that a preempted thread delays the others by one piece only
+constexpr size_t kPieceBytes = size_t(512)
+                               << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
@@ -76,7 +77,8 @@ class GroupReader {
     const size_t scales = padded_ / static_cast<size_t>(sub_);
     for (int64_t i = 0; i < count; ++i) {
       const size_t o = static_cast<size_t>(i);
-      unpack_affine(part_.type, part_.row(first + i), part_.columns(), &q_[o * padded_], &scale_[o * scales], &offset_[o * scales]);
+      unpack_affine(part_.type, part_.row(first + i), part_.columns(), &q_[o * padded_], &scale_[o * scales],
+                    &offset_[o * scales]);
     }
     return {.sub = sub_, .q = q_.data(), .scale = scale_.data(), .offset = offset_.data(), .values = nullptr};
   }
@@ -96,7 +98,9 @@ bool is_weight_type(DType type) {
 }
 
 int pieces_of(size_t bytes, int threads) {
-  return threads == 1 ? 1 : static_cast<int>(std::clamp<size_t>(bytes / kPieceBytes, size_t(threads), size_t(threads) * kPieces));
+  return threads == 1
+             ? 1
+             : static_cast<int>(std::clamp<size_t>(bytes / kPieceBytes, size_t(threads), size_t(threads) * kPieces));
 }
 
 // The first group of `part` in the piece of the outputs that begins at `cost` (bytes from the matrix' start).
@@ -129,7 +133,8 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
   size_t at = 0;
   for (const Tensor& tensor : parts) {
     SX_ASSERT(tensor.columns() == matrix->in_ && tensor.rows() >= 1);
-    if (!is_weight_type(tensor.type)) fail("a weight matrix has type {}, which linear layers cannot use", dtype_name(tensor.type));
+    if (!is_weight_type(tensor.type))
+      fail("a weight matrix has type {}, which linear layers cannot use", dtype_name(tensor.type));
     PackedMatrix::Part part;
     part.layout = matrix->kernels_->layout({tensor.type, matrix->in_, f16_scales(tensor, pool)});
     SX_ASSERT(part.layout.group_bytes % 16 == 0 && part.layout.group <= kMaxLinearGroup);
@@ -153,9 +158,7 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
         for (int g = thread; g < part.groups; g += pool.size())
           matrix->kernels_->pack(part.layout, reader.read(g),
                                  matrix->pages_.data() + part.at + static_cast<size_t>(g) * part.layout.group_bytes);
-      } catch (...) {
-        errors[static_cast<size_t>(thread)] = std::current_exception();
-      }
+      } catch (...) { errors[static_cast<size_t>(thread)] = std::current_exception(); }
     });
     for (const auto& error : errors)
       if (error) std::rethrow_exception(error);
@@ -189,7 +192,8 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   if (matrix.quantised() && !alone) {
     const int shares = std::min(tiles, pool.size());
     pool.each(shares, [&](int i) {
-      kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares, scratch.shared_.data());
+      kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares,
+                       scratch.shared_.data());
     });
   }
   const size_t total = matrix.bytes();
@@ -206,10 +210,19 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
     for (const PackedMatrix::Part& part : matrix.parts()) {
       const int first = group_at(part, from), last = piece + 1 == pieces ? part.groups : group_at(part, to);
       if (first >= last) continue;
-      kernels.run({.layout = &part.layout, .weights = matrix.data() + part.at, .first = first, .last = last,
-                   .outputs = part.outputs, .x = args.x, .act = act, .rows = args.rows, .out = args.out + part.first,
-                   .out_stride = args.out_stride, .bias = args.bias ? args.bias + part.first : nullptr,
-                   .accumulate = args.accumulate, .panel = own + scratch.panel_stride_});
+      kernels.run({.layout = &part.layout,
+                   .weights = matrix.data() + part.at,
+                   .first = first,
+                   .last = last,
+                   .outputs = part.outputs,
+                   .x = args.x,
+                   .act = act,
+                   .rows = args.rows,
+                   .out = args.out + part.first,
+                   .out_stride = args.out_stride,
+                   .bias = args.bias ? args.bias + part.first : nullptr,
+                   .accumulate = args.accumulate,
+                   .panel = own + scratch.panel_stride_});
     }
   });
 }

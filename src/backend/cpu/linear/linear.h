@@ -19,10 +19,10 @@ class PackedMatrix : public Matrix {
   // Rows of one type; parts are stacked by outputs.
   struct Part {
     LinearLayout layout;
-    int first = 0;        // first output
+    int first = 0;  // first output
     int outputs = 0;
     int groups = 0;
-    size_t at = 0;        // byte offset of group 0
+    size_t at = 0;  // byte offset of group 0
   };
   size_t bytes() const override { return bytes_; }
   const LinearKernels& kernels() const { return *kernels_; }
@@ -55,10 +55,12 @@ class LinearScratch {
   int rows_ = 0, in_ = 0, threads_ = 0;
   size_t own_stride_ = 0, panel_stride_ = 0;
   uint64_t calls_ = 0;
-  struct alignas(64) Owner { uint64_t call = 0; };
+  struct alignas(64) Owner {
+    uint64_t call = 0;
+  };
   std::vector<Owner> owners_;  // per thread: the call whose activations are in own_
-  Pages shared_;  // activations of all rows
-  Pages own_;     // per thread: activations of one tile, then the panel
+  Pages shared_;               // activations of all rows
+  Pages own_;                  // per thread: activations of one tile, then the panel
 };
 
 void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool, LinearScratch& scratch);

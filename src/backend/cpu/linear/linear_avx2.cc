@@ -19,7 +19,9 @@ namespace {
 constexpr int kGroup = 8;
 constexpr bool kAlwaysWide = false;
 using IntVec = __m256i;
-struct ActRegs { const int8_t* q; };  // a broadcast from memory costs no arithmetic unit
+struct ActRegs {
+  const int8_t* q;
+};  // a broadcast from memory costs no arithmetic unit
 SX_INLINE Vec to_float(IntVec x) { return _mm256_cvtepi32_ps(x); }
 SX_INLINE ActRegs load_act(const int8_t* p) { return {p}; }
 SX_INLINE __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
@@ -92,7 +94,8 @@ SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec
   else nibble_dots<F, R>(p, x, s);
 }
 
-constexpr LinearKernels kTable = {"avx2", layout, pack, 1, lanes_act_bytes, lanes_quantise, lanes_panel_bytes, lanes_run};
+constexpr LinearKernels kTable = {"avx2",   layout, pack, 1, lanes_act_bytes, lanes_quantise, lanes_panel_bytes,
+                                  lanes_run};
 
 }  // namespace
 }  // namespace avx2

@@ -7,7 +7,8 @@
 #define SX_ISA_NAMESPACE avx512
 #include "backend/cpu/linear/linear_kernels.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512VNNI__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VNNI__)
 #include "backend/cpu/simd.h"
 
 namespace sx::cpu::avx512 {
@@ -16,7 +17,9 @@ namespace {
 constexpr int kGroup = 16;
 constexpr bool kAlwaysWide = false;
 using IntVec = __m512i;
-struct ActRegs { const int8_t* q; };  // vpdpbusd broadcasts its signed operand from memory
+struct ActRegs {
+  const int8_t* q;
+};  // vpdpbusd broadcasts its signed operand from memory
 SX_INLINE Vec to_float(IntVec x) { return _mm512_maskz_cvtepi32_ps(0xffff, x); }
 SX_INLINE ActRegs load_act(const int8_t* p) { return {p}; }
 SX_INLINE __m512i load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
@@ -82,8 +85,8 @@ SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec
   }
 }
 
-constexpr LinearKernels kTable = {"avx512-vnni",  layout,            pack,     1, lanes_act_bytes,
-                                  lanes_quantise, lanes_panel_bytes, lanes_run};
+constexpr LinearKernels kTable = {"avx512-vnni",     layout,   pack, 1, lanes_act_bytes, lanes_quantise,
+                                  lanes_panel_bytes, lanes_run};
 
 }  // namespace
 }  // namespace avx512

@@ -25,7 +25,8 @@ void float_pack(const LinearLayout& l, const LinearSource& source, std::byte* gr
   const char* from = static_cast<const char*>(source.values);
   char* to = reinterpret_cast<char*>(group);
   for (size_t k = 0; k < in; ++k)
-    for (size_t o = 0; o < kFloatGroup; ++o) memcpy(to + (k * kFloatGroup + o) * size, from + (o * in + k) * size, size);
+    for (size_t o = 0; o < kFloatGroup; ++o)
+      memcpy(to + (k * kFloatGroup + o) * size, from + (o * in + k) * size, size);
 }
 
 // A 16-bit group widened to f32, for many rows.
@@ -45,7 +46,8 @@ struct ReadBF16 {
 };
 
 // A group that is partly beyond the matrix.
-__attribute__((noinline)) void float_finish_part(float* y, const float* t, const float* bias, int valid, bool accumulate) {
+__attribute__((noinline)) void float_finish_part(float* y, const float* t, const float* bias, int valid,
+                                                 bool accumulate) {
   for (int i = 0; i < valid; ++i) {
     const float value = bias ? t[i] + bias[i] : t[i];
     y[i] = accumulate ? y[i] + value : value;
@@ -85,7 +87,8 @@ SX_INLINE void float_step(const typename Read::Type* w, const Four* x, Vec (*acc
 
 // G groups, `step` apart, x R rows. Independent chains: G * R * kFloatVecs. w: the first group.
 template <class Read, int G, int R>
-__attribute__((noinline)) void float_tile(const LinearJob& job, const typename Read::Type* w, int group, int step, int row) {
+__attribute__((noinline)) void float_tile(const LinearJob& job, const typename Read::Type* w, int group, int step,
+                                          int row) {
   const int in = job.layout->in;
   const size_t apart = static_cast<size_t>(step) * job.layout->group_bytes / sizeof(typename Read::Type);
   const float* x = job.x + static_cast<size_t>(row) * static_cast<size_t>(in);
@@ -108,7 +111,9 @@ __attribute__((noinline)) void float_tile(const LinearJob& job, const typename R
     Four xs[R];
     float last[R][4] = {};
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) last[r][0] = x[static_cast<size_t>(r) * static_cast<size_t>(in) + static_cast<size_t>(k)], xs[r] = load_four(last[r]);
+    for (int r = 0; r < R; ++r)
+      last[r][0] = x[static_cast<size_t>(r) * static_cast<size_t>(in) + static_cast<size_t>(k)],
+      xs[r] = load_four(last[r]);
 #pragma GCC unroll 2
     for (int g = 0; g < G; ++g) float_step<Read, R, 0>(w + static_cast<size_t>(g) * apart, xs, acc[g]);
   }
@@ -137,7 +142,9 @@ __attribute__((noinline)) void float_widen(const typename Read::Type* w, int in,
 template <class Read>
 void float_run_type(const LinearJob& job) {
   using Type = typename Read::Type;
-  auto weights = [&](int group) { return reinterpret_cast<const Type*>(job.weights + static_cast<size_t>(group) * job.layout->group_bytes); };
+  auto weights = [&](int group) {
+    return reinterpret_cast<const Type*>(job.weights + static_cast<size_t>(group) * job.layout->group_bytes);
+  };
   if (job.rows == 1) {
     const int half = (job.last - job.first) / 2;  // two streams of memory
     for (int g = job.first; g < job.first + half; ++g) float_tile<Read, 2, 1>(job, weights(g), g, half, 0);

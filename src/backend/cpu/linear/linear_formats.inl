@@ -12,9 +12,9 @@ enum class Quant { kNibble, kSignedNibble, kByte };
 template <Quant kQuantOf, bool kWideOf, bool kOffsetOf, int kSubOf>
 struct Format {
   static constexpr Quant kQuant = kQuantOf;
-  static constexpr bool kWide = kWideOf;      // f32 scales and offsets, else f16
+  static constexpr bool kWide = kWideOf;  // f32 scales and offsets, else f16
   static constexpr bool kOffset = kOffsetOf;
-  static constexpr int kHalves = 32 / kSubOf; // scales per 32 inner values
+  static constexpr int kHalves = 32 / kSubOf;  // scales per 32 inner values
   static constexpr int kScaleBytes = kGroup * (kWide ? 4 : 2);
   static constexpr int kOffsetsAt = kHalves * kScaleBytes;
   static constexpr int kQuantsAt = kOffsetsAt * (kOffset ? 2 : 1);
@@ -28,15 +28,17 @@ inline void with_format(int n, Body body) {
   constexpr Quant kN = Quant::kNibble, kS = Quant::kSignedNibble, kB = Quant::kByte;
   constexpr bool kW = kAlwaysWide;
   switch (n) {
-    case 1: case 4: body(Format<kS, kW, false, 32>{}); break;  // Q4_0
-    case 2: case 5: body(Format<kB, kW, false, 32>{}); break;  // Q8_0, Q5_0
-    case 6: body(Format<kN, kW, true, 32>{}); break;           // Q4_1, Q4_K
-    case 8: body(Format<kB, kW, true, 32>{}); break;           // Q5_1, Q5_K
-    case 9: body(Format<kN, true, true, 32>{}); break;         // Q4_K with scales that f16 cannot hold
-    case 11: body(Format<kB, true, true, 32>{}); break;        // Q5_K likewise
-    case 14: body(Format<kB, kW, false, 16>{}); break;         // Q6_K, Q3_K
+    case 1:
+    case 4: body(Format<kS, kW, false, 32>{}); break;  // Q4_0
+    case 2:
+    case 5: body(Format<kB, kW, false, 32>{}); break;    // Q8_0, Q5_0
+    case 6: body(Format<kN, kW, true, 32>{}); break;     // Q4_1, Q4_K
+    case 8: body(Format<kB, kW, true, 32>{}); break;     // Q5_1, Q5_K
+    case 9: body(Format<kN, true, true, 32>{}); break;   // Q4_K with scales that f16 cannot hold
+    case 11: body(Format<kB, true, true, 32>{}); break;  // Q5_K likewise
+    case 14: body(Format<kB, kW, false, 16>{}); break;   // Q6_K, Q3_K
     case 17: body(Format<kB, true, false, 16>{}); break;
-    case 20: body(Format<kB, kW, true, 16>{}); break;          // Q2_K
+    case 20: body(Format<kB, kW, true, 16>{}); break;  // Q2_K
     case 23: body(Format<kB, true, true, 16>{}); break;
     default: __builtin_trap();
   }
@@ -49,10 +51,17 @@ LinearLayout layout(const LinearShape& shape) {
   int quant = 2, offset = 0, sub16 = 0;
   switch (shape.type) {
     case DType::kQ4_0: quant = 1; break;
-    case DType::kQ4_1: case DType::kQ4_K: quant = 0; offset = 1; break;
-    case DType::kQ5_0: case DType::kQ8_0: break;
-    case DType::kQ5_1: case DType::kQ5_K: offset = 1; break;
-    case DType::kQ3_K: case DType::kQ6_K: sub16 = 1; break;
+    case DType::kQ4_1:
+    case DType::kQ4_K:
+      quant = 0;
+      offset = 1;
+      break;
+    case DType::kQ5_0:
+    case DType::kQ8_0: break;
+    case DType::kQ5_1:
+    case DType::kQ5_K: offset = 1; break;
+    case DType::kQ3_K:
+    case DType::kQ6_K: sub16 = 1; break;
     case DType::kQ2_K: offset = sub16 = 1; break;
     default: return float_layout(shape, kFloatFormats);
   }

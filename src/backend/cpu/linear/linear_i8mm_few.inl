@@ -22,7 +22,8 @@ SX_ALWAYS void dots_1(const uint8_t* g, size_t step, const int8x16_t* a, int h, 
     } else if constexpr (F::kQuant == Quant::kSignedNibble) {
       uint8x16_t b[4];
 #pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p) b[p] = vld1q_u8(q + 32 * p + 16 * h), s[t][p] = vdotq_s32(s[t][p], low_16(b[p]), a[2 * h]);
+      for (int p = 0; p < 4; ++p)
+        b[p] = vld1q_u8(q + 32 * p + 16 * h), s[t][p] = vdotq_s32(s[t][p], low_16(b[p]), a[2 * h]);
 #pragma GCC unroll 4
       for (int p = 0; p < 4; ++p) s[t][p] = vdotq_s32(s[t][p], high_16(b[p]), a[2 * h + 1]);
     } else {
@@ -49,7 +50,8 @@ SX_KERNEL void group_1(const Output* outputs, const uint8_t* g, size_t step, con
       if (h == 0 || F::kHalves == 2)
 #pragma GCC unroll 16
         for (int i = 0; i < 4 * S; ++i) s[part][i / 4][i % 4] = vdupq_n_s32(0);
-      for (int j = 2 * h; j < 2 * h + 2; ++j) a[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(x->q[j])));
+      for (int j = 2 * h; j < 2 * h + 2; ++j)
+        a[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(x->q[j])));
       dots_1<F, S>(g, step, a, h, s[part]);
     }
     const float32x4_t dx = vld1q_dup_f32(x->dx);
@@ -74,9 +76,11 @@ SX_KERNEL void group_1(const Output* outputs, const uint8_t* g, size_t step, con
       }
       if constexpr (F::kOffset) {
 #pragma GCC unroll 4
-        for (int t = 0; t < S; ++t) load_scales<F>(g + static_cast<size_t>(t) * step + F::kOffsetsAt + h * F::kScaleBytes, m[t]);
+        for (int t = 0; t < S; ++t)
+          load_scales<F>(g + static_cast<size_t>(t) * step + F::kOffsetsAt + h * F::kScaleBytes, m[t]);
 #pragma GCC unroll 4
-        for (int t = 0; t < S; ++t) acc[t][0] = vfmaq_f32(acc[t][0], m[t][0], sx), acc[t][1] = vfmaq_f32(acc[t][1], m[t][1], sx);
+        for (int t = 0; t < S; ++t)
+          acc[t][0] = vfmaq_f32(acc[t][0], m[t][0], sx), acc[t][1] = vfmaq_f32(acc[t][1], m[t][1], sx);
       }
     }
   }
@@ -88,7 +92,8 @@ SX_KERNEL void group_1(const Output* outputs, const uint8_t* g, size_t step, con
 // Two rows, two groups far apart in memory at once: eight sums in flight instead of four, and two streams (see
 // group_1). The arithmetic of one output is that of group_pairs<F, 1, true>.
 template <class F>
-SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, size_t step, const ActBlock* x, int blocks) {
+SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, size_t step, const ActBlock* x,
+                            int blocks) {
   float32x4_t acc[2][4];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) acc[i / 4][i % 4] = vdupq_n_f32(0);
@@ -109,7 +114,8 @@ SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, s
           s[t][3] = vusmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][3], high(b1), a);
         } else {
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) s[t][i] = vmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][i], load_q(q + 64 * i + 16 * j), a);
+          for (int i = 0; i < 4; ++i)
+            s[t][i] = vmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][i], load_q(q + 64 * i + 16 * j), a);
         }
       }
     }
@@ -124,7 +130,8 @@ SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, s
       for (int i = 0; i < 4; ++i) {
         constexpr bool kPlanes = F::kQuant == Quant::kNibble;
         const float32x4_t f = !kPlanes ? to_float<F>(s[t][i])
-                              : i < 2  ? vcvtq_f32_s32(vsubq_s32(s[t][i], s[t][i + 2])) : vcvtq_n_f32_s32(s[t][i], 4);
+                              : i < 2  ? vcvtq_f32_s32(vsubq_s32(s[t][i], s[t][i + 2]))
+                                       : vcvtq_n_f32_s32(s[t][i], 4);
         acc[t][i] = vfmaq_f32(acc[t][i], f, vmulq_f32(twice(d[i / 2], i % 2), dx));
       }
       if constexpr (F::kOffset) {

@@ -18,7 +18,7 @@
 
 namespace sx::cpu {
 
-inline constexpr int kLinearBlock = 32;     // inner values that share an activation scale; quantised rows are padded to it
+inline constexpr int kLinearBlock = 32;  // inner values that share an activation scale; quantised rows are padded to it
 inline constexpr int kMaxLinearGroup = 16;  // most outputs in a group
 
 // How one part (rows of one type) of a matrix lies in memory: groups of `group` outputs, each `group_bytes` long.
@@ -42,11 +42,11 @@ struct LinearShape {
 // One group in canonical form; outputs beyond the matrix and inner values beyond `in` are zero (value, scale and
 // offset).
 struct LinearSource {
-  int sub;               // quantised: inner values per scale, 32 or 16
-  const int8_t* q;       // [group][blocks * 32]; 4-bit types (affine_traits().bits == 4): 0..15, Q4_0's offset is -8 scale
-  const float* scale;    // [group][blocks * 32 / sub]
-  const float* offset;   // [group][blocks * 32 / sub]
-  const void* values;    // float types: [group][in] elements of the file's type
+  int sub;          // quantised: inner values per scale, 32 or 16
+  const int8_t* q;  // [group][blocks * 32]; 4-bit types (affine_traits().bits == 4): 0..15, Q4_0's offset is -8 scale
+  const float* scale;   // [group][blocks * 32 / sub]
+  const float* offset;  // [group][blocks * 32 / sub]
+  const void* values;   // float types: [group][in] elements of the file's type
 };
 
 // Groups [first, last) of a part times all rows.
@@ -54,15 +54,15 @@ struct LinearJob {
   const LinearLayout* layout;
   const std::byte* weights;  // group 0 of the part
   int first, last;
-  int outputs;               // of the part; the last group may be partly beyond
-  const float* x;            // [rows, layout.in]
-  const void* act;           // what quantise() wrote; null for float parts
+  int outputs;      // of the part; the last group may be partly beyond
+  const float* x;   // [rows, layout.in]
+  const void* act;  // what quantise() wrote; null for float parts
   int rows;
-  float* out;                // [rows, out_stride], column 0 of the part
+  float* out;  // [rows, out_stride], column 0 of the part
   int out_stride;
-  const float* bias;         // [outputs] or null
+  const float* bias;  // [outputs] or null
   bool accumulate;
-  std::byte* panel;          // panel_bytes() of this thread's own, 64-byte aligned
+  std::byte* panel;  // panel_bytes() of this thread's own, 64-byte aligned
 };
 
 struct LinearKernels {

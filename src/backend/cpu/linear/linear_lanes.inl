@@ -24,7 +24,10 @@ void pack_quants(uint8_t* quants, const int8_t* source, size_t padded) {
     const int8_t* q = source + static_cast<size_t>(o) * padded;
     for (int i = 0; i < 32; ++i) {
       const int j = i / 4;
-      if (F::kQuant == Quant::kByte) { quants[(j * kGroup + o) * 4 + i % 4] = static_cast<uint8_t>(q[i]); continue; }
+      if (F::kQuant == Quant::kByte) {
+        quants[(j * kGroup + o) * 4 + i % 4] = static_cast<uint8_t>(q[i]);
+        continue;
+      }
       // A padded output's or inner value's scale is 0, so its stored -8 is as neutral as 0.
       const int nibble = (F::kQuant == Quant::kSignedNibble ? q[i] - 8 : q[i]) & 15;
       uint8_t& byte = quants[(j % 4 * kGroup + o) * 4 + i % 4];
@@ -109,15 +112,18 @@ SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec
     constexpr int kLow = 0, kHigh = F::kHalves - 1;
     if constexpr (F::kQuant == Quant::kByte) {
       const Bytes low = load_bytes(p + j * kStep), high = load_bytes(p + (j + 4) * kStep);
-      for (int r = 0; r < R; ++r) s[kLow][r] = dot<j>(s[kLow][r], low, x[r]), s[kHigh][r] = dot<j + 4>(s[kHigh][r], high, x[r]);
+      for (int r = 0; r < R; ++r)
+        s[kLow][r] = dot<j>(s[kLow][r], low, x[r]), s[kHigh][r] = dot<j + 4>(s[kHigh][r], high, x[r]);
     } else {
       const Bytes both = load_bytes(p + j * kStep);
       const Bytes low = F::kQuant == Quant::kNibble ? low_nibbles(both) : low_nibbles_16(both);
       const Bytes high = F::kQuant == Quant::kNibble ? high_nibbles(both) : high_nibbles_16(both);
-      for (int r = 0; r < R; ++r) s[kLow][r] = dot<j>(s[kLow][r], low, x[r]), s[kHigh][r] = dot<j + 4>(s[kHigh][r], high, x[r]);
+      for (int r = 0; r < R; ++r)
+        s[kLow][r] = dot<j>(s[kLow][r], low, x[r]), s[kHigh][r] = dot<j + 4>(s[kHigh][r], high, x[r]);
     }
   };
-  quad.template operator()<0>(), quad.template operator()<1>(), quad.template operator()<2>(), quad.template operator()<3>();
+  quad.template operator()<0>(), quad.template operator()<1>(), quad.template operator()<2>(),
+      quad.template operator()<3>();
 }
 #endif
 
@@ -138,7 +144,8 @@ SX_INLINE void lanes_finish(const LinearJob& job, int group, int row, const Vec*
 template <class F, int G, int R>
 __attribute__((noinline)) void lanes_tile(const LinearJob& job, int group, int step, int row) {
   const int blocks = job.layout->blocks;
-  const uint8_t* w = reinterpret_cast<const uint8_t*>(job.weights) + static_cast<size_t>(group) * job.layout->group_bytes;
+  const uint8_t* w =
+      reinterpret_cast<const uint8_t*>(job.weights) + static_cast<size_t>(group) * job.layout->group_bytes;
   const size_t apart = static_cast<size_t>(step) * job.layout->group_bytes;
   const ActBlock* x = static_cast<const ActBlock*>(job.act) + static_cast<size_t>(row) * static_cast<size_t>(blocks);
   Vec acc[G][R][kVecs];

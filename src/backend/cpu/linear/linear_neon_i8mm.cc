@@ -97,7 +97,7 @@ void quantise(const float* x, int in, int rows, int first, int last, void* act) 
     const float* row = x + static_cast<size_t>(2 * t) * width;
     quantise_row(row, in, 0, out);
     if (2 * t + 1 < rows) quantise_row(row + width, in, 1, out);
-    else if (rows > 1) // the missing second row; a lone row's kernel does not look at it
+    else if (rows > 1)  // the missing second row; a lone row's kernel does not look at it
       for (size_t k = 0; k < blocks; ++k) {
         for (int j = 0; j < 4; ++j) vst1_s8(out[k].q[j] + 8, vdup_n_s8(0));
         out[k].dx[1] = out[k].dx[3] = out[k].sx[1] = out[k].sx[3] = 0;
@@ -206,7 +206,8 @@ SX_KERNEL void unpack(Panel<F>* p, const uint8_t* g, int blocks) {
 // has one scale per 32). Operand after operand, so that neighbouring instructions belong to different sums and each
 // operand is loaded right before its use. Nibbles, direct: pairs 0 and 1 get T, pairs 2 and 3 get U (see the top).
 template <class F, int A, bool kDirect>
-SX_ALWAYS void dots_pairs(const uint8_t* q, const Panel<F>* p, const ActBlock* x, size_t stride, int h, int32x4_t (*s)[A]) {
+SX_ALWAYS void dots_pairs(const uint8_t* q, const Panel<F>* p, const ActBlock* x, size_t stride, int h,
+                          int32x4_t (*s)[A]) {
   constexpr int kOperands = 4 / F::kHalves;
 #pragma GCC unroll 4
   for (int j = kOperands * h; j < kOperands * (h + 1); ++j) {
@@ -240,7 +241,8 @@ SX_ALWAYS void dots_pairs(const uint8_t* q, const Panel<F>* p, const ActBlock* x
 
 // 8 outputs x A pairs of rows. kDirect: weights unpacked on the fly; else from the panel.
 template <class F, int A, bool kDirect>
-SX_KERNEL void group_pairs(const Output& output, int rows, const uint8_t* g, const Panel<F>* p, const ActBlock* x, int blocks) {
+SX_KERNEL void group_pairs(const Output& output, int rows, const uint8_t* g, const Panel<F>* p, const ActBlock* x,
+                           int blocks) {
   const size_t stride = static_cast<size_t>(blocks);
   float32x4_t acc[4][A];
 #pragma GCC unroll 16
@@ -276,7 +278,8 @@ SX_KERNEL void group_pairs(const Output& output, int rows, const uint8_t* g, con
         for (int r = 0; r < A; ++r) {
           constexpr bool kPlanes = kDirect && F::kQuant == Quant::kNibble;
           const float32x4_t f = !kPlanes ? to_float<F>(s[i][r])
-                                : i < 2  ? vcvtq_f32_s32(vsubq_s32(s[i][r], s[i % 2 + 2][r])) : vcvtq_n_f32_s32(s[i][r], 4);
+                                : i < 2  ? vcvtq_f32_s32(vsubq_s32(s[i][r], s[i % 2 + 2][r]))
+                                         : vcvtq_n_f32_s32(s[i][r], 4);
           acc[i][r] = vfmaq_f32(acc[i][r], f, vmulq_f32(dd, dx[r]));
           if constexpr (F::kOffset) acc[i][r] = vfmaq_f32(acc[i][r], mm, sx[r]);
         }
@@ -286,7 +289,8 @@ SX_KERNEL void group_pairs(const Output& output, int rows, const uint8_t* g, con
   for (int r = 0; r < A; ++r) {
     finish(output, static_cast<size_t>(2 * r), vuzp1q_f32(acc[0][r], acc[1][r]), vuzp1q_f32(acc[2][r], acc[3][r]));
     if (2 * r + 1 < rows)
-      finish(output, static_cast<size_t>(2 * r + 1), vuzp2q_f32(acc[0][r], acc[1][r]), vuzp2q_f32(acc[2][r], acc[3][r]));
+      finish(output, static_cast<size_t>(2 * r + 1), vuzp2q_f32(acc[0][r], acc[1][r]),
+             vuzp2q_f32(acc[2][r], acc[3][r]));
   }
 }
 
@@ -296,15 +300,17 @@ constexpr int kPanelRows = 128;  // rows that use a panel before the next group;
 
 Output output_of(const LinearJob& job, int group, int row) {
   const int left = job.outputs - 8 * group;
-  return {job.out + static_cast<size_t>(row) * static_cast<size_t>(job.out_stride) + 8 * group, static_cast<size_t>(job.out_stride),
-          job.bias ? job.bias + 8 * group : nullptr, left < 8 ? left : 8, job.accumulate};
+  return {job.out + static_cast<size_t>(row) * static_cast<size_t>(job.out_stride) + 8 * group,
+          static_cast<size_t>(job.out_stride), job.bias ? job.bias + 8 * group : nullptr, left < 8 ? left : 8,
+          job.accumulate};
 }
 
 // Rows [from, to) of one group.
 template <class F, bool kDirect>
 void run_rows(const LinearJob& job, int group, int from, int to, const uint8_t* g, const Panel<F>* panel) {
   const int blocks = job.layout->blocks;
-  const ActBlock* x = static_cast<const ActBlock*>(job.act) + static_cast<size_t>(from / 2) * static_cast<size_t>(blocks);
+  const ActBlock* x =
+      static_cast<const ActBlock*>(job.act) + static_cast<size_t>(from / 2) * static_cast<size_t>(blocks);
   for (int r = from; r < to; r += 4, x += 2 * blocks) {
     if (to - r > 2) group_pairs<F, 2, kDirect>(output_of(job, group, r), to - r, g, panel, x, blocks);
     else group_pairs<F, 1, kDirect>(output_of(job, group, r), to - r, g, panel, x, blocks);
@@ -335,7 +341,8 @@ void run_format(const LinearJob& job) {
       const int part = (job.last - job.first) / 2;
       for (int g = job.first; g < job.first + part; ++g) {
         const Output outputs[2] = {output_of(job, g, 0), output_of(job, g + part, 0)};
-        group_pair_2<F>(outputs, rows, weights + static_cast<size_t>(g) * bytes, static_cast<size_t>(part) * bytes, x, blocks);
+        group_pair_2<F>(outputs, rows, weights + static_cast<size_t>(g) * bytes, static_cast<size_t>(part) * bytes, x,
+                        blocks);
       }
       for (int g = job.first + 2 * part; g < job.last; ++g)
         run_rows<F, true>(job, g, 0, rows, weights + static_cast<size_t>(g) * bytes, nullptr);

@@ -16,10 +16,10 @@ namespace sx::cpu {
 // Memory of one thread, for rows of up to `vocab` logits. Token t belongs to group t % kGroups of slab t / kSlab.
 struct RowScratch {
   const RowKernels* kernels;
-  std::vector<float> copy;     // [vocab] a row that had to be changed
-  std::vector<Token> tokens;   // [vocab] those that were picked
-  std::vector<float> maxima;   // [slabs, kGroups] the largest logit of each group
-  std::vector<float> ranked;   // [slabs, kGroups]
+  std::vector<float> copy;    // [vocab] a row that had to be changed
+  std::vector<Token> tokens;  // [vocab] those that were picked
+  std::vector<float> maxima;  // [slabs, kGroups] the largest logit of each group
+  std::vector<float> ranked;  // [slabs, kGroups]
 };
 
 class RowScratches {

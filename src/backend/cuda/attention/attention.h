@@ -6,19 +6,19 @@
 namespace sx::cuda {
 
 struct AttendCall {
-  float* out;              // [rows, heads * head_dim]
-  void* out16;             // the same as `half`, or null
+  float* out;   // [rows, heads * head_dim]
+  void* out16;  // the same as `half`, or null
   Half half;
-  const float* q;          // [rows, q_stride], columns [0, heads * head_dim), rotated
+  const float* q;  // [rows, q_stride], columns [0, heads * head_dim), rotated
   int q_stride;
   int heads, kv_heads, head_dim;
   float scale;
-  int window;              // 0: all
+  int window;  // 0: all
   KvView kv;
   int layer;
   StepView step;
-  int rows, tiles;         // padded
-  int history;             // no sequence of the step has a longer one (rounded up by the caller, so that graphs serve many steps)
+  int rows, tiles;  // padded
+  int history;  // no sequence of the step has a longer one (rounded up by the caller, so that graphs serve many steps)
 };
 
 // Trees: the depth of a row below its history is at most this, so that all cells before its last two blocks are
@@ -31,10 +31,10 @@ void attend_rows(const AttendCall& call, void* scratch, cudaStream_t stream);
 // A chain of `rows` rows from row `first_row` of q and out on, behind `history` committed cells; their own K/V are in
 // the store.
 struct PromptAttendCall {
-  float* out;              // [.., heads * head_dim]
-  void* out16;             // the same as `half`, or null
+  float* out;   // [.., heads * head_dim]
+  void* out16;  // the same as `half`, or null
   Half half;
-  const float* q;          // [.., q_stride], rotated
+  const float* q;  // [.., q_stride], rotated
   int q_stride;
   int heads, kv_heads, head_dim;
   float scale;

@@ -4,7 +4,8 @@
 namespace sx::cuda {
 
 namespace {
-template <int D> using Cells = HalfCells<D, true>;
+template <int D>
+using Cells = HalfCells<D, true>;
 }  // namespace
 
 void attend_body_bf16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream) {

@@ -14,28 +14,30 @@ inline constexpr int kScorePitch = kAttendBlock + 8;  // f32; pairs of lanes (g,
 template <int D, int kTiles>
 struct AttendShared {
   static constexpr int kRows = 16 * kTiles;
-  uint4 q[kTiles][D / 16][32];                                 // MMA operands, per lane
+  uint4 q[kTiles][D / 16][32];  // MMA operands, per lane
   float scores[kTiles == 1 ? 2 : 1][kRows][kScorePitch];
-  uint4 p[kTiles == 1 ? 1 : kTiles][4][32];                    // likewise; unused with one tile
+  uint4 p[kTiles == 1 ? 1 : kTiles][4][32];  // likewise; unused with one tile
   MergeScales block_scales[kRows], span_scales[kRows];
-  const float* query[kRows];                                   // null: no such row
-  int target[kRows];                                           // place in a slot of the partial states; -1: no such row
-  int limit[kRows], low[kRows];                                // seen: low <= index < limit
-  int cells[kTailBlocks * kAttendBlock];                       // of the tail
+  const float* query[kRows];              // null: no such row
+  int target[kRows];                      // place in a slot of the partial states; -1: no such row
+  int limit[kRows], low[kRows];           // seen: low <= index < limit
+  int cells[kTailBlocks * kAttendBlock];  // of the tail
 };
 
 template <bool kBf16>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   if constexpr (kBf16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
 }
 
@@ -56,13 +58,17 @@ __device__ __forceinline__ uint32_t pack(float x, float y) {
 // Cells of a block of the body, and of the tail.
 struct BodyCells {
   __device__ int index(int block) const { return block * kAttendBlock; }
-  __device__ auto cells(int block) const { return [first = block * kAttendBlock](int i) { return first + i; }; }
+  __device__ auto cells(int block) const {
+    return [first = block * kAttendBlock](int i) { return first + i; };
+  }
 };
 struct TailCells {
   const int* list;
   int first;
   __device__ int index(int block) const { return first + block * kAttendBlock; }
-  __device__ auto cells(int block) const { return [at = list + block * kAttendBlock](int i) { return at[i]; }; }
+  __device__ auto cells(int block) const {
+    return [at = list + block * kAttendBlock](int i) { return at[i]; };
+  }
 };
 
 // Rows of q, times scale, to 16 bits: element 8 c + 4 h + {0, 1, 2, 3} of 32 i .. 32 i + 31 goes to step 2 i + h, as
@@ -92,8 +98,8 @@ __device__ __forceinline__ void load_queries(AttendShared<D, kTiles>& shared, in
 
 struct BlockRange {
   int begin, end;
-  bool alone;        // the one block is left as it is, not merged into a span
-  int all_limit;     // all rows see all indices in [all_low, all_limit)
+  bool alone;     // the one block is left as it is, not merged into a span
+  int all_limit;  // all rows see all indices in [all_low, all_limit)
   int all_low;
 };
 
@@ -314,8 +320,9 @@ __device__ __forceinline__ void attend_tail(const AttendBody& body, AttendShared
   if (thread < 16) {
     const bool used = thread < body.group;
     const int head = kv_head * body.group + thread;  // of the launch
-    shared.query[thread] = used ? body.q + size_t(row) * size_t(body.q_stride) +
-                                      size_t(body.first_kv_head * body.group + head) * D : nullptr;
+    shared.query[thread] =
+        used ? body.q + size_t(row) * size_t(body.q_stride) + size_t(body.first_kv_head * body.group + head) * D
+             : nullptr;
     shared.target[thread] = used ? row * body.range_heads + head : -1;
     shared.limit[thread] = info.index + 1;
     shared.low[thread] = first_seen(info.index, body.window);
@@ -386,8 +393,9 @@ __global__ void __launch_bounds__(kAttendThreads, kTiles == 1 && D <= 128 ? 3 : 
     const int row = tile.first_row + (used ? query / body.group : 0);
     const int head = kv_head * body.group + (used ? query % body.group : 0);
     const int index = body.rows[row].index;
-    shared.query[thread] = used ? body.q + size_t(row) * size_t(body.q_stride) +
-                                      size_t(body.first_kv_head * body.group + head) * D : nullptr;
+    shared.query[thread] =
+        used ? body.q + size_t(row) * size_t(body.q_stride) + size_t(body.first_kv_head * body.group + head) * D
+             : nullptr;
     shared.target[thread] = used ? row * body.range_heads + head : -1;
     shared.limit[thread] = body_end(index);
     shared.low[thread] = first_seen(index, body.window);
@@ -428,7 +436,7 @@ void launch_attend_body(const AttendBody& body, const AttendSplit& split, cudaSt
     constexpr int kMany = D == 256 ? 2 : 4;
     if (split.tiles == 1 && !sections) return launch_attend_body<Store<D>, D, 1, false>(body, split, stream);
     if (!sections) return launch_attend_body<Store<D>, D, kMany, false>(body, split, stream);
-    return launch_attend_body<Store<D>, D, D == 256 ? 1 : 4, true>(body, split, stream);
+    return launch_attend_body < Store<D>, D, D == 256 ? 1 : 4, true > (body, split, stream);
   };
   switch (split.head_dim) {
     case 64: return pick.template operator()<64>();

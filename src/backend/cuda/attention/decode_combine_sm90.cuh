@@ -12,8 +12,8 @@ struct HopperFinish {
   float* out;
   void* out16;
   Half half;
-  int width;         // of a row of out
-  bool after_body;   // the kernel before this one is the body
+  int width;        // of a row of out
+  bool after_body;  // the kernel before this one is the body
 };
 
 // n consecutive floats.
@@ -122,7 +122,8 @@ __device__ __forceinline__ void make_empty(float (&o)[n]) {
 __device__ __forceinline__ bool find_common_base(float& m, float lane_m, uint32_t present) {
   if (present == 0) return true;
   const float base = __shfl_sync(0xffffffffu, lane_m, __ffs(int(present)) - 1);
-  if (!__all_sync(0xffffffffu, lane_m == base || lane_m == minus_infinity()) || (m != base && m != minus_infinity())) return false;
+  if (!__all_sync(0xffffffffu, lane_m == base || lane_m == minus_infinity()) || (m != base && m != minus_infinity()))
+    return false;
   m = base;
   return true;
 }
@@ -155,7 +156,8 @@ __device__ __forceinline__ ColumnState<kColumns> fold_all(const AttendBody& body
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        if (from + i < end) read_columns(o[chunk][i], body.state_o + (size_t(from + i) * unit_states + state) * D + column);
+        if (from + i < end)
+          read_columns(o[chunk][i], body.state_o + (size_t(from + i) * unit_states + state) * D + column);
       }
     }
 #pragma unroll
@@ -224,7 +226,8 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
       for (int i = 0; i < kBatch; ++i) {
         units[i] = __ffs(int(present)) - 1;
         present &= present - 1;
-        if (units[i] >= 0) read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+        if (units[i] >= 0)
+          read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -245,8 +248,8 @@ __device__ __forceinline__ ColumnState<kColumns> fold_present(const AttendBody& 
 // The fold of KV splits [first, end) of one head whose states have a common base; false if they have none, and then
 // `total` is meaningless. All loads of a batch are in flight as soon as it is known which states are not empty.
 template <int D, int kColumns, int kBatch>
-__device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const AttendBody& body, int first, int end, size_t state,
-                                            int column) {
+__device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const AttendBody& body, int first, int end,
+                                            size_t state, int column) {
   const int lane = int(threadIdx.x) % 32;
   const size_t unit_states = size_t(body.row_count) * size_t(body.range_heads);
   float section[kColumns], sum = 0.f;
@@ -258,7 +261,8 @@ __device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const 
     for (int half = 0; half < 2; ++half) {
       const int unit = base + 32 * half + lane;
       const bool there = unit >= first && unit < end;
-      ml[half] = there ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
+      ml[half] =
+          there ? __ldcg(body.state_ml + size_t(unit) * unit_states + state) : make_float2(minus_infinity(), 0.f);
     }
     uint64_t present = 0;
 #pragma unroll
@@ -274,7 +278,8 @@ __device__ __forceinline__ bool fold_common(ColumnState<kColumns>& total, const 
       for (int i = 0; i < kBatch; ++i) {
         units[i] = __ffsll(int64_t(present)) - 1;
         present &= present - 1;
-        if (units[i] >= 0) read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
+        if (units[i] >= 0)
+          read_columns(o[i], body.state_o + (size_t(base + units[i]) * unit_states + state) * D + column);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -345,7 +350,8 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
   const AttendBody& body = call.body;
   const int row = int(blockIdx.x), thread = int(threadIdx.x);
   const int heads = form == FinishForm::kHead ? 1 : body.group;
-  const auto [kv_head, first_head] = form == FinishForm::kHead ? divide(int(blockIdx.y), body.group) : Divided{int(blockIdx.y), 0};
+  const auto [kv_head, first_head] =
+      form == FinishForm::kHead ? divide(int(blockIdx.y), body.group) : Divided{int(blockIdx.y), 0};
   const RowInfo info = body.rows[row];
   uint64_t ancestors[kAncestorWords];  // on their way together
 #pragma unroll

@@ -4,7 +4,8 @@
 namespace sx::cuda {
 
 namespace {
-template <int D> using Cells = HalfCells<D, false>;
+template <int D>
+using Cells = HalfCells<D, false>;
 }  // namespace
 
 void attend_body_f16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream) {

@@ -24,7 +24,8 @@ template <int kBytes>
 __device__ __forceinline__ void load_words(uint32_t* out, const void* from) {
   if constexpr (kBytes == 16) {
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "l"(from));
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "l"(from));
   } else if constexpr (kBytes == 8) {
     asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(out[0]), "=r"(out[1]) : "l"(from));
   } else if constexpr (kBytes == 4) {
@@ -42,8 +43,12 @@ template <int D, bool kBf16>
 struct HalfCells {
   static constexpr bool kIsBf16 = kBf16;
   static constexpr int kColumns = AttendColumns<D>::kColumns;
-  struct Keys { uint32_t x[2][D / 32][4]; };
-  struct Values { uint32_t x[16][kColumns / 2]; };
+  struct Keys {
+    uint32_t x[2][D / 32][4];
+  };
+  struct Values {
+    uint32_t x[16][kColumns / 2];
+  };
   const uint16_t *k, *v;
 
   __device__ HalfCells(const AttendBody& body, int slot, int kv_head) {
@@ -86,7 +91,11 @@ __device__ __forceinline__ void expand_bytes(uint32_t& low, uint32_t& high, uint
   const uint32_t biased = bytes ^ 0x80808080u;
   const __half2 offset = __half2half2(__ushort_as_half(0x6480));
   const __half2 factor = __half2half2(__ushort_as_half(static_cast<unsigned short>(scale)));
-  const auto half2 = [](uint32_t bits) { __half2 x; memcpy(&x, &bits, 4); return x; };
+  const auto half2 = [](uint32_t bits) {
+    __half2 x;
+    memcpy(&x, &bits, 4);
+    return x;
+  };
   const __half2 x = __hmul2(__hsub2(half2(__byte_perm(biased, 0x64646464u, 0x4140)), offset), factor);
   const __half2 y = __hmul2(__hsub2(half2(__byte_perm(biased, 0x64646464u, 0x4342)), offset), factor);
   memcpy(&low, &x, 4);
@@ -99,8 +108,12 @@ struct ByteCells {
   static constexpr bool kIsBf16 = false;
   static constexpr int kColumns = AttendColumns<D>::kColumns;
   static constexpr int kWords = kColumns == 8 ? 2 : 1;
-  struct Keys { uint32_t x[2][D / 32][2], scale[2][D / 32]; };
-  struct Values { uint32_t x[16][kWords], scale[16]; };
+  struct Keys {
+    uint32_t x[2][D / 32][2], scale[2][D / 32];
+  };
+  struct Values {
+    uint32_t x[16][kWords], scale[16];
+  };
   const int8_t *k, *v;
   const uint16_t *k_scale, *v_scale;
 

@@ -8,14 +8,15 @@ namespace sx::cuda {
 
 namespace {
 
-constexpr int kNodes = 32;  // states folded per round of the combine (attend_finish); a multiple of the spans of a split group
+constexpr int kNodes =
+    32;  // states folded per round of the combine (attend_finish); a multiple of the spans of a split group
 constexpr int kSectionSpans = kSectionBlocks / kSpanBlocks;
 
 struct AttendFinish {
   float* out;
   void* out16;
   Half half;
-  int width;                   // of a row of out
+  int width;  // of a row of out
   const RowInfo* rows;
   int row_count, range_heads, first_head;
   int units, unit_blocks, window;

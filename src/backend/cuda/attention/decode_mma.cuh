@@ -29,7 +29,7 @@ inline constexpr int kTileBlocks = kTileCells / kAttendBlock;
 // Arguments of the kernels that make partial states. Slot u of the partial states is that of unit u; slot `units` is
 // the tail.
 struct AttendBody {
-  const std::byte *k, *v;                // of the layer
+  const std::byte *k, *v;  // of the layer
   const uint16_t *k_scale, *v_scale;
   int kv_heads, capacity;
   const float* q;
@@ -38,20 +38,20 @@ struct AttendBody {
   const uint64_t* ancestors;
   const RowTile* tiles;
   int row_count, tile_count;
-  int parts;                             // thread blocks that share the query rows of a tile
-  int units, unit_blocks;                // a unit: 1 block, a span or a section (not on Hopper: see unit_begin)
-  int group;                             // query heads per kv head
-  int first_kv_head, range_heads;        // query heads of this launch
+  int parts;                       // thread blocks that share the query rows of a tile
+  int units, unit_blocks;          // a unit: 1 block, a span or a section (not on Hopper: see unit_begin)
+  int group;                       // query heads per kv head
+  int first_kv_head, range_heads;  // query heads of this launch
   float scale_log2;
   int window;
-  float* state_o;                        // [units + 1][row_count][range_heads][head_dim]
-  float2* state_ml;                      // [units + 1][row_count][range_heads]: m, l
+  float* state_o;    // [units + 1][row_count][range_heads][head_dim]
+  float2* state_ml;  // [units + 1][row_count][range_heads]: m, l
 };
 
 // How the work is split; no bit of the result depends on it.
 struct AttendSplit {
   int head_dim;
-  int tiles;        // of 16 query rows per thread block
+  int tiles;  // of 16 query rows per thread block
   int range_kv_heads;
 };
 
@@ -65,8 +65,8 @@ enum class HopperKernels { kBoth, kBody, kFinish };  // split kernel, combine ke
 void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream,
                         HopperKernels kernels = HopperKernels::kBoth);
 struct HopperPlan {
-  bool pairs;       // of warpgroups that share K/V; otherwise a thread block is one warpgroup
-  bool few;         // thread blocks of the combine
+  bool pairs;  // of warpgroups that share K/V; otherwise a thread block is one warpgroup
+  bool few;    // thread blocks of the combine
   int units, pieces, range_kv_heads, block_heads;
 };
 HopperPlan hopper_plan(const AttendCall& call);
@@ -78,10 +78,10 @@ HopperPlan hopper_plan(const AttendCall& call);
 // states.
 inline constexpr int kSectionUnits = 4;
 __host__ __device__ constexpr int unit_begin(int unit) {  // in tiles
-  if (unit < 16) return unit * 2;                      // 256 cells each up to 4,096
-  if (unit < 40) return 32 + (unit - 16) * 4;          // 512 up to 16,384
-  if (unit < 88) return 128 + (unit - 40) * 8;         // 1,024 up to 65,536
-  return 512 + (unit - 88) * 16;                       // 2,048
+  if (unit < 16) return unit * 2;                         // 256 cells each up to 4,096
+  if (unit < 40) return 32 + (unit - 16) * 4;             // 512 up to 16,384
+  if (unit < 88) return 128 + (unit - 40) * 8;            // 1,024 up to 65,536
+  return 512 + (unit - 88) * 16;                          // 2,048
 }
 __host__ __device__ inline int unit_of(int tile) {
   if (tile < 32) return tile / 2;

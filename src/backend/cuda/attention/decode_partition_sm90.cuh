@@ -9,7 +9,9 @@ inline constexpr int kGroupQueries = 64;  // query rows of a warpgroup
 
 // a / b and a % b of numbers from 0 on, the quotient below 2^20. On the device this takes a third of the instructions
 // of a division; code that runs once per kernel is fetched from memory, so its size counts.
-struct Divided { int quotient, remainder; };
+struct Divided {
+  int quotient, remainder;
+};
 __host__ __device__ __forceinline__ Divided divide(int a, int b) {
 #ifdef __CUDA_ARCH__
   int quotient = int(__fdividef(float(a), float(b))), remainder = a - quotient * b;  // off by one at most
@@ -30,7 +32,8 @@ struct GroupWork {
 };
 
 // The work of one piece of query rows in KV splits [first_unit, end_unit).
-__host__ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int first_unit, int end_unit) {
+__host__ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, int piece, int first_unit,
+                                                        int end_unit) {
   GroupWork work{};
   const Divided place = divide(piece, body.parts);
   if (place.quotient >= body.tile_count) return work;
@@ -38,7 +41,8 @@ __host__ __device__ __forceinline__ GroupWork find_work(const AttendBody& body, 
   work.first_query = place.remainder * kGroupQueries;
   if (work.first_query >= work.rows.rows * body.group) return work;
   // No row sees a block below `begin`, nor one from `end` on; all between are committed.
-  const int begin = max(unit_begin(first_unit) * kTileBlocks, first_seen(work.rows.history, body.window) / kAttendBlock);
+  const int begin =
+      max(unit_begin(first_unit) * kTileBlocks, first_seen(work.rows.history, body.window) / kAttendBlock);
   const int end = min(unit_begin(end_unit) * kTileBlocks, body_end(work.rows.history + kMaxDepth) / kAttendBlock);
   if (end <= begin) return work;
   work.begin = begin / kTileBlocks;
@@ -85,10 +89,13 @@ struct PairWork {
 
 // The same tiles for both.
 __host__ __device__ __forceinline__ bool go_together(const GroupWork& left, const GroupWork& right) {
-  return left.tiles > 0 && right.tiles > 0 && left.rows.slot == right.rows.slot && left.rows.history == right.rows.history;
+  return left.tiles > 0 && right.tiles > 0 && left.rows.slot == right.rows.slot &&
+         left.rows.history == right.rows.history;
 }
 
-__host__ __device__ __forceinline__ int count_pairs(const AttendBody& body) { return (body.tile_count * body.parts + 1) / 2; }
+__host__ __device__ __forceinline__ int count_pairs(const AttendBody& body) {
+  return (body.tile_count * body.parts + 1) / 2;
+}
 
 // `item`: of kv heads and pairs of pieces.
 __host__ __device__ __forceinline__ PairWork find_pair(const AttendBody& body, int item, int first_unit, int end_unit) {

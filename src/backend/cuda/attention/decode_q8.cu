@@ -4,7 +4,8 @@
 namespace sx::cuda {
 
 namespace {
-template <int D> using Cells = ByteCells<D>;
+template <int D>
+using Cells = ByteCells<D>;
 }  // namespace
 
 void attend_body_q8(const AttendBody& body, const AttendSplit& split, cudaStream_t stream) {

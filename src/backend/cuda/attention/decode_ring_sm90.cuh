@@ -10,7 +10,7 @@ inline constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is severa
 // How the cells are split; no bit of a result depends on it.
 enum class HopperForm {
   kSingles,  // a thread block is one warpgroup and does one KV split; two fit an SM, one loads while the other computes
-  kPairs,    // two warpgroups share the K/V of a sequence (ping-pong); a thread block does runs of KV splits and merges them
+  kPairs,  // two warpgroups share the K/V of a sequence (ping-pong); a thread block does runs of KV splits and merges them
 };
 
 template <int D, HopperForm form>

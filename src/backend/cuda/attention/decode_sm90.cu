@@ -19,9 +19,9 @@ CUtensorMap tensor_map(const std::byte* data, const AttendCall& call) {
   const cuuint64_t strides[2] = {width * 2, width * 2 * cells};  // bytes, of dimensions 1 and 2
   const cuuint32_t box[3] = {64, kAttendBlock, 1}, steps[3] = {1, 1, 1};
   const auto type = call.kv.type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult result = encode_tiled()(
-      &map, type, 3, const_cast<std::byte*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_tiled()(&map, type, 3, const_cast<std::byte*>(data), sizes, strides, box, steps,
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) check(cudaErrorInvalidValue, "tensor map of attend_rows");
   return map;
 }

@@ -120,14 +120,17 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
   stage_queries<D, bf16, form>(shared + size_t(group) * S::kQ, body, work, kv_head, write_joined);
   // What a row sees, and where its states go: seldom needed, so pairs do not keep it in registers. Query rows that do
   // not exist see everything, and their results are never read.
-  struct alignas(16) Place { int limit, low, target; };
+  struct alignas(16) Place {
+    int limit, low, target;
+  };
   Place* const places = reinterpret_cast<Place*>(shared + S::kPlacesAt) + group * kGroupQueries + warp * 16 + lane / 4;
   Place known[2];
   const auto place_of = [&](int r) { return S::kGroups > 1 ? places[8 * r] : known[r]; };
   int all_limit = INT32_MAX, all_low = 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    known[r] = {target[r] >= 0 ? body_end(index[r]) : INT32_MAX, target[r] >= 0 ? first_seen(index[r], body.window) : 0, target[r]};
+    known[r] = {target[r] >= 0 ? body_end(index[r]) : INT32_MAX, target[r] >= 0 ? first_seen(index[r], body.window) : 0,
+                target[r]};
     all_limit = min(all_limit, known[r].limit);
     all_low = max(all_low, known[r].low);
     if (S::kGroups > 1 && lane % 4 == 0) places[8 * r] = known[r];
@@ -155,7 +158,7 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       }
     }
   };
-  const auto store = [&](const float (&from)[D / 2], const float (&m)[2], const float (&l)[2]) {
+  const auto store = [&](const float(&from)[D / 2], const float(&m)[2], const float(&l)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int place = place_of(r).target;
@@ -233,7 +236,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
       } else {
         MergeScales scales[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) scales[r] = merge_states(section_m[r], section_l[r], unit.m(r), quad_sum(unit.sum[r]));
+        for (int r = 0; r < 2; ++r)
+          scales[r] = merge_states(section_m[r], section_l[r], unit.m(r), quad_sum(unit.sum[r]));
 #pragma unroll
         for (int j = 0; j < D / 2; ++j) section[j] = merge_values(section[j], o[j], scales[j % 4 / 2]);
       }
@@ -247,8 +251,8 @@ __device__ __forceinline__ void consume(const Ring<D, form>& ring, std::byte* sh
     // once, since the output of the split group stays in registers too: the second half waits until the outputs are
     // done.
     open_section();
-    if (turns && group == 1) hopper::named_arrive(1, 256);  // group 0 issues first
-    bool begun = false;  // some of the unit is in o
+    if (turns && group == 1) hopper::named_arrive(1, 256);      // group 0 issues first
+    bool begun = false;                                         // some of the unit is in o
     const int tiles = __shfl_sync(0xffffffffu, work.tiles, 0);  // so that the compiler sees it is uniform
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {

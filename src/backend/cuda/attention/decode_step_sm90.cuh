@@ -33,7 +33,8 @@ __device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (
   const uint64_t b = hopper::descriptor(v, kTileCells * kLineBytes);
 #pragma unroll
   for (int step = 0; step < kAttendBlock / 16; ++step) {
-    hopper::product_registers<bf16>(o, weights + 4 * step, further(b, uint32_t(step) * 16 * kLineBytes), step > 0 || add);
+    hopper::product_registers<bf16>(o, weights + 4 * step, further(b, uint32_t(step) * 16 * kLineBytes),
+                                    step > 0 || add);
   }
   hopper::products_commit();
 }
@@ -46,9 +47,9 @@ __device__ __forceinline__ void issue_output(float (&o)[D / 2], const uint32_t (
 template <bool bf16>
 struct UnitSoftmax {
   using Scores = float[kAttendBlock / 2];
-  using Weights = uint32_t[kAttendBlock / 4];  // two in each
+  using Weights = uint32_t[kAttendBlock / 4];                            // two in each
   static constexpr float kFree = bf16 ? 64.f : 8.f, kUnseen = -3.4e38f;  // the base of a row that has seen nothing
-  float base[2], sum[2];  // the sum is this thread's part
+  float base[2], sum[2];                                                 // the sum is this thread's part
   __device__ __forceinline__ void begin() {
     base[0] = base[1] = bf16 ? 0.f : kUnseen;
     sum[0] = sum[1] = 0.f;

@@ -19,7 +19,8 @@ template <int D>
 struct FinishShared {
   static constexpr int kPitch = kAttendBlock + 8;  // so that no two lanes want the same bank
   int cells[kTailBlocks * kAttendBlock];
-  float most[kTailBlocks][kAttendThreads / 32][kTailHeads], sum[kTailBlocks][kAttendThreads / 32][kTailHeads];  // of 16 cells
+  float most[kTailBlocks][kAttendThreads / 32][kTailHeads],
+      sum[kTailBlocks][kAttendThreads / 32][kTailHeads];  // of 16 cells
   alignas(4) uint16_t weights[kTailBlocks][kTailHeads][kPitch];
   alignas(16) float tail_o[16][D];
   float2 tail_ml[16];
@@ -33,7 +34,8 @@ struct TailQuery {
   uint32_t x[D / 32][4];
   __device__ __forceinline__ void load(const AttendBody& body, int row, int first_head, int heads) {
     const int g = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4;
-    const float* from = body.q + size_t(row) * size_t(body.q_stride) + size_t(first_head + min(g, heads - 1)) * D + size_t(8 * c);
+    const float* from =
+        body.q + size_t(row) * size_t(body.q_stride) + size_t(first_head + min(g, heads - 1)) * D + size_t(8 * c);
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
 #pragma unroll
@@ -180,16 +182,20 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     const uint16_t* weights = &memory.weights[mine][g][16 * step + 2 * c];
-    const uint32_t low_cells = *reinterpret_cast<const uint32_t*>(weights), high_cells = *reinterpret_cast<const uint32_t*>(weights + 8);
+    const uint32_t low_cells = *reinterpret_cast<const uint32_t*>(weights),
+                   high_cells = *reinterpret_cast<const uint32_t*>(weights + 8);
     const uint32_t(*v)[kTiles] = values + 4 * step;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      multiply<bf16>(o[t], make_uint4(__byte_perm(v[0][t], v[1][t], 0x5410), __byte_perm(v[0][t], v[1][t], 0x7632),
-                                      __byte_perm(v[2][t], v[3][t], 0x5410), __byte_perm(v[2][t], v[3][t], 0x7632)),
+      multiply<bf16>(o[t],
+                     make_uint4(__byte_perm(v[0][t], v[1][t], 0x5410), __byte_perm(v[0][t], v[1][t], 0x7632),
+                                __byte_perm(v[2][t], v[3][t], 0x5410), __byte_perm(v[2][t], v[3][t], 0x7632)),
                      low_cells, high_cells);
     }
   }
-  const auto place = [&](int head, int t) { return reinterpret_cast<float2*>(&memory.tail_o[first_state + head][column + 2 * t]); };
+  const auto place = [&](int head, int t) {
+    return reinterpret_cast<float2*>(&memory.tail_o[first_state + head][column + 2 * t]);
+  };
 #pragma unroll
   for (int e = 0; mine == 0 && e < 2; ++e) {
     if (2 * c + e >= heads) continue;

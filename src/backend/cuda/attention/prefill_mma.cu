@@ -19,13 +19,13 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps, kRows = 16 * kWarps;  // of a 
 
 template <int head_dim>
 struct Shape {
-  static constexpr int kCells = head_dim > 128 ? 32 : 64;     // of a tile
-  static constexpr int kPitch = head_dim + 8;                 // elements from cell to cell: an odd number of 16-byte
-                                                              // units, so that ldmatrix meets no bank twice
-  static constexpr int kTile = kCells * kPitch;               // elements of a tile of K or V
-  static constexpr bool kQInShared = head_dim > 128;          // else in registers
+  static constexpr int kCells = head_dim > 128 ? 32 : 64;  // of a tile
+  static constexpr int kPitch = head_dim + 8;              // elements from cell to cell: an odd number of 16-byte
+                                                           // units, so that ldmatrix meets no bank twice
+  static constexpr int kTile = kCells * kPitch;            // elements of a tile of K or V
+  static constexpr bool kQInShared = head_dim > 128;       // else in registers
   static constexpr size_t kQBytes = kQInShared ? size_t(kRows) * head_dim * 2 : 0;
-  static constexpr size_t kBytes = 4 * kTile * 2 + kQBytes;   // two stages of K and of V
+  static constexpr size_t kBytes = 4 * kTile * 2 + kQBytes;  // two stages of K and of V
   // Per multiprocessor, as many as registers allow.
   static constexpr int blocks(bool q8) { return head_dim == 64 || (head_dim == 96 && !q8) ? 3 : 2; }
 };
@@ -33,15 +33,17 @@ struct Shape {
 template <bool bf16>
 __device__ __forceinline__ void mma(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (bf16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-                 "{%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-                 "{%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
 
@@ -49,19 +51,21 @@ template <bool transposed>
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
   if constexpr (transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
   }
 }
 
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool wanted) {  // zeros if not wanted
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Brings tiles of K or V of one head into shared memory. 16-bit types are copied asynchronously by fetch(). Q8 is read
 // into registers by fetch() and written as f16 by put(), so that arithmetic in between hides the latency. Cells from
@@ -70,8 +74,8 @@ template <int head_dim, Store store>
 struct Stager {
   static constexpr int kCells = Shape<head_dim>::kCells, kPitch = Shape<head_dim>::kPitch;
   static constexpr bool kQ8 = store == Store::kQ8;
-  static constexpr int kUnits = head_dim / (kQ8 ? 16 : 8);                              // 16-byte units of a cell
-  static constexpr int kEach = (kCells * kUnits + kThreads - 1) / kThreads;             // units of a thread
+  static constexpr int kUnits = head_dim / (kQ8 ? 16 : 8);                   // 16-byte units of a cell
+  static constexpr int kEach = (kCells * kUnits + kThreads - 1) / kThreads;  // units of a thread
   const std::byte* data;
   const uint16_t* scales;
   int end;
@@ -174,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, Shape<head_dim>::blocks(store == Sto
   uint32_t q[S::kQInShared ? 1 : kSteps][4];
 #pragma unroll
   for (int step = 0; step < kSteps; step++) {
-    uint32_t (&a)[4] = q[S::kQInShared ? 0 : step];
+    uint32_t(&a)[4] = q[S::kQInShared ? 0 : step];
     load_q<bf16>(a, args, args.q + size_t(head) * head_dim + step * 16 + lane % 4 * 2, thread_row);
     // Read by this thread only.
     if constexpr (S::kQInShared) q_shared[step * 32 + lane] = make_uint4(a[0], a[1], a[2], a[3]);

@@ -23,17 +23,17 @@ bool attend_prompt_with(PromptKernel kernel, const PromptAttendCall& call, cudaS
 // A PromptAttendCall as kernels see it: q, out and out16 begin at the first row of the chain, K and V at layer and
 // slot.
 struct PromptArgs {
-  float* out;                          // [rows, heads * head_dim]
+  float* out;  // [rows, heads * head_dim]
   void* out16;
   Half half;
-  const float* q;                      // [rows, q_stride]
+  const float* q;  // [rows, q_stride]
   size_t q_stride;
-  const std::byte *k, *v;              // [kv_heads][capacity][head_dim]
-  const uint16_t *k_scale, *v_scale;   // [kv_heads][capacity][head_dim / 32]
+  const std::byte *k, *v;             // [kv_heads][capacity][head_dim]
+  const uint16_t *k_scale, *v_scale;  // [kv_heads][capacity][head_dim / 32]
   size_t capacity;
-  int heads, group, head_dim;          // group: query heads of a K/V head
+  int heads, group, head_dim;  // group: query heads of a K/V head
   int rows, history, window;
-  float scale;                         // times log2(e)
+  float scale;  // times log2(e)
 };
 
 // prefill_sm90.cu

@@ -10,13 +10,13 @@
 namespace sx::cuda {
 namespace {
 
-constexpr int kCells = 128;            // of a tile
-constexpr int kGroupRows = 64;         // of a warpgroup
-constexpr int kGroups = 2;             // warpgroups that compute
+constexpr int kCells = 128;     // of a tile
+constexpr int kGroupRows = 64;  // of a warpgroup
+constexpr int kGroups = 2;      // warpgroups that compute
 constexpr int kRows = kGroups * kGroupRows;
 constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 2;
-constexpr int kLineBytes = 128;        // 64 elements; a wider matrix is several panels of 64 columns
+constexpr int kLineBytes = 128;  // 64 elements; a wider matrix is several panels of 64 columns
 
 template <int head_dim>
 struct Shape {
@@ -176,7 +176,8 @@ __device__ __forceinline__ void consume(const Ring<head_dim>& ring, std::byte* s
     hopper::products_begin();
     issue_scores<head_dim, bf16>(s, q, ring.k(stage));
     issue_output<head_dim, bf16>(out, weights, ring.v(before));
-    if (group == 0 || i < tiles - 1) hopper::named_arrive(2 - group, 256);  // the other group may issue, if it has a tile left
+    if (group == 0 || i < tiles - 1)
+      hopper::named_arrive(2 - group, 256);  // the other group may issue, if it has a tile left
     hopper::products_wait<1>();
     hopper::hold(s);
     release(ring.empty_k(stage));
@@ -267,9 +268,9 @@ CUtensorMap tensor_map(const std::byte* data, const PromptAttendCall& call) {
   const cuuint64_t strides[2] = {width * 2, width * 2 * cuuint64_t(call.kv.capacity)};  // bytes, of dimensions 1 and 2
   const cuuint32_t box[3] = {64, kCells, 1}, steps[3] = {1, 1, 1};
   const auto type = call.kv.type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult result = encode_tiled()(
-      &map, type, 3, const_cast<std::byte*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_tiled()(&map, type, 3, const_cast<std::byte*>(data), sizes, strides, box, steps,
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) check(cudaErrorInvalidValue, "tensor map of attend_prompt");
   return map;
 }

@@ -47,7 +47,9 @@ __device__ __forceinline__ float2 unpack2(uint32_t x) {
     return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
   } else {
     float2 y;
-    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n" : "=f"(y.x), "=f"(y.y) : "r"(x));
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n"
+        : "=f"(y.x), "=f"(y.y)
+        : "r"(x));
     return y;
   }
 }

@@ -14,12 +14,17 @@ namespace sx::cuda {
 // of the table.
 Tensor place_table(const Tensor& table, DeviceMemory& memory);
 
-struct EmbedCall { float* out; const Token* tokens; int rows; Tensor table; };  // tokens in device memory, table from place_table
+struct EmbedCall {
+  float* out;
+  const Token* tokens;
+  int rows;
+  Tensor table;
+};  // tokens in device memory, table from place_table
 void embed(const EmbedCall& call, cudaStream_t stream);
 
 struct NormCall {
-  float* out;            // may alias x
-  void* out16;           // the same as `half`, or null
+  float* out;   // may alias x
+  void* out16;  // the same as `half`, or null
   Half half;
   const float* x;
   const float* weight;
@@ -28,10 +33,17 @@ struct NormCall {
 };
 void norm(const NormCall& call, cudaStream_t stream);
 
-struct RopeTableCall { float* table; const int32_t* positions; int rows; const double* frequencies; int dims; float factor; };  // all device
+struct RopeTableCall {
+  float* table;
+  const int32_t* positions;
+  int rows;
+  const double* frequencies;
+  int dims;
+  float factor;
+};  // all device
 void rope_table(const RopeTableCall& call, cudaStream_t stream);
 
-struct RopeStoreCall {   // see RopeStoreArgs
+struct RopeStoreCall {  // see RopeStoreArgs
   float* qkv;
   const float* table;
   const float *q_norm, *k_norm;
@@ -40,15 +52,28 @@ struct RopeStoreCall {   // see RopeStoreArgs
   RopeStyle style;
   KvView kv;
   int layer, rows;
-  const RowInfo* info;   // [rows]: slot and cell
+  const RowInfo* info;  // [rows]: slot and cell
 };
 void rope_store(const RopeStoreCall& call, cudaStream_t stream);
 
-struct GluCall { float* out; void* out16; Half half; const float* gate_up; int rows, width; };
+struct GluCall {
+  float* out;
+  void* out16;
+  Half half;
+  const float* gate_up;
+  int rows, width;
+};
 void glu(const GluCall& call, cudaStream_t stream);
 
 // to[r] (+)= from[which ? which[r] : r]; `which` in device memory.
-struct CopyCall { float* to; const float* from; int rows, width; ptrdiff_t to_stride, from_stride; const int32_t* which; bool add; };
+struct CopyCall {
+  float* to;
+  const float* from;
+  int rows, width;
+  ptrdiff_t to_stride, from_stride;
+  const int32_t* which;
+  bool add;
+};
 void copy_rows(const CopyCall& call, cudaStream_t stream);
 // The same with `which` in host memory (up to kHostRows rows), which travels with the launch.
 inline constexpr int kHostRows = 512;

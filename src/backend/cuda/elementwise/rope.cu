@@ -34,7 +34,8 @@ __global__ void rope_store_kernel(RopeStoreCall c) {
   wait_for_previous();
   if (h >= all) return;
   const RowInfo info = c.info[row];
-  float2 turn[kMostHeadDim / 64];  // (cos, sin), loaded together with the head: one round trip to memory instead of three
+  float2
+      turn[kMostHeadDim / 64];  // (cos, sin), loaded together with the head: one round trip to memory instead of three
 #pragma unroll
   for (int j = 0; j < kMostHeadDim / 64; ++j) {
     const int i = lane + 32 * j;

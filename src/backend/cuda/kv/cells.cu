@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads) copy(const __grid_constant__ CellsCa
   for (int i = int(threadIdx.x); i < kv.kv_heads * 2 * words; i += kThreads) {
     const int w = i % (2 * words);
     const size_t at = cell_index(kv, layer, c.slot, i / (2 * words), c.first + cell) * size_t(words);
-    uint32_t* stored = w < words ? reinterpret_cast<uint32_t*>(kv.k) + at + w : reinterpret_cast<uint32_t*>(kv.v) + at + (w - words);
+    uint32_t* stored =
+        w < words ? reinterpret_cast<uint32_t*>(kv.k) + at + w : reinterpret_cast<uint32_t*>(kv.v) + at + (w - words);
     one(stored, packed + i);
   }
   if (scales == 0) return;

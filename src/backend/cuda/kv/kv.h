@@ -23,41 +23,41 @@ class CudaKv : public KvStore {
 struct MoveCall {
   KvView from, to;
   int from_slot, to_slot;
-  std::span<const KvMove> moves;   // host memory; done as if in order
-  const double* frequencies;       // device, or null
+  std::span<const KvMove> moves;  // host memory; done as if in order
+  const double* frequencies;      // device, or null
   int dims;
   RopeStyle style;
-  int layer, head;                 // -1: all
+  int layer, head;  // -1: all
 };
 void kv_move(const MoveCall& call, cudaStream_t stream);
 
 struct CellsCall {
   KvView kv;
   int slot, first, count;
-  std::byte* packed;               // [count][packed_cell_bytes], pinned memory of the host that the device can reach
+  std::byte* packed;  // [count][packed_cell_bytes], pinned memory of the host that the device can reach
 };
 size_t packed_cell_bytes(const KvView& kv);  // a multiple of 4
 void copy_cells(const CellsCall& call, bool write, cudaStream_t stream);
 
 inline constexpr int kMostScoreLayers = 8, kMostFresh = 96;
 struct ScoreCall {
-  float* out;                      // [layers, heads, chunks], device; null: only the mean is wanted
-  const float* q;                  // [layers, heads * head_dim], device
+  float* out;      // [layers, heads, chunks], device; null: only the mean is wanted
+  const float* q;  // [layers, heads * head_dim], device
   int heads, kv_heads, head_dim;
   float scale;
   KvView kv;
-  int layer, slot;                 // the first layer
-  int32_t* borders;                // [chunks + 1], device
-  int chunks, first, end;          // borders[0] and borders[chunks]
+  int layer, slot;         // the first layer
+  int32_t* borders;        // [chunks + 1], device
+  int chunks, first, end;  // borders[0] and borders[chunks]
   ScoreKind kind;
-  int layers = 1;                  // up to kMostScoreLayers
+  int layers = 1;                         // up to kMostScoreLayers
   int others[kMostScoreLayers - 1] = {};  // the layers behind the first
-  float* mean = nullptr;           // [chunks], device: the sum over layers and heads divided by their number
+  float* mean = nullptr;                  // [chunks], device: the sum over layers and heads divided by their number
   // Borders from this one on are here and not yet in `borders`, where they are put. Not for kBound. Borders change at
   // their end, and a copy to the device takes longer than these few bytes.
   int kept = INT32_MAX;
   int32_t fresh[kMostFresh] = {};
-  int chunk = 0;                   // not 0: the length of all chunks but the last, and borders is not needed by score_pieces()
+  int chunk = 0;  // not 0: the length of all chunks but the last, and borders is not needed by score_pieces()
 };
 size_t score_scratch_bytes(int heads, int context, int layers = 1);
 void kv_score(const ScoreCall& call, void* scratch, cudaStream_t stream);
@@ -66,7 +66,7 @@ void kv_score(const ScoreCall& call, void* scratch, cudaStream_t stream);
 struct Where {
   KvView from, to;
   int from_slot, to_slot, first_layer, first_head, heads;
-  const double* frequencies;       // device, or null
+  const double* frequencies;  // device, or null
   int dims;
   RopeStyle style;
 };
@@ -74,19 +74,19 @@ struct Where {
 // The choice among chunks of one length by their scores, and the gather of their cells; see KvRetrieveArgs.
 inline constexpr int kMostRetrieveChunks = 8192;
 struct RetrieveCall {
-  const float* scores;             // [chunks], device
-  int chunk, cells;                // length of all chunks but the last; cells of all chunks
-  int first, last, take;           // chunks [0, first), the `take` best of [first, last), and those from `last` on
-  bool per_cell;                   // scores are divided by the length
-  unsigned* done;                  // device, 0 between calls: counts the blocks of score_pieces()
-  int32_t* chosen;                 // [count], device: the cells of all places
-  int count;                       // (first + take - last) * chunk + cells
+  const float* scores;    // [chunks], device
+  int chunk, cells;       // length of all chunks but the last; cells of all chunks
+  int first, last, take;  // chunks [0, first), the `take` best of [first, last), and those from `last` on
+  bool per_cell;          // scores are divided by the length
+  unsigned* done;         // device, 0 between calls: counts the blocks of score_pieces()
+  int32_t* chosen;        // [count], device: the cells of all places
+  int count;              // (first + take - last) * chunk + cells
   // Places below `held` hold these cells: `before`, [listed], device, and then those from `since` on, at shift_before.
   const int32_t* before;
   int listed, held, since;
-  bool compact;                    // positions are place - shift, between 0 and `top`; otherwise those of the text
+  bool compact;  // positions are place - shift, between 0 and `top`; otherwise those of the text
   int shift, shift_before, top;
-  Where where;                     // all layers and heads
+  Where where;  // all layers and heads
 };
 void choose_chunks(const RetrieveCall& call, cudaStream_t stream);
 void gather(const RetrieveCall& call, cudaStream_t stream);

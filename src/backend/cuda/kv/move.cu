@@ -19,9 +19,7 @@ template <int size>
 struct Moves {
   int count;
   KvMove at[size];  // the top bit of src marks the first of a batch
-  __device__ KvMove operator[](int i) const {
-    return {int32_t(uint32_t(at[i].src) & ~kStart), at[i].dst, at[i].delta};
-  }
+  __device__ KvMove operator[](int i) const { return {int32_t(uint32_t(at[i].src) & ~kStart), at[i].dst, at[i].delta}; }
 };
 constexpr int kMostRuns = 256;
 struct Run {

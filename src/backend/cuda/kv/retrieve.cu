@@ -8,7 +8,7 @@ namespace sx::cuda {
 namespace {
 
 constexpr int kThreadsOfMean = 512, kWarpsOfMean = kThreadsOfMean / 32;
-constexpr int kMostItems = 16;      // chunks per thread
+constexpr int kMostItems = 16;  // chunks per thread
 static_assert(kMostRetrieveChunks == kThreadsOfMean * kMostItems);
 constexpr int kPlaces = 4, kPerPlace = 4;  // cells that a block gathers at once, and warps for each
 constexpr int kGatherWarps = kPlaces * kPerPlace, kGatherThreads = 32 * kGatherWarps;
@@ -94,7 +94,7 @@ __device__ void take_best(const RetrieveCall& c, ChoiceRoom& room) {
       const uint32_t one = threadIdx.x < all ? room.few[threadIdx.x] : 0;
       bar = find_bar(c.take, exact, [&](uint32_t at) { return __syncthreads_count(one >= at); });
       bar = max(bar, floor);  // below it are others that were not looked at
-    } else {  // many are alike
+    } else {                  // many are alike
       bar = find_bar(c.take, exact, [&](uint32_t at) {
         uint32_t mine_reach = 0, sum;
 #pragma unroll
@@ -152,7 +152,8 @@ __global__ void __launch_bounds__(kThreadsOfMean) choose_kernel(const __grid_con
 // if one is wanted.
 template <bool two>
 __global__ void __launch_bounds__(kThreadsOfMean, 2)
-    mean_of_pieces(const __grid_constant__ ScoreCall c, Scratch s, int chunk_pieces, const __grid_constant__ RetrieveCall then) {
+    mean_of_pieces(const __grid_constant__ ScoreCall c, Scratch s, int chunk_pieces,
+                   const __grid_constant__ RetrieveCall then) {
   extern __shared__ float2 weights[];  // [pairs]: largest logit, 1 / sum
   __shared__ float totals[kWarpsOfMean][32];
   __shared__ ChoiceRoom room;
@@ -189,7 +190,9 @@ __global__ void __launch_bounds__(kThreadsOfMean, 2)
     for (int i = rest; i < s.spans; i += 8) most = fmaxf(most, states[i].x);
 #pragma unroll
     for (int step = 4; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
-    const auto add_span = [&](float2 span) { sum = __fadd_rn(sum, __fmul_rn(span.y, __expf(__fsub_rn(span.x, most)))); };
+    const auto add_span = [&](float2 span) {
+      sum = __fadd_rn(sum, __fmul_rn(span.y, __expf(__fsub_rn(span.x, most))));
+    };
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) add_span(held[j]);
     for (int i = rest; i < s.spans; i += 8) add_span(states[i]);
@@ -270,7 +273,8 @@ struct Walk {
 // and written per cell and head in 16-bit types. Bound: latency for a few layers, memory for many. What a place holds
 // already is not written again.
 template <class Word>
-__global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 2 : 1) gather_kernel(const __grid_constant__ RetrieveCall c) {
+__global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 2 : 1)
+    gather_kernel(const __grid_constant__ RetrieveCall c) {
   __shared__ float tables[kPlaces][kMostHeadDim];
   __shared__ __align__(8) float keys[kGatherWarps][kMostHeadDim];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp % kPlaces, member = warp / kPlaces;
@@ -323,7 +327,8 @@ __global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 2 : 1) ga
 }  // namespace
 
 bool scores_in_pieces(const ScoreCall& c) {
-  return c.chunk > 0 && c.chunk % kPiece == 0 && c.first == 0 && (c.kind == ScoreKind::kMass || c.kind == ScoreKind::kPeak);
+  return c.chunk > 0 && c.chunk % kPiece == 0 && c.first == 0 &&
+         (c.kind == ScoreKind::kMass || c.kind == ScoreKind::kPeak);
 }
 
 size_t pieces_scratch_bytes(int heads, int context, int layers) {  // there are never more spans than tiles
@@ -333,11 +338,13 @@ size_t pieces_scratch_bytes(int heads, int context, int layers) {  // there are 
 void score_pieces(const ScoreCall& c, void* scratch, cudaStream_t stream, const RetrieveCall* then) {
   const Scratch s = score_keys<true>(c, scratch, stream);
   const auto kernel = c.chunk == 2 * kPiece ? mean_of_pieces<true> : mean_of_pieces<false>;
-  launch(kernel, unsigned((c.chunks + 31) / 32), kThreadsOfMean, size_t(c.layers * c.heads) * sizeof(float2), stream, c, s,
-         c.chunk / kPiece, then ? *then : RetrieveCall{});
+  launch(kernel, unsigned((c.chunks + 31) / 32), kThreadsOfMean, size_t(c.layers * c.heads) * sizeof(float2), stream, c,
+         s, c.chunk / kPiece, then ? *then : RetrieveCall{});
 }
 
-void choose_chunks(const RetrieveCall& c, cudaStream_t stream) { launch(choose_kernel, 1, kThreadsOfMean, 0, stream, c); }
+void choose_chunks(const RetrieveCall& c, cudaStream_t stream) {
+  launch(choose_kernel, 1, kThreadsOfMean, 0, stream, c);
+}
 
 void gather(const RetrieveCall& c, cudaStream_t stream) {
   if (c.count <= 0) return;

@@ -9,7 +9,7 @@ namespace {
 constexpr int kMostHeadDim = 256;
 constexpr int kFoldThreads = 512, kFoldWarps = kFoldThreads / 32;
 constexpr int kFoldBlocks = 396;
-constexpr int kLong = 256;      // cells from which a chunk is folded by a whole warp
+constexpr int kLong = 256;  // cells from which a chunk is folded by a whole warp
 
 // One block: `rounds` sets of 32 / lanes chunks for all pairs: 4 bytes read per cell and pair. Every block weighs the
 // spans of all pairs anew (8 bytes each, some 60 per pair). A warp takes every 16th pair; `lanes` lanes fold a chunk,
@@ -58,12 +58,12 @@ __global__ void __launch_bounds__(kFoldThreads, 3)
     for (int step = lanes; step < 32; step *= 2) longest = max(longest, __shfl_xor_sync(kAllLanes, longest, step));
     const auto logits_of = [&](int pair) { return s.logits + size_t(pair) * size_t(s.pitch) - s.base; };  // by cell
     // Four of the cells first, first + step, ... below `last`.
-    const auto read = [&](const float* logits, int first, int last, int step, float (&x)[4]) {
+    const auto read = [&](const float* logits, int first, int last, int step, float(&x)[4]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = first + i * step < last ? logits[first + i * step] : -INFINITY;
     };
     // All of them, of which x holds the first four.
-    const auto fold = [&](const float* logits, int first, int last, int step, float most, float (&x)[4]) {
+    const auto fold = [&](const float* logits, int first, int last, int step, float most, float(&x)[4]) {
       float value = peak ? -INFINITY : 0.0f;
       for (int cell = first; cell < last;) {
 #pragma unroll
@@ -216,8 +216,7 @@ __global__ void mean_kernel(const __grid_constant__ ScoreCall c) {
   if (chunk >= c.chunks) return;
   float sum = 0;
 #pragma unroll 8
-  for (int pair = 0; pair < pairs; ++pair)
-    sum = __fadd_rn(sum, c.out[size_t(pair) * size_t(c.chunks) + size_t(chunk)]);
+  for (int pair = 0; pair < pairs; ++pair) sum = __fadd_rn(sum, c.out[size_t(pair) * size_t(c.chunks) + size_t(chunk)]);
   c.mean[chunk] = __fdiv_rn(sum, float(pairs));
 }
 

@@ -11,18 +11,18 @@ namespace sx::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kTile = 128;      // cells that a block does at once, at absolute multiples: 8 warps of 16
-constexpr int kPiece = 16;      // cells of one warp in a tile
-constexpr int kLot = 8;         // query heads of one MMA: 16 rows, for each head its upper and its lower bits
+constexpr int kTile = 128;  // cells that a block does at once, at absolute multiples: 8 warps of 16
+constexpr int kPiece = 16;  // cells of one warp in a tile
+constexpr int kLot = 8;     // query heads of one MMA: 16 rows, for each head its upper and its lower bits
 // About so many blocks: four of logits for each of the 132 SMs of an H200, or eight of pieces.
 template <bool pieces>
 constexpr int kBlocks = pieces ? 1056 : 528;
 
 // A pair is a layer and a query head, in the order of the result.
 struct Scratch {
-  float* logits;   // [pairs][pitch]
-  float2* pieces;  // [pairs][pitch / kPiece]: largest logit, sum of e^(logit - largest)
-  float2* states;  // [pairs][spans]: the same
+  float* logits;           // [pairs][pitch]
+  float2* pieces;          // [pairs][pitch / kPiece]: largest logit, sum of e^(logit - largest)
+  float2* states;          // [pairs][spans]: the same
   int pitch, spans, base;  // base: first cell of the first tile
   int tiles, tiles_per_span;
 };
@@ -54,15 +54,17 @@ __device__ __forceinline__ KeyWord<type> load_word(const std::byte* key, int wor
 template <bool bf16>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   if constexpr (bf16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
 }
 
@@ -84,8 +86,8 @@ __device__ __forceinline__ void widen_bytes(uint32_t& low, uint32_t& high, uint3
 // (largest, sum) of two sets of logits joined; empty: (-infinity, 0).
 __device__ __forceinline__ float2 join_states(float2 a, float2 b) {
   const float most = fmaxf(a.x, b.x), shift = most == -INFINITY ? 0.0f : most;
-  return make_float2(most, __fadd_rn(__fmul_rn(a.y, __expf(__fsub_rn(a.x, shift))),
-                                     __fmul_rn(b.y, __expf(__fsub_rn(b.x, shift)))));
+  return make_float2(
+      most, __fadd_rn(__fmul_rn(a.y, __expf(__fsub_rn(a.x, shift))), __fmul_rn(b.y, __expf(__fsub_rn(b.x, shift)))));
 }
 
 // One block: the logits of one span of tiles for all `group` query heads of one key head of one layer: per tile 128
@@ -201,7 +203,8 @@ __global__ void __launch_bounds__(kThreads, words <= 4 && type != DType::kQ8_0 ?
         for (int step = 1; step < 4; step *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, step));
         const float2 piece = make_float2(most, sum);
         if (part == 0 && l * kLot + g < group)
-          s.pieces[(first_pair + size_t(l * kLot + g)) * size_t(s.pitch / kPiece) + size_t(tile * kWarps + warp)] = piece;
+          s.pieces[(first_pair + size_t(l * kLot + g)) * size_t(s.pitch / kPiece) + size_t(tile * kWarps + warp)] =
+              piece;
         state = join_states(state, piece);
         continue;
       }
@@ -225,8 +228,8 @@ __global__ void __launch_bounds__(kThreads, words <= 4 && type != DType::kQ8_0 ?
     float2 state = states[l * kThreads + int(threadIdx.x)];
 #pragma unroll
     for (int step = 1; step < 4 && !pieces; step *= 2) {
-      const float2 other = make_float2(__shfl_xor_sync(kAllLanes, state.x, step),
-                                       __shfl_xor_sync(kAllLanes, state.y, step));
+      const float2 other =
+          make_float2(__shfl_xor_sync(kAllLanes, state.x, step), __shfl_xor_sync(kAllLanes, state.y, step));
       state = join_states(state, other);
     }
     if (part == 0) merged[warp * lots * kLot + l * kLot + g] = state;
@@ -243,8 +246,8 @@ template <bool pieces, DType type, int words>
 void launch_logits(const ScoreCall& c, const Scratch& s, bool whole, cudaStream_t stream) {
   const int lots = (c.heads / c.kv_heads + kLot - 1) / kLot;
   const size_t shared = size_t(lots) * (2 * words * 32 * sizeof(uint4) + (kThreads + kWarps * kLot) * sizeof(float2));
-  const auto kernel = c.head_dim == 32 * words ? logits_kernel<type, words, true, pieces>
-                                                : logits_kernel<type, words, false, pieces>;
+  const auto kernel =
+      c.head_dim == 32 * words ? logits_kernel<type, words, true, pieces> : logits_kernel<type, words, false, pieces>;
   if (shared > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)), "scores");
   launch(kernel, dim3(unsigned(s.spans), unsigned(c.kv_heads), unsigned(c.layers)), kThreads, shared, stream, c, s,

@@ -32,7 +32,8 @@ __device__ __forceinline__ uint4 load_weights(const uint4* from, bool wanted) {
       "{\n .reg .pred p;\n setp.ne.s32 p, %5, 0;\n"
       " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
       " @p ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "l"(from), "r"(int(wanted)));
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(int(wanted)));
   return v;
 }
 
@@ -41,7 +42,8 @@ __device__ __forceinline__ uint2 load_weights(const uint2* from, bool wanted) {
   asm volatile(
       "{\n .reg .pred p;\n setp.ne.s32 p, %3, 0;\n mov.b32 %0, 0;\n mov.b32 %1, 0;\n"
       " @p ld.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];\n}\n"
-      : "=&r"(v.x), "=&r"(v.y) : "l"(from), "r"(int(wanted)));
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(from), "r"(int(wanted)));
   return v;
 }
 
@@ -49,11 +51,13 @@ __device__ __forceinline__ uint2 load_weights(const uint2* from, bool wanted) {
 template <int kBytes>
 __device__ __forceinline__ void fetch_weights(uint32_t to_shared, const void* from, bool wanted) {
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n"
-                 ::"r"(to_shared), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to_shared), "l"(from),
+                 "r"(wanted ? 16 : 0)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;\n"
-                 ::"r"(to_shared), "l"(from), "n"(kBytes), "r"(wanted ? kBytes : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;\n" ::"r"(to_shared), "l"(from), "n"(kBytes),
+                 "r"(wanted ? kBytes : 0)
+                 : "memory");
   }
 }
 __device__ __forceinline__ void read_shared(uint4& v, uint32_t from) {
@@ -76,7 +80,9 @@ __device__ __forceinline__ uint4 load_tokens(const uint16_t* from, bool wanted) 
       "{\n .reg .pred p;\n setp.ne.s32 p, %5, 0;\n"
       " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
       " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "l"(from), "r"(int(wanted)) : "memory");
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(int(wanted))
+      : "memory");
   return v;
 }
 
@@ -121,12 +127,12 @@ template <Half kType, bool kOdd = false>
 struct HalfFormat {
   static constexpr Half kHalf = kType;
   static constexpr bool kOddRows = kOdd, kAsLoaded = true;  // operands are loaded registers
-  static constexpr int kAhead = 1, kFarAhead = 2;  // groups in flight in registers, and where blocks are few
+  static constexpr int kAhead = 1, kFarAhead = 2;           // groups in flight in registers, and where blocks are few
   static constexpr int kStageSteps = 2;
   static constexpr uint32_t kStageBytes = 4 * 4096;  // of 256 threads: [step][low or high][thread]
   struct Source {
-    const uint16_t *low, *high;     // rows g and g + 8, from this lane's first element on
-    int end;                        // elements from `low` on that belong to the part
+    const uint16_t *low, *high;  // rows g and g + 8, from this lane's first element on
+    int end;                     // elements from `low` on that belong to the part
     __device__ Source(const LinearTask& task, int tile, int lane, int end_group) {
       const int g = lane >> 2, t = lane & 3;
       const auto row = [&](int r) {  // behind the last output: read that one, the result is dropped
@@ -138,7 +144,9 @@ struct HalfFormat {
       end = min(task.in, end_group * kGroup) - 8 * t;
     }
   };
-  struct Group { uint4 low[4], high[4]; };
+  struct Group {
+    uint4 low[4], high[4];
+  };
 
   static __device__ __forceinline__ void load(const Source& from, Group& to, int group, int step) {
     const int k = group * kGroup + step * 32;
@@ -179,19 +187,22 @@ __device__ __forceinline__ void load_packed(Words& v, const char* from, bool wan
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.s32 p, %5, 0;\n"
         " @p ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
-        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(from), "r"(int(wanted)));
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(from), "r"(int(wanted)));
   } else {
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.s32 p, %3, 0;\n"
         " @p ld.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];\n}\n"
-        : "+r"(v.x), "+r"(v.y) : "l"(from), "r"(int(wanted)));
+        : "+r"(v.x), "+r"(v.y)
+        : "l"(from), "r"(int(wanted)));
   }
 }
 
 // The scales of a group: [low or high][g][4 steps][32 / kSub] of {scale, offset} or scales alone.
 template <bool kOffset, int kSub>
 struct Scales {
-  static constexpr int kWords = 2 * (kOffset ? 2 : 1) * (32 / kSub), kRow = kWords * 4, kBytes = 16 * kRow;  // of a row; of 16
+  static constexpr int kWords = 2 * (kOffset ? 2 : 1) * (32 / kSub), kRow = kWords * 4,
+                       kBytes = 16 * kRow;  // of a row; of 16
   uint32_t words[kWords];
   __device__ __forceinline__ void load(const char* from, bool wanted) {
     if constexpr (kWords == 2) {
@@ -227,8 +238,8 @@ struct Scales {
 // base + q of the low (even places) and high rows as f16, to weights: q is exact, and the product, fused with the
 // offset, rounds once. Bases of places 0 1 4 5 and of 2 3 6 7.
 template <class Scales, bool kOffset>
-__device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& low, const Scales& high, int step, uint32_t base0,
-                                               uint32_t base1) {
+__device__ __forceinline__ void scale_operands(uint32_t (&a)[8], const Scales& low, const Scales& high, int step,
+                                               uint32_t base0, uint32_t base1) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     __half2 scale, offset;
@@ -268,7 +279,10 @@ struct Q4Format {
   static constexpr int kDataBytes = 1024, kGroupBytes = kDataBytes + S::kBytes;
   static constexpr uint32_t kBase = kOffset ? 0x64006400u : 0x64086408u;    // 1024, and 8 if there is no offset
   static constexpr uint32_t kBase64 = kOffset ? 0x54005400u : 0x54805480u;  // the same with 64
-  struct Group { uint4 low, high; S low_scales, high_scales; };
+  struct Group {
+    uint4 low, high;
+    S low_scales, high_scales;
+  };
 
   static __device__ __forceinline__ void load(const Source& from, Group& to, int group, int step) {
     if (step != 3) return;
@@ -294,7 +308,8 @@ struct Q4Format {
 
   // Steps 2 half and 2 half + 1 from shared memory, to where steps 0 and 1 are.
   static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Group& to) {
-    const uint32_t data = from + uint32_t(lane) * 16 + half * 8, scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+    const uint32_t data = from + uint32_t(lane) * 16 + half * 8,
+                   scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
     read_shared(to.low.x, to.low.y, data);
     read_shared(to.high.x, to.high.y, data + 512);
     to.low_scales.read(scales, half);
@@ -312,7 +327,10 @@ struct Q8Format {
   static constexpr int kAhead = 1, kFarAhead = 2;
   static constexpr int kDataBytes = 2048, kGroupBytes = kDataBytes + S::kBytes;
   static constexpr uint32_t kBase = 0x64806480u;  // 1024 + 128
-  struct Group { uint4 low[2], high[2]; S low_scales, high_scales; };
+  struct Group {
+    uint4 low[2], high[2];
+    S low_scales, high_scales;
+  };
 
   static __device__ __forceinline__ void load(const Source& from, Group& to, int group, int step) {
     if (step % 2 == 0) return;
@@ -338,7 +356,8 @@ struct Q8Format {
   }
 
   static __device__ __forceinline__ void read(uint32_t from, int lane, uint32_t half, Group& to) {  // see Q4Format
-    const uint32_t data = from + uint32_t(lane) * 16 + half * 512, scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
+    const uint32_t data = from + uint32_t(lane) * 16 + half * 512,
+                   scales = from + kDataBytes + uint32_t(lane >> 2) * S::kRow;
     read_shared(to.low[0], data);
     read_shared(to.high[0], data + 1024);
     to.low_scales.read(scales, half);

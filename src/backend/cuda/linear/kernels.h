@@ -12,25 +12,28 @@ namespace sx::cuda {
 // was there. Every kernel does exactly this, so a row's bits depend neither on the kernel nor on the number of rows.
 inline constexpr int kGroup = 128;
 inline constexpr int kMostParts = 8;
-struct Parts { int groups, per_part, parts; };
+struct Parts {
+  int groups, per_part, parts;
+};
 inline Parts parts_of(int in) {
   const int groups = (in + kGroup - 1) / kGroup, per_part = std::max(1, (groups + kMostParts - 1) / kMostParts);
   return {groups, per_part, std::max(1, (groups + per_part - 1) / per_part)};
 }
 
-inline constexpr int kTileOut = 16;  // outputs of a tensor-core tile; quantised weights lie in tiles of so many rows
-inline constexpr int kFewRows = 8;   // tokens of a tensor-core tile
-inline constexpr int kManyRows = 64;  // rows of one launch at most
-inline constexpr int kDevice = 132;   // multiprocessors of the device that choices by shape are made for
+inline constexpr int kTileOut = 16;    // outputs of a tensor-core tile; quantised weights lie in tiles of so many rows
+inline constexpr int kFewRows = 8;     // tokens of a tensor-core tile
+inline constexpr int kManyRows = 64;   // rows of one launch at most
+inline constexpr int kDevice = 132;    // multiprocessors of the device that choices by shape are made for
 inline constexpr int kManyOuts = 256;  // outputs of a block of many_rows
-inline constexpr int kSplitBelow = kDevice / 2 * kManyOuts;  // up to here its blocks may share the split-K parts, see scratch
+inline constexpr int kSplitBelow =
+    kDevice / 2 * kManyOuts;  // up to here its blocks may share the split-K parts, see scratch
 
 struct LinearTask {
   const void* data;
-  const void* x;           // [rows, in]
-  const float* bias;       // of the segment's first output, or null
-  float* result;           // at the segment's first output
-  float* scratch;          // [parts][rows][out]
+  const void* x;      // [rows, in]
+  const float* bias;  // of the segment's first output, or null
+  float* result;      // at the segment's first output
+  float* scratch;     // [parts][rows][out]
   int in, out, rows, out_stride;
   bool accumulate;
   Parts parts;
@@ -56,14 +59,19 @@ Way way_of(const LinearTask& task, bool half);
 
 // A launch of stream_rows: blocks of `warps` warps with 32 outputs each. skinny_stream_sm90.cu. cost: by the elements
 // that the busiest multiprocessor takes in.
-struct StreamPlan { int warps, tiles, stages; int64_t cost; };
+struct StreamPlan {
+  int warps, tiles, stages;
+  int64_t cost;
+};
 bool can_stream();  // this and parts_rows
 StreamPlan stream_plan(const LinearTask& task);
 void multiply_stream(const LinearTask& task, Half half, cudaStream_t stream);
 
 // A launch of parts_rows: tiles, and the stages of each split-K part that are resident or in flight.
 // skinny_splitk_sm90.cu
-struct PartsPlan { int tiles, depth; };
+struct PartsPlan {
+  int tiles, depth;
+};
 void multiply_parts(const LinearTask& task, Half half, Way way, cudaStream_t stream);
 
 // One function per format; each picks its kernel by rows and shape. half.cu, quantised.cu

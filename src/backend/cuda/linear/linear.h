@@ -16,10 +16,10 @@ namespace sx::cuda {
 struct WeightSegment {
   enum class Format : uint8_t { kF32, kBF16, kF16, kQ8, kQ4 };
   Format format;
-  int first_out = 0, out = 0;       // output rows [first_out, first_out + out) of the matrix
-  int sub = 0;                      // quantised: elements that share scale and offset, 32 or 16
-  bool has_offset = false;          // quantised to 4 bits without: the number is 8 less
-  const void* data = nullptr;       // device; quantised: with the scales
+  int first_out = 0, out = 0;  // output rows [first_out, first_out + out) of the matrix
+  int sub = 0;                 // quantised: elements that share scale and offset, 32 or 16
+  bool has_offset = false;     // quantised to 4 bits without: the number is 8 less
+  const void* data = nullptr;  // device; quantised: with the scales
   bool quantised() const { return format == Format::kQ8 || format == Format::kQ4; }
 };
 
@@ -40,11 +40,11 @@ class CudaMatrix : public Matrix {
   bool wants_f32_ = false, wants_half_ = false;
 };
 
-struct LinearCall {        // out (+)= x W^T (+ bias)
-  float* out;              // [rows, out_stride]
-  const void* x16;         // [rows, in] of matrix.half(), or null
-  const float* x;          // [rows, in], or null
-  const float* bias;       // [out] or null
+struct LinearCall {   // out (+)= x W^T (+ bias)
+  float* out;         // [rows, out_stride]
+  const void* x16;    // [rows, in] of matrix.half(), or null
+  const float* x;     // [rows, in], or null
+  const float* bias;  // [out] or null
   int rows;
   int out_stride;
   bool accumulate;

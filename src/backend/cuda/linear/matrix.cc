@@ -31,7 +31,7 @@ Format format_of(DType type) {
   return affine_traits(type).bits == 4 ? Format::kQ4 : Format::kQ8;
 }
 
-struct Part {           // a tensor and where its rows go
+struct Part {  // a tensor and where its rows go
   Tensor tensor;
   Format format;
   int first_out, out, sub;
@@ -70,7 +70,8 @@ void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* tile) {
   const size_t data_bytes = group_data_bytes(part.format),
                group_bytes = data_bytes + group_scale_bytes(part.sub, part.has_offset);
   for (int k = 0; k < in; ++k) {
-    const size_t step = size_t(k % kGroup / 32), t = size_t(k % 8 / 2), e = size_t(k % 32 / 8 * 2 + k % 2), lane = g * 4 + t;
+    const size_t step = size_t(k % kGroup / 32), t = size_t(k % 8 / 2), e = size_t(k % 32 / 8 * 2 + k % 2),
+                 lane = g * 4 + t;
     uint8_t* const data = tile + size_t(k / kGroup) * group_bytes;
     if (part.format ==
         Format::kQ4) {  // word `step` of the lane's 16 bytes; element 2i at bit 4i, 2i + 1 at bit 16 + 4i

@@ -19,7 +19,8 @@ void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream) {
     if (tiles > 2 * kDevice) return launch_packed_few<Format, 2, 2, kNear, 2, 2>(task, stream);
     return launch_packed_few<Format, 1, 2, kNear, 2, 2>(task, stream);
   }
-  if (tiles <= 2 * kDevice) return launch_packed_few<Format, 1, 1, kFar, 2, 4>(task, stream);  // all at once, as here below
+  if (tiles <= 2 * kDevice)
+    return launch_packed_few<Format, 1, 1, kFar, 2, 4>(task, stream);  // all at once, as here below
   if (tiles <= 3 * kDevice) return launch_packed_few<Format, 1, 1, kNear, 3, 2>(task, stream);
   launch_packed_few<Format, 2, 1, kNear, 2, 2>(task, stream);
 }

@@ -52,7 +52,9 @@ struct Choice {
 };
 
 // Outputs [first, first + count) of a segment that are multiplied at once.
-struct Piece { int first, count; };
+struct Piece {
+  int first, count;
+};
 std::vector<Piece> pieces_of(const WeightSegment& segment, int in) {
   const bool quantised = segment.quantised();
   const int most = quantised ? std::max(kSliceOutputs, int(kSlice / (size_t(in) * 2)) / 128 * 128) : segment.out;
@@ -226,9 +228,14 @@ struct PromptLinear::Impl::Trial {
   bool has_expected = false;
 
   Trial(Impl& owner, const Shape& of, int rows)
-      : impl(owner), shape(of), most_rows(rows), weights(size_t(of.out) * size_t(of.in) * size_of(of.type)),
-        x(size_t(rows) * size_t(of.in) * size_of(of.type)), result(size_t(rows) * row_bytes()),
-        expected(kKinds * row_bytes()), found(2 * sizeof(unsigned long long)) {
+      : impl(owner),
+        shape(of),
+        most_rows(rows),
+        weights(size_t(of.out) * size_t(of.in) * size_of(of.type)),
+        x(size_t(rows) * size_t(of.in) * size_of(of.type)),
+        result(size_t(rows) * row_bytes()),
+        expected(kKinds * row_bytes()),
+        found(2 * sizeof(unsigned long long)) {
     if (shape.type == CUDA_R_32F) fill<float>();
     if (shape.type == CUDA_R_16F) fill<__half>();
     if (shape.type == CUDA_R_16BF) fill<__nv_bfloat16>();
@@ -321,8 +328,8 @@ void PromptLinear::Impl::choose(const Shape& shape, std::span<const int> sizes) 
   Trial trial(*this, shape, sizes.back());
   const std::optional<Choice> largest = trial.choose(sizes.back());
   if (!largest)
-    throw Error("cuBLASLt: no algorithm multiplies [" + std::to_string(sizes.back()) + ", " +
-                std::to_string(shape.in) + "] by [" + std::to_string(shape.out) + ", " + std::to_string(shape.in) +
+    throw Error("cuBLASLt: no algorithm multiplies [" + std::to_string(sizes.back()) + ", " + std::to_string(shape.in) +
+                "] by [" + std::to_string(shape.out) + ", " + std::to_string(shape.in) +
                 "] so that a row's result does not depend on its place");
   trial.expect_from(*largest);
   choices.push_back(trial.choose(sizes.back()).value_or(*largest));

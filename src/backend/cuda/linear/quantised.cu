@@ -14,7 +14,8 @@ namespace {
 template <class Function>
 void by_format(const WeightSegment& segment, const Function& function) {
   if (segment.format == WeightSegment::Format::kQ4) {
-    segment.has_offset ? function.template operator()<Q4Format<true>>() : function.template operator()<Q4Format<false>>();
+    segment.has_offset ? function.template operator()<Q4Format<true>>()
+                       : function.template operator()<Q4Format<false>>();
   } else if (segment.sub == 32) {
     segment.has_offset ? function.template operator()<Q8Format<true, 32>>()
                        : function.template operator()<Q8Format<false, 32>>();
@@ -84,7 +85,8 @@ void dequantise_rows(void* to, const WeightSegment& segment, int in, int first, 
   task.parts = parts_of(in);
   const dim3 grid(unsigned((task.parts.groups + 7) / 8), unsigned((count + kTileOut - 1) / kTileOut));
   auto* f16 = static_cast<uint16_t*>(to);
-  by_format(segment, [&]<class Format>() { launch(expand_rows<Format>, grid, dim3(256), 0, stream, task, f16, first); });
+  by_format(segment,
+            [&]<class Format>() { launch(expand_rows<Format>, grid, dim3(256), 0, stream, task, f16, first); });
 }
 
 }  // namespace sx::cuda

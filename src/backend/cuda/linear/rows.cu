@@ -144,7 +144,8 @@ void linear_rows_by(const CudaMatrix& matrix, const LinearCall& call, void* scra
       task.parts = parts_of(matrix.in());
       const bool only_few = f32 || task.in % 8 != 0;
       const bool half = segment.format == WeightSegment::Format::kBF16 || segment.format == WeightSegment::Format::kF16;
-      const bool has = way == Way::kFew || way == Way::kStream || (segment.quantised() ? way == Way::kParts4 : way != Way::kParts4);
+      const bool has =
+          way == Way::kFew || way == Way::kStream || (segment.quantised() ? way == Way::kParts4 : way != Way::kParts4);
       const bool by_shape = way == Way::kByShape || (way >= Way::kStream && !can_stream()) || !has;
       Way this_way = only_few ? Way::kFew : by_shape ? way_of(task, half) : way;
       if (this_way == Way::kScratch && parts_per_block(task) >= task.parts.parts) this_way = Way::kInside;

@@ -10,12 +10,12 @@ namespace sx::cuda {
 // (16 * kTiles * in elements) and reads the tokens from L1 and L2. Bound: memory bandwidth; registers keep 32 KB
 // (16-bit weights) per tile and group ahead in flight, the first of them before the tokens exist.
 template <class Format, int kTiles, int kTokenTiles, int kAhead>
-__global__ void __launch_bounds__(256, kTiles * kTokenTiles == 1 && kAhead == Format::kAhead ? 3
-                                       : kTiles == 2 && kAhead > Format::kAhead              ? 1
-                                                                                             : 2)
+__global__ void __launch_bounds__(256, kTiles* kTokenTiles == 1 && kAhead == Format::kAhead ? 3
+                                       : kTiles == 2 && kAhead > Format::kAhead             ? 1
+                                                                                            : 2)
     few_rows(const __grid_constant__ LinearTask task) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,
-                kStride = kOuts + 4;  // the padding makes the stores below free of bank conflicts
+                kStride = kOuts + 4;                // the padding makes the stores below free of bank conflicts
   constexpr int kSteps = kTokenTiles == 1 ? 4 : 2;  // steps whose tokens are in flight
   __shared__ float sums[kMostParts][kTokens][kStride];
   const int part = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(256, kTiles * kTokenTiles == 1 && kAhead == Fo
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        sums[part][n * 8 + 2 * t + (j & 1)][i * kTileOut + g + (j >> 1) * 8] = sum[i][n][j];
+      for (int j = 0; j < 4; ++j) sums[part][n * 8 + 2 * t + (j & 1)][i * kTileOut + g + (j >> 1) * 8] = sum[i][n][j];
     }
   }
   __syncthreads();

@@ -14,7 +14,9 @@ __device__ __forceinline__ void fetch_tokens(uint32_t to, const uint16_t* from, 
 // Four matrices of 8 tokens and 8 k, whose lines lanes 8i .. 8i + 7 point to: operands of two MMAs.
 __device__ __forceinline__ void read_tokens(uint4& b, uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w) : "r"(from) : "memory");
+               : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w)
+               : "r"(from)
+               : "memory");
 }
 
 // A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and
@@ -27,7 +29,8 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,
                 kStride = kOuts + 4;  // the padding makes the stores below free of bank conflicts
   extern __shared__ __align__(128) unsigned char shared[];
-  float(&sums)[kMostParts][kTokens][kStride] = *reinterpret_cast<float(*)[kMostParts][kTokens][kStride]>(shared + kTokens * kRing * 2048);
+  float(&sums)[kMostParts][kTokens][kStride] =
+      *reinterpret_cast<float(*)[kMostParts][kTokens][kStride]>(shared + kTokens * kRing * 2048);
   const int part = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const int first = part * task.parts.per_part, last = min(first + task.parts.per_part, task.parts.groups);
   const int tiles = (task.out + kOuts - 1) / kOuts, stride = int(gridDim.x);
@@ -54,7 +57,8 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
   const uint16_t* x[kTokenTiles];
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n)
-    x[n] = static_cast<const uint16_t*>(task.x) + size_t(min(first_token + n * 8 + g, task.rows - 1)) * size_t(task.in) + 8 * t;
+    x[n] = static_cast<const uint16_t*>(task.x) +
+           size_t(min(first_token + n * 8 + g, task.rows - 1)) * size_t(task.in) + 8 * t;
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)) + uint32_t(part * kTokenTiles * kRing * 2048);
   const uint32_t write_at = ring + uint32_t(g * 64 + ((t ^ g >> 1) & 3) * 16),
                  read_at = ring + uint32_t((lane & 7) * 64 + ((lane >> 3 ^ (lane & 7) >> 1) & 3) * 16);
@@ -88,7 +92,8 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
       const int next = ends ? first : group + kAhead;
       if (ends) {
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) sources[i].move(to_next, more && (tile + stride) * kTiles + i < (task.out + 15) / 16);
+        for (int i = 0; i < kTiles; ++i)
+          sources[i].move(to_next, more && (tile + stride) * kTiles + i < (task.out + 15) / 16);
       }
 #pragma unroll
       for (int ahead = 0; ahead < kAhead; ++ahead) {
@@ -128,8 +133,7 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-          sums[part][n * 8 + 2 * t + (j & 1)][i * kTileOut + g + (j >> 1) * 8] = sum[i][n][j];
+        for (int j = 0; j < 4; ++j) sums[part][n * 8 + 2 * t + (j & 1)][i * kTileOut + g + (j >> 1) * 8] = sum[i][n][j];
       }
     }
     __syncthreads();

@@ -14,8 +14,8 @@ namespace sx::cuda {
 // Two consumer warpgroups, and a producer warp; where registers are short, the producer is in a warpgroup that gives
 // its own away.
 constexpr int packed_threads(int more) { return more == 1 ? 288 : 384; }
-constexpr int kPackedCluster = 4;  // blocks that share a tile, two split-K parts each
-constexpr int kPackedSpare = 1024 + 256, kPackedSlots = 16;  // of shared memory, see kSpare; barriers
+constexpr int kPackedCluster = 4;                                    // blocks that share a tile, two split-K parts each
+constexpr int kPackedSpare = 1024 + 256, kPackedSlots = 16;          // of shared memory, see kSpare; barriers
 constexpr int kPackedShared = 227 * 1024, kPackedHalf = 113 * 1024;  // a multiprocessor's, and half of it
 
 // Packed weights, in boxes of one group of `tiles` tiles; zeros outside.
@@ -26,14 +26,16 @@ CUtensorMap packed_map(const LinearTask& task, int tiles) {
   const cuuint64_t sizes[3] = {128, row / 128, cuuint64_t(divide_up(task.out, kTileOut))}, strides[2] = {128, row};
   const cuuint32_t box[3] = {128, cuuint32_t(Format::kGroupBytes / 128), cuuint32_t(tiles)}, steps[3] = {1, 1, 1};
   static_assert(Format::kGroupBytes % 128 == 0);
-  const CUresult result = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void*>(task.data), sizes, strides,
-                                         box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+  const CUresult result = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void*>(task.data), sizes,
+                                         strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) check(cudaErrorInvalidValue, "tensor map of quantised weights");
   return map;
 }
 
-struct PackedPlan { int tiles, slots; };
+struct PackedPlan {
+  int tiles, slots;
+};
 
 // Slots in shared memory, each with a group of some tiles and its tokens: first the tokens of all slots, two boxes of
 // 64 k each, then the weights of all, then the barriers, full and free.
@@ -58,12 +60,14 @@ __device__ __forceinline__ void packed_product(float (&d)[kTokenTiles * 4], cons
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, "
         "1, 1, 1, 0;\n"
-        : SX_D(0), SX_D(4) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : SX_D(0), SX_D(4)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   } else if constexpr (kTokenTiles == 4) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
         "%14, %15}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;\n"
-        : SX_D(0), SX_D(4), SX_D(8), SX_D(12) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : SX_D(0), SX_D(4), SX_D(8), SX_D(12)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   } else {
     static_assert(kTokenTiles == 8);
     asm volatile(
@@ -79,8 +83,8 @@ __device__ __forceinline__ void packed_product(float (&d)[kTokenTiles * 4], cons
 // Adds the split-K parts of all blocks of a cluster in order, and ends them as store_result does; each block has some
 // of the rows. A block's first part lies at `first_sums`, its second at `second_sums`.
 template <int kOuts>
-__device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t first_sums, uint32_t second_sums, int rank,
-                                              int tile) {
+__device__ __forceinline__ void packed_add_up(const LinearTask& task, uint32_t first_sums, uint32_t second_sums,
+                                              int rank, int tile) {
   constexpr int kStride = kOuts + 8, kQuads = kOuts / 4;
   const int rows_each = (task.rows + kPackedCluster - 1) / kPackedCluster, first_row = rank * rows_each,
             rows = min(rows_each, task.rows - first_row);
@@ -127,12 +131,14 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
     packed_rows(const __grid_constant__ LinearTask task, const __grid_constant__ PackedPlan plan,
                 const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap tokens_map) {
 #ifdef SX_HOPPER
-  constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut, kCluster = kSplit ? kPackedCluster : 1;
+  constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut,
+                kCluster = kSplit ? kPackedCluster : 1;
   using Ring = PackedRing<Format, kTokens, kTiles>;
   extern __shared__ unsigned char raw[];
   const Ring ring{(hopper::shared_address(raw) + 1023u) & ~1023u, plan.slots};
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
-  const int rank = int(blockIdx.x) % kCluster, first_tile = int(blockIdx.x) / kCluster, step = int(gridDim.x) / kCluster;
+  const int rank = int(blockIdx.x) % kCluster, first_tile = int(blockIdx.x) / kCluster,
+            step = int(gridDim.x) / kCluster;
   const int first = kSplit ? rank * 2 * task.parts.per_part : 0,
             groups = kSplit ? min(2 * task.parts.per_part, task.parts.groups - first) : task.parts.groups;
   const uint32_t first_sums = ring.shared + uint32_t(plan.slots * Ring::kSlot + 256);  // behind the barriers
@@ -156,12 +162,13 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
       };
       const auto weights = [&](int slot) {
         hopper::barrier_arrive_expecting(ring.full(slot), uint32_t(Ring::kSlot));
-        hopper::load_box(ring.weights(slot), weights_map, 0, (first + group) * (Format::kGroupBytes / 128), tile * kTiles,
-                         ring.full(slot));
+        hopper::load_box(ring.weights(slot), weights_map, 0, (first + group) * (Format::kGroupBytes / 128),
+                         tile * kTiles, ring.full(slot));
       };
       const auto tokens = [&](int slot, int at) {
         hopper::load_box(ring.tokens(slot), tokens_map, (first + at) * kGroup, 0, ring.full(slot));
-        hopper::load_box(ring.tokens(slot) + kTokens * kStageLine, tokens_map, (first + at) * kGroup + kStageK, 0, ring.full(slot));
+        hopper::load_box(ring.tokens(slot) + kTokens * kStageLine, tokens_map, (first + at) * kGroup + kStageK, 0,
+                         ring.full(slot));
       };
       for (int i = 0; i < ahead; ++i, next()) weights(i);  // needs nothing of earlier kernels
       wait_for_previous();
@@ -181,7 +188,9 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
     if constexpr (kMore > 1) hopper::take_registers<232>();
     wait_for_previous();
     const auto tile_of = [&](int m) { return ((warp >> 2) * kMore + m) * 4 + (warp & 3); };  // of the block's
-    const auto out_of = [&](int tile, int m, int j) { return (tile * kTiles + tile_of(m)) * kTileOut + (lane >> 2) + (j >> 1 & 1) * 8; };
+    const auto out_of = [&](int tile, int m, int j) {
+      return (tile * kTiles + tile_of(m)) * kTileOut + (lane >> 2) + (j >> 1 & 1) * 8;
+    };
     const auto row_of = [&](int j) { return (j >> 2) * 8 + (lane & 3) * 2 + (j & 1); };
     float sum[kMore][kTokenTiles * 4] = {}, total[kMore][kTokenTiles * 4];
     const auto store_sums = [&](uint32_t to) {  // the padding keeps these stores free of bank conflicts
@@ -190,7 +199,8 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
 #pragma unroll
         for (int j = 0; j < kTokenTiles * 4; ++j) {
           asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + uint32_t(row_of(j) * (kOuts + 8) + out_of(0, m, j)) * 4),
-                       "f"(sum[m][j]) : "memory");
+                       "f"(sum[m][j])
+                       : "memory");
         }
       }
     };
@@ -212,7 +222,8 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
           const uint64_t tokens = hopper::descriptor(ring.tokens(slot) + half * uint32_t(kTokens * kStageLine), 0);
           typename Format::Group packed[kMore];
 #pragma unroll
-          for (int m = 0; m < kMore; ++m) Format::read(weights + uint32_t(tile_of(m) * Format::kGroupBytes), lane, half, packed[m]);
+          for (int m = 0; m < kMore; ++m)
+            Format::read(weights + uint32_t(tile_of(m) * Format::kGroupBytes), lane, half, packed[m]);
 #pragma unroll
           for (int s = 0; s < 2; ++s) {
             uint32_t a[kMore][8];
@@ -282,13 +293,16 @@ __global__ void __launch_bounds__(packed_threads(kMore), kMore == 1 ? 2 : 1)
 template <class Format, int kMore, bool kSplit>
 void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
   const auto start = [&]<int kTokenTiles>() {
-    constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut, kCluster = kSplit ? kPackedCluster : 1;
+    constexpr int kTokens = 8 * kTokenTiles, kTiles = 8 * kMore, kOuts = kTiles * kTileOut,
+                  kCluster = kSplit ? kPackedCluster : 1;
     using Ring = PackedRing<Format, kTokens, kTiles>;
     const auto kernel = packed_rows<Format, kTokenTiles, kMore, kSplit>;
     static const cudaError_t allowed = [&] {  // once, before the first launch
-      const cudaError_t first = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kPackedShared);
+      const cudaError_t first =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kPackedShared);
       if (first != cudaSuccess) return first;
-      return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared);
     }();
     check(allowed, "shared memory");
     constexpr int kSums = kSplit ? kTokens * (kOuts + 8) * 4 : 0;  // of a part
@@ -299,7 +313,8 @@ void launch_packed_rows(const LinearTask& task, cudaStream_t stream) {
     static_assert(kFit >= 2);
     static_assert(kSums <= kFit * Ring::kSlot);
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(unsigned(kSplit ? plan.tiles * kCluster : std::min(plan.tiles, kDevice * (kMore == 1 ? 2 : 1))));
+    config.gridDim =
+        dim3(unsigned(kSplit ? plan.tiles * kCluster : std::min(plan.tiles, kDevice * (kMore == 1 ? 2 : 1))));
     config.blockDim = dim3(unsigned(packed_threads(kMore)));
     config.dynamicSmemBytes = size_t(plan.slots * Ring::kSlot + kSums + kPackedSpare);
     config.stream = stream;

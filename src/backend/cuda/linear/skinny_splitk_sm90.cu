@@ -38,8 +38,10 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int rank) {
 }
 // Sends four floats to another block; they count towards a barrier there.
 __device__ __forceinline__ void send(uint32_t there, float4 v, uint32_t barrier_there) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
-               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier_there) : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier_there)
+      : "memory");
 }
 // barrier_wait for the first phase of a barrier that another block ends.
 __device__ __forceinline__ void wait_for_other(uint32_t barrier) {
@@ -49,12 +51,17 @@ __device__ __forceinline__ void wait_for_other(uint32_t barrier) {
         "{\n.reg .pred p;\n"
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
         "selp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(done) : "r"(barrier) : "memory");
+        : "=r"(done)
+        : "r"(barrier)
+        : "memory");
   } while (done == 0);
 }
 __device__ __forceinline__ float4 read_floats(uint32_t from) {
   float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from) : "memory");
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
   return v;
 }
 __device__ __forceinline__ void write_float(uint32_t to, float v) {
@@ -64,7 +71,8 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
   return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
 }
 __device__ __forceinline__ void write_floats(uint32_t to, const float (&v)[4]) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+               : "memory");
 }
 
 // function<index>(), for warps.
@@ -86,9 +94,11 @@ __device__ __forceinline__ uint32_t count_one(uint32_t counter) {
 // What all threads of a block know. Each of the block's parts has plan.depth slots for stages in shared memory.
 template <int kTokens, class F>
 struct Place {
-  static constexpr int kBytes = stage_bytes(F::kOuts, kTokens), kTile = tile_bytes(F::kOuts, kTokens);  // of a slot, of sums
-  int rank, tile;                     // in the cluster
-  uint32_t ring, received, barriers;  // shared memory: slots; sums of the other block; per slot a barrier (full) and a counter, ...
+  static constexpr int kBytes = stage_bytes(F::kOuts, kTokens),
+                       kTile = tile_bytes(F::kOuts, kTokens);  // of a slot, of sums
+  int rank, tile;                                              // in the cluster
+  uint32_t ring, received,
+      barriers;  // shared memory: slots; sums of the other block; per slot a barrier (full) and a counter, ...
   __device__ Place(const PartsPlan& plan, uint32_t shared)
       : rank(int(blockIdx.x) % kSplit),
         tile(int(blockIdx.x) / kSplit),
@@ -104,18 +114,21 @@ struct Place {
 // A warp: its outputs of one split-K part. Of the warps that share a part the last one to be done with a slot refills
 // it: no warp waits for another, and there is no producer warp.
 template <Half kHalf, int kTokenTiles, class F>
-__device__ __forceinline__ void multiply_stages(const LinearTask& task, const PartsPlan& plan, const Place<8 * kTokenTiles, F>& place,
+__device__ __forceinline__ void multiply_stages(const LinearTask& task, const PartsPlan& plan,
+                                                const Place<8 * kTokenTiles, F>& place,
                                                 WarpProducts<kHalf, kTokenTiles, F::kOutTiles>& products,
                                                 const CUtensorMap& weights_map, const CUtensorMap& tokens_map) {
   using P = Place<8 * kTokenTiles, F>;
-  const int warp = int(threadIdx.x) >> 5, which = warp / F::kOutWarps, first_out = warp % F::kOutWarps * F::kOutTiles * 16;
+  const int warp = int(threadIdx.x) >> 5, which = warp / F::kOutWarps,
+            first_out = warp % F::kOutWarps * F::kOutTiles * 16;
   const int per_part = task.parts.per_part * kStagesOfGroup, first_stage = (place.rank * kPartsHere + which) * per_part,
-            stages = min(per_part, task.parts.groups * kStagesOfGroup - first_stage);  // of this part; there may be none
+            stages =
+                min(per_part, task.parts.groups * kStagesOfGroup - first_stage);  // of this part; there may be none
   const int first_slot = which * plan.depth;
   const auto fetch_weights = [&](int slot, int stage) {
     hopper::barrier_arrive_expecting(place.full(slot), uint32_t(P::kBytes));
-    hopper::load_box(place.ring + uint32_t(slot * P::kBytes), weights_map, (first_stage + stage) * kStageK, place.tile * F::kOuts,
-                     place.full(slot));
+    hopper::load_box(place.ring + uint32_t(slot * P::kBytes), weights_map, (first_stage + stage) * kStageK,
+                     place.tile * F::kOuts, place.full(slot));
   };
   const auto fetch_tokens = [&](int slot, int stage) {
     hopper::load_box(place.ring + uint32_t(slot * P::kBytes + F::kOuts * kStageLine), tokens_map,
@@ -165,7 +178,8 @@ template <Half kHalf, int kTokenTiles, class F, int kWhich>
 __device__ __forceinline__ void add_parts(const LinearTask& task, const Place<8 * kTokenTiles, F>& place,
                                           const WarpProducts<kHalf, kTokenTiles, F::kOutTiles>& products) {
   constexpr int kAll = F::kOutTiles * kTokenTiles, kMine = (kAll - kWhich + kPartsHere - 1) / kPartsHere;
-  constexpr int kQuads = F::kOutTiles * 4, kThem = kPartsHere * 32, kRounds = (8 * kTokenTiles * kQuads + kThem - 1) / kThem;
+  constexpr int kQuads = F::kOutTiles * 4, kThem = kPartsHere * 32,
+                kRounds = (8 * kTokenTiles * kQuads + kThem - 1) / kThem;
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31, out_warp = warp % F::kOutWarps;
   const bool last = place.rank == kSplit - 1, accumulate = last && task.accumulate;
   const bool whole = (task.out | task.out_stride) % 4 == 0 && reinterpret_cast<uintptr_t>(task.result) % 16 == 0;
@@ -173,9 +187,10 @@ __device__ __forceinline__ void add_parts(const LinearTask& task, const Place<8 
   const auto each = [&](const auto& use) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const int e = kWhich * 32 + lane + round * kThem, row = e / kQuads, within = out_warp * F::kOutTiles * 16 + e % kQuads * 4,
-                out = place.tile * F::kOuts + within;
-      if (row < task.rows && out < task.out) use(round, row, within, out, task.result + size_t(row) * size_t(task.out_stride) + out);
+      const int e = kWhich * 32 + lane + round * kThem, row = e / kQuads,
+                within = out_warp * F::kOutTiles * 16 + e % kQuads * 4, out = place.tile * F::kOuts + within;
+      if (row < task.rows && out < task.out)
+        use(round, row, within, out, task.result + size_t(row) * size_t(task.out_stride) + out);
     }
   };
   float4 old[kRounds];
@@ -184,7 +199,8 @@ __device__ __forceinline__ void add_parts(const LinearTask& task, const Place<8 
       if (whole) {
         old[round] = *reinterpret_cast<const float4*>(to);
       } else {
-        old[round] = make_float4(to[0], out + 1 < task.out ? to[1] : 0, out + 2 < task.out ? to[2] : 0, out + 3 < task.out ? to[3] : 0);
+        old[round] = make_float4(to[0], out + 1 < task.out ? to[1] : 0, out + 2 < task.out ? to[2] : 0,
+                                 out + 3 < task.out ? to[3] : 0);
       }
     });
   }

@@ -27,7 +27,8 @@ constexpr int kMostStages = 4;
 // silu_times of several at once, with its bits: quotients as division makes them where no number is near the ends of
 // its range, all side by side. As one branch each they took 4 us for the 32 of a thread.
 template <int kCount>
-__device__ __forceinline__ void silu_times_all(const float (&gate)[kCount], const float (&up)[kCount], float (&to)[kCount]) {
+__device__ __forceinline__ void silu_times_all(const float (&gate)[kCount], const float (&up)[kCount],
+                                               float (&to)[kCount]) {
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -151,7 +152,8 @@ __device__ __forceinline__ void store_totals(const LinearTask& task, int first, 
     if (!quads) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
-        const int row = (n + (i >> 2 & 1)) * 8 + t + (i & 1) * 4, out = first + (i >> 3) * 16 + (i >> 1 & 1) * 8 + Products::line();
+        const int row = (n + (i >> 2 & 1)) * 8 + t + (i & 1) * 4,
+                  out = first + (i >> 3) * 16 + (i >> 1 & 1) * 8 + Products::line();
         if (row < task.rows && out < task.out) store_result(task, row, out, total[i >> 3][i >> 2 & 1][i & 3]);
       }
       return;
@@ -177,7 +179,8 @@ __device__ __forceinline__ void store_totals(const LinearTask& task, int first, 
         auto* const to = reinterpret_cast<float4*>(task.result + size_t(row) * size_t(task.out_stride) + size_t(at));
         if (task.accumulate) {
           const float4 old = *to;
-          sum = make_float4(__fadd_rn(sum.x, old.x), __fadd_rn(sum.y, old.y), __fadd_rn(sum.z, old.z), __fadd_rn(sum.w, old.w));
+          sum = make_float4(__fadd_rn(sum.x, old.x), __fadd_rn(sum.y, old.y), __fadd_rn(sum.z, old.z),
+                            __fadd_rn(sum.w, old.w));
         }
         *to = sum;
       }
@@ -210,7 +213,8 @@ struct Copies {
   const StreamPlan& plan;
   const Place& place;
   const CUtensorMap &weights_map, &tokens_map;
-  const int all = (plan.tiles - place.first_tile + place.step - 1) / place.step * place.stages, ahead = min(all, plan.stages);
+  const int all = (plan.tiles - place.first_tile + place.step - 1) / place.step * place.stages,
+            ahead = min(all, plan.stages);
   int tile = place.first_tile, stage = 0;  // of the next weights
 
   __device__ __forceinline__ void weights(int slot) {
@@ -219,12 +223,14 @@ struct Copies {
     hopper::barrier_arrive_expecting(place.full(slot), uint32_t(place.bytes));
     hopper::load_box(to, weights_map, stage * kStageK, tile * outs, place.full(slot));
     if constexpr (kGlu) {
-      hopper::load_box(to + uint32_t(outs * kStageLine), weights_map, stage * kStageK, task.out / 2 + tile * outs, place.full(slot));
+      hopper::load_box(to + uint32_t(outs * kStageLine), weights_map, stage * kStageK, task.out / 2 + tile * outs,
+                       place.full(slot));
     }
     if (++stage == place.stages) stage = 0, tile += place.step;
   }
   __device__ __forceinline__ void tokens(int slot, int at) {
-    hopper::load_box(place.ring + uint32_t(slot * place.bytes + place.outs * kStageLine), tokens_map, at * kStageK, 0, place.full(slot));
+    hopper::load_box(place.ring + uint32_t(slot * place.bytes + place.outs * kStageLine), tokens_map, at * kStageK, 0,
+                     place.full(slot));
   }
   // Runs before all other threads: the barriers, and weights, which need nothing of earlier kernels.
   __device__ __forceinline__ void begin() {
@@ -268,7 +274,8 @@ __device__ __forceinline__ void multiply_stages(const LinearTask& task, const St
       hopper::barrier_wait(place.full(slot), parity);
       __syncwarp();
       const uint32_t here = place.ring + uint32_t(slot * place.bytes) + products.at();
-      const uint32_t read = products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine), apart);
+      const uint32_t read =
+          products.stage(here + uint32_t(first_out * kStageLine), here + uint32_t(place.outs * kStageLine), apart);
       __syncwarp();
       if ((threadIdx.x & 31) == 0) hopper::barrier_arrive(place.free(slot) + read);
       if (++slot == plan.stages) slot = 0, parity ^= 1;
@@ -327,7 +334,8 @@ void stream(const LinearTask& task, const StreamPlan& plan, cudaStream_t stream)
     static const cudaError_t allowed = [&] {  // once, before the first launch
       const cudaError_t first = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
       if (first != cudaSuccess) return first;
-      return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared);
     }();
     check(allowed, "shared memory");
     // All of the shared memory, so that no block of the next kernel moves in: one made such a GEMM take half as long

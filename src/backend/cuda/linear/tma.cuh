@@ -21,9 +21,9 @@ inline CUtensorMap map_of(const void* data, Half half, int rows, int in, int box
   const cuuint64_t sizes[2] = {cuuint64_t(in), cuuint64_t(rows)}, strides[1] = {cuuint64_t(in) * 2};
   const cuuint32_t box[2] = {kStageK, cuuint32_t(box_rows)}, steps[2] = {1, 1};
   const auto type = half == Half::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult result = encode_tiled()(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps,
-                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode_tiled()(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) check(cudaErrorInvalidValue, "tensor map of a product");
   return map;
 }
@@ -41,7 +41,9 @@ void by_tokens(int rows, const Function& function) {
 
 #ifdef SX_HOPPER
 // The barrier of all threads of a cluster. What they wrote before an arrival with release, all can read after the wait.
-__device__ __forceinline__ void cluster_arrive_release() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive_release() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
@@ -52,7 +54,9 @@ __device__ __forceinline__ float4 load_from(uint32_t address, int rank) {
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %4, %5;\n"
       "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address), "r"(rank) : "memory");
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(address), "r"(rank)
+      : "memory");
   return v;
 }
 

@@ -13,7 +13,9 @@ constexpr double kMega = 1e6;
 }  // namespace
 
 Arena::Arena(const CudaOptions& options, std::string device_name)
-    : device_name_(std::move(device_name)), fixed_(options.memory > 0 && !options.grows), counts_only_(options.counts_only) {
+    : device_name_(std::move(device_name)),
+      fixed_(options.memory > 0 && !options.grows),
+      counts_only_(options.counts_only) {
   if (options.memory > 0) add_slab(options.memory, "model, context and draft");
 }
 
@@ -25,8 +27,10 @@ void Arena::add_slab(size_t bytes, const char* purpose) {
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "free memory");
   if (bytes > free)
-    fail("device memory: {:.0f} MB are needed for {}, {} has {:.0f} of {:.0f} MB free; use a shorter context (-c), a smaller KV type "
-         "(--kv-type q8_0) or a smaller model", double(bytes) / kMega, purpose, device_name_, double(free) / kMega, double(total) / kMega);
+    fail(
+        "device memory: {:.0f} MB are needed for {}, {} has {:.0f} of {:.0f} MB free; use a shorter context (-c), a smaller KV type "
+        "(--kv-type q8_0) or a smaller model",
+        double(bytes) / kMega, purpose, device_name_, double(free) / kMega, double(total) / kMega);
   void* data = nullptr;
   check(cudaMalloc(&data, bytes), purpose);
   slabs_.push_back({static_cast<char*>(data), bytes, 0});
@@ -41,8 +45,8 @@ void* Arena::take(size_t bytes, const char* purpose) {
   auto slab = std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return s.size - s.used >= bytes; });
   if (slab == slabs_.end()) {
     if (fixed_)
-      fail("device memory: {:.1f} MB are needed for {}, of {:.0f} MB set aside {:.1f} are left", double(bytes) / kMega, purpose,
-           double(slabs_[0].size) / kMega, double(slabs_[0].size - slabs_[0].used) / kMega);
+      fail("device memory: {:.1f} MB are needed for {}, of {:.0f} MB set aside {:.1f} are left", double(bytes) / kMega,
+           purpose, double(slabs_[0].size) / kMega, double(slabs_[0].size - slabs_[0].used) / kMega);
     add_slab(std::max(bytes, kSlab), purpose);
     slab = slabs_.end() - 1;
   }

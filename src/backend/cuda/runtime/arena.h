@@ -23,7 +23,10 @@ class Arena : public DeviceMemory {
   const std::vector<Backend::Use>& uses() const { return uses_; }
 
  private:
-  struct Slab { char* data; size_t size, used; };
+  struct Slab {
+    char* data;
+    size_t size, used;
+  };
   void add_slab(size_t bytes, const char* purpose);
 
   std::string device_name_;

@@ -18,7 +18,8 @@ std::string name_of(int device) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "device properties");
   if (properties.major < 8)
-    fail("device cuda: '{}' has compute capability {}.{}, at least 8.0 is needed", properties.name, properties.major, properties.minor);
+    fail("device cuda: '{}' has compute capability {}.{}, at least 8.0 is needed", properties.name, properties.major,
+         properties.minor);
   return properties.name;
 }
 
@@ -79,7 +80,9 @@ std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) 
   return matrix;
 }
 
-std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) { return std::make_unique<CudaKv>(geometry, arena_); }
+std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) {
+  return std::make_unique<CudaKv>(geometry, arena_);
+}
 
 Tensor CudaBackend::place_table(const Tensor& table) {
   const Tensor placed = cuda::place_table(table, arena_);
@@ -87,7 +90,9 @@ Tensor CudaBackend::place_table(const Tensor& table) {
   return placed;
 }
 
-float* CudaBackend::allocate(size_t count, const char* purpose) { return static_cast<float*>(arena_.take(count * sizeof(float), purpose)); }
+float* CudaBackend::allocate(size_t count, const char* purpose) {
+  return static_cast<float*>(arena_.take(count * sizeof(float), purpose));
+}
 
 void* CudaBackend::scratch(Scratch& s, size_t bytes, const char* purpose) {
   if (bytes > s.size) {
@@ -267,7 +272,8 @@ void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activatio
     const auto* reader = static_cast<const CudaMatrix*>(activation.only_for);
     const bool same = reader && reader->wants_half() && reader->half() == matrix.half();
     float* const out = same ? wanted(activation.out, reader) : activation.out;
-    if (cuda::linear_glu(matrix, {out, x, product.x, product.bias, rows, width, product.accumulate}, activated_.data, stream_)) {
+    if (cuda::linear_glu(matrix, {out, x, product.x, product.bias, rows, width, product.accumulate}, activated_.data,
+                         stream_)) {
       shadow_ = {activation.out, activated_.data, rows, width, last_half_};
       return;
     }
@@ -280,15 +286,18 @@ void CudaBackend::rope_table(const RopeTableArgs& args) {
   if (dry()) return;
   shadow_.of = nullptr;
   const StepView view = place({{}, {args.positions, size_t(args.rows)}, {}, {}});
-  cuda::rope_table({args.table, view.positions, padded(args.rows), frequencies(args.frequencies, args.dims), args.dims, args.factor}, stream_);
+  cuda::rope_table(
+      {args.table, view.positions, padded(args.rows), frequencies(args.frequencies, args.dims), args.dims, args.factor},
+      stream_);
 }
 
 void CudaBackend::rope_store(const RopeStoreArgs& a) {
   if (dry()) return;
   shadow_.of = nullptr;
   const StepView view = place({{}, {}, a.seqs, {}});
-  cuda::rope_store({a.qkv, a.table, a.q_norm, a.k_norm, a.eps, a.shape.heads, a.shape.kv_heads, a.shape.head_dim, a.dims, a.style, view_of(a.kv), a.layer,
-                    shape_.rows, view.rows}, stream_);
+  cuda::rope_store({a.qkv, a.table, a.q_norm, a.k_norm, a.eps, a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
+                    a.dims, a.style, view_of(a.kv), a.layer, shape_.rows, view.rows},
+                   stream_);
 }
 
 void CudaBackend::attend(const AttendArgs& a) {
@@ -297,8 +306,22 @@ void CudaBackend::attend(const AttendArgs& a) {
   const StepView view = place({{}, {}, a.seqs, {}});
   const int width = a.shape.heads * a.shape.head_dim;
   const size_t need = attend_scratch_bytes(shape_.rows, a.shape.heads, a.shape.head_dim, shape_.history);
-  AttendCall call{a.out, shadow(a.out, shape_.rows, width), last_half_, a.q, a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim, a.scale, a.window,
-                  view_of(a.kv), a.layer, view, shape_.rows, shape_.tiles, shape_.history};
+  AttendCall call{a.out,
+                  shadow(a.out, shape_.rows, width),
+                  last_half_,
+                  a.q,
+                  a.q_stride,
+                  a.shape.heads,
+                  a.shape.kv_heads,
+                  a.shape.head_dim,
+                  a.scale,
+                  a.window,
+                  view_of(a.kv),
+                  a.layer,
+                  view,
+                  shape_.rows,
+                  shape_.tiles,
+                  shape_.history};
   attend_rows(call, scratch(attend_, need, "attention"), stream_);
 }
 
@@ -307,9 +330,12 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
   void* half = shadow(a.out, shape_.rows, width);
   for (const SeqRows& seq : a.seqs) {
     SX_ASSERT(!seq.ancestors && seq.uncommitted == 0);
-    PromptAttendCall call{a.out, half, last_half_, a.q, a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim, a.scale, a.window, view_of(a.kv), a.layer,
-                          seq.slot, seq.first_row, seq.rows, seq.history};
-    attend_prompt(call, scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"), stream_);
+    PromptAttendCall call{
+        a.out,   half,     last_half_,    a.q,     a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
+        a.scale, a.window, view_of(a.kv), a.layer, seq.slot,   seq.first_row, seq.rows,         seq.history};
+    attend_prompt(call,
+                  scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"),
+                  stream_);
   }
 }
 
@@ -318,7 +344,8 @@ void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& m
   if (!matrix.wants_half()) return nullptr;
   last_half_ = matrix.half();
   const int in = matrix.in();
-  const bool there = shadow_.of == args.x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
+  const bool there =
+      shadow_.of == args.x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
   if (there) return shadow_.data;
   SX_ASSERT(args.x != unwritten_);
   void* half = shadow(args.x, rows, in);
@@ -331,7 +358,8 @@ void CudaBackend::linear(const LinearArgs& args) {
   const auto& matrix = static_cast<const CudaMatrix&>(*args.weight);
   if (in_step() && step_->prompt && !args.outputs && prompts_by_library()) return linear_of_prompt(args, matrix);
   const int rows = padded(args.rows);
-  const LinearCall call{args.out, half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride, args.accumulate};
+  const LinearCall call{args.out,       half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride,
+                        args.accumulate};
   linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "split-K sums"), stream_);
   if (shadow_.of == args.out) shadow_.of = nullptr;
   written(args.out);
@@ -344,8 +372,12 @@ void CudaBackend::linear_of_prompt(const LinearArgs& args, const CudaMatrix& mat
   const char* half = static_cast<const char*>(half_of(args, args.rows, matrix));
   for (int first = 0; first < args.rows; first += kPromptRows) {
     const size_t at = size_t(first);
-    const LinearCall call{args.out + at * size_t(args.out_stride), half ? half + at * size_t(matrix.in()) * 2 : nullptr,
-                          args.x + at * size_t(matrix.in()), args.bias, std::min(kPromptRows, args.rows - first), args.out_stride,
+    const LinearCall call{args.out + at * size_t(args.out_stride),
+                          half ? half + at * size_t(matrix.in()) * 2 : nullptr,
+                          args.x + at * size_t(matrix.in()),
+                          args.bias,
+                          std::min(kPromptRows, args.rows - first),
+                          args.out_stride,
                           args.accumulate};
     prompt_linear_->run(matrix, call, stream_);
   }

@@ -43,7 +43,12 @@ class CudaBackend : public Backend {
   void download(float* to, const float* from, size_t count) override;
   void wait() override;
   DeviceTraits traits() const override {
-    return {.separate_prefill = true, .prefill_chunk = 2048, .mixed_chunk = 512, .records_steps = true, .batch_choose = true, .mean_scores = true};
+    return {.separate_prefill = true,
+            .prefill_chunk = 2048,
+            .mixed_chunk = 512,
+            .records_steps = true,
+            .batch_choose = true,
+            .mean_scores = true};
   }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
   int level_rows() const override { return level_rows_; }
@@ -102,8 +107,10 @@ class CudaBackend : public Backend {
   // Where the integers of an op are: the step's, or sent now.
   StepView place(const StepInputs& inputs);
   void* shadow(const float* of, int rows, int width);  // where a producer leaves its 16-bit copy
-  void written(const float* rows) { if (rows == unwritten_) unwritten_ = nullptr; }
-  float* wanted(float* out, const Matrix* only_for);   // where it leaves the rows themselves: null if the copy is enough
+  void written(const float* rows) {
+    if (rows == unwritten_) unwritten_ = nullptr;
+  }
+  float* wanted(float* out, const Matrix* only_for);  // where it leaves the rows themselves: null if the copy is enough
   void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
   void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
   void attend_to_prompt(const AttendArgs& args);
@@ -134,28 +141,29 @@ class CudaBackend : public Backend {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Staging> staging_;
   StepBlock block_;
-  StepShape shape_;                      // of the step
-  const StepInputs* step_ = nullptr;     // being run
-  bool padding_ = false;                 // its counts are padded
-  Graphs graphs_{96};                    // one of a model of 32 layers takes about a megabyte
+  StepShape shape_;                   // of the step
+  const StepInputs* step_ = nullptr;  // being run
+  bool padding_ = false;              // its counts are padded
+  Graphs graphs_{96};                 // one of a model of 32 layers takes about a megabyte
   // Trees grown by the device. Loops can only be told apart from steps by what they are for, so they have a place of
   // their own.
-  int level_rows_ = 0;                   // 0: graphs cannot loop here
-  bool plain_loops_ = false;             // the driver rejected programmatic launches inside them
+  int level_rows_ = 0;        // 0: graphs cannot loop here
+  bool plain_loops_ = false;  // the driver rejected programmatic launches inside them
   Graphs loops_{24};
   TreeGrowthPlan* plan_ = nullptr;
   TreeGrowthState* growth_ = nullptr;
-  Candidate* likeliest_ = nullptr;       // [kLevelRows, kLevelBranch]
-  TreeGrowthResult* grown_ = nullptr;        // the host's memory
+  Candidate* likeliest_ = nullptr;     // [kLevelRows, kLevelBranch]
+  TreeGrowthResult* grown_ = nullptr;  // the host's memory
   TreeGrowthStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_, masked_;
+  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_,
+      masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
   Half last_half_ = Half::kBF16;
-  const float* unwritten_ = nullptr;     // rows of which only the copy is there
-  std::vector<int32_t> sent_borders_;    // what sent_to_ holds
+  const float* unwritten_ = nullptr;   // rows of which only the copy is there
+  std::vector<int32_t> sent_borders_;  // what sent_to_ holds
   const int32_t* sent_to_ = nullptr;
   std::vector<float> host_row_;
   std::vector<Candidate> candidates_;

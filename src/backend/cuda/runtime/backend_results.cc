@@ -24,8 +24,9 @@ constexpr uint32_t kUnwritten = 0xffffffffu;  // a NaN that no arithmetic gives
 void CudaBackend::kv_move(const KvMoveArgs& a) {
   if (dry()) return;
   SX_ASSERT(!in_step());
-  cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims), a.dims, a.style, a.layer,
-                 a.head}, stream_);
+  cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims),
+                 a.dims, a.style, a.layer, a.head},
+                stream_);
 }
 
 size_t CudaBackend::kv_cell_bytes(const KvStore& kv) const { return packed_cell_bytes(view_of(&kv)); }
@@ -35,7 +36,8 @@ size_t CudaBackend::kv_cell_bytes(const KvStore& kv) const { return packed_cell_
 template <class Body>
 void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) {
   const KvGeometry& g = kv.geometry();
-  SX_ASSERT(!in_step() && a.slot >= 0 && a.slot < g.slots && a.first >= 0 && a.count >= 0 && a.count <= g.capacity - a.first);
+  SX_ASSERT(!in_step() && a.slot >= 0 && a.slot < g.slots && a.first >= 0 && a.count >= 0 &&
+            a.count <= g.capacity - a.first);
   if (dry() || a.count == 0) return;
   constexpr size_t kPart = size_t(16) << 20;
   const size_t each = kv_cell_bytes(kv);
@@ -91,8 +93,20 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
 }
 
 ScoreCall CudaBackend::score_call(const KvScoreArgs& a) {
-  ScoreCall call{nullptr, a.q, a.heads, a.kv_heads, a.head_dim, a.scale, view_of(a.kv), a.layer, a.slot, nullptr, int(a.borders.size()) - 1,
-                 a.borders.front(), a.borders.back(), a.kind};
+  ScoreCall call{nullptr,
+                 a.q,
+                 a.heads,
+                 a.kv_heads,
+                 a.head_dim,
+                 a.scale,
+                 view_of(a.kv),
+                 a.layer,
+                 a.slot,
+                 nullptr,
+                 int(a.borders.size()) - 1,
+                 a.borders.front(),
+                 a.borders.back(),
+                 a.kind};
   call.layers = std::max(1, int(a.layers.size()));
   if (!a.layers.empty()) call.layer = a.layers[0];
   for (size_t i = 1; i < a.layers.size(); ++i) call.others[i - 1] = a.layers[i];
@@ -103,7 +117,8 @@ ScoreCall CudaBackend::score_call(const KvScoreArgs& a) {
 class CudaBackend::Choice final : public HostChoice {
  public:
   Choice(CudaBackend& backend, int most_cells) : HostChoice(most_cells), backend_(backend) {
-    for (int32_t*& list : lists_) list = static_cast<int32_t*>(backend.arena_.take(size_t(most_cells) * sizeof(int32_t), "chosen cells"));
+    for (int32_t*& list : lists_)
+      list = static_cast<int32_t*>(backend.arena_.take(size_t(most_cells) * sizeof(int32_t), "chosen cells"));
   }
   std::span<const int32_t> cells() override {
     if (unread_) {
@@ -134,7 +149,9 @@ class CudaBackend::Choice final : public HostChoice {
   bool on_device_ = false, unread_ = false;
 };
 
-std::unique_ptr<KvChoice> CudaBackend::make_choice(int most_cells) { return std::make_unique<Choice>(*this, most_cells); }
+std::unique_ptr<KvChoice> CudaBackend::make_choice(int most_cells) {
+  return std::make_unique<Choice>(*this, most_cells);
+}
 
 void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
   auto& choice = static_cast<Choice&>(kept);
@@ -147,20 +164,39 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
     return retrieve_on_host(*this, a, choice);
   }
   auto* means = static_cast<float*>(scratch(means_, (kMostRetrieveChunks + 1) * sizeof(float), "scores of chunks"));
-  RetrieveCall call{means, plan.chunk, a.score.borders.back(), plan.first, plan.last, plan.take, a.per_cell,
-                    reinterpret_cast<unsigned*>(means + kMostRetrieveChunks), nullptr, plan.count, nullptr, 0, a.held, a.since, a.compact,
-                    a.shift, a.shift_before, a.top, {}};
+  RetrieveCall call{means,
+                    plan.chunk,
+                    a.score.borders.back(),
+                    plan.first,
+                    plan.last,
+                    plan.take,
+                    a.per_cell,
+                    reinterpret_cast<unsigned*>(means + kMostRetrieveChunks),
+                    nullptr,
+                    plan.count,
+                    nullptr,
+                    0,
+                    a.held,
+                    a.since,
+                    a.compact,
+                    a.shift,
+                    a.shift_before,
+                    a.top,
+                    {}};
   const KvView to = view_of(a.to);
-  call.where = {view_of(a.from), to, a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims), a.dims, a.style};
+  call.where = {view_of(a.from), to,     a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims),
+                a.dims,          a.style};
   choice.turn(call);
   ScoreCall score = score_call(a.score);
   score.mean = means, score.chunk = plan.chunk;
   if (scores_in_pieces(score)) {
-    score_pieces(score, scratch(score_, pieces_scratch_bytes(score.heads, score.end, score.layers), "scores"), stream_, &call);
+    score_pieces(score, scratch(score_, pieces_scratch_bytes(score.heads, score.end, score.layers), "scores"), stream_,
+                 &call);
   } else {
     score.borders = static_cast<int32_t*>(scratch(borders_, a.score.borders.size_bytes(), "borders of chunks"));
     send_borders(a.score, score);
-    cuda::kv_score(score, scratch(score_, score_scratch_bytes(score.heads, score.end + 1, score.layers), "scores"), stream_);
+    cuda::kv_score(score, scratch(score_, score_scratch_bytes(score.heads, score.end + 1, score.layers), "scores"),
+                   stream_);
     cuda::choose_chunks(call, stream_);
   }
   gather(call, stream_);
@@ -186,7 +222,8 @@ void CudaBackend::await_written(const void* words, size_t count) {
 // Sends the borders that the device does not have yet; a few of them travel in the launch parameters.
 void CudaBackend::send_borders(const KvScoreArgs& a, ScoreCall& call) {
   if (call.borders != sent_to_) sent_borders_.clear();
-  const auto known = std::mismatch(a.borders.begin(), a.borders.end(), sent_borders_.begin(), sent_borders_.end()).first;
+  const auto known =
+      std::mismatch(a.borders.begin(), a.borders.end(), sent_borders_.begin(), sent_borders_.end()).first;
   const size_t kept = size_t(known - a.borders.begin()), fresh = a.borders.size() - kept;
   if (a.kind != ScoreKind::kBound && fresh <= size_t(kMostFresh)) {
     call.kept = int(kept);
@@ -285,7 +322,8 @@ void CudaBackend::choose_any(const ChooseArgs& a) {
     if (way == Way::kFiltered) {  // rows that follow each other in memory go together
       size_t end = i + 1;
       const auto follows = [&](const ChooseRow& other) {
-        return other.logits == row.logits + (end - i) * size_t(a.vocab) && other.sampling->top_k == row.sampling->top_k && way_of(other) == way;
+        return other.logits == row.logits + (end - i) * size_t(a.vocab) &&
+               other.sampling->top_k == row.sampling->top_k && way_of(other) == way;
       };
       while (end < a.rows.size() && follows(a.rows[end])) ++end;
       filter_rows(a, i, end);
@@ -300,12 +338,15 @@ void CudaBackend::choose_any(const ChooseArgs& a) {
 // Filtered rows take part where `broken` is wanted: their largest logit is picked and not used.
 void CudaBackend::pick_rows(const ChooseArgs& a) {
   const size_t most = a.rows.size();
-  const auto picked = [this](const ChooseRow& row) { return way_of(row) == Way::kPick || (row.broken && way_of(row) == Way::kFiltered); };
+  const auto picked = [this](const ChooseRow& row) {
+    return way_of(row) == Way::kPick || (row.broken && way_of(row) == Way::kFiltered);
+  };
   auto* rows = static_cast<PickRow*>(staging_->begin(most * sizeof(PickRow)));
   int count = 0;
   for (const ChooseRow& row : a.rows)
     if (picked(row))
-      rows[count++] = {row.logits, row.position, row.sampling->seed, way_of(row) == Way::kPick ? row.sampling->temperature : 0.0f, 0};
+      rows[count++] = {row.logits, row.position, row.sampling->seed,
+                       way_of(row) == Way::kPick ? row.sampling->temperature : 0.0f, 0};
   if (count == 0) return;
   auto* device = static_cast<PickRow*>(scratch(picks_, most * sizeof(PickRow), "rows to choose from"));
   staging_->send(device, size_t(count) * sizeof(PickRow));
@@ -353,7 +394,8 @@ void CudaBackend::top_k(const TopKArgs& a) {
   const int stride = a.stride > 0 ? a.stride : a.vocab;
   if (a.k > kMostTopK) {
     for (int r = 0; r < a.rows; ++r)
-      host_->top_k({a.out + ptrdiff_t(r) * a.k, row_on_host(a.logits + ptrdiff_t(r) * stride, a.vocab), 1, a.vocab, a.k});
+      host_->top_k(
+          {a.out + ptrdiff_t(r) * a.k, row_on_host(a.logits + ptrdiff_t(r) * stride, a.vocab), 1, a.vocab, a.k});
     return;
   }
   const size_t bytes = size_t(a.rows) * size_t(a.k) * sizeof(Candidate);

@@ -12,7 +12,7 @@
 namespace sx::cuda {
 namespace {
 
-constexpr int kNeeds = 12040;  // CUDA 12.4
+constexpr int kNeeds = 12040;     // CUDA 12.4
 constexpr int32_t kGrowing = -1;  // await_written polls until it changes
 
 // CUDA 13 has given these the names of their predecessors.
@@ -42,7 +42,8 @@ class Recording {
 
   cudaGraph_t graph() const { return graph_; }
   void begin(cudaGraph_t into) {
-    check(cudaStreamBeginCaptureToGraph(stream_, into, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed), "recording a loop");
+    check(cudaStreamBeginCaptureToGraph(stream_, into, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed),
+          "recording a loop");
     open_ = true;
   }
   void end() {
@@ -79,8 +80,9 @@ int candidates_of(const TreeGrowthArgs& a) { return std::min(std::max(a.rules.br
 
 bool fits(const TreeGrowthArgs& a) {
   const TreeGrowthRules& r = a.rules;
-  return a.sampling.pool <= kLevelBranch && r.rows > 0 && r.rows <= kLevelRows && r.branch <= kLevelBranch && r.nodes > 0 && r.nodes <= kLevelNodes && r.depth > 0 &&
-         r.depth <= kLevelDepth && r.rows * (r.depth - 1) <= kAncestorWords * 64 && 1 + r.nodes * r.depth <= kTreeGrown;
+  return a.sampling.pool <= kLevelBranch && r.rows > 0 && r.rows <= kLevelRows && r.branch <= kLevelBranch &&
+         r.nodes > 0 && r.nodes <= kLevelNodes && r.depth > 0 && r.depth <= kLevelDepth &&
+         r.rows * (r.depth - 1) <= kAncestorWords * 64 && 1 + r.nodes * r.depth <= kTreeGrown;
 }
 
 }  // namespace
@@ -112,7 +114,8 @@ void CudaBackend::send_plan(const TreeGrowthArgs& a) {
   plan.while_it_pays = r.while_it_pays, plan.with_costs = r.verify_cost != nullptr;
   plan.slot = a.slot, plan.history = a.history;
   const TreeGrowthSampling& s = a.sampling;
-  plan.top_k = s.top_k, plan.noise = s.noise, plan.temperature = s.temperature, plan.top_p = s.top_p, plan.least = s.least;
+  plan.top_k = s.top_k, plan.noise = s.noise, plan.temperature = s.temperature, plan.top_p = s.top_p,
+  plan.least = s.least;
   plan.seed = s.seed, plan.position = s.position;
   std::copy_n(a.positions, r.depth - 1, plan.positions);
   if (r.verify_cost) std::copy_n(r.verify_cost, r.nodes + 1, plan.verify_cost);
@@ -142,7 +145,8 @@ cudaGraphExec_t CudaBackend::record_loop(const TreeGrowthArgs& a, FunctionRef bo
   body();
   grow.begins = false;
   grow_from(a, grow, shape_.outputs);
-  if (a.states) cuda::copy_rows({a.states, a.left, shape_.rows, a.width, a.width, a.width, growth_->parents, false}, stream_);
+  if (a.states)
+    cuda::copy_rows({a.states, a.left, shape_.rows, a.width, a.width, a.width, growth_->parents, false}, stream_);
   recording.end();
   cudaGraphExec_t exec = nullptr;
   check(cudaGraphInstantiate(&exec, recording.graph(), 0), "a loop");
@@ -159,7 +163,8 @@ cudaGraphExec_t CudaBackend::record_tree_growth(const TreeGrowthArgs& a, StepInp
   int32_t positions[kLevelRows] = {}, outputs[kLevelRows] = {};
   const SeqRows seq{0, a.rules.rows, a.slot, a.history};
   const size_t rows = size_t(a.rules.rows);
-  step.tokens = {tokens, rows}, step.positions = {positions, rows}, step.outputs = {outputs, rows}, step.seqs = {&seq, 1};
+  step.tokens = {tokens, rows}, step.positions = {positions, rows}, step.outputs = {outputs, rows},
+  step.seqs = {&seq, 1};
   step.prompt = false;
   step_ = &step;
   for (;;) {
@@ -183,10 +188,16 @@ bool CudaBackend::grow_tree(const TreeGrowthArgs& a, StepInputs& step, const Ste
   shape_ = {padded_rows(a.rules.rows), padded_rows(a.rules.rows), 1, padded_history(a.history)};
   block_.place(shape_);
   const StepView view = block_.view();
-  level_step_ = {const_cast<Token*>(view.tokens), const_cast<int32_t*>(view.positions), const_cast<int32_t*>(view.outputs),
-                 const_cast<RowInfo*>(view.rows), const_cast<uint64_t*>(view.ancestors), const_cast<RowTile*>(view.tiles), shape_.rows};
+  level_step_ = {const_cast<Token*>(view.tokens),
+                 const_cast<int32_t*>(view.positions),
+                 const_cast<int32_t*>(view.outputs),
+                 const_cast<RowInfo*>(view.rows),
+                 const_cast<uint64_t*>(view.ancestors),
+                 const_cast<RowTile*>(view.tiles),
+                 shape_.rows};
   StepKey loop = key;
-  loop.plan = mix64(mix64(key.plan + 1) ^ (uint64_t(candidates_of(a)) << 32 | uint32_t(a.vocab))) + (a.sampling.pool > 0);
+  loop.plan =
+      mix64(mix64(key.plan + 1) ^ (uint64_t(candidates_of(a)) << 32 | uint32_t(a.vocab))) + (a.sampling.pool > 0);
   cudaGraphExec_t graph = loops_.find(loop, shape_);
   if (!graph) {
     graph = record_tree_growth(a, step, body);

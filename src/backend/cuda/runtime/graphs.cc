@@ -24,7 +24,9 @@ cudaGraphExec_t Graphs::find(const StepKey& key, const StepShape& shape) {
   return found->second->graph;
 }
 
-void Graphs::begin(cudaStream_t stream) { check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "recording a step"); }
+void Graphs::begin(cudaStream_t stream) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "recording a step");
+}
 
 void Graphs::abandon(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;

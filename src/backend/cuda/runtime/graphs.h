@@ -31,11 +31,17 @@ class Graphs {
     StepKey step;
     StepShape shape;
     bool operator==(const Key& o) const {
-      return step.owner == o.step.owner && step.kv == o.step.kv && step.input == o.step.input && step.plan == o.step.plan && shape == o.shape;
+      return step.owner == o.step.owner && step.kv == o.step.kv && step.input == o.step.input &&
+             step.plan == o.step.plan && shape == o.shape;
     }
   };
-  struct Hash { size_t operator()(const Key& key) const; };
-  struct Entry { Key key; cudaGraphExec_t graph; };
+  struct Hash {
+    size_t operator()(const Key& key) const;
+  };
+  struct Entry {
+    Key key;
+    cudaGraphExec_t graph;
+  };
   size_t most_;
   std::list<Entry> entries_;  // last used first
   std::unordered_map<Key, std::list<Entry>::iterator, Hash> places_;

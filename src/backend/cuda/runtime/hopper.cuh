@@ -58,7 +58,9 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
         "selp.u32 %0, 1, 0, p;\n"
         "}\n"
-        : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
   } while (done == 0);
 }
 
@@ -78,12 +80,16 @@ __device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int x, int y, int z, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-      "r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+          "r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
 }
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-      "r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(barrier) : "memory");
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
@@ -126,12 +132,12 @@ __device__ __forceinline__ void hold(float (&x)[n]) {
   for (int i = 0; i < n; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-#define SX_REGISTERS_64 \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define SX_REGISTERS_64                                                              \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define SX_REGISTERS_32 \
+#define SX_REGISTERS_32                                                     \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
 #define SX_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -141,11 +147,13 @@ __device__ __forceinline__ void hold(float (&x)[n]) {
 // d[64 x 128] = a[64 x 16] b[128 x 16]^T, plus d if add: both from shared memory, K-major.
 template <bool bf16>
 __device__ __forceinline__ void product_shared(float (&d)[64], uint64_t a, uint64_t b, int add) {
-#define SX_PRODUCT(type)                                                                                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                                           \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SX_REGISTERS_64                       \
-               ", %64, %65, p, 1, 1, 0, 0;\n}\n"                                                                      \
-               : SX_32(d, 0), SX_32(d, 32) : "l"(a), "l"(b), "r"(add))
+#define SX_PRODUCT(type)                                                               \
+  asm volatile(                                                                        \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                     \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SX_REGISTERS_64 \
+      ", %64, %65, p, 1, 1, 0, 0;\n}\n"                                                \
+      : SX_32(d, 0), SX_32(d, 32)                                                      \
+      : "l"(a), "l"(b), "r"(add))
   if constexpr (bf16) {
     SX_PRODUCT("bf16");
   } else {
@@ -157,11 +165,13 @@ __device__ __forceinline__ void product_shared(float (&d)[64], uint64_t a, uint6
 // d[64 x 64] = a[64 x 16] b[64 x 16]^T, plus d if add: likewise.
 template <bool bf16>
 __device__ __forceinline__ void product_shared(float (&d)[32], uint64_t a, uint64_t b, int add) {
-#define SX_PRODUCT(type)                                                                                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                           \
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SX_REGISTERS_32                        \
-               ", %32, %33, p, 1, 1, 0, 0;\n}\n"                                                                      \
-               : SX_32(d, 0) : "l"(a), "l"(b), "r"(add))
+#define SX_PRODUCT(type)                                                              \
+  asm volatile(                                                                       \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                    \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SX_REGISTERS_32 \
+      ", %32, %33, p, 1, 1, 0, 0;\n}\n"                                               \
+      : SX_32(d, 0)                                                                   \
+      : "l"(a), "l"(b), "r"(add))
   if constexpr (bf16) {
     SX_PRODUCT("bf16");
   } else {
@@ -174,11 +184,13 @@ __device__ __forceinline__ void product_shared(float (&d)[32], uint64_t a, uint6
 // 128 and 64.
 template <bool bf16>
 __device__ __forceinline__ void product_registers(float (&d)[64], const uint32_t* a, uint64_t b, int add = 1) {
-#define SX_PRODUCT(type)                                                                                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                           \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SX_REGISTERS_64                       \
-               ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"                                                        \
-               : SX_32(d, 0), SX_32(d, 32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define SX_PRODUCT(type)                                                               \
+  asm volatile(                                                                        \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                     \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SX_REGISTERS_64 \
+      ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"                                  \
+      : SX_32(d, 0), SX_32(d, 32)                                                      \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
   if constexpr (bf16) {
     SX_PRODUCT("bf16");
   } else {
@@ -188,11 +200,13 @@ __device__ __forceinline__ void product_registers(float (&d)[64], const uint32_t
 }
 template <bool bf16>
 __device__ __forceinline__ void product_registers(float (&d)[32], const uint32_t* a, uint64_t b, int add = 1) {
-#define SX_PRODUCT(type)                                                                                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                           \
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SX_REGISTERS_32                        \
-               ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"                                                        \
-               : SX_32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define SX_PRODUCT(type)                                                              \
+  asm volatile(                                                                       \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                    \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SX_REGISTERS_32 \
+      ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"                                 \
+      : SX_32(d, 0)                                                                   \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
   if constexpr (bf16) {
     SX_PRODUCT("bf16");
   } else {

@@ -29,7 +29,8 @@ inline int divide_up(int a, int b) { return (a + b - 1) / b; }  // for grids
 bool has_dependent_launch();
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Arguments&&... arguments) {
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+            Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

@@ -9,7 +9,8 @@
 namespace sx::cuda {
 namespace {
 
-constexpr size_t kRowBytes = sizeof(Token) + 2 * sizeof(int32_t) + sizeof(RowInfo) + sizeof(RowTile) + kAncestorWords * sizeof(uint64_t);
+constexpr size_t kRowBytes =
+    sizeof(Token) + 2 * sizeof(int32_t) + sizeof(RowInfo) + sizeof(RowTile) + kAncestorWords * sizeof(uint64_t);
 constexpr size_t kAlign = 64;
 
 size_t aligned(size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
@@ -86,7 +87,8 @@ bool StepBlock::reserve(int rows, DeviceMemory& memory) {
 }
 
 StepShape StepBlock::shape_of(const StepInputs& inputs, bool pad) {
-  StepShape shape{int(std::max(inputs.tokens.size(), inputs.positions.size())), int(inputs.outputs.size()), tiles_of(inputs.seqs), 0};
+  StepShape shape{int(std::max(inputs.tokens.size(), inputs.positions.size())), int(inputs.outputs.size()),
+                  tiles_of(inputs.seqs), 0};
   for (const SeqRows& s : inputs.seqs) {
     shape.history = std::max(shape.history, s.history);
     shape.rows = std::max(shape.rows, s.first_row + s.rows);
@@ -123,7 +125,9 @@ void StepBlock::send(const StepInputs& inputs, const StepShape& shape, Staging& 
   std::memset(base, 0, bytes);
   StepView host;
   lay_out(shape, inputs.prompt, base, host);
-  const auto copy = [](const auto* to, const auto& from) { std::memcpy(const_cast<void*>(static_cast<const void*>(to)), from.data(), from.size_bytes()); };
+  const auto copy = [](const auto* to, const auto& from) {
+    std::memcpy(const_cast<void*>(static_cast<const void*>(to)), from.data(), from.size_bytes());
+  };
   if (!inputs.tokens.empty()) copy(host.tokens, inputs.tokens);
   if (!inputs.positions.empty()) copy(host.positions, inputs.positions);
   if (!inputs.outputs.empty()) copy(host.outputs, inputs.outputs);

@@ -22,7 +22,11 @@ class Staging {
   void send(void* to, size_t bytes);  // what was put into the last buffer
 
  private:
-  struct Buffer { void* data = nullptr; size_t size = 0; cudaEvent_t sent = nullptr; };
+  struct Buffer {
+    void* data = nullptr;
+    size_t size = 0;
+    cudaEvent_t sent = nullptr;
+  };
   cudaStream_t stream_;
   std::array<Buffer, 4> buffers_;
   size_t next_ = 0;
@@ -31,7 +35,7 @@ class Staging {
 // Padded numbers of a step.
 struct StepShape {
   int rows = 0, outputs = 0, tiles = 0;
-  int history = 0;   // upper bound of all histories
+  int history = 0;  // upper bound of all histories
   bool operator==(const StepShape&) const = default;
 };
 

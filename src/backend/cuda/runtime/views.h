@@ -12,10 +12,10 @@ namespace sx::cuda {
 enum class Half : uint8_t { kBF16, kF16 };
 
 struct RowInfo {
-  int32_t slot;      // of the K/V store; -1: a padding row, for which nothing is read or stored
-  int32_t history;   // committed cells of its sequence
-  int32_t cell;      // where its own K/V go: history + node
-  int32_t index;     // its place in the order of attention: history + depth
+  int32_t slot;     // of the K/V store; -1: a padding row, for which nothing is read or stored
+  int32_t history;  // committed cells of its sequence
+  int32_t cell;     // where its own K/V go: history + node
+  int32_t index;    // its place in the order of attention: history + depth
 };
 
 // Up to `rows` rows of one sequence, in consecutive rows of the step. rows == 0: padding.
@@ -26,12 +26,12 @@ struct RowTile {
 // The integers of a step in device memory, at addresses that never change, so that recorded graphs find them. Row
 // counts are padded up to a few sizes.
 struct StepView {
-  const Token* tokens;          // [rows]
-  const int32_t* positions;     // [rows]
-  const int32_t* outputs;       // [outputs] rows whose logits are wanted; padding: 0
-  const RowInfo* rows;          // [rows]
-  const uint64_t* ancestors;    // [rows][kAncestorWords] bits over the nodes of the tail (cell - history), self included
-  const RowTile* tiles;         // [tiles]
+  const Token* tokens;        // [rows]
+  const int32_t* positions;   // [rows]
+  const int32_t* outputs;     // [outputs] rows whose logits are wanted; padding: 0
+  const RowInfo* rows;        // [rows]
+  const uint64_t* ancestors;  // [rows][kAncestorWords] bits over the nodes of the tail (cell - history), self included
+  const RowTile* tiles;       // [tiles]
 };
 inline constexpr int kAncestorWords = 8;  // 512 nodes
 inline constexpr int kTileRows = 16;      // rows of a tile at most
@@ -43,7 +43,9 @@ struct KvView {
   int layers, slots, kv_heads, capacity, head_dim;
   std::byte *k, *v;             // layer 0
   uint16_t *k_scale, *v_scale;  // f16 bits, layer 0; null unless Q8_0
-  size_t layer_cells() const { return size_t(slots) * size_t(kv_heads) * size_t(capacity); }  // of one layer and of all its heads
+  size_t layer_cells() const {
+    return size_t(slots) * size_t(kv_heads) * size_t(capacity);
+  }  // of one layer and of all its heads
 };
 
 }  // namespace sx::cuda

@@ -35,8 +35,8 @@ constexpr double kDoubt = 1e-3;  // far more than twice the error of a rough sco
 struct Best {
   double score;  // sampled
   Token token;
-  Token largest;  // the first of the largest
-  float logit;    // its logit
+  Token largest;   // the first of the largest
+  float logit;     // its logit
   int32_t broken;  // some logit is NaN or +infinity
 };
 
@@ -159,7 +159,8 @@ size_t pick_scratch_bytes(int rows, int vocab) { return size_t(rows) * size_t(sl
 
 void mask_rows(const MaskCall& call, cudaStream_t stream) {
   if (call.rows <= 0) return;
-  launch(mask_logits, dim3(unsigned((call.vocab + kThreads - 1) / kThreads), unsigned(call.rows)), kThreads, 0, stream, call);
+  launch(mask_logits, dim3(unsigned((call.vocab + kThreads - 1) / kThreads), unsigned(call.rows)), kThreads, 0, stream,
+         call);
 }
 
 void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream, int32_t* broken) {

@@ -9,7 +9,7 @@ namespace sx::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kMostRun = 511;  // nodes run for a tree
+constexpr int kMostRun = 511;                // nodes run for a tree
 static_assert(kThreads >= kLevelNodes + 1);  // a thread for each score that counts
 
 // Larger is better: the score (finite, at most 0), then what came first.
@@ -42,8 +42,8 @@ struct Sums {
 
 // One thread: the expected gain of the level, and whether the next level is worth its pass. exps: of the best scores;
 // ahead: of the frontier.
-__device__ Sums weigh(const TreeGrowthPlan& plan, const TreeGrowthState& state, bool begins, const double* exps, int counted, const double* ahead,
-                      int frontier, int level) {
+__device__ Sums weigh(const TreeGrowthPlan& plan, const TreeGrowthState& state, bool begins, const double* exps,
+                      int counted, const double* ahead, int frontier, int level) {
   double total = 0;
   for (int i = 0; i < counted; ++i) total = __dadd_rn(total, exps[i]);
   const double before = begins ? 0.0 : state.sum, last = begins ? 1.0 : state.gain;
@@ -71,14 +71,15 @@ __device__ Sums weigh(const TreeGrowthPlan& plan, const TreeGrowthState& state, 
 }
 
 // The step of the next pass: a thread for each row, padding included.
-__device__ void write_row(const GrowCall& c, const TreeGrowthPlan& plan, int row, int frontier, int level, int ran, Token token,
-                          const uint64_t (&above)[kAncestorWords]) {
+__device__ void write_row(const GrowCall& c, const TreeGrowthPlan& plan, int row, int frontier, int level, int ran,
+                          Token token, const uint64_t (&above)[kAncestorWords]) {
   const bool real = row < frontier;
   const int place = ran + row;
   c.step.tokens[row] = real ? token : 0;
   c.step.positions[row] = real ? plan.positions[level - 1] : 0;
   c.step.outputs[row] = row;
-  c.step.rows[row] = real ? RowInfo{plan.slot, plan.history, plan.history + place, plan.history + level - 1} : RowInfo{-1, 0, 0, 0};
+  c.step.rows[row] =
+      real ? RowInfo{plan.slot, plan.history, plan.history + place, plan.history + level - 1} : RowInfo{-1, 0, 0, 0};
 #pragma unroll
   for (int w = 0; w < kAncestorWords; ++w) {
     const uint64_t own = place / 64 == w ? uint64_t(1) << (place % 64) : 0;
@@ -257,7 +258,9 @@ __global__ void __launch_bounds__(kLevelBranch) reweigh_kernel(GrowCall c) {
     log_sum = __dadd_rn(double(sorted[0]), fixed_log(sum));
   }
   __syncthreads();
-  if (t < c.each) row[t < count ? rank : t] = {mine.token, t < count ? float(__dsub_rn(double(value), log_sum)) : -INFINITY, mine.logit};
+  if (t < c.each)
+    row[t < count ? rank : t] = {mine.token, t < count ? float(__dsub_rn(double(value), log_sum)) : -INFINITY,
+                                 mine.logit};
 }
 
 }  // namespace

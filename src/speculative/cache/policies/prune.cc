@@ -11,12 +11,12 @@ constexpr float kSpread = 0.2f;  // share of the budget that is spread evenly
 
 }  // namespace
 
-extern const CachePolicy kPruneCache{
-    .name = "prune",
-    .scores = {.query = CacheScores::Query::kTarget, .single_cells = true},
-    .choose = [](const CacheConfig& config, const CacheText& text, ChoiceScratch& scratch,
-                 std::vector<int32_t>& cells) {
-      choose_pruned(text.scores, config.budget, kSpread, config.sink, config.recent, cells, scratch.order);
-    }};
+extern const CachePolicy kPruneCache{.name = "prune",
+                                     .scores = {.query = CacheScores::Query::kTarget, .single_cells = true},
+                                     .choose = [](const CacheConfig& config, const CacheText& text,
+                                                  ChoiceScratch& scratch, std::vector<int32_t>& cells) {
+                                       choose_pruned(text.scores, config.budget, kSpread, config.sink, config.recent,
+                                                     cells, scratch.order);
+                                     }};
 
 }  // namespace sx

@@ -20,9 +20,7 @@ std::optional<BackendChoice> on_backend(const CacheConfig& config) {
 
 }  // namespace
 
-extern const CachePolicy kRetrievalCache{.name = "retrieval",
-                                         .scores = {.query = CacheScores::Query::kTarget},
-                                         .choose = choose,
-                                         .on_backend = on_backend};
+extern const CachePolicy kRetrievalCache{
+    .name = "retrieval", .scores = {.query = CacheScores::Query::kTarget}, .choose = choose, .on_backend = on_backend};
 
 }  // namespace sx
