@@ -136,11 +136,9 @@ void Round::add_prompts() {
   }
 }
 
-// The pass over what has been added: logits of the trees' rows, or, if prompts whose logits are wanted run alone, of
-// one row, so that the last layer is finished.
+// One pass. Logits are those of the trees' rows, or one row's where prompts that want logits run alone.
 void Round::run_pass(int tree_rows) {
-  const bool scored =
-      std::any_of(prompts_.begin(), prompts_.end(), [](const PromptPiece& p) { return p.request->scored(); });
+  const bool scored = std::ranges::any_of(prompts_, [](const PromptPiece& p) { return p.request->scored(); });
   outputs_ = &parts_.model->forward(step_.step(tree_rows > 0 ? tree_rows : int(scored), tree_rows == 0), *parts_.kv);
 }
 
