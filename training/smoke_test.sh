@@ -18,7 +18,7 @@ run gguf_reader target.gguf model
 run corpus text text model tokens.npy evaluation.jsonl | tee corpus.log
 run corpus prompts evaluation.jsonl model prompts.npz --length 256 --rows 3
 run sample model tokens.npy samples --tokens 4096 --length 512 --batches 6 > sample.log
-run train model tokens.npy samples drafts "${tiny[@]}" --steps 40 --only small eagle3 medusa longspec > train.log ||
+run train model tokens.npy samples drafts "${tiny[@]}" --steps 60 --only small eagle3 medusa longspec > train.log ||
   { cat train.log; exit 1; }
 run train model tokens.npy samples again "${tiny[@]}" --steps 6 --start-from drafts --small 64 3 2 1 128 \
   --eagle-vocab 288 --medusa-soft --medusa-layers 1 > again.log || { cat again.log; exit 1; }
