@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "model/feed_forward.h"
 #include "model/rope.h"
 #include "tensor/blocks.h"
 #include "tensor/finite.h"
@@ -246,33 +247,6 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
                    .accumulate = true});
 }
 
-void Model::feed_forward(const Layer& layer, int rows) {
-  const ModelConfig& c = config();
-  Workspace& w = *work_;
-  backend_.norm({.out = w.normed,
-                 .x = w.x,
-                 .weight = layer.ffn_norm,
-                 .rows = rows,
-                 .width = c.width,
-                 .eps = c.norm_eps,
-                 .only_for = layer.gate_up.get()});
-  backend_.linear_glu(
-      {.out = w.gate_up,
-       .x = w.normed,
-       .weight = layer.gate_up.get(),
-       .bias = layer.gate_up_bias,
-       .rows = rows,
-       .out_stride = 2 * c.ffn},
-      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = layer.down.get()});
-  backend_.linear({.out = w.x,
-                   .x = w.activated,
-                   .weight = layer.down.get(),
-                   .bias = layer.down_bias,
-                   .rows = rows,
-                   .out_stride = c.width,
-                   .accumulate = true});
-}
-
 // What the ops of a step depend on besides its shape.
 uint64_t Model::key_of(const LayerPlan& plan) const {
   uint64_t key = mix64(uint64_t(plan.window) + 1);
@@ -302,7 +276,8 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
     tap(taps, i, w.hidden, w.x, c.width, c.width, rows);
     if (!plan.skip_attention || !plan.skip_attention[i])
       attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
-    if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i])) feed_forward(layers_[size_t(i)], rows);
+    if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i]))
+      feed_forward(backend_, config(), layers_[size_t(i)], *work_, rows);
   }
   tap(taps, c.layers, w.hidden, w.x, c.width, c.width, rows);
   if (outputs > 0) read_out(w.x, outputs, step.outputs.data());

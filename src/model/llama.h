@@ -90,7 +90,6 @@ class Model {
   uint64_t key_of(const LayerPlan& plan) const;
   void run_layers(const Step& step, KvStore& kv, const LayerPlan& plan);
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
-  void feed_forward(const Layer& layer, int rows);
   void read_out(const float* x, int outputs, const int32_t* which);  // rows of x, or its first ones
   void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,
            int width, int rows);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/heads/head_weights.h"
+#include "model/feed_forward.h"
 #include "model/rope.h"
 #include "tensor/blocks.h"
 
@@ -281,33 +282,6 @@ void EagleHead::attention(const Layer& layer, int index, const float* input, con
                    .accumulate = true});
 }
 
-void EagleHead::feed_forward(const Layer& layer, int rows) {
-  const ModelConfig& c = config().cell;
-  Workspace& w = *work_;
-  backend_.norm({.out = w.normed,
-                 .x = w.x,
-                 .weight = layer.ffn_norm,
-                 .rows = rows,
-                 .width = c.width,
-                 .eps = c.norm_eps,
-                 .only_for = layer.gate_up.get()});
-  backend_.linear_glu(
-      {.out = w.gate_up,
-       .x = w.normed,
-       .weight = layer.gate_up.get(),
-       .bias = layer.gate_up_bias,
-       .rows = rows,
-       .out_stride = 2 * c.ffn},
-      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = layer.down.get()});
-  backend_.linear({.out = w.x,
-                   .x = w.activated,
-                   .weight = layer.down.get(),
-                   .bias = layer.down_bias,
-                   .rows = rows,
-                   .out_stride = c.width,
-                   .accumulate = true});
-}
-
 void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
@@ -329,7 +303,7 @@ void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
     const bool cells_only = step.cells_only && i == c.layers - 1;
     attention(layer, i, input, step, kv, cells_only);
     if (cells_only) return;
-    feed_forward(layer, rows);
+    feed_forward(backend_, config().cell, layer, *work_, rows);
   }
   if (config().norm_output)
     backend_.norm(

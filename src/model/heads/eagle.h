@@ -73,7 +73,6 @@ class EagleHead {
   const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
   void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv,
                  bool cells_only);
-  void feed_forward(const Layer& layer, int rows);
   void run_layers(const EagleStep& step, KvStore& kv);
 
   std::shared_ptr<const HeadFile> file_;
