@@ -9,12 +9,12 @@ namespace sx {
 template <class Layer, class Workspace>
 void feed_forward(Backend& backend, const ModelConfig& c, const Layer& layer, const Workspace& w, int rows) {
   backend.norm({.out = w.normed,
-                 .x = w.x,
-                 .weight = layer.ffn_norm,
-                 .rows = rows,
-                 .width = c.width,
-                 .eps = c.norm_eps,
-                 .only_for = layer.gate_up.get()});
+                .x = w.x,
+                .weight = layer.ffn_norm,
+                .rows = rows,
+                .width = c.width,
+                .eps = c.norm_eps,
+                .only_for = layer.gate_up.get()});
   backend.linear_glu(
       {.out = w.gate_up,
        .x = w.normed,
@@ -24,12 +24,12 @@ void feed_forward(Backend& backend, const ModelConfig& c, const Layer& layer, co
        .out_stride = 2 * c.ffn},
       {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = layer.down.get()});
   backend.linear({.out = w.x,
-                   .x = w.activated,
-                   .weight = layer.down.get(),
-                   .bias = layer.down_bias,
-                   .rows = rows,
-                   .out_stride = c.width,
-                   .accumulate = true});
+                  .x = w.activated,
+                  .weight = layer.down.get(),
+                  .bias = layer.down_bias,
+                  .rows = rows,
+                  .out_stride = c.width,
+                  .accumulate = true});
 }
 
 }  // namespace sx
