@@ -134,8 +134,10 @@ struct AttendArgs {
   const float* q;  // [rows, q_stride], columns [0, heads * head_dim), rotated
   int q_stride;
   AttentionShape shape;
-  float scale;     // usually shape.scale()
-  int window = 0;  // row at index i sees indices > i - window; 0: all
+  float scale;                   // usually shape.scale()
+  int window = 0;                // row at index i sees indices > i - window; 0: all
+  float soft_cap = 0;            // a score x becomes soft_cap * tanh(x / soft_cap) before the softmax; 0: it stays
+  const float* sinks = nullptr;  // [heads] or null: a logit per head that joins the sum of the softmax, without a value
   const KvStore* kv;
   int layer;
   std::span<const SeqRows> seqs;

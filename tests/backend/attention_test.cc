@@ -151,6 +151,29 @@ TEST(Attention, LargeTreesCrossBlocksAndSpans) {
   }
 }
 
+// Soft caps and sinks, together and alone: the values, and rows of chunks and trees bit for bit.
+TEST(Attention, SoftCapsAndSinks) {
+  uint64_t random = 7;
+  for (const int dim : {64, 256})
+    for (const Shape& s : kinds(4, 2, dim))
+      for (int turn = 0; turn < 3; ++turn) {
+        World w(s, 2, 640);
+        if (turn != 1) w.soft_cap = 2.5f;
+        if (turn != 0) w.sinks = {-50.0f, 4.5f, 60.0f, 0.0f};  // no weight at all, some, all, next to none
+        const int history = 300 + random_below(random, 60);
+        for (int slot : {0, 1}) w.fill(slot, history, 0);
+        const auto alone = decode(w, 0, history, range(history, 20));
+        for (int i : {0, 19}) {
+          const auto expected = naive(s, history + i, range(0, history + 1 + i), double(w.soft_cap), w.sinks);
+          EXPECT_LT(relative_error(alone.data() + static_cast<size_t>(i) * w.out_width(), expected), tolerance(s.type))
+              << s.name() << " turn " << turn;
+        }
+        const auto chunk = w.step({{1, history, range(history, 20), {}, 0}}, 2);
+        EXPECT_TRUE(same(chunk.data(), alone.data(), alone.size())) << s.name() << " turn " << turn;
+        check_tree(w, history, 30, random, 3, turn == 2 ? 77 : 0, 2);
+      }
+}
+
 // A tree of one sequence that is written in several steps.
 struct Grown {
   int slot, history, first_token;

@@ -268,8 +268,10 @@ void FarBackend::attend(const AttendArgs& args) {
   const auto width = size_t(args.shape.heads * args.shape.head_dim);
   a.out = floats(args.out, padded(rows), width, width, "attended rows");
   a.q = floats(args.q, padded(rows), size_t(args.q_stride), width, "queries");
-  note("attend", {args.out, args.q, args.kv},
-       {args.q_stride, args.shape.heads, args.layer, args.window, std::bit_cast<int32_t>(args.scale)});
+  a.sinks = vector(args.sinks, size_t(args.shape.heads), "sinks");
+  note("attend", {args.out, args.q, args.kv, args.sinks},
+       {args.q_stride, args.shape.heads, args.layer, args.window, std::bit_cast<int32_t>(args.scale),
+        std::bit_cast<int32_t>(args.soft_cap)});
   right_->attend(a);
   spoil(a.out, rows, width, width);
 }

@@ -140,6 +140,7 @@ void HostFacingBackend::attend(const AttendArgs& args) {
   const auto width = size_t(args.shape.heads * args.shape.head_dim);
   a.out = room(0, rows, width);
   a.q = put(1, args.q, rows, size_t(args.q_stride));
+  a.sinks = put(2, args.sinks, size_t(args.shape.heads));
   step(rows, nullptr, nullptr, args.seqs, [&] { right_->attend(a); });
   get(args.out, a.out, rows, width);
 }

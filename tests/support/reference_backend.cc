@@ -322,8 +322,7 @@ class ReferenceBackend final : public Backend {
         const ptrdiff_t r = seq.first_row + i;
         for (int h = 0; h < a.shape.heads; ++h) {
           const float* q = a.q + r * a.q_stride + static_cast<ptrdiff_t>(h) * a.shape.head_dim;
-          const int kv_head = h / (a.shape.heads / a.shape.kv_heads);
-          attend_head(a, q, seq.slot, kv_head, cells, a.out + (r * a.shape.heads + h) * a.shape.head_dim);
+          attend_head(a, q, seq.slot, h, cells, a.out + (r * a.shape.heads + h) * a.shape.head_dim);
         }
       }
     }
@@ -435,8 +434,9 @@ class ReferenceBackend final : public Backend {
   }
 
   // One query head of one row over the cells it sees; q and out: [head_dim].
-  static void attend_head(const AttendArgs& a, const float* q, int slot, int kv_head, const std::vector<int>& cells,
+  static void attend_head(const AttendArgs& a, const float* q, int slot, int head, const std::vector<int>& cells,
                           float* out) {
+    const int kv_head = head / (a.shape.heads / a.shape.kv_heads);
     const auto& kv = static_cast<const ReferenceKv&>(*a.kv);
     std::vector<double> weight(cells.size());
     for (size_t c = 0; c < cells.size(); ++c) {
@@ -444,9 +444,10 @@ class ReferenceBackend final : public Backend {
       double sum = 0;
       for (int d = 0; d < a.shape.head_dim; ++d) sum += static_cast<double>(q[d]) * key[d];
       weight[c] = sum * a.scale;
+      if (a.soft_cap > 0) weight[c] = std::tanh(weight[c] / a.soft_cap) * a.soft_cap;
     }
     const double largest = *std::max_element(weight.begin(), weight.end());
-    double total = 0;
+    double total = a.sinks ? std::exp(a.sinks[head] - largest) : 0;
     for (double& w : weight) total += w = std::exp(w - largest);
     std::vector<double> mean(static_cast<size_t>(a.shape.head_dim));
     for (size_t c = 0; c < cells.size(); ++c) {

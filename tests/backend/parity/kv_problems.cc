@@ -128,7 +128,7 @@ class StepInstance final : public Instance {
     out_ = backend.allocate(product(p_.total_, heads_.q_width()), "test output");
     store_ = heads_.store_args(desk_, qkv_, upload(backend, heads_.table(positions)), *kv_, kLayer);
     store_.seqs = list_;
-    attend_ = heads_.attend_args(out_, qkv_, *kv_, kLayer);
+    attend_ = heads_.attend_args(desk_, out_, qkv_, *kv_, kLayer);
     attend_.seqs = list_;
     if (p_.row_.op == Op::kAttend) backend.rope_store(store_);
   }
@@ -180,7 +180,7 @@ class StepInstance final : public Instance {
   void look(const Sequence& seq, int row, std::vector<float>& out) {
     const SeqRows one{0, 1, seq.slot, seq.history, nullptr, 0};
     const float* q = qkv_ + product(row, heads_.width());
-    AttendArgs args = heads_.attend_args(desk_.out, q, *kv_, kLayer);
+    AttendArgs args = heads_.attend_args(desk_, desk_.out, q, *kv_, kLayer);
     args.seqs = {&one, 1};
     backend_.attend(args);
     append(out, q, desk_.out);

@@ -198,6 +198,24 @@ void add_attend(std::vector<OpRow>& table) {
         table.push_back(row);
       }
     }
+    for (const int head_dim : {32, 64, 96, 128, 256}) {  // both, and each alone, for every kernel of a GPU
+      for (const int rows : {1, 20}) {
+        for (const int soft_cap : {0, 2}) {
+          OpRow row = base;
+          row.head_dim = head_dim, row.rows = rows, row.tree = rows > 1, row.history = 150, row.soft_cap = soft_cap;
+          row.heads = 4, row.sinks = soft_cap == 0 || rows > 1;
+          if (turn++ % step == 0) table.push_back(row);
+        }
+      }
+    }
+    for (const int history : {0, 64, 2600}) {
+      add([&](OpRow& r) {
+        r.head_dim = 64, r.rows = 12, r.history = history, r.tree = true, r.seqs = 2, r.window = 128, r.sinks = true;
+      });
+      add([&](OpRow& r) {
+        r.head_dim = 256, r.rows = 9, r.history = history, r.tree = true, r.window = 700, r.soft_cap = 5, r.loud = 4;
+      });
+    }
     add([&](OpRow& r) { r.rows = 200, r.history = 0; });  // prefill
     add([&](OpRow& r) { r.rows = 150, r.history = 450; });
   }
@@ -432,6 +450,8 @@ std::string row_name(const OpRow& row) {
   if (row.tree) name += "+tree";
   if (row.uncommitted) name += fmt::format("+uncommitted{}", row.uncommitted);
   if (row.window) name += fmt::format("+window{}", row.window);
+  if (row.soft_cap) name += fmt::format("+soft_cap{}", row.soft_cap);
+  if (row.sinks) name += "+sinks";
   if (row.reads) name += "+reads";
   if (row.loud > 1) name += fmt::format("+loud{}", row.loud);
   if (row.delta) name += fmt::format("+{}{}", row.op == Op::kKvCells ? "to" : "delta", row.delta);

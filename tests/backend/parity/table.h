@@ -56,6 +56,8 @@ struct OpRow {
   bool tree = false;
   int uncommitted = 0;  // so many of the first rows are written by earlier steps; outputs are the other rows'
   int window = 0;
+  int soft_cap = 0;        // attend
+  bool sinks = false;      // attend
   bool reads = false;      // attend: all rows see what node 0 sees, not themselves
   int loud = 1;            // attend: queries are so many times larger
   int seqs = 1;            // further ones have other histories and fewer rows
