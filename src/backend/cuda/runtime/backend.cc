@@ -316,6 +316,8 @@ void CudaBackend::attend(const AttendArgs& a) {
                   a.shape.head_dim,
                   a.scale,
                   a.window,
+                  a.soft_cap,
+                  a.sinks,
                   view_of(a.kv),
                   a.layer,
                   view,
@@ -331,8 +333,9 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
   for (const SeqRows& seq : a.seqs) {
     SX_ASSERT(!seq.ancestors && seq.uncommitted == 0);
     PromptAttendCall call{
-        a.out,   half,     last_half_,    a.q,     a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
-        a.scale, a.window, view_of(a.kv), a.layer, seq.slot,   seq.first_row, seq.rows,         seq.history};
+        a.out,    half,       last_half_, a.q,     a.q_stride,    a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
+        a.scale,  a.window,   a.soft_cap, a.sinks, view_of(a.kv), a.layer,       seq.slot,         seq.first_row,
+        seq.rows, seq.history};
     attend_prompt(call,
                   scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"),
                   stream_);
