@@ -62,7 +62,7 @@ TEST(Attention, ValuesAgreeWithDoublePrecision) {
 TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
   struct {
     int heads, kv_heads, dim;
-  } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}};
+  } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}, {4, 1, 256}};
   uint64_t random = 1;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
@@ -122,7 +122,7 @@ void check_tree(World& w, int history, int rows, uint64_t& random, int bushy, in
 TEST(Attention, TreeRowsEqualTheirPathDecodedPlainly) {
   struct {
     int heads, kv_heads, dim;
-  } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}};
+  } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}, {4, 1, 256}, {2, 2, 192}};
   uint64_t random = 2;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {

@@ -118,6 +118,7 @@ class StepInstance final : public Instance {
     std::vector<int> positions;
     for (const Sequence& seq : p_.seqs_) {
       heads_.fill(backend, desk_, seq.past, *kv_, kLayer, seq.slot);
+      poison_behind_window(seq);
       stage(seq);
       for (int i = 0; i < seq.rows; ++i) positions.push_back(seq.history + static_cast<int>(seq.path(i).size()) - 1);
       const auto first = static_cast<ptrdiff_t>(product(seq.uncommitted, heads_.width()));
@@ -165,6 +166,15 @@ class StepInstance final : public Instance {
   void append(std::vector<float>& out, const float* q, const float* attended) const {
     if (p_.row_.op == Op::kRopeStore) out.insert(out.end(), q, q + heads_.q_width());
     out.insert(out.end(), attended, attended + heads_.q_width());
+  }
+
+  // Cells that no row sees become NaN, whole tiles of 128 (the largest that a kernel reads at once) of those which a
+  // kernel may leave out: all but the last two blocks before the tail.
+  void poison_behind_window(const Sequence& seq) {
+    const int hidden = std::min(seq.history + 1 - p_.row_.window, (seq.history / kBlock - 1) * kBlock) / 128 * 128;
+    if (p_.row_.window == 0 || hidden <= 0) return;
+    const std::vector<std::byte> nan(static_cast<size_t>(hidden) * backend_.kv_cell_bytes(*kv_), std::byte(0xff));
+    backend_.kv_write(*kv_, {.slot = seq.slot, .first = 0, .count = hidden}, nan.data());
   }
 
   // What earlier steps have written of the tail.
