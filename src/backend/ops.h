@@ -148,6 +148,37 @@ struct GluArgs {         // out = silu(gate) * up
   const Matrix* only_for = nullptr;  // as in NormArgs
 };
 
+// How the logits of a router become the weights of the experts it chooses.
+enum class Routing : uint8_t {
+  kSoftmax,  // the largest logits; softmax over all experts, or, renormalised, over the chosen ones
+  kSigmoid,  // the largest sigmoid(logit) + choice_bias; sigmoid(logit), or, renormalised, its share of the chosen ones
+};
+inline constexpr int kMostExperts = 1024, kMostUsedExperts = 64;
+
+// The feed-forward of a mixture: each row goes through the `used` experts that its router chooses (ties to the lower
+// index), and the results are added, weighted, in the order of choice, best first:
+//   out (+)= (w0 y0 + w1 y1) + ...,  y = down(activation(gate_up(x))).
+// An expert's rows are those that chose it; a row's bits do not depend on which others did.
+struct ExpertsArgs {
+  float* out;                           // [rows, width]
+  const float* x;                       // [rows, width]
+  const float* logits;                  // [rows, experts], the router's
+  const Matrix* gate_up;                // from make_experts(): width -> 2 ffn, gates first
+  const Matrix* down;                   // ffn -> width
+  const float* gate_up_bias = nullptr;  // [experts, 2 ffn] or null
+  const float* down_bias = nullptr;     // [experts, width] or null
+  int rows;
+  int used;
+  Routing routing = Routing::kSoftmax;
+  bool renormalise = true;
+  const float* choice_bias = nullptr;  // [experts] or null; kSigmoid only
+  float scale = 1;                     // of the weights
+  // Activation: silu(gate) * up. With a limit (gpt-oss): gate at most `limit`, up within -limit..limit, then
+  // gate * sigmoid(alpha * gate) * (up + 1).
+  float limit = 0, alpha = 1.702f;
+  bool accumulate = false;  // out += instead of out =
+};
+
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the
 // largest of logit / temperature + Gumbel noise keyed by (seed, position, token): an exact sample, the same wherever
 // and whenever the row is computed. Temperature 0: the largest logit. Ties go to the smaller id; without any logit

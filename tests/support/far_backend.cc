@@ -285,6 +285,22 @@ void FarBackend::glu(const GluArgs& args) {
   spoil(a.out, args.rows, width, width);
 }
 
+void FarBackend::experts(const ExpertsArgs& args) {
+  expect_rows("experts", args.rows);
+  ExpertsArgs a = args;
+  const auto rows = padded(args.rows), width = size_t(args.gate_up->in()), experts = size_t(args.gate_up->experts());
+  a.out = floats(args.out, rows, width, width, "rows of experts");
+  a.x = floats(args.x, rows, width, width, "rows for experts");
+  a.logits = floats(args.logits, rows, experts, experts, "a router's logits");
+  a.gate_up_bias = vector(args.gate_up_bias, experts * size_t(args.gate_up->out()), "biases of experts");
+  a.down_bias = vector(args.down_bias, experts * width, "biases of experts");
+  a.choice_bias = vector(args.choice_bias, experts, "a router's bias");
+  note("experts", {args.out, args.x, args.logits, args.gate_up, args.down},
+       {args.used, int(args.routing), args.renormalise, args.accumulate});
+  right_->experts(a);
+  spoil(a.out, args.rows, width, width);
+}
+
 // What gives numbers to the host, or depends on more than the step's arrays, cannot be part of a recorded step.
 void FarBackend::kv_move(const KvMoveArgs& args) {
   expect_no_step("kv_move");

@@ -11,6 +11,7 @@
 #include "backend/host_scores.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "support/reference_experts.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 
@@ -19,7 +20,26 @@ namespace {
 
 class ReferenceMatrix final : public Matrix {
  public:
-  explicit ReferenceMatrix(std::span<const Tensor> parts) {
+  explicit ReferenceMatrix(std::span<const Tensor> parts) { add(parts); }
+  // All experts, stacked by outputs: row e * out() + o.
+  static std::unique_ptr<ReferenceMatrix> of_experts(std::span<const Tensor> parts) {
+    std::vector<Tensor> stacked;
+    const auto experts = parts.front().shape[0];
+    for (int64_t e = 0; e < experts; ++e)
+      for (const Tensor& part : parts) {
+        const Tensor one{part.type, 2, {part.shape[1], part.shape[2]}, nullptr};
+        stacked.push_back({part.type, 2, one.shape, part.data + static_cast<size_t>(e) * one.bytes()});
+      }
+    auto matrix = std::make_unique<ReferenceMatrix>(stacked);
+    matrix->experts_ = static_cast<int>(experts);
+    matrix->out_ /= matrix->experts_;
+    return matrix;
+  }
+  size_t bytes() const override { return bytes_; }
+  const float* row(int o) const { return values_.data() + static_cast<size_t>(o) * static_cast<size_t>(in_); }
+
+ private:
+  void add(std::span<const Tensor> parts) {
     if (parts.empty()) fail("a matrix needs at least one part");
     in_ = static_cast<int>(parts.front().columns());
     for (const Tensor& part : parts) {
@@ -33,10 +53,6 @@ class ReferenceMatrix final : public Matrix {
       bytes_ += part.bytes();
     }
   }
-  size_t bytes() const override { return bytes_; }
-  const float* row(int o) const { return values_.data() + static_cast<size_t>(o) * static_cast<size_t>(in_); }
-
- private:
   std::vector<float> values_;  // [out, in]
   size_t bytes_ = 0;           // of the parts as they came
 };
@@ -254,6 +270,9 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override {
     return std::make_unique<ReferenceMatrix>(parts);
   }
+  std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) override {
+    return ReferenceMatrix::of_experts(parts);
+  }
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override {
     return std::make_unique<ReferenceKv>(geometry);
   }
@@ -338,6 +357,11 @@ class ReferenceBackend final : public Backend {
         a.out[static_cast<ptrdiff_t>(r) * a.width + i] = static_cast<float>(g / (1 + std::exp(-g)) * up[i]);
       }
     }
+  }
+
+  void experts(const ExpertsArgs& a) override {
+    reference_experts(a, static_cast<const ReferenceMatrix&>(*a.gate_up).row(0),
+                      static_cast<const ReferenceMatrix&>(*a.down).row(0));
   }
 
   void kv_move(const KvMoveArgs& a) override {

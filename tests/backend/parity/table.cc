@@ -10,9 +10,10 @@
 namespace sx::parity {
 namespace {
 
-constexpr std::array kWeightTypes = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
-                                     DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
-                                     DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr std::array kWeightTypes = {DType::kF32,  DType::kF16,   DType::kBF16,   DType::kQ4_0,
+                                     DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,   DType::kQ8_0,
+                                     DType::kQ2_K, DType::kQ3_K,  DType::kQ4_K,   DType::kQ5_K,
+                                     DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL, DType::kIQ4_XS};
 constexpr std::array kKvTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
 
 struct Shape {
@@ -369,6 +370,7 @@ std::vector<OpRow> make_table() {
   std::vector<OpRow> table;
   add_row_ops(table);
   add_linear(table);
+  add_experts(table, kWeightTypes);
   add_rope_store(table);
   add_attend(table);
   add_kv_move(table);
@@ -390,6 +392,7 @@ const char* op_name(Op op) {
     case Op::kRopeStore: return "rope_store";
     case Op::kAttend: return "attend";
     case Op::kGlu: return "glu";
+    case Op::kExperts: return "experts";
     case Op::kKvMove: return "kv_move";
     case Op::kKvCells: return "kv_cells";
     case Op::kKvScore: return "kv_score";
@@ -439,6 +442,9 @@ std::string row_name(const OpRow& row) {
   if (row.op == Op::kKvScore) name += fmt::format("+kind{}{}", row.kind, row.mean ? "+mean" : "");
   if (row.op == Op::kKvRetrieve)
     name += fmt::format("+kind{}+chunk{}+budget{}{}", row.kind, row.chunk, row.budget, row.ties ? "+ties" : "");
+  if (row.experts)
+    name +=
+        fmt::format("+ffn{}+{}of{}+kind{}{}", row.out, row.used, row.experts, row.kind, row.clipped ? "+clipped" : "");
   if (sampled) name += fmt::format("+sampling{}", row.sampling);
   if (row.allowed) name += fmt::format("+allowed{}", row.allowed);
   return name;
@@ -456,6 +462,7 @@ Tolerance tolerance(const OpRow& row) {
     case Op::kLinear:
       // Quantised: activations are rounded to 8 bits, by half of 1/127 of their block's largest at most.
       return dtype_is_quantised(row.type) || row.mixed ? Tolerance{8e-3, 4e-2} : Tolerance{2e-6, 2e-5};
+    case Op::kExperts: return dtype_is_quantised(row.type) || row.mixed ? Tolerance{2e-2, 0.15} : Tolerance{5e-6, 5e-5};
     case Op::kRopeStore:
     case Op::kAttend:
     case Op::kKvMove:

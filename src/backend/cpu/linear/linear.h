@@ -34,6 +34,7 @@ class PackedMatrix : public Matrix {
 
  private:
   friend std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor>, Isa, ThreadPool&);
+  friend std::unique_ptr<PackedMatrix> pack_experts(std::span<const Tensor>, Isa, ThreadPool&);
   const LinearKernels* kernels_ = nullptr;
   std::vector<Part> parts_;
   Pages pages_;

@@ -80,6 +80,11 @@ std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) 
   return matrix;
 }
 
+std::unique_ptr<Matrix> CudaBackend::make_experts(std::span<const Tensor>) {
+  fail("device cuda: mixtures of experts are not supported yet");
+}
+void CudaBackend::experts(const ExpertsArgs&) { SX_ASSERT(false); }
+
 std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) {
   return std::make_unique<CudaKv>(geometry, arena_);
 }
