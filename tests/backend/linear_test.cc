@@ -20,9 +20,9 @@
 namespace sx::cpu {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
-                            DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
-                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,   DType::kBF16,   DType::kQ4_0,  DType::kQ4_1, DType::kQ5_0,
+                            DType::kQ5_1, DType::kQ8_0,  DType::kQ2_K,   DType::kQ3_K,  DType::kQ4_K, DType::kQ5_K,
+                            DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL, DType::kIQ4_XS};
 
 // Cheap deterministic noise.
 struct Noise {
@@ -63,7 +63,10 @@ void sane_scales(DType type, std::byte* block, Noise& noise, float size) {
   switch (type) {
     case DType::kQ4_0:
     case DType::kQ5_0:
-    case DType::kQ8_0: put_f16(block, noise.bits() & 1 ? d : -d); break;
+    case DType::kQ8_0:
+    case DType::kIQ4_NL: put_f16(block, noise.bits() & 1 ? d : -d); break;
+    case DType::kIQ4_XS: put_f16(block, d / 16); break;
+    case DType::kMXFP4: *block = static_cast<std::byte>(126 + std::ilogb(size) + int(noise.bits() % 3)); break;
     case DType::kQ4_1:
     case DType::kQ5_1:
       put_f16(block, d);
@@ -329,9 +332,10 @@ TEST(Linear, PartsOfDifferentTypesStack) {
 
 TEST(Linear, TinySubScalesStayAccurate) {  // d * sub-scale far below what f16 holds
   for (Isa isa : available_isas())
-    for (DType type : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    for (DType type :
+         {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4, DType::kIQ4_XS}) {
       Runner runner(isa, 2);
-      const Weights w = make_weights(type, 12, 512, 5, 3e-6f);
+      const Weights w = make_weights(type, 12, 512, 5, type == DType::kMXFP4 ? 1e-9f : 3e-6f);
       const Tensor tensor = w.tensor();
       const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
       const auto x = make_rows(3, 512, 8);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 
+#include "backend/cpu/linear/table_groups.h"
 #include "base/error.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
@@ -19,6 +20,8 @@ constexpr size_t kLine = 64;
 constexpr int kPieces = 4;  // per thread, so that a preempted thread delays the others by one piece only
 constexpr size_t kPieceBytes = size_t(512)
                                << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
+constexpr int kExpandedGroups = 2;     // of table weights at once: as many as kernels read together for one row
+constexpr int kExpandedRows = 128;     // rows that use them before the next; their activations stay in L2
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
@@ -30,7 +33,8 @@ bool survives_f16(float x) {
 
 bool f16_scales(const Tensor& part, ThreadPool& pool) {
   if (!dtype_is_quantised(part.type)) return true;
-  if (dtype_info(part.type).block == 32) return true;  // the file's own f16; Q4_0's offset is never stored
+  if (dtype_info(part.type).block == 32 && part.type != DType::kMXFP4)
+    return true;  // the file's own f16; Q4_0's offset is never stored
   const int in = static_cast<int>(part.columns()), subs = in / affine_traits(part.type).sub;
   std::atomic<bool> all{true};
   pool.run([&](int thread) {
@@ -106,7 +110,7 @@ int pieces_of(size_t bytes, int threads) {
 // The first group of `part` in the piece of the outputs that begins at `cost` (bytes from the matrix' start).
 int group_at(const PackedMatrix::Part& part, size_t cost) {
   if (cost <= part.at) return 0;
-  const size_t group = (cost - part.at + part.layout.group_bytes / 2) / part.layout.group_bytes;
+  const size_t group = (cost - part.at + part.group_bytes / 2) / part.group_bytes;
   return static_cast<int>(std::min<size_t>(group, static_cast<size_t>(part.groups)));
 }
 
@@ -142,7 +146,9 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     part.outputs = static_cast<int>(tensor.rows());
     part.groups = (part.outputs + part.layout.group - 1) / part.layout.group;
     part.at = align_up(at, kLine);
-    at = part.at + static_cast<size_t>(part.groups) * part.layout.group_bytes;
+    part.table = part.layout.quantised ? affine_traits(tensor.type).table : nullptr;
+    part.group_bytes = part.table ? table_group_bytes(part.layout) : part.layout.group_bytes;
+    at = part.at + static_cast<size_t>(part.groups) * part.group_bytes;
     matrix->out_ += part.outputs;
     matrix->quantised_ |= part.layout.quantised;
     matrix->parts_.push_back(part);
@@ -155,15 +161,55 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     pool.run([&](int thread) {
       try {
         GroupReader reader(parts[i], part.layout);
-        for (int g = thread; g < part.groups; g += pool.size())
-          matrix->kernels_->pack(part.layout, reader.read(g),
-                                 matrix->pages_.data() + part.at + static_cast<size_t>(g) * part.layout.group_bytes);
+        std::vector<std::byte> bytes(part.table ? part.layout.group_bytes : 0);
+        for (int g = thread; g < part.groups; g += pool.size()) {
+          std::byte* to = matrix->pages_.data() + part.at + static_cast<size_t>(g) * part.group_bytes;
+          matrix->kernels_->pack(part.layout, reader.read(g), part.table ? bytes.data() : to);
+          if (part.table) pack_table_group(part.layout, part.table, bytes.data(), to);
+        }
       } catch (...) { errors[static_cast<size_t>(thread)] = std::current_exception(); }
     });
     for (const auto& error : errors)
       if (error) std::rethrow_exception(error);
   }
   return matrix;
+}
+
+size_t linear_worker_bytes(const LinearKernels& kernels, int in) {
+  const size_t group = static_cast<size_t>(align_up(static_cast<size_t>(in), kLinearBlock)) * kMaxLinearGroup;
+  return align_up(kernels.panel_bytes(in), kLine) + kExpandedGroups * (group + group / kLinearBlock * sizeof(float));
+}
+
+void run_groups(const PackedMatrix& matrix, const PackedMatrix::Part& part, LinearJob job, std::byte* worker) {
+  const LinearKernels& kernels = matrix.kernels();
+  const LinearLayout& layout = part.layout;
+  job.layout = &layout;
+  job.outputs = part.outputs;
+  job.panel = worker;
+  job.weights = matrix.data() + part.at;
+  if (!part.table) return kernels.run(job);
+  std::byte* expanded = worker + align_up(kernels.panel_bytes(layout.in), kLine);
+  const LinearJob all = job;
+  job.weights = expanded;
+  for (int row = 0; row < all.rows; row += kExpandedRows) {
+    const auto from = static_cast<size_t>(row);
+    job.rows = std::min(kExpandedRows, all.rows - row);
+    job.x = all.x + from * static_cast<size_t>(layout.in);
+    job.act = static_cast<const std::byte*>(all.act) +
+              from / static_cast<size_t>(kernels.act_rows) * kernels.act_bytes(layout.in);
+    for (int g = all.first; g < all.last; g += kExpandedGroups) {
+      const int count = std::min(kExpandedGroups, all.last - g), first = g * layout.group;
+      for (int i = 0; i < count; ++i)
+        expand_table_group(layout, part.table, all.weights + static_cast<size_t>(g + i) * part.group_bytes,
+                           expanded + static_cast<size_t>(i) * layout.group_bytes);
+      job.first = 0;
+      job.last = count;
+      job.outputs = part.outputs - first;
+      job.out = all.out + from * static_cast<size_t>(all.out_stride) + first;
+      job.bias = all.bias ? all.bias + first : nullptr;
+      kernels.run(job);
+    }
+  }
 }
 
 LinearScratch::LinearScratch(Isa isa) : kernels_(&linear_kernels(isa)) {}
@@ -176,7 +222,7 @@ void LinearScratch::reserve(int max_rows, int max_in, int threads) {
   const size_t tile = align_up(kernels_->act_bytes(in_), kLine);
   const size_t tiles = static_cast<size_t>((rows_ + kernels_->act_rows - 1) / kernels_->act_rows);
   panel_stride_ = tile;
-  own_stride_ = align_up(tile + kernels_->panel_bytes(in_), 4096);
+  own_stride_ = align_up(tile + linear_worker_bytes(*kernels_, in_), 4096);
   shared_ = Pages(tiles * tile, "quantised activations");
   owners_.assign(static_cast<size_t>(threads_), {});
   own_ = Pages(own_stride_ * static_cast<size_t>(threads_), "panels of linear layers");
@@ -210,19 +256,17 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
     for (const PackedMatrix::Part& part : matrix.parts()) {
       const int first = group_at(part, from), last = piece + 1 == pieces ? part.groups : group_at(part, to);
       if (first >= last) continue;
-      kernels.run({.layout = &part.layout,
-                   .weights = matrix.data() + part.at,
-                   .first = first,
-                   .last = last,
-                   .outputs = part.outputs,
-                   .x = args.x,
-                   .act = act,
-                   .rows = args.rows,
-                   .out = args.out + part.first,
-                   .out_stride = args.out_stride,
-                   .bias = args.bias ? args.bias + part.first : nullptr,
-                   .accumulate = args.accumulate,
-                   .panel = own + scratch.panel_stride_});
+      run_groups(matrix, part,
+                 {.first = first,
+                  .last = last,
+                  .x = args.x,
+                  .act = act,
+                  .rows = args.rows,
+                  .out = args.out + part.first,
+                  .out_stride = args.out_stride,
+                  .bias = args.bias ? args.bias + part.first : nullptr,
+                  .accumulate = args.accumulate},
+                 own + scratch.panel_stride_);
     }
   });
 }

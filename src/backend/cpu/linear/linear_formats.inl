@@ -29,9 +29,9 @@ inline void with_format(int n, Body body) {
   constexpr bool kW = kAlwaysWide;
   switch (n) {
     case 1:
-    case 4: body(Format<kS, kW, false, 32>{}); break;  // Q4_0
-    case 2:
-    case 5: body(Format<kB, kW, false, 32>{}); break;    // Q8_0, Q5_0
+    case 4: body(Format<kS, kW, false, 32>{}); break;    // Q4_0
+    case 2: body(Format<kB, kW, false, 32>{}); break;    // Q8_0, Q5_0, tables
+    case 5: body(Format<kB, true, false, 32>{}); break;  // tables with scales that f16 cannot hold; all where kW
     case 6: body(Format<kN, kW, true, 32>{}); break;     // Q4_1, Q4_K
     case 8: body(Format<kB, kW, true, 32>{}); break;     // Q5_1, Q5_K
     case 9: body(Format<kN, true, true, 32>{}); break;   // Q4_K with scales that f16 cannot hold
@@ -57,7 +57,10 @@ LinearLayout layout(const LinearShape& shape) {
       offset = 1;
       break;
     case DType::kQ5_0:
-    case DType::kQ8_0: break;
+    case DType::kQ8_0:
+    case DType::kMXFP4:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS: break;  // tables: see table_groups.h
     case DType::kQ5_1:
     case DType::kQ5_K: offset = 1; break;
     case DType::kQ3_K:
@@ -69,7 +72,12 @@ LinearLayout layout(const LinearShape& shape) {
   l.quantised = true;
   l.group = kGroup;
   l.blocks = (shape.in + 31) / 32;
-  with_format(l.format, [&](auto f) { l.group_bytes = static_cast<size_t>(l.blocks) * decltype(f)::kBytes; });
+  with_format(l.format, [&](auto f) {
+    using F = decltype(f);
+    l.group_bytes = static_cast<size_t>(l.blocks) * F::kBytes;
+    l.block_bytes = F::kBytes;
+    l.quants_at = F::kQuantsAt;
+  });
   return l;
 }
 

@@ -30,6 +30,8 @@ struct LinearLayout {
   int in = 0;              // inner values
   int blocks = 0;          // quantised: ceil(in / 32)
   size_t group_bytes = 0;  // a multiple of 16
+  int block_bytes = 0;     // of a group: 32 inner values. Formats of bytes: [group][32] quants behind `quants_at` bytes
+  int quants_at = 0;       // of scales, which is what table_groups.h needs to know
 };
 
 // What a layout may depend on.
@@ -51,10 +53,10 @@ struct LinearSource {
 
 // Groups [first, last) of a part times all rows.
 struct LinearJob {
-  const LinearLayout* layout;
-  const std::byte* weights;  // group 0 of the part
+  const LinearLayout* layout = nullptr;
+  const std::byte* weights = nullptr;  // group 0 of the part
   int first, last;
-  int outputs;      // of the part; the last group may be partly beyond
+  int outputs = 0;  // of the part; the last group may be partly beyond
   const float* x;   // [rows, layout.in]
   const void* act;  // what quantise() wrote; null for float parts
   int rows;
@@ -62,7 +64,7 @@ struct LinearJob {
   int out_stride;
   const float* bias;  // [outputs] or null
   bool accumulate;
-  std::byte* panel;  // panel_bytes() of this thread's own, 64-byte aligned
+  std::byte* panel = nullptr;  // panel_bytes() of this thread's own, 64-byte aligned
 };
 
 struct LinearKernels {

@@ -80,6 +80,11 @@ std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) 
   return matrix;
 }
 
+std::unique_ptr<Matrix> CudaBackend::make_experts(std::span<const Tensor>) {
+  fail("device cuda: mixtures of experts are not supported yet");
+}
+void CudaBackend::experts(const ExpertsArgs&) { SX_ASSERT(false); }
+
 std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) {
   return std::make_unique<CudaKv>(geometry, arena_);
 }
@@ -316,6 +321,8 @@ void CudaBackend::attend(const AttendArgs& a) {
                   a.shape.head_dim,
                   a.scale,
                   a.window,
+                  a.soft_cap,
+                  a.sinks,
                   view_of(a.kv),
                   a.layer,
                   view,
@@ -331,8 +338,9 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
   for (const SeqRows& seq : a.seqs) {
     SX_ASSERT(!seq.ancestors && seq.uncommitted == 0);
     PromptAttendCall call{
-        a.out,   half,     last_half_,    a.q,     a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
-        a.scale, a.window, view_of(a.kv), a.layer, seq.slot,   seq.first_row, seq.rows,         seq.history};
+        a.out,    half,       last_half_, a.q,     a.q_stride,    a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
+        a.scale,  a.window,   a.soft_cap, a.sinks, view_of(a.kv), a.layer,       seq.slot,         seq.first_row,
+        seq.rows, seq.history};
     attend_prompt(call,
                   scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"),
                   stream_);
