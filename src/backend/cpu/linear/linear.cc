@@ -120,6 +120,7 @@ const LinearKernels& linear_kernels(Isa isa) {
     case Isa::kNeonI8mm: kernels = linear_kernels_neon_i8mm(); break;
     case Isa::kAvx2: kernels = linear_kernels_avx2(); break;
     case Isa::kAvx512: kernels = linear_kernels_avx512(); break;
+    case Isa::kAmx: kernels = linear_kernels_amx(); break;
   }
   if (!kernels) fail("linear layers: this program has no kernels for instruction set '{}'", isa_name(isa));
   return *kernels;
@@ -144,7 +145,7 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     part.at = align_up(at, kLine);
     at = part.at + static_cast<size_t>(part.groups) * part.layout.group_bytes;
     matrix->out_ += part.outputs;
-    matrix->quantised_ |= part.layout.quantised;
+    if (part.layout.quantised) matrix->act_blocks_ |= part.layout.act_block;
     matrix->parts_.push_back(part);
   }
   matrix->bytes_ = at;
@@ -193,7 +194,7 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
     const int shares = std::min(tiles, pool.size());
     pool.each(shares, [&](int i) {
       kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares,
-                       scratch.shared_.data());
+                       matrix.act_blocks(), scratch.shared_.data());
     });
   }
   const size_t total = matrix.bytes();
@@ -202,7 +203,7 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
     std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(worker);
     void* act = alone ? own : scratch.shared_.data();
     if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.quantised() && alone && of != call) {
-      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, act);
+      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, matrix.act_blocks(), act);
       of = call;
     }
     const size_t from = total * static_cast<size_t>(piece) / static_cast<size_t>(pieces);

@@ -28,7 +28,8 @@ class PackedMatrix : public Matrix {
   const LinearKernels& kernels() const { return *kernels_; }
   std::span<const Part> parts() const { return parts_; }
   const std::byte* data() const { return pages_.data(); }
-  bool quantised() const { return quantised_; }  // any part reads int8 activations
+  bool quantised() const { return act_blocks_ != 0; }  // any part reads int8 activations
+  int act_blocks() const { return act_blocks_; }       // as LinearKernels::quantise() takes it
 
  private:
   friend std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor>, Isa, ThreadPool&);
@@ -36,7 +37,7 @@ class PackedMatrix : public Matrix {
   std::vector<Part> parts_;
   Pages pages_;
   size_t bytes_ = 0;
-  bool quantised_ = false;
+  int act_blocks_ = 0;
 };
 
 // parts: one or more [out_i, in] tensors of equal `in`. Throws sx::Error for types that are no weights.

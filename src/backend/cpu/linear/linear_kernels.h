@@ -18,7 +18,7 @@
 
 namespace sx::cpu {
 
-inline constexpr int kLinearBlock = 32;  // inner values that share an activation scale; quantised rows are padded to it
+inline constexpr int kLinearBlock = 32;     // quantised rows are padded to a multiple of it
 inline constexpr int kMaxLinearGroup = 16;  // most outputs in a group
 
 // How one part (rows of one type) of a matrix lies in memory: groups of `group` outputs, each `group_bytes` long.
@@ -29,6 +29,7 @@ struct LinearLayout {
   int group = 8;           // outputs per group
   int in = 0;              // inner values
   int blocks = 0;          // quantised: ceil(in / 32)
+  int act_block = 32;      // quantised: inner values that share an activation scale, a power of two
   size_t group_bytes = 0;  // a multiple of 16
 };
 
@@ -74,7 +75,8 @@ struct LinearKernels {
   // act_bytes(in).
   int act_rows;
   size_t (*act_bytes)(int in);
-  void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, void* act);
+  // act_blocks: the sum of the different act_block values of the matrix' parts; each gets activations of its own.
+  void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, int act_blocks, void* act);
   size_t (*panel_bytes)(int in);  // per-thread scratch of run()
   void (*run)(const LinearJob&);
 };
@@ -85,5 +87,6 @@ const LinearKernels* linear_kernels_neon_dot();
 const LinearKernels* linear_kernels_neon_i8mm();
 const LinearKernels* linear_kernels_avx2();
 const LinearKernels* linear_kernels_avx512();
+const LinearKernels* linear_kernels_amx();
 
 }  // namespace sx::cpu

@@ -90,7 +90,7 @@ SX_KERNEL void quantise_row(const float* x, int in, int row, ActBlock* out) {
 
 size_t act_bytes(int in) { return static_cast<size_t>((in + 31) / 32) * sizeof(ActBlock); }
 
-void quantise(const float* x, int in, int rows, int first, int last, void* act) {
+void quantise(const float* x, int in, int rows, int first, int last, int, void* act) {
   const size_t blocks = static_cast<size_t>((in + 31) / 32), width = static_cast<size_t>(in);
   for (int t = first; t < last; ++t) {
     ActBlock* out = static_cast<ActBlock*>(act) + static_cast<size_t>(t) * blocks;
