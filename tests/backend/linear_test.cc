@@ -2,6 +2,7 @@
 // bits in any batch (batch invariance, memcmp), and is it close to a product in double precision?
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -66,10 +67,10 @@ double tight_tolerance(const LinearLayout& layout) {
 }
 // The error against unrounded activations. A rounded value's error is uniform with deviation scale / sqrt(12), scale =
 // largest of 32 / 127; for these rows (normal with twelvefold outliers) that is 1 to 1.5 % of a row's deviation. The
-// largest of 256 is 25 such deviations, which makes 3 %.
+// largest of 256 is 25 such deviations, which makes 3 to 4 %.
 double tolerance(const LinearLayout& layout) {
   if (!layout.quantised) return 1e-5;
-  return layout.act_block == 256 ? 4e-2 : 2e-2;
+  return layout.act_block == 256 ? 5e-2 : 2e-2;
 }
 
 TEST(Linear, EveryTypeSetShapeAndRowCountIsBatchInvariant) {
@@ -110,9 +111,36 @@ TEST(Linear, EveryTypeSetShapeAndRowCountIsBatchInvariant) {
   }
 }
 
+// AMX is a faster way to the same bits: rows up to a few panels, inner sizes with shorter last super-blocks, odd
+// numbers of groups, a bias and what was there.
+TEST(Linear, AmxHasTheBitsOfVnni) {
+  const auto isas = available_isas();
+  if (std::find(isas.begin(), isas.end(), Isa::kAmx) == isas.end()) GTEST_SKIP() << "no AMX here";
+  const int shapes[][2] = {{100, 1536}, {33, 576}, {16, 32}, {41, 96}, {64, 2048}, {7, 800}, {48, 256}};
+  for (DType type : kTypes)
+    for (const auto& shape : shapes) {
+      const int out = shape[0], in = any_in(type, shape[1]), most = 530;
+      const Weights w = make_weights(type, out, in, static_cast<uint64_t>(out + in));
+      const Tensor tensor = w.tensor();
+      Runner vnni(Isa::kAvx512, 2), amx(Isa::kAmx, 2);
+      const auto a = pack_matrix({&tensor, 1}, Isa::kAvx512, vnni.pool),
+                 b = pack_matrix({&tensor, 1}, Isa::kAmx, amx.pool);
+      const auto x = make_rows(most, in, 5), bias = make_rows(1, out, 9), old = make_rows(most, out, 10);
+      for (int rows : {1, 2, 3, 8, 9, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 64, 100, 128, 512, 530}) {
+        if (rows > 128 && out > 64) continue;
+        EXPECT_EQ(different_rows(amx.run(*b, x, rows), vnni.run(*a, x, rows), rows, out), 0)
+            << dtype_name(type) << " " << out << "x" << in << " rows " << rows;
+        EXPECT_EQ(different_rows(amx.run(*b, x, rows, bias.data(), &old), vnni.run(*a, x, rows, bias.data(), &old),
+                                 rows, out),
+                  0)
+            << dtype_name(type) << " " << out << "x" << in << " rows " << rows << ", bias and old";
+      }
+    }
+}
+
 TEST(Linear, LongBatchesCrossPanels) {
   for (Isa isa : available_isas())
-    for (DType type : {DType::kQ4_1, DType::kQ8_0, DType::kQ6_K, DType::kBF16, DType::kF32}) {
+    for (DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kQ6_K, DType::kBF16, DType::kF32}) {
       Runner runner(isa, 2);
       const int out = 24, in = any_in(type, 256), rows = 515;
       const Weights w = make_weights(type, out, in, 3);

@@ -18,7 +18,7 @@
 
 namespace sx::cpu {
 
-inline constexpr int kLinearBlock = 32;  // inner values that share an activation scale; quantised rows are padded to it
+inline constexpr int kLinearBlock = 32;     // quantised rows are padded to a multiple of it
 inline constexpr int kMaxLinearGroup = 16;  // most outputs in a group
 
 // How one part (rows of one type) of a matrix lies in memory: groups of `group` outputs, each `group_bytes` long.
@@ -90,5 +90,6 @@ const LinearKernels* linear_kernels_neon_dot();
 const LinearKernels* linear_kernels_neon_i8mm();
 const LinearKernels* linear_kernels_avx2();
 const LinearKernels* linear_kernels_avx512();
+const LinearKernels* linear_kernels_amx();
 
 }  // namespace sx::cpu
