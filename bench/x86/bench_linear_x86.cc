@@ -1,7 +1,8 @@
 // Times the x86 kernels of linear layers against each other in one process, on the same weights: tables of kernels of
 // today and of before, and variants of the AMX kernels that leave something out (their results are wrong) to see what
 // costs time. Weights are copies that are used in turn, so that they come from memory.
-//   bench_linear_x86 [what] [threads,...] [types,...] [OUTxIN,...] [rows,...]     what: tables, variants
+//   bench_linear_x86 [what] [threads,...] [types,...] [OUTxIN,...] [rows,...]     what: tables, variants (of AMX), ahead (prefetch
+// distance of VNNI), handover (an empty job)
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -23,6 +24,9 @@
 
 namespace sx::cpu {
 const LinearKernels* linear_kernels_avx512_before();
+const LinearKernels* linear_kernels_avx512_ahead0();
+const LinearKernels* linear_kernels_avx512_ahead1024();
+const LinearKernels* linear_kernels_avx512_ahead4096();
 #define SX_VARIANT(name)                                         \
   void amx_run_##name(const LinearJob&, const AmxWeights&, int); \
   size_t amx_panel_bytes_##name();
@@ -156,6 +160,24 @@ void run_variant(const LinearJob& job) {
   amx(job, {job.layout->type == DType::kQ4_0, false, static_cast<const char*>(job.act) + lanes}, job.rows / 16);
 }
 
+// Microseconds of a job of one empty piece per thread, and of four.
+int handover(const std::vector<std::string>& threads) {
+  for (const auto& t : threads) {
+    ThreadPool pool(std::atoi(t.c_str()));
+    for (int pieces : {pool.size(), 4 * pool.size()}) {
+      double best = 1e9, sum = 0;
+      for (int pass = 0; pass < 200; ++pass) {
+        const double start = seconds();
+        for (int i = 0; i < 100; ++i) pool.each(pieces, [](int) {});
+        const double took = (seconds() - start) * 1e4;
+        best = std::min(best, took), sum += took / 200;
+      }
+      fmt::print("{} threads, {} pieces: {:.2f} us best, {:.2f} us mean\n", pool.size(), pieces, best, sum);
+    }
+  }
+  return 0;
+}
+
 int run(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "tables";
   const auto threads = split(argc > 2 ? argv[2] : "1,4,8,16"),
@@ -168,6 +190,10 @@ int run(int argc, char** argv) {
   if (has(Isa::kAvx512)) tables = {linear_kernels_avx512_before(), linear_kernels_avx512()};
   if (has(Isa::kAmx)) tables.push_back(linear_kernels_amx());
   if (has(Isa::kAvx2)) tables.push_back(linear_kernels_avx2());
+  if (what == "ahead")
+    tables = {linear_kernels_avx512_before(), linear_kernels_avx512(), linear_kernels_avx512_ahead0(),
+              linear_kernels_avx512_ahead1024(), linear_kernels_avx512_ahead4096()};
+  if (what == "handover") return handover(threads);
   const std::vector<Variant> variants = {
 #define SX_VARIANT(name) {#name, run_variant<amx_run_##name>, amx_panel_bytes_##name},
 #include "amx_variants.h"
