@@ -18,7 +18,7 @@ constexpr DType kFourBits[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K};
 float through_f16(float x) { return f16_to_float(float_to_f16(x)); }
 
 // One output of one row, as backend/cpu/linear/README.md has it.
-float by_the_law(DType type, const std::byte* weights, const float* x, int in) {
+float in_documented_order(DType type, const std::byte* weights, const float* x, int in) {
   constexpr float kMagic = 12582912;
   std::vector<int8_t> q(static_cast<size_t>(in));
   std::vector<float> scale(static_cast<size_t>(in / 32)), offset(scale);
@@ -41,14 +41,15 @@ float by_the_law(DType type, const std::byte* weights, const float* x, int in) {
       sum += static_cast<uint32_t>(dot);
       p = std::fma(std::bit_cast<float>(sum), d(block) - d(block + 1), p);
       const size_t at = static_cast<size_t>(block);
-      if (type != DType::kQ4_0) p = std::fma(through_f16(offset[at] + 8 * scale[at]), static_cast<float>(total), p);
+      if (type != DType::kQ4_0)
+        p = std::fma(through_f16(offset[at] + 8 * scale[at]), through_f16(static_cast<float>(total)), p);
     }
     acc = std::fma(p, top / 127 * 0.0625f, acc);
   }
   return acc;
 }
 
-TEST(LinearSuper, TheLawIsReproduced) {
+TEST(LinearSuper, TheDocumentedOrderIsReproduced) {
   for (Isa isa : available_isas())
     for (DType type : kFourBits)
       for (int wanted : {32, 224, 256, 288, 576, 1536, 2048 + 96}) {
@@ -61,8 +62,9 @@ TEST(LinearSuper, TheLawIsReproduced) {
         const auto x = make_rows(rows, in, 12), y = runner.run(*m, x, rows);
         for (int r = 0; r < rows; ++r)
           for (int o = 0; o < out; ++o)
-            ASSERT_EQ(std::bit_cast<uint32_t>(y[static_cast<size_t>(r * out + o)]),
-                      std::bit_cast<uint32_t>(by_the_law(type, tensor.row(o), &x[static_cast<size_t>(r * in)], in)))
+            ASSERT_EQ(
+                std::bit_cast<uint32_t>(y[static_cast<size_t>(r * out + o)]),
+                std::bit_cast<uint32_t>(in_documented_order(type, tensor.row(o), &x[static_cast<size_t>(r * in)], in)))
                 << label(isa, type) << " " << in << " row " << r << " output " << o;
       }
 }
@@ -85,7 +87,7 @@ TEST(LinearSuper, EveryRowCountUpTo200GivesTheSameBits) {
     }
 }
 
-// Offsets that f16 cannot hold once nibbles count from 8 keep the law of 32.
+// Offsets that f16 cannot hold once nibbles count from 8 keep a scale per 32 activations.
 TEST(LinearSuper, OffsetsBeyondF16FallBack) {
   Weights w = make_weights(DType::kQ4_1, 9, 64, 31);
   put_f16(w.bytes.data(), 30000.0f);  // + 8 * 30,000 is infinite as f16

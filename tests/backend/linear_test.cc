@@ -61,7 +61,7 @@ std::vector<float> rounded(const std::vector<float>& x, int rows, int in, int si
 
 // The error against what is promised: f32 chains over at most 1,536 terms, 2^-24 each, walk a few 1e-6. Sub-scales of
 // 256-blocks are numbers of 17 bits or more, kept as f16: up to 2^-12 each, 4e-4 together for small random matrices.
-// Kernels with a scale per 256 activations sum by parts, which costs 1e-4 (LinearSuper.TheLawIsReproduced has bits).
+// Kernels with a scale per 256 activations sum by parts, which costs 1e-4 (LinearSuper compares bits).
 double tight_tolerance(const LinearLayout& layout) {
   return dtype_info(layout.type).block == 256 || layout.act_block == 256 ? 6e-4 : 1e-5;
 }

@@ -1,11 +1,12 @@
 // Linear layers of 4-bit weights with one activation scale per 256 inner values (a super-block of 8 blocks; the last
 // one of a row may be shorter). Included by linear_neon_i8mm.cc inside its namespace.
 //
-// The law, for every output and row, d_b and m_b being scale and offset of block b and q its nibbles minus 8:
+// The order of reduction, for every output and row, d_b and m_b being scale and offset of block b and q its nibbles
+// minus 8:
 //   acc = 0; for each super-block in order:
 //     S = bits(M); p = -M d_0                                     M = 1.5 * 2^23
 //     for each block b in order: S += integer dot of 16 q and x;  p = fma(float(S), d_b - d_(b+1), p)
-//                                with offsets: p = fma(m_b, 16 * sum of the block's x, p)
+//                                with offsets: p = fma(m_b, f16(16 * sum of the block's x), p)
 //     acc = fma(p, dx / 16, acc)
 // d is 0 after the super-block's last block, so by summation by parts p ends as the sum of d_b times the dot of block
 // b. S is an integer that is never reset and starts at the bits of M, so its bits read as a float are M + S: no
@@ -31,22 +32,28 @@ struct SuperFormat {
   static constexpr int kOffsetsAt = 16, kQuantsAt = kOffset ? 32 : 16, kBytes = kQuantsAt + 128;
 };
 
-// A super-block of two rows: operands of 8 inner values each, [row][8]; scales and sums as [r0 r1 r0 r1].
+// A super-block of two rows: operands of 8 inner values each, [row][8]; scales and sums as [r0 r1 r0 r1 ...].
 struct alignas(16) ActUnit {
   int8_t q[kSuperBlocks][4][16];
-  float dx[4];                 // scale / 16
-  float sum[kSuperBlocks][4];  // 16 * the sum of a block's q
+  float dx[4];                     // scale / 16
+  float16_t sum[kSuperBlocks][8];  // 16 * the sum of a block's q
+};
+// The same of a lone row.
+struct alignas(16) RowUnit {
+  int8_t q[kSuperBlocks][32];
+  float16_t sum[kSuperBlocks];
+  float dx;
 };
 
 // A group's super-block unpacked: operands as they are multiplied, scales as [o0 o0 o1 o1].
 template <bool kOffset>
 struct PanelOffsets {
-  float m[4][4];
+  float16_t m[2][8];  // [o0 o0 o1 o1 o2 o2 o3 o3]
 };
 template <>
 struct PanelOffsets<false> {};
 template <bool kOffset>
-struct alignas(64) PanelBlock {
+struct alignas(32) PanelBlock {
   int8_t q[4][4][16];  // [operand][pair of outputs]
   float e[4][4];       // d_b - d_(b+1)
   [[no_unique_address]] PanelOffsets<kOffset> offsets;
@@ -128,53 +135,67 @@ size_t unit_at(size_t supers, int rows, size_t super, size_t pair) {
   return (first * tiles + pair / kTilePairs * count + super - first) * kTilePairs + pair % kTilePairs;
 }
 
-// A row's share of a unit. A super-block with an infinity or NaN gets q = 0 and a scale that spoils its row's results.
-SX_ALWAYS void quantise_unit(const float* x, int blocks, int row, ActUnit* out) {
+// A row of a unit, or a RowUnit. A super-block with an infinity or NaN gets q = 0 and a scale that spoils its
+// row's results.
+template <class Unit>
+SX_ALWAYS void quantise_unit(const float* x, int blocks, int row, Unit* out) {
+  constexpr bool kLone = sizeof(Unit) == sizeof(RowUnit);
   float32x4_t top[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
   for (int i = 0; i < 32 * blocks; i += 16)
     for (int j = 0; j < 4; ++j) top[j] = vmaxq_f32(top[j], vabsq_f32(vld1q_f32(x + i + 4 * j)));
   const float most = vmaxvq_f32(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])));
-  const float inverse = most >= 0x1p-100f ? 127 / most : 0;
-  out->dx[row] = out->dx[row + 2] = most / 127 * 0.0625f;
+  const float inverse = most >= 0x1p-100f ? 127 / most : 0, dx = most / 127 * 0.0625f;
+  if constexpr (kLone) out->dx = dx;
+  else out->dx[row] = out->dx[row + 2] = dx;
   for (int b = 0; b < blocks; ++b, x += 32) {
-    int32x4_t sum = vdupq_n_s32(0);
+    int32x4_t sums = vdupq_n_s32(0);
     for (int h = 0; h < 2; ++h) {
       int16x8_t v[4];
       for (int j = 0; j < 4; ++j)
         v[j] = vreinterpretq_s16_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * j), inverse)));
       const int8x16_t q =
           vuzp1q_s8(vreinterpretq_s8_s16(vuzp1q_s16(v[0], v[1])), vreinterpretq_s8_s16(vuzp1q_s16(v[2], v[3])));
-      sum = vdotq_s32(sum, q, vdupq_n_s8(16));
-      vst1_s8(out->q[b][2 * h] + 8 * row, vget_low_s8(q));
-      vst1_s8(out->q[b][2 * h + 1] + 8 * row, vget_high_s8(q));
+      sums = vdotq_s32(sums, q, vdupq_n_s8(16));
+      if constexpr (kLone) {
+        vst1q_s8(out->q[b] + 16 * h, q);
+      } else {
+        vst1_s8(out->q[b][2 * h] + 8 * row, vget_low_s8(q));
+        vst1_s8(out->q[b][2 * h + 1] + 8 * row, vget_high_s8(q));
+      }
     }
-    out->sum[b][row] = out->sum[b][row + 2] = static_cast<float>(vaddvq_s32(sum));
+    const float16_t sum = static_cast<float16_t>(static_cast<float>(vaddvq_s32(sums)));
+    if constexpr (kLone) out->sum[b] = sum;
+    else out->sum[b][row] = out->sum[b][row + 2] = out->sum[b][row + 4] = out->sum[b][row + 6] = sum;
   }
 }
 
-void super_quantise_row(const float* x, int in, int rows, int at, ActUnit* units) {
-  const size_t supers = supers_of(in), pair = static_cast<size_t>(at / 2);
-  for (size_t s = 0; s < supers; ++s, x += kSuper, in -= kSuper) {
-    ActUnit* out = units + unit_at(supers, rows, s, pair);
-    if (in >= kSuper) {
-      quantise_unit(x, kSuperBlocks, at % 2, out);
-    } else {
-      float tail[kSuper] = {};
-      memcpy(tail, x, static_cast<size_t>(in) * 4);
-      quantise_unit(tail, (in + 31) / 32, at % 2, out);
-    }
-  }
+template <class Unit>
+SX_ALWAYS void quantise_part(const float* x, int in, int row, Unit* out) {  // up to kSuper values
+  if (in >= kSuper) return quantise_unit(x, kSuperBlocks, row, out);
+  float tail[kSuper] = {};
+  memcpy(tail, x, static_cast<size_t>(in) * 4);
+  quantise_unit(tail, (in + 31) / 32, row, out);
 }
 
-SX_KERNEL void super_quantise(const float* x, int in, int rows, int first, int last, ActUnit* units) {  // rows
+SX_KERNEL void super_quantise(const float* x, int in, int rows, int first, int last, void* act) {  // rows
+  const size_t supers = supers_of(in);
+  if (rows == 1) {
+    for (size_t s = 0; s < supers; ++s)
+      quantise_part(x + s * kSuper, in - static_cast<int>(s) * kSuper, 0, static_cast<RowUnit*>(act) + s);
+    return;
+  }
+  ActUnit* units = static_cast<ActUnit*>(act);
   for (int r = first; r < last; ++r)
-    super_quantise_row(x + static_cast<size_t>(r) * static_cast<size_t>(in), in, rows, r, units);
-  if (last != rows || rows % 2 == 0 || rows == 1) return;  // a lone row's kernel does not look at a second one
-  for (size_t s = 0, supers = supers_of(in); s < supers; ++s) {
+    for (size_t s = 0; s < supers; ++s)
+      quantise_part(x + static_cast<size_t>(r) * static_cast<size_t>(in) + s * kSuper,
+                    in - static_cast<int>(s) * kSuper, r % 2,
+                    units + unit_at(supers, rows, s, static_cast<size_t>(r / 2)));
+  if (last != rows || rows % 2 == 0) return;
+  for (size_t s = 0; s < supers; ++s) {  // the missing second row of the last pair
     ActUnit* out = units + unit_at(supers, rows, s, static_cast<size_t>(rows / 2));
     for (int b = 0; b < kSuperBlocks; ++b) {
       for (int j = 0; j < 4; ++j) vst1_s8(out->q[b][j] + 8, vdup_n_s8(0));
-      out->sum[b][1] = out->sum[b][3] = 0;
+      for (int i = 1; i < 8; i += 2) out->sum[b][i] = 0;
     }
     out->dx[1] = out->dx[3] = 0;
   }
@@ -205,10 +226,9 @@ SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int b
       for (int i = 0; i < 4; ++i) vst1q_f32(out.e[i], twice(vsubq_f32(d[i / 2], next[i / 2]), i % 2));
       d[0] = next[0], d[1] = next[1];
       if constexpr (kOffset) {
-        float32x4_t m[2];
-        convert_halves<2>(m, g + F::kOffsetsAt);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) vst1q_f32(out.offsets.m[i], twice(m[i / 2], i % 2));
+        float16x8_t m[2];
+        load_offsets<2>(m, g + F::kOffsetsAt);
+        vst1q_f16(out.offsets.m[0], m[0]), vst1q_f16(out.offsets.m[1], m[1]);
       }
     }
   }
@@ -228,7 +248,7 @@ SX_ALWAYS void finish_tile(const Output& output, const float* keep, int pairs, i
 }
 
 template <bool kOffset>
-void super_row(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
+void super_row(const LinearJob& job, const uint8_t* weights, const RowUnit* x) {
   const size_t bytes = job.layout->group_bytes;
   const int part = (job.last - job.first) / 2;
   for (int g = job.first; g < job.first + part; ++g) {
@@ -316,9 +336,10 @@ void super_many(const LinearJob& job, const uint8_t* weights, const ActUnit* x) 
 }
 
 template <bool kOffset>
-void super_run(const LinearJob& job, const ActUnit* x) {
+void super_run(const LinearJob& job) {
+  const ActUnit* x = static_cast<const ActUnit*>(job.act);
   const uint8_t* weights = reinterpret_cast<const uint8_t*>(job.weights);
-  if (job.rows == 1) super_row<kOffset>(job, weights, x);
+  if (job.rows == 1) super_row<kOffset>(job, weights, static_cast<const RowUnit*>(job.act));
   else if (job.rows <= kFewRows) super_few<kOffset>(job, weights, x);
   else super_many<kOffset>(job, weights, x);
 }

@@ -1,7 +1,7 @@
 // Register tiles of 4-bit weights whose activations have one scale per 256 inner values (linear_i8mm_super.inl, which
-// includes this and has the law). Everything is one instruction per asm statement: the compiler allocates registers and
-// may not reorder volatile statements, so the order of instructions is the one written here. With intrinsics g++ 12
-// moves loads until sums spill (260 Gop/s against 311 for the tile of 8 outputs x 6 rows).
+// includes this and has the order of reduction). Everything is one instruction per asm statement: the compiler
+// allocates registers and may not reorder volatile statements, so the order of instructions is the one written here.
+// With intrinsics g++ 12 moves loads until sums spill (260 Gop/s against 311 for the tile of 8 outputs x 6 rows).
 //
 // On Neoverse-V1 vector instructions bind, 3.3 per cycle in such mixes. A tile of 2 outputs x 2 rows x 32 takes 5 of
 // them (4 smmla, 1 fmla), and one more for types with offsets; a scale per 32 activations takes 8.
@@ -14,6 +14,7 @@ SX_ALWAYS int8x16_t ldr_q(const void* p) {
   return v;
 }
 SX_ALWAYS float32x4_t ldr_f(const void* p) { return vreinterpretq_f32_s8(ldr_q(p)); }
+SX_ALWAYS float16x8_t ldr_h(const void* p) { return vreinterpretq_f16_s8(ldr_q(p)); }
 // Two vectors at a constant byte offset within an object.
 template <class V, class Object>
 SX_ALWAYS void ldp_q(V& a, V& b, const Object& object, int offset) {
@@ -24,6 +25,11 @@ SX_ALWAYS void smmla(int32x4_t& s, int8x16_t a, int8x16_t b) {
 }
 SX_ALWAYS void fmla(float32x4_t& p, float32x4_t a, float32x4_t b) {
   asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(p) : "w"(a), "w"(b));
+}
+// p += the lower or the upper four products of halves, exact before they are added.
+SX_ALWAYS void fmlal(float32x4_t& p, float16x8_t a, float16x8_t b, bool upper) {
+  if (upper) asm volatile("fmlal2 %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
+  else asm volatile("fmlal %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
 }
 SX_ALWAYS void copy(int32x4_t& s, int32x4_t from) { asm volatile("mov %0.16b, %1.16b" : "=w"(s) : "w"(from)); }
 SX_ALWAYS int8x16_t shl_4(int8x16_t w) {
@@ -58,9 +64,9 @@ SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const A
     const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
     const PanelBlock<kOffset>* w = panel->block;
     const int8_t* a = x->q[0][0];
-    const float* sums = x->sum[0];
+    const float16_t* sums = x->sum[0];
 #pragma GCC unroll 1
-    for (int b = 0; b < count; ++b, ++w, a += 64, sums += 4) {
+    for (int b = 0; b < count; ++b, ++w, a += 64, sums += 8) {
       if constexpr (R == kTilePairs) {  // the tile's next super-block
         const uint8_t* next = reinterpret_cast<const uint8_t*>(a) + 192 * b;
 #pragma GCC unroll 4
@@ -84,12 +90,13 @@ SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const A
 #pragma GCC unroll 3
         for (int r = 0; r < R; ++r) fmla(p[i][r], as_float(s[i][r]), e[i]);
       if constexpr (kOffset) {
-        ldp_q(e[0], e[1], *w, 320), ldp_q(e[2], e[3], *w, 352);
+        float16x8_t m[2];
+        ldp_q(m[0], m[1], *w, 320);
 #pragma GCC unroll 3
         for (int r = 0; r < R; ++r) {
-          const float32x4_t v = ldr_f(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 4));
+          const float16x8_t v = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) fmla(p[i][r], e[i], v);
+          for (int i = 0; i < 4; ++i) fmlal(p[i][r], m[i / 2], v, i % 2);
         }
       }
     }
@@ -120,6 +127,19 @@ SX_ALWAYS void convert_halves(float32x4_t* d, const uint8_t* p) {
   }
 }
 
+// Offsets of 4 or 8 outputs as [o0 o0 o1 o1 o2 o2 o3 o3].
+template <int V>
+SX_ALWAYS void load_offsets(float16x8_t* m, const uint8_t* p) {
+  if constexpr (V == 1) {
+    float16x8_t h;
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    m[0] = vzip1q_f16(h, h);
+  } else {
+    const float16x8_t h = ldr_h(p);
+    m[0] = vzip1q_f16(h, h), m[1] = vzip2q_f16(h, h);
+  }
+}
+
 // P pairs of outputs (4: a group; 2: half of one) of G groups, `step` apart, x R pairs of rows. scales: of these
 // outputs in the first block, quants likewise. keep: [G][P][R] vectors, added to. x: [super][pairs].
 template <int P, int R, int G, bool kOffset>
@@ -144,7 +164,7 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
       }
     }
     const int8_t* a = x->q[0][0];
-    const float* sums = x->sum[0];
+    const float16_t* sums = x->sum[0];
     // One block, whose scales are in `cur`; leaves the next block's in `next`.
     auto block = [&](float32x4_t(*cur)[V], float32x4_t(*next)[V], bool last, int line) __attribute__((always_inline)) {
       if constexpr (R >= 3) {
@@ -203,20 +223,17 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
           for (int r = 0; r < R; ++r) fmla(p[t][i][r], as_float(s[t][i][r]), e);
         }
         if constexpr (kOffset) {
-          float32x4_t m[V];
-          convert_halves<V>(m, own + F::kOffsetsAt);
-          float32x4_t mm[P];
-#pragma GCC unroll 4
-          for (int i = 0; i < P; ++i) mm[i] = twice(m[i / 2], i % 2);
+          float16x8_t m[V];
+          load_offsets<V>(m, own + F::kOffsetsAt);
 #pragma GCC unroll 4
           for (int r = 0; r < R; ++r) {
-            const float32x4_t sum = ldr_f(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 4));
+            const float16x8_t sum = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
 #pragma GCC unroll 4
-            for (int i = 0; i < P; ++i) fmla(p[t][i][r], mm[i], sum);
+            for (int i = 0; i < P; ++i) fmlal(p[t][i][r], m[i / 2], sum, i % 2);
           }
         }
       }
-      scales += F::kBytes, quants += F::kBytes, a += 64, sums += 4;
+      scales += F::kBytes, quants += F::kBytes, a += 64, sums += 8;
     };
     const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
     int b = 0;
@@ -241,7 +258,7 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
 // sdot over the same layout, neighbours added in integers, so lanes are four outputs. G groups far apart in memory are
 // read together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
 template <int G, bool kOffset>
-SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, const ActUnit* x, int blocks) {
+SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, const RowUnit* x, int blocks) {
   using F = SuperFormat<kOffset>;
   const uint8x16_t mask = vreinterpretq_u8_s8(ldr_q(kHighNibbles));
   const float32x4_t minus_magic = vnegq_f32(ldr_f(kMagicBits));
@@ -258,13 +275,13 @@ SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, co
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) s[t][i] = start;
     }
-    const int8_t* a = x->q[0][0];
-    const float* sums = x->sum[0];
+    const int8_t* a = x->q[0];
+    const float16_t* sums = x->sum;
     auto block = [&](float32x4_t(*cur)[2], float32x4_t(*next)[2], bool last) __attribute__((always_inline)) {
       int8x16_t v[4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j)
-        v[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(a + 16 * j)));
+        v[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(a + 8 * j)));
 #pragma GCC unroll 2
       for (int t = 0; t < G; ++t) {
         const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
@@ -289,20 +306,18 @@ SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, co
           p[t][i] = vfmaq_f32(p[t][i], sum, vsubq_f32(cur[t][i], next[t][i]));
         }
         if constexpr (kOffset) {
-          float32x4_t m[2];
-          convert_halves<2>(m, own + F::kOffsetsAt);
-          const float32x4_t sum = vld1q_dup_f32(sums);
-          p[t][0] = vfmaq_f32(p[t][0], m[0], sum), p[t][1] = vfmaq_f32(p[t][1], m[1], sum);
+          const float16x8_t m = ldr_h(own + F::kOffsetsAt), sum = vld1q_dup_f16(sums);
+          p[t][0] = vfmlalq_low_f16(p[t][0], m, sum), p[t][1] = vfmlalq_high_f16(p[t][1], m, sum);
         }
       }
-      g += F::kBytes, a += 64, sums += 4;
+      g += F::kBytes, a += 32, ++sums;
     };
     const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
     int b = 0;
 #pragma GCC unroll 1
     for (; b + 2 <= count; b += 2) block(d0, d1, false), block(d1, d0, b + 2 == count);
     if (b < count) block(d0, d1, true);
-    const float32x4_t dx = vld1q_dup_f32(x->dx);
+    const float32x4_t dx = vdupq_n_f32(x->dx);
 #pragma GCC unroll 2
     for (int t = 0; t < G; ++t)
       acc[t][0] = vfmaq_f32(acc[t][0], p[t][0], dx), acc[t][1] = vfmaq_f32(acc[t][1], p[t][1], dx);

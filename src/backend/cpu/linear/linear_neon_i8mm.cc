@@ -263,7 +263,7 @@ const ActBlock* act_blocks(const LinearJob& job) {
 
 void quantise(const float* x, int in, int rows, int first, int last, int act_blocks, void* act) {
   const int to = last * kTileRows < rows ? last * kTileRows : rows;
-  if (act_blocks & kSuper) super_quantise(x, in, rows, first * kTileRows, to, static_cast<ActUnit*>(act));
+  if (act_blocks & kSuper) super_quantise(x, in, rows, first * kTileRows, to, act);
   if (act_blocks & kLinearBlock)
     quantise_pairs(x, in, rows, first * kTilePairs, (to + 1) / 2, act_blocks_at(act, in, rows));
 }
@@ -338,10 +338,9 @@ void i8mm_pack(const LinearLayout& l, const LinearSource& source, std::byte* gro
 }
 
 void run(const LinearJob& job) {
-  const ActUnit* units = static_cast<const ActUnit*>(job.act);
   if (!job.layout->quantised) float_run(job, kFloatFormats);
-  else if (job.layout->format == kSuperFormats) super_run<false>(job, units);
-  else if (job.layout->format == kSuperFormats + 1) super_run<true>(job, units);
+  else if (job.layout->format == kSuperFormats) super_run<false>(job);
+  else if (job.layout->format == kSuperFormats + 1) super_run<true>(job);
   else with_format(job.layout->format, [&](auto f) { run_format<decltype(f)>(job); });
 }
 
