@@ -30,7 +30,7 @@ struct ExpertsCall {
   const RowInfo* row_info;  // [rows] or null: rows of padding choose no expert
 };
 
-// Rows that go through the experts at once; more are taken in turns.
+// Rows that go through the experts at once; more go one chunk after another.
 inline constexpr int kExpertRows = 512;
 size_t experts_scratch_bytes(int rows, int experts, int used, int width, int ffn);
 void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream);
