@@ -97,17 +97,17 @@ class ExpertsCall {
     // A single row is the input of all its experts, and stays where it is.
     const bool one = a_.rows == 1;
     if (one) {
-      if (gate_up.quantised()) kernels_.quantise(a_.x, width_, 1, 0, 1, s_.act_.data());
+      if (gate_up.act_blocks()) kernels_.quantise(a_.x, width_, 1, 0, 1, gate_up.act_blocks(), s_.act_.data());
     } else {
       each_tile(width_,
-                [&](int expert, int first, int count) { gather(expert, first, count, x, gate_up.quantised()); });
+                [&](int expert, int first, int count) { gather(expert, first, count, x, gate_up.act_blocks()); });
     }
     multiply(gate_up, one ? a_.x : x, width_, a_.gate_up_bias, gates, one);
     each_tile(ffn_ * 4, [&](int expert, int first, int count) {
       const int from = s_.first_[size_t(expert)];
       for (int i = first; i < first + count; ++i)
         expert_glu(a_, gates + size_t(from + i) * size_t(2 * ffn_), ffn_, inner + size_t(from + i) * size_t(ffn_));
-      if (down.quantised()) quantise(expert, first, inner, ffn_);
+      if (down.act_blocks()) quantise(expert, first, inner, ffn_, down.act_blocks());
     });
     multiply(down, inner, ffn_, a_.down_bias, y, false);
     each(a_.rows, width_ * a_.used, [&](int r) {
@@ -161,20 +161,20 @@ class ExpertsCall {
     });
   }
 
-  void gather(int expert, int first, int count, float* x, bool quantised) {
+  void gather(int expert, int first, int count, float* x, int act_blocks) {
     const size_t width = size_t(width_);
     const int from = s_.first_[size_t(expert)];
     for (int i = first; i < first + count; ++i)
       std::memcpy(x + size_t(from + i) * width, a_.x + size_t(s_.row_of_[size_t(from + i)]) * width,
                   width * sizeof(float));
-    if (quantised) quantise(expert, first, x, width_);
+    if (act_blocks) quantise(expert, first, x, width_, act_blocks);
   }
 
   // The tile that begins with the expert's row `first`.
-  void quantise(int expert, int first, const float* x, int in) {
+  void quantise(int expert, int first, const float* x, int in, int act_blocks) {
     const int tile = first / kernels_.act_rows;
     kernels_.quantise(x + size_t(s_.first_[size_t(expert)]) * size_t(in), in, rows_of(expert), tile, tile + 1,
-                      act_of(expert, in));
+                      act_blocks, act_of(expert, in));
   }
   std::byte* act_of(int expert, int in) const {
     return s_.act_.data() + size_t(s_.tile_[size_t(expert)]) * kernels_.act_bytes(in);

@@ -31,24 +31,43 @@ bool survives_f16(float x) {
   return std::isfinite(y) && std::fabs(y - x) <= std::fabs(x) * 0x1p-11f;
 }
 
-bool f16_scales(const Tensor& part, ThreadPool& pool) {
-  if (!dtype_is_quantised(part.type)) return true;
-  if (dtype_info(part.type).block == 32 && part.type != DType::kMXFP4)
-    return true;  // the file's own f16; Q4_0's offset is never stored
-  const int in = static_cast<int>(part.columns()), subs = in / affine_traits(part.type).sub;
-  std::atomic<bool> all{true};
+// Whether offset + 8 scale, the offset of nibbles that count from 8, does so relative to the larger of it and scale.
+bool survives_centred(float scale, float offset) {
+  const float x = offset + 8 * scale, y = f16_to_float(float_to_f16(x));
+  return std::isfinite(y) && std::fabs(y - x) <= std::max(std::fabs(x), std::fabs(scale)) * 0x1p-11f;
+}
+
+// What a layout may depend on; reads all scales of the types whose scales may not fit.
+LinearShape shape_of(const Tensor& part, ThreadPool& pool) {
+  const int in = static_cast<int>(part.columns());
+  LinearShape shape = {.type = part.type, .in = in, .f16_scales = true, .f16_centred = true};
+  const bool wide = dtype_is_quantised(part.type) && (dtype_info(part.type).block == 256 || part.type == DType::kMXFP4);
+  const bool centred = part.type == DType::kQ4_1 || part.type == DType::kQ4_K;
+  if (!wide && !centred) return shape;  // the file's own f16; Q4_0's offset is never stored
+  std::atomic<bool> f16{true}, centred_f16{true};
   pool.run([&](int thread) {
+    const size_t subs = static_cast<size_t>(in / affine_traits(part.type).sub);
     std::vector<int8_t> q(static_cast<size_t>(in));
-    std::vector<float> scale(static_cast<size_t>(subs)), offset(scale);
-    for (int64_t r = thread; r < part.rows() && all.load(std::memory_order_relaxed); r += pool.size()) {
-      unpack_affine(part.type, part.row(r), in, q.data(), scale.data(), offset.data());
-      bool good = true;
-      for (float s : scale) good &= survives_f16(s);
-      for (float s : offset) good &= survives_f16(s);
-      if (!good) all.store(false, std::memory_order_relaxed);
+    std::vector<float> scale(subs), offset(subs);
+    for (int64_t r = thread; r < part.rows(); r += pool.size()) {
+      if (part.type == DType::kQ4_1) {  // without its quants
+        const auto* blocks = reinterpret_cast<const BlockQ4_1*>(part.row(r));
+        for (size_t i = 0; i < subs; ++i) scale[i] = f16_to_float(blocks[i].d), offset[i] = f16_to_float(blocks[i].m);
+      } else {
+        unpack_affine(part.type, part.row(r), in, q.data(), scale.data(), offset.data());
+      }
+      bool good = true, good_centred = true;
+      for (size_t i = 0; i < subs; ++i) {
+        good &= !wide || (survives_f16(scale[i]) && survives_f16(offset[i]));
+        good_centred &= !centred || survives_centred(scale[i], offset[i]);
+      }
+      if (!good) f16.store(false, std::memory_order_relaxed);
+      if (!good_centred) centred_f16.store(false, std::memory_order_relaxed);
     }
   });
-  return all.load();
+  shape.f16_scales = f16.load();
+  shape.f16_centred = centred_f16.load();
+  return shape;
 }
 
 // A group's canonical form, reused from group to group by one thread.
@@ -140,7 +159,7 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     if (!is_weight_type(tensor.type))
       fail("a weight matrix has type {}, which linear layers cannot use", dtype_name(tensor.type));
     PackedMatrix::Part part;
-    part.layout = matrix->kernels_->layout({tensor.type, matrix->in_, f16_scales(tensor, pool)});
+    part.layout = matrix->kernels_->layout(shape_of(tensor, pool));
     SX_ASSERT(part.layout.group_bytes % 16 == 0 && part.layout.group <= kMaxLinearGroup);
     part.first = matrix->out_;
     part.outputs = static_cast<int>(tensor.rows());
@@ -150,7 +169,7 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     part.group_bytes = part.table ? table_group_bytes(part.layout) : part.layout.group_bytes;
     at = part.at + static_cast<size_t>(part.groups) * part.group_bytes;
     matrix->out_ += part.outputs;
-    matrix->quantised_ |= part.layout.quantised;
+    if (part.layout.quantised) matrix->act_blocks_ |= part.layout.act_block;
     matrix->parts_.push_back(part);
   }
   matrix->bytes_ = at;
@@ -235,11 +254,11 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   const int tiles = (args.rows + kernels.act_rows - 1) / kernels.act_rows;
   const bool alone = tiles == 1;  // every thread quantises for itself: cheaper than to wait for each other
   const uint64_t call = ++scratch.calls_;
-  if (matrix.quantised() && !alone) {
+  if (matrix.act_blocks() && !alone) {
     const int shares = std::min(tiles, pool.size());
     pool.each(shares, [&](int i) {
       kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares,
-                       scratch.shared_.data());
+                       matrix.act_blocks(), scratch.shared_.data());
     });
   }
   const size_t total = matrix.bytes();
@@ -247,8 +266,8 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   pool.each(pieces, [&](int piece, int worker) {
     std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(worker);
     void* act = alone ? own : scratch.shared_.data();
-    if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.quantised() && alone && of != call) {
-      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, act);
+    if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.act_blocks() && alone && of != call) {
+      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, matrix.act_blocks(), act);
       of = call;
     }
     const size_t from = total * static_cast<size_t>(piece) / static_cast<size_t>(pieces);

@@ -30,7 +30,7 @@ class PackedMatrix : public Matrix {
   const LinearKernels& kernels() const { return *kernels_; }
   std::span<const Part> parts() const { return parts_; }
   const std::byte* data() const { return pages_.data(); }
-  bool quantised() const { return quantised_; }  // any part reads int8 activations
+  int act_blocks() const { return act_blocks_; }  // act_block of all quantised parts, or'ed; 0: none is quantised
 
  private:
   friend std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor>, Isa, ThreadPool&);
@@ -39,7 +39,7 @@ class PackedMatrix : public Matrix {
   std::vector<Part> parts_;
   Pages pages_;
   size_t bytes_ = 0;
-  bool quantised_ = false;
+  int act_blocks_ = 0;
 };
 
 // parts: one or more [out_i, in] tensors of equal `in`. Throws sx::Error for types that are no weights.

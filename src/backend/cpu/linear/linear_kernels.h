@@ -27,6 +27,7 @@ struct LinearLayout {
   int format = 0;          // the kernels' own number
   bool quantised = false;  // reads int8 activations; else f32
   int group = 8;           // outputs per group
+  int act_block = 32;      // quantised: inner values that share an activation scale, 32 or 256
   int in = 0;              // inner values
   int blocks = 0;          // quantised: ceil(in / 32)
   size_t group_bytes = 0;  // a multiple of 16
@@ -38,7 +39,8 @@ struct LinearLayout {
 struct LinearShape {
   DType type;
   int in;
-  bool f16_scales;  // every scale and offset survives rounding to f16 with a relative error of 2^-11 at most
+  bool f16_scales;   // every scale and offset survives rounding to f16 with a relative error of 2^-11 at most
+  bool f16_centred;  // 4-bit types with offsets: offset + 8 scale does so, too, relative to the larger of it and scale
 };
 
 // One group in canonical form; outputs beyond the matrix and inner values beyond `in` are zero (value, scale and
@@ -72,11 +74,12 @@ struct LinearKernels {
   LinearLayout (*layout)(const LinearShape&);
   // Writes one group. Load time: clarity before speed.
   void (*pack)(const LinearLayout&, const LinearSource&, std::byte* group);
-  // Activations are quantised in tiles of `act_rows` rows (all but the last tile full); tile t starts at t *
-  // act_bytes(in).
+  // Activations are quantised in tiles of `act_rows` rows (all but the last tile full), tiles [first, last) of a call;
+  // `act` has act_bytes(in) for every tile of the rows. act_blocks: the act_block of all layouts that will read them,
+  // or'ed.
   int act_rows;
   size_t (*act_bytes)(int in);
-  void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, void* act);
+  void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, int act_blocks, void* act);
   size_t (*panel_bytes)(int in);  // per-thread scratch of run()
   void (*run)(const LinearJob&);
 };

@@ -76,7 +76,7 @@ inline void lanes_quantise_32(const float* x, ActBlock* out) {
 
 size_t lanes_act_bytes(int in) { return static_cast<size_t>((in + 31) / 32) * sizeof(ActBlock); }
 
-void lanes_quantise(const float* x, int in, int, int first, int last, void* act) {
+void lanes_quantise(const float* x, int in, int, int first, int last, int, void* act) {
   const size_t blocks = static_cast<size_t>((in + 31) / 32);
   for (int t = first; t < last; ++t) {
     ActBlock* out = static_cast<ActBlock*>(act) + static_cast<size_t>(t) * blocks;
