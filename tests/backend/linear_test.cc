@@ -140,9 +140,10 @@ TEST(Linear, AmxHasTheBitsOfVnni) {
 
 TEST(Linear, LongBatchesCrossPanels) {
   for (Isa isa : available_isas())
-    for (DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kQ6_K, DType::kBF16, DType::kF32}) {
+    for (DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kQ6_K, DType::kBF16, DType::kF32, DType::kMXFP4,
+                       DType::kIQ4_XS}) {
       Runner runner(isa, 2);
-      const int out = 24, in = any_in(type, 256), rows = 515;
+      const int out = 104, in = any_in(type, 256), rows = 515;
       const Weights w = make_weights(type, out, in, 3);
       const Tensor tensor = w.tensor();
       const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);

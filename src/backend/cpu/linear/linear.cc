@@ -20,8 +20,9 @@ constexpr size_t kLine = 64;
 constexpr int kPieces = 4;  // per thread, so that a preempted thread delays the others by one piece only
 constexpr size_t kPieceBytes = size_t(512)
                                << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
-constexpr int kExpandedGroups = 2;     // of table weights at once: as many as kernels read together for one row
-constexpr int kExpandedRows = 128;     // rows that use them before the next; their activations stay in L2
+// Groups of table weights that are expanded at once: as many as kernels read together for one row, or, for many rows,
+// so many that the activations are not read from beyond L2 for each.
+constexpr int kStreams = 2, kExpandedGroups = 8, kFewRows = 8;
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
@@ -211,24 +212,18 @@ void run_groups(const PackedMatrix& matrix, const PackedMatrix::Part& part, Line
   std::byte* expanded = worker + align_up(kernels.panel_bytes(layout.in), kLine);
   const LinearJob all = job;
   job.weights = expanded;
-  for (int row = 0; row < all.rows; row += kExpandedRows) {
-    const auto from = static_cast<size_t>(row);
-    job.rows = std::min(kExpandedRows, all.rows - row);
-    job.x = all.x + from * static_cast<size_t>(layout.in);
-    job.act = static_cast<const std::byte*>(all.act) +
-              from / static_cast<size_t>(kernels.act_rows) * kernels.act_bytes(layout.in);
-    for (int g = all.first; g < all.last; g += kExpandedGroups) {
-      const int count = std::min(kExpandedGroups, all.last - g), first = g * layout.group;
-      for (int i = 0; i < count; ++i)
-        expand_table_group(layout, part.table, all.weights + static_cast<size_t>(g + i) * part.group_bytes,
-                           expanded + static_cast<size_t>(i) * layout.group_bytes);
-      job.first = 0;
-      job.last = count;
-      job.outputs = part.outputs - first;
-      job.out = all.out + from * static_cast<size_t>(all.out_stride) + first;
-      job.bias = all.bias ? all.bias + first : nullptr;
-      kernels.run(job);
-    }
+  job.first = 0;
+  const int at_once = all.rows <= kFewRows ? kStreams : kExpandedGroups;
+  for (int g = all.first; g < all.last; g += at_once) {
+    const int first = g * layout.group;
+    job.last = std::min(at_once, all.last - g);
+    for (int i = 0; i < job.last; ++i)
+      expand_table_group(layout, part.table, all.weights + static_cast<size_t>(g + i) * part.group_bytes,
+                         expanded + static_cast<size_t>(i) * layout.group_bytes);
+    job.outputs = part.outputs - first;
+    job.out = all.out + first;
+    job.bias = all.bias ? all.bias + first : nullptr;
+    kernels.run(job);
   }
 }
 

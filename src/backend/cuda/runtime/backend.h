@@ -158,8 +158,8 @@ class CudaBackend : public Backend {
   TreeGrowthResult* grown_ = nullptr;  // the host's memory
   TreeGrowthStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_,
-      masked_;
+  Scratch half_, activated_, linear_, experts_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_,
+      masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
