@@ -1,3 +1,4 @@
+// The search for the known word nearest to a misspelt one.
 #include <specextend/suggest.h>
 
 #include <algorithm>
