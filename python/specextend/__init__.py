@@ -5,11 +5,16 @@
     for piece in llm.stream("Once upon a time", max_tokens=100):
         print(piece, end="", flush=True)
 """
-from ._core import Error, cuda as has_cuda, version as __version__
+import atexit
+
+from ._core import Error, close_all, cuda as has_cuda, version as __version__
 from ._llm import LLM, presets
 from ._results import Explanation, Message, Piece, Result, TokenInfo, Verification
 from ._session import Session
 from ._streams import AsyncStream, Stream
+
+atexit.register(close_all)
+del atexit, close_all
 
 __all__ = ["LLM", "AsyncStream", "Error", "Explanation", "Message", "Piece", "Result", "Session", "Stream", "TokenInfo",
            "Verification", "__version__", "has_cuda", "presets"]

@@ -397,6 +397,7 @@ NB_MODULE(_core, m) {
   m.attr("version") = SPECEXTEND_VERSION;
   m.attr("cuda") = bool(SPECEXTEND_WITH_CUDA);
   m.def("automatic_spec", &automatic_spec, "model"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("close_all", &Runner::close_all, nb::call_guard<nb::gil_scoped_release>());
   m.def("default_model", &default_model_path);
   m.def("drafts_folder", &shipped_drafts_folder);
   m.def(

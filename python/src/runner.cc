@@ -114,11 +114,34 @@ std::vector<CallToken> Call::take_tokens() {
 
 // ---- the engine's thread
 
-Runner::Runner(const EngineOptions& options) : engine_(Engine::open(options)), owner_(::getpid()) {
+namespace {
+
+constexpr const char* kClosed = "this LLM is closed";
+
+std::mutex all_mutex;
+std::vector<Runner*> all_runners;
+
+}  // namespace
+
+Runner::Runner(const EngineOptions& options)
+    : engine_(Engine::open(options)), owner_(::getpid()), changed_(std::make_unique<std::condition_variable>()) {
   thread_ = std::thread([this] { work(); });
+  const std::lock_guard lock(all_mutex);
+  all_runners.push_back(this);
 }
 
-Runner::~Runner() { close(); }
+Runner::~Runner() {
+  {
+    const std::lock_guard lock(all_mutex);
+    std::erase(all_runners, this);
+  }
+  close();
+}
+
+void Runner::close_all() {
+  const std::lock_guard lock(all_mutex);
+  for (Runner* runner : all_runners) runner->close();
+}
 
 void Runner::close() {
   if (::getpid() != owner_) {  // a child has neither the thread nor the engine's own ones: nothing can be ended here
@@ -126,40 +149,43 @@ void Runner::close() {
     (void)engine_.release();
     (void)batch_.release();
     for (auto& place : pool_) (void)place->session.release();
+    (void)changed_.release();  // the thread waits on it for ever, and its destructor would wait for the thread
+    (void)new std::vector(std::move(running_));
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
-  changed_.notify_all();
+  changed_->notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
-void Runner::check_usable() const {
+void Runner::check_process() const {
   if (::getpid() != owner_)
     throw Error(
         "this LLM was opened before fork(), and its threads are in the parent process: open an LLM in the child");
-  if (ending_) throw Error("this LLM is closed");
 }
 
 void Runner::submit(std::shared_ptr<Call> call) {
+  check_process();
   {
     const std::lock_guard lock(mutex_);
-    check_usable();
+    if (ending_) throw Error(kClosed);
     queue_.push_back(std::move(call));
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void Runner::add_task(Task task, const std::function<void()>& poll) {
+  check_process();
   const std::shared_ptr<Call> done = task.done;
   {
     const std::lock_guard lock(mutex_);
-    check_usable();
+    if (ending_) throw Error(kClosed);
     tasks_.push_back(std::move(task));
   }
-  changed_.notify_all();
+  changed_->notify_all();
   while (!done->wait(std::chrono::milliseconds(100)))
     if (poll) poll();
   done->result();
@@ -207,7 +233,7 @@ void Runner::end(const std::shared_ptr<Place>& place) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   tasks_.push_back({work, false, nullptr});
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 std::string Runner::no_session() const {
@@ -220,7 +246,7 @@ void Runner::work() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return !idle(); });
+      changed_->wait(lock, [&] { return !idle(); });
       if (ending_) break;
     }
     run_tasks();
@@ -237,6 +263,7 @@ void Runner::work() {
   running_.clear(), queue_.clear();
   for (const auto& weak : named_)
     if (const auto place = weak.lock()) end_session(*place);
+  for (const auto& place : pool_) end_session(*place);  // whoever else has the place
   tasks_.clear(), pool_.clear();
   ended_ = true;
 }

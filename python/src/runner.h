@@ -100,6 +100,7 @@ class Runner {
   std::shared_ptr<Place> start();                 // a named session
   void end(const std::shared_ptr<Place>& place);  // later, at a time that suits
   void close();                                   // ends what runs; safe to call twice, and from a child after fork()
+  static void close_all();                        // at the end of the interpreter: afterwards no thread runs
 
  private:
   struct Task {
@@ -107,7 +108,7 @@ class Runner {
     bool alone;
     std::shared_ptr<Call> done;  // only to wait on; none: nobody waits
   };
-  void check_usable() const;  // throws after fork() and close(); needs the lock
+  void check_process() const;  // throws after fork()
   void add_task(Task task, const std::function<void()>& poll);
   void end_session(Place& place);
   void work();
@@ -126,7 +127,7 @@ class Runner {
   std::vector<std::shared_ptr<Call>> running_;
   std::unique_ptr<Batch> batch_;
   std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> changed_;
   std::deque<std::shared_ptr<Call>> queue_;
   std::deque<Task> tasks_;
   bool ending_ = false, ended_ = false;  // asked to; the thread has closed all sessions
