@@ -71,6 +71,7 @@ void RoundDrafts::observe(std::span<const RoundSlot> slots, const StepOutputs* o
 void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slots, const StepOutputs* outputs,
                                PhaseTimes& times) {
   const double start = now_ms();
+  const bool batch_may = spec.planner().may_draft(int(slots.size()));
   outcomes_.clear();
   for (const RoundSlot& slot : slots) {
     const Generation& g = *slot.request;
@@ -86,7 +87,8 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
                          .outputs = outputs,
                          .first_row = slot.first_row,
                          .history = slot.history,
-                         .text = g.text().tokens()});
+                         .text = g.text().tokens(),
+                         .may_draft = slot.drafting || (batch_may && g.behind() <= kMaxChain)});
   }
   if (outcomes_.empty()) return;
   spec.drafter()->observe(outcomes_);

@@ -74,6 +74,8 @@ class DraftPlanner {
   // Milliseconds of a round of so many requests without drafts; 0: not known.
   double plain_ms(int requests, int history) const;
 
+  // Whether a batch of so many requests has anything to spend on drafts.
+  bool may_draft(int requests) const { return requests == 1 || !has_costs() || batch_budget_.may_draft(requests); }
   // How many of the `ready` requests of a round may draft. Sets the costs of their nodes by `history`, the first one's.
   int count_drafting(int requests, int ready, int history);
   // What one of them may draft: sets costs in `limits` and lowers them to what its budget covers. `level_ms`: one more

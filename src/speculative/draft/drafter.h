@@ -46,6 +46,7 @@ struct Outcome {
   int first_row = 0;
   int history = 0;  // tokens committed before the round
   std::span<const Token> text{};
+  bool may_draft = true;  // the request may draft in the next round; else the target's queries need not be kept
 };
 
 // A chunk of a prompt went through the target: rows [first_row, first_row + rows) of the outputs are tokens [first,

@@ -281,7 +281,7 @@ void TreeDrafter::observe(std::span<const Outcome> outcomes) {
   for (const Outcome& o : outcomes) {
     Slot& s = slot(o.seq);
     if (model_->follows(o.seq, o.history)) {
-      if (cache && cache->reads_target())
+      if (cache && cache->reads_target() && o.may_draft)
         cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
       if (o.tree->size() > 1) {
         s.policy->observe(*o.tree, o.path);
