@@ -58,7 +58,7 @@ TEST(LinearSuper, TheDocumentedOrderIsReproduced) {
         Runner runner(isa, 2, rows, in);
         const Tensor tensor = w.tensor();
         const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
-        if (m->parts()[0].layout.act_block != 256) continue;
+        if (isa != Isa::kNeonI8mm || m->parts()[0].layout.act_block != 256) continue;  // x86 folds in another order
         const auto x = make_rows(rows, in, 12), y = runner.run(*m, x, rows);
         for (int r = 0; r < rows; ++r)
           for (int o = 0; o < out; ++o)
@@ -96,7 +96,7 @@ TEST(LinearSuper, OffsetsBeyondF16FallBack) {
     Runner runner(isa, 1);
     const Tensor tensor = w.tensor();
     const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
-    EXPECT_EQ(m->parts()[0].layout.act_block, 32) << isa_name(isa);
+    if (isa == Isa::kNeonI8mm) EXPECT_EQ(m->parts()[0].layout.act_block, 32);  // x86 does not centre nibbles
     const auto x = make_rows(5, 64, 32), y = runner.run(*m, x, 5);
     EXPECT_EQ(different_rows(y, each_alone(runner, *m, x, 5), 5, 9), 0) << isa_name(isa);
     for (float value : y) EXPECT_TRUE(std::isfinite(value)) << isa_name(isa);
