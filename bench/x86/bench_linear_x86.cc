@@ -27,8 +27,8 @@ const LinearKernels* linear_kernels_avx512_before();
 const LinearKernels* linear_kernels_avx512_ahead0();
 const LinearKernels* linear_kernels_avx512_ahead1024();
 const LinearKernels* linear_kernels_avx512_ahead4096();
-#define SX_VARIANT(name)                                         \
-  void amx_run_##name(const LinearJob&, const AmxWeights&, int); \
+#define SX_VARIANT(name)                                        \
+  void amx_run_##name(const LinearJob&, const AmxFormat&, int); \
   size_t amx_panel_bytes_##name();
 #include "amx_variants.h"
 #undef SX_VARIANT
@@ -154,10 +154,11 @@ struct Variant {
   Run run;
   size_t (*panel)();
 };
-template <void (*amx)(const LinearJob&, const AmxWeights&, int)>
+template <void (*amx)(const LinearJob&, const AmxFormat&, int)>
 void run_variant(const LinearJob& job) {
-  const size_t lanes = static_cast<size_t>(job.layout->blocks) * 64 * static_cast<size_t>(job.rows);
-  amx(job, {job.layout->type == DType::kQ4_0, false, static_cast<const char*>(job.act) + lanes}, job.rows / 16);
+  const bool q4_0 = job.layout->type == DType::kQ4_0, nibbles = job.layout->act_block == 256;
+  amx(job, {.nibbles = nibbles, .centred = q4_0, .wide = false, .offset = nibbles && !q4_0, .halves = false},
+      job.rows / 16);
 }
 
 // Microseconds of a job of one empty piece per thread, and of four.
