@@ -8,7 +8,7 @@ SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-
   libutf8proc-dev libcpp-httplib-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
 SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache clang-format-14 python3-jinja2
-  python3-venv curl openssl chromium chromium-driver)
+  python3-venv python3-dev curl openssl chromium chromium-driver)
 
 SX_PROGRESS=15  # seconds
 SX_TERMINAL=0
@@ -74,15 +74,18 @@ find_python() {
   if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else command -v python3 || die "python3 is missing"; fi
 }
 
-# Two virtual environments for tests. One is the right one when the file `made-of` in it, written last, says what it was
+# Three virtual environments for tests. One is the right one when the file `made-of` in it, written last, says what it was
 # made of: the interpreter, the function that filled it, the list of packages.
 SX_TRAINING="${XDG_CACHE_HOME:-$HOME/.cache}/specextend/training-venv"  # PyTorch, 0.7 GB: kept for all checkouts
 SX_CLIENTS="$SX_ROOT/build/clients"                                     # clients of the server, 0.4 GB
+SX_PYTHON="$SX_ROOT/build/python"                                       # what builds and tests the Python package, 0.4 GB
 parts_of() { "$(find_python)" --version; uname -m; declare -f "$1"; cat "$SX_ROOT/$2"; }
 training_parts() { parts_of training_pip training/requirements.txt; }
 clients_parts() { parts_of clients_pip tests/clients/requirements.txt; }
+python_parts() { parts_of python_pip tests/python/requirements.txt; }
 training_ready() { [[ -x "$SX_TRAINING/bin/python" ]] && cmp -s "$SX_TRAINING/made-of" <(training_parts); }
 clients_ready() { [[ -x "$SX_CLIENTS/bin/python" ]] && cmp -s "$SX_CLIENTS/made-of" <(clients_parts); }
+python_ready() { [[ -x "$SX_PYTHON/bin/python" ]] && cmp -s "$SX_PYTHON/made-of" <(python_parts); }
 
 # A torch without CUDA, which is gigabytes of libraries: for aarch64 pip's index has it up to 2.9, for x86-64 only
 # PyTorch's own index has. Where neither helps, the one with CUDA does.
@@ -102,6 +105,12 @@ clients_pip() {
     -r "$SX_ROOT/tests/clients/requirements.txt"
 }
 
+# A build tree that was configured without nanobind is configured again.
+python_pip() {
+  "$SX_PYTHON/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2 --only-binary :all: \
+    -r "$SX_ROOT/tests/python/requirements.txt" && rm -f "$SX_ROOT"/build/*/build.ninja
+}
+
 # make_environment NAME FOLDER, with NAME_pip, NAME_parts and NAME_ready from above.
 make_environment() {
   exec 9>"$2.lock" && flock 9 || return
@@ -118,6 +127,7 @@ set_up() {
 }
 set_up_training() { set_up training "$SX_TRAINING"; }
 set_up_clients() { set_up clients "$SX_CLIENTS"; }
+set_up_python() { set_up python "$SX_PYTHON"; }
 
 # build PRESET [TARGETS...]: configures (when never done or when the last configuration failed) and builds.
 build() {

@@ -1,18 +1,27 @@
 #include "cli/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
-#include "cli/terminal.h"
-
 namespace sx::cli {
+
+bool promises_bytes(const SpecRule& rule, const SamplingOptions& sampling) {
+  return rule.promise == SpecPromise::kBytes ||
+         (rule.promise == SpecPromise::kDistribution && sampling.temperature == 0);
+}
+
+std::string allowed_difference(const SpecRule& rule) {
+  if (rule.promise == SpecPromise::kNothing) return fmt::format("rule {} changes the text", rule.name);
+  return fmt::format("rule {} keeps the distribution, not the bytes: texts may differ", rule.name);
+}
 
 GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options) {
   options.speculate = false;
   options.on_round = {};
   options.on_prefill = {};
   options.on_text = {};
-  options.cancelled = interrupted;
   return session.generate(prompt, options);
 }
 

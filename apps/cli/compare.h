@@ -8,6 +8,11 @@
 
 namespace sx::cli {
 
+// Whether the text of such a request has the bytes of plain decoding.
+bool promises_bytes(const SpecRule& rule, const SamplingOptions& sampling);
+// What to say of a text that differs from the plain one, where the rule allows that.
+std::string allowed_difference(const SpecRule& rule);
+
 // Generates from the same prompt without speculation; shows nothing.
 GenerateResult decode_plainly(Session& session, std::span<const Token> prompt, GenerateOptions options);
 

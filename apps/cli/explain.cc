@@ -1,16 +1,15 @@
 // `specextend explain`: continues a prompt and writes a page that shows how drafts, verification and retrieval went.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/compare.h"
 #include "cli/explain_page.h"
+#include "cli/explain_run.h"
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/open_engine.h"
@@ -22,9 +21,7 @@
 namespace sx::cli {
 namespace {
 
-constexpr std::string_view kUnfinished = "\xEF\xBF\xBD";  // what a character that is not whole yet decodes to
-
-struct Args {
+struct ExplainArgs {
   EngineOptions engine;
   GenerateOptions generate;
   SpecFlags spec;
@@ -33,99 +30,6 @@ struct Args {
   std::string chat_template_file, page, json;
   bool quiet = false, compare = false;
 };
-
-// Returns the text a token adds, or the token's name where it adds none (control tokens, parts of a character).
-std::string node_text(const Engine& engine, Token token) {
-  const std::string added = engine.tokenizer().detokenize(std::span(&token, 1), false, true);
-  return added.empty() || added.find(kUnfinished) != std::string::npos ? engine.tokenizer().token_text(token) : added;
-}
-
-// Returns what each token adds to the text; a character made of several tokens appears with the last of them.
-std::vector<std::string> pieces_of(const Engine& engine, std::span<const Token> tokens, bool special) {
-  std::vector<std::string> pieces;
-  std::vector<Token> window;  // the tokens since the text was last whole
-  size_t given = 0;           // bytes of its text
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    window.push_back(tokens[i]);
-    const std::string whole = engine.tokenizer().detokenize(window, special, true);
-    const bool open = whole.ends_with(kUnfinished);
-    // An unfinished character at the end can still change, nothing before it can.
-    const size_t ready = whole.size() - (open && i + 1 < tokens.size() ? kUnfinished.size() : 0);
-    pieces.push_back(ready > given ? whole.substr(given, ready - given) : "");
-    given = std::max(given, ready);
-    if (!open) window.clear(), given = 0;
-  }
-  return pieces;
-}
-
-void take_round(Explanation& e, const RoundInfo& info) {
-  ExplainRound r;
-  r.drafted = info.drafted, r.verified = info.verified, r.accepted = info.accepted;
-  r.tokens.assign(info.tokens.begin(), info.tokens.end());
-  r.parents.assign(info.parents.begin(), info.parents.end());
-  r.path.assign(info.path.begin(), info.path.end());
-  r.times = info.times;
-  r.refreshes = info.refreshes;
-  const int before = e.rounds.empty() ? 0 : e.rounds.back().refreshes;
-  if (!info.cells.empty() && info.refreshes != before)
-    e.refreshes.push_back({info.refreshes, int(e.rounds.size()), info.cells.back() + 1, ranges_of(info.cells)});
-  e.rounds.push_back(std::move(r));
-}
-
-void take_settings(Explanation& e, const Engine& engine) {
-  const EngineOptions& options = engine.options();
-  e.version = SPECEXTEND_VERSION;
-  e.model = options.model;
-  e.draft_model = options.spec.draft_model;
-  e.method = options.spec.json.empty() ? options.spec.preset : options.spec.json;
-  e.backend = engine.backend();
-  e.settings_json = spec_describe(options.spec);
-  const auto settings = nlohmann::json::parse(e.settings_json, nullptr, false);
-  const auto number = [&](const char* name) {
-    const auto found = settings.find(name);
-    if (found == settings.end()) return 0;
-    if (found->is_number()) return found->get<int>();
-    return found->is_string() ? std::atoi(found->get<std::string>().c_str()) : 0;
-  };
-  if (settings.is_object()) e.chunk = number("chunk"), e.sink = number("sink"), e.recent = number("recent");
-}
-
-void take_texts(Explanation& e, const Engine& engine, std::vector<Token> text, bool special) {
-  e.prompt_tokens = int(text.size());
-  e.pieces = pieces_of(engine, e.tokens, special);
-  for (ExplainRound& r : e.rounds)
-    for (const Token token : r.tokens) r.texts.push_back(node_text(engine, token));
-  if (e.refreshes.empty() || e.chunk <= 0) return;
-  text.insert(text.end(), e.tokens.begin(), e.tokens.end());
-  for (size_t at = 0; at < text.size(); at += size_t(e.chunk))
-    e.chunks.push_back(
-        engine.tokenizer().detokenize(std::span(text).subspan(at, std::min(size_t(e.chunk), text.size() - at)), true));
-}
-
-// Measures a token without drafts: by a second run without speculation, or else by the rounds that had no draft.
-void take_plain(Explanation& e, Session& session, std::span<const Token> prompt, const GenerateOptions& options,
-                bool compare, const SpecRule& rule) {
-  if (compare) {
-    const bool promised = promises_bytes(rule, options.sampling);
-    const GenerateResult plain = decode_plainly(session, prompt, options);
-    if (plain.reason == FinishReason::kCancelled) return;
-    e.compared = true;
-    e.equal = plain.tokens == e.tokens;
-    if (!e.equal) e.difference = promised ? "DIFFERENT TOKENS" : allowed_difference(rule);
-    if (!plain.tokens.empty()) e.plain_ms = plain.timings.decode_ms / double(plain.tokens.size());
-    return;
-  }
-  constexpr int kFewest = 4;  // rounds for a meaningful mean
-  double ms = 0;
-  int rounds = 0;
-  for (const ExplainRound& r : e.rounds) {
-    if (r.drafted > 0 || r.times.draft > 0) continue;
-    const PhaseTimes& t = r.times;
-    ms += t.verify + t.accept + t.commit + t.score + t.host;
-    ++rounds;
-  }
-  if (rounds >= kFewest) e.plain_ms = ms / rounds;
-}
 
 void write_file(const std::string& path, const std::string& text) {
   if (path == "-") {
@@ -136,7 +40,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (!out || !(out << text).flush()) throw Error(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
 }
 
-int run(Args& a) {
+int run(ExplainArgs& a) {
   if (a.source.prompt.empty() == a.source.file.empty())
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
   if (a.page.empty() && a.json.empty()) throw Error("say where to write: -o PAGE.html, --json FILE, or both");
@@ -147,7 +51,6 @@ int run(Args& a) {
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   const auto prompt = prompt_tokens(a.source, *engine);
 
-  Explanation e;
   ProgressLine line("prefill", a.quiet);
   ProgressLine tokens("decode", a.quiet);
   a.generate.on_prefill = [&](int done, int total) {
@@ -157,26 +60,19 @@ int run(Args& a) {
   a.generate.cancelled = interrupted;
   int made = 0;
   a.generate.on_round = [&](const RoundInfo& info) {
-    take_round(e, info);
     made += info.accepted + 1;
     if (a.generate.max_tokens > 0)
       tokens.update(double(made) / a.generate.max_tokens, fmt::format("{} / {} tokens", made, a.generate.max_tokens));
   };
   const auto session = engine->start();
-  const GenerateResult result = session->generate(prompt, a.generate);
+  GenerateResult result;
+  const Explanation e = explain(*engine, *session, prompt, a.generate, a.compare, &result);
   line.clear();
   tokens.clear();
-  e.text = result.text, e.tokens = result.tokens, e.reason = result.reason, e.timings = result.timings;
-  take_settings(e, *engine);
-  drop_whole_refreshes(e);
-  take_texts(e, *engine, prompt, a.generate.show_special);
-  place_rounds(e);
-  const SpecRule rule = spec_rule(a.engine.spec);
-  if (result.reason != FinishReason::kCancelled) take_plain(e, *session, prompt, a.generate, a.compare, rule);
   if (!a.page.empty()) write_file(a.page, explain_page(e));
   if (!a.json.empty()) write_file(a.json, explain_json(e));
   if (!a.quiet) print_timings(result);
-  if (e.compared && !e.equal && promises_bytes(rule, a.generate.sampling))
+  if (e.compared && !e.equal && promises_bytes(spec_rule(a.engine.spec), a.generate.sampling))
     throw Error("the text with speculation differs from the text without: please report this");
   return result.reason == FinishReason::kCancelled ? 130 : 0;
 }
@@ -184,7 +80,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_explain(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ExplainArgs>();
   add_prompt_flags(app, args->source);
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);

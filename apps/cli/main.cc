@@ -1,5 +1,6 @@
 // specextend: the command line program. Each subcommand lives in a file of its own name.
 #include <fmt/format.h>
+#include <specextend/suggest.h>
 
 #include <algorithm>
 #include <csignal>
@@ -12,7 +13,6 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/spec_flags.h"
-#include "cli/suggest.h"
 
 namespace sx::cli {
 namespace {

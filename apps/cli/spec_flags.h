@@ -31,9 +31,4 @@ SpecOptions resolve(const SpecFlags& flags);
 // "--spec-depth 5 is now --spec NAME:depth=5", for a flag of earlier versions; empty for any other flag.
 std::string replaced_flag(std::string_view flag, std::string_view value);
 
-// Whether the text of such a request has the bytes of plain decoding.
-bool promises_bytes(const SpecRule& rule, const SamplingOptions& sampling);
-// What to say of a text that differs from the plain one, where the rule allows that.
-std::string allowed_difference(const SpecRule& rule);
-
 }  // namespace sx::cli

@@ -5,8 +5,10 @@
 #include <specextend/tokenizer.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,7 +32,12 @@ struct SpecSetting {
   std::string name, what;
 };
 std::vector<SpecSetting> spec_settings();
-std::string spec_describe(const SpecOptions& options);  // a JSON object: setting -> value
+// What NAME[:key=value,...] asks for, e.g. "sd:nodes=8": a preset by our name or llama.cpp's, its settings, and the key
+// draft-model. `more` are further settings by key; one that the text has too is an error. The values are checked when
+// an engine is opened.
+SpecOptions parse_spec(const std::string& text, const std::map<std::string, std::string>& more = {});
+std::string current_spec_setting(std::string_view key);  // its present name, where it had another in earlier versions
+std::string spec_describe(const SpecOptions& options);   // a JSON object: setting -> value
 // What a way to speculate promises about the text, by its acceptance rule.
 enum class SpecPromise {
   kBytes,         // the bytes of plain decoding, whatever else is in the batch

@@ -1,4 +1,5 @@
-// Files that come with the program: installed beside it, or in the source tree where it is run from its build folder.
+// Files that come with the program or the Python module: installed beside it, or in the source tree where it is run
+// from its build folder.
 #pragma once
 #include <string>
 

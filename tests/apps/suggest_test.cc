@@ -1,11 +1,11 @@
 // Suggestions for misspelt words.
-#include "cli/suggest.h"
+#include <specextend/suggest.h>
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace sx::cli {
+namespace sx {
 namespace {
 
 const std::vector<std::string> kFlags{
@@ -41,4 +41,4 @@ TEST(Suggest, NothingWhereNothingIsNear) {
 }
 
 }  // namespace
-}  // namespace sx::cli
+}  // namespace sx

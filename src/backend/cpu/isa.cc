@@ -94,7 +94,7 @@ std::vector<Isa> available_isas() {
 #if defined(__aarch64__)
   const unsigned long cap = ::getauxval(AT_HWCAP), cap2 = ::getauxval(AT_HWCAP2);
   const bool dot = (cap & HWCAP_ASIMDDP) && (cap & HWCAP_ASIMDHP);
-  if (dot && (cap2 & HWCAP2_I8MM) && (cap2 & HWCAP2_BF16)) found.push_back(Isa::kNeonI8mm);
+  if (dot && (cap & HWCAP_ASIMDFHM) && (cap2 & HWCAP2_I8MM) && (cap2 & HWCAP2_BF16)) found.push_back(Isa::kNeonI8mm);
   if (dot) found.push_back(Isa::kNeonDot);
 #elif defined(__x86_64__)
   __builtin_cpu_init();

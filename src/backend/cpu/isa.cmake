@@ -3,7 +3,7 @@
 # (by the rule of isa.cc). The files that choose at run time know a set by the macro SX_HAS_<NAME>.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(SX_ISAS NEON_I8MM NEON_DOT GENERIC)
-  set(needs_NEON_I8MM asimddp asimdhp i8mm bf16)
+  set(needs_NEON_I8MM asimddp asimdhp asimdfhm i8mm bf16)
   set(needs_NEON_DOT asimddp asimdhp)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
   set(SX_ISAS AMX AVX512 AVX2 GENERIC)

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace sx::cli {
+namespace sx {
 
 // The number of letters to insert, drop, replace, or swap with their neighbour, to turn `a` into `b`.
 int edit_distance(std::string_view a, std::string_view b);
@@ -14,4 +14,4 @@ std::string nearest_word(std::string_view word, std::span<const std::string> kno
 // "; did you mean --spec?", or nothing.
 std::string did_you_mean(std::string_view word, std::span<const std::string> known);
 
-}  // namespace sx::cli
+}  // namespace sx

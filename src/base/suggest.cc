@@ -1,9 +1,10 @@
-#include "cli/suggest.h"
+// The search for the known word nearest to a misspelt one.
+#include <specextend/suggest.h>
 
 #include <algorithm>
 #include <vector>
 
-namespace sx::cli {
+namespace sx {
 
 int edit_distance(std::string_view a, std::string_view b) {
   std::vector<int> before(b.size() + 1), last(b.size() + 1),
@@ -39,4 +40,4 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> kno
   return nearest.empty() ? nearest : "; did you mean " + nearest + "?";
 }
 
-}  // namespace sx::cli
+}  // namespace sx

@@ -1,0 +1,20 @@
+"""SpecExtend: speculative decoding for long inputs whose output has the bytes of plain decoding.
+
+    from specextend import LLM
+    llm = LLM("model.gguf")
+    for piece in llm.stream("Once upon a time", max_tokens=100):
+        print(piece, end="", flush=True)
+"""
+import atexit
+
+from ._core import Error, close_all, cuda as has_cuda, version as __version__
+from ._llm import LLM, presets
+from ._results import Explanation, Message, Piece, Result, TokenInfo, Verification
+from ._session import Session
+from ._streams import AsyncStream, Stream
+
+atexit.register(close_all)
+del atexit, close_all
+
+__all__ = ["LLM", "AsyncStream", "Error", "Explanation", "Message", "Piece", "Result", "Session", "Stream", "TokenInfo",
+           "Verification", "__version__", "has_cuda", "presets"]
