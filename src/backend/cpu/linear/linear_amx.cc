@@ -1,12 +1,11 @@
 // Linear layers of quantised weights for many rows with AMX: tdpbssd multiplies 16 rows x 32 activations by 32 x 16
 // weights into 16 x 16 exact 32-bit sums (order of reduction: linear_wide.inl). The tile unit takes 16 cycles for that;
-// sums leave it through memory only, and folding them into floats takes 32 vector instructions. So
-//   - two tiles of rows and two groups of outputs are multiplied at once: each tile loaded is used twice;
-//   - sums are stored one sub-block late, when the tile unit has long finished them;
-//   - sums of kUnit sub-blocks are folded while the next kUnit sub-blocks are multiplied, one 16 x 16 tile after the
-//     other, so that 16 registers hold the chains;
-//   - weights are unpacked once into a panel for up to kMostTiles tiles of rows.
-// A sub-block is what has a scale of its own: 32 inner values, or 16, which cost the tile unit as much.
+// sums leave it through memory only, and folding them into floats takes 32 vector instructions or more. Measured on an
+// Emerald Rapids, the stores are what costs most: 12 ns per 16 x 16 x 32 without them, 28 with sums in buffers of 32
+// KB. So the sums' buffer is small (4 KB, always in L1), a sub-block's sums are stored when four more have been
+// multiplied and folded one step later, with the chains of a tile in 16 registers; the pipeline runs on from tile to
+// tile of rows. Weights are unpacked once into a panel for up to kMostTiles tiles of rows. A sub-block is what has a
+// scale of its own: 32 inner values, or 16, which cost the tile unit as much.
 #define SX_ISA_NAMESPACE amx
 #include "backend/cpu/linear/linear_amx.h"
 
@@ -17,9 +16,7 @@ namespace sx::cpu {
 namespace amx {
 namespace {
 
-constexpr int kUnit = 4;              // sub-blocks whose sums are folded together
-constexpr int kPanel = 16;            // sub-blocks in a panel; with one scale per 256, whole super-blocks
-constexpr int kGroups = 2;            // groups of outputs in a panel
+constexpr int kPanel = 32;            // sub-blocks in a panel; with one scale per 256, whole super-blocks
 constexpr int kMostTiles = 32;        // tiles of 16 rows that use a panel
 constexpr size_t kActs = 768 * 1024;  // bytes of activations that should stay in L2
 constexpr int kSums = 256;            // of a tile
@@ -40,10 +37,9 @@ struct alignas(64) PanelBlock {
 };
 
 struct alignas(64) Scratch {
-  PanelBlock panel[kGroups][kPanel];
-  int32_t sums[2][kUnit][4][kSums];
-  float p[4][kSums];
-  float acc[kMostTiles][kGroups][kSums];
+  PanelBlock panel[kPanel];
+  int32_t sums[4][kSums];
+  float acc[kMostTiles][kSums];
 };
 
 // The tiles' shapes: 0-3 sums of 16 x 16, 4 and 5 activations of 16 rows, 6 and 7 weights of 16 outputs. They are set
@@ -96,185 +92,144 @@ __attribute__((noinline)) void unpack(PanelBlock* to, const uint8_t* from, int b
   }
 }
 
-// Up to kUnit sub-blocks (of one super-block, where activations have a scale for 256) of one or two tiles of rows.
-struct Unit {
-  const PanelBlock* w;  // of the first group; the next one's are kPanel further
-  const int8_t* q[2];   // of the tiles of rows
-  const float* sum[2];
-  const float* dx[2];
-  int width[2];
-  int count;         // sub-blocks
-  bool first, last;  // of a chain
-  float* acc;        // [tiles][kGroups][kSums]
-  int32_t (*sums)[4][kSums];
+// Where the multiplication is: a sub-block of a tile of rows.
+template <class K>
+struct MultiplyCursor {
+  const LinearJob& job;
+  const int first_block, count;  // of the panel, and its sub-blocks
+  int tile, at = 0;              // sub-block
+  const int8_t* q = nullptr;
+  size_t step = 0;  // bytes of a block
+
+  SX_INLINE void open(MultiplyCursor& c) {
+    const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
+    c.step = static_cast<size_t>(rows.width) * 32;
+    c.q = rows.q + static_cast<size_t>(c.first_block) * c.step;
+  }
+  SX_INLINE void next(MultiplyCursor& c) {
+    if (K::kHalves == 2) c.q += c.at % 2 == 0 ? size_t(16) : c.step - 16;
+    else c.q += c.step;
+    if (++c.at < c.count) return;
+    c.at = 0;
+    ++c.tile;
+  }
 };
 
-// Activations of tile t for sub-block j of a unit.
+// Where the folding is.
 template <class K>
-SX_INLINE const int8_t* rows_at(const Unit& u, int t, int j) {
-  return u.q[t] + static_cast<size_t>(j / K::kHalves * u.width[t]) * 32 + static_cast<size_t>(j % K::kHalves * 16);
-}
+struct FoldCursor {
+  const LinearJob& job;
+  const int first_block, count;
+  int tile, at = 0;
+  const float* sum = nullptr;
+  const float* dx = nullptr;
+  float* acc;  // of the tile
+  size_t width = 0;
 
-// Stores the last sub-block's sums, multiplies sub-block j of the unit.
-template <class K, int kTiles, int kCount>
-SX_INLINE void multiply(const Unit& u, int j, int32_t (*late)[kSums]) {
-  const int8_t* a = rows_at<K>(u, 0, j);
-  _tile_loadd(4, a, 32);
-  _tile_loadd(6, u.w[j].q, 64);
-  _tile_stored(0, late[0], 64);
-  _tile_zero(0);
-  _tile_dpbssd(0, 4, 6);
-  if constexpr (kCount == 2) {
-    _tile_loadd(7, u.w[kPanel + j].q, 64);
-    _tile_stored(1, late[1], 64);
-    _tile_zero(1);
-    _tile_dpbssd(1, 4, 7);
+  SX_INLINE void open(FoldCursor& c) {
+    const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
+    const size_t block = static_cast<size_t>(c.first_block);
+    c.width = static_cast<size_t>(rows.width);
+    c.sum = rows.sum + block * c.width * (K::kNibbles ? 1 : 3);
+    c.dx = rows.dx + block / (K::kShare / 32) * c.width;
   }
-  if constexpr (kTiles == 2) {
-    const int8_t* b = rows_at<K>(u, 1, j);
-    _tile_loadd(5, b, 32);
-    _tile_stored(2, late[2], 64);
-    _tile_zero(2);
-    _tile_dpbssd(2, 5, 6);
-    if constexpr (kCount == 2) {
-      _tile_stored(3, late[3], 64);
-      _tile_zero(3);
-      _tile_dpbssd(3, 5, 7);
-    }
-  }
-}
+};
 
-// Stores the last sub-block's sums.
-template <int kTiles, int kCount>
-SX_INLINE void store_late(int32_t (*late)[kSums]) {
-  _tile_stored(0, late[0], 64);
-  if constexpr (kCount == 2) _tile_stored(1, late[1], 64);
-  if constexpr (kTiles == 2) {
-    _tile_stored(2, late[2], 64);
-    if constexpr (kCount == 2) _tile_stored(3, late[3], 64);
-  }
-}
-
-// Folds the sums of one tile of rows (t) and one group (g). Chains are super-blocks, kept in `p` from unit to unit, or
-// with one scale per 32 the results themselves.
+// Folds the sums of one sub-block into the chains p; a chain is a super-block, or with one scale per 32 all of the
+// panel.
 template <class K>
-__attribute__((noinline)) void fold(const Unit& u, int t, int g, float* p) {
-  const size_t width = static_cast<size_t>(u.width[t]);
-  const PanelBlock* w = u.w + g * kPanel;
-  float* acc = u.acc + (t * kGroups + g) * kSums;
-  if (!K::kNibbles) p = acc;
-  const bool fresh = K::kNibbles && u.first;
-  Vec c[16];
+SX_INLINE void fold(FoldCursor<K>& c, const PanelBlock* panel, const int32_t* s, Vec (&p)[16]) {
+  constexpr int kChain = K::kNibbles ? kSuper / 32 : 1;
+  if (c.at == 0) FoldCursor<K>::open(c);
+  const PanelBlock& w = panel[c.at];
+  if (K::kNibbles && c.at % kChain == 0) {
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) c[r] = fresh ? zero() : _mm512_load_ps(p + 16 * r);
-  for (int j = 0; j < u.count; ++j, ++w) {
-    const int32_t* s = u.sums[j][2 * t + g];
-    const size_t block = static_cast<size_t>(j / K::kHalves);
-    const size_t entry = K::kNibbles ? block : block * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + j % 2);
-    const float* sum = u.sum[t] + entry * width;
-    const float* dx = u.dx[t] + block * width;
-    const Vec d = _mm512_load_ps(w->d), m = K::kOffset ? _mm512_load_ps(w->m) : zero();
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) {
-      const Vec dot = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(s + 16 * r));
-      c[r] = fma(dot, K::kNibbles ? d : mul(d, set1(dx[r])), c[r]);
-      if constexpr (K::kOffset) c[r] = fma(m, set1(sum[r]), c[r]);
-    }
+    for (int r = 0; r < 16; ++r) p[r] = zero();
   }
-  if (K::kNibbles && u.last) {
+  if (!K::kNibbles && c.at == 0) {
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) p[r] = _mm512_load_ps(c.acc + 16 * r);
+  }
+  const size_t block = static_cast<size_t>(c.at / K::kHalves);
+  const size_t entry = K::kNibbles ? block : block * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + c.at % 2);
+  const float* sum = c.sum + entry * c.width;
+  const float* dx = c.dx + (K::kNibbles ? block / (kSuper / 32) : block) * c.width;
+  const Vec d = _mm512_load_ps(w.d), m = K::kOffset ? _mm512_load_ps(w.m) : zero();
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    const Vec dot = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(s + 16 * r));
+    p[r] = fma(dot, K::kNibbles ? d : mul(d, set1(dx[r])), p[r]);
+    if constexpr (K::kOffset) p[r] = fma(m, set1(sum[r]), p[r]);
+  }
+  const bool end = ++c.at == c.count;
+  if (K::kNibbles && (end || c.at % kChain == 0)) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r)
-      _mm512_store_ps(acc + 16 * r, fma(c[r], set1(u.dx[t][r]), _mm512_load_ps(acc + 16 * r)));
-  } else {
+      _mm512_store_ps(c.acc + 16 * r, fma(p[r], set1(dx[r]), _mm512_load_ps(c.acc + 16 * r)));
+  }
+  if (!K::kNibbles && end) {
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) _mm512_store_ps(p + 16 * r, c[r]);
+    for (int r = 0; r < 16; ++r) _mm512_store_ps(c.acc + 16 * r, p[r]);
   }
+  if (end) c.at = 0, ++c.tile, c.acc += kSums;
 }
 
-// Multiplies unit `next` and folds `before` meanwhile; either may be empty.
-template <class K, int kTiles, int kCount>
-SX_INLINE void step(const Unit& next, const Unit& before, int32_t (*&late)[kSums], Scratch& s) {
-  constexpr int kParts = kTiles * kCount;
-#pragma GCC unroll 1
-  for (int j = 0; j < kUnit; ++j) {
-    if (j < next.count) {
-      multiply<K, kTiles, kCount>(next, j, late);
-      late = next.sums[j];
-    }
-    if (before.count)
-      for (int c = j * kParts / kUnit; c < (j + 1) * kParts / kUnit; ++c)
-        fold<K>(before, c / kCount, c % kCount, s.p[c]);
+// One step of the pipeline, for tile registers n (sums), 4 + n % 2 (activations) and 6 + n % 2 (weights): stores the
+// sums of the sub-block four before, multiplies one, folds the one five before.
+#define SX_AMX_STEP(n, A, B)                                                   \
+  {                                                                            \
+    if (i < total) {                                                           \
+      if (to.at == 0) MultiplyCursor<K>::open(to);                             \
+      _tile_loadd(A, to.q, 32);                                                \
+      _tile_loadd(B, panel[to.at].q, 64);                                      \
+      MultiplyCursor<K>::next(to);                                             \
+    }                                                                          \
+    _tile_stored(n, s.sums[n], 64);                                            \
+    _tile_zero(n);                                                             \
+    if (i < total) _tile_dpbssd(n, A, B);                                      \
+    if (i >= 5 && i - 5 < total) fold<K>(from, panel, s.sums[(n + 3) % 4], p); \
+    ++i;                                                                       \
+  }
+
+// The panel's `count` sub-blocks (the first belongs to block `block` of the rows) times tiles of rows [first, last).
+template <class K>
+__attribute__((noinline)) void panel_rows(const LinearJob& job, int first, int last, int block, int count, Scratch& s) {
+  const PanelBlock* panel = s.panel;
+  const int total = (last - first) * count;
+  MultiplyCursor<K> to = {.job = job, .first_block = block, .count = count, .tile = first};
+  FoldCursor<K> from = {.job = job, .first_block = block, .count = count, .tile = first, .acc = s.acc[0]};
+  Vec p[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) p[r] = zero();
+  for (int i = 0; i < total + 5;) {
+    SX_AMX_STEP(0, 4, 6)
+    SX_AMX_STEP(1, 5, 7)
+    SX_AMX_STEP(2, 4, 6)
+    SX_AMX_STEP(3, 5, 7)
   }
 }
-
-// `count` sub-blocks from the panel (they start at block `from` of the rows), tiles of rows [first, last), kTiles at
-// once.
-template <class K, int kTiles, int kCount>
-__attribute__((noinline)) void panel_rows(const LinearJob& job, int first, int last, int from, int count, float* acc,
-                                          Scratch& s) {
-  constexpr int kChain = K::kShare / 32 * K::kHalves;  // sub-blocks
-  Unit before = {};
-  int32_t(*late)[kSums] = s.sums[0][0];  // the first store writes nothing of interest there
-  int parity = 0;
-  for (int t = first; t < last; t += kTiles, acc += kTiles * kGroups * kSums) {
-    ActTile rows[2];
-    for (int i = 0; i < kTiles; ++i) rows[i] = act_tile(job.act, job.layout->in, job.rows, t + i, K::kShare);
-    for (int b = 0; b < count; b += kUnit) {
-      Unit next = {};
-      for (int i = 0; i < kTiles; ++i) {
-        const size_t width = static_cast<size_t>(rows[i].width), block = static_cast<size_t>(from + b / K::kHalves);
-        next.width[i] = rows[i].width;
-        next.q[i] = rows[i].q + block * width * 32;
-        next.sum[i] = rows[i].sum + block * width * (K::kNibbles ? 1 : 3);
-        next.dx[i] = rows[i].dx + block / (K::kShare / 32) * width;
-      }
-      next.w = s.panel[0] + b;
-      next.count = count - b < kUnit ? count - b : kUnit;
-      next.first = b % kChain == 0;
-      next.last = b % kChain + kUnit >= kChain || b + kUnit >= count;
-      next.acc = acc;
-      next.sums = s.sums[parity];
-      parity ^= 1;
-      step<K, kTiles, kCount>(next, before, late, s);
-      before = next;
-    }
-  }
-  store_late<kTiles, kCount>(late);
-  step<K, kTiles, kCount>(Unit{}, before, late, s);
-}
-
-template <class K, int kCount>
-void panel_all(const LinearJob& job, int first, int last, int from, int count, Scratch& s) {
-  const int even = first + (last - first) / 2 * 2;
-  if (even > first) panel_rows<K, 2, kCount>(job, first, even, from, count, s.acc[0][0], s);
-  if (even < last) panel_rows<K, 1, kCount>(job, even, last, from, count, s.acc[even - first][0], s);
-}
+#undef SX_AMX_STEP
 
 template <class K>
 void run(const LinearJob& job, int tiles) {
   constexpr int kBlocks = kPanel / K::kHalves;  // of the panel
   Scratch& s = *reinterpret_cast<Scratch*>(job.panel);
   const int blocks = job.layout->blocks;
-  int most = static_cast<int>(kActs / (static_cast<size_t>(blocks) * 32 * kTileRows)) / 2 * 2;
+  int most = static_cast<int>(kActs / (static_cast<size_t>(blocks) * 32 * kTileRows));
   most = most < 4 ? 4 : most < kMostTiles ? most : kMostTiles;
   for (int t = 0; t < tiles; t += most) {
     const int end = t + most < tiles ? t + most : tiles;
-    for (int g = job.first; g < job.last; g += kGroups) {
-      const int groups = job.last - g < kGroups ? 1 : kGroups;
+    for (int g = job.first; g < job.last; ++g) {
+      const std::byte* group = job.weights + static_cast<size_t>(g) * job.layout->group_bytes;
       memset(s.acc, 0, sizeof(s.acc[0]) * static_cast<size_t>(end - t));
-      for (int from = 0; from < blocks; from += kBlocks) {
-        const int count = blocks - from < kBlocks ? blocks - from : kBlocks;
-        for (int i = 0; i < groups; ++i) {
-          const std::byte* group = job.weights + static_cast<size_t>(g + i) * job.layout->group_bytes;
-          unpack<K>(s.panel[i], reinterpret_cast<const uint8_t*>(group) + static_cast<size_t>(from) * K::kBytes, count);
-        }
-        if (groups == 2) panel_all<K, 2>(job, t, end, from, count * K::kHalves, s);
-        else panel_all<K, 1>(job, t, end, from, count * K::kHalves, s);
+      for (int b = 0; b < blocks; b += kBlocks) {
+        const int count = blocks - b < kBlocks ? blocks - b : kBlocks;
+        unpack<K>(s.panel, reinterpret_cast<const uint8_t*>(group) + static_cast<size_t>(b) * K::kBytes, count);
+        panel_rows<K>(job, t, end, b, count * K::kHalves, s);
       }
       for (int i = t; i < end; ++i)
-        for (int c = 0; c < groups; ++c)
-          for (int r = 0; r < kTileRows && i * kTileRows + r < job.rows; ++r)
-            finish(job, g + c, i * kTileRows + r, _mm512_load_ps(s.acc[i - t][c] + 16 * r));
+        for (int r = 0; r < kTileRows && i * kTileRows + r < job.rows; ++r)
+          finish(job, g, i * kTileRows + r, _mm512_load_ps(s.acc[i - t] + 16 * r));
     }
   }
 }

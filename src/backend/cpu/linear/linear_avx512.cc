@@ -180,7 +180,7 @@ template <class F, int G, int R>
 __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int step, const ActTile& tile, int first,
                                          int row) {
   constexpr bool kBytes = F::kQuant == Quant::kByte;
-  constexpr int kSums = kBytes ? 3 : 1, kAhead = 2048;  // prefetch so many bytes of weights ahead
+  constexpr int kSums = kBytes ? 3 : 1, kAhead = 4096;  // prefetch so many bytes of weights ahead
   const uint8_t* w =
       reinterpret_cast<const uint8_t*>(job.weights) + static_cast<size_t>(group) * job.layout->group_bytes;
   const size_t apart = static_cast<size_t>(step) * job.layout->group_bytes, width = static_cast<size_t>(tile.width);
@@ -238,7 +238,8 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
 
 // ---- jobs --------------------------------------------------------------------------------------------------------------
 constexpr int kRowsAtOnce = 64;  // rows that share a pass over the groups; their activations stay in L2
-constexpr int kAmxRows = 9;      // tiles with so many rows are multiplied by AMX where it may be used
+// Where AMX may be used it serves calls of so many rows, there all tiles with at least so many.
+constexpr int kAmxCall = 32, kAmxRows = 9;
 
 // Rows [from, to) of one group; from is a multiple of 16.
 template <class F>
@@ -276,7 +277,7 @@ void run_format(const LinearJob& job) {
   if (job.rows == 2) return rows_few<F, 2>(job);
   int from = 0;
   if constexpr (kAmx) {
-    const int tiles = (job.rows + kTileRows - kAmxRows) / kTileRows;
+    const int tiles = job.rows < kAmxCall ? 0 : (job.rows + kTileRows - kAmxRows) / kTileRows;
     if (tiles > 0)
       amx_run(job,
               {.nibbles = F::kQuant != Quant::kByte,
