@@ -1,7 +1,7 @@
 // Times the x86 kernels of linear layers against each other in one process, on the same weights: tables of kernels of
 // today and of before, and variants of the AMX kernels that leave something out (their results are wrong) to see what
 // costs time. Weights are copies that are used in turn, so that they come from memory.
-//   bench_linear_x86 [what] [threads,...] [types,...] [OUTxIN,...] [rows,...]     what: tables, variants (of AMX), ahead (prefetch
+//   bench_linear_x86 [what] [threads,...] [types,...] [OUTxIN,...] [rows,...]     what: tables, variants (of AMX), zeros (the same with activations of 0), ahead (prefetch
 // distance of VNNI), handover (an empty job)
 #include <fmt/core.h>
 
@@ -25,10 +25,10 @@
 namespace sx::cpu {
 const LinearKernels* linear_kernels_avx512_before();
 const LinearKernels* linear_kernels_avx512_ahead0();
-const LinearKernels* linear_kernels_avx512_ahead1024();
-const LinearKernels* linear_kernels_avx512_ahead4096();
-#define SX_VARIANT(name)                                         \
-  void amx_run_##name(const LinearJob&, const AmxWeights&, int); \
+const LinearKernels* linear_kernels_avx512_ahead2048();
+const LinearKernels* linear_kernels_avx512_ahead8192();
+#define SX_VARIANT(name)                                        \
+  void amx_run_##name(const LinearJob&, const AmxFormat&, int); \
   size_t amx_panel_bytes_##name();
 #include "amx_variants.h"
 #undef SX_VARIANT
@@ -66,7 +66,7 @@ struct Packed {
 
 Packed pack(const LinearKernels& kernels, DType type, int out, int in, const std::vector<std::byte>& bytes,
             size_t least) {
-  Packed p{&kernels, kernels.layout({type, in, true}), out, 0, {}};
+  Packed p{&kernels, kernels.layout({type, in, true, true}), out, 0, {}};
   const int group = p.layout.group;
   p.groups = (out + group - 1) / group;
   const size_t padded = static_cast<size_t>(p.layout.blocks) * 32, row = dtype_bytes(type, in);
@@ -154,10 +154,11 @@ struct Variant {
   Run run;
   size_t (*panel)();
 };
-template <void (*amx)(const LinearJob&, const AmxWeights&, int)>
+template <void (*amx)(const LinearJob&, const AmxFormat&, int)>
 void run_variant(const LinearJob& job) {
-  const size_t lanes = static_cast<size_t>(job.layout->blocks) * 64 * static_cast<size_t>(job.rows);
-  amx(job, {job.layout->type == DType::kQ4_0, false, static_cast<const char*>(job.act) + lanes}, job.rows / 16);
+  const bool q4_0 = job.layout->type == DType::kQ4_0, nibbles = job.layout->act_block == 256;
+  amx(job, {.nibbles = nibbles, .centred = q4_0, .wide = false, .offset = nibbles && !q4_0, .halves = false},
+      job.rows / 16);
 }
 
 // Microseconds of a job of one empty piece per thread, and of four.
@@ -192,14 +193,16 @@ int run(int argc, char** argv) {
   if (has(Isa::kAvx2)) tables.push_back(linear_kernels_avx2());
   if (what == "ahead")
     tables = {linear_kernels_avx512_before(), linear_kernels_avx512(), linear_kernels_avx512_ahead0(),
-              linear_kernels_avx512_ahead1024(), linear_kernels_avx512_ahead4096()};
+              linear_kernels_avx512_ahead2048(), linear_kernels_avx512_ahead8192()};
   if (what == "handover") return handover(threads);
   const std::vector<Variant> variants = {
 #define SX_VARIANT(name) {#name, run_variant<amx_run_##name>, amx_panel_bytes_##name},
 #include "amx_variants.h"
 #undef SX_VARIANT
   };
-  if (what == "variants" && !has(Isa::kAmx)) fail("no AMX here");
+  const bool zeros = what == "zeros";  // do the data change the time?
+  const bool amx_only = what == "variants" || zeros;
+  if (amx_only && !has(Isa::kAmx)) fail("no AMX here");
   for (const auto& shape : shapes)
     for (const auto& type_name : types) {
       const DType type = *dtype_from_name(type_name);
@@ -207,15 +210,15 @@ int run(int argc, char** argv) {
       if (in % dtype_info(type).block) continue;
       const auto bytes = random_weights(type, int64_t{out} * in);
       std::vector<float> x(size_t(512) * static_cast<size_t>(in)), y(size_t(512) * static_cast<size_t>(out));
-      for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7919 % 1021) * 0.002f - 1.0f;
+      for (size_t i = 0; i < x.size(); ++i) x[i] = zeros ? 0.0f : static_cast<float>(i * 7919 % 1021) * 0.002f - 1.0f;
       std::vector<Packed> packed;
-      if (what == "variants") packed.push_back(pack(*linear_kernels_amx(), type, out, in, bytes, 0));
+      if (amx_only) packed.push_back(pack(*linear_kernels_amx(), type, out, in, bytes, 0));
       else
         for (const auto* t : tables) packed.push_back(pack(*t, type, out, in, bytes, size_t(320) << 20));
       for (const auto& t : threads)
         for (const auto& c : counts) {
           const int team = std::atoi(t.c_str()), rows = std::atoi(c.c_str());
-          if (what == "variants") {
+          if (amx_only) {
             for (int again = 0; again < 2; ++again)
               for (const Variant& v : variants)
                 print(v.name, type, packed[0], rows, team,

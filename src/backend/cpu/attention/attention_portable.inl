@@ -1,8 +1,8 @@
 // The attention kernels for the "lanes" layouts on any instruction set, in f32 arithmetic on simd.h: K
 // [pos/16][d][pos%16] gives scores whose lanes are positions, V [pos][c] gives outputs whose lanes are channels. A
-// block is read once for the up to 6 rows of a tile; with 4 lanes the register tile is 6 rows x 16 columns = 24
-// accumulators. Each score and each output has one accumulator that runs over its inner dimension in order, so the
-// number of rows changes no bit.
+// block is read once for the up to 6 rows of a tile; with 4 lanes the register tile is 6 rows x 16 columns, with 16
+// lanes 6 rows x 64 columns = 24 accumulators. Each score and each output has one accumulator that runs over its inner
+// dimension in order, so the number of rows changes no bit.
 //
 // Include from one translation unit per instruction set with SX_ISA_NAMESPACE defined and that set's flags; nothing
 // here has external linkage except portable_attention().
@@ -66,31 +66,39 @@ void pack(std::byte* query, int row, const float* x, int dim, int padded, float 
   for (int d = 0; d < dim; ++d) q[d] = x[d] * factor;
 }
 
+// Groups of 16 columns (positions or channels) that R rows multiply at once: enough independent chains to hide the
+// latency of a multiply-add, as many as registers hold. It changes no chain.
+template <int R>
+constexpr int kSpread = kLanes == 16            ? 4
+                        : kLanes == 8 && R <= 2 ? 2
+                                                : 1;
+
 // s[row][pos] = q . k, in log2 units.
 template <class E, int R>
 __attribute__((noinline)) void scores(const float* q, const std::byte* keys, int padded, float (*s)[kBlock]) {
+  constexpr int kVecs = kColumns * kSpread<R>;
   const auto* k = reinterpret_cast<const typename E::Stored*>(keys);
   const auto* scale = reinterpret_cast<const float*>(keys + kBlock * padded);
-  for (int t = 0; t < kBlock; t += 16, k += 16 * padded) {
-    Vec acc[R][kColumns];
+  for (int t = 0; t < kBlock; t += kVecs * kLanes, k += kVecs * kLanes * padded) {
+    Vec acc[R][kVecs];
     for (int i = 0; i < R; ++i)
-      for (int j = 0; j < kColumns; ++j) acc[i][j] = zero();
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = zero();
 #pragma GCC unroll 1
     for (int d = 0; d < padded; ++d) {
-      Vec b[kColumns];
+      Vec b[kVecs];
 #pragma GCC unroll 4
-      for (int j = 0; j < kColumns; ++j) b[j] = E::get(k + d * 16 + j * kLanes);
+      for (int j = 0; j < kVecs; ++j) b[j] = E::get(k + (j / kColumns * padded + d) * 16 + j % kColumns * kLanes);
 #pragma GCC unroll 8
       for (int i = 0; i < R; ++i) {
         const Vec a = set1(q[i * padded + d]);
 #pragma GCC unroll 4
-        for (int j = 0; j < kColumns; ++j) acc[i][j] = fma(a, b[j], acc[i][j]);
+        for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(a, b[j], acc[i][j]);
       }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int j = 0; j < kColumns; ++j) {
+      for (int j = 0; j < kVecs; ++j) {
         Vec x = acc[i][j];
         if constexpr (E::kScaled) x = mul(x, load(scale + t + j * kLanes));
         store(s[i] + t + j * kLanes, x);
@@ -126,29 +134,36 @@ SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
   return alpha;
 }
 
-// o[row][c] += sum over positions of w[row][pos] * v[pos][c].
+// o[row][c] += sum over positions of w[row][pos] * v[pos][c], for the channels of kVecs vectors.
+template <class E, int R, int kVecs>
+SX_INLINE void add_channels(float* o, const typename E::Stored* v, int padded, const float (*w)[kBlock]) {
+  Vec acc[R][kVecs];
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < kVecs; ++j) acc[i][j] = load(o + i * padded + j * kLanes);
+#pragma GCC unroll 1
+  for (int p = 0; p < kBlock; ++p) {
+    Vec b[kVecs];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) b[j] = E::get(v + p * padded + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const Vec a = set1(w[i][p]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(a, b[j], acc[i][j]);
+    }
+  }
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < kVecs; ++j) store(o + i * padded + j * kLanes, acc[i][j]);
+}
+
 template <class E, int R>
 __attribute__((noinline)) void add_values(float* o, const std::byte* values, int padded, const float (*w)[kBlock]) {
   const auto* v = reinterpret_cast<const typename E::Stored*>(values);
-  for (int c = 0; c < padded; c += 16) {
-    Vec acc[R][kColumns];
-    for (int i = 0; i < R; ++i)
-      for (int j = 0; j < kColumns; ++j) acc[i][j] = load(o + i * padded + c + j * kLanes);
-#pragma GCC unroll 1
-    for (int p = 0; p < kBlock; ++p) {
-      Vec b[kColumns];
-#pragma GCC unroll 4
-      for (int j = 0; j < kColumns; ++j) b[j] = E::get(v + p * padded + c + j * kLanes);
-#pragma GCC unroll 8
-      for (int i = 0; i < R; ++i) {
-        const Vec a = set1(w[i][p]);
-#pragma GCC unroll 4
-        for (int j = 0; j < kColumns; ++j) acc[i][j] = fma(a, b[j], acc[i][j]);
-      }
-    }
-    for (int i = 0; i < R; ++i)
-      for (int j = 0; j < kColumns; ++j) store(o + i * padded + c + j * kLanes, acc[i][j]);
-  }
+  int c = 0;
+  if (kSpread < R >> 1)
+    for (; c + 16 * kSpread<R> <= padded; c += 16 * kSpread<R>)
+      add_channels<E, R, kColumns * kSpread<R>>(o + c, v + c, padded, w);
+  for (; c < padded; c += 16) add_channels<E, R, kColumns>(o + c, v + c, padded, w);
 }
 
 template <class E, int R>

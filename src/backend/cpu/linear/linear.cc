@@ -20,6 +20,9 @@ constexpr size_t kLine = 64;
 constexpr int kPieces = 4;  // per thread, so that a preempted thread delays the others by one piece only
 constexpr size_t kPieceBytes = size_t(512)
                                << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
+// Activations that every thread quantises for itself rather than wait for the others: about 0.3 ns a value, and handing
+// a job to 16 threads takes 2 to 3 us.
+constexpr size_t kAloneValues = 6144, kAloneBytes = size_t(32) << 10;
 // Groups of table weights that are expanded at once: as many as kernels read together for one row, or, for many rows,
 // so many that the activations are not read from beyond L2 for each.
 constexpr int kStreams = 2, kExpandedGroups = 8, kFewRows = 8;
@@ -236,8 +239,8 @@ void LinearScratch::reserve(int max_rows, int max_in, int threads) {
   threads_ = std::max(threads_, threads);
   const size_t tile = align_up(kernels_->act_bytes(in_), kLine);
   const size_t tiles = static_cast<size_t>((rows_ + kernels_->act_rows - 1) / kernels_->act_rows);
-  panel_stride_ = tile;
-  own_stride_ = align_up(tile + linear_worker_bytes(*kernels_, in_), 4096);
+  panel_stride_ = std::max(tile, kAloneBytes);
+  own_stride_ = align_up(panel_stride_ + linear_worker_bytes(*kernels_, in_), 4096);
   shared_ = Pages(tiles * tile, "quantised activations");
   owners_.assign(static_cast<size_t>(threads_), {});
   own_ = Pages(own_stride_ * static_cast<size_t>(threads_), "panels of linear layers");
@@ -248,7 +251,10 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   SX_ASSERT(&kernels == scratch.kernels_ && args.rows >= 1 && args.rows <= scratch.rows_);
   SX_ASSERT(matrix.in() <= scratch.in_ && pool.workers() <= scratch.threads_ && args.out_stride >= matrix.out());
   const int tiles = (args.rows + kernels.act_rows - 1) / kernels.act_rows;
-  const bool alone = tiles == 1;  // every thread quantises for itself: cheaper than to wait for each other
+  const size_t values = static_cast<size_t>(args.rows) * static_cast<size_t>(matrix.in());
+  const bool alone =
+      tiles == 1 ||
+      (values <= kAloneValues && static_cast<size_t>(tiles) * kernels.act_bytes(matrix.in()) <= scratch.panel_stride_);
   const uint64_t call = ++scratch.calls_;
   if (matrix.act_blocks() && !alone) {
     const int shares = std::min(tiles, pool.size());
@@ -263,7 +269,7 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
     std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(worker);
     void* act = alone ? own : scratch.shared_.data();
     if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.act_blocks() && alone && of != call) {
-      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, matrix.act_blocks(), act);
+      kernels.quantise(args.x, matrix.in(), args.rows, 0, tiles, matrix.act_blocks(), act);
       of = call;
     }
     const size_t from = total * static_cast<size_t>(piece) / static_cast<size_t>(pieces);

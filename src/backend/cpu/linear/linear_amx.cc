@@ -1,11 +1,11 @@
-// Linear layers of 4-bit weights for many rows with AMX: tdpbssd multiplies 16 rows x 32 activations by 32 x 16 weights
-// into 16 x 16 exact 32-bit sums (order of reduction: linear_wide.inl). The tile unit takes 16 cycles for that; sums
-// leave it through memory only, and folding them into floats takes 32 vector instructions. So
-//   - two tiles of rows and two groups of outputs are multiplied at once: each tile loaded is used twice;
-//   - sums are stored one block late, when the tile unit has long finished them;
-//   - sums of kUnit blocks are folded while the next kUnit blocks are multiplied, one 16 x 16 tile after the other, so
-//     that 16 registers hold the chains;
-//   - weights are unpacked once into a panel for up to kMostTiles tiles of rows.
+// Linear layers of quantised weights for many rows with AMX: tdpbssd multiplies 16 rows x 32 activations by 32 x 16
+// weights into 16 x 16 exact 32-bit sums (order of reduction: linear_wide.inl). The tile unit takes 16 cycles for that;
+// sums leave it through memory only, and folding them into floats takes 32 vector instructions or more. Measured on an
+// Emerald Rapids, the stores are what costs most: 12 ns per 16 x 16 x 32 without them, 28 with sums in buffers of 32
+// KB. So the sums' buffer is small (4 KB, always in L1), a sub-block's sums are stored when four more have been
+// multiplied and folded one step later, with the chains of a tile in 16 registers; the pipeline runs on from tile to
+// tile of rows. Weights are unpacked once into a panel for up to kMostTiles tiles of rows. A sub-block is what has a
+// scale of its own: 32 inner values, or 16, which cost the tile unit as much.
 #define SX_ISA_NAMESPACE amx
 #include "backend/cpu/linear/linear_amx.h"
 
@@ -16,12 +16,20 @@ namespace sx::cpu {
 namespace amx {
 namespace {
 
-constexpr int kUnit = 4;              // blocks of 32 whose sums are folded together
-constexpr int kSupers = 2;            // super-blocks in a panel
-constexpr int kGroups = 2;            // groups of outputs in a panel
+constexpr int kPanel = 32;            // sub-blocks in a panel; with one scale per 256, whole super-blocks
 constexpr int kMostTiles = 32;        // tiles of 16 rows that use a panel
 constexpr size_t kActs = 768 * 1024;  // bytes of activations that should stay in L2
 constexpr int kSums = 256;            // of a tile
+
+template <bool kNibblesOf, bool kCentredOf, bool kWideOf, bool kOffsetOf, bool kHalvesOf>
+struct Kind {
+  static constexpr bool kNibbles = kNibblesOf, kCentred = kCentredOf, kWide = kWideOf, kOffset = kOffsetOf;
+  static constexpr int kHalves = kHalvesOf ? 2 : 1;
+  static constexpr int kShare = kNibbles ? kSuper : 32;
+  static constexpr int kScaleBytes = kOutputs * (kWide ? 4 : 2), kOffsetsAt = kHalves * kScaleBytes;
+  static constexpr int kQuantsAt = kOffsetsAt * (kOffset ? 2 : 1);
+  static constexpr int kBytes = kQuantsAt + kOutputs * (kNibbles ? 16 : 32);  // of a group-block
+};
 
 struct alignas(64) PanelBlock {
   int8_t q[8][64];  // [quad of inner values][16 outputs][4]
@@ -29,226 +37,222 @@ struct alignas(64) PanelBlock {
 };
 
 struct alignas(64) Scratch {
-  PanelBlock panel[kGroups][kSupers * 8];
-  int32_t sums[2][kUnit][4][kSums];
-  float p[4][kSums];
-  float acc[kMostTiles][kGroups][kSums];
+  PanelBlock panel[kPanel];
+  int32_t sums[4][kSums];
+  float acc[kMostTiles][kSums];
 };
 
-// The tiles' shapes: 0-3 sums of 16 x 16, 4 and 5 activations of 16 rows x 32, 6 and 7 weights of 8 quads x 16 outputs.
-// They are set for one call and released after it, so that a thread that does something else has no state to be saved.
+// The tiles' shapes: 0-3 sums of 16 x 16, 4 and 5 activations of 16 rows, 6 and 7 weights of 16 outputs. They are set
+// for one call and released after it, so that a thread that does something else has no state to be saved.
 struct alignas(64) TileConfig {
   uint8_t palette, start, reserved[14];
   uint16_t bytes[16];
   uint8_t rows[16];
 };
-constexpr TileConfig kConfig = {.palette = 1,
-                                .start = 0,
-                                .reserved = {},
-                                .bytes = {64, 64, 64, 64, 32, 32, 64, 64},
-                                .rows = {16, 16, 16, 16, 16, 16, 8, 8}};
 static_assert(sizeof(TileConfig) == 64);
+constexpr TileConfig tile_config(int inner) {
+  const auto bytes = static_cast<uint16_t>(inner);
+  const auto quads = static_cast<uint8_t>(inner / 4);
+  return {.palette = 1,
+          .start = 0,
+          .reserved = {},
+          .bytes = {64, 64, 64, 64, bytes, bytes, 64, 64},
+          .rows = {16, 16, 16, 16, 16, 16, quads, quads}};
+}
+constexpr TileConfig kWhole = tile_config(32), kHalf = tile_config(16);
 
-template <bool kCentred, bool kWide>
+// `blocks` group-blocks into the panel.
+template <class K>
 __attribute__((noinline)) void unpack(PanelBlock* to, const uint8_t* from, int blocks) {
-  constexpr int kScaleBytes = kOutputs * (kWide ? 4 : 2), kQuantsAt = kScaleBytes * (kCentred ? 1 : 2);
+  const auto scale = [](const uint8_t* p) {
+    return K::kWide ? load(reinterpret_cast<const float*>(p)) : load_f16(reinterpret_cast<const uint16_t*>(p));
+  };
   const __m512i mask = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
-  for (int b = 0; b < blocks; ++b, ++to, from += kQuantsAt + 256) {
-    const auto scale = [](const uint8_t* p) {
-      return kWide ? load(reinterpret_cast<const float*>(p)) : load_f16(reinterpret_cast<const uint16_t*>(p));
-    };
-    store(to->d, scale(from));
-    if (!kCentred) store(to->m, scale(from + kScaleBytes));
+  for (int b = 0; b < blocks; ++b, to += K::kHalves, from += K::kBytes) {
+#pragma GCC unroll 2
+    for (int h = 0; h < K::kHalves; ++h) {
+      store(to[h].d, scale(from + h * K::kScaleBytes));
+      if (K::kOffset) store(to[h].m, scale(from + K::kOffsetsAt + h * K::kScaleBytes));
+    }
+    const uint8_t* quants = from + K::kQuantsAt;
+    if constexpr (K::kNibbles) {
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const __m512i both = _mm512_loadu_si512(from + kQuantsAt + 64 * j);
-      __m512i low = _mm512_and_si512(both, mask), high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
-      if (kCentred) low = _mm512_sub_epi8(low, eight), high = _mm512_sub_epi8(high, eight);
-      _mm512_store_si512(to->q[j], low);
-      _mm512_store_si512(to->q[j + 4], high);
+      for (int j = 0; j < 4; ++j) {
+        const __m512i both = _mm512_loadu_si512(quants + 64 * j);
+        __m512i low = _mm512_and_si512(both, mask), high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+        if (K::kCentred) low = _mm512_sub_epi8(low, eight), high = _mm512_sub_epi8(high, eight);
+        _mm512_store_si512(to->q[j], low);
+        _mm512_store_si512(to->q[j + 4], high);
+      }
+    } else {
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j)
+        _mm512_store_si512(to[j * K::kHalves / 8].q[j % (8 / K::kHalves)], _mm512_loadu_si512(quants + 64 * j));
     }
   }
 }
 
-// Up to kUnit blocks of one super-block, of `tiles` tiles of rows by `groups` groups.
-struct Unit {
-  const PanelBlock* w;  // of the first group; the next one's are kSupers * 8 further
-  const int8_t* q[2];   // of the tiles of rows
-  const float* sum[2];
-  const float* dx[2];
-  int width[2];
-  int blocks;
-  bool first, last;  // of the super-block
-  float* acc;        // [tiles][kGroups][kSums]
-  int32_t (*sums)[4][kSums];
+// Where the multiplication is: a sub-block of a tile of rows.
+template <class K>
+struct MultiplyCursor {
+  const LinearJob& job;
+  const int first_block, count;  // of the panel, and its sub-blocks
+  int tile, at = 0;              // sub-block
+  const int8_t* q = nullptr;
+  size_t step = 0;  // bytes of a block
+
+  SX_INLINE void open(MultiplyCursor& c) {
+    const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
+    c.step = static_cast<size_t>(rows.width) * 32;
+    c.q = rows.q + static_cast<size_t>(c.first_block) * c.step;
+  }
+  SX_INLINE void next(MultiplyCursor& c) {
+    if (K::kHalves == 2) c.q += c.at % 2 == 0 ? size_t(16) : c.step - 16;
+    else c.q += c.step;
+    if (++c.at < c.count) return;
+    c.at = 0;
+    ++c.tile;
+  }
 };
 
-// Stores the last block's sums, multiplies block j of the unit.
-template <int kTiles, int kCount>
-SX_INLINE void multiply(const Unit& u, int j, int32_t (*late)[kSums]) {
-  const int8_t* a = u.q[0] + static_cast<size_t>(j * u.width[0]) * 32;
-  _tile_loadd(4, a, 32);
-  _tile_loadd(6, u.w[j].q, 64);
-  _tile_stored(0, late[0], 64);
-  _tile_zero(0);
-  _tile_dpbssd(0, 4, 6);
-  if constexpr (kCount == 2) {
-    _tile_loadd(7, u.w[kSupers * 8 + j].q, 64);
-    _tile_stored(1, late[1], 64);
-    _tile_zero(1);
-    _tile_dpbssd(1, 4, 7);
-  }
-  if constexpr (kTiles == 2) {
-    const int8_t* b = u.q[1] + static_cast<size_t>(j * u.width[1]) * 32;
-    _tile_loadd(5, b, 32);
-    _tile_stored(2, late[2], 64);
-    _tile_zero(2);
-    _tile_dpbssd(2, 5, 6);
-    if constexpr (kCount == 2) {
-      _tile_stored(3, late[3], 64);
-      _tile_zero(3);
-      _tile_dpbssd(3, 5, 7);
-    }
-  }
-}
+// Where the folding is.
+template <class K>
+struct FoldCursor {
+  const LinearJob& job;
+  const int first_block, count;
+  int tile, at = 0;
+  const float* sum = nullptr;
+  const float* dx = nullptr;
+  float* acc;  // of the tile
+  size_t width = 0;
 
-// Stores the last block's sums.
-template <int kTiles, int kCount>
-SX_INLINE void store_late(int32_t (*late)[kSums]) {
-  _tile_stored(0, late[0], 64);
-  if constexpr (kCount == 2) _tile_stored(1, late[1], 64);
-  if constexpr (kTiles == 2) {
-    _tile_stored(2, late[2], 64);
-    if constexpr (kCount == 2) _tile_stored(3, late[3], 64);
+  SX_INLINE void open(FoldCursor& c) {
+    const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
+    const size_t block = static_cast<size_t>(c.first_block);
+    c.width = static_cast<size_t>(rows.width);
+    c.sum = rows.sum + block * c.width * (K::kNibbles ? 1 : 3);
+    c.dx = rows.dx + block / (K::kShare / 32) * c.width;
   }
-}
+};
 
-// Folds the sums of one tile of rows (t) and one group (g).
-template <bool kOffset>
-__attribute__((noinline)) void fold(const Unit& u, int t, int g, float* chains) {
-  const size_t width = static_cast<size_t>(u.width[t]);
-  const int c = 2 * t + g;
-  const PanelBlock* w = u.w + g * kSupers * 8;
-  const float* sum = u.sum[t];
-  __m512 p[16];
+// Folds the sums of one sub-block into the chains p; a chain is a super-block, or with one scale per 32 all of the
+// panel.
+template <class K>
+SX_INLINE void fold(FoldCursor<K>& c, const PanelBlock* panel, const int32_t* s, Vec (&p)[16]) {
+  constexpr int kChain = K::kNibbles ? kSuper / 32 : 1;
+  if (c.at == 0) FoldCursor<K>::open(c);
+  const PanelBlock& w = panel[c.at];
+  if (K::kNibbles && c.at % kChain == 0) {
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) p[r] = u.first ? _mm512_setzero_ps() : _mm512_load_ps(chains + 16 * r);
-  for (int b = 0; b < u.blocks; ++b, ++w, sum += width) {
-    const int32_t* s = u.sums[b][c];
-    const __m512 d = _mm512_load_ps(w->d), m = kOffset ? _mm512_load_ps(w->m) : _mm512_setzero_ps();
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) {
-      p[r] = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(s + 16 * r)), d, p[r]);
-      if constexpr (kOffset) p[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(sum[r]), p[r]);
-    }
+    for (int r = 0; r < 16; ++r) p[r] = zero();
   }
-  if (u.last) {
-    float* acc = u.acc + (t * kGroups + g) * kSums;
+  if (!K::kNibbles && c.at == 0) {
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) p[r] = _mm512_load_ps(c.acc + 16 * r);
+  }
+  const size_t block = static_cast<size_t>(c.at / K::kHalves);
+  const size_t entry = K::kNibbles ? block : block * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + c.at % 2);
+  const float* sum = c.sum + entry * c.width;
+  const float* dx = c.dx + (K::kNibbles ? block / (kSuper / 32) : block) * c.width;
+  const Vec d = _mm512_load_ps(w.d), m = K::kOffset ? _mm512_load_ps(w.m) : zero();
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    const Vec dot = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(s + 16 * r));
+    p[r] = fma(dot, K::kNibbles ? d : mul(d, set1(dx[r])), p[r]);
+    if constexpr (K::kOffset) p[r] = fma(m, set1(sum[r]), p[r]);
+  }
+  const bool end = ++c.at == c.count;
+  if (K::kNibbles && (end || c.at % kChain == 0)) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r)
-      _mm512_store_ps(acc + 16 * r, _mm512_fmadd_ps(p[r], _mm512_set1_ps(u.dx[t][r]), _mm512_load_ps(acc + 16 * r)));
-  } else {
+      _mm512_store_ps(c.acc + 16 * r, fma(p[r], set1(dx[r]), _mm512_load_ps(c.acc + 16 * r)));
+  }
+  if (!K::kNibbles && end) {
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) _mm512_store_ps(chains + 16 * r, p[r]);
+    for (int r = 0; r < 16; ++r) _mm512_store_ps(c.acc + 16 * r, p[r]);
+  }
+  if (end) c.at = 0, ++c.tile, c.acc += kSums;
+}
+
+// One step of the pipeline, for tile registers n (sums), 4 + n % 2 (activations) and 6 + n % 2 (weights): stores the
+// sums of the sub-block four before, multiplies one, folds the one five before.
+#define SX_AMX_STEP(n, A, B)                                                   \
+  {                                                                            \
+    if (i < total) {                                                           \
+      if (to.at == 0) MultiplyCursor<K>::open(to);                             \
+      _tile_loadd(A, to.q, 32);                                                \
+      _tile_loadd(B, panel[to.at].q, 64);                                      \
+      MultiplyCursor<K>::next(to);                                             \
+    }                                                                          \
+    _tile_stored(n, s.sums[n], 64);                                            \
+    _tile_zero(n);                                                             \
+    if (i < total) _tile_dpbssd(n, A, B);                                      \
+    if (i >= 5 && i - 5 < total) fold<K>(from, panel, s.sums[(n + 3) % 4], p); \
+    ++i;                                                                       \
+  }
+
+// The panel's `count` sub-blocks (the first belongs to block `block` of the rows) times tiles of rows [first, last).
+template <class K>
+__attribute__((noinline)) void panel_rows(const LinearJob& job, int first, int last, int block, int count, Scratch& s) {
+  const PanelBlock* panel = s.panel;
+  const int total = (last - first) * count;
+  MultiplyCursor<K> to = {.job = job, .first_block = block, .count = count, .tile = first};
+  FoldCursor<K> from = {.job = job, .first_block = block, .count = count, .tile = first, .acc = s.acc[0]};
+  Vec p[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) p[r] = zero();
+  for (int i = 0; i < total + 5;) {
+    SX_AMX_STEP(0, 4, 6)
+    SX_AMX_STEP(1, 5, 7)
+    SX_AMX_STEP(2, 4, 6)
+    SX_AMX_STEP(3, 5, 7)
   }
 }
+#undef SX_AMX_STEP
 
-// Multiplies unit `next` and folds `before` meanwhile; either may have no blocks.
-template <bool kOffset, int kTiles, int kCount>
-SX_INLINE void step(const Unit& next, const Unit& before, int32_t (*&late)[kSums], Scratch& s) {
-  constexpr int kParts = kTiles * kCount;
-#pragma GCC unroll 1
-  for (int j = 0; j < kUnit; ++j) {
-    if (j < next.blocks) {
-      multiply<kTiles, kCount>(next, j, late);
-      late = next.sums[j];
-    }
-    if (before.blocks)
-      for (int c = j * kParts / kUnit; c < (j + 1) * kParts / kUnit; ++c)
-        fold<kOffset>(before, c / kCount, c % kCount, s.p[c]);
-  }
-}
-
-// `blocks` blocks from the panel (they start at block `from` of the rows), tiles of rows [first, last), kTiles at once.
-template <bool kOffset, int kTiles, int kCount>
-__attribute__((noinline)) void panel_rows(const LinearJob& job, const void* act, int first, int last, int from,
-                                          int blocks, float* acc, Scratch& s) {
-  Unit before = {};
-  int32_t(*late)[kSums] = s.sums[0][0];  // the first store writes nothing of interest there
-  int parity = 0;
-  for (int t = first; t < last; t += kTiles, acc += kTiles * kGroups * kSums) {
-    WideTile rows[2];
-    for (int i = 0; i < kTiles; ++i) rows[i] = wide_tile_at(act, job.layout->in, job.rows, t + i);
-    for (int b = 0; b < blocks; b += kUnit) {
-      Unit next = {};
-      for (int i = 0; i < kTiles; ++i) {
-        const size_t width = static_cast<size_t>(rows[i].width), at = static_cast<size_t>(from + b) * width;
-        next.width[i] = rows[i].width;
-        next.q[i] = rows[i].q + at * 32;
-        next.sum[i] = rows[i].sum + at;
-        next.dx[i] = rows[i].dx + static_cast<size_t>((from + b) / 8) * width;
-      }
-      next.w = s.panel[0] + b;
-      next.blocks = blocks - b < kUnit ? blocks - b : kUnit;
-      next.first = b % 8 == 0;
-      next.last = b % 8 + kUnit == 8 || b + kUnit >= blocks;
-      next.acc = acc;
-      next.sums = s.sums[parity];
-      parity ^= 1;
-      step<kOffset, kTiles, kCount>(next, before, late, s);
-      before = next;
-    }
-  }
-  store_late<kTiles, kCount>(late);
-  step<kOffset, kTiles, kCount>(Unit{}, before, late, s);
-}
-
-template <bool kOffset, int kCount>
-void panel_all(const LinearJob& job, const void* act, int first, int last, int from, int blocks, Scratch& s) {
-  const int even = first + (last - first) / 2 * 2;
-  if (even > first) panel_rows<kOffset, 2, kCount>(job, act, first, even, from, blocks, s.acc[0][0], s);
-  if (even < last) panel_rows<kOffset, 1, kCount>(job, act, even, last, from, blocks, s.acc[even - first][0], s);
-}
-
-template <bool kCentred, bool kWide>
-void run(const LinearJob& job, const void* act, int tiles) {
-  constexpr size_t kBlock = kOutputs * (kWide ? 4 : 2) * (kCentred ? 1 : 2) + 256;
+template <class K>
+void run(const LinearJob& job, int tiles) {
+  constexpr int kBlocks = kPanel / K::kHalves;  // of the panel
   Scratch& s = *reinterpret_cast<Scratch*>(job.panel);
   const int blocks = job.layout->blocks;
-  int most = static_cast<int>(kActs / (static_cast<size_t>(blocks) * 32 * kTileRows)) / 2 * 2;
+  int most = static_cast<int>(kActs / (static_cast<size_t>(blocks) * 32 * kTileRows));
   most = most < 4 ? 4 : most < kMostTiles ? most : kMostTiles;
   for (int t = 0; t < tiles; t += most) {
     const int end = t + most < tiles ? t + most : tiles;
-    for (int g = job.first; g < job.last; g += kGroups) {
-      const int count = job.last - g < kGroups ? 1 : kGroups;
+    for (int g = job.first; g < job.last; ++g) {
+      const std::byte* group = job.weights + static_cast<size_t>(g) * job.layout->group_bytes;
       memset(s.acc, 0, sizeof(s.acc[0]) * static_cast<size_t>(end - t));
-      for (int from = 0; from < blocks; from += kSupers * 8) {
-        const int size = blocks - from < kSupers * 8 ? blocks - from : kSupers * 8;
-        for (int i = 0; i < count; ++i)
-          unpack<kCentred, kWide>(s.panel[i],
-                                  reinterpret_cast<const uint8_t*>(job.weights) +
-                                      static_cast<size_t>(g + i) * job.layout->group_bytes +
-                                      static_cast<size_t>(from) * kBlock,
-                                  size);
-        if (count == 2) panel_all<!kCentred, 2>(job, act, t, end, from, size, s);
-        else panel_all<!kCentred, 1>(job, act, t, end, from, size, s);
+      for (int b = 0; b < blocks; b += kBlocks) {
+        const int count = blocks - b < kBlocks ? blocks - b : kBlocks;
+        unpack<K>(s.panel, reinterpret_cast<const uint8_t*>(group) + static_cast<size_t>(b) * K::kBytes, count);
+        panel_rows<K>(job, t, end, b, count * K::kHalves, s);
       }
       for (int i = t; i < end; ++i)
-        for (int c = 0; c < count; ++c)
-          for (int r = 0; r < kTileRows && i * kTileRows + r < job.rows; ++r)
-            wide_finish(job, g + c, i * kTileRows + r, _mm512_load_ps(s.acc[i - t][c] + 16 * r));
+        for (int r = 0; r < kTileRows && i * kTileRows + r < job.rows; ++r)
+          finish(job, g, i * kTileRows + r, _mm512_load_ps(s.acc[i - t] + 16 * r));
     }
   }
+}
+
+template <bool kHalves>
+void run_bytes(const LinearJob& job, const AmxFormat& f, int tiles) {
+  if (f.offset && f.wide) run<Kind<false, false, true, true, kHalves>>(job, tiles);
+  else if (f.offset) run<Kind<false, false, false, true, kHalves>>(job, tiles);
+  else if (f.wide) run<Kind<false, false, true, false, kHalves>>(job, tiles);
+  else run<Kind<false, false, false, false, kHalves>>(job, tiles);
 }
 
 }  // namespace
 }  // namespace amx
 
-void amx_run(const LinearJob& job, const AmxWeights& weights, int tiles) {
-  _tile_loadconfig(&amx::kConfig);
-  if (weights.centred) amx::run<true, false>(job, weights.act, tiles);
-  else if (weights.wide) amx::run<false, true>(job, weights.act, tiles);
-  else amx::run<false, false>(job, weights.act, tiles);
+void amx_run(const LinearJob& job, const AmxFormat& f, int tiles) {
+  using amx::Kind;
+  _tile_loadconfig(f.halves ? &amx::kHalf : &amx::kWhole);
+  if (!f.nibbles && f.halves) amx::run_bytes<true>(job, f, tiles);
+  else if (!f.nibbles) amx::run_bytes<false>(job, f, tiles);
+  else if (f.centred) amx::run<Kind<true, true, false, false, false>>(job, tiles);
+  else if (f.wide) amx::run<Kind<true, false, true, true, false>>(job, tiles);
+  else amx::run<Kind<true, false, false, true, false>>(job, tiles);
   _tile_release();
 }
 size_t amx_panel_bytes() { return sizeof(amx::Scratch); }
@@ -257,7 +261,7 @@ bool amx_built() { return true; }
 }  // namespace sx::cpu
 #else
 namespace sx::cpu {
-void amx_run(const LinearJob&, const AmxWeights&, int) {}
+void amx_run(const LinearJob&, const AmxFormat&, int) {}
 size_t amx_panel_bytes() { return 0; }
 bool amx_built() { return false; }
 }  // namespace sx::cpu

@@ -181,28 +181,24 @@ __attribute__((noinline)) void lanes_tile(const LinearJob& job, int group, int s
     for (int r = 0; r < R; ++r) lanes_finish(job, group + g * step, row + r, acc[g][r]);
 }
 
-template <class F>
-void lanes_run_format(const LinearJob& job) {
-  if (job.rows == 1) {
-    const int half = (job.last - job.first) / 2;  // two streams of memory
-    for (int g = job.first; g < job.first + half; ++g) lanes_tile<F, 2, 1>(job, g, half, 0);
-    if ((job.last - job.first) % 2) lanes_tile<F, 1, 1>(job, job.last - 1, 0, 0);
-    return;
-  }
-  for (int g = job.first; g < job.last; ++g) {
-    int r = 0;
-    for (; r + 4 <= job.rows; r += 4) lanes_tile<F, 1, 4>(job, g, 0, r);
-    for (; r + 2 <= job.rows; r += 2) lanes_tile<F, 1, 2>(job, g, 0, r);
-    if (r < job.rows) lanes_tile<F, 1, 1>(job, g, 0, r);
-  }
-}
-
-#if !defined(SX_OWN_RUN)
 void lanes_run(const LinearJob& job) {
   if (!job.layout->quantised) return float_run(job, kFloatFormats);
-  with_format(job.layout->format, [&](auto f) { lanes_run_format<decltype(f)>(job); });
+  with_format(job.layout->format, [&](auto f) {
+    using F = decltype(f);
+    if (job.rows == 1) {
+      const int half = (job.last - job.first) / 2;  // two streams of memory
+      for (int g = job.first; g < job.first + half; ++g) lanes_tile<F, 2, 1>(job, g, half, 0);
+      if ((job.last - job.first) % 2) lanes_tile<F, 1, 1>(job, job.last - 1, 0, 0);
+      return;
+    }
+    for (int g = job.first; g < job.last; ++g) {
+      int r = 0;
+      for (; r + 4 <= job.rows; r += 4) lanes_tile<F, 1, 4>(job, g, 0, r);
+      for (; r + 2 <= job.rows; r += 2) lanes_tile<F, 1, 2>(job, g, 0, r);
+      if (r < job.rows) lanes_tile<F, 1, 1>(job, g, 0, r);
+    }
+  });
 }
-#endif
 
 size_t lanes_panel_bytes(int in) { return float_panel_bytes(in); }
 

@@ -1,12 +1,15 @@
-// What the AVX-512 and AMX kernels of 4-bit weights share: activations with one scale per 256 values, and the last
+// What the AVX-512 and AMX kernels of quantised weights share: activations in tiles of up to 16 rows, and the last
 // step. Included by linear_avx512.cc and linear_amx.cc, each in its own namespace.
 //
-// Order of reduction, for every output and row, whatever the number of rows:
-//   for each super-block of 256 inner values in order (the last may be shorter):
-//     p = 0;  for each block of 32 in order:  p = fma(float(s), d, p);  with offsets p = fma(m, float(t), p)
+// Order of reduction, for every output and row, whatever the number of rows. s is the exact integer dot product of a
+// sub-block (32 or 16 inner values) with x ~ dx * q, t the exact sum of its q.
+//   4-bit weights, one activation scale per 256: for each super-block of 256 in order (the last may be shorter)
+//     p = 0;  for each block of 32 in order: p = fma(float(s), d, p);  with offsets p = fma(m, float(t), p)
 //     acc = fma(p, dx, acc)
-// where x ~ dx * q, s is the exact integer dot product of the block (of weights -8..7 for Q4_0, else 0..15) and t the
-// exact sum of the block's q. The integers do not depend on who multiplies, so vpdpbusd and tdpbssd give the same bits.
+//   others, one activation scale per 32: for each sub-block in order
+//     acc = fma(float(s), d * dx, acc);  with offsets acc = fma(m, dx * float(t), acc)
+// Q4_0's weights are -8..7 in s, those of other 4-bit types 0..15. The integers do not depend on who multiplies, so
+// vpdpbusd and tdpbssd give the same bits.
 #include <immintrin.h>
 
 #include "backend/cpu/linear/linear_kernels.h"
@@ -15,40 +18,47 @@
 namespace sx::cpu::SX_ISA_NAMESPACE {
 namespace {
 
-constexpr int kSuper = 256;    // inner values that share an activation scale
+constexpr int kSuper = 256;    // inner values that share an activation scale: 4-bit weights; 32: others
 constexpr int kTileRows = 16;  // rows whose activations are interleaved
 constexpr int kOutputs = 16;   // of a group
 
-// The activations of a tile of up to 16 rows; `width` is the number of its rows. Blocks follow each other, in a block
-// rows do.
-struct WideTile {
-  const int8_t* q;      // [blocks][width][32]
-  const int32_t* lift;  // [blocks][width]: -8 times the sum of the block's q
-  const float* sum;     // [blocks][width]: that sum
-  const float* dx;      // [super-blocks][width]
+// The activations of a tile of up to 16 rows; `width` is the number of its rows, which are innermost in all arrays but
+// q. With one scale per 32 there are three entries of lift and sum for a block: all of it, its first and its second
+// half.
+struct ActTile {
+  int8_t* q;      // [blocks][width][32]
+  int32_t* lift;  // [blocks][1 or 3][width]: -8 (4-bit weights) or -128 times the sum of the q
+  float* sum;     // [blocks][1 or 3][width]: that sum, with one scale per 32 times dx
+  float* dx;      // [scales][width]
   int width;
 };
 
-SX_INLINE size_t wide_blocks(int in) { return static_cast<size_t>((in + 31) / 32); }
-SX_INLINE size_t wide_supers(int in) { return static_cast<size_t>((in + kSuper - 1) / kSuper); }
+SX_INLINE size_t act_scales(int in, int share) { return static_cast<size_t>((in + share - 1) / share); }
 // Per row. A line more, because a tile of fewer than 16 rows is read as if it had 16.
-SX_INLINE size_t wide_row_bytes(int in) { return (wide_blocks(in) * 40 + wide_supers(in) * 4 + 63) / 64 * 64 + 64; }
+SX_INLINE size_t act_row_bytes(int in, int share) {
+  const size_t sums = share == 32 ? 3 : 1;
+  return (act_scales(in, 32) * (32 + 8 * sums) + act_scales(in, share) * 4 + 63) / 64 * 64 + 64;
+}
 
-SX_INLINE WideTile wide_tile_at(const void* wide, int in, int rows, int tile) {
-  const char* base = static_cast<const char*>(wide) + static_cast<size_t>(tile) * kTileRows * wide_row_bytes(in);
+// Activations of a call lie tile by tile with one scale per 32, then with one per 256; both have their places, used or
+// not.
+SX_INLINE ActTile act_tile(const void* act, int in, int rows, int tile, int share) {
+  const size_t sums = share == 32 ? 3 : 1, before = share == 32 ? 0 : act_row_bytes(in, 32) * static_cast<size_t>(rows);
+  char* base = static_cast<char*>(const_cast<void*>(act)) + before +
+               static_cast<size_t>(tile) * kTileRows * act_row_bytes(in, share);
   const int left = rows - tile * kTileRows, width = left < kTileRows ? left : kTileRows;
-  const size_t cells = wide_blocks(in) * static_cast<size_t>(width);
-  WideTile t;
+  const size_t cells = act_scales(in, 32) * static_cast<size_t>(width);
+  ActTile t;
   t.width = width;
-  t.q = reinterpret_cast<const int8_t*>(base);
-  t.lift = reinterpret_cast<const int32_t*>(base + cells * 32);
-  t.sum = reinterpret_cast<const float*>(base + cells * 36);
-  t.dx = reinterpret_cast<const float*>(base + cells * 40);
+  t.q = reinterpret_cast<int8_t*>(base);
+  t.lift = reinterpret_cast<int32_t*>(base + cells * 32);
+  t.sum = reinterpret_cast<float*>(base + cells * (32 + 4 * sums));
+  t.dx = reinterpret_cast<float*>(base + cells * (32 + 8 * sums));
   return t;
 }
 
 // One row's 16 results: out = acc + bias, then old + that.
-SX_INLINE void wide_finish(const LinearJob& job, int group, int row, __m512 acc) {
+SX_INLINE void finish(const LinearJob& job, int group, int row, __m512 acc) {
   float* y = job.out + static_cast<size_t>(row) * static_cast<size_t>(job.out_stride) + group * kOutputs;
   const int left = job.outputs - group * kOutputs;
   const __mmask16 valid = left < kOutputs ? static_cast<__mmask16>((1u << left) - 1) : static_cast<__mmask16>(0xffff);
