@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/rng.h"
 
 namespace sx {
 namespace {
@@ -29,8 +29,10 @@ void measure_costs(const SpeculationParts& parts, int rows) {
   const auto [most, far] = cost_range(parts, rows);
   // Tokens that differ: in a mixture equal ones would share their experts, and rows would seem cheaper than they are.
   std::vector<Token> tokens;
-  const auto vocab = uint64_t(parts.target->config().vocab);
-  for (int i = 0; i < most; ++i) tokens.push_back(Token(mix64(uint64_t(i)) % vocab));
+  const int64_t vocab = parts.target->config().vocab;
+  int64_t step = vocab / 3 + 1;
+  while (std::gcd(step, vocab) != 1) ++step;
+  for (int64_t i = 0; i < most; ++i) tokens.push_back(Token(i * step % vocab));
   std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
   const auto time = [&](int count, int history) {
     for (int i = 0; i < count; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;

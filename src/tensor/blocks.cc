@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/grids.h"
 #include "tensor/half.h"
 
 namespace sx {
@@ -196,6 +197,93 @@ void unpack_iq4_xs(const void* data, Affine& out) {
   }
 }
 
+// 8 elements of IQ2: an entry of the grid, negative where a bit of `signs` is set.
+void unpack_eight(uint16_t entry, int signs, int8_t* q) {
+  for (int k = 0; k < 8; ++k) {
+    const int8_t size = kIQ2Values[(entry >> (2 * k)) & 3];
+    q[k] = static_cast<int8_t>((signs >> k) & 1 ? -size : size);
+  }
+}
+// The same of IQ3, from two entries.
+void unpack_eight(uint16_t first, uint16_t second, const int8_t* values, int signs, int8_t* q) {
+  for (int k = 0; k < 8; ++k) {
+    const int8_t size = values[((k < 4 ? first : second) >> (4 * (k % 4))) & 7];
+    q[k] = static_cast<int8_t>((signs >> k) & 1 ? -size : size);
+  }
+}
+// Seven signs are stored; there is an even number of negative ones.
+int with_eighth(uint32_t seven) { return static_cast<int>(seven | uint32_t(std::popcount(seven) & 1) << 7); }
+uint32_t word_at(const uint8_t* bytes) {
+  return bytes[0] | uint32_t(bytes[1]) << 8 | uint32_t(bytes[2]) << 16 | uint32_t(bytes[3]) << 24;
+}
+int nibble_at(const uint8_t* bytes, size_t i) { return (bytes[i / 2] >> (4 * (i % 2))) & 15; }
+
+void unpack_iq2_xxs(const void* data, Affine& out) {
+  const auto block = load<BlockIQ2_XXS>(data);
+  const float d = f16_to_float(block.d);
+  for (size_t s = 0; s < 8; ++s) {
+    const uint8_t* entries = block.q + 8 * s;
+    const uint32_t word = word_at(entries + 4);
+    out.scale[s] = d * (0.5f + static_cast<float>(word >> 28)) * 0.25f;
+    out.offset[s] = 0;
+    for (size_t l = 0; l < 4; ++l)
+      unpack_eight(kIQ2_XXSGrid[entries[l]], with_eighth((word >> (7 * l)) & 127), &out.q[32 * s + 8 * l]);
+  }
+}
+
+void unpack_iq2_xs(const void* data, Affine& out) {
+  const auto block = load<BlockIQ2_XS>(data);
+  const float d = f16_to_float(block.d);
+  for (size_t s = 0; s < 16; ++s) {
+    out.scale[s] = d * (0.5f + static_cast<float>(nibble_at(block.scales, s))) * 0.25f;
+    out.offset[s] = 0;
+  }
+  for (size_t i = 0; i < 32; ++i) {
+    const uint32_t code = block.q[2 * i] | uint32_t(block.q[2 * i + 1]) << 8;
+    unpack_eight(kIQ2_XSGrid[code & 511], with_eighth(code >> 9), &out.q[8 * i]);
+  }
+}
+
+void unpack_iq2_s(const void* data, Affine& out) {
+  const auto block = load<BlockIQ2_S>(data);
+  const float d = f16_to_float(block.d);
+  for (size_t s = 0; s < 16; ++s) {
+    out.scale[s] = d * (0.5f + static_cast<float>(nibble_at(block.scales, s))) * 0.25f;
+    out.offset[s] = 0;
+  }
+  for (size_t i = 0; i < 32; ++i) {
+    const int high = (block.high[i / 4] >> (2 * (i % 4))) & 3;
+    unpack_eight(kIQ2_SGrid[block.q[i] | high << 8], block.signs[i], &out.q[8 * i]);
+  }
+}
+
+void unpack_iq3_xxs(const void* data, Affine& out) {
+  const auto block = load<BlockIQ3_XXS>(data);
+  const float d = f16_to_float(block.d);
+  for (size_t s = 0; s < 8; ++s) {
+    const uint32_t word = word_at(block.signs + 4 * s);
+    out.scale[s] = d * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
+    out.offset[s] = 0;
+    for (size_t l = 0; l < 4; ++l) {
+      const uint8_t* two = block.q + 8 * s + 2 * l;
+      unpack_eight(kIQ3_XXSGrid[two[0]], kIQ3_XXSGrid[two[1]], kIQ3_XXSValues, with_eighth((word >> (7 * l)) & 127),
+                   &out.q[32 * s + 8 * l]);
+    }
+  }
+}
+
+void unpack_iq3_s(const void* data, Affine& out) {
+  const auto block = load<BlockIQ3_S>(data);
+  const float d = f16_to_float(block.d);
+  for (size_t s = 0; s < 8; ++s) {
+    out.scale[s] = d * static_cast<float>(1 + 2 * nibble_at(block.scales, s));
+    out.offset[s] = 0;
+  }
+  const auto entry = [&](size_t i) { return kIQ3_SGrid[block.q[i] | ((block.high[i / 8] >> (i % 8)) & 1) << 8]; };
+  for (size_t i = 0; i < 32; ++i)
+    unpack_eight(entry(2 * i), entry(2 * i + 1), kIQ3_SValues, block.signs[i], &out.q[8 * i]);
+}
+
 using Unpack = void (*)(const void*, Affine&);
 
 Unpack unpacker(DType type) {
@@ -213,6 +301,11 @@ Unpack unpacker(DType type) {
     case DType::kMXFP4: return unpack_mxfp4;
     case DType::kIQ4_NL: return unpack_iq4_nl;
     case DType::kIQ4_XS: return unpack_iq4_xs;
+    case DType::kIQ2_XXS: return unpack_iq2_xxs;
+    case DType::kIQ2_XS: return unpack_iq2_xs;
+    case DType::kIQ2_S: return unpack_iq2_s;
+    case DType::kIQ3_XXS: return unpack_iq3_xxs;
+    case DType::kIQ3_S: return unpack_iq3_s;
     default: fail("type {} is not a quantised type", dtype_name(type));
   }
 }
@@ -253,6 +346,11 @@ AffineTraits affine_traits(DType type) {
     case DType::kMXFP4: return {32, 8, false, kMXFP4Table};
     case DType::kIQ4_NL:
     case DType::kIQ4_XS: return {32, 8, false, kIQ4Table};
+    case DType::kIQ2_XXS:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return {32, 8, false};
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S: return {16, 8, false};
     default: fail("type {} has no affine form", dtype_name(type));
   }
 }

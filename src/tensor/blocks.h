@@ -72,6 +72,31 @@ struct BlockIQ4_XS {
   uint8_t q[128];
 };  // 8 sub-blocks of 32 as in IQ4_NL, each with a 6-bit scale, 32 more than it means
 
+// Types with grids (grids.h); signs are kept beside.
+struct BlockIQ2_XXS {
+  uint16_t d;
+  uint8_t q[64];
+};  // per 32 elements: 4 entries, then four times 7 signs and a 4-bit scale
+struct BlockIQ2_XS {
+  uint16_t d;
+  uint8_t q[64];
+  uint8_t scales[8];
+};  // per 8 elements: 9 bits of entry, 7 signs
+struct BlockIQ2_S {
+  uint16_t d;
+  uint8_t q[32], signs[32];
+  uint8_t high[8], scales[8];
+};
+struct BlockIQ3_XXS {
+  uint16_t d;
+  uint8_t q[64];
+  uint8_t signs[32];
+};  // signs: as in IQ2_XXS, with the scale
+struct BlockIQ3_S {
+  uint16_t d;
+  uint8_t q[64], high[8], signs[32], scales[4];
+};
+
 // Twice the values of E2M1, so that they are whole numbers, and those of IQ4_NL and IQ4_XS.
 inline constexpr int8_t kMXFP4Table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 inline constexpr int8_t kIQ4Table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -80,7 +105,8 @@ static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(Block
 static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockQ2_K) == 84);
 static_assert(sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176);
 static_assert(sizeof(BlockQ6_K) == 210 && sizeof(BlockMXFP4) == 17 && sizeof(BlockIQ4_NL) == 18);
-static_assert(sizeof(BlockIQ4_XS) == 136);
+static_assert(sizeof(BlockIQ4_XS) == 136 && sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74);
+static_assert(sizeof(BlockIQ2_S) == 82 && sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110);
 
 // out[count] = the values of `count` elements (whole blocks) of any of the float or quantised types.
 void dequantise(DType type, const void* data, int64_t count, float* out);
@@ -89,7 +115,7 @@ void quantise(DType type, const float* values, int64_t count, void* out);
 
 // Every quantised type is affine on runs of 16 or 32 elements ("sub-blocks"): x = scale * q + offset, q a small int.
 // Kernels repack from this form. `sub` is 32 (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K MXFP4 IQ4_NL
-// IQ4_XS) or 16 (Q2_K Q3_K Q6_K).
+// IQ4_XS IQ2_XXS IQ3_XXS IQ3_S) or 16 (Q2_K Q3_K Q6_K IQ2_XS IQ2_S).
 struct AffineTraits {
   int sub;                        // elements per sub-block
   int bits;                       // q fits in this many bits: 4 -> unsigned 0..15; 8 -> signed int8

@@ -60,7 +60,12 @@ int64_t first_not_finite(DType type, const void* data, int64_t count) {
     case DType::kQ5_0:
     case DType::kQ8_0:
     case DType::kIQ4_NL:
-    case DType::kIQ4_XS: return block(0, 0);
+    case DType::kIQ4_XS:
+    case DType::kIQ2_XXS:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return block(0, 0);
     case DType::kMXFP4: return find_mxfp4(from, count);
     case DType::kQ4_1:
     case DType::kQ5_1:

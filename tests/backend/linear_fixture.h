@@ -15,10 +15,10 @@
 
 namespace sx::cpu {
 
-inline constexpr DType kTypes[] = {DType::kF32,  DType::kF16,   DType::kBF16,   DType::kQ4_0,
-                                   DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,   DType::kQ8_0,
-                                   DType::kQ2_K, DType::kQ3_K,  DType::kQ4_K,   DType::kQ5_K,
-                                   DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL, DType::kIQ4_XS};
+inline constexpr DType kTypes[] = {DType::kF32,    DType::kF16,    DType::kBF16, DType::kQ4_0,  DType::kQ4_1,
+                                   DType::kQ5_0,   DType::kQ5_1,   DType::kQ8_0, DType::kQ2_K,  DType::kQ3_K,
+                                   DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL,
+                                   DType::kIQ4_XS, DType::kIQ2_XS, DType::kIQ3_S};
 
 // Cheap deterministic noise.
 struct Noise {
@@ -61,7 +61,9 @@ inline void sane_scales(DType type, std::byte* block, Noise& noise, float size) 
     case DType::kQ5_0:
     case DType::kQ8_0:
     case DType::kIQ4_NL: put_f16(block, noise.bits() & 1 ? d : -d); break;
-    case DType::kIQ4_XS: put_f16(block, d / 16); break;
+    case DType::kIQ4_XS:
+    case DType::kIQ2_XS:
+    case DType::kIQ3_S: put_f16(block, d / 16); break;
     case DType::kMXFP4: *block = static_cast<std::byte>(126 + std::ilogb(size) + int(noise.bits() % 3)); break;
     case DType::kQ4_1:
     case DType::kQ5_1:

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include "backend/registry.h"
 #include "base/clock.h"
@@ -16,14 +17,18 @@ namespace {
 
 class CountingBackend final : public testing::ForwardingBackend {
  public:
-  explicit CountingBackend(int& passes) : ForwardingBackend(make_cpu_backend({1, std::nullopt})), passes_(passes) {}
+  CountingBackend(int& passes, bool& all_differ)
+      : ForwardingBackend(make_cpu_backend({1, std::nullopt})), passes_(passes), all_differ_(all_differ) {}
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override {
     ++passes_;
+    const std::set<Token> different(inputs.tokens.begin(), inputs.tokens.end());
+    all_differ_ = all_differ_ && different.size() == inputs.tokens.size();
     right_->run(inputs, key, body);
   }
 
  private:
   int& passes_;
+  bool& all_differ_;
 };
 
 class CostModelTest : public ::testing::Test {
@@ -50,7 +55,7 @@ class CostModelTest : public ::testing::Test {
     o.model = folder_.file("target.gguf"), o.context = 300, o.chunk = 64, o.max_sessions = sessions;
     o.spec = specs[0], o.more_specs.assign(specs.begin() + 1, specs.end());
     passes_ = 0;
-    return std::make_unique<EngineImpl>(o, std::make_unique<CountingBackend>(passes_));
+    return std::make_unique<EngineImpl>(o, std::make_unique<CountingBackend>(passes_, all_differ_));
   }
   int passes_to_open(const std::vector<SpecOptions>& specs) {
     open(specs);
@@ -59,6 +64,7 @@ class CostModelTest : public ::testing::Test {
 
   testing::TempFolder folder_;
   int passes_ = 0;
+  bool all_differ_ = true;  // the tokens of each pass
 };
 
 TEST_F(CostModelTest, IsMeasuredOnceForAllPresets) {
@@ -70,6 +76,12 @@ TEST_F(CostModelTest, IsMeasuredOnceForAllPresets) {
   EXPECT_EQ(passes_to_open({preset("suffix", 7), preset("ngram", 31), preset("sd", 4)}), larger);
   EXPECT_EQ(passes_to_open({preset("suffix", 31, "off"), preset("ngram", 7)}), one);
   EXPECT_EQ(passes_to_open({preset("suffix", 7, "off"), {}}), 0);
+}
+
+// Rows of equal tokens would share their experts in a mixture, and cost less than rows do.
+TEST_F(CostModelTest, IsMeasuredWithRowsThatDiffer) {
+  EXPECT_GT(passes_to_open({preset("ngram", 31)}), 5);
+  EXPECT_TRUE(all_differ_);
 }
 
 TEST_F(CostModelTest, IsThatOfThoseWhoWantIt) {

@@ -37,6 +37,11 @@ const Vector kVectors[] = {
     {DType::kMXFP4, vectors::kMXFP4Blocks, vectors::kMXFP4Values},
     {DType::kIQ4_NL, vectors::kIQ4_NLBlocks, vectors::kIQ4_NLValues},
     {DType::kIQ4_XS, vectors::kIQ4_XSBlocks, vectors::kIQ4_XSValues},
+    {DType::kIQ2_XXS, vectors::kIQ2_XXSBlocks, vectors::kIQ2_XXSValues},
+    {DType::kIQ2_XS, vectors::kIQ2_XSBlocks, vectors::kIQ2_XSValues},
+    {DType::kIQ2_S, vectors::kIQ2_SBlocks, vectors::kIQ2_SValues},
+    {DType::kIQ3_XXS, vectors::kIQ3_XXSBlocks, vectors::kIQ3_XXSValues},
+    {DType::kIQ3_S, vectors::kIQ3_SBlocks, vectors::kIQ3_SValues},
 };
 
 TEST(Blocks, DequantiseEqualsTheVectorsBitForBit) {

@@ -16,6 +16,8 @@ uint32_t file_type(DType type) {
     case DType::kQ4_1: return 3;
     case DType::kQ8_0: return 7;
     case DType::kQ4_K: return 14;
+    case DType::kIQ4_NL: return 25;
+    case DType::kMXFP4: return 38;
     case DType::kBF16: return 32;
     default: return 0;
   }

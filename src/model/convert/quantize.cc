@@ -12,7 +12,10 @@
 namespace sx {
 namespace {
 
-bool four_bits(DType type) { return type == DType::kQ4_0 || type == DType::kQ4_1 || type == DType::kQ4_K; }
+bool four_bits(DType type) {
+  return type == DType::kQ4_0 || type == DType::kQ4_1 || type == DType::kQ4_K || type == DType::kMXFP4 ||
+         type == DType::kIQ4_NL;
+}
 
 }  // namespace
 

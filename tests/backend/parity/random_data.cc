@@ -37,6 +37,8 @@ void set_scales(Random& random, DType type, std::vector<std::byte>& bytes) {
     case DType::kMXFP4:
       return fill_blocks<BlockMXFP4>(random, bytes, [&](auto& b, auto) { b.e = uint8_t(126 + random.below(2)); });
     case DType::kIQ4_NL: return fill_blocks<BlockIQ4_NL>(random, bytes, [](auto& b, auto near) { b.d = near(0.015); });
+    case DType::kIQ2_XS: return fill_blocks<BlockIQ2_XS>(random, bytes, [](auto& b, auto near) { b.d = near(0.02); });
+    case DType::kIQ3_S: return fill_blocks<BlockIQ3_S>(random, bytes, [](auto& b, auto near) { b.d = near(0.007); });
     case DType::kIQ4_XS: return fill_blocks<BlockIQ4_XS>(random, bytes, [](auto& b, auto near) { b.d = near(0.0009); });
     default: return;
   }

@@ -10,10 +10,10 @@
 namespace sx::parity {
 namespace {
 
-constexpr std::array kWeightTypes = {DType::kF32,  DType::kF16,   DType::kBF16,   DType::kQ4_0,
-                                     DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,   DType::kQ8_0,
-                                     DType::kQ2_K, DType::kQ3_K,  DType::kQ4_K,   DType::kQ5_K,
-                                     DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL, DType::kIQ4_XS};
+constexpr std::array kWeightTypes = {DType::kF32,    DType::kF16,    DType::kBF16, DType::kQ4_0,  DType::kQ4_1,
+                                     DType::kQ5_0,   DType::kQ5_1,   DType::kQ8_0, DType::kQ2_K,  DType::kQ3_K,
+                                     DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL,
+                                     DType::kIQ4_XS, DType::kIQ2_XS, DType::kIQ3_S};
 constexpr std::array kKvTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
 
 struct Shape {

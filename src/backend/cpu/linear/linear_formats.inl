@@ -64,11 +64,16 @@ LinearLayout layout(const LinearShape& shape) {
     case DType::kQ8_0:
     case DType::kMXFP4:
     case DType::kIQ4_NL:
-    case DType::kIQ4_XS: break;  // tables: see table_groups.h
+    case DType::kIQ4_XS:  // tables: see table_groups.h
+    case DType::kIQ2_XXS:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: break;
     case DType::kQ5_1:
     case DType::kQ5_K: offset = 1; break;
     case DType::kQ3_K:
-    case DType::kQ6_K: sub16 = 1; break;
+    case DType::kQ6_K:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S: sub16 = 1; break;
     case DType::kQ2_K: offset = sub16 = 1; break;
     default: return float_layout(shape, kFloatFormats);
   }
