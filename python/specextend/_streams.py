@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _core
 from ._options import Wanted
@@ -47,6 +47,9 @@ class _Answer:
     def __del__(self) -> None:
         if hasattr(self, "_call"):
             self._call.cancel()
+
+
+Answer = TypeVar("Answer", bound=_Answer)
 
 
 class Stream(_Answer):

@@ -271,15 +271,6 @@ std::shared_ptr<Runner> open(const std::string& model, const std::string& spec, 
   return std::make_shared<Runner>(o);
 }
 
-// The shipped draft on retrieved chunks where one was trained for the model, else copies from the text: both promise
-// the bytes, and the cost model drops drafts that do not pay.
-std::string automatic_spec(const std::string& model) {
-  const DraftTarget target = draft_target(model);
-  for (const ShippedDraft& draft : shipped_drafts())
-    if (draft.kind == "model" && draft.target == target) return "specextend";
-  return "suffix";
-}
-
 std::shared_ptr<Call> submit(Runner& runner, std::vector<Token> prompt, const GenerateOptions& options, int logprobs,
                              bool pieces, SessionHandle* session) {
   if (logprobs > runner.engine().vocab())
@@ -396,7 +387,6 @@ NB_MODULE(_core, m) {
   add_engine(m);
   m.attr("version") = SPECEXTEND_VERSION;
   m.attr("cuda") = bool(SPECEXTEND_WITH_CUDA);
-  m.def("automatic_spec", &automatic_spec, "model"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("close_all", &Runner::close_all, nb::call_guard<nb::gil_scoped_release>());
   m.def("default_model", &default_model_path);
   m.def("drafts_folder", &shipped_drafts_folder);

@@ -1,4 +1,5 @@
 """What the package does beside generating: sessions, schemas, log-probabilities, errors, signals, fork, memory."""
+import ast
 import asyncio
 import gc
 import os
@@ -46,7 +47,7 @@ class Features(unittest.TestCase):
 
     def test_automatic_speculation(self):
         with LLM(bed.tiny_model(), device="cpu") as llm:
-            self.assertEqual(llm.spec, "suffix")  # no draft was trained for this model
+            self.assertEqual(llm.spec, "suffix")
         environment = {**os.environ, "SPECEXTEND_SPEC": "ngram"}
         code = f"from specextend import LLM; print(LLM({bed.tiny_model()!r}, device='cpu').spec)"
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -287,6 +288,25 @@ class Features(unittest.TestCase):
         before = resident()
         many(int(os.environ.get("SX_LEAK_CALLS", "2500")))
         self.assertLess(resident() - before, 4 << 20)
+
+    def test_stub(self):
+        """The stub of the extension module has the names that the module has."""
+        with open(os.path.join(os.path.dirname(specextend.__file__), "_core.pyi"), encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+
+        def names(body):
+            for node in body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    yield node.name
+                elif isinstance(node, ast.AnnAssign):
+                    yield node.target.id
+
+        def there(thing):
+            return {name for name in vars(thing) if not name.startswith("_")}
+        self.assertEqual(set(names(tree.body)), there(specextend._core))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name != "Error":
+                self.assertEqual(set(names(node.body)) - {"__init__"}, there(getattr(specextend._core, node.name)))
 
     def test_import_is_quick(self):
         code = "import sys, time; t = time.perf_counter(); import specextend; print(time.perf_counter() - t, 'numpy' in sys.modules)"
