@@ -17,5 +17,5 @@ mkdir -p "$out"
 say "wheel: building"
 step sdist python -m build --no-isolation --sdist --outdir "$out"
 step wheel python -m build --no-isolation --wheel --outdir "$raw" -C build-dir=build/wheel "$@"
-step auditwheel auditwheel repair --wheel-dir "$out" "$raw"/*.whl
+step auditwheel auditwheel repair --exclude 'libcublasLt.so.*' --exclude libcuda.so.1 --wheel-dir "$out" "$raw"/*.whl
 ls -l "$out"
