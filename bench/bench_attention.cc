@@ -62,17 +62,14 @@ class Bench {
     for (int pass = 0; pass < 3 || now() - start < budget; ++pass)
       for (int l = 0; l < layers; ++l) {
         const double t = now();
-        attend({out_.data(),
-                q_.data(),
-                s_.heads * s_.dim,
-                s_.heads,
-                s_.kv_heads,
-                s_.dim,
-                0.125f,
-                0,
-                &store_,
-                l,
-                {&seq, 1}},
+        attend({.out = out_.data(),
+                .q = q_.data(),
+                .q_stride = s_.heads * s_.dim,
+                .shape = {s_.heads, s_.kv_heads, s_.dim},
+                .scale = 0.125f,
+                .kv = &store_,
+                .layer = l,
+                .seqs = {&seq, 1}},
                s_.isa, pool_, scratch_);
         best[static_cast<size_t>(l)] = std::min(best[static_cast<size_t>(l)], now() - t);
       }

@@ -2,13 +2,17 @@
 // 49,152 outputs) for 1..512 rows: milliseconds, GB/s of weights, Gop/s (two operations per weight and row). Every
 // matrix of every layer has its own memory, as in a model. A figure is the sum over matrices of each one's fastest
 // pass, so a busy machine distorts it less.
-//   bench_linear [threads] [layer type] [head type] [instruction set] [rows ...]
+//   bench_linear [threads] [layer type] [head type] [instruction set] [rows or OUTxIN ...]
+// With shapes (8192x2048), instead of the model copies of each shape are timed in turn, 160 MB of them, so that weights
+// come from memory; figures are the fastest call's.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/linear/linear.h"
@@ -49,18 +53,53 @@ void print(const char* what, int rows, const Sum& s) {
              2 * s.weights * rows / s.seconds * 1e-9);
 }
 
+void time_shape(DType type, int out, int in, cpu::Isa isa, const std::vector<int>& counts, ThreadPool& pool) {
+  std::vector<std::unique_ptr<cpu::PackedMatrix>> copies;
+  for (size_t bytes = 0; bytes < size_t{160} << 20; bytes += copies.back()->bytes())
+    copies.push_back(make(type, out, in, isa, pool));
+  const size_t most = static_cast<size_t>(*std::max_element(counts.begin(), counts.end()));
+  cpu::LinearScratch scratch(isa);
+  scratch.reserve(static_cast<int>(most), in, pool.size());
+  std::vector<float> x(most * static_cast<size_t>(in)), y(most * static_cast<size_t>(out));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 251) * 0.01f - 1.0f;
+  fmt::print("{} {} {}x{}, {} threads\n", cpu::isa_name(isa), dtype_name(type), out, in, pool.size());
+  for (int rows : counts) {
+    double best = 1e9;
+    const double start = seconds();
+    for (size_t call = 0; call < 2 * copies.size() || seconds() - start < 1; ++call) {
+      const cpu::PackedMatrix& matrix = *copies[call % copies.size()];
+      const double t = seconds();
+      cpu::linear({.out = y.data(), .x = x.data(), .weight = &matrix, .rows = rows, .out_stride = out}, matrix, pool,
+                  scratch);
+      best = std::min(best, seconds() - t);
+      if (call > 4 && seconds() - start > 3) break;
+    }
+    fmt::print("rows {:3}:", rows);
+    print("", rows, {best, static_cast<double>(copies[0]->bytes()), static_cast<double>(out) * in});
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+}
+
 int run(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
   const auto type = dtype_from_name(argc > 2 ? argv[2] : "q4_1"),
              head_type = dtype_from_name(argc > 3 ? argv[3] : "q8_0");
   const auto isa = argc > 4 ? cpu::isa_from_name(argv[4]) : cpu::default_isa();
   if (!type || !head_type || !isa)
-    fail("usage: bench_linear [threads] [layer type] [head type] [instruction set] [rows ...]");
+    fail("usage: bench_linear [threads] [layer type] [head type] [instruction set] [rows or OUTxIN ...]");
   std::vector<int> counts;
-  for (int i = 5; i < argc; ++i) counts.push_back(std::atoi(argv[i]));
+  std::vector<std::pair<int, int>> shapes;
+  for (int i = 5; i < argc; ++i) {
+    const char* in = std::strchr(argv[i], 'x');
+    if (in) shapes.emplace_back(std::atoi(argv[i]), std::atoi(in + 1));
+    else counts.push_back(std::atoi(argv[i]));
+  }
   if (counts.empty()) counts = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
   constexpr int kLayers = 30, kShapes[4][2] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
   ThreadPool pool(threads);
+  for (const auto& [out, in] : shapes) time_shape(*type, out, in, *isa, counts, pool);
+  if (!shapes.empty()) return 0;
   const bool k_quants = dtype_info(*type).block == 256;  // their rows are multiples of 256
   auto wide = [&](int in) { return k_quants ? (in + 255) / 256 * 256 : in; };
   std::vector<std::unique_ptr<cpu::PackedMatrix>> matrices;

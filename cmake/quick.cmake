@@ -1,5 +1,6 @@
 # SPECEXTEND_QUICK_BUILD: a build that is done soon. The headers that cost most are read once (the code still includes what it
-# uses, since other builds have no precompiled headers), and code that no token waits for is optimised less.
+# uses, since other builds have no precompiled headers), several files of a module are compiled as one, and code that no token
+# waits for is optimised less.
 set(common_headers <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set>
   <span> <sstream> <string> <string_view> <unordered_map> <vector> <fmt/format.h>)
 file(WRITE ${CMAKE_BINARY_DIR}/no_code.cc "// Targets of headers only.\n")
@@ -21,12 +22,37 @@ function(sx_use_headers headers)
 endfunction()
 # Not sx_backend: its kernels have flags of their own, with which g++ cannot use the file.
 sx_use_headers(sx_headers sx_formats sx_model sx_model_convert sx_text sx_speculative)
-sx_use_headers(sx_json_headers sx_jinja sx_engine sx_server_api sx_server)
+sx_use_headers(sx_json_headers sx_jinja sx_engine sx_server_api sx_server sx_explain)
 if(TARGET specextend)
   target_precompile_headers(specextend PRIVATE ${common_headers} <CLI/CLI.hpp>)
 endif()
-foreach(target sx_formats sx_jinja sx_server_api sx_server specextend)
+foreach(target sx_formats sx_jinja sx_server_api sx_server sx_explain specextend)
   if(TARGET ${target})
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  endif()
+endforeach()
+
+# Files compiled together must not use the same name twice in their unnamed namespaces. Plug-ins (drafters, cache policies, model
+# families) all have a make(), and the files below share a name with a neighbour, so each of them is compiled alone. sx_backend
+# is left out: its kernels have flags of their own.
+set(together sx_formats sx_model sx_model_convert sx_text sx_jinja sx_speculative sx_engine sx_server_api sx_server sx_explain specextend)
+set(plug_ins "/draft/[^/]*$|/policies/[^/]*$|/families/[^/]*$")
+set(alone formats/safetensors.cc engine/spec_text.cc model/convert/quantize_head.cc speculative/budget/batch_budget.cc
+  speculative/cache/retrieval_layers.cc text/grammar/matcher.cc text/grammar/schema_pattern.cc text/json_pipeline.cc text/grammar/program.cc text/tokenizer_json.cc
+  apps/server/tool_parser.cc apps/server/tool_schema.cc apps/server/tool_values.cc apps/server/request_head.cc apps/server/server.cc
+  apps/cli/spec_flags.cc apps/cli/serve.cc apps/cli/inspect.cc apps/cli/explain_page.cc text/sentencepiece_model.cc formats/hf_config.cc)
+foreach(target ${together})
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    get_target_property(files ${target} SOURCES)
+    get_target_property(folder ${target} SOURCE_DIR)
+    foreach(file ${files})
+      set(path ${folder}/${file})
+      foreach(one ${alone})
+        if(path MATCHES "/${one}$" OR path MATCHES "${plug_ins}")
+          set_source_files_properties(${path} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+        endif()
+      endforeach()
+    endforeach()
   endif()
 endforeach()

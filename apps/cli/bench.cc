@@ -20,7 +20,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct BenchArgs {
   EngineOptions engine;
   std::string chat_template_file, output = "md";
   std::vector<int> prompts{512}, generations{128}, depths{0}, rows;
@@ -65,7 +65,7 @@ Result summarise(std::string test, int tokens, int depth, const std::vector<doub
 
 class Bench {
  public:
-  Bench(Args& a, Engine& engine, const MachinePeaks& peaks)
+  Bench(BenchArgs& a, Engine& engine, const MachinePeaks& peaks)
       : a_(a), engine_(engine), peaks_(peaks), session_(engine.start()), line_("bench", a.quiet) {
     std::mt19937 random(1);
     tokens_.resize(size_t(engine.context()));
@@ -136,7 +136,7 @@ class Bench {
     return r;
   }
 
-  Args& a_;
+  BenchArgs& a_;
   Engine& engine_;
   const MachinePeaks& peaks_;
   std::unique_ptr<Session> session_;
@@ -172,7 +172,7 @@ std::string percent(double least, double actual) {
   return least > 0 ? fmt::format("{:.0f}", 100 * least / actual) : "-";
 }
 
-void print(const std::vector<Result>& results, const Args& a, const Engine& e, const ModelSummary& m,
+void print(const std::vector<Result>& results, const BenchArgs& a, const Engine& e, const ModelSummary& m,
            const MachinePeaks& p) {
   if (a.output != "md") {
     auto all = nlohmann::ordered_json::array();
@@ -203,7 +203,7 @@ void print(const std::vector<Result>& results, const Args& a, const Engine& e, c
   write_out(out);
 }
 
-int run(Args& a) {
+int run(BenchArgs& a) {
   if (a.repetitions < 1) throw Error("-r: at least one repetition");
   int need = 0, most = 1;
   for (int d : a.depths)
@@ -227,7 +227,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_bench(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<BenchArgs>();
   {
     const HelpGroup group(app, "Measurements");
     app.add_option("-p,--n-prompt", args->prompts, "prompt lengths to measure (pp)")

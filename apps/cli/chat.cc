@@ -18,7 +18,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct ChatArgs {
   EngineOptions engine;
   GenerateOptions generate;
   SpecFlags spec;
@@ -43,7 +43,7 @@ bool read_turn(std::string& text, bool prompt) {
   }
 }
 
-int run(Args& a) {
+int run(ChatArgs& a) {
   apply_bias(a.generate, a.bias);
   a.engine.spec = resolve(a.spec);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
@@ -89,7 +89,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_chat(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ChatArgs>();
   {
     const HelpGroup group(app, "Conversation");
     app.add_option("--system,--sys", args->system, "system message");

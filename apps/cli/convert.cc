@@ -6,7 +6,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct ConvertArgs {
   ConvertOptions options;
   OutputFlags flags;
   bool no_tokenizer = false;
@@ -15,7 +15,7 @@ struct Args {
 }  // namespace
 
 Command add_convert(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ConvertArgs>();
   ConvertOptions& o = args->options;
   app.add_option("IN", o.model, "Hugging Face folder or GGUF file")->required();
   app.add_option("OUT", o.out, "GGUF file or folder to write: the other form")->required();

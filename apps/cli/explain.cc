@@ -21,7 +21,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct ExplainArgs {
   EngineOptions engine;
   GenerateOptions generate;
   SpecFlags spec;
@@ -40,7 +40,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (!out || !(out << text).flush()) throw Error(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
 }
 
-int run(Args& a) {
+int run(ExplainArgs& a) {
   if (a.source.prompt.empty() == a.source.file.empty())
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
   if (a.page.empty() && a.json.empty()) throw Error("say where to write: -o PAGE.html, --json FILE, or both");
@@ -80,7 +80,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_explain(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ExplainArgs>();
   add_prompt_flags(app, args->source);
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);

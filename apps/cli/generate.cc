@@ -21,7 +21,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct GenerateArgs {
   EngineOptions engine;
   GenerateOptions generate;
   SpecFlags spec;
@@ -99,7 +99,7 @@ Compared compare(Session& session, std::span<const Token> prompt, const Generate
   return c;
 }
 
-int run(Args& a) {
+int run(GenerateArgs& a) {
   const PromptFlags& from = a.source;
   if (from.prompt.empty() == from.file.empty() && !(from.prompt.empty() && !from.prefix.empty()))
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
@@ -141,7 +141,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_generate(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<GenerateArgs>();
   add_prompt_flags(app, args->source);
   add_engine_flags(app, args->engine, args->chat_template_file);
   add_spec_flags(app, args->spec);

@@ -13,7 +13,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct InspectArgs {
   std::string model, file;
   std::vector<int> contexts;
   bool tensors = false, metadata = false, json = false, target = false;
@@ -37,7 +37,7 @@ nlohmann::ordered_json tensor_list(const std::vector<TensorSummary>& tensors) {
   return out;
 }
 
-void print_json(const ModelSummary& s, const Args& a) {
+void print_json(const ModelSummary& s, const InspectArgs& a) {
   nlohmann::ordered_json j{{"path", s.path},
                            {"format", s.format},
                            {"name", s.name},
@@ -85,7 +85,7 @@ int print_target(const std::string& model) {
   return write_out(j.dump(2) + "\n") ? 0 : 1;
 }
 
-int print_head(const HeadSummary& s, const Args& a) {
+int print_head(const HeadSummary& s, const InspectArgs& a) {
   if (a.json) {
     nlohmann::ordered_json j{{"path", s.path},
                              {"kind", s.kind},
@@ -123,7 +123,7 @@ int print_head(const HeadSummary& s, const Args& a) {
   return write_out(out) ? 0 : 1;
 }
 
-int run(Args& a) {
+int run(InspectArgs& a) {
   const std::string path = a.file.empty() ? a.model : a.file;
   if (a.target) return print_target(path);
   if (is_head(path)) return print_head(inspect_head(path), a);
@@ -172,7 +172,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_inspect(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<InspectArgs>();
   app.add_option("FILE", args->file, "model file or folder, or the folder of a draft head");
   add_model_flag(app, args->model);
   app.add_option("-c,--ctx-size", args->contexts, "contexts to show memory for (default: the trained one)")

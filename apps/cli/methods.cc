@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Args {
+struct MethodsArgs {
   SpecFlags spec;
   std::string name;
   bool json = false, drafts = false;
@@ -83,7 +83,7 @@ std::string one_text(const Json& values) {
   return out;
 }
 
-int run(const Args& a) {
+int run(const MethodsArgs& a) {
   if (a.drafts) return write_out(a.json ? drafts_json() : drafts_text()) ? 0 : 1;
   SpecFlags flags = a.spec;
   if (!a.name.empty()) flags.specs.insert(flags.specs.begin(), a.name);
@@ -95,7 +95,7 @@ int run(const Args& a) {
 }  // namespace
 
 Command add_methods(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<MethodsArgs>();
   app.add_option("NAME", args->name, "show the keys and values of this preset; NAME:key=value,… as for --spec");
   {
     const HelpGroup group(app, "Output");

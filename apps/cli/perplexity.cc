@@ -17,7 +17,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct PerplexityArgs {
   EngineOptions engine;
   std::string file, chat_template_file;
   int windows = -1;
@@ -35,7 +35,7 @@ double surprise(std::span<const float> logits, Token token) {
   return std::log(sum) + double(top) - double(logits[size_t(token)]);
 }
 
-int run(Args& a) {
+int run(PerplexityArgs& a) {
   const int window = a.engine.context == 0 ? 512 : a.engine.context;
   if (window < kLeastWindow)
     throw Error(
@@ -87,7 +87,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_perplexity(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<PerplexityArgs>();
   {
     const HelpGroup group(app, "Text");
     app.add_option("-f,--file", args->file, "the text; -: standard input")->required();

@@ -7,7 +7,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct QuantizeArgs {
   QuantizeOptions options;
   OutputFlags flags;
   std::vector<std::string> tensors;
@@ -26,7 +26,7 @@ std::pair<std::string, std::string> single(const std::string& text) {
 }  // namespace
 
 Command add_quantize(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<QuantizeArgs>();
   QuantizeOptions& o = args->options;
   app.add_option("IN", o.model, "GGUF file, Hugging Face folder, or folder of a draft head")->required();
   app.add_option("OUT", o.out, "GGUF file to write; of a draft head the folder")->required();

@@ -27,7 +27,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct ServeArgs {
   EngineOptions engine;
   SpecFlags spec;
   server::ServerOptions server;
@@ -59,7 +59,7 @@ void on_signal(int number) {
 }
 
 // Collects keys from the flags, a file, and the environment, where other users of the machine do not see them.
-void collect_keys(Args& a) {
+void collect_keys(ServeArgs& a) {
   std::vector<std::string>& keys = a.server.api_keys;
   if (!a.key_file.empty())
     for (std::string& key : server::read_keys(a.key_file)) keys.push_back(std::move(key));
@@ -88,7 +88,7 @@ void check_rule(const SpecOptions& spec) {
 constexpr const char* kDefaultSpec = "suffix";
 
 // Timing side channel: a client could tell by the speed what was generated for another API key.
-void check_store(const Args& a) {
+void check_store(const ServeArgs& a) {
   const auto stores = [](const SpecOptions& spec) {
     return nlohmann::json::parse(spec_describe(spec)).value("store", "0") != "0";
   };
@@ -99,7 +99,7 @@ void check_store(const Args& a) {
         "--spec key store drafts from responses to all API keys: with several API keys it needs --share-prefix");
 }
 
-void prepare(Args& a) {
+void prepare(ServeArgs& a) {
   collect_keys(a);
   a.default_spec = !a.spec.given();
   if (a.default_spec) a.spec.specs = {kDefaultSpec};
@@ -141,7 +141,7 @@ class Listening {
   std::thread thread_;
 };
 
-int run(Args& a) {
+int run(ServeArgs& a) {
   g_loading = 1;
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
@@ -170,7 +170,7 @@ int run(Args& a) {
   return 0;
 }
 
-void add_address_flags(CLI::App& app, Args& a) {
+void add_address_flags(CLI::App& app, ServeArgs& a) {
   const HelpGroup group(app, "Address and access");
   server::ServerOptions& s = a.server;
   app.add_option("--host", s.host, "address to listen on")->capture_default_str()->envname("LLAMA_ARG_HOST");
@@ -198,7 +198,7 @@ void add_address_flags(CLI::App& app, Args& a) {
   rare(app.add_flag("--no-webui,--no-ui", a.no_page, "do not serve the page at /"));
 }
 
-void add_limit_flags(CLI::App& app, Args& a) {
+void add_limit_flags(CLI::App& app, ServeArgs& a) {
   const HelpGroup group(app, "Requests");
   server::ServerOptions& s = a.server;
   app.add_option("--parallel,--np", s.parallel, "requests that run at a time; each has a context of its own (-c)")
@@ -237,7 +237,7 @@ void add_limit_flags(CLI::App& app, Args& a) {
       ->check(CLI::Range(1, 1024));
 }
 
-void add_state_flags(CLI::App& app, Args& a) {
+void add_state_flags(CLI::App& app, ServeArgs& a) {
   const HelpGroup group(app, "State and output");
   app.add_option("-a,--alias", a.server.model_name, "the model's name for clients; without it the name of its file")
       ->envname("LLAMA_ARG_ALIAS");
@@ -260,7 +260,7 @@ void add_state_flags(CLI::App& app, Args& a) {
 }
 
 Command add_serve(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ServeArgs>();
   add_address_flags(app, *args);
   add_limit_flags(app, *args);
   add_state_flags(app, *args);

@@ -13,12 +13,12 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct TokenizeArgs {
   std::string model, prompt, file;
   bool ids = false, no_bos = false, raw = false, count = false, decode = false;
 };
 
-int run(const Args& a) {
+int run(const TokenizeArgs& a) {
   if (a.prompt.empty() && a.file.empty()) throw Error("give a text with -p TEXT or -f FILE (- is standard input)");
   const auto tokenizer = Tokenizer::open(a.model);
   print_warnings(tokenizer->warnings());
@@ -45,7 +45,7 @@ int run(const Args& a) {
 }  // namespace
 
 Command add_tokenize(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<TokenizeArgs>();
   add_model_flag(app, args->model);
   app.add_option("-p,--prompt", args->prompt, "the text");
   app.add_option("-f,--file", args->file, "read the text from a file (- is standard input)");

@@ -24,7 +24,7 @@
 namespace sx::cli {
 namespace {
 
-struct Args {
+struct VerifyLosslessArgs {
   EngineOptions engine;
   GenerateOptions generate;
   SpecFlags spec;
@@ -45,7 +45,7 @@ struct Named {
   GenerateOptions options;
 };
 
-std::vector<std::string> texts_of(const Args& a) {
+std::vector<std::string> texts_of(const VerifyLosslessArgs& a) {
   std::vector<std::string> texts = a.prompts;
   if (!a.file.empty()) texts.push_back(read_file(a.file));
   if (!a.jsonl.empty()) {
@@ -69,7 +69,7 @@ std::vector<std::string> texts_of(const Args& a) {
 }
 
 // Sampling settings that exercise different parts of the sampler, or the one given by flags.
-std::vector<Named> settings_of(const Args& a) {
+std::vector<Named> settings_of(const VerifyLosslessArgs& a) {
   if (!a.all) return {{a.generate.sampling.temperature > 0 ? "as given" : "greedy", a.generate}};
   std::vector<Named> all;
   Named greedy{"greedy", a.generate}, sampled{"T=0.7 top-p", a.generate}, penalties{"T=1.2 penalties", a.generate},
@@ -131,7 +131,7 @@ struct Case {
   std::string wrong;
 };
 
-void report(const Args& a, const Case& c, const Run& run, Totals& totals) {
+void report(const VerifyLosslessArgs& a, const Case& c, const Run& run, Totals& totals) {
   const Speedup ratio = speedup(c.plain, c.spec);
   const SpecStats& s = run.result.spec;
   const size_t n = run.result.tokens.size();
@@ -158,7 +158,7 @@ void report(const Args& a, const Case& c, const Run& run, Totals& totals) {
                   100 * distinct, c.wrong.empty() ? "equal" : c.wrong));
 }
 
-std::vector<Token> tokens_of(const Args& a, const Engine& engine, const std::string& text) {
+std::vector<Token> tokens_of(const VerifyLosslessArgs& a, const Engine& engine, const std::string& text) {
   const std::string whole = a.prefix + text + a.suffix;
   return engine.tokenizer().tokenize(a.chat ? chat_prompt(engine, {}, whole) : whole, !a.chat, true);
 }
@@ -183,7 +183,7 @@ void run_requests(Engine& engine, std::span<const std::unique_ptr<Session>> sess
 }
 
 // Alternates batches without and with speculation; the shortest time of each counts.
-int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& texts) {
+int run_batch(const VerifyLosslessArgs& a, Engine& engine, const std::vector<std::string>& texts) {
   std::vector<std::vector<Token>> prompts;
   for (int i = 0; i < a.batch; ++i) prompts.push_back(tokens_of(a, engine, texts[size_t(i) % texts.size()]));
   std::vector<std::unique_ptr<Session>> sessions;
@@ -241,7 +241,7 @@ int run_batch(const Args& a, Engine& engine, const std::vector<std::string>& tex
 }
 
 // Rejects rules that do not promise the bytes: there is nothing to verify.
-void check_promise(const Args& a) {
+void check_promise(const VerifyLosslessArgs& a) {
   const SpecRule rule = spec_rule(a.engine.spec);
   for (const Named& setting : settings_of(a)) {
     if (promises_bytes(rule, setting.options.sampling)) continue;
@@ -255,7 +255,7 @@ void check_promise(const Args& a) {
   }
 }
 
-int run(Args& a) {
+int run(VerifyLosslessArgs& a) {
   apply_bias(a.generate, a.bias);
   a.engine.spec = resolve(a.spec);
   check_promise(a);
@@ -309,7 +309,7 @@ int run(Args& a) {
 }  // namespace
 
 Command add_verify_lossless(CLI::App& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<VerifyLosslessArgs>();
   {
     const HelpGroup group(app, "Prompts");
     app.add_option("-p,--prompt", args->prompts, "a prompt; repeatable; without any, a few built-in ones");

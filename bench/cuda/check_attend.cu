@@ -25,15 +25,19 @@ double worst_error[int(DType::kCount)];
 struct Shape {
   DType type;
   int heads, kv_heads, head_dim, window;
-  float loud = 1;  // queries are so much larger
+  float loud = 1;      // queries are so much larger
+  float soft_cap = 0;  // of scores
+  bool sinks = false;
   std::string name() const {
     const char* types = type == DType::kBF16 ? "bf16" : type == DType::kF16 ? "f16" : "q8";
     return std::string(types) + " heads " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " dim " +
-           std::to_string(head_dim) + " window " + std::to_string(window);
+           std::to_string(head_dim) + " window " + std::to_string(window) +
+           (soft_cap > 0 ? " soft cap " + std::to_string(soft_cap) : "") + (sinks ? " sinks" : "");
   }
 };
 
 int q_stride(const Shape& shape) { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+float sink_of(int head) { return float(head * 5 % 11) - 2.0f; }  // some weigh nothing, some most of all
 float scale_of(const Shape& shape) { return 2.0f / std::sqrt(float(shape.head_dim)); }
 
 // q: [rows, q_stride]. `bound`: what the call is told of the histories; it decides how the work is split.
@@ -46,6 +50,9 @@ std::vector<float> run(const Shape& shape, const DeviceStore& store, const Step&
   Device<uint64_t> ancestors(step.ancestors);
   Device<RowTile> tiles(step.tiles);
   Device<uint8_t> scratch(attend_scratch_bytes(rows, shape.heads, shape.head_dim, bound));
+  std::vector<float> sinks;
+  for (int head = 0; head < shape.heads; ++head) sinks.push_back(sink_of(head));
+  Device<float> sink_data(sinks);
   out.poison();
   half.poison();
   scratch.poison();
@@ -60,6 +67,8 @@ std::vector<float> run(const Shape& shape, const DeviceStore& store, const Step&
   call.head_dim = shape.head_dim;
   call.scale = scale_of(shape);
   call.window = shape.window;
+  call.soft_cap = shape.soft_cap;
+  call.sinks = shape.sinks ? sink_data.data : nullptr;
   call.kv = store.view;
   call.layer = 1;
   call.step.rows = info.data;
@@ -112,9 +121,12 @@ double compare(const Shape& shape, const Store& store, const Step& step, const s
         const float* key = &store.values[0][store.cell(slot, kv_head, host.cells[size_t(i)]) * dim];
         double score = 0;
         for (size_t d = 0; d < dim; ++d) score += double(query[d]) * double(key[d]);
-        scores.push_back(score * double(scale_of(shape)));
+        score *= double(scale_of(shape));
+        scores.push_back(shape.soft_cap > 0 ? std::tanh(score / double(shape.soft_cap)) * double(shape.soft_cap)
+                                            : score);
         top = std::max(top, scores.back());
       }
+      if (shape.sinks) sum = std::exp(double(sink_of(head)) - top);
       for (int i = first; i < count; ++i) {
         const double p = std::exp(scores[size_t(i - first)] - top);
         const float* value = &store.values[1][store.cell(slot, kv_head, host.cells[size_t(i)]) * dim];
@@ -430,6 +442,15 @@ void check_all(bool quick) {
       if (quick && i % 4 != 3) continue;
       check_step(Shape{type, 8, 2, dims[i % 4], windows[i]},
                  {Sequence{0, 2150, random_tree(40, 30, 20), 2}, Sequence{1, 90, random_tree(5, 1, 50), 0}}, bounds, 8);
+    }
+    // Soft caps (Gemma 2) and sinks (gpt-oss).
+    for (int dim : {64, 128, 256, 32}) {
+      for (int both = 0; both < 3; ++both) {
+        if (quick && (dim / 64 + both) % 3 != 0) continue;
+        check_step(Shape{type, 8, 2, dim, dim == 64 ? 128 : 0, 1, both != 1 ? 3.0f : 0.0f, both != 0},
+                   {Sequence{0, 1150, random_tree(40, 30, 20), 2}, Sequence{1, 90, random_tree(5, 1, 50), 0}}, bounds,
+                   8);
+      }
     }
     // More states than fit the scratch at the last bound: kv heads in several launches.
     check_step(Shape{type, 24, 6, 64, 0}, {Sequence{0, 200, random_tree(40, 10, 60), 0}}, {0, 2000000}, 20);

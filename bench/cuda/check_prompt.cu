@@ -66,6 +66,9 @@ struct World {
   Buffer<uint16_t> k_scale, v_scale;
   Buffer<float> q_data, out;
   Buffer<uint16_t> out16;
+  float soft_cap = 0;  // of scores
+  std::vector<float> sinks;
+  Buffer<float> sink_data;
 
   int q_stride() const { return (heads + 2 * kv_heads) * head_dim; }
   size_t width() const { return size_t(heads) * size_t(head_dim); }
@@ -81,13 +84,19 @@ struct World {
         v_scale(k_scale.count),
         q_data(size_t(kFirstRow + kMostRows + 1) * size_t((h + 2 * kvh) * d)),
         out(size_t(kFirstRow + kMostRows + 1) * size_t(h * d)),
-        out16(out.count) {
+        out16(out.count),
+        sink_data(size_t(h)) {
     std::normal_distribution<float> normal;
     q.resize(q_data.count);
     for (float& x : q) x = normal(random);
     q_data.put(q);
     make_store(k, k_data, k_scale, random);
     make_store(v, v_data, v_scale, random);
+  }
+
+  void use_sinks() {  // some weigh nothing, some most of all
+    for (int head = 0; head < heads; head++) sinks.push_back(float(head * 5 % 11) - 2.f);
+    sink_data.put(sinks);
   }
 
   void make_store(std::vector<float>& values, Buffer<std::byte>& data, Buffer<uint16_t>& scale, std::mt19937& random) {
@@ -131,6 +140,8 @@ struct World {
     c.head_dim = head_dim;
     c.scale = 1.f / std::sqrt(float(head_dim));
     c.window = window;
+    c.soft_cap = soft_cap;
+    c.sinks = sinks.empty() ? nullptr : sink_data.data;
     const bool q8 = type == DType::kQ8_0;
     c.kv = {type,
             kLayers,
@@ -160,9 +171,11 @@ struct World {
     for (int c = low; c <= index; c++) {
       double s = 0;
       for (size_t i = 0; i < d; i++) s += double(from[i]) * double(k[(base + size_t(c)) * d + i]);
-      weights.push_back(s / std::sqrt(double(head_dim)));
+      s /= std::sqrt(double(head_dim));
+      weights.push_back(soft_cap > 0 ? std::tanh(s / double(soft_cap)) * double(soft_cap) : s);
       most = std::max(most, weights.back());
     }
+    if (!sinks.empty()) sum = std::exp(double(sinks[size_t(head)]) - most);
     for (double& w : weights) sum += w = std::exp(w - most);
     result.assign(d, 0);
     for (int c = low; c <= index; c++) {
@@ -299,9 +312,11 @@ void check_all() {
       const bool common = head_dim == 64 || head_dim == 128;
       double worst[3] = {};
       int shapes = 0;
-      for (int group : {1, 3, 4}) {
+      for (int group : {1, 2, 3, 4}) {  // of 2: with soft caps and sinks; of 4: with sinks
         if (!common && group == 1) continue;
         World w(type, head_dim, 2 * group, 2, random);
+        if (group == 2) w.soft_cap = 3;
+        if (group % 2 == 0) w.use_sinks();
         for (int history : {0, 1, 63, 64, 100, 1000}) {
           for (int rows : {1, 17, 64, 200, 513}) {
             if (!common && (history + rows) % 3 != 0) continue;
@@ -314,8 +329,8 @@ void check_all() {
             }
           }
         }
-        if (group != 3) continue;
         for (int history : {0, 100, 777}) {
+          if (group == 1 || (group != 3 && history != 100)) continue;
           for (int window : {0, 90}) check_chunks(w, history, window);
         }
       }

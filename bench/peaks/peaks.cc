@@ -63,6 +63,7 @@ PeakKernels kernels_of(Isa isa) {
     case Isa::kNeonDot: return cpu::peak_kernels_neon_dot();
 #elif defined(__x86_64__)
     case Isa::kAvx2: return cpu::peak_kernels_avx2();
+    case Isa::kAmx:
     case Isa::kAvx512: return cpu::peak_kernels_avx512();
 #endif
     default: return {nullptr, nullptr};

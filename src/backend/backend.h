@@ -44,10 +44,11 @@ class Matrix {
   virtual ~Matrix() = default;
   int in() const { return in_; }
   int out() const { return out_; }
-  virtual size_t bytes() const = 0;  // read by one pass over it
+  int experts() const { return experts_; }  // of make_experts(): so many matrices of this shape; else 1
+  virtual size_t bytes() const = 0;         // read by one pass over it, of all experts
 
  protected:
-  int in_ = 0, out_ = 0;
+  int in_ = 0, out_ = 0, experts_ = 1;
 };
 
 struct StepLimits {
@@ -57,6 +58,8 @@ struct StepLimits {
   int context = 0;  // longest history
   int vocab = 0;
   int outputs = 0;  // of one step; a tree has no more rows than that
+  // Mixtures: experts of a layer, those that a row uses, and the inner width of one; `width` covers the outer one.
+  int experts = 0, experts_used = 0, expert_ffn = 0;
 };
 
 // How a backend wants to be used. The defaults are those of a host, where an op on many rows costs as much as many ops
@@ -85,6 +88,8 @@ class Backend {
 
   // Set-up. A matrix is made of one or more parts stacked by output rows (q, k, v), each [out_i, in], of any type.
   virtual std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) = 0;
+  // The same for all experts of a layer at once: each part is [experts, out_i, in].
+  virtual std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) = 0;
   virtual std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) = 0;
   // The embedding table where embed() can read it: itself, or a copy.
   virtual Tensor place_table(const Tensor& table) = 0;
@@ -130,6 +135,7 @@ class Backend {
     linear(product);
     glu(activation);
   }
+  virtual void experts(const ExpertsArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
   // The default chooses on the host by kv_score() and kv_move(). A backend that chooses on the device waits for it in

@@ -134,8 +134,10 @@ struct AttendArgs {
   const float* q;  // [rows, q_stride], columns [0, heads * head_dim), rotated
   int q_stride;
   AttentionShape shape;
-  float scale;     // usually shape.scale()
-  int window = 0;  // row at index i sees indices > i - window; 0: all
+  float scale;                   // usually shape.scale()
+  int window = 0;                // row at index i sees indices > i - window; 0: all
+  float soft_cap = 0;            // a score x becomes soft_cap * tanh(x / soft_cap) before the softmax; 0: it stays
+  const float* sinks = nullptr;  // [heads] or null: a logit per head that joins the sum of the softmax, without a value
   const KvStore* kv;
   int layer;
   std::span<const SeqRows> seqs;
@@ -146,6 +148,37 @@ struct GluArgs {         // out = silu(gate) * up
   const float* gate_up;  // [rows, 2 * width]
   int rows, width;
   const Matrix* only_for = nullptr;  // as in NormArgs
+};
+
+// How the logits of a router become the weights of the experts it chooses.
+enum class Routing : uint8_t {
+  kSoftmax,  // the largest logits; softmax over all experts, or, renormalised, over the chosen ones
+  kSigmoid,  // the largest sigmoid(logit) + choice_bias; sigmoid(logit), or, renormalised, its share of the chosen ones
+};
+inline constexpr int kMostExperts = 1024, kMostUsedExperts = 64;
+
+// The feed-forward of a mixture: each row goes through the `used` experts that its router chooses (ties to the lower
+// index), and the results are added, weighted, in the order of choice, best first:
+//   out (+)= (w0 y0 + w1 y1) + ...,  y = down(activation(gate_up(x))).
+// An expert's rows are those that chose it; a row's bits do not depend on which others did.
+struct ExpertsArgs {
+  float* out;                           // [rows, width]
+  const float* x;                       // [rows, width]
+  const float* logits;                  // [rows, experts], the router's
+  const Matrix* gate_up;                // from make_experts(): width -> 2 ffn, gates first
+  const Matrix* down;                   // ffn -> width
+  const float* gate_up_bias = nullptr;  // [experts, 2 ffn] or null
+  const float* down_bias = nullptr;     // [experts, width] or null
+  int rows;
+  int used;
+  Routing routing = Routing::kSoftmax;
+  bool renormalise = true;
+  const float* choice_bias = nullptr;  // [experts] or null; kSigmoid only
+  float scale = 1;                     // of the weights
+  // Activation: silu(gate) * up. With a limit (gpt-oss): gate at most `limit`, up within -limit..limit, then
+  // gate * sigmoid(alpha * gate) * (up + 1).
+  float limit = 0, alpha = 1.702f;
+  bool accumulate = false;  // out += instead of out =
 };
 
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/rng.h"
 
 namespace sx {
 namespace {
@@ -26,7 +27,10 @@ CostRange cost_range(const SpeculationParts& parts, int rows) {
 void measure_costs(const SpeculationParts& parts, int rows) {
   const double start = now_ms();
   const auto [most, far] = cost_range(parts, rows);
-  std::vector<Token> tokens(size_t(most), 0);
+  // Tokens that differ: in a mixture equal ones would share their experts, and rows would seem cheaper than they are.
+  std::vector<Token> tokens;
+  const auto vocab = uint64_t(parts.target->config().vocab);
+  for (int i = 0; i < most; ++i) tokens.push_back(Token(mix64(uint64_t(i)) % vocab));
   std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
   const auto time = [&](int count, int history) {
     for (int i = 0; i < count; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;

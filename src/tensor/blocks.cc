@@ -3,6 +3,7 @@
 #include "tensor/blocks.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -160,6 +161,41 @@ void unpack_q6_k(const void* data, Affine& out) {
   }
 }
 
+void unpack_table(const int8_t* table, const uint8_t* codes, int8_t* q) {  // 32 elements: low nibbles, high nibbles
+  for (size_t i = 0; i < 16; ++i) {
+    q[i] = table[codes[i] & 15];
+    q[i + 16] = table[codes[i] >> 4];
+  }
+}
+
+// 2^(e - 128): the exponent's bits, or a number too small for them.
+float mxfp4_scale(uint8_t e) { return std::bit_cast<float>(e < 2 ? 0x00200000u << e : uint32_t(e - 1) << 23); }
+
+void unpack_mxfp4(const void* data, Affine& out) {
+  const auto block = load<BlockMXFP4>(data);
+  unpack_table(kMXFP4Table, block.q, out.q.data());
+  out.scale[0] = mxfp4_scale(block.e);
+  out.offset[0] = 0;
+}
+
+void unpack_iq4_nl(const void* data, Affine& out) {
+  const auto block = load<BlockIQ4_NL>(data);
+  unpack_table(kIQ4Table, block.q, out.q.data());
+  out.scale[0] = f16_to_float(block.d);
+  out.offset[0] = 0;
+}
+
+void unpack_iq4_xs(const void* data, Affine& out) {
+  const auto block = load<BlockIQ4_XS>(data);
+  const float d = f16_to_float(block.d);
+  for (size_t s = 0; s < 8; ++s) {
+    unpack_table(kIQ4Table, block.q + 16 * s, out.q.data() + 32 * s);
+    const int low = (block.low[s / 2] >> (4 * (s % 2))) & 15, high = (block.high >> (2 * s)) & 3;
+    out.scale[s] = d * static_cast<float>((low | high << 4) - 32);
+    out.offset[s] = 0;
+  }
+}
+
 using Unpack = void (*)(const void*, Affine&);
 
 Unpack unpacker(DType type) {
@@ -174,6 +210,9 @@ Unpack unpacker(DType type) {
     case DType::kQ4_K: return unpack_q4_k;
     case DType::kQ5_K: return unpack_q5_k;
     case DType::kQ6_K: return unpack_q6_k;
+    case DType::kMXFP4: return unpack_mxfp4;
+    case DType::kIQ4_NL: return unpack_iq4_nl;
+    case DType::kIQ4_XS: return unpack_iq4_xs;
     default: fail("type {} is not a quantised type", dtype_name(type));
   }
 }
@@ -211,6 +250,9 @@ AffineTraits affine_traits(DType type) {
     case DType::kQ2_K: return {16, 8, true};
     case DType::kQ3_K: return {16, 8, false};
     case DType::kQ6_K: return {16, 8, false};
+    case DType::kMXFP4: return {32, 8, false, kMXFP4Table};
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS: return {32, 8, false, kIQ4Table};
     default: fail("type {} has no affine form", dtype_name(type));
   }
 }

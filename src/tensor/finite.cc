@@ -40,6 +40,12 @@ int64_t find_block(const std::byte* from, DType type, int64_t count, size_t d, s
   return block < 0 ? -1 : block * info.block;
 }
 
+// E8M0's only value that is no number.
+int64_t find_mxfp4(const std::byte* from, int64_t count) {
+  const int64_t block = find<uint8_t, 0xff>(from, sizeof(BlockMXFP4), count / 32);
+  return block < 0 ? -1 : block * 32;
+}
+
 }  // namespace
 
 int64_t first_not_finite(DType type, const void* data, int64_t count) {
@@ -52,7 +58,10 @@ int64_t first_not_finite(DType type, const void* data, int64_t count) {
     case DType::kBF16: return find<uint16_t, 0x7f80>(from, sizeof(uint16_t), count);
     case DType::kQ4_0:
     case DType::kQ5_0:
-    case DType::kQ8_0: return block(0, 0);
+    case DType::kQ8_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS: return block(0, 0);
+    case DType::kMXFP4: return find_mxfp4(from, count);
     case DType::kQ4_1:
     case DType::kQ5_1:
     case DType::kQ4_K:

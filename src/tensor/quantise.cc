@@ -8,6 +8,7 @@
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 #include "tensor/quantise_k.h"
+#include "tensor/quantise_table.h"
 
 namespace sx {
 namespace {
@@ -62,6 +63,27 @@ BlockQ4_1 block_q4_1(const float* x) {
   return block;
 }
 
+BlockMXFP4 block_mxfp4(const float* x) {
+  float largest = 0;
+  for (int i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(x[i]));
+  // The largest value gets the largest exponent that E2M1 has, 2; beyond 252 the block's values would be no floats.
+  const int e = largest > 0 ? clamp_to_int(std::ilogb(largest) + 125, 0, 252) : 0;
+  BlockMXFP4 block{static_cast<uint8_t>(e), {}};
+  store_codes(kMXFP4Table, x, std::ldexp(1.0, 128 - e), block.q);
+  return block;
+}
+
+BlockIQ4_NL block_iq4_nl(const float* x) {
+  float extreme = x[0];  // as in Q4_0: it maps to the value of the largest magnitude
+  for (int i = 1; i < 32; ++i) {
+    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+  }
+  const float d = extreme / kIQ4Table[0];
+  BlockIQ4_NL block{float_to_f16(d), {}};
+  store_codes(kIQ4Table, x, static_cast<double>(inverse_or_zero(d)), block.q);
+  return block;
+}
+
 // Applies `make` to runs of `step` values and stores the results one after another.
 template <class Make>
 void store_each(const float* values, int64_t count, int step, void* out, Make make) {
@@ -84,7 +106,11 @@ void quantise(DType type, const float* values, int64_t count, void* out) {
     case DType::kQ8_0: return store_each(values, count, 32, out, block_q8_0);
     case DType::kQ4_0: return store_each(values, count, 32, out, block_q4_0);
     case DType::kQ4_1: return store_each(values, count, 32, out, block_q4_1);
-    default: fail("quantising to {} is not supported; F32, F16, BF16, Q8_0, Q4_0 and Q4_1 are", dtype_name(type));
+    case DType::kMXFP4: return store_each(values, count, 32, out, block_mxfp4);
+    case DType::kIQ4_NL: return store_each(values, count, 32, out, block_iq4_nl);
+    default:
+      fail("quantising to {} is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, MXFP4 and IQ4_NL are",
+           dtype_name(type));
   }
 }
 

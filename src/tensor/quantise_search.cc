@@ -12,6 +12,7 @@
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 #include "tensor/quantise_k.h"
+#include "tensor/quantise_table.h"
 
 namespace sx {
 namespace {
@@ -150,7 +151,9 @@ bool can_quantise_search(DType type) {
     case DType::kQ8_0:
     case DType::kQ4_0:
     case DType::kQ4_1:
-    case DType::kQ4_K: return true;
+    case DType::kQ4_K:
+    case DType::kMXFP4:
+    case DType::kIQ4_NL: return true;
     default: return false;
   }
 }
@@ -165,7 +168,11 @@ void quantise_search(DType type, const float* values, int64_t count, void* out) 
     case DType::kQ4_0: return each_block(type, values, count, out, search_q4_0);
     case DType::kQ4_1: return each_block(type, values, count, out, search_q4_1);
     case DType::kQ4_K: return each_block(type, values, count, out, search_q4_k);
-    default: fail("quantising to {} is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q4_K are", dtype_name(type));
+    case DType::kMXFP4: return each_block(type, values, count, out, search_mxfp4);
+    case DType::kIQ4_NL: return each_block(type, values, count, out, search_iq4_nl);
+    default:
+      fail("quantising to {} is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, MXFP4 and IQ4_NL are",
+           dtype_name(type));
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace sx {
 
-// F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q4_K.
+// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, MXFP4 and IQ4_NL.
 bool can_quantise_search(DType type);
 // `count` finite values, whole blocks. Never a larger squared error per block than quantise(); blocks of zeros become
 // bytes of zeros. Deterministic.

@@ -101,6 +101,8 @@ class World {
     a.shape = {shape.heads, shape.kv_heads, shape.dim};
     a.scale = scale();
     a.window = window;
+    a.soft_cap = soft_cap;
+    a.sinks = sinks.empty() ? nullptr : sinks.data();
     a.kv = store.get();
     a.seqs = seqs;
     attend(a, shape.isa, *pool, scratch);
@@ -135,6 +137,8 @@ class World {
   size_t out_width() const { return static_cast<size_t>(shape.heads * shape.dim); }
 
   Shape shape;
+  float soft_cap = 0;        // of all steps
+  std::vector<float> sinks;  // likewise; empty: none
   StepLimits limits;
   std::unique_ptr<KvStore> store;
   std::unique_ptr<ThreadPool> pool;
@@ -142,7 +146,8 @@ class World {
 };
 
 // Attention of `token` over `seen` in double precision, on the unrounded values. [heads * dim]
-inline std::vector<double> naive(const Shape& s, int token, const std::vector<int>& seen) {
+inline std::vector<double> naive(const Shape& s, int token, const std::vector<int>& seen, double soft_cap = 0,
+                                 const std::vector<float>& sinks = {}) {
   std::vector<double> out(static_cast<size_t>(s.heads * s.dim));
   const auto q = token_vector(s, token);
   std::vector<std::vector<float>> all;
@@ -156,8 +161,10 @@ inline std::vector<double> naive(const Shape& s, int token, const std::vector<in
       double dot = 0;
       for (int d = 0; d < s.dim; ++d) dot += double(q[static_cast<size_t>(h * s.dim + d)]) * k[d];
       w[i] = dot / std::sqrt(double(s.dim));
+      if (soft_cap > 0) w[i] = soft_cap * std::tanh(w[i] / soft_cap);
       top = std::max(top, w[i]);
     }
+    if (!sinks.empty()) sum = std::exp(double(sinks[static_cast<size_t>(h)]) - top);
     for (size_t i = 0; i < seen.size(); ++i) {
       w[i] = std::exp(w[i] - top);
       sum += w[i];

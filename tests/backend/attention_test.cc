@@ -62,7 +62,7 @@ TEST(Attention, ValuesAgreeWithDoublePrecision) {
 TEST(Attention, ChunksThreadsAndCompanyChangeNoBit) {
   struct {
     int heads, kv_heads, dim;
-  } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}};
+  } shapes[] = {{3, 1, 64}, {2, 2, 128}, {8, 1, 16}, {4, 1, 80}, {4, 1, 256}};
   uint64_t random = 1;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
@@ -122,7 +122,7 @@ void check_tree(World& w, int history, int rows, uint64_t& random, int bushy, in
 TEST(Attention, TreeRowsEqualTheirPathDecodedPlainly) {
   struct {
     int heads, kv_heads, dim;
-  } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}};
+  } shapes[] = {{3, 1, 64}, {2, 2, 32}, {8, 1, 128}, {4, 2, 80}, {4, 1, 256}, {2, 2, 192}};
   uint64_t random = 2;
   for (const auto& h : shapes)
     for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
@@ -149,6 +149,29 @@ TEST(Attention, LargeTreesCrossBlocksAndSpans) {
     check_tree(w, history, 512, random, 1, 0, 3);
     check_tree(w, history, 200, random, 0, 150, 2);
   }
+}
+
+// Soft caps and sinks, together and alone: the values, and rows of chunks and trees bit for bit.
+TEST(Attention, SoftCapsAndSinks) {
+  uint64_t random = 7;
+  for (const int dim : {64, 256})
+    for (const Shape& s : kinds(4, 2, dim))
+      for (int turn = 0; turn < 3; ++turn) {
+        World w(s, 2, 640);
+        if (turn != 1) w.soft_cap = 2.5f;
+        if (turn != 0) w.sinks = {-50.0f, 4.5f, 60.0f, 0.0f};  // no weight at all, some, all, next to none
+        const int history = 300 + random_below(random, 60);
+        for (int slot : {0, 1}) w.fill(slot, history, 0);
+        const auto alone = decode(w, 0, history, range(history, 20));
+        for (int i : {0, 19}) {
+          const auto expected = naive(s, history + i, range(0, history + 1 + i), double(w.soft_cap), w.sinks);
+          EXPECT_LT(relative_error(alone.data() + static_cast<size_t>(i) * w.out_width(), expected), tolerance(s.type))
+              << s.name() << " turn " << turn;
+        }
+        const auto chunk = w.step({{1, history, range(history, 20), {}, 0}}, 2);
+        EXPECT_TRUE(same(chunk.data(), alone.data(), alone.size())) << s.name() << " turn " << turn;
+        check_tree(w, history, 30, random, 3, turn == 2 ? 77 : 0, 2);
+      }
 }
 
 // A tree of one sequence that is written in several steps.

@@ -268,8 +268,10 @@ void FarBackend::attend(const AttendArgs& args) {
   const auto width = size_t(args.shape.heads * args.shape.head_dim);
   a.out = floats(args.out, padded(rows), width, width, "attended rows");
   a.q = floats(args.q, padded(rows), size_t(args.q_stride), width, "queries");
-  note("attend", {args.out, args.q, args.kv},
-       {args.q_stride, args.shape.heads, args.layer, args.window, std::bit_cast<int32_t>(args.scale)});
+  a.sinks = vector(args.sinks, size_t(args.shape.heads), "sinks");
+  note("attend", {args.out, args.q, args.kv, args.sinks},
+       {args.q_stride, args.shape.heads, args.layer, args.window, std::bit_cast<int32_t>(args.scale),
+        std::bit_cast<int32_t>(args.soft_cap)});
   right_->attend(a);
   spoil(a.out, rows, width, width);
 }
@@ -282,6 +284,22 @@ void FarBackend::glu(const GluArgs& args) {
   a.gate_up = floats(args.gate_up, padded(args.rows), 2 * width, 2 * width, "gates");
   note("glu", {args.out, args.gate_up}, {args.width});
   right_->glu(a);
+  spoil(a.out, args.rows, width, width);
+}
+
+void FarBackend::experts(const ExpertsArgs& args) {
+  expect_rows("experts", args.rows);
+  ExpertsArgs a = args;
+  const auto rows = padded(args.rows), width = size_t(args.gate_up->in()), experts = size_t(args.gate_up->experts());
+  a.out = floats(args.out, rows, width, width, "rows of experts");
+  a.x = floats(args.x, rows, width, width, "rows for experts");
+  a.logits = floats(args.logits, rows, experts, experts, "a router's logits");
+  a.gate_up_bias = vector(args.gate_up_bias, experts * size_t(args.gate_up->out()), "biases of experts");
+  a.down_bias = vector(args.down_bias, experts * width, "biases of experts");
+  a.choice_bias = vector(args.choice_bias, experts, "a router's bias");
+  note("experts", {args.out, args.x, args.logits, args.gate_up, args.down},
+       {args.used, int(args.routing), args.renormalise, args.accumulate});
+  right_->experts(a);
   spoil(a.out, args.rows, width, width);
 }
 

@@ -46,6 +46,7 @@ class FarBackend : public ForwardingBackend {
   void rope_store(const RopeStoreArgs& args) override;
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
+  void experts(const ExpertsArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;

@@ -17,6 +17,7 @@ class ForwardingBackend : public Backend {
   std::vector<Use> memory() const override { return right_->memory(); }
   DType default_kv_type() const override { return right_->default_kv_type(); }
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override { return right_->make_matrix(parts); }
+  std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) override { return right_->make_experts(parts); }
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override { return right_->make_kv(geometry); }
   float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
   void reserve(const StepLimits& limits) override { right_->reserve(limits); }
@@ -38,6 +39,7 @@ class ForwardingBackend : public Backend {
   void rope_store(const RopeStoreArgs& a) override { right_->rope_store(a); }
   void attend(const AttendArgs& a) override { right_->attend(a); }
   void glu(const GluArgs& a) override { right_->glu(a); }
+  void experts(const ExpertsArgs& a) override { right_->experts(a); }
   void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
   void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
   std::unique_ptr<KvChoice> make_choice(int most_cells) override { return right_->make_choice(most_cells); }

@@ -24,6 +24,8 @@ void HostFacingBackend::reserve(const StepLimits& l) {
   m.rows = std::max(m.rows, l.rows), m.outputs = std::max(m.outputs, std::max(l.outputs, l.rows)),
   m.width = std::max(m.width, l.width), m.heads = std::max(m.heads, l.heads);
   m.kv_heads = std::max(m.kv_heads, l.kv_heads), m.head_dim = std::max(m.head_dim, l.head_dim);
+  m.experts = std::max(m.experts, l.experts), m.experts_used = std::max(m.experts_used, l.experts_used);
+  m.expert_ffn = std::max(m.expert_ffn, l.expert_ffn);
   m.context = std::max(m.context, l.context), m.vocab = std::max(m.vocab, l.vocab);
   right_->reserve(m);
 }
@@ -140,6 +142,7 @@ void HostFacingBackend::attend(const AttendArgs& args) {
   const auto width = size_t(args.shape.heads * args.shape.head_dim);
   a.out = room(0, rows, width);
   a.q = put(1, args.q, rows, size_t(args.q_stride));
+  a.sinks = put(2, args.sinks, size_t(args.shape.heads));
   step(rows, nullptr, nullptr, args.seqs, [&] { right_->attend(a); });
   get(args.out, a.out, rows, width);
 }
@@ -151,6 +154,28 @@ void HostFacingBackend::glu(const GluArgs& args) {
   a.out = room(0, args.rows, width);
   a.gate_up = put(1, args.gate_up, args.rows, 2 * width);
   right_->glu(a);
+  get(args.out, a.out, args.rows, width);
+}
+
+void HostFacingBackend::experts(const ExpertsArgs& args) {
+  need_rows(args.rows);
+  const int experts = args.gate_up->experts();
+  if (experts > limits_.experts || args.used > limits_.experts_used || args.down->in() > limits_.expert_ffn)
+    reserve({.rows = args.rows,
+             .width = args.gate_up->in(),
+             .outputs = args.rows,
+             .experts = experts,
+             .experts_used = args.used,
+             .expert_ffn = args.down->in()});
+  ExpertsArgs a = args;
+  const auto width = size_t(args.gate_up->in());
+  a.out = put(0, args.out, args.rows, width);
+  a.x = put(1, args.x, args.rows, width);
+  a.logits = put(2, args.logits, args.rows, size_t(experts));
+  a.gate_up_bias = put(3, args.gate_up_bias, size_t(experts) * size_t(args.gate_up->out()));
+  a.down_bias = put(4, args.down_bias, size_t(experts) * width);
+  a.choice_bias = put(5, args.choice_bias, size_t(experts));
+  right_->experts(a);
   get(args.out, a.out, args.rows, width);
 }
 

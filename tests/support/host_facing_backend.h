@@ -29,6 +29,7 @@ class HostFacingBackend : public ForwardingBackend {
   void rope_store(const RopeStoreArgs& args) override;
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
+  void experts(const ExpertsArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
   void choose(const ChooseArgs& args) override;

@@ -11,6 +11,7 @@
 #include "backend/host_scores.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "support/reference_experts.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 
@@ -19,7 +20,26 @@ namespace {
 
 class ReferenceMatrix final : public Matrix {
  public:
-  explicit ReferenceMatrix(std::span<const Tensor> parts) {
+  explicit ReferenceMatrix(std::span<const Tensor> parts) { add(parts); }
+  // All experts, stacked by outputs: row e * out() + o.
+  static std::unique_ptr<ReferenceMatrix> of_experts(std::span<const Tensor> parts) {
+    std::vector<Tensor> stacked;
+    const auto experts = parts.front().shape[0];
+    for (int64_t e = 0; e < experts; ++e)
+      for (const Tensor& part : parts) {
+        const Tensor one{part.type, 2, {part.shape[1], part.shape[2]}, nullptr};
+        stacked.push_back({part.type, 2, one.shape, part.data + static_cast<size_t>(e) * one.bytes()});
+      }
+    auto matrix = std::make_unique<ReferenceMatrix>(stacked);
+    matrix->experts_ = static_cast<int>(experts);
+    matrix->out_ /= matrix->experts_;
+    return matrix;
+  }
+  size_t bytes() const override { return bytes_; }
+  const float* row(int o) const { return values_.data() + static_cast<size_t>(o) * static_cast<size_t>(in_); }
+
+ private:
+  void add(std::span<const Tensor> parts) {
     if (parts.empty()) fail("a matrix needs at least one part");
     in_ = static_cast<int>(parts.front().columns());
     for (const Tensor& part : parts) {
@@ -33,10 +53,6 @@ class ReferenceMatrix final : public Matrix {
       bytes_ += part.bytes();
     }
   }
-  size_t bytes() const override { return bytes_; }
-  const float* row(int o) const { return values_.data() + static_cast<size_t>(o) * static_cast<size_t>(in_); }
-
- private:
   std::vector<float> values_;  // [out, in]
   size_t bytes_ = 0;           // of the parts as they came
 };
@@ -254,6 +270,9 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override {
     return std::make_unique<ReferenceMatrix>(parts);
   }
+  std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) override {
+    return ReferenceMatrix::of_experts(parts);
+  }
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override {
     return std::make_unique<ReferenceKv>(geometry);
   }
@@ -322,8 +341,7 @@ class ReferenceBackend final : public Backend {
         const ptrdiff_t r = seq.first_row + i;
         for (int h = 0; h < a.shape.heads; ++h) {
           const float* q = a.q + r * a.q_stride + static_cast<ptrdiff_t>(h) * a.shape.head_dim;
-          const int kv_head = h / (a.shape.heads / a.shape.kv_heads);
-          attend_head(a, q, seq.slot, kv_head, cells, a.out + (r * a.shape.heads + h) * a.shape.head_dim);
+          attend_head(a, q, seq.slot, h, cells, a.out + (r * a.shape.heads + h) * a.shape.head_dim);
         }
       }
     }
@@ -338,6 +356,11 @@ class ReferenceBackend final : public Backend {
         a.out[static_cast<ptrdiff_t>(r) * a.width + i] = static_cast<float>(g / (1 + std::exp(-g)) * up[i]);
       }
     }
+  }
+
+  void experts(const ExpertsArgs& a) override {
+    reference_experts(a, static_cast<const ReferenceMatrix&>(*a.gate_up).row(0),
+                      static_cast<const ReferenceMatrix&>(*a.down).row(0));
   }
 
   void kv_move(const KvMoveArgs& a) override {
@@ -435,8 +458,9 @@ class ReferenceBackend final : public Backend {
   }
 
   // One query head of one row over the cells it sees; q and out: [head_dim].
-  static void attend_head(const AttendArgs& a, const float* q, int slot, int kv_head, const std::vector<int>& cells,
+  static void attend_head(const AttendArgs& a, const float* q, int slot, int head, const std::vector<int>& cells,
                           float* out) {
+    const int kv_head = head / (a.shape.heads / a.shape.kv_heads);
     const auto& kv = static_cast<const ReferenceKv&>(*a.kv);
     std::vector<double> weight(cells.size());
     for (size_t c = 0; c < cells.size(); ++c) {
@@ -444,9 +468,10 @@ class ReferenceBackend final : public Backend {
       double sum = 0;
       for (int d = 0; d < a.shape.head_dim; ++d) sum += static_cast<double>(q[d]) * key[d];
       weight[c] = sum * a.scale;
+      if (a.soft_cap > 0) weight[c] = std::tanh(weight[c] / a.soft_cap) * a.soft_cap;
     }
     const double largest = *std::max_element(weight.begin(), weight.end());
-    double total = 0;
+    double total = a.sinks ? std::exp(a.sinks[head] - largest) : 0;
     for (double& w : weight) total += w = std::exp(w - largest);
     std::vector<double> mean(static_cast<size_t>(a.shape.head_dim));
     for (size_t c = 0; c < cells.size(); ++c) {

@@ -34,6 +34,9 @@ const Vector kVectors[] = {
     {DType::kQ4_K, vectors::kQ4_KBlocks, vectors::kQ4_KValues},
     {DType::kQ5_K, vectors::kQ5_KBlocks, vectors::kQ5_KValues},
     {DType::kQ6_K, vectors::kQ6_KBlocks, vectors::kQ6_KValues},
+    {DType::kMXFP4, vectors::kMXFP4Blocks, vectors::kMXFP4Values},
+    {DType::kIQ4_NL, vectors::kIQ4_NLBlocks, vectors::kIQ4_NLValues},
+    {DType::kIQ4_XS, vectors::kIQ4_XSBlocks, vectors::kIQ4_XSValues},
 };
 
 TEST(Blocks, DequantiseEqualsTheVectorsBitForBit) {
@@ -82,6 +85,8 @@ TEST(Blocks, AffineFormYieldsTheSameValues) {
 TEST(Blocks, AffineTraitsAreAsDocumented) {
   for (const DType type : {DType::kQ2_K, DType::kQ3_K, DType::kQ6_K}) EXPECT_EQ(affine_traits(type).sub, 16);
   for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K}) EXPECT_EQ(affine_traits(type).bits, 4);
+  EXPECT_EQ(affine_traits(DType::kMXFP4).table, kMXFP4Table);
+  EXPECT_EQ(affine_traits(DType::kIQ4_XS).table, kIQ4Table);
   EXPECT_THROW(affine_traits(DType::kF32), Error);
   EXPECT_THROW(unpack_affine(DType::kF16, nullptr, 0, nullptr, nullptr, nullptr), Error);
   EXPECT_THROW(dequantise(DType::kI32, nullptr, 0, nullptr), Error);
@@ -98,6 +103,7 @@ TEST(Blocks, QuantiseEqualsTheVectors) {
   check(DType::kQ8_0, vectors::kQ8_0Packed);
   check(DType::kQ4_0, vectors::kQ4_0Packed);
   check(DType::kQ4_1, vectors::kQ4_1Packed);
+  check(DType::kMXFP4, vectors::kMXFP4Packed);
 }
 
 TEST(Blocks, QuantisationErrorIsAtMostHalfAStep) {
@@ -106,8 +112,11 @@ TEST(Blocks, QuantisationErrorIsAtMostHalfAStep) {
   std::vector<float> values(32 * 64), back(values.size());
   for (float& value : values) value = normal(random);
   // The largest step of a block of ordinary numbers, relative to its largest magnitude, plus the rounding of the scale.
-  const std::pair<DType, float> kSteps[] = {
-      {DType::kQ8_0, 0.51f / 127}, {DType::kQ4_0, 1.02f / 8}, {DType::kQ4_1, 1.02f / 15}};
+  const std::pair<DType, float> kSteps[] = {{DType::kQ8_0, 0.51f / 127},
+                                            {DType::kQ4_0, 1.02f / 8},
+                                            {DType::kQ4_1, 1.02f / 15},
+                                            {DType::kMXFP4, 2.01f / 8},
+                                            {DType::kIQ4_NL, 0.12f}};
   for (const auto& [type, step] : kSteps) {
     std::vector<std::byte> packed(dtype_bytes(type, static_cast<int64_t>(values.size())));
     quantise(type, values.data(), static_cast<int64_t>(values.size()), packed.data());
@@ -126,7 +135,8 @@ TEST(Blocks, QuantiseHandlesZerosTinyAndNan) {
   std::vector<float> values(96, 0.0f);
   for (size_t i = 32; i < 64; ++i) values[i] = 1e-42f;
   for (size_t i = 64; i < 96; ++i) values[i] = std::nanf("");
-  for (const DType type : {DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+  for (const DType type :
+       {DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kMXFP4, DType::kIQ4_NL}) {
     std::vector<std::byte> packed(dtype_bytes(type, 96));
     quantise(type, values.data(), 96, packed.data());
     std::vector<float> back(96);

@@ -5,8 +5,9 @@ target_sources(sx_backend PRIVATE
   cpu/kv/layout.cc cpu/kv/store.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/kv/cells.cc cpu/kv/score.cc
   cpu/attention/attention.cc cpu/attention/attention_plan.cc cpu/attention/attention_kernels.cc
   cpu/sampling/choose.cc cpu/sampling/top_k.cc cpu/sampling/top_k_kernels.cc
-  cpu/linear/linear.cc)
+  cpu/linear/linear.cc cpu/linear/table_groups.cc cpu/linear/experts.cc cpu/linear/expert_rows.cc)
 set_source_files_properties(cpu/rows.cc cpu/kv/layout.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/sampling/choose.cc cpu/sampling/top_k.cc
+  cpu/linear/expert_rows.cc
   PROPERTIES COMPILE_OPTIONS -O3)
 set_source_files_properties(cpu/isa.cc cpu/attention/attention_kernels.cc cpu/sampling/top_k_kernels.cc cpu/linear/linear_generic.cc
   PROPERTIES COMPILE_DEFINITIONS "${SX_ISA_MACROS}")
@@ -29,7 +30,7 @@ sx_isa_kernel(top_k INCLUDES backend/cpu/sampling/top_k_portable.inl)
 
 # Every file of the linear layers is compiled: one whose set is not built has an empty table of kernels.
 target_sources(sx_backend PRIVATE cpu/linear/linear_generic.cc cpu/linear/linear_neon_dot.cc cpu/linear/linear_neon_i8mm.cc
-  cpu/linear/linear_avx2.cc cpu/linear/linear_avx512.cc)
+  cpu/linear/linear_avx2.cc cpu/linear/linear_avx512.cc cpu/linear/linear_amx.cc)
 set(uninstrumented "")
 if(SPECEXTEND_SANITIZE)
   set(uninstrumented -fno-sanitize=all)  # instrumented, this one file takes g++ many minutes
@@ -39,3 +40,4 @@ sx_isa_source(cpu/linear/linear_neon_dot.cc NEON_DOT ${no_schedule})
 sx_isa_source(cpu/linear/linear_neon_i8mm.cc NEON_I8MM ${no_schedule})
 sx_isa_source(cpu/linear/linear_avx2.cc AVX2)
 sx_isa_source(cpu/linear/linear_avx512.cc AVX512)
+sx_isa_source(cpu/linear/linear_amx.cc AMX)

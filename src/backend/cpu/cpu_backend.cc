@@ -9,7 +9,8 @@
 
 namespace sx::cpu {
 
-CpuBackend::CpuBackend(int threads, Isa isa) : pool_(threads), isa_(isa), linear_scratch_(isa), row_scratch_(isa) {}
+CpuBackend::CpuBackend(int threads, Isa isa)
+    : pool_(threads), isa_(isa), linear_scratch_(isa), experts_scratch_(isa), row_scratch_(isa) {}
 
 std::string CpuBackend::name() const {
   return fmt::format("cpu ({}, {} thread{})", isa_name(isa_), pool_.workers(), pool_.workers() == 1 ? "" : "s");
@@ -21,6 +22,10 @@ std::unique_ptr<Matrix> CpuBackend::make_matrix(std::span<const Tensor> parts) {
   return pack_matrix(parts, isa_, pool_);
 }
 
+std::unique_ptr<Matrix> CpuBackend::make_experts(std::span<const Tensor> parts) {
+  return pack_experts(parts, isa_, pool_);
+}
+
 std::unique_ptr<KvStore> CpuBackend::make_kv(const KvGeometry& geometry) { return make_kv_store(geometry, isa_); }
 
 float* CpuBackend::allocate(size_t count, const char* purpose) {
@@ -30,6 +35,7 @@ float* CpuBackend::allocate(size_t count, const char* purpose) {
 
 void CpuBackend::reserve(const StepLimits& limits) {
   linear_scratch_.reserve(limits.rows, limits.width, pool_.size());
+  experts_scratch_.reserve(limits, pool_.size());
   attention_scratch_.reserve(limits, pool_.size());
   score_scratch_.reserve(limits);
   row_scratch_.reserve(pool_.size(), limits.vocab);
@@ -46,6 +52,7 @@ void CpuBackend::rope_table(const RopeTableArgs& args) { cpu::rope_table(args, p
 void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, isa_, pool_); }
 void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
 void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
+void CpuBackend::experts(const ExpertsArgs& args) { cpu::experts(args, pool_, experts_scratch_); }
 void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
 void CpuBackend::kv_score(const KvScoreArgs& args) {
   const auto one = [&](const KvScoreArgs& a) { cpu::kv_score(a, isa_, pool_, score_scratch_); };

@@ -9,6 +9,7 @@
 #include "backend/cpu/sampling/choose.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kv/score.h"
+#include "backend/cpu/linear/experts.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/sampling/top_k.h"
 #include "base/memory.h"
@@ -23,6 +24,7 @@ class CpuBackend : public Backend {
   std::string name() const override;
   DType default_kv_type() const override;
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
+  std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) override;
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
   Tensor place_table(const Tensor& table) override { return table; }
   float* allocate(size_t count, const char* purpose) override;
@@ -39,6 +41,7 @@ class CpuBackend : public Backend {
   void rope_store(const RopeStoreArgs& args) override;
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
+  void experts(const ExpertsArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   size_t kv_cell_bytes(const KvStore& kv) const override;
@@ -52,6 +55,7 @@ class CpuBackend : public Backend {
   ThreadPool pool_;
   Isa isa_;
   LinearScratch linear_scratch_;
+  ExpertsScratch experts_scratch_;
   AttentionScratch attention_scratch_;
   ScoreScratch score_scratch_;
   RowScratches row_scratch_;

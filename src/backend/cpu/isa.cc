@@ -11,11 +11,15 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace sx::cpu {
 namespace {
-constexpr Isa kAll[] = {Isa::kGeneric, Isa::kNeonDot, Isa::kNeonI8mm, Isa::kAvx2, Isa::kAvx512};
+constexpr Isa kAll[] = {Isa::kGeneric, Isa::kNeonDot, Isa::kNeonI8mm, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 // With kernels in this program (isa.cmake).
 constexpr Isa kBuilt[] = {
 #if defined(SX_HAS_NEON_I8MM)
@@ -23,6 +27,9 @@ constexpr Isa kBuilt[] = {
 #endif
 #if defined(SX_HAS_NEON_DOT)
     Isa::kNeonDot,
+#endif
+#if defined(SX_HAS_AMX)
+    Isa::kAmx,
 #endif
 #if defined(SX_HAS_AVX512)
     Isa::kAvx512,
@@ -42,6 +49,26 @@ std::string names_of(std::span<const Isa> isas) {
   return names;
 }
 
+#if defined(__x86_64__)
+// Whether this machine has AMX tiles with int8 dot products and Linux lets this process use them. The tiles' state is
+// large, so Linux allows it only to processes that ask, once for all their threads; kernels before 5.16 do not know the
+// question.
+bool amx_allowed() {
+  static const bool allowed = [] {
+    constexpr unsigned kTileBit = 1u << 24, kInt8Bit = 1u << 25, kOsXsaveBit = 1u << 27;  // CPUID leaves 7 and 1
+    constexpr unsigned kTileStates = 3u << 17;                                            // of XCR0
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;                           // arch_prctl
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kOsXsaveBit)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kTileBit | kInt8Bit)) != (kTileBit | kInt8Bit)) return false;
+    asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    if ((a & kTileStates) != kTileStates) return false;
+    return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return allowed;
+}
+#endif
+
 }  // namespace
 
 const char* isa_name(Isa isa) {
@@ -51,6 +78,7 @@ const char* isa_name(Isa isa) {
     case Isa::kNeonI8mm: return "neon-i8mm";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512-vnni";
+    case Isa::kAmx: return "avx512-amx";
   }
   return "?";
 }
@@ -66,13 +94,15 @@ std::vector<Isa> available_isas() {
 #if defined(__aarch64__)
   const unsigned long cap = ::getauxval(AT_HWCAP), cap2 = ::getauxval(AT_HWCAP2);
   const bool dot = (cap & HWCAP_ASIMDDP) && (cap & HWCAP_ASIMDHP);
-  if (dot && (cap2 & HWCAP2_I8MM) && (cap2 & HWCAP2_BF16)) found.push_back(Isa::kNeonI8mm);
+  if (dot && (cap & HWCAP_ASIMDFHM) && (cap2 & HWCAP2_I8MM) && (cap2 & HWCAP2_BF16)) found.push_back(Isa::kNeonI8mm);
   if (dot) found.push_back(Isa::kNeonDot);
 #elif defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) {
+    if (amx_allowed()) found.push_back(Isa::kAmx);
     found.push_back(Isa::kAvx512);
+  }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
     found.push_back(Isa::kAvx2);
 #endif
@@ -89,7 +119,7 @@ std::vector<Isa> available_isas() {
 
 bool has_bf16(Isa isa) {
 #if defined(__x86_64__)
-  return isa == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+  return (isa == Isa::kAvx512 || isa == Isa::kAmx) && __builtin_cpu_supports("avx512bf16");
 #else
   return isa == Isa::kNeonI8mm;
 #endif

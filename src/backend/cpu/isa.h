@@ -7,9 +7,10 @@
 
 namespace sx::cpu {
 
-enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512 };
+// kAmx is kAvx512 with linear layers of many rows on AMX tiles: same layouts, same bits.
+enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512, kAmx };
 
-const char* isa_name(Isa isa);  // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni"
+const char* isa_name(Isa isa);  // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni", "avx512-amx"
 std::optional<Isa> isa_from_name(std::string_view name);
 std::vector<Isa> available_isas();  // on this machine and in this program, best first; ends with generic unless
                                     // the program was built for its machine only; never empty

@@ -18,13 +18,15 @@ inline size_t product(int a, int b) { return static_cast<size_t>(a) * static_cas
 
 // Backend memory for one rope_store call of up to kChunk rows and one attended row, used again and again.
 struct Desk {
-  float *qkv, *table, *q_norm, *k_norm, *out;
+  float *qkv, *table, *q_norm, *k_norm, *sinks, *out;
 };
 
 // A table row's heads and what they share: norm weights, frequencies, and the calls with all their arguments.
 class Heads {
  public:
   Heads(const OpRow& row, Random& random) : row_(row), frequencies_(rope_frequencies(row.rotated())) {
+    if (row.sinks) sinks_ = random.normals(static_cast<size_t>(row.heads));
+    for (float& sink : sinks_) sink = 3 * sink + 2;  // against sums of a few hundred: from nothing to half of all
     if (!row.qk_norm) return;
     q_norm_ = random.normals(static_cast<size_t>(row.head_dim));
     k_norm_ = random.normals(static_cast<size_t>(row.head_dim));
@@ -58,7 +60,9 @@ class Heads {
   Desk make_desk(Backend& backend) const {
     return {backend.allocate(product(kChunk, width()), "rows"),
             backend.allocate(product(kChunk, row_.rotated()), "table"),
-            row_.qk_norm ? upload(backend, q_norm_) : nullptr, row_.qk_norm ? upload(backend, k_norm_) : nullptr,
+            row_.qk_norm ? upload(backend, q_norm_) : nullptr,
+            row_.qk_norm ? upload(backend, k_norm_) : nullptr,
+            row_.sinks ? upload(backend, sinks_) : nullptr,
             backend.allocate(static_cast<size_t>(q_width()), "attended row")};
   }
   RopeStoreArgs store_args(const Desk& desk, float* qkv, const float* table, KvStore& kv, int layer) const {
@@ -68,13 +72,15 @@ class Heads {
     args.style = row_.style, args.kv = &kv, args.layer = layer;
     return args;
   }
-  AttendArgs attend_args(float* out, const float* qkv, const KvStore& kv, int layer) const {
+  AttendArgs attend_args(const Desk& desk, float* out, const float* qkv, const KvStore& kv, int layer) const {
     return {.out = out,
             .q = qkv,
             .q_stride = width(),
             .shape = {row_.heads, row_.kv_heads, row_.head_dim},
             .scale = 1 / std::sqrt(static_cast<float>(row_.head_dim)),
             .window = row_.window,
+            .soft_cap = static_cast<float>(row_.soft_cap),
+            .sinks = desk.sinks,
             .kv = &kv,
             .layer = layer,
             .seqs = {}};
@@ -106,7 +112,7 @@ class Heads {
   void decode(Backend& backend, const Desk& desk, const float* qkv, KvStore& kv, int layer, Place at) const {
     store(backend, desk, qkv, {&at.cell, 1}, kv, layer, at);
     const SeqRows one = {0, 1, at.slot, at.cell, nullptr, 0};
-    AttendArgs args = attend_args(desk.out, desk.qkv, kv, layer);
+    AttendArgs args = attend_args(desk, desk.out, desk.qkv, kv, layer);
     args.seqs = {&one, 1};
     backend.attend(args);
   }
@@ -114,7 +120,7 @@ class Heads {
  private:
   OpRow row_;
   std::vector<double> frequencies_;
-  std::vector<float> q_norm_, k_norm_;
+  std::vector<float> q_norm_, k_norm_, sinks_;
 };
 
 }  // namespace sx::parity

@@ -118,6 +118,7 @@ class StepInstance final : public Instance {
     std::vector<int> positions;
     for (const Sequence& seq : p_.seqs_) {
       heads_.fill(backend, desk_, seq.past, *kv_, kLayer, seq.slot);
+      poison_behind_window(seq);
       stage(seq);
       for (int i = 0; i < seq.rows; ++i) positions.push_back(seq.history + static_cast<int>(seq.path(i).size()) - 1);
       const auto first = static_cast<ptrdiff_t>(product(seq.uncommitted, heads_.width()));
@@ -128,7 +129,7 @@ class StepInstance final : public Instance {
     out_ = backend.allocate(product(p_.total_, heads_.q_width()), "test output");
     store_ = heads_.store_args(desk_, qkv_, upload(backend, heads_.table(positions)), *kv_, kLayer);
     store_.seqs = list_;
-    attend_ = heads_.attend_args(out_, qkv_, *kv_, kLayer);
+    attend_ = heads_.attend_args(desk_, out_, qkv_, *kv_, kLayer);
     attend_.seqs = list_;
     if (p_.row_.op == Op::kAttend) backend.rope_store(store_);
   }
@@ -167,6 +168,15 @@ class StepInstance final : public Instance {
     out.insert(out.end(), attended, attended + heads_.q_width());
   }
 
+  // Cells that no row sees become NaN, whole tiles of 128 (the largest that a kernel reads at once) of those which a
+  // kernel may leave out: all but the last two blocks before the tail.
+  void poison_behind_window(const Sequence& seq) {
+    const int hidden = std::min(seq.history + 1 - p_.row_.window, (seq.history / kBlock - 1) * kBlock) / 128 * 128;
+    if (p_.row_.window == 0 || hidden <= 0) return;
+    const std::vector<std::byte> nan(static_cast<size_t>(hidden) * backend_.kv_cell_bytes(*kv_), std::byte(0xff));
+    backend_.kv_write(*kv_, {.slot = seq.slot, .first = 0, .count = hidden}, nan.data());
+  }
+
   // What earlier steps have written of the tail.
   void stage(const Sequence& seq) {
     for (int node = 0; node < seq.uncommitted; ++node) {
@@ -180,7 +190,7 @@ class StepInstance final : public Instance {
   void look(const Sequence& seq, int row, std::vector<float>& out) {
     const SeqRows one{0, 1, seq.slot, seq.history, nullptr, 0};
     const float* q = qkv_ + product(row, heads_.width());
-    AttendArgs args = heads_.attend_args(desk_.out, q, *kv_, kLayer);
+    AttendArgs args = heads_.attend_args(desk_, desk_.out, q, *kv_, kLayer);
     args.seqs = {&one, 1};
     backend_.attend(args);
     append(out, q, desk_.out);

@@ -29,6 +29,7 @@ bool mistake_shows(const OpRow& row) {
     case Op::kDistribution:
       return row.in >= 300 && (row.sampling == 1 || row.sampling == 7);  // many tokens, and not greedy
     case Op::kTopK: return row.in < 300 || row.out == row.in;  // a forgotten token is missed, or its probability
+    case Op::kExperts: return row.used > 1 && row.used < row.experts;
     default: return true;
   }
 }

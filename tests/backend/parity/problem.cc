@@ -17,6 +17,7 @@ std::unique_ptr<Problem> make_problem(const OpRow& row) {
     case Op::kKvMove:
     case Op::kKvCells:
     case Op::kKvScore: return make_cell_problem(row);
+    case Op::kExperts: return make_experts_problem(row);
     case Op::kKvRetrieve: return make_retrieve_problem(row);
     default: return make_row_problem(row);
   }

@@ -50,6 +50,7 @@ class Problem {
 std::unique_ptr<Problem> make_problem(const OpRow& row);
 std::unique_ptr<Problem> make_row_problem(
     const OpRow& row);  // embed norm linear rope_table glu choose distribution top_k
+std::unique_ptr<Problem> make_experts_problem(const OpRow& row);
 std::unique_ptr<Problem> make_step_problem(const OpRow& row);  // rope_store attend
 std::unique_ptr<Problem> make_retrieve_problem(const OpRow& row);
 std::unique_ptr<Problem> make_cell_problem(const OpRow& row);  // kv_move kv_cells kv_score

@@ -34,6 +34,10 @@ void set_scales(Random& random, DType type, std::vector<std::byte>& bytes) {
     case DType::kQ5_K:
       return fill_blocks<BlockQ5_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.003), b.dmin = near(0.04); });
     case DType::kQ6_K: return fill_blocks<BlockQ6_K>(random, bytes, [](auto& b, auto near) { b.d = near(0.0007); });
+    case DType::kMXFP4:
+      return fill_blocks<BlockMXFP4>(random, bytes, [&](auto& b, auto) { b.e = uint8_t(126 + random.below(2)); });
+    case DType::kIQ4_NL: return fill_blocks<BlockIQ4_NL>(random, bytes, [](auto& b, auto near) { b.d = near(0.015); });
+    case DType::kIQ4_XS: return fill_blocks<BlockIQ4_XS>(random, bytes, [](auto& b, auto near) { b.d = near(0.0009); });
     default: return;
   }
 }

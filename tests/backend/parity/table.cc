@@ -10,9 +10,10 @@
 namespace sx::parity {
 namespace {
 
-constexpr std::array kWeightTypes = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
-                                     DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
-                                     DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr std::array kWeightTypes = {DType::kF32,  DType::kF16,   DType::kBF16,   DType::kQ4_0,
+                                     DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,   DType::kQ8_0,
+                                     DType::kQ2_K, DType::kQ3_K,  DType::kQ4_K,   DType::kQ5_K,
+                                     DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL, DType::kIQ4_XS};
 constexpr std::array kKvTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
 
 struct Shape {
@@ -198,6 +199,24 @@ void add_attend(std::vector<OpRow>& table) {
         table.push_back(row);
       }
     }
+    for (const int head_dim : {32, 64, 96, 128, 256}) {  // both, and each alone, for every kernel of a GPU
+      for (const int rows : {1, 20}) {
+        for (const int soft_cap : {0, 2}) {
+          OpRow row = base;
+          row.head_dim = head_dim, row.rows = rows, row.tree = rows > 1, row.history = 150, row.soft_cap = soft_cap;
+          row.heads = 4, row.sinks = soft_cap == 0 || rows > 1;
+          if (turn++ % step == 0) table.push_back(row);
+        }
+      }
+    }
+    for (const int history : {0, 64, 2600}) {
+      add([&](OpRow& r) {
+        r.head_dim = 64, r.rows = 12, r.history = history, r.tree = true, r.seqs = 2, r.window = 128, r.sinks = true;
+      });
+      add([&](OpRow& r) {
+        r.head_dim = 256, r.rows = 9, r.history = history, r.tree = true, r.window = 700, r.soft_cap = 5, r.loud = 4;
+      });
+    }
     add([&](OpRow& r) { r.rows = 200, r.history = 0; });  // prefill
     add([&](OpRow& r) { r.rows = 150, r.history = 450; });
   }
@@ -369,6 +388,7 @@ std::vector<OpRow> make_table() {
   std::vector<OpRow> table;
   add_row_ops(table);
   add_linear(table);
+  add_experts(table, kWeightTypes);
   add_rope_store(table);
   add_attend(table);
   add_kv_move(table);
@@ -390,6 +410,7 @@ const char* op_name(Op op) {
     case Op::kRopeStore: return "rope_store";
     case Op::kAttend: return "attend";
     case Op::kGlu: return "glu";
+    case Op::kExperts: return "experts";
     case Op::kKvMove: return "kv_move";
     case Op::kKvCells: return "kv_cells";
     case Op::kKvScore: return "kv_score";
@@ -432,6 +453,8 @@ std::string row_name(const OpRow& row) {
   if (row.tree) name += "+tree";
   if (row.uncommitted) name += fmt::format("+uncommitted{}", row.uncommitted);
   if (row.window) name += fmt::format("+window{}", row.window);
+  if (row.soft_cap) name += fmt::format("+soft_cap{}", row.soft_cap);
+  if (row.sinks) name += "+sinks";
   if (row.reads) name += "+reads";
   if (row.loud > 1) name += fmt::format("+loud{}", row.loud);
   if (row.delta) name += fmt::format("+{}{}", row.op == Op::kKvCells ? "to" : "delta", row.delta);
@@ -439,6 +462,9 @@ std::string row_name(const OpRow& row) {
   if (row.op == Op::kKvScore) name += fmt::format("+kind{}{}", row.kind, row.mean ? "+mean" : "");
   if (row.op == Op::kKvRetrieve)
     name += fmt::format("+kind{}+chunk{}+budget{}{}", row.kind, row.chunk, row.budget, row.ties ? "+ties" : "");
+  if (row.experts)
+    name +=
+        fmt::format("+ffn{}+{}of{}+kind{}{}", row.out, row.used, row.experts, row.kind, row.clipped ? "+clipped" : "");
   if (sampled) name += fmt::format("+sampling{}", row.sampling);
   if (row.allowed) name += fmt::format("+allowed{}", row.allowed);
   return name;
@@ -456,6 +482,7 @@ Tolerance tolerance(const OpRow& row) {
     case Op::kLinear:
       // Quantised: activations are rounded to 8 bits, by half of 1/127 of their block's largest at most.
       return dtype_is_quantised(row.type) || row.mixed ? Tolerance{8e-3, 4e-2} : Tolerance{2e-6, 2e-5};
+    case Op::kExperts: return dtype_is_quantised(row.type) || row.mixed ? Tolerance{2e-2, 0.15} : Tolerance{5e-6, 5e-5};
     case Op::kRopeStore:
     case Op::kAttend:
     case Op::kKvMove:

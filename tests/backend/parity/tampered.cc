@@ -74,6 +74,15 @@ class Wrong final : public Tampered {
     b.gate_up = swapped.data();
     right_->glu(op_ == Op::kGlu ? b : a);
   }
+  void experts(const ExpertsArgs& a) override {  // the neighbours of the chosen ones
+    const auto count = static_cast<size_t>(a.rows) * static_cast<size_t>(a.gate_up->experts());
+    std::vector<float> logits(a.logits, a.logits + count);
+    for (auto at = logits.begin(); at != logits.end(); at += a.gate_up->experts())
+      std::rotate(at, at + 1, at + a.gate_up->experts());
+    ExpertsArgs b = a;
+    b.logits = logits.data();
+    right_->experts(op_ == Op::kExperts ? b : a);
+  }
   void kv_move(const KvMoveArgs& a) override {  // forgets the last move
     KvMoveArgs b = a;
     b.moves = a.moves.first(a.moves.size() - 1);
@@ -169,6 +178,10 @@ class Variant final : public Tampered {
   }
   void glu(const GluArgs& a) override {
     right_->glu(a);
+    if (a.rows > 1) nudge(a.out[0]);
+  }
+  void experts(const ExpertsArgs& a) override {
+    right_->experts(a);
     if (a.rows > 1) nudge(a.out[0]);
   }
   void top_k(const TopKArgs& a) override {

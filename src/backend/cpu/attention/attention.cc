@@ -11,6 +11,7 @@
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_plan.h"
 #include "base/error.h"
+#include "base/fixed_math.h"
 
 namespace sx::cpu {
 
@@ -99,6 +100,7 @@ class Unit {
             int rows, const std::byte* next_keys) {
     FoldArgs a{state, packed, keys, values, rows, plan_.padded};
     a.next_keys = next_keys;
+    a.soft_cap = args_.soft_cap;
     const int p = b * kBlock;
     if (p >= worker_.all_from && p + kBlock <= worker_.all_to) return kernels_.fold(a);
     uint8_t begin[kTileRows], end[kTileRows];
@@ -194,7 +196,16 @@ class Unit {
       float* out = args_.out + row * static_cast<size_t>(args_.shape.heads * args_.shape.head_dim) +
                    static_cast<size_t>((head_ * plan_.group + r % plan_.group) * args_.shape.head_dim);
       kernels_.finish(state, i, out, args_.shape.head_dim, plan_.padded);
+      if (args_.sinks) add_sink(state, i, args_.sinks[head_ * plan_.group + r % plan_.group], out);
     }
+  }
+
+  // The head's sink joins the sum of the softmax: l of row i grows, its output o / l shrinks.
+  void add_sink(const float* state, int i, float sink, float* out) const {
+    const double m = double(state[i]) * 0.6931471805599453, top = std::max(m, double(sink));
+    const double sum = double(state[8 + i]) * fixed_exp(m - top);
+    const auto share = static_cast<float>(sum / (sum + fixed_exp(sink - top)));
+    for (int c = 0; c < args_.shape.head_dim; ++c) out[c] *= share;
   }
 
   const AttendArgs& args_;

@@ -26,6 +26,16 @@ inline float32x4_t exp2_neg(float32x4_t t) {
   return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vreinterpretq_s32_f32(r), 23)));
 }
 
+// Caps `count` scores softly.
+SX_KERNEL void cap_scores(float* s, int count, SoftCap cap) {
+  const float32x4_t one = vdupq_n_f32(1), sign = vdupq_n_f32(-0.f);
+  for (int j = 0; j < count; j += 4) {
+    const float32x4_t x = vld1q_f32(s + j), e = exp2_neg(vmulq_n_f32(vabsq_f32(x), -cap.steep));
+    const float32x4_t y = vmulq_n_f32(vdivq_f32(vsubq_f32(one, e), vaddq_f32(one, e)), cap.limit);
+    vst1q_f32(s + j, vbslq_f32(vreinterpretq_u32_f32(sign), x, y));
+  }
+}
+
 template <int P>
 inline void rescale(State& r, const float* alpha, int padded) {
   for (int i = 0; i < P; ++i) {

@@ -115,9 +115,11 @@ inline void add_values(const FoldArgs& f, const uint16_t (*w)[3][8]) {
   multiply_add<P, kFetch>({w[0][0], v, kBlock / 4, f.padded / 16, next, f.state + kStateHead, 2 * f.padded, nullptr});
 }
 
-// Hides the positions a row does not see and finds the per-lane maxima anew (the same ones for a row that sees all).
+// Caps the scores, hides the positions a row does not see, and finds the per-lane maxima anew (of scores that nothing
+// caps, the same ones for a row that sees all).
 inline void mask(float (*s)[32][4], float (*top)[4], const FoldArgs& a) {
-  for (int i = 0; i < a.rows; ++i)
+  if (a.soft_cap > 0) cap_scores(s[0][0], (a.rows + 1) / 2 * 128, SoftCap(a.soft_cap));
+  for (int i = 0; a.end && i < a.rows; ++i)
     for (int j = 0; j < kBlock; ++j)
       if (j < a.begin[i] || j >= a.end[i]) s[i / 2][j / 2][i % 2 * 2 + j % 2] = -INFINITY;
   for (int i = 0; i < (a.rows + 1) / 2; ++i) {
@@ -143,7 +145,7 @@ void fold_pairs(const FoldArgs& a) {
   State& r = as_state(a.state);
   for (int i = P; i < 4; ++i) vst1q_f32(top[i], vdupq_n_f32(kEmpty));
   scores<P, kFetch>(a, s, top);
-  if (a.end) mask(s, top, a);
+  if (a.end || a.soft_cap > 0) mask(s, top, a);
   raise_maxima(r, top, alpha, 0);
   if (P == 3) raise_maxima(r, top, alpha, 4);
   rescale<P>(r, alpha, a.padded);

@@ -49,11 +49,13 @@ inline float32x4_t row1(float32x4_t x, float32x4_t y) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
 }
 
-// Hides the positions a row does not see and finds the per-lane maxima anew (the same ones for a row that sees all).
-inline void mask(float (*s)[kBlock], float (*top)[4], int rows, const uint8_t* begin, const uint8_t* end) {
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < begin[i]; ++j) s[i][j] = -INFINITY;
-    for (int j = end[i]; j < kBlock; ++j) s[i][j] = -INFINITY;
+// Caps the scores, hides the positions a row does not see, and finds the per-lane maxima anew (of scores that nothing
+// caps, the same ones for a row that sees all).
+inline void mask(float (*s)[kBlock], float (*top)[4], const FoldArgs& a) {
+  for (int i = 0; i < a.rows; ++i) {
+    if (a.soft_cap > 0) cap_scores(s[i], kBlock, SoftCap(a.soft_cap));
+    for (int j = 0; a.end && j < a.begin[i]; ++j) s[i][j] = -INFINITY;
+    for (int j = a.end ? a.end[i] : kBlock; j < kBlock; ++j) s[i][j] = -INFINITY;
     float32x4_t t = vdupq_n_f32(kEmpty);
     for (int j = 0; j < kBlock; j += 4) t = vmaxq_f32(t, vld1q_f32(s[i] + j));
     vst1q_f32(top[i], t);
@@ -198,7 +200,7 @@ void fold_pairs(const FoldArgs& a) {
   State& r = as_state(a.state);
   for (int i = 2 * P; i < 8; ++i) vst1q_f32(top[i], vdupq_n_f32(kEmpty));
   scores<P, kDim, kFetch>(a, s, top);
-  if (a.end) mask(s, top, a.rows, a.begin, a.end);
+  if (a.end || a.soft_cap > 0) mask(s, top, a);
   raise_maxima<P>(r, top, alpha);
   rescale<P>(r, alpha, a.padded);
   weights<P>(w, back, r, reinterpret_cast<const float*>(a.values + kBlock * a.padded), s, alpha);

@@ -32,6 +32,14 @@ struct FoldArgs {
   const uint8_t* begin = nullptr;
   const uint8_t* end = nullptr;
   const std::byte* next_keys = nullptr;  // K block that comes next: prefetch it and `values` meanwhile; null: no need
+  float soft_cap = 0;                    // as in AttendArgs
+};
+
+// The soft cap in log2 units, which is how kernels have scores: x becomes limit * tanh(x / limit), and tanh is
+// (1 - e) / (1 + e) with e = 2^-(steep * |x|).
+struct SoftCap {
+  float limit, steep;
+  explicit SoftCap(float cap) : limit(cap * 1.44269504f), steep(2 / cap) {}
 };
 
 struct AttentionKernels {

@@ -98,6 +98,15 @@ __attribute__((noinline)) void scores(const float* q, const std::byte* keys, int
   }
 }
 
+// Caps the scores of a row softly.
+__attribute__((noinline)) void cap_scores(float* s, SoftCap cap) {
+  for (int j = 0; j < kBlock; j += kLanes) {
+    const Vec x = load(s + j), e = exp2_neg(mul(abs(x), set1(-cap.steep)));
+    const Vec y = mul(set1(cap.limit), div(sub(set1(1.0f), e), add(set1(1.0f), e)));
+    store(s + j, select_ge(x, zero(), y, sub(zero(), y)));
+  }
+}
+
 // Scores to weights, in place; raises m, rescales and extends l; returns the factor for the old output.
 template <class E>
 SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
@@ -151,6 +160,7 @@ void fold_rows(const FoldArgs& a) {
   scores<E, R>(reinterpret_cast<const float*>(a.query), a.keys, a.padded, s);
   const auto* scale = reinterpret_cast<const float*>(a.values + kBlock * a.padded);
   for (int i = 0; i < R; ++i) {
+    if (a.soft_cap > 0) cap_scores(s[i], SoftCap(a.soft_cap));
     if (a.end && i < a.rows) {
       for (int j = 0; j < a.begin[i]; ++j) s[i][j] = -INFINITY;
       for (int j = a.end[i]; j < kBlock; ++j) s[i][j] = -INFINITY;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 
+#include "backend/cpu/linear/table_groups.h"
 #include "base/error.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
@@ -19,6 +20,9 @@ constexpr size_t kLine = 64;
 constexpr int kPieces = 4;  // per thread, so that a preempted thread delays the others by one piece only
 constexpr size_t kPieceBytes = size_t(512)
                                << 10;  // of weights; a kernel needs some thousand cycles until its loads flow
+// Groups of table weights that are expanded at once: as many as kernels read together for one row, or, for many rows,
+// so many that the activations are not read from beyond L2 for each.
+constexpr int kStreams = 2, kExpandedGroups = 8, kFewRows = 8;
 size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Rounding to f16 keeps 11 bits of a normal number; subnormal results (below 2^-14) and overflow do not.
@@ -28,23 +32,43 @@ bool survives_f16(float x) {
   return std::isfinite(y) && std::fabs(y - x) <= std::fabs(x) * 0x1p-11f;
 }
 
-bool f16_scales(const Tensor& part, ThreadPool& pool) {
-  if (!dtype_is_quantised(part.type)) return true;
-  if (dtype_info(part.type).block == 32) return true;  // the file's own f16; Q4_0's offset is never stored
-  const int in = static_cast<int>(part.columns()), subs = in / affine_traits(part.type).sub;
-  std::atomic<bool> all{true};
+// Whether offset + 8 scale, the offset of nibbles that count from 8, does so relative to the larger of it and scale.
+bool survives_centred(float scale, float offset) {
+  const float x = offset + 8 * scale, y = f16_to_float(float_to_f16(x));
+  return std::isfinite(y) && std::fabs(y - x) <= std::max(std::fabs(x), std::fabs(scale)) * 0x1p-11f;
+}
+
+// What a layout may depend on; reads all scales of the types whose scales may not fit.
+LinearShape shape_of(const Tensor& part, ThreadPool& pool) {
+  const int in = static_cast<int>(part.columns());
+  LinearShape shape = {.type = part.type, .in = in, .f16_scales = true, .f16_centred = true};
+  const bool wide = dtype_is_quantised(part.type) && (dtype_info(part.type).block == 256 || part.type == DType::kMXFP4);
+  const bool centred = part.type == DType::kQ4_1 || part.type == DType::kQ4_K;
+  if (!wide && !centred) return shape;  // the file's own f16; Q4_0's offset is never stored
+  std::atomic<bool> f16{true}, centred_f16{true};
   pool.run([&](int thread) {
+    const size_t subs = static_cast<size_t>(in / affine_traits(part.type).sub);
     std::vector<int8_t> q(static_cast<size_t>(in));
-    std::vector<float> scale(static_cast<size_t>(subs)), offset(scale);
-    for (int64_t r = thread; r < part.rows() && all.load(std::memory_order_relaxed); r += pool.size()) {
-      unpack_affine(part.type, part.row(r), in, q.data(), scale.data(), offset.data());
-      bool good = true;
-      for (float s : scale) good &= survives_f16(s);
-      for (float s : offset) good &= survives_f16(s);
-      if (!good) all.store(false, std::memory_order_relaxed);
+    std::vector<float> scale(subs), offset(subs);
+    for (int64_t r = thread; r < part.rows(); r += pool.size()) {
+      if (part.type == DType::kQ4_1) {  // without its quants
+        const auto* blocks = reinterpret_cast<const BlockQ4_1*>(part.row(r));
+        for (size_t i = 0; i < subs; ++i) scale[i] = f16_to_float(blocks[i].d), offset[i] = f16_to_float(blocks[i].m);
+      } else {
+        unpack_affine(part.type, part.row(r), in, q.data(), scale.data(), offset.data());
+      }
+      bool good = true, good_centred = true;
+      for (size_t i = 0; i < subs; ++i) {
+        good &= !wide || (survives_f16(scale[i]) && survives_f16(offset[i]));
+        good_centred &= !centred || survives_centred(scale[i], offset[i]);
+      }
+      if (!good) f16.store(false, std::memory_order_relaxed);
+      if (!good_centred) centred_f16.store(false, std::memory_order_relaxed);
     }
   });
-  return all.load();
+  shape.f16_scales = f16.load();
+  shape.f16_centred = centred_f16.load();
+  return shape;
 }
 
 // A group's canonical form, reused from group to group by one thread.
@@ -106,7 +130,7 @@ int pieces_of(size_t bytes, int threads) {
 // The first group of `part` in the piece of the outputs that begins at `cost` (bytes from the matrix' start).
 int group_at(const PackedMatrix::Part& part, size_t cost) {
   if (cost <= part.at) return 0;
-  const size_t group = (cost - part.at + part.layout.group_bytes / 2) / part.layout.group_bytes;
+  const size_t group = (cost - part.at + part.group_bytes / 2) / part.group_bytes;
   return static_cast<int>(std::min<size_t>(group, static_cast<size_t>(part.groups)));
 }
 
@@ -120,6 +144,7 @@ const LinearKernels& linear_kernels(Isa isa) {
     case Isa::kNeonI8mm: kernels = linear_kernels_neon_i8mm(); break;
     case Isa::kAvx2: kernels = linear_kernels_avx2(); break;
     case Isa::kAvx512: kernels = linear_kernels_avx512(); break;
+    case Isa::kAmx: kernels = linear_kernels_amx(); break;
   }
   if (!kernels) fail("linear layers: this program has no kernels for instruction set '{}'", isa_name(isa));
   return *kernels;
@@ -136,15 +161,17 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     if (!is_weight_type(tensor.type))
       fail("a weight matrix has type {}, which linear layers cannot use", dtype_name(tensor.type));
     PackedMatrix::Part part;
-    part.layout = matrix->kernels_->layout({tensor.type, matrix->in_, f16_scales(tensor, pool)});
+    part.layout = matrix->kernels_->layout(shape_of(tensor, pool));
     SX_ASSERT(part.layout.group_bytes % 16 == 0 && part.layout.group <= kMaxLinearGroup);
     part.first = matrix->out_;
     part.outputs = static_cast<int>(tensor.rows());
     part.groups = (part.outputs + part.layout.group - 1) / part.layout.group;
     part.at = align_up(at, kLine);
-    at = part.at + static_cast<size_t>(part.groups) * part.layout.group_bytes;
+    part.table = part.layout.quantised ? affine_traits(tensor.type).table : nullptr;
+    part.group_bytes = part.table ? table_group_bytes(part.layout) : part.layout.group_bytes;
+    at = part.at + static_cast<size_t>(part.groups) * part.group_bytes;
     matrix->out_ += part.outputs;
-    matrix->quantised_ |= part.layout.quantised;
+    if (part.layout.quantised) matrix->act_blocks_ |= part.layout.act_block;
     matrix->parts_.push_back(part);
   }
   matrix->bytes_ = at;
@@ -155,15 +182,49 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
     pool.run([&](int thread) {
       try {
         GroupReader reader(parts[i], part.layout);
-        for (int g = thread; g < part.groups; g += pool.size())
-          matrix->kernels_->pack(part.layout, reader.read(g),
-                                 matrix->pages_.data() + part.at + static_cast<size_t>(g) * part.layout.group_bytes);
+        std::vector<std::byte> bytes(part.table ? part.layout.group_bytes : 0);
+        for (int g = thread; g < part.groups; g += pool.size()) {
+          std::byte* to = matrix->pages_.data() + part.at + static_cast<size_t>(g) * part.group_bytes;
+          matrix->kernels_->pack(part.layout, reader.read(g), part.table ? bytes.data() : to);
+          if (part.table) pack_table_group(part.layout, part.table, bytes.data(), to);
+        }
       } catch (...) { errors[static_cast<size_t>(thread)] = std::current_exception(); }
     });
     for (const auto& error : errors)
       if (error) std::rethrow_exception(error);
   }
   return matrix;
+}
+
+size_t linear_worker_bytes(const LinearKernels& kernels, int in) {
+  const size_t group = static_cast<size_t>(align_up(static_cast<size_t>(in), kLinearBlock)) * kMaxLinearGroup;
+  return align_up(kernels.panel_bytes(in), kLine) + kExpandedGroups * (group + group / kLinearBlock * sizeof(float));
+}
+
+void run_groups(const PackedMatrix& matrix, const PackedMatrix::Part& part, LinearJob job, std::byte* worker) {
+  const LinearKernels& kernels = matrix.kernels();
+  const LinearLayout& layout = part.layout;
+  job.layout = &layout;
+  job.outputs = part.outputs;
+  job.panel = worker;
+  job.weights = matrix.data() + part.at;
+  if (!part.table) return kernels.run(job);
+  std::byte* expanded = worker + align_up(kernels.panel_bytes(layout.in), kLine);
+  const LinearJob all = job;
+  job.weights = expanded;
+  job.first = 0;
+  const int at_once = all.rows <= kFewRows ? kStreams : kExpandedGroups;
+  for (int g = all.first; g < all.last; g += at_once) {
+    const int first = g * layout.group;
+    job.last = std::min(at_once, all.last - g);
+    for (int i = 0; i < job.last; ++i)
+      expand_table_group(layout, part.table, all.weights + static_cast<size_t>(g + i) * part.group_bytes,
+                         expanded + static_cast<size_t>(i) * layout.group_bytes);
+    job.outputs = part.outputs - first;
+    job.out = all.out + first;
+    job.bias = all.bias ? all.bias + first : nullptr;
+    kernels.run(job);
+  }
 }
 
 LinearScratch::LinearScratch(Isa isa) : kernels_(&linear_kernels(isa)) {}
@@ -176,7 +237,7 @@ void LinearScratch::reserve(int max_rows, int max_in, int threads) {
   const size_t tile = align_up(kernels_->act_bytes(in_), kLine);
   const size_t tiles = static_cast<size_t>((rows_ + kernels_->act_rows - 1) / kernels_->act_rows);
   panel_stride_ = tile;
-  own_stride_ = align_up(tile + kernels_->panel_bytes(in_), 4096);
+  own_stride_ = align_up(tile + linear_worker_bytes(*kernels_, in_), 4096);
   shared_ = Pages(tiles * tile, "quantised activations");
   owners_.assign(static_cast<size_t>(threads_), {});
   own_ = Pages(own_stride_ * static_cast<size_t>(threads_), "panels of linear layers");
@@ -189,11 +250,11 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   const int tiles = (args.rows + kernels.act_rows - 1) / kernels.act_rows;
   const bool alone = tiles == 1;  // every thread quantises for itself: cheaper than to wait for each other
   const uint64_t call = ++scratch.calls_;
-  if (matrix.quantised() && !alone) {
+  if (matrix.act_blocks() && !alone) {
     const int shares = std::min(tiles, pool.size());
     pool.each(shares, [&](int i) {
       kernels.quantise(args.x, matrix.in(), args.rows, tiles * i / shares, tiles * (i + 1) / shares,
-                       scratch.shared_.data());
+                       matrix.act_blocks(), scratch.shared_.data());
     });
   }
   const size_t total = matrix.bytes();
@@ -201,8 +262,8 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
   pool.each(pieces, [&](int piece, int worker) {
     std::byte* own = scratch.own_.data() + scratch.own_stride_ * static_cast<size_t>(worker);
     void* act = alone ? own : scratch.shared_.data();
-    if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.quantised() && alone && of != call) {
-      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, act);
+    if (uint64_t& of = scratch.owners_[static_cast<size_t>(worker)].call; matrix.act_blocks() && alone && of != call) {
+      kernels.quantise(args.x, matrix.in(), args.rows, 0, 1, matrix.act_blocks(), act);
       of = call;
     }
     const size_t from = total * static_cast<size_t>(piece) / static_cast<size_t>(pieces);
@@ -210,19 +271,17 @@ void linear(const LinearArgs& args, const PackedMatrix& matrix, ThreadPool& pool
     for (const PackedMatrix::Part& part : matrix.parts()) {
       const int first = group_at(part, from), last = piece + 1 == pieces ? part.groups : group_at(part, to);
       if (first >= last) continue;
-      kernels.run({.layout = &part.layout,
-                   .weights = matrix.data() + part.at,
-                   .first = first,
-                   .last = last,
-                   .outputs = part.outputs,
-                   .x = args.x,
-                   .act = act,
-                   .rows = args.rows,
-                   .out = args.out + part.first,
-                   .out_stride = args.out_stride,
-                   .bias = args.bias ? args.bias + part.first : nullptr,
-                   .accumulate = args.accumulate,
-                   .panel = own + scratch.panel_stride_});
+      run_groups(matrix, part,
+                 {.first = first,
+                  .last = last,
+                  .x = args.x,
+                  .act = act,
+                  .rows = args.rows,
+                  .out = args.out + part.first,
+                  .out_stride = args.out_stride,
+                  .bias = args.bias ? args.bias + part.first : nullptr,
+                  .accumulate = args.accumulate},
+                 own + scratch.panel_stride_);
     }
   });
 }

@@ -22,25 +22,34 @@ class PackedMatrix : public Matrix {
     int first = 0;  // first output
     int outputs = 0;
     int groups = 0;
-    size_t at = 0;  // byte offset of group 0
+    size_t at = 0;                  // byte offset of group 0
+    size_t group_bytes = 0;         // from group to group
+    const int8_t* table = nullptr;  // values of 4-bit codes: groups are expanded before kernels see them
   };
   size_t bytes() const override { return bytes_; }
   const LinearKernels& kernels() const { return *kernels_; }
   std::span<const Part> parts() const { return parts_; }
   const std::byte* data() const { return pages_.data(); }
-  bool quantised() const { return quantised_; }  // any part reads int8 activations
+  bool quantised() const { return act_blocks_ != 0; }  // any part reads int8 activations
+  int act_blocks() const { return act_blocks_; }       // act_block of all quantised parts, or'ed; 0: none is quantised
 
  private:
   friend std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor>, Isa, ThreadPool&);
+  friend std::unique_ptr<PackedMatrix> pack_experts(std::span<const Tensor>, Isa, ThreadPool&);
   const LinearKernels* kernels_ = nullptr;
   std::vector<Part> parts_;
   Pages pages_;
   size_t bytes_ = 0;
-  bool quantised_ = false;
+  int act_blocks_ = 0;
 };
 
 // parts: one or more [out_i, in] tensors of equal `in`. Throws sx::Error for types that are no weights.
 std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa, ThreadPool& pool);
+
+// Groups [job.first, job.last) of a part: sets the job's weights, layout, outputs and panel. `worker`:
+// linear_worker_bytes() of this thread's own, 64-byte aligned.
+void run_groups(const PackedMatrix& matrix, const PackedMatrix::Part& part, LinearJob job, std::byte* worker);
+size_t linear_worker_bytes(const LinearKernels& kernels, int in);
 
 // The memory linear() needs besides its arguments: quantised activations and per-thread panels.
 class LinearScratch {

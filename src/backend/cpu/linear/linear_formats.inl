@@ -1,6 +1,7 @@
 // The formats of quantised weights that kernels are instantiated for, and what of them does not depend on how quants
 // lie in memory. Included by linear_neon_i8mm.cc and linear_lanes.inl, in the including set's namespace, after kGroup
-// (outputs per group) and kAlwaysWide (never store f16 scales) have been defined there.
+// (outputs per group) and kAlwaysWide (never store f16 scales) have been defined there. A set that has kernels of its
+// own for nibbles defines SX_BYTES_ONLY: what is left of 4-bit types is then stored as bytes.
 #include "backend/cpu/linear/linear_float.inl"
 
 namespace sx::cpu::SX_ISA_NAMESPACE {
@@ -25,16 +26,19 @@ constexpr int kFloatFormats = 100;  // format numbers of the float kernels start
 // Calls body(Format{}) with the format numbered n: quant + 3 * wide + 6 * offset + 12 * (sub == 16).
 template <class Body>
 inline void with_format(int n, Body body) {
-  constexpr Quant kN = Quant::kNibble, kS = Quant::kSignedNibble, kB = Quant::kByte;
+  [[maybe_unused]] constexpr Quant kN = Quant::kNibble, kS = Quant::kSignedNibble;
+  constexpr Quant kB = Quant::kByte;
   constexpr bool kW = kAlwaysWide;
   switch (n) {
+#if !defined(SX_BYTES_ONLY)
     case 1:
-    case 4: body(Format<kS, kW, false, 32>{}); break;  // Q4_0
-    case 2:
-    case 5: body(Format<kB, kW, false, 32>{}); break;    // Q8_0, Q5_0
-    case 6: body(Format<kN, kW, true, 32>{}); break;     // Q4_1, Q4_K
+    case 4: body(Format<kS, kW, false, 32>{}); break;   // Q4_0
+    case 6: body(Format<kN, kW, true, 32>{}); break;    // Q4_1, Q4_K
+    case 9: body(Format<kN, true, true, 32>{}); break;  // Q4_K with scales that f16 cannot hold
+#endif
+    case 2: body(Format<kB, kW, false, 32>{}); break;    // Q8_0, Q5_0, tables
+    case 5: body(Format<kB, true, false, 32>{}); break;  // tables with scales that f16 cannot hold; all where kW
     case 8: body(Format<kB, kW, true, 32>{}); break;     // Q5_1, Q5_K
-    case 9: body(Format<kN, true, true, 32>{}); break;   // Q4_K with scales that f16 cannot hold
     case 11: body(Format<kB, true, true, 32>{}); break;  // Q5_K likewise
     case 14: body(Format<kB, kW, false, 16>{}); break;   // Q6_K, Q3_K
     case 17: body(Format<kB, true, false, 16>{}); break;
@@ -57,7 +61,10 @@ LinearLayout layout(const LinearShape& shape) {
       offset = 1;
       break;
     case DType::kQ5_0:
-    case DType::kQ8_0: break;
+    case DType::kQ8_0:
+    case DType::kMXFP4:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS: break;  // tables: see table_groups.h
     case DType::kQ5_1:
     case DType::kQ5_K: offset = 1; break;
     case DType::kQ3_K:
@@ -65,11 +72,19 @@ LinearLayout layout(const LinearShape& shape) {
     case DType::kQ2_K: offset = sub16 = 1; break;
     default: return float_layout(shape, kFloatFormats);
   }
+#if defined(SX_BYTES_ONLY)
+  quant = 2;
+#endif
   l.format = quant + (shape.f16_scales && !kAlwaysWide ? 0 : 3) + 6 * offset + 12 * sub16;
   l.quantised = true;
   l.group = kGroup;
   l.blocks = (shape.in + 31) / 32;
-  with_format(l.format, [&](auto f) { l.group_bytes = static_cast<size_t>(l.blocks) * decltype(f)::kBytes; });
+  with_format(l.format, [&](auto f) {
+    using F = decltype(f);
+    l.group_bytes = static_cast<size_t>(l.blocks) * F::kBytes;
+    l.block_bytes = F::kBytes;
+    l.quants_at = F::kQuantsAt;
+  });
   return l;
 }
 

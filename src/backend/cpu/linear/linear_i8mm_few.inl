@@ -12,26 +12,10 @@ SX_ALWAYS void dots_1(const uint8_t* g, size_t step, const int8x16_t* a, int h, 
 #pragma GCC unroll 4
   for (int t = 0; t < S; ++t) {
     const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
-    if constexpr (F::kQuant == Quant::kNibble) {
 #pragma GCC unroll 2
-      for (int j = 2 * h; j < 2 * h + 2; ++j) {
-        const uint8x16_t b0 = vld1q_u8(q + 16 * j), b1 = vld1q_u8(q + 64 + 16 * j);
-        s[t][0] = vusdotq_s32(s[t][0], b0, a[j]), s[t][1] = vusdotq_s32(s[t][1], b1, a[j]);
-        s[t][2] = vusdotq_s32(s[t][2], high(b0), a[j]), s[t][3] = vusdotq_s32(s[t][3], high(b1), a[j]);
-      }
-    } else if constexpr (F::kQuant == Quant::kSignedNibble) {
-      uint8x16_t b[4];
+    for (int j = 2 * h; j < 2 * h + 2; ++j)
 #pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p)
-        b[p] = vld1q_u8(q + 32 * p + 16 * h), s[t][p] = vdotq_s32(s[t][p], low_16(b[p]), a[2 * h]);
-#pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p) s[t][p] = vdotq_s32(s[t][p], high_16(b[p]), a[2 * h + 1]);
-    } else {
-#pragma GCC unroll 2
-      for (int j = 2 * h; j < 2 * h + 2; ++j)
-#pragma GCC unroll 4
-        for (int p = 0; p < 4; ++p) s[t][p] = vdotq_s32(s[t][p], load_q(q + 64 * p + 16 * j), a[j]);
-    }
+      for (int p = 0; p < 4; ++p) s[t][p] = vdotq_s32(s[t][p], load_q(q + 64 * p + 16 * j), a[j]);
   }
 }
 
@@ -68,9 +52,7 @@ SX_KERNEL void group_1(const Output* outputs, const uint8_t* g, size_t step, con
 #pragma GCC unroll 4
       for (int t = 0; t < S; ++t) {
         const int32x4_t s0 = vpaddq_s32(s[h][t][0], s[h][t][1]), s1 = vpaddq_s32(s[h][t][2], s[h][t][3]);
-        constexpr bool kPlanes = F::kQuant == Quant::kNibble;
-        const float32x4_t f0 = kPlanes ? vcvtq_f32_s32(vsubq_s32(s0, s1)) : to_float<F>(s0);
-        const float32x4_t f1 = kPlanes ? vcvtq_n_f32_s32(s1, 4) : to_float<F>(s1);
+        const float32x4_t f0 = vcvtq_f32_s32(s0), f1 = vcvtq_f32_s32(s1);
         acc[t][0] = vfmaq_f32(acc[t][0], f0, vmulq_f32(d[t][0], dx));
         acc[t][1] = vfmaq_f32(acc[t][1], f1, vmulq_f32(d[t][1], dx));
       }
@@ -106,17 +88,9 @@ SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, s
 #pragma GCC unroll 2
       for (int t = 0; t < 2; ++t) {
         const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
-        if constexpr (F::kQuant == Quant::kNibble) {
-          const uint8x16_t b0 = vld1q_u8(q + 16 * j), b1 = vld1q_u8(q + 64 + 16 * j);
-          s[t][0] = vusmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][0], b0, a);
-          s[t][1] = vusmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][1], b1, a);
-          s[t][2] = vusmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][2], high(b0), a);
-          s[t][3] = vusmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][3], high(b1), a);
-        } else {
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i)
-            s[t][i] = vmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][i], load_q(q + 64 * i + 16 * j), a);
-        }
+        for (int i = 0; i < 4; ++i)
+          s[t][i] = vmmlaq_s32(j == 0 ? vdupq_n_s32(0) : s[t][i], load_q(q + 64 * i + 16 * j), a);
       }
     }
     const float32x4_t dx = vld1q_f32(x->dx);
@@ -128,11 +102,7 @@ SX_KERNEL void group_pair_2(const Output* outputs, int rows, const uint8_t* g, s
       if constexpr (F::kOffset) load_scales<F>(gt + F::kOffsetsAt, m);
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
-        constexpr bool kPlanes = F::kQuant == Quant::kNibble;
-        const float32x4_t f = !kPlanes ? to_float<F>(s[t][i])
-                              : i < 2  ? vcvtq_f32_s32(vsubq_s32(s[t][i], s[t][i + 2]))
-                                       : vcvtq_n_f32_s32(s[t][i], 4);
-        acc[t][i] = vfmaq_f32(acc[t][i], f, vmulq_f32(twice(d[i / 2], i % 2), dx));
+        acc[t][i] = vfmaq_f32(acc[t][i], vcvtq_f32_s32(s[t][i]), vmulq_f32(twice(d[i / 2], i % 2), dx));
       }
       if constexpr (F::kOffset) {
         const float32x4_t sx = vld1q_f32(x->sx);

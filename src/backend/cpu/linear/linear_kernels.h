@@ -18,7 +18,7 @@
 
 namespace sx::cpu {
 
-inline constexpr int kLinearBlock = 32;  // inner values that share an activation scale; quantised rows are padded to it
+inline constexpr int kLinearBlock = 32;     // quantised rows are padded to a multiple of it
 inline constexpr int kMaxLinearGroup = 16;  // most outputs in a group
 
 // How one part (rows of one type) of a matrix lies in memory: groups of `group` outputs, each `group_bytes` long.
@@ -27,16 +27,20 @@ struct LinearLayout {
   int format = 0;          // the kernels' own number
   bool quantised = false;  // reads int8 activations; else f32
   int group = 8;           // outputs per group
+  int act_block = 32;      // quantised: inner values that share an activation scale, 32 or 256
   int in = 0;              // inner values
   int blocks = 0;          // quantised: ceil(in / 32)
   size_t group_bytes = 0;  // a multiple of 16
+  int block_bytes = 0;     // of a group: 32 inner values. Formats of bytes: [group][32] quants behind `quants_at` bytes
+  int quants_at = 0;       // of scales, which is what table_groups.h needs to know
 };
 
 // What a layout may depend on.
 struct LinearShape {
   DType type;
   int in;
-  bool f16_scales;  // every scale and offset survives rounding to f16 with a relative error of 2^-11 at most
+  bool f16_scales;   // every scale and offset survives rounding to f16 with a relative error of 2^-11 at most
+  bool f16_centred;  // 4-bit types with offsets: offset + 8 scale does so, too, relative to the larger of it and scale
 };
 
 // One group in canonical form; outputs beyond the matrix and inner values beyond `in` are zero (value, scale and
@@ -51,10 +55,10 @@ struct LinearSource {
 
 // Groups [first, last) of a part times all rows.
 struct LinearJob {
-  const LinearLayout* layout;
-  const std::byte* weights;  // group 0 of the part
+  const LinearLayout* layout = nullptr;
+  const std::byte* weights = nullptr;  // group 0 of the part
   int first, last;
-  int outputs;      // of the part; the last group may be partly beyond
+  int outputs = 0;  // of the part; the last group may be partly beyond
   const float* x;   // [rows, layout.in]
   const void* act;  // what quantise() wrote; null for float parts
   int rows;
@@ -62,7 +66,7 @@ struct LinearJob {
   int out_stride;
   const float* bias;  // [outputs] or null
   bool accumulate;
-  std::byte* panel;  // panel_bytes() of this thread's own, 64-byte aligned
+  std::byte* panel = nullptr;  // panel_bytes() of this thread's own, 64-byte aligned
 };
 
 struct LinearKernels {
@@ -70,11 +74,12 @@ struct LinearKernels {
   LinearLayout (*layout)(const LinearShape&);
   // Writes one group. Load time: clarity before speed.
   void (*pack)(const LinearLayout&, const LinearSource&, std::byte* group);
-  // Activations are quantised in tiles of `act_rows` rows (all but the last tile full); tile t starts at t *
-  // act_bytes(in).
+  // Activations are quantised in tiles of `act_rows` rows (all but the last tile full), tiles [first, last) of a call;
+  // `act` has act_bytes(in) for every tile of the rows. act_blocks: the act_block of all layouts that will read them,
+  // or'ed.
   int act_rows;
   size_t (*act_bytes)(int in);
-  void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, void* act);
+  void (*quantise)(const float* x, int in, int rows, int first_tile, int last_tile, int act_blocks, void* act);
   size_t (*panel_bytes)(int in);  // per-thread scratch of run()
   void (*run)(const LinearJob&);
 };
@@ -85,5 +90,6 @@ const LinearKernels* linear_kernels_neon_dot();
 const LinearKernels* linear_kernels_neon_i8mm();
 const LinearKernels* linear_kernels_avx2();
 const LinearKernels* linear_kernels_avx512();
+const LinearKernels* linear_kernels_amx();
 
 }  // namespace sx::cpu

@@ -76,7 +76,7 @@ inline void lanes_quantise_32(const float* x, ActBlock* out) {
 
 size_t lanes_act_bytes(int in) { return static_cast<size_t>((in + 31) / 32) * sizeof(ActBlock); }
 
-void lanes_quantise(const float* x, int in, int, int first, int last, void* act) {
+void lanes_quantise(const float* x, int in, int, int first, int last, int, void* act) {
   const size_t blocks = static_cast<size_t>((in + 31) / 32);
   for (int t = first; t < last; ++t) {
     ActBlock* out = static_cast<ActBlock*>(act) + static_cast<size_t>(t) * blocks;
@@ -181,24 +181,28 @@ __attribute__((noinline)) void lanes_tile(const LinearJob& job, int group, int s
     for (int r = 0; r < R; ++r) lanes_finish(job, group + g * step, row + r, acc[g][r]);
 }
 
+template <class F>
+void lanes_run_format(const LinearJob& job) {
+  if (job.rows == 1) {
+    const int half = (job.last - job.first) / 2;  // two streams of memory
+    for (int g = job.first; g < job.first + half; ++g) lanes_tile<F, 2, 1>(job, g, half, 0);
+    if ((job.last - job.first) % 2) lanes_tile<F, 1, 1>(job, job.last - 1, 0, 0);
+    return;
+  }
+  for (int g = job.first; g < job.last; ++g) {
+    int r = 0;
+    for (; r + 4 <= job.rows; r += 4) lanes_tile<F, 1, 4>(job, g, 0, r);
+    for (; r + 2 <= job.rows; r += 2) lanes_tile<F, 1, 2>(job, g, 0, r);
+    if (r < job.rows) lanes_tile<F, 1, 1>(job, g, 0, r);
+  }
+}
+
+#if !defined(SX_OWN_RUN)
 void lanes_run(const LinearJob& job) {
   if (!job.layout->quantised) return float_run(job, kFloatFormats);
-  with_format(job.layout->format, [&](auto f) {
-    using F = decltype(f);
-    if (job.rows == 1) {
-      const int half = (job.last - job.first) / 2;  // two streams of memory
-      for (int g = job.first; g < job.first + half; ++g) lanes_tile<F, 2, 1>(job, g, half, 0);
-      if ((job.last - job.first) % 2) lanes_tile<F, 1, 1>(job, job.last - 1, 0, 0);
-      return;
-    }
-    for (int g = job.first; g < job.last; ++g) {
-      int r = 0;
-      for (; r + 4 <= job.rows; r += 4) lanes_tile<F, 1, 4>(job, g, 0, r);
-      for (; r + 2 <= job.rows; r += 2) lanes_tile<F, 1, 2>(job, g, 0, r);
-      if (r < job.rows) lanes_tile<F, 1, 1>(job, g, 0, r);
-    }
-  });
+  with_format(job.layout->format, [&](auto f) { lanes_run_format<decltype(f)>(job); });
 }
+#endif
 
 size_t lanes_panel_bytes(int in) { return float_panel_bytes(in); }
 

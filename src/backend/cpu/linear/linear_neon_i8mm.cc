@@ -2,18 +2,13 @@
 //
 // Eight outputs travel together (a group). A group-block is 32 inner values of them: scales [32 / sub][8], offsets
 // likewise (if the type has any), then the quants. A 16-byte operand is 2 outputs x 8 inner values.
-//   bytes           [4 pairs of outputs][4 operands]
-//   nibbles         [2 pairs][4 operands]: low nibbles are outputs 0..3, high ones outputs 4..7 of the same inner values. So
-//                   T = dot(byte, x) = low + 16 high, U = dot(byte & 0xf0, x) = 16 high, low = T - U: no shift of
-//                   nibbles at all; the 16 goes when U is converted to float (scvtf takes a binary point).
-//   signed nibbles  [4 pairs][2 vectors]: two's complement, vector h holds inner values 16h..16h+7 low and 16h+8..16h+15
-//                   high; unpacked as 16 q by a shift and a mask, the 16 again goes in scvtf.
-// So Q4_1 takes 160 bytes and Q4_0 144, as many as in the file.
-// Activations: int8 per 32 with scale dx and sx = dx * sum, two rows to an operand.
+// This file has types whose quants are bytes, [4 pairs of outputs][4 operands], and whose activations have a scale dx
+// per 32 values, sx = dx * sum, two rows to an operand. 4-bit types: linear_i8mm_super.inl.
 //
 // Bounds on two cores at 2.6 GHz: one row is bound by memory (65-70 GB/s); many rows by vector instructions, 8 for each
-// 2 x 2 x 32 tile of Q4_1, 4 of them smmla: 666 Gop/s.
+// 2 x 2 x 32 tile without offsets, 4 of them smmla: 666 Gop/s.
 #define SX_ISA_NAMESPACE neon_i8mm
+#define SX_BYTES_ONLY 1
 #include "backend/cpu/linear/linear_kernels.h"
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -36,22 +31,10 @@ namespace {
 
 template <class F>
 void pack_quants(uint8_t* quants, const int8_t* source, size_t padded) {
-  if (F::kQuant != Quant::kByte) memset(quants, 0, 128);
-  for (int o = 0; o < 8; ++o) {
-    const int8_t* q = source + static_cast<size_t>(o) * padded;
-    for (int i = 0; i < 32; ++i) {
-      const int pair = o / 2, j = i / 8, lane = 8 * (o % 2) + i % 8;  // of operands
-      if (F::kQuant == Quant::kByte) {
-        quants[64 * pair + 16 * j + lane] = static_cast<uint8_t>(q[i]);
-      } else if (F::kQuant == Quant::kNibble) {
-        uint8_t& byte = quants[64 * (pair % 2) + 16 * j + lane];
-        byte = static_cast<uint8_t>(byte | q[i] << (o < 4 ? 0 : 4));
-      } else {  // a padded value's scale is 0, so its stored -8 is as neutral as 0
-        uint8_t& byte = quants[32 * pair + 16 * (j / 2) + lane];
-        byte = static_cast<uint8_t>(byte | ((q[i] - 8) & 15) << (j % 2 ? 4 : 0));
-      }
-    }
-  }
+  for (int o = 0; o < 8; ++o)
+    for (int i = 0; i < 32; ++i)
+      quants[64 * (o / 2) + 16 * (i / 8) + 8 * (o % 2) + i % 8] =
+          static_cast<uint8_t>(source[static_cast<size_t>(o) * padded + static_cast<size_t>(i)]);
 }
 
 // ---- activations -----------------------------------------------------------------------------------------------------
@@ -88,12 +71,12 @@ SX_KERNEL void quantise_row(const float* x, int in, int row, ActBlock* out) {
   }
 }
 
-size_t act_bytes(int in) { return static_cast<size_t>((in + 31) / 32) * sizeof(ActBlock); }
+size_t block_act_bytes(int in) { return static_cast<size_t>((in + 31) / 32) * sizeof(ActBlock); }  // of two rows
 
-void quantise(const float* x, int in, int rows, int first, int last, void* act) {
+SX_KERNEL void quantise_pairs(const float* x, int in, int rows, int first, int last, ActBlock* act) {
   const size_t blocks = static_cast<size_t>((in + 31) / 32), width = static_cast<size_t>(in);
   for (int t = first; t < last; ++t) {
-    ActBlock* out = static_cast<ActBlock*>(act) + static_cast<size_t>(t) * blocks;
+    ActBlock* out = act + static_cast<size_t>(t) * blocks;
     const float* row = x + static_cast<size_t>(2 * t) * width;
     quantise_row(row, in, 0, out);
     if (2 * t + 1 < rows) quantise_row(row + width, in, 1, out);
@@ -109,9 +92,8 @@ void quantise(const float* x, int in, int rows, int first, int last, void* act) 
 #define SX_ALWAYS inline __attribute__((always_inline))
 
 SX_ALWAYS int8x16_t load_q(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
-SX_ALWAYS uint8x16_t high(uint8x16_t x) { return vandq_u8(x, vdupq_n_u8(0xf0)); }
 SX_ALWAYS int8x16_t low_16(uint8x16_t x) { return vreinterpretq_s8_u8(vshlq_n_u8(x, 4)); }
-SX_ALWAYS int8x16_t high_16(uint8x16_t x) { return vreinterpretq_s8_u8(high(x)); }
+SX_ALWAYS int8x16_t high_16(uint8x16_t x) { return vreinterpretq_s8_u8(vandq_u8(x, vdupq_n_u8(0xf0))); }
 
 template <class F>
 SX_ALWAYS void load_scales(const uint8_t* p, float32x4_t* f) {  // of the 8 outputs
@@ -125,13 +107,6 @@ SX_ALWAYS void load_scales(const uint8_t* p, float32x4_t* f) {  // of the 8 outp
 
 SX_ALWAYS float32x4_t twice(float32x4_t x, int half) {  // [a b c d] -> [a a b b] or [c c d d]
   return half ? vzip2q_f32(x, x) : vzip1q_f32(x, x);
-}
-
-// The integer sums as floats. Signed nibbles come multiplied by 16.
-template <class F>
-SX_ALWAYS float32x4_t to_float(int32x4_t s) {
-  if constexpr (F::kQuant == Quant::kSignedNibble) return vcvtq_n_f32_s32(s, 4);
-  else return vcvtq_f32_s32(s);
 }
 
 struct Output {  // where and how a group's results go
@@ -185,26 +160,14 @@ SX_KERNEL void unpack(Panel<F>* p, const uint8_t* g, int blocks) {
         if constexpr (F::kOffset) vst1q_f32(p->m[h][i], twice(m[i / 2], i % 2));
       }
     }
-    const uint8_t* q = g + F::kQuantsAt;
 #pragma GCC unroll 16
-    for (int i = 0; i < (F::kQuant == Quant::kByte ? 16 : 8); ++i) {
-      const uint8x16_t b = vld1q_u8(q + 16 * i);
-      if constexpr (F::kQuant == Quant::kByte) {
-        vst1q_s8(p->q[i / 4][i % 4], vreinterpretq_s8_u8(b));
-      } else if constexpr (F::kQuant == Quant::kNibble) {
-        vst1q_s8(p->q[i / 4][i % 4], vreinterpretq_s8_u8(vandq_u8(b, vdupq_n_u8(15))));
-        vst1q_s8(p->q[i / 4 + 2][i % 4], vreinterpretq_s8_u8(vshrq_n_u8(b, 4)));
-      } else {
-        vst1q_s8(p->q[i / 2][i % 2 * 2], low_16(b));
-        vst1q_s8(p->q[i / 2][i % 2 * 2 + 1], high_16(b));
-      }
-    }
+    for (int i = 0; i < 16; ++i) vst1q_s8(p->q[i / 4][i % 4], load_q(g + F::kQuantsAt + 16 * i));
   }
 }
 
 // The integer sums of all four pairs of outputs with A pairs of rows over half h of the block (all of it when the type
 // has one scale per 32). Operand after operand, so that neighbouring instructions belong to different sums and each
-// operand is loaded right before its use. Nibbles, direct: pairs 0 and 1 get T, pairs 2 and 3 get U (see the top).
+// operand is loaded right before its use.
 template <class F, int A, bool kDirect>
 SX_ALWAYS void dots_pairs(const uint8_t* q, const Panel<F>* p, const ActBlock* x, size_t stride, int h,
                           int32x4_t (*s)[A]) {
@@ -215,26 +178,11 @@ SX_ALWAYS void dots_pairs(const uint8_t* q, const Panel<F>* p, const ActBlock* x
 #pragma GCC unroll 4
     for (int r = 0; r < A; ++r) a[r] = vld1q_s8(x[static_cast<size_t>(r) * stride].q[j]);
     const bool first = j == kOperands * h;
-    if constexpr (kDirect && F::kQuant == Quant::kNibble) {
-#pragma GCC unroll 2
-      for (int i = 0; i < 2; ++i) {
-        const uint8x16_t t = vld1q_u8(q + 64 * i + 16 * j);
 #pragma GCC unroll 4
-        for (int r = 0; r < A; ++r) s[i][r] = vusmmlaq_s32(first ? vdupq_n_s32(0) : s[i][r], t, a[r]);
-        const uint8x16_t u = high(t);
+    for (int i = 0; i < 4; ++i) {
+      const int8x16_t b = kDirect ? load_q(q + 64 * i + 16 * j) : vld1q_s8(p->q[i][j]);
 #pragma GCC unroll 4
-        for (int r = 0; r < A; ++r) s[i + 2][r] = vusmmlaq_s32(first ? vdupq_n_s32(0) : s[i + 2][r], u, a[r]);
-      }
-    } else {
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        int8x16_t b;
-        if constexpr (!kDirect) b = vld1q_s8(p->q[i][j]);
-        else if constexpr (F::kQuant == Quant::kByte) b = load_q(q + 64 * i + 16 * j);
-        else b = j % 2 ? high_16(vld1q_u8(q + 32 * i + 8 * (j - 1))) : low_16(vld1q_u8(q + 32 * i + 8 * j));
-#pragma GCC unroll 4
-        for (int r = 0; r < A; ++r) s[i][r] = vmmlaq_s32(first ? vdupq_n_s32(0) : s[i][r], b, a[r]);
-      }
+      for (int r = 0; r < A; ++r) s[i][r] = vmmlaq_s32(first ? vdupq_n_s32(0) : s[i][r], b, a[r]);
     }
   }
 }
@@ -276,11 +224,7 @@ SX_KERNEL void group_pairs(const Output& output, int rows, const uint8_t* g, con
         if constexpr (F::kOffset) mm = kDirect ? twice(m[i / 2], i % 2) : vld1q_f32(p->m[h][i]);
 #pragma GCC unroll 4
         for (int r = 0; r < A; ++r) {
-          constexpr bool kPlanes = kDirect && F::kQuant == Quant::kNibble;
-          const float32x4_t f = !kPlanes ? to_float<F>(s[i][r])
-                                : i < 2  ? vcvtq_f32_s32(vsubq_s32(s[i][r], s[i % 2 + 2][r]))
-                                         : vcvtq_n_f32_s32(s[i][r], 4);
-          acc[i][r] = vfmaq_f32(acc[i][r], f, vmulq_f32(dd, dx[r]));
+          acc[i][r] = vfmaq_f32(acc[i][r], vcvtq_f32_s32(s[i][r]), vmulq_f32(dd, dx[r]));
           if constexpr (F::kOffset) acc[i][r] = vfmaq_f32(acc[i][r], mm, sx[r]);
         }
       }
@@ -305,12 +249,30 @@ Output output_of(const LinearJob& job, int group, int row) {
           job.accumulate};
 }
 
+#include "backend/cpu/linear/linear_i8mm_super.inl"
+
+// A call's activations: units of 256 for all tiles, then blocks of 32 likewise, as far as they are needed.
+size_t act_bytes(int in) { return super_act_bytes(in) + kTilePairs * block_act_bytes(in); }  // of kTileRows rows
+ActBlock* act_blocks_at(void* act, int in, int rows) {
+  const size_t tiles = static_cast<size_t>((rows + kTileRows - 1) / kTileRows);
+  return reinterpret_cast<ActBlock*>(static_cast<std::byte*>(act) + tiles * super_act_bytes(in));
+}
+const ActBlock* act_blocks(const LinearJob& job) {
+  return act_blocks_at(const_cast<void*>(job.act), job.layout->in, job.rows);
+}
+
+void quantise(const float* x, int in, int rows, int first, int last, int act_blocks, void* act) {
+  const int to = last * kTileRows < rows ? last * kTileRows : rows;
+  if (act_blocks & kSuper) super_quantise(x, in, rows, first * kTileRows, to, act);
+  if (act_blocks & kLinearBlock)
+    quantise_pairs(x, in, rows, first * kTilePairs, (to + 1) / 2, act_blocks_at(act, in, rows));
+}
+
 // Rows [from, to) of one group.
 template <class F, bool kDirect>
 void run_rows(const LinearJob& job, int group, int from, int to, const uint8_t* g, const Panel<F>* panel) {
   const int blocks = job.layout->blocks;
-  const ActBlock* x =
-      static_cast<const ActBlock*>(job.act) + static_cast<size_t>(from / 2) * static_cast<size_t>(blocks);
+  const ActBlock* x = act_blocks(job) + static_cast<size_t>(from / 2) * static_cast<size_t>(blocks);
   for (int r = from; r < to; r += 4, x += 2 * blocks) {
     if (to - r > 2) group_pairs<F, 2, kDirect>(output_of(job, group, r), to - r, g, panel, x, blocks);
     else group_pairs<F, 1, kDirect>(output_of(job, group, r), to - r, g, panel, x, blocks);
@@ -323,7 +285,7 @@ void run_format(const LinearJob& job) {
   const size_t bytes = job.layout->group_bytes;
   const uint8_t* weights = reinterpret_cast<const uint8_t*>(job.weights);
   if (rows == 1) {
-    const ActBlock* x = static_cast<const ActBlock*>(job.act);
+    const ActBlock* x = act_blocks(job);
     const int part = (job.last - job.first) / 2;
     for (int g = job.first; g < job.first + part; ++g) {
       const Output outputs[2] = {output_of(job, g, 0), output_of(job, g + part, 0)};
@@ -335,9 +297,9 @@ void run_format(const LinearJob& job) {
     }
     return;
   }
-  if constexpr (F::kHalves == 1 && F::kQuant != Quant::kSignedNibble)
+  if constexpr (F::kHalves == 1)
     if (rows == 2) {
-      const ActBlock* x = static_cast<const ActBlock*>(job.act);
+      const ActBlock* x = act_blocks(job);
       const int part = (job.last - job.first) / 2;
       for (int g = job.first; g < job.first + part; ++g) {
         const Output outputs[2] = {output_of(job, g, 0), output_of(job, g + part, 0)};
@@ -363,16 +325,27 @@ void run_format(const LinearJob& job) {
 
 size_t panel_bytes(int in) {
   const size_t own = static_cast<size_t>((in + 31) / 32) * sizeof(Panel<Format<Quant::kByte, true, true, 16>>);
-  const size_t floats = float_panel_bytes(in);
-  return own > floats ? own : floats;
+  const size_t more = own > super_panel_bytes() ? own : super_panel_bytes(), floats = float_panel_bytes(in);
+  return more > floats ? more : floats;
+}
+
+LinearLayout i8mm_layout(const LinearShape& shape) { return is_super(shape) ? super_layout(shape) : layout(shape); }
+
+void i8mm_pack(const LinearLayout& l, const LinearSource& source, std::byte* group) {
+  if (l.format == kSuperFormats) super_pack<false>(l, source, group);
+  else if (l.format == kSuperFormats + 1) super_pack<true>(l, source, group);
+  else pack(l, source, group);
 }
 
 void run(const LinearJob& job) {
-  if (!job.layout->quantised) return float_run(job, kFloatFormats);
-  with_format(job.layout->format, [&](auto f) { run_format<decltype(f)>(job); });
+  if (!job.layout->quantised) float_run(job, kFloatFormats);
+  else if (job.layout->format == kSuperFormats) super_run<false>(job);
+  else if (job.layout->format == kSuperFormats + 1) super_run<true>(job);
+  else with_format(job.layout->format, [&](auto f) { run_format<decltype(f)>(job); });
 }
 
-constexpr LinearKernels kTable = {"neon-i8mm", layout, pack, 2, act_bytes, quantise, panel_bytes, run};
+constexpr LinearKernels kTable = {"neon-i8mm", i8mm_layout, i8mm_pack,   kTileRows,
+                                  act_bytes,   quantise,    panel_bytes, run};
 
 }  // namespace
 }  // namespace sx::cpu::neon_i8mm

@@ -13,7 +13,9 @@ struct AttendCall {
   int q_stride;
   int heads, kv_heads, head_dim;
   float scale;
-  int window;  // 0: all
+  int window;          // 0: all
+  float soft_cap;      // 0: none
+  const float* sinks;  // [heads] or null
   KvView kv;
   int layer;
   StepView step;
@@ -39,6 +41,8 @@ struct PromptAttendCall {
   int heads, kv_heads, head_dim;
   float scale;
   int window;
+  float soft_cap;
+  const float* sinks;
   KvView kv;
   int layer, slot, first_row, rows, history;
 };

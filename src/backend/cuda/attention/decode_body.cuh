@@ -171,6 +171,7 @@ __device__ __forceinline__ void fold_blocks(const Store& store, const Where& whe
           x[r][2 * n] = pair.x;
           x[r][2 * n + 1] = pair.y;
         }
+        if (body.soft_cap > 0) cap_scores(x[r], body.soft_cap);
         if (masked) {
           const int limit = shared.limit[row] - first, low = shared.low[row] - first;
 #pragma unroll

@@ -12,8 +12,9 @@ struct HopperFinish {
   float* out;
   void* out16;
   Half half;
-  int width;        // of a row of out
-  bool after_body;  // the kernel before this one is the body
+  int width;           // of a row of out
+  const float* sinks;  // of all heads, or null
+  bool after_body;     // the kernel before this one is the body
 };
 
 // n consecutive floats.
@@ -313,6 +314,11 @@ __device__ __forceinline__ void finish_head(const HopperFinish& call, const Fini
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) tail[j] = memory.tail_o[head][column + j];
   total.merge(memory.tail_ml[head].x, memory.tail_ml[head].y, tail);
+  if (call.sinks != nullptr) {
+    const float factor = add_sink(total.m, total.l, call.sinks[first_head + head]);
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) total.o[j] = __fmul_rn(total.o[j], factor);
+  }
   const size_t at = size_t(row) * size_t(call.width) + size_t(first_head + head) * D + size_t(column);
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) total.o[j] = __fdiv_rn(total.o[j], total.l);

@@ -37,7 +37,7 @@ __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
   const AnyCells k{call.kv.k, call.kv.k_scale, call.kv.type, call.head_dim};
   const AnyCells v{call.kv.v, call.kv.v_scale, call.kv.type, call.head_dim};
   const float* query = call.q + size_t(row) * size_t(call.q_stride) + size_t(head) * size_t(call.head_dim);
-  const float scale = __fmul_rn(call.scale, 1.4426950408889634f);
+  const float scale = __fmul_rn(call.scale, kLog2E);
   float q[kMostPerLane], o[kMostPerLane] = {};
 #pragma unroll
   for (int i = 0; i < kMostPerLane; ++i) {
@@ -53,6 +53,7 @@ __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) score = __fadd_rn(score, __shfl_xor_sync(0xffffffffu, score, step));
+    if (call.soft_cap > 0) score = cap_score(score, call.soft_cap);
     const MergeScales scales = merge_states(m, l, score, 1.0f);
 #pragma unroll
     for (int i = 0; i < kMostPerLane; ++i) {
@@ -68,11 +69,12 @@ __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
       if (index >= low) fold(info.history + 64 * word + __ffsll(static_cast<long long>(bits)) - 1);
     }
   }
+  const float factor = call.sinks != nullptr ? add_sink(m, l, call.sinks[head]) : 1.0f;
 #pragma unroll
   for (int i = 0; i < kMostPerLane; ++i) {
     const int column = lane + 32 * i;
     if (column >= call.head_dim) continue;
-    const float result = __fdiv_rn(o[i], l);
+    const float result = __fdiv_rn(__fmul_rn(o[i], factor), l);
     const size_t at = (size_t(row) * size_t(call.heads) + size_t(head)) * size_t(call.head_dim) + size_t(column);
     call.out[at] = result;
     if (call.out16 != nullptr) store_half(call.out16, call.half, at, result);

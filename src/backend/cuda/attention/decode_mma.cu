@@ -22,6 +22,7 @@ struct AttendFinish {
   int units, unit_blocks, window;
   const float* state_o;
   const float2* state_ml;
+  const float* sinks;  // of all heads, or null
 };
 
 struct State {
@@ -114,6 +115,9 @@ __global__ void attend_finish(const AttendFinish call) {
   }
   if (group != 0) return;
   total.merge(tail);
+  if (call.sinks != nullptr) {
+    total.o = __fmul_rn(total.o, add_sink(total.m, total.l, call.sinks[call.first_head + head]));
+  }
   const float result = __fdiv_rn(total.o, total.l);
   const size_t at = size_t(row) * size_t(call.width) + size_t(call.first_head + head) * D + size_t(column);
   call.out[at] = result;
@@ -200,8 +204,9 @@ void launch_range(const AttendCall& call, const Plan& plan, int first_kv_head, i
   body.group = group;
   body.first_kv_head = first_kv_head;
   body.range_heads = kv_heads * group;
-  body.scale_log2 = call.scale * 1.4426950408889634f;
+  body.scale_log2 = call.scale * kLog2E;
   body.window = call.window;
+  body.soft_cap = call.soft_cap;
   body.state_o = static_cast<float*>(scratch);
   const size_t states = size_t(plan.units + 1) * size_t(call.rows) * size_t(body.range_heads);
   body.state_ml = reinterpret_cast<float2*>(body.state_o + states * size_t(call.head_dim));
@@ -225,6 +230,7 @@ void launch_range(const AttendCall& call, const Plan& plan, int first_kv_head, i
   finish.window = call.window;
   finish.state_o = body.state_o;
   finish.state_ml = body.state_ml;
+  finish.sinks = call.sinks;
   switch (call.head_dim) {
     case 64: return launch_finish<64>(finish, stream);
     case 96: return launch_finish<96>(finish, stream);

@@ -44,6 +44,7 @@ struct AttendBody {
   int first_kv_head, range_heads;  // query heads of this launch
   float scale_log2;
   int window;
+  float soft_cap;    // 0: none (always on Hopper)
   float* state_o;    // [units + 1][row_count][range_heads][head_dim]
   float2* state_ml;  // [units + 1][row_count][range_heads]: m, l
 };
@@ -58,8 +59,8 @@ struct AttendSplit {
 void attend_body_bf16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
 void attend_body_f16(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
 void attend_body_q8(const AttendBody& body, const AttendSplit& split, cudaStream_t stream);
-// decode_sm90.cu serves Hopper, BF16 and F16, head_dim 64 and 128. The choice depends on model and device only, because
-// the bits of the two orders differ.
+// decode_sm90.cu serves Hopper, BF16 and F16, head_dim 64 and 128, no soft cap. The choice depends on model and device
+// only, because the bits of the two orders differ.
 bool serves_hopper(const AttendCall& call);
 enum class HopperKernels { kBoth, kBody, kFinish };  // split kernel, combine kernel; one of them alone: to measure
 void attend_rows_hopper(const AttendCall& call, void* scratch, cudaStream_t stream,

@@ -73,13 +73,14 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
   body.parts = parts_of(call);
   body.units = plan.units;
   body.group = group;
-  body.scale_log2 = call.scale * 1.4426950408889634f;
+  body.scale_log2 = call.scale * kLog2E;
   body.window = call.window;
   body.state_o = static_cast<float*>(scratch);
   finish.out = call.out;
   finish.out16 = call.out16;
   finish.half = call.half;
   finish.width = call.heads * D;
+  finish.sinks = call.sinks;
   finish.after_body = plan.units > 0;
   for (int first = 0; first < call.kv_heads; first += plan.range_kv_heads) {
     const int kv_heads = std::min(plan.range_kv_heads, call.kv_heads - first);
@@ -138,7 +139,7 @@ bool serves_hopper(const AttendCall& call) {
   if (wanted && std::string_view(wanted) == "portable") return false;
   if (call.head_dim != 64 && call.head_dim != 128) return false;
   if (call.kv.type != DType::kBF16 && call.kv.type != DType::kF16) return false;
-  if (call.heads / call.kv_heads > 16) return false;
+  if (call.heads / call.kv_heads > 16 || call.soft_cap > 0) return false;
   int device = 0, major = 0, minor = 0;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");

@@ -235,6 +235,7 @@ __global__ void __launch_bounds__(kThreads, Shape<head_dim>::blocks(store == Sto
       }
     }
     if (seen) {
+      if (args.soft_cap > 0) cap_scores(s, args.soft_cap);
       if (cell + S::kCells - 1 > first || (args.window > 0 && cell <= last - args.window)) {
         mask_scores(s, cell + lane % 4 * 2, args.history + thread_row, args.window);
       }
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, Shape<head_dim>::blocks(store == Sto
 
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const float total = quad_sum(sum[r]), inverse = total > 0.f ? __fdiv_rn(1.f, total) : 0.f;
+    const float inverse = row_factor(args, head, most[r], sum[r]);
     const int row = thread_row + 8 * r;
     if (row >= args.rows) continue;
 #pragma unroll
@@ -323,6 +324,7 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_simple_kernel(const Pr
       for (int d = 0; d < head_dim; d++) {
         s = __fmaf_rn(q[d], element<store>(args.k, args.k_scale, cells + size_t(cell), head_dim, d), s);
       }
+      if (args.soft_cap > 0) s = cap_score(s, args.soft_cap);
     }
     float now = s;
     for (int offset = 16; offset > 0; offset /= 2) now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, offset));
@@ -345,7 +347,8 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_simple_kernel(const Pr
       }
     }
   }
-  const float inverse = __fdiv_rn(1.f, sum);  // the largest weight is 1
+  const float factor = args.sinks != nullptr ? add_sink(most, sum, args.sinks[head]) : 1.f;
+  const float inverse = __fdiv_rn(factor, sum);  // the largest weight is 1
 #pragma unroll
   for (int i = 0; i < kMostSimple / 32; i++) {
     const int d = lane + 32 * i;
@@ -424,7 +427,9 @@ PromptArgs arguments(const PromptAttendCall& call) {
   args.rows = call.rows;
   args.history = call.history;
   args.window = call.window;
-  args.scale = call.scale * 1.44269504088896341f;
+  args.scale = call.scale * kLog2E;
+  args.soft_cap = call.soft_cap;
+  args.sinks = call.sinks;
   return args;
 }
 

@@ -14,8 +14,8 @@
 namespace sx::cuda {
 
 // kBest is what attend_prompt() takes: wgmma on compute capability 9.0 for the shapes it serves (head_dim 64 and 128,
-// K/V of 16 bits), else mma.sync (head_dim 64, 96, 128, 256), else kSimple. The choice depends on the model and the
-// device only, never on rows or history: the kernels differ in their bits.
+// K/V of 16 bits, no soft cap), else mma.sync (head_dim 64, 96, 128, 256), else kSimple. The choice depends on the
+// model and the device only, never on rows or history: the kernels differ in their bits.
 enum class PromptKernel { kBest, kWgmma, kMma, kSimple };
 // False: this kernel does not serve the call (or not on this device), nothing was launched.
 bool attend_prompt_with(PromptKernel kernel, const PromptAttendCall& call, cudaStream_t stream);
@@ -33,7 +33,9 @@ struct PromptArgs {
   size_t capacity;
   int heads, group, head_dim;  // group: query heads of a K/V head
   int rows, history, window;
-  float scale;  // times log2(e)
+  float scale;         // times log2(e)
+  float soft_cap;      // 0: none
+  const float* sinks;  // [heads] or null
 };
 
 // prefill_sm90.cu
@@ -48,6 +50,14 @@ __device__ __forceinline__ void store2(const PromptArgs& args, int row, size_t c
   if (args.out16 != nullptr) {
     static_cast<uint32_t*>(args.out16)[at / 2] = args.half == Half::kBF16 ? pack2<true>(x, y) : pack2<false>(x, y);
   }
+}
+
+// What the outputs of a row are multiplied with at the end: 1 over the sum of its weights, of which this thread has
+// `part`; a sink joins the sum. The factor is 0 for a row that does not exist.
+__device__ __forceinline__ float row_factor(const PromptArgs& args, int head, float most, float part) {
+  float total = quad_sum(part), factor = 1.f;
+  if (args.sinks != nullptr) factor = add_sink(most, total, args.sinks[head]);
+  return total > 0.f ? __fdiv_rn(factor, total) : 0.f;
 }
 
 // Masks the scores of two rows, `index` and index + 8 in the chain, in the accumulator layout that mma.sync and wgmma

@@ -201,7 +201,7 @@ __device__ __forceinline__ void consume(const Ring<head_dim>& ring, std::byte* s
 
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const float total = quad_sum(sum[r]), inverse = total > 0.f ? __fdiv_rn(1.f, total) : 0.f;
+    const float inverse = row_factor(args, head, most[r], sum[r]);
     const int row = thread_row + 8 * r;
     if (row >= args.rows) continue;
 #pragma unroll
@@ -297,7 +297,7 @@ bool has_wgmma_code() {
 }  // namespace
 
 bool serves_wgmma(const PromptAttendCall& call) {
-  if (call.head_dim != 64 && call.head_dim != 128) return false;
+  if ((call.head_dim != 64 && call.head_dim != 128) || call.soft_cap > 0) return false;
   if (call.kv.type != DType::kBF16 && call.kv.type != DType::kF16) return false;
   if (call.q_stride % 4 != 0 || reinterpret_cast<uintptr_t>(call.q) % 16 != 0) return false;  // read in fours
   int device = 0, major = 0, minor = 0;

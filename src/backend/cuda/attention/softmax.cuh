@@ -13,6 +13,29 @@ __device__ __forceinline__ float exp2_fast(float x) {  // 2^-inf = 0, 2^0 = 1 ex
   return y;
 }
 
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// A score in log2 units, softly capped: limit * tanh(x / limit), where limit = cap * log2(e) and tanh is
+// (1 - e) / (1 + e) with e = 2^(-2 |x| / cap). It depends on the score alone.
+__device__ __forceinline__ float cap_score(float x, float cap) {
+  const float e = exp2_fast(__fmul_rn(fabsf(x), __fdiv_rn(-2.f, cap)));
+  const float y = __fmul_rn(__fmul_rn(cap, kLog2E), __fdiv_rn(__fsub_rn(1.f, e), __fadd_rn(1.f, e)));
+  return copysignf(y, x);
+}
+template <int n>
+__device__ __forceinline__ void cap_scores(float (&s)[n], float cap) {
+#pragma unroll
+  for (int i = 0; i < n; i++) s[i] = cap_score(s[i], cap);
+}
+
+// A sink joins the sum of the softmax of a row whose maximum is m (log2 units); the output has to be multiplied by the
+// factor that is returned.
+__device__ __forceinline__ float add_sink(float m, float& l, float sink) {
+  const float own = __fmul_rn(sink, kLog2E), top = fmaxf(m, own), factor = exp2_fast(__fsub_rn(m, top));
+  l = __fmaf_rn(l, factor, exp2_fast(__fsub_rn(own, top)));
+  return factor;
+}
+
 // Two floats as 16-bit values in one register, `low` in the low half. f16 saturates: an infinity would meet weights of
 // 0.
 template <bool bf16>

@@ -317,6 +317,28 @@ struct Q4Format {
   }
 };
 
+// E2M1 (MXFP4), in the places of Q4Format's nibbles: two bits of exponent and one of mantissa, put where f16 has its
+// lowest exponents, are the number times 2^-14, exactly, subnormal ones too.
+struct F4Format : Q4Format<false> {
+  static __device__ __forceinline__ void operands(const Group& group, int step, uint32_t (&a)[8]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4& v = i ? group.high : group.low;
+      const uint32_t word = step == 0 ? v.x : step == 1 ? v.y : step == 2 ? v.z : v.w;
+      a[i] = (word << 9 & 0x0e000e00u) | (word << 12 & 0x80008000u);
+      a[i + 2] = (word << 5 & 0x0e000e00u) | (word << 8 & 0x80008000u);
+      a[i + 4] = (word << 1 & 0x0e000e00u) | (word << 4 & 0x80008000u);
+      a[i + 6] = (word >> 3 & 0x0e000e00u) | (word & 0x80008000u);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      __half2 scale, none;
+      (i % 2 ? group.high_scales : group.low_scales).get(step, i / 4, scale, none);
+      a[i] = bits_of(__hmul2(__hmul2(half2_of(a[i]), half2_of(0x74007400u)), scale));  // by 2^14, then the scale
+    }
+  }
+};
+
 // Bytes q + 128, a lane's part of two steps in 16 bytes: [low or high][steps 0-1 or 2-3][lane].
 template <bool kOffset, int kSub>
 struct Q8Format {
@@ -364,6 +386,22 @@ struct Q8Format {
     to.high_scales.read(scales + 8 * S::kRow, half);
   }
 };
+
+// Calls function<format>() with the format of a quantised segment.
+template <class Function>
+inline void by_format(const WeightSegment& segment, const Function& function) {
+  if (segment.format == WeightSegment::Format::kF4) return function.template operator()<F4Format>();
+  if (segment.format == WeightSegment::Format::kQ4) {
+    segment.has_offset ? function.template operator()<Q4Format<true>>()
+                       : function.template operator()<Q4Format<false>>();
+  } else if (segment.sub == 32) {
+    segment.has_offset ? function.template operator()<Q8Format<true, 32>>()
+                       : function.template operator()<Q8Format<false, 32>>();
+  } else {
+    segment.has_offset ? function.template operator()<Q8Format<true, 16>>()
+                       : function.template operator()<Q8Format<false, 16>>();
+  }
+}
 
 // The end of THE ORDER: bias, then what was there, is added to a complete sum.
 __device__ __forceinline__ void store_result(const LinearTask& task, int row, int out, float sum) {

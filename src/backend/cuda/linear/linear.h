@@ -14,13 +14,13 @@ namespace sx::cuda {
 
 // Rows of a matrix that share a format.
 struct WeightSegment {
-  enum class Format : uint8_t { kF32, kBF16, kF16, kQ8, kQ4 };
+  enum class Format : uint8_t { kF32, kBF16, kF16, kQ8, kQ4, kF4 };
   Format format;
   int first_out = 0, out = 0;  // output rows [first_out, first_out + out) of the matrix
   int sub = 0;                 // quantised: elements that share scale and offset, 32 or 16
   bool has_offset = false;     // quantised to 4 bits without: the number is 8 less
   const void* data = nullptr;  // device; quantised: with the scales
-  bool quantised() const { return format == Format::kQ8 || format == Format::kQ4; }
+  bool quantised() const { return format == Format::kQ8 || format == Format::kQ4 || format == Format::kF4; }
 };
 
 class CudaMatrix : public Matrix {

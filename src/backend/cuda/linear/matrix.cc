@@ -28,6 +28,7 @@ Format format_of(DType type) {
   }
   if (!dtype_is_quantised(type))
     throw Error(std::string("CUDA: weights of type ") + dtype_name(type) + " are not supported");
+  if (type == DType::kMXFP4) return Format::kF4;
   return affine_traits(type).bits == 4 ? Format::kQ4 : Format::kQ8;
 }
 
@@ -58,10 +59,17 @@ struct Row {
 };
 
 // Bytes of a group of a tile: numbers and scales of 16 rows.
-size_t group_data_bytes(Format format) { return size_t(kTileOut * kGroup) / (format == Format::kQ4 ? 2 : 1); }
+bool has_nibbles(Format format) { return format == Format::kQ4 || format == Format::kF4; }
+size_t group_data_bytes(Format format) { return size_t(kTileOut * kGroup) / (has_nibbles(format) ? 2 : 1); }
 size_t group_scale_bytes(int sub, bool has_offset) { return size_t(kTileOut * (kGroup / sub)) * (has_offset ? 4 : 2); }
 size_t tile_bytes(Format format, int in, int sub, bool has_offset) {
   return size_t(parts_of(in).groups) * (group_data_bytes(format) + group_scale_bytes(sub, has_offset));
+}
+
+// The sign, and the number of twice the value among 0 1 2 3 4 6 8 12.
+int e2m1_code(int8_t twice) {
+  const int size = twice < 0 ? -twice : twice;
+  return (twice < 0 ? 8 : 0) | (size <= 4 ? size : size == 6 ? 5 : size == 8 ? 6 : 7);
 }
 
 // Row r of a tile into the tile, which starts as zeros.
@@ -73,10 +81,10 @@ void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* tile) {
     const size_t step = size_t(k % kGroup / 32), t = size_t(k % 8 / 2), e = size_t(k % 32 / 8 * 2 + k % 2),
                  lane = g * 4 + t;
     uint8_t* const data = tile + size_t(k / kGroup) * group_bytes;
-    if (part.format ==
-        Format::kQ4) {  // word `step` of the lane's 16 bytes; element 2i at bit 4i, 2i + 1 at bit 16 + 4i
+    if (has_nibbles(part.format)) {  // word `step` of the lane's 16 bytes; element 2i at bit 4i, 2i + 1 at bit 16 + 4i
       const size_t byte = (half * 32 + lane) * 16 + step * 4 + (e % 2) * 2 + e / 4;
-      data[byte] = uint8_t(data[byte] | (row.q[size_t(k)] & 15) << (e / 2 % 2 * 4));
+      const int code = part.format == Format::kF4 ? e2m1_code(row.q[size_t(k)]) : row.q[size_t(k)] & 15;
+      data[byte] = uint8_t(data[byte] | code << (e / 2 % 2 * 4));
     } else {
       data[((half * 2 + step / 2) * 32 + lane) * 16 + (step % 2) * 8 + e] = uint8_t(row.q[size_t(k)] + 128);
     }
@@ -84,7 +92,8 @@ void pack_row(const Row& row, int r, const Part& part, int in, uint8_t* tile) {
   for (int s = 0; s < in / part.sub; ++s) {
     const size_t k = size_t(s) * size_t(part.sub), step = k % kGroup / 32, which = k % 32 / size_t(part.sub);
     const size_t at = (((half * 8 + g) * 4 + step) * subs + which) * width;
-    const uint16_t pair[2] = {float_to_f16(row.scale[size_t(s)]), float_to_f16(row.offset[size_t(s)])};
+    const float scale = row.scale[size_t(s)] * (part.format == Format::kF4 ? 2 : 1);  // the table has twice the values
+    const uint16_t pair[2] = {float_to_f16(scale), float_to_f16(row.offset[size_t(s)])};
     std::memcpy(tile + k / kGroup * group_bytes + data_bytes + at * 2, pair, width * 2);
   }
 }
@@ -176,7 +185,7 @@ CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
                   " inputs");
     }
     Part part{tensor, format_of(tensor.type), out_, int(tensor.rows()), 0, false};
-    if (part.format == Format::kQ4 || part.format == Format::kQ8) {
+    if (has_nibbles(part.format) || part.format == Format::kQ8) {
       const AffineTraits traits = affine_traits(tensor.type);
       part.sub = traits.sub;
       part.has_offset = traits.has_offset && tensor.type != DType::kQ4_0;  // its offset, -8 scales, kernels know
@@ -201,7 +210,7 @@ CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
     segment.has_offset = parts[first].has_offset;
     for (end = first; end < parts.size() && parts[end].joins(parts[first]); ++end) segment.out += parts[end].out;
     const std::span<const Part> joined(parts.data() + first, end - first);
-    if (segment.format == Format::kQ4 || segment.format == Format::kQ8) {
+    if (segment.quantised()) {
       Packer(joined, in_, segment.out).place(segment, memory);
       const size_t tiles = size_t((segment.out + kTileOut - 1) / kTileOut);
       bytes_ += tiles * tile_bytes(segment.format, in_, segment.sub, segment.has_offset);

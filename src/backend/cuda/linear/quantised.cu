@@ -10,21 +10,6 @@ void multiply_packed(const LinearTask& task, Way way, cudaStream_t stream);  // 
 
 namespace {
 
-// Calls function<format>().
-template <class Function>
-void by_format(const WeightSegment& segment, const Function& function) {
-  if (segment.format == WeightSegment::Format::kQ4) {
-    segment.has_offset ? function.template operator()<Q4Format<true>>()
-                       : function.template operator()<Q4Format<false>>();
-  } else if (segment.sub == 32) {
-    segment.has_offset ? function.template operator()<Q8Format<true, 32>>()
-                       : function.template operator()<Q8Format<false, 32>>();
-  } else {
-    segment.has_offset ? function.template operator()<Q8Format<true, 16>>()
-                       : function.template operator()<Q8Format<false, 16>>();
-  }
-}
-
 // Word j of lane t of four goes to word t of lane j: what was 2 k of each 8 becomes 8 consecutive ones.
 __device__ __forceinline__ void exchange(uint32_t (&v)[4], int t) {
 #pragma unroll

@@ -70,6 +70,7 @@ void multiply_segment(const WeightSegment& segment, const LinearTask& task, Way 
     case Format::kBF16: return multiply_bf16(task, way, stream);
     case Format::kF16: return multiply_f16(task, way, stream);
     case Format::kQ4:
+    case Format::kF4:
     case Format::kQ8: return multiply_quantised(segment, task, way, stream);
     case Format::kF32: break;
   }

@@ -5,15 +5,12 @@
 
 namespace sx::cuda {
 
-// A block computes 16 * kTiles outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on; each of its
-// 8 warps has one split-K part, kAhead groups of it in registers. A block must read the weights of its outputs once
-// (16 * kTiles * in elements) and reads the tokens from L1 and L2. Bound: memory bandwidth; registers keep 32 KB
-// (16-bit weights) per tile and group ahead in flight, the first of them before the tokens exist.
+// A block computes 16 * kTiles outputs, those at `block`, of the 8 * kTokenTiles tokens from 8 * kTokenTiles *
+// token_block on; each of its 8 warps has one split-K part, kAhead groups of it in registers. A block must read the
+// weights of its outputs once (16 * kTiles * in elements) and reads the tokens from L1 and L2. Bound: memory bandwidth;
+// registers keep 32 KB (16-bit weights) per tile and group ahead in flight, the first of them before the tokens exist.
 template <class Format, int kTiles, int kTokenTiles, int kAhead>
-__global__ void __launch_bounds__(256, kTiles* kTokenTiles == 1 && kAhead == Format::kAhead ? 3
-                                       : kTiles == 2 && kAhead > Format::kAhead             ? 1
-                                                                                            : 2)
-    few_rows(const __grid_constant__ LinearTask task) {
+__device__ __forceinline__ void few_rows_block(const LinearTask& task, int block, int token_block) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,
                 kStride = kOuts + 4;                // the padding makes the stores below free of bank conflicts
   constexpr int kSteps = kTokenTiles == 1 ? 4 : 2;  // steps whose tokens are in flight
@@ -23,7 +20,7 @@ __global__ void __launch_bounds__(256, kTiles* kTokenTiles == 1 && kAhead == For
   let_next_start();
 
   typename Format::Group weights[kAhead][kTiles];
-  const auto source = [&](int i) { return typename Format::Source(task, int(blockIdx.x) * kTiles + i, lane, last); };
+  const auto source = [&](int i) { return typename Format::Source(task, block * kTiles + i, lane, last); };
   const typename Format::Source sources[2] = {source(0), source(kTiles - 1)};
 #pragma unroll
   for (int ahead = 0; ahead < kAhead; ++ahead) {
@@ -36,7 +33,7 @@ __global__ void __launch_bounds__(256, kTiles* kTokenTiles == 1 && kAhead == For
   wait_for_previous();
 
   // Rows behind the last are never read. (A single row's check is in the end: which way takes less registers differs.)
-  const int first_token = int(blockIdx.y) * kTokens;
+  const int first_token = token_block * kTokens;
   const int x_end = kTokenTiles > 1 || first_token + g < task.rows ? min(task.in, last * kGroup) - 8 * t : 0;
   const uint16_t* x = static_cast<const uint16_t*>(task.x) + size_t(first_token + g) * size_t(task.in) + 8 * t;
   const size_t tile_stride = 8 * size_t(task.in);
@@ -88,12 +85,20 @@ __global__ void __launch_bounds__(256, kTiles* kTokenTiles == 1 && kAhead == For
   }
   __syncthreads();
   for (int e = int(threadIdx.x); e < kTokens * kOuts; e += 256) {
-    const int row = e / kOuts, within = e % kOuts, out = int(blockIdx.x) * kOuts + within;
+    const int row = e / kOuts, within = e % kOuts, out = block * kOuts + within;
     if (first_token + row >= task.rows || out >= task.out) continue;
     float total = sums[0][row][within];
     for (int p = 1; p < task.parts.parts; ++p) total = __fadd_rn(total, sums[p][row][within]);
     store_result(task, first_token + row, out, total);
   }
+}
+
+template <class Format, int kTiles, int kTokenTiles, int kAhead>
+__global__ void __launch_bounds__(256, kTiles* kTokenTiles == 1 && kAhead == Format::kAhead ? 3
+                                       : kTiles == 2 && kAhead > Format::kAhead             ? 1
+                                                                                            : 2)
+    few_rows(const __grid_constant__ LinearTask task) {
+  few_rows_block<Format, kTiles, kTokenTiles, kAhead>(task, int(blockIdx.x), int(blockIdx.y));
 }
 
 template <class Format, int kTiles, int kTokenTiles, int kAhead>

@@ -19,28 +19,28 @@ __device__ __forceinline__ void read_tokens(uint4& b, uint32_t from) {
                : "memory");
 }
 
-// A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * blockIdx.y on, and
-// then those gridDim.x further; each of its 8 warps has one split-K part, kAhead groups of it in registers, across the
-// ends of tiles. A block must read the weights of its outputs once and reads the tokens from L1 and L2 through a ring
-// of kRing groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per multiprocessor are in
-// flight, the first of them before the tokens exist.
-template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
-__global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant__ LinearTask task) {
+// A block computes kTiles tiles of 16 outputs of the 8 * kTokenTiles tokens from 8 * kTokenTiles * token_block on:
+// those at `block`, and then those `stride` further; each of its 8 warps has one split-K part, kAhead groups of it in
+// registers, across the ends of tiles. A block must read the weights of its outputs once and reads the tokens from L1
+// and L2 through a ring of kRing groups in shared memory, one for each warp. Bound: memory bandwidth; some 80 KB per
+// multiprocessor are in flight, the first of them before the tokens exist.
+template <class Format, int kTiles, int kTokenTiles, int kAhead, int kRing>
+__device__ __forceinline__ void packed_few_block(const LinearTask& task, int block, int stride, int token_block,
+                                                 unsigned char* shared) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles,
                 kStride = kOuts + 4;  // the padding makes the stores below free of bank conflicts
-  extern __shared__ __align__(128) unsigned char shared[];
   float(&sums)[kMostParts][kTokens][kStride] =
       *reinterpret_cast<float(*)[kMostParts][kTokens][kStride]>(shared + kTokens * kRing * 2048);
   const int part = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const int first = part * task.parts.per_part, last = min(first + task.parts.per_part, task.parts.groups);
-  const int tiles = (task.out + kOuts - 1) / kOuts, stride = int(gridDim.x);
+  const int tiles = (task.out + kOuts - 1) / kOuts;
   const ptrdiff_t to_next = ptrdiff_t(stride) * kTiles * task.parts.groups * Format::kGroupBytes;
   let_next_start();
 
   typename Format::Group weights[kAhead][kTiles];
   typename Format::Source sources[kTiles];
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) sources[i].begin(task, int(blockIdx.x) * kTiles + i, lane, last);
+  for (int i = 0; i < kTiles; ++i) sources[i].begin(task, block * kTiles + i, lane, last);
 #pragma unroll
   for (int ahead = 0; ahead < kAhead; ++ahead) {
 #pragma unroll
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
 
   // A warp's tokens: kRing times [8 tokens of kTokens][step][token][4 chunks of 8 k], chunk c of token r at c ^ r / 2:
   // writes and reads of 8 lanes meet all banks. Rows behind the last repeat it; the result is dropped.
-  const int first_token = int(blockIdx.y) * kTokens;
+  const int first_token = token_block * kTokens;
   const uint16_t* x[kTokenTiles];
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n)
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
                  read_at = ring + uint32_t((lane & 7) * 64 + ((lane >> 3 ^ (lane & 7) >> 1) & 3) * 16);
   const auto slot = [](int i) { return uint32_t(i & (kRing - 1)) * uint32_t(kTokenTiles * 2048); };
   int fetched = 0, fetch_next = first, used = 0;  // groups, over all tiles
-  const int all = (tiles - int(blockIdx.x) + stride - 1) / stride * max(0, last - first);
+  const int all = (tiles - block + stride - 1) / stride * max(0, last - first);
   const auto fetch = [&] {
     if (fetched < all) {
 #pragma unroll
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
 #pragma unroll
   for (int i = 0; i < kRing - 1; ++i) fetch();
 
-  for (int tile = int(blockIdx.x); tile < tiles; tile += stride) {
+  for (int tile = block; tile < tiles; tile += stride) {
     const bool more = tile + stride < tiles;
     float sum[kTiles][kTokenTiles][4] = {};
     for (int group = first; group < last; group += kAhead) {
@@ -148,10 +148,22 @@ __global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant
   }
 }
 
+// Bytes of shared memory of a block.
+template <int kTiles, int kTokenTiles, int kRing>
+inline constexpr int kPackedFewShared = 8 * kTokenTiles* kRing * 2048 +
+                                        kMostParts * 8 * kTokenTiles*(kTileOut* kTiles + 4) * 4;
+
+template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
+__global__ void __launch_bounds__(256, kBlocks) packed_few(const __grid_constant__ LinearTask task) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  packed_few_block<Format, kTiles, kTokenTiles, kAhead, kRing>(task, int(blockIdx.x), int(gridDim.x), int(blockIdx.y),
+                                                               shared);
+}
+
 template <class Format, int kTiles, int kTokenTiles, int kAhead, int kBlocks, int kRing>
 void launch_packed_few(const LinearTask& task, cudaStream_t stream) {
   constexpr int kOuts = kTileOut * kTiles, kTokens = 8 * kTokenTiles;
-  constexpr int kShared = kTokens * kRing * 2048 + kMostParts * kTokens * (kOuts + 4) * 4;
+  constexpr int kShared = kPackedFewShared<kTiles, kTokenTiles, kRing>;
   const auto kernel = packed_few<Format, kTiles, kTokenTiles, kAhead, kBlocks, kRing>;
   static const cudaError_t allowed =  // once, before the first launch
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);

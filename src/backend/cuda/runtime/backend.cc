@@ -8,6 +8,7 @@
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kv/kv.h"
+#include "backend/cuda/linear/experts.h"
 #include "backend/cuda/elementwise/norm_glu_embed.h"
 #include "base/error.h"
 
@@ -80,6 +81,12 @@ std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) 
   return matrix;
 }
 
+std::unique_ptr<Matrix> CudaBackend::make_experts(std::span<const Tensor> parts) {
+  auto matrix = std::make_unique<CudaExperts>(parts, arena_);
+  settle();
+  return matrix;
+}
+
 std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) {
   return std::make_unique<CudaKv>(geometry, arena_);
 }
@@ -125,6 +132,9 @@ void CudaBackend::reserve(const StepLimits& limits) {
     scratch(attend_, std::max(trees, attend_prompt_scratch_bytes(rows, limits.heads, limits.head_dim)), "attention");
     scratch(score_, score_scratch_bytes(limits.heads, limits.context), "scores");
   }
+  if (limits.experts > 0)
+    scratch(experts_, experts_scratch_bytes(rows, limits.experts, limits.experts_used, limits.width, limits.expert_ffn),
+            "rows of experts");
   if (limits.vocab > 0) reserve_masks(limits.vocab);
   host_->reserve(limits);
 }
@@ -316,6 +326,8 @@ void CudaBackend::attend(const AttendArgs& a) {
                   a.shape.head_dim,
                   a.scale,
                   a.window,
+                  a.soft_cap,
+                  a.sinks,
                   view_of(a.kv),
                   a.layer,
                   view,
@@ -331,8 +343,9 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
   for (const SeqRows& seq : a.seqs) {
     SX_ASSERT(!seq.ancestors && seq.uncommitted == 0);
     PromptAttendCall call{
-        a.out,   half,     last_half_,    a.q,     a.q_stride, a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
-        a.scale, a.window, view_of(a.kv), a.layer, seq.slot,   seq.first_row, seq.rows,         seq.history};
+        a.out,    half,       last_half_, a.q,     a.q_stride,    a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
+        a.scale,  a.window,   a.soft_cap, a.sinks, view_of(a.kv), a.layer,       seq.slot,         seq.first_row,
+        seq.rows, seq.history};
     attend_prompt(call,
                   scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"),
                   stream_);
@@ -362,6 +375,19 @@ void CudaBackend::linear(const LinearArgs& args) {
                         args.accumulate};
   linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "split-K sums"), stream_);
   if (shadow_.of == args.out) shadow_.of = nullptr;
+  written(args.out);
+}
+
+void CudaBackend::experts(const ExpertsArgs& args) {
+  if (dry()) return;
+  SX_ASSERT(args.x != unwritten_);
+  ExpertsCall call{static_cast<const CudaExperts*>(args.gate_up), static_cast<const CudaExperts*>(args.down), args,
+                   in_step() && padding_ ? block_.view().rows : nullptr};
+  call.args.rows = padded(args.rows);
+  const size_t bytes =
+      experts_scratch_bytes(call.args.rows, args.gate_up->experts(), args.used, args.gate_up->in(), args.down->in());
+  experts_rows(call, scratch(experts_, bytes, "rows of experts"), stream_);
+  shadow_.of = nullptr;
   written(args.out);
 }
 

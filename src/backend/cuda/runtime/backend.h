@@ -30,6 +30,7 @@ class CudaBackend : public Backend {
   std::string name() const override;
   DType default_kv_type() const override { return DType::kBF16; }
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
+  std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) override;
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
   Tensor place_table(const Tensor& table) override;
   float* allocate(size_t count, const char* purpose) override;
@@ -63,6 +64,7 @@ class CudaBackend : public Backend {
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
   void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
+  void experts(const ExpertsArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   std::unique_ptr<KvChoice> make_choice(int most_cells) override;
@@ -156,8 +158,8 @@ class CudaBackend : public Backend {
   TreeGrowthResult* grown_ = nullptr;  // the host's memory
   TreeGrowthStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
-  Scratch half_, activated_, linear_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_, masks_,
-      masked_;
+  Scratch half_, activated_, linear_, experts_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_,
+      masks_, masked_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;

@@ -1,0 +1,345 @@
+// Linear layers of 4-bit weights with one activation scale per 256 inner values (a super-block of 8 blocks; the last
+// one of a row may be shorter). Included by linear_neon_i8mm.cc inside its namespace.
+//
+// The order of reduction, for every output and row, d_b and m_b being scale and offset of block b and q its nibbles
+// minus 8:
+//   acc = 0; for each super-block in order:
+//     S = bits(M); p = -M d_0                                     M = 1.5 * 2^23
+//     for each block b in order: S += integer dot of 16 q and x;  p = fma(float(S), d_b - d_(b+1), p)
+//                                with offsets: p = fma(m_b, f16(16 * sum of the block's x), p)
+//     acc = fma(p, dx / 16, acc)
+// d is 0 after the super-block's last block, so by summation by parts p ends as the sum of d_b times the dot of block
+// b. S is an integer that is never reset and starts at the bits of M, so its bits read as a float are M + S: no
+// conversion. |S| <= 256 * 128 * 127 < 2^22 keeps it within M's binade: exact. Rounding adds about 1e-4 of a result's
+// size.
+//
+// A group-block is [8 f16 scales][8 f16 offsets, if any][4 pairs of outputs][2 vectors]: two's complement nibbles of
+// 2 outputs x 16 inner values, 16h..16h+7 low and 16h+8..16h+15 high. 144 or 160 bytes, as many as in the file.
+// Types with offsets count nibbles from 8, too: their offset is stored as m + 8 d.
+
+constexpr int kSuperBlocks = 8, kSuper = 256;
+constexpr float kMagic = 12582912;
+// Constants that are loaded, not computed: this core runs an instruction in the half of the vector unit that computed
+// its operands, and loaded ones are in both.
+alignas(16) constexpr float kMagicBits[4] = {kMagic, kMagic, kMagic, kMagic};
+alignas(16) constexpr float kMagicPair[4] = {kMagic, 0, kMagic, 0};
+alignas(16) constexpr uint8_t kHighNibbles[16] = {0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0,
+                                                  0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0};
+alignas(16) constexpr uint8_t kNoScales[16] = {};
+
+template <bool kOffset>
+struct SuperFormat {
+  static constexpr int kOffsetsAt = 16, kQuantsAt = kOffset ? 32 : 16, kBytes = kQuantsAt + 128;
+};
+
+// A super-block of two rows: operands of 8 inner values each, [row][8]; scales and sums as [r0 r1 r0 r1 ...].
+struct alignas(16) ActUnit {
+  int8_t q[kSuperBlocks][4][16];
+  float dx[4];                     // scale / 16
+  float16_t sum[kSuperBlocks][8];  // 16 * the sum of a block's q
+};
+// The same of a lone row.
+struct alignas(16) RowUnit {
+  int8_t q[kSuperBlocks][32];
+  float16_t sum[kSuperBlocks];
+  float dx;
+};
+
+// A group's super-block unpacked: operands as they are multiplied, scales as [o0 o0 o1 o1].
+template <bool kOffset>
+struct PanelOffsets {
+  float16_t m[2][8];  // [o0 o0 o1 o1 o2 o2 o3 o3]
+};
+template <>
+struct PanelOffsets<false> {};
+template <bool kOffset>
+struct alignas(32) PanelBlock {
+  int8_t q[4][4][16];  // [operand][pair of outputs]
+  float e[4][4];       // d_b - d_(b+1)
+  [[no_unique_address]] PanelOffsets<kOffset> offsets;
+};
+template <bool kOffset>
+struct alignas(64) PanelSuper {
+  PanelBlock<kOffset> block[kSuperBlocks];
+  float start[4][4];  // -M d_0
+};
+
+constexpr int kTilePairs = 3;  // pairs of rows of the largest tile
+constexpr int kTileRows = 2 * kTilePairs;
+constexpr int kChunk = 4;           // super-blocks of a panel: 10 KB, and 192 rows of activations stay in L2
+constexpr int kRowBlock = 192;      // rows that use a panel before the next group
+constexpr int kBatch = 8;           // groups that use a chunk of activations before the next chunk
+constexpr int kStreamAhead = 2304;  // bytes of weights to prefetch ahead
+
+#include "backend/cpu/linear/linear_i8mm_super_tiles.inl"
+
+// ---- layout ----------------------------------------------------------------------------------------------------------
+constexpr int kSuperFormats = 200;  // format numbers: without and with offsets
+
+bool is_super(const LinearShape& shape) {
+  switch (shape.type) {
+    case DType::kQ4_0: return true;
+    case DType::kQ4_1:
+    case DType::kQ4_K: return shape.f16_scales && shape.f16_centred;
+    default: return false;
+  }
+}
+
+LinearLayout super_layout(const LinearShape& shape) {
+  const bool offset = shape.type != DType::kQ4_0;
+  LinearLayout l;
+  l.type = shape.type;
+  l.format = kSuperFormats + offset;
+  l.quantised = true;
+  l.act_block = kSuper;
+  l.in = shape.in;
+  l.blocks = (shape.in + 31) / 32;
+  l.group_bytes = static_cast<size_t>(l.blocks) *
+                  static_cast<size_t>(offset ? SuperFormat<true>::kBytes : SuperFormat<false>::kBytes);
+  return l;
+}
+
+template <bool kOffset>
+void super_pack(const LinearLayout& l, const LinearSource& source, std::byte* group) {
+  using F = SuperFormat<kOffset>;
+  const size_t blocks = static_cast<size_t>(l.blocks);
+  memset(group, 0, l.group_bytes);
+  for (size_t b = 0; b < blocks; ++b) {
+    uint8_t* out = reinterpret_cast<uint8_t*>(group) + b * F::kBytes;
+    for (int o = 0; o < 8; ++o) {
+      const size_t at = static_cast<size_t>(o) * blocks + b;
+      const uint16_t d = scalar_to_f16(source.scale[at]), m = scalar_to_f16(source.offset[at] + 8 * source.scale[at]);
+      memcpy(out + 2 * o, &d, 2);
+      if (kOffset) memcpy(out + F::kOffsetsAt + 2 * o, &m, 2);
+      for (int i = 0; i < 32; ++i) {  // a padded value's activation is 0, so any nibble does
+        uint8_t& byte = out[F::kQuantsAt + 32 * (o / 2) + 16 * (i / 16) + 8 * (o % 2) + i % 8];
+        byte =
+            static_cast<uint8_t>(byte | ((source.q[at * 32 + static_cast<size_t>(i)] - 8) & 15) << (i / 8 % 2 ? 4 : 0));
+      }
+    }
+  }
+}
+
+// ---- activations -----------------------------------------------------------------------------------------------------
+// Units lie [super][pair] for up to kFewRows rows. For more: [chunk of super-blocks][tile of 3 pairs][super][pair], so
+// that what a tile reads is contiguous.
+constexpr int kFewRows = 16;
+
+size_t supers_of(int in) { return static_cast<size_t>((in + kSuper - 1) / kSuper); }
+size_t super_act_bytes(int in) { return supers_of(in) * kTilePairs * sizeof(ActUnit); }  // of kTileRows rows
+
+size_t unit_at(size_t supers, int rows, size_t super, size_t pair) {
+  if (rows <= kFewRows) return super * static_cast<size_t>((rows + 1) / 2) + pair;
+  const size_t tiles = static_cast<size_t>((rows + kTileRows - 1) / kTileRows), first = super / kChunk * kChunk;
+  const size_t count = supers - first < kChunk ? supers - first : kChunk;
+  return (first * tiles + pair / kTilePairs * count + super - first) * kTilePairs + pair % kTilePairs;
+}
+
+// A row of a unit, or a RowUnit. A super-block with an infinity or NaN gets q = 0 and a scale that spoils its
+// row's results.
+template <class Unit>
+SX_ALWAYS void quantise_unit(const float* x, int blocks, int row, Unit* out) {
+  constexpr bool kLone = sizeof(Unit) == sizeof(RowUnit);
+  float32x4_t top[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
+  for (int i = 0; i < 32 * blocks; i += 16)
+    for (int j = 0; j < 4; ++j) top[j] = vmaxq_f32(top[j], vabsq_f32(vld1q_f32(x + i + 4 * j)));
+  const float most = vmaxvq_f32(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])));
+  const float inverse = most >= 0x1p-100f ? 127 / most : 0, dx = most / 127 * 0.0625f;
+  if constexpr (kLone) out->dx = dx;
+  else out->dx[row] = out->dx[row + 2] = dx;
+  for (int b = 0; b < blocks; ++b, x += 32) {
+    int32x4_t sums = vdupq_n_s32(0);
+    for (int h = 0; h < 2; ++h) {
+      int16x8_t v[4];
+      for (int j = 0; j < 4; ++j)
+        v[j] = vreinterpretq_s16_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * j), inverse)));
+      const int8x16_t q =
+          vuzp1q_s8(vreinterpretq_s8_s16(vuzp1q_s16(v[0], v[1])), vreinterpretq_s8_s16(vuzp1q_s16(v[2], v[3])));
+      sums = vdotq_s32(sums, q, vdupq_n_s8(16));
+      if constexpr (kLone) {
+        vst1q_s8(out->q[b] + 16 * h, q);
+      } else {
+        vst1_s8(out->q[b][2 * h] + 8 * row, vget_low_s8(q));
+        vst1_s8(out->q[b][2 * h + 1] + 8 * row, vget_high_s8(q));
+      }
+    }
+    const float16_t sum = static_cast<float16_t>(static_cast<float>(vaddvq_s32(sums)));
+    if constexpr (kLone) out->sum[b] = sum;
+    else out->sum[b][row] = out->sum[b][row + 2] = out->sum[b][row + 4] = out->sum[b][row + 6] = sum;
+  }
+}
+
+template <class Unit>
+SX_ALWAYS void quantise_part(const float* x, int in, int row, Unit* out) {  // up to kSuper values
+  if (in >= kSuper) return quantise_unit(x, kSuperBlocks, row, out);
+  float tail[kSuper] = {};
+  memcpy(tail, x, static_cast<size_t>(in) * 4);
+  quantise_unit(tail, (in + 31) / 32, row, out);
+}
+
+SX_KERNEL void super_quantise(const float* x, int in, int rows, int first, int last, void* act) {  // rows
+  const size_t supers = supers_of(in);
+  if (rows == 1) {
+    for (size_t s = 0; s < supers; ++s)
+      quantise_part(x + s * kSuper, in - static_cast<int>(s) * kSuper, 0, static_cast<RowUnit*>(act) + s);
+    return;
+  }
+  ActUnit* units = static_cast<ActUnit*>(act);
+  for (int r = first; r < last; ++r)
+    for (size_t s = 0; s < supers; ++s)
+      quantise_part(x + static_cast<size_t>(r) * static_cast<size_t>(in) + s * kSuper,
+                    in - static_cast<int>(s) * kSuper, r % 2,
+                    units + unit_at(supers, rows, s, static_cast<size_t>(r / 2)));
+  if (last != rows || rows % 2 == 0) return;
+  for (size_t s = 0; s < supers; ++s) {  // the missing second row of the last pair
+    ActUnit* out = units + unit_at(supers, rows, s, static_cast<size_t>(rows / 2));
+    for (int b = 0; b < kSuperBlocks; ++b) {
+      for (int j = 0; j < 4; ++j) vst1_s8(out->q[b][j] + 8, vdup_n_s8(0));
+      for (int i = 1; i < 8; i += 2) out->sum[b][i] = 0;
+    }
+    out->dx[1] = out->dx[3] = 0;
+  }
+}
+
+// ---- a job -----------------------------------------------------------------------------------------------------------
+template <bool kOffset>
+SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int blocks) {
+  using F = SuperFormat<kOffset>;
+  const float32x4_t minus_magic = vdupq_n_f32(-kMagic);
+  for (; blocks > 0; blocks -= kSuperBlocks, ++panel) {
+    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
+    float32x4_t d[2];
+    convert_halves<2>(d, g);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) vst1q_f32(panel->start[i], vmulq_f32(twice(d[i / 2], i % 2), minus_magic));
+    for (int b = 0; b < count; ++b, g += F::kBytes) {
+      PanelBlock<kOffset>& out = panel->block[b];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        const uint8x16_t w = vld1q_u8(g + F::kQuantsAt + 16 * i);
+        vst1q_s8(out.q[i % 2 * 2][i / 2], low_16(w));
+        vst1q_s8(out.q[i % 2 * 2 + 1][i / 2], high_16(w));
+      }
+      float32x4_t next[2];
+      convert_halves<2>(next, b + 1 < count ? g + F::kBytes : kNoScales);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) vst1q_f32(out.e[i], twice(vsubq_f32(d[i / 2], next[i / 2]), i % 2));
+      d[0] = next[0], d[1] = next[1];
+      if constexpr (kOffset) {
+        float16x8_t m[2];
+        load_offsets<2>(m, g + F::kOffsetsAt);
+        vst1q_f16(out.offsets.m[0], m[0]), vst1q_f16(out.offsets.m[1], m[1]);
+      }
+    }
+  }
+}
+
+size_t super_panel_bytes() { return sizeof(PanelSuper<true>) * kChunk + static_cast<size_t>(kRowBlock) * kBatch * 32; }
+
+// keep: [4 pairs of outputs][pairs of rows] vectors.
+SX_ALWAYS void finish_tile(const Output& output, const float* keep, int pairs, int rows) {
+  for (int r = 0; r < pairs; ++r) {
+    float32x4_t k[4];
+    for (int i = 0; i < 4; ++i) k[i] = vld1q_f32(keep + 4 * (i * pairs + r));
+    finish(output, static_cast<size_t>(2 * r), vuzp1q_f32(k[0], k[1]), vuzp1q_f32(k[2], k[3]));
+    if (2 * r + 1 < rows)
+      finish(output, static_cast<size_t>(2 * r + 1), vuzp2q_f32(k[0], k[1]), vuzp2q_f32(k[2], k[3]));
+  }
+}
+
+template <bool kOffset>
+void super_row(const LinearJob& job, const uint8_t* weights, const RowUnit* x) {
+  const size_t bytes = job.layout->group_bytes;
+  const int part = (job.last - job.first) / 2;
+  for (int g = job.first; g < job.first + part; ++g) {
+    const Output outputs[2] = {output_of(job, g, 0), output_of(job, g + part, 0)};
+    row_tile<2, kOffset>(outputs, weights + static_cast<size_t>(g) * bytes, static_cast<size_t>(part) * bytes, x,
+                         job.layout->blocks);
+  }
+  for (int g = job.first + 2 * part; g < job.last; ++g) {
+    const Output output = output_of(job, g, 0);
+    row_tile<1, kOffset>(&output, weights + static_cast<size_t>(g) * bytes, 0, x, job.layout->blocks);
+  }
+}
+
+// 2 to kFewRows rows.
+template <bool kOffset>
+void super_few(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
+  using F = SuperFormat<kOffset>;
+  const size_t bytes = job.layout->group_bytes, pairs = static_cast<size_t>((job.rows + 1) / 2);
+  const int blocks = job.layout->blocks;
+  alignas(64) float keep[64];
+  int g = job.first;
+  if (job.rows == 2) {  // two streams of memory, as for one row
+    const int part = (job.last - job.first) / 2;
+    for (; g < job.first + part; ++g) {
+      const uint8_t* w = weights + static_cast<size_t>(g) * bytes;
+      memset(keep, 0, 128);
+      direct_tile<4, 1, 2, kOffset>(keep, w, w + F::kQuantsAt, static_cast<size_t>(part) * bytes, x, pairs, blocks);
+      finish_tile(output_of(job, g, 0), keep, 1, 2);
+      finish_tile(output_of(job, g + part, 0), keep + 16, 1, 2);
+    }
+    g = job.first + 2 * part;
+  }
+  for (; g < job.last; ++g) {
+    const uint8_t *w = weights + static_cast<size_t>(g) * bytes, *q = w + F::kQuantsAt;
+    for (int r = 0; r < job.rows;) {
+      const int left = job.rows - r, tile = left > 6 ? 4 : (left + 1) / 2;
+      const ActUnit* a = x + r / 2;
+      memset(keep, 0, 64 * static_cast<size_t>(tile));
+      if (tile == 1) direct_tile<4, 1, 1, kOffset>(keep, w, q, 0, a, pairs, blocks);
+      if (tile == 2) direct_tile<4, 2, 1, kOffset>(keep, w, q, 0, a, pairs, blocks);
+      for (int half = 0; half < 2 && tile > 2; ++half) {
+        float* k = keep + 8 * half * tile;
+        if (tile == 3) direct_tile<2, 3, 1, kOffset>(k, w + 8 * half, q + 64 * half, 0, a, pairs, blocks);
+        else direct_tile<2, 4, 1, kOffset>(k, w + 8 * half, q + 64 * half, 0, a, pairs, blocks);
+      }
+      finish_tile(output_of(job, g, r), keep, tile, left);
+      r += 2 * tile;
+    }
+  }
+}
+
+template <bool kOffset>
+void super_many(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
+  const int blocks = job.layout->blocks, rows = job.rows;
+  const size_t supers = supers_of(job.layout->in), bytes = job.layout->group_bytes;
+  auto* panel = reinterpret_cast<PanelSuper<kOffset>*>(job.panel);
+  float* keeps = reinterpret_cast<float*>(job.panel + sizeof(PanelSuper<true>) * kChunk);
+  for (int from = 0; from < rows; from += kRowBlock) {
+    const int to = rows < from + kRowBlock ? rows : from + kRowBlock;
+    for (int g0 = job.first; g0 < job.last; g0 += kBatch) {
+      const int g1 = job.last < g0 + kBatch ? job.last : g0 + kBatch;
+      memset(keeps, 0, static_cast<size_t>(g1 - g0) * kRowBlock * 32);
+      for (int b = 0; b < blocks; b += kChunk * kSuperBlocks) {
+        const int count = blocks - b < kChunk * kSuperBlocks ? blocks - b : kChunk * kSuperBlocks;
+        for (int g = g0; g < g1; ++g) {
+          unpack_supers<kOffset>(panel, weights + static_cast<size_t>(g) * bytes + b * SuperFormat<kOffset>::kBytes,
+                                 count);
+          float* keep = keeps + (g - g0) * kRowBlock * 8;
+          for (int r = from; r < to; r += kTileRows, keep += 8 * kTileRows) {
+            const ActUnit* a =
+                x + unit_at(supers, rows, static_cast<size_t>(b / kSuperBlocks), static_cast<size_t>(r / 2));
+            if (to - r > 4) panel_tile<3, kOffset>(keep, panel, a, count);
+            else if (to - r > 2) panel_tile<2, kOffset>(keep, panel, a, count);
+            else panel_tile<1, kOffset>(keep, panel, a, count);
+          }
+        }
+      }
+      for (int g = g0; g < g1; ++g) {
+        const float* keep = keeps + (g - g0) * kRowBlock * 8;
+        for (int r = from; r < to; r += kTileRows, keep += 8 * kTileRows)
+          finish_tile(output_of(job, g, r), keep, to - r > 4 ? 3 : (to - r + 1) / 2, to - r);
+      }
+    }
+  }
+}
+
+template <bool kOffset>
+void super_run(const LinearJob& job) {
+  const ActUnit* x = static_cast<const ActUnit*>(job.act);
+  const uint8_t* weights = reinterpret_cast<const uint8_t*>(job.weights);
+  if (job.rows == 1) super_row<kOffset>(job, weights, static_cast<const RowUnit*>(job.act));
+  else if (job.rows <= kFewRows) super_few<kOffset>(job, weights, x);
+  else super_many<kOffset>(job, weights, x);
+}

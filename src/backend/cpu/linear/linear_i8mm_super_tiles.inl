@@ -1,0 +1,327 @@
+// Register tiles of 4-bit weights whose activations have one scale per 256 inner values (linear_i8mm_super.inl, which
+// includes this and has the order of reduction). Everything is one instruction per asm statement: the compiler
+// allocates registers and may not reorder volatile statements, so the order of instructions is the one written here.
+// With intrinsics g++ 12 moves loads until sums spill (260 Gop/s against 311 for the tile of 8 outputs x 6 rows).
+//
+// On Neoverse-V1 vector instructions bind, 3.3 per cycle in such mixes. A tile of 2 outputs x 2 rows x 32 takes 5 of
+// them (4 smmla, 1 fmla), and one more for types with offsets; a scale per 32 activations takes 8.
+
+typedef int8x16_t AnyVector __attribute__((may_alias));
+
+SX_ALWAYS int8x16_t ldr_q(const void* p) {
+  int8x16_t v;
+  asm volatile("ldr %q0, %1" : "=w"(v) : "m"(*static_cast<const AnyVector*>(p)));
+  return v;
+}
+SX_ALWAYS float32x4_t ldr_f(const void* p) { return vreinterpretq_f32_s8(ldr_q(p)); }
+SX_ALWAYS float16x8_t ldr_h(const void* p) { return vreinterpretq_f16_s8(ldr_q(p)); }
+// Two vectors at a constant byte offset within an object.
+template <class V, class Object>
+SX_ALWAYS void ldp_q(V& a, V& b, const Object& object, int offset) {
+  asm volatile("ldp %q0, %q1, [%2, %3]" : "=w"(a), "=w"(b) : "r"(&object), "i"(offset), "m"(object));
+}
+SX_ALWAYS void smmla(int32x4_t& s, int8x16_t a, int8x16_t b) {
+  asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
+}
+SX_ALWAYS void fmla(float32x4_t& p, float32x4_t a, float32x4_t b) {
+  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(p) : "w"(a), "w"(b));
+}
+// p += the lower or the upper four products of halves, exact before they are added.
+SX_ALWAYS void fmlal(float32x4_t& p, float16x8_t a, float16x8_t b, bool upper) {
+  if (upper) asm volatile("fmlal2 %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
+  else asm volatile("fmlal %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
+}
+SX_ALWAYS void copy(int32x4_t& s, int32x4_t from) { asm volatile("mov %0.16b, %1.16b" : "=w"(s) : "w"(from)); }
+SX_ALWAYS int8x16_t shl_4(int8x16_t w) {
+  int8x16_t u;
+  asm volatile("shl %0.16b, %1.16b, #4" : "=w"(u) : "w"(w));
+  return u;
+}
+SX_ALWAYS void mask_with(int8x16_t& w, int8x16_t mask) {
+  asm volatile("and %0.16b, %0.16b, %1.16b" : "+w"(w) : "w"(mask));
+}
+SX_ALWAYS void prefetch_l1(const void* p, int offset) {
+  asm volatile("prfm pldl1keep, [%0, %1]" ::"r"(p), "i"(offset));
+}
+SX_ALWAYS void prefetch_stream(const void* p, int offset) {
+  asm volatile("prfm pldl1strm, [%0, %1]" ::"r"(p), "i"(offset));
+}
+SX_ALWAYS float32x4_t as_float(int32x4_t x) { return vreinterpretq_f32_s32(x); }
+
+// ---- many rows: weights unpacked into a panel ------------------------------------------------------------------------
+// 8 outputs x R pairs of rows over `blocks` blocks. keep: [4 pairs of outputs][R] vectors, added to. x:
+// [super][kTilePairs].
+template <int R, bool kOffset>
+SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const ActUnit* x, int blocks) {
+  for (; blocks > 0; blocks -= kSuperBlocks, ++panel, x += kTilePairs) {
+    int32x4_t s[4][R];
+    float32x4_t p[4][R];
+    const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicBits));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 3
+      for (int r = 0; r < R; ++r) copy(s[i][r], start), p[i][r] = ldr_f(panel->start[i]);
+    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
+    const PanelBlock<kOffset>* w = panel->block;
+    const int8_t* a = x->q[0][0];
+    const float16_t* sums = x->sum[0];
+#pragma GCC unroll 1
+    for (int b = 0; b < count; ++b, ++w, a += 64, sums += 8) {
+      if constexpr (R == kTilePairs) {  // the tile's next super-block
+        const uint8_t* next = reinterpret_cast<const uint8_t*>(a) + 192 * b;
+#pragma GCC unroll 4
+        for (int l = 0; l < 4; ++l) prefetch_l1(next, kTilePairs * static_cast<int>(sizeof(ActUnit)) + 64 * l);
+      }
+      int8x16_t q[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        ldp_q(q[0], q[1], *w, 64 * j), ldp_q(q[2], q[3], *w, 64 * j + 32);
+#pragma GCC unroll 3
+        for (int r = 0; r < R; ++r) {
+          const int8x16_t v = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 16 * j);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) smmla(s[i][r], q[i], v);
+        }
+      }
+      float32x4_t e[4];
+      ldp_q(e[0], e[1], *w, 256), ldp_q(e[2], e[3], *w, 288);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 3
+        for (int r = 0; r < R; ++r) fmla(p[i][r], as_float(s[i][r]), e[i]);
+      if constexpr (kOffset) {
+        float16x8_t m[2];
+        ldp_q(m[0], m[1], *w, 320);
+#pragma GCC unroll 3
+        for (int r = 0; r < R; ++r) {
+          const float16x8_t v = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) fmlal(p[i][r], m[i / 2], v, i % 2);
+        }
+      }
+    }
+#pragma GCC unroll 3
+    for (int r = 0; r < R; ++r) {
+      const float32x4_t dx = ldr_f(x[r].dx);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        float* k = keep + 4 * (i * R + r);
+        vst1q_f32(k, vfmaq_f32(vld1q_f32(k), p[i][r], dx));
+      }
+    }
+  }
+}
+
+// ---- few rows: weights unpacked in registers -------------------------------------------------------------------------
+// The scales (or offsets) of 4 or 8 outputs.
+template <int V>
+SX_ALWAYS void convert_halves(float32x4_t* d, const uint8_t* p) {
+  if constexpr (V == 1) {
+    float16x4_t h;
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    asm volatile("fcvtl %0.4s, %1.4h" : "=w"(d[0]) : "w"(h));
+  } else {
+    const int8x16_t h = ldr_q(p);
+    asm volatile("fcvtl %0.4s, %1.4h" : "=w"(d[0]) : "w"(h));
+    asm volatile("fcvtl2 %0.4s, %1.8h" : "=w"(d[1]) : "w"(h));
+  }
+}
+
+// Offsets of 4 or 8 outputs as [o0 o0 o1 o1 o2 o2 o3 o3].
+template <int V>
+SX_ALWAYS void load_offsets(float16x8_t* m, const uint8_t* p) {
+  if constexpr (V == 1) {
+    float16x8_t h;
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    m[0] = vzip1q_f16(h, h);
+  } else {
+    const float16x8_t h = ldr_h(p);
+    m[0] = vzip1q_f16(h, h), m[1] = vzip2q_f16(h, h);
+  }
+}
+
+// P pairs of outputs (4: a group; 2: half of one) of G groups, `step` apart, x R pairs of rows. scales: of these
+// outputs in the first block, quants likewise. keep: [G][P][R] vectors, added to. x: [super][pairs].
+template <int P, int R, int G, bool kOffset>
+SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* quants, size_t step, const ActUnit* x,
+                           size_t pairs, int blocks) {
+  using F = SuperFormat<kOffset>;
+  constexpr int V = P / 2;  // vectors of scales
+  const int8x16_t mask = ldr_q(kHighNibbles);
+  const float32x4_t minus_magic = vnegq_f32(ldr_f(kMagicBits));
+  for (; blocks > 0; blocks -= kSuperBlocks, x += pairs) {
+    int32x4_t s[G][P][R];
+    float32x4_t p[G][P][R], d0[G][V], d1[G][V];
+    const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicBits));
+#pragma GCC unroll 2
+    for (int t = 0; t < G; ++t) {
+      convert_halves<V>(d0[t], scales + static_cast<size_t>(t) * step);
+#pragma GCC unroll 4
+      for (int i = 0; i < P; ++i) {
+        const float32x4_t from = vmulq_f32(twice(d0[t][i / 2], i % 2), minus_magic);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) copy(s[t][i][r], start), p[t][i][r] = from;
+      }
+    }
+    const int8_t* a = x->q[0][0];
+    const float16_t* sums = x->sum[0];
+    // One block, whose scales are in `cur`; leaves the next block's in `next`.
+    auto block = [&](float32x4_t(*cur)[V], float32x4_t(*next)[V], bool last, int line) __attribute__((always_inline)) {
+      if constexpr (R >= 3) {
+        prefetch_stream(quants, kStreamAhead + line), prefetch_stream(quants, kStreamAhead + line + 64);
+        if (line == 0) prefetch_stream(quants, kStreamAhead + 128);
+      }
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; ++h) {
+        int8x16_t low[R], high[R];
+        if constexpr (R == 1) low[0] = ldr_q(a + 32 * h), high[0] = ldr_q(a + 32 * h + 16);
+#pragma GCC unroll 2
+        for (int t = 0; t < G; ++t) {
+          int8x16_t w[P];
+#pragma GCC unroll 4
+          for (int i = 0; i < P; ++i) w[i] = ldr_q(quants + static_cast<size_t>(t) * step + 32 * i + 16 * h);
+          if constexpr (R > 1)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) low[r] = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 32 * h);
+          if constexpr (P == 2) {
+            const int8x16_t u0 = shl_4(w[0]), u1 = shl_4(w[1]);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) smmla(s[t][0][r], u0, low[r]), smmla(s[t][1][r], u1, low[r]);
+          } else {
+#pragma GCC unroll 4
+            for (int i = 0; i < P; ++i) {
+              const int8x16_t u = shl_4(w[i]);
+#pragma GCC unroll 4
+              for (int r = 0; r < R; ++r) smmla(s[t][i][r], u, low[r]);
+            }
+          }
+#pragma GCC unroll 4
+          for (int i = 0; i < P; ++i) mask_with(w[i], mask);
+          if constexpr (R > 1)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) high[r] = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 32 * h + 16);
+          if constexpr (P == 2) {
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) smmla(s[t][0][r], w[0], high[r]), smmla(s[t][1][r], w[1], high[r]);
+          } else {
+#pragma GCC unroll 4
+            for (int i = 0; i < P; ++i)
+#pragma GCC unroll 4
+              for (int r = 0; r < R; ++r) smmla(s[t][i][r], w[i], high[r]);
+          }
+        }
+      }
+#pragma GCC unroll 2
+      for (int t = 0; t < G; ++t) {
+        const uint8_t* own = scales + static_cast<size_t>(t) * step;
+        convert_halves<V>(next[t], last ? kNoScales : own + F::kBytes);
+#pragma GCC unroll 4
+        for (int i = 0; i < P; ++i) {
+          if (i % 2 == 0) cur[t][i / 2] = vsubq_f32(cur[t][i / 2], next[t][i / 2]);
+          const float32x4_t e = twice(cur[t][i / 2], i % 2);
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) fmla(p[t][i][r], as_float(s[t][i][r]), e);
+        }
+        if constexpr (kOffset) {
+          float16x8_t m[V];
+          load_offsets<V>(m, own + F::kOffsetsAt);
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) {
+            const float16x8_t sum = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
+#pragma GCC unroll 4
+            for (int i = 0; i < P; ++i) fmlal(p[t][i][r], m[i / 2], sum, i % 2);
+          }
+        }
+      }
+      scales += F::kBytes, quants += F::kBytes, a += 64, sums += 8;
+    };
+    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
+    int b = 0;
+#pragma GCC unroll 1
+    for (; b + 2 <= count; b += 2) block(d0, d1, false, 0), block(d1, d0, b + 2 == count, 192 - F::kBytes);
+    if (b < count) block(d0, d1, true, 0);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const float32x4_t dx = ldr_f(x[r].dx);
+#pragma GCC unroll 2
+      for (int t = 0; t < G; ++t)
+#pragma GCC unroll 4
+        for (int i = 0; i < P; ++i) {
+          float* k = keep + 4 * ((t * P + i) * R + r);
+          vst1q_f32(k, vfmaq_f32(vld1q_f32(k), p[t][i][r], dx));
+        }
+    }
+  }
+}
+
+// ---- one row ---------------------------------------------------------------------------------------------------------
+// sdot over the same layout, neighbours added in integers, so lanes are four outputs. G groups far apart in memory are
+// read together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
+template <int G, bool kOffset>
+SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, const RowUnit* x, int blocks) {
+  using F = SuperFormat<kOffset>;
+  const uint8x16_t mask = vreinterpretq_u8_s8(ldr_q(kHighNibbles));
+  const float32x4_t minus_magic = vnegq_f32(ldr_f(kMagicBits));
+  const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicPair));
+  float32x4_t acc[G][2];
+  for (int t = 0; t < G; ++t) acc[t][0] = acc[t][1] = vdupq_n_f32(0);
+  for (; blocks > 0; blocks -= kSuperBlocks, ++x) {
+    int32x4_t s[G][4];
+    float32x4_t p[G][2], d0[G][2], d1[G][2];
+#pragma GCC unroll 2
+    for (int t = 0; t < G; ++t) {
+      convert_halves<2>(d0[t], g + static_cast<size_t>(t) * step);
+      p[t][0] = vmulq_f32(d0[t][0], minus_magic), p[t][1] = vmulq_f32(d0[t][1], minus_magic);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) s[t][i] = start;
+    }
+    const int8_t* a = x->q[0];
+    const float16_t* sums = x->sum;
+    auto block = [&](float32x4_t(*cur)[2], float32x4_t(*next)[2], bool last) __attribute__((always_inline)) {
+      int8x16_t v[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+        v[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(a + 8 * j)));
+#pragma GCC unroll 2
+      for (int t = 0; t < G; ++t) {
+        const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+          uint8x16_t w[4];
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i)
+            w[i] = vld1q_u8(q + 32 * i + 16 * h), s[t][i] = vdotq_s32(s[t][i], low_16(w[i]), v[2 * h]);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i)
+            s[t][i] = vdotq_s32(s[t][i], vreinterpretq_s8_u8(vandq_u8(w[i], mask)), v[2 * h + 1]);
+        }
+      }
+#pragma GCC unroll 2
+      for (int t = 0; t < G; ++t) {
+        const uint8_t* own = g + static_cast<size_t>(t) * step;
+        convert_halves<2>(next[t], last ? kNoScales : own + F::kBytes);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          const float32x4_t sum = as_float(vpaddq_s32(s[t][2 * i], s[t][2 * i + 1]));
+          p[t][i] = vfmaq_f32(p[t][i], sum, vsubq_f32(cur[t][i], next[t][i]));
+        }
+        if constexpr (kOffset) {
+          const float16x8_t m = ldr_h(own + F::kOffsetsAt), sum = vld1q_dup_f16(sums);
+          p[t][0] = vfmlalq_low_f16(p[t][0], m, sum), p[t][1] = vfmlalq_high_f16(p[t][1], m, sum);
+        }
+      }
+      g += F::kBytes, a += 32, ++sums;
+    };
+    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
+    int b = 0;
+#pragma GCC unroll 1
+    for (; b + 2 <= count; b += 2) block(d0, d1, false), block(d1, d0, b + 2 == count);
+    if (b < count) block(d0, d1, true);
+    const float32x4_t dx = vdupq_n_f32(x->dx);
+#pragma GCC unroll 2
+    for (int t = 0; t < G; ++t)
+      acc[t][0] = vfmaq_f32(acc[t][0], p[t][0], dx), acc[t][1] = vfmaq_f32(acc[t][1], p[t][1], dx);
+  }
+#pragma GCC unroll 2
+  for (int t = 0; t < G; ++t) finish(outputs[t], 0, acc[t][0], acc[t][1]);
+}

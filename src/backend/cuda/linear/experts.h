@@ -1,0 +1,38 @@
+// The feed-forward of mixtures on the device: see ExpertsArgs. Which experts have rows is known to the device only, so
+// grids are as large as they could need to be, and blocks without work end at once: a call can be recorded.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "backend/cuda/linear/linear.h"
+
+namespace sx::cuda {
+
+// All experts of a layer; parts: [experts, out_i, in]. On the device part p is one stack of all experts' rows.
+class CudaExperts : public CudaMatrix {
+ public:
+  struct Part {
+    int segment;    // of segments()
+    int first_row;  // of expert 0, in the segment
+    int first_out;  // column of the result
+    int out;
+  };
+  CudaExperts(std::span<const Tensor> parts, DeviceMemory& memory);
+  std::span<const Part> parts() const { return parts_; }
+
+ private:
+  std::vector<Part> parts_;
+};
+
+struct ExpertsCall {
+  const CudaExperts *gate_up, *down;
+  ExpertsArgs args;         // with device pointers; rows as launched
+  const RowInfo* row_info;  // [rows] or null: rows of padding choose no expert
+};
+
+// Rows that go through the experts at once; more go one chunk after another.
+inline constexpr int kExpertRows = 512;
+size_t experts_scratch_bytes(int rows, int experts, int used, int width, int ffn);
+void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream);
+
+}  // namespace sx::cuda

@@ -1,0 +1,107 @@
+// Linear layers whose activations have one scale per 256 inner values (super-blocks): the documented order of
+// operations, reproduced outside the kernels, and batch invariance at every row count. Sets without such layouts have
+// nothing to test here.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "linear_fixture.h"
+
+namespace sx::cpu {
+namespace {
+
+constexpr DType kFourBits[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K};
+
+float through_f16(float x) { return f16_to_float(float_to_f16(x)); }
+
+// One output of one row, as backend/cpu/linear/README.md has it.
+float in_documented_order(DType type, const std::byte* weights, const float* x, int in) {
+  constexpr float kMagic = 12582912;
+  std::vector<int8_t> q(static_cast<size_t>(in));
+  std::vector<float> scale(static_cast<size_t>(in / 32)), offset(scale);
+  unpack_affine(type, weights, in, q.data(), scale.data(), offset.data());
+  float acc = 0;
+  for (int from = 0; from < in; from += 256) {
+    const int to = std::min(in, from + 256);
+    float top = 0;
+    for (int i = from; i < to; ++i) top = std::max(top, std::fabs(x[i]));
+    auto d = [&](int block) { return 32 * block < to ? through_f16(scale[static_cast<size_t>(block)]) : 0.0f; };
+    uint32_t sum = std::bit_cast<uint32_t>(kMagic);
+    float p = -kMagic * d(from / 32);
+    for (int block = from / 32; 32 * block < to; ++block) {
+      int dot = 0, total = 0;
+      for (int i = 32 * block; i < 32 * (block + 1); ++i) {
+        const int v = static_cast<int>(std::nearbyint(x[i] * (127 / top)));
+        dot += 16 * (q[static_cast<size_t>(i)] - 8) * v;
+        total += 16 * v;
+      }
+      sum += static_cast<uint32_t>(dot);
+      p = std::fma(std::bit_cast<float>(sum), d(block) - d(block + 1), p);
+      const size_t at = static_cast<size_t>(block);
+      if (type != DType::kQ4_0)
+        p = std::fma(through_f16(offset[at] + 8 * scale[at]), through_f16(static_cast<float>(total)), p);
+    }
+    acc = std::fma(p, top / 127 * 0.0625f, acc);
+  }
+  return acc;
+}
+
+TEST(LinearSuper, TheDocumentedOrderIsReproduced) {
+  for (Isa isa : available_isas())
+    for (DType type : kFourBits)
+      for (int wanted : {32, 224, 256, 288, 576, 1536, 2048 + 96}) {
+        const int out = 11, in = any_in(type, wanted), rows = 19;
+        const Weights w = make_weights(type, out, in, 11);
+        Runner runner(isa, 2, rows, in);
+        const Tensor tensor = w.tensor();
+        const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
+        if (m->parts()[0].layout.act_block != 256) continue;
+        const auto x = make_rows(rows, in, 12), y = runner.run(*m, x, rows);
+        for (int r = 0; r < rows; ++r)
+          for (int o = 0; o < out; ++o)
+            ASSERT_EQ(
+                std::bit_cast<uint32_t>(y[static_cast<size_t>(r * out + o)]),
+                std::bit_cast<uint32_t>(in_documented_order(type, tensor.row(o), &x[static_cast<size_t>(r * in)], in)))
+                << label(isa, type) << " " << in << " row " << r << " output " << o;
+      }
+}
+
+TEST(LinearSuper, EveryRowCountUpTo200GivesTheSameBits) {
+  for (Isa isa : available_isas())
+    for (DType type : kFourBits) {
+      const int out = 83, in = any_in(type, 1376), most = 200;  // one chunk of 1,024 and a short super-block
+      const Weights w = make_weights(type, out, in, 21);
+      Runner one(isa, 1, most, in), three(isa, 3, most, in);
+      const Tensor tensor = w.tensor();
+      const auto m = pack_matrix({&tensor, 1}, isa, one.pool);
+      if (m->parts()[0].layout.act_block != 256) continue;
+      const auto x = make_rows(most, in, 22), alone = each_alone(one, *m, x, most);
+      for (int rows = 1; rows <= most; ++rows) {
+        const int first = (most - rows) / 2;
+        const auto y = (rows % 2 ? one : three).run(*m, slice(x, first, rows, in), rows);
+        ASSERT_EQ(different_rows(y, alone, rows, out, first), 0) << label(isa, type) << " rows " << rows;
+      }
+    }
+}
+
+// Offsets that f16 cannot hold once nibbles count from 8 keep a scale per 32 activations.
+TEST(LinearSuper, OffsetsBeyondF16FallBack) {
+  Weights w = make_weights(DType::kQ4_1, 9, 64, 31);
+  put_f16(w.bytes.data(), 30000.0f);  // + 8 * 30,000 is infinite as f16
+  dequantise(w.type, w.bytes.data(), int64_t{9} * 64, w.dense.data());
+  for (Isa isa : available_isas()) {
+    Runner runner(isa, 1);
+    const Tensor tensor = w.tensor();
+    const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
+    EXPECT_EQ(m->parts()[0].layout.act_block, 32) << isa_name(isa);
+    const auto x = make_rows(5, 64, 32), y = runner.run(*m, x, 5);
+    EXPECT_EQ(different_rows(y, each_alone(runner, *m, x, 5), 5, 9), 0) << isa_name(isa);
+    for (float value : y) EXPECT_TRUE(std::isfinite(value)) << isa_name(isa);
+  }
+}
+
+}  // namespace
+}  // namespace sx::cpu
