@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, Union, overload
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, Union, cast, overload
 
 from . import _core
 from ._hub import find_model
@@ -13,6 +13,8 @@ from ._results import Explanation, Message, Result, Verification
 from ._streams import Answer, AsyncStream, Stream
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from ._session import Session
@@ -117,6 +119,15 @@ class LLM:
         finally:
             for stream in streams:
                 stream.cancel()
+
+    # ---- how likely a text is
+
+    def score(self, text: Prompt) -> npt.NDArray[np.float64]:
+        """Log-probabilities of the tokens of a text behind the first, each behind those before it. exp(-mean) is the
+        perplexity."""
+        call = self._open.submit(self.tokenize(text), Wanted({"max_tokens": 0}).options, -1, False, True, None)
+        call.wait()
+        return cast("npt.NDArray[np.float64]", call.result()["scores"])
 
     # ---- sessions
 
@@ -226,4 +237,4 @@ class LLM:
     def _start(self, kind: type[Answer], prompt: list[int], keywords: Mapping[str, Any], *, pieces: bool,
                session: _core.Session | None = None) -> Answer:
         wanted = Wanted(keywords)
-        return kind(self._open.submit(prompt, wanted.options, wanted.logprobs, pieces, session), wanted)
+        return kind(self._open.submit(prompt, wanted.options, wanted.logprobs, pieces, False, session), wanted)

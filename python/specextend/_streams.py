@@ -38,7 +38,7 @@ class _Answer:
             raise self._error
         if self._result is None:
             try:
-                self._result = make_result(self._call.result(self._wanted.logprobs), self._wanted.schema)
+                self._result = make_result(self._call.result(), self._wanted.schema)
             except BaseException as error:
                 self._error = error
                 raise

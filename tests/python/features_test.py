@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 import typing
 import unittest
 
@@ -82,6 +83,28 @@ class Features(unittest.TestCase):
         self.assertEqual([info.logprob for info in streamed], list(result.logprobs))
         self.assertEqual([info.depth for info in streamed], result.depths)
         self.assertIsNone(self.llm.generate(bed.FOX, max_tokens=1).logprobs)
+
+    def test_score(self):
+        prompt = self.llm.tokenize(bed.FOX)
+        answer = self.llm.generate(prompt, max_tokens=12, logprobs=0, ignore_end=True)
+        scores = self.llm.score(prompt + answer.tokens)
+        self.assertEqual(scores.shape, (len(prompt) + 11,))
+        self.assertEqual(scores[-12:].tobytes(), answer.logprobs.tobytes())  # read or generated: the same bits
+        self.assertEqual(self.llm.score(prompt + answer.tokens).tobytes(), scores.tobytes())
+
+    def test_hub_names(self):
+        """Which file of a repository is fetched, by a stand-in for huggingface_hub."""
+        files = ["a-IQ4_XS.gguf", "a-Q4_K_M.gguf", "a-Q4_K_S.gguf", "README.md"]
+        hub = types.SimpleNamespace(list_repo_files=lambda repo: files, hf_hub_download=lambda repo, name: f"{repo}/{name}",
+                                    snapshot_download=lambda repo, allow_patterns: f"{repo}/*")
+        fetch = specextend._hub._fetch
+        self.assertEqual(fetch(hub, "o/a", "q4_k_m"), "o/a/a-Q4_K_M.gguf")
+        with self.assertRaisesRegex(specextend.Error, "0 GGUF files of kind Q4.*a-IQ4_XS"):
+            fetch(hub, "o/a", "Q4")
+        with self.assertRaisesRegex(specextend.Error, "3 GGUF files.*name one"):
+            fetch(hub, "o/a", None)
+        files[:] = ["config.json", "model.safetensors"]
+        self.assertEqual(fetch(hub, "o/a", None), "o/a/*")
 
     def test_session(self):
         document, path = "A fox and a dog. " * 20, os.path.join(bed.FOLDER.name, "document.state")
