@@ -142,12 +142,13 @@ class Features(unittest.TestCase):
             self.assertEqual(llm.generate("x", max_tokens=1).timings["generated_tokens"], 1)
 
     def test_closing_a_session_that_runs(self):
-        session = self.llm.session("A fox.")
-        stream = session.stream("Who?", ignore_end=True, max_tokens=4000)
-        next(stream)
-        session.close()
-        stream.cancel()
-        self.assertEqual(stream.result.finish_reason, "cancelled")
+        with LLM(bed.tiny_model(), spec="off", device="cpu", context=1000000) as llm:
+            session = llm.session("A fox.")
+            stream = session.stream("Who?", ignore_end=True)
+            next(stream)
+            session.close()
+            stream.cancel()
+            self.assertEqual(stream.result.finish_reason, "cancelled")
 
     def test_verify(self):
         verified = self.llm.verify_lossless(bed.FOX, max_tokens=30, ignore_end=True, temperature=0.7, seed=3)
@@ -191,7 +192,7 @@ class Features(unittest.TestCase):
             asyncio.run(self.llm.agenerate("x", grammar="root ::= ("))
 
     def test_closed(self):
-        llm = LLM(bed.tiny_model(), spec="off", device="cpu")
+        llm = LLM(bed.tiny_model(), spec="off", device="cpu", context=1000000)
         stream, session = llm.stream("x", ignore_end=True), llm.session("A fox.")
         next(stream)
         llm.close()
