@@ -22,11 +22,11 @@ function(sx_use_headers headers)
 endfunction()
 # Not sx_backend: its kernels have flags of their own, with which g++ cannot use the file.
 sx_use_headers(sx_headers sx_formats sx_model sx_model_convert sx_text sx_speculative)
-sx_use_headers(sx_json_headers sx_jinja sx_engine sx_server_api sx_server)
+sx_use_headers(sx_json_headers sx_jinja sx_engine sx_server_api sx_server sx_explain)
 if(TARGET specextend)
   target_precompile_headers(specextend PRIVATE ${common_headers} <CLI/CLI.hpp>)
 endif()
-foreach(target sx_formats sx_jinja sx_server_api sx_server specextend)
+foreach(target sx_formats sx_jinja sx_server_api sx_server sx_explain specextend)
   if(TARGET ${target})
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()
@@ -35,9 +35,9 @@ endforeach()
 # Files compiled together must not use the same name twice in their unnamed namespaces. Plug-ins (drafters, cache policies, model
 # families) all have a make(), and the files below share a name with a neighbour, so each of them is compiled alone. sx_backend
 # is left out: its kernels have flags of their own.
-set(together sx_formats sx_model sx_model_convert sx_text sx_jinja sx_speculative sx_engine sx_server_api sx_server specextend)
+set(together sx_formats sx_model sx_model_convert sx_text sx_jinja sx_speculative sx_engine sx_server_api sx_server sx_explain specextend)
 set(plug_ins "/draft/[^/]*$|/policies/[^/]*$|/families/[^/]*$")
-set(alone formats/safetensors.cc model/convert/quantize_head.cc speculative/budget/batch_budget.cc
+set(alone formats/safetensors.cc engine/spec_text.cc model/convert/quantize_head.cc speculative/budget/batch_budget.cc
   speculative/cache/retrieval_layers.cc text/grammar/matcher.cc text/grammar/schema_pattern.cc text/json_pipeline.cc text/grammar/program.cc text/tokenizer_json.cc
   apps/server/tool_parser.cc apps/server/tool_schema.cc apps/server/tool_values.cc apps/server/request_head.cc apps/server/server.cc
   apps/cli/spec_flags.cc apps/cli/serve.cc apps/cli/inspect.cc apps/cli/explain_page.cc text/sentencepiece_model.cc formats/hf_config.cc)

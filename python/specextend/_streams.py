@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _core
 from ._options import Wanted
@@ -38,7 +38,7 @@ class _Answer:
             raise self._error
         if self._result is None:
             try:
-                self._result = make_result(self._call.result(self._wanted.logprobs), self._wanted.schema)
+                self._result = make_result(self._call.result(), self._wanted.schema)
             except BaseException as error:
                 self._error = error
                 raise
@@ -47,6 +47,9 @@ class _Answer:
     def __del__(self) -> None:
         if hasattr(self, "_call"):
             self._call.cancel()
+
+
+Answer = TypeVar("Answer", bound=_Answer)
 
 
 class Stream(_Answer):

@@ -110,7 +110,8 @@ nb::dict timings_of(const Timings& t) {
   return d;
 }
 
-nb::dict result_of(Call& call, int logprobs) {
+nb::dict result_of(Call& call) {
+  const int logprobs = call.wants().logprobs;
   const GenerateResult r = call.result();
   const std::vector<CallToken> tokens = call.take_tokens();
   nb::dict d;
@@ -122,6 +123,10 @@ nb::dict result_of(Call& call, int logprobs) {
   nb::list depths;
   for (const CallToken& t : tokens) depths.append(t.depth);
   d["depths"] = depths;
+  if (call.wants().scores_prompt) {
+    const std::vector<double> scores = call.take_scores();
+    d["scores"] = array<double>(scores.size(), 1, 1, [&](size_t i, size_t) { return scores[i]; });
+  }
   if (logprobs < 0) return d;
   d["logprobs"] = array<double>(tokens.size(), 1, 1, [&](size_t i, size_t) { return tokens[i].logprob; });
   if (logprobs == 0) return d;
@@ -271,21 +276,12 @@ std::shared_ptr<Runner> open(const std::string& model, const std::string& spec, 
   return std::make_shared<Runner>(o);
 }
 
-// The shipped draft on retrieved chunks where one was trained for the model, else copies from the text: both promise
-// the bytes, and the cost model drops drafts that do not pay.
-std::string automatic_spec(const std::string& model) {
-  const DraftTarget target = draft_target(model);
-  for (const ShippedDraft& draft : shipped_drafts())
-    if (draft.kind == "model" && draft.target == target) return "specextend";
-  return "suffix";
-}
-
 std::shared_ptr<Call> submit(Runner& runner, std::vector<Token> prompt, const GenerateOptions& options, int logprobs,
-                             bool pieces, SessionHandle* session) {
+                             bool pieces, bool scores, SessionHandle* session) {
   if (logprobs > runner.engine().vocab())
     throw Error("logprobs=" + std::to_string(logprobs) + ": the vocabulary has " +
                 std::to_string(runner.engine().vocab()) + " tokens");
-  auto call = std::make_shared<Call>(std::move(prompt), options, logprobs, pieces,
+  auto call = std::make_shared<Call>(std::move(prompt), options, CallWants{logprobs, pieces, scores},
                                      session ? session->place() : std::shared_ptr<Place>());
   runner.submit(call);
   return call;
@@ -321,7 +317,7 @@ void add_call(nb::module_& m) {
   nb::class_<Call> c(m, "Call");
   c.def("cancel", &Call::cancel).def("wait", &wait).def("take", &pieces_of).def("done", &Call::done);
   c.def("descriptor", &Call::descriptor).def("clear_descriptor", &Call::clear_descriptor);
-  c.def("result", &result_of, "logprobs"_a);
+  c.def("result", &result_of);
 }
 
 void add_session(nb::module_& m) {
@@ -339,7 +335,7 @@ void add_engine(nb::module_& m) {
   nb::class_<Runner> c(m, "Engine");
   m.def("open", &open, nb::kw_only(), "model"_a, "spec"_a, "draft_model"_a, "device"_a, "context"_a, "threads"_a,
         "parallel"_a, "kv_type"_a, "chat_template"_a);
-  c.def("submit", &submit, "prompt"_a, "options"_a, "logprobs"_a, "pieces"_a, "session"_a.none());
+  c.def("submit", &submit, "prompt"_a, "options"_a, "logprobs"_a, "pieces"_a, "scores"_a, "session"_a.none());
   c.def("close", &Runner::close, nb::call_guard<nb::gil_scoped_release>());
   c.def("explain", &explain, "prompt"_a, "options"_a, "compare"_a);
   c.def("verify", &verify, "prompt"_a, "options"_a);
@@ -396,7 +392,6 @@ NB_MODULE(_core, m) {
   add_engine(m);
   m.attr("version") = SPECEXTEND_VERSION;
   m.attr("cuda") = bool(SPECEXTEND_WITH_CUDA);
-  m.def("automatic_spec", &automatic_spec, "model"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("close_all", &Runner::close_all, nb::call_guard<nb::gil_scoped_release>());
   m.def("default_model", &default_model_path);
   m.def("drafts_folder", &shipped_drafts_folder);

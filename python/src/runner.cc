@@ -14,34 +14,34 @@ namespace sx::python {
 
 // ---- calls
 
-Call::Call(std::vector<Token> prompt, GenerateOptions options, int logprobs, bool pieces, std::shared_ptr<Place> place)
-    : prompt_(std::move(prompt)),
-      options_(std::move(options)),
-      logprobs_(logprobs),
-      pieces_(pieces),
-      place_(std::move(place)) {}
+Call::Call(std::vector<Token> prompt, GenerateOptions options, const CallWants& wants, std::shared_ptr<Place> place)
+    : prompt_(std::move(prompt)), options_(std::move(options)), wants_(wants), place_(std::move(place)) {}
 
 Call::~Call() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void Call::listen() {
-  options_.token_logits = logprobs_ >= 0;
+  options_.token_logits = wants_.logprobs >= 0;
   options_.cancelled = [this] { return gone_.load(std::memory_order_relaxed); };
   options_.on_token = [this](const TokenInfo& info) {
     CallToken token{.token = info.token, .depth = info.depth};
-    if (logprobs_ >= 0) {
-      const server::Logprob found = server::logprob_of(info.logits, info.token, logprobs_);
+    if (wants_.logprobs >= 0) {
+      const server::Logprob found = server::logprob_of(info.logits, info.token, wants_.logprobs);
       token.logprob = found.logprob;
       for (const server::TopToken& t : found.top) token.top.emplace_back(t.token, t.logprob);
     }
-    if (pieces_) next_.tokens.push_back(token);
+    if (wants_.pieces) next_.tokens.push_back(token);
     tokens_.push_back(std::move(token));
   };
-  if (pieces_)
+  if (wants_.pieces)
     options_.on_text = [this](std::string_view text) {
       next_.text = text;
       add(std::exchange(next_, {}));
+    };
+  if (wants_.scores_prompt)
+    options_.on_prompt_token = [this](const TokenInfo& info) {
+      scores_.push_back(server::logprob_of(info.logits, info.token, 0).logprob);
     };
 }
 
@@ -110,6 +110,11 @@ GenerateResult Call::result() {
 std::vector<CallToken> Call::take_tokens() {
   const std::lock_guard lock(mutex_);
   return std::exchange(tokens_, {});
+}
+
+std::vector<double> Call::take_scores() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(scores_, {});
 }
 
 // ---- the engine's thread

@@ -38,11 +38,18 @@ struct Place {
   bool ending = false;  // it is closed when the call has ended
 };
 
+// What a call wants beside its text.
+struct CallWants {
+  int logprobs = -1;           // alternatives per token; -1: no log-probabilities
+  bool pieces = false;         // somebody takes them
+  bool scores_prompt = false;  // log-probabilities of the prompt's tokens
+};
+
 // One request, between the thread that asks and the one that runs it.
 class Call {
  public:
-  Call() : Call({}, {}, -1, false, nullptr) {}
-  Call(std::vector<Token> prompt, GenerateOptions options, int logprobs, bool pieces, std::shared_ptr<Place> place);
+  Call() : Call({}, {}, {}, nullptr) {}
+  Call(std::vector<Token> prompt, GenerateOptions options, const CallWants& wants, std::shared_ptr<Place> place);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -56,6 +63,8 @@ class Call {
   bool done();
   GenerateResult result();               // once, after done(); throws what the request failed with
   std::vector<CallToken> take_tokens();  // all tokens of the answer; once, after done()
+  std::vector<double> take_scores();     // of the prompt's tokens but the first; once, after done()
+  const CallWants& wants() const { return wants_; }
 
  private:
   friend class Runner;
@@ -67,12 +76,12 @@ class Call {
 
   std::vector<Token> prompt_;
   GenerateOptions options_;
-  const int logprobs_;  // alternatives per token; -1: no log-probabilities
-  const bool pieces_;   // whether anybody takes pieces
+  const CallWants wants_;
   std::shared_ptr<Place> place_;
   std::atomic<bool> gone_{false};
-  CallPiece next_;  // of the engine's thread, like tokens_ until done
+  CallPiece next_;  // of the engine's thread, like the two that follow until done
   std::vector<CallToken> tokens_;
+  std::vector<double> scores_;
 
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

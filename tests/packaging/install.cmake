@@ -2,7 +2,7 @@
 file(REMOVE_RECURSE ${prefix})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${prefix} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 foreach(pattern
-    bin/specextend share/specextend/fetch_model.py include/specextend/specextend.h include/specextend/engine.h include/specextend/tokenizer.h include/specextend/error.h libspecextend.a
+    bin/specextend share/specextend/fetch_model.py include/specextend/specextend.h include/specextend/engine.h include/specextend/tokenizer.h include/specextend/error.h include/specextend/c.h libspecextend.a libspecextend_c.so
     cmake/specextend/specextendConfig.cmake cmake/specextend/specextendConfigVersion.cmake)
   file(GLOB found ${prefix}/${pattern} ${prefix}/lib*/${pattern} ${prefix}/lib/*/${pattern})
   if(NOT found)

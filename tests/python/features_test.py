@@ -1,4 +1,5 @@
 """What the package does beside generating: sessions, schemas, log-probabilities, errors, signals, fork, memory."""
+import ast
 import asyncio
 import gc
 import os
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 import typing
 import unittest
 
@@ -46,7 +48,7 @@ class Features(unittest.TestCase):
 
     def test_automatic_speculation(self):
         with LLM(bed.tiny_model(), device="cpu") as llm:
-            self.assertEqual(llm.spec, "suffix")  # no draft was trained for this model
+            self.assertEqual(llm.spec, "suffix")
         environment = {**os.environ, "SPECEXTEND_SPEC": "ngram"}
         code = f"from specextend import LLM; print(LLM({bed.tiny_model()!r}, device='cpu').spec)"
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -81,6 +83,28 @@ class Features(unittest.TestCase):
         self.assertEqual([info.logprob for info in streamed], list(result.logprobs))
         self.assertEqual([info.depth for info in streamed], result.depths)
         self.assertIsNone(self.llm.generate(bed.FOX, max_tokens=1).logprobs)
+
+    def test_score(self):
+        prompt = self.llm.tokenize(bed.FOX)
+        answer = self.llm.generate(prompt, max_tokens=12, logprobs=0, ignore_end=True)
+        scores = self.llm.score(prompt + answer.tokens)
+        self.assertEqual(scores.shape, (len(prompt) + 11,))
+        self.assertEqual(scores[-12:].tobytes(), answer.logprobs.tobytes())  # read or generated: the same bits
+        self.assertEqual(self.llm.score(prompt + answer.tokens).tobytes(), scores.tobytes())
+
+    def test_hub_names(self):
+        """Which file of a repository is fetched, by a stand-in for huggingface_hub."""
+        files = ["a-IQ4_XS.gguf", "a-Q4_K_M.gguf", "a-Q4_K_S.gguf", "README.md"]
+        hub = types.SimpleNamespace(list_repo_files=lambda repo: files, hf_hub_download=lambda repo, name: f"{repo}/{name}",
+                                    snapshot_download=lambda repo, allow_patterns: f"{repo}/*")
+        fetch = specextend._hub._fetch
+        self.assertEqual(fetch(hub, "o/a", "q4_k_m"), "o/a/a-Q4_K_M.gguf")
+        with self.assertRaisesRegex(specextend.Error, "0 GGUF files of kind Q4.*a-IQ4_XS"):
+            fetch(hub, "o/a", "Q4")
+        with self.assertRaisesRegex(specextend.Error, "3 GGUF files.*name one"):
+            fetch(hub, "o/a", None)
+        files[:] = ["config.json", "model.safetensors"]
+        self.assertEqual(fetch(hub, "o/a", None), "o/a/*")
 
     def test_session(self):
         document, path = "A fox and a dog. " * 20, os.path.join(bed.FOLDER.name, "document.state")
@@ -118,12 +142,13 @@ class Features(unittest.TestCase):
             self.assertEqual(llm.generate("x", max_tokens=1).timings["generated_tokens"], 1)
 
     def test_closing_a_session_that_runs(self):
-        session = self.llm.session("A fox.")
-        stream = session.stream("Who?", ignore_end=True, max_tokens=4000)
-        next(stream)
-        session.close()
-        stream.cancel()
-        self.assertEqual(stream.result.finish_reason, "cancelled")
+        with LLM(bed.tiny_model(), spec="off", device="cpu", context=1000000) as llm:
+            session = llm.session("A fox.")
+            stream = session.stream("Who?", ignore_end=True)
+            next(stream)
+            session.close()
+            stream.cancel()
+            self.assertEqual(stream.result.finish_reason, "cancelled")
 
     def test_verify(self):
         verified = self.llm.verify_lossless(bed.FOX, max_tokens=30, ignore_end=True, temperature=0.7, seed=3)
@@ -167,7 +192,7 @@ class Features(unittest.TestCase):
             asyncio.run(self.llm.agenerate("x", grammar="root ::= ("))
 
     def test_closed(self):
-        llm = LLM(bed.tiny_model(), spec="off", device="cpu")
+        llm = LLM(bed.tiny_model(), spec="off", device="cpu", context=1000000)
         stream, session = llm.stream("x", ignore_end=True), llm.session("A fox.")
         next(stream)
         llm.close()
@@ -287,6 +312,25 @@ class Features(unittest.TestCase):
         before = resident()
         many(int(os.environ.get("SX_LEAK_CALLS", "2500")))
         self.assertLess(resident() - before, 4 << 20)
+
+    def test_stub(self):
+        """The stub of the extension module has the names that the module has."""
+        with open(os.path.join(os.path.dirname(specextend.__file__), "_core.pyi"), encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+
+        def names(body):
+            for node in body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    yield node.name
+                elif isinstance(node, ast.AnnAssign):
+                    yield node.target.id
+
+        def there(thing):
+            return {name for name in vars(thing) if not name.startswith("_")}
+        self.assertEqual(set(names(tree.body)), there(specextend._core))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name != "Error":
+                self.assertEqual(set(names(node.body)) - {"__init__"}, there(getattr(specextend._core, node.name)))
 
     def test_import_is_quick(self):
         code = "import sys, time; t = time.perf_counter(); import specextend; print(time.perf_counter() - t, 'numpy' in sys.modules)"
