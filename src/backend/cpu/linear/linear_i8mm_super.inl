@@ -17,7 +17,8 @@
 // 2 outputs x 16 inner values, 16h..16h+7 low and 16h+8..16h+15 high. 144 or 160 bytes, as many as in the file.
 // Types with offsets count nibbles from 8, too: their offset is stored as m + 8 d.
 
-constexpr int kSuperBlocks = 8, kSuper = 256;
+constexpr int kSuperBlocks = 2, kSuper = 32 * kSuperBlocks;
+constexpr int kRestart = 256 / kSuper;  // S starts anew every so many super-blocks
 constexpr float kMagic = 12582912;
 // Constants that are loaded, not computed: this core runs an instruction in the half of the vector unit that computed
 // its operands, and loaded ones are in both.
@@ -61,15 +62,16 @@ struct alignas(32) PanelBlock {
 template <bool kOffset>
 struct alignas(64) PanelSuper {
   PanelBlock<kOffset> block[kSuperBlocks];
-  float start[4][4];  // -M d_0
+  float first[4][4];  // d_0
 };
 
 constexpr int kTilePairs = 3;  // pairs of rows of the largest tile
 constexpr int kTileRows = 2 * kTilePairs;
-constexpr int kChunk = 4;           // super-blocks of a panel: 10 KB, and 192 rows of activations stay in L2
-constexpr int kRowBlock = 192;      // rows that use a panel before the next group
-constexpr int kBatch = 8;           // groups that use a chunk of activations before the next chunk
-constexpr int kStreamAhead = 2304;  // bytes of weights to prefetch ahead
+constexpr int kChunk = 1024 / kSuper;  // super-blocks of a panel: 10 KB, and 192 rows of activations stay in L2
+constexpr int kRowBlock = 192;         // rows that use a panel before the next group
+constexpr int kBatch = 8;              // groups that use a chunk of activations before the next chunk
+constexpr int kUnitsAhead = 2048;      // bytes of activations likewise
+constexpr int kStreamAhead = 2304;     // bytes of weights to prefetch ahead
 
 #include "backend/cpu/linear/linear_i8mm_super_tiles.inl"
 
@@ -205,13 +207,12 @@ SX_KERNEL void super_quantise(const float* x, int in, int rows, int first, int l
 template <bool kOffset>
 SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int blocks) {
   using F = SuperFormat<kOffset>;
-  const float32x4_t minus_magic = vdupq_n_f32(-kMagic);
   for (; blocks > 0; blocks -= kSuperBlocks, ++panel) {
     const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
     float32x4_t d[2];
     convert_halves<2>(d, g);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) vst1q_f32(panel->start[i], vmulq_f32(twice(d[i / 2], i % 2), minus_magic));
+    for (int i = 0; i < 4; ++i) vst1q_f32(panel->first[i], twice(d[i / 2], i % 2));
     for (int b = 0; b < count; ++b, g += F::kBytes) {
       PanelBlock<kOffset>& out = panel->block[b];
 #pragma GCC unroll 8
