@@ -1,12 +1,13 @@
-// Register tiles of 4-bit weights whose activations have one scale per 256 inner values (linear_i8mm_super.inl, which
+// Register tiles of 4-bit weights whose activations have one scale per 64 inner values (linear_i8mm_super.inl, which
 // includes this and has the order of reduction). Everything is one instruction per asm statement: the compiler
 // allocates registers and may not reorder volatile statements, so the order of instructions is the one written here.
 // With intrinsics g++ 12 moves loads until sums spill (260 Gop/s against 311 for the tile of 8 outputs x 6 rows).
 //
-// On Neoverse-V1 vector instructions bind, 3.3 per cycle in such mixes. A tile of 2 outputs x 2 rows x 32 takes 5 of
-// them (4 smmla, 1 fmla), and one more for types with offsets; a scale per 32 activations takes 8.
+// On Neoverse-V1 vector instructions bind, 3.3 per cycle in such mixes. A tile of 2 outputs x 2 rows x 64 takes 12 of
+// them (8 smmla, 1 fmul, 3 fmls), and two more for types with offsets; with a scale per 32 activations it takes 16.
 
 typedef int8x16_t AnyVector __attribute__((may_alias));
+typedef int64_t AnyEight __attribute__((may_alias));
 
 SX_ALWAYS int8x16_t ldr_q(const void* p) {
   int8x16_t v;
@@ -23,6 +24,24 @@ SX_ALWAYS void ldp_q(V& a, V& b, const Object& object, int offset) {
 SX_ALWAYS void smmla(int32x4_t& s, int8x16_t a, int8x16_t b) {
   asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
 }
+SX_ALWAYS void sdot(int32x4_t& s, int8x16_t a, int8x16_t b) {
+  asm volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
+}
+SX_ALWAYS int8x16_t ld1r_8(const int8_t* p) {  // with intrinsics g++ loads several and then spends a dup on each
+  int8x16_t v;
+  asm volatile("ld1r {%0.2d}, %1" : "=w"(v) : "Q"(*reinterpret_cast<const AnyEight*>(p)));
+  return v;
+}
+SX_ALWAYS float16x8_t ld1r_2(const float16_t* p) {
+  float16x8_t v;
+  asm volatile("ld1r {%0.8h}, %1" : "=w"(v) : "Q"(*p));
+  return v;
+}
+SX_ALWAYS float32x4_t addp(int32x4_t a, int32x4_t b) {
+  float32x4_t sum;
+  asm volatile("addp %0.4s, %1.4s, %2.4s" : "=w"(sum) : "w"(a), "w"(b));
+  return sum;
+}
 SX_ALWAYS float32x4_t fmul(float32x4_t a, float32x4_t b) {
   float32x4_t p;
   asm volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(p) : "w"(a), "w"(b));
@@ -31,7 +50,7 @@ SX_ALWAYS float32x4_t fmul(float32x4_t a, float32x4_t b) {
 SX_ALWAYS void fmls(float32x4_t& p, float32x4_t a, float32x4_t b) {
   asm volatile("fmls %0.4s, %1.4s, %2.4s" : "+w"(p) : "w"(a), "w"(b));
 }
-// p -= the lower or the upper four products of halves, exact before they are subtracted.
+// p -= the lower or the upper four multiplications of halves, exact before they are subtracted.
 SX_ALWAYS void fmlsl(float32x4_t& p, float16x8_t a, float16x8_t b, bool upper) {
   if (upper) asm volatile("fmlsl2 %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
   else asm volatile("fmlsl %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
@@ -42,8 +61,10 @@ SX_ALWAYS int8x16_t shl_4(int8x16_t w) {
   asm volatile("shl %0.16b, %1.16b, #4" : "=w"(u) : "w"(w));
   return u;
 }
-SX_ALWAYS void mask_with(int8x16_t& w, int8x16_t mask) {
-  asm volatile("and %0.16b, %0.16b, %1.16b" : "+w"(w) : "w"(mask));
+SX_ALWAYS int8x16_t masked(int8x16_t w, int8x16_t mask) {
+  int8x16_t u;
+  asm volatile("and %0.16b, %1.16b, %2.16b" : "=w"(u) : "w"(w), "w"(mask));
+  return u;
 }
 SX_ALWAYS void prefetch_l1(const void* p, int offset) {
   asm volatile("prfm pldl1keep, [%0, %1]" ::"r"(p), "i"(offset));
@@ -137,7 +158,7 @@ template <int V>
 SX_ALWAYS void convert_halves(float32x4_t* d, const uint8_t* p) {
   if constexpr (V == 1) {
     float16x4_t h;
-    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const AnyEight*>(p)));
     asm volatile("fcvtl %0.4s, %1.4h" : "=w"(d[0]) : "w"(h));
   } else {
     const int8x16_t h = ldr_q(p);
@@ -151,7 +172,7 @@ template <int V>
 SX_ALWAYS void load_offsets(float16x8_t* m, const uint8_t* p) {
   if constexpr (V == 1) {
     float16x8_t h;
-    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const AnyEight*>(p)));
     m[0] = vzip1q_f16(h, h);
   } else {
     const float16x8_t h = ldr_h(p);
@@ -219,7 +240,7 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
             }
           }
 #pragma GCC unroll 4
-          for (int i = 0; i < P; ++i) mask_with(w[i], mask);
+          for (int i = 0; i < P; ++i) w[i] = masked(w[i], mask);
           if constexpr (R > 1)
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) high[r] = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 32 * h + 16);
@@ -286,7 +307,7 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
 template <int G, bool kOffset>
 SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, const RowUnit* x, int blocks) {
   using F = SuperFormat<kOffset>;
-  const uint8x16_t mask = vreinterpretq_u8_s8(ldr_q(kHighNibbles));
+  const int8x16_t mask = ldr_q(kHighNibbles);
   const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicPair));
   const float32x4_t magic = ldr_f(kMagicBits);
   float32x4_t acc[G][2];
@@ -304,41 +325,41 @@ SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, co
 #pragma GCC unroll 2
     for (int t = 0; t < G; ++t) {
       convert_halves<2>(d0[t], g + static_cast<size_t>(t) * step);
-      p[t][0] = vmulq_f32(sum[t][0], d0[t][0]), p[t][1] = vmulq_f32(sum[t][1], d0[t][1]);
+      p[t][0] = fmul(sum[t][0], d0[t][0]), p[t][1] = fmul(sum[t][1], d0[t][1]);
     }
     const int8_t* a = x->q[0];
     const float16_t* sums = x->sum;
     auto block = [&](float32x4_t(*cur)[2], float32x4_t(*next)[2], bool last) __attribute__((always_inline)) {
+      if (!last)  // before the multiplications, which hide the latency of conversions
+#pragma GCC unroll 2
+        for (int t = 0; t < G; ++t) {
+          convert_halves<2>(next[t], g + static_cast<size_t>(t) * step + F::kBytes);
+          cur[t][0] = vsubq_f32(cur[t][0], next[t][0]), cur[t][1] = vsubq_f32(cur[t][1], next[t][1]);
+        }
       int8x16_t v[4];
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j)
-        v[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(a + 8 * j)));
+      for (int j = 0; j < 4; ++j) v[j] = ld1r_8(a + 8 * j);
 #pragma GCC unroll 2
-      for (int t = 0; t < G; ++t) {
-        const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
+      for (int h = 0; h < 2; ++h)
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; ++h) {
-          uint8x16_t w[4];
+        for (int t = 0; t < G; ++t) {
+          const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
+          int8x16_t w[4];
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i)
-            w[i] = vld1q_u8(q + 32 * i + 16 * h), s[t][i] = vdotq_s32(s[t][i], low_16(w[i]), v[2 * h]);
+          for (int i = 0; i < 4; ++i) w[i] = ldr_q(q + 32 * i + 16 * h);
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i)
-            s[t][i] = vdotq_s32(s[t][i], vreinterpretq_s8_u8(vandq_u8(w[i], mask)), v[2 * h + 1]);
+          for (int i = 0; i < 4; ++i) sdot(s[t][i], shl_4(w[i]), v[2 * h]);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) sdot(s[t][i], masked(w[i], mask), v[2 * h + 1]);
         }
-      }
 #pragma GCC unroll 2
       for (int t = 0; t < G; ++t) {
         const uint8_t* own = g + static_cast<size_t>(t) * step;
-        if (!last) convert_halves<2>(next[t], own + F::kBytes);
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
-          sum[t][i] = as_float(vpaddq_s32(s[t][2 * i], s[t][2 * i + 1]));
-          p[t][i] = vfmsq_f32(p[t][i], sum[t][i], last ? cur[t][i] : vsubq_f32(cur[t][i], next[t][i]));
-        }
+        sum[t][0] = addp(s[t][0], s[t][1]), sum[t][1] = addp(s[t][2], s[t][3]);
+        fmls(p[t][0], sum[t][0], cur[t][0]), fmls(p[t][1], sum[t][1], cur[t][1]);
         if constexpr (kOffset) {
-          const float16x8_t m = ldr_h(own + F::kOffsetsAt), total = vld1q_dup_f16(sums);
-          p[t][0] = vfmlslq_low_f16(p[t][0], m, total), p[t][1] = vfmlslq_high_f16(p[t][1], m, total);
+          const float16x8_t m = ldr_h(own + F::kOffsetsAt), total = ld1r_2(sums);
+          fmlsl(p[t][0], m, total, false), fmlsl(p[t][1], m, total, true);
         }
       }
       g += F::kBytes, a += 32, ++sums;
