@@ -30,7 +30,8 @@ Command add_quantize(CLI::App& app) {
   QuantizeOptions& o = args->options;
   app.add_option("IN", o.model, "GGUF file, Hugging Face folder, or folder of a draft head")->required();
   app.add_option("OUT", o.out, "GGUF file to write; of a draft head the folder")->required();
-  app.add_option("TYPE", o.type, "of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, MXFP4, IQ4_NL, F16, BF16 or F32")->required();
+  app.add_option("TYPE", o.type, "of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, MXFP4, IQ4_NL, F16, BF16 or F32")
+      ->required();
   app.add_option("--embedding", o.embedding, "type of the embedding (default: Q8_0 beside 4-bit types, else TYPE)");
   app.add_option("--output", o.output, "type of the output head (default: as for the embedding)");
   app.add_option("--tensor-type", args->tensors, "NAME=TYPE: of a single matrix; may be repeated");

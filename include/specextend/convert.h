@@ -18,9 +18,10 @@
 namespace sx {
 
 struct QuantizeOptions {
-  std::string model{};      // GGUF file, Hugging Face folder, or the folder of a draft head
-  std::string out{};        // GGUF file; a folder for a head
-  std::string type{};       // of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, MXFP4, IQ4_NL, F16, BF16 or F32; norms stay F32
+  std::string model{};  // GGUF file, Hugging Face folder, or the folder of a draft head
+  std::string out{};    // GGUF file; a folder for a head
+  std::string
+      type{};  // of the layers' matrices: Q8_0, Q4_0, Q4_1, Q4_K, MXFP4, IQ4_NL, F16, BF16 or F32; norms stay F32
   std::string embedding{};  // type of token_embd; empty: Q8_0 beside 4-bit matrices, else `type`
   std::string output{};     // type of the head, if it is not the embedding; empty: as for the embedding
   std::vector<std::pair<std::string, std::string>> tensors{};  // (name in the output, type) of single matrices

@@ -17,20 +17,21 @@ constexpr DType kFourBits[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K};
 
 float through_f16(float x) { return f16_to_float(float_to_f16(x)); }
 
-// One output of one row on i8mm, as backend/cpu/linear/README.md has it.
-float in_order_of_i8mm(DType type, const std::byte* weights, const float* x, int in) {
+// One output of one row on i8mm, as backend/cpu/linear/README.md has it; `size` activations share a scale.
+float in_order_of_i8mm(DType type, const std::byte* weights, const float* x, int in, int size) {
   constexpr float kMagic = 12582912;
   std::vector<int8_t> q(static_cast<size_t>(in));
   std::vector<float> scale(static_cast<size_t>(in / 32)), offset(scale);
   unpack_affine(type, weights, in, q.data(), scale.data(), offset.data());
   float acc = 0;
-  for (int from = 0; from < in; from += 256) {
-    const int to = std::min(in, from + 256);
+  uint32_t sum = 0;
+  for (int from = 0; from < in; from += size) {
+    const int to = std::min(in, from + size);
     float top = 0;
     for (int i = from; i < to; ++i) top = std::max(top, std::fabs(x[i]));
     auto d = [&](int block) { return 32 * block < to ? through_f16(scale[static_cast<size_t>(block)]) : 0.0f; };
-    uint32_t sum = std::bit_cast<uint32_t>(kMagic);
-    float p = -kMagic * d(from / 32);
+    if (from % 256 == 0) sum = std::bit_cast<uint32_t>(kMagic);
+    float p = std::bit_cast<float>(sum) * d(from / 32);
     for (int block = from / 32; 32 * block < to; ++block) {
       int dot = 0, total = 0;
       for (int i = 32 * block; i < 32 * (block + 1); ++i) {
@@ -39,24 +40,24 @@ float in_order_of_i8mm(DType type, const std::byte* weights, const float* x, int
         total += 16 * v;
       }
       sum += static_cast<uint32_t>(dot);
-      p = std::fma(std::bit_cast<float>(sum), d(block) - d(block + 1), p);
+      p = std::fma(-std::bit_cast<float>(sum), d(block) - d(block + 1), p);
       const size_t at = static_cast<size_t>(block);
       if (type != DType::kQ4_0)
-        p = std::fma(through_f16(offset[at] + 8 * scale[at]), through_f16(static_cast<float>(total)), p);
+        p = std::fma(-through_f16(offset[at] + 8 * scale[at]), through_f16(static_cast<float>(total)), p);
     }
-    acc = std::fma(p, top / 127 * 0.0625f, acc);
+    acc = std::fma(-p, top / 127 * 0.0625f, acc);
   }
   return acc;
 }
 
 // The same for AVX-512 and AMX.
-float in_order_of_avx512(DType type, const std::byte* weights, const float* x, int in) {
+float in_order_of_avx512(DType type, const std::byte* weights, const float* x, int in, int size) {
   std::vector<int8_t> q(static_cast<size_t>(in));
   std::vector<float> scale(static_cast<size_t>(in / 32)), offset(scale);
   unpack_affine(type, weights, in, q.data(), scale.data(), offset.data());
   float acc = 0;
-  for (int from = 0; from < in; from += 256) {
-    const int to = std::min(in, from + 256);
+  for (int from = 0; from < in; from += size) {
+    const int to = std::min(in, from + size);
     float top = 0, p = 0;
     for (int i = from; i < to; ++i) top = std::max(top, std::fabs(x[i]));
     for (int block = from / 32; 32 * block < to; ++block) {
@@ -84,13 +85,14 @@ TEST(LinearSuper, TheDocumentedOrderIsReproduced) {
         Runner runner(isa, 2, rows, in);
         const Tensor tensor = w.tensor();
         const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
-        if (m->parts()[0].layout.act_block != 256) continue;
+        if (m->parts()[0].layout.act_block == 32) continue;
         const auto x = make_rows(rows, in, 12), y = runner.run(*m, x, rows);
         const auto documented = isa == Isa::kNeonI8mm ? in_order_of_i8mm : in_order_of_avx512;
         for (int r = 0; r < rows; ++r)
           for (int o = 0; o < out; ++o)
             ASSERT_EQ(std::bit_cast<uint32_t>(y[static_cast<size_t>(r * out + o)]),
-                      std::bit_cast<uint32_t>(documented(type, tensor.row(o), &x[static_cast<size_t>(r * in)], in)))
+                      std::bit_cast<uint32_t>(documented(type, tensor.row(o), &x[static_cast<size_t>(r * in)], in,
+                                                         m->parts()[0].layout.act_block)))
                 << label(isa, type) << " " << in << " row " << r << " output " << o;
       }
 }
@@ -103,7 +105,7 @@ TEST(LinearSuper, EveryRowCountUpTo200GivesTheSameBits) {
       Runner one(isa, 1, most, in), three(isa, 3, most, in);
       const Tensor tensor = w.tensor();
       const auto m = pack_matrix({&tensor, 1}, isa, one.pool);
-      if (m->parts()[0].layout.act_block != 256) continue;
+      if (m->parts()[0].layout.act_block == 32) continue;
       const auto x = make_rows(most, in, 22), alone = each_alone(one, *m, x, most);
       for (int rows = 1; rows <= most; ++rows) {
         const int first = (most - rows) / 2;

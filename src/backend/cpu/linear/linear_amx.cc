@@ -16,7 +16,7 @@ namespace sx::cpu {
 namespace amx {
 namespace {
 
-constexpr int kPanel = 32;            // sub-blocks in a panel; with one scale per 256, whole super-blocks
+constexpr int kPanel = 32;            // sub-blocks in a panel: whole super-blocks
 constexpr int kMostTiles = 32;        // tiles of 16 rows that use a panel
 constexpr size_t kActs = 768 * 1024;  // bytes of activations that should stay in L2
 constexpr int kSums = 256;            // of a tile

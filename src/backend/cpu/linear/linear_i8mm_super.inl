@@ -1,23 +1,24 @@
-// Linear layers of 4-bit weights with one activation scale per 256 inner values (a super-block of 8 blocks; the last
-// one of a row may be shorter). Included by linear_neon_i8mm.cc inside its namespace.
+// Linear layers of 4-bit weights with one activation scale per 64 inner values (a super-block of two blocks; the last
+// one of a row may be a single block). Included by linear_neon_i8mm.cc inside its namespace.
 //
-// The order of reduction, for every output and row, d_b and m_b being scale and offset of block b and q its nibbles
-// minus 8:
-//   acc = 0; for each super-block in order:
-//     S = bits(M); p = -M d_0                                     M = 1.5 * 2^23
-//     for each block b in order: S += integer dot of 16 q and x;  p = fma(float(S), d_b - d_(b+1), p)
-//                                with offsets: p = fma(m_b, f16(16 * sum of the block's x), p)
-//     acc = fma(p, dx / 16, acc)
-// d is 0 after the super-block's last block, so by summation by parts p ends as the sum of d_b times the dot of block
-// b. S is an integer that is never reset and starts at the bits of M, so its bits read as a float are M + S: no
-// conversion. |S| <= 256 * 128 * 127 < 2^22 keeps it within M's binade: exact. Rounding adds about 1e-4 of a result's
-// size.
+// The order of reduction, for every output and row, d_b and m_b being scale and offset of block b, q its nibbles minus
+// 8, and M = 1.5 * 2^23:
+//   acc = 0; for each super-block in order, every fourth of which begins with S = bits(M):
+//     p = float(S) d_0
+//     for each block b in order: S += integer dot of 16 q and x;  p = fma(-float(S), d_b - d_(b+1), p)
+//                                with offsets: p = fma(-m_b, f16(16 * sum of the block's x), p)
+//     acc = fma(-p, dx / 16, acc)
+// d is 0 after the super-block's last block, so by summation by parts -p ends as the sum of d_b times the dot of block
+// b. S is an integer that counts from the bits of M over 256 values, so its bits read as a float are M + S: no
+// conversion. |S| <= 256 * 128 * 127 < 2^22 keeps it within M's binade: exact. Rounding p adds about 1e-4 of a result's
+// size, the rounding of activations 50 times as much.
 //
 // A group-block is [8 f16 scales][8 f16 offsets, if any][4 pairs of outputs][2 vectors]: two's complement nibbles of
 // 2 outputs x 16 inner values, 16h..16h+7 low and 16h+8..16h+15 high. 144 or 160 bytes, as many as in the file.
 // Types with offsets count nibbles from 8, too: their offset is stored as m + 8 d.
 
-constexpr int kSuperBlocks = 8, kSuper = 256;
+constexpr int kSuperBlocks = 2, kSuper = 32 * kSuperBlocks;
+constexpr int kRestart = 256 / kSuper;  // S starts anew every so many super-blocks
 constexpr float kMagic = 12582912;
 // Constants that are loaded, not computed: this core runs an instruction in the half of the vector unit that computed
 // its operands, and loaded ones are in both.
@@ -25,7 +26,6 @@ alignas(16) constexpr float kMagicBits[4] = {kMagic, kMagic, kMagic, kMagic};
 alignas(16) constexpr float kMagicPair[4] = {kMagic, 0, kMagic, 0};
 alignas(16) constexpr uint8_t kHighNibbles[16] = {0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0,
                                                   0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0};
-alignas(16) constexpr uint8_t kNoScales[16] = {};
 
 template <bool kOffset>
 struct SuperFormat {
@@ -61,15 +61,16 @@ struct alignas(32) PanelBlock {
 template <bool kOffset>
 struct alignas(64) PanelSuper {
   PanelBlock<kOffset> block[kSuperBlocks];
-  float start[4][4];  // -M d_0
+  float first[4][4];  // d_0
 };
 
 constexpr int kTilePairs = 3;  // pairs of rows of the largest tile
 constexpr int kTileRows = 2 * kTilePairs;
-constexpr int kChunk = 4;           // super-blocks of a panel: 10 KB, and 192 rows of activations stay in L2
-constexpr int kRowBlock = 192;      // rows that use a panel before the next group
-constexpr int kBatch = 8;           // groups that use a chunk of activations before the next chunk
-constexpr int kStreamAhead = 2304;  // bytes of weights to prefetch ahead
+constexpr int kChunk = 1024 / kSuper;  // super-blocks of a panel: 10 KB, and 192 rows of activations stay in L2
+constexpr int kRowBlock = 192;         // rows that use a panel before the next group
+constexpr int kBatch = 8;              // groups that use a chunk of activations before the next chunk
+constexpr int kUnitsAhead = 2048;      // bytes of activations likewise
+constexpr int kStreamAhead = 2304;     // bytes of weights to prefetch ahead
 
 #include "backend/cpu/linear/linear_i8mm_super_tiles.inl"
 
@@ -205,13 +206,12 @@ SX_KERNEL void super_quantise(const float* x, int in, int rows, int first, int l
 template <bool kOffset>
 SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int blocks) {
   using F = SuperFormat<kOffset>;
-  const float32x4_t minus_magic = vdupq_n_f32(-kMagic);
   for (; blocks > 0; blocks -= kSuperBlocks, ++panel) {
     const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
     float32x4_t d[2];
     convert_halves<2>(d, g);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) vst1q_f32(panel->start[i], vmulq_f32(twice(d[i / 2], i % 2), minus_magic));
+    for (int i = 0; i < 4; ++i) vst1q_f32(panel->first[i], twice(d[i / 2], i % 2));
     for (int b = 0; b < count; ++b, g += F::kBytes) {
       PanelBlock<kOffset>& out = panel->block[b];
 #pragma GCC unroll 8
@@ -220,8 +220,9 @@ SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int b
         vst1q_s8(out.q[i % 2 * 2][i / 2], low_16(w));
         vst1q_s8(out.q[i % 2 * 2 + 1][i / 2], high_16(w));
       }
-      float32x4_t next[2];
-      convert_halves<2>(next, b + 1 < count ? g + F::kBytes : kNoScales);
+      float32x4_t next[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+      const bool last = b + 1 == count;
+      if (!last) convert_halves<2>(next, g + F::kBytes);
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) vst1q_f32(out.e[i], twice(vsubq_f32(d[i / 2], next[i / 2]), i % 2));
       d[0] = next[0], d[1] = next[1];

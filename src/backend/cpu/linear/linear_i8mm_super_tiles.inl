@@ -1,12 +1,13 @@
-// Register tiles of 4-bit weights whose activations have one scale per 256 inner values (linear_i8mm_super.inl, which
+// Register tiles of 4-bit weights whose activations have one scale per 64 inner values (linear_i8mm_super.inl, which
 // includes this and has the order of reduction). Everything is one instruction per asm statement: the compiler
 // allocates registers and may not reorder volatile statements, so the order of instructions is the one written here.
 // With intrinsics g++ 12 moves loads until sums spill (260 Gop/s against 311 for the tile of 8 outputs x 6 rows).
 //
-// On Neoverse-V1 vector instructions bind, 3.3 per cycle in such mixes. A tile of 2 outputs x 2 rows x 32 takes 5 of
-// them (4 smmla, 1 fmla), and one more for types with offsets; a scale per 32 activations takes 8.
+// On Neoverse-V1 vector instructions bind, 3.3 per cycle in such mixes. A tile of 2 outputs x 2 rows x 64 takes 12 of
+// them (8 smmla, 1 fmul, 3 fmls), and two more for types with offsets; with a scale per 32 activations it takes 16.
 
 typedef int8x16_t AnyVector __attribute__((may_alias));
+typedef int64_t AnyEight __attribute__((may_alias));
 
 SX_ALWAYS int8x16_t ldr_q(const void* p) {
   int8x16_t v;
@@ -23,13 +24,36 @@ SX_ALWAYS void ldp_q(V& a, V& b, const Object& object, int offset) {
 SX_ALWAYS void smmla(int32x4_t& s, int8x16_t a, int8x16_t b) {
   asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
 }
-SX_ALWAYS void fmla(float32x4_t& p, float32x4_t a, float32x4_t b) {
-  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(p) : "w"(a), "w"(b));
+SX_ALWAYS void sdot(int32x4_t& s, int8x16_t a, int8x16_t b) {
+  asm volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
 }
-// p += the lower or the upper four products of halves, exact before they are added.
-SX_ALWAYS void fmlal(float32x4_t& p, float16x8_t a, float16x8_t b, bool upper) {
-  if (upper) asm volatile("fmlal2 %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
-  else asm volatile("fmlal %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
+SX_ALWAYS int8x16_t ld1r_8(const int8_t* p) {  // with intrinsics g++ loads several and then spends a dup on each
+  int8x16_t v;
+  asm volatile("ld1r {%0.2d}, %1" : "=w"(v) : "Q"(*reinterpret_cast<const AnyEight*>(p)));
+  return v;
+}
+SX_ALWAYS float16x8_t ld1r_2(const float16_t* p) {
+  float16x8_t v;
+  asm volatile("ld1r {%0.8h}, %1" : "=w"(v) : "Q"(*p));
+  return v;
+}
+SX_ALWAYS float32x4_t addp(int32x4_t a, int32x4_t b) {
+  float32x4_t sum;
+  asm volatile("addp %0.4s, %1.4s, %2.4s" : "=w"(sum) : "w"(a), "w"(b));
+  return sum;
+}
+SX_ALWAYS float32x4_t fmul(float32x4_t a, float32x4_t b) {
+  float32x4_t p;
+  asm volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(p) : "w"(a), "w"(b));
+  return p;
+}
+SX_ALWAYS void fmls(float32x4_t& p, float32x4_t a, float32x4_t b) {
+  asm volatile("fmls %0.4s, %1.4s, %2.4s" : "+w"(p) : "w"(a), "w"(b));
+}
+// p -= the lower or the upper four multiplications of halves, exact before they are subtracted.
+SX_ALWAYS void fmlsl(float32x4_t& p, float16x8_t a, float16x8_t b, bool upper) {
+  if (upper) asm volatile("fmlsl2 %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
+  else asm volatile("fmlsl %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
 }
 SX_ALWAYS void copy(int32x4_t& s, int32x4_t from) { asm volatile("mov %0.16b, %1.16b" : "=w"(s) : "w"(from)); }
 SX_ALWAYS int8x16_t shl_4(int8x16_t w) {
@@ -37,8 +61,10 @@ SX_ALWAYS int8x16_t shl_4(int8x16_t w) {
   asm volatile("shl %0.16b, %1.16b, #4" : "=w"(u) : "w"(w));
   return u;
 }
-SX_ALWAYS void mask_with(int8x16_t& w, int8x16_t mask) {
-  asm volatile("and %0.16b, %0.16b, %1.16b" : "+w"(w) : "w"(mask));
+SX_ALWAYS int8x16_t masked(int8x16_t w, int8x16_t mask) {
+  int8x16_t u;
+  asm volatile("and %0.16b, %1.16b, %2.16b" : "=w"(u) : "w"(w), "w"(mask));
+  return u;
 }
 SX_ALWAYS void prefetch_l1(const void* p, int offset) {
   asm volatile("prfm pldl1keep, [%0, %1]" ::"r"(p), "i"(offset));
@@ -48,30 +74,39 @@ SX_ALWAYS void prefetch_stream(const void* p, int offset) {
 }
 SX_ALWAYS float32x4_t as_float(int32x4_t x) { return vreinterpretq_f32_s32(x); }
 
+// keep -= p dx, in memory: registers are full of sums. The load is volatile lest it moves up.
+SX_ALWAYS void fold(float* keep, float32x4_t p, float32x4_t dx) {
+  float32x4_t sum = ldr_f(keep);
+  fmls(sum, p, dx);
+  vst1q_f32(keep, sum);
+}
+
 // ---- many rows: weights unpacked into a panel ------------------------------------------------------------------------
 // 8 outputs x R pairs of rows over `blocks` blocks. keep: [4 pairs of outputs][R] vectors, added to. x:
 // [super][kTilePairs].
 template <int R, bool kOffset>
 SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const ActUnit* x, int blocks) {
-  for (; blocks > 0; blocks -= kSuperBlocks, ++panel, x += kTilePairs) {
-    int32x4_t s[4][R];
-    float32x4_t p[4][R];
-    const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicBits));
+  constexpr int kBlockBytes = static_cast<int>(sizeof(PanelBlock<kOffset>));
+  int32x4_t s[4][R];
+  for (int super = 0; blocks > 0; blocks -= kSuperBlocks, ++super, ++panel, x += kTilePairs) {
+    float32x4_t p[4][R], d[4];
+    if (super % kRestart == 0) {
+      const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicBits));
+#pragma GCC unroll 12
+      for (int i = 0; i < 4 * R; ++i) copy(s[i / R][i % R], start);
+    }
+    ldp_q(d[0], d[1], *panel, kSuperBlocks * kBlockBytes), ldp_q(d[2], d[3], *panel, kSuperBlocks * kBlockBytes + 32);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 3
-      for (int r = 0; r < R; ++r) copy(s[i][r], start), p[i][r] = ldr_f(panel->start[i]);
-    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
+      for (int r = 0; r < R; ++r) p[i][r] = fmul(as_float(s[i][r]), d[i]);
     const PanelBlock<kOffset>* w = panel->block;
     const int8_t* a = x->q[0][0];
     const float16_t* sums = x->sum[0];
-#pragma GCC unroll 1
-    for (int b = 0; b < count; ++b, ++w, a += 64, sums += 8) {
-      if constexpr (R == kTilePairs) {  // the tile's next super-block
-        const uint8_t* next = reinterpret_cast<const uint8_t*>(a) + 192 * b;
+    auto block = [&](int b) __attribute__((always_inline)) {
+      if constexpr (R == kTilePairs)  // what the tile reads in two thousand cycles
 #pragma GCC unroll 4
-        for (int l = 0; l < 4; ++l) prefetch_l1(next, kTilePairs * static_cast<int>(sizeof(ActUnit)) + 64 * l);
-      }
+        for (int l = 0; l < 4; ++l) prefetch_l1(x, kUnitsAhead + 256 * b + 64 * l);
       int8x16_t q[4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
@@ -88,7 +123,7 @@ SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const A
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 3
-        for (int r = 0; r < R; ++r) fmla(p[i][r], as_float(s[i][r]), e[i]);
+        for (int r = 0; r < R; ++r) fmls(p[i][r], as_float(s[i][r]), e[i]);
       if constexpr (kOffset) {
         float16x8_t m[2];
         ldp_q(m[0], m[1], *w, 320);
@@ -96,18 +131,23 @@ SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const A
         for (int r = 0; r < R; ++r) {
           const float16x8_t v = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) fmlal(p[i][r], m[i / 2], v, i % 2);
+          for (int i = 0; i < 4; ++i) fmlsl(p[i][r], m[i / 2], v, i % 2);
         }
       }
+      ++w, a += 64, sums += 8;
+    };
+    if (blocks >= kSuperBlocks) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kSuperBlocks; ++b) block(b);
+    } else {
+#pragma GCC unroll 1
+      for (int b = 0; b < blocks; ++b) block(0);
     }
 #pragma GCC unroll 3
     for (int r = 0; r < R; ++r) {
       const float32x4_t dx = ldr_f(x[r].dx);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        float* k = keep + 4 * (i * R + r);
-        vst1q_f32(k, vfmaq_f32(vld1q_f32(k), p[i][r], dx));
-      }
+      for (int i = 0; i < 4; ++i) fold(keep + 4 * (i * R + r), p[i][r], dx);
     }
   }
 }
@@ -118,7 +158,7 @@ template <int V>
 SX_ALWAYS void convert_halves(float32x4_t* d, const uint8_t* p) {
   if constexpr (V == 1) {
     float16x4_t h;
-    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const AnyEight*>(p)));
     asm volatile("fcvtl %0.4s, %1.4h" : "=w"(d[0]) : "w"(h));
   } else {
     const int8x16_t h = ldr_q(p);
@@ -132,7 +172,7 @@ template <int V>
 SX_ALWAYS void load_offsets(float16x8_t* m, const uint8_t* p) {
   if constexpr (V == 1) {
     float16x8_t h;
-    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const uint64_t __attribute__((may_alias))*>(p)));
+    asm volatile("ldr %d0, %1" : "=w"(h) : "m"(*reinterpret_cast<const AnyEight*>(p)));
     m[0] = vzip1q_f16(h, h);
   } else {
     const float16x8_t h = ldr_h(p);
@@ -148,28 +188,32 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
   using F = SuperFormat<kOffset>;
   constexpr int V = P / 2;  // vectors of scales
   const int8x16_t mask = ldr_q(kHighNibbles);
-  const float32x4_t minus_magic = vnegq_f32(ldr_f(kMagicBits));
-  for (; blocks > 0; blocks -= kSuperBlocks, x += pairs) {
-    int32x4_t s[G][P][R];
+  int32x4_t s[G][P][R];
+  for (int super = 0; blocks > 0; blocks -= kSuperBlocks, ++super, x += pairs) {
     float32x4_t p[G][P][R], d0[G][V], d1[G][V];
-    const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicBits));
+    if (super % kRestart == 0) {
+      const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicBits));
+#pragma GCC unroll 8
+      for (int i = 0; i < G * P * R; ++i) copy(s[i / (P * R)][i / R % P][i % R], start);
+    }
 #pragma GCC unroll 2
     for (int t = 0; t < G; ++t) {
       convert_halves<V>(d0[t], scales + static_cast<size_t>(t) * step);
 #pragma GCC unroll 4
       for (int i = 0; i < P; ++i) {
-        const float32x4_t from = vmulq_f32(twice(d0[t][i / 2], i % 2), minus_magic);
+        const float32x4_t d = twice(d0[t][i / 2], i % 2);
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) copy(s[t][i][r], start), p[t][i][r] = from;
+        for (int r = 0; r < R; ++r) p[t][i][r] = fmul(as_float(s[t][i][r]), d);
       }
     }
     const int8_t* a = x->q[0][0];
     const float16_t* sums = x->sum[0];
-    // One block, whose scales are in `cur`; leaves the next block's in `next`.
-    auto block = [&](float32x4_t(*cur)[V], float32x4_t(*next)[V], bool last, int line) __attribute__((always_inline)) {
-      if constexpr (R >= 3) {
+    // One block, whose scales are in `cur`; leaves the next block's in `next` unless it is the super-block's last.
+    auto block = [&](float32x4_t(*cur)[V], float32x4_t(*next)[V], bool last, bool odd) __attribute__((always_inline)) {
+      if constexpr (R >= 3) {  // five lines for two blocks
+        const int line = odd ? 192 - F::kBytes : 0;
         prefetch_stream(quants, kStreamAhead + line), prefetch_stream(quants, kStreamAhead + line + 64);
-        if (line == 0) prefetch_stream(quants, kStreamAhead + 128);
+        if (!odd) prefetch_stream(quants, kStreamAhead + 128);
       }
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
@@ -196,7 +240,7 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
             }
           }
 #pragma GCC unroll 4
-          for (int i = 0; i < P; ++i) mask_with(w[i], mask);
+          for (int i = 0; i < P; ++i) w[i] = masked(w[i], mask);
           if constexpr (R > 1)
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) high[r] = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 32 * h + 16);
@@ -214,13 +258,13 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
 #pragma GCC unroll 2
       for (int t = 0; t < G; ++t) {
         const uint8_t* own = scales + static_cast<size_t>(t) * step;
-        convert_halves<V>(next[t], last ? kNoScales : own + F::kBytes);
+        if (!last) convert_halves<V>(next[t], own + F::kBytes);
 #pragma GCC unroll 4
         for (int i = 0; i < P; ++i) {
-          if (i % 2 == 0) cur[t][i / 2] = vsubq_f32(cur[t][i / 2], next[t][i / 2]);
+          if (i % 2 == 0 && !last) cur[t][i / 2] = vsubq_f32(cur[t][i / 2], next[t][i / 2]);
           const float32x4_t e = twice(cur[t][i / 2], i % 2);
 #pragma GCC unroll 4
-          for (int r = 0; r < R; ++r) fmla(p[t][i][r], as_float(s[t][i][r]), e);
+          for (int r = 0; r < R; ++r) fmls(p[t][i][r], as_float(s[t][i][r]), e);
         }
         if constexpr (kOffset) {
           float16x8_t m[V];
@@ -229,27 +273,30 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
           for (int r = 0; r < R; ++r) {
             const float16x8_t sum = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
 #pragma GCC unroll 4
-            for (int i = 0; i < P; ++i) fmlal(p[t][i][r], m[i / 2], sum, i % 2);
+            for (int i = 0; i < P; ++i) fmlsl(p[t][i][r], m[i / 2], sum, i % 2);
           }
         }
       }
       scales += F::kBytes, quants += F::kBytes, a += 64, sums += 8;
     };
-    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
-    int b = 0;
-#pragma GCC unroll 1
-    for (; b + 2 <= count; b += 2) block(d0, d1, false, 0), block(d1, d0, b + 2 == count, 192 - F::kBytes);
-    if (b < count) block(d0, d1, true, 0);
+    if (blocks >= kSuperBlocks) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kSuperBlocks; ++b) block(b % 2 ? d1 : d0, b % 2 ? d0 : d1, b + 1 == kSuperBlocks, b % 2);
+    } else {  // a row's shorter last one
+      for (int b = 1; b < blocks; ++b) {
+        block(d0, d1, false, false);
+        for (int t = 0; t < G; ++t)
+          for (int i = 0; i < V; ++i) d0[t][i] = d1[t][i];
+      }
+      block(d0, d1, true, false);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const float32x4_t dx = ldr_f(x[r].dx);
 #pragma GCC unroll 2
       for (int t = 0; t < G; ++t)
 #pragma GCC unroll 4
-        for (int i = 0; i < P; ++i) {
-          float* k = keep + 4 * ((t * P + i) * R + r);
-          vst1q_f32(k, vfmaq_f32(vld1q_f32(k), p[t][i][r], dx));
-        }
+        for (int i = 0; i < P; ++i) fold(keep + 4 * ((t * P + i) * R + r), p[t][i][r], dx);
     }
   }
 }
@@ -260,67 +307,77 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
 template <int G, bool kOffset>
 SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, const RowUnit* x, int blocks) {
   using F = SuperFormat<kOffset>;
-  const uint8x16_t mask = vreinterpretq_u8_s8(ldr_q(kHighNibbles));
-  const float32x4_t minus_magic = vnegq_f32(ldr_f(kMagicBits));
+  const int8x16_t mask = ldr_q(kHighNibbles);
   const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicPair));
+  const float32x4_t magic = ldr_f(kMagicBits);
   float32x4_t acc[G][2];
   for (int t = 0; t < G; ++t) acc[t][0] = acc[t][1] = vdupq_n_f32(0);
-  for (; blocks > 0; blocks -= kSuperBlocks, ++x) {
-    int32x4_t s[G][4];
+  int32x4_t s[G][4];
+  float32x4_t sum[G][2];  // of neighbours in s
+  for (int super = 0; blocks > 0; blocks -= kSuperBlocks, ++super, ++x) {
     float32x4_t p[G][2], d0[G][2], d1[G][2];
+    if (super % kRestart == 0)
+#pragma GCC unroll 2
+      for (int t = 0; t < G; ++t) {
+        s[t][0] = s[t][1] = s[t][2] = s[t][3] = start;
+        sum[t][0] = sum[t][1] = magic;
+      }
 #pragma GCC unroll 2
     for (int t = 0; t < G; ++t) {
       convert_halves<2>(d0[t], g + static_cast<size_t>(t) * step);
-      p[t][0] = vmulq_f32(d0[t][0], minus_magic), p[t][1] = vmulq_f32(d0[t][1], minus_magic);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) s[t][i] = start;
+      p[t][0] = fmul(sum[t][0], d0[t][0]), p[t][1] = fmul(sum[t][1], d0[t][1]);
     }
     const int8_t* a = x->q[0];
     const float16_t* sums = x->sum;
     auto block = [&](float32x4_t(*cur)[2], float32x4_t(*next)[2], bool last) __attribute__((always_inline)) {
+      if (!last)  // before the multiplications, which hide the latency of conversions
+#pragma GCC unroll 2
+        for (int t = 0; t < G; ++t) {
+          convert_halves<2>(next[t], g + static_cast<size_t>(t) * step + F::kBytes);
+          cur[t][0] = vsubq_f32(cur[t][0], next[t][0]), cur[t][1] = vsubq_f32(cur[t][1], next[t][1]);
+        }
       int8x16_t v[4];
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j)
-        v[j] = vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(a + 8 * j)));
+      for (int j = 0; j < 4; ++j) v[j] = ld1r_8(a + 8 * j);
 #pragma GCC unroll 2
-      for (int t = 0; t < G; ++t) {
-        const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
+      for (int h = 0; h < 2; ++h)
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; ++h) {
-          uint8x16_t w[4];
+        for (int t = 0; t < G; ++t) {
+          const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
+          int8x16_t w[4];
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i)
-            w[i] = vld1q_u8(q + 32 * i + 16 * h), s[t][i] = vdotq_s32(s[t][i], low_16(w[i]), v[2 * h]);
+          for (int i = 0; i < 4; ++i) w[i] = ldr_q(q + 32 * i + 16 * h);
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i)
-            s[t][i] = vdotq_s32(s[t][i], vreinterpretq_s8_u8(vandq_u8(w[i], mask)), v[2 * h + 1]);
+          for (int i = 0; i < 4; ++i) sdot(s[t][i], shl_4(w[i]), v[2 * h]);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) sdot(s[t][i], masked(w[i], mask), v[2 * h + 1]);
         }
-      }
 #pragma GCC unroll 2
       for (int t = 0; t < G; ++t) {
         const uint8_t* own = g + static_cast<size_t>(t) * step;
-        convert_halves<2>(next[t], last ? kNoScales : own + F::kBytes);
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
-          const float32x4_t sum = as_float(vpaddq_s32(s[t][2 * i], s[t][2 * i + 1]));
-          p[t][i] = vfmaq_f32(p[t][i], sum, vsubq_f32(cur[t][i], next[t][i]));
-        }
+        sum[t][0] = addp(s[t][0], s[t][1]), sum[t][1] = addp(s[t][2], s[t][3]);
+        fmls(p[t][0], sum[t][0], cur[t][0]), fmls(p[t][1], sum[t][1], cur[t][1]);
         if constexpr (kOffset) {
-          const float16x8_t m = ldr_h(own + F::kOffsetsAt), sum = vld1q_dup_f16(sums);
-          p[t][0] = vfmlalq_low_f16(p[t][0], m, sum), p[t][1] = vfmlalq_high_f16(p[t][1], m, sum);
+          const float16x8_t m = ldr_h(own + F::kOffsetsAt), total = ld1r_2(sums);
+          fmlsl(p[t][0], m, total, false), fmlsl(p[t][1], m, total, true);
         }
       }
       g += F::kBytes, a += 32, ++sums;
     };
-    const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
-    int b = 0;
-#pragma GCC unroll 1
-    for (; b + 2 <= count; b += 2) block(d0, d1, false), block(d1, d0, b + 2 == count);
-    if (b < count) block(d0, d1, true);
+    if (blocks >= kSuperBlocks) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kSuperBlocks; ++b) block(b % 2 ? d1 : d0, b % 2 ? d0 : d1, b + 1 == kSuperBlocks);
+    } else {
+      for (int b = 1; b < blocks; ++b) {
+        block(d0, d1, false);
+        for (int t = 0; t < G; ++t) d0[t][0] = d1[t][0], d0[t][1] = d1[t][1];
+      }
+      block(d0, d1, true);
+    }
     const float32x4_t dx = vdupq_n_f32(x->dx);
 #pragma GCC unroll 2
     for (int t = 0; t < G; ++t)
-      acc[t][0] = vfmaq_f32(acc[t][0], p[t][0], dx), acc[t][1] = vfmaq_f32(acc[t][1], p[t][1], dx);
+      acc[t][0] = vfmsq_f32(acc[t][0], p[t][0], dx), acc[t][1] = vfmsq_f32(acc[t][1], p[t][1], dx);
   }
 #pragma GCC unroll 2
   for (int t = 0; t < G; ++t) finish(outputs[t], 0, acc[t][0], acc[t][1]);

@@ -5,7 +5,8 @@
 // linear.cc unpacks the file's blocks into a canonical form, cuts the outputs into groups, shares groups out to threads
 // and calls run(); how a group lies in memory and which tile is used for how many rows is up to the kernels. They are
 // batch-invariant: an output element's bits depend on its row of x and its weights only, so every row count must go
-// through the same floating-point operations in the same order. For quantised weights all sets use
+// through the same floating-point operations in the same order. For quantised weights all sets use (but for layouts
+// with an act_block of 64, see linear_i8mm_super.inl)
 //   acc = 0; for each sub-block in order: acc = fma(float(integer dot), scale * dx, acc); acc = fma(offset, sx, acc)
 // (the second only for types with offsets; generic: mul then add), where x is quantised per 32: x ~ dx * q, sx = dx *
 // (sum of the sub-block's q). For float weights acc = fma(w[k], x[k], acc), k ascending. Then out = acc + bias, then
@@ -27,7 +28,7 @@ struct LinearLayout {
   int format = 0;          // the kernels' own number
   bool quantised = false;  // reads int8 activations; else f32
   int group = 8;           // outputs per group
-  int act_block = 32;      // quantised: inner values that share an activation scale, 32 or 256
+  int act_block = 32;      // quantised: inner values that share an activation scale, 32 or 64
   int in = 0;              // inner values
   int blocks = 0;          // quantised: ceil(in / 32)
   size_t group_bytes = 0;  // a multiple of 16

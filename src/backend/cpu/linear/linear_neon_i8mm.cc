@@ -251,7 +251,7 @@ Output output_of(const LinearJob& job, int group, int row) {
 
 #include "backend/cpu/linear/linear_i8mm_super.inl"
 
-// A call's activations: units of 256 for all tiles, then blocks of 32 likewise, as far as they are needed.
+// A call's activations: units of 64 for all tiles, then blocks of 32 likewise, as far as they are needed.
 size_t act_bytes(int in) { return super_act_bytes(in) + kTilePairs * block_act_bytes(in); }  // of kTileRows rows
 ActBlock* act_blocks_at(void* act, int in, int rows) {
   const size_t tiles = static_cast<size_t>((rows + kTileRows - 1) / kTileRows);

@@ -3,7 +3,7 @@
 //
 // Order of reduction, for every output and row, whatever the number of rows. s is the exact integer dot product of a
 // sub-block (32 or 16 inner values) with x ~ dx * q, t the exact sum of its q.
-//   4-bit weights, one activation scale per 256: for each super-block of 256 in order (the last may be shorter)
+//   4-bit weights, one activation scale per 64: for each super-block of 64 in order (the last may be shorter)
 //     p = 0;  for each block of 32 in order: p = fma(float(s), d, p);  with offsets p = fma(m, float(t), p)
 //     acc = fma(p, dx, acc)
 //   others, one activation scale per 32: for each sub-block in order
@@ -18,7 +18,7 @@
 namespace sx::cpu::SX_ISA_NAMESPACE {
 namespace {
 
-constexpr int kSuper = 256;    // inner values that share an activation scale: 4-bit weights; 32: others
+constexpr int kSuper = 64;     // inner values that share an activation scale: 4-bit weights; 32: others
 constexpr int kTileRows = 16;  // rows whose activations are interleaved
 constexpr int kOutputs = 16;   // of a group
 
@@ -40,7 +40,7 @@ SX_INLINE size_t act_row_bytes(int in, int share) {
   return (act_scales(in, 32) * (32 + 8 * sums) + act_scales(in, share) * 4 + 63) / 64 * 64 + 64;
 }
 
-// Activations of a call lie tile by tile with one scale per 32, then with one per 256; both have their places, used or
+// Activations of a call lie tile by tile with one scale per 32, then with one per 64; both have their places, used or
 // not.
 SX_INLINE ActTile act_tile(const void* act, int in, int rows, int tile, int share) {
   const size_t sums = share == 32 ? 3 : 1, before = share == 32 ? 0 : act_row_bytes(in, 32) * static_cast<size_t>(rows);
