@@ -144,7 +144,7 @@ class Session {
   // Appends tokens to the text in one or more steps and returns the logits of the last `outputs` of them
   // ([outputs, vocab], valid until the next call). outputs <= EngineOptions::max_outputs, and <= tokens.
   virtual std::span<const float> evaluate(std::span<const Token> tokens, int outputs) = 0;
-  virtual void truncate(int length) = 0;  // forgets everything from `length` on
+  virtual void truncate(int length) = 0;  // forgets what follows; with sliding windows it may read the rest again
   virtual int length() const = 0;
   virtual std::span<const Token> text() const = 0;  // the tokens it holds
   // Takes over the first `length` tokens of another session of this engine, with what the drafters know of them.

@@ -87,6 +87,19 @@ int round_outputs(const SpecConfig& spec, int sessions) {
   return std::max({tree, std::min(sessions * tree, kEnough), sessions > kEnough ? kEnough : sessions});
 }
 
+// Whether a drafter may read cells of the target's KV cache that the target's own layers no longer see: one that
+// chooses cells to attend to, a head (LongSpec attends to all), or one that is not ours.
+bool reads_old_cells(const SpecConfig& spec, bool head) {
+  return head || spec.drafter == DrafterKind::kNamed || (spec.has_cache() && spec.cache.chooses());
+}
+
+std::vector<int> layer_windows(const ModelConfig& config) {  // 0: the layer sees everything
+  std::vector<int> windows(size_t(config.layers), config.window);
+  for (size_t i = 0; i < config.windowed_layers.size(); ++i)
+    if (!config.windowed_layers[i]) windows[i] = 0;
+  return windows;
+}
+
 }  // namespace
 
 std::string default_model_path() {
@@ -164,6 +177,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     spec.cache.layers = probed;
   }
   sequences_ = std::make_unique<SequenceTable>(options_.max_sessions, options_.context);
+  bool all_cells = !backend_->traits().releases_cells || config.window == 0;
+  for (size_t i = 0; i < specs.size(); ++i) all_cells = all_cells || reads_old_cells(specs[i], heads[i] != nullptr);
+  if (!all_cells) windows_ = std::make_unique<WindowMemory>(*backend_, *kv_, layer_windows(config));
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(),
   parts.tokenizer = &tokenizer_->codec();
@@ -183,6 +199,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
             .model = model_.get(),
             .kv = kv_.get(),
             .sequences = sequences_.get(),
+            .windows = windows_.get(),
             .cost_model = &cost_model_,
             .tokenizer = &tokenizer_->codec(),
             .speculations = speculations_,
