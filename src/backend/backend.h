@@ -18,7 +18,7 @@ struct KvGeometry {
   int layers = 0, kv_heads = 0, head_dim = 0;
   int slots = 1;             // sequences
   int capacity = 0;          // cells per slot (rounded up to whole blocks)
-  DType type = DType::kF32;  // F32, F16, BF16 or Q8_0
+  DType type = DType::kF32;  // F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (a device may have fewer)
 };
 
 class KvStore {

@@ -28,9 +28,9 @@ constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 DType kv_dtype(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_type();
   const auto type = dtype_from_name(name);
-  if (type && (*type == DType::kF32 || *type == DType::kF16 || *type == DType::kBF16 || *type == DType::kQ8_0))
-    return *type;
-  fail("KV type '{}' is not known: use f32, f16, bf16 or q8_0", name);
+  for (const DType known : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1})
+    if (type == known) return known;
+  fail("KV type '{}' is not known: use f32, f16, bf16, q8_0, q4_0 or q4_1", name);
 }
 
 EngineOptions checked(EngineOptions o) {

@@ -22,11 +22,8 @@ void WindowMemory::grow(SeqId seq, int length) {
   const int below = std::max(0, begin_of(length) - kKept) / kStep * kStep;
   if (below <= cells.freed) return;
   for (const Layers& layers : layers_)
-    backend_.kv_release(kv_, {.slot = seq,
-                              .first_layer = layers.first,
-                              .layers = layers.count,
-                              .first = cells.freed,
-                              .end = below});
+    backend_.kv_release(
+        kv_, {.slot = seq, .first_layer = layers.first, .layers = layers.count, .first = cells.freed, .end = below});
   cells.freed = below;
   cells.lost = std::max(cells.lost, below);
 }

@@ -1,5 +1,5 @@
-// Cells behind sliding windows are given back, and nothing shows it: an engine whose released cells are overwritten with
-// huge numbers gives the bits of one that keeps all cells, after cutting, copying, saving and restoring texts.
+// Cells behind sliding windows are given back, and nothing shows it: an engine whose released cells are overwritten
+// with huge numbers gives the bits of one that keeps all cells, after cutting, copying, saving and restoring texts.
 #include "engine/window_memory.h"
 
 #include <gtest/gtest.h>
