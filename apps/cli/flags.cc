@@ -67,7 +67,7 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
   app.add_option("--device,--dev", o.device, "cpu, cuda, cuda:N, or auto: CUDA if there is a device")
       ->capture_default_str();
   rare(app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type,
-                      "type of the KV cache: f32, f16, bf16 or q8_0; without it the fastest here"));
+                      "type of the KV cache: f32, f16, bf16, q8_0, q4_0 or q4_1; without it the fastest here"));
   rare(app.add_option_function<std::string>(
       "--ctv,--cache-type-v",
       [&o](const std::string& type) {

@@ -48,7 +48,7 @@ struct EngineOptions {
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
   int threads = 0;              // 0: what thread_count(0) says
   std::string device = "auto";  // "cpu", "cuda", "cuda:1", or "auto": a CUDA device if there is one
-  std::string kv_type{};        // "f32", "f16", "bf16" or "q8_0"; empty: the fastest on this machine
+  std::string kv_type{};        // "f32", "f16", "bf16", "q8_0", "q4_0" or "q4_1"; empty: the fastest here
   int chunk = 0;  // rows of one step: prompts are processed in chunks of so many tokens; 0: what suits the device
   int max_sessions = 1;                   // sessions open at a time
   int max_outputs = 64;                   // rows of one step whose logits can be read (evaluate)
@@ -144,7 +144,7 @@ class Session {
   // Appends tokens to the text in one or more steps and returns the logits of the last `outputs` of them
   // ([outputs, vocab], valid until the next call). outputs <= EngineOptions::max_outputs, and <= tokens.
   virtual std::span<const float> evaluate(std::span<const Token> tokens, int outputs) = 0;
-  virtual void truncate(int length) = 0;  // forgets everything from `length` on
+  virtual void truncate(int length) = 0;  // forgets what follows; with sliding windows it may read the rest again
   virtual int length() const = 0;
   virtual std::span<const Token> text() const = 0;  // the tokens it holds
   // Takes over the first `length` tokens of another session of this engine, with what the drafters know of them.

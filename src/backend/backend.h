@@ -18,7 +18,7 @@ struct KvGeometry {
   int layers = 0, kv_heads = 0, head_dim = 0;
   int slots = 1;             // sequences
   int capacity = 0;          // cells per slot (rounded up to whole blocks)
-  DType type = DType::kF32;  // F32, F16, BF16 or Q8_0
+  DType type = DType::kF32;  // F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (a device may have fewer)
 };
 
 class KvStore {
@@ -70,8 +70,9 @@ struct DeviceTraits {
   int mixed_chunk = 128;          // prompt tokens of a round that decodes, too: nobody waits long for a token
   bool records_steps =
       false;  // the first pass of a shape is slow, because it is recorded: engines run each once when they open
-  bool batch_choose = false;  // choosing at all nodes of a tree costs little more than at one
-  bool mean_scores = false;   // retrieval scores are averaged on the device rather than handed out by row
+  bool batch_choose = false;    // choosing at all nodes of a tree costs little more than at one
+  bool mean_scores = false;     // retrieval scores are averaged on the device rather than handed out by row
+  bool releases_cells = false;  // kv_release() gives memory back
 };
 
 class Backend {
@@ -146,6 +147,7 @@ class Backend {
   virtual size_t kv_cell_bytes(const KvStore& kv) const = 0;
   virtual void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) = 0;
   virtual void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) = 0;
+  virtual void kv_release(KvStore&, const KvReleaseArgs&) {}
   virtual void choose(const ChooseArgs&) = 0;
   virtual void probabilities(const ProbabilitiesArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;

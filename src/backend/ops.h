@@ -259,6 +259,12 @@ struct KvCellsArgs {
   int slot, first, count;
 };
 
+// Cells [first, end) of some layers of a slot will not be read before they are written again: a backend may give their
+// memory back. Until then they hold finite numbers, whatever these are.
+struct KvReleaseArgs {
+  int slot, first_layer, layers, first, end;
+};
+
 // What one query sees in each chunk of a history.
 enum class ScoreKind {
   kMass,   // sum of its attention over the chunk (softmax over all cells of all chunks)

@@ -1,6 +1,7 @@
 #include "base/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -27,6 +28,13 @@ Pages::Pages(size_t bytes, const char* purpose) : size_(bytes) {
   const auto start = (reinterpret_cast<uintptr_t>(map_) + align - 1) / align * align;
   data_ = reinterpret_cast<std::byte*>(start);
   if (huge) ::madvise(data_, (bytes + kHuge - 1) / kHuge * kHuge, MADV_HUGEPAGE);
+}
+
+void Pages::release(size_t at, size_t bytes) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t first = reinterpret_cast<uintptr_t>(data_) + at;
+  const uintptr_t begin = (first + page - 1) / page * page, end = (first + bytes) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 Pages::~Pages() {

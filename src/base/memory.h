@@ -27,6 +27,8 @@ class Pages {
   }
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // Gives the physical memory of whole pages in [at, at + bytes) back; they read as zeros until they are written again.
+  void release(size_t at, size_t bytes) const;
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(data_);

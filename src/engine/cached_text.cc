@@ -20,6 +20,7 @@ std::string broken_logits(size_t position) {
 
 CachedText::CachedText(const EngineParts& parts) : parts_(parts), seq_(parts.sequences->open()) {
   tokens_.reserve(size_t(parts.context()) + 1);
+  if (parts.windows) parts.windows->forget(seq_);
   for (const auto& spec : parts_.speculations)
     if (spec->drafter()) spec->drafter()->open(seq_);
 }
@@ -31,7 +32,9 @@ CachedText::~CachedText() {
 }
 
 void CachedText::truncate(int length) {
+  SX_ASSERT(can_return(length));
   parts_.sequences->truncate(seq_, length);
+  if (parts_.windows && length == 0) parts_.windows->forget(seq_);
   tokens_.resize(size_t(length));
   for (const auto& spec : parts_.speculations)
     if (spec->drafter()) spec->drafter()->truncate(seq_, length);
@@ -41,11 +44,12 @@ int CachedText::reuse(std::span<const Token> text, const Drafter* drafter) {
   const size_t most = std::min(text.size(), tokens_.size());
   const size_t same =
       size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(most), tokens_.begin()).first - text.begin());
-  truncate(int(same));
+  truncate(can_return(int(same)) ? int(same) : 0);
   // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays
   // right.
-  if (drafter && drafter->covered(seq_) < int(same)) {
-    parts_.sequences->truncate(seq_, drafter->covered(seq_));
+  if (const int covered = drafter ? drafter->covered(seq_) : length(); covered < length()) {
+    if (!can_return(covered)) truncate(0);
+    else parts_.sequences->truncate(seq_, covered);
     tokens_.resize(size_t(length()));
   }
   return length();
@@ -62,6 +66,7 @@ void CachedText::append(std::span<const Token> tokens, const StepOutputs& output
 void CachedText::adopt(std::span<const Token> tokens) {
   parts_.sequences->append(seq_, int(tokens.size()));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (parts_.windows) parts_.windows->grow(seq_, length());
 }
 
 }  // namespace sx

@@ -26,11 +26,14 @@ class CachedText {
   std::vector<Token>& tokens() { return tokens_; }               // and the pending one, while a request is decoded
   const std::vector<Token>& tokens() const { return tokens_; }
 
+  // Whether truncate(length) is possible: all cells that the next token sees are there (see WindowMemory).
+  bool can_return(int length) const { return !parts_.windows || parts_.windows->can_return(seq_, length); }
   // Forgets the text from `length` tokens on.
   void truncate(int length);
   // Forgets what is not committed: uncommitted nodes, the pending token.
   void drop_pending() { truncate(length()); }
-  // Keeps the common prefix of the cache with `text` and drops the rest; returns its length. `drafter`: the one that
+  // Keeps the common prefix of the cache with `text`, or nothing if the text cannot return there, and drops the rest;
+  // returns the length that is left. `drafter`: the one that
   // will read on, or null.
   int reuse(std::span<const Token> text, const Drafter* drafter);
   // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `drafter`:

@@ -28,9 +28,9 @@ constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 DType kv_dtype(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_type();
   const auto type = dtype_from_name(name);
-  if (type && (*type == DType::kF32 || *type == DType::kF16 || *type == DType::kBF16 || *type == DType::kQ8_0))
-    return *type;
-  fail("KV type '{}' is not known: use f32, f16, bf16 or q8_0", name);
+  for (const DType known : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1})
+    if (type == known) return known;
+  fail("KV type '{}' is not known: use f32, f16, bf16, q8_0, q4_0 or q4_1", name);
 }
 
 EngineOptions checked(EngineOptions o) {
@@ -85,6 +85,19 @@ int round_outputs(const SpecConfig& spec, int sessions) {
   constexpr int kEnough = 256;
   const int tree = tree_nodes(spec);
   return std::max({tree, std::min(sessions * tree, kEnough), sessions > kEnough ? kEnough : sessions});
+}
+
+// Whether a drafter may read cells of the target's KV cache that the target's own layers no longer see: one that
+// chooses cells to attend to, a head (LongSpec attends to all), or one that is not ours.
+bool reads_old_cells(const SpecConfig& spec, bool head) {
+  return head || spec.drafter == DrafterKind::kNamed || (spec.has_cache() && spec.cache.chooses());
+}
+
+std::vector<int> layer_windows(const ModelConfig& config) {  // 0: the layer sees everything
+  std::vector<int> windows(size_t(config.layers), config.window);
+  for (size_t i = 0; i < config.windowed_layers.size(); ++i)
+    if (!config.windowed_layers[i]) windows[i] = 0;
+  return windows;
 }
 
 }  // namespace
@@ -164,6 +177,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     spec.cache.layers = probed;
   }
   sequences_ = std::make_unique<SequenceTable>(options_.max_sessions, options_.context);
+  bool all_cells = !backend_->traits().releases_cells || config.window == 0;
+  for (size_t i = 0; i < specs.size(); ++i) all_cells = all_cells || reads_old_cells(specs[i], heads[i] != nullptr);
+  if (!all_cells) windows_ = std::make_unique<WindowMemory>(*backend_, *kv_, layer_windows(config));
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get(),
   parts.tokenizer = &tokenizer_->codec();
@@ -183,6 +199,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
             .model = model_.get(),
             .kv = kv_.get(),
             .sequences = sequences_.get(),
+            .windows = windows_.get(),
             .cost_model = &cost_model_,
             .tokenizer = &tokenizer_->codec(),
             .speculations = speculations_,

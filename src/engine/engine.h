@@ -75,7 +75,8 @@ class EngineImpl : public Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<SequenceTable> sequences_;
-  std::optional<SessionOrigin> origin_;  // made when the first session is saved or restored
+  std::unique_ptr<WindowMemory> windows_;  // null: no layer has a window, or all cells are wanted
+  std::optional<SessionOrigin> origin_;    // made when the first session is saved or restored
   CostModel cost_model_;
   std::string cost_key_;  // under which costs are kept; empty: they are not
   CostRange cost_range_{};

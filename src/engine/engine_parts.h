@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "engine/speculation.h"
+#include "engine/window_memory.h"
 #include "kv/sequence_table.h"
 #include "model/llama.h"
 #include "text/tokenizer.h"
@@ -17,6 +18,7 @@ struct EngineParts {
   Model* model = nullptr;
   KvStore* kv = nullptr;               // the target's KV cache
   SequenceTable* sequences = nullptr;  // who has which cells of it
+  WindowMemory* windows = nullptr;     // gives back those behind sliding windows; null: all are kept
   CostModel* cost_model = nullptr;     // of the target's passes
   const TokenCodec* tokenizer = nullptr;
   std::span<const std::unique_ptr<Speculation>>

@@ -103,6 +103,7 @@ void Round::commit() {
     const SeqId seq = slot.request->text().seq();
     moves_.clear();
     parts_.sequences->commit(seq, slot.committed_path(), moves_);
+    if (parts_.windows) parts_.windows->grow(seq, parts_.sequences->length(seq));
     if (moves_.empty()) continue;
     parts_.backend->kv_move({.from = parts_.kv, .to = parts_.kv, .from_slot = seq, .to_slot = seq, .moves = moves_});
   }

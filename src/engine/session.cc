@@ -15,7 +15,13 @@ SessionImpl::SessionImpl(EngineImpl& engine) : engine_(engine), text_(engine.par
 void SessionImpl::truncate(int length) {
   if (length < 0 || length > this->length())
     fail("cannot truncate a session of {} tokens to {}", this->length(), length);
-  text_.truncate(length);
+  if (text_.can_return(length)) return text_.truncate(length);
+  read_again(std::vector<Token>(text().begin(), text().begin() + length));
+}
+
+void SessionImpl::read_again(std::span<const Token> tokens) {
+  text_.truncate(0);
+  if (!tokens.empty()) evaluate(tokens, 0);
 }
 
 const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {

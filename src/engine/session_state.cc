@@ -98,10 +98,12 @@ void SessionImpl::copy_from(const Session& other, int length) {
   if (length < 0 || length > from->length())
     fail("cannot take over {} tokens of a session that holds {}", length, from->length());
   if (from == this) return truncate(length);
+  if (!from->text_.can_return(length)) return read_again(from->text().first(size_t(length)));
   truncate(0);
   const SeqId other_seq = from->text_.seq(), seq = text_.seq();
   copy_cells(engine_.device(), engine_.kv(), other_seq, seq, length);
   text_.adopt(from->text().first(size_t(length)));
+  if (WindowMemory* windows = engine_.parts().windows) windows->copied(seq, other_seq);
   for (const auto& spec : engine_.speculations())
     if (spec->drafter()) spec->drafter()->state().copy(other_seq, seq, length);
 }
@@ -157,6 +159,7 @@ void SessionImpl::restore(std::istream& from) {
     const int cells = restore_cells(engine_.device(), engine_.kv(), text_.seq(), int(length), from);
     if (cells != length) fail("a saved session of {} tokens has {} cells", length, cells);
     text_.adopt(tokens);
+    if (WindowMemory* windows = engine_.parts().windows) windows->restored(text_.seq(), cells);
     const auto drafters = get<uint32_t>(from);
     if (drafters > kMostPresets) fail("a saved session is broken: {} presets", drafters);
     for (uint32_t i = 0; i < drafters; ++i) {

@@ -191,6 +191,8 @@ inline double tolerance(DType type) {
     case DType::kF32: return 1e-5;
     case DType::kF16: return 2e-3;
     case DType::kBF16: return 1.2e-2;
+    case DType::kQ4_0: return 0.25;
+    case DType::kQ4_1: return 0.2;
     default: return 3e-2;
   }
 }

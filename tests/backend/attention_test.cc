@@ -10,13 +10,19 @@
 namespace sx::cpu::testing {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_1};
 
 // Every instruction set of this machine x every type, with one head shape.
 std::vector<Shape> kinds(int heads, int kv_heads, int dim) {
   std::vector<Shape> all;
   for (Isa isa : available_isas())
     for (DType type : kTypes) all.push_back({isa, type, heads, kv_heads, dim});
+  return all;
+}
+
+std::vector<Shape> kinds_and_q4_0(int heads, int kv_heads, int dim) {
+  std::vector<Shape> all = kinds(heads, kv_heads, dim);
+  for (Isa isa : available_isas()) all.push_back({isa, DType::kQ4_0, heads, kv_heads, dim});
   return all;
 }
 
@@ -44,7 +50,7 @@ TEST(Attention, ValuesAgreeWithDoublePrecision) {
   } shapes[] = {{6, 2, 64}, {3, 3, 128}, {8, 1, 80}, {4, 2, 96}, {2, 1, 256}, {4, 2, 32},
                 {4, 1, 48}, {2, 2, 16},  {2, 1, 8},  {3, 1, 40}, {2, 1, 10}};
   for (const auto& h : shapes)
-    for (const Shape& s : kinds(h.heads, h.kv_heads, h.dim)) {
+    for (const Shape& s : kinds_and_q4_0(h.heads, h.kv_heads, h.dim)) {
       World w(s, 1, 640);
       const int history = 571;
       w.fill(0, history, 0);
@@ -366,6 +372,7 @@ TEST(Attention, AnotherFoldOrderIsNoticed) {
     w.fill(0, n - 1, 0);
     const auto out = w.step({{0, n - 1, {n - 1}, {}, 0}});
     const auto& store = static_cast<CpuKvStore&>(*w.store);
+    if (store.layout().record) continue;  // its kernels are those of bf16
     const auto& kernels = attention_kernels(store.layout(), s.isa);
     const auto q = token_vector(s, n - 1);
     std::vector<std::byte> packed(query_bytes(64));

@@ -12,7 +12,7 @@
 namespace sx::cpu::testing {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
 constexpr ScoreKind kKinds[] = {ScoreKind::kMass, ScoreKind::kPeak, ScoreKind::kLogit, ScoreKind::kBound};
 const char* name_of(ScoreKind kind) {
   constexpr const char* kNames[] = {"mass", "peak", "logit", "bound"};

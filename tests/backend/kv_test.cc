@@ -15,7 +15,7 @@
 namespace sx::cpu::testing {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
 
 // Largest error a stored element may have, relative to the largest element of its vector.
 double rounding(DType type) {
@@ -23,6 +23,8 @@ double rounding(DType type) {
     case DType::kF32: return 0;
     case DType::kF16: return 0x1p-11;
     case DType::kBF16: return 0x1p-8;
+    case DType::kQ4_0: return 1.0 / 8 + 0x1p-8;   // the extreme of the other sign may be cut off by a step
+    case DType::kQ4_1: return 1.0 / 15 + 0x1p-8;  // half a step of the whole range
     default: return 0.5 / 127 + 1e-6;
   }
 }
@@ -72,7 +74,7 @@ TEST(KvStore, ValuesAreFiniteWhateverIsWritten) {
 
 TEST(KvStore, RefusesWhatItCannotHold) {
   const Isa isa = Isa::kGeneric;
-  EXPECT_THROW(make_kv_store({1, 1, 64, 1, 64, DType::kQ4_0}, isa), Error);
+  EXPECT_THROW(make_kv_store({1, 1, 64, 1, 64, DType::kQ5_0}, isa), Error);
   EXPECT_THROW(make_kv_store({1, 1, 258, 1, 64, DType::kF32}, isa), Error);
   EXPECT_THROW(make_kv_store({1, 1, 63, 1, 64, DType::kF32}, isa), Error);
   EXPECT_THROW(make_kv_store({0, 1, 64, 1, 64, DType::kF32}, isa), Error);

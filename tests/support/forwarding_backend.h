@@ -47,6 +47,7 @@ class ForwardingBackend : public Backend {
   size_t kv_cell_bytes(const KvStore& kv) const override { return right_->kv_cell_bytes(kv); }
   void kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) override { right_->kv_read(kv, a, out); }
   void kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) override { right_->kv_write(kv, a, from); }
+  void kv_release(KvStore& kv, const KvReleaseArgs& a) override { right_->kv_release(kv, a); }
   void choose(const ChooseArgs& a) override { right_->choose(a); }
   void probabilities(const ProbabilitiesArgs& a) override { right_->probabilities(a); }
   void top_k(const TopKArgs& a) override { right_->top_k(a); }

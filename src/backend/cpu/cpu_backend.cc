@@ -67,6 +67,9 @@ void CpuBackend::kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte*
 void CpuBackend::kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) {
   cpu::kv_write(static_cast<CpuKvStore&>(kv), cells, from, pool_);
 }
+void CpuBackend::kv_release(KvStore& kv, const KvReleaseArgs& args) {
+  static_cast<const CpuKvStore&>(kv).release(args);
+}
 void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
 void CpuBackend::probabilities(const ProbabilitiesArgs& args) { cpu::probabilities(args, row_scratch_[0]); }
 void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }

@@ -47,6 +47,8 @@ class CpuBackend : public Backend {
   size_t kv_cell_bytes(const KvStore& kv) const override;
   void kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte* out) override;
   void kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) override;
+  void kv_release(KvStore& kv, const KvReleaseArgs& args) override;
+  DeviceTraits traits() const override { return {.releases_cells = true}; }
   void choose(const ChooseArgs& args) override;
   void probabilities(const ProbabilitiesArgs& args) override;
   void top_k(const TopKArgs& args) override;

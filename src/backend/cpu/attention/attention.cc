@@ -10,6 +10,7 @@
 
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_plan.h"
+#include "backend/cpu/kv/records.h"
 #include "base/error.h"
 #include "base/fixed_math.h"
 
@@ -31,10 +32,11 @@ namespace {
 // One thread at work on one unit (chunk, KV head).
 class Unit {
  public:
-  Unit(const AttendArgs& args, const CpuKvStore& store, const AttentionKernels& kernels, AttentionPlan& plan,
-       AttentionWorker& worker, int chunk, int head)
+  Unit(const AttendArgs& args, const CpuKvStore& store, const KvLayout& tile, const AttentionKernels& kernels,
+       AttentionPlan& plan, AttentionWorker& worker, int chunk, int head)
       : args_(args),
         store_(store),
+        tile_(tile),
         kernels_(kernels),
         plan_(plan),
         worker_(worker),
@@ -95,6 +97,20 @@ class Unit {
     worker_.head = head_;
   }
 
+  // Block b as kernels read it: in place, or unpacked, until the next call.
+  const std::byte* keys_of(int b) {
+    const std::byte* keys = store_.keys(seq_.slot, args_.layer, head_, b);
+    if (!store_.layout().record) return keys;
+    unpack_keys(store_.layout(), keys, tile_, worker_.block_keys);
+    return worker_.block_keys;
+  }
+  const std::byte* values_of(int b) {
+    const std::byte* values = store_.values(seq_.slot, args_.layer, head_, b);
+    if (!store_.layout().record) return values;
+    unpack_values(store_.layout(), values, tile_, worker_.block_values);
+    return worker_.block_values;
+  }
+
   // Folds block b, given as two pointers, into a tile whose rows are rows [first, first + rows) of the chunk.
   void fold(float* state, const std::byte* packed, const std::byte* keys, const std::byte* values, int b, int first,
             int rows, const std::byte* next_keys) {
@@ -122,9 +138,9 @@ class Unit {
     const int last = std::min(to, chunk_.shared);
     for (int p = std::max(from, chunk_.begin / kBlock * kBlock); p < last; p += kBlock) {
       const int b = p / kBlock;
-      const std::byte* k = store_.keys(seq_.slot, args_.layer, head_, b);
-      const std::byte* v = store_.values(seq_.slot, args_.layer, head_, b);
+      const std::byte *k = keys_of(b), *v = values_of(b);
       const std::byte* next = p + kBlock < last ? store_.keys(seq_.slot, args_.layer, head_, b + 1) : k;
+      if (store_.layout().record) next = nullptr;
       for (int t = 0; t < chunk_.tiles; ++t)  // the first tile brings the block in, the others find it in the cache
         fold(states + at(t), query(t), k, v, b, t * chunk_.tile_rows, rows_of(t), t == 0 ? next : nullptr);
     }
@@ -133,8 +149,7 @@ class Unit {
 
   // Block b of the tails: the rows of each group fold the block of their own path.
   void tail(int b, float* states) {
-    const std::byte* k = store_.keys(seq_.slot, args_.layer, head_, b);
-    const std::byte* v = store_.values(seq_.slot, args_.layer, head_, b);
+    const std::byte *k = keys_of(b), *v = values_of(b);
     bool copied = false;
     for (int first = 0, last; first < chunk_.tokens; first = last) {
       const int leaf = token(first).leaf;
@@ -144,8 +159,8 @@ class Unit {
       if (end <= b * kBlock) continue;
       if (leaf != kDirect) {
         if (!copied) {
-          std::memcpy(worker_.tail_keys, k, store_.layout().k_bytes);
-          std::memcpy(worker_.tail_values, v, store_.layout().v_bytes);
+          std::memcpy(worker_.tail_keys, k, tile_.k_bytes);
+          std::memcpy(worker_.tail_values, v, tile_.v_bytes);
           for (int i = 0; i < kBlock; ++i) worker_.cells[i] = b * kBlock + i;
           copied = true;
         }
@@ -169,9 +184,17 @@ class Unit {
         if (index / kBlock != b || worker_.cells[p] == cell) continue;
         const std::byte* k = store_.keys(seq_.slot, args_.layer, head_, cell / kBlock);
         const std::byte* v = store_.values(seq_.slot, args_.layer, head_, cell / kBlock);
-        copy_key(store_.layout(), k, cell % kBlock, worker_.tail_keys, p);
-        copy_value(store_.layout(), v, cell % kBlock, worker_.tail_values, p);
         worker_.cells[p] = cell;
+        if (store_.layout().record) {
+          float x[kMaxHeadDim];
+          load_key(store_.layout(), k, cell % kBlock, x);
+          store_key(tile_, worker_.tail_keys, p, x);
+          load_value(store_.layout(), v, cell % kBlock, x);
+          store_value(tile_, worker_.tail_values, p, x);
+          continue;
+        }
+        copy_key(tile_, k, cell % kBlock, worker_.tail_keys, p);
+        copy_value(tile_, v, cell % kBlock, worker_.tail_values, p);
       }
   }
 
@@ -210,6 +233,7 @@ class Unit {
 
   const AttendArgs& args_;
   const CpuKvStore& store_;
+  const KvLayout& tile_;  // of the blocks that kernels read: the store's, or what its records are unpacked to
   const AttentionKernels& kernels_;
   AttentionPlan& plan_;
   AttentionWorker& worker_;
@@ -224,7 +248,8 @@ constexpr int64_t kWorthSharing = 8;  // blocks x tiles below which waking the o
 
 void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch& scratch) {
   const auto& store = static_cast<const CpuKvStore&>(*args.kv);
-  const AttentionKernels& kernels = attention_kernels(store.layout(), isa);
+  const KvLayout tile = tile_layout(store.layout(), isa);
+  const AttentionKernels& kernels = attention_kernels(tile, isa);
   AttentionPlan& plan = *scratch.plan_;
   plan.plan(args, store, pool.size());
   const auto work = [&](int thread) {
@@ -235,8 +260,8 @@ void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch&
       const Chunk& c = plan.chunks[static_cast<size_t>(index)];
       const int n = item - c.item;
       const int span = c.spans - 1 - n % c.spans;  // ascending in time, as memory is read fastest
-      if (c.partial < 0) Unit(args, store, kernels, plan, worker, index, n).all_spans();
-      else Unit(args, store, kernels, plan, worker, index, n / c.spans).one_span(span);
+      if (c.partial < 0) Unit(args, store, tile, kernels, plan, worker, index, n).all_spans();
+      else Unit(args, store, tile, kernels, plan, worker, index, n / c.spans).one_span(span);
     }
   };
   if (plan.cost < kWorthSharing) work(0);

@@ -57,7 +57,7 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   const size_t query = round64(query_bytes(widest)), block = round64(static_cast<size_t>(widest) * kBlock * 4 + 256);
   const size_t ranges = round64(sizeof(int32_t) * static_cast<size_t>(max_tiles * kTileRows));
   const auto tiles = static_cast<size_t>(max_tiles);
-  const size_t each = 2 * tiles * state + state + tiles * query + query + 2 * block + 2 * ranges;
+  const size_t each = 2 * tiles * state + state + tiles * query + query + 4 * block + 2 * ranges;
   memory = Pages(each * static_cast<size_t>(threads), "the scratch of attention");
   workers.assign(static_cast<size_t>(threads), {});
   std::byte* p = memory.data();
@@ -74,6 +74,8 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
     w.lone_query = take(query);
     w.tail_keys = take(block);
     w.tail_values = take(block);
+    w.block_keys = take(block);
+    w.block_values = take(block);
     w.begin = reinterpret_cast<int32_t*>(take(ranges));
     w.end = reinterpret_cast<int32_t*>(take(ranges));
   }

@@ -44,6 +44,8 @@ struct AttentionWorker {
   std::byte* lone_query;
   std::byte* tail_keys;  // one gathered block each
   std::byte* tail_values;
+  std::byte* block_keys;  // one unpacked block each
+  std::byte* block_values;
   int32_t* begin;  // [chunk rows] indices seen by each query row of the packed chunk
   int32_t* end;
   int32_t all_from, all_to;       // indices that all of them see

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/cpu/kv/records.h"
 #include "base/error.h"
 #include "tensor/half.h"
 
@@ -67,7 +68,14 @@ const float* scales(const KvLayout& l, const std::byte* block) {
   return reinterpret_cast<const float*>(block + l.scales_at());
 }
 
+// Where position p of a block with records lies.
+std::byte* record(const KvLayout& l, std::byte* block, int p) { return block + static_cast<size_t>(p) * l.record; }
+const std::byte* record(const KvLayout& l, const std::byte* block, int p) {
+  return block + static_cast<size_t>(p) * l.record;
+}
+
 void store(const KvLayout& l, const Walk& w, std::byte* block, int p, const float* x) {
+  if (l.record) return write_record(l, record(l, block, p), x);
   switch (l.type) {
     case DType::kBF16: return put<uint16_t>(w, block, l.dim, x, [](float y) { return float_to_bf16(y); });
     case DType::kF16:
@@ -85,6 +93,7 @@ void store(const KvLayout& l, const Walk& w, std::byte* block, int p, const floa
 }
 
 void load(const KvLayout& l, const Walk& w, const std::byte* block, int p, float* x) {
+  if (l.record) return read_record(l, record(l, block, p), x);
   switch (l.type) {
     case DType::kBF16: return get<uint16_t>(w, block, l.dim, x, [](uint16_t y) { return bf16_to_float(y); });
     case DType::kF16: return get<uint16_t>(w, block, l.dim, x, [](uint16_t y) { return f16_to_float(y); });
@@ -97,6 +106,7 @@ void load(const KvLayout& l, const Walk& w, const std::byte* block, int p, float
 }
 
 void copy_any(const KvLayout& l, const Walk& a, const std::byte* from, int p, const Walk& b, std::byte* to, int q) {
+  if (l.record) return void(std::memmove(record(l, to, q), record(l, from, p), l.record));
   switch (l.type) {
     case DType::kBF16:
     case DType::kF16: return copy<uint16_t>(a, from, b, to, l.dim);
@@ -127,6 +137,7 @@ void unpack(const KvLayout& l, const Walk& w, std::byte* block, const std::byte*
 }
 
 void pack_any(const KvLayout& l, const Walk& w, const std::byte* block, int p, std::byte* packed) {
+  if (l.record) return void(std::memcpy(packed, record(l, block, p), l.record));
   switch (l.type) {
     case DType::kBF16:
     case DType::kF16: return pack<uint16_t>(l, w, block, packed);
@@ -138,6 +149,7 @@ void pack_any(const KvLayout& l, const Walk& w, const std::byte* block, int p, s
 }
 
 void unpack_any(const KvLayout& l, const Walk& w, std::byte* block, int p, const std::byte* packed) {
+  if (l.record) return void(std::memcpy(record(l, block, p), packed, l.record));
   switch (l.type) {
     case DType::kBF16:
     case DType::kF16: return unpack<uint16_t>(l, w, block, packed);
@@ -151,8 +163,9 @@ void unpack_any(const KvLayout& l, const Walk& w, std::byte* block, int p, const
 }  // namespace
 
 KvLayout make_layout(DType type, int head_dim, Isa isa) {
-  if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && type != DType::kQ8_0)
-    fail("KV type {}: expected F32, F16, BF16 or Q8_0", dtype_name(type));
+  const bool records = type == DType::kQ4_0 || type == DType::kQ4_1;
+  if (!records && type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && type != DType::kQ8_0)
+    fail("KV type {}: expected F32, F16, BF16, Q8_0, Q4_0 or Q4_1", dtype_name(type));
   if (head_dim <= 0 || head_dim > kMaxHeadDim || head_dim % 2 != 0)
     fail("head size {}: expected an even number up to {}", head_dim, kMaxHeadDim);
   KvLayout l;
@@ -160,6 +173,11 @@ KvLayout make_layout(DType type, int head_dim, Isa isa) {
   l.matrix = isa == Isa::kNeonI8mm && (type == DType::kBF16 || type == DType::kQ8_0);
   l.dim = head_dim;
   l.padded = (head_dim + 15) / 16 * 16;
+  if (records) {
+    l.record = record_bytes(type, head_dim);
+    l.k_bytes = l.v_bytes = kBlock * l.record;
+    return l;
+  }
   const size_t count = size_t(kBlock) * static_cast<size_t>(l.padded);
   const size_t element = type == DType::kF32 ? 4 : type == DType::kQ8_0 ? 1 : 2;
   l.k_bytes = l.v_bytes = count * element + (type == DType::kQ8_0 ? kBlock * sizeof(float) : 0);
@@ -187,6 +205,7 @@ void copy_value(const KvLayout& l, const std::byte* from, int p, std::byte* to, 
 
 size_t packed_bytes(const KvLayout& l) {
   const size_t dim = static_cast<size_t>(l.dim);
+  if (l.record) return l.record;
   return l.type == DType::kQ8_0 ? sizeof(float) + dim : dim * (l.type == DType::kF32 ? 4 : 2);
 }
 

@@ -1,10 +1,11 @@
-// How 64 positions of one KV head lie in memory, and how single cells get in and out. Two families:
+// How 64 positions of one KV head lie in memory, and how single cells get in and out. Three families:
 //
 //   matrix (bf16 and q8 on neon-i8mm): tiles of the 2x2 matrix instructions, one 16-byte vector = 2 columns
 //     K bf16 [pos/16][d/4][pos%16][d%4]   V bf16 [c/16][pos/4][c%16][pos%4]
 //     K q8   [pos/16][d/8][pos%16][d%8]   V q8   [c/16][pos/8][c%16][pos%8]
 //   lanes (everything else): K lanes are positions, V lanes are channels
 //     K      [pos/16][d][pos%16]          V      [pos][c]
+//   records (q4_0, q4_1): positions one after the other, see records.h
 //
 // q8 blocks end with 64 float scales, one per position (x = scale * q over the whole head vector). Heads are padded
 // to a multiple of 16; padding is never written, so it stays zero. V holds finite numbers only (see store_cell),
@@ -26,6 +27,7 @@ struct KvLayout {
   bool matrix = false;  // which family
   int dim = 0;          // elements of a head
   int padded = 0;       // rounded up to 16
+  size_t record = 0;    // bytes of a position where blocks are records, else 0
   size_t k_bytes = 0;   // of a K block, scales included
   size_t v_bytes = 0;
 

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/attention/attention_kernels.h"
+#include "backend/cpu/kv/rotate.h"
 #include "base/error.h"
 #include "tensor/half.h"
 
@@ -279,8 +280,32 @@ void move_head(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs,
   }
 }
 
+// Cells that are records, one by one.
+void move_records(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
+  const auto& from = static_cast<const CpuKvStore&>(*a.from);
+  auto& to = static_cast<CpuKvStore&>(*a.to);
+  const KvLayout& l = from.layout();
+  for (const Run& r : runs)
+    for (int i = 0; i < r.cells; ++i) {
+      const int src = r.src + i, dst = r.dst + i, p = src % kBlock, q = dst % kBlock;
+      const std::byte* k = from.keys(a.from_slot, layer, head, src / kBlock);
+      std::byte* new_k = to.keys(a.to_slot, layer, head, dst / kBlock);
+      if (r.table < 0) {
+        copy_key(l, k, p, new_k, q);
+      } else {
+        float x[kMaxHeadDim];
+        load_key(l, k, p, x);
+        rotate(x, plan.tables + r.table * a.dims, a.dims, a.style);
+        store_key(l, new_k, q, x);
+      }
+      copy_value(l, from.values(a.from_slot, layer, head, src / kBlock), p,
+                 to.values(a.to_slot, layer, head, dst / kBlock), q);
+    }
+}
+
 void move_any(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
   const KvLayout& l = static_cast<const CpuKvStore&>(*a.from).layout();
+  if (l.record) return move_records(a, plan, runs, layer, head);
   const bool matrix = l.matrix;
   const auto move = l.type == DType::kBF16   ? (matrix ? move_head<BF16, 4> : move_head<BF16, 1>)
                     : l.type == DType::kQ8_0 ? (matrix ? move_head<Q8, 8> : move_head<Q8, 1>)

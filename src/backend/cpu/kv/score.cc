@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/kv/records.h"
 #include "backend/cpu/kv/score_kernels.h"
 #include "backend/cpu/kv/store.h"
 #include "base/error.h"
@@ -21,6 +22,7 @@ constexpr int kWorthSharing = 8192;  // chunks of all heads; below, waking the o
 struct Call {
   const KvScoreArgs& a;
   const CpuKvStore& store;
+  const KvLayout& tile;  // as kernels read blocks
   const ScoreKernels& kernels;
   const ScoreFolds& folds;
   float* maxima;       // [heads, chunks]
@@ -45,13 +47,22 @@ struct Call {
     }
   }
 
+  // Block b as kernels read it: in place, or unpacked to `room`.
+  const std::byte* keys_of(int kv_head, int b, std::byte* room) const {
+    const std::byte* keys = store.keys(a.slot, a.layer, kv_head, b);
+    if (!store.layout().record) return keys;
+    unpack_keys(store.layout(), keys, tile, room);
+    return room;
+  }
+
   // Chunks [first, last) of one KV head, for all query heads that share it.
   void logits(int kv_head, int first, int last) const {
     const int32_t* border = a.borders.data();
+    alignas(64) std::byte room[kBlock * kMaxHeadDim * sizeof(uint16_t)];
     int at = first;  // the first chunk that reaches into the block
     for (int b = border[first] / kBlock; b * kBlock < border[last]; ++b) {
-      const std::byte* keys = store.keys(a.slot, a.layer, kv_head, b);
-      const bool more = (b + 1) * kBlock < border[last];
+      const std::byte* keys = keys_of(kv_head, b, room);
+      const bool more = (b + 1) * kBlock < border[last] && !store.layout().record;
       const std::byte* next = more ? store.keys(a.slot, a.layer, kv_head, b + 1) : nullptr;
       for (int i = 0; i < lots; ++i) {
         alignas(64) float s[kScoreHeads][kBlock];
@@ -82,6 +93,7 @@ struct Call {
 
   void bounds(int kv_head, int first, int last) const {
     alignas(64) float low[kMaxHeadDim], high[kMaxHeadDim];
+    alignas(64) std::byte room[kBlock * kMaxHeadDim * sizeof(uint16_t)];
     for (int c = first; c < last; ++c) {
       const int begin = a.borders[static_cast<size_t>(c)], end = a.borders[static_cast<size_t>(c) + 1];
       std::fill_n(low, padded, INFINITY);
@@ -89,9 +101,9 @@ struct Call {
       for (int cell = begin, stop; cell < end; cell = stop) {
         const int b = cell / kBlock;
         stop = std::min(end, (b + 1) * kBlock);
-        const std::byte* keys = store.keys(a.slot, a.layer, kv_head, b);
+        const std::byte* keys = keys_of(kv_head, b, room);
         // widen() strides through a block, which no hardware foresees; a block on is as good as next.
-        const size_t bytes = store.layout().k_bytes, cells = kBlock;
+        const size_t bytes = tile.k_bytes, cells = kBlock;
         for (size_t at = bytes * static_cast<size_t>(cell % kBlock) / cells;
              at < bytes * static_cast<size_t>(stop - b * kBlock) / cells; at += 64)
           __builtin_prefetch(keys + bytes + at, 0, 2);
@@ -124,9 +136,11 @@ void kv_score(const KvScoreArgs& a, Isa isa, ThreadPool& pool, ScoreScratch& scr
   for (size_t c = 1; c < a.borders.size(); ++c) SX_ASSERT(a.borders[c - 1] < a.borders[c]);
   const int chunks = static_cast<int>(a.borders.size()) - 1, group = a.heads / a.kv_heads;
   const int lots = (group + kScoreHeads - 1) / kScoreHeads, padded = store.layout().padded;
+  const KvLayout tile = tile_layout(store.layout(), isa);
   const Call call{a,
                   store,
-                  score_kernels(store.layout(), isa),
+                  tile,
+                  score_kernels(tile, isa),
                   score_folds(isa),
                   scratch.maxima_.as<float>(),
                   scratch.queries_.data(),

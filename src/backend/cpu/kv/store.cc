@@ -22,6 +22,18 @@ CpuKvStore::CpuKvStore(const KvGeometry& geometry, Isa isa)
   memory_ = Pages(heads * head_bytes_, "the KV store");
 }
 
+// The heads of neighbouring layers follow one another in an extent: they are given back together.
+void CpuKvStore::release(const KvReleaseArgs& a) const {
+  SX_ASSERT(a.slot >= 0 && a.slot < geometry_.slots && a.first >= 0 && a.end <= geometry_.capacity);
+  SX_ASSERT(a.first_layer >= 0 && a.layers >= 0 && a.layers <= geometry_.layers - a.first_layer);
+  const int cells = extent_ * kBlock;
+  const size_t bytes = static_cast<size_t>(a.layers) * static_cast<size_t>(geometry_.kv_heads) * head_bytes_;
+  for (int extent = (a.first + cells - 1) / cells; (extent + 1) * cells <= a.end; ++extent) {
+    const std::byte* at = keys(a.slot, a.first_layer, 0, extent * extent_);
+    memory_.release(static_cast<size_t>(at - memory_.data()), bytes);
+  }
+}
+
 std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, Isa isa) {
   return std::make_unique<CpuKvStore>(geometry, isa);
 }

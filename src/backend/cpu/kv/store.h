@@ -26,6 +26,9 @@ class CpuKvStore : public KvStore {
     return at(slot, layer, head, b, layout_.v_bytes, v_at_);
   }
 
+  // Gives back the memory of extents that lie in the range.
+  void release(const KvReleaseArgs& args) const;
+
   // One key vector as floats: [head_dim].
   void load_key(int slot, int layer, int head, int cell, float* k) const {
     cpu::load_key(layout_, keys(slot, layer, head, cell / kBlock), cell % kBlock, k);
