@@ -125,7 +125,7 @@ TEST(LinearSuper, OffsetsBeyondF16FallBack) {
     Runner runner(isa, 1);
     const Tensor tensor = w.tensor();
     const auto m = pack_matrix({&tensor, 1}, isa, runner.pool);
-    if (isa == Isa::kNeonI8mm) EXPECT_EQ(m->parts()[0].layout.act_block, 32);  // x86 does not centre nibbles
+    if (isa == Isa::kNeonI8mm) { EXPECT_EQ(m->parts()[0].layout.act_block, 32); }
     const auto x = make_rows(5, 64, 32), y = runner.run(*m, x, 5);
     EXPECT_EQ(different_rows(y, each_alone(runner, *m, x, 5), 5, 9), 0) << isa_name(isa);
     for (float value : y) EXPECT_TRUE(std::isfinite(value)) << isa_name(isa);
