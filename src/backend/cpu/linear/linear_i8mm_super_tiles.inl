@@ -50,7 +50,7 @@ SX_ALWAYS float32x4_t fmul(float32x4_t a, float32x4_t b) {
 SX_ALWAYS void fmls(float32x4_t& p, float32x4_t a, float32x4_t b) {
   asm volatile("fmls %0.4s, %1.4s, %2.4s" : "+w"(p) : "w"(a), "w"(b));
 }
-// p -= the lower or the upper four multiplications of halves, exact before they are subtracted.
+// p -= a b of the lower or the upper four halves, exact before it is subtracted.
 SX_ALWAYS void fmlsl(float32x4_t& p, float16x8_t a, float16x8_t b, bool upper) {
   if (upper) asm volatile("fmlsl2 %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
   else asm volatile("fmlsl %0.4s, %1.4h, %2.4h" : "+w"(p) : "w"(a), "w"(b));
