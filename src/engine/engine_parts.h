@@ -8,7 +8,7 @@
 #include "engine/speculation.h"
 #include "engine/window_memory.h"
 #include "kv/sequence_table.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace sx {
