@@ -2,13 +2,15 @@
 """Makes the tiny models and golden activations of tests/golden with Hugging Face transformers.
 
 Requirements (PyPI): torch, transformers >= 5, tokenizers, safetensors, numpy.
-Usage: python tools/make_golden.py [output folder, default tests/golden]
+Usage: python tools/make_golden.py [output folder, default tests/golden] [--only NAME...]
 
 Each model is random (fixed seeds), f32, two layers, and so small that all of them fit in a repository. The weights are
 drawn much wider than a trained model's, so that attention is far from uniform and a mistake in RoPE, a window or a bias
 moves the logits visibly. Models that differ only in config.json share their weights by symbolic links.
 What the files hold is described in tests/golden/README.md.
 """
+import argparse
+import copy
 import json
 import os
 import shutil
@@ -66,15 +68,55 @@ MODELS = {
         "yarn", theta=1000000.0, factor=4.0, original_max_position_embeddings=64)), "qwen3", True),
 }
 
+# Families whose layers have other parts than a Llama's: as few layers as show them all, and a text that leaves the
+# window and the original context.
+SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1,
+             head_dim=16, max_position_embeddings=512, bos_token_id=256, eos_token_id=257, pad_token_id=None)
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+FAMILIES = {
+    "gemma3": ("Gemma3", dict(SMALL, num_hidden_layers=3, sliding_window=WINDOW, layer_types=MIXED, query_pre_attn_scalar=20,
+                              rope_parameters={
+                                  "sliding_attention": rope("default"),
+                                  "full_attention": rope("linear", theta=1000000.0, factor=8.0)}), None, False),
+    "gemma2": ("Gemma2", dict(SMALL, num_hidden_layers=2, sliding_window=WINDOW, query_pre_attn_scalar=20,
+                              attn_logit_softcapping=5.0, final_logit_softcapping=8.0), None, True),
+    "smollm3": ("SmolLM3", dict(SMALL, num_hidden_layers=4, rope_parameters=rope("default", theta=50000.0)), None, False),
+    "phi3": ("Phi3", dict(SMALL, num_hidden_layers=2, tie_word_embeddings=True, max_position_embeddings=512,
+                          original_max_position_embeddings=128, rope_parameters=rope(
+                              "longrope", short_factor=[1.0 + 0.05 * i for i in range(6)],
+                              long_factor=[1.5 + 0.5 * i for i in range(6)], partial_rotary_factor=0.75,
+                              original_max_position_embeddings=128)), None, False),
+    "olmo2": ("Olmo2", dict(SMALL, num_hidden_layers=2, num_key_value_heads=2), None, False),
+    "olmo3": ("Olmo3", dict(SMALL, num_hidden_layers=3, sliding_window=WINDOW, layer_types=MIXED, rope_parameters={
+        "sliding_attention": rope("default", theta=500000.0),
+        "full_attention": rope("yarn", theta=500000.0, factor=4.0, original_max_position_embeddings=128,
+                               attention_factor=1.2)}), None, False),
+    "granite": ("Granite", dict(SMALL, num_hidden_layers=2, embedding_multiplier=1.5, residual_multiplier=0.6,
+                                attention_multiplier=0.3, logits_scaling=3.0), None, False),
+    "glm4": ("Glm4", dict(SMALL, num_hidden_layers=2, attention_bias=True, rope_parameters=rope(
+        "default", partial_rotary_factor=0.5)), None, False),
+    "seed-oss": ("SeedOss", dict(SMALL, num_hidden_layers=2, attention_bias=True), None, False),
+    "exaone4": ("Exaone4", dict(SMALL, num_hidden_layers=3, sliding_window=WINDOW, layer_types=MIXED), None, False),
+    "cohere2": ("Cohere2", dict(SMALL, num_hidden_layers=3, sliding_window=WINDOW, layer_types=MIXED,
+                                logit_scale=0.25), None, False),
+    "starcoder2": ("Starcoder2", dict(SMALL, num_hidden_layers=2, sliding_window=WINDOW), None, False),
+    "ernie4_5": ("Ernie4_5", dict(SMALL, num_hidden_layers=2, use_bias=True), None, False),
+    "arcee": ("Arcee", dict(SMALL, num_hidden_layers=2, mlp_bias=True), None, False),
+    "helium": ("Helium", dict(SMALL, num_hidden_layers=2), None, False),
+}
+LONG = 300
+LONG_ROWS = [0, 1, 39, 40, 41, 128, 200, 299]
+ALL = {**MODELS, **FAMILIES}
 
-def randomise(model, seed):
-    """Weights of variance 1.5 / inputs, embeddings of 1, norms around 1, biases of 0.3; in the order of the names."""
+
+def randomise(model, seed, norm=1):
+    """Weights of variance 1.5 / inputs, embeddings of 1, norms around 1 (or what else means 1), biases of 0.3; in the order of the names."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             noise = torch.randn(p.shape, generator=generator, dtype=torch.float32)
             if name.endswith("norm.weight"):
-                p.copy_(1 + 0.2 * noise)
+                p.copy_(norm + 0.2 * noise)
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
             elif "embed_tokens" in name:
@@ -119,14 +161,21 @@ def forward(model, tokens):
 
 
 def write_model(root, name, seed):
-    prefix, settings, shared, classic = MODELS[name]
-    config = getattr(transformers, prefix + "Config")(**settings)
+    prefix, settings, shared, classic = ALL[name]
+    length, rows = (LENGTH, ROWS) if name in MODELS else (LONG, LONG_ROWS)
+    config = getattr(transformers, prefix + ("TextConfig" if prefix == "Gemma3" else "Config"))(**settings)
     config._attn_implementation = "eager"
     model_class = getattr(transformers, prefix + "ForCausalLM")
     model = model_class(config).float().eval()
-    randomise(model, seed)
+    randomise(model, seed, norm=0 if prefix.startswith("Gemma") else 1)
     folder = root / name
-    model.save_pretrained(folder)
+    if name in FAMILIES:  # the weights are rounded, and stored in half the space
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(p.bfloat16())
+        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+    else:
+        model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     written = json.loads((folder / "config.json").read_text())
     written.pop("_attn_implementation", None)
@@ -135,7 +184,7 @@ def write_model(root, name, seed):
     for file in ("tokenizer.json", "tokenizer_config.json"):
         os.symlink(f"../tokenizer/{file}", folder / file)
 
-    tokens = torch.from_numpy(np.random.default_rng(1000 + seed).integers(0, VOCAB - 8, LENGTH).astype(np.int32))
+    tokens = torch.from_numpy(np.random.default_rng(1000 + seed).integers(0, VOCAB - 8, length).astype(np.int32))
     result = forward(model, tokens)
     # The folder is what the engine reads: it must give the same when read back, whatever became of config.json.
     read_back = model_class.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
@@ -149,38 +198,46 @@ def write_model(root, name, seed):
 
     states = result.hidden_states
     assert len(states) == config.num_hidden_layers + 1
-    assert torch.allclose(model.lm_head(states[-1]), result.logits, atol=1e-6), "the last state is after the norm"
-    golden = {"tokens": tokens, "rows": torch.tensor(ROWS, dtype=torch.int32)}
+    if name in MODELS:  # others scale or cap their logits
+        assert torch.allclose(model.lm_head(states[-1]), result.logits, atol=1e-6), "the last state is after the norm"
+    golden = {"tokens": tokens, "rows": torch.tensor(rows, dtype=torch.int32)}
     for i, state in enumerate(states[:-1]):
-        golden[f"hidden.{i}"] = state[0, ROWS].contiguous()
-    golden["final"] = states[-1][0, ROWS].contiguous()
-    golden["logits"] = result.logits[0, ROWS].contiguous()
+        golden[f"hidden.{i}"] = state[0, rows].contiguous()
+    golden["final"] = states[-1][0, rows].contiguous()
+    golden["logits"] = result.logits[0, rows].contiguous()
     save_file(golden, str(folder / "golden.safetensors"))
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)
-    facts = {"context": LENGTH, "tokens": LENGTH, "layers": config.num_hidden_layers, "rows": len(ROWS)}
+    facts = {"context": length, "tokens": length, "layers": config.num_hidden_layers, "rows": len(rows)}
     (folder / "golden.json").write_text(json.dumps(facts) + "\n")
     return result.logits
 
 
 def main():
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "tests" / "golden")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", default=Path(__file__).resolve().parent.parent / "tests" / "golden")
+    parser.add_argument("--only", nargs="*", help="make these models only")
+    args = parser.parse_args()
+    root = Path(args.folder)
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    shutil.rmtree(root / "tokenizer", ignore_errors=True)
-    write_tokenizer(root / "tokenizer")
+    if not args.only:
+        shutil.rmtree(root / "tokenizer", ignore_errors=True)
+        write_tokenizer(root / "tokenizer")
     logits, seeds = {}, {}
-    for name, (_, _, shared, _) in MODELS.items():
-        shutil.rmtree(root / name, ignore_errors=True)
+    for name, (_, _, shared, _) in ALL.items():
         seeds[name] = seeds[shared] if shared else len(seeds) + 1
+        if args.only and name not in args.only:
+            continue
+        shutil.rmtree(root / name, ignore_errors=True)
         logits[name] = write_model(root, name, seeds[name])
-        if shared:  # the same weights and tokens: what the configuration changes must be far above any tolerance
+        if shared in logits:  # the same weights and tokens: what the configuration changes must be far above any tolerance
             change = (logits[name] - logits[shared]).abs().max().item()
             print(f"{name}: logits differ from {shared} by up to {change:.3f}")
             assert change > 0.1
     total = sum(f.stat().st_size for f in root.rglob("*") if f.is_file() and not f.is_symlink())
-    print(f"{len(MODELS)} models, {total / 1000:.0f} kB in {root}")
+    print(f"{len(ALL)} models, {total / 1000:.0f} kB in {root}")
 
 
 if __name__ == "__main__":

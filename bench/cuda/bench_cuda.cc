@@ -29,7 +29,7 @@
 #include "base/rng.h"
 #include "copy_speed.h"
 #include "model/heads/eagle.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "speculative/cache/draft_cache.h"
 #include "speculative/cache/retrieval_layers.h"
 #include "whole_drafts.h"

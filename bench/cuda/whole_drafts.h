@@ -4,7 +4,7 @@
 #include <span>
 
 #include "model/heads/eagle.h"
-#include "model/llama.h"
+#include "model/model.h"
 
 namespace sx::bench {
 

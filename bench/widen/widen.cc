@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "model/convert/gguf_keys.h"
 #include "formats/validate.h"
 #include "model/rope.h"
@@ -55,7 +56,8 @@ void check_shape(const ModelConfig& from, const ModelConfig& to, const std::stri
     fail("{}: {} heads share a KV head, but only {} would in the twin", file, from.heads / from.kv_heads,
          to.heads / to.kv_heads);
   }
-  if (from.qk_norm) fail("{}: norms of q and k (qwen3) cannot be embedded: they would see the padding", file);
+  if (from.qk_norm != HeadNorm::kNone)
+    fail("{}: norms of q and k (qwen3) cannot be embedded: they would see the padding", file);
   if (from.rope.scaling == RopeScaling::kDynamic)
     fail("{}: dynamic RoPE scaling depends on the head size and cannot be embedded", file);
 }
@@ -164,7 +166,7 @@ WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle st
   WideMaps maps;
   ModelConfig& to = maps.config;
   to = from;
-  to.arch = Arch::kLlama;
+  to.family = family_of_gguf("llama");
   to.arch_name = "llama";
   const auto set = [](int& size, int wanted) { size = wanted > 0 ? wanted : size; };
   set(to.width, shape.width), set(to.layers, shape.layers), set(to.heads, shape.heads),
@@ -177,7 +179,11 @@ WideMaps wide_maps(const ModelConfig& from, const WideShape& shape, RopeStyle st
   maps.norm_scale = static_cast<float>(std::sqrt(narrow));
   maps.query_scale = static_cast<float>(std::sqrt(static_cast<double>(ratio)));
   embed_rope(from, ratio, style, to, maps.query_scale);
-  if (!to.windowed_layers.empty()) to.windowed_layers.resize(static_cast<size_t>(to.layers), 0);
+  if (auto windowed = windowed_layers(from); !windowed.empty()) {
+    windowed.resize(static_cast<size_t>(to.layers), 0);
+    to.each.clear();
+    set_windowed_layers(to, windowed);
+  }
   validate_config(to, file);
   maps.width = same(from.width);
   maps.ffn = same(from.ffn);

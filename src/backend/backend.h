@@ -136,6 +136,7 @@ class Backend {
     glu(activation);
   }
   virtual void experts(const ExpertsArgs&) = 0;
+  virtual void soft_cap(const SoftCapArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;
   // The default chooses on the host by kv_score() and kv_move(). A backend that chooses on the device waits for it in

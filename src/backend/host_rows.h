@@ -11,9 +11,13 @@ inline void copy_host_rows(const CopyRowsArgs& args) {
   for (ptrdiff_t r = 0; r < args.rows; ++r) {
     float* to = args.to + r * args.to_stride;
     const float* from = args.from + (args.which ? args.which[r] : r) * ptrdiff_t(args.from_stride);
-    if (!args.add) std::memmove(to, from, size_t(args.width) * sizeof(float));
-    else
+    if (args.scale != 1) {
+      for (int i = 0; i < args.width; ++i) to[i] = (args.add ? to[i] : 0.0f) + from[i] * args.scale;
+    } else if (args.add) {
       for (int i = 0; i < args.width; ++i) to[i] += from[i];
+    } else {
+      std::memmove(to, from, size_t(args.width) * sizeof(float));
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "base/token.h"
 #include "kv/chunk_choice.h"
 #include "kv/move.h"
+#include "tensor/activation.h"
 #include "tensor/rope_style.h"
 #include "tensor/tensor.h"
 
@@ -59,7 +60,7 @@ struct StepKey {
   uint64_t plan = 0;            // layers that are left out, windows
 };
 
-// to[r] (+)= from[which ? which[r] : r], columns [0, width).
+// to[r] (+)= from[which ? which[r] : r] * scale, columns [0, width).
 struct CopyRowsArgs {
   float* to;
   const float* from;
@@ -67,6 +68,7 @@ struct CopyRowsArgs {
   int to_stride, from_stride;
   const int32_t* which = nullptr;  // [rows], host memory
   bool add = false;
+  float scale = 1;
 };
 
 struct EmbedArgs {
@@ -76,13 +78,18 @@ struct EmbedArgs {
   Tensor table;  // [vocab, width], any weight type; from place_table()
 };
 
-struct NormArgs {       // out = x / sqrt(mean(x^2) + eps) * weight
+// RMS norm: out = x / sqrt(mean(x^2) + eps) * weight. Centred (LayerNorm): x - mean(x) takes the place of x, and the
+// bias is added.
+struct NormArgs {
   float* out;           // [rows, width]; may alias x
   const float* x;       // [rows, width]
   const float* weight;  // [width]
   int rows, width;
   float eps;
   const Matrix* only_for = nullptr;  // if given: the next op, linear with this matrix, is the only reader of out
+  bool centred = false;
+  const float* bias = nullptr;  // [width] or null; centred norms only
+  int stride = 0;               // between rows of x and of out; 0: width
 };
 
 struct LinearArgs {  // out (+)= x W^T (+ bias)
@@ -143,11 +150,19 @@ struct AttendArgs {
   std::span<const SeqRows> seqs;
 };
 
-struct GluArgs {         // out = silu(gate) * up
+struct GluArgs {         // out = activation(gate) * up; without a gate: activation(up)
   float* out;            // [rows, width]
-  const float* gate_up;  // [rows, 2 * width]
+  const float* gate_up;  // [rows, 2 * width]; without a gate: [rows, width]
   int rows, width;
   const Matrix* only_for = nullptr;  // as in NormArgs
+  Activation activation = Activation::kSilu;
+  bool gated = true;
+};
+
+struct SoftCapArgs {  // x = cap * tanh(x / cap)
+  float* x;           // [rows, width]
+  int rows, width;
+  float cap;
 };
 
 // How the logits of a router become the weights of the experts it chooses.

@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 #include "kv/sequence_table.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "engine/engine_parts.h"
 #include "specextend/engine.h"
 #include "specextend/inspect.h"

@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "engine/speculation.h"
 #include "kv/sequence_table.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace sx {

@@ -15,7 +15,7 @@ std::string describe_rope(const ModelConfig& c) {
   const RopeConfig& r = c.rope;
   std::string text = fmt::format("base {}", r.base);
   if (r.dims != c.head_dim) text += fmt::format(", {} of {} dimensions", r.dims, c.head_dim);
-  const char* names[] = {"", "linear", "dynamic", "llama3", "yarn"};
+  const char* names[] = {"", "linear", "dynamic", "llama3", "yarn", "longrope"};
   if (r.scaling != RopeScaling::kNone) text += fmt::format(", {} x{}", names[int(r.scaling)], r.factor);
   if (r.scaling != RopeScaling::kNone && r.original_context > 0) text += fmt::format(" from {}", r.original_context);
   if (!r.factors.empty()) text += ", explicit factors";

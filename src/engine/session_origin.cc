@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/sha256.h"
+#include "formats/family.h"
 
 namespace sx {
 
@@ -11,11 +12,15 @@ std::string model_fingerprint(const ModelFile& file) {
   constexpr size_t kSample = 64;
   Sha256 hash;
   const ModelConfig& c = file.config();
-  const std::string numbers =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", int(c.arch), c.layers, c.width, c.heads, c.kv_heads, c.head_dim,
-                  c.norm_eps, c.qk_norm, c.window, c.rope.dims, int(c.rope.style));
+  std::string numbers =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", c.family->name, c.layers, c.width, c.norm_eps, c.centred_norms,
+                  c.norm_offset, c.embedding_scale, c.residual_scale, c.logit_scale, c.rope.dims, int(c.rope.style));
+  for (int i = 0; i < c.layers; ++i) {
+    const LayerParts& p = c.layer(i);
+    numbers += fmt::format("{} {} {} {} {} {} {} {} {} {}\n", p.heads, p.kv_heads, p.head_dim, p.window, p.rope,
+                           int(p.qk_norm), int(p.activation), p.attention_scale, p.attention_soft_cap, p.parallel);
+  }
   hash.add(std::as_bytes(std::span(numbers)));
-  hash.add(std::as_bytes(std::span(c.windowed_layers)));
   for (const NamedTensor& t : file.tensors()) {
     const std::string what =
         fmt::format("{} {} {} {}\n", t.name, dtype_name(t.tensor.type), t.tensor.rows(), t.tensor.columns());

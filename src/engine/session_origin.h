@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "model/llama.h"
+#include "model/model.h"
 
 namespace sx {
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "engine/beside_program.h"
 #include "engine/convert_vocabulary.h"
 #include "engine/sha256.h"
@@ -30,15 +31,6 @@ bool there_is(const fs::path& path) {
 }
 
 // ---- the target
-
-const char* architecture_name(Arch arch) {
-  switch (arch) {  // not the file's word: Mistral is llama in GGUF
-    case Arch::kLlama: return "llama";
-    case Arch::kQwen2: return "qwen2";
-    case Arch::kQwen3: return "qwen3";
-  }
-  return "";
-}
 
 std::string describe(const DraftTarget& t) {
   return fmt::format("{}, {} layers of width {}, {} tokens (vocabulary {})", t.architecture, t.layers, t.width, t.vocab,
@@ -185,7 +177,7 @@ DraftTarget draft_target(const ModelFile& target, StartupCache& cache) {
     vocabulary = vocabulary_fingerprint(target.tokenizer());
     cache.keep("tokens", key, vocabulary);
   }
-  return {architecture_name(c.arch), c.layers, c.width, c.vocab, vocabulary};
+  return {c.family->gguf, c.layers, c.width, c.vocab, vocabulary};
 }
 
 DraftTarget draft_target(const std::string& model) {

@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "model/heads/head_file.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "speculative/accept/accept.h"
 #include "speculative/config/config.h"
 #include "speculative/draft/drafter.h"

@@ -4,77 +4,15 @@
 #include <limits>
 
 #include "base/error.h"
-#include "formats/gguf_model.h"
 #include "base/printable.h"
-#include "tensor/blocks.h"
+#include "formats/family.h"
+#include "formats/family_settings.h"
+#include "formats/gguf_model.h"
 
 namespace sx {
 namespace {
 
-// Reads keys below the architecture's prefix ("llama.block_count").
-class Keys {
- public:
-  Keys(const GgufFile& file, std::string arch) : file_(file), arch_(std::move(arch)) {}
-
-  std::string name(std::string_view key) const { return fmt::format("{}.{}", arch_, key); }
-
-  int to_int(const std::string& key, int64_t value) const {
-    if (value < 0 || value > std::numeric_limits<int>::max()) {
-      fail("{}: key '{}' is {}, which is out of range", file_.path(), key, value);
-    }
-    return static_cast<int>(value);
-  }
-
-  // A number, or an array with one equal number per layer.
-  std::optional<int> uniform(std::string_view key) const {
-    const std::string full = name(key);
-    const GgufValue* value = file_.find(full);
-    if (!value) return std::nullopt;
-    const GgufArray* array = value->as_array();
-    if (!array) return to_int(full, *file_.get_int(full));
-    if (!gguf_is_integer(array->element) || array->count == 0) {
-      fail("{}: key '{}' is {}; an integer or an array of integers is expected", file_.path(), full, value->print(60));
-    }
-    const int64_t first = gguf_integer(*array, 0);
-    for (size_t i = 1; i < array->count; ++i) {
-      if (gguf_integer(*array, i) != first) {
-        fail("{}: key '{}' differs between layers ({} and {}); only uniform models are supported", file_.path(), full,
-             first, gguf_integer(*array, i));
-      }
-    }
-    return to_int(full, first);
-  }
-
-  std::optional<int> integer(std::string_view key) const {
-    const std::string full = name(key);
-    if (const auto value = file_.get_int(full)) return to_int(full, *value);
-    return std::nullopt;
-  }
-
-  int required(std::string_view key) const {
-    const auto value = uniform(key);
-    if (!value) fail("{}: key '{}' is missing", file_.path(), name(key));
-    return *value;
-  }
-
-  std::optional<double> number(std::string_view key) const { return file_.get_double(name(key)); }
-  std::optional<std::string_view> text(std::string_view key) const { return file_.get_string(name(key)); }
-  const GgufValue* find(std::string_view key) const { return file_.find(name(key)); }
-  const GgufFile& file() const { return file_; }
-
- private:
-  const GgufFile& file_;
-  std::string arch_;
-};
-
-Arch arch_from_gguf(std::string_view name, const std::string& path) {
-  if (name == "llama") return Arch::kLlama;
-  if (name == "qwen2") return Arch::kQwen2;
-  if (name == "qwen3") return Arch::kQwen3;
-  fail("{}: architecture '{}' is not supported; llama, qwen2 and qwen3 are", path, printable(name));
-}
-
-void read_yarn(const Keys& keys, RopeConfig& rope) {
+void read_yarn(const GgufSettings& keys, RopeConfig& rope) {
   rope.beta_fast = keys.number("rope.scaling.yarn_beta_fast").value_or(32);
   rope.beta_slow = keys.number("rope.scaling.yarn_beta_slow").value_or(1);
   const double extrapolation = keys.number("rope.scaling.yarn_ext_factor").value_or(1);
@@ -98,9 +36,9 @@ void read_yarn(const Keys& keys, RopeConfig& rope) {
   rope.attention_factor = extra * (own > 0 ? own : multiplier > 0 ? scale(1) / scale(multiplier) : scale(1));
 }
 
-void read_rope(const Keys& keys, ModelConfig& config) {
+void read_rope(const GgufSettings& keys, ModelConfig& config) {
   RopeConfig& rope = config.rope;
-  rope.style = config.arch == Arch::kLlama ? RopeStyle::kInterleaved : RopeStyle::kHalves;
+  rope.style = config.family->gguf_style;
   rope.dims = keys.integer("rope.dimension_count").value_or(config.head_dim);
   rope.base = keys.number("rope.freq_base").value_or(10000);
   rope.original_context = keys.integer("rope.scaling.original_context_length").value_or(0);
@@ -117,41 +55,27 @@ void read_rope(const Keys& keys, ModelConfig& config) {
   } else if (*type == "linear") {
     rope.scaling = RopeScaling::kLinear;
     rope.factor = factor.value_or(old_linear.value_or(1));
+  } else if (*type == "longrope") {
+    rope.scaling = RopeScaling::kLongRope;  // its divisors are tensors, which the family reads
   } else if (*type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
     if (!factor) fail("{}: key '{}' is missing", keys.file().path(), keys.name("rope.scaling.factor"));
     rope.factor = *factor;
     read_yarn(keys, rope);
   } else {
-    fail("{}: key '{}' is '{}'; none, linear and yarn are supported", keys.file().path(),
+    fail("{}: key '{}' is '{}'; none, linear, yarn and longrope are supported", keys.file().path(),
          keys.name("rope.scaling.type"), printable(*type));
   }
 }
 
-void read_rope_factors(const GgufFile& file, RopeConfig& rope) {
-  const GgufTensor* found = file.tensor("rope_freqs.weight");
-  if (!found) return;
-  const Tensor& tensor = found->tensor;
-  if (tensor.type != DType::kF32 || tensor.rank != 1 || tensor.shape[0] != rope.dims / 2) {
-    fail("{}: tensor 'rope_freqs.weight' is {} of rank {} with {} elements; F32 [{}] is expected", file.path(),
-         dtype_name(tensor.type), tensor.rank, tensor.elements(), rope.dims / 2);
-  }
-  rope.factors.resize(static_cast<size_t>(tensor.shape[0]));
-  dequantise(tensor.type, tensor.data, tensor.elements(), rope.factors.data());
-}
-
-void read_window(const Keys& keys, ModelConfig& config) {
-  config.window = keys.integer("attention.sliding_window").value_or(0);
-  const GgufValue* pattern = keys.find("attention.sliding_window_pattern");
-  if (!pattern || config.window == 0) return;
-  const GgufArray* array = pattern->as_array();
-  if (!array || array->element != GgufType::kBool || array->count != static_cast<size_t>(config.layers)) {
-    fail("{}: key '{}' is {}; one boolean per layer is expected", keys.file().path(),
-         keys.name("attention.sliding_window_pattern"), pattern->print(60));
-  }
-  for (size_t i = 0; i < array->count; ++i) {
-    config.windowed_layers.push_back(static_cast<uint8_t>(gguf_integer(*array, i)));
-  }
+// Parts that the tensors show, for files whose keys do not say.
+void find_optional_parts(const GgufSettings& keys, ModelConfig& config) {
+  const auto has = [&](const char* name) { return keys.tensor(name) != nullptr; };
+  config.tied_head = !has("output.weight");
+  config.qkv_bias = has("blk.0.attn_q.bias");
+  config.out_bias = has("blk.0.attn_output.bias");
+  config.mlp_bias = has("blk.0.ffn_gate.bias") || has("blk.0.ffn_up.bias");
+  if (has("blk.0.attn_q_norm.weight")) config.qk_norm = HeadNorm::kEach;
 }
 
 int32_t token_id(const GgufFile& file, std::string_view key, int vocab) {
@@ -177,18 +101,23 @@ std::vector<std::string> string_list(const GgufFile& file, std::string_view key)
 
 }  // namespace
 
-ModelConfig config_from_gguf(const GgufFile& file, int64_t embedding_rows) {
+ModelConfig config_from_gguf(const GgufFile& file, std::span<const NamedTensor> tensors) {
   ModelConfig config;
   const auto arch = file.get_string("general.architecture");
   if (!arch) fail("{}: key 'general.architecture' is missing", file.path());
-  config.arch = arch_from_gguf(*arch, file.path());
+  config.family = family_of_gguf(*arch);
+  if (!config.family) fail("{}: {}", file.path(), why_unsupported(*arch));
   config.arch_name = *arch;
   config.name = file.get_string("general.name").value_or("");
-  const Keys keys(file, config.arch_name);
+  const GgufSettings keys(file, tensors, config.arch_name);
   if (const int experts = keys.integer("expert_count").value_or(0); experts > 0) {
     fail("{}: a mixture-of-experts model ({} experts); only dense models are supported", file.path(), experts);
   }
   config.layers = keys.required("block_count");
+  if (config.layers > kMostLayers) {
+    fail("{}: the number of layers (key '{}') is {}; at most {} is accepted", file.path(), keys.name("block_count"),
+         config.layers, kMostLayers);
+  }
   config.width = keys.required("embedding_length");
   config.ffn = keys.required("feed_forward_length");
   config.heads = keys.required("attention.head_count");
@@ -201,17 +130,20 @@ ModelConfig config_from_gguf(const GgufFile& file, int64_t embedding_rows) {
     fail("{}: keys of {} and values of {} dimensions; equal sizes are expected", file.path(), config.head_dim,
          value_length);
   }
-  const auto epsilon = keys.number("attention.layer_norm_rms_epsilon");
+  auto epsilon = keys.number("attention.layer_norm_rms_epsilon");
+  if (!epsilon) epsilon = keys.number("attention.layer_norm_epsilon");
   if (!epsilon) fail("{}: key '{}' is missing", file.path(), keys.name("attention.layer_norm_rms_epsilon"));
   config.norm_eps = static_cast<float>(*epsilon);
-  config.vocab = keys.to_int("rows of token_embd.weight", embedding_rows);
-  if (const auto vocab = keys.integer("vocab_size"); embedding_rows > 0 && vocab && *vocab != config.vocab) {
+  const NamedTensor* embedding = keys.tensor("token_embd.weight");
+  config.vocab = keys.to_int("rows of token_embd.weight", embedding ? embedding->tensor.rows() : 0);
+  if (const auto vocab = keys.integer("vocab_size"); config.vocab > 0 && vocab && *vocab != config.vocab) {
     fail("{}: key '{}' is {}, but token_embd.weight has {} rows", file.path(), keys.name("vocab_size"), *vocab,
          config.vocab);
   }
   read_rope(keys, config);
-  read_rope_factors(file, config.rope);
-  read_window(keys, config);
+  config.rope.factors = keys.floats("rope_freqs.weight", config.rope.dims / 2);
+  find_optional_parts(keys, config);
+  config.family->from_gguf(keys, config);
   return config;
 }
 

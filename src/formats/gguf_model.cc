@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "formats/validate.h"
 
 namespace sx {
@@ -57,13 +58,10 @@ class GgufModel : public ModelFile {
   void configure() {
     const GgufFile& first = shards_.front();
     if (tensors_.empty()) fail("{}: the file holds no weights", first.path());
-    const NamedTensor* embedding = find("token_embd.weight");
-    // Without an embedding the architecture is asked for first: it may well have none.
-    config_ = config_from_gguf(first, embedding ? embedding->tensor.rows() : 0);
-    if (!embedding) fail("{}: tensor 'token_embd.weight' is missing", first.path());
-    detect_optional_parts(config_, tensors_);
-    if (config_.arch == Arch::kQwen2) config_.qkv_bias = true;  // part of the architecture: missing ones are an error
-    if (config_.arch == Arch::kQwen3) config_.qk_norm = true;
+    config_ = config_from_gguf(first, tensors_);
+    rename_tensors(*config_.family, tensors_);
+    split_fused_tensors(config_, tensors_);
+    if (!find("token_embd.weight")) fail("{}: tensor 'token_embd.weight' is missing", first.path());
     validate_config(config_, first.path());
     validate_tensors(config_, tensors_, first.path());
   }

@@ -10,9 +10,8 @@
 
 namespace sx {
 
-// Sizes, norms and RoPE from the keys; optional parts from the tensors come later (detect_optional_parts).
-// `embedding_rows`: rows of token_embd.weight; 0: there is none.
-ModelConfig config_from_gguf(const GgufFile& file, int64_t embedding_rows);
+// Sizes, norms and RoPE from the keys, optional parts from the tensors, and what the family makes of them.
+ModelConfig config_from_gguf(const GgufFile& file, std::span<const NamedTensor> tensors);
 // What is said in the usual places, of an architecture that need not be known; what is not there is zero.
 ModelConfig outline_from_gguf(const GgufFile& file);
 TokenizerData tokenizer_from_gguf(const GgufFile& file, int vocab);

@@ -2,178 +2,61 @@
 // key is absent, so that the same folder means the same model.
 #include "formats/hf_config.h"
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/printable.h"
+#include "formats/family.h"
+#include "formats/family_settings.h"
 
 namespace sx {
 namespace {
 
-struct KnownClass {
-  const char* name;
-  const char* model_type;
-  Arch arch;
-};
-
-constexpr KnownClass kClasses[] = {{"LlamaForCausalLM", "llama", Arch::kLlama},
-                                   {"MistralForCausalLM", "mistral", Arch::kLlama},
-                                   {"Qwen2ForCausalLM", "qwen2", Arch::kQwen2},
-                                   {"Qwen3ForCausalLM", "qwen3", Arch::kQwen3}};
-
-class Reader {
- public:
-  Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
-
-  const Json& json() const { return json_; }
-  const std::string& file() const { return file_; }
-  const Json* member(const char* key) const { return json_member(json_, key); }
-  std::optional<double> number(const char* key) const { return json_double(json_, key, file_); }
-  std::optional<bool> flag(const char* key) const { return json_bool(json_, key, file_); }
-  std::optional<std::string> text(const char* key) const { return json_string(json_, key, file_); }
-
-  std::optional<int> integer(const char* key) const {
-    const auto value = json_int(json_, key, file_);
-    if (!value) return std::nullopt;
-    if (*value < 0 || *value > std::numeric_limits<int>::max())
-      fail("{}: key '{}' is {}, out of range", file_, key, *value);
-    return static_cast<int>(*value);
-  }
-
-  int required(const char* key) const {
-    const auto value = integer(key);
-    if (!value) fail("{}: key '{}' is missing", file_, key);
-    return *value;
-  }
-
- private:
-  const Json& json_;
-  const std::string& file_;
-};
-
-const KnownClass& known_class(const Reader& in) {
-  std::string found;
+const Family& find_family(const HfSettings& in) {
+  std::string found, type = in.text("model_type").value_or("");
   if (const Json* list = in.member("architectures")) {
     if (!list->is_array() || list->empty() || !(*list)[0].is_string()) {
       fail("{}: key 'architectures' is not a list of names", in.file());
     }
-    found = (*list)[0].get<std::string>();
-    for (const auto& known : kClasses) {
-      if (found == known.name) return known;
-    }
-  } else {
-    found = in.text("model_type").value_or("");
-    for (const auto& known : kClasses) {
-      if (found == known.model_type) return known;
-    }
+    found = (*list)[0].get<std::string>(), type.clear();
   }
-  fail(
-      "{}: architecture '{}' is not supported; LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
-      "Qwen3ForCausalLM are",
-      in.file(), printable(found));
+  if (const Family* family = family_of_folder(found, type)) return *family;
+  fail("{}: {}", in.file(), why_unsupported(found.empty() ? type : found));
 }
 
-void read_scaling(const Reader& in, const Reader& scaling, ModelConfig& config) {
+Activation read_activation(const HfSettings& in, const Family& family) {
+  const char* key = in.member("hidden_activation") ? "hidden_activation" : "hidden_act";
+  const auto name = in.text(key);
+  if (name && activation_named(*name) != family.activation)
+    fail("{}: key '{}' is '{}'; only {} is supported", in.file(), key, printable(*name),
+         activation_name(family.activation));
+  return family.activation;
+}
+
+void read_rope(const HfSettings& in, ModelConfig& config) {
   RopeConfig& rope = config.rope;
-  const std::string type = scaling.text("rope_type").value_or(scaling.text("type").value_or("default"));
-  if (type == "default" || type == "none") return;
-  rope.original_context = scaling.integer("original_max_position_embeddings").value_or(0);
-  const auto factor = scaling.number("factor");
-  if (factor) {
-    rope.factor = *factor;
-  } else if (type == "yarn" && rope.original_context > 0) {
-    rope.factor = static_cast<double>(config.context) / rope.original_context;
-  } else {
-    fail("{}: RoPE scaling of type '{}' has no 'factor'", in.file(), printable(type));
-  }
-  if (type == "linear") {
-    rope.scaling = RopeScaling::kLinear;
-  } else if (type == "dynamic") {
-    rope.scaling = RopeScaling::kDynamic;
-    rope.original_context = config.context;  // the length from which the base grows
-  } else if (type == "llama3") {
-    rope.scaling = RopeScaling::kLlama3;
-    const auto low = scaling.number("low_freq_factor"), high = scaling.number("high_freq_factor");
-    if (!low || !high) fail("{}: RoPE scaling 'llama3' needs 'low_freq_factor' and 'high_freq_factor'", in.file());
-    rope.low_frequency_factor = *low;
-    rope.high_frequency_factor = *high;
-  } else if (type == "yarn") {
-    rope.scaling = RopeScaling::kYarn;
-    const auto or_default = [&](const char* key, double value) {
-      const double found = scaling.number(key).value_or(0);
-      return found == 0 ? value : found;
-    };
-    rope.beta_fast = or_default("beta_fast", 32);
-    rope.beta_slow = or_default("beta_slow", 1);
-    rope.attention_factor = or_default("attention_factor", 0);
-    rope.mscale = or_default("mscale", 0);
-    rope.mscale_all_dim = or_default("mscale_all_dim", 0);
-    rope.yarn_truncate = scaling.flag("truncate").value_or(true);
-  } else {
-    fail("{}: RoPE scaling of type '{}' is not supported; default, linear, dynamic, llama3 and yarn are", in.file(),
-         printable(type));
-  }
-}
-
-void read_rope(const Reader& in, ModelConfig& config) {
-  config.rope.style = RopeStyle::kHalves;
-  config.rope.dims = config.head_dim;
-  config.rope.base = in.number("rope_theta").value_or(10000);
+  rope.style = config.family->hf_style;
+  rope.dims = config.head_dim;
+  rope.base = in.number("rope_theta").value_or(config.family->rope_base);
   double partial = in.number("partial_rotary_factor").value_or(1);
   // "rope_parameters" is the newer spelling and also holds the base; "rope_scaling" the older one.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* json = in.member(key);
     if (!json) continue;
     if (!json->is_object()) fail("{}: key '{}' is not an object", in.file(), key);
-    const Reader scaling(*json, in.file());
-    config.rope.base = scaling.number("rope_theta").value_or(config.rope.base);
-    partial = scaling.number("partial_rotary_factor").value_or(partial);
     for (const auto& [name, value] : json->items()) {
-      if (value.is_object()) fail("{}: '{}' differs between layer types, which is not supported", in.file(), key);
+      if (value.is_object() && config.family->layer_ropes && name == "full_attention") json = &value;
+      else if (value.is_object() && !config.family->layer_ropes)
+        fail("{}: '{}' differs between layer types, which is not supported", in.file(), key);
     }
-    read_scaling(in, scaling, config);
+    partial = HfSettings(*json, in.file()).number("partial_rotary_factor").value_or(partial);
+    read_hf_rope(in, config, *json, rope);
   }
-  if (partial != 1) fail("{}: key 'partial_rotary_factor' is {}; only 1 is supported", in.file(), partial);
-}
-
-void read_layer_types(const Reader& in, const Json& list, ModelConfig& config) {
-  if (!list.is_array()) fail("{}: key 'layer_types' is not a list", in.file());
-  if (list.size() != static_cast<size_t>(config.layers)) {
-    fail("{}: key 'layer_types' has {} entries for {} layers", in.file(), list.size(), config.layers);
-  }
-  for (const auto& entry : list) {
-    const std::string type = entry.is_string() ? entry.get<std::string>() : std::string(entry.type_name());
-    if (type != "full_attention" && type != "sliding_attention") {
-      fail("{}: layer type '{}' is not supported; full_attention and sliding_attention are", in.file(),
-           printable(type));
-    }
-    config.windowed_layers.push_back(type == "sliding_attention");
-  }
-}
-
-void read_window(const Reader& in, const KnownClass& known, ModelConfig& config) {
-  const bool qwen = known.arch != Arch::kLlama;
-  const bool mistral = std::string_view(known.model_type) == "mistral";
-  if (!qwen && !mistral) return;                           // the class has no window, whatever else the file says
-  const bool says = in.json().contains("sliding_window");  // null: none; absent: the class's default
-  const int window = says ? in.integer("sliding_window").value_or(0) : 4096;
-  config.window = qwen && !in.flag("use_sliding_window").value_or(false) ? 0 : window;
-  if (config.window == 0) return;
-  if (const Json* types = in.member("layer_types")) {
-    read_layer_types(in, *types, config);
-  } else if (qwen) {
-    const int first = in.integer("max_window_layers").value_or(28);
-    for (int layer = 0; layer < config.layers; ++layer) config.windowed_layers.push_back(layer >= first);
-  }
-  bool all = true, any = config.windowed_layers.empty();
-  for (const auto on : config.windowed_layers) {
-    all = all && on;
-    any = any || on;
-  }
-  if (all) config.windowed_layers.clear();
-  if (!any) config.window = 0, config.windowed_layers.clear();
+  if (partial != 1 && !config.family->partial_rotary)
+    fail("{}: key 'partial_rotary_factor' is {}; only 1 is supported", in.file(), partial);
+  rope.dims = static_cast<int>(config.head_dim * std::clamp(partial, 0.0, 1.0));
 }
 
 // A number or a list of them; -1 and null: none.
@@ -201,38 +84,33 @@ std::vector<int32_t> read_ids(const Json& json, const char* key, const std::stri
 ModelConfig config_from_json(std::string_view text, const std::string& file) {
   const Json json = parse_json(text, file);
   if (!json.is_object()) fail("{}: not a JSON object", file);
-  const Reader in(json, file);
-  const KnownClass& known = known_class(in);
+  const HfSettings in(json, file);
+  const Family& family = find_family(in);
   if (in.member("quantization_config")) {
     fail("{}: the weights are quantised ('quantization_config'); only plain F32, F16 and BF16 folders are read", file);
   }
   ModelConfig config;
-  config.arch = known.arch;
-  config.arch_name = known.model_type;
+  config.family = &family;
+  config.arch_name = family.model_type;
   config.name = in.text("_name_or_path").value_or("");
   config.layers = in.required("num_hidden_layers");
-  if (config.layers > 1024) fail("{}: key 'num_hidden_layers' is {}; at most 1024 is accepted", file, config.layers);
+  if (config.layers > kMostLayers)
+    fail("{}: key 'num_hidden_layers' is {}; at most {} is accepted", file, config.layers, kMostLayers);
   config.width = in.required("hidden_size");
   config.ffn = in.required("intermediate_size");
   config.heads = in.required("num_attention_heads");
   if (config.heads < 1) fail("{}: key 'num_attention_heads' is 0", file);
   config.kv_heads = in.integer("num_key_value_heads").value_or(config.heads);
-  const int default_head = known.arch == Arch::kQwen3 ? 128 : config.width / config.heads;
-  config.head_dim = in.integer("head_dim").value_or(default_head);
+  config.head_dim = in.integer("head_dim").value_or(family.head_dim ? family.head_dim : config.width / config.heads);
   config.vocab = in.required("vocab_size");
   config.context = in.required("max_position_embeddings");
-  config.norm_eps = static_cast<float>(in.number("rms_norm_eps").value_or(1e-6));
-  config.tied_head = in.flag("tie_word_embeddings").value_or(false);
-  const std::string activation = in.text("hidden_act").value_or("silu");
-  if (activation != "silu") fail("{}: key 'hidden_act' is '{}'; only silu is supported", file, printable(activation));
-  const bool mistral = std::string_view(known.model_type) == "mistral";
-  const bool bias = !mistral && in.flag("attention_bias").value_or(false);
-  config.qkv_bias = known.arch == Arch::kQwen2 || bias;
-  config.out_bias = known.arch != Arch::kQwen2 && bias;
-  config.mlp_bias = known.arch == Arch::kLlama && !mistral && in.flag("mlp_bias").value_or(false);
-  config.qk_norm = known.arch == Arch::kQwen3;
+  config.norm_eps = in.number_or("rms_norm_eps", 1e-6);
+  config.tied_head = in.flag("tie_word_embeddings").value_or(family.tied);
+  config.activation = read_activation(in, family);
+  config.qkv_bias = config.out_bias = in.flag("attention_bias").value_or(false);
+  config.norm_offset = family.norm_offset;
   read_rope(in, config);
-  read_window(in, known, config);
+  family.from_hf(in, config);
   return config;
 }
 

@@ -18,9 +18,10 @@ void token_ids_from_json(std::string_view text, const std::string& file, Tokeniz
 // The chat template of a tokenizer_config.json: a string, or the one named "default" of a list. Empty if none.
 std::string chat_template_from_json(std::string_view text, const std::string& file);
 // "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight"; empty if the name is not one of ours.
-std::optional<std::string> canonical_name(std::string_view hf_name);
+// Without a family: the names of a Llama.
+std::optional<std::string> canonical_name(std::string_view hf_name, const Family* family = nullptr);
 // The reverse; empty if the folder's models have no such tensor.
-std::optional<std::string> hf_name(std::string_view canonical);
+std::optional<std::string> hf_name(std::string_view canonical, const Family* family = nullptr);
 // Buffers that old checkpoints store and that everyone computes anew.
 bool is_ignored_name(std::string_view hf_name);
 

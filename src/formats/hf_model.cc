@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "formats/hf_config.h"
 #include "base/json_text.h"
 #include "base/printable.h"
@@ -165,9 +166,11 @@ class HfModel : public ModelFile {
         if (is_ignored_name(entry.name)) continue;
         if (config_.tied_head && entry.name == "lm_head.weight") continue;  // a copy of the embedding
         // Unknown names stay as they are and are refused by validate_tensors with all the others.
-        tensors_.push_back({canonical_name(entry.name).value_or(entry.name), entry.name, shard.path(), entry.tensor});
+        tensors_.push_back(
+            {canonical_name(entry.name, config_.family).value_or(entry.name), entry.name, shard.path(), entry.tensor});
       }
     }
+    split_fused_tensors(config_, tensors_);
   }
 
   std::string path_, config_text_, unsupported_;

@@ -1,20 +1,18 @@
 // Hugging Face tensor names to canonical (GGUF) ones and back.
 #include <fmt/format.h>
 
+#include "formats/family.h"
 #include "formats/hf_config.h"
 
 namespace sx {
 namespace {
 
-struct Pair {
-  std::string_view theirs, ours;
-};
+constexpr TensorName kWhole[] = {{"model.embed_tokens.weight", "token_embd.weight"},
+                                 {"model.norm.weight", "output_norm.weight"},
+                                 {"model.norm.bias", "output_norm.bias"},
+                                 {"lm_head.weight", "output.weight"}};
 
-constexpr Pair kWhole[] = {{"model.embed_tokens.weight", "token_embd.weight"},
-                           {"model.norm.weight", "output_norm.weight"},
-                           {"lm_head.weight", "output.weight"}};
-
-constexpr Pair kLayer[] = {
+constexpr TensorName kLayer[] = {
     {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
     {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
@@ -23,9 +21,19 @@ constexpr Pair kLayer[] = {
     {"mlp.down_proj", "ffn_down"},
 };
 
+// Our name of a layer's part, or the reverse; empty: there is none. What the family says goes before what is usual.
+std::string_view translated(std::string_view part, const Family* family, std::string_view TensorName::*from,
+                            std::string_view TensorName::*to) {
+  const std::span<const TensorName> own = family ? family->names : std::span<const TensorName>();
+  for (const std::span<const TensorName> names : {own, std::span<const TensorName>(kLayer)})
+    for (const TensorName& name : names)
+      if (part == name.*from) return name.*to;
+  return {};
+}
+
 }  // namespace
 
-std::optional<std::string> canonical_name(std::string_view name) {
+std::optional<std::string> canonical_name(std::string_view name, const Family* family) {
   for (const auto& pair : kWhole) {
     if (name == pair.theirs) return std::string(pair.ours);
   }
@@ -41,14 +49,13 @@ std::optional<std::string> canonical_name(std::string_view name) {
   for (const std::string_view suffix : {".weight", ".bias"}) {
     if (!name.ends_with(suffix)) continue;
     const std::string_view part = name.substr(0, name.size() - suffix.size());
-    for (const auto& pair : kLayer) {
-      if (part == pair.theirs) return fmt::format("blk.{}.{}{}", number, pair.ours, suffix);
-    }
+    const std::string_view ours = translated(part, family, &TensorName::theirs, &TensorName::ours);
+    if (!ours.empty()) return fmt::format("blk.{}.{}{}", number, ours, suffix);
   }
   return std::nullopt;
 }
 
-std::optional<std::string> hf_name(std::string_view name) {
+std::optional<std::string> hf_name(std::string_view name, const Family* family) {
   for (const auto& pair : kWhole) {
     if (name == pair.ours) return std::string(pair.theirs);
   }
@@ -56,12 +63,10 @@ std::optional<std::string> hf_name(std::string_view name) {
   const size_t first = name.find('.'), second = name.find('.', first + 1), last = name.rfind('.');
   if (!name.starts_with(kPrefix) || second == std::string_view::npos || last <= second) return std::nullopt;
   const std::string_view part = name.substr(second + 1, last - second - 1);
-  for (const auto& pair : kLayer) {
-    if (part != pair.ours) continue;
-    const std::string_view number = name.substr(first + 1, second - first - 1);
-    return fmt::format("model.layers.{}.{}{}", number, pair.theirs, name.substr(last));
-  }
-  return std::nullopt;
+  const std::string_view theirs = translated(part, family, &TensorName::ours, &TensorName::theirs);
+  if (theirs.empty()) return std::nullopt;
+  const std::string_view number = name.substr(first + 1, second - first - 1);
+  return fmt::format("model.layers.{}.{}{}", number, theirs, name.substr(last));
 }
 
 bool is_ignored_name(std::string_view name) {

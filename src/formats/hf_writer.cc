@@ -6,33 +6,13 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "formats/family.h"
+#include "formats/family_settings.h"
 
 namespace sx {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-struct Class {
-  const char *name, *model_type;
-};
-
-Class class_of(const ModelConfig& config, const std::string& file) {
-  const bool biases = config.qkv_bias || config.out_bias;
-  switch (config.arch) {
-    case Arch::kQwen2:
-      if (config.out_bias || config.mlp_bias || config.qk_norm)
-        fail("{}: Qwen2 folders have biases in q, k and v only", file);
-      return {"Qwen2ForCausalLM", "qwen2"};
-    case Arch::kQwen3:
-      if (config.mlp_bias) fail("{}: Qwen3 folders have no biases in the feed-forward layers", file);
-      return {"Qwen3ForCausalLM", "qwen3"};
-    case Arch::kLlama: break;
-  }
-  if (config.qk_norm) fail("{}: norms of q and k exist in Qwen3 folders only", file);
-  if (config.window == 0) return {"LlamaForCausalLM", "llama"};
-  if (biases || config.mlp_bias) fail("{}: a window and biases together exist in no Llama or Mistral folder", file);
-  return {"MistralForCausalLM", "mistral"};
-}
 
 OrderedJson scaling_of(const RopeConfig& rope) {
   OrderedJson out;
@@ -50,6 +30,11 @@ OrderedJson scaling_of(const RopeConfig& rope) {
              {"high_freq_factor", rope.high_frequency_factor}};
       original();
       return out;
+    case RopeScaling::kLongRope:
+      out["rope_type"] = "longrope", out["short_factor"] = rope.factors, out["long_factor"] = rope.long_factors;
+      if (rope.attention_factor) out["attention_factor"] = rope.attention_factor;
+      original();
+      return out;
     case RopeScaling::kYarn:
       out = {{"rope_type", "yarn"}, {"factor", rope.factor}};
       original();
@@ -62,24 +47,6 @@ OrderedJson scaling_of(const RopeConfig& rope) {
       return out;
   }
   return nullptr;
-}
-
-void add_window(const ModelConfig& config, OrderedJson& out) {
-  const bool qwen = config.arch != Arch::kLlama;
-  if (!qwen && config.window == 0) return;
-  if (qwen) out["use_sliding_window"] = config.window > 0;
-  out["sliding_window"] = config.window ? OrderedJson(config.window) : OrderedJson(nullptr);
-  if (config.window == 0) return;
-  const auto windowed = [&](int layer) {
-    return config.windowed_layers.empty() || config.windowed_layers[static_cast<size_t>(layer)];
-  };
-  int first = 0;  // layers from here on are windowed, where such a number exists
-  while (first < config.layers && !windowed(first)) ++first;
-  if (qwen) out["max_window_layers"] = first;
-  if (!qwen && config.windowed_layers.empty()) return;
-  out["layer_types"] = OrderedJson::array();
-  for (int i = 0; i < config.layers; ++i)
-    out["layer_types"].push_back(windowed(i) ? "sliding_attention" : "full_attention");
 }
 
 // The shortest decimal that reads back as this float, as a double: 1e-05 rather than 9.99999974e-06.
@@ -99,7 +66,7 @@ const char* torch_name(DType type) {
 
 ModelConfig with_hf_biases(const ModelConfig& config) {
   ModelConfig out = config;
-  if (config.arch != Arch::kQwen2) out.qkv_bias = out.out_bias = config.qkv_bias || config.out_bias;
+  if (config.family->joint_bias) out.qkv_bias = out.out_bias = config.qkv_bias || config.out_bias;
   return out;
 }
 
@@ -119,14 +86,14 @@ std::vector<float> llama3_factors(const RopeConfig& rope) {
 }
 
 RopeConfig rope_without_factors(const RopeConfig& rope, const std::string& file) {
-  if (rope.factors.empty()) return rope;
+  if (rope.factors.empty() || rope.scaling == RopeScaling::kLongRope) return rope;
   RopeConfig out = rope;
   out.factors.clear();
+  const auto near = [](float a, float b) { return std::fabs(a - b) <= 1e-5f * std::fabs(b); };
   const auto same = [&](const std::vector<float>& factors) {
-    return std::equal(factors.begin(), factors.end(), rope.factors.begin(), rope.factors.end(),
-                      [](float a, float b) { return std::fabs(a - b) <= 1e-5f * std::fabs(b); });
+    return std::equal(factors.begin(), factors.end(), rope.factors.begin(), rope.factors.end(), near);
   };
-  if (same(std::vector<float>(rope.factors.size(), 1.0f))) return out;
+  if (std::all_of(rope.factors.begin(), rope.factors.end(), [&](float f) { return near(1, f); })) return out;
   // The divisors alone are in the file. All published models blend between 1/4 and 1 of some power of two.
   out.scaling = RopeScaling::kLlama3;
   out.factor = static_cast<double>(*std::max_element(rope.factors.begin(), rope.factors.end()));
@@ -143,13 +110,14 @@ std::string config_to_json(const ModelConfig& given, const TokenizerData& tokeni
                            const std::string& file) {
   ModelConfig config = with_hf_biases(given);
   config.rope = rope_without_factors(given.rope, file);
-  if (config.rope.dims != config.head_dim) {
+  const Family& family = *config.family;
+  if (!family.to_hf) fail("{}: folders of {} models are not written", file, family.name);
+  if (config.rope.dims != config.head_dim && !family.partial_rotary) {
     fail("{}: only {} of {} dimensions are rotated, which these folders cannot say", file, config.rope.dims,
          config.head_dim);
   }
-  const Class kind = class_of(config, file);
-  OrderedJson out{{"architectures", OrderedJson::array({kind.name})}, {"model_type", kind.model_type}};
-  out["hidden_act"] = "silu";
+  OrderedJson out{{"architectures", OrderedJson::array({family.hf_class})}, {"model_type", family.model_type}};
+  out["hidden_act"] = activation_name(config.activation);
   out["hidden_size"] = config.width;
   out["intermediate_size"] = config.ffn;
   out["num_hidden_layers"] = config.layers;
@@ -162,11 +130,10 @@ std::string config_to_json(const ModelConfig& given, const TokenizerData& tokeni
   out["rope_theta"] = config.rope.base;
   out["rope_scaling"] = scaling_of(config.rope);
   out["tie_word_embeddings"] = config.tied_head;
-  if (config.arch != Arch::kQwen2) out["attention_bias"] = config.qkv_bias;
-  if (config.arch == Arch::kLlama) out["mlp_bias"] = config.mlp_bias;
+  if (family.joint_bias) out["attention_bias"] = config.qkv_bias;
   out["attention_dropout"] = 0.0;
   out["initializer_range"] = 0.02;
-  add_window(config, out);
+  family.to_hf(config, file, out);
   add_ids(tokenizer, out);
   out["torch_dtype"] = torch_name(type);
   out["use_cache"] = true;

@@ -25,8 +25,7 @@ void not_negative(double value, const char* field, const std::string& file) {
   if (!(std::isfinite(value) && value >= 0)) fail("{}: {} is {}; a finite number >= 0 is expected", file, field, value);
 }
 
-void validate_rope(const ModelConfig& config, const std::string& file) {
-  const RopeConfig& rope = config.rope;
+void validate_rope(const ModelConfig& config, const RopeConfig& rope, const std::string& file) {
   if (rope.dims < 2 || rope.dims > config.head_dim || rope.dims % 2 != 0) {
     fail("{}: the RoPE dimension count is {}; an even number from 2 to the head size {} is expected", file, rope.dims,
          config.head_dim);
@@ -54,6 +53,28 @@ void validate_rope(const ModelConfig& config, const std::string& file) {
     fail("{}: {} RoPE frequency divisors for {} rotated dimensions", file, rope.factors.size(), rope.dims);
   }
   for (const float factor : rope.factors) positive(factor, "a RoPE frequency divisor", file);
+  if (rope.scaling != RopeScaling::kLongRope) return;
+  if (rope.factors.empty() || rope.factors.size() != rope.long_factors.size())
+    fail("{}: longrope needs {} short and {} long divisors; there are {} and {}", file, rope.dims / 2, rope.dims / 2,
+         rope.factors.size(), rope.long_factors.size());
+  for (const float factor : rope.long_factors) positive(factor, "a RoPE frequency divisor", file);
+}
+
+void validate_layer(const ModelConfig& config, const LayerParts& p, const std::string& file) {
+  in_range(p.heads, 1, 4096, "the number of attention heads", file);
+  in_range(p.kv_heads, 1, p.heads, "the number of KV heads", file);
+  if (p.heads % p.kv_heads != 0) {
+    fail("{}: {} attention heads are not a multiple of {} KV heads", file, p.heads, p.kv_heads);
+  }
+  in_range(p.head_dim, 2, 1024, "the head size", file);
+  if (p.head_dim % 2 != 0) fail("{}: the head size {} is odd", file, p.head_dim);
+  in_range(p.ffn, 1, 1 << 20, "the feed-forward length", file);
+  in_range(p.window, 0, 1 << 30, "the sliding window", file);
+  in_range(p.rope, kNoRope, config.ropes() - 1, "a layer's RoPE", file);
+  not_negative(p.attention_scale, "the attention scale", file);
+  not_negative(p.attention_soft_cap, "the soft cap of attention", file);
+  if (p.heads != config.heads || p.kv_heads != config.kv_heads || p.head_dim != config.head_dim || p.ffn != config.ffn)
+    fail("{}: heads or feed-forward lengths differ between layers, which is not supported", file);
 }
 
 bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
@@ -90,74 +111,70 @@ void check_id(int32_t id, const char* field, const TokenizerData& data) {
 }  // namespace
 
 void validate_config(const ModelConfig& config, const std::string& file) {
-  in_range(config.layers, 1, 1024, "the number of layers", file);
+  in_range(config.layers, 1, kMostLayers, "the number of layers", file);
   in_range(config.width, 1, 131072, "the width (embedding length)", file);
-  in_range(config.heads, 1, 4096, "the number of attention heads", file);
-  in_range(config.kv_heads, 1, config.heads, "the number of KV heads", file);
-  if (config.heads % config.kv_heads != 0) {
-    fail("{}: {} attention heads are not a multiple of {} KV heads", file, config.heads, config.kv_heads);
-  }
-  in_range(config.head_dim, 2, 1024, "the head size", file);
-  if (config.head_dim % 2 != 0) fail("{}: the head size {} is odd", file, config.head_dim);
-  in_range(config.ffn, 1, 1 << 20, "the feed-forward length", file);
   in_range(config.vocab, 1, 4 << 20, "the vocabulary size", file);
   in_range(config.context, 1, 1 << 30, "the context length", file);
-  in_range(config.window, 0, 1 << 30, "the sliding window", file);
   if (!(config.norm_eps > 0 && config.norm_eps < 1)) {
     fail("{}: the RMS norm epsilon is {}; a number between 0 and 1 is expected", file, config.norm_eps);
   }
-  if (!config.windowed_layers.empty() && config.windowed_layers.size() != static_cast<size_t>(config.layers)) {
-    fail("{}: the list of windowed layers has {} entries for {} layers", file, config.windowed_layers.size(),
-         config.layers);
+  validate_layer(config, config, file);
+  if (!config.each.empty() && config.each.size() != static_cast<size_t>(config.layers)) {
+    fail("{}: {} layers are described, the model has {}", file, config.each.size(), config.layers);
   }
-  validate_rope(config, file);
-}
-
-void detect_optional_parts(ModelConfig& config, std::span<const NamedTensor> tensors) {
-  std::unordered_set<std::string_view> names;
-  for (const auto& entry : tensors) names.insert(entry.name);
-  config.tied_head = !names.contains("output.weight");
-  config.qkv_bias = names.contains("blk.0.attn_q.bias");
-  config.out_bias = names.contains("blk.0.attn_output.bias");
-  config.mlp_bias = names.contains("blk.0.ffn_gate.bias");
-  config.qk_norm = names.contains("blk.0.attn_q_norm.weight");
+  for (const LayerParts& parts : config.each) validate_layer(config, parts, file);
+  for (int i = 0; i < config.ropes(); ++i) validate_rope(config, config.rope_at(i), file);
+  positive(config.embedding_scale, "the scale of embeddings", file);
+  positive(config.residual_scale, "the scale of residuals", file);
+  positive(config.logit_scale, "the scale of logits", file);
+  not_negative(config.final_soft_cap, "the soft cap of logits", file);
 }
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
-  const int64_t width = config.width, ffn = config.ffn, vocab = config.vocab, head = config.head_dim;
-  const int64_t q = config.heads * head, kv = config.kv_heads * head;
+  const int64_t width = config.width, vocab = config.vocab;
   std::vector<ExpectedTensor> out;
+  const auto add_norm = [&](const std::string& name) {
+    out.push_back({name + ".weight", {width}});
+    if (config.norm_bias) out.push_back({name + ".bias", {width}});
+  };
   out.push_back({"token_embd.weight", {vocab, width}});
   for (int layer = 0; layer < config.layers; ++layer) {
+    const LayerParts& p = config.layer(layer);
+    const int64_t head = p.head_dim, q = p.heads * head, kv = p.kv_heads * head, ffn = p.ffn;
+    const auto named = [&](const char* name) { return fmt::format("blk.{}.{}", layer, name); };
     const auto add = [&](const char* name, std::vector<int64_t> shape) {
-      out.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape)});
+      out.push_back({named(name), std::move(shape)});
     };
-    add("attn_norm.weight", {width});
+    if (p.attention_norm) add_norm(named("attn_norm"));
     add("attn_q.weight", {q, width});
     add("attn_k.weight", {kv, width});
     add("attn_v.weight", {kv, width});
-    if (config.qkv_bias) {
+    if (p.qkv_bias) {
       add("attn_q.bias", {q});
       add("attn_k.bias", {kv});
       add("attn_v.bias", {kv});
     }
-    if (config.qk_norm) {
-      add("attn_q_norm.weight", {head});
-      add("attn_k_norm.weight", {head});
+    if (p.qk_norm != HeadNorm::kNone) {
+      const bool whole = p.qk_norm == HeadNorm::kWhole;
+      add("attn_q_norm.weight", {whole ? q : head});
+      add("attn_k_norm.weight", {whole ? kv : head});
     }
+    if (p.sinks) add("attn_sinks.weight", {p.heads});
     add("attn_output.weight", {width, q});
-    if (config.out_bias) add("attn_output.bias", {width});
-    add("ffn_norm.weight", {width});
-    add("ffn_gate.weight", {ffn, width});
+    if (p.out_bias) add("attn_output.bias", {width});
+    if (p.attention_post_norm) add_norm(named("post_attention_norm"));
+    if (p.ffn_norm && !p.parallel) add_norm(named("ffn_norm"));
+    if (p.gated) add("ffn_gate.weight", {ffn, width});
     add("ffn_up.weight", {ffn, width});
     add("ffn_down.weight", {width, ffn});
-    if (config.mlp_bias) {
-      add("ffn_gate.bias", {ffn});
+    if (p.mlp_bias) {
+      if (p.gated) add("ffn_gate.bias", {ffn});
       add("ffn_up.bias", {ffn});
       add("ffn_down.bias", {width});
     }
+    if (p.ffn_post_norm) add_norm(named("post_ffw_norm"));
   }
-  out.push_back({"output_norm.weight", {width}});
+  add_norm("output_norm");
   if (!config.tied_head) out.push_back({"output.weight", {vocab, width}});
   return out;
 }
@@ -181,7 +198,8 @@ void validate_tensors(const ModelConfig& config, std::span<const NamedTensor> te
     if (auto text = complaint(expected, *at->second); !text.empty()) complaints.push_back(std::move(text));
     found.erase(at);
   }
-  found.erase("rope_freqs.weight");  // read into the configuration
+  for (const char* divisors : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
+    found.erase(divisors);  // read into the configuration
   for (const auto& entry : tensors) {
     if (!found.contains(entry.name)) continue;
     // Ignoring it could mean computing something else than the model does.

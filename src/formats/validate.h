@@ -14,8 +14,6 @@ namespace sx {
 
 // Ranges and relations of the numbers. Errors name `file` and the field.
 void validate_config(const ModelConfig& config, const std::string& file);
-// The optional parts that the tensors show (biases, norms of q and k, a head of its own), for formats that do not say.
-void detect_optional_parts(ModelConfig& config, std::span<const NamedTensor> tensors);
 // Lists what is missing, mis-shaped, of a wrong type or unexpected (the first few), naming the file of each tensor.
 void validate_tensors(const ModelConfig& config, std::span<const NamedTensor> tensors, const std::string& file);
 // Token ids within [0, vocab); list lengths agree with each other and fit the vocabulary.

@@ -1,35 +1,40 @@
-// The gated feed-forward part of a layer, which models and EAGLE heads share: it adds to the residual stream w.x.
+// The feed-forward part of a layer, which models and EAGLE heads share: it adds to the residual stream.
 #pragma once
+#include <memory>
+
 #include "backend/backend.h"
 #include "formats/model_config.h"
 
 namespace sx {
 
-// `Layer` has the weights ffn_norm, gate_up and down with their biases, `Workspace` the buffers that each step fills.
-template <class Layer, class Workspace>
-void feed_forward(Backend& backend, const ModelConfig& c, const Layer& layer, const Workspace& w, int rows) {
-  backend.norm({.out = w.normed,
-                .x = w.x,
-                .weight = layer.ffn_norm,
-                .rows = rows,
-                .width = c.width,
-                .eps = c.norm_eps,
-                .only_for = layer.gate_up.get()});
-  backend.linear_glu(
-      {.out = w.gate_up,
-       .x = w.normed,
-       .weight = layer.gate_up.get(),
-       .bias = layer.gate_up_bias,
-       .rows = rows,
-       .out_stride = 2 * c.ffn},
-      {.out = w.activated, .gate_up = w.gate_up, .rows = rows, .width = c.ffn, .only_for = layer.down.get()});
-  backend.linear({.out = w.x,
-                  .x = w.activated,
-                  .weight = layer.down.get(),
-                  .bias = layer.down_bias,
-                  .rows = rows,
-                  .out_stride = c.width,
-                  .accumulate = true});
-}
+// A norm's weights, in backend memory; the weights are null where there is no such norm.
+struct NormWeights {
+  const float* weight = nullptr;  // [width]
+  const float* bias = nullptr;    // [width] or null
+};
+
+struct FeedForwardWeights {
+  NormWeights norm, post_norm;
+  std::unique_ptr<Matrix> gate_up, down;                      // gate_up: up alone where the layer is not gated
+  const float *gate_up_bias = nullptr, *down_bias = nullptr;  // or null
+};
+
+// Activations of a step that layers read and write, f32, in backend memory.
+struct LayerBuffers {
+  float* x;          // [rows, width] residual stream
+  float* normed;     // [rows, width]
+  float* branch;     // [rows, width] what a part adds, where it is normed or scaled before; else null
+  float* gate_up;    // [rows, 2 ffn]
+  float* activated;  // [rows, ffn]
+};
+
+// out = norm(x), or x where there is no norm. `only_for`: see NormArgs.
+const float* normed(Backend& backend, const ModelConfig& config, const NormWeights& weights, const float* x, float* out,
+                    int rows, const Matrix* only_for);
+// x += weight * input (+ bias), with the norm and the scale that stand between.
+void add_product(Backend& backend, const ModelConfig& config, const NormWeights& post_norm, const Matrix& weight,
+                 const float* bias, const float* input, const LayerBuffers& buffers, int rows);
+void feed_forward(Backend& backend, const ModelConfig& config, const LayerParts& parts,
+                  const FeedForwardWeights& weights, const LayerBuffers& buffers, int rows);
 
 }  // namespace sx

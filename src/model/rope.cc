@@ -43,14 +43,22 @@ void apply_yarn(const RopeConfig& rope, double original, RopeFrequencies& out) {
   else out.factor = float(yarn_mscale(rope.factor, 1));
 }
 
+// longrope: grows with the logarithm of the stretch, whichever divisors are in use.
+float longrope_factor(const RopeConfig& rope, double context, double original) {
+  if (rope.attention_factor > 0) return float(rope.attention_factor);
+  const double stretch = rope.factor > 1 ? rope.factor : context / original;
+  return stretch <= 1 ? 1.0f : float(std::sqrt(1 + std::log(stretch) / std::log(original)));
+}
+
 }  // namespace
 
-RopeFrequencies rope_frequencies(const ModelConfig& config, int context) {
-  const RopeConfig& rope = config.rope;
+RopeFrequencies rope_frequencies(const ModelConfig& config, const RopeConfig& rope, int context) {
   const double original = rope.original_context > 0 ? rope.original_context : config.context;
   double base = rope.base;
   if (rope.scaling == RopeScaling::kDynamic && context > original)
     base *= std::pow(rope.factor * context / original - (rope.factor - 1), double(rope.dims) / (rope.dims - 2));
+  const bool stretched = rope.scaling == RopeScaling::kLongRope && context > original;
+  const std::vector<float>& factors = stretched ? rope.long_factors : rope.factors;
   RopeFrequencies out;
   out.frequencies.resize(size_t(rope.dims / 2));
   for (size_t i = 0; i < out.frequencies.size(); ++i) {
@@ -58,8 +66,9 @@ RopeFrequencies rope_frequencies(const ModelConfig& config, int context) {
     f = std::pow(base, -2.0 * double(i) / rope.dims);
     if (rope.scaling == RopeScaling::kLinear) f /= rope.factor;
     if (rope.scaling == RopeScaling::kLlama3) f = llama3_scale(rope, original, f);
-    if (!rope.factors.empty()) f /= double(rope.factors[i]);
+    if (!factors.empty()) f /= double(factors[i]);
   }
+  if (rope.scaling == RopeScaling::kLongRope) out.factor = longrope_factor(rope, config.context, original);
   if (rope.scaling == RopeScaling::kYarn) apply_yarn(rope, original, out);
   return out;
 }

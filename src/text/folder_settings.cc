@@ -59,7 +59,7 @@ void FolderSettings::apply(TokenizerParts& parts, int64_t limit) const {
   if (parts.bos == kNoToken && !parts.prefix.empty()) parts.bos = parts.prefix.front();
   for (Token t = 0; t < vocabulary.size(); ++t) {
     const bool added = vocabulary.type[t] == TokenType::kControl || vocabulary.type[t] == TokenType::kUserDefined;
-    if (added && is_end_token_name(vocabulary.text[t])) parts.ends.push_back(t);
+    if (added && is_end_token_name(vocabulary.text[t], vocabulary)) parts.ends.push_back(t);
   }
   read_template(parts);
 }

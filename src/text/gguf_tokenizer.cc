@@ -61,7 +61,7 @@ void fill_vocabulary(const TokenizerData& data, TokenizerParts& parts) {
     TokenType& type = vocabulary.type[t];
     const std::string& text = vocabulary.text[t];
     if (type == TokenType::kNormal || type == TokenType::kUnused || type == TokenType::kByte) continue;
-    if (is_end_token_name(text)) {
+    if (is_end_token_name(text, vocabulary)) {
       if (type == TokenType::kUserDefined) type = TokenType::kControl;
       parts.ends.push_back(t);
     }
@@ -159,12 +159,11 @@ void build_spm(const TokenizerData& data, TokenizerParts& parts) {
 
 }  // namespace
 
-bool is_end_token_name(std::string_view text) {
+bool is_end_token_name(std::string_view text, const TokenTable& vocabulary) {
   static constexpr std::array kNames = {
       std::string_view("</s>"),
       std::string_view("<|eot_id|>"),
       std::string_view("<|im_end|>"),
-      std::string_view("<|end|>"),
       std::string_view("<|return|>"),
       std::string_view("<|call|>"),
       std::string_view("<end_of_turn>"),
@@ -182,6 +181,8 @@ bool is_end_token_name(std::string_view text) {
       std::string_view("<｜end▁of▁sentence｜>"),
       std::string_view("<end_of_utterance>"),
   };
+  if (text == "<|end|>")  // gpt-oss ends its answers by <|return|> and <|call|>, Solar by <|flush|> and <|calls|>
+    return vocabulary.find("<|return|>") == kNoToken && vocabulary.find("<|flush|>") == kNoToken;
   return std::find(kNames.begin(), kNames.end(), text) != kNames.end();
 }
 

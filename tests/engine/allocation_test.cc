@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/registry.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "support/counting_new.h"
 #include "support/model_writer.h"
 

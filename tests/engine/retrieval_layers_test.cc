@@ -6,7 +6,7 @@
 
 #include "backend/registry.h"
 #include "engine/tokenizer.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "speculative/cache/retrieval_layers.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"

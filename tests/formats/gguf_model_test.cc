@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "expect_error.h"
+#include "formats/family.h"
 #include "formats/gguf_model.h"
 #include "formats/model_file.h"
 #include "support/model_writer.h"
@@ -84,7 +85,7 @@ void refuse_f32(const std::string& key, float value, std::initializer_list<std::
 }
 
 void expect_same(const ModelConfig& found, const ModelConfig& expected) {
-  EXPECT_EQ(found.arch, expected.arch);
+  EXPECT_STREQ(found.family->gguf, expected.family->gguf);
   EXPECT_EQ(found.layers, expected.layers);
   EXPECT_EQ(found.width, expected.width);
   EXPECT_EQ(found.heads, expected.heads);
@@ -95,7 +96,7 @@ void expect_same(const ModelConfig& found, const ModelConfig& expected) {
   EXPECT_EQ(found.context, expected.context);
   EXPECT_EQ(found.norm_eps, expected.norm_eps);
   EXPECT_EQ(found.window, expected.window);
-  EXPECT_EQ(found.windowed_layers, expected.windowed_layers);
+  EXPECT_EQ(windowed_layers(found), windowed_layers(expected));
   EXPECT_EQ(found.tied_head, expected.tied_head);
   EXPECT_EQ(found.qkv_bias, expected.qkv_bias);
   EXPECT_EQ(found.out_bias, expected.out_bias);
@@ -134,7 +135,7 @@ TEST(GgufModel, ConfigurationIsWhatWasWritten) {
     expect_same(model->config(), tiny_config(spec));
     EXPECT_EQ(model->format(), "GGUF v3");
     EXPECT_EQ(model->config().rope.style,
-              model->config().arch == Arch::kLlama ? RopeStyle::kInterleaved : RopeStyle::kHalves);
+              model->config().arch_name == "llama" ? RopeStyle::kInterleaved : RopeStyle::kHalves);
     EXPECT_EQ(model->tokenizer().tokens, tiny_tokens(spec.vocab));
     EXPECT_EQ(model->tokenizer().merges, tiny_merges(spec.vocab));
     EXPECT_EQ(model->tokenizer().types[0], TokenType::kControl);
@@ -269,7 +270,9 @@ TEST(GgufModel, RefusesEveryNumberOutOfRange) {
 
 TEST(GgufModel, RefusesForeignKinds) {
   refuse_with("general.architecture", [](GgufWriter& out) { out.add_string("general.architecture", "mamba"); },
-              {"mamba", "llama"});
+              {"mamba", "state-space"});
+  refuse_with("general.architecture", [](GgufWriter& out) { out.add_string("general.architecture", "abacus"); },
+              {"abacus", "llama", "gemma3"});
   refuse_u32("llama.expert_count", 8, {"mixture-of-experts"});
   refuse_with("", [](GgufWriter& out) { out.add_string("llama.rope.scaling.type", "longrope"); }, {"longrope"});
   refuse_with("", [](GgufWriter& out) { out.add_string("llama.rope.scaling.type", "yarn"); }, {"factor", "missing"});

@@ -64,9 +64,9 @@ TEST(HfConfig, Biases) {
   EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias);
   const ModelConfig qwen2 = read(sample("qwen2"));
   EXPECT_TRUE(qwen2.qkv_bias);
-  EXPECT_FALSE(qwen2.out_bias || qwen2.qk_norm);
+  EXPECT_FALSE(qwen2.out_bias || qwen2.qk_norm != HeadNorm::kNone);
   const ModelConfig qwen3 = read(with(sample("qwen3"), "attention_bias", true));
-  EXPECT_TRUE(qwen3.qkv_bias && qwen3.out_bias && qwen3.qk_norm);
+  EXPECT_TRUE(qwen3.qkv_bias && qwen3.out_bias && qwen3.qk_norm == HeadNorm::kEach);
 }
 
 TEST(HfConfig, RopeOldAndNewSpelling) {
@@ -130,18 +130,18 @@ TEST(HfConfig, RefusesBadRope) {
 TEST(HfConfig, Windows) {
   EXPECT_EQ(read(sample("mistral")).window, 0);
   EXPECT_EQ(read(with(sample("mistral"), "sliding_window", 128)).window, 128);
-  EXPECT_TRUE(read(with(sample("mistral"), "sliding_window", 128)).windowed_layers.empty());
+  EXPECT_TRUE(read(with(sample("mistral"), "sliding_window", 128)).each.empty());
   EXPECT_EQ(read(without(sample("mistral"), "sliding_window")).window, 4096);
   EXPECT_EQ(read(with(sample(), "sliding_window", 128)).window, 0);         // llama has none
   EXPECT_EQ(read(with(sample("qwen2"), "sliding_window", 128)).window, 0);  // switched off
   json qwen = with(with(sample("qwen2"), "sliding_window", 128), "use_sliding_window", true);
-  EXPECT_EQ(read(with(qwen, "max_window_layers", 1)).windowed_layers, (std::vector<uint8_t>{0, 1}));
+  EXPECT_EQ(windowed_layers(read(with(qwen, "max_window_layers", 1))), (std::vector<uint8_t>{0, 1}));
   EXPECT_EQ(read(with(qwen, "max_window_layers", 2)).window, 0);
   const ModelConfig all = read(with(qwen, "max_window_layers", 0));
   EXPECT_EQ(all.window, 128);
-  EXPECT_TRUE(all.windowed_layers.empty());
+  EXPECT_TRUE(all.each.empty());
   qwen["layer_types"] = {"sliding_attention", "full_attention"};
-  EXPECT_EQ(read(qwen).windowed_layers, (std::vector<uint8_t>{1, 0}));
+  EXPECT_EQ(windowed_layers(read(qwen)), (std::vector<uint8_t>{1, 0}));
   qwen["layer_types"] = {"sliding_attention"};
   refuse(qwen, {"layer_types", "2 layers"});
   qwen["layer_types"] = {"sliding_attention", "linear_attention"};
@@ -151,7 +151,9 @@ TEST(HfConfig, Windows) {
 }
 
 TEST(HfConfig, RefusesForeignModels) {
-  refuse(with(sample(), "architectures", {"GPT2LMHeadModel"}), {"GPT2LMHeadModel", "LlamaForCausalLM"});
+  refuse(with(sample(), "architectures", {"AbacusForCausalLM"}), {"AbacusForCausalLM", "llama", "gemma3"});
+  refuse(with(sample(), "architectures", {"GPT2LMHeadModel"}), {"GPT2LMHeadModel", "learned position embeddings"});
+  refuse(with(sample(), "architectures", {"Qwen3NextForCausalLM"}), {"Qwen3NextForCausalLM", "gated delta net"});
   refuse(with(sample(), "architectures", json::array()), {"architectures"});
   refuse(with(sample(), "architectures", {1}), {"architectures"});
   refuse(with(without(sample(), "architectures"), "model_type", "bert"), {"bert"});

@@ -3,13 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/far_backend.h"
+#include "support/model_writer.h"
 #include "support/reference_backend.h"
+#include "backend/registry.h"
 #include "backends.h"
+#include "formats/family.h"
 #include "formats/safetensors.h"
-#include "model/llama.h"
+#include "model/convert/convert.h"
+#include "model/model.h"
+#include "model/tree_invariance.h"
+#include "tensor/blocks.h"
 
 namespace sx {
 namespace {
@@ -58,8 +67,8 @@ class Passes {
   Passes(const Golden& golden, const std::string& model_folder, Backend& backend, DType kv_type) : golden_(golden) {
     file_ = ModelFile::open(model_folder);
     ModelOptions options;
-    options.max_rows = 256;
-    options.max_outputs = 256;
+    options.max_rows = 300;
+    options.max_outputs = 300;
     options.context = golden.context;
     layers_ = file_->config().layers;
     for (int layer = 0; layer <= layers_; ++layer) options.taps.hidden.push_back(layer);
@@ -100,12 +109,27 @@ class Passes {
       errors.hidden = error <= errors.hidden ? errors.hidden : error;
     }
     std::vector<float> last = hidden.back();
-    const auto* weight = reinterpret_cast<const float*>(file_->get("output_norm.weight").data);
-    make_reference_backend()->norm({last.data(), last.data(), weight, static_cast<int>(last.size() / width_),
-                                    static_cast<int>(width_), file_->config().norm_eps});
+    const std::vector<float> weight = final_norm("weight"), bias = final_norm("bias");
+    make_reference_backend()->norm({.out = last.data(),
+                                    .x = last.data(),
+                                    .weight = weight.data(),
+                                    .rows = static_cast<int>(last.size() / width_),
+                                    .width = static_cast<int>(width_),
+                                    .eps = file_->config().norm_eps,
+                                    .centred = file_->config().centred_norms,
+                                    .bias = bias.empty() ? nullptr : bias.data()});
     errors.final = worst_error(golden_.values<float>("final"), kept(last, width_));
     errors.logits = worst_error(golden_.values<float>("logits"), kept(logits, vocab_));
     return errors;
+  }
+  std::vector<float> final_norm(const std::string& part) const {
+    const NamedTensor* found = file_->find("output_norm." + part);
+    if (!found) return {};
+    std::vector<float> values(width_);
+    dequantise(found->tensor.type, found->tensor.data, found->tensor.elements(), values.data());
+    if (part == "weight")
+      for (float& value : values) value += file_->config().norm_offset;
+    return values;
   }
   std::vector<const float*> kept(const std::vector<float>& all, size_t width) const {
     std::vector<const float*> out;
@@ -121,13 +145,13 @@ class Passes {
   size_t width_ = 0, vocab_ = 0;
 };
 
-class GoldenTest : public testing::TestWithParam<const char*> {
+class GoldenTest : public ::testing::TestWithParam<const char*> {
  protected:
   // Runs on the backend at several step sizes and expects errors up to `limit`.
   static void check(const Golden& golden, Backend& backend, DType kv_type, double limit) {
     SCOPED_TRACE(backend.name() + " with K/V in " + dtype_name(kv_type));
     Passes passes(golden, golden.folder, backend, kv_type);
-    for (const int chunk : {150, 1, 37}) {
+    for (const int chunk : {300, 1, 37}) {
       const Errors errors = passes.in_steps_of(chunk);
       EXPECT_LE(errors.hidden, limit) << "steps of " << chunk;
       EXPECT_LE(errors.final, limit) << "steps of " << chunk;
@@ -151,6 +175,41 @@ TEST_P(GoldenTest, Cpu) {
   }
 }
 
+// The same models as GGUF: written by convert, or, where the variable SPECEXTEND_GOLDEN_GGUF names a folder, files
+// there.
+TEST_P(GoldenTest, Gguf) {
+  const Golden golden(GetParam());
+  const testing::TempFolder temp;
+  const char* given = std::getenv("SPECEXTEND_GOLDEN_GGUF");
+  std::string path = given ? std::string(given) + "/" + GetParam() + ".gguf" : temp.file("model.gguf");
+  const auto folder = ModelFile::open(golden.folder);
+  if (given && !std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
+  if (!given && folder->config().rope.scaling == RopeScaling::kDynamic) GTEST_SKIP() << "GGUF cannot say it";
+  if (!given && !folder->config().rope.yarn_truncate) GTEST_SKIP() << "GGUF cannot say it";
+  if (!given && !family_of_gguf(folder->config().family->gguf)) GTEST_SKIP() << "it exists in folders only";
+  if (!given) convert_to_gguf(*folder, {}, {.out = path, .type = DType::kF32});
+  const auto backend = make_reference_backend();
+  Passes passes(golden, path, *backend, DType::kF32);
+  const Errors errors = passes.in_steps_of(37);
+  EXPECT_LE(errors.hidden, 1e-4);
+  EXPECT_LE(errors.final, 1e-4);
+  EXPECT_LE(errors.logits, 1e-4);
+}
+
+// Nodes of trees against their paths decoded one token at a time, by memcmp; beyond the window.
+TEST_P(GoldenTest, TreesEqualPlainDecoding) {
+  const std::string folder = std::string(SX_GOLDEN_DIR) + "/" + GetParam();
+  unsigned seed = 0;
+  for (const char* p = GetParam(); *p; ++p) seed = seed * 31 + static_cast<unsigned char>(*p);
+  const testing::TreeSubject best{"cpu", [](int threads) { return make_cpu_backend({threads, std::nullopt}); }};
+  const testing::TreeSubject far{
+      "far", [](int threads) {
+        return std::make_unique<testing::FarBackend>(make_cpu_backend({threads, std::nullopt}));
+      }};
+  testing::check_tree(folder, best, DType::kBF16, {90, 30}, 24, seed);
+  testing::check_grown(folder, far, DType::kF32, {30, 64}, 20, true, seed + 1);
+}
+
 // Models that share weights and tokens but not the configuration: the comparison must tell them apart.
 TEST(GoldenNegative, AnotherConfigurationIsCaught) {
   const std::pair<const char*, const char*> pairs[] = {
@@ -166,9 +225,11 @@ TEST(GoldenNegative, AnotherConfigurationIsCaught) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         testing::Values("llama", "llama-linear", "llama-dynamic", "llama-llama3", "llama-yarn",
-                                         "llama-yarn-factor", "llama-bias", "mistral", "qwen2", "qwen2-window", "qwen3",
-                                         "qwen3-yarn"),
+                         ::testing::Values("llama", "llama-linear", "llama-dynamic", "llama-llama3", "llama-yarn",
+                                           "llama-yarn-factor", "llama-bias", "mistral", "qwen2", "qwen2-window",
+                                           "qwen3", "qwen3-yarn", "gemma3", "gemma2", "smollm3", "phi3", "olmo2",
+                                           "olmo3", "granite", "glm4", "seed-oss", "exaone4", "cohere2", "starcoder2",
+                                           "ernie4_5", "arcee", "helium"),
                          [](const auto& test) {
                            std::string name = test.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

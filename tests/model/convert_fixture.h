@@ -11,7 +11,7 @@
 
 #include "backend/registry.h"
 #include "base/error.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "support/model_writer.h"
 
 namespace sx {

@@ -13,6 +13,7 @@
 #include "convert_fixture.h"
 #include "model/convert/convert.h"
 #include "model/convert/quantize.h"
+#include "formats/family.h"
 #include "formats/hf_config.h"
 #include "tensor/blocks.h"
 
@@ -38,8 +39,9 @@ void expect_same_tensors(const ModelFile& a, const ModelFile& b) {
 
 void expect_same_config(const ModelConfig& a, const ModelConfig& b) {
   const auto fields = [](const ModelConfig& c) {
-    return std::tuple(c.arch, c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, c.context, c.norm_eps,
-                      c.window, c.windowed_layers, c.tied_head, c.qkv_bias, c.out_bias, c.mlp_bias, c.qk_norm);
+    return std::tuple(std::string(c.family->gguf), c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab,
+                      c.context, c.norm_eps, c.window, windowed_layers(c), c.tied_head, c.qkv_bias, c.out_bias,
+                      c.mlp_bias, c.qk_norm);
   };
   EXPECT_EQ(fields(a), fields(b));
   const auto rope = [](const RopeConfig& r) {

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/kv/store.h"
 #include "backend/registry.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "support/model_writer.h"
 
 namespace sx {

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "kv/sequence_table.h"
-#include "model/llama.h"
+#include "model/model.h"
 
 namespace sx::testing {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "backend/registry.h"
 #include "base/rng.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "speculative/accept/accept.h"
 #include "speculative/draft/candidates.h"
 #include "speculative/draft/drafter.h"

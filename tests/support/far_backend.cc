@@ -186,7 +186,8 @@ void FarBackend::copy_rows(const CopyRowsArgs& args) {
   a.to = floats(args.to, padded(args.rows), size_t(args.to_stride), size_t(args.width), "copied rows");
   a.from = floats(args.from, from_rows, size_t(args.from_stride), size_t(args.width), "rows to be copied");
   note("copy_rows", {args.to, args.from},
-       {args.width, args.to_stride, args.from_stride, args.which != nullptr, args.add});
+       {args.width, args.to_stride, args.from_stride, args.which != nullptr, args.add,
+        std::bit_cast<int32_t>(args.scale)});
   right_->copy_rows(a);
   spoil(a.to, args.rows, size_t(args.to_stride), size_t(args.width));
 }
@@ -208,13 +209,14 @@ void FarBackend::embed(const EmbedArgs& args) {
 void FarBackend::norm(const NormArgs& args) {
   expect_rows("norm", args.rows);
   NormArgs a = args;
-  const auto width = size_t(args.width);
-  a.out = floats(args.out, padded(args.rows), width, width, "normed rows");
-  a.x = floats(args.x, padded(args.rows), width, width, "rows to be normed");
+  const auto width = size_t(args.width), stride = args.stride > 0 ? size_t(args.stride) : width;
+  a.out = floats(args.out, padded(args.rows), stride, width, "normed rows");
+  a.x = floats(args.x, padded(args.rows), stride, width, "rows to be normed");
   a.weight = vector(args.weight, width, "norm weights");
-  note("norm", {args.out, args.x, args.weight}, {args.width});
+  a.bias = vector(args.bias, width, "a norm's bias");
+  note("norm", {args.out, args.x, args.weight, args.bias}, {args.width, args.stride, args.centred});
   right_->norm(a);
-  spoil(a.out, args.rows, width, width);
+  spoil(a.out, args.rows, stride, width);
 }
 
 void FarBackend::linear(const LinearArgs& args) {
@@ -281,8 +283,9 @@ void FarBackend::glu(const GluArgs& args) {
   GluArgs a = args;
   const auto width = size_t(args.width);
   a.out = floats(args.out, padded(args.rows), width, width, "activated rows");
-  a.gate_up = floats(args.gate_up, padded(args.rows), 2 * width, 2 * width, "gates");
-  note("glu", {args.out, args.gate_up}, {args.width});
+  const size_t stride = args.gated ? 2 * width : width;
+  a.gate_up = floats(args.gate_up, padded(args.rows), stride, stride, "gates");
+  note("glu", {args.out, args.gate_up}, {args.width, int(args.activation), args.gated});
   right_->glu(a);
   spoil(a.out, args.rows, width, width);
 }
@@ -301,6 +304,16 @@ void FarBackend::experts(const ExpertsArgs& args) {
        {args.used, int(args.routing), args.renormalise, args.accumulate});
   right_->experts(a);
   spoil(a.out, args.rows, width, width);
+}
+
+void FarBackend::soft_cap(const SoftCapArgs& args) {
+  expect_rows("soft_cap", args.rows);
+  SoftCapArgs a = args;
+  const auto width = size_t(args.width);
+  a.x = floats(args.x, padded(args.rows), width, width, "rows to be capped");
+  note("soft_cap", {args.x}, {args.width, std::bit_cast<int32_t>(args.cap)});
+  right_->soft_cap(a);
+  spoil(a.x, args.rows, width, width);
 }
 
 // What gives numbers to the host, or depends on more than the step's arrays, cannot be part of a recorded step.

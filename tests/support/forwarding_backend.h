@@ -40,6 +40,7 @@ class ForwardingBackend : public Backend {
   void attend(const AttendArgs& a) override { right_->attend(a); }
   void glu(const GluArgs& a) override { right_->glu(a); }
   void experts(const ExpertsArgs& a) override { right_->experts(a); }
+  void soft_cap(const SoftCapArgs& a) override { right_->soft_cap(a); }
   void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
   void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
   std::unique_ptr<KvChoice> make_choice(int most_cells) override { return right_->make_choice(most_cells); }

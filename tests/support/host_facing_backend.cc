@@ -98,12 +98,13 @@ void HostFacingBackend::embed(const EmbedArgs& args) {
 void HostFacingBackend::norm(const NormArgs& args) {
   need_rows(args.rows);
   NormArgs a = args;
-  const auto width = size_t(args.width);
-  a.x = a.out = put(0, args.x, args.rows, width);
-  if (args.out != args.x) a.out = room(1, args.rows, width);
+  const auto width = size_t(args.width), stride = args.stride > 0 ? size_t(args.stride) : width;
+  a.x = a.out = put(0, args.x, args.rows, stride);
+  if (args.out != args.x) a.out = put(1, args.out, args.rows, stride);
   a.weight = put(2, args.weight, width);
+  a.bias = put(3, args.bias, width);
   right_->norm(a);
-  get(args.out, a.out, args.rows, width);
+  get(args.out, a.out, args.rows, stride);
 }
 
 void HostFacingBackend::linear(const LinearArgs& args) {
@@ -152,7 +153,7 @@ void HostFacingBackend::glu(const GluArgs& args) {
   GluArgs a = args;
   const auto width = size_t(args.width);
   a.out = room(0, args.rows, width);
-  a.gate_up = put(1, args.gate_up, args.rows, 2 * width);
+  a.gate_up = put(1, args.gate_up, args.rows, args.gated ? 2 * width : width);
   right_->glu(a);
   get(args.out, a.out, args.rows, width);
 }
@@ -177,6 +178,14 @@ void HostFacingBackend::experts(const ExpertsArgs& args) {
   a.choice_bias = put(5, args.choice_bias, size_t(experts));
   right_->experts(a);
   get(args.out, a.out, args.rows, width);
+}
+
+void HostFacingBackend::soft_cap(const SoftCapArgs& args) {
+  need_rows(args.rows);
+  SoftCapArgs a = args;
+  a.x = put(0, args.x, args.rows, size_t(args.width));
+  right_->soft_cap(a);
+  get(args.x, a.x, args.rows, size_t(args.width));
 }
 
 void HostFacingBackend::kv_score(const KvScoreArgs& args) {

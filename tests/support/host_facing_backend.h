@@ -30,6 +30,7 @@ class HostFacingBackend : public ForwardingBackend {
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
   void experts(const ExpertsArgs& args) override;
+  void soft_cap(const SoftCapArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   void kv_retrieve(const KvRetrieveArgs& args, KvChoice& choice) override;
   void choose(const ChooseArgs& args) override;

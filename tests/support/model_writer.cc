@@ -7,6 +7,7 @@
 #include <numbers>
 #include <stdexcept>
 
+#include "formats/family.h"
 #include "formats/validate.h"
 #include "support/tiny_vocabulary.h"
 #include "tensor/blocks.h"
@@ -102,7 +103,8 @@ void add_rope_keys(GgufWriter& out, const std::string& arch, const ModelConfig& 
     case RopeScaling::kLinear: out.add_string(arch + ".rope.scaling.type", "linear"); break;
     case RopeScaling::kYarn: out.add_string(arch + ".rope.scaling.type", "yarn"); break;
     case RopeScaling::kLlama3: return;  // as a tensor
-    case RopeScaling::kDynamic: throw std::logic_error("GGUF has no dynamic RoPE scaling");
+    case RopeScaling::kDynamic:
+    case RopeScaling::kLongRope: throw std::logic_error("no such RoPE scaling in tiny files");
   }
   if (config.rope.scaling == RopeScaling::kNone) return;
   out.add_f32(arch + ".rope.scaling.factor", static_cast<float>(config.rope.factor));
@@ -116,7 +118,7 @@ void add_rope_keys(GgufWriter& out, const std::string& arch, const ModelConfig& 
 ModelConfig tiny_config(const TinySpec& spec) {
   ModelConfig config;
   config.arch_name = spec.arch;
-  config.arch = spec.arch == "qwen2" ? Arch::kQwen2 : spec.arch == "qwen3" ? Arch::kQwen3 : Arch::kLlama;
+  config.family = family_of_folder("", spec.arch);
   config.layers = spec.layers;
   config.width = spec.width;
   config.heads = spec.heads;
@@ -127,18 +129,18 @@ ModelConfig tiny_config(const TinySpec& spec) {
   config.context = spec.context;
   config.norm_eps = 1e-5f;
   config.window = spec.window;
-  config.windowed_layers = spec.windowed_layers;
   config.tied_head = spec.tied;
-  config.qkv_bias = spec.qkv_bias || config.arch == Arch::kQwen2;
+  config.qkv_bias = spec.qkv_bias || spec.arch == "qwen2";
   config.out_bias = spec.out_bias;
   config.mlp_bias = spec.mlp_bias;
-  config.qk_norm = config.arch == Arch::kQwen3;
+  if (spec.arch == "qwen3") config.qk_norm = HeadNorm::kEach;
   config.rope.style = RopeStyle::kHalves;
   config.rope.dims = config.head_dim;
   config.rope.base = spec.rope_base;
   config.rope.scaling = spec.scaling;
   config.rope.factor = spec.factor;
   config.rope.original_context = spec.original_context;
+  set_windowed_layers(config, spec.windowed_layers);
   return config;
 }
 
@@ -204,7 +206,7 @@ Bytes encode(DType type, std::span<const float> values, uint64_t seed) {
 
 GgufWriter tiny_gguf(const TinySpec& spec) {
   const ModelConfig config = tiny_config(spec);
-  const std::string arch = config.arch == Arch::kLlama ? "llama" : spec.arch;
+  const std::string arch = config.family->gguf;
   GgufWriter out;
   out.add_string("general.architecture", arch);
   out.add_string("general.name", "tiny " + spec.arch);
@@ -220,13 +222,13 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
   number(".vocab_size", config.vocab);
   out.add_f32(arch + ".attention.layer_norm_rms_epsilon", config.norm_eps);
   if (config.window) number(".attention.sliding_window", config.window);
-  if (config.window && !config.windowed_layers.empty()) {
-    Bytes raw(12 + config.windowed_layers.size());
+  if (const auto windowed = windowed_layers(config); !windowed.empty()) {
+    Bytes raw(12 + windowed.size());
     const uint32_t type = 7;
-    const uint64_t count = config.windowed_layers.size();
+    const uint64_t count = windowed.size();
     std::memcpy(raw.data(), &type, 4);
     std::memcpy(raw.data() + 4, &count, 8);
-    std::memcpy(raw.data() + 12, config.windowed_layers.data(), config.windowed_layers.size());
+    std::memcpy(raw.data() + 12, windowed.data(), windowed.size());
     out.add_raw(arch + ".attention.sliding_window_pattern", 9, raw);
   }
   add_rope_keys(out, arch, config);
@@ -238,7 +240,7 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
   for (const auto& tensor : tiny_tensors(spec)) {
     const bool rotated = tensor.name.ends_with("attn_q.weight") || tensor.name.ends_with("attn_k.weight") ||
                          tensor.name.ends_with("attn_q.bias") || tensor.name.ends_with("attn_k.bias");
-    const auto& values = rotated && config.arch == Arch::kLlama
+    const auto& values = rotated && config.family->gguf_style == RopeStyle::kInterleaved
                              ? interleave(tensor.values, tensor.shape[0], config.head_dim)
                              : tensor.values;
     const DType type = type_of(spec, tensor);
@@ -288,8 +290,8 @@ std::string tiny_config_json(const TinySpec& spec) {
   out["bos_token_id"] = 0;
   out["eos_token_id"] = 0;
   out["pad_token_id"] = 0;
-  if (config.arch != Arch::kQwen2) out["attention_bias"] = config.qkv_bias;
-  if (config.arch == Arch::kLlama) out["mlp_bias"] = config.mlp_bias;
+  if (spec.arch != "qwen2") out["attention_bias"] = config.qkv_bias;
+  if (!spec.arch.starts_with("qwen")) out["mlp_bias"] = config.mlp_bias;
   if (config.window) {
     out["use_sliding_window"] = true;
     out["sliding_window"] = config.window;
@@ -297,9 +299,9 @@ std::string tiny_config_json(const TinySpec& spec) {
   } else {
     out["sliding_window"] = nullptr;
   }
-  if (!config.windowed_layers.empty()) {
+  if (!spec.windowed_layers.empty()) {
     out["layer_types"] = ordered_json::array();
-    for (const auto on : config.windowed_layers) {
+    for (const auto on : spec.windowed_layers) {
       out["layer_types"].push_back(on ? "sliding_attention" : "full_attention");
     }
   }

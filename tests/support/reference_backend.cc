@@ -127,6 +127,26 @@ void rms_norm(float* out, const float* x, const float* weight, int width, float 
   for (int i = 0; i < width; ++i) out[i] = static_cast<float>(x[i] * inverse * weight[i]);
 }
 
+void layer_norm(const NormArgs& a, float* out, const float* x) {
+  double mean = 0, square = 0;
+  for (int i = 0; i < a.width; ++i) mean += x[i];
+  mean /= a.width;
+  for (int i = 0; i < a.width; ++i) square += (x[i] - mean) * (x[i] - mean);
+  const double inverse = 1 / std::sqrt(square / a.width + static_cast<double>(a.eps));
+  for (int i = 0; i < a.width; ++i)
+    out[i] = static_cast<float>((x[i] - mean) * inverse * a.weight[i] + (a.bias ? a.bias[i] : 0.0f));
+}
+
+double activate(Activation kind, double x) {
+  switch (kind) {
+    case Activation::kSilu: return x / (1 + std::exp(-x));
+    case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kGelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kRelu2: return x > 0 ? x * x : 0;
+  }
+  return x;
+}
+
 // Turns pair i of a head; the pair's two places depend on the style.
 void rotate_pair(float* head, int i, int dims, RopeStyle style, double cosine, double sine) {
   const int a = style == RopeStyle::kHalves ? i : 2 * i;
@@ -291,8 +311,9 @@ class ReferenceBackend final : public Backend {
 
   void norm(const NormArgs& a) override {
     for (int r = 0; r < a.rows; ++r) {
-      const ptrdiff_t at = static_cast<ptrdiff_t>(r) * a.width;
-      rms_norm(a.out + at, a.x + at, a.weight, a.width, a.eps);
+      const ptrdiff_t at = static_cast<ptrdiff_t>(r) * (a.stride > 0 ? a.stride : a.width);
+      if (a.centred) layer_norm(a, a.out + at, a.x + at);
+      else rms_norm(a.out + at, a.x + at, a.weight, a.width, a.eps);
     }
   }
 
@@ -349,11 +370,10 @@ class ReferenceBackend final : public Backend {
 
   void glu(const GluArgs& a) override {
     for (int r = 0; r < a.rows; ++r) {
-      const float* gate = a.gate_up + static_cast<ptrdiff_t>(r) * 2 * a.width;
-      const float* up = gate + a.width;
+      const float* gate = a.gate_up + static_cast<ptrdiff_t>(r) * (a.gated ? 2 : 1) * a.width;
       for (int i = 0; i < a.width; ++i) {
-        const double g = gate[i];
-        a.out[static_cast<ptrdiff_t>(r) * a.width + i] = static_cast<float>(g / (1 + std::exp(-g)) * up[i]);
+        const double up = a.gated ? static_cast<double>(gate[a.width + i]) : 1.0;
+        a.out[static_cast<ptrdiff_t>(r) * a.width + i] = static_cast<float>(activate(a.activation, gate[i]) * up);
       }
     }
   }
@@ -361,6 +381,12 @@ class ReferenceBackend final : public Backend {
   void experts(const ExpertsArgs& a) override {
     reference_experts(a, static_cast<const ReferenceMatrix&>(*a.gate_up).row(0),
                       static_cast<const ReferenceMatrix&>(*a.down).row(0));
+  }
+
+  void soft_cap(const SoftCapArgs& a) override {
+    const double cap = a.cap;
+    for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(a.rows) * a.width; ++i)
+      a.x[i] = static_cast<float>(cap * std::tanh(a.x[i] / cap));
   }
 
   void kv_move(const KvMoveArgs& a) override {

@@ -53,6 +53,22 @@ std::string error_of(const TokenizerData& data) {
   return "";
 }
 
+// "<|end|>" ends an answer of Phi-3, and a thought of gpt-oss, whose answers end by "<|return|>".
+TEST(Bpe, EndOfAPartIsNoEnd) {
+  TokenizerData data = byte_vocabulary({});
+  const auto add = [&](const char* name) {
+    data.tokens.push_back(name), data.types.push_back(TokenType::kControl);
+    return static_cast<Token>(data.tokens.size() - 1);
+  };
+  const Token end = add("<|end|>");
+  EXPECT_TRUE(TokenCodec::create(data)->is_end(end));
+  const Token answer = add("<|return|>");
+  EXPECT_FALSE(TokenCodec::create(data)->is_end(end));
+  EXPECT_TRUE(TokenCodec::create(data)->is_end(answer));
+  data.eos = end;  // the file's own word counts
+  EXPECT_TRUE(TokenCodec::create(data)->is_end(end));
+}
+
 TEST(Bpe, MergesByRankThenFromTheLeft) {
   const auto tokenizer = TokenCodec::create(byte_vocabulary({"b c", "a b", "a a", "aa a", "Ġ x"}));
   EXPECT_THAT(pieces(*tokenizer, "abc"), ElementsAre("a", "bc"));

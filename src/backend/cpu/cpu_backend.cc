@@ -53,6 +53,7 @@ void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, i
 void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
 void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
 void CpuBackend::experts(const ExpertsArgs& args) { cpu::experts(args, pool_, experts_scratch_); }
+void CpuBackend::soft_cap(const SoftCapArgs& args) { cpu::soft_cap(args, pool_); }
 void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
 void CpuBackend::kv_score(const KvScoreArgs& args) {
   const auto one = [&](const KvScoreArgs& a) { cpu::kv_score(a, isa_, pool_, score_scratch_); };

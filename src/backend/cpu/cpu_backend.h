@@ -42,6 +42,7 @@ class CpuBackend : public Backend {
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
   void experts(const ExpertsArgs& args) override;
+  void soft_cap(const SoftCapArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   size_t kv_cell_bytes(const KvStore& kv) const override;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "model/convert/new_folder.h"
 #include "model/convert/quantize.h"
 #include "formats/hf_config.h"
@@ -66,11 +67,11 @@ void write_texts(const std::string& folder, const std::string& config, const Tok
 ConvertReport convert_to_gguf(const ModelFile& file, const TokenizerData& vocabulary, const ConvertJob& job) {
   check_type(job);
   const ModelConfig& config = file.config();
-  const RopeStyle style = config.arch == Arch::kLlama ? RopeStyle::kInterleaved : RopeStyle::kHalves;
-  auto plans = plan_model(file, config, style, [&](const OutputTensor& tensor, const NamedTensor* source) {
+  const TensorForm form = gguf_form(config);
+  auto plans = plan_model(file, config, form, [&](const OutputTensor& tensor, const NamedTensor* source) {
     return tensor.shape.size() < 2 ? DType::kF32 : matrix_type(job, source);
   });
-  add_rope_plan(config, plans);
+  finish_gguf_plans(config, plans);
   QuantizeJob write{job.out, {}, job.force, job.dry_run, job.write};
   return write_gguf(file, gguf_keys_for(file, vocabulary, main_type(file, job)), plans, write);
 }
@@ -80,11 +81,12 @@ ConvertReport convert_to_folder(const ModelFile& file, const TokenizerData& voca
   const ModelConfig config = with_hf_biases(file.config());
   const DType main = main_type(file, job);
   const std::string config_text = config_to_json(file.config(), vocabulary, main, file.path());
-  auto plans = plan_model(file, config, RopeStyle::kHalves, [&](const OutputTensor& tensor, const NamedTensor* source) {
-    return tensor.shape.size() < 2 ? vector_type(source, main) : matrix_type(job, source);
-  });
+  auto plans = plan_model(file, config, TensorForm{config.family->hf_style, config.family->norm_offset},
+                          [&](const OutputTensor& tensor, const NamedTensor* source) {
+                            return tensor.shape.size() < 2 ? vector_type(source, main) : matrix_type(job, source);
+                          });
   for (auto& plan : plans) {
-    const auto name = hf_name(plan.out.name);
+    const auto name = hf_name(plan.out.name, config.family);
     if (!name) fail("{}: tensor '{}' has no name in a folder", file.path(), plan.out.name);
     plan.out.name = *name;
   }

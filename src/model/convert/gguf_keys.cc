@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "formats/hf_writer.h"
 
 namespace sx {
@@ -50,6 +51,7 @@ void add_rope(GgufKeys& keys, const std::string& arch, const RopeConfig& rope, c
   switch (rope.scaling) {
     case RopeScaling::kNone:
     case RopeScaling::kLlama3: return;  // divisors are a tensor
+    case RopeScaling::kLongRope: keys.add_string(scaling + "type", "longrope"); break;
     case RopeScaling::kDynamic: fail("{}: dynamic RoPE scaling cannot be said in GGUF", file);
     case RopeScaling::kLinear: keys.add_string(scaling + "type", "linear"); break;
     case RopeScaling::kYarn: keys.add_string(scaling + "type", "yarn"); break;
@@ -63,8 +65,8 @@ void add_rope(GgufKeys& keys, const std::string& arch, const RopeConfig& rope, c
 }  // namespace
 
 void add_config_keys(GgufKeys& keys, const ModelConfig& config, DType type, const std::string& file) {
-  const char* names[] = {"llama", "qwen2", "qwen3"};
-  const std::string arch = names[static_cast<int>(config.arch)];
+  if (!config.family->to_gguf) fail("{}: GGUF files of {} models are not written", file, config.family->name);
+  const std::string arch = config.family->gguf;
   keys.add_string("general.architecture", arch);
   keys.add_string("general.type", "model");
   if (!config.name.empty()) keys.add_string("general.name", config.name);
@@ -79,12 +81,14 @@ void add_config_keys(GgufKeys& keys, const ModelConfig& config, DType type, cons
   number(".attention.key_length", config.head_dim);
   number(".attention.value_length", config.head_dim);
   number(".vocab_size", config.vocab);
-  keys.add_f32(arch + ".attention.layer_norm_rms_epsilon", config.norm_eps);
+  keys.add_f32(arch + (config.centred_norms ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon"),
+               config.norm_eps);
   if (config.window) number(".attention.sliding_window", config.window);
-  if (config.window && !config.windowed_layers.empty()) {
-    keys.add_bools(arch + ".attention.sliding_window_pattern", config.windowed_layers);
+  if (const auto windowed = windowed_layers(config); !windowed.empty()) {
+    keys.add_bools(arch + ".attention.sliding_window_pattern", windowed);
   }
   add_rope(keys, arch, config.rope, file);
+  config.family->to_gguf(config, arch, keys);
 }
 
 void add_tokenizer_keys(GgufKeys& keys, const TokenizerData& t) {

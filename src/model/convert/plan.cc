@@ -31,7 +31,7 @@ class RowMaker {
         quantise_(nearest ? quantise_nearest : quantise_search),
         row_bytes_(dtype_bytes(plan.out.type, plan.out.columns())) {
     const Tensor* tensor = plan.source ? &plan.source->tensor : nullptr;
-    raw_ = tensor && tensor->type == plan.out.type && plan.columns.empty() && plan.scale == 1;
+    raw_ = tensor && tensor->type == plan.out.type && plan.columns.empty() && plan.scale == 1 && plan.offset == 0;
     if (tensor && plan.columns.empty()) SX_ASSERT(tensor->columns() == plan.out.columns());
     if (tensor && !plan.columns.empty()) SX_ASSERT(static_cast<size_t>(tensor->columns()) == plan.columns.size());
   }
@@ -81,6 +81,7 @@ class RowMaker {
     for (size_t i = 0; i < from; ++i) {
       const size_t at = plan_.columns.empty() ? i : static_cast<size_t>(plan_.columns[i]);
       scratch.row[at] = scratch.source[i] * plan_.scale;
+      if (plan_.offset != 0) scratch.row[at] += plan_.offset;
     }
   }
 
@@ -198,7 +199,7 @@ std::vector<int64_t> rope_row_order(const ModelConfig& config, int heads, RopeSt
   return out;
 }
 
-std::vector<TensorPlan> plan_model(const ModelFile& file, const ModelConfig& config, RopeStyle to,
+std::vector<TensorPlan> plan_model(const ModelFile& file, const ModelConfig& config, const TensorForm& to,
                                    const std::function<DType(const OutputTensor&, const NamedTensor*)>& type_of) {
   std::vector<TensorPlan> plans;
   for (const auto& expected : expected_tensors(config)) {
@@ -207,9 +208,10 @@ std::vector<TensorPlan> plan_model(const ModelFile& file, const ModelConfig& con
     plan.out.shape = expected.shape;
     plan.source = file.find(expected.name);
     plan.out.type = type_of(plan.out, plan.source);
+    if (expected.name.ends_with("norm.weight")) plan.offset = config.norm_offset - to.norm_offset;
     if (plan.source && is_rotated(expected.name)) {
       const bool query = expected.name.find("attn_q") != std::string::npos;
-      const auto order = rope_row_order(file.config(), query ? config.heads : config.kv_heads, to);
+      const auto order = rope_row_order(file.config(), query ? config.heads : config.kv_heads, to.style);
       if (expected.shape.size() == 1) {  // a bias is one row: turn the map round
         plan.columns.resize(order.size());
         for (size_t i = 0; i < order.size(); ++i) plan.columns[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);

@@ -16,7 +16,7 @@ struct TensorPlan {
   const NamedTensor* source = nullptr;  // null: `values`, or zeros if there are none
   std::vector<int64_t> rows;            // output row -> source row, -1: zeros; empty: the same rows
   std::vector<int64_t> columns;         // source column -> output column, the others are zeros; empty: the same columns
-  float scale = 1;
+  float scale = 1, offset = 0;
   std::vector<float> values;  // a small tensor given outright
 };
 
@@ -47,9 +47,15 @@ struct ConvertReport {
 // interleaved (2i, 2i + 1). Output row -> source row for all heads; empty if the styles agree.
 std::vector<int64_t> rope_row_order(const ModelConfig& config, int heads, RopeStyle to);
 
-// The tensors of the same model, q and k in style `to`, each in the type that `type_of` gives. Parts that `config` has
-// and the file has not (biases) become zeros.
-std::vector<TensorPlan> plan_model(const ModelFile& file, const ModelConfig& config, RopeStyle to,
+// What differs between a model's folder and its GGUF file besides names.
+struct TensorForm {
+  RopeStyle style;        // of the rows of q and k
+  float norm_offset = 0;  // ModelConfig::norm_offset
+};
+
+// The tensors of the same model in that form, each in the type that `type_of` gives. Parts that `config` has and the
+// file has not (biases) become zeros.
+std::vector<TensorPlan> plan_model(const ModelFile& file, const ModelConfig& config, const TensorForm& to,
                                    const std::function<DType(const OutputTensor&, const NamedTensor*)>& type_of);
 
 }  // namespace sx

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "formats/family.h"
 #include "model/convert/gguf_keys.h"
 #include "model/convert/nearest.h"
 #include "base/printable.h"
@@ -90,12 +91,28 @@ GgufKeys gguf_keys_for(const ModelFile& file, const TokenizerData& vocabulary, D
   return keys;
 }
 
+TensorForm gguf_form(const ModelConfig& config) { return {config.family->gguf_style, 0}; }
+
 void add_rope_plan(const ModelConfig& config, std::vector<TensorPlan>& plans) {
-  TensorPlan plan;
-  plan.values = rope_divisors(config);
-  if (plan.values.empty()) return;
-  plan.out = {"rope_freqs.weight", DType::kF32, {static_cast<int64_t>(plan.values.size())}};
-  plans.push_back(std::move(plan));
+  const auto add = [&](const char* name, std::vector<float> values) {
+    if (values.empty()) return;
+    TensorPlan plan;
+    plan.out = {name, DType::kF32, {static_cast<int64_t>(values.size())}};
+    plan.values = std::move(values);
+    plans.push_back(std::move(plan));
+  };
+  if (config.rope.scaling != RopeScaling::kLongRope) return add("rope_freqs.weight", rope_divisors(config));
+  add("rope_factors_short.weight", config.rope.factors);
+  add("rope_factors_long.weight", config.rope.long_factors);
+}
+
+void finish_gguf_plans(const ModelConfig& config, std::vector<TensorPlan>& plans) {
+  for (TensorPlan& plan : plans)
+    for (const TensorName& name : config.family->gguf_names) {
+      const size_t at = plan.out.name.find(fmt::format(".{}.", name.ours));
+      if (at != std::string::npos) plan.out.name.replace(at + 1, name.ours.size(), name.theirs);
+    }
+  add_rope_plan(config, plans);
 }
 
 ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans,
@@ -104,6 +121,8 @@ ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std:
   report.path = job.out;
   report.tensors = outputs_of(plans);
   report.bytes = gguf_file_bytes(keys, report.tensors);
+  if (file.config().family->fused)
+    report.notes.push_back("matrices that lie in one tensor are written apart: other programs may not read this file");
   if (job.dry_run) return report;
   std::error_code ignored;
   if (std::filesystem::equivalent(job.out, file.path(), ignored)) fail("'{}' would overwrite itself", job.out);
@@ -120,15 +139,15 @@ ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabul
   if (types.output && config.tied_head) {
     fail("{}: the output head is the embedding; --embedding chooses the type of both", file.path());
   }
-  const RopeStyle style = config.arch == Arch::kLlama ? RopeStyle::kInterleaved : RopeStyle::kHalves;
+  const TensorForm form = gguf_form(config);
   std::vector<std::string> notes;
-  auto plans = plan_model(file, config, style, [&](const OutputTensor& tensor, const NamedTensor* source) {
+  auto plans = plan_model(file, config, form, [&](const OutputTensor& tensor, const NamedTensor* source) {
     const DType type = choose_type(types, tensor, notes);
     if (source) check_source(*source, type, types.requantise);
     return type;
   });
   check_singles(types, plans, file.path());
-  add_rope_plan(config, plans);
+  finish_gguf_plans(config, plans);
   ConvertReport report = write_gguf(file, gguf_keys_for(file, vocabulary, types.matrices), plans, job);
   report.notes.insert(report.notes.end(), notes.begin(), notes.end());
   return report;

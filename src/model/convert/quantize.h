@@ -42,7 +42,10 @@ ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabul
 
 // What quantize and convert share: all the keys of a GGUF file for the model, and the file written from plans.
 GgufKeys gguf_keys_for(const ModelFile& file, const TokenizerData& vocabulary, DType type);
+TensorForm gguf_form(const ModelConfig& config);
 void add_rope_plan(const ModelConfig& config, std::vector<TensorPlan>& plans);
+// Plans of plan_model() with the names of the family's GGUF files, and the divisors of RoPE.
+void finish_gguf_plans(const ModelConfig& config, std::vector<TensorPlan>& plans);
 ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std::vector<TensorPlan>& plans,
                          const QuantizeJob& job);
 

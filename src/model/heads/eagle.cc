@@ -11,26 +11,23 @@
 
 namespace sx {
 struct EagleHead::Layer {
-  const float *input_norm, *hidden_norm, *ffn_norm;             // [width]; null where the layer has none
-  const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // or null
-  std::unique_ptr<Matrix> qkv, out, gate_up, down;
+  const float *input_norm, *hidden_norm;  // [width]; null where the layer has none
+  const float *qkv_bias, *out_bias;       // or null
+  std::unique_ptr<Matrix> qkv, out;
+  FeedForwardWeights ffn;
 };
 
 // Activations of one step, f32, in backend memory.
-struct EagleHead::Workspace {
-  float* x;                   // [rows, width] residual stream
-  float* embedded;            // [rows, width]
-  float* normed;              // [rows, the larger of width and the target's]
-  float* wide;                // [rows, the widest concatenation]
-  float* qkv;                 // [rows, (heads + 2 kv_heads) * head_dim]
-  float* attended;            // [rows, heads * head_dim]
-  float* gate_up;             // [rows, 2 ffn]
-  float* activated;           // [rows, ffn]
-  float* rope;                // [rows, dims]
-  float* after_norm;          // [rows, width], with norm_output only
-  float* picked;              // [outputs, width]
-  float* logits;              // [outputs, draft_vocab]
-  std::vector<float*> query;  // per layer: [rows, heads * head_dim], if wanted
+struct EagleHead::Workspace : LayerBuffers {  // normed: [rows, the larger of width and the target's]
+  float* embedded;                            // [rows, width]
+  float* wide;                                // [rows, the widest concatenation]
+  float* qkv;                                 // [rows, (heads + 2 kv_heads) * head_dim]
+  float* attended;                            // [rows, heads * head_dim]
+  float* rope;                                // [rows, dims]
+  float* after_norm;                          // [rows, width], with norm_output only
+  float* picked;                              // [outputs, width]
+  float* logits;                              // [outputs, draft_vocab]
+  std::vector<float*> query;                  // per layer: [rows, heads * head_dim], if wanted
 };
 
 EagleHead::EagleHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
@@ -63,17 +60,17 @@ void EagleHead::load_weights() {
     Layer layer;
     layer.input_norm = weights.vector({name("input_layernorm.weight")});
     layer.hidden_norm = weights.vector({name("hidden_norm.weight")});
-    layer.ffn_norm = weights.vector({name("post_attention_layernorm.weight")});
+    layer.ffn.norm.weight = weights.vector({name("post_attention_layernorm.weight")});
     layer.qkv = weights.matrix(
         {name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
     layer.out = weights.matrix({name("self_attn.o_proj.weight")});
-    layer.gate_up = weights.matrix({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")});
-    layer.down = weights.matrix({name("mlp.down_proj.weight")});
+    layer.ffn.gate_up = weights.matrix({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")});
+    layer.ffn.down = weights.matrix({name("mlp.down_proj.weight")});
     layer.qkv_bias =
         weights.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
     layer.out_bias = weights.vector({name("self_attn.o_proj.bias")});
-    layer.gate_up_bias = weights.vector({name("mlp.gate_proj.bias"), name("mlp.up_proj.bias")});
-    layer.down_bias = weights.vector({name("mlp.down_proj.bias")});
+    layer.ffn.gate_up_bias = weights.vector({name("mlp.gate_proj.bias"), name("mlp.up_proj.bias")});
+    layer.ffn.down_bias = weights.vector({name("mlp.down_proj.bias")});
     layers_.push_back(std::move(layer));
   }
   embedding_ = config().own_embedding ? backend_.place_table(file_->get("embed_tokens.weight")) : target_.embedding();
@@ -303,7 +300,7 @@ void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
     const bool cells_only = step.cells_only && i == c.layers - 1;
     attention(layer, i, input, step, kv, cells_only);
     if (cells_only) return;
-    feed_forward(backend_, config().cell, layer, *work_, rows);
+    feed_forward(backend_, c, c, layer.ffn, w, rows);
   }
   if (config().norm_output)
     backend_.norm(

@@ -15,7 +15,7 @@
 #include "model/heads/head_config.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
-#include "model/llama.h"
+#include "model/model.h"
 
 namespace sx {
 

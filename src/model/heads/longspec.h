@@ -11,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "model/heads/head_file.h"
-#include "model/llama.h"
+#include "model/model.h"
 
 namespace sx {
 

@@ -51,6 +51,7 @@ DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
     : config_(config), parts_(parts), trained_(parts.draft->context), slots_(size_t(parts.slots)) {
   SX_ASSERT(parts.work && (parts.full != nullptr) == two_stores(config, parts.context, parts.draft->context));
   if (!config_.chooses()) config_.budget = parts_.context;
+  if (!parts.draft->one_rope()) config_.positions = CachePositions::kOriginal;  // a move rotates all layers alike
   capacity_ = work_cells(config_, parts_.context);
   if (!moving()) return;
   moves_.reserve(size_t(capacity_));

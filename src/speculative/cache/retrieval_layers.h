@@ -8,7 +8,7 @@
 
 #include "base/token.h"
 #include "backend/backend.h"
-#include "model/llama.h"
+#include "model/model.h"
 
 namespace sx {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backend/ops.h"
-#include "model/llama.h"
+#include "model/model.h"
 #include "speculative/draft/draft_probs.h"
 #include "speculative/tree/tree.h"
 #include "speculative/tree/policy.h"

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "model/llama.h"
+#include "model/model.h"
 #include "subject.h"
 #include "support/model_writer.h"
 #include "support/share.h"

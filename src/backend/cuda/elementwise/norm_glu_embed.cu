@@ -20,7 +20,7 @@ template <int held>
 __global__ void norm_kernel(NormCall c, bool whole) {
   __shared__ float part[32];
   const int threads = blockDim.x, t = threadIdx.x, groups = (c.width + 3) / 4;
-  const size_t at = size_t(blockIdx.x) * size_t(c.width);
+  const size_t at = size_t(blockIdx.x) * size_t(c.stride), at16 = size_t(blockIdx.x) * size_t(c.width);
   float4 weight[held > 0 ? held : 1], x[held > 0 ? held : 1];
   let_next_start();
 #pragma unroll
@@ -49,7 +49,7 @@ __global__ void norm_kernel(NormCall c, bool whole) {
     v.x = __fmul_rn(__fmul_rn(v.x, factor), w.x), v.y = __fmul_rn(__fmul_rn(v.y, factor), w.y);
     v.z = __fmul_rn(__fmul_rn(v.z, factor), w.z), v.w = __fmul_rn(__fmul_rn(v.w, factor), w.w);
     if (c.out) store4(c.out + at, 4 * g, c.width, whole, v);
-    if (c.out16) store4_half(static_cast<uint16_t*>(c.out16) + at, 4 * g, c.width, whole, c.half, v);
+    if (c.out16) store4_half(static_cast<uint16_t*>(c.out16) + at16, 4 * g, c.width, whole, c.half, v);
   };
   if constexpr (held > 0) {
 #pragma unroll
@@ -61,6 +61,78 @@ __global__ void norm_kernel(NormCall c, bool whole) {
     for (int g = t; g < groups; g += threads)
       put(g, load4(c.x + at, 4 * g, c.width, whole), load4(c.weight, 4 * g, c.width, whole));
   }
+}
+
+// One block: one row of a centred norm, read three times (it lies in L1): the mean, the squares of the deviations, the
+// result. Thread t owns the elements t, t + T, ...; the number of threads depends on the width alone. Bound: latency.
+__global__ void centred_norm_kernel(NormCall c) {
+  __shared__ float first[32], second[32];
+  const int threads = blockDim.x, t = threadIdx.x;
+  const size_t at = size_t(blockIdx.x) * size_t(c.stride), at16 = size_t(blockIdx.x) * size_t(c.width);
+  let_next_start();
+  wait_for_previous();
+  float sum = 0, squares = 0;
+  for (int i = t; i < c.width; i += threads) sum = __fadd_rn(sum, c.x[at + size_t(i)]);
+  const float mean = __fdiv_rn(block_sum(sum, first), float(c.width));
+  for (int i = t; i < c.width; i += threads) {
+    const float d = __fsub_rn(c.x[at + size_t(i)], mean);
+    squares = fmaf(d, d, squares);
+  }
+  const float factor =
+      __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(block_sum(squares, second), float(c.width)), c.eps)));
+  for (int i = t; i < c.width; i += threads) {  // a thread writes what it alone has read
+    float v = __fmul_rn(__fmul_rn(__fsub_rn(c.x[at + size_t(i)], mean), factor), c.weight[i]);
+    if (c.bias) v = __fadd_rn(v, c.bias[i]);
+    if (c.out) c.out[at + size_t(i)] = v;
+    if (c.out16) static_cast<uint16_t*>(c.out16)[at16 + size_t(i)] = half_bits(c.half, v);
+  }
+}
+
+__device__ __forceinline__ float activate(Activation kind, float x) {
+  switch (kind) {
+    case Activation::kSilu: return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x)));
+    case Activation::kGeluTanh: {
+      const float inner =
+          __fmul_rn(__fmul_rn(0.7978845608028654f, x), __fadd_rn(1.0f, __fmul_rn(__fmul_rn(0.044715f, x), x)));
+      return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, tanhf(inner)));
+    }
+    case Activation::kGelu:
+      return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, erff(__fmul_rn(x, 0.7071067811865476f))));
+    case Activation::kRelu2: break;
+  }
+  const float positive = fmaxf(x, 0.0f);
+  return __fmul_rn(positive, positive);
+}
+
+// One block: 1,024 columns of one row of any activation, gated or not. Bound: memory.
+__global__ void activation_kernel(GluCall c, bool whole) {
+  const int i = 4 * int(blockIdx.x * blockDim.x + threadIdx.x);
+  let_next_start();
+  wait_for_previous();
+  if (i >= c.width) return;
+  const float* gate = c.gate_up + size_t(blockIdx.y) * size_t(c.width) * (c.gated ? 2 : 1);
+  const size_t at = size_t(blockIdx.y) * size_t(c.width);
+  float4 v = load4(gate, i, c.width, whole);
+  v = make_float4(activate(c.activation, v.x), activate(c.activation, v.y), activate(c.activation, v.z),
+                  activate(c.activation, v.w));
+  if (c.gated) {
+    const float4 u = load4(gate + c.width, i, c.width, whole);
+    v = make_float4(__fmul_rn(v.x, u.x), __fmul_rn(v.y, u.y), __fmul_rn(v.z, u.z), __fmul_rn(v.w, u.w));
+  }
+  if (c.out) store4(c.out + at, i, c.width, whole, v);
+  if (c.out16) store4_half(static_cast<uint16_t*>(c.out16) + at, i, c.width, whole, c.half, v);
+}
+
+// One block: 1,024 columns of one row, 4 bytes read and written for each. Bound: memory.
+__global__ void soft_cap_kernel(SoftCapArgs c, bool whole) {
+  const int i = 4 * int(blockIdx.x * blockDim.x + threadIdx.x);
+  let_next_start();
+  wait_for_previous();
+  if (i >= c.width) return;
+  float* row = c.x + size_t(blockIdx.y) * size_t(c.width);
+  const auto capped = [&](float x) { return __fmul_rn(c.cap, tanhf(__fdiv_rn(x, c.cap))); };
+  const float4 v = load4(row, i, c.width, whole);
+  store4(row, i, c.width, whole, make_float4(capped(v.x), capped(v.y), capped(v.z), capped(v.w)));
 }
 
 // One block: 1,024 columns of one row of silu(gate) * up: 8 bytes read per column, 4 or 6 written. Bound: memory.
@@ -126,6 +198,9 @@ __global__ void copy_kernel(CopyCall c, const __grid_constant__ Which which, boo
   if (i >= c.width) return;
   float* to = c.to + ptrdiff_t(r) * c.to_stride;
   float4 v = load4(c.from + ptrdiff_t(which(r)) * c.from_stride, i, c.width, whole);
+  if (c.scale != 1) {
+    v = make_float4(__fmul_rn(v.x, c.scale), __fmul_rn(v.y, c.scale), __fmul_rn(v.z, c.scale), __fmul_rn(v.w, c.scale));
+  }
   if (c.add) {
     const float4 old = load4(to, i, c.width, whole);
     v = make_float4(__fadd_rn(old.x, v.x), __fadd_rn(old.y, v.y), __fadd_rn(old.z, v.z), __fadd_rn(old.w, v.w));
@@ -159,10 +234,13 @@ bool copies_whole(const CopyCall& c) {
 
 }  // namespace
 
-void norm(const NormCall& c, cudaStream_t stream) {
-  if (c.rows <= 0 || c.width <= 0) return;
-  const bool whole =
-      c.width % 4 == 0 && aligned(c.x, 16) && aligned(c.out, 16) && aligned(c.weight, 16) && aligned(c.out16, 8);
+void norm(const NormCall& call, cudaStream_t stream) {
+  if (call.rows <= 0 || call.width <= 0) return;
+  NormCall c = call;
+  if (c.stride == 0) c.stride = c.width;
+  if (c.centred) return launch(centred_norm_kernel, c.rows, c.width <= 1024 ? 256 : 1024, 0, stream, c);
+  const bool whole = c.width % 4 == 0 && c.stride % 4 == 0 && aligned(c.x, 16) && aligned(c.out, 16) &&
+                     aligned(c.weight, 16) && aligned(c.out16, 8);
   if (c.width <= 1024) launch(norm_kernel<1>, c.rows, 256, 0, stream, c, whole);
   else if (c.width <= 2048) launch(norm_kernel<1>, c.rows, 512, 0, stream, c, whole);
   else if (c.width <= 4096) launch(norm_kernel<2>, c.rows, 512, 0, stream, c, whole);
@@ -177,9 +255,20 @@ void glu(const GluCall& call, cudaStream_t stream) {
     const size_t at = size_t(first) * size_t(c.width);
     if (c.out) c.out += at;
     if (c.out16) c.out16 = static_cast<uint16_t*>(c.out16) + at;
-    c.gate_up += 2 * at, c.rows = rows;
+    c.gate_up += (c.gated ? 2 : 1) * at, c.rows = rows;
     const bool whole = c.width % 4 == 0 && aligned(c.gate_up, 16) && aligned(c.out, 16) && aligned(c.out16, 8);
-    launch(glu_kernel, dim3(unsigned(pieces), unsigned(rows)), kThreads, 0, stream, c, whole);
+    launch(c.gated && c.activation == Activation::kSilu ? glu_kernel : activation_kernel,
+           dim3(unsigned(pieces), unsigned(rows)), kThreads, 0, stream, c, whole);
+  });
+}
+
+void soft_cap(const SoftCapArgs& call, cudaStream_t stream) {
+  const int pieces = (call.width + kColumns - 1) / kColumns;
+  each_piece(call.rows, [&](int first, int rows) {
+    SoftCapArgs c = call;
+    c.x += size_t(first) * size_t(c.width), c.rows = rows;
+    launch(soft_cap_kernel, dim3(unsigned(pieces), unsigned(rows)), kThreads, 0, stream, c,
+           c.width % 4 == 0 && aligned(c.x, 16));
   });
 }
 

@@ -30,6 +30,9 @@ struct NormCall {
   const float* weight;
   int rows, width;
   float eps;
+  bool centred = false;  // see NormArgs
+  const float* bias = nullptr;
+  int stride = 0;  // of x and out (not of out16); 0: width
 };
 void norm(const NormCall& call, cudaStream_t stream);
 
@@ -62,10 +65,14 @@ struct GluCall {
   Half half;
   const float* gate_up;
   int rows, width;
+  Activation activation = Activation::kSilu;
+  bool gated = true;
 };
 void glu(const GluCall& call, cudaStream_t stream);
 
-// to[r] (+)= from[which ? which[r] : r]; `which` in device memory.
+void soft_cap(const SoftCapArgs& call, cudaStream_t stream);
+
+// to[r] (+)= from[which ? which[r] : r] * scale; `which` in device memory.
 struct CopyCall {
   float* to;
   const float* from;
@@ -73,6 +80,7 @@ struct CopyCall {
   ptrdiff_t to_stride, from_stride;
   const int32_t* which;
   bool add;
+  float scale = 1;
 };
 void copy_rows(const CopyCall& call, cudaStream_t stream);
 // The same with `which` in host memory (up to kHostRows rows), which travels with the launch.

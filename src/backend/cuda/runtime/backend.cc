@@ -232,7 +232,8 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
   if (dry()) return;
   shadow_.of = nullptr;
   written(args.to);
-  CopyCall call{args.to, args.from, args.rows, args.width, args.to_stride, args.from_stride, nullptr, args.add};
+  CopyCall call{args.to,          args.from, args.rows, args.width, args.to_stride,
+                args.from_stride, nullptr,   args.add,  args.scale};
   if (!args.which || (in_step() && args.which == step_->outputs.data())) {
     call.which = args.which ? block_.view().outputs : nullptr;
     call.rows = padded(args.rows);
@@ -258,9 +259,21 @@ void CudaBackend::embed(const EmbedArgs& args) {
 void CudaBackend::norm(const NormArgs& args) {
   if (dry()) return;
   const int rows = padded(args.rows);
+  const bool contiguous = args.stride == 0 || args.stride == args.width;  // else no linear reads it
   float* const out = wanted(args.out, args.only_for);
-  void* half = shadow(args.out, rows, args.width);
-  cuda::norm({out, half, last_half_, args.x, args.weight, rows, args.width, args.eps}, stream_);
+  void* half = contiguous ? shadow(args.out, rows, args.width) : nullptr;
+  if (!contiguous) shadow_.of = nullptr;
+  cuda::norm(
+      {out, half, last_half_, args.x, args.weight, rows, args.width, args.eps, args.centred, args.bias, args.stride},
+      stream_);
+}
+
+void CudaBackend::soft_cap(const SoftCapArgs& args) {
+  if (dry()) return;
+  if (shadow_.of == args.x) shadow_.of = nullptr;
+  SoftCapArgs call = args;
+  call.rows = padded(args.rows);
+  cuda::soft_cap(call, stream_);
 }
 
 void CudaBackend::glu(const GluArgs& args) {
@@ -268,7 +281,7 @@ void CudaBackend::glu(const GluArgs& args) {
   const int rows = padded(args.rows);
   float* const out = wanted(args.out, args.only_for);
   void* half = shadow(args.out, rows, args.width);
-  cuda::glu({out, half, last_half_, args.gate_up, rows, args.width}, stream_);
+  cuda::glu({out, half, last_half_, args.gate_up, rows, args.width, args.activation, args.gated}, stream_);
 }
 
 // As one kernel, which reads the 16-bit shadow of its input and writes the shadow of its output to another buffer.
@@ -277,7 +290,8 @@ void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activatio
   const auto& matrix = static_cast<const CudaMatrix&>(*product.weight);
   const int rows = padded(product.rows), width = activation.width;
   const bool prompt = in_step() && step_->prompt && !product.outputs;
-  if (!prompt && activation.gate_up == product.out && size_t(rows) * size_t(width) * 2 <= activated_.size) {
+  const bool silu = activation.gated && activation.activation == Activation::kSilu;  // what the fused kernel computes
+  if (silu && !prompt && activation.gate_up == product.out && size_t(rows) * size_t(width) * 2 <= activated_.size) {
     const void* x = half_of(product, rows, matrix);
     const auto* reader = static_cast<const CudaMatrix*>(activation.only_for);
     const bool same = reader && reader->wants_half() && reader->half() == matrix.half();

@@ -63,6 +63,7 @@ class CudaBackend : public Backend {
   void rope_store(const RopeStoreArgs& args) override;
   void attend(const AttendArgs& args) override;
   void glu(const GluArgs& args) override;
+  void soft_cap(const SoftCapArgs& args) override;
   void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
   void experts(const ExpertsArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;

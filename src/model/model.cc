@@ -1,36 +1,32 @@
-#include "model/llama.h"
+#include "model/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "model/feed_forward.h"
-#include "model/rope.h"
-#include "tensor/blocks.h"
-#include "tensor/finite.h"
+#include "model/model_weights.h"
 
 namespace sx {
 
 struct Model::Layer {
-  const float *attention_norm, *ffn_norm, *q_norm, *k_norm;     // [width], [width], [head_dim] or null
-  const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // or null
-  std::unique_ptr<Matrix> qkv, out, gate_up, down;
-  int window;
+  LayerParts parts;
+  size_t rope;  // which of the tables of a step
+  NormWeights norm, post_norm;
+  const float *q_norm, *k_norm;      // [head_dim], or as long as all heads, or null
+  const float *qkv_bias, *out_bias;  // or null
+  const float* sinks;                // [heads] or null
+  std::unique_ptr<Matrix> qkv, out;
+  FeedForwardWeights ffn;
 };
 
 // Activations of one step, f32, in backend memory.
-struct Model::Workspace {
-  float* x;          // [rows, width] residual stream
-  float* normed;     // [rows, width]
-  float* qkv;        // [rows, (heads + 2 kv_heads) * head_dim]
-  float* attended;   // [rows, heads * head_dim]
-  float* gate_up;    // [rows, 2 ffn]
-  float* activated;  // [rows, ffn]
-  float* rope;       // [rows, dims]
-  float* picked;     // [outputs, width]
-  float* logits;     // [outputs, vocab]
+struct Model::Workspace : LayerBuffers {
+  float* qkv;                // [rows, (heads + 2 kv_heads) * head_dim]
+  float* attended;           // [rows, heads * head_dim]
+  std::vector<float*> rope;  // per RoPE: [rows, dims]
+  float* picked;             // [outputs, width]
+  float* logits;             // [outputs, vocab]
   std::vector<float*> hidden, query;
 };
 
@@ -43,99 +39,62 @@ std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backen
   std::unique_ptr<Model> model(new Model(std::move(file), backend, options));
   const ModelConfig& c = model->config();
   model->context_ = options.context > 0 ? options.context : c.context;
-  RopeFrequencies rope = sx::rope_frequencies(c, model->context_);
-  model->frequencies_ = std::move(rope.frequencies);
-  model->rope_factor_ = rope.factor;
+  for (int i = 0; i < c.ropes(); ++i) model->ropes_.push_back(sx::rope_frequencies(c, c.rope_at(i), model->context_));
+  bool none = false;
+  for (int i = 0; i < c.layers; ++i) none = none || c.layer(i).rope == kNoRope;
+  if (none) model->ropes_.push_back({std::vector<double>(size_t(c.rope.dims / 2)), 1});
   model->load_weights();
   model->allocate_workspace();
   return model;
 }
 
-std::unique_ptr<Matrix> Model::matrix(std::initializer_list<std::string> names) {
-  std::vector<Tensor> parts;
-  for (const auto& name : names) {
-    parts.push_back(file_->get(name));
-    if (options_.check_weights) check_finite(name, parts.back());
+void Model::load_layer(int index) {
+  const ModelConfig& c = config();
+  const LayerParts& p = c.layer(index);
+  WeightReader read(*file_, backend_, options_.check_weights);
+  const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
+  const int q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim;
+  Layer layer;
+  layer.parts = p;
+  layer.rope = p.rope == kNoRope ? ropes_.size() - 1 : size_t(p.rope);
+  if (p.attention_norm) layer.norm = read.norm(name("attn_norm"));
+  if (p.attention_post_norm) layer.post_norm = read.norm(name("post_attention_norm"));
+  const bool whole = p.qk_norm == HeadNorm::kWhole, any = p.qk_norm != HeadNorm::kNone;
+  layer.q_norm = any ? read.norm_vector(name("attn_q_norm.weight"), whole ? q : p.head_dim) : nullptr;
+  layer.k_norm = any ? read.norm_vector(name("attn_k_norm.weight"), whole ? kv : p.head_dim) : nullptr;
+  layer.qkv = read.matrix({name("attn_q.weight"), name("attn_k.weight"), name("attn_v.weight")});
+  layer.out = read.matrix({name("attn_output.weight")});
+  layer.qkv_bias = read.stacked({{name("attn_q.bias"), q}, {name("attn_k.bias"), kv}, {name("attn_v.bias"), kv}});
+  layer.out_bias = read.stacked({{name("attn_output.bias"), c.width}});
+  layer.sinks = p.sinks ? read.stacked({{name("attn_sinks.weight"), p.heads}}) : nullptr;
+  if (p.ffn_norm && !p.parallel) layer.ffn.norm = read.norm(name("ffn_norm"));
+  if (p.ffn_post_norm) layer.ffn.post_norm = read.norm(name("post_ffw_norm"));
+  if (p.gated) {
+    layer.ffn.gate_up = read.matrix({name("ffn_gate.weight"), name("ffn_up.weight")});
+    layer.ffn.gate_up_bias = read.stacked({{name("ffn_gate.bias"), p.ffn}, {name("ffn_up.bias"), p.ffn}});
+  } else {
+    layer.ffn.gate_up = read.matrix({name("ffn_up.weight")});
+    layer.ffn.gate_up_bias = read.stacked({{name("ffn_up.bias"), p.ffn}});
   }
-  auto made = backend_.make_matrix(parts);
-  for (const auto& part : parts)
-    if (part.data != file_->get("token_embd.weight").data) file_->release(part);
-  weight_bytes_ += made->bytes();
-  return made;
-}
-
-bool Model::read_vector(const std::string& name, int size, bool required, float* out) {
-  const NamedTensor* found = file_->find(name);
-  if (!found) {
-    if (required) fail("'{}': tensor '{}' is missing", file_->path(), name);
-    return false;
-  }
-  if (found->tensor.elements() != size)
-    fail("'{}': tensor '{}' has {} elements, expected {}", file_->path(), name, found->tensor.elements(), size);
-  check_finite(name, found->tensor);
-  dequantise(found->tensor.type, found->tensor.data, size, out);
-  return true;
-}
-
-// A weight that is no number would make a text of nothing, without a word: quantised activations lose it on the way.
-void Model::check_finite(const std::string& name, const Tensor& tensor) const {
-  const int64_t at = first_not_finite(tensor.type, tensor.data, tensor.elements());
-  if (at >= 0)
-    fail(
-        "'{}': tensor '{}' holds a NaN or an infinity at row {}, column {}: the file is damaged or was converted wrongly",
-        file_->path(), name, at / tensor.columns(), at % tensor.columns());
-}
-
-const float* Model::vector(const std::string& name, int size, bool required) {
-  std::vector<float> values(static_cast<size_t>(size));
-  if (!read_vector(name, size, required, values.data())) return nullptr;
-  float* out = backend_.allocate(values.size(), "norm weights");
-  backend_.upload(out, values.data(), values.size());
-  return out;
+  layer.ffn.down = read.matrix({name("ffn_down.weight")});
+  layer.ffn.down_bias = read.stacked({{name("ffn_down.bias"), c.width}});
+  weight_bytes_ += read.bytes();
+  layers_.push_back(std::move(layer));
 }
 
 void Model::load_weights() {
   const ModelConfig& c = config();
+  WeightReader read(*file_, backend_, options_.check_weights);
   const Tensor table = file_->get("token_embd.weight", {c.vocab, c.width});
-  if (options_.check_weights && !c.tied_head) check_finite("token_embd.weight", table);  // tied: when the head is made
+  if (!c.tied_head) read.check_matrix("token_embd.weight", table);  // tied: when the head is made
   embedding_ = backend_.place_table(table);
-  const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   for (int i = 0; i < c.layers; ++i) {
-    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", i, part); };
-    // Biases of stacked matrices are stacked too; a missing one is zero.
-    const auto stacked = [&](std::initializer_list<std::pair<const char*, int>> parts) -> const float* {
-      int total = 0;
-      bool any = false;
-      for (const auto& [part, size] : parts) any = any || file_->find(name(part)), total += size;
-      if (!any) return nullptr;
-      std::vector<float> values(static_cast<size_t>(total));
-      for (size_t at = 0; const auto& [part, size] : parts) {
-        read_vector(name(part), size, false, values.data() + at);
-        at += size_t(size);
-      }
-      float* out = backend_.allocate(values.size(), "biases");
-      backend_.upload(out, values.data(), values.size());
-      return out;
-    };
-    Layer layer;
-    layer.attention_norm = vector(name("attn_norm.weight"), c.width, true);
-    layer.ffn_norm = vector(name("ffn_norm.weight"), c.width, true);
-    layer.q_norm = c.qk_norm ? vector(name("attn_q_norm.weight"), c.head_dim, true) : nullptr;
-    layer.k_norm = c.qk_norm ? vector(name("attn_k_norm.weight"), c.head_dim, true) : nullptr;
-    layer.qkv = matrix({name("attn_q.weight"), name("attn_k.weight"), name("attn_v.weight")});
-    layer.out = matrix({name("attn_output.weight")});
-    layer.gate_up = matrix({name("ffn_gate.weight"), name("ffn_up.weight")});
-    layer.down = matrix({name("ffn_down.weight")});
-    layer.qkv_bias = stacked({{"attn_q.bias", q}, {"attn_k.bias", kv}, {"attn_v.bias", kv}});
-    layer.out_bias = stacked({{"attn_output.bias", c.width}});
-    layer.gate_up_bias = stacked({{"ffn_gate.bias", c.ffn}, {"ffn_up.bias", c.ffn}});
-    layer.down_bias = stacked({{"ffn_down.bias", c.width}});
-    layer.window = c.windowed_layers.empty() || c.windowed_layers[size_t(i)] ? c.window : 0;
-    layers_.push_back(std::move(layer));
+    load_layer(i);
     if (options_.progress) options_.progress(double(i + 1) / (c.layers + 1));
   }
-  final_norm_ = vector("output_norm.weight", c.width, true);
-  head_ = matrix({c.tied_head ? "token_embd.weight" : "output.weight"});
+  final_norm_ = read.norm("output_norm");
+  head_ = read.matrix({c.tied_head ? "token_embd.weight" : "output.weight"});
+  weight_bytes_ += read.bytes();
   if (options_.progress) options_.progress(1);
 }
 
@@ -146,14 +105,17 @@ void Model::allocate_workspace() {
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn);
   const auto make = [&](size_t count) { return backend_.allocate(count, "activations"); };
+  bool branches = c.residual_scale != 1;
+  for (const Layer& layer : layers_) branches = branches || layer.post_norm.weight || layer.ffn.post_norm.weight;
   work_ = std::make_unique<Workspace>();
   work_->x = make(rows * width);
   work_->normed = make(rows * width);
+  work_->branch = branches ? make(rows * width) : nullptr;
   work_->qkv = make(rows * (q + 2 * kv));
   work_->attended = make(rows * q);
   work_->gate_up = make(rows * 2 * ffn);
   work_->activated = make(rows * ffn);
-  work_->rope = make(rows * size_t(c.rope.dims));
+  for (const RopeFrequencies& rope : ropes_) work_->rope.push_back(make(rows * 2 * rope.frequencies.size()));
   work_->picked = make(outputs * width);
   work_->logits = backend_.allocate(outputs * size_t(c.vocab), "logits");
   for (size_t i = 0; i < options_.taps.hidden.size(); ++i) work_->hidden.push_back(make(rows * width));
@@ -189,6 +151,11 @@ void Model::tap_queries(std::span<const int> layers) {
   outputs_.query = std::span<const float* const>(work_->query.data(), layers.size());
 }
 
+void Model::scale_rows(float* x, int rows, int width, float scale) {
+  backend_.copy_rows(
+      {.to = x, .from = x, .rows = rows, .width = width, .to_stride = width, .from_stride = width, .scale = scale});
+}
+
 void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,
                 int width, int rows) {
   for (size_t i = 0; i < wanted.size(); ++i)
@@ -200,51 +167,44 @@ void Model::tap(const std::vector<int>& wanted, int layer, std::span<float* cons
 // cells_only: nobody reads what the layer gives, only its cells and queries.
 void Model::attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only) {
   const ModelConfig& c = config();
+  const LayerParts& p = layer.parts;
   Workspace& w = *work_;
-  const int rows = int(step.tokens.size()), q = c.heads * c.head_dim, qkv = q + 2 * c.kv_heads * c.head_dim;
-  backend_.norm({.out = w.normed,
-                 .x = w.x,
-                 .weight = layer.attention_norm,
-                 .rows = rows,
-                 .width = c.width,
-                 .eps = c.norm_eps,
-                 .only_for = layer.qkv.get()});
-  backend_.linear({.out = w.qkv,
-                   .x = w.normed,
-                   .weight = layer.qkv.get(),
-                   .bias = layer.qkv_bias,
-                   .rows = rows,
-                   .out_stride = qkv});
+  const AttentionShape shape = attention_shape(p);
+  const int rows = int(step.tokens.size()), q = shape.q_width(), qkv = shape.qkv_width();
+  const float* input = normed(backend_, c, layer.norm, w.x, w.normed, rows, p.parallel ? nullptr : layer.qkv.get());
+  backend_.linear(
+      {.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows, .out_stride = qkv});
+  const bool whole = p.qk_norm == HeadNorm::kWhole;
+  const auto norm_all = [&](float* x, const float* weight, int width) {
+    backend_.norm({.out = x, .x = x, .weight = weight, .rows = rows, .width = width, .eps = c.norm_eps, .stride = qkv});
+  };
+  if (whole) norm_all(w.qkv, layer.q_norm, q), norm_all(w.qkv + q, layer.k_norm, p.kv_heads * p.head_dim);
   backend_.rope_store({.qkv = w.qkv,
-                       .table = w.rope,
-                       .q_norm = layer.q_norm,
-                       .k_norm = layer.k_norm,
+                       .table = w.rope[layer.rope],
+                       .q_norm = whole ? nullptr : layer.q_norm,
+                       .k_norm = whole ? nullptr : layer.k_norm,
                        .eps = c.norm_eps,
-                       .shape = attention_shape(c),
-                       .dims = c.rope.dims,
+                       .shape = shape,
+                       .dims = int(2 * ropes_[layer.rope].frequencies.size()),
                        .style = c.rope.style,
                        .kv = &kv,
                        .layer = index,
                        .seqs = step.seqs});
   tap(options_.taps.query, index, w.query, w.qkv, qkv, q, rows);
   if (cells_only) return;
-  if (layer.window > 0) window = window > 0 ? std::min(window, layer.window) : layer.window;
+  if (p.window > 0) window = window > 0 ? std::min(window, p.window) : p.window;
   backend_.attend({.out = w.attended,
                    .q = w.qkv,
                    .q_stride = qkv,
-                   .shape = attention_shape(c),
-                   .scale = attention_shape(c).scale(),
+                   .shape = shape,
+                   .scale = attention_scale(p),
                    .window = window,
+                   .soft_cap = p.attention_soft_cap,
+                   .sinks = layer.sinks,
                    .kv = &kv,
                    .layer = index,
                    .seqs = step.seqs});
-  backend_.linear({.out = w.x,
-                   .x = w.attended,
-                   .weight = layer.out.get(),
-                   .bias = layer.out_bias,
-                   .rows = rows,
-                   .out_stride = c.width,
-                   .accumulate = true});
+  add_product(backend_, c, layer.post_norm, *layer.out, layer.out_bias, w.attended, w, rows);
 }
 
 // What the ops of a step depend on besides its shape.
@@ -263,12 +223,14 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
   backend_.embed({w.x, step.tokens.data(), rows, embedding_});
-  backend_.rope_table({.table = w.rope,
-                       .positions = step.positions.data(),
-                       .rows = rows,
-                       .frequencies = frequencies_.data(),
-                       .dims = c.rope.dims,
-                       .factor = rope_factor_});
+  if (c.embedding_scale != 1) scale_rows(w.x, rows, c.width, c.embedding_scale);
+  for (size_t i = 0; i < ropes_.size(); ++i)
+    backend_.rope_table({.table = w.rope[i],
+                         .positions = step.positions.data(),
+                         .rows = rows,
+                         .frequencies = ropes_[i].frequencies.data(),
+                         .dims = int(2 * ropes_[i].frequencies.size()),
+                         .factor = ropes_[i].factor});
   const auto& taps = options_.taps.hidden;
   const bool end_unread = outputs == 0 && std::find(taps.begin(), taps.end(), c.layers) == taps.end();
   for (int i = 0; i < c.layers; ++i) {
@@ -277,7 +239,7 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
     if (!plan.skip_attention || !plan.skip_attention[i])
       attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
     if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i]))
-      feed_forward(backend_, config(), layers_[size_t(i)], *work_, rows);
+      feed_forward(backend_, c, layers_[size_t(i)].parts, layers_[size_t(i)].ffn, w, rows);
   }
   tap(taps, c.layers, w.hidden, w.x, c.width, c.width, rows);
   if (outputs > 0) read_out(w.x, outputs, step.outputs.data());
@@ -293,10 +255,11 @@ void Model::read_out(const float* x, int outputs, const int32_t* which) {
                       .to_stride = c.width,
                       .from_stride = c.width,
                       .which = which});
-  backend_.norm(
-      {.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs, .width = c.width, .eps = c.norm_eps});
+  normed(backend_, c, final_norm_, w.picked, w.picked, outputs, nullptr);
   backend_.linear(
       {.out = w.logits, .x = w.picked, .weight = head_.get(), .rows = outputs, .out_stride = c.vocab, .outputs = true});
+  if (c.logit_scale != 1) scale_rows(w.logits, outputs, c.vocab, c.logit_scale);
+  if (c.final_soft_cap > 0) backend_.soft_cap({w.logits, outputs, c.vocab, c.final_soft_cap});
 }
 
 const float* Model::more_logits(int first, int count) {

@@ -1,4 +1,5 @@
-// The Llama family (llama, mistral, qwen2, qwen3): weights in a backend's layout and the forward pass over them.
+// A model of any family: weights in a backend's layout and the forward pass over them, which follows the table of parts
+// of each layer (LayerParts).
 // Weights know nothing of sequences: the cache is an argument, and so is everything else a step needs.
 #pragma once
 #include <functional>
@@ -9,6 +10,8 @@
 #include "backend/backend.h"
 #include "formats/model_config.h"
 #include "formats/model_file.h"
+#include "model/feed_forward.h"
+#include "model/rope.h"
 
 namespace sx {
 
@@ -45,7 +48,10 @@ struct StepOutputs {
   std::span<const float* const> query;   // per tapped layer: [rows, heads * head_dim]
 };
 
-inline AttentionShape attention_shape(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
+inline AttentionShape attention_shape(const LayerParts& p) { return {p.heads, p.kv_heads, p.head_dim}; }
+inline float attention_scale(const LayerParts& p) {
+  return p.attention_scale > 0 ? p.attention_scale : attention_shape(p).scale();
+}
 
 class Model {
  public:
@@ -59,12 +65,13 @@ class Model {
   const ModelOptions& options() const { return options_; }
   size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
   KvGeometry kv_geometry(int slots, int capacity, DType type) const;
-  std::span<const double> rope_frequencies() const { return frequencies_; }
-  float rope_factor() const { return rope_factor_; }  // yarn's, else 1
+  // Of the model's first RoPE; keys of layers with another one must not be rotated by it (one_rope).
+  std::span<const double> rope_frequencies() const { return ropes_.front().frequencies; }
+  float rope_factor() const { return ropes_.front().factor; }  // yarn's, else 1
   // What heads share with their target.
-  const Tensor& embedding() const { return embedding_; }   // [vocab, width], placed
-  const Matrix& head() const { return *head_; }            // width -> vocab
-  const float* final_norm() const { return final_norm_; }  // [width]
+  const Tensor& embedding() const { return embedding_; }          // [vocab, width], placed
+  const Matrix& head() const { return *head_; }                   // width -> vocab
+  const float* final_norm() const { return final_norm_.weight; }  // [width]
 
   // Other layers' queries from now on, at most as many as options().taps.query had at set-up.
   void tap_queries(std::span<const int> layers);
@@ -82,14 +89,12 @@ class Model {
   struct Workspace;
   Model(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options);
   void load_weights();
+  void load_layer(int index);
   void allocate_workspace();
-  std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
-  const float* vector(const std::string& name, int size, bool required);
-  bool read_vector(const std::string& name, int size, bool required, float* out);  // false: there is none
-  void check_finite(const std::string& name, const Tensor& tensor) const;
   uint64_t key_of(const LayerPlan& plan) const;
   void run_layers(const Step& step, KvStore& kv, const LayerPlan& plan);
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
+  void scale_rows(float* x, int rows, int width, float scale);
   void read_out(const float* x, int outputs, const int32_t* which);  // rows of x, or its first ones
   void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,
            int width, int rows);
@@ -101,10 +106,9 @@ class Model {
   size_t weight_bytes_ = 0;
   std::vector<Layer> layers_;
   Tensor embedding_;
-  const float* final_norm_ = nullptr;
+  NormWeights final_norm_;
   std::unique_ptr<Matrix> head_;
-  std::vector<double> frequencies_;
-  float rope_factor_ = 1;
+  std::vector<RopeFrequencies> ropes_;  // those of the configuration; last, if a layer has none, one that turns nothing
   std::unique_ptr<Workspace> work_;
   StepOutputs outputs_;
 };

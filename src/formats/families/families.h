@@ -1,0 +1,21 @@
+// The families, for the table that lists them; and what their files need.
+#pragma once
+#include "base/error.h"
+#include "formats/family.h"
+#include "formats/family_settings.h"
+#include "formats/gguf_writer.h"
+
+namespace sx {
+
+// For families whose GGUF files say no more than a Llama's (Family::to_gguf).
+void no_more_keys(const ModelConfig& config, const std::string& prefix, GgufKeys& keys);
+// "sliding_window" and, where layers differ, "layer_types".
+void write_hf_window(const ModelConfig& config, nlohmann::ordered_json& out);
+
+// Llama's and Mistral's folders: which of them it is depends on the window.
+void llama_to_hf(const ModelConfig& config, const std::string& file, nlohmann::ordered_json& out);
+
+extern const Family kArcee, kCohere2, kErnie45, kExaone4, kGemma2, kGemma3, kGlm4, kGranite, kHelium, kInternLm3,
+    kLlama, kMistral, kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss, kSmolLm3, kStarcoder2;
+
+}  // namespace sx

@@ -1,0 +1,39 @@
+// GLM-4 (0414): norms before and after attention and feed-forward, half of each head rotated in neighbouring pairs.
+#include "formats/families/families.h"
+
+namespace sx {
+namespace {
+
+constexpr TensorName kNames[] = {{"post_self_attn_layernorm", "post_attention_norm"},
+                                 {"post_mlp_layernorm", "post_ffw_norm"},
+                                 {"mlp.gate_up_proj", "ffn_gate_up"}};
+
+void from_gguf(const GgufSettings& in, ModelConfig& config) {
+  if (in.integer("nextn_predict_layers").value_or(0) > 0)
+    fail("{}: the layers for several tokens at once (nextn_predict_layers) are not supported", in.file().path());
+  config.attention_post_norm = config.ffn_post_norm = true;
+}
+
+void from_hf(const HfSettings& in, ModelConfig& config) {
+  config.attention_post_norm = config.ffn_post_norm = true;
+  config.out_bias = false;
+  if (!in.member("partial_rotary_factor") && !in.member("rope_parameters")) config.rope.dims = config.head_dim / 2;
+}
+
+}  // namespace
+
+const Family kGlm4 = {.name = "glm4",
+                      .gguf = "glm4",
+                      .hf_class = "Glm4ForCausalLM",
+                      .model_type = "glm4",
+                      .gguf_style = RopeStyle::kInterleaved,
+                      .hf_style = RopeStyle::kInterleaved,
+                      .from_gguf = from_gguf,
+                      .from_hf = from_hf,
+                      .to_gguf = no_more_keys,
+                      .names = kNames,
+                      .head_dim = 128,
+                      .fused = true,
+                      .partial_rotary = true};
+
+}  // namespace sx

@@ -1,0 +1,86 @@
+// The table of families: a new one is listed here.
+#include <algorithm>
+
+#include "base/printable.h"
+#include "formats/families/families.h"
+
+namespace sx {
+namespace {
+
+constexpr const Family* kFamilies[] = {&kLlama,   &kMistral, &kQwen2,  &kQwen3,   &kArcee,   &kCohere2,   &kErnie45,
+                                       &kExaone4, &kGemma2,  &kGemma3, &kGlm4,    &kGranite, &kHelium,    &kInternLm3,
+                                       &kOlmo2,   &kOlmo3,   &kPhi3,   &kSeedOss, &kSmolLm3, &kStarcoder2};
+
+// Published families that cannot be run, and what their layers would need.
+struct Missing {
+  std::string_view gguf, hf_class;
+  const char* parts;
+};
+constexpr Missing kMissing[] = {
+    {"qwen3next", "Qwen3NextForCausalLM", "gated delta net layers and mixtures of experts"},
+    {"qwen35", "Qwen3_5ForCausalLM", "gated delta net layers"},
+    {"qwen35moe", "Qwen3_5MoeForCausalLM", "gated delta net layers and mixtures of experts"},
+    {"gemma3n", "Gemma3nForConditionalGeneration", "per-layer embeddings and shared KV layers"},
+    {"gemma4", "Gemma4ForConditionalGeneration", "head sizes that differ between layers and values that are keys"},
+    {"deepseek2", "DeepseekV2ForCausalLM", "latent attention (MLA) and shared experts"},
+    {"deepseek2", "DeepseekV3ForCausalLM", "latent attention (MLA) and shared experts"},
+    {"mistral4", "Mistral4ForCausalLM", "latent attention (MLA) and shared experts"},
+    {"mistral3", "Ministral3ForCausalLM", "queries that are scaled by their position"},
+    {"", "Gemma3ForConditionalGeneration", "images"},
+    {"", "Mistral3ForConditionalGeneration", "images"},
+    {"hunyuan-dense", "HunYuanDenseV1ForCausalLM", "norms of q and k behind RoPE"},
+    {"glm4moe", "Glm4MoeForCausalLM", "shared experts"},
+    {"mamba", "MambaForCausalLM", "state-space layers (Mamba)"},
+    {"mamba2", "Mamba2ForCausalLM", "state-space layers (Mamba 2)"},
+    {"falcon-h1", "FalconH1ForCausalLM", "state-space layers (Mamba 2)"},
+    {"granitehybrid", "GraniteMoeHybridForCausalLM", "state-space layers (Mamba 2)"},
+    {"nemotron_h", "NemotronHForCausalLM", "state-space layers (Mamba 2)"},
+    {"jamba", "JambaForCausalLM", "state-space layers (Mamba)"},
+    {"rwkv7", "RWKV7ForCausalLM", "recurrent layers (RWKV)"},
+    {"lfm2", "Lfm2ForCausalLM", "convolution layers"},
+    {"llama4", "Llama4ForCausalLM", "attention in chunks and shared experts"},
+    {"phi2", "PhiForCausalLM", "biases of the output head"},
+    {"gpt2", "GPT2LMHeadModel", "learned position embeddings"},
+};
+
+}  // namespace
+
+void no_more_keys(const ModelConfig&, const std::string&, GgufKeys&) {}
+
+void write_hf_window(const ModelConfig& config, nlohmann::ordered_json& out) {
+  if (config.window == 0) {
+    out["sliding_window"] = nullptr;
+    return;
+  }
+  out["sliding_window"] = config.window;
+  if (config.each.empty()) return;
+  out["layer_types"] = nlohmann::ordered_json::array();
+  for (int i = 0; i < config.layers; ++i)
+    out["layer_types"].push_back(config.layer(i).window > 0 ? "sliding_attention" : "full_attention");
+}
+
+std::span<const Family* const> families() { return kFamilies; }
+
+const Family* family_of_gguf(std::string_view architecture) {
+  for (const Family* family : kFamilies)
+    if (family->from_gguf && architecture == family->gguf) return family;
+  return nullptr;
+}
+
+const Family* family_of_folder(std::string_view hf_class, std::string_view model_type) {
+  for (const Family* family : kFamilies)
+    if (family->from_hf && (hf_class.empty() ? model_type == family->model_type : hf_class == family->hf_class))
+      return family;
+  return nullptr;
+}
+
+std::string why_unsupported(std::string_view architecture) {
+  for (const Missing& missing : kMissing)
+    if (!architecture.empty() && (architecture == missing.gguf || architecture == missing.hf_class))
+      return fmt::format("architecture '{}' is not supported: {} are missing here", architecture, missing.parts);
+  std::string known;
+  for (const Family* family : kFamilies) known += fmt::format("{}{}", known.empty() ? "" : ", ", family->name);
+  return fmt::format("architecture '{}' is not supported; these families are: {}", printable(architecture), known);
+}
+
+}  // namespace sx

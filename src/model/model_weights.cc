@@ -1,0 +1,80 @@
+#include "model/model_weights.h"
+
+#include "base/error.h"
+#include "tensor/blocks.h"
+#include "tensor/finite.h"
+
+namespace sx {
+
+std::unique_ptr<Matrix> WeightReader::matrix(std::initializer_list<std::string> names) {
+  std::vector<Tensor> parts;
+  for (const auto& name : names) {
+    parts.push_back(file_.get(name));
+    check_matrix(name, parts.back());
+  }
+  auto made = backend_.make_matrix(parts);
+  for (const auto& part : parts)
+    if (part.data != file_.get("token_embd.weight").data) file_.release(part);
+  bytes_ += made->bytes();
+  return made;
+}
+
+void WeightReader::check_matrix(const std::string& name, const Tensor& tensor) const {
+  if (check_matrices_) check_finite(name, tensor);
+}
+
+// A weight that is no number would make a text of nothing, without a word: quantised activations lose it on the way.
+void WeightReader::check_finite(const std::string& name, const Tensor& tensor) const {
+  const int64_t at = first_not_finite(tensor.type, tensor.data, tensor.elements());
+  if (at >= 0)
+    fail(
+        "'{}': tensor '{}' holds a NaN or an infinity at row {}, column {}: the file is damaged or was converted wrongly",
+        file_.path(), name, at / tensor.columns(), at % tensor.columns());
+}
+
+bool WeightReader::read(const std::string& name, int size, bool required, float* out) const {
+  const NamedTensor* found = file_.find(name);
+  if (!found) {
+    if (required) fail("'{}': tensor '{}' is missing", file_.path(), name);
+    return false;
+  }
+  if (found->tensor.elements() != size)
+    fail("'{}': tensor '{}' has {} elements, expected {}", file_.path(), name, found->tensor.elements(), size);
+  check_finite(name, found->tensor);
+  dequantise(found->tensor.type, found->tensor.data, size, out);
+  return true;
+}
+
+const float* WeightReader::upload(const std::vector<float>& values, const char* purpose) {
+  float* out = backend_.allocate(values.size(), purpose);
+  backend_.upload(out, values.data(), values.size());
+  return out;
+}
+
+const float* WeightReader::stacked(std::initializer_list<std::pair<std::string, int>> parts) {
+  int total = 0;
+  bool any = false;
+  for (const auto& [name, size] : parts) any = any || file_.find(name), total += size;
+  if (!any) return nullptr;
+  std::vector<float> values(static_cast<size_t>(total));
+  for (size_t at = 0; const auto& [name, size] : parts) {
+    read(name, size, false, values.data() + at);
+    at += size_t(size);
+  }
+  return upload(values, "biases");
+}
+
+NormWeights WeightReader::norm(const std::string& name) {
+  const ModelConfig& c = file_.config();
+  return {norm_vector(name + ".weight", c.width), c.norm_bias ? stacked({{name + ".bias", c.width}}) : nullptr};
+}
+
+const float* WeightReader::norm_vector(const std::string& name, int size) {
+  std::vector<float> values(static_cast<size_t>(size));
+  read(name, size, true, values.data());
+  if (const float offset = file_.config().norm_offset; offset != 0)
+    for (float& value : values) value += offset;
+  return upload(values, "norm weights");
+}
+
+}  // namespace sx

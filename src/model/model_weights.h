@@ -1,0 +1,40 @@
+// Reads the weights of a model file into a backend, checked: sizes as expected, numbers finite.
+#pragma once
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backend/backend.h"
+#include "formats/model_file.h"
+#include "model/feed_forward.h"
+
+namespace sx {
+
+class WeightReader {
+ public:
+  // check_matrices: look through all of them for what is no number; vectors are always looked through.
+  WeightReader(const ModelFile& file, Backend& backend, bool check_matrices)
+      : file_(file), backend_(backend), check_matrices_(check_matrices) {}
+
+  // The parts stacked by output rows.
+  std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
+  void check_matrix(const std::string& name, const Tensor& tensor) const;
+  // Biases of stacked matrices, stacked too; a missing one is zero. Null: all are missing.
+  const float* stacked(std::initializer_list<std::pair<std::string, int>> parts);
+  NormWeights norm(const std::string& name);                    // "blk.0.attn_norm", with its bias if the model has any
+  const float* norm_vector(const std::string& name, int size);  // weights of a norm, with the model's offset
+  size_t bytes() const { return bytes_; }                       // of the matrices, read by one pass
+
+ private:
+  bool read(const std::string& name, int size, bool required, float* out) const;  // false: there is none
+  void check_finite(const std::string& name, const Tensor& tensor) const;
+  const float* upload(const std::vector<float>& values, const char* purpose);
+
+  const ModelFile& file_;
+  Backend& backend_;
+  bool check_matrices_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace sx
