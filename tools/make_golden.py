@@ -103,6 +103,15 @@ FAMILIES = {
     "ernie4_5": ("Ernie4_5", dict(SMALL, num_hidden_layers=2, use_bias=True), None, False),
     "arcee": ("Arcee", dict(SMALL, num_hidden_layers=2, mlp_bias=True), None, False),
     "helium": ("Helium", dict(SMALL, num_hidden_layers=2), None, False),
+    "qwen3moe": ("Qwen3Moe", dict(SMALL, num_hidden_layers=2, num_experts=8, num_experts_per_tok=3,
+                                  moe_intermediate_size=32, norm_topk_prob=True), None, False),
+    "mixtral": ("Mixtral", dict(SMALL, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2), None, False),
+    "olmoe": ("Olmoe", dict(SMALL, num_hidden_layers=2, num_key_value_heads=2, num_experts=8, num_experts_per_tok=3),
+              None, False),
+    "gpt-oss": ("GptOss", dict(SMALL, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2,
+                               sliding_window=WINDOW, layer_types=MIXED[:2], swiglu_limit=2.0, rope_parameters=rope(
+                                   "yarn", theta=150000.0, factor=4.0, original_max_position_embeddings=128,
+                                   beta_fast=32.0, beta_slow=1.0, truncate=False)), None, False),
 }
 LONG = 300
 LONG_ROWS = [0, 1, 39, 40, 41, 128, 200, 299]
@@ -119,6 +128,8 @@ def randomise(model, seed, norm=1):
                 p.copy_(norm + 0.2 * noise)
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
+            elif name.endswith("sinks"):
+                p.copy_(noise)
             elif "embed_tokens" in name:
                 p.copy_(noise)
             else:

@@ -16,6 +16,7 @@
 #include "kv/move.h"
 #include "tensor/activation.h"
 #include "tensor/rope_style.h"
+#include "tensor/routing.h"
 #include "tensor/tensor.h"
 
 namespace sx {
@@ -164,13 +165,6 @@ struct SoftCapArgs {  // x = cap * tanh(x / cap)
   int rows, width;
   float cap;
 };
-
-// How the logits of a router become the weights of the experts it chooses.
-enum class Routing : uint8_t {
-  kSoftmax,  // the largest logits; softmax over all experts, or, renormalised, over the chosen ones
-  kSigmoid,  // the largest sigmoid(logit) + choice_bias; sigmoid(logit), or, renormalised, its share of the chosen ones
-};
-inline constexpr int kMostExperts = 1024, kMostUsedExperts = 64;
 
 // The feed-forward of a mixture: each row goes through the `used` experts that its router chooses (ties to the lower
 // index), and the results are added, weighted, in the order of choice, best first:

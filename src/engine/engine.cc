@@ -94,9 +94,8 @@ bool reads_old_cells(const SpecConfig& spec, bool head) {
 }
 
 std::vector<int> layer_windows(const ModelConfig& config) {  // 0: the layer sees everything
-  std::vector<int> windows(size_t(config.layers), config.window);
-  for (size_t i = 0; i < config.windowed_layers.size(); ++i)
-    if (!config.windowed_layers[i]) windows[i] = 0;
+  std::vector<int> windows;
+  for (int i = 0; i < config.layers; ++i) windows.push_back(config.layer(i).window);
   return windows;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_text.h"
 #include "formats/model_config.h"
 
 namespace sx {
@@ -45,7 +46,8 @@ struct Family {
   float norm_offset = 0;  // ModelConfig::norm_offset of its folders
   bool fused = false;     // its files have matrices that split_fused_tensors() takes apart; they are written apart
   bool partial_rotary = false;
-  bool joint_bias = false;   // "attention_bias" stands for the biases of q, k, v and output
+  bool joint_bias = false;  // "attention_bias" stands for the biases of q, k, v and output
+  bool (*reads_quantised)(const Json&) = [](const Json&) { return false; };  // "quantization_config" it can read
   bool layer_ropes = false;  // "rope_parameters" may differ between layer types
 };
 

@@ -110,9 +110,6 @@ ModelConfig config_from_gguf(const GgufFile& file, std::span<const NamedTensor> 
   config.arch_name = *arch;
   config.name = file.get_string("general.name").value_or("");
   const GgufSettings keys(file, tensors, config.arch_name);
-  if (const int experts = keys.integer("expert_count").value_or(0); experts > 0) {
-    fail("{}: a mixture-of-experts model ({} experts); only dense models are supported", file.path(), experts);
-  }
   config.layers = keys.required("block_count");
   if (config.layers > kMostLayers) {
     fail("{}: the number of layers (key '{}') is {}; at most {} is accepted", file.path(), keys.name("block_count"),
@@ -144,6 +141,8 @@ ModelConfig config_from_gguf(const GgufFile& file, std::span<const NamedTensor> 
   config.rope.factors = keys.floats("rope_freqs.weight", config.rope.dims / 2);
   find_optional_parts(keys, config);
   config.family->from_gguf(keys, config);
+  if (const int experts = keys.integer("expert_count").value_or(0); experts > 0 && config.experts == 0)
+    fail("{}: {} experts: mixtures of architecture '{}' are not supported", file.path(), experts, config.arch_name);
   return config;
 }
 

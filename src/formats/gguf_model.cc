@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "formats/expert_tensors.h"
 #include "formats/family.h"
 #include "formats/validate.h"
 
@@ -61,6 +62,7 @@ class GgufModel : public ModelFile {
     config_ = config_from_gguf(first, tensors_);
     rename_tensors(*config_.family, tensors_);
     split_fused_tensors(config_, tensors_);
+    find_expert_form(tensors_, config_);
     if (!find("token_embd.weight")) fail("{}: tensor 'token_embd.weight' is missing", first.path());
     validate_config(config_, first.path());
     validate_tensors(config_, tensors_, first.path());

@@ -86,7 +86,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& file) {
   if (!json.is_object()) fail("{}: not a JSON object", file);
   const HfSettings in(json, file);
   const Family& family = find_family(in);
-  if (in.member("quantization_config")) {
+  if (const Json* scheme = in.member("quantization_config"); scheme && !family.reads_quantised(*scheme)) {
     fail("{}: the weights are quantised ('quantization_config'); only plain F32, F16 and BF16 folders are read", file);
   }
   ModelConfig config;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "formats/expert_tensors.h"
 #include "formats/family.h"
 #include "formats/hf_config.h"
 #include "base/json_text.h"
@@ -171,6 +172,7 @@ class HfModel : public ModelFile {
       }
     }
     split_fused_tensors(config_, tensors_);
+    find_expert_form(tensors_, config_);
   }
 
   std::string path_, config_text_, unsupported_;

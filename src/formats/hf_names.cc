@@ -31,6 +31,25 @@ std::string_view translated(std::string_view part, const Family* family, std::st
   return {};
 }
 
+// Names of one of many: "mlp.experts.#.gate_proj" and "ffn_gate.#", # being a number. Empty: there is none.
+std::string numbered(std::string_view part, const Family* family, std::string_view TensorName::*from,
+                     std::string_view TensorName::*to) {
+  if (!family) return {};
+  for (const TensorName& name : family->names) {
+    const std::string_view pattern = name.*from, result = name.*to;
+    const size_t at = pattern.find('#'), behind = pattern.size() - at - 1;
+    if (at == std::string_view::npos || part.size() <= pattern.size() - 1) continue;
+    const std::string_view number = part.substr(at, part.size() - behind - at);
+    const bool digits = !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool one_spelling = number.size() == 1 || number[0] != '0';
+    if (!digits || !one_spelling || !part.starts_with(pattern.substr(0, at)) || !part.ends_with(pattern.substr(at + 1)))
+      continue;
+    const size_t place = result.find('#');
+    return fmt::format("{}{}{}", result.substr(0, place), number, result.substr(place + 1));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<std::string> canonical_name(std::string_view name, const Family* family) {
@@ -51,7 +70,12 @@ std::optional<std::string> canonical_name(std::string_view name, const Family* f
     const std::string_view part = name.substr(0, name.size() - suffix.size());
     const std::string_view ours = translated(part, family, &TensorName::theirs, &TensorName::ours);
     if (!ours.empty()) return fmt::format("blk.{}.{}{}", number, ours, suffix);
+    const std::string one = numbered(part, family, &TensorName::theirs, &TensorName::ours);
+    if (!one.empty()) return fmt::format("blk.{}.{}{}", number, one, suffix);
   }
+  // Names without ".weight", of which ours say what they are.
+  const std::string_view ours = translated(name, family, &TensorName::theirs, &TensorName::ours);
+  if (ours.find('.') != std::string_view::npos) return fmt::format("blk.{}.{}", number, ours);
   return std::nullopt;
 }
 

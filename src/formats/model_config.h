@@ -8,6 +8,7 @@
 
 #include "tensor/activation.h"
 #include "tensor/rope_style.h"
+#include "tensor/routing.h"
 
 namespace sx {
 
@@ -38,6 +39,15 @@ enum class HeadNorm {
   kWhole  // RMS norm over all of q and over all of k before RoPE, weights [heads * head_dim], [kv_heads * head_dim]
 };
 
+// How a file holds the weights of a layer's experts.
+enum class ExpertForm {
+  kStacked,   // "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps": [experts, out, in]
+  kSeparate,  // "ffn_gate.3", "ffn_up.3", "ffn_down.3": [out, in]
+  kFused,     // gpt-oss folders: "ffn_gate_up_exps" [experts, in, 2 ffn], gates and ups alternate; "ffn_down_exps"
+              // [experts, in, out]
+  kBlocks,    // the same in MXFP4: ".blocks" [experts, out, in / 32, 16] and ".scales" [experts, out, in / 32]
+};
+
 inline constexpr int kNoRope = -1;
 inline constexpr int kMostLayers = 1024;
 
@@ -56,6 +66,14 @@ struct LayerParts {
   float attention_scale = 0;     // of q k before the softmax; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;  // cap * tanh(score / cap) before the softmax; 0: none
   bool sinks = false;            // a logit per head that takes part in the softmax and has no value
+
+  // Mixtures: experts of the layer, of `ffn` each, and those that a row uses; 0: one feed-forward for all rows.
+  int experts = 0, experts_used = 0;
+  Routing routing = Routing::kSoftmax;
+  bool renormalise = true;  // the weights of the chosen experts add up to expert_scale
+  float expert_scale = 1;
+  bool router_bias = false, expert_bias = false;
+  float swiglu_limit = 0, swiglu_alpha = 1.702f;  // see ExpertsArgs
 
   bool operator==(const LayerParts&) const = default;
 };
@@ -78,6 +96,7 @@ struct ModelConfig : LayerParts {
   float residual_scale = 1;    // of what attention and feed-forward add
   float logit_scale = 1;
   float final_soft_cap = 0;  // of the logits; 0: none
+  ExpertForm expert_form = ExpertForm::kStacked;
   RopeConfig rope;
   std::vector<RopeConfig> more_ropes;
 

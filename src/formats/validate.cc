@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "formats/expert_tensors.h"
 
 namespace sx {
 namespace {
@@ -77,6 +78,16 @@ void validate_layer(const ModelConfig& config, const LayerParts& p, const std::s
     fail("{}: heads or feed-forward lengths differ between layers, which is not supported", file);
 }
 
+void validate_experts(const LayerParts& p, const std::string& file) {
+  in_range(p.experts, 0, kMostExperts, "the number of experts", file);
+  if (p.experts == 0) return;
+  in_range(p.experts_used, 1, std::min(p.experts, kMostUsedExperts), "the number of experts that a token uses", file);
+  positive(p.expert_scale, "the scale of experts", file);
+  not_negative(p.swiglu_limit, "the limit of SwiGLU", file);
+  if (!p.gated || p.activation != Activation::kSilu || p.mlp_bias || p.parallel)
+    fail("{}: experts whose feed-forward is no SwiGLU are not supported", file);
+}
+
 bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
 
 std::string print_shape(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -96,6 +107,7 @@ std::string complaint(const ExpectedTensor& expected, const NamedTensor& found) 
   if (expected.shape.size() == 1 && !is_float(type)) {
     return fmt::format("{} has type {}, expected F32, F16 or BF16", where, dtype_name(type));
   }
+  if (expected.bytes && type == DType::kI8) return {};
   if (!is_float(type) && !dtype_is_quantised(type)) {
     return fmt::format("{} has type {}, expected a floating-point or quantised type", where, dtype_name(type));
   }
@@ -119,10 +131,14 @@ void validate_config(const ModelConfig& config, const std::string& file) {
     fail("{}: the RMS norm epsilon is {}; a number between 0 and 1 is expected", file, config.norm_eps);
   }
   validate_layer(config, config, file);
+  validate_experts(config, file);
   if (!config.each.empty() && config.each.size() != static_cast<size_t>(config.layers)) {
     fail("{}: {} layers are described, the model has {}", file, config.each.size(), config.layers);
   }
-  for (const LayerParts& parts : config.each) validate_layer(config, parts, file);
+  for (const LayerParts& parts : config.each) {
+    validate_layer(config, parts, file);
+    validate_experts(parts, file);
+  }
   for (int i = 0; i < config.ropes(); ++i) validate_rope(config, config.rope_at(i), file);
   positive(config.embedding_scale, "the scale of embeddings", file);
   positive(config.residual_scale, "the scale of residuals", file);
@@ -164,6 +180,11 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     if (p.out_bias) add("attn_output.bias", {width});
     if (p.attention_post_norm) add_norm(named("post_attention_norm"));
     if (p.ffn_norm && !p.parallel) add_norm(named("ffn_norm"));
+    if (p.experts > 0) {
+      expect_experts(config, p, fmt::format("blk.{}.", layer), out);
+      if (p.ffn_post_norm) add_norm(named("post_ffw_norm"));
+      continue;
+    }
     if (p.gated) add("ffn_gate.weight", {ffn, width});
     add("ffn_up.weight", {ffn, width});
     add("ffn_down.weight", {width, ffn});

@@ -22,6 +22,7 @@ void validate_tokenizer(const TokenizerData& data);
 struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;
+  bool bytes = false;  // holds bytes of a format of its own
 };
 // Canonical names and shapes of all tensors of such a model, in file order.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);

@@ -17,17 +17,14 @@ const float* normed(Backend& backend, const ModelConfig& config, const NormWeigh
   return out;
 }
 
-void add_product(Backend& backend, const ModelConfig& config, const NormWeights& post_norm, const Matrix& weight,
-                 const float* bias, const float* input, const LayerBuffers& buffers, int rows) {
-  const bool direct = !post_norm.weight && config.residual_scale == 1;
-  backend.linear({.out = direct ? buffers.x : buffers.branch,
-                  .x = input,
-                  .weight = &weight,
-                  .bias = bias,
-                  .rows = rows,
-                  .out_stride = config.width,
-                  .accumulate = direct});
-  if (direct) return;
+namespace {
+
+bool adds_directly(const ModelConfig& config, const NormWeights& post_norm) {
+  return !post_norm.weight && config.residual_scale == 1;
+}
+
+void add_branch(Backend& backend, const ModelConfig& config, const NormWeights& post_norm, const LayerBuffers& buffers,
+                int rows) {
   const float* added = normed(backend, config, post_norm, buffers.branch, buffers.branch, rows, nullptr);
   backend.copy_rows({.to = buffers.x,
                      .from = added,
@@ -39,8 +36,53 @@ void add_product(Backend& backend, const ModelConfig& config, const NormWeights&
                      .scale = config.residual_scale});
 }
 
+void mixture(Backend& backend, const ModelConfig& config, const LayerParts& parts, const FeedForwardWeights& weights,
+             const LayerBuffers& buffers, int rows) {
+  const float* input = normed(backend, config, weights.norm, buffers.x, buffers.normed, rows, nullptr);
+  const bool direct = adds_directly(config, weights.post_norm);
+  backend.linear({.out = buffers.gate_up,
+                  .x = input,
+                  .weight = weights.router.get(),
+                  .bias = weights.router_bias,
+                  .rows = rows,
+                  .out_stride = parts.experts});
+  backend.experts({.out = direct ? buffers.x : buffers.branch,
+                   .x = input,
+                   .logits = buffers.gate_up,
+                   .gate_up = weights.gate_up.get(),
+                   .down = weights.down.get(),
+                   .gate_up_bias = weights.gate_up_bias,
+                   .down_bias = weights.down_bias,
+                   .rows = rows,
+                   .used = parts.experts_used,
+                   .routing = parts.routing,
+                   .renormalise = parts.renormalise,
+                   .choice_bias = weights.choice_bias,
+                   .scale = parts.expert_scale,
+                   .limit = parts.swiglu_limit,
+                   .alpha = parts.swiglu_alpha,
+                   .accumulate = direct});
+  if (!direct) add_branch(backend, config, weights.post_norm, buffers, rows);
+}
+
+}  // namespace
+
+void add_product(Backend& backend, const ModelConfig& config, const NormWeights& post_norm, const Matrix& weight,
+                 const float* bias, const float* input, const LayerBuffers& buffers, int rows) {
+  const bool direct = adds_directly(config, post_norm);
+  backend.linear({.out = direct ? buffers.x : buffers.branch,
+                  .x = input,
+                  .weight = &weight,
+                  .bias = bias,
+                  .rows = rows,
+                  .out_stride = config.width,
+                  .accumulate = direct});
+  if (!direct) add_branch(backend, config, post_norm, buffers, rows);
+}
+
 void feed_forward(Backend& backend, const ModelConfig& config, const LayerParts& parts,
                   const FeedForwardWeights& weights, const LayerBuffers& buffers, int rows) {
+  if (parts.experts > 0) return mixture(backend, config, parts, weights, buffers, rows);
   // A parallel block's feed-forward reads what attention has read.
   const float* input =
       parts.parallel ? buffers.normed

@@ -15,7 +15,9 @@ struct NormWeights {
 
 struct FeedForwardWeights {
   NormWeights norm, post_norm;
-  std::unique_ptr<Matrix> gate_up, down;                      // gate_up: up alone where the layer is not gated
+  std::unique_ptr<Matrix> gate_up, down;  // gate_up: up alone where the layer is not gated
+  std::unique_ptr<Matrix> router;         // mixtures: width -> experts; the others are the experts'
+  const float *router_bias = nullptr, *choice_bias = nullptr;
   const float *gate_up_bias = nullptr, *down_bias = nullptr;  // or null
 };
 
@@ -24,7 +26,7 @@ struct LayerBuffers {
   float* x;          // [rows, width] residual stream
   float* normed;     // [rows, width]
   float* branch;     // [rows, width] what a part adds, where it is normed or scaled before; else null
-  float* gate_up;    // [rows, 2 ffn]
+  float* gate_up;    // [rows, 2 ffn]; mixtures: the router's logits, [rows, experts]
   float* activated;  // [rows, ffn]
 };
 

@@ -69,15 +69,19 @@ void Model::load_layer(int index) {
   layer.sinks = p.sinks ? read.stacked({{name("attn_sinks.weight"), p.heads}}) : nullptr;
   if (p.ffn_norm && !p.parallel) layer.ffn.norm = read.norm(name("ffn_norm"));
   if (p.ffn_post_norm) layer.ffn.post_norm = read.norm(name("post_ffw_norm"));
-  if (p.gated) {
+  if (p.experts > 0) {
+    read.experts(index, p, layer.ffn);
+  } else if (p.gated) {
     layer.ffn.gate_up = read.matrix({name("ffn_gate.weight"), name("ffn_up.weight")});
     layer.ffn.gate_up_bias = read.stacked({{name("ffn_gate.bias"), p.ffn}, {name("ffn_up.bias"), p.ffn}});
   } else {
     layer.ffn.gate_up = read.matrix({name("ffn_up.weight")});
     layer.ffn.gate_up_bias = read.stacked({{name("ffn_up.bias"), p.ffn}});
   }
-  layer.ffn.down = read.matrix({name("ffn_down.weight")});
-  layer.ffn.down_bias = read.stacked({{name("ffn_down.bias"), c.width}});
+  if (p.experts == 0) {
+    layer.ffn.down = read.matrix({name("ffn_down.weight")});
+    layer.ffn.down_bias = read.stacked({{name("ffn_down.bias"), c.width}});
+  }
   weight_bytes_ += read.bytes();
   layers_.push_back(std::move(layer));
 }
@@ -103,7 +107,7 @@ void Model::allocate_workspace() {
   const auto rows = size_t(backend_.row_capacity(options_.max_rows)),
              outputs = size_t(backend_.output_capacity(options_.max_outputs));
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
-  const size_t width = size_t(c.width), ffn = size_t(c.ffn);
+  const size_t width = size_t(c.width), ffn = size_t(c.ffn), experts = size_t(c.experts);
   const auto make = [&](size_t count) { return backend_.allocate(count, "activations"); };
   bool branches = c.residual_scale != 1;
   for (const Layer& layer : layers_) branches = branches || layer.post_norm.weight || layer.ffn.post_norm.weight;
@@ -113,7 +117,7 @@ void Model::allocate_workspace() {
   work_->branch = branches ? make(rows * width) : nullptr;
   work_->qkv = make(rows * (q + 2 * kv));
   work_->attended = make(rows * q);
-  work_->gate_up = make(rows * 2 * ffn);
+  work_->gate_up = make(rows * std::max(2 * ffn, experts));
   work_->activated = make(rows * ffn);
   for (const RopeFrequencies& rope : ropes_) work_->rope.push_back(make(rows * 2 * rope.frequencies.size()));
   work_->picked = make(outputs * width);
@@ -132,6 +136,9 @@ void Model::allocate_workspace() {
   limits.head_dim = c.head_dim;
   limits.context = context_;
   limits.vocab = c.vocab;
+  limits.experts = c.experts;
+  limits.experts_used = c.experts_used;
+  limits.expert_ffn = c.experts > 0 ? c.ffn : 0;
   backend_.reserve(limits);
 }
 

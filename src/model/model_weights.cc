@@ -1,6 +1,9 @@
 #include "model/model_weights.h"
 
+#include <array>
+
 #include "base/error.h"
+#include "model/expert_weights.h"
 #include "tensor/blocks.h"
 #include "tensor/finite.h"
 
@@ -17,6 +20,31 @@ std::unique_ptr<Matrix> WeightReader::matrix(std::initializer_list<std::string> 
     if (part.data != file_.get("token_embd.weight").data) file_.release(part);
   bytes_ += made->bytes();
   return made;
+}
+
+std::unique_ptr<Matrix> WeightReader::experts_of(std::span<const Tensor> parts, const LayerParts& layer) {
+  auto made = backend_.make_experts(parts);
+  bytes_ += made->bytes() / size_t(layer.experts) * size_t(layer.experts_used);
+  return made;
+}
+
+void WeightReader::experts(int layer, const LayerParts& parts, FeedForwardWeights& weights) {
+  const std::string prefix = fmt::format("blk.{}.", layer);
+  weights.router = matrix({prefix + "ffn_gate_inp.weight"});
+  if (parts.router_bias) weights.router_bias = stacked({{prefix + "ffn_gate_inp.bias", parts.experts}});
+  if (parts.routing == Routing::kSigmoid) weights.choice_bias = stacked({{prefix + "exp_probs_b.bias", parts.experts}});
+  const ExpertStacks stacks = expert_stacks(file_, prefix, parts);
+  check_matrix(prefix + "ffn_gate_exps.weight", stacks.gate);
+  check_matrix(prefix + "ffn_up_exps.weight", stacks.up);
+  check_matrix(prefix + "ffn_down_exps.weight", stacks.down);
+  weights.gate_up = experts_of(std::array{stacks.gate, stacks.up}, parts);
+  weights.down = experts_of(std::array{stacks.down}, parts);
+  if (parts.expert_bias) {
+    weights.gate_up_bias = upload(stacks.gate_up_bias, "biases");
+    weights.down_bias = upload(stacks.down_bias, "biases");
+  }
+  if (!stacks.memory.empty()) return;
+  for (const Tensor& part : {stacks.gate, stacks.up, stacks.down}) file_.release(part);
 }
 
 void WeightReader::check_matrix(const std::string& name, const Tensor& tensor) const {

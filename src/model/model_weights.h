@@ -20,6 +20,8 @@ class WeightReader {
   // The parts stacked by output rows.
   std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
   void check_matrix(const std::string& name, const Tensor& tensor) const;
+  // The router and all experts of a mixture's layer.
+  void experts(int layer, const LayerParts& parts, FeedForwardWeights& weights);
   // Biases of stacked matrices, stacked too; a missing one is zero. Null: all are missing.
   const float* stacked(std::initializer_list<std::pair<std::string, int>> parts);
   NormWeights norm(const std::string& name);                    // "blk.0.attn_norm", with its bias if the model has any
@@ -27,6 +29,7 @@ class WeightReader {
   size_t bytes() const { return bytes_; }                       // of the matrices, read by one pass
 
  private:
+  std::unique_ptr<Matrix> experts_of(std::span<const Tensor> parts, const LayerParts& layer);
   bool read(const std::string& name, int size, bool required, float* out) const;  // false: there is none
   void check_finite(const std::string& name, const Tensor& tensor) const;
   const float* upload(const std::vector<float>& values, const char* purpose);

@@ -273,7 +273,7 @@ TEST(GgufModel, RefusesForeignKinds) {
               {"mamba", "state-space"});
   refuse_with("general.architecture", [](GgufWriter& out) { out.add_string("general.architecture", "abacus"); },
               {"abacus", "llama", "gemma3"});
-  refuse_u32("llama.expert_count", 8, {"mixture-of-experts"});
+  refuse_u32("llama.expert_count", 8, {"llama.expert_used_count", "missing"});
   refuse_with("", [](GgufWriter& out) { out.add_string("llama.rope.scaling.type", "longrope"); }, {"longrope"});
   refuse_with("", [](GgufWriter& out) { out.add_string("llama.rope.scaling.type", "yarn"); }, {"factor", "missing"});
   refuse_with("",

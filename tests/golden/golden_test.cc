@@ -229,7 +229,7 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                                            "llama-yarn-factor", "llama-bias", "mistral", "qwen2", "qwen2-window",
                                            "qwen3", "qwen3-yarn", "gemma3", "gemma2", "smollm3", "phi3", "olmo2",
                                            "olmo3", "granite", "glm4", "seed-oss", "exaone4", "cohere2", "starcoder2",
-                                           "ernie4_5", "arcee", "helium"),
+                                           "ernie4_5", "arcee", "helium", "qwen3moe", "mixtral", "olmoe", "gpt-oss"),
                          [](const auto& test) {
                            std::string name = test.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

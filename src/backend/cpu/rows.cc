@@ -1,8 +1,8 @@
 #include "backend/cpu/rows.h"
 
-#include <bit>
 #include <cmath>
 
+#include "backend/cpu/fast_exp.h"
 #include "tensor/blocks.h"
 
 namespace sx::cpu {
@@ -53,25 +53,6 @@ void centred_norm(const NormArgs& args, const float* x, float* out) {
   const float factor = 1.0f / std::sqrt(sum_of_squares(out, args.width) / float(args.width) + args.eps);
   for (int i = 0; i < args.width; ++i) out[i] = out[i] * factor * args.weight[i];
   for (int i = 0; args.bias && i < args.width; ++i) out[i] += args.bias[i];
-}
-
-// e^x for x in [-87, 87] (clamped), relative error about 1e-7; branch-free so that loops over it vectorise.
-inline float fast_exp(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 87.0f ? 87.0f : x;
-  const float t = x * 1.44269504088896f, magic = 12582912.0f;
-  const float r = t + magic, n = r - magic;
-  const float f = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-06f;  // x - n ln 2 in two parts
-  float p = 1.0f / 5040;
-  p = p * f + 1.0f / 720;
-  p = p * f + 1.0f / 120;
-  p = p * f + 1.0f / 24;
-  p = p * f + 1.0f / 6;
-  p = p * f + 0.5f;
-  p = p * f + 1.0f;
-  p = p * f + 1.0f;
-  const int32_t exponent = static_cast<int32_t>(std::bit_cast<uint32_t>(r) << 23);
-  return std::bit_cast<float>(std::bit_cast<int32_t>(p) + exponent);
 }
 
 // tanh(x) within about 1e-7; branch-free as fast_exp is.

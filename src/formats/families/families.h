@@ -12,10 +12,15 @@ void no_more_keys(const ModelConfig& config, const std::string& prefix, GgufKeys
 // "sliding_window" and, where layers differ, "layer_types".
 void write_hf_window(const ModelConfig& config, nlohmann::ordered_json& out);
 
+// "expert_count" and its like, of experts whose inner width is "expert_feed_forward_length" or else
+// "feed_forward_length"; nothing where there are no experts.
+void read_gguf_experts(const GgufSettings& in, ModelConfig& config);
+
 // Llama's and Mistral's folders: which of them it is depends on the window.
 void llama_to_hf(const ModelConfig& config, const std::string& file, nlohmann::ordered_json& out);
 
-extern const Family kArcee, kCohere2, kErnie45, kExaone4, kGemma2, kGemma3, kGlm4, kGranite, kHelium, kInternLm3,
-    kLlama, kMistral, kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss, kSmolLm3, kStarcoder2;
+extern const Family kArcee, kCohere2, kErnie45, kExaone4, kGemma2, kGemma3, kGlm4, kGptOss, kGranite, kHelium,
+    kInternLm3, kLlama, kMistral, kMixtral, kOlmoe, kQwen3Moe, kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss,
+    kSmolLm3, kStarcoder2;
 
 }  // namespace sx

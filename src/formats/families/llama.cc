@@ -1,10 +1,13 @@
-// Llama, and what calls itself so in GGUF (Mistral 7B, Falcon 3, InternLM 3).
+// Llama, and what calls itself so in GGUF (Mistral 7B, Mixtral, Falcon 3, InternLM 3).
 #include "formats/families/families.h"
 
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) { read_gguf_window(in, config); }
+void from_gguf(const GgufSettings& in, ModelConfig& config) {
+  read_gguf_window(in, config);
+  read_gguf_experts(in, config);  // Mixtral
+}
 
 void from_hf(const HfSettings& in, ModelConfig& config) { config.mlp_bias = in.flag("mlp_bias").value_or(false); }
 

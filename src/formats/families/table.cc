@@ -7,9 +7,10 @@
 namespace sx {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlama,   &kMistral, &kQwen2,  &kQwen3,   &kArcee,   &kCohere2,   &kErnie45,
-                                       &kExaone4, &kGemma2,  &kGemma3, &kGlm4,    &kGranite, &kHelium,    &kInternLm3,
-                                       &kOlmo2,   &kOlmo3,   &kPhi3,   &kSeedOss, &kSmolLm3, &kStarcoder2};
+constexpr const Family* kFamilies[] = {&kLlama,   &kMistral,    &kQwen2,    &kQwen3,   &kArcee, &kCohere2,
+                                       &kErnie45, &kExaone4,    &kGemma2,   &kGemma3,  &kGlm4,  &kGranite,
+                                       &kHelium,  &kInternLm3,  &kOlmo2,    &kOlmo3,   &kPhi3,  &kSeedOss,
+                                       &kSmolLm3, &kStarcoder2, &kQwen3Moe, &kMixtral, &kOlmoe, &kGptOss};
 
 // Published families that cannot be run, and what their layers would need.
 struct Missing {
@@ -57,6 +58,17 @@ void write_hf_window(const ModelConfig& config, nlohmann::ordered_json& out) {
   out["layer_types"] = nlohmann::ordered_json::array();
   for (int i = 0; i < config.layers; ++i)
     out["layer_types"].push_back(config.layer(i).window > 0 ? "sliding_attention" : "full_attention");
+}
+
+void read_gguf_experts(const GgufSettings& in, ModelConfig& config) {
+  config.experts = in.integer("expert_count").value_or(0);
+  if (config.experts == 0) return;
+  config.experts_used = in.required("expert_used_count");
+  config.ffn = in.uniform("expert_feed_forward_length").value_or(config.ffn);
+  config.mlp_bias = false;
+  if (in.integer("expert_shared_count").value_or(0) > 0)
+    fail("{}: key '{}': experts that all tokens use are not supported", in.file().path(),
+         in.name("expert_shared_count"));
 }
 
 std::span<const Family* const> families() { return kFamilies; }

@@ -42,11 +42,9 @@ void add_row_ops(std::vector<OpRow>& table) {
       table.push_back({.op = Op::kGlu, .rows = rows, .in = width});
     }
   }
-  for (const int dims : {2, 8, 64, 96, 128}) {
-    for (const int rows : {1, 5, 40}) {
+  for (const int dims : {2, 8, 64, 96, 128})
+    for (const int rows : {1, 5, 40})
       table.push_back({.op = Op::kRopeTable, .rows = rows, .head_dim = dims, .delta = rows == 5 ? 3 : 0});
-    }
-  }
   for (int sampling = 0; sampling < kSamplings; ++sampling) {
     for (const int vocab : {1, 5, 31, 300, 3000}) {
       table.push_back({.op = Op::kChoose, .rows = sampling % 2 ? 5 : 2, .in = vocab, .sampling = sampling});
@@ -60,11 +58,9 @@ void add_row_ops(std::vector<OpRow>& table) {
       }
     }
   }
-  for (const int vocab : {1, 5, 31, 300, 1024, 3001}) {
-    for (const int k : {1, 4, 10, 64, vocab}) {
+  for (const int vocab : {1, 5, 31, 300, 1024, 3001})
+    for (const int k : {1, 4, 10, 64, vocab})
       if (k <= vocab) table.push_back({.op = Op::kTopK, .rows = k % 3 + 1, .in = vocab, .out = k});
-    }
-  }
 }
 
 void add_linear(std::vector<OpRow>& table) {
@@ -375,13 +371,10 @@ void add_large(std::vector<OpRow>& table) {
     table.push_back({.op = Op::kChoose, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
     table.push_back({.op = Op::kDistribution, .rows = 1, .in = 49152, .sampling = sampling, .large = true});
   }
-  for (const int vocab : {49152, 151936}) {
-    for (const int rows : {1, 8}) {
-      for (const int k : {1, 10, 64}) {
+  for (const int vocab : {49152, 151936})
+    for (const int rows : {1, 8})
+      for (const int k : {1, 10, 64})
         table.push_back({.op = Op::kTopK, .rows = rows, .in = vocab, .out = k, .large = true});
-      }
-    }
-  }
 }
 
 std::vector<OpRow> make_table() {

@@ -1,0 +1,124 @@
+#include "model/expert_weights.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "tensor/blocks.h"
+
+namespace sx {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Tensor stack_of(DType type, int64_t experts, int64_t out, int64_t in, const Bytes& bytes) {
+  return {.type = type, .rank = 3, .shape = {experts, out, in}, .data = bytes.data()};
+}
+
+// "ffn_gate.0", "ffn_gate.1", ... one behind the other. They must be of one type.
+Tensor stack_separate(const ModelFile& file, const std::string& name, const LayerParts& parts, Bytes& bytes) {
+  const Tensor first = file.get(fmt::format("{}.0.weight", name));
+  bytes.reserve(first.bytes() * static_cast<size_t>(parts.experts));
+  for (int e = 0; e < parts.experts; ++e) {
+    const std::string one = fmt::format("{}.{}.weight", name, e);
+    const Tensor& tensor = file.get(one);
+    if (tensor.type != first.type)
+      fail("'{}': tensor '{}' has type {}, that of the first expert has {}", file.path(), one, dtype_name(tensor.type),
+           dtype_name(first.type));
+    bytes.insert(bytes.end(), tensor.data, tensor.data + tensor.bytes());
+    file.release(tensor);
+  }
+  return stack_of(first.type, parts.experts, first.shape[0], first.shape[1], bytes);
+}
+
+// [experts, in, columns] -> [experts, out, in] of the columns first, first + step, ...
+Tensor transpose(const Tensor& from, int64_t first, int64_t step, Bytes& bytes) {
+  const int64_t experts = from.shape[0], in = from.shape[1], columns = from.shape[2], out = columns / step;
+  const size_t size = dtype_bytes(from.type, 1);
+  bytes.resize(static_cast<size_t>(experts * out * in) * size);
+  std::byte* to = bytes.data();
+  for (int64_t e = 0; e < experts; ++e)
+    for (int64_t o = 0; o < out; ++o)
+      for (int64_t i = 0; i < in; ++i, to += size)
+        std::memcpy(to, from.data + static_cast<size_t>((e * in + i) * columns + first + o * step) * size, size);
+  return stack_of(from.type, experts, out, in, bytes);
+}
+
+// MXFP4 as folders have it, blocks and scales apart, two neighbouring values to a byte, to the blocks of GGUF: the rows
+// first, first + step, ... of each expert.
+Tensor from_blocks(const Tensor& blocks, const Tensor& scales, int64_t first, int64_t step, Bytes& bytes) {
+  const int64_t experts = blocks.shape[0], rows = blocks.shape[1], count = blocks.shape[2], out = rows / step;
+  bytes.resize(static_cast<size_t>(experts * out * count) * sizeof(BlockMXFP4));
+  std::byte* to = bytes.data();
+  for (int64_t e = 0; e < experts; ++e)
+    for (int64_t o = 0; o < out; ++o)
+      for (int64_t b = 0; b < count; ++b, to += sizeof(BlockMXFP4)) {
+        const auto at = static_cast<size_t>((e * rows + first + o * step) * count + b);
+        const auto* pairs = reinterpret_cast<const uint8_t*>(blocks.data) + 16 * at;
+        const auto value = [&](size_t i) { return i % 2 ? pairs[i / 2] >> 4 : pairs[i / 2] & 15; };
+        BlockMXFP4 block{reinterpret_cast<const uint8_t*>(scales.data)[at], {}};
+        for (size_t i = 0; i < 16; ++i) block.q[i] = static_cast<uint8_t>(value(i) | value(i + 16) << 4);
+        std::memcpy(to, &block, sizeof block);
+      }
+  return stack_of(DType::kMXFP4, experts, out, 32 * count, bytes);
+}
+
+std::vector<float> floats(const ModelFile& file, const std::string& name) {
+  const Tensor& tensor = file.get(name);
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  dequantise(tensor.type, tensor.data, tensor.elements(), values.data());
+  return values;
+}
+
+// Rows of gates and ups, alternating or apart, to gates first and ups behind.
+std::vector<float> gate_up_bias(const ModelFile& file, const std::string& prefix, const LayerParts& parts,
+                                bool alternate) {
+  const auto experts = static_cast<size_t>(parts.experts), ffn = static_cast<size_t>(parts.ffn);
+  std::vector<float> both, gates, ups, out;
+  if (alternate) both = floats(file, prefix + "ffn_gate_up_exps.bias");
+  else gates = floats(file, prefix + "ffn_gate_exps.bias"), ups = floats(file, prefix + "ffn_up_exps.bias");
+  for (size_t e = 0; e < experts; ++e)
+    for (size_t half = 0; half < 2; ++half)
+      for (size_t i = 0; i < ffn; ++i)
+        out.push_back(alternate ? both[2 * (e * ffn + i) + half] : (half ? ups : gates)[e * ffn + i]);
+  return out;
+}
+
+}  // namespace
+
+ExpertStacks expert_stacks(const ModelFile& file, const std::string& prefix, const LayerParts& parts) {
+  ExpertStacks stacks;
+  const ExpertForm form = file.config().expert_form;
+  const bool fused = form == ExpertForm::kFused || form == ExpertForm::kBlocks;
+  const auto get = [&](const char* name) -> const Tensor& { return file.get(prefix + name); };
+  stacks.memory.resize(form == ExpertForm::kStacked ? 0 : 3);
+  auto& memory = stacks.memory;
+  switch (form) {
+    case ExpertForm::kStacked:
+      stacks.gate = get("ffn_gate_exps.weight");
+      stacks.up = get("ffn_up_exps.weight");
+      stacks.down = get("ffn_down_exps.weight");
+      break;
+    case ExpertForm::kSeparate:
+      stacks.gate = stack_separate(file, prefix + "ffn_gate", parts, memory[0]);
+      stacks.up = stack_separate(file, prefix + "ffn_up", parts, memory[1]);
+      stacks.down = stack_separate(file, prefix + "ffn_down", parts, memory[2]);
+      break;
+    case ExpertForm::kFused:
+      stacks.gate = transpose(get("ffn_gate_up_exps.weight"), 0, 2, memory[0]);
+      stacks.up = transpose(get("ffn_gate_up_exps.weight"), 1, 2, memory[1]);
+      stacks.down = transpose(get("ffn_down_exps.weight"), 0, 1, memory[2]);
+      break;
+    case ExpertForm::kBlocks:
+      stacks.gate = from_blocks(get("ffn_gate_up_exps.blocks"), get("ffn_gate_up_exps.scales"), 0, 2, memory[0]);
+      stacks.up = from_blocks(get("ffn_gate_up_exps.blocks"), get("ffn_gate_up_exps.scales"), 1, 2, memory[1]);
+      stacks.down = from_blocks(get("ffn_down_exps.blocks"), get("ffn_down_exps.scales"), 0, 1, memory[2]);
+      break;
+  }
+  if (parts.expert_bias) {
+    stacks.gate_up_bias = gate_up_bias(file, prefix, parts, fused);
+    stacks.down_bias = floats(file, prefix + "ffn_down_exps.bias");
+  }
+  return stacks;
+}
+
+}  // namespace sx

@@ -1,0 +1,18 @@
+// A layer's experts as stacks [experts, out, in], whatever the form in which a file has them (ExpertForm).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "formats/model_file.h"
+
+namespace sx {
+
+// Stacks of a layer: views of the file, or of memory of their own.
+struct ExpertStacks {
+  Tensor gate, up, down;
+  std::vector<float> gate_up_bias, down_bias;  // [experts, 2 ffn] gates first, [experts, width]; empty: none
+  std::vector<std::vector<std::byte>> memory;
+};
+ExpertStacks expert_stacks(const ModelFile& file, const std::string& prefix, const LayerParts& parts);
+
+}  // namespace sx
