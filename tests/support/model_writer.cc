@@ -170,7 +170,9 @@ Bytes encode(DType type, std::span<const float> values, uint64_t seed) {
     case DType::kBF16:
     case DType::kQ8_0:
     case DType::kQ4_0:
-    case DType::kQ4_1: quantise(type, values.data(), count, out.data()); return out;
+    case DType::kQ4_1:
+    case DType::kMXFP4:
+    case DType::kIQ4_NL: quantise(type, values.data(), count, out.data()); return out;
     default: break;
   }
   Noise noise{seed};
@@ -189,6 +191,12 @@ Bytes encode(DType type, std::span<const float> values, uint64_t seed) {
       case DType::kQ4_K: return {offsetof(BlockQ4_K, d), offsetof(BlockQ4_K, dmin), 15 * 63};
       case DType::kQ5_K: return {offsetof(BlockQ5_K, d), offsetof(BlockQ5_K, dmin), 31 * 63};
       case DType::kQ6_K: return {offsetof(BlockQ6_K, d), offsetof(BlockQ6_K, d), 32 * 127};
+      case DType::kIQ4_XS: return {offsetof(BlockIQ4_XS, d), offsetof(BlockIQ4_XS, d), 127 * 32};
+      case DType::kIQ2_XXS: return {offsetof(BlockIQ2_XXS, d), offsetof(BlockIQ2_XXS, d), 43 * 16};
+      case DType::kIQ2_XS: return {offsetof(BlockIQ2_XS, d), offsetof(BlockIQ2_XS, d), 43 * 16};
+      case DType::kIQ2_S: return {offsetof(BlockIQ2_S, d), offsetof(BlockIQ2_S, d), 43 * 16};
+      case DType::kIQ3_XXS: return {offsetof(BlockIQ3_XXS, d), offsetof(BlockIQ3_XXS, d), 62 * 16};
+      case DType::kIQ3_S: return {offsetof(BlockIQ3_S, d), offsetof(BlockIQ3_S, d), 15 * 32};
       default: throw std::logic_error("no random blocks of this type");
     }
   }();

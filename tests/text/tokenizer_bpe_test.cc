@@ -55,7 +55,7 @@ std::string error_of(const TokenizerData& data) {
 
 // "<|end|>" ends an answer of Phi-3, and a thought of gpt-oss, whose answers end by "<|return|>".
 TEST(Bpe, EndOfAPartIsNoEnd) {
-  TokenizerData data = byte_vocabulary({});
+  TokenizerData data = byte_vocabulary({"a b"});
   const auto add = [&](const char* name) {
     data.tokens.push_back(name), data.types.push_back(TokenType::kControl);
     return static_cast<Token>(data.tokens.size() - 1);

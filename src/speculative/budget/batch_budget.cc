@@ -100,7 +100,7 @@ void BatchBudget::learn(Account& b, double saved) {
 void BatchBudget::reading(int requests, double time) {
   Account& b = account(requests);
   if (requests == 1 || is_proven(b)) return;
-  b.balance = std::max(-kDebt, b.balance - time / (b.plain > 0 ? b.plain : 1));
+  b.balance = std::max(-kDebt, b.balance - time / (b.plain > 0 ? double(b.plain) : 1.0));
   b.trials = kTrials;
 }
 
