@@ -151,14 +151,18 @@ class Calls(unittest.TestCase):
 
     def test_cancelled_tasks(self):
         async def run():
+            cancelled = 0
             for (prompt, keywords), expected in list(self.all())[:20]:
                 task = asyncio.create_task(self.llm.agenerate(prompt, **{**keywords, "max_tokens": 2000}))
                 await asyncio.sleep(0)
                 task.cancel()
-                with self.assertRaises(asyncio.CancelledError):
-                    await task
+                try:  # a short answer may have ended before
+                    self.assertTrue((await task).text.startswith(expected["text"]))
+                except asyncio.CancelledError:
+                    cancelled += 1
                 self.same(await self.llm.agenerate(prompt, **keywords), expected)
-        asyncio.run(run())
+            return cancelled
+        self.assertGreater(asyncio.run(run()), 0)
 
     def test_dropped_iterators(self):
         for prompt, keywords in self.cases:
