@@ -36,11 +36,12 @@ endforeach()
 # families) all have a make(), and the files below share a name with a neighbour, so each of them is compiled alone. sx_backend
 # is left out: its kernels have flags of their own.
 set(together sx_formats sx_model sx_model_convert sx_text sx_jinja sx_speculative sx_engine sx_server_api sx_server sx_explain specextend)
-set(plug_ins "/draft/[^/]*$|/policies/[^/]*$|/families/[^/]*$")
-set(alone formats/safetensors.cc engine/spec_text.cc model/convert/quantize_head.cc speculative/budget/batch_budget.cc
+set(alone draft/[^/]* policies/[^/]* families/[^/]*
+  formats/safetensors.cc engine/spec_text.cc model/convert/quantize_head.cc speculative/budget/batch_budget.cc
   speculative/cache/retrieval_layers.cc text/grammar/matcher.cc text/grammar/schema_pattern.cc text/json_pipeline.cc text/grammar/program.cc text/tokenizer_json.cc
   apps/server/tool_parser.cc apps/server/tool_schema.cc apps/server/tool_values.cc apps/server/request_head.cc apps/server/server.cc
   apps/cli/spec_flags.cc apps/cli/serve.cc apps/cli/inspect.cc apps/cli/explain_page.cc text/sentencepiece_model.cc formats/hf_config.cc)
+list(JOIN alone "|" alone)
 foreach(target ${together})
   if(TARGET ${target})
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
@@ -48,11 +49,9 @@ foreach(target ${together})
     get_target_property(folder ${target} SOURCE_DIR)
     foreach(file ${files})
       set(path ${folder}/${file})
-      foreach(one ${alone})
-        if(path MATCHES "/${one}$" OR path MATCHES "${plug_ins}")
-          set_source_files_properties(${path} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-        endif()
-      endforeach()
+      if(path MATCHES "/(${alone})$")
+        set_source_files_properties(${path} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      endif()
     endforeach()
   endif()
 endforeach()

@@ -14,6 +14,23 @@ using Notation = CallSyntax::Notation;
 using Kind = CallSyntax::Kind;
 using Id = CallSyntax::Id;
 
+// DeepSeek's markup of calls and parameters; its versions differ in the name of the element around all calls.
+CallSyntax dsml(ToolFormat format, std::string_view sign, std::string_view open, std::string_view close) {
+  return {.format = format,
+          .body = Body::kParameters,
+          .signs = {"｜DSML｜", sign},
+          .open = open,
+          .close = close,
+          .each = "<｜DSML｜invoke name=\"",
+          .name_end = "\">\n",
+          .each_end = "</｜DSML｜invoke>\n",
+          .key = "<｜DSML｜parameter name=\"",
+          .key_end = "\" string=\"",
+          .value_begin = "\">",
+          .value_end = "</｜DSML｜parameter>\n",
+          .kind = Kind::kIsText};
+}
+
 const std::vector<CallSyntax> kSyntaxes = {
     {.format = ToolFormat::kMistralCallId,
      .body = Body::kNamed,
@@ -121,32 +138,8 @@ const std::vector<CallSyntax> kSyntaxes = {
      .each = "<｜tool▁call▁begin｜>",
      .name_end = "<｜tool▁sep｜>",
      .each_end = "<｜tool▁call▁end｜>"},
-    {.format = ToolFormat::kDeepSeek32,
-     .body = Body::kParameters,
-     .signs = {"｜DSML｜", "function_calls>"},
-     .open = "<｜DSML｜function_calls>\n",
-     .close = "</｜DSML｜function_calls>",
-     .each = "<｜DSML｜invoke name=\"",
-     .name_end = "\">\n",
-     .each_end = "</｜DSML｜invoke>\n",
-     .key = "<｜DSML｜parameter name=\"",
-     .key_end = "\" string=\"",
-     .value_begin = "\">",
-     .value_end = "</｜DSML｜parameter>\n",
-     .kind = Kind::kIsText},
-    {.format = ToolFormat::kDeepSeek4,
-     .body = Body::kParameters,
-     .signs = {"｜DSML｜", "tool_calls>"},
-     .open = "<｜DSML｜tool_calls>\n",
-     .close = "</｜DSML｜tool_calls>",
-     .each = "<｜DSML｜invoke name=\"",
-     .name_end = "\">\n",
-     .each_end = "</｜DSML｜invoke>\n",
-     .key = "<｜DSML｜parameter name=\"",
-     .key_end = "\" string=\"",
-     .value_begin = "\">",
-     .value_end = "</｜DSML｜parameter>\n",
-     .kind = Kind::kIsText},
+    dsml(ToolFormat::kDeepSeek32, "function_calls>", "<｜DSML｜function_calls>\n", "</｜DSML｜function_calls>"),
+    dsml(ToolFormat::kDeepSeek4, "tool_calls>", "<｜DSML｜tool_calls>\n", "</｜DSML｜tool_calls>"),
     // The end of the call is a token that ends the answer.
     {.format = ToolFormat::kHarmony,
      .body = Body::kNamed,

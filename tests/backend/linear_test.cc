@@ -61,16 +61,17 @@ std::vector<float> rounded(const std::vector<float>& x, int rows, int in, int si
 
 // The error against what is promised: f32 chains over at most 1,536 terms, 2^-24 each, walk a few 1e-6. Sub-scales of
 // 256-blocks are numbers of 17 bits or more, kept as f16: up to 2^-12 each, 4e-4 together for small random matrices.
-// Kernels with a scale per 256 activations sum by parts, which costs 1e-4 (LinearSuper compares bits).
+// Kernels with a scale per 64 activations may sum by parts, which costs up to 3e-4 here (LinearSuper compares bits).
 double tight_tolerance(const LinearLayout& layout) {
-  return dtype_info(layout.type).block == 256 || layout.act_block > 32 ? 6e-4 : 1e-5;
+  if (dtype_info(layout.type).block == 256) return 6e-4;
+  return layout.act_block > 32 ? 4e-4 : 1e-5;
 }
 // The error against unrounded activations. A rounded value's error is uniform with deviation scale / sqrt(12), scale =
-// largest of 32 / 127; for these rows (normal with twelvefold outliers) that is 1 to 1.5 % of a row's deviation. The
-// largest of 256 is 25 such deviations, which makes 3 to 4 %.
+// largest of 32 / 127; for these rows (normal with twelvefold outliers) that is 1 to 1.5 % of a row's deviation. With
+// a scale per 64 it is up to 2.4 %.
 double tolerance(const LinearLayout& layout) {
   if (!layout.quantised) return 1e-5;
-  return layout.act_block > 32 ? 5e-2 : 2e-2;
+  return layout.act_block > 32 ? 3e-2 : 2e-2;
 }
 
 TEST(Linear, EveryTypeSetShapeAndRowCountIsBatchInvariant) {

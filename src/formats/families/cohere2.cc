@@ -5,15 +5,11 @@
 namespace sx {
 namespace {
 
-void drop_ropes(ModelConfig& config) {
-  config.for_each_layer([](int, LayerParts& parts) { parts.rope = parts.window > 0 ? 0 : kNoRope; });
-}
-
 void from_gguf(const GgufSettings& in, ModelConfig& config) {
   config.logit_scale = in.number_or("logit_scale", 1);
   config.parallel = config.centred_norms = true;
   read_gguf_window(in, config, 4);
-  drop_ropes(config);
+  drop_ropes_of_full_layers(config);
 }
 
 void from_hf(const HfSettings& in, ModelConfig& config) {
@@ -22,7 +18,7 @@ void from_hf(const HfSettings& in, ModelConfig& config) {
   config.parallel = config.centred_norms = true;
   const int period = in.integer("sliding_window_pattern").value_or(4);
   read_hf_window(in, config, in.integer("sliding_window").value_or(4096), every_nth_full(config.layers, period));
-  drop_ropes(config);
+  drop_ropes_of_full_layers(config);
 }
 
 void to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {

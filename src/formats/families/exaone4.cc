@@ -5,32 +5,21 @@
 namespace sx {
 namespace {
 
-constexpr TensorName kNames[] = {{"post_attention_layernorm", "post_attention_norm"},
-                                 {"post_feedforward_layernorm", "post_ffw_norm"}};
-
-void common(ModelConfig& config) {
-  config.attention_norm = config.ffn_norm = false;
-  config.attention_post_norm = config.ffn_post_norm = true;
-  config.qk_norm = HeadNorm::kEach;
-}
-
 void from_gguf(const GgufSettings& in, ModelConfig& config) {
-  common(config);
+  set_post_norms_only(config, HeadNorm::kEach);
   read_gguf_window(in, config, 4);
-  if (config.window == 0) return;
-  config.for_each_layer([](int, LayerParts& parts) { parts.rope = parts.window > 0 ? 0 : kNoRope; });
+  if (config.window > 0) drop_ropes_of_full_layers(config);
 }
 
 void from_hf(const HfSettings& in, ModelConfig& config) {
-  common(config);
+  set_post_norms_only(config, HeadNorm::kEach);
   config.qkv_bias = config.out_bias = false;
   config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
   int period = in.member("sliding_window_pattern") && in.member("sliding_window_pattern")->is_number()
                    ? in.integer("sliding_window_pattern").value_or(4)
                    : 4;
   read_hf_window(in, config, in.integer("sliding_window").value_or(0), every_nth_full(config.layers, period));
-  if (config.window == 0) return;
-  config.for_each_layer([](int, LayerParts& parts) { parts.rope = parts.window > 0 ? 0 : kNoRope; });
+  if (config.window > 0) drop_ropes_of_full_layers(config);
 }
 
 void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) { write_hf_window(config, out); }
@@ -46,6 +35,6 @@ const Family kExaone4 = {.name = "exaone4",
                          .from_hf = from_hf,
                          .to_gguf = no_more_keys,
                          .to_hf = to_hf,
-                         .names = kNames};
+                         .names = kPostNormNames};
 
 }  // namespace sx

@@ -12,6 +12,13 @@ void no_more_keys(const ModelConfig& config, const std::string& prefix, GgufKeys
 // "sliding_window" and, where layers differ, "layer_types".
 void write_hf_window(const ModelConfig& config, nlohmann::ordered_json& out);
 
+// Norms behind attention and feed-forward only (EXAONE 4, OLMo 2 and 3), and what folders call them.
+void set_post_norms_only(ModelConfig& config, HeadNorm qk_norm);
+inline constexpr TensorName kPostNormNames[] = {{"post_attention_layernorm", "post_attention_norm"},
+                                                {"post_feedforward_layernorm", "post_ffw_norm"}};
+// Layers that see everything have no RoPE; those with windows keep theirs.
+void drop_ropes_of_full_layers(ModelConfig& config);
+
 // "expert_count" and its like, of experts whose inner width is "expert_feed_forward_length" or else
 // "feed_forward_length"; nothing where there are no experts.
 void read_gguf_experts(const GgufSettings& in, ModelConfig& config);

@@ -5,17 +5,8 @@
 namespace sx {
 namespace {
 
-constexpr TensorName kNames[] = {{"post_attention_layernorm", "post_attention_norm"},
-                                 {"post_feedforward_layernorm", "post_ffw_norm"}};
-
-void common(ModelConfig& config) {
-  config.attention_norm = config.ffn_norm = false;
-  config.attention_post_norm = config.ffn_post_norm = true;
-  config.qk_norm = HeadNorm::kWhole;
-}
-
 void from_gguf(const GgufSettings& in, ModelConfig& config) {
-  common(config);
+  set_post_norms_only(config, HeadNorm::kWhole);
   read_gguf_window(in, config, 4);
   RopeConfig local;
   local.style = config.rope.style, local.dims = config.rope.dims;
@@ -24,7 +15,7 @@ void from_gguf(const GgufSettings& in, ModelConfig& config) {
 }
 
 void olmo2_from_hf(const HfSettings& in, ModelConfig& config) {
-  common(config);
+  set_post_norms_only(config, HeadNorm::kWhole);
   config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
 }
 
@@ -58,7 +49,7 @@ const Family kOlmo2 = {.name = "olmo2",
                        .from_hf = olmo2_from_hf,
                        .to_gguf = to_gguf,
                        .to_hf = to_hf,
-                       .names = kNames,
+                       .names = kPostNormNames,
                        .joint_bias = true};
 
 const Family kOlmo3 = {.name = "olmo3",
@@ -69,7 +60,7 @@ const Family kOlmo3 = {.name = "olmo3",
                        .from_hf = olmo3_from_hf,
                        .to_gguf = to_gguf,
                        .to_hf = to_hf,
-                       .names = kNames,
+                       .names = kPostNormNames,
                        .rope_base = 500000,
                        .joint_bias = true,
                        .layer_ropes = true};

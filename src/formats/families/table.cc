@@ -48,6 +48,16 @@ constexpr Missing kMissing[] = {
 
 void no_more_keys(const ModelConfig&, const std::string&, GgufKeys&) {}
 
+void set_post_norms_only(ModelConfig& config, HeadNorm qk_norm) {
+  config.attention_norm = config.ffn_norm = false;
+  config.attention_post_norm = config.ffn_post_norm = true;
+  config.qk_norm = qk_norm;
+}
+
+void drop_ropes_of_full_layers(ModelConfig& config) {
+  config.for_each_layer([](int, LayerParts& parts) { parts.rope = parts.window > 0 ? 0 : kNoRope; });
+}
+
 void write_hf_window(const ModelConfig& config, nlohmann::ordered_json& out) {
   if (config.window == 0) {
     out["sliding_window"] = nullptr;

@@ -30,8 +30,7 @@ class PackedMatrix : public Matrix {
   const LinearKernels& kernels() const { return *kernels_; }
   std::span<const Part> parts() const { return parts_; }
   const std::byte* data() const { return pages_.data(); }
-  bool quantised() const { return act_blocks_ != 0; }  // any part reads int8 activations
-  int act_blocks() const { return act_blocks_; }       // act_block of all quantised parts, or'ed; 0: none is quantised
+  int act_blocks() const { return act_blocks_; }  // act_block of all quantised parts, or'ed; 0: none is quantised
 
  private:
   friend std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor>, Isa, ThreadPool&);
