@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/linear/experts.h"
 #include "backend/cuda/elementwise/norm_glu_embed.h"

@@ -175,4 +175,7 @@ class CudaBackend : public Backend {
   std::vector<Candidate> candidates_;
 };
 
+std::unique_ptr<Backend> make_backend(const CudaOptions& options, std::unique_ptr<Backend> host);
+std::string why_unavailable();  // empty: there is a device
+
 }  // namespace sx::cuda
