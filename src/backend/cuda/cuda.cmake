@@ -5,11 +5,11 @@ file(GLOB interface_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/*.
   ${CMAKE_SOURCE_DIR}/src/tensor/*.h ${CMAKE_SOURCE_DIR}/src/base/*.h)
 list(APPEND interface_headers ${CMAKE_CURRENT_LIST_DIR}/plugin.h ${CMAKE_CURRENT_LIST_DIR}/runtime/cuda_options.h)
 string(REPLACE ";" "|" interface_list "${interface_headers}")
-add_custom_command(OUTPUT ${interface_folder}/backend_interface.h
-  COMMAND ${CMAKE_COMMAND} -DOUT=${interface_folder}/backend_interface.h "-DFILES=${interface_list}"
+add_custom_command(OUTPUT ${interface_folder}/backend/interface_id.h
+  COMMAND ${CMAKE_COMMAND} -DOUT=${interface_folder}/backend/interface_id.h "-DFILES=${interface_list}"
     -P ${CMAKE_SOURCE_DIR}/cmake/interface_id.cmake
   DEPENDS ${interface_headers} ${CMAKE_SOURCE_DIR}/cmake/interface_id.cmake VERBATIM)
-add_custom_target(sx_backend_interface DEPENDS ${interface_folder}/backend_interface.h)
+add_custom_target(sx_backend_interface DEPENDS ${interface_folder}/backend/interface_id.h)
 target_sources(sx_backend PRIVATE cuda/loader.cc)
 target_include_directories(sx_backend PRIVATE ${interface_folder})
 target_link_libraries(sx_backend PUBLIC ${CMAKE_DL_LIBS})

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "backend_interface.h"
+#include "backend/interface_id.h"
 #include "base/error.h"
 
 namespace sx::cuda {
