@@ -216,7 +216,8 @@ void add_limit_flags(CLI::App& app, ServeArgs& a) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 30))
       ->envname("LLAMA_ARG_TIMEOUT");
-  rare(app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request"))
+  rare(app.add_option("--header-timeout", s.header_timeout_s,
+                      "most seconds a client may take to send a request, or to read nothing of its reply"))
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));
   rare(app.add_option("--shutdown-timeout", a.shutdown_s,

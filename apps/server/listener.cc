@@ -54,7 +54,7 @@ class AsioListener final : public Listener {
         shared_{side, all_, workers_},
         acceptor_(asio::make_strand(io_)),
         pause_(acceptor_.get_executor()) {
-    shared_.deadlines.request = options.request;
+    shared_.deadlines.request = shared_.deadlines.write = options.request;
     shared_.deadlines.head = std::min<std::chrono::seconds>(options.request, kHeaderDeadline);
     shared_.bodies_bytes = std::max(shared_.bodies_bytes, kLargeBodies * options.body_bytes);
   }

@@ -22,7 +22,7 @@ struct ServerOptions {
   int connections = 8192;                  // at a time
   int connections_per_address = 0;         // of them from one address; 0: all
   int timeout_s = 3600;                    // most time of a request; 0: no bound
-  int header_timeout_s = 30;               // most time a client may take to send a request
+  int header_timeout_s = 30;               // most time a client may take to send a request, or to read nothing
   int ping_s = 10;                         // silence of a stream after which a comment is sent; 0: never
   size_t body_bytes = size_t(16) << 20;    // of one request
   size_t cache_bytes = size_t(512) << 20;  // of states of sessions in memory
