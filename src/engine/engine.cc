@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/batch.h"
 #include "engine/beside_program.h"
+#include "engine/rank_follower.h"
 #include "engine/round.h"
 #include "engine/session.h"
 #include "model/rope.h"
@@ -220,7 +221,7 @@ void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
   ModelOptions model = options;
   const std::string key = build_key(options_.model);
   model.check_weights = !sizes_only && !cache_->known("finite", key);
-  model_ = Model::load(file_, *backend_, model);
+  model_ = backend_->ranks() ? load_on_ranks(file_, *backend_, model) : Model::load(file_, *backend_, model);
   if (model.check_weights) ++cache_->work.scanned, cache_->keep("finite", key, true);
 }
 
