@@ -19,7 +19,7 @@ p{margin:.4rem 0}.soft,caption{color:var(--soft);font-size:.9rem}caption{text-al
 .tiles div{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}
 .tiles dt{color:var(--soft);font-size:.85rem}.tiles dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
 .tiles small{display:block;color:var(--soft);font-size:.8rem;line-height:1.35;overflow-wrap:anywhere}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(30rem,100%),1fr));gap:1rem}
 figure{margin:.6rem 0 0;background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.8rem 1rem;
 break-inside:avoid;min-width:0}
 .chart{display:block;width:100%;height:auto}.grid{stroke:var(--line);stroke-width:1px}
@@ -42,7 +42,7 @@ print-color-adjust:exact;-webkit-print-color-adjust:exact}
 details{margin:.6rem 0}summary{cursor:pointer}.scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--line);vertical-align:top;font-weight:inherit}
-thead th{font-weight:600}td.t,th.t{text-align:left;overflow-wrap:anywhere}
+thead th{font-weight:600}td.t,th.t{text-align:left;min-width:7rem;overflow-wrap:anywhere}
 summary:focus-visible{outline:2px solid var(--c3);outline-offset:2px}
 @media(max-width:40rem){body{padding:1rem .75rem 3rem}.bar{grid-template-columns:1fr 4rem}.bar .name{grid-column:1/-1}
 th,td{padding:.2rem .4rem}}
