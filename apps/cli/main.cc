@@ -69,6 +69,7 @@ std::vector<Entry> add_commands(CLI::App& app) {
   add("explain", "continue a prompt and write a page that shows drafts and retrieval", add_explain);
   add("verify-lossless", "compare runs with and without speculation, byte by byte and bit by bit", add_verify_lossless);
   heading = "Measure";
+  add("eval", "run data sets with several presets; writes a report of speed and texts", add_eval);
   add("bench", "measure prefill and decode at several depths", add_bench);
   add("perplexity", "measure how well the model predicts a text", add_perplexity);
   heading = "Models";

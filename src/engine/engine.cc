@@ -94,6 +94,9 @@ bool reads_old_cells(const SpecConfig& spec, bool head) {
   return head || spec.drafter == DrafterKind::kNamed || (spec.has_cache() && spec.cache.chooses());
 }
 
+// What requests call a way to speculate.
+const std::string& name_of(const SpecOptions& spec) { return spec.name.empty() ? spec.preset : spec.name; }
+
 std::vector<int> layer_windows(const ModelConfig& config) {  // 0: the layer sees everything
   std::vector<int> windows;
   for (int i = 0; i < config.layers; ++i) windows.push_back(config.layer(i).window);
@@ -128,8 +131,8 @@ std::vector<SpecConfig> EngineImpl::configure() {
   std::vector<SpecConfig> configs;
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
-      if (all[j]->preset == all[i]->preset)
-        fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
+      if (name_of(*all[j]) == name_of(*all[i]))
+        fail("preset '{}' is there twice: requests could not tell which", name_of(*all[i]));
     take_shipped_draft(*all[i], *file_, *cache_);
     configs.push_back(resolve(*all[i]));
   }
@@ -190,7 +193,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   int with_costs = 0;  // nodes of the largest tree whose cost_model matters
   for (size_t i = 0; i < specs.size(); ++i) {
     parts.head = heads[i];
-    parts.name = i == 0 ? options_.spec.preset : options_.more_specs[i - 1].preset;
+    parts.name = name_of(i == 0 ? options_.spec : options_.more_specs[i - 1]);
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
     if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
