@@ -157,7 +157,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     if (spec.on() && spec.tree.depth > backend_->max_depth())
       fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(),
            backend_->max_depth());
-    heads.push_back(open_head(spec, config));  // before sizes: it may bring a tree
+    heads.push_back(open_head(spec, file_));  // before sizes: it may bring a tree
     model.max_outputs = std::max(model.max_outputs, round_outputs(spec, options_.max_sessions));
     if (heads.back()) add_taps(model.taps.hidden, heads.back()->taps().hidden, "hidden states");
     if (heads.back()) add_taps(model.taps.query, heads.back()->taps().query, "queries");
