@@ -9,7 +9,6 @@
 
 #include "server/connection.h"
 #include "server/hosts.h"
-#include "server/keys.h"
 #include "server/listener.h"
 #include "server/origins.h"
 #include "server/page.h"
@@ -40,7 +39,7 @@ ListenerOptions listener_options(const ServerOptions& o) {
 class HttpServer final : public Server, private HttpSide {
  public:
   explicit HttpServer(const ServerOptions& options)
-      : options_(options), hosts_{is_loopback(options.host), !options.api_keys.empty(), options.hosts} {
+      : options_(options), hosts_{is_loopback(options.host), !options.keys->empty(), options.hosts} {
     hosts_.names.push_back(options.host);
     add_routes();
     listener_ = Listener::create(listener_options(options), *this);
@@ -105,7 +104,11 @@ class HttpServer final : public Server, private HttpSide {
   // Everything needs a key but what says that the server is alive, and the page's files.
   bool allowed(const HttpRequest& req) const {
     if (public_.contains(req.path) && (req.method == "GET" || req.method == "HEAD")) return true;
-    return accepted(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+    return tenant(req).has_value();
+  }
+
+  std::optional<Tenant> tenant(const HttpRequest& req) const {
+    return options_.keys->find(req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
   }
 
   static ApiError no_key() {
@@ -138,7 +141,8 @@ class HttpServer final : public Server, private HttpSide {
   void explain(const HttpRequest& req, HttpReply& res, const ApiError& error) override {
     name_request(req, res);
     const Service* there = service_;
-    send_error(res, error, error.status == 429 && there ? own_->scheduler().retry_after() : 1);
+    const int guess = error.status == 429 && there ? own_->scheduler().retry_after() : 1;
+    send_error(res, error, error.retry_after > 0 ? error.retry_after : guess);
   }
 
   void count(int status) override { metrics_.count_response(status); }
@@ -182,9 +186,12 @@ class HttpServer final : public Server, private HttpSide {
     get("/props", &Service::props);
     get("/slots", &Service::slots);
     post_under("/slots/", &Service::slot_action);
-    get("/metrics", [this](const auto&, auto& res) {
+    get("/metrics", [this](const auto& req, auto& res) {
       const Service* there = service_;
-      res.set_content(metrics_.text(options_.model_name, there ? own_->scheduler().gauges() : Gauges()),
+      const auto who = tenant(req);
+      if (!who) throw no_key();  // it was taken away meanwhile
+      res.set_content(who->sees_all ? metrics_.text(options_.model_name, there ? own_->scheduler().gauges() : Gauges())
+                                    : metrics_.text_of_key(options_.model_name, who->name),
                       "text/plain; version=0.0.4");
     });
     post("/tokenize", &Service::tokenize);

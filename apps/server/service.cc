@@ -115,9 +115,12 @@ void Service::props(const HttpRequest&, HttpReply& res) const {
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
-uint64_t Service::scope(const HttpRequest& req) const {
-  if (options_.share_prefix) return 0;
-  return scope_of(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+uint64_t Service::scope(const HttpRequest& req) const { return options_.share_prefix ? 0 : tenant(req).id; }
+
+Tenant Service::tenant(const HttpRequest& req) const {
+  auto found = options_.keys->find(req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+  if (!found) throw ApiError(401, "authentication_error", "the API key was taken away", "", "invalid_api_key");
+  return *std::move(found);
 }
 
 void Service::slots(const HttpRequest& req, HttpReply& res) const {

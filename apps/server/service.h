@@ -39,6 +39,7 @@ class Service {
 
  private:
   Json model() const;
+  Tenant tenant(const HttpRequest& req) const;   // who asks
   uint64_t scope(const HttpRequest& req) const;  // whose texts a request may share
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
                                               const std::vector<std::vector<Token>>& prompts,
