@@ -261,7 +261,7 @@ void add_limit_flags(CLI::App& app, ServeArgs& a) {
                       "most seconds a client may take to send a request, or to read nothing of its reply"))
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));
-  rare(app.add_option("--shutdown-timeout", a.shutdown_s,
+  rare(app.add_option("--drain-seconds,--shutdown-timeout", a.shutdown_s,
                       "most seconds that running responses get after SIGTERM or SIGINT"))
       ->capture_default_str()
       ->check(CLI::Range(0, 86400));
@@ -294,6 +294,8 @@ void add_state_flags(CLI::App& app, ServeArgs& a) {
                "share caches between API keys; response times then reveal other clients' prompts");
   app.add_option("--slot-save-path", a.server.slot_folder, "folder for saved slots; without it they cannot be saved")
       ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
+  rare(app.add_flag("--log-requests", a.server.log_requests,
+                    "print a line of JSON for each request: id, path, status, time, key's name, trace id"));
   app.add_flag("-q,--quiet", a.quiet, "print only the address");
   const auto ignore = [&](const char* flags, const char* why) {
     rare(app.add_flag_function(

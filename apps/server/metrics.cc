@@ -158,6 +158,11 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
   one("vllm:num_requests_running", "gauge", "Requests in the running batch.", gauges.running);
   one("vllm:num_requests_waiting", "gauge", "Requests in the queue.", gauges.waiting);
   one("vllm:kv_cache_usage_perc", "gauge", "Share of the sessions' cells that hold text, 0 to 1.", gauges.cache_share);
+  head(out, "vllm:cache_config_info", "gauge", "The cells of all sessions; a block is one token's.");
+  out += fmt::format(
+      "vllm:cache_config_info{{{},block_size=\"1\",num_gpu_blocks=\"{}\",cache_dtype=\"{}\","
+      "enable_prefix_caching=\"True\"}} 1\n",
+      label, gauges.cells, escaped(gauges.cell_type));
   one("vllm:prompt_tokens_total", "counter", "Prompt tokens, those found in a cache included.", prompt_tokens_);
   one("vllm:prompt_tokens_cached_total", "counter", "Of them, found in a cache.", cached_tokens_);
   one("vllm:generation_tokens_total", "counter", "Generated tokens.", generated_tokens_);

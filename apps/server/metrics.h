@@ -30,6 +30,8 @@ struct Gauges {
   size_t running = 0, waiting = 0;
   double cache_share = 0;  // of the cells of all sessions, 0..1
   size_t saved_states = 0, saved_bytes = 0;
+  int64_t cells = 0;        // of all sessions
+  std::string cell_type{};  // of their numbers
 };
 
 // Times of one request as its client sees them, seconds.

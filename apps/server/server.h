@@ -31,6 +31,7 @@ struct ServerOptions {
   bool share_prefix = false;               // texts in caches are shared by all keys
   int max_tokens = -1;                     // most one request may ask for
   bool page = true;                        // at /
+  bool log_requests = false;               // a line of JSON on standard error for each
   std::string slot_folder{};               // for states on disk; empty: none
   std::string model_name{};                // as clients see it
   std::string version{};
