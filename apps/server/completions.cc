@@ -141,7 +141,8 @@ void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
-  for (const auto& job : jobs) job->scope = scope(req);
+  const Tenant who = tenant(req);
+  for (const auto& job : jobs) job->scope = scope(req), job->tenant = who;
   const bool streamed = request.stream;
   const auto later =
       std::make_shared<Completion>(mailbox, jobs, Answer(request, std::move(facts)), streamed, options_.ping_s);

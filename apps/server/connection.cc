@@ -174,6 +174,7 @@ void Connection::take_head() {
   } catch (const ApiError& error) { return refuse(error); }
   const RequestHead& head = reader_.head;
   shared_.all.set_asked(entry_, true);
+  asked_at_ = Clock::now();
   ++served_;
   HttpRequest& request = exchange_->request;
   request.method = head.method;
@@ -343,7 +344,14 @@ void Connection::on_write(const Wire::Error& error, size_t size) {
   arm();
 }
 
+void Connection::log() {
+  if (!exchange_ || exchange_->request.method.empty()) return;
+  shared_.side.log(exchange_->request, reply_,
+                   std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - asked_at_));
+}
+
 void Connection::finish() {
+  log();
   if (later_) std::exchange(later_, nullptr)->leave();
   if (last_) return hang_up();
   await_request();
@@ -370,7 +378,8 @@ void Connection::hang_up() {
 void Connection::gone() {
   if (phase_ == Phase::kClosed) return;
   const bool asked = phase_ == Phase::kWork || phase_ == Phase::kAnswer;
-  if (asked && !head_sent_) shared_.side.count(499);
+  if (asked && !head_sent_) shared_.side.count(reply_.status = 499);
+  if (asked) log();
   close();
 }
 

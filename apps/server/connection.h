@@ -39,7 +39,9 @@ class HttpSide {
   virtual void handle(HttpRequest& request, HttpReply& reply) = 0;
   // The reply to a request that cannot be handed on, or that failed later.
   virtual void explain(const HttpRequest& request, HttpReply& reply, const ApiError& error) = 0;
-  virtual void count(int status) = 0;  // of every reply, once
+  virtual void count(int status) = 0;  // of every reply, once, when it begins; 499: the client left before
+  // When all of it is written, or the client has left.
+  virtual void log(const HttpRequest& request, const HttpReply& reply, std::chrono::milliseconds took) = 0;
 };
 
 // What all connections share.
@@ -83,6 +85,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void write(std::string_view text);
   void pump();
   void on_write(const Wire::Error& error, size_t size);
+  void log();
   void finish();   // the reply is written
   void hang_up();  // no more is written; what the client still sends is dropped for a while
   void gone();     // the client is
@@ -114,7 +117,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   size_t dropped_ = 0;    // bytes, while it lingers
   HttpSide::Where where_ = HttpSide::Where::kHere;
   std::shared_ptr<Exchange> exchange_{};
-  Clock::time_point deadline_{}, request_deadline_{};
+  Clock::time_point deadline_{}, request_deadline_{}, asked_at_{};
 
   // Of its reply.
   HttpReply reply_{};

@@ -29,16 +29,20 @@ class Service {
   void one_model(const HttpRequest& req, HttpReply& res) const;
   void props(const HttpRequest& req, HttpReply& res) const;
   void slots(const HttpRequest& req, HttpReply& res) const;
+  void server_info(const HttpRequest& req, HttpReply& res) const;  // for routers, as is loads
+  void loads(const HttpRequest& req, HttpReply& res) const;
   void slot_action(const HttpRequest& req, HttpReply& res);
   void tokenize(const HttpRequest& req, HttpReply& res);
   void detokenize(const HttpRequest& req, HttpReply& res);
   void apply_template(const HttpRequest& req, HttpReply& res);
   void complete(const HttpRequest& req, HttpReply& res, CompletionRequest request);
   void openapi(const HttpRequest& req, HttpReply& res) const;
+  Gauges gauges() const;
   const Limits& limits() const { return limits_; }
 
  private:
   Json model() const;
+  Tenant tenant(const HttpRequest& req) const;   // who asks
   uint64_t scope(const HttpRequest& req) const;  // whose texts a request may share
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
                                               const std::vector<std::vector<Token>>& prompts,
