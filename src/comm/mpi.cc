@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -61,9 +64,38 @@ const MpiPlugin& load_plugin() {
       kLibrary, why);
 }
 
+// Until ranks watch each other: MPI itself may wait forever for one that does not come.
+class Meeting {
+ public:
+  explicit Meeting(const std::function<void(const std::string&)>& on_lost) {
+    if (!on_lost) return;
+    thread_ = std::thread([this, on_lost, most = seconds_from("SPECEXTEND_RANK_MEETING", 60)] {
+      std::unique_lock hold(lock_);
+      if (!changed_.wait_for(hold, std::chrono::duration<double>(most), [this] { return met_; }))
+        on_lost(fmt::format("the ranks have not met within {} s: one has not started, is stopped or cannot be reached",
+                            most));
+    });
+  }
+  ~Meeting() {
+    {
+      const std::lock_guard hold(lock_);
+      met_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::mutex lock_;
+  std::condition_variable changed_;
+  bool met_ = false;
+  std::thread thread_;
+};
+
 class MpiRank final : public Communicator {
  public:
   MpiRank(const std::string& hello, std::function<void(const std::string&)> on_lost) : plugin_(load_plugin()) {
+    const Meeting meeting(on_lost);
     deadline_seconds = seconds_from("SPECEXTEND_RANK_DEADLINE", deadline_seconds);
     check(plugin_.start(&rank_, &size_));
     RankMonitor::Options options;
