@@ -105,13 +105,13 @@ std::string method_of(const Json& json) {
   if (method.empty() && any_of_method(json, "suffix")) method = "suffix";
   if (method == "[ngram]") method = "ngram";
   // A chain; that the model is a head, and which, shows in its folder.
-  if (method == "eagle" || method == "eagle3" || method == "medusa") method = "draft_model";
+  constexpr const char* kRead[] = {"eagle", "eagle3", "medusa", "dflash", "dspark"};
+  if (std::find(std::begin(kRead), std::end(kRead), method) != std::end(kRead)) method = "draft_model";
   constexpr const char* kUse = "draft_model with a model, or mtp, suffix or ngram without one";
   if (method.empty()) fail("{}: neither key 'method' nor key 'model' is given; use {}", kWhere, kUse);
   if (method.ends_with("_mtp")) method = "mtp";
   if (method == "draft_model" || method == "mtp" || method == "ngram" || method == "suffix") return method;
-  constexpr const char* kHeads[] = {"mlp_speculator", "dflash", "dspark"};
-  if (std::find(std::begin(kHeads), std::end(kHeads), method) != std::end(kHeads))
+  if (method == "mlp_speculator")
     fail("{}: method '{}' drafts with a head on the target, which is not supported yet; use {}", kWhere,
          printable(method, 60), kUse);
   fail("{}: method '{}' is not known; use {}", kWhere, printable(method, 60), kUse);
