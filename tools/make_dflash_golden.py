@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tiny DFlash and DSpark drafters and their golden logits of tests/golden/heads with PyTorch.
+"""Makes the tiny DFlash, DSpark and P-EAGLE drafters and their golden logits of tests/golden/heads with PyTorch.
 
 Requirements (PyPI): torch, safetensors.
 Usage: python tools/make_dflash_golden.py [output folder, default tests/golden/heads]
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from make_head_golden import (CHAIN, DRAFT_VOCAB, EPS, HEAD_DIM, HEADS, KV_HEADS, TARGET_LAYERS, VOCAB, WIDTH, Target, attend,
+from make_head_golden import (CHAIN, DRAFT_VOCAB, EPS, HEAD_DIM, HEADS, KV_HEADS, TARGET_LAYERS, VOCAB, WIDTH, Eagle3, Target, attend,
                               cell_config, feed_forward, generator, linear, random_layer, random_matrix, random_norm,
                               rms_norm, rotate, write)
 
@@ -101,6 +101,26 @@ def golden(head, target, seed):
     return out
 
 
+def parallel_head():
+    """P-EAGLE: an EAGLE-3 head with a token and a state that stand for what is not known yet."""
+    head = Eagle3(95, {"ptd_token_id": MASK}, layers=2, layer="layers.0", own_embedding=True)
+    head.files["mask_hidden"] = torch.randn(1, WIDTH * len(head.features), generator=generator(96))
+    return head
+
+
+def parallel_golden(head, target, seed):
+    """Logits after a text, of the token behind it and of those further on, from one causal pass."""
+    gen = generator(seed)
+    taps = torch.randn(len(head.features), CHAIN, WIDTH, generator=gen).double()
+    tokens = torch.randint(0, VOCAB, (CHAIN,), generator=gen)
+    masks = head.files["mask_hidden"].double().view(len(head.features), 1, WIDTH).repeat(1, BLOCK - 1, 1)
+    states = head.fuse(target, torch.cat([taps, masks], 1))
+    rows = CHAIN + BLOCK - 1
+    logits, _ = head.cell(target, torch.cat([tokens, torch.full((BLOCK - 1,), MASK)]), states, torch.arange(rows),
+                          torch.tril(torch.ones(rows, rows, dtype=torch.bool)))
+    return {"taps": taps.float(), "tokens": tokens.int(), "logits": logits[CHAIN - 1:].float()}
+
+
 def main():
     out = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent / "tests/golden/heads")
     heads = {"dflash": DFlash(91), "dflash-sliding": DFlash(92, sliding=(0, 2)),
@@ -109,6 +129,9 @@ def main():
     for seed, (name, head) in enumerate(heads.items(), 600):
         write(out / name, head.config, head.files)
         save_file(golden(head, Target(), seed), str(out / name / "golden.safetensors"))
+    head = parallel_head()
+    write(out / "p-eagle", head.config, head.files)
+    save_file(parallel_golden(head, Target(), 650), str(out / "p-eagle/golden.safetensors"))
 
 
 if __name__ == "__main__":

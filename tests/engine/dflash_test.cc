@@ -1,4 +1,5 @@
-// Drafting with DFlash and DSpark drafters: the text never changes, and drafts are a function of the text.
+// Drafting with drafters that give all levels in one pass (DFlash, DSpark, P-EAGLE): the text never changes, and drafts
+// are a function of the text.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,8 @@ constexpr int kBlock = 7;
 
 struct Files {
   TempFolder folder;
-  std::string target = folder.file("target.gguf"), dflash = folder.file("dflash"), dspark = folder.file("dspark");
+  std::string target = folder.file("target.gguf"), dflash = folder.file("dflash"), dspark = folder.file("dspark"),
+              parallel = folder.file("p-eagle");
   Files() {
     TinySpec spec;
     spec.layers = 4, spec.gain = 2, spec.weights = DType::kQ8_0;
@@ -31,6 +33,9 @@ struct Files {
       testing::random_head(testing::dflash_config(config, kBlock, markov), testing::dflash_extra(markov), config,
                            DType::kF32, 4)
           .write(markov ? dspark : dflash);
+    auto json = testing::eagle3_config(config, 2, 160);
+    json["ptd_token_id"] = 5, json["eagle_aux_hidden_state_layer_ids"] = {1, 2, 3};
+    testing::random_head(json, {"lm_head.weight", "d2t", "mask_hidden"}, config, DType::kF32, 6).write(parallel);
   }
 };
 const Files& files() {
@@ -47,7 +52,7 @@ EngineOptions options(const std::string& head, const std::string& preset, int ch
 
 TEST(DFlash, NeverChangesTheText) {
   auto plain = Engine::open(options("", "", 64));
-  for (const std::string& head : {files().dflash, files().dspark})
+  for (const std::string& head : {files().dflash, files().dspark, files().parallel})
     for (const char* preset : {"dflash", "sd", "opt-tree", "eagle2-tree", "specinfer", "fuse", "specextend"}) {
       EngineOptions o = options(head, preset, 33);
       if (std::string_view(preset) == "specextend")
@@ -67,25 +72,27 @@ TEST(DFlash, NeverChangesTheText) {
 }
 
 TEST(DFlash, DraftsDependOnTheTextAlone) {
-  for (const std::string& head : {files().dflash, files().dspark})
+  for (const std::string& head : {files().dflash, files().dspark, files().parallel})
     testing::expect_drafts_of_text_alone([&](int chunk) { return Engine::open(options(head, "dflash", chunk)); },
                                          {64, 7, 65, 89}, 200, head);
 }
 
 TEST(DFlash, BatchesAreLikeSingleRequests) {
-  for (const std::string& head : {files().dflash, files().dspark})
+  for (const std::string& head : {files().dflash, files().dspark, files().parallel})
     testing::expect_batches_like_single(*Engine::open(options(head, "dflash", 64, 3)), 0, head);
 }
 
 // All nodes of a level of a DFlash tree share their candidates; DSpark's depend on the token before.
 TEST(DFlash, TreesAreAsDeepAsTheBlock) {
-  for (const bool markov : {false, true}) {
-    EngineOptions o = options(markov ? files().dspark : files().dflash, "sd", 64);
-    o.spec.settings.push_back({"nodes", "20"});
+  const std::pair<std::string, int> depths[] = {
+      {files().dflash, kBlock - 1}, {files().dspark, kBlock}, {files().parallel, 16}};
+  for (const auto& [head, depth] : depths) {
+    EngineOptions o = options(head, "sd", 64);
+    o.spec.settings.push_back({"nodes", "20"}), o.spec.settings.push_back({"depth", "20"});
     const Answer found = answer(*Engine::open(o)->start(), testing::random_text(50, 1), 0, 30);
     size_t deepest = 0;
     for (const auto& tree : found.trees) deepest = std::max(deepest, tree.size() - 1);
-    EXPECT_EQ(deepest, size_t(markov ? kBlock : kBlock - 1));
+    EXPECT_EQ(deepest, size_t(depth)) << head;
   }
 }
 

@@ -24,7 +24,7 @@ struct Files {
   TempFolder folder;
   std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf"), eagle1 = folder.file("eagle1"),
               eagle3 = folder.file("eagle3"), medusa = folder.file("medusa"), longspec = folder.file("longspec"),
-              dflash = folder.file("dflash"), dspark = folder.file("dspark");
+              dflash = folder.file("dflash"), dspark = folder.file("dspark"), parallel = folder.file("p-eagle");
   Files() {
     TinySpec spec;
     spec.layers = 3, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32;
@@ -46,6 +46,10 @@ struct Files {
       json["max_position_embeddings"] = kTrained, json["head_dim"] = 32;
       random_head(json, dflash_extra(markov), config, DType::kBF16, 7).write(markov ? dspark : dflash);
     }
+    json = eagle3_config(config, 2, 160);
+    json["eagle_aux_hidden_state_layer_ids"] = {1, 2, 3}, json["ptd_token_id"] = 5;
+    json["max_position_embeddings"] = kTrained, json["head_dim"] = 32;
+    random_head(json, {"lm_head.weight", "d2t", "mask_hidden"}, config, DType::kBF16, 8).write(parallel);
     random_head(longspec_config(config, 40), kLongSpecParts, config, DType::kBF16, 6).write(longspec);
   }
 };
@@ -90,6 +94,8 @@ std::vector<EngineCase> make_cases() {
       {"dflash", options("dflash", f.dflash, {})},
       {"dflash_chain", options("sd", f.dflash, {})},
       {"dflash_retrieval", options("dflash", f.dflash, with_cache("retrieval", "best-first"))},
+      {"p_eagle", options("eagle3", f.parallel, {})},
+      {"p_eagle_retrieval", options("eagle3", f.parallel, with_cache("retrieval", "best-first"))},
       {"dspark", options("dflash", f.dspark, {})},
       {"dspark_streaming", options("dflash", f.dspark, with_cache("streaming", "eagle2"))},
       {"longspec", options("longspec", f.longspec, {})},

@@ -206,10 +206,11 @@ void read_eagle3(const Source& in, HeadConfig& config) {
     fail("{}: 'fc_norm' and 'norm_before_fc' are both on; one norm before fc is expected", in.file);
   config.norm_output = json_bool(in.json, "norm_output", in.file)
                            .value_or(eagle && json_bool(*eagle, "norm_output", in.file).value_or(false));
-  const auto mask = in.integer(in.json, "mask_token_id");
+  const char* mask_key = json_member(in.json, "ptd_token_id") ? "ptd_token_id" : "mask_token_id";  // P-EAGLE
+  const auto mask = in.integer(in.json, mask_key);
   if (in.has("mask_hidden") && !mask) fail("{}: key 'mask_token_id' is missing; 'mask_hidden' belongs to it", in.file);
   if (in.has("mask_hidden") && *mask >= config.cell.vocab)
-    fail("{}: key 'mask_token_id' is {}, outside the vocabulary of {}", in.file, *mask, config.cell.vocab);
+    fail("{}: key '{}' is {}, outside the vocabulary of {}", in.file, mask_key, *mask, config.cell.vocab);
   if (in.has("mask_hidden")) config.mask_token = *mask;
 }
 

@@ -61,12 +61,12 @@ constexpr Key kKeys[] = {
     {"disable_padded_drafter_batch", Kind::kBool},
     {"disable_eagle_block_drop", Kind::kBool},
     {"use_local_argmax_reduction", Kind::kBool},
+    {"parallel_drafting", Kind::kBool},  // of EAGLE-3 heads, whose folder says it
     // Only what is so here anyway.
     {"draft_tensor_parallel_size", Kind::kInteger, nullptr, nullptr, "1"},
     {"quantization", Kind::kString, nullptr, nullptr, "null"},
     {"revision", Kind::kString, nullptr, nullptr, "null"},
     {"code_revision", Kind::kString, nullptr, nullptr, "null"},
-    {"parallel_drafting", Kind::kBool, nullptr, nullptr, "false"},
     {"use_heterogeneous_vocab", Kind::kBool, nullptr, nullptr, "false"},
     {"enable_adaptive_verification", Kind::kBool, nullptr, nullptr, "false"},
 };
@@ -174,6 +174,9 @@ SpecConfig config_from_json(std::string_view text) {
     fail("{}: is {}; an object like {{\"method\": \"suffix\"}} is expected", kWhere, json.type_name());
   check_keys(json);
   const std::string method = method_of(json);
+  if (json_bool(json, "parallel_drafting", kWhere).value_or(false) &&
+      json_string(json, "method", kWhere).value_or("") != "eagle3")
+    fail("{}: key 'parallel_drafting' is true; it is supported with method eagle3 and a head trained for it", kWhere);
   SpecConfig config = preset_config(method == "draft_model" ? "sd" : method);
   set_defaults(config, method);
   set_from_table(config, json, method);

@@ -1,4 +1,4 @@
-// DFlash and DSpark drafters against PyTorch, on the reference and on every CPU backend; and what is refused.
+// DFlash, DSpark and P-EAGLE drafters against PyTorch, on the reference and on every CPU backend; and what is refused.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include "every_backend.h"
 #include "head_parts.h"
 #include "model/heads/dflash.h"
+#include "model/heads/eagle.h"
 
 namespace sx {
 namespace {
@@ -130,6 +131,37 @@ TEST(DFlash, Refusals) {
   expect(why([](auto& p) { p.config["dflash_config"]["output_multiplier"] = 0.5; }), "output_multiplier");
   expect(why([](auto& p) { p.remove("layers.1.self_attn.k_norm.weight"); }), "layers.1.self_attn.k_norm.weight");
   expect(why([](auto& p) { p.rename("norm.weight", "candidate_selector.norm.weight"); }), "DFlash 2");
+}
+
+// P-EAGLE: rows of masks behind the text give the levels of a tree in one pass.
+TEST(ParallelEagle, EveryBackendIsLikePyTorch) {
+  const SafetensorsFile golden(golden_folder("p-eagle") + "/golden.safetensors");
+  for (const auto& backend : testing::all_backends()) {
+    SCOPED_TRACE(backend->name());
+    ModelOptions model_options;
+    model_options.max_rows = 32;
+    const auto target = Model::load(ModelFile::open(golden_folder("target")), *backend, model_options);
+    const auto head =
+        EagleHead::load(HeadFile::open(golden_folder("p-eagle"), target->config()), *target, *backend, {});
+    const HeadConfig& c = head->config();
+    EXPECT_EQ(c.mask_token, 39);
+    const auto kv = backend->make_kv(head->kv_geometry(1, 64, DType::kF32));
+    const auto taps = values<float>(golden, "taps");
+    const auto known = values<int32_t>(golden, "tokens");
+    std::vector<const float*> each;
+    for (size_t i = 0; i < c.features.size(); ++i) each.push_back(&taps[i * taps.size() / c.features.size()]);
+    const int text = int(known.size()), levels = int(golden.get("logits").rows()), rows = text + levels - 1;
+    const size_t width = size_t(c.cell.width);
+    std::vector<float> states(size_t(rows) * width);
+    head->fuse(each, testing::rows_from(0, text), states.data());
+    for (int i = text; i < rows; ++i) std::copy_n(head->mask_state(), width, &states[size_t(i) * width]);
+    std::vector<Token> tokens(known.begin(), known.end());
+    tokens.resize(size_t(rows), Token(c.mask_token));
+    const auto positions = testing::rows_from(0, rows), outputs = testing::rows_from(text - 1, levels);
+    const SeqRows seq{0, rows, 0, 0};
+    const EagleOutputs& out = head->forward({{tokens, positions, {&seq, 1}, outputs}, states.data()}, *kv);
+    EXPECT_LE(testing::worst_error(values<float>(golden, "logits"), out.logits), kTolerance);
+  }
 }
 
 }  // namespace
