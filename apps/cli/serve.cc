@@ -216,18 +216,22 @@ void add_limit_flags(CLI::App& app, ServeArgs& a) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 30))
       ->envname("LLAMA_ARG_TIMEOUT");
-  rare(app.add_option("--header-timeout", s.header_timeout_s, "most seconds a client may take to send a request"))
+  rare(app.add_option("--header-timeout", s.header_timeout_s,
+                      "most seconds a client may take to send a request, or to read nothing of its reply"))
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));
   rare(app.add_option("--shutdown-timeout", a.shutdown_s,
                       "most seconds that running responses get after SIGTERM or SIGINT"))
       ->capture_default_str()
       ->check(CLI::Range(0, 86400));
-  rare(app.add_option("--threads-http", s.threads,
-                      "connections at a time; 0: enough for all running and waiting requests, and 480 more"))
+  rare(app.add_option("--max-connections,--threads-http", s.connections,
+                      "connections at a time; where there are more, those that wait for their client are cut off"))
       ->capture_default_str()
-      ->check(CLI::Range(0, 4096))
-      ->envname("LLAMA_ARG_THREADS_HTTP");
+      ->check(CLI::Range(1, 1 << 20));
+  rare(app.add_option("--max-connections-per-address", s.connections_per_address,
+                      "connections at a time from one address; 0: all"))
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
   rare(app.add_option("--sse-ping-interval", s.ping_s,
                       "seconds of silence after which a stream carries a comment; 0: never"))
       ->capture_default_str()

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -76,18 +77,18 @@ Json Service::model() const {
           {"max_model_len", engine_.context()}};
 }
 
-void Service::models(const httplib::Request&, httplib::Response& res) const {
+void Service::models(const HttpRequest&, HttpReply& res) const {
   send(res, {{"object", "list"}, {"data", Json::array({model()})}});
 }
 
-void Service::one_model(const httplib::Request& req, httplib::Response& res) const {
+void Service::one_model(const HttpRequest& req, HttpReply& res) const {
   if (req.matches[1] != options_.model_name)
-    throw ApiError(404, "invalid_request_error", fmt::format("there is no model '{}'", req.matches[1].str()), "model",
+    throw ApiError(404, "invalid_request_error", fmt::format("there is no model '{}'", req.matches[1]), "model",
                    "model_not_found");
   send(res, model());
 }
 
-void Service::props(const httplib::Request&, httplib::Response& res) const {
+void Service::props(const HttpRequest&, HttpReply& res) const {
   const EngineOptions& o = engine_.options();
   const GenerateOptions plain;
   const Json settings{{"n_ctx", engine_.context()},
@@ -114,12 +115,12 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
-uint64_t Service::scope(const httplib::Request& req) const {
+uint64_t Service::scope(const HttpRequest& req) const {
   if (options_.share_prefix) return 0;
   return scope_of(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
 }
 
-void Service::slots(const httplib::Request& req, httplib::Response& res) const {
+void Service::slots(const HttpRequest& req, HttpReply& res) const {
   Json all = Json::array();
   for (const SlotState& state : scheduler_.slots())  // what other keys' texts are is nobody's business, nor how long
     all.push_back({{"id", all.size()},
@@ -129,12 +130,14 @@ void Service::slots(const httplib::Request& req, httplib::Response& res) const {
   send(res, all);
 }
 
-void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
+void Service::slot_action(const HttpRequest& req, HttpReply& res) {
   if (options_.slot_folder.empty())
     throw ApiError(501, "not_supported_error", "this server was started without --slot-save-path", "", "not_supported");
-  const size_t slot = size_t(std::stoul(req.matches[1].str()));
-  if (slot >= scheduler_.slots().size())
-    throw ApiError(404, "invalid_request_error", fmt::format("there is no slot {}", slot), "id", "slot_not_found");
+  const std::string& number = req.matches[1];
+  size_t slot = 0;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), slot);
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || slot >= scheduler_.slots().size())
+    throw ApiError(404, "invalid_request_error", fmt::format("there is no slot {}", number), "id", "slot_not_found");
   const std::string action = req.get_param_value("action");
   const auto start = Clock::now();
   if (action == "erase") {
@@ -186,7 +189,7 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
              {"timings", {{"restore_ms", ms_since(start)}}}});
 }
 
-void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
+void Service::tokenize(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
   const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
   const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
@@ -196,7 +199,7 @@ void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
       "application/json");
 }
 
-void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
+void Service::detokenize(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
   const Json* list = field(body, "tokens");
   const auto tokens = parse_tokens(list ? *list : Json(nullptr), "tokens", limits_.vocab);
@@ -207,12 +210,12 @@ void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
   }
 }
 
-void Service::apply_template(const httplib::Request& req, httplib::Response& res) {
+void Service::apply_template(const HttpRequest& req, HttpReply& res) {
   const CompletionRequest request = parse_template(req.body, limits_);
   send(res, {{"prompt", chat_prompt(engine_.tokenizer(), request)}});
 }
 
-void Service::openapi(const httplib::Request&, httplib::Response& res) const {
+void Service::openapi(const HttpRequest&, HttpReply& res) const {
   res.set_content(openapi_json(limits_, options_.version), "application/json");
 }
 

@@ -185,6 +185,10 @@ class Batch {
   virtual std::vector<Finished> take_finished() = 0;
 };
 
+// Why EngineOptions::device "cuda" does not work here (no driver, no device, the backend's library is not installed);
+// empty: it does.
+std::string why_no_cuda();
+
 class Engine {
  public:
   static std::unique_ptr<Engine> open(const EngineOptions& options);

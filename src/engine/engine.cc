@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/batch.h"
 #include "engine/beside_program.h"
+#include "engine/rank_follower.h"
 #include "engine/round.h"
 #include "engine/session.h"
 #include "model/rope.h"
@@ -156,7 +157,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     if (spec.on() && spec.tree.depth > backend_->max_depth())
       fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(),
            backend_->max_depth());
-    heads.push_back(open_head(spec, config));  // before sizes: it may bring a tree
+    heads.push_back(open_head(spec, file_));  // before sizes: it may bring a tree
     model.max_outputs = std::max(model.max_outputs, round_outputs(spec, options_.max_sessions));
     if (heads.back()) add_taps(model.taps.hidden, heads.back()->taps().hidden, "hidden states");
     if (heads.back()) add_taps(model.taps.query, heads.back()->taps().query, "queries");
@@ -223,7 +224,7 @@ void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
   ModelOptions model = options;
   const std::string key = build_key(options_.model);
   model.check_weights = !sizes_only && !cache_->known("finite", key);
-  model_ = Model::load(file_, *backend_, model);
+  model_ = backend_->ranks() ? load_on_ranks(file_, *backend_, model) : Model::load(file_, *backend_, model);
   if (model.check_weights) ++cache_->work.scanned, cache_->keep("finite", key, true);
 }
 

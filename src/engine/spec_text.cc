@@ -28,8 +28,7 @@ constexpr Word kWords[] = {
     {"ngram-map-k", "suffix"},
     {"ngram-map-k4v", "suffix"},
     {"draft-eagle3", "eagle3"},
-    {"mtp", "", kHead},
-    {"draft-mtp", "", kHead},
+    {"draft-mtp", "mtp"},
     {"dflash", "", kHead},
     {"draft-dflash", "", kHead},
 };
@@ -82,8 +81,9 @@ SpecOptions take_preset(const std::string& given, Values& values) {
   SpecOptions options;
   if (presets.size() == 1) {
     options.preset = presets[0];
-  } else if (presets.size() == 2 && has("sd") && (has("ngram") || has("suffix"))) {
+  } else if (presets.size() == 2 && (has("sd") || has("mtp")) && (has("ngram") || has("suffix"))) {
     options.preset = "fuse";
+    if (has("mtp")) values.emplace("fuse-model", "mtp");
     values.emplace("fuse-index", has("ngram") ? "ngram" : "suffix");
   } else {
     fail("spec '{}': expected one preset, or a draft model and a look-up, e.g. draft,ngram-mod", given);

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "model/heads/head_parts.h"
 #include "support/model_writer.h"
+#include "support/mtp_model.h"
 #include "support/random_text.h"
 
 namespace sx::testing {
@@ -26,7 +27,7 @@ struct Files {
   Files() {
     TinySpec spec;
     spec.layers = 3, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32;
-    write_tiny_gguf(target, spec);
+    write_mtp_gguf(target, spec, 1);
     const ModelConfig config = tiny_config(spec);
     spec.weights = DType::kQ4_0, spec.context = kTrained;
     write_tiny_gguf(draft, spec);
@@ -75,6 +76,10 @@ std::vector<EngineCase> make_cases() {
       {"eagle1", options("eagle1", f.eagle1, {})},
       {"eagle2", options("eagle2", f.eagle1, {})},
       {"eagle3", options("eagle3", f.eagle3, {})},
+      {"mtp", options("mtp", "", {})},
+      {"specextend_mtp",
+       options("specextend-mtp", "", {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
+      {"fuse_mtp", options("fuse", "", {{"fuse-model", "mtp"}})},
       {"medusa", options("medusa", f.medusa, {})},
       {"longspec", options("longspec", f.longspec, {})},
       {"longspec_chain", options("sd", f.longspec, {})},

@@ -80,6 +80,8 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
         {"budget", "1024"},
         {"chunk", "32"},
         {"interval", "4"}}},
+      {"mtp", {{"drafter", "mtp"}, {"tree", "opt-tree"}, {"nodes", "16"}, {"depth", "4"}, {"cache", "full"}}},
+      {"specextend-mtp", {{"drafter", "mtp"}, {"nodes", "16"}, {"cache", "retrieval"}, {"positions", "compact"}}},
       {"streamingllm",
        {{"drafter", "model"},
         {"tree", "chain"},

@@ -320,6 +320,7 @@ const char* head_kind_name(HeadConfig::Kind kind) {
     case Kind::kEagle3: return "EAGLE-3";
     case Kind::kMedusa: return "Medusa";
     case Kind::kLongSpec: return "LongSpec";
+    case Kind::kMtp: return "MTP";
   }
   return "?";
 }

@@ -96,7 +96,7 @@ bool any_of_method(const Json& json, std::string_view method) {
                      [&](const Key& key) { return key.method && key.method == method && json_member(json, key.name); });
 }
 
-// draft_model, ngram or suffix.
+// draft_model, mtp, ngram or suffix.
 std::string method_of(const Json& json) {
   const auto model = json_string(json, "model", kWhere);
   std::string method = json_string(json, "method", kWhere).value_or("");
@@ -106,11 +106,12 @@ std::string method_of(const Json& json) {
   if (method == "[ngram]") method = "ngram";
   // A chain; that the model is a head, and which, shows in its folder.
   if (method == "eagle" || method == "eagle3" || method == "medusa") method = "draft_model";
-  constexpr const char* kUse = "draft_model with a model, or suffix or ngram without one";
+  constexpr const char* kUse = "draft_model with a model, or mtp, suffix or ngram without one";
   if (method.empty()) fail("{}: neither key 'method' nor key 'model' is given; use {}", kWhere, kUse);
-  if (method == "draft_model" || method == "ngram" || method == "suffix") return method;
-  constexpr const char* kHeads[] = {"mtp", "mlp_speculator", "dflash", "dspark"};
-  if (std::find(std::begin(kHeads), std::end(kHeads), method) != std::end(kHeads) || method.ends_with("_mtp"))
+  if (method.ends_with("_mtp")) method = "mtp";
+  if (method == "draft_model" || method == "mtp" || method == "ngram" || method == "suffix") return method;
+  constexpr const char* kHeads[] = {"mlp_speculator", "dflash", "dspark"};
+  if (std::find(std::begin(kHeads), std::end(kHeads), method) != std::end(kHeads))
     fail("{}: method '{}' drafts with a head on the target, which is not supported yet; use {}", kWhere,
          printable(method, 60), kUse);
   fail("{}: method '{}' is not known; use {}", kWhere, printable(method, 60), kUse);
@@ -150,6 +151,8 @@ void set_from_table(SpecConfig& config, const Json& json, std::string_view metho
 
 // What vLLM takes where nothing is said.
 void set_defaults(SpecConfig& config, std::string_view method) {
+  if (method == "mtp")
+    config.tree.kind = TreeKind::kChain, config.tree.nodes = 1, config.tree.depth = kMaxTreeNodes - 1;
   if (method == "ngram") config.index.ngram_min = config.index.ngram_max = 5;
   if (method == "suffix") config.tree.nodes = config.tree.depth = config.index.match_max = 24;
 }

@@ -1,5 +1,5 @@
-// Drafting with an EAGLE head: cell j of its cache pairs the target's state after token j with token j + 1. States of
-// tokens whose successor is not known yet wait; deeper levels of a tree are fed the head's own states.
+// Drafting with an EAGLE head or with MTP blocks: cell j of its cache pairs the target's state after token j with token
+// j + 1. States of tokens whose successor is not known yet wait; deeper levels of a tree are fed the head's own states.
 #pragma once
 #include <memory>
 
@@ -24,6 +24,6 @@ struct OwnedEagle {
 std::unique_ptr<Drafter> make_eagle_drafter(const EagleDrafterOptions& options, OwnedEagle owned = {});
 
 struct DrafterEntry;
-extern const DrafterEntry kEagleDrafter;
+extern const DrafterEntry kEagleDrafter, kMtpDrafter;
 
 }  // namespace sx

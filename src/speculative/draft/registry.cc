@@ -13,8 +13,9 @@
 namespace sx {
 namespace {
 
-const DrafterEntry* const kDrafters[] = {&kModelDrafter,    &kSelfDrafter,  &kEagleDrafter,  &kMedusaDrafter,
-                                         &kLongSpecDrafter, &kNgramDrafter, &kSuffixDrafter, &kFuseDrafter};
+const DrafterEntry* const kDrafters[] = {&kModelDrafter, &kSelfDrafter,   &kEagleDrafter,
+                                         &kMtpDrafter,   &kMedusaDrafter, &kLongSpecDrafter,
+                                         &kNgramDrafter, &kSuffixDrafter, &kFuseDrafter};
 
 }  // namespace
 
