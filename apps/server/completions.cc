@@ -25,6 +25,11 @@ uint64_t random_seed() {
   return uint64_t(device()) << 32 | device();
 }
 
+// The scope of requests with this 'cache_salt'.
+uint64_t salted(uint64_t scope, const std::string& salt) {
+  return salt.empty() ? scope : scope ^ (std::hash<std::string>()(salt) | 1);
+}
+
 void leave(const Jobs& jobs) {
   for (const auto& job : jobs) job->gone = true;
 }
@@ -68,7 +73,7 @@ class Stream {
     }
     const auto now = Clock::now();
     const auto ping = client_.half_closed() ? kHalfOpenPing : ping_;
-    if (events.empty() && ping > 0s && now - last_ >= ping) events = Answer::kPing;
+    if (events.empty() && ping > 0s && now - last_ >= ping) events = answer_.ping();
     if (!events.empty()) last_ = now;
     if (!events.empty() && !sink.write(events.data(), events.size())) return false;
     if (done) sink.done();
@@ -132,12 +137,13 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
     if (request.echo)
       for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(engine_.tokenizer(), prompt));
   }
+  begin_reasoning(engine_.tokenizer(), prompts.front(), request);
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
   Answer answer(request, std::move(facts));
   Connection& client = Connection::current();
-  for (const auto& job : jobs) job->scope = scope(req);
+  for (const auto& job : jobs) job->scope = salted(scope(req), request.cache_salt);
   scheduler_.submit(jobs);
 
   const auto refusal = [&] {
@@ -165,9 +171,10 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   }
   res.set_header("Cache-Control", "no-cache");
   res.set_header("X-Accel-Buffering", "no");
+  const std::string type(answer.stream_type());
   const auto stream = std::make_shared<Stream>(mailbox, jobs, std::move(answer), client, options_.ping_s);
   res.set_chunked_content_provider(
-      "text/event-stream", [stream](size_t, httplib::DataSink& sink) { return stream->next(sink); },
+      type.c_str(), [stream](size_t, httplib::DataSink& sink) { return stream->next(sink); },
       [stream](bool) { stream->leave_all(); });
 }
 

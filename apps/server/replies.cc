@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "server/connection.h"
-#include "server/response.h"
+#include "server/protocols.h"
 
 namespace sx::server {
 
@@ -34,15 +34,15 @@ void send(httplib::Response& res, const Json& body) {
   res.set_content(body.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json");
 }
 
-void send_error(httplib::Response& res, const ApiError& error, int retry_after) {
+void send_error(httplib::Response& res, const ApiError& error, const std::string& path, int retry_after) {
   res.status = error.status;
   if (error.status == 429 || error.status == 503) res.set_header("Retry-After", std::to_string(retry_after));
   if (error.status == 401) res.set_header("WWW-Authenticate", "Bearer");
-  res.set_content(error_body(error, res.get_header_value(kRequestId)), "application/json");
+  res.set_content(error_body_for(path, error, res.get_header_value(kRequestId)), "application/json");
 }
 
-void send_error_unread(httplib::Response& res, const ApiError& error) {
-  send_error(res, error);
+void send_error_unread(httplib::Response& res, const ApiError& error, const std::string& path) {
+  send_error(res, error, path);
   if (Connection::current().unread()) res.set_header("Connection", "close");
 }
 

@@ -16,9 +16,10 @@ std::string request_id(const std::string& given);
 void name_request(const httplib::Request& req, httplib::Response& res);
 
 void send(httplib::Response& res, const nlohmann::ordered_json& body);
-void send_error(httplib::Response& res, const ApiError& error, int retry_after = 1);
+// In the form of whoever asks on `path`.
+void send_error(httplib::Response& res, const ApiError& error, const std::string& path, int retry_after = 1);
 
 // Answers without reading the body: the connection ends with that, or the body would be taken for the next request.
-void send_error_unread(httplib::Response& res, const ApiError& error);
+void send_error_unread(httplib::Response& res, const ApiError& error, const std::string& path);
 
 }  // namespace sx::server

@@ -14,6 +14,7 @@
 #include "server/keys.h"
 #include "server/origins.h"
 #include "server/page.h"
+#include "server/protocols.h"
 #include "server/replies.h"
 #include "server/service.h"
 #include "server/tls.h"
@@ -124,8 +125,8 @@ class HttpServer final : public Server {
         [this](const httplib::Request&, const httplib::Response& res) { metrics_.count_response(res.status); });
     http_->set_pre_routing_handler([this](const auto& req, auto& res) { return turn_away(req, res); });
     http_->set_error_handler([this](const httplib::Request& req, httplib::Response& res) { explain(req, res); });
-    http_->set_exception_handler([](const httplib::Request&, httplib::Response& res, std::exception_ptr) {
-      send_error(res, {500, "server_error", "internal error"});
+    http_->set_exception_handler([](const httplib::Request& req, httplib::Response& res, std::exception_ptr) {
+      send_error(res, {500, "server_error", "internal error"}, req.path);
     });
   }
 
@@ -134,7 +135,7 @@ class HttpServer final : public Server {
     name_request(req, res);
     const RequestHead& head = Connection::current().head();
     const auto refuse = [&](const ApiError& error) {
-      send_error_unread(res, error);
+      send_error_unread(res, error, req.path);
       return Turn::Handled;
     };
     if (!(head.old && head.header("host").empty()) && !host_allowed(head.header("host"), hosts_))
@@ -174,6 +175,7 @@ class HttpServer final : public Server {
 
   std::string method_of(const std::string& path) const {
     if (const auto known = paths_.find(path); known != paths_.end()) return known->second;
+    if (path.starts_with("/v1/responses/")) return "GET, DELETE";
     return path.starts_with("/v1/models/") ? "GET" : path.starts_with("/slots/") ? "POST" : "";
   }
 
@@ -181,7 +183,9 @@ class HttpServer final : public Server {
   void explain(const httplib::Request& req, httplib::Response& res) const {
     name_request(req, res);
     if (!res.body.empty()) return;
-    const auto is = [&](const char* type, const std::string& message) { send_error(res, {res.status, type, message}); };
+    const auto is = [&](const char* type, const std::string& message) {
+      send_error(res, {res.status, type, message}, req.path);
+    };
     const std::string method = method_of(req.path);
     if (res.status == 404 && !method.empty() && req.method != method) {
       res.status = 405;
@@ -200,8 +204,10 @@ class HttpServer final : public Server {
       try {
         handler(req, res);
       } catch (const ApiError& error) {
-        send_error(res, error, error.status == 429 ? service().scheduler().retry_after() : 1);
-      } catch (const std::exception& e) { send_error(res, {500, "server_error", e.what(), "", "internal_error"}); }
+        send_error(res, error, req.path, error.status == 429 ? service().scheduler().retry_after() : 1);
+      } catch (const std::exception& e) {
+        send_error(res, {500, "server_error", e.what(), "", "internal_error"}, req.path);
+      }
     };
   }
 
@@ -258,7 +264,27 @@ class HttpServer final : public Server {
     post("/completion", [this](const auto& req, auto& res) {
       service().complete(req, res, parse_native(req.body, service().limits()));
     });
+    add_protocols();
     get("/openapi.json", &Service::openapi);
+  }
+
+  void add_protocols() {
+    post("/v1/messages", [this](const auto& req, auto& res) {
+      service().complete(req, res, parse_messages(req.body, service().limits()));
+    });
+    post("/v1/messages/count_tokens", &Service::count_tokens);
+    post("/v1/responses", &Service::responses);
+    http_->Get("/v1/responses/(.+)",
+               guarded([this](const auto& req, auto& res) { service().kept_response(req, res); }));
+    http_->Delete("/v1/responses/(.+)",
+                  guarded([this](const auto& req, auto& res) { service().delete_response(req, res); }));
+    post("/api/chat", &Service::ollama_chat);
+    post("/api/generate", &Service::ollama_generate);
+    post("/api/show", &Service::ollama_show);
+    get("/api/tags", &Service::ollama_tags);
+    get("/api/version", &Service::ollama_version);
+    for (const char* path : {"/v1/embeddings", "/v1/rerank", "/api/embed", "/api/embeddings"})
+      post(path, &Service::no_embeddings);
   }
 
   void add_asset(const PageAsset& asset) {

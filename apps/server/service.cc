@@ -47,6 +47,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
     : engine_(engine),
       options_(options),
       created_(int64_t(std::time(nullptr))),
+      responses_(std::make_shared<ResponseStore>()),
       scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
@@ -59,6 +60,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
       tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
         return engine_.tokenizer().apply_template_json(messages, true, tools);
       });
+  limits_.reasoning = reasoning_style(engine_.tokenizer());
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
@@ -114,10 +116,11 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
-uint64_t Service::scope(const httplib::Request& req) const {
-  if (options_.share_prefix) return 0;
+uint64_t Service::owner(const httplib::Request& req) const {
   return scope_of(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
 }
+
+uint64_t Service::scope(const httplib::Request& req) const { return options_.share_prefix ? 0 : owner(req); }
 
 void Service::slots(const httplib::Request& req, httplib::Response& res) const {
   Json all = Json::array();

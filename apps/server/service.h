@@ -13,6 +13,7 @@
 #include "server/metrics.h"
 #include "server/request.h"
 #include "server/response.h"
+#include "server/response_store.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
@@ -34,12 +35,24 @@ class Service {
   void detokenize(const httplib::Request& req, httplib::Response& res);
   void apply_template(const httplib::Request& req, httplib::Response& res);
   void complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request);
+  void count_tokens(const httplib::Request& req, httplib::Response& res);
+  void responses(const httplib::Request& req, httplib::Response& res);
+  void kept_response(const httplib::Request& req, httplib::Response& res) const;
+  void delete_response(const httplib::Request& req, httplib::Response& res) const;
+  void ollama_chat(const httplib::Request& req, httplib::Response& res);
+  void ollama_generate(const httplib::Request& req, httplib::Response& res);
+  void ollama_tags(const httplib::Request& req, httplib::Response& res) const;
+  void ollama_show(const httplib::Request& req, httplib::Response& res);
+  void ollama_version(const httplib::Request& req, httplib::Response& res) const;
+  void no_embeddings(const httplib::Request& req, httplib::Response& res);
   void openapi(const httplib::Request& req, httplib::Response& res) const;
   const Limits& limits() const { return limits_; }
 
  private:
   Json model() const;
   uint64_t scope(const httplib::Request& req) const;  // whose texts a request may share
+  uint64_t owner(const httplib::Request& req) const;  // whose answers it may ask for again
+  Json ollama_model() const;
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
                                               const std::vector<std::vector<Token>>& prompts,
                                               const std::shared_ptr<Mailbox>& mailbox) const;
@@ -54,6 +67,7 @@ class Service {
   PromptBound bound_;
   std::mutex large_mutex_, files_mutex_;
   const int64_t created_;
+  const std::shared_ptr<ResponseStore> responses_;
   Scheduler scheduler_;
 };
 

@@ -110,7 +110,7 @@ void ToolParser::take(size_t size) {
 
 // The first `size` bytes held are text for the user.
 void ToolParser::content(Output& out, size_t size) {
-  out.content.append(held_, 0, size);
+  if (size > 0) out.parts.push_back({.text = held_.substr(0, size)});
   take(size);
 }
 
@@ -132,7 +132,7 @@ bool ToolParser::refuse(Output& out, size_t size) {
 // The first `end` bytes held are these calls.
 void ToolParser::deliver(Output& out, std::vector<ToolCall> found, size_t end) {
   for (ToolCall& one : found) {
-    if (parallel_ || calls_ == 0) out.calls.push_back(std::move(one));
+    if (parallel_ || calls_ == 0) out.parts.push_back({.kind = AnswerPart::Kind::kCall, .call = std::move(one)});
     ++calls_;
   }
   take(end);
@@ -415,6 +415,22 @@ bool ToolParser::step(Output& out, bool last) {
   if (!last) return false;
   if (calls_ && held_.find_first_not_of(kSpaces) == std::string::npos) return take(held_.size()), true;
   return content(out, held_.size()), true;
+}
+
+std::string ToolParser::Output::content() const {
+  std::string text;
+  for (const AnswerPart& part : parts)
+    if (part.kind == AnswerPart::Kind::kContent) text += part.text;
+  return text;
+}
+
+std::vector<ToolCall> ToolParser::Output::calls() const {
+  std::vector<ToolCall> all;
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::kCall) all.push_back(part.call);
+    if (part.kind == AnswerPart::Kind::kArguments) all.back().arguments += part.text;
+  }
+  return all;
 }
 
 ToolParser::Output ToolParser::add(std::string_view text) {

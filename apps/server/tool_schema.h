@@ -26,8 +26,8 @@ nlohmann::ordered_json argument_value(std::string_view text, const nlohmann::ord
 std::string parameters_grammar(const CallSyntax& syntax, const std::string& function,
                                const nlohmann::ordered_json& parameters, const std::string& rule,
                                std::vector<std::pair<std::string, std::string>>& schemas);
-// The rules that these use for texts: any that does not have `end`, or its first tag, in it.
-std::string raw_text_rules(std::string_view end);
+// The rules that these use for texts, the first called `name`: any that does not have `end`, or its first tag, in it.
+std::string raw_text_rules(std::string_view end, std::string_view name = "Text");
 
 // GBNF of arguments that are written all at once in a notation other than JSON, with their brackets. Further rules,
 // which begin with `rule`, go to `rules`. Throws as parameters_grammar does.

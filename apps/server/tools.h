@@ -63,6 +63,19 @@ struct ToolCall {
   std::string id, name, arguments;  // arguments: the text of a JSON object
 };
 
+// A piece of what a model says.
+struct AnswerPart {
+  enum class Kind {
+    kReasoning,
+    kContent,
+    kCall,       // a call begins: `call` has its arguments as far as they are there
+    kArguments,  // `text`: more of the arguments of the last call
+  };
+  Kind kind = Kind::kContent;
+  std::string text{};
+  ToolCall call{};
+};
+
 // How far a value between brackets has been looked at, in a text that comes in pieces.
 struct ValueScan {
   size_t at = 0;
@@ -76,9 +89,10 @@ struct ValueScan {
 class ToolParser {
  public:
   struct Output {
-    std::string content;
-    std::vector<ToolCall> calls;
+    std::vector<AnswerPart> parts;
     size_t taken = 0;  // bytes of the text that are decided by now, in all
+    std::string content() const;
+    std::vector<ToolCall> calls() const;
   };
   // `parallel`: false drops calls after the first. `tools`: JSON, as templates take them; formats that write values
   // without quotes tell texts from numbers by their schemas.
