@@ -5,7 +5,8 @@ namespace sx::server {
 AnswerParser::AnswerParser(const CompletionRequest& request) : splitter_(request.reasoning, request.reasoning_start) {
   // Without tools it takes away the marks of channels that come with those of thoughts.
   if (!request.tool_names.empty() || (request.reasoning.any() && request.reasoning.control))
-    tools_.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list);
+    tools_.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list,
+                   request.stream);
 }
 
 void append_parts(std::vector<AnswerPart>& to, std::vector<AnswerPart>&& more) {

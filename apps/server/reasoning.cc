@@ -45,10 +45,10 @@ size_t without_spaces_behind(std::string_view text) { return text.find_last_not_
 
 bool is_rule_char(char c) { return std::isalnum(uint8_t(c)) || c == '-' || c == '_'; }
 
-// GBNF whose rule `root` is called `name`: texts, classes and comments stay as they are.
-std::string with_root_as(std::string_view grammar, std::string_view name) {
+// GBNF with `prefix` before the name of every rule: texts, classes, counts and comments stay as they are.
+std::string with_prefix(std::string_view grammar, std::string_view prefix) {
   std::string out;
-  char inside = 0;  // what ends the text, class or comment it is in
+  char inside = 0;  // what ends the text, class, count or comment it is in
   for (size_t i = 0; i < grammar.size(); ++i) {
     const char c = grammar[i];
     if (inside) {
@@ -58,14 +58,12 @@ std::string with_root_as(std::string_view grammar, std::string_view name) {
       continue;
     }
     if (is_rule_char(c)) {
-      size_t end = i;
-      while (end < grammar.size() && is_rule_char(grammar[end])) ++end;
-      const std::string_view word = grammar.substr(i, end - i);
-      out += word == "root" ? name : word;
-      i = end - 1;
+      out += prefix;
+      for (; i < grammar.size() && is_rule_char(grammar[i]); ++i) out += grammar[i];
+      --i;
       continue;
     }
-    inside = c == '"' ? '"' : c == '[' ? ']' : c == '#' ? '\n' : '\0';
+    inside = c == '"' ? '"' : c == '[' ? ']' : c == '{' ? '}' : c == '#' ? '\n' : '\0';
     out += c;
   }
   return out;
@@ -113,7 +111,11 @@ std::string after_reasoning(const std::string& grammar, const ReasoningStyle& st
   const std::string root = start == ReasoningStart::kOpened
                                ? fmt::format("root ::= {} Answer-root\n", thought)
                                : fmt::format("root ::= (@{} {})? Answer-root\n", gbnf_quote(style.open), thought);
-  return root + raw_text_rules(style.close, "Thought-text") + with_root_as(grammar, "Answer-root");
+  return root + raw_text_rules(style.close, "Thought-text") + with_prefix(grammar, "Answer-");
+}
+
+std::string either_grammar(const std::string& one, const std::string& other) {
+  return "root ::= One-root | Other-root\n" + with_prefix(one, "One-") + "\n" + with_prefix(other, "Other-");
 }
 
 ReasoningSplitter::ReasoningSplitter(ReasoningStyle style, ReasoningStart start)

@@ -37,6 +37,9 @@ void append_prefill(std::string& prompt, const std::string& reasoning, const std
 // A grammar that binds the answer behind the thought, which is free.
 std::string after_reasoning(const std::string& grammar, const ReasoningStyle& style, ReasoningStart start);
 
+// The texts of two grammars.
+std::string either_grammar(const std::string& one, const std::string& other);
+
 // Divides a text that comes in pieces. White space around a thought belongs to neither part.
 class ReasoningSplitter {
  public:

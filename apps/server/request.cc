@@ -240,6 +240,8 @@ void begin_reasoning(const Tokenizer& tokenizer, std::span<const Token> prompt, 
                             : !request.prefill_reasoning.empty()
                                 ? ReasoningStart::kOpened
                                 : reasoning_start(tokenizer, prompt, request.reasoning);
+  if (request.must_call && request.reasoning_start == ReasoningStart::kMaybe)
+    request.reasoning_start = ReasoningStart::kOver;
   request.options.grammar = after_reasoning(request.options.grammar, request.reasoning, request.reasoning_start);
 }
 

@@ -80,6 +80,7 @@ struct CompletionRequest {
   std::string tool_list;  // the same with their schemas, JSON
   ToolFormat tool_format = ToolFormat::kHermes;
   bool parallel_tool_calls = true;
+  bool must_call = false;  // the answer is a call: at once, unless the prompt has opened a thought
 
   bool scores_prompt() const { return echo && logprobs >= 0; }
   size_t choices() const { return (api == Api::kChat ? 1 : prompts.size()) * size_t(n); }

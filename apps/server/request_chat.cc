@@ -240,29 +240,32 @@ Json read_tools(const Json& body, const Limits& limits) {
 
 void read_chat(const Json& body, const Limits& limits, CompletionRequest& request) {
   Json messages = read_messages(body, limits), tools = read_tools(body, limits);
+  request.add_generation_prompt = flag_field(body, "add_generation_prompt", true);
+  read_prefill(body, messages, request);
   if (!is_off(field(body, "function_call")) && !is_text(field(body, "function_call"), "none"))
     throw bad_request("'function_call' is not supported, use 'tool_choice'", "function_call");
   const bool parallel = flag_field(body, "parallel_tool_calls", true);
   const Json forced = forced_tools(body, tools);
-  if (!tools.empty() && !request.options.grammar.empty())
-    throw bad_request("'tools' cannot be combined with a grammar or a schema, unless 'tool_choice' is none", "tools");
-  if (!forced.empty()) {
+  // A call that must come leaves nothing for a grammar to bind; otherwise the answer is a call, or what the grammar
+  // binds.
+  std::string& grammar = request.options.grammar;
+  if (!forced.empty() || (!tools.empty() && !grammar.empty())) {
     try {
-      request.options.grammar = tool_grammar(limits.tool_style.format, forced);
+      const std::string call = tool_grammar(limits.tool_style.format, forced.empty() ? tools : forced);
+      grammar = forced.empty() ? either_grammar(call, grammar) : call;
     } catch (const Error& e) { throw bad_request(e.what(), "tools"); }
   }
   for (const Json& tool : tools) request.tool_names.push_back(name_of(tool));
   if (!tools.empty()) request.tool_list = tools.dump();
   request.tool_format = limits.tool_style.format;
-  request.parallel_tool_calls = parallel && forced.empty();
+  request.must_call = !forced.empty();
+  request.parallel_tool_calls = parallel && !request.must_call;
   if (!tools.empty() && shows_control_tokens(request.tool_format)) request.options.show_special = true;
   if (limits.tool_style.in_template) {
     if (!tools.empty()) request.tools = tools.dump();
   } else {
     tell_tools(messages, tools, limits.tool_style);
   }
-  request.add_generation_prompt = flag_field(body, "add_generation_prompt", true);
-  read_prefill(body, messages, request);
   request.messages = messages.dump();
   read_reasoning(body, limits, request);
   read_variables(body, limits, request);

@@ -180,6 +180,12 @@ Json argument_value(std::string_view text, const Json& parameters, const std::st
   return json.is_discarded() ? Json(std::string(text)) : json;
 }
 
+bool is_text_argument(const Json& parameters, const std::string& key) {
+  const Json* schema = schema_of(parameters, key);
+  const Kinds kinds = kinds_of(schema ? *schema : Json(), parameters);
+  return kinds.text && !kinds.other && !kinds.null;
+}
+
 std::string parameters_grammar(const CallSyntax& syntax, const std::string& function, const Json& parameters,
                                const std::string& rule, std::vector<std::pair<std::string, std::string>>& schemas) {
   const Json* properties = forced_properties(function, parameters);

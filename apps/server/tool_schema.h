@@ -20,6 +20,9 @@ nlohmann::ordered_json parse_written(std::string_view text);
 nlohmann::ordered_json argument_value(std::string_view text, const nlohmann::ordered_json& parameters,
                                       const std::string& key);
 
+// Whether such a value is a text whatever it looks like.
+bool is_text_argument(const nlohmann::ordered_json& parameters, const std::string& key);
+
 // GBNF of arguments that are written one by one between marks, in the schema's order, those that are not required may
 // be missing; begins with a space. Rules for values that are JSON go to `schemas`, named `rule`-0 and so on. Throws
 // sx::Error naming the function and the argument that cannot be forced.
