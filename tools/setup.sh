@@ -5,7 +5,7 @@
 SX_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 SX_LOGS="$SX_ROOT/build/logs"
 SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
-  libutf8proc-dev libcpp-httplib-dev python3 python3-pip ca-certificates)
+  libutf8proc-dev libboost1.81-dev libssl-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
 SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache clang-format-14 python3-jinja2
   python3-venv python3-dev curl openssl chromium chromium-driver)

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <random>
 
-#include "server/connection.h"
 #include "server/replies.h"
 #include "server/service.h"
 
@@ -15,9 +14,6 @@ namespace {
 using namespace std::chrono_literals;
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
-constexpr auto kPollInterval = 100ms;  // how often a waiting handler looks whether its client is still there
-constexpr auto kHalfOpenPing =
-    1s;                        // silence of a stream to a client that may have closed all: only writing finds that out
 constexpr int kDeadline = 10;  // seconds for a stream's status: errors that come later are events
 
 uint64_t random_seed() {
@@ -30,58 +26,68 @@ uint64_t salted(uint64_t scope, const std::string& salt) {
   return salt.empty() ? scope : scope ^ (std::hash<std::string>()(salt) | 1);
 }
 
-void leave(const Jobs& jobs) {
-  for (const auto& job : jobs) job->gone = true;
-}
-
-// Waits until `enough`, at most until `end`; false: the client left.
-template <typename Condition>
-bool wait_until(Mailbox& mailbox, Connection& client, Clock::time_point end, Condition enough) {
-  while (!enough()) {
-    mailbox.wait(kPollInterval);
-    if (client.gone()) return false;
-    if (Clock::now() >= end) return true;
-  }
-  return true;
-}
-
-// The events of one stream, written as they come.
-class Stream {
+// The reply to a completion: the jobs of its choices and what is written of them.
+class Completion final : public LaterReply {
  public:
-  Stream(std::shared_ptr<Mailbox> mailbox, Jobs jobs, Answer answer, Connection& client, int ping_s)
+  Completion(std::shared_ptr<Mailbox> mailbox, Jobs jobs, Answer answer, bool streamed, int ping_s)
       : mailbox_(std::move(mailbox)),
         jobs_(std::move(jobs)),
         answer_(std::move(answer)),
-        client_(client),
+        streamed_(streamed),
         ping_(ping_s),
+        begin_by_(Clock::now() + std::chrono::seconds(ping_s > 0 ? std::min(kDeadline, ping_s) : kDeadline)),
         ended_(jobs_.size()) {}
 
-  // Called again and again until the stream is done, on the connection's thread. False: the client left.
-  bool next(httplib::DataSink& sink) {
-    if (std::exchange(begun_, true)) mailbox_->wait(kPollInterval);  // what is there already may have rung before
-    if (client_.gone()) return false;
-    std::string events;
+  void listen(std::function<void()> ring) override { mailbox_->listen(std::move(ring)); }
+  TimePoint wake() const override { return streamed_ && !begun_ ? begin_by_ : TimePoint::max(); }
+  std::string ping() const override { return std::string(answer_.ping()); }
+  std::chrono::seconds ping_interval() const override { return ping_; }
+  void leave() override {
+    for (const auto& job : jobs_) job->gone = true;
+  }
+
+  State next(HttpReply& reply, std::string& piece) override {
+    if (!begun_) {
+      const auto far_enough = [&](const auto& job) { return streamed_ ? job->accepted() : job->done(); };
+      const auto error = refusal();
+      const bool late = streamed_ && Clock::now() >= begin_by_;
+      if (!error && !late && !std::ranges::all_of(jobs_, far_enough)) return State::kWaiting;
+      const bool told = streamed_ && std::ranges::any_of(jobs_, [](const auto& job) { return job->told(); });
+      if (error && !told) throw *error;  // else it comes behind what was told
+      if (!streamed_) {
+        std::vector<ChoiceEnd> ends;
+        for (const auto& job : jobs_) ends.push_back(job->end());
+        reply.set_content(answer_.whole(ends), "application/json");
+        return State::kDone;
+      }
+      reply.set_header("Content-Type", std::string(answer_.stream_type()));
+      reply.set_header("Cache-Control", "no-cache");
+      reply.set_header("X-Accel-Buffering", "no");
+      begun_ = true;
+    }
+    return stream(piece);
+  }
+
+ private:
+  std::optional<ApiError> refusal() const {
+    const auto found = std::ranges::find_if(jobs_, [](const auto& job) { return job->error().has_value(); });
+    return found == jobs_.end() ? std::nullopt : (*found)->error();
+  }
+
+  State stream(std::string& events) {
     bool done = false;
     try {
       for (size_t i = 0; i < jobs_.size(); ++i) look(i, events);
       done = std::ranges::find(ended_, false) == ended_.end();
       if (done) events += answer_.finish();
     } catch (const ApiError& error) {
-      leave(jobs_);
+      leave();
       events += answer_.error(error);
       done = true;
     }
-    const auto now = Clock::now();
-    const auto ping = client_.half_closed() ? kHalfOpenPing : ping_;
-    if (events.empty() && ping > 0s && now - last_ >= ping) events = answer_.ping();
-    if (!events.empty()) last_ = now;
-    if (!events.empty() && !sink.write(events.data(), events.size())) return false;
-    if (done) sink.done();
-    return true;
+    return done ? State::kDone : State::kStreaming;
   }
-  void leave_all() const { leave(jobs_); }
 
- private:
   // Appends what is new of a choice; where the choice ended with an error, the text before it stays in `events`.
   void look(size_t i, std::string& events) {
     if (ended_[i]) return;
@@ -95,11 +101,11 @@ class Stream {
   const std::shared_ptr<Mailbox> mailbox_;
   const Jobs jobs_;
   Answer answer_;
-  Connection& client_;  // outlives the response
+  const bool streamed_;
   const std::chrono::seconds ping_;
+  const TimePoint begin_by_;
   std::vector<bool> ended_;
   bool begun_ = false;
-  Clock::time_point last_ = Clock::now();
 };
 
 }  // namespace
@@ -127,7 +133,7 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   return jobs;
 }
 
-void Service::complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request) {
+void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest request) {
   AnswerFacts facts{
       options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
   std::vector<std::vector<Token>> prompts;
@@ -141,41 +147,13 @@ void Service::complete(const httplib::Request& req, httplib::Response& res, Comp
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
-  Answer answer(request, std::move(facts));
-  Connection& client = Connection::current();
-  for (const auto& job : jobs) job->scope = salted(scope(req), request.cache_salt);
+  const Tenant who = tenant(req);
+  for (const auto& job : jobs) job->scope = salted(scope(req), request.cache_salt), job->tenant = who;
+  const bool streamed = request.stream;
+  const auto later =
+      std::make_shared<Completion>(mailbox, jobs, Answer(request, std::move(facts)), streamed, options_.ping_s);
   scheduler_.submit(jobs);
-
-  const auto refusal = [&] {
-    const auto found = std::ranges::find_if(jobs, [](const auto& job) { return job->error().has_value(); });
-    return found == jobs.end() ? std::nullopt : (*found)->error();
-  };
-  const auto far_enough = [&](const auto& job) { return request.stream ? job->accepted() : job->done(); };
-  const std::chrono::seconds timeout(options_.ping_s > 0 ? std::min(kDeadline, options_.ping_s) : kDeadline);
-  const auto end = request.stream ? Clock::now() + timeout : Clock::time_point::max();
-  const bool there =
-      wait_until(*mailbox, client, end, [&] { return refusal() || std::ranges::all_of(jobs, far_enough); });
-  const auto error =
-      there ? refusal() : ApiError(499, "invalid_request_error", "the client left");  // seen by the counters only
-  const bool begun = request.stream && std::ranges::any_of(jobs, [](const auto& job) {
-                       return job->told();
-                     });  // the error comes behind it
-  if (error && !(there && begun)) {
-    leave(jobs);
-    throw *error;
-  }
-  if (!request.stream) {
-    std::vector<ChoiceEnd> ends;
-    for (const auto& job : jobs) ends.push_back(job->end());
-    return res.set_content(answer.whole(ends), "application/json");
-  }
-  res.set_header("Cache-Control", "no-cache");
-  res.set_header("X-Accel-Buffering", "no");
-  const std::string type(answer.stream_type());
-  const auto stream = std::make_shared<Stream>(mailbox, jobs, std::move(answer), client, options_.ping_s);
-  res.set_chunked_content_provider(
-      type.c_str(), [stream](size_t, httplib::DataSink& sink) { return stream->next(sink); },
-      [stream](bool) { stream->leave_all(); });
+  res.later = later;
 }
 
 }  // namespace sx::server

@@ -1,233 +1,453 @@
 #include "server/connection.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cassert>
-#include <cerrno>
-#include <tuple>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/error.hpp>
+#include <boost/beast/http/status.hpp>
 #include <utility>
 
-#include "server/replies.h"
-#include "server/response.h"
+#include "server/target.h"
 
 namespace sx::server {
 namespace {
 
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
 using namespace std::chrono_literals;
 
-constexpr size_t kPiece = 16384;  // bytes read at a time
-constexpr auto kLinger = 2s;      // for the answer to arrive where the client still sends
+constexpr size_t kPiece = 2048, kBodyPiece = 65536;  // bytes read at a time
+constexpr size_t kAhead = 65536;                     // bytes read of requests that must wait for the one before
+constexpr size_t kSmallBody = 65536;                 // taken even where bodies take all the room they may
+constexpr int kRequests = 100;                       // of one connection
+constexpr auto kLinger = 2s;                         // for the answer to arrive where the client still sends
 constexpr size_t kLingerBytes = size_t(64) << 20;
-constexpr auto kProbe = 1s;       // between the end of a client's side and an interim response
-constexpr auto kProbeAgain = 5s;  // between two of them
+constexpr auto kProbe = 1s;  // between the end of a client's side and an interim response, or two of a stream's signs
+constexpr auto kProbeAgain = 5s;  // between two interim responses
 constexpr std::string_view kInterim = "HTTP/1.1 100 Continue\r\n\r\n";
 // Who vanished without a word is found out after about a minute.
 constexpr int kKeepIdle = 30, kKeepInterval = 10, kKeepCount = 3;
 
-// Headers the library must not act on: the connection is ours to keep or to end, a body is JSON whatever it is called
-// (the library would take forms apart, and refuse those of more than 8 KiB), and a list of ranges can ask for one file
-// thousands of times.
-constexpr std::array<std::string_view, 11> kOurs{"connection", "keep-alive", "proxy-connection", "transfer-encoding",
-                                                 "te",         "trailer",    "upgrade",          "expect",
-                                                 "range",      "if-range",   "content-type"};
-
-thread_local Connection* t_current = nullptr;
-
-const char* reason(int status) {
-  switch (status) {
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 414: return "URI Too Long";
-    case 431: return "Request Header Fields Too Large";
-    case 505: return "HTTP Version Not Supported";
-    default: return "Bad Request";
-  }
-}
-
-std::string shown(const RequestHead& head) {
-  std::string text = fmt::format("{} {} HTTP/1.{}\r\n", head.method, head.target, head.old ? 0 : 1);
-  for (const auto& [name, value] : head.headers)
-    if (std::ranges::find(kOurs, name) == kOurs.end()) text += name + ": " + value + "\r\n";
-  return text + "\r\n";
-}
-
-void prepare(int socket) {
-  ::fcntl(socket, F_SETFL, ::fcntl(socket, F_GETFL) | O_NONBLOCK);
-  const auto set = [&](int level, int option, int value) {
-    ::setsockopt(socket, level, option, &value, sizeof(value));
+void prepare(Wire::Socket& socket) {
+  Wire::Error ignored;
+  socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const auto set = [&](int option, int value) {
+    ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof(value));
   };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdle);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepInterval);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  set(TCP_KEEPIDLE, kKeepIdle);
+  set(TCP_KEEPINTVL, kKeepInterval);
+  set(TCP_KEEPCNT, kKeepCount);
+}
+
+bool is_end(const Wire::Error& error) {
+  return error == asio::error::eof || error == asio::ssl::error::stream_truncated;
 }
 
 }  // namespace
 
-Connection::Connection(int socket, std::unique_ptr<Wire> wire, Connections& all, const Deadlines& deadlines)
-    : socket_(socket), all_(all), entry_(all.add(socket)), deadlines_(deadlines), wire_(std::move(wire)) {
-  prepare(socket);
-  t_current = this;
+// A request on its way through a handler. Its body counts as room that is taken.
+struct Connection::Exchange {
+  explicit Exchange(std::atomic<size_t>& all) : bodies(all) {}
+  ~Exchange() { bodies -= counted; }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  std::atomic<size_t>& bodies;
+  size_t counted = 0;
+  std::atomic<bool> gone{false};  // nobody waits for the reply
+  HttpRequest request{};
+  HttpReply reply{};
+};
+
+Connection::Connection(std::unique_ptr<Wire> wire, const std::string& address, ConnectionSurroundings& shared)
+    : wire_(std::move(wire)), shared_(shared), address_(address), timer_(wire_->socket().get_executor()) {
+  prepare(wire_->socket());
 }
 
 Connection::~Connection() {
-  t_current = nullptr;
-  if (!broken_) wire_->say_goodbye();
-  ::shutdown(socket_, SHUT_WR);
-  if (!over_) linger();
-  all_.remove(entry_);
-  ::close(socket_);
+  if (later_) later_->leave();
+  if (phase_ != Phase::kClosed) shared_.all.remove(entry_);  // the server ends
 }
 
-Connection& Connection::current() {
-  assert(t_current);
-  return *t_current;
+void Connection::start() {
+  std::weak_ptr<Connection> weak = weak_from_this();
+  entry_ = shared_.all.add(address_, [weak] {
+    if (const auto self = weak.lock()) asio::post(self->wire_->socket().get_executor(), [self] { self->gone(); });
+  });
+  asio::dispatch(wire_->socket().get_executor(), [self = shared_from_this()] {
+    self->deadline_ = Clock::now() + self->shared_.deadlines.head;
+    self->arm();
+    self->wire_->begin([self](const Wire::Error& error) {
+      if (self->phase_ != Phase::kHandshake) return;
+      if (error) return self->close();
+      self->enter(Phase::kHead);
+      self->take_head();
+    });
+  });
 }
 
-bool Connection::next() {
-  const bool first = !reader_.begun();
-  all_.set_asked(entry_, false);
-  if (broken_ || all_.ending()) return false;
+void Connection::enter(Phase phase) {
+  phase_ = phase;
+  shared_.all.set_blocked(entry_, phase != Phase::kWork && phase != Phase::kAnswer);
+}
+
+void Connection::await_request() {
+  shared_.all.set_asked(entry_, false);
+  if (over_ || shared_.all.ending()) return hang_up();
   reader_ = {};
-  auto end = Clock::now() + (first ? deadlines_.head : deadlines_.idle);
-  for (bool heard = false;;) {
-    if (!heard && !buffer_.empty()) {
-      heard = true;
-      end = Clock::now() + deadlines_.head;
-      deadline_ = Clock::now() + deadlines_.request;
-    }
-    if (reader_.take(buffer_)) break;
-    char piece[kPiece];
-    const ssize_t got = fill(piece, sizeof(piece), end);
-    if (got > 0) {
-      buffer_.append(piece, size_t(got));
-      continue;
-    }
-    if (late_ && heard) throw ApiError(408, "invalid_request_error", "the request's head did not come in time");
-    over_ = true;
-    return false;
+  heard_ = head_sent_ = finished_ = false;
+  left_ = 0;
+  reply_ = {};
+  exchange_.reset();
+  enter(Phase::kHead);
+  deadline_ = Clock::now() + shared_.deadlines.idle;
+  take_head();
+}
+
+void Connection::read_more() {
+  const bool ahead = (phase_ == Phase::kWork || phase_ == Phase::kAnswer) && buffer_.size() >= kAhead;
+  if (reading_ || over_ || phase_ == Phase::kClosed || (phase_ == Phase::kLinger && !hung_up_)) return;
+  if (ahead) return watch_errors();
+  const size_t size = phase_ == Phase::kBody || phase_ == Phase::kLinger ? kBodyPiece : kPiece;
+  if (piece_.size() != size) std::string(size, '\0').swap(piece_);
+  reading_ = true;
+  const auto moved = [self = shared_from_this()](const Wire::Error& error, size_t n) { self->on_read(error, n); };
+  if (phase_ == Phase::kLinger) wire_->socket().async_read_some(asio::buffer(piece_), moved);  // not decrypted
+  else wire_->read(piece_.data(), piece_.size(), moved);
+}
+
+void Connection::on_read(const Wire::Error& error, size_t size) {
+  reading_ = false;
+  if (phase_ == Phase::kClosed) return;
+  if (error == asio::error::operation_aborted) return read_more();  // by a goodbye
+  if (is_end(error)) return on_end();
+  if (error) return phase_ == Phase::kLinger ? close() : gone();
+  if (phase_ == Phase::kLinger) {
+    dropped_ += size;
+    return dropped_ > kLingerBytes ? close() : read_more();
   }
-  all_.set_asked(entry_, true);
-  shown_ = shown(head());
-  shown_to_ = 0;
-  left_ = head().length;
-  wants_continue_ = !head().old && head().lists("expect", "100-continue");
-  answered_ = half_closed_ = false;
-  return true;
+  buffer_.append(piece_, 0, size);
+  if (phase_ == Phase::kHead) take_head();
+  else if (phase_ == Phase::kBody) take_body();
+  else read_more();
+}
+
+void Connection::on_end() {
+  over_ = true;
+  switch (phase_) {
+    case Phase::kBody: return refuse(bad_request("the body ended before its Content-Length"));
+    case Phase::kWork:
+    case Phase::kAnswer:  // it may still read; whether it does can only be found out by writing
+      probe_ = Clock::now() + kProbe;
+      watch_errors();
+      return arm();
+    case Phase::kLinger: return close();
+    default: return hang_up();
+  }
+}
+
+// Who resets the connection is noticed although nothing is read.
+void Connection::watch_errors() {
+  wire_->socket().async_wait(Wire::Socket::wait_error, [self = shared_from_this()](const Wire::Error& error) {
+    if (!error && self->phase_ != Phase::kClosed) self->gone();
+  });
+}
+
+void Connection::take_head() {
+  if (!heard_ && !buffer_.empty()) {
+    heard_ = true;
+    deadline_ = Clock::now() + shared_.deadlines.head;
+    request_deadline_ = Clock::now() + shared_.deadlines.request;
+  }
+  arm();
+  exchange_ = std::make_shared<Exchange>(shared_.bodies);
+  try {
+    if (!reader_.take(buffer_)) {
+      exchange_.reset();
+      return read_more();
+    }
+  } catch (const ApiError& error) { return refuse(error); }
+  const RequestHead& head = reader_.head;
+  shared_.all.set_asked(entry_, true);
+  asked_at_ = Clock::now();
+  ++served_;
+  HttpRequest& request = exchange_->request;
+  request.method = head.method;
+  request.headers = head.headers;
+  read_target(head.target, request);
+  left_ = head.length;
+  const HttpSide::Admission admission = shared_.side.admit(head, request, reply_);
+  if (admission.refused) return send_whole();
+  where_ = admission.where;
+  exchange_->reply = std::exchange(reply_, {});
+  if (!head.old && left_ > buffer_.size() && head.lists("expect", "100-continue")) write(kInterim);
+  enter(Phase::kBody);
+  deadline_ = request_deadline_;
+  arm();
+  take_body();
+}
+
+void Connection::take_body() {
+  const size_t here = std::min(left_, buffer_.size());
+  exchange_->request.body.append(buffer_, 0, here);
+  buffer_.erase(0, here);
+  left_ -= here;
+  exchange_->counted += here;
+  shared_.bodies += here;
+  if (shared_.bodies > shared_.bodies_bytes && exchange_->counted > kSmallBody)
+    return refuse(
+        {503, "unavailable_error", "the bodies of other requests take all the room there is", "", "overloaded"});
+  if (left_ > 0) return read_more();
+  hand_over();
+}
+
+void Connection::hand_over() {
+  enter(Phase::kWork);
+  read_more();  // beside the answer
+  if (where_ == HttpSide::Where::kHere) {
+    shared_.side.handle(exchange_->request, exchange_->reply);
+    return answer(exchange_);
+  }
+  const Lane lane = where_ == HttpSide::Where::kSlow ? Lane::kSlow : Lane::kQuick;
+  const bool taken = shared_.workers.add(lane, [self = shared_from_this(), exchange = exchange_] {
+    if (!exchange->gone) self->shared_.side.handle(exchange->request, exchange->reply);
+    asio::post(self->wire_->socket().get_executor(), [self, exchange] { self->answer(exchange); });
+  });
+  if (!taken) refuse({503, "unavailable_error", "too many requests are being read: try again later", "", "overloaded"});
+}
+
+void Connection::answer(const std::shared_ptr<Exchange>& done) {
+  if (phase_ == Phase::kClosed) {
+    if (done->reply.later) done->reply.later->leave();
+    return;
+  }
+  reply_ = std::move(done->reply);
+  std::string().swap(done->request.body);
+  later_ = std::exchange(reply_.later, nullptr);
+  if (!later_) return send_whole();
+  enter(Phase::kAnswer);
+  std::weak_ptr<Connection> weak = weak_from_this();
+  later_->listen([weak] {
+    const auto self = weak.lock();
+    if (!self || self->rung_.exchange(true)) return;
+    asio::post(self->wire_->socket().get_executor(), [self] {
+      self->rung_ = false;
+      self->poll();
+    });
+  });
+  last_write_ = Clock::now();
+  poll();
+}
+
+void Connection::poll() {
+  if (phase_ != Phase::kAnswer || !later_ || writing_ || finished_) return;
+  std::string piece;
+  LaterReply::State state{};
+  try {
+    state = later_->next(reply_, piece);
+  } catch (const ApiError& error) {
+    shared_.side.explain(exchange_->request, reply_, error);
+    return send_whole();
+  }
+  if (state == LaterReply::State::kDone && !head_sent_ && piece.empty()) return send_whole();
+  if (state == LaterReply::State::kWaiting) return arm();
+  std::string text;
+  if (!std::exchange(head_sent_, true)) {
+    shared_.side.count(reply_.status);
+    text = head_text(reader_.head.old ? "" : "Transfer-Encoding: chunked\r\n");
+  }
+  if (!piece.empty()) text += framed(piece);
+  if (state == LaterReply::State::kDone) {
+    finished_ = true;
+    if (!reader_.head.old) text += "0\r\n\r\n";
+  }
+  if (text.empty()) return arm();
+  write(text);
+}
+
+std::string Connection::framed(std::string_view piece) const {
+  return reader_.head.old ? std::string(piece) : fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
 }
 
 void Connection::refuse(const ApiError& error) {
-  const std::string id = request_id({}),
-                    body = error_body(error, id);  // the head may be broken: its own name is not looked for
-  const char* allow = error.status == 405 ? "Allow: GET, HEAD, POST, OPTIONS\r\n" : "";
-  send(fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}: {}\r\n{}Connection: close\r\n\r\n{}",
-      error.status, reason(error.status), body.size(), kRequestId, id, allow, body));
+  if (phase_ == Phase::kHead) reader_.head = {};  // it may be broken: nothing of it is looked at
+  last_ = true;
+  shared_.side.explain(exchange_->request, reply_, error);
+  if (error.status == 405) reply_.set_header("Allow", "GET, HEAD, POST, OPTIONS");
+  send_whole();
 }
 
-bool Connection::gone() {
-  pollfd asked{socket_, POLLRDHUP, 0};
-  if (broken_) return true;
-  if (::poll(&asked, 1, 0) <= 0) return false;
-  if (asked.revents & (POLLHUP | POLLERR | POLLNVAL)) return true;
+void Connection::send_whole() {
+  if (later_) std::exchange(later_, nullptr)->leave();
+  shared_.side.count(reply_.status);
+  enter(Phase::kAnswer);
+  finished_ = head_sent_ = true;
+  const bool none = reply_.status == 204;
+  const std::string length = none ? std::string() : fmt::format("Content-Length: {}\r\n", reply_.body.size());
+  std::string text = head_text(length.c_str());
+  if (!none && reader_.head.method != "HEAD") text += reply_.body;
+  std::string().swap(reply_.body);
+  write(text);
+}
+
+std::string Connection::head_text(const char* framing) {
+  const RequestHead& head = reader_.head;
+  last_ = last_ || over_ || unread() || head.old || served_ >= kRequests || head.lists("connection", "close") ||
+          shared_.all.ending();
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", reply_.status,
+                                 std::string_view(http::obsolete_reason(http::int_to_status(unsigned(reply_.status)))));
+  for (const auto& [name, value] : reply_.headers) text += fmt::format("{}: {}\r\n", name, value);
+  text += framing;
+  if (last_) return text + "Connection: close\r\n\r\n";
+  return text + fmt::format("Keep-Alive: timeout={}, max={}\r\n\r\n",
+                            std::chrono::duration_cast<std::chrono::seconds>(shared_.deadlines.idle).count(),
+                            kRequests);
+}
+
+void Connection::write(std::string_view text) {
+  out_ += text;
+  last_write_ = Clock::now();
+  pump();
+}
+
+void Connection::pump() {
+  if (writing_ || phase_ == Phase::kClosed) return;
+  if (sent_ == front_.size()) {
+    front_ = std::exchange(out_, {});
+    sent_ = 0;
+    if (front_.empty()) return;
+    shared_.all.set_writing(entry_, true);
+  }
+  writing_ = true;
+  write_deadline_ = Clock::now() + shared_.deadlines.write;
+  arm();
+  wire_->write(front_.data() + sent_, front_.size() - sent_,
+               [self = shared_from_this()](const Wire::Error& error, size_t n) { self->on_write(error, n); });
+}
+
+void Connection::on_write(const Wire::Error& error, size_t size) {
+  writing_ = false;
+  if (phase_ == Phase::kClosed) return;
+  if (error) return gone();
+  sent_ += size;
+  if (sent_ < front_.size() || !out_.empty()) return pump();
+  std::string().swap(front_);
+  sent_ = 0;
+  shared_.all.set_writing(entry_, phase_ == Phase::kHead || phase_ == Phase::kBody);
+  if (finished_) return finish();
+  poll();
+  arm();
+}
+
+void Connection::log() {
+  if (!exchange_ || exchange_->request.method.empty()) return;
+  shared_.side.log(exchange_->request, reply_,
+                   std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - asked_at_));
+}
+
+void Connection::finish() {
+  log();
+  if (later_) std::exchange(later_, nullptr)->leave();
+  if (last_) return hang_up();
+  await_request();
+}
+
+// What the client still sends is dropped for a while, because closing a socket with something unread in it would take
+// back the answer.
+void Connection::hang_up() {
+  const bool wait = unread() || !shared_.all.ending();
+  enter(Phase::kLinger);
+  buffer_.clear();
+  deadline_ = Clock::now() + (wait ? kLinger : 100ms);
+  arm();
+  wire_->say_goodbye([self = shared_from_this()](const Wire::Error&) {
+    if (self->phase_ != Phase::kLinger) return;
+    Wire::Error ignored;
+    self->wire_->socket().shutdown(Wire::Socket::shutdown_send, ignored);
+    if (self->over_) return self->close();
+    self->hung_up_ = true;
+    self->read_more();
+  });
+}
+
+void Connection::gone() {
+  if (phase_ == Phase::kClosed) return;
+  const bool asked = phase_ == Phase::kWork || phase_ == Phase::kAnswer;
+  if (asked && !head_sent_) shared_.side.count(reply_.status = 499);
+  if (asked) log();
+  close();
+}
+
+void Connection::close() {
+  if (phase_ == Phase::kClosed) return;
+  if (exchange_) exchange_->gone = true;
+  if (later_) std::exchange(later_, nullptr)->leave();
+  phase_ = Phase::kClosed;
+  Wire::Error ignored;
+  wire_->socket().close(ignored);
+  timer_.cancel();
+  shared_.all.remove(entry_);
+}
+
+Connection::Clock::time_point Connection::next_time() const {
+  auto next = Clock::time_point::max();
+  if (phase_ == Phase::kClosed) return next;
+  if (writing_) next = write_deadline_;
+  if (phase_ != Phase::kWork && phase_ != Phase::kAnswer) return std::min(next, deadline_);
+  if (over_ && !head_sent_ && !reader_.head.old) next = std::min(next, probe_);
+  if (!later_ || writing_) return next;
+  if (!head_sent_) return std::min(next, later_->wake());
+  const auto ping = over_ ? std::chrono::seconds(kProbe) : later_->ping_interval();
+  if (ping > 0s && !later_->ping().empty()) next = std::min(next, last_write_ + ping);
+  return std::min(next, later_->wake());
+}
+
+void Connection::arm() {
+  const auto next = next_time();
+  if (next >= armed_) return;  // it is looked at then, too
+  armed_ = next;
+  timer_.expires_at(next);
+  timer_.async_wait([self = shared_from_this()](const Wire::Error& error) {
+    if (!error) self->tick();
+  });
+}
+
+void Connection::tick() {
+  armed_ = Clock::time_point::max();
   const auto now = Clock::now();
-  if (!std::exchange(half_closed_, true)) next_probe_ = now + kProbe;
-  if (answered_ || head().old || now < next_probe_) return false;
-  next_probe_ = now + kProbeAgain;
-  return !send(kInterim);
-}
-
-ssize_t Connection::read(char* into, size_t size) {
-  if (shown_to_ < shown_.size()) {
-    size = shown_.copy(into, size, shown_to_);
-    shown_to_ += size;
-    return ssize_t(size);
+  if (phase_ == Phase::kClosed) return;
+  if (now < next_time()) return arm();
+  if (writing_ && now >= write_deadline_) return gone();
+  switch (phase_) {
+    case Phase::kHandshake:
+    case Phase::kLinger: return close();
+    case Phase::kHead:
+      if (now < deadline_) break;
+      if (!heard_) return hang_up();
+      exchange_ = std::make_shared<Exchange>(shared_.bodies);
+      return refuse({408, "invalid_request_error", "the request's head did not come in time"});
+    case Phase::kBody:
+      if (now < deadline_) break;
+      return refuse({408, "invalid_request_error", "the body did not come in time"});
+    default: break;
   }
-  size = std::min(size, left_);
-  if (size == 0) return 0;
-  if (!buffer_.empty()) {
-    size = buffer_.copy(into, size);
-    buffer_.erase(0, size);
-  } else {
-    if (std::exchange(wants_continue_, false)) send(kInterim);
-    const ssize_t got = fill(into, size, deadline_);
-    if (got <= 0) return got;
-    size = size_t(got);
+  if (over_ && !head_sent_ && !reader_.head.old && now >= probe_) {
+    probe_ = now + kProbeAgain;
+    write(kInterim);
   }
-  left_ -= size;
-  return ssize_t(size);
-}
-
-// All or nothing: the library does not come back for the rest.
-ssize_t Connection::write(const char* from, size_t size) {
-  answered_ = true;
-  return send({from, size}) ? ssize_t(size) : -1;
-}
-
-bool Connection::send(std::string_view text) {
-  while (!broken_ && !text.empty()) {
-    const Wire::Moved moved = wire_->write(text.data(), text.size());
-    if (moved.bytes > 0) text.remove_prefix(size_t(moved.bytes));
-    else broken_ = moved.wait_for == 0 || !wait(moved.wait_for, Clock::now() + deadlines_.write);
-  }
-  return !broken_;
-}
-
-ssize_t Connection::fill(char* into, size_t size, Clock::time_point end) {
-  while (!broken_) {
-    const Wire::Moved moved = wire_->read(into, size);
-    if (moved.bytes >= 0) return moved.bytes;
-    if (moved.wait_for == 0) broken_ = true;
-    else if (!wait(moved.wait_for, end)) {
-      late_ = true;
-      return -1;
+  if (later_ && !writing_) {
+    poll();
+    const auto ping = over_ ? std::chrono::seconds(kProbe) : later_ ? later_->ping_interval() : 0s;
+    if (later_ && head_sent_ && !finished_ && !writing_ && ping > 0s && now >= last_write_ + ping) {
+      if (const std::string sign = later_->ping(); !sign.empty()) write(framed(sign));
     }
   }
-  return -1;
-}
-
-bool Connection::wait(short events, Clock::time_point end) {
-  if (events & POLLOUT) all_.block_writing(entry_);
-  else all_.block_reading(entry_);
-  pollfd asked{socket_, events, 0};
-  int ready = -1;
-  do {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-    ready = left > 0 ? ::poll(&asked, 1, int(left)) : 0;
-  } while (ready < 0 && errno == EINTR);
-  all_.unblock(entry_);
-  return ready > 0;
-}
-
-// What the client still sends is dropped, because closing a socket with something unread in it would take back the
-// answer.
-void Connection::linger() {
-  const auto end = Clock::now() + (all_.ending() && !unread() ? 0s : kLinger);
-  char dropped[kPiece];
-  for (size_t sum = 0; sum < kLingerBytes;) {
-    const ssize_t got = ::recv(socket_, dropped, sizeof(dropped), 0);
-    const bool again = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    if (got > 0) sum += size_t(got);
-    else if (!again || !wait(POLLIN, end)) return;
-    if (Clock::now() >= end) return;
-  }
-}
-
-void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
-  std::tie(ip, port) = end_of(socket_, ::getpeername);
-}
-
-void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
-  std::tie(ip, port) = end_of(socket_, ::getsockname);
+  arm();
 }
 
 }  // namespace sx::server

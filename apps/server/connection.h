@@ -1,17 +1,19 @@
-// One connection, as the HTTP library sees it: request after request, each with its head as it was read strictly and
-// with exactly the body that the head announced. Whatever the library makes of a request, it cannot read into the next
-// one.
+// One connection: request after request, each with its head as it was read strictly and with exactly the body that the
+// head announced. Everything happens on the strand of its socket; no thread waits for a client or for an answer. While
+// a request is being answered the client's side is still read: one that leaves is noticed at once.
 #pragma once
-#include <httplib.h>
-
+#include <atomic>
+#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
 
 #include "server/connections.h"
 #include "server/error.h"
+#include "server/http.h"
 #include "server/request_head.h"
 #include "server/wire.h"
+#include "server/workers.h"
 
 namespace sx::server {
 
@@ -22,67 +24,109 @@ struct Deadlines {
   std::chrono::milliseconds write{30000};    // for a client that reads nothing
 };
 
-class Connection final : public httplib::Stream {
+// What connections ask for each request.
+class HttpSide {
  public:
-  // Owns the socket, which is the wire's.
-  Connection(int socket, std::unique_ptr<Wire> wire, Connections& all, const Deadlines& deadlines);
-  ~Connection() override;
+  enum class Where { kHere, kQuick, kSlow };  // on the strand, or in a lane of the workers
+  struct Admission {
+    bool refused = false;  // the reply says why; the body is not read
+    Where where = Where::kHere;
+  };
+  virtual ~HttpSide() = default;
+  // Before the body is read: whether and where the request is handled. The request has no body yet.
+  virtual Admission admit(const RequestHead& head, const HttpRequest& request, HttpReply& reply) = 0;
+  // May run on several threads at a time. Throws nothing.
+  virtual void handle(HttpRequest& request, HttpReply& reply) = 0;
+  // The reply to a request that cannot be handed on, or that failed later.
+  virtual void explain(const HttpRequest& request, HttpReply& reply, const ApiError& error) = 0;
+  virtual void count(int status) = 0;  // of every reply, once, when it begins; 499: the client left before
+  // When all of it is written, or the client has left.
+  virtual void log(const HttpRequest& request, const HttpReply& reply, std::chrono::milliseconds took) = 0;
+};
+
+// What all connections share.
+struct ConnectionSurroundings {
+  HttpSide& side;
+  Connections& all;
+  Workers& workers;
+  Deadlines deadlines{};
+  size_t bodies_bytes = size_t(256) << 20;  // that bodies may take at a time, all together
+  std::atomic<size_t> bodies{0};            // that they take
+};
+
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::unique_ptr<Wire> wire, const std::string& address, ConnectionSurroundings& shared);
+  ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // That of the request which this thread answers.
-  static Connection& current();
-
-  // Waits for a request. False: there is no more. Throws the ApiError that refuses it.
-  bool next();
-  const RequestHead& head() const { return reader_.head; }
-  bool unread() const {
-    return left_ > 0 || !head().has_end();
-  }                                    // not all of the request was read: no other can follow
-  bool late() const { return late_; }  // the client took too long to send it
-  // The answer to a request that cannot be handed on; the connection ends with it.
-  void refuse(const ApiError& error);
-
-  // Closed by the client, both ways. One that only ends its own side may still read; whether it does can only be found
-  // out by writing. So it is sent an interim response now and then, as long as no other has begun: who has closed all
-  // refuses that.
-  bool gone();
-  bool half_closed() const { return half_closed_; }  // as gone() last saw it
-
-  // For the library.
-  bool is_readable() const override { return true; }
-  bool is_writable() const override { return true; }
-  ssize_t read(char* into, size_t size) override;
-  ssize_t write(const char* from, size_t size) override;
-  void get_remote_ip_and_port(std::string& ip, int& port) const override;
-  void get_local_ip_and_port(std::string& ip, int& port) const override;
-  socket_t socket() const override { return INVALID_SOCKET; }  // the library refuses high numbers, and needs none
+  void start();  // once, on any thread
 
  private:
-  using Clock = Connections::Clock;
-  bool wait(short events, Clock::time_point end);
-  ssize_t fill(char* into, size_t size,
-               Clock::time_point end);  // 0: the client's end; -1: broken, or the client is late
-  bool send(std::string_view text);     // all of it
-  void linger();
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { kHandshake, kHead, kBody, kWork, kAnswer, kLinger, kClosed };
+  struct Exchange;
 
-  const int socket_;
-  Connections& all_;
-  const Connections::Handle entry_;
-  const Deadlines deadlines_;
+  void enter(Phase phase);
+  void await_request();
+  void read_more();
+  void on_read(const Wire::Error& error, size_t size);
+  void on_end();  // the client sends nothing more
+  void take_head();
+  void take_body();
+  void hand_over();
+  void answer(const std::shared_ptr<Exchange>& done);
+  void poll();  // the reply that comes later
+  void refuse(const ApiError& error);
+  void send_whole();
+  std::string head_text(const char* framing);  // decides whether it is the last reply
+  std::string framed(std::string_view piece) const;
+  void write(std::string_view text);
+  void pump();
+  void on_write(const Wire::Error& error, size_t size);
+  void log();
+  void finish();   // the reply is written
+  void hang_up();  // no more is written; what the client still sends is dropped for a while
+  void gone();     // the client is
+  void close();
+  void watch_errors();
+  void arm();
+  void tick();
+  Clock::time_point next_time() const;
+  bool unread() const { return left_ > 0 || !reader_.head.has_end(); }
+
   const std::unique_ptr<Wire> wire_;
+  ConnectionSurroundings& shared_;
+  const std::string address_;
+  Connections::Handle entry_{};
+  boost::asio::steady_timer timer_;
+  Clock::time_point armed_ = Clock::time_point::max();
+  Phase phase_ = Phase::kHandshake;
+  bool reading_ = false, writing_ = false;
+  bool over_ = false;     // the client sends nothing more; it may still read
+  bool hung_up_ = false;  // nothing more is written
+  int served_ = 0;        // requests
+
+  // Of the request.
   HeadReader reader_{};
-  std::string buffer_{};          // read, and not yet handed on
-  std::string shown_{};           // the head for the library,
-  size_t shown_to_ = 0;           // which has read so much of it
-  size_t left_ = 0;               // of the body
-  Clock::time_point deadline_{};  // for the body
-  bool wants_continue_ = false;   // before it sends the body
-  bool answered_ = false;         // at least in part
-  bool half_closed_ = false;
-  Clock::time_point next_probe_{};
-  bool late_ = false, broken_ = false;
-  bool over_ = false;  // the client has nothing more to say
+  bool heard_ = false;    // its first byte
+  std::string buffer_{};  // read, and not yet taken
+  std::string piece_{};   // being read
+  size_t left_ = 0;       // of the body
+  size_t dropped_ = 0;    // bytes, while it lingers
+  HttpSide::Where where_ = HttpSide::Where::kHere;
+  std::shared_ptr<Exchange> exchange_{};
+  Clock::time_point deadline_{}, request_deadline_{}, asked_at_{};
+
+  // Of its reply.
+  HttpReply reply_{};
+  std::shared_ptr<LaterReply> later_{};
+  bool head_sent_ = false, finished_ = false, last_ = false;
+  std::atomic<bool> rung_{false};
+  std::string out_{}, front_{};  // to be written; being written,
+  size_t sent_ = 0;              // so far
+  Clock::time_point write_deadline_{}, last_write_{}, probe_{};
 };
 
 }  // namespace sx::server

@@ -1,11 +1,9 @@
 #include "server/connections.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-
-#include <charconv>
-#include <cstring>
-#include <map>
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace sx::server {
 namespace {
@@ -13,53 +11,45 @@ namespace {
 // What a connection may take before it is cut off for another one: until its client sends a head, and then a body or
 // reads.
 constexpr auto kHeaderDeadline = std::chrono::milliseconds(200), kDeadline = std::chrono::milliseconds(2000);
-
-// Its thread wakes up, sees the end and closes it.
-void cut(const Connections::Entry& entry) { ::shutdown(entry.socket, SHUT_RDWR); }
+constexpr size_t kShare =
+    128;  // one in so many is cut off at a time: looking for them takes as long as looking for one
 
 }  // namespace
 
-std::pair<std::string, int> end_of(int socket, int (*which)(int, sockaddr*, unsigned*)) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  char host[NI_MAXHOST], service[NI_MAXSERV];
-  if (which(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), service, sizeof(service),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return {{}, -1};
-  int port = -1;
-  std::from_chars(service, service + std::strlen(service), port);
-  return {host, port};
+Connections::Room Connections::room(const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  const auto own = addresses_.find(address);
+  const bool bounded = bounds_.per_address < bounds_.all;
+  if (bounded && own != addresses_.end() && own->second >= bounds_.per_address)
+    return shed(&address, 1) ? Room::kYes : Room::kNever;
+  if (all_.size() - shed_ < bounds_.all) return Room::kYes;
+  return shed(nullptr, 1 + bounds_.all / kShare) ? Room::kYes : Room::kLater;
 }
 
-Connections::Handle Connections::add(int socket) {
-  std::string address = end_of(socket, ::getpeername).first;
+Connections::Handle Connections::add(const std::string& address, std::function<void()> cut) {
   const std::lock_guard lock(mutex_);
-  return all_.insert(all_.end(), Entry{.socket = socket, .address = std::move(address)});
+  ++addresses_[address];
+  return all_.insert(all_.end(), Entry{.address = address, .cut = std::move(cut)});
 }
 
 void Connections::remove(Handle entry) {
   const std::lock_guard lock(mutex_);
+  const auto own = addresses_.find(entry->address);
+  if (--own->second == 0) addresses_.erase(own);
+  shed_ -= entry->ending;
   all_.erase(entry);
   changed_.notify_all();
 }
 
-void Connections::block_reading(Handle entry) {
+void Connections::set_blocked(Handle entry, bool blocked) {
   const std::lock_guard lock(mutex_);
-  entry->blocked = true;
-  if (cutting_) cut(*entry);
+  entry->blocked = blocked;
 }
 
-void Connections::block_writing(Handle entry) {
+void Connections::set_writing(Handle entry, bool writing) {
   const std::lock_guard lock(mutex_);
-  entry->blocked = true;
+  entry->blocked = writing;
   entry->since = Clock::now();
-  if (cutting_) cut(*entry);
-}
-
-void Connections::unblock(Handle entry) {
-  const std::lock_guard lock(mutex_);
-  entry->blocked = false;
 }
 
 void Connections::set_asked(Handle entry, bool asked) {
@@ -68,26 +58,25 @@ void Connections::set_asked(Handle entry, bool asked) {
   entry->since = Clock::now();
 }
 
-bool Connections::shed() {
-  const std::lock_guard lock(mutex_);
+bool Connections::shed(const std::string* address, size_t count) {
   const auto now = Clock::now();
-  struct Address {
-    int count = 0;
-    Entry* oldest = nullptr;
-  };
-  std::map<std::string, Address> addresses;
+  std::unordered_map<std::string_view, std::vector<Entry*>> idle;
   for (Entry& entry : all_) {
-    if (!entry.blocked || now - entry.since < (entry.asked ? kDeadline : kHeaderDeadline)) continue;
-    Address& address = addresses[entry.address];
-    ++address.count;
-    if (!address.oldest || entry.since < address.oldest->since) address.oldest = &entry;
+    if (address && entry.address != *address) continue;
+    if (!entry.ending && entry.blocked && now - entry.since >= (entry.asked ? kDeadline : kHeaderDeadline))
+      idle[entry.address].push_back(&entry);
   }
-  const Address* most = nullptr;
-  for (const auto& [name, address] : addresses)
-    if (!most || address.count > most->count) most = &address;
+  std::vector<Entry*>* most = nullptr;
+  for (auto& [name, entries] : idle)
+    if (!most || entries.size() > most->size()) most = &entries;
   if (!most) return false;
-  most->oldest->blocked = false;  // not twice
-  cut(*most->oldest);
+  std::ranges::sort(*most, {}, &Entry::since);
+  most->resize(std::min(count, most->size()));
+  for (Entry* entry : *most) {
+    entry->ending = true;
+    ++shed_;
+    entry->cut();
+  }
   return true;
 }
 
@@ -95,7 +84,7 @@ void Connections::begin_ending() {
   const std::lock_guard lock(mutex_);
   ending_ = true;
   for (const Entry& entry : all_)
-    if (!entry.asked) cut(entry);
+    if (!entry.asked) entry.cut();
 }
 
 bool Connections::ending() const {
@@ -108,11 +97,15 @@ bool Connections::wait_until_none(Clock::time_point end) {
   return changed_.wait_until(lock, end, [&] { return all_.empty(); });
 }
 
-void Connections::cut_all() {
+void Connections::cut_blocked() {
   const std::lock_guard lock(mutex_);
-  cutting_ = true;
   for (const Entry& entry : all_)
-    if (entry.blocked) cut(entry);
+    if (entry.blocked) entry.cut();
+}
+
+size_t Connections::size() const {
+  const std::lock_guard lock(mutex_);
+  return all_.size();
 }
 
 }  // namespace sx::server

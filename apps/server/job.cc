@@ -6,14 +6,12 @@ namespace sx::server {
 
 void Mailbox::ring() {
   const std::lock_guard lock(mutex_);
-  rung_ = true;
-  changed_.notify_all();
+  if (on_ring_) on_ring_();
 }
 
-bool Mailbox::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, timeout, [&] { return rung_; });
-  return std::exchange(rung_, false);
+void Mailbox::listen(std::function<void()> on_ring) {
+  const std::lock_guard lock(mutex_);
+  on_ring_ = std::move(on_ring);
 }
 
 Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std::vector<Token> given, int choice)

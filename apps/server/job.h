@@ -1,17 +1,18 @@
-// One choice of an answer on its way: filled by the thread of its connection, run by the worker, and the channel on
+// One choice of an answer on its way: filled by a handler, run by the worker, and the channel on
 // which text, tokens and rounds come back.
 #pragma once
 #include <specextend/specextend.h>
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "server/error.h"
+#include "server/keys.h"
 #include "server/logprobs.h"
 #include "server/response.h"
 
@@ -19,16 +20,15 @@ namespace sx::server {
 
 using Clock = std::chrono::steady_clock;
 
-// Where the jobs of one connection say that there is something new.
+// Where the jobs of one reply say that there is something new.
 class Mailbox {
  public:
   void ring();
-  bool wait(std::chrono::milliseconds timeout);  // false: nothing came
+  void listen(std::function<void()> on_ring);
 
  private:
   std::mutex mutex_;
-  std::condition_variable changed_;
-  bool rung_ = false;
+  std::function<void()> on_ring_;
 };
 
 class Job {
@@ -44,10 +44,11 @@ class Job {
   const Clock::time_point arrived = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
   uint64_t scope = 0;             // whose texts it may share: those of its key
+  Tenant tenant{};                // who asks
   std::atomic<bool> gone{false};  // nobody reads any more: cancels in every phase
   bool cancelled(bool ending) const { return gone || ending || Clock::now() >= deadline; }
 
-  // For the connection's thread.
+  // For the one who asked.
   ChoiceDelta take();                     // what has come since the last call
   bool accepted() const;                  // it runs, or has ended
   bool told() const;                      // something has come that take() would give

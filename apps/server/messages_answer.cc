@@ -1,5 +1,6 @@
 // Answers of Anthropic's Messages.
 #include "server/protocol_parts.h"
+#include "server/tool_schema.h"
 
 namespace sx::server {
 namespace {
@@ -8,7 +9,7 @@ using Kind = AnswerPart::Kind;
 
 // Arguments as an object; a call that was cut off has none.
 Json object_of(const std::string& arguments) {
-  Json json = Json::parse(arguments, nullptr, false);
+  Json json = parse_written(arguments);
   return json.is_object() ? json : Json::object();
 }
 

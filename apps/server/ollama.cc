@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "server/protocol_parts.h"
+#include "server/tool_schema.h"
 
 namespace sx::server {
 namespace {
@@ -124,7 +125,7 @@ class OllamaWriter final : public PartWriter {
     said[name] = said.value(name, "") + part.text;
   }
   static void add_call(Json& said, const ToolCall& call) {
-    Json arguments = Json::parse(call.arguments, nullptr, false);
+    Json arguments = parse_written(call.arguments);
     if (!arguments.is_object()) arguments = Json::object();
     if (!said.contains("tool_calls")) said["tool_calls"] = Json::array();
     said["tool_calls"].push_back(

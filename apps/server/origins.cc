@@ -29,14 +29,14 @@ bool origin_allowed(const std::string& origin, const std::vector<std::string>& a
   return is_local(origin) || listed("*") || listed(origin.c_str());
 }
 
-bool is_foreign(const httplib::Request& req, const std::vector<std::string>& allowed) {
+bool is_foreign(const HttpRequest& req, const std::vector<std::string>& allowed) {
   const std::string origin = req.get_header_value("Origin");
   if (origin.empty() || req.method == "GET" || req.method == "HEAD") return false;
   const std::string host = req.get_header_value("Host");
   return !origin_allowed(origin, allowed) && origin != "http://" + host && origin != "https://" + host;
 }
 
-void allow_origin(const httplib::Request& req, httplib::Response& res, const std::vector<std::string>& allowed) {
+void allow_origin(const HttpRequest& req, HttpReply& res, const std::vector<std::string>& allowed) {
   res.set_header("Vary", "Origin");
   const std::string origin = req.get_header_value("Origin");
   if (origin.empty() || !origin_allowed(origin, allowed)) return;

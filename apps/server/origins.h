@@ -1,9 +1,9 @@
 // Which pages of browsers may talk to the server (CORS).
 #pragma once
-#include <httplib.h>
-
 #include <string>
 #include <vector>
+
+#include "server/http.h"
 
 namespace sx::server {
 
@@ -11,10 +11,10 @@ namespace sx::server {
 bool origin_allowed(const std::string& origin, const std::vector<std::string>& allowed);
 
 // Says so in the response. Nothing is said to other pages, so that browsers keep the answer from them.
-void allow_origin(const httplib::Request& req, httplib::Response& res, const std::vector<std::string>& allowed);
+void allow_origin(const HttpRequest& req, HttpReply& res, const std::vector<std::string>& allowed);
 
 // A request that changes or costs something, sent by a page that is neither ours nor allowed: browsers send those
 // without asking.
-bool is_foreign(const httplib::Request& req, const std::vector<std::string>& allowed);
+bool is_foreign(const HttpRequest& req, const std::vector<std::string>& allowed);
 
 }  // namespace sx::server

@@ -8,7 +8,6 @@
 #include <random>
 #include <string_view>
 
-#include "server/connection.h"
 #include "server/protocols.h"
 
 namespace sx::server {
@@ -26,24 +25,19 @@ std::string request_id(const std::string& given) {
   return fmt::format("req_{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-void name_request(const httplib::Request& req, httplib::Response& res) {
+void name_request(const HttpRequest& req, HttpReply& res) {
   if (!res.has_header(kRequestId)) res.set_header(kRequestId, request_id(req.get_header_value(kRequestId)));
 }
 
-void send(httplib::Response& res, const Json& body) {
+void send(HttpReply& res, const Json& body) {
   res.set_content(body.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json");
 }
 
-void send_error(httplib::Response& res, const ApiError& error, const std::string& path, int retry_after) {
+void send_error(HttpReply& res, const ApiError& error, const std::string& path, int retry_after) {
   res.status = error.status;
   if (error.status == 429 || error.status == 503) res.set_header("Retry-After", std::to_string(retry_after));
   if (error.status == 401) res.set_header("WWW-Authenticate", "Bearer");
   res.set_content(error_body_for(path, error, res.get_header_value(kRequestId)), "application/json");
-}
-
-void send_error_unread(httplib::Response& res, const ApiError& error, const std::string& path) {
-  send_error(res, error, path);
-  if (Connection::current().unread()) res.set_header("Connection", "close");
 }
 
 }  // namespace sx::server

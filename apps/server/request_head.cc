@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/error.hpp>
 #include <charconv>
+#include <utility>
 
 #include "server/error.h"
 
 namespace sx::server {
+namespace http = boost::beast::http;
 namespace {
 
 constexpr std::array<std::string_view, 7> kMethods{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
@@ -21,11 +26,7 @@ constexpr size_t kLengthDigits = 18;
 ApiError refusal(int status, const std::string& message) { return {status, "invalid_request_error", message}; }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_token(char c) {
-  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
-  return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || kMarks.find(c) != kMarks.npos;
-}
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 bool is_visible(char c) { return c > 0x20 && c < 0x7f; }
 bool is_text(char c) { return c == '\t' || (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f); }
 
@@ -53,72 +54,110 @@ bool RequestHead::lists(std::string_view name, std::string_view word) const {
   return false;
 }
 
-bool HeadReader::take(std::string& text) {
-  size_t taken = 0;
-  bool done = false;
-  while (!done) {
-    const size_t end = text.find('\n', taken), size = (end == text.npos ? text.size() : end + 1) - taken;
-    if (size > kLineBytes) {
-      if (head.method.empty()) throw refusal(414, fmt::format("the request line has more than {} bytes", kLineBytes));
-      throw refusal(431, fmt::format("a header has more than {} bytes", kLineBytes));
-    }
-    if (bytes_ + size > kHeadBytes) throw refusal(431, fmt::format("the headers have more than {} bytes", kHeadBytes));
-    if (end == text.npos) break;
-    if (size < 2 || text[end - 1] != '\r') throw refusal(400, "a line of the request's head does not end with CR LF");
-    const bool first = bytes_ == 0;
-    bytes_ += size;
-    if (!(first && size == 2))
-      done = add_line({text.data() + taken, size - 2});  // one empty line may precede a request
-    taken += size;
+namespace {
+
+// Beast's reader of heads, with what it leaves to others: which methods there are, what a target is, and that no header
+// which decides something comes twice.
+class StrictParser final : public http::basic_parser<true> {
+ public:
+  explicit StrictParser(RequestHead& head) : head_(head) {
+    header_limit(kHeadBytes);
+    body_limit(boost::none);  // bodies are not read here
   }
-  text.erase(0, taken);
-  return done;
+
+ private:
+  using Error = boost::beast::error_code;
+  using Text = boost::beast::string_view;
+
+  void on_request_impl(http::verb, Text method, Text target, int version, Error&) override {
+    if (std::ranges::find(kMethods, std::string_view(method)) == kMethods.end())
+      throw refusal(405, "no path has the request's method");
+    if (!(target.starts_with('/') || (target == "*" && method == "OPTIONS")) ||
+        !std::ranges::all_of(target, is_visible))
+      throw refusal(400, "the request's target is not a path");
+    head_.method = method;
+    head_.target = target;
+    head_.old = version == 10;
+  }
+  void on_field_impl(http::field, Text given, Text value, Error&) override {
+    if (!std::ranges::all_of(value, is_text)) throw refusal(400, "a header's value has control characters");
+    std::string name(given);
+    std::ranges::transform(name, name.begin(), lower);
+    if (head_.headers.size() >= kHeaders) throw refusal(431, fmt::format("there are more than {} headers", kHeaders));
+    const auto is = [&](const auto& header) { return header.first == name; };
+    if (std::ranges::find(kOnce, name) != kOnce.end() && std::ranges::any_of(head_.headers, is))
+      throw refusal(400, fmt::format("there are two headers '{}'", name));
+    if (name == "content-length") {
+      if (value.empty() || value.size() > kLengthDigits || !std::ranges::all_of(value, is_decimal))
+        throw refusal(400, "Content-Length is not a number of bytes");
+      std::from_chars(value.data(), value.data() + value.size(), head_.length);
+      head_.measured = true;
+    }
+    if (name == "transfer-encoding") head_.encoded = true;
+    head_.headers.emplace_back(std::move(name), std::string(value));
+  }
+  void on_response_impl(int, Text, int, Error&) override {}
+  void on_header_impl(Error&) override {}
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, Error&) override {}
+  std::size_t on_body_impl(Text body, Error&) override { return body.size(); }
+  void on_chunk_header_impl(std::uint64_t, Text, Error&) override {}
+  std::size_t on_chunk_body_impl(std::uint64_t, Text body, Error&) override { return body.size(); }
+  void on_finish_impl(Error&) override {}
+
+  RequestHead& head_;
+};
+
+// What Beast does not understand.
+ApiError not_understood(std::string_view line, const boost::beast::error_code& error) {
+  if (error == http::error::bad_version) {
+    const std::string_view version = line.substr(line.rfind(' ') + 1);
+    const bool other = version.starts_with("HTTP/") && version != "HTTP/1.1" && version != "HTTP/1.0";
+    return refusal(other ? 505 : 400, "the request is not of HTTP/1.1 or 1.0");
+  }
+  return refusal(400, fmt::format("the request's head cannot be read: {}", error.message()));
 }
 
-bool HeadReader::add_line(std::string_view line) {
-  if (head.method.empty()) return add_request_line(line), false;
-  if (!line.empty()) return add_header(line), false;
-  check();
+}  // namespace
+
+bool HeadReader::take(std::string& text) {
+  for (;;) {
+    const size_t end = text.find('\n', checked_), size = (end == text.npos ? text.size() : end + 1) - checked_;
+    if (size > kLineBytes) {
+      if (checked_ == 0) throw refusal(414, fmt::format("the request line has more than {} bytes", kLineBytes));
+      throw refusal(431, fmt::format("a header has more than {} bytes", kLineBytes));
+    }
+    if (checked_ + size > kHeadBytes)
+      throw refusal(431, fmt::format("the headers have more than {} bytes", kHeadBytes));
+    if (end == text.npos) return false;
+    if (!std::exchange(begun_, true) && text.starts_with("\r\n")) {  // one empty line may precede a request
+      text.erase(0, 2);
+      continue;
+    }
+    check_line(std::string_view(text).substr(checked_, size));
+    checked_ += size;
+    if (size == 2) break;
+  }
+  parse({text.data(), checked_});
+  text.erase(0, checked_);
   return true;
 }
 
-void HeadReader::add_request_line(std::string_view line) {
-  const size_t first = line.find(' '), second = first == line.npos ? line.npos : line.find(' ', first + 1);
-  if (second == line.npos) throw refusal(400, "the request line is not METHOD PATH VERSION");
-  const std::string_view method = line.substr(0, first), version = line.substr(second + 1);
-  const std::string_view target = line.substr(first + 1, second - first - 1);
-  if (version != "HTTP/1.1" && version != "HTTP/1.0") {
-    const bool other = version.starts_with("HTTP/") && std::ranges::all_of(version, is_visible);
-    throw refusal(other ? 505 : 400, "the request is not of HTTP/1.1 or 1.0");
-  }
-  if (std::ranges::find(kMethods, method) == kMethods.end()) throw refusal(405, "no path has the request's method");
-  if (!(target.starts_with('/') || (target == "*" && method == "OPTIONS")) || !std::ranges::all_of(target, is_visible))
-    throw refusal(400, "the request's target is not a path");
-  head.method = method;
-  head.target = target;
-  head.old = version == "HTTP/1.0";
+// What Beast would let pass although two readers could take it for different requests, or that has no end.
+void HeadReader::check_line(std::string_view line) {
+  if (line.size() < 2 || !line.ends_with("\r\n"))
+    throw refusal(400, "a line of the request's head does not end with CR LF");
+  if (line[0] == ' ' || line[0] == '\t') throw refusal(400, "a line of the request's head begins with a space");
+  if (checked_ == 0 && line.size() == 2) throw refusal(400, "there is no request line");
+  if (++lines_ > kHeaders + 2) throw refusal(431, fmt::format("there are more than {} headers", kHeaders));
 }
 
-void HeadReader::add_header(std::string_view line) {
-  const size_t colon = line.find(':');
-  if (colon == 0 || colon == line.npos || !std::ranges::all_of(line.substr(0, colon), is_token))  // folded lines, too
-    throw refusal(400, "a header is not NAME: VALUE");
-  const std::string_view value = trimmed(line.substr(colon + 1));
-  if (!std::ranges::all_of(value, is_text)) throw refusal(400, "a header's value has control characters");
-  std::string name(line.substr(0, colon));
-  std::ranges::transform(name, name.begin(), lower);
-  if (head.headers.size() >= kHeaders) throw refusal(431, fmt::format("there are more than {} headers", kHeaders));
-  const auto is = [&](const auto& header) { return header.first == name; };
-  if (std::ranges::find(kOnce, name) != kOnce.end() && std::ranges::any_of(head.headers, is))
-    throw refusal(400, fmt::format("there are two headers '{}'", name));
-  if (name == "content-length") {
-    if (value.empty() || value.size() > kLengthDigits || !std::ranges::all_of(value, is_digit))
-      throw refusal(400, "Content-Length is not a number of bytes");
-    std::from_chars(value.data(), value.data() + value.size(), head.length);
-    head.measured = true;
-  }
-  if (name == "transfer-encoding") head.encoded = true;
-  head.headers.emplace_back(std::move(name), std::string(value));
+void HeadReader::parse(std::string_view text) {
+  StrictParser parser(head);
+  boost::beast::error_code error;
+  const size_t read = parser.put(boost::asio::buffer(text), error);
+  if (error) throw not_understood(text.substr(0, text.find('\r')), error);
+  if (!parser.is_header_done() || read != text.size()) throw refusal(400, "the request's head cannot be read");
+  check();
 }
 
 void HeadReader::check() const {

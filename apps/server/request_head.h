@@ -1,5 +1,5 @@
-// The head of a request, read strictly: what two readers could take for different requests is refused, and every part
-// has a bound. The HTTP library is more lenient than that, so it only sees what was read here.
+// The head of a request, read strictly by Boost.Beast's parser and rules of our own: what two readers could take for
+// different requests is refused, and every part has a bound.
 #pragma once
 #include <string>
 #include <string_view>
@@ -31,18 +31,19 @@ struct RequestHead {
 
 class HeadReader {
  public:
-  // Takes the lines that are complete off the front of `text`. True: the head is complete, and `text` begins with what
-  // follows it. Throws ApiError, after which nothing of the connection can be trusted.
+  // Looks at what was added to `text` since the last call. True: the head is complete and was taken off its front.
+  // Throws ApiError, after which nothing of the connection can be trusted.
   bool take(std::string& text);
-  bool begun() const { return bytes_ > 0; }
+  bool begun() const { return begun_; }
   RequestHead head{};
 
  private:
-  bool add_line(std::string_view line);
-  void add_request_line(std::string_view line);
-  void add_header(std::string_view line);
+  void check_line(std::string_view line);
+  void parse(std::string_view text);
   void check() const;
-  size_t bytes_ = 0;
+  bool begun_ = false;
+  size_t checked_ = 0;  // bytes of whole lines
+  size_t lines_ = 0;
 };
 
 }  // namespace sx::server

@@ -82,7 +82,7 @@ class ItemReader {
     last["reasoning_content"] = last.value("reasoning_content", "") + text;
   }
 
-  // What the assistant says until somebody else does is one message.
+  // What the assistant says until another role speaks is one message.
   Json& assistant() {
     if (messages.empty() || messages.back().at("role") != "assistant")
       messages.push_back({{"role", "assistant"}, {"content", ""}});
@@ -154,7 +154,9 @@ void read_text(FieldReader& body, Json& chat, Json& echo) {
   FieldReader text(*given, "text");
   if (const Json* verbosity = text.get("verbosity")) {  // a hint, for templates that know it
     if (!verbosity->is_string()) throw text.wrong("verbosity", "must be a string");
-    chat["chat_template_kwargs"]["verbosity"] = *verbosity;
+    if (!chat.contains("chat_template_kwargs")) chat["chat_template_kwargs"] = Json::object();
+    if (Json& variables = chat["chat_template_kwargs"]; variables.is_object())
+      variables.emplace("verbosity", Json(*verbosity));
   }
   if (const Json* format = text.get_object("format")) {
     FieldReader read(*format, "text.format");

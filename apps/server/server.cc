@@ -1,214 +1,176 @@
 #include "server/server.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <atomic>
-#include <map>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "server/connection.h"
-#include "server/connection_pool.h"
 #include "server/hosts.h"
-#include "server/keys.h"
+#include "server/listener.h"
 #include "server/origins.h"
 #include "server/page.h"
 #include "server/protocols.h"
 #include "server/replies.h"
+#include "server/routes.h"
 #include "server/service.h"
-#include "server/tls.h"
 
 namespace sx::server {
 
 using Json = nlohmann::ordered_json;
-using namespace std::chrono_literals;
 
 namespace {
 
-constexpr int kSpareThreads = 480;     // for clients that send a request, or keep their connection open
-constexpr int kBacklog = 128;          // connections that wait to be taken
-constexpr int kRequests = 100;         // of one connection
-constexpr auto kHeaderDeadline = 10s;  // for the head of a request
+constexpr size_t kSmallBody = 65536;  // read where nobody wants it, so that the connection can be kept
+constexpr size_t kLargeBody = 65536;  // may take long to read: not beside small ones
 
-// The library's routes and responses, behind connections that read the requests.
-class GuardedServer final : public httplib::Server {
- public:
-  GuardedServer(WireMaker wires, Connections& all, const Deadlines& deadlines, std::function<void(int)> on_refusal)
-      : wires_(std::move(wires)), all_(all), deadlines_(deadlines), on_refusal_(std::move(on_refusal)) {}
+// The trace that a request is part of (W3C's traceparent); empty: none.
+std::string trace_id(const std::string& traceparent) {
+  constexpr size_t kBegin = 3, kSize = 32;  // "00-" and 32 digits, then "-"
+  const std::string id = traceparent.size() > kBegin + kSize ? traceparent.substr(kBegin, kSize) : std::string();
+  const bool fine = id.find_first_not_of("0123456789abcdef") == id.npos && id.find_first_not_of('0') != id.npos &&
+                    traceparent[2] == '-' && traceparent[kBegin + kSize] == '-';
+  return !id.empty() && fine ? id : std::string();
+}
 
- private:
-  bool process_and_close_socket(socket_t socket) override {
-    std::unique_ptr<Wire> wire = wires_(socket);
-    if (!wire) return ::close(socket), false;
-    Connection connection(socket, std::move(wire), all_, deadlines_);
-    try {
-      for (int served = 1; connection.next(); ++served) {
-        const RequestHead& head = connection.head();
-        const bool last = head.old || head.lists("connection", "close") || served == kRequests || all_.ending();
-        bool closed = last;
-        if (!process_request(connection, last, closed, nullptr) || closed || connection.unread()) break;
-      }
-    } catch (const ApiError& error) {
-      connection.refuse(error);
-      on_refusal_(error.status);
-    }
-    return true;
-  }
+ListenerOptions listener_options(const ServerOptions& o) {
+  const size_t all = size_t(o.connections);
+  return {.host = o.host,
+          .port = o.port,
+          .cert_file = o.cert_file,
+          .key_file = o.key_file,
+          .connections = {all, o.connections_per_address > 0 ? size_t(o.connections_per_address) : all},
+          .request = std::chrono::seconds(o.header_timeout_s),
+          .body_bytes = o.body_bytes};
+}
 
-  const WireMaker wires_;
-  Connections& all_;
-  const Deadlines deadlines_;
-  const std::function<void(int)> on_refusal_;
-};
-
-class HttpServer final : public Server {
+class HttpServer final : public Server, private HttpSide {
  public:
   explicit HttpServer(const ServerOptions& options)
-      : options_(options), hosts_{is_loopback(options.host), !options.api_keys.empty(), options.hosts} {
-    const std::chrono::seconds request(options.header_timeout_s);
-    const Deadlines deadlines{.request = request, .head = std::min<std::chrono::seconds>(request, kHeaderDeadline)};
-    http_ = std::make_unique<GuardedServer>(make_wires(options.cert_file, options.key_file), connections_, deadlines,
-                                            [this](int status) { metrics_.count_response(status); });
+      : options_(options), hosts_{is_loopback(options.host), !options.keys->empty(), options.hosts} {
     hosts_.names.push_back(options.host);
-    configure();
     add_routes();
+    listener_ = Listener::create(listener_options(options), *this);
   }
+  ~HttpServer() override { stop(); }
 
-  int bind() override {
-    const int port = options_.port == 0 ? http_->bind_to_any_port(options_.host)
-                                        : (http_->bind_to_port(options_.host, options_.port) ? options_.port : -1);
-    if (port < 0)
-      throw Error(fmt::format("cannot listen on {} port {}: in use, or not an address of this machine", options_.host,
-                              options_.port));
-    ::listen(listener_, kBacklog);  // the library's own is short
-    return port;
-  }
-  void listen() override { http_->listen_after_bind(); }
+  int bind() override { return listener_->bind(); }
+  void listen() override { listener_->listen(); }
   void loading(double done) override { loaded_ = done; }
   void attach(Engine& engine) override {
     own_ = std::make_unique<Service>(engine, options_, metrics_);
     service_ = own_.get();
   }
-  void drain(std::chrono::seconds deadlines) override {
-    stop_listening();
-    connections_.begin_ending();
-    connections_.wait_until_none(std::chrono::steady_clock::now() + deadlines);
-  }
+  void drain(std::chrono::seconds deadlines) override { listener_->drain(deadlines); }
   void stop() override {
-    if (own_) own_->scheduler().stop();  // first: handlers wait for its jobs
-    stop_listening();
-    connections_.begin_ending();
-    connections_.cut_all();
+    if (own_) own_->scheduler().stop();  // first: its jobs end with an answer
+    listener_->stop();
   }
 
  private:
-  using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
-  using Turn = httplib::Server::HandlerResponse;
+  using Handler = Routes::Handler;
 
-  // Not the library's stop(): that cuts off streams. Without the listener it waits for the connections, and listen()
-  // returns.
-  void stop_listening() { ::shutdown(std::exchange(listener_, -1), SHUT_RDWR); }
-
-  void configure() {
-    const int threads = options_.threads > 0 ? options_.threads : options_.parallel + options_.queue + kSpareThreads;
-    http_->new_task_queue = [this, threads] { return new ConnectionPool(size_t(threads), connections_); };
-    // The library would share the port with another server.
-    http_->set_socket_options([this](socket_t socket) {
-      listener_ = socket;
-      const int yes = 1;
-      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    });
-    http_->set_keep_alive_max_count(kRequests);  // as clients are told
-    http_->set_payload_max_length(options_.body_bytes);
-    http_->set_logger(
-        [this](const httplib::Request&, const httplib::Response& res) { metrics_.count_response(res.status); });
-    http_->set_pre_routing_handler([this](const auto& req, auto& res) { return turn_away(req, res); });
-    http_->set_error_handler([this](const httplib::Request& req, httplib::Response& res) { explain(req, res); });
-    http_->set_exception_handler([](const httplib::Request& req, httplib::Response& res, std::exception_ptr) {
-      send_error(res, {500, "server_error", "internal error"}, req.path);
-    });
+  Admission admit(const RequestHead& head, const HttpRequest& req, HttpReply& res) override {
+    name_request(req, res);
+    try {
+      check(head, req, res);
+    } catch (const ApiError& error) {
+      send_error(res, error, req.path);
+      return {.refused = true};
+    }
+    const Route* route = routes_.find(req.method, req.path);
+    if (!route && head.length > kSmallBody) {
+      send_error(res, no_route(req, res), req.path);
+      return {.refused = true};
+    }
+    if (!route || !head.has_body()) return {.where = Where::kHere};
+    return {.where = route->slow || head.length > kLargeBody ? Where::kSlow : Where::kQuick};
   }
 
   // Before the body is read: who may not ask, and what is not taken.
-  Turn turn_away(const httplib::Request& req, httplib::Response& res) const {
-    name_request(req, res);
-    const RequestHead& head = Connection::current().head();
-    const auto refuse = [&](const ApiError& error) {
-      send_error_unread(res, error, req.path);
-      return Turn::Handled;
+  void check(const RequestHead& head, const HttpRequest& req, HttpReply& res) const {
+    const auto refuse = [](int status, const std::string& message) {
+      throw ApiError(status, "invalid_request_error", message);
     };
     if (!(head.old && head.header("host").empty()) && !host_allowed(head.header("host"), hosts_))
-      return refuse({403, "permission_error", "the server may not be asked under this name (--allowed-host allows it)",
-                     "", "host_not_allowed"});
+      throw ApiError(403, "permission_error", "the server may not be asked under this name (--allowed-host allows it)",
+                     "", "host_not_allowed");
     allow_origin(req, res, options_.origins);
-    const ApiError misplaced{400, "invalid_request_error", fmt::format("{} has no body", req.method)};
-    if (req.method == "OPTIONS") {
-      if (head.has_body()) return refuse(misplaced);
-      res.status = 204;
-      return Turn::Handled;
-    }
-    if (!allowed(req)) return refuse(no_key());
-    if (is_foreign(req, options_.origins))
-      return refuse({403, "permission_error", "pages of this origin may not ask (--cors-origin allows them)", "",
-                     "origin_not_allowed"});
-    if (!head.takes_body() && head.has_body()) return refuse(misplaced);
-    if (req.has_header("Content-Encoding"))
-      return refuse({415, "invalid_request_error", "compressed bodies are not taken"});
+    const bool preflight = req.method == "OPTIONS";
+    if (!preflight && !allowed(req)) throw no_key();
+    if (!preflight && is_foreign(req, options_.origins))
+      throw ApiError(403, "permission_error", "pages of this origin may not ask (--cors-origin allows them)", "",
+                     "origin_not_allowed");
+    if (!head.takes_body() && head.has_body()) refuse(400, fmt::format("{} has no body", req.method));
+    if (req.has_header("Content-Encoding")) refuse(415, "compressed bodies are not taken");
     if (head.takes_body() && !head.measured)
-      return refuse({411, "invalid_request_error", "give the body's Content-Length; chunked bodies are not taken"});
+      refuse(411, "give the body's Content-Length; chunked bodies are not taken");
     if (head.length > options_.body_bytes)
-      return refuse(
-          {413, "invalid_request_error", fmt::format("the body is larger than {} bytes", options_.body_bytes)});
-    return Turn::Unhandled;
+      refuse(413, fmt::format("the body is larger than {} bytes", options_.body_bytes));
   }
 
   // Everything needs a key but what says that the server is alive, and the page's files.
-  bool allowed(const httplib::Request& req) const {
+  bool allowed(const HttpRequest& req) const {
     if (public_.contains(req.path) && (req.method == "GET" || req.method == "HEAD")) return true;
-    return accepted(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+    return tenant(req).has_value();
+  }
+
+  std::optional<Tenant> tenant(const HttpRequest& req) const {
+    return options_.keys->find(req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
   }
 
   static ApiError no_key() {
     return {401, "authentication_error", "a valid API key is needed: Authorization: Bearer KEY", "", "invalid_api_key"};
   }
 
-  std::string method_of(const std::string& path) const {
-    if (const auto known = paths_.find(path); known != paths_.end()) return known->second;
-    if (path.starts_with("/v1/responses/")) return "GET, DELETE";
-    return path.starts_with("/v1/models/") ? "GET" : path.starts_with("/slots/") ? "POST" : "";
+  ApiError no_route(const HttpRequest& req, HttpReply& res) const {
+    const std::string methods = routes_.methods(req.path);
+    if (methods.empty()) return {404, "not_found_error", fmt::format("there is no {}", req.path)};
+    res.set_header("Allow", methods);
+    return {405, "invalid_request_error",
+            fmt::format("{} is not allowed on {}, use {}", req.method, req.path, methods)};
   }
 
-  // Errors of the library itself, which have no body yet.
-  void explain(const httplib::Request& req, httplib::Response& res) const {
-    name_request(req, res);
-    if (!res.body.empty()) return;
-    const auto is = [&](const char* type, const std::string& message) {
-      send_error(res, {res.status, type, message}, req.path);
-    };
-    const std::string method = method_of(req.path);
-    if (res.status == 404 && !method.empty() && req.method != method) {
-      res.status = 405;
-      res.set_header("Allow", method);
-      is("invalid_request_error", fmt::format("{} is not allowed on {}, use {}", req.method, req.path, method));
-    } else if (res.status == 404) is("not_found_error", fmt::format("there is no {}", req.path));
-    else if (Connection::current().late()) {
-      res.status = 408;
-      is("invalid_request_error", "the body did not come in time");
-    } else if (res.status >= 500) is("server_error", "internal error");
-    else is("invalid_request_error", "the request could not be read");
-  }
-
-  Handler guarded(Handler handler) {
-    return [this, handler = std::move(handler)](const httplib::Request& req, httplib::Response& res) {
-      try {
-        handler(req, res);
-      } catch (const ApiError& error) {
-        send_error(res, error, req.path, error.status == 429 ? service().scheduler().retry_after() : 1);
-      } catch (const std::exception& e) {
-        send_error(res, {500, "server_error", e.what(), "", "internal_error"}, req.path);
+  void handle(HttpRequest& req, HttpReply& res) override {
+    try {
+      if (req.method == "OPTIONS") {
+        res.status = 204;
+        return;
       }
-    };
+      const Route* route = routes_.find(req.method, req.path);
+      if (!route) throw no_route(req, res);
+      Routes::match(*route, req);
+      route->handler(req, res);
+    } catch (const ApiError& error) { explain(req, res, error); } catch (const std::exception& e) {
+      explain(req, res, {500, "server_error", e.what(), "", "internal_error"});
+    }
+  }
+
+  void explain(const HttpRequest& req, HttpReply& res, const ApiError& error) override {
+    name_request(req, res);
+    const Service* there = service_;
+    const int guess = error.status == 429 && there ? own_->scheduler().retry_after() : 1;
+    send_error(res, error, req.path, error.retry_after > 0 ? error.retry_after : guess);
+  }
+
+  void count(int status) override { metrics_.count_response(status); }
+
+  void log(const HttpRequest& req, const HttpReply& res, std::chrono::milliseconds took) override {
+    if (!options_.log_requests) return;
+    Json line{{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+              {"id", res.get_header_value(kRequestId)},
+              {"method", req.method},
+              {"path", req.path},
+              {"status", res.status},
+              {"ms", took.count()}};
+    if (const auto who = tenant(req); who && !who->name.empty()) line["key"] = who->name;
+    if (const std::string trace = trace_id(req.get_header_value("traceparent")); !trace.empty())
+      line["trace_id"] = trace;
+    fmt::print(stderr, "{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
   }
 
   Service& service() const {
@@ -217,41 +179,54 @@ class HttpServer final : public Server {
     return *there;
   }
 
-  using Method = void (Service::*)(const httplib::Request&, httplib::Response&);
-  using ConstMethod = void (Service::*)(const httplib::Request&, httplib::Response&) const;
+  using Method = void (Service::*)(const HttpRequest&, HttpReply&);
+  using ConstMethod = void (Service::*)(const HttpRequest&, HttpReply&) const;
   void get(const std::string& path, Handler handler) {
-    paths_[path] = "GET";
-    http_->Get(path, guarded(std::move(handler)));
+    routes_.add({.method = "GET", .handler = std::move(handler)}, path);
   }
-  void get(const std::string& path, ConstMethod method) {
-    get(path, [this, method](const auto& req, auto& res) { (service().*method)(req, res); });
+  void get(const std::string& path, ConstMethod method) { get(path, bound(method)); }
+  void get_under(const std::string& path, ConstMethod method) {
+    routes_.add({.method = "GET", .handler = bound(method), .prefix = true}, path);
   }
   void post(const std::string& path, Handler handler) {
-    paths_[path] = "POST";
-    http_->Post(path, guarded(std::move(handler)));
+    routes_.add({.method = "POST", .handler = std::move(handler)}, path);
   }
-  void post(const std::string& path, Method method) {
-    post(path, [this, method](const auto& req, auto& res) { (service().*method)(req, res); });
+  void post(const std::string& path, Method method) { post(path, bound(method)); }
+  void delete_under(const std::string& path, ConstMethod method) {
+    routes_.add({.method = "DELETE", .handler = bound(method), .prefix = true}, path);
+  }
+  void post_under(const std::string& path, Method method) {
+    routes_.add({.method = "POST", .handler = bound(method), .prefix = true, .slow = true}, path);
+  }
+  template <typename AnyMethod>
+  Handler bound(AnyMethod method) {
+    return [this, method](const HttpRequest& req, HttpReply& res) { (service().*method)(req, res); };
   }
 
   void add_routes() {
-    for (const char* path : {"/health", "/v1/health"}) {
+    for (const char* path : {"/health", "/v1/health", "/health/ready"}) {
       public_.insert(path);
       get(path, [this](const auto&, auto& res) { health(res); });
     }
+    public_.insert("/health/live");
+    get("/health/live", [](const auto&, auto& res) { send(res, {{"status", "ok"}}); });
     if (options_.page)
       for (const PageAsset& asset : page_assets()) add_asset(asset);
     get("/v1/models", &Service::models);
-    http_->Get("/v1/models/(.+)", guarded([this](const auto& req, auto& res) { service().one_model(req, res); }));
+    get_under("/v1/models/", &Service::one_model);
     get("/props", &Service::props);
     get("/slots", &Service::slots);
-    http_->Post(R"(/slots/(\d{1,4}))",
-                guarded([this](const auto& req, auto& res) { service().slot_action(req, res); }));
-    get("/metrics", [this](const auto&, auto& res) {
+    post_under("/slots/", &Service::slot_action);
+    get("/metrics", [this](const auto& req, auto& res) {
       const Service* there = service_;
-      res.set_content(metrics_.text(options_.model_name, there ? own_->scheduler().gauges() : Gauges()),
+      const auto who = tenant(req);
+      if (!who) throw no_key();  // it was taken away meanwhile
+      res.set_content(who->sees_all ? metrics_.text(options_.model_name, there ? own_->gauges() : Gauges())
+                                    : metrics_.text_of_key(options_.model_name, who->name),
                       "text/plain; version=0.0.4");
     });
+    get("/server_info", &Service::server_info);
+    get("/v1/loads", &Service::loads);
     post("/tokenize", &Service::tokenize);
     post("/detokenize", &Service::detokenize);
     post("/apply-template", &Service::apply_template);
@@ -274,10 +249,8 @@ class HttpServer final : public Server {
     });
     post("/v1/messages/count_tokens", &Service::count_tokens);
     post("/v1/responses", &Service::responses);
-    http_->Get("/v1/responses/(.+)",
-               guarded([this](const auto& req, auto& res) { service().kept_response(req, res); }));
-    http_->Delete("/v1/responses/(.+)",
-                  guarded([this](const auto& req, auto& res) { service().delete_response(req, res); }));
+    get_under("/v1/responses/", &Service::kept_response);
+    delete_under("/v1/responses/", &Service::delete_response);
     post("/api/chat", &Service::ollama_chat);
     post("/api/generate", &Service::ollama_generate);
     post("/api/show", &Service::ollama_show);
@@ -290,19 +263,15 @@ class HttpServer final : public Server {
   void add_asset(const PageAsset& asset) {
     const std::string path(asset.path);
     public_.insert(path);
-    paths_[path] = "GET";
-    std::string pattern;  // the path itself, whatever is in it
-    for (char c : path)
-      pattern += std::string(std::string_view(".+()[]{}*?^$|\\").find(c) != std::string_view::npos ? "\\" : "") + c;
-    http_->Get(pattern, guarded([&asset](const auto&, auto& res) {
-                 res.set_header("Content-Security-Policy", std::string(kPagePolicy));
-                 res.set_header("X-Content-Type-Options", "nosniff");
-                 res.set_header("Cache-Control", "no-cache");
-                 res.set_content(asset.body.data(), asset.body.size(), std::string(asset.content_type).c_str());
-               }));
+    get(path, [&asset](const auto&, auto& res) {
+      res.set_header("Content-Security-Policy", std::string(kPagePolicy));
+      res.set_header("X-Content-Type-Options", "nosniff");
+      res.set_header("Cache-Control", "no-cache");
+      res.set_content(std::string(asset.body), asset.content_type);
+    });
   }
 
-  void health(httplib::Response& res) const {
+  void health(HttpReply& res) const {
     if (service_ && own_->scheduler().failed())
       throw ApiError(500, "server_error", "the model broke down: the server must be started again", "",
                      "internal_error");
@@ -316,14 +285,12 @@ class HttpServer final : public Server {
   const ServerOptions options_;
   HostRules hosts_;
   Metrics metrics_;
-  Connections connections_;
   std::unique_ptr<Service> own_;
   std::atomic<Service*> service_{nullptr};  // null: the model is not there yet
   std::atomic<double> loaded_{0};
-  std::map<std::string, std::string> paths_;
+  Routes routes_;
   std::set<std::string> public_;
-  socket_t listener_ = -1;
-  std::unique_ptr<httplib::Server> http_;
+  std::unique_ptr<Listener> listener_;  // ends first
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The HTTP side: routes, keys, limits, errors. Connections have threads of their own; what needs the model goes through
-// the scheduler. It listens before there is a model, and says so until there is one.
+// The HTTP side: routes, keys, limits, errors. All connections live on a few threads (listener.h); what needs the model
+// goes through the scheduler. It listens before there is a model, and says so until there is one.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -8,26 +8,30 @@
 #include <string>
 #include <vector>
 
+#include "server/keys.h"
+
 namespace sx::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                         // 0: any free one
-  std::string cert_file{}, key_file{};     // TLS; empty: without
-  std::vector<std::string> api_keys{};     // none: everybody may
+  int port = 8080;                                              // 0: any free one
+  std::string cert_file{}, key_file{};                          // TLS; empty: without
+  std::shared_ptr<KeyRing> keys = std::make_shared<KeyRing>();  // none in it: everybody may
   std::vector<std::string> origins{};      // of pages that may talk to it, beside those of this machine
   std::vector<std::string> hosts{};        // names it may be asked under, beside those of this machine
   int parallel = 4;                        // requests that run
   int queue = 32;                          // requests that wait
-  int threads = 0;                         // of connections; 0: enough for what runs and waits, and many more
+  int connections = 8192;                  // at a time
+  int connections_per_address = 0;         // of them from one address; 0: all
   int timeout_s = 3600;                    // most time of a request; 0: no bound
-  int header_timeout_s = 30;               // most time a client may take to send a request
+  int header_timeout_s = 30;               // most time a client may take to send a request, or to read nothing
   int ping_s = 10;                         // silence of a stream after which a comment is sent; 0: never
   size_t body_bytes = size_t(16) << 20;    // of one request
   size_t cache_bytes = size_t(512) << 20;  // of states of sessions in memory
   bool share_prefix = false;               // texts in caches are shared by all keys
   int max_tokens = -1;                     // most one request may ask for
   bool page = true;                        // at /
+  bool log_requests = false;               // a line of JSON on standard error for each
   std::string slot_folder{};               // for states on disk; empty: none
   std::string model_name{};                // as clients see it
   std::string version{};

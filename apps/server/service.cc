@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -78,18 +79,18 @@ Json Service::model() const {
           {"max_model_len", engine_.context()}};
 }
 
-void Service::models(const httplib::Request&, httplib::Response& res) const {
+void Service::models(const HttpRequest&, HttpReply& res) const {
   send(res, {{"object", "list"}, {"data", Json::array({model()})}});
 }
 
-void Service::one_model(const httplib::Request& req, httplib::Response& res) const {
+void Service::one_model(const HttpRequest& req, HttpReply& res) const {
   if (req.matches[1] != options_.model_name)
-    throw ApiError(404, "invalid_request_error", fmt::format("there is no model '{}'", req.matches[1].str()), "model",
+    throw ApiError(404, "invalid_request_error", fmt::format("there is no model '{}'", req.matches[1]), "model",
                    "model_not_found");
   send(res, model());
 }
 
-void Service::props(const httplib::Request&, httplib::Response& res) const {
+void Service::props(const HttpRequest&, HttpReply& res) const {
   const EngineOptions& o = engine_.options();
   const GenerateOptions plain;
   const Json settings{{"n_ctx", engine_.context()},
@@ -116,13 +117,15 @@ void Service::props(const httplib::Request&, httplib::Response& res) const {
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
-uint64_t Service::owner(const httplib::Request& req) const {
-  return scope_of(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+uint64_t Service::scope(const HttpRequest& req) const { return options_.share_prefix ? 0 : tenant(req).id; }
+
+Tenant Service::tenant(const HttpRequest& req) const {
+  auto found = options_.keys->find(req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+  if (!found) throw ApiError(401, "authentication_error", "the API key was taken away", "", "invalid_api_key");
+  return *std::move(found);
 }
 
-uint64_t Service::scope(const httplib::Request& req) const { return options_.share_prefix ? 0 : owner(req); }
-
-void Service::slots(const httplib::Request& req, httplib::Response& res) const {
+void Service::slots(const HttpRequest& req, HttpReply& res) const {
   Json all = Json::array();
   for (const SlotState& state : scheduler_.slots())  // what other keys' texts are is nobody's business, nor how long
     all.push_back({{"id", all.size()},
@@ -132,12 +135,49 @@ void Service::slots(const httplib::Request& req, httplib::Response& res) const {
   send(res, all);
 }
 
-void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
+Gauges Service::gauges() const {
+  Gauges gauges = scheduler_.gauges();
+  gauges.cells = int64_t(engine_.context()) * options_.parallel;
+  gauges.cell_type = engine_.kv_type();
+  return gauges;
+}
+
+void Service::server_info(const HttpRequest&, HttpReply& res) const {
+  send(res, {{"version", options_.version},
+             {"model_path", file_name(engine_.options().model)},
+             {"served_model_name", options_.model_name},
+             {"max_model_len", engine_.context()},
+             {"context_length", engine_.context()},
+             {"max_running_requests", options_.parallel},
+             {"max_queued_requests", options_.queue},
+             {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
+             {"kv_cache_dtype", engine_.kv_type()},
+             {"backend", engine_.backend()},
+             {"is_generation", true}});
+}
+
+void Service::loads(const HttpRequest&, HttpReply& res) const {
+  const Gauges now = gauges();
+  const int64_t held = int64_t(now.cache_share * double(now.cells) + 0.5);
+  const Json load{{"dp_rank", 0},
+                  {"num_running_reqs", now.running},
+                  {"num_waiting_reqs", now.waiting},
+                  {"num_total_reqs", now.running + now.waiting},
+                  {"num_total_tokens", held},
+                  {"max_total_num_tokens", now.cells},
+                  {"max_running_requests", options_.parallel},
+                  {"token_usage", now.cache_share}};
+  send(res, {{"loads", Json::array({load})}});
+}
+
+void Service::slot_action(const HttpRequest& req, HttpReply& res) {
   if (options_.slot_folder.empty())
     throw ApiError(501, "not_supported_error", "this server was started without --slot-save-path", "", "not_supported");
-  const size_t slot = size_t(std::stoul(req.matches[1].str()));
-  if (slot >= scheduler_.slots().size())
-    throw ApiError(404, "invalid_request_error", fmt::format("there is no slot {}", slot), "id", "slot_not_found");
+  const std::string& number = req.matches[1];
+  size_t slot = 0;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), slot);
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || slot >= scheduler_.slots().size())
+    throw ApiError(404, "invalid_request_error", fmt::format("there is no slot {}", number), "id", "slot_not_found");
   const std::string action = req.get_param_value("action");
   const auto start = Clock::now();
   if (action == "erase") {
@@ -189,7 +229,7 @@ void Service::slot_action(const httplib::Request& req, httplib::Response& res) {
              {"timings", {{"restore_ms", ms_since(start)}}}});
 }
 
-void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
+void Service::tokenize(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
   const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
   const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
@@ -199,7 +239,7 @@ void Service::tokenize(const httplib::Request& req, httplib::Response& res) {
       "application/json");
 }
 
-void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
+void Service::detokenize(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
   const Json* list = field(body, "tokens");
   const auto tokens = parse_tokens(list ? *list : Json(nullptr), "tokens", limits_.vocab);
@@ -210,12 +250,12 @@ void Service::detokenize(const httplib::Request& req, httplib::Response& res) {
   }
 }
 
-void Service::apply_template(const httplib::Request& req, httplib::Response& res) {
+void Service::apply_template(const HttpRequest& req, HttpReply& res) {
   const CompletionRequest request = parse_template(req.body, limits_);
   send(res, {{"prompt", chat_prompt(engine_.tokenizer(), request)}});
 }
 
-void Service::openapi(const httplib::Request&, httplib::Response& res) const {
+void Service::openapi(const HttpRequest&, HttpReply& res) const {
   res.set_content(openapi_json(limits_, options_.version), "application/json");
 }
 

@@ -1,7 +1,6 @@
-// What needs the model: completions and the small questions about tokens, templates, slots and settings. Handlers run
-// on the threads of connections; the engine itself belongs to the scheduler's worker.
+// What needs the model: completions and the small questions about tokens, templates, slots and settings. Handlers
+// never wait for the model: what comes later is a LaterReply. The engine belongs to the scheduler's worker.
 #pragma once
-#include <httplib.h>
 #include <specextend/specextend.h>
 
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/http.h"
 #include "server/metrics.h"
 #include "server/request.h"
 #include "server/response.h"
@@ -26,33 +26,36 @@ class Service {
   Service(Engine& engine, const ServerOptions& options, Metrics& metrics);
   Scheduler& scheduler() { return scheduler_; }
 
-  void models(const httplib::Request& req, httplib::Response& res) const;
-  void one_model(const httplib::Request& req, httplib::Response& res) const;
-  void props(const httplib::Request& req, httplib::Response& res) const;
-  void slots(const httplib::Request& req, httplib::Response& res) const;
-  void slot_action(const httplib::Request& req, httplib::Response& res);
-  void tokenize(const httplib::Request& req, httplib::Response& res);
-  void detokenize(const httplib::Request& req, httplib::Response& res);
-  void apply_template(const httplib::Request& req, httplib::Response& res);
-  void complete(const httplib::Request& req, httplib::Response& res, CompletionRequest request);
-  void count_tokens(const httplib::Request& req, httplib::Response& res);
-  void responses(const httplib::Request& req, httplib::Response& res);
-  void kept_response(const httplib::Request& req, httplib::Response& res) const;
-  void delete_response(const httplib::Request& req, httplib::Response& res) const;
-  void ollama_chat(const httplib::Request& req, httplib::Response& res);
-  void ollama_generate(const httplib::Request& req, httplib::Response& res);
-  void ollama_tags(const httplib::Request& req, httplib::Response& res) const;
-  void ollama_show(const httplib::Request& req, httplib::Response& res);
-  void ollama_version(const httplib::Request& req, httplib::Response& res) const;
-  void no_embeddings(const httplib::Request& req, httplib::Response& res);
-  void openapi(const httplib::Request& req, httplib::Response& res) const;
+  void models(const HttpRequest& req, HttpReply& res) const;
+  void one_model(const HttpRequest& req, HttpReply& res) const;
+  void props(const HttpRequest& req, HttpReply& res) const;
+  void slots(const HttpRequest& req, HttpReply& res) const;
+  void server_info(const HttpRequest& req, HttpReply& res) const;  // for routers, as is loads
+  void loads(const HttpRequest& req, HttpReply& res) const;
+  void slot_action(const HttpRequest& req, HttpReply& res);
+  void tokenize(const HttpRequest& req, HttpReply& res);
+  void detokenize(const HttpRequest& req, HttpReply& res);
+  void apply_template(const HttpRequest& req, HttpReply& res);
+  void complete(const HttpRequest& req, HttpReply& res, CompletionRequest request);
+  void count_tokens(const HttpRequest& req, HttpReply& res);
+  void responses(const HttpRequest& req, HttpReply& res);
+  void kept_response(const HttpRequest& req, HttpReply& res) const;
+  void delete_response(const HttpRequest& req, HttpReply& res) const;
+  void ollama_chat(const HttpRequest& req, HttpReply& res);
+  void ollama_generate(const HttpRequest& req, HttpReply& res);
+  void ollama_tags(const HttpRequest& req, HttpReply& res) const;
+  void ollama_show(const HttpRequest& req, HttpReply& res);
+  void ollama_version(const HttpRequest& req, HttpReply& res) const;
+  void no_embeddings(const HttpRequest& req, HttpReply& res);
+  void openapi(const HttpRequest& req, HttpReply& res) const;
+  Gauges gauges() const;
   const Limits& limits() const { return limits_; }
 
  private:
   Json model() const;
-  uint64_t scope(const httplib::Request& req) const;  // whose texts a request may share
-  uint64_t owner(const httplib::Request& req) const;  // whose answers it may ask for again
   Json ollama_model() const;
+  Tenant tenant(const HttpRequest& req) const;   // who asks
+  uint64_t scope(const HttpRequest& req) const;  // whose texts a request may share
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
                                               const std::vector<std::vector<Token>>& prompts,
                                               const std::shared_ptr<Mailbox>& mailbox) const;
@@ -67,7 +70,7 @@ class Service {
   PromptBound bound_;
   std::mutex large_mutex_, files_mutex_;
   const int64_t created_;
-  const std::shared_ptr<ResponseStore> responses_;
+  const std::shared_ptr<ResponseStore> responses_;  // apart for each key
   Scheduler scheduler_;
 };
 

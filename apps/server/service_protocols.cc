@@ -20,36 +20,36 @@ ApiError no_response(const std::string& id) {
 
 }  // namespace
 
-void Service::count_tokens(const httplib::Request& req, httplib::Response& res) {
+void Service::count_tokens(const HttpRequest& req, HttpReply& res) {
   const CompletionRequest request = parse_messages(req.body, limits_, true);
   const auto turn = turn_of(req.body.size());
   send(res, {{"input_tokens", prompt_tokens(engine_.tokenizer(), request, bound_).front().size()}});
 }
 
-void Service::responses(const httplib::Request& req, httplib::Response& res) {
-  complete(req, res, parse_responses(req.body, limits_, responses_, owner(req)));
+void Service::responses(const HttpRequest& req, HttpReply& res) {
+  complete(req, res, parse_responses(req.body, limits_, responses_, tenant(req).id));
 }
 
-void Service::kept_response(const httplib::Request& req, httplib::Response& res) const {
+void Service::kept_response(const HttpRequest& req, HttpReply& res) const {
   const std::string id = req.matches[1];
-  const auto found = responses_->find(owner(req), id);
+  const auto found = responses_->find(tenant(req).id, id);
   if (!found) throw no_response(id);
   res.set_content(found->response, "application/json");
 }
 
-void Service::delete_response(const httplib::Request& req, httplib::Response& res) const {
+void Service::delete_response(const HttpRequest& req, HttpReply& res) const {
   const std::string id = req.matches[1];
-  if (!responses_->erase(owner(req), id)) throw no_response(id);
+  if (!responses_->erase(tenant(req).id, id)) throw no_response(id);
   send(res, {{"id", id}, {"object", "response"}, {"deleted", true}});
 }
 
-void Service::ollama_chat(const httplib::Request& req, httplib::Response& res) {
+void Service::ollama_chat(const HttpRequest& req, HttpReply& res) {
   if (const std::string loaded = ollama_load_answer(req.body, options_.model_name, true); !loaded.empty())
     return res.set_content(loaded, "application/json");
   complete(req, res, parse_ollama_chat(req.body, limits_));
 }
 
-void Service::ollama_generate(const httplib::Request& req, httplib::Response& res) {
+void Service::ollama_generate(const HttpRequest& req, HttpReply& res) {
   if (const std::string loaded = ollama_load_answer(req.body, options_.model_name, false); !loaded.empty())
     return res.set_content(loaded, "application/json");
   complete(req, res, parse_ollama_generate(req.body, limits_));
@@ -70,11 +70,11 @@ Json Service::ollama_model() const {
             {"quantization_level", ""}}}};
 }
 
-void Service::ollama_tags(const httplib::Request&, httplib::Response& res) const {
+void Service::ollama_tags(const HttpRequest&, HttpReply& res) const {
   send(res, {{"models", Json::array({ollama_model()})}});
 }
 
-void Service::ollama_show(const httplib::Request& req, httplib::Response& res) {
+void Service::ollama_show(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
   const std::string name = text_field(body, field(body, "name") ? "name" : "model");
   if (name != options_.model_name)
@@ -89,11 +89,9 @@ void Service::ollama_show(const httplib::Request& req, httplib::Response& res) {
              {"capabilities", std::move(capabilities)}});
 }
 
-void Service::ollama_version(const httplib::Request&, httplib::Response& res) const {
-  send(res, {{"version", options_.version}});
-}
+void Service::ollama_version(const HttpRequest&, HttpReply& res) const { send(res, {{"version", options_.version}}); }
 
-void Service::no_embeddings(const httplib::Request&, httplib::Response&) {
+void Service::no_embeddings(const HttpRequest&, HttpReply&) {
   throw ApiError(501, "not_supported_error", "this server writes texts; it has no embeddings and ranks nothing", "",
                  "not_supported");
 }

@@ -1,28 +1,31 @@
-// The bytes of a connection, plain or through TLS. Nothing here waits: sockets do not block, and whoever reads or
-// writes asks again when the socket is ready.
+// The bytes of a connection, plain or through TLS. Nothing here waits: every call returns at once, and what it began
+// is reported on the socket's strand.
 #pragma once
-#include <sys/types.h>
-
+#include <boost/asio/ip/tcp.hpp>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace sx::server {
 
 class Wire {
  public:
-  struct Moved {
-    ssize_t bytes = 0;  // 0: the client's end
-    short wait_for =
-        0;  // POLLIN or POLLOUT: nothing moved, ask again then; bytes is -1. 0 with -1: the connection is broken
-  };
+  using Socket = boost::asio::ip::tcp::socket;
+  using Error = boost::system::error_code;
+  using Done = std::function<void(const Error&)>;
+  using Moved = std::function<void(const Error&, size_t)>;
+
   virtual ~Wire() = default;
-  virtual Moved read(char* into, size_t size) = 0;
-  virtual Moved write(const char* from, size_t size) = 0;
-  virtual void say_goodbye() {}
+  virtual void begin(Done done) = 0;                                   // TLS: the handshake
+  virtual void read(char* into, size_t size, Moved moved) = 0;         // some; one at a time
+  virtual void write(const char* from, size_t size, Moved moved) = 0;  // some; one at a time
+  virtual void say_goodbye(Done done) = 0;                             // nothing is written after that
+  virtual Socket& socket() = 0;
 };
 
-using WireMaker = std::function<std::unique_ptr<Wire>(int socket)>;  // null: there is not enough memory
+using WireMaker = std::function<std::unique_ptr<Wire>(Wire::Socket socket)>;
 
-std::unique_ptr<Wire> make_plain_wire(int socket);
+// Both files empty: without TLS. Throws sx::Error naming what is wrong with them.
+WireMaker make_wires(const std::string& cert_file, const std::string& key_file);
 
 }  // namespace sx::server

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import statistics
@@ -62,6 +63,11 @@ SHAPES = {
     "folded": request(b"POST /tokenize", b"X: a\r\n Content-Length: 0\r\n"), "folded first": request(b"GET /health", host=b" X: a\r\n" + HOST),
     "bare LF": request(b"GET /health", b"X: a\nContent-Length: 0\r\n", SIZE), "all LF": b"GET /health HTTP/1.1\nHost: localhost\n\n" + HIDDEN,
     "bare CR": request(b"POST /tokenize", b"X: a\rContent-Length: 0\r\n"), "NUL": request(b"POST /tokenize", b"X: a\0b\r\n", SIZE),
+    "inner space": request(b"POST /tokenize", b"Content-Length: 0 0\r\n"), "vertical tab": request(b"POST /tokenize", b"Transfer-Encoding:\x0bchunked\r\n", SIZE),
+    "form feed": request(b"POST /tokenize", b"Content-Length: \x0c0\r\n"), "folded encoding": request(b"POST /tokenize", b"Transfer-Encoding:\r\n chunked\r\n", SIZE),
+    "list of encodings": request(b"POST /tokenize", b"Transfer-Encoding: identity, chunked\r\n", body=b"0\r\n\r\n" + HIDDEN),
+    "quoted encoding": request(b"POST /tokenize", b'Transfer-Encoding: "chunked"\r\n', SIZE), "CR CR LF": request(b"POST /tokenize", b"X: a\r\r\n", SIZE),
+    "underscore": request(b"POST /tokenize", b"Content_Length: 0\r\n"), "name with a tab": request(b"POST /tokenize", b"Content-Length\t: 0\r\n", SIZE),
     "no colon": request(b"POST /tokenize", b"Content-Length 0\r\n"), "no name": request(b"POST /tokenize", b": 0\r\n"),
     "no host": request(b"GET /health", SIZE, host=b""), "two hosts": request(b"GET /health", host=HOST + b"Host: evil.example\r\n"),
     "absolute": request(b"GET http://evil.example/health", SIZE), "two spaces": request(b"GET  /health", SIZE),
@@ -173,7 +179,62 @@ class Bounds(WithServer):
             self.assertEqual((status, answer), (200, plain[2]), value[:20])
 
 
+def threads(server):
+    return len(os.listdir(f"/proc/{server.process.pid}/task"))
+
+
 class Crowds(unittest.TestCase):
+    IDLE = 5000
+
+    @classmethod
+    def setUpClass(cls):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        cls.IDLE = min(cls.IDLE, hard - 600)  # all it may open, on machines that allow fewer
+
+    def test_thousands_of_connections(self):
+        with Server("-q") as server, contextlib.ExitStack() as open_:
+            before, few = resident(server), threads(server)
+            raws = [open_.enter_context(server.raw()) for _ in range(self.IDLE)]
+            raws += [open_.enter_context(server.raw(b"GET /health HTTP/1.1\r\nX: ")) for _ in range(200)]
+            polite = [open_.enter_context(contextlib.closing(server.connect())) for _ in range(60)]
+            for connection in polite:
+                connection.request("GET", "/health")
+                self.assertEqual(connection.getresponse().read(), b'{"status":"ok"}')
+            times = sorted(self.health(server) for _ in range(50))
+            self.assertLess(times[45], 0.1, times)
+            self.assertEqual(threads(server), few)
+            self.assertLess(resident(server) - before, 64 << 20)
+            server.text(prompt="Hi", max_tokens=2)
+            self.assertEqual(len(raws), self.IDLE + 200)
+
+    def test_streams_have_no_threads(self):
+        ask = {"max_tokens": 40, "ignore_eos": True, "temperature": 0}
+        with Server("-q", "--parallel", "200", "--queue", "400", "--sse-ping-interval", "1", context=120) as server, contextlib.ExitStack() as open_:
+            few = threads(server)
+            alone = [server.text(prompt=f"Hi {i}", **ask) for i in range(3)]
+            streams = [open_.enter_context(server.open_stream({"prompt": f"Hi {i % 3}", **ask})) for i in range(500)]
+            server.wait_for("all of them", lambda: server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") +
+                            server.metric("vllm:request_success_total") >= 503)
+            self.assertEqual(threads(server), few)
+            self.assertLess(statistics.median(self.health(server) for _ in range(9)), 0.1)
+            for i, stream in enumerate(streams):
+                events = re.findall(rb"^data: (\{.*)$", read_until(stream, b"data: [DONE]"), re.MULTILINE)
+                text = "".join(c["text"] for event in events for c in json.loads(event)["choices"])
+                self.assertEqual(text, alone[i % 3])
+
+    def test_who_does_not_read_is_given_up(self):
+        body = json.dumps({"prompt": "Hi", "stream": True, "logprobs": 20, **LONG}).encode()
+        with Server("-q", "--header-timeout", "2", "--parallel", "2", context=200000) as server:
+            with contextlib.closing(socket.socket()) as lazy:
+                lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                lazy.connect(("127.0.0.1", server.port))
+                lazy.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                server.wait_running()
+                self.assertTrue(server.text(prompt="Ho", max_tokens=3, ignore_eos=True))  # nobody waits for it
+                server.wait_cancelled()
+                server.wait_running(0)
+
     def health(self, server):
         begun = time.monotonic()
         self.assertEqual(server.request("GET", "/health")[0], 200)

@@ -56,7 +56,7 @@ class Refusals(WithServer):
         self.refused(404, "GET", "/nowhere")
         self.refused(404, "POST", "/v1/nothing", {"input": "x"})
         for path in ("/v1/embeddings", "/v1/rerank"):
-            self.refused(501, "POST", path, {"input": "x"})
+            self.refused(501, "POST", path, {"input": "x"}, code="not_supported")
         self.assertEqual(self.refused(405, "GET", "/v1/completions")["Allow"], "POST")
         self.assertEqual(self.refused(405, "POST", "/health", {})["Allow"], "GET")
         self.refused(413, "POST", "/v1/completions", {"prompt": "x" * (1 << 20)})
