@@ -183,7 +183,7 @@ void Connection::take_head() {
   left_ = head.length;
   const HttpSide::Admission admission = shared_.side.admit(head, request, reply_);
   if (admission.refused) return send_whole();
-  where_ = admission.where;
+  lane_ = admission.lane;
   exchange_->reply = std::exchange(reply_, {});
   if (!head.old && left_ > buffer_.size() && head.lists("expect", "100-continue")) write(kInterim);
   enter(Phase::kBody);
@@ -209,12 +209,11 @@ void Connection::take_body() {
 void Connection::hand_over() {
   enter(Phase::kWork);
   read_more();  // beside the answer
-  if (where_ == HttpSide::Where::kHere) {
+  if (!lane_) {
     shared_.side.handle(exchange_->request, exchange_->reply);
     return answer(exchange_);
   }
-  const Lane lane = where_ == HttpSide::Where::kSlow ? Lane::kSlow : Lane::kQuick;
-  const bool taken = shared_.workers.add(lane, [self = shared_from_this(), exchange = exchange_] {
+  const bool taken = shared_.workers.add(*lane_, [self = shared_from_this(), exchange = exchange_] {
     if (!exchange->gone) self->shared_.side.handle(exchange->request, exchange->reply);
     asio::post(self->wire_->socket().get_executor(), [self, exchange] { self->answer(exchange); });
   });
@@ -252,6 +251,10 @@ void Connection::poll() {
     state = later_->next(reply_, piece);
   } catch (const ApiError& error) {
     shared_.side.explain(exchange_->request, reply_, error);
+    return send_whole();
+  } catch (const std::exception& e) {
+    if (head_sent_) return gone();
+    shared_.side.explain(exchange_->request, reply_, {500, "server_error", e.what(), "", "internal_error"});
     return send_whole();
   }
   if (state == LaterReply::State::kDone && !head_sent_ && piece.empty()) return send_whole();

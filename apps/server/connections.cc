@@ -97,12 +97,6 @@ bool Connections::wait_until_none(Clock::time_point end) {
   return changed_.wait_until(lock, end, [&] { return all_.empty(); });
 }
 
-void Connections::cut_blocked() {
-  const std::lock_guard lock(mutex_);
-  for (const Entry& entry : all_)
-    if (entry.blocked) entry.cut();
-}
-
 size_t Connections::size() const {
   const std::lock_guard lock(mutex_);
   return all_.size();

@@ -47,7 +47,6 @@ class Connections {
   void begin_ending();
   bool ending() const;
   bool wait_until_none(Clock::time_point end);
-  void cut_blocked();
   size_t size() const;
 
  private:

@@ -6,7 +6,7 @@
 
 namespace sx::server {
 
-// Owns its text: errors go from the worker to the thread of a connection, and copies of standard exceptions share
+// Owns its text: errors go from the worker to the threads of connections, and copies of standard exceptions share
 // theirs.
 struct ApiError : std::exception {
   int status;

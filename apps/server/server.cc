@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -26,7 +27,8 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr size_t kSmallBody = 65536;  // read where nobody wants it, so that the connection can be kept
-constexpr size_t kLargeBody = 65536;  // may take long to read: not beside small ones
+constexpr size_t kBodies = size_t(256) << 20, kLargestBodies = 16;  // in memory: bytes, and so many of the largest
+constexpr size_t kLargeBody = 65536, kHugeBody = size_t(1) << 20;   // take longer: not beside smaller ones
 
 // The trace that a request is part of (W3C's traceparent); empty: none.
 std::string trace_id(const std::string& traceparent) {
@@ -45,7 +47,7 @@ ListenerOptions listener_options(const ServerOptions& o) {
           .key_file = o.key_file,
           .connections = {all, o.connections_per_address > 0 ? size_t(o.connections_per_address) : all},
           .request = std::chrono::seconds(o.header_timeout_s),
-          .body_bytes = o.body_bytes};
+          .bodies_bytes = std::max(kBodies, kLargestBodies * o.body_bytes)};
 }
 
 class HttpServer final : public Server, private HttpSide {
@@ -87,8 +89,9 @@ class HttpServer final : public Server, private HttpSide {
       send_error(res, no_route(req, res), req.path);
       return {.refused = true};
     }
-    if (!route || !head.has_body()) return {.where = Where::kHere};
-    return {.where = route->slow || head.length > kLargeBody ? Where::kSlow : Where::kQuick};
+    if (!route || !head.has_body()) return {};
+    if (route->slow || head.length > kHugeBody) return {.lane = Lane::kSlow};
+    return {.lane = head.length > kLargeBody ? Lane::kLarge : Lane::kQuick};
   }
 
   // Before the body is read: who may not ask, and what is not taken.
