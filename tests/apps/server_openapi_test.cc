@@ -160,14 +160,22 @@ TEST(ServerOpenapi, ExamplesAreTaken) {
     ++count;
   }
   const auto store = std::make_shared<ResponseStore>();
-  for (const Json& e : s["MessagesRequest"]["examples"])
-    EXPECT_EQ(parse_messages(e.dump(), l).protocol, Protocol::kMessages), ++count;
-  for (const Json& e : s["ResponsesRequest"]["examples"])
-    EXPECT_EQ(parse_responses(e.dump(), l, store, 0).protocol, Protocol::kResponses), ++count;
-  for (const Json& e : s["OllamaChatRequest"]["examples"])
-    EXPECT_EQ(parse_ollama_chat(e.dump(), l).protocol, Protocol::kOllamaChat), ++count;
-  for (const Json& e : s["OllamaGenerateRequest"]["examples"])
-    EXPECT_EQ(parse_ollama_generate(e.dump(), l).protocol, Protocol::kOllamaGenerate), ++count;
+  for (const Json& e : s["MessagesRequest"]["examples"]) {
+    EXPECT_EQ(parse_messages(e.dump(), l).protocol, Protocol::kMessages);
+    ++count;
+  }
+  for (const Json& e : s["ResponsesRequest"]["examples"]) {
+    EXPECT_EQ(parse_responses(e.dump(), l, store, 0).protocol, Protocol::kResponses);
+    ++count;
+  }
+  for (const Json& e : s["OllamaChatRequest"]["examples"]) {
+    EXPECT_EQ(parse_ollama_chat(e.dump(), l).protocol, Protocol::kOllamaChat);
+    ++count;
+  }
+  for (const Json& e : s["OllamaGenerateRequest"]["examples"]) {
+    EXPECT_EQ(parse_ollama_generate(e.dump(), l).protocol, Protocol::kOllamaGenerate);
+    ++count;
+  }
   EXPECT_EQ(count, 16u);
 }
 
