@@ -15,6 +15,7 @@
 #include "server/listener.h"
 #include "server/origins.h"
 #include "server/page.h"
+#include "server/protocols.h"
 #include "server/replies.h"
 #include "server/routes.h"
 #include "server/service.h"
@@ -80,12 +81,12 @@ class HttpServer final : public Server, private HttpSide {
     try {
       check(head, req, res);
     } catch (const ApiError& error) {
-      send_error(res, error);
+      send_error(res, error, req.path);
       return {.refused = true};
     }
     const Route* route = routes_.find(req.method, req.path);
     if (!route && head.length > kSmallBody) {
-      send_error(res, no_route(req, res));
+      send_error(res, no_route(req, res), req.path);
       return {.refused = true};
     }
     if (!route || !head.has_body()) return {};
@@ -156,7 +157,7 @@ class HttpServer final : public Server, private HttpSide {
     name_request(req, res);
     const Service* there = service_;
     const int guess = error.status == 429 && there ? own_->scheduler().retry_after() : 1;
-    send_error(res, error, error.retry_after > 0 ? error.retry_after : guess);
+    send_error(res, error, req.path, error.retry_after > 0 ? error.retry_after : guess);
   }
 
   void count(int status) override { metrics_.count_response(status); }
@@ -194,6 +195,9 @@ class HttpServer final : public Server, private HttpSide {
     routes_.add({.method = "POST", .handler = std::move(handler)}, path);
   }
   void post(const std::string& path, Method method) { post(path, bound(method)); }
+  void delete_under(const std::string& path, ConstMethod method) {
+    routes_.add({.method = "DELETE", .handler = bound(method), .prefix = true}, path);
+  }
   void post_under(const std::string& path, Method method) {
     routes_.add({.method = "POST", .handler = bound(method), .prefix = true, .slow = true}, path);
   }
@@ -238,7 +242,25 @@ class HttpServer final : public Server, private HttpSide {
     post("/completion", [this](const auto& req, auto& res) {
       service().complete(req, res, parse_native(req.body, service().limits()));
     });
+    add_protocols();
     get("/openapi.json", &Service::openapi);
+  }
+
+  void add_protocols() {
+    post("/v1/messages", [this](const auto& req, auto& res) {
+      service().complete(req, res, parse_messages(req.body, service().limits()));
+    });
+    post("/v1/messages/count_tokens", &Service::count_tokens);
+    post("/v1/responses", &Service::responses);
+    get_under("/v1/responses/", &Service::kept_response);
+    delete_under("/v1/responses/", &Service::delete_response);
+    post("/api/chat", &Service::ollama_chat);
+    post("/api/generate", &Service::ollama_generate);
+    post("/api/show", &Service::ollama_show);
+    get("/api/tags", &Service::ollama_tags);
+    get("/api/version", &Service::ollama_version);
+    for (const char* path : {"/v1/embeddings", "/v1/rerank", "/api/embed", "/api/embeddings"})
+      post(path, &Service::no_embeddings);
   }
 
   void add_asset(const PageAsset& asset) {

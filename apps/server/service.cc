@@ -48,6 +48,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
     : engine_(engine),
       options_(options),
       created_(int64_t(std::time(nullptr))),
+      responses_(std::make_shared<ResponseStore>()),
       scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
@@ -60,6 +61,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
       tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
         return engine_.tokenizer().apply_template_json(messages, true, tools);
       });
+  limits_.reasoning = reasoning_style(engine_.tokenizer());
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
