@@ -8,6 +8,7 @@ namespace sx {
 namespace {
 
 constexpr double kNearlyAll = 0.75;  // of a batch
+constexpr int kFew = 8;              // requests of a small batch
 // Faded costs are for trying what the costs forbid: where a node costs more than a good draft gains, and now and then.
 constexpr double kHopeless = 0.7;       // plain passes
 constexpr int kHopeEvery = 32;          // passes
@@ -127,8 +128,10 @@ void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const 
 }
 
 // A round that ran prompts, too, is counted as what its drafts should have added to a plain one. Where drafts take
-// passes of a model, a round gave what it gave the slower half of its requests: a batch in which a few get ten tokens
-// in a round that takes three times as long is fast on average, and most of its answers come later.
+// passes of a model, a round of many requests gave what it gave the slower half of them: a batch in which a few get ten
+// tokens in a round that takes three times as long is fast on average, and most of its answers come later. In a small
+// batch the fast ones soon leave, and the others gain by that (on an H200: 4 requests gained 3.1x by the mean, 1.2x by
+// the slower half; 16 lost 7 to 10 % by the mean).
 void DraftPlanner::settle(const RoundOutcome& o) {
   const double expected = has_costs() ? cost_model_.predict(o.requests, o.history) : 0;
   if (!(expected > 0)) return;
@@ -143,7 +146,7 @@ void DraftPlanner::settle(const RoundOutcome& o) {
   const double each = double(o.tokens) / o.requests;
   if (!kind_.runs_model) return batch_budget_.drafted_round(o.requests, each, time);
   if (double(o.drafting) >= kNearlyAll * o.requests)
-    return batch_budget_.drafted_round(o.requests, std::min(each, o.slow_pace), time);
+    return batch_budget_.drafted_round(o.requests, o.requests > kFew ? std::min(each, o.slow_pace) : each, time);
   // If all had drafted: as many nodes and tokens for each, and levels of a draft that grow as the target's passes do.
   const int all_rows = o.requests + o.requests * o.nodes / o.drafting;
   const double more_rows = cost_model_.predict(all_rows, o.history) / expected - verifying;
