@@ -208,6 +208,31 @@ TEST(Ranks, PlanOfAShapeWithoutWeights) {
   EXPECT_THROW(plan_ranks(folder.path(), 0, "layers"), Error);
 }
 
+// A prompt chunk whose logits nobody wants: the first stage goes on with the next one while later stages are still at
+// it. Here they never begin.
+TEST(Ranks, AStageIsFreeWhenItHasHandedOn) {
+  const TinyFile file;
+  auto comms = make_thread_ranks(2);
+  auto ranks = std::make_shared<Ranks>(std::shared_ptr<Communicator>(std::move(comms[0])), RankSplit::kLayers);
+  ranks->comm().deadline_seconds = 0.2;
+  RankedBackend backend(one_process(), ranks);
+  ModelOptions options;
+  options.max_rows = 8, options.max_outputs = 2, options.context = 64, options.spread = true;
+  auto model = Model::load(ModelFile::open(file.path), backend, options);
+  auto kv = backend.make_kv(model->kv_geometry(1, 64, DType::kF32));
+  const std::vector<Token> tokens{5, 90, 17, 44};
+  const auto run = [&](int history, std::vector<int32_t> outputs) {
+    const std::vector<int32_t> positions{history, history + 1, history + 2, history + 3};
+    const SeqRows seq{.first_row = 0, .rows = 4, .slot = 0, .history = history};
+    model->forward(
+        {.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = outputs, .prompt = true},
+        *kv);
+  };
+  run(0, {});
+  run(4, {});
+  EXPECT_THROW(run(8, {3}), Error);  // logits come from the last stage
+}
+
 TEST(Ranks, ARankThatCannotLoadIsNamed) {
   const TinyFile file;
   ThreadRanks ranks(2, RankSplit::kColumns);

@@ -421,7 +421,7 @@ void CudaBackend::linear(const LinearArgs& args) {
 
 void CudaBackend::experts(const ExpertsArgs& args) {
   if (dry()) return;
-  SX_ASSERT(args.x != unwritten_);
+  SX_ASSERT(args.x != unwritten_ && !args.part);
   ExpertsCall call{static_cast<const CudaExperts*>(args.gate_up), static_cast<const CudaExperts*>(args.down), args,
                    in_step() && padding_ ? block_.view().rows : nullptr};
   call.args.rows = padded(args.rows);
