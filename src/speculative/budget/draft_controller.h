@@ -104,7 +104,7 @@ class DraftController {
 
   AcceptanceByDepth acceptance_;
   bool begun_ = false;
-  double balance_ = 0, tries_ = 0;  // the account, and what is put aside for tries
+  double balance_ = 0, tries_ = 0;            // the account, and what is put aside for tries
   double without_ = 1, rate_ = 1;             // tokens per plain step of rounds without and with the model, lately
   double nodes_per_level_ = 1;                // of verified trees
   int idle_ = 0, misses_ = 0;                 // rounds since the model drafted; drafts in a row that gave nothing
