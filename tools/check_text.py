@@ -42,7 +42,7 @@ WORDS = [
     (r"glance|patience", "poll interval, deadline", None),
     (r"(wide )?twins?", "zero-padded upscale", None),
     (r"(?<!page )faults", "reference quirks, errors", None),
-    (r"rooms|refusals?|somebody", "modules; rejection, error; the one who does it by name", r"^apps/server/request_chat\.cc"),
+    (r"rooms|refusals?|somebody", "modules; rejection, error; the one who does it by name", r"^apps/server/(request_chat|responses_request)\.cc"),
 ]
 WORDS = [(re.compile(rf"\b(?:{pattern})\b", re.I), instead, allowed and re.compile(allowed)) for pattern, instead, allowed in WORDS]
 WORDS.append((re.compile(r"\b(?:a|the|of|its|no|and|what) cost_model\b(?![.(_])", re.I), "cost model", None))

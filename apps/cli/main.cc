@@ -1,9 +1,11 @@
 // specextend: the command line program. Each subcommand lives in a file of its own name.
 #include <fmt/format.h>
+#include <specextend/ranks.h>
 #include <specextend/suggest.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/spec_flags.h"
 
@@ -80,6 +83,21 @@ std::vector<Entry> add_commands(CLI::App& app) {
   return commands;
 }
 
+// Runs a command on rank 0 of several, and follows it on the others. Other ranks must not begin with the command: they
+// have no standard input, and what it prints is rank 0's to print.
+int run_on_ranks(const EngineOptions& options, const Command& command) {
+  const RankPlace place = join_ranks(options.split, [](const std::string& why) {
+    fmt::print(stderr, "specextend: {}\n", why);
+    std::_Exit(1);
+  });
+  struct Leave {
+    ~Leave() { leave_ranks(); }
+  } leave;
+  if (place.rank == 0) return command();
+  follow_ranks(options.threads);
+  return 0;
+}
+
 // Runs the command that the arguments name. Errors are exceptions, but for those of arguments.
 int run(int argc, char** argv) {
   CLI::App app("SpecExtend: fast LLM inference on long inputs, with the bytes of plain decoding", "specextend");
@@ -110,7 +128,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) { return app.exit(e); }
   const auto parsed =
       std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
-  return parsed == commands.end() ? 0 : parsed->run();
+  if (parsed == commands.end()) return 0;
+  return split_options() ? run_on_ranks(*split_options(), parsed->run) : parsed->run();
 }
 
 }  // namespace

@@ -32,12 +32,13 @@ struct ServeArgs {
   SpecFlags spec;
   server::ServerOptions server;
   std::string chat_template_file, key_file;
+  std::vector<std::string> api_keys;
   int body_mib = 16, cache_mib = 512, shutdown_s = 25;
   bool quiet = false, no_page = false;
   bool default_spec = false;  // no flag asks for a preset
 };
 
-volatile std::sig_atomic_t g_loading = 0, g_ending = 0;
+volatile std::sig_atomic_t g_loading = 0, g_ending = 0, g_reload = 0;
 std::atomic<int64_t> g_ended_at{0};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
@@ -59,13 +60,15 @@ void on_signal(int number) {
 }
 
 // Collects keys from the flags, a file, and the environment, where other users of the machine do not see them.
-void collect_keys(ServeArgs& a) {
-  std::vector<std::string>& keys = a.server.api_keys;
+std::vector<server::ApiKey> collect_keys(const ServeArgs& a) {
+  std::vector<server::ApiKey> keys;
+  for (const std::string& key : a.api_keys) keys.push_back({fmt::format("flag-{}", keys.size() + 1), key});
   if (!a.key_file.empty())
-    for (std::string& key : server::read_keys(a.key_file)) keys.push_back(std::move(key));
-  if (const char* key = std::getenv("SPECEXTEND_API_KEY")) keys.push_back(key);
-  for (const std::string& key : keys)
-    if (key.empty()) throw Error("--api-key, SPECEXTEND_API_KEY: a key must not be empty");
+    for (server::ApiKey& key : server::read_keys(a.key_file)) keys.push_back(std::move(key));
+  if (const char* key = std::getenv("SPECEXTEND_API_KEY")) keys.push_back({"environment", key});
+  for (const server::ApiKey& key : keys)
+    if (key.key.empty()) throw Error("--api-key, SPECEXTEND_API_KEY: a key must not be empty");
+  return keys;
 }
 
 std::string name_of(std::filesystem::path path) {
@@ -88,26 +91,28 @@ void check_rule(const SpecOptions& spec) {
 constexpr const char* kDefaultSpec = "suffix";
 
 // Timing side channel: a client could tell by the speed what was generated for another API key.
-void check_store(const ServeArgs& a) {
+void check_store(const ServeArgs& a, const std::vector<server::ApiKey>& keys) {
   const auto stores = [](const SpecOptions& spec) {
     return nlohmann::json::parse(spec_describe(spec)).value("store", "0") != "0";
   };
-  if (std::set<std::string>(a.server.api_keys.begin(), a.server.api_keys.end()).size() < 2 || a.server.share_prefix)
-    return;
+  std::set<std::string> different;
+  for (const server::ApiKey& key : keys) different.insert(key.key);
+  if (different.size() < 2 || a.server.share_prefix) return;
   if (stores(a.engine.spec) || std::ranges::any_of(a.engine.more_specs, stores))
     throw Error(
         "--spec key store drafts from responses to all API keys: with several API keys it needs --share-prefix");
 }
 
 void prepare(ServeArgs& a) {
-  collect_keys(a);
+  std::vector<server::ApiKey> keys = collect_keys(a);
   a.default_spec = !a.spec.given();
   if (a.default_spec) a.spec.specs = {kDefaultSpec};
   std::vector<SpecOptions> specs = resolve_all(a.spec);
   for (const SpecOptions& spec : specs) check_rule(spec);
   a.engine.spec = std::move(specs.front());
   a.engine.more_specs.assign(specs.begin() + 1, specs.end());
-  check_store(a);
+  check_store(a, keys);
+  a.server.keys->replace(std::move(keys));
   a.engine.max_sessions = a.server.parallel;
   a.server.body_bytes = size_t(a.body_mib) << 20;
   a.server.cache_bytes = size_t(a.cache_mib) << 20;
@@ -124,6 +129,34 @@ std::string address(const server::ServerOptions& s, int port) {
   return fmt::format("{}://{}{}{}:{}", s.cert_file.empty() ? "http" : "https", v6 ? "[" : "", s.host, v6 ? "]" : "",
                      port);
 }
+
+// Takes the key file's keys anew after SIGHUP, or when the file has changed. What cannot be read changes nothing.
+class KeyWatch {
+ public:
+  explicit KeyWatch(const ServeArgs& args) : args_(args), changed_(when()) {}
+  void look() {
+    if (args_.key_file.empty()) return;
+    const auto now = when();
+    if (!std::exchange(g_reload, 0) && (now == changed_ || now == std::filesystem::file_time_type::min())) return;
+    changed_ = now;
+    try {
+      std::vector<server::ApiKey> keys = collect_keys(args_);
+      check_store(args_, keys);
+      const size_t count = keys.size();
+      args_.server.keys->replace(std::move(keys));
+      fmt::print(stderr, "'{}' was read again: {} keys\n", args_.key_file, count);
+    } catch (const std::exception& e) { fmt::print(stderr, "error: {}; the keys stay as they were\n", e.what()); }
+  }
+
+ private:
+  std::filesystem::file_time_type when() const {
+    std::error_code none;
+    const auto time = std::filesystem::last_write_time(args_.key_file, none);
+    return none ? std::filesystem::file_time_type::min() : time;
+  }
+  const ServeArgs& args_;
+  std::filesystem::file_time_type changed_;
+};
 
 // Stops the server on every way out: its thread must not outlive it.
 class Listening {
@@ -146,10 +179,12 @@ int run(ServeArgs& a) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   prepare(a);
+  if (!a.key_file.empty()) std::signal(SIGHUP, [](int) { g_reload = 1; });
+  KeyWatch keys(a);
   std::unique_ptr<Engine> engine;  // outlives the server
   const auto server = server::Server::create(a.server);
   const int port = server->bind();
-  if (a.server.api_keys.empty() && !server::is_loopback(a.server.host))
+  if (a.server.keys->empty() && !server::is_loopback(a.server.host))
     fmt::print(stderr, "warning: {} can be reached from other machines, and there is no API key\n", a.server.host);
   const Listening listening(*server);
   if (!a.quiet) fmt::print(stderr, "{} responds when the model is loaded\n", address(a.server, port));
@@ -162,7 +197,10 @@ int run(ServeArgs& a) {
   server->attach(*engine);
   g_loading = 0;
   fmt::print(stderr, "listening on {}\n", address(a.server, port));
-  while (!g_ending && !listening.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  while (!g_ending && !listening.ended()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    keys.look();
+  }
   if (!g_ending) throw Error("the server stopped listening");
   if (!a.quiet)
     fmt::print(stderr, "ending when the running responses are done, after {} s at the latest\n", a.shutdown_s);
@@ -178,11 +216,14 @@ void add_address_flags(CLI::App& app, ServeArgs& a) {
       ->capture_default_str()
       ->check(CLI::Range(0, 65535))
       ->envname("LLAMA_ARG_PORT");
-  app.add_option("--api-key", s.api_keys,
+  app.add_option("--api-key", a.api_keys,
                  "key that clients must send; repeatable; SPECEXTEND_API_KEY hides it from process lists")
       ->allow_extra_args(false)
       ->envname("LLAMA_API_KEY");
-  app.add_option("--api-key-file", a.key_file, "file with keys, one per line")->envname("LLAMA_ARG_API_KEY_FILE");
+  app.add_option(
+         "--api-key-file", a.key_file,
+         "file with keys, one per line, or JSON with names and limits; read again when it changes, or on SIGHUP")
+      ->envname("LLAMA_ARG_API_KEY_FILE");
   app.add_option("--ssl-cert-file", s.cert_file, "PEM file with the certificate chain: serve TLS")
       ->envname("LLAMA_ARG_SSL_CERT_FILE");
   app.add_option("--ssl-key-file", s.key_file, "PEM file with the certificate's key")
@@ -220,7 +261,7 @@ void add_limit_flags(CLI::App& app, ServeArgs& a) {
                       "most seconds a client may take to send a request, or to read nothing of its reply"))
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));
-  rare(app.add_option("--shutdown-timeout", a.shutdown_s,
+  rare(app.add_option("--drain-seconds,--shutdown-timeout", a.shutdown_s,
                       "most seconds that running responses get after SIGTERM or SIGINT"))
       ->capture_default_str()
       ->check(CLI::Range(0, 86400));
@@ -253,6 +294,8 @@ void add_state_flags(CLI::App& app, ServeArgs& a) {
                "share caches between API keys; response times then reveal other clients' prompts");
   app.add_option("--slot-save-path", a.server.slot_folder, "folder for saved slots; without it they cannot be saved")
       ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
+  rare(app.add_flag("--log-requests", a.server.log_requests,
+                    "print a line of JSON for each request: id, path, status, time, key's name, trace id"));
   app.add_flag("-q,--quiet", a.quiet, "print only the address");
   const auto ignore = [&](const char* flags, const char* why) {
     rare(app.add_flag_function(

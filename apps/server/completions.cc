@@ -21,6 +21,11 @@ uint64_t random_seed() {
   return uint64_t(device()) << 32 | device();
 }
 
+// The scope of requests with this 'cache_salt'.
+uint64_t salted(uint64_t scope, const std::string& salt) {
+  return salt.empty() ? scope : scope ^ (std::hash<std::string>()(salt) | 1);
+}
+
 // The reply to a completion: the jobs of its choices and what is written of them.
 class Completion final : public LaterReply {
  public:
@@ -35,7 +40,7 @@ class Completion final : public LaterReply {
 
   void listen(std::function<void()> ring) override { mailbox_->listen(std::move(ring)); }
   TimePoint wake() const override { return streamed_ && !begun_ ? begin_by_ : TimePoint::max(); }
-  std::string ping() const override { return std::string(Answer::kPing); }
+  std::string ping() const override { return std::string(answer_.ping()); }
   std::chrono::seconds ping_interval() const override { return ping_; }
   void leave() override {
     for (const auto& job : jobs_) job->gone = true;
@@ -55,7 +60,7 @@ class Completion final : public LaterReply {
         reply.set_content(answer_.whole(ends), "application/json");
         return State::kDone;
       }
-      reply.set_header("Content-Type", "text/event-stream");
+      reply.set_header("Content-Type", std::string(answer_.stream_type()));
       reply.set_header("Cache-Control", "no-cache");
       reply.set_header("X-Accel-Buffering", "no");
       begun_ = true;
@@ -138,10 +143,12 @@ void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest
     if (request.echo)
       for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(engine_.tokenizer(), prompt));
   }
+  begin_reasoning(engine_.tokenizer(), prompts.front(), request);
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
-  for (const auto& job : jobs) job->scope = scope(req);
+  const Tenant who = tenant(req);
+  for (const auto& job : jobs) job->scope = salted(scope(req), request.cache_salt), job->tenant = who;
   const bool streamed = request.stream;
   const auto later =
       std::make_shared<Completion>(mailbox, jobs, Answer(request, std::move(facts)), streamed, options_.ping_s);

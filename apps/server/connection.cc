@@ -174,6 +174,7 @@ void Connection::take_head() {
   } catch (const ApiError& error) { return refuse(error); }
   const RequestHead& head = reader_.head;
   shared_.all.set_asked(entry_, true);
+  asked_at_ = Clock::now();
   ++served_;
   HttpRequest& request = exchange_->request;
   request.method = head.method;
@@ -182,7 +183,7 @@ void Connection::take_head() {
   left_ = head.length;
   const HttpSide::Admission admission = shared_.side.admit(head, request, reply_);
   if (admission.refused) return send_whole();
-  where_ = admission.where;
+  lane_ = admission.lane;
   exchange_->reply = std::exchange(reply_, {});
   if (!head.old && left_ > buffer_.size() && head.lists("expect", "100-continue")) write(kInterim);
   enter(Phase::kBody);
@@ -208,12 +209,11 @@ void Connection::take_body() {
 void Connection::hand_over() {
   enter(Phase::kWork);
   read_more();  // beside the answer
-  if (where_ == HttpSide::Where::kHere) {
+  if (!lane_) {
     shared_.side.handle(exchange_->request, exchange_->reply);
     return answer(exchange_);
   }
-  const Lane lane = where_ == HttpSide::Where::kSlow ? Lane::kSlow : Lane::kQuick;
-  const bool taken = shared_.workers.add(lane, [self = shared_from_this(), exchange = exchange_] {
+  const bool taken = shared_.workers.add(*lane_, [self = shared_from_this(), exchange = exchange_] {
     if (!exchange->gone) self->shared_.side.handle(exchange->request, exchange->reply);
     asio::post(self->wire_->socket().get_executor(), [self, exchange] { self->answer(exchange); });
   });
@@ -251,6 +251,10 @@ void Connection::poll() {
     state = later_->next(reply_, piece);
   } catch (const ApiError& error) {
     shared_.side.explain(exchange_->request, reply_, error);
+    return send_whole();
+  } catch (const std::exception& e) {
+    if (head_sent_) return gone();
+    shared_.side.explain(exchange_->request, reply_, {500, "server_error", e.what(), "", "internal_error"});
     return send_whole();
   }
   if (state == LaterReply::State::kDone && !head_sent_ && piece.empty()) return send_whole();
@@ -343,7 +347,14 @@ void Connection::on_write(const Wire::Error& error, size_t size) {
   arm();
 }
 
+void Connection::log() {
+  if (!exchange_ || exchange_->request.method.empty()) return;
+  shared_.side.log(exchange_->request, reply_,
+                   std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - asked_at_));
+}
+
 void Connection::finish() {
+  log();
   if (later_) std::exchange(later_, nullptr)->leave();
   if (last_) return hang_up();
   await_request();
@@ -370,7 +381,8 @@ void Connection::hang_up() {
 void Connection::gone() {
   if (phase_ == Phase::kClosed) return;
   const bool asked = phase_ == Phase::kWork || phase_ == Phase::kAnswer;
-  if (asked && !head_sent_) shared_.side.count(499);
+  if (asked && !head_sent_) shared_.side.count(reply_.status = 499);
+  if (asked) log();
   close();
 }
 

@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/connections.h"
@@ -27,10 +28,9 @@ struct Deadlines {
 // What connections ask for each request.
 class HttpSide {
  public:
-  enum class Where { kHere, kQuick, kSlow };  // on the strand, or in a lane of the workers
   struct Admission {
-    bool refused = false;  // the reply says why; the body is not read
-    Where where = Where::kHere;
+    bool refused = false;        // the reply says why; the body is not read
+    std::optional<Lane> lane{};  // of the workers; none: on the strand
   };
   virtual ~HttpSide() = default;
   // Before the body is read: whether and where the request is handled. The request has no body yet.
@@ -39,7 +39,9 @@ class HttpSide {
   virtual void handle(HttpRequest& request, HttpReply& reply) = 0;
   // The reply to a request that cannot be handed on, or that failed later.
   virtual void explain(const HttpRequest& request, HttpReply& reply, const ApiError& error) = 0;
-  virtual void count(int status) = 0;  // of every reply, once
+  virtual void count(int status) = 0;  // of every reply, once, when it begins; 499: the client left before
+  // When all of it is written, or the client has left.
+  virtual void log(const HttpRequest& request, const HttpReply& reply, std::chrono::milliseconds took) = 0;
 };
 
 // What all connections share.
@@ -48,8 +50,8 @@ struct ConnectionSurroundings {
   Connections& all;
   Workers& workers;
   Deadlines deadlines{};
-  size_t bodies_bytes = size_t(256) << 20;  // that bodies may take at a time, all together
-  std::atomic<size_t> bodies{0};            // that they take
+  size_t bodies_bytes = 0;        // that bodies may take at a time, all together
+  std::atomic<size_t> bodies{0};  // that they take
 };
 
 class Connection final : public std::enable_shared_from_this<Connection> {
@@ -83,6 +85,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void write(std::string_view text);
   void pump();
   void on_write(const Wire::Error& error, size_t size);
+  void log();
   void finish();   // the reply is written
   void hang_up();  // no more is written; what the client still sends is dropped for a while
   void gone();     // the client is
@@ -112,9 +115,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::string piece_{};   // being read
   size_t left_ = 0;       // of the body
   size_t dropped_ = 0;    // bytes, while it lingers
-  HttpSide::Where where_ = HttpSide::Where::kHere;
+  std::optional<Lane> lane_{};
   std::shared_ptr<Exchange> exchange_{};
-  Clock::time_point deadline_{}, request_deadline_{};
+  Clock::time_point deadline_{}, request_deadline_{}, asked_at_{};
 
   // Of its reply.
   HttpReply reply_{};

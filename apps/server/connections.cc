@@ -26,6 +26,11 @@ Connections::Room Connections::room(const std::string& address) {
   return shed(nullptr, 1 + bounds_.all / kShare) ? Room::kYes : Room::kLater;
 }
 
+void Connections::make_room() {
+  const std::lock_guard lock(mutex_);
+  shed(nullptr, 1 + all_.size() / kShare);
+}
+
 Connections::Handle Connections::add(const std::string& address, std::function<void()> cut) {
   const std::lock_guard lock(mutex_);
   ++addresses_[address];
@@ -95,12 +100,6 @@ bool Connections::ending() const {
 bool Connections::wait_until_none(Clock::time_point end) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, end, [&] { return all_.empty(); });
-}
-
-void Connections::cut_blocked() {
-  const std::lock_guard lock(mutex_);
-  for (const Entry& entry : all_)
-    if (entry.blocked) entry.cut();
 }
 
 size_t Connections::size() const {

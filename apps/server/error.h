@@ -6,11 +6,12 @@
 
 namespace sx::server {
 
-// Owns its text: errors go from the worker to the thread of a connection, and copies of standard exceptions share
+// Owns its text: errors go from the worker to the threads of connections, and copies of standard exceptions share
 // theirs.
 struct ApiError : std::exception {
   int status;
   std::string message, type, param, code;  // param and code may be empty: null in the body
+  int retry_after = 0;                     // seconds; 0: as the server thinks
   ApiError(int status_, std::string type_, std::string message_, std::string param_ = {}, std::string code_ = {})
       : status(status_),
         message(std::move(message_)),

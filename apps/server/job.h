@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/error.h"
+#include "server/keys.h"
 #include "server/logprobs.h"
 #include "server/response.h"
 
@@ -43,6 +44,7 @@ class Job {
   const Clock::time_point arrived = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
   uint64_t scope = 0;             // whose texts it may share: those of its key
+  Tenant tenant{};                // who asks
   std::atomic<bool> gone{false};  // nobody reads any more: cancels in every phase
   bool cancelled(bool ending) const { return gone || ending || Clock::now() >= deadline; }
 

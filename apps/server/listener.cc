@@ -29,7 +29,6 @@ constexpr int kThreads = 2;            // of input and output
 constexpr int kWorkers = 2;            // of each lane
 constexpr size_t kWaiting = 1024;      // requests in a lane
 constexpr size_t kOtherFiles = 64;     // that the process has open beside its connections
-constexpr size_t kLargeBodies = 16;    // of the largest size, in memory at a time
 constexpr auto kHeaderDeadline = 10s;  // for the head of a request
 constexpr auto kPause = 50ms;          // before another connection is looked for, where there is no room
 constexpr auto kLastWords = 2s;        // for answers to be read, after the end
@@ -56,7 +55,7 @@ class AsioListener final : public Listener {
         pause_(acceptor_.get_executor()) {
     shared_.deadlines.request = shared_.deadlines.write = options.request;
     shared_.deadlines.head = std::min<std::chrono::seconds>(options.request, kHeaderDeadline);
-    shared_.bodies_bytes = std::max(shared_.bodies_bytes, kLargeBodies * options.body_bytes);
+    shared_.bodies_bytes = options.bodies_bytes;
   }
   ~AsioListener() override { stop(); }
 
@@ -74,7 +73,7 @@ class AsioListener final : public Listener {
     asio::post(acceptor_.get_executor(), [this] { accept(); });
     {
       const std::lock_guard lock(mutex_);
-      for (int i = 0; i < kThreads && !stopping_; ++i) threads_.emplace_back([this] { io_.run(); });
+      for (int i = 0; i < kThreads && !stopping_; ++i) threads_.emplace_back([this] { run(); });
     }
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_; });
@@ -93,7 +92,6 @@ class AsioListener final : public Listener {
     }
     stop_accepting();
     all_.begin_ending();
-    all_.cut_blocked();
     all_.wait_until_none(Connections::Clock::now() + kLastWords);
     workers_.stop();
     io_.stop();
@@ -106,6 +104,13 @@ class AsioListener final : public Listener {
   size_t connections() const override { return all_.size(); }
 
  private:
+  // A connection may run out of memory: the others go on.
+  void run() {
+    while (!io_.stopped()) try {
+        io_.run();
+      } catch (const std::exception& e) { fmt::print(stderr, "error: a connection failed: {}\n", e.what()); }
+  }
+
   bool open(const tcp::endpoint& at) {
     Wire::Error error;
     acceptor_.open(at.protocol(), error);
@@ -137,6 +142,7 @@ class AsioListener final : public Listener {
     if (!acceptor_.is_open()) return;
     acceptor_.async_accept(asio::make_strand(io_), [this](const Wire::Error& error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
+      if (error == asio::error::no_descriptors) all_.make_room();
       if (error) return later([this] { accept(); });  // there are no files left, or the client has left
       take(std::move(socket));
     });

@@ -12,11 +12,11 @@ class HttpSide;
 
 struct ListenerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                       // 0: any free one
-  std::string cert_file{}, key_file{};   // TLS; empty: without
-  ConnectionBounds connections{};        // at a time; fewer where the process may not open so many files
-  std::chrono::seconds request{30};      // most time a client may take to send a request
-  size_t body_bytes = size_t(16) << 20;  // of one request
+  int port = 8080;                          // 0: any free one
+  std::string cert_file{}, key_file{};      // TLS; empty: without
+  ConnectionBounds connections{};           // at a time; fewer where the process may not open so many files
+  std::chrono::seconds request{30};         // most time a client may take to send a request
+  size_t bodies_bytes = size_t(256) << 20;  // that bodies may take in memory, all together
 };
 
 class Listener {

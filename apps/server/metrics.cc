@@ -113,6 +113,40 @@ void Metrics::add_refreshes(int count) {
   refreshes_ += count;
 }
 
+void Metrics::add_key(const std::string& key, int64_t prompt_tokens, int64_t generated_tokens) {
+  if (key.empty()) return;
+  const std::lock_guard lock(mutex_);
+  KeyCounts& counts = keys_[key];
+  ++counts.requests;
+  counts.prompt_tokens += prompt_tokens, counts.generated_tokens += generated_tokens;
+}
+
+void Metrics::count_rejected(const std::string& key) {
+  if (key.empty()) return;
+  const std::lock_guard lock(mutex_);
+  ++keys_[key].rejected;
+}
+
+void Metrics::write_keys(std::string& out, const std::string& label, const std::string* only) const {
+  const auto family = [&](const char* name, const char* what, int64_t KeyCounts::*member) {
+    head(out, name, "counter", what);
+    for (const auto& [key, counts] : keys_)
+      if (!only || key == *only)
+        out += fmt::format("{}{{{},api_key=\"{}\"}} {}\n", name, label, escaped(key), counts.*member);
+  };
+  family("specextend_key_requests_total", "Requests by the name of their API key.", &KeyCounts::requests);
+  family("specextend_key_prompt_tokens_total", "Their prompt tokens.", &KeyCounts::prompt_tokens);
+  family("specextend_key_generation_tokens_total", "Their generated tokens.", &KeyCounts::generated_tokens);
+  family("specextend_key_rejected_total", "Requests refused for the limits of their key.", &KeyCounts::rejected);
+}
+
+std::string Metrics::text_of_key(const std::string& model, const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  std::string out;
+  write_keys(out, fmt::format("model_name=\"{}\"", escaped(model)), &key);
+  return out;
+}
+
 std::string Metrics::text(const std::string& model, const Gauges& gauges) const {
   const std::lock_guard lock(mutex_);
   const std::string label = fmt::format("model_name=\"{}\"", escaped(model));
@@ -124,6 +158,11 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
   one("vllm:num_requests_running", "gauge", "Requests in the running batch.", gauges.running);
   one("vllm:num_requests_waiting", "gauge", "Requests in the queue.", gauges.waiting);
   one("vllm:kv_cache_usage_perc", "gauge", "Share of the sessions' cells that hold text, 0 to 1.", gauges.cache_share);
+  head(out, "vllm:cache_config_info", "gauge", "The cells of all sessions; a block is one token's.");
+  out += fmt::format(
+      "vllm:cache_config_info{{{},block_size=\"1\",num_gpu_blocks=\"{}\",cache_dtype=\"{}\","
+      "enable_prefix_caching=\"True\"}} 1\n",
+      label, gauges.cells, escaped(gauges.cell_type));
   one("vllm:prompt_tokens_total", "counter", "Prompt tokens, those found in a cache included.", prompt_tokens_);
   one("vllm:prompt_tokens_cached_total", "counter", "Of them, found in a cache.", cached_tokens_);
   one("vllm:generation_tokens_total", "counter", "Generated tokens.", generated_tokens_);
@@ -175,6 +214,7 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
   head(out, "specextend_http_responses_total", "counter", "Responses by status.");
   for (const auto& [status, count] : responses_)
     out += fmt::format("specextend_http_responses_total{{{},status=\"{}\"}} {}\n", label, status, count);
+  write_keys(out, label, nullptr);
   return out;
 }
 

@@ -30,6 +30,8 @@ struct Gauges {
   size_t running = 0, waiting = 0;
   double cache_share = 0;  // of the cells of all sessions, 0..1
   size_t saved_states = 0, saved_bytes = 0;
+  int64_t cells = 0;        // of all sessions
+  std::string cell_type{};  // of their numbers
 };
 
 // Times of one request as its client sees them, seconds.
@@ -50,8 +52,12 @@ class Metrics {
   // A request that ran to its end.
   void add(const GenerateResult& result, const RequestTimes& times);
   void add_refreshes(int count);
-  // The whole page.
+  // A request of a named API key that ran, to its end or not; one that was refused for the key's limits.
+  void add_key(const std::string& key, int64_t prompt_tokens, int64_t generated_tokens);
+  void count_rejected(const std::string& key);
+  // The whole page, and what a key may see of it where others see all.
   std::string text(const std::string& model, const Gauges& gauges) const;
+  std::string text_of_key(const std::string& model, const std::string& key) const;
 
  private:
   // Rounds by the length of the text they continued.
@@ -61,7 +67,13 @@ class Metrics {
   };
   static constexpr std::array<const char*, 5> kContexts{"0-1k", "1k-4k", "4k-16k", "16k-64k", "64k+"};
 
+  struct KeyCounts {
+    int64_t requests = 0, prompt_tokens = 0, generated_tokens = 0, rejected = 0;
+  };
+  void write_keys(std::string& out, const std::string& label, const std::string* only) const;
+
   mutable std::mutex mutex_;
+  std::map<std::string, KeyCounts> keys_;
   std::map<int, int64_t> responses_;
   std::map<std::string, int64_t> finished_;  // by reason
   int64_t cancelled_ = 0, timeouts_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;

@@ -8,7 +8,7 @@
 #include <random>
 #include <string_view>
 
-#include "server/response.h"
+#include "server/protocols.h"
 
 namespace sx::server {
 
@@ -33,11 +33,11 @@ void send(HttpReply& res, const Json& body) {
   res.set_content(body.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json");
 }
 
-void send_error(HttpReply& res, const ApiError& error, int retry_after) {
+void send_error(HttpReply& res, const ApiError& error, const std::string& path, int retry_after) {
   res.status = error.status;
   if (error.status == 429 || error.status == 503) res.set_header("Retry-After", std::to_string(retry_after));
   if (error.status == 401) res.set_header("WWW-Authenticate", "Bearer");
-  res.set_content(error_body(error, res.get_header_value(kRequestId)), "application/json");
+  res.set_content(error_body_for(path, error, res.get_header_value(kRequestId)), "application/json");
 }
 
 }  // namespace sx::server

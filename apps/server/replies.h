@@ -15,6 +15,7 @@ std::string request_id(const std::string& given);
 void name_request(const HttpRequest& req, HttpReply& res);
 
 void send(HttpReply& res, const nlohmann::ordered_json& body);
-void send_error(HttpReply& res, const ApiError& error, int retry_after = 1);
+// In the form of whoever asks on `path`.
+void send_error(HttpReply& res, const ApiError& error, const std::string& path, int retry_after = 1);
 
 }  // namespace sx::server

@@ -178,14 +178,17 @@ void read_common(const Json& json, const Limits& limits, CompletionRequest& requ
 
 }  // namespace
 
-CompletionRequest parse_completion(std::string_view body, const Limits& limits) {
-  const Json json = parse_object(body);
+CompletionRequest read_text_request(const Json& body, const Limits& limits) {
   CompletionRequest request;
   request.api = Api::kText;
-  request.prompts = read_prompts(json, limits);
-  refuse_tools(json);
-  read_common(json, limits, request);
+  request.prompts = read_prompts(body, limits);
+  refuse_tools(body);
+  read_common(body, limits, request);
   return request;
+}
+
+CompletionRequest parse_completion(std::string_view body, const Limits& limits) {
+  return read_text_request(parse_object(body), limits);
 }
 
 CompletionRequest parse_native(std::string_view body, const Limits& limits) {
@@ -200,13 +203,16 @@ CompletionRequest parse_native(std::string_view body, const Limits& limits) {
   return request;
 }
 
-CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
-  const Json json = parse_object(body);
+CompletionRequest read_chat_request(const Json& body, const Limits& limits) {
   CompletionRequest request;
   request.api = Api::kChat;
-  read_common(json, limits, request);
-  read_chat(json, limits, request);
+  read_common(body, limits, request);
+  read_chat(body, limits, request);
   return request;
+}
+
+CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
+  return read_chat_request(parse_object(body), limits);
 }
 
 CompletionRequest parse_template(std::string_view body, const Limits& limits) {
@@ -218,11 +224,25 @@ CompletionRequest parse_template(std::string_view body, const Limits& limits) {
 
 std::string chat_prompt(const Tokenizer& tokenizer, const CompletionRequest& request) {
   try {
-    return tokenizer.apply_template_json(request.messages, request.add_generation_prompt, request.tools,
-                                         request.template_variables);
+    std::string text = tokenizer.apply_template_json(request.messages, request.add_generation_prompt, request.tools,
+                                                     request.template_variables);
+    if (!request.prefill.empty() || !request.prefill_reasoning.empty())
+      append_prefill(text, request.prefill_reasoning, request.prefill, reasoning_style(tokenizer.chat_template()));
+    return text;
   } catch (const Error& e) {  // templates raise errors about messages they do not take
     throw bad_request(e.what(), "messages");
   }
+}
+
+void begin_reasoning(const Tokenizer& tokenizer, std::span<const Token> prompt, CompletionRequest& request) {
+  if (request.api != Api::kChat || !request.reasoning.any()) return;
+  request.reasoning_start = !request.prefill.empty() ? ReasoningStart::kOver
+                            : !request.prefill_reasoning.empty()
+                                ? ReasoningStart::kOpened
+                                : reasoning_start(tokenizer, prompt, request.reasoning);
+  if (request.must_call && request.reasoning_start == ReasoningStart::kMaybe)
+    request.reasoning_start = ReasoningStart::kOver;
+  request.options.grammar = after_reasoning(request.options.grammar, request.reasoning, request.reasoning_start);
 }
 
 std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request,

@@ -4,6 +4,7 @@
 #include <specextend/specextend.h>
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "server/error.h"
+#include "server/reasoning.h"
 #include "server/tools.h"
 
 namespace sx::server {
@@ -31,9 +33,13 @@ struct Limits {
   size_t grammar_bytes = 256 << 10;
   std::vector<std::string> presets{};  // a request may name one of these in 'spec_preset'
   ToolStyle tool_style{};              // of the model's chat template: tool_style(template)
+  ReasoningStyle reasoning{};          // of the model: reasoning_style(tokenizer)
 };
 
 enum class Api { kChat, kText, kNative };  // /v1/chat/completions, /v1/completions, llama.cpp's /completion
+// In whose form the answer is written. All but the first are chats, or texts of one prompt and one choice.
+enum class Protocol { kOpenAi, kMessages, kResponses, kOllamaChat, kOllamaGenerate };
+struct ProtocolFacts;  // what a protocol's answers repeat of the request (protocols.h)
 
 // A prompt of texts and tokens in any order; mostly one of either.
 struct PromptPart {
@@ -45,10 +51,17 @@ using Prompt = std::vector<PromptPart>;
 
 struct CompletionRequest {
   Api api = Api::kText;
+  Protocol protocol = Protocol::kOpenAi;
+  std::shared_ptr<const ProtocolFacts> protocol_facts;  // where the protocol has some
   std::vector<Prompt> prompts;  // of kText and kNative; at least one. A chat has one prompt: chat_prompt()
   // Chat: what apply_template takes.
   std::string messages, tools, template_variables;  // JSON; tools and template_variables may be empty
   bool add_generation_prompt = true;
+  // What the assistant has begun to say: the answer goes on behind it.
+  std::string prefill, prefill_reasoning;
+  ReasoningStyle reasoning;  // thoughts are split from the content; none: they are content
+  ReasoningStart reasoning_start = ReasoningStart::kMaybe;
+  std::string cache_salt;  // only requests with the same share prefixes
 
   GenerateOptions options;  // all but the callbacks; with grammar, preset, token_logits
   bool seeded = false;      // options.sampling.seed was given. Choice i of a prompt uses seed + i
@@ -67,6 +80,7 @@ struct CompletionRequest {
   std::string tool_list;  // the same with their schemas, JSON
   ToolFormat tool_format = ToolFormat::kHermes;
   bool parallel_tool_calls = true;
+  bool must_call = false;  // the answer is a call: at once, unless the prompt has opened a thought
 
   bool scores_prompt() const { return echo && logprobs >= 0; }
   size_t choices() const { return (api == Api::kChat ? 1 : prompts.size()) * size_t(n); }
@@ -91,6 +105,8 @@ struct PromptBound {
 // All prompts of a request as tokens: one of a chat, else one of each of prompts.
 std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const CompletionRequest& request,
                                               const PromptBound& bound = {});
+// Where the prompt of a chat leaves the model in its thoughts; a grammar of the request binds what follows them.
+void begin_reasoning(const Tokenizer& tokenizer, std::span<const Token> prompt, CompletionRequest& request);
 // The text that 'echo' repeats.
 std::string echo_text(const Tokenizer& tokenizer, const Prompt& prompt);
 

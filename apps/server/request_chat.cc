@@ -139,6 +139,53 @@ Json forced_tools(const Json& body, Json& tools) {
                     "tool_choice");
 }
 
+// The assistant's own last message is the beginning of the answer, unless 'continue_final_message' is false or the
+// template shall not begin an answer. It leaves the messages.
+void read_prefill(const Json& body, Json& messages, CompletionRequest& request) {
+  constexpr const char* kName = "continue_final_message";
+  const Json& last = messages.back();
+  const bool can = last.at("role") == "assistant" && !last.contains("tool_calls") && messages.size() > 1;
+  const bool asked = flag_field(body, kName, false);
+  if (asked && !can) throw bad_request("'continue_final_message' needs a last message of the assistant", kName);
+  if (!can || !flag_field(body, kName, true) || !(asked || request.add_generation_prompt)) return;
+  if (last.at("content").is_string()) request.prefill = last.at("content").get<std::string>();
+  if (last.contains("reasoning_content")) request.prefill_reasoning = last.at("reasoning_content").get<std::string>();
+  messages.erase(messages.size() - 1);
+  request.add_generation_prompt = true;
+}
+
+// 'reasoning_format': none leaves thoughts in the content, with their marks.
+void read_reasoning(const Json& body, const Limits& limits, CompletionRequest& request) {
+  std::string form = "auto";
+  if (field(body, "reasoning_format")) form = text_field(body, "reasoning_format");
+  if (form != "auto" && form != "deepseek" && form != "none")
+    throw bad_request("'reasoning_format' must be auto, deepseek or none", "reasoning_format");
+  if (form == "none") return;
+  request.reasoning = limits.reasoning;
+  if (request.reasoning.any() && request.reasoning.control) request.options.show_special = true;
+}
+
+// Variables of the template: 'chat_template_kwargs', and 'reasoning_effort', which some templates know.
+void read_variables(const Json& body, const Limits& limits, CompletionRequest& request) {
+  Json variables = Json::object();
+  if (const Json* given = field(body, "chat_template_kwargs")) {
+    if (!given->is_object()) throw bad_request("'chat_template_kwargs' must be an object", "chat_template_kwargs");
+    variables = *given;
+  }
+  if (field(body, "reasoning_effort") && !variables.contains("reasoning_effort")) {
+    const std::string effort = text_field(body, "reasoning_effort");
+    constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    if (std::ranges::count(kEfforts, effort) == 0)
+      throw bad_request("'reasoning_effort' must be none, minimal, low, medium, high or xhigh", "reasoning_effort");
+    if (effort == "none") variables.emplace("enable_thinking", false);
+    else variables["reasoning_effort"] = effort;
+  }
+  if (!variables.empty()) request.template_variables = variables.dump();
+  if (request.template_variables.size() > limits.schema_bytes)
+    throw bad_request(fmt::format("'chat_template_kwargs' is longer than {} bytes", limits.schema_bytes),
+                      "chat_template_kwargs");
+}
+
 }  // namespace
 
 Json read_messages(const Json& body, const Limits& limits) {
@@ -193,21 +240,26 @@ Json read_tools(const Json& body, const Limits& limits) {
 
 void read_chat(const Json& body, const Limits& limits, CompletionRequest& request) {
   Json messages = read_messages(body, limits), tools = read_tools(body, limits);
+  request.add_generation_prompt = flag_field(body, "add_generation_prompt", true);
+  read_prefill(body, messages, request);
   if (!is_off(field(body, "function_call")) && !is_text(field(body, "function_call"), "none"))
     throw bad_request("'function_call' is not supported, use 'tool_choice'", "function_call");
   const bool parallel = flag_field(body, "parallel_tool_calls", true);
   const Json forced = forced_tools(body, tools);
-  if (!tools.empty() && !request.options.grammar.empty())
-    throw bad_request("'tools' cannot be combined with a grammar or a schema, unless 'tool_choice' is none", "tools");
-  if (!forced.empty()) {
+  // A call that must come leaves nothing for a grammar to bind; otherwise the answer is a call, or what the grammar
+  // binds.
+  std::string& grammar = request.options.grammar;
+  if (!forced.empty() || (!tools.empty() && !grammar.empty())) {
     try {
-      request.options.grammar = tool_grammar(limits.tool_style.format, forced);
+      const std::string call = tool_grammar(limits.tool_style.format, forced.empty() ? tools : forced);
+      grammar = forced.empty() ? either_grammar(call, grammar) : call;
     } catch (const Error& e) { throw bad_request(e.what(), "tools"); }
   }
   for (const Json& tool : tools) request.tool_names.push_back(name_of(tool));
   if (!tools.empty()) request.tool_list = tools.dump();
   request.tool_format = limits.tool_style.format;
-  request.parallel_tool_calls = parallel && forced.empty();
+  request.must_call = !forced.empty();
+  request.parallel_tool_calls = parallel && !request.must_call;
   if (!tools.empty() && shows_control_tokens(request.tool_format)) request.options.show_special = true;
   if (limits.tool_style.in_template) {
     if (!tools.empty()) request.tools = tools.dump();
@@ -215,16 +267,8 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
     tell_tools(messages, tools, limits.tool_style);
   }
   request.messages = messages.dump();
-  request.add_generation_prompt = flag_field(body, "add_generation_prompt", true);
-  if (flag_field(body, "continue_final_message", false))
-    throw bad_request("'continue_final_message' is not supported", "continue_final_message");
-  if (const Json* variables = field(body, "chat_template_kwargs")) {
-    if (!variables->is_object()) throw bad_request("'chat_template_kwargs' must be an object", "chat_template_kwargs");
-    request.template_variables = variables->dump();
-    if (request.template_variables.size() > limits.schema_bytes)
-      throw bad_request(fmt::format("'chat_template_kwargs' is longer than {} bytes", limits.schema_bytes),
-                        "chat_template_kwargs");
-  }
+  read_reasoning(body, limits, request);
+  read_variables(body, limits, request);
 }
 
 }  // namespace sx::server

@@ -254,6 +254,9 @@ void read_options(const Json& body, const Limits& limits, CompletionRequest& req
   }
   request.return_progress = flag_field(body, "return_progress", false);
   request.cache_prompt = flag_field(body, "cache_prompt", true);
+  for (const char* name : {"cache_salt", "prompt_cache_key"})  // who has a prefix is found by the prefix itself
+    if (field(body, name)) text_field(body, name);
+  if (field(body, "cache_salt")) request.cache_salt = text_field(body, "cache_salt");
   request.timings_per_token = flag_field(body, "timings_per_token", false);
   if (request.api == Api::kNative) {
     request.return_tokens = flag_field(body, "return_tokens", false);

@@ -29,6 +29,9 @@ bool read_grammar(const Json& body, const Limits& limits, CompletionRequest& req
 Json read_messages(const Json& body, const Limits& limits);
 // 'tools', checked; an empty list if there are none.
 Json read_tools(const Json& body, const Limits& limits);
+// A chat from its parsed body; other protocols are translated into one.
+CompletionRequest read_chat_request(const Json& body, const Limits& limits);
+CompletionRequest read_text_request(const Json& body, const Limits& limits);  // the same for /v1/completions
 // 'messages', 'tools', 'tool_choice', 'chat_template_kwargs'.
 void read_chat(const Json& body, const Limits& limits, CompletionRequest& request);
 

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <random>
 
+#include "server/answer_parser.h"
+#include "server/protocols.h"
 #include "server/response_parts.h"
 
 namespace sx::server {
@@ -13,11 +15,6 @@ namespace sx::server {
 namespace {
 
 constexpr std::string_view kDone = "data: [DONE]\n\n";
-
-std::string random_id() {
-  thread_local std::random_device device;
-  return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
-}
 
 // Shares of the first `size` bytes; a share across that place is divided.
 std::vector<TextShare> take_shares(std::vector<TextShare>& shares, size_t size) {
@@ -97,8 +94,20 @@ AnswerTimes RoundCollector::times() const {
   return times;
 }
 
-// Everything an answer remembers between its events.
-struct Answer::State {
+namespace {
+
+// OpenAI's chats and texts, and llama.cpp's /completion.
+class OpenAiWriter final : public AnswerWriter {
+ public:
+  OpenAiWriter(const CompletionRequest& request_, AnswerFacts facts_);
+  std::string whole(const std::vector<ChoiceEnd>& ends) override;
+  std::string begin(int choice) override;
+  std::string delta(int choice, ChoiceDelta delta) override;
+  std::string end(int choice, const ChoiceEnd& end) override;
+  std::string finish() override;
+  std::string error(const ApiError& error) override;
+
+ private:
   CompletionRequest request;
   AnswerFacts facts;
   std::string id;
@@ -106,16 +115,16 @@ struct Answer::State {
   Totals totals;
 
   struct Choice {
-    std::optional<ToolParser> parser;
-    TextPiece held;  // tokens and shares that no event has told yet
-    RoundNotes rounds;
-    size_t calls = 0;                  // told
-    size_t taken = 0;                  // bytes of text the parser has decided, in all
-    size_t decided = 0;                // of them, since the last event
-    size_t offset = 0;                 // characters before the next token of the answer
-    std::vector<AnswerToken> prompt;   // until all of it is there
-    std::optional<AnswerTimes> times;  // the latest
-    int tokens = 0;                    // told
+    AnswerParser parser;
+    TextPiece held{};  // tokens and shares that no event has told yet
+    RoundNotes rounds{};
+    size_t calls = 0;                    // told
+    size_t taken = 0;                    // bytes of text the parser has decided, in all
+    size_t decided = 0;                  // of them, since the last event
+    size_t offset = 0;                   // characters before the next token of the answer
+    std::vector<AnswerToken> prompt{};   // until all of it is there
+    std::optional<AnswerTimes> times{};  // the latest
+    int tokens = 0;                      // told
     bool begun = false;
   };
   std::vector<Choice> choices;
@@ -207,20 +216,32 @@ struct Answer::State {
     c.rounds.cells_changed = false;
   }
 
-  // The events of text and calls that have been decided.
-  std::string tell(int choice, const std::string& content, const std::vector<ToolCall>& calls) {
+  std::string tell(int choice, Json content) {
+    Json body = chunk(choice, std::move(content));
+    add_tokens(body, choice);
+    return timed_event(choice, std::move(body));
+  }
+
+  // The events of what has been decided; calls that came together are told together.
+  std::string tell(int choice, const std::vector<AnswerPart>& parts) {
     Choice& c = choices[size_t(choice)];
     std::string events;
-    if (!content.empty()) {
-      Json body = chunk(choice, chat() ? Json{{"content", content}} : Json(content));
-      add_tokens(body, choice);
-      events += timed_event(choice, std::move(body));
-    }
-    if (!calls.empty()) {
-      Json body = chunk(choice, {{"tool_calls", calls_json(calls, c.calls, true)}});
-      c.calls += calls.size();
-      add_tokens(body, choice);
-      events += timed_event(choice, std::move(body));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const std::string& text = parts[i].text;
+      switch (parts[i].kind) {
+        case AnswerPart::Kind::kReasoning: events += tell(choice, {{"reasoning_content", text}}); break;
+        case AnswerPart::Kind::kContent: events += tell(choice, chat() ? Json{{"content", text}} : Json(text)); break;
+        case AnswerPart::Kind::kArguments:
+          events += tell(
+              choice, {{"tool_calls", Json::array({{{"index", c.calls - 1}, {"function", {{"arguments", text}}}}})}});
+          break;
+        case AnswerPart::Kind::kCall: {
+          std::vector<ToolCall> calls = {parts[i].call};
+          while (i + 1 < parts.size() && parts[i + 1].kind == AnswerPart::Kind::kCall) calls.push_back(parts[++i].call);
+          const size_t first = std::exchange(c.calls, c.calls + calls.size());
+          events += tell(choice, {{"tool_calls", calls_json(calls, first, true)}});
+        }
+      }
     }
     return events;
   }
@@ -231,103 +252,83 @@ struct Answer::State {
     const std::string text = std::move(piece.text);
     piece.text.clear();
     c.held.append(std::move(piece));
-    if (!c.parser) {
-      c.decided += text.size();
-      return tell(choice, text, {});
-    }
-    const size_t before = c.taken;
-    ToolParser::Output out = c.parser->add(text);
+    AnswerParser::Output out = c.parser.add(text);
     if (last) {
-      ToolParser::Output rest = c.parser->finish();
-      out.content += rest.content;
-      out.calls.insert(out.calls.end(), rest.calls.begin(), rest.calls.end());
+      AnswerParser::Output rest = c.parser.finish();
+      append_parts(out.parts, std::move(rest.parts));
       out.taken = rest.taken;
     }
-    c.taken = out.taken;
-    c.decided += out.taken - before;
-    return tell(choice, out.content, out.calls);
+    c.decided += out.taken - std::exchange(c.taken, out.taken);
+    return tell(choice, out.parts);
   }
 };
 
-Answer::Answer(const CompletionRequest& request, AnswerFacts facts) : state_(std::make_unique<State>()) {
-  State& s = *state_;
-  s.request = request;
-  s.request.prompts.clear();
-  s.request.messages.clear();
-  s.request.tools.clear();
-  s.request.tool_list.clear();
-  s.facts = std::move(facts);
-  s.id = (s.chat() ? "chatcmpl-" : "cmpl-") + random_id();
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  s.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  for (const int tokens : s.facts.prompt_tokens) s.totals.prompt_tokens += tokens;
-  s.choices.resize(request.choices());
-  for (State::Choice& c : s.choices)
-    if (!request.tool_names.empty())
-      c.parser.emplace(request.tool_format, request.tool_names, request.parallel_tool_calls, request.tool_list);
-  for (size_t i = 0; request.echo && i < s.choices.size(); ++i) s.choices[i].offset = characters(s.echo(int(i)));
+OpenAiWriter::OpenAiWriter(const CompletionRequest& request_, AnswerFacts facts_)
+    : request(request_), facts(std::move(facts_)), choices(request_.choices(), Choice{AnswerParser(request_)}) {
+  request.prompts.clear();
+  request.messages.clear();
+  request.tools.clear();
+  request.tool_list.clear();
+  id = (chat() ? "chatcmpl-" : "cmpl-") + random_id();
+  created = seconds_now();
+  for (const int tokens : facts.prompt_tokens) totals.prompt_tokens += tokens;
+  for (size_t i = 0; request.echo && i < choices.size(); ++i) choices[i].offset = characters(echo(int(i)));
 }
-Answer::Answer(Answer&&) noexcept = default;
-Answer::~Answer() = default;
 
-std::string Answer::whole(const std::vector<ChoiceEnd>& ends) {
-  State& s = *state_;
-  if (s.native()) {
+std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
+  if (native()) {
     const ChoiceEnd& end = ends.at(0);
-    Json body = native_json(s.request, s.facts.model, s.facts.prompt_tokens.at(0), end, end.result.text);
-    if (s.request.logprobs >= 0) body["completion_probabilities"] = native_logprobs(end.rest.tokens);
+    Json body = native_json(request, facts.model, facts.prompt_tokens.at(0), end, end.result.text);
+    if (request.logprobs >= 0) body["completion_probabilities"] = native_logprobs(end.rest.tokens);
     return text_of(body);
   }
-  Json body = s.head(s.chat() ? "chat.completion" : "text_completion"), list = Json::array();
+  Json body = head(chat() ? "chat.completion" : "text_completion"), list = Json::array();
   for (size_t i = 0; i < ends.size(); ++i) {
     const ChoiceEnd& end = ends[i];
-    State::Choice& c = s.choices.at(i);
-    std::string text = end.result.text;
+    Choice& c = choices.at(i);
+    std::string text, reasoning;
     std::vector<ToolCall> calls;
-    if (c.parser) {
-      ToolParser::Output out = c.parser->add(text);
-      const ToolParser::Output rest = c.parser->finish();
-      text = out.content + rest.content;
-      calls = std::move(out.calls);
-      calls.insert(calls.end(), rest.calls.begin(), rest.calls.end());
+    for (AnswerPart& part : c.parser.all(end.result.text)) {
+      if (part.kind == AnswerPart::Kind::kReasoning) reasoning += part.text;
+      else if (part.kind == AnswerPart::Kind::kContent) text += part.text;
+      else calls.push_back(std::move(part.call));
     }
     Json one{{"index", i}};
-    if (s.chat()) {
+    if (chat()) {
       one["message"] = {{"role", "assistant"},
                         {"content", text.empty() && !calls.empty() ? Json(nullptr) : Json(text)}};
+      if (!reasoning.empty()) one["message"]["reasoning_content"] = reasoning;
       if (!calls.empty()) one["message"]["tool_calls"] = calls_json(calls, 0, false);
     } else {
-      one["text"] = s.request.echo ? s.echo(int(i)) + text : text;
+      one["text"] = request.echo ? echo(int(i)) + text : text;
     }
-    one["logprobs"] = s.logprobs(int(i), end.prompt, end.rest.tokens);
+    one["logprobs"] = logprobs(int(i), end.prompt, end.rest.tokens);
     one["finish_reason"] = finish_reason(end.result.reason, !calls.empty());
     list.push_back(std::move(one));
-    s.count(int(i), end);
+    count(int(i), end);
   }
   body["choices"] = std::move(list);
-  s.add_numbers(body);
+  add_numbers(body);
   return text_of(body);
 }
 
-std::string Answer::begin(int choice) {
-  State& s = *state_;
-  if (std::exchange(s.choices.at(size_t(choice)).begun, true)) return {};
-  if (s.chat()) return event(s.chunk(choice, {{"role", "assistant"}, {"content", ""}}));
-  if (s.request.echo && !s.request.scores_prompt()) return event(s.chunk(choice, s.echo(choice)));
+std::string OpenAiWriter::begin(int choice) {
+  if (std::exchange(choices.at(size_t(choice)).begun, true)) return {};
+  if (chat()) return event(chunk(choice, {{"role", "assistant"}, {"content", ""}}));
+  if (request.echo && !request.scores_prompt()) return event(chunk(choice, echo(choice)));
   return {};
 }
 
-std::string Answer::delta(int choice, ChoiceDelta change) {
-  State& s = *state_;
-  State::Choice& c = s.choices.at(size_t(choice));
+std::string OpenAiWriter::delta(int choice, ChoiceDelta change) {
+  Choice& c = choices.at(size_t(choice));
   std::string events;
-  if (s.request.return_progress && change.progress) {
+  if (request.return_progress && change.progress) {
     const PromptProgress& p = *change.progress;
     c.times =
         AnswerTimes{{.prompt_tokens = p.processed - p.cached, .cached_tokens = p.cached, .prompt_ms = p.ms}, 0, 0, 0};
-    Json body = s.chunk(choice, s.nothing());
+    Json body = chunk(choice, nothing());
     body["prompt_progress"] = progress_json(p);
-    events += s.timed_event(choice, std::move(body));
+    events += timed_event(choice, std::move(body));
   }
   if (change.times) c.times = change.times;
   if (!change.piece.text.empty() || !change.piece.tokens.empty() || !change.rounds.rounds.empty() ||
@@ -335,48 +336,63 @@ std::string Answer::delta(int choice, ChoiceDelta change) {
     events += begin(choice);
   c.prompt.insert(c.prompt.end(), std::make_move_iterator(change.prompt.begin()),
                   std::make_move_iterator(change.prompt.end()));
-  if (!c.prompt.empty() && c.prompt.size() == size_t(s.facts.prompt_tokens.at(s.prompt_of(choice)))) {
-    Json body = s.chunk(choice, s.echo(choice));
-    body["choices"][0]["logprobs"] = s.logprobs(choice, std::exchange(c.prompt, {}), {});
-    events += s.timed_event(choice, std::move(body));
+  if (!c.prompt.empty() && c.prompt.size() == size_t(facts.prompt_tokens.at(prompt_of(choice)))) {
+    Json body = chunk(choice, echo(choice));
+    body["choices"][0]["logprobs"] = logprobs(choice, std::exchange(c.prompt, {}), {});
+    events += timed_event(choice, std::move(body));
   }
-  return events + s.take(choice, std::move(change.piece), std::move(change.rounds), false);
+  return events + take(choice, std::move(change.piece), std::move(change.rounds), false);
 }
 
-std::string Answer::end(int choice, const ChoiceEnd& end) {
-  State& s = *state_;
-  std::string events = begin(choice) + s.take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
-  State::Choice& c = s.choices[size_t(choice)];
+std::string OpenAiWriter::end(int choice, const ChoiceEnd& end) {
+  std::string events = begin(choice) + take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
+  Choice& c = choices[size_t(choice)];
   Json body;
-  if (s.native()) {
-    body = native_json(s.request, s.facts.model, s.facts.prompt_tokens.at(0), end, "");
+  if (native()) {
+    body = native_json(request, facts.model, facts.prompt_tokens.at(0), end, "");
   } else {
     Totals own;
     own.add(end);
-    body = s.chunk(choice, s.nothing(), finish_reason(end.result.reason, c.calls > 0));
+    body = chunk(choice, nothing(), finish_reason(end.result.reason, c.calls > 0));
     body["timings"] = timings_json(own);
     body["metrics"] = Json::parse(spec_metrics_json(end.result.spec));
   }
-  s.add_tokens(body, choice);
-  s.count(choice, end);
+  add_tokens(body, choice);
+  count(choice, end);
   return events + event(body);
 }
 
-std::string Answer::finish() {
-  const State& s = *state_;
-  if (s.native()) return {};
+std::string OpenAiWriter::finish() {
+  if (native()) return {};
   std::string events;
-  if (s.request.include_usage) {
-    Json body = s.head(s.chat() ? "chat.completion.chunk" : "text_completion");
+  if (request.include_usage) {
+    Json body = head(chat() ? "chat.completion.chunk" : "text_completion");
     body["choices"] = Json::array();
-    s.add_numbers(body);
+    add_numbers(body);
     events = event(body);
   }
   return events + std::string(kDone);
 }
 
-std::string Answer::error(const ApiError& error) {
-  return event(error_json(error, state_->facts.request_id)) + (state_->native() ? std::string() : std::string(kDone));
+std::string OpenAiWriter::error(const ApiError& error) {
+  return event(error_json(error, facts.request_id)) + (native() ? std::string() : std::string(kDone));
 }
+
+}  // namespace
+
+Answer::Answer(const CompletionRequest& request, AnswerFacts facts) {
+  writer_ = protocol_writer(request, facts);
+  if (!writer_) writer_ = std::make_unique<OpenAiWriter>(request, std::move(facts));
+}
+Answer::Answer(Answer&&) noexcept = default;
+Answer::~Answer() = default;
+std::string Answer::whole(const std::vector<ChoiceEnd>& ends) { return writer_->whole(ends); }
+std::string Answer::begin(int choice) { return writer_->begin(choice); }
+std::string Answer::delta(int choice, ChoiceDelta delta) { return writer_->delta(choice, std::move(delta)); }
+std::string Answer::end(int choice, const ChoiceEnd& end) { return writer_->end(choice, end); }
+std::string Answer::finish() { return writer_->finish(); }
+std::string Answer::error(const ApiError& error) { return writer_->error(error); }
+std::string_view Answer::ping() const { return writer_->ping(); }
+std::string_view Answer::stream_type() const { return writer_->stream_type(); }
 
 }  // namespace sx::server

@@ -89,6 +89,20 @@ struct AnswerFacts {
   std::string request_id{};         // for errors; may be empty
 };
 
+// How one protocol writes an answer; see Answer.
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  virtual std::string whole(const std::vector<ChoiceEnd>& ends) = 0;
+  virtual std::string begin(int choice) = 0;
+  virtual std::string delta(int choice, ChoiceDelta delta) = 0;
+  virtual std::string end(int choice, const ChoiceEnd& end) = 0;
+  virtual std::string finish() = 0;
+  virtual std::string error(const ApiError& error) = 0;
+  virtual std::string_view ping() const { return ": keep-alive\n\n"; }
+  virtual std::string_view stream_type() const { return "text/event-stream"; }
+};
+
 // One answer, whole or as a stream of events; id, time and model are the same throughout. In a stream the calls are,
 // for each choice in any interleaving: delta any number of times, end once; then finish once. Each gives the events to
 // write, or nothing. The first event of a choice (its role, its echo) comes with its first token: clients take the time
@@ -105,11 +119,11 @@ class Answer {
   std::string end(int choice, const ChoiceEnd& end);
   std::string finish();                      // usage, if asked for, and [DONE]
   std::string error(const ApiError& error);  // instead of everything that is still missing
-  static constexpr std::string_view kPing = ": keep-alive\n\n";
+  std::string_view ping() const;             // written into a silent stream
+  std::string_view stream_type() const;      // Content-Type of a stream
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<AnswerWriter> writer_;  // of the request's protocol
 };
 
 }  // namespace sx::server

@@ -4,6 +4,8 @@
 #include <specextend/inspect.h>
 
 #include <algorithm>
+#include <chrono>
+#include <random>
 
 namespace sx::server {
 
@@ -76,6 +78,16 @@ Json settings_json(const CompletionRequest& request) {
 }
 
 }  // namespace
+
+std::string random_id() {
+  thread_local std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
+}
+
+int64_t seconds_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 std::string event(const Json& json) { return "data: " + text_of(json) + "\n\n"; }

@@ -9,6 +9,8 @@ namespace sx::server {
 
 using Json = nlohmann::ordered_json;
 
+std::string random_id();
+int64_t seconds_now();  // since 1970
 std::string text_of(const Json& json);
 std::string event(const Json& json);
 Json error_json(const ApiError& error, const std::string& request_id = {});

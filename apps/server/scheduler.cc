@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <utility>
 
 namespace sx::server {
@@ -71,8 +73,50 @@ void Scheduler::submit(std::span<const std::shared_ptr<Job>> jobs) {
   if (queue_.size() + jobs.size() > options_.queue + (slots_.size() - active_))
     throw ApiError(429, "rate_limit_error",
                    fmt::format("{} requests are waiting already: try again later", queue_.size()), "", "queue_full");
+  if (jobs.empty()) return;
+  const Tenant& tenant = jobs.front()->tenant;
+  const auto own = [&](const auto& job) { return job->tenant.id == tenant.id; };
+  const Tenants::Demand demand{.jobs = jobs.size(),
+                               .waiting = size_t(std::ranges::count_if(queue_, own)),
+                               .free = options_.queue + (slots_.size() - active_) - queue_.size()};
+  try {
+    tenants_.check(tenant, demand, Clock::now());
+  } catch (const ApiError&) {
+    metrics_.count_rejected(tenant.name);
+    throw;
+  }
+  if (demand.waiting == 0 &&
+      std::ranges::none_of(states_, [&](const SlotState& s) { return s.running && s.tenant == tenant.id; })) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& job : queue_) least = std::min(least, tenants_.used(job->tenant.id));
+    for (const SlotState& state : states_)
+      if (state.running) least = std::min(least, tenants_.used(state.tenant));
+    tenants_.arrive(tenant, std::isinf(least) ? 0 : least);
+  }
   queue_.insert(queue_.end(), jobs.begin(), jobs.end());
   changed_.notify_all();
+}
+
+std::shared_ptr<Job> Scheduler::next() {
+  const bool room = std::ranges::any_of(slots_, &Slot::free);
+  std::map<uint64_t, size_t> running;  // by key
+  for (const Slot& slot : slots_)
+    if (slot.job) ++running[slot.job->tenant.id];
+  auto best = queue_.end();
+  size_t best_running = 0;
+  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
+    const Job& job = **it;
+    if (!(job.slot < 0 ? room : slots_[size_t(job.slot)].free())) continue;
+    const size_t here = running[job.tenant.id], most = size_t(job.tenant.limits.max_running);
+    if (most > 0 && here >= most) continue;
+    if (best != queue_.end() && !tenants_.before({job.tenant, here}, {(*best)->tenant, best_running})) continue;
+    best = it, best_running = here;
+  }
+  if (best == queue_.end()) return nullptr;
+  std::shared_ptr<Job> job = std::move(*best);
+  queue_.erase(best);
+  tenants_.charge(job->tenant, int64_t(job->prompt.size()), Clock::now());
+  return job;
 }
 
 void Scheduler::on_slot(const SlotUse& use, SlotAction action) {
@@ -189,12 +233,8 @@ void Scheduler::admit() {
     {
       const std::lock_guard lock(mutex_);
       purge();
-      const bool room = std::ranges::any_of(slots_, &Slot::free);
-      const auto next = std::ranges::find_if(
-          queue_, [&](const auto& j) { return j->slot < 0 ? room : slots_[size_t(j->slot)].free(); });
-      if (next == queue_.end()) return;
-      job = std::move(*next);
-      queue_.erase(next);
+      job = next();
+      if (!job) return;
       ++active_;
     }
     place(std::move(job));
@@ -346,6 +386,11 @@ void Scheduler::finish(Job& job, Finished finished) {
   const auto now = Clock::now();
   GenerateResult& result = finished.result;
   metrics_.add_progress(job.counted, result.timings);
+  metrics_.add_key(job.tenant.name, int64_t(job.prompt.size()), job.tokens);
+  {
+    const std::lock_guard lock(mutex_);
+    tenants_.charge(job.tenant, job.tokens, now);
+  }
   if (!finished.error.empty())
     return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
   if (result.reason == FinishReason::kCancelled) {
@@ -391,7 +436,10 @@ void Scheduler::renew(const std::string& why) {
 void Scheduler::publish() {
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < slots_.size(); ++i)
-    states_[i] = {slots_[i].job != nullptr, slots_[i].session ? slots_[i].session->length() : 0, slots_[i].scope};
+    states_[i] = {.running = slots_[i].job != nullptr,
+                  .held = slots_[i].session ? slots_[i].session->length() : 0,
+                  .scope = slots_[i].scope,
+                  .tenant = slots_[i].job ? slots_[i].job->tenant.id : 0};
   active_ = size_t(std::ranges::count(states_, true, &SlotState::running));
   saved_states_ = cache_.size(), saved_bytes_ = cache_.bytes();
 }

@@ -1,5 +1,5 @@
 // The worker: one thread owns the engine, its sessions and the batch that runs on them. Between two steps it takes
-// requests from a bounded queue into free slots, in order of arrival, and puts together what a slot needs of a prompt
+// requests from a bounded queue into free slots, fairly among API keys, and puts together what a slot needs of a prompt
 // from what is there: its own text, that of another session, running or not, or a state kept in memory. Texts are
 // shared within a scope only (an API key). States are copied a piece between two steps, so that nobody's answer waits
 // for another's.
@@ -22,6 +22,7 @@
 #include "server/job.h"
 #include "server/metrics.h"
 #include "server/state_cache.h"
+#include "server/tenants.h"
 #include "server/turns.h"
 
 namespace sx::server {
@@ -35,8 +36,9 @@ struct SchedulerOptions {
 // A slot as others see it.
 struct SlotState {
   bool running = false;
-  int held = 0;        // tokens
-  uint64_t scope = 0;  // of its text
+  int held = 0;         // tokens
+  uint64_t scope = 0;   // of its text
+  uint64_t tenant = 0;  // whose request runs
 };
 
 // Which slot an action is for, and whose it is. An action that does not replace the text must be of the text's scope.
@@ -55,7 +57,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // All or none; throws an ApiError when the queue is full (429) or the server is ending (503).
+  // All or none, and all of one key; throws an ApiError when the queue is full, for all or for the key (429), or the
+  // server is ending (503).
   void submit(std::span<const std::shared_ptr<Job>> jobs);
   // Runs an action on the session of a slot, alternating with the steps; throws what it throws, 409 while the slot is
   // taken, and 403 if its text is of another scope.
@@ -90,8 +93,9 @@ class Scheduler {
   };
 
   void work();
-  bool wait();   // for something to do; false: the server ends
-  void purge();  // drops jobs of the queue that nobody waits for any more; needs the lock
+  bool wait();                  // for something to do; false: the server ends
+  std::shared_ptr<Job> next();  // off the queue; null: none can start; needs the lock
+  void purge();                 // drops jobs of the queue that nobody waits for any more; needs the lock
   void act();
   void move();  // one piece of a state
   void moved(Slot& slot);
@@ -125,6 +129,7 @@ class Scheduler {
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
+  Tenants tenants_;
   std::deque<Action> actions_;
   std::vector<SlotState> states_;
   size_t active_ = 0;  // jobs in slots

@@ -1,18 +1,21 @@
 #include "server/server.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "server/connection.h"
 #include "server/hosts.h"
-#include "server/keys.h"
 #include "server/listener.h"
 #include "server/origins.h"
 #include "server/page.h"
+#include "server/protocols.h"
 #include "server/replies.h"
 #include "server/routes.h"
 #include "server/service.h"
@@ -24,7 +27,17 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr size_t kSmallBody = 65536;  // read where nobody wants it, so that the connection can be kept
-constexpr size_t kLargeBody = 65536;  // may take long to read: not beside small ones
+constexpr size_t kBodies = size_t(256) << 20, kLargestBodies = 16;  // in memory: bytes, and so many of the largest
+constexpr size_t kLargeBody = 65536, kHugeBody = size_t(1) << 20;   // take longer: not beside smaller ones
+
+// The trace that a request is part of (W3C's traceparent); empty: none.
+std::string trace_id(const std::string& traceparent) {
+  constexpr size_t kBegin = 3, kSize = 32;  // "00-" and 32 digits, then "-"
+  const std::string id = traceparent.size() > kBegin + kSize ? traceparent.substr(kBegin, kSize) : std::string();
+  const bool fine = id.find_first_not_of("0123456789abcdef") == id.npos && id.find_first_not_of('0') != id.npos &&
+                    traceparent[2] == '-' && traceparent[kBegin + kSize] == '-';
+  return !id.empty() && fine ? id : std::string();
+}
 
 ListenerOptions listener_options(const ServerOptions& o) {
   const size_t all = size_t(o.connections);
@@ -34,13 +47,13 @@ ListenerOptions listener_options(const ServerOptions& o) {
           .key_file = o.key_file,
           .connections = {all, o.connections_per_address > 0 ? size_t(o.connections_per_address) : all},
           .request = std::chrono::seconds(o.header_timeout_s),
-          .body_bytes = o.body_bytes};
+          .bodies_bytes = std::max(kBodies, kLargestBodies * o.body_bytes)};
 }
 
 class HttpServer final : public Server, private HttpSide {
  public:
   explicit HttpServer(const ServerOptions& options)
-      : options_(options), hosts_{is_loopback(options.host), !options.api_keys.empty(), options.hosts} {
+      : options_(options), hosts_{is_loopback(options.host), !options.keys->empty(), options.hosts} {
     hosts_.names.push_back(options.host);
     add_routes();
     listener_ = Listener::create(listener_options(options), *this);
@@ -68,16 +81,17 @@ class HttpServer final : public Server, private HttpSide {
     try {
       check(head, req, res);
     } catch (const ApiError& error) {
-      send_error(res, error);
+      send_error(res, error, req.path);
       return {.refused = true};
     }
     const Route* route = routes_.find(req.method, req.path);
     if (!route && head.length > kSmallBody) {
-      send_error(res, no_route(req, res));
+      send_error(res, no_route(req, res), req.path);
       return {.refused = true};
     }
-    if (!route || !head.has_body()) return {.where = Where::kHere};
-    return {.where = route->slow || head.length > kLargeBody ? Where::kSlow : Where::kQuick};
+    if (!route || !head.has_body()) return {};
+    if (route->slow || head.length > kHugeBody) return {.lane = Lane::kSlow};
+    return {.lane = head.length > kLargeBody ? Lane::kLarge : Lane::kQuick};
   }
 
   // Before the body is read: who may not ask, and what is not taken.
@@ -105,7 +119,11 @@ class HttpServer final : public Server, private HttpSide {
   // Everything needs a key but what says that the server is alive, and the page's files.
   bool allowed(const HttpRequest& req) const {
     if (public_.contains(req.path) && (req.method == "GET" || req.method == "HEAD")) return true;
-    return accepted(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+    return tenant(req).has_value();
+  }
+
+  std::optional<Tenant> tenant(const HttpRequest& req) const {
+    return options_.keys->find(req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
   }
 
   static ApiError no_key() {
@@ -138,10 +156,25 @@ class HttpServer final : public Server, private HttpSide {
   void explain(const HttpRequest& req, HttpReply& res, const ApiError& error) override {
     name_request(req, res);
     const Service* there = service_;
-    send_error(res, error, error.status == 429 && there ? own_->scheduler().retry_after() : 1);
+    const int guess = error.status == 429 && there ? own_->scheduler().retry_after() : 1;
+    send_error(res, error, req.path, error.retry_after > 0 ? error.retry_after : guess);
   }
 
   void count(int status) override { metrics_.count_response(status); }
+
+  void log(const HttpRequest& req, const HttpReply& res, std::chrono::milliseconds took) override {
+    if (!options_.log_requests) return;
+    Json line{{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+              {"id", res.get_header_value(kRequestId)},
+              {"method", req.method},
+              {"path", req.path},
+              {"status", res.status},
+              {"ms", took.count()}};
+    if (const auto who = tenant(req); who && !who->name.empty()) line["key"] = who->name;
+    if (const std::string trace = trace_id(req.get_header_value("traceparent")); !trace.empty())
+      line["trace_id"] = trace;
+    fmt::print(stderr, "{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
+  }
 
   Service& service() const {
     Service* there = service_;
@@ -162,6 +195,9 @@ class HttpServer final : public Server, private HttpSide {
     routes_.add({.method = "POST", .handler = std::move(handler)}, path);
   }
   void post(const std::string& path, Method method) { post(path, bound(method)); }
+  void delete_under(const std::string& path, ConstMethod method) {
+    routes_.add({.method = "DELETE", .handler = bound(method), .prefix = true}, path);
+  }
   void post_under(const std::string& path, Method method) {
     routes_.add({.method = "POST", .handler = bound(method), .prefix = true, .slow = true}, path);
   }
@@ -171,10 +207,12 @@ class HttpServer final : public Server, private HttpSide {
   }
 
   void add_routes() {
-    for (const char* path : {"/health", "/v1/health"}) {
+    for (const char* path : {"/health", "/v1/health", "/health/ready"}) {
       public_.insert(path);
       get(path, [this](const auto&, auto& res) { health(res); });
     }
+    public_.insert("/health/live");
+    get("/health/live", [](const auto&, auto& res) { send(res, {{"status", "ok"}}); });
     if (options_.page)
       for (const PageAsset& asset : page_assets()) add_asset(asset);
     get("/v1/models", &Service::models);
@@ -182,11 +220,16 @@ class HttpServer final : public Server, private HttpSide {
     get("/props", &Service::props);
     get("/slots", &Service::slots);
     post_under("/slots/", &Service::slot_action);
-    get("/metrics", [this](const auto&, auto& res) {
+    get("/metrics", [this](const auto& req, auto& res) {
       const Service* there = service_;
-      res.set_content(metrics_.text(options_.model_name, there ? own_->scheduler().gauges() : Gauges()),
+      const auto who = tenant(req);
+      if (!who) throw no_key();  // it was taken away meanwhile
+      res.set_content(who->sees_all ? metrics_.text(options_.model_name, there ? own_->gauges() : Gauges())
+                                    : metrics_.text_of_key(options_.model_name, who->name),
                       "text/plain; version=0.0.4");
     });
+    get("/server_info", &Service::server_info);
+    get("/v1/loads", &Service::loads);
     post("/tokenize", &Service::tokenize);
     post("/detokenize", &Service::detokenize);
     post("/apply-template", &Service::apply_template);
@@ -199,7 +242,25 @@ class HttpServer final : public Server, private HttpSide {
     post("/completion", [this](const auto& req, auto& res) {
       service().complete(req, res, parse_native(req.body, service().limits()));
     });
+    add_protocols();
     get("/openapi.json", &Service::openapi);
+  }
+
+  void add_protocols() {
+    post("/v1/messages", [this](const auto& req, auto& res) {
+      service().complete(req, res, parse_messages(req.body, service().limits()));
+    });
+    post("/v1/messages/count_tokens", &Service::count_tokens);
+    post("/v1/responses", &Service::responses);
+    get_under("/v1/responses/", &Service::kept_response);
+    delete_under("/v1/responses/", &Service::delete_response);
+    post("/api/chat", &Service::ollama_chat);
+    post("/api/generate", &Service::ollama_generate);
+    post("/api/show", &Service::ollama_show);
+    get("/api/tags", &Service::ollama_tags);
+    get("/api/version", &Service::ollama_version);
+    for (const char* path : {"/v1/embeddings", "/v1/rerank", "/api/embed", "/api/embeddings"})
+      post(path, &Service::no_embeddings);
   }
 
   void add_asset(const PageAsset& asset) {

@@ -8,13 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "server/keys.h"
+
 namespace sx::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                         // 0: any free one
-  std::string cert_file{}, key_file{};     // TLS; empty: without
-  std::vector<std::string> api_keys{};     // none: everybody may
+  int port = 8080;                                              // 0: any free one
+  std::string cert_file{}, key_file{};                          // TLS; empty: without
+  std::shared_ptr<KeyRing> keys = std::make_shared<KeyRing>();  // none in it: everybody may
   std::vector<std::string> origins{};      // of pages that may talk to it, beside those of this machine
   std::vector<std::string> hosts{};        // names it may be asked under, beside those of this machine
   int parallel = 4;                        // requests that run
@@ -29,6 +31,7 @@ struct ServerOptions {
   bool share_prefix = false;               // texts in caches are shared by all keys
   int max_tokens = -1;                     // most one request may ask for
   bool page = true;                        // at /
+  bool log_requests = false;               // a line of JSON on standard error for each
   std::string slot_folder{};               // for states on disk; empty: none
   std::string model_name{};                // as clients see it
   std::string version{};

@@ -48,6 +48,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
     : engine_(engine),
       options_(options),
       created_(int64_t(std::time(nullptr))),
+      responses_(std::make_shared<ResponseStore>()),
       scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
@@ -60,6 +61,7 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
       tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
         return engine_.tokenizer().apply_template_json(messages, true, tools);
       });
+  limits_.reasoning = reasoning_style(engine_.tokenizer());
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
@@ -115,9 +117,12 @@ void Service::props(const HttpRequest&, HttpReply& res) const {
              {"speculation", Json::parse(spec_describe(o.spec))}});
 }
 
-uint64_t Service::scope(const HttpRequest& req) const {
-  if (options_.share_prefix) return 0;
-  return scope_of(options_.api_keys, req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+uint64_t Service::scope(const HttpRequest& req) const { return options_.share_prefix ? 0 : tenant(req).id; }
+
+Tenant Service::tenant(const HttpRequest& req) const {
+  auto found = options_.keys->find(req.get_header_value("Authorization"), req.get_header_value("X-Api-Key"));
+  if (!found) throw ApiError(401, "authentication_error", "the API key was taken away", "", "invalid_api_key");
+  return *std::move(found);
 }
 
 void Service::slots(const HttpRequest& req, HttpReply& res) const {
@@ -128,6 +133,41 @@ void Service::slots(const HttpRequest& req, HttpReply& res) const {
                    {"is_processing", state.running},
                    {"n_past", state.scope == scope(req) ? state.held : 0}});
   send(res, all);
+}
+
+Gauges Service::gauges() const {
+  Gauges gauges = scheduler_.gauges();
+  gauges.cells = int64_t(engine_.context()) * options_.parallel;
+  gauges.cell_type = engine_.kv_type();
+  return gauges;
+}
+
+void Service::server_info(const HttpRequest&, HttpReply& res) const {
+  send(res, {{"version", options_.version},
+             {"model_path", file_name(engine_.options().model)},
+             {"served_model_name", options_.model_name},
+             {"max_model_len", engine_.context()},
+             {"context_length", engine_.context()},
+             {"max_running_requests", options_.parallel},
+             {"max_queued_requests", options_.queue},
+             {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
+             {"kv_cache_dtype", engine_.kv_type()},
+             {"backend", engine_.backend()},
+             {"is_generation", true}});
+}
+
+void Service::loads(const HttpRequest&, HttpReply& res) const {
+  const Gauges now = gauges();
+  const int64_t held = int64_t(now.cache_share * double(now.cells) + 0.5);
+  const Json load{{"dp_rank", 0},
+                  {"num_running_reqs", now.running},
+                  {"num_waiting_reqs", now.waiting},
+                  {"num_total_reqs", now.running + now.waiting},
+                  {"num_total_tokens", held},
+                  {"max_total_num_tokens", now.cells},
+                  {"max_running_requests", options_.parallel},
+                  {"token_usage", now.cache_share}};
+  send(res, {{"loads", Json::array({load})}});
 }
 
 void Service::slot_action(const HttpRequest& req, HttpReply& res) {

@@ -13,6 +13,7 @@
 #include "server/metrics.h"
 #include "server/request.h"
 #include "server/response.h"
+#include "server/response_store.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
@@ -29,16 +30,31 @@ class Service {
   void one_model(const HttpRequest& req, HttpReply& res) const;
   void props(const HttpRequest& req, HttpReply& res) const;
   void slots(const HttpRequest& req, HttpReply& res) const;
+  void server_info(const HttpRequest& req, HttpReply& res) const;  // for routers, as is loads
+  void loads(const HttpRequest& req, HttpReply& res) const;
   void slot_action(const HttpRequest& req, HttpReply& res);
   void tokenize(const HttpRequest& req, HttpReply& res);
   void detokenize(const HttpRequest& req, HttpReply& res);
   void apply_template(const HttpRequest& req, HttpReply& res);
   void complete(const HttpRequest& req, HttpReply& res, CompletionRequest request);
+  void count_tokens(const HttpRequest& req, HttpReply& res);
+  void responses(const HttpRequest& req, HttpReply& res);
+  void kept_response(const HttpRequest& req, HttpReply& res) const;
+  void delete_response(const HttpRequest& req, HttpReply& res) const;
+  void ollama_chat(const HttpRequest& req, HttpReply& res);
+  void ollama_generate(const HttpRequest& req, HttpReply& res);
+  void ollama_tags(const HttpRequest& req, HttpReply& res) const;
+  void ollama_show(const HttpRequest& req, HttpReply& res);
+  void ollama_version(const HttpRequest& req, HttpReply& res) const;
+  void no_embeddings(const HttpRequest& req, HttpReply& res);
   void openapi(const HttpRequest& req, HttpReply& res) const;
+  Gauges gauges() const;
   const Limits& limits() const { return limits_; }
 
  private:
   Json model() const;
+  Json ollama_model() const;
+  Tenant tenant(const HttpRequest& req) const;   // who asks
   uint64_t scope(const HttpRequest& req) const;  // whose texts a request may share
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
                                               const std::vector<std::vector<Token>>& prompts,
@@ -54,6 +70,7 @@ class Service {
   PromptBound bound_;
   std::mutex large_mutex_, files_mutex_;
   const int64_t created_;
+  const std::shared_ptr<ResponseStore> responses_;  // apart for each key
   Scheduler scheduler_;
 };
 

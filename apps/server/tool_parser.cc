@@ -29,14 +29,6 @@ std::string_view bare(std::string_view mark) {
                                          : mark.substr(first, mark.find_last_not_of(kSpaces) - first + 1);
 }
 
-std::string call_id(ToolFormat format) {
-  thread_local std::random_device device;
-  const bool mistral =
-      format == ToolFormat::kMistral || format == ToolFormat::kMistralNamed || format == ToolFormat::kMistralCallId;
-  if (mistral) return fmt::format("{:08x}{:01x}", device(), device() % 16);  // its templates want nine characters
-  return fmt::format("call_{:08x}{:08x}{:08x}", device(), device(), device());
-}
-
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json parse(std::string_view text) {  // null where it is none
@@ -78,8 +70,17 @@ bool read_call(const Json& json, const std::vector<std::string>& names, bool key
 
 }  // namespace
 
-ToolParser::ToolParser(ToolFormat format, std::vector<std::string> names, bool parallel, std::string tools)
-    : format_(format), names_(std::move(names)), parallel_(parallel), tools_(std::move(tools)) {}
+std::string call_id(ToolFormat format) {
+  thread_local std::random_device device;
+  const bool mistral =
+      format == ToolFormat::kMistral || format == ToolFormat::kMistralNamed || format == ToolFormat::kMistralCallId;
+  if (mistral) return fmt::format("{:08x}{:01x}", device(), device() % 16);  // its templates want nine characters
+  return fmt::format("call_{:08x}{:08x}{:08x}", device(), device(), device());
+}
+
+ToolParser::ToolParser(ToolFormat format, std::vector<std::string> names, bool parallel, std::string tools,
+                       bool in_pieces)
+    : format_(format), names_(std::move(names)), parallel_(parallel), tools_(std::move(tools)), in_pieces_(in_pieces) {}
 
 bool ToolParser::known(const std::string& name) const {
   return std::find(names_.begin(), names_.end(), name) != names_.end();
@@ -106,17 +107,20 @@ void ToolParser::take(size_t size) {
   taken_ += size;
   scan_ = {};
   marked_ = {};
+  telling_ = {};
+  told_.clear();
 }
 
 // The first `size` bytes held are text for the user.
 void ToolParser::content(Output& out, size_t size) {
-  out.content.append(held_, 0, size);
+  if (size > 0) out.parts.push_back({.text = held_.substr(0, size)});
   take(size);
 }
 
 // What looked like the beginning of a call, a mark of `size` bytes, is text, and whatever follows is looked at anew. A
 // mark that is shown to nobody is dropped.
 bool ToolParser::refuse(Output& out, size_t size) {
+  if (telling_.on) return deliver(out, {}, held_.size()), true;
   plain_ = plain_ || format_ == ToolFormat::kLlama;
   const size_t at = skip_spaces(held_, 0);
   for (const std::string_view mark : syntax_of(format_).hidden)
@@ -131,8 +135,12 @@ bool ToolParser::refuse(Output& out, size_t size) {
 
 // The first `end` bytes held are these calls.
 void ToolParser::deliver(Output& out, std::vector<ToolCall> found, size_t end) {
-  for (ToolCall& one : found) {
-    if (parallel_ || calls_ == 0) out.calls.push_back(std::move(one));
+  flush(out);
+  if (found.empty()) ++calls_;  // it was told, and is broken
+  for (size_t i = 0; i < found.size(); ++i) {
+    ToolCall& one = found[i];
+    if ((parallel_ || calls_ == 0) && (i >= told_.size() || !told_[i]))
+      out.parts.push_back({.kind = AnswerPart::Kind::kCall, .call = std::move(one)});
     ++calls_;
   }
   take(end);
@@ -144,17 +152,18 @@ bool ToolParser::json_call(Output& out, size_t begin, bool last) {
   const size_t value = skip_spaces(text, begin);
   if (value == text.size()) return last ? refuse(out, begin) : false;
   if (text[value] != '{' && text[value] != '[') return refuse(out, begin);
+  tell_json_call(value);
   size_t end = scan_value(text, value, CallSyntax::Notation::kJson, scan_);
   if (end == std::string::npos) return last ? refuse(out, begin) : false;
   std::vector<ToolCall> found = read_calls(text.substr(value, end - value));
-  if (found.empty()) return refuse(out, begin);
+  if (found.empty() && !telling_.on) return refuse(out, begin);
   if (const std::string_view mark = bare(syntax_of(format_).close); !mark.empty()) {
     const size_t next = skip_spaces(text, end);
     const std::string_view rest = text.substr(next, mark.size());
     if (rest == mark) end = next + mark.size();
-    else if (!mark.starts_with(rest)) return refuse(out, begin);
-    else if (!last) return false;
-    else end = text.size();  // the answer ended before the closing mark did
+    else if (!mark.starts_with(rest) && !telling_.on) return refuse(out, begin);
+    else if (mark.starts_with(rest) && !last) return false;
+    else if (mark.starts_with(rest)) end = text.size();  // the answer ended before the closing mark did
   }
   deliver(out, std::move(found), end);
   return true;
@@ -236,10 +245,11 @@ ToolParser::Seen ToolParser::read_whole_arguments() {
   const size_t begin = skip_spaces(held_, marked_.at);
   if (begin == held_.size()) return Seen::kMore;
   if (held_[begin] != (notation == CallSyntax::Notation::kPython ? '(' : '{')) return Seen::kNo;
+  if (notation == CallSyntax::Notation::kJson && (telling_.on || begin_telling(marked_.call, begin))) tell_json();
   const size_t end = scan_value(held_, begin, notation, scan_);
   if (end == std::string::npos) return Seen::kMore;
   const Json json = read_arguments(std::string_view(held_).substr(begin, end - begin), notation);
-  if (!json.is_object()) return Seen::kNo;
+  if (!json.is_object() && !telling_.on) return Seen::kNo;
   marked_.call.arguments = dump(json);
   marked_.at = end;
   return Seen::kYes;
@@ -256,35 +266,44 @@ ToolParser::Seen ToolParser::read_key() {
     seen = syntax.kind == CallSyntax::Kind::kNone ? see(syntax.value_begin)
                                                   : text_until(syntax.value_begin, kMostName, marked_.kind);
   if (seen != Seen::kYes) marked_.at = before, marked_.searched = 0;
+  else begin_value();
   return seen;
 }
 
 ToolParser::Seen ToolParser::read_value() {
   std::string text;
   const Seen seen = text_until(syntax_of(format_).value_end, std::string::npos / 2, text);
+  if (seen == Seen::kMore) tell_value();
   if (seen != Seen::kYes) return seen;
   if (syntax_of(format_).breaks) {
     if (text.starts_with('\n')) text.erase(0, 1);
     if (text.ends_with('\n')) text.pop_back();
   }
   marked_.values.push_back({std::exchange(marked_.key, {}), std::exchange(marked_.kind, {}), std::move(text)});
+  end_value(marked_.values.back().text, value_of(marked_.values.back(), in_pieces_ ? parameters() : Json()));
   return Seen::kYes;
+}
+
+// The schema of the arguments of the call that is being read.
+Json ToolParser::parameters() const {
+  for (const Json& tool : parse(tools_))
+    if (tool.at("function").at("name") == marked_.call.name) return tool.at("function").value("parameters", Json());
+  return {};
+}
+
+Json ToolParser::value_of(const Marked::Value& value, const Json& parameters) {
+  const bool is_text = value.kind == "string" || value.kind == "true";
+  Json json = is_text              ? Json(value.text)
+              : value.kind.empty() ? Json(Json::value_t::discarded)
+                                   : parse_written(value.text);
+  return json.is_discarded() ? argument_value(value.text, parameters, value.key) : json;
 }
 
 // The arguments that were written one by one, as JSON.
 std::string ToolParser::arguments() const {
-  Json parameters, out = Json::object();
-  const Json tools = parse(tools_);
-  for (const Json& tool : tools)
-    if (tool.at("function").at("name") == marked_.call.name)
-      parameters = tool.at("function").value("parameters", Json());
-  for (const Marked::Value& value : marked_.values) {
-    const bool is_text = value.kind == "string" || value.kind == "true";
-    Json json = is_text              ? Json(value.text)
-                : value.kind.empty() ? Json(Json::value_t::discarded)
-                                     : parse_written(value.text);
-    out[value.key] = json.is_discarded() ? argument_value(value.text, parameters, value.key) : std::move(json);
-  }
+  const Json schema = parameters();
+  Json out = Json::object();
+  for (const Marked::Value& value : marked_.values) out[value.key] = value_of(value, schema);
   return dump(out);
 }
 
@@ -309,6 +328,7 @@ ToolParser::Seen ToolParser::go_on(Phase& phase) {
       const Seen end = see(syntax.each_end.empty() ? syntax.close : syntax.each_end);
       marked_.at = before;
       if (end == Seen::kYes) marked_.call.arguments = arguments();
+      if (end == Seen::kYes && telling_.on) tell("}");
       return end == Seen::kNo ? key : next(end, Phase::kCallEnd);
     }
     case Phase::kValue: return next(read_value(), Phase::kKey);
@@ -317,6 +337,7 @@ ToolParser::Seen ToolParser::go_on(Phase& phase) {
       if (seen == Seen::kYes) {
         marked_.done.push_back(std::exchange(marked_.call, {}));
         marked_.end = marked_.at;
+        telling_ = {};
       }
       return next(seen, Phase::kClose);
     }
@@ -353,6 +374,7 @@ bool ToolParser::marked_call(Output& out, size_t begin, bool opened, bool last) 
     if (seen == Seen::kYes && !closing) continue;
     if (seen == Seen::kYes && phase != Phase::kClose) continue;  // one more call in the block
     if (seen == Seen::kMore && !last) return false;
+    if (telling_.on) marked_.done.push_back(marked_.call), marked_.end = last ? held_.size() : marked_.at;
     // Whole calls are calls, also where the answer ended before its closing mark or goes on with something else.
     if (marked_.done.empty()) return refuse(out, begin);
     deliver(out, std::move(marked_.done), seen == Seen::kMore && closing ? held_.size() : marked_.end);
@@ -417,10 +439,27 @@ bool ToolParser::step(Output& out, bool last) {
   return content(out, held_.size()), true;
 }
 
+std::string ToolParser::Output::content() const {
+  std::string text;
+  for (const AnswerPart& part : parts)
+    if (part.kind == AnswerPart::Kind::kContent) text += part.text;
+  return text;
+}
+
+std::vector<ToolCall> ToolParser::Output::calls() const {
+  std::vector<ToolCall> all;
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::kCall) all.push_back(part.call);
+    if (part.kind == AnswerPart::Kind::kArguments) all.back().arguments += part.text;
+  }
+  return all;
+}
+
 ToolParser::Output ToolParser::add(std::string_view text) {
   held_ += text;
   Output out;
   while (step(out, false)) {}
+  flush(out);
   out.taken = taken_;
   return out;
 }
@@ -428,6 +467,7 @@ ToolParser::Output ToolParser::add(std::string_view text) {
 ToolParser::Output ToolParser::finish() {
   Output out;
   while (step(out, true)) {}
+  flush(out);
   out.taken = taken_;
   return out;
 }

@@ -180,6 +180,12 @@ Json argument_value(std::string_view text, const Json& parameters, const std::st
   return json.is_discarded() ? Json(std::string(text)) : json;
 }
 
+bool is_text_argument(const Json& parameters, const std::string& key) {
+  const Json* schema = schema_of(parameters, key);
+  const Kinds kinds = kinds_of(schema ? *schema : Json(), parameters);
+  return kinds.text && !kinds.other && !kinds.null;
+}
+
 std::string parameters_grammar(const CallSyntax& syntax, const std::string& function, const Json& parameters,
                                const std::string& rule, std::vector<std::pair<std::string, std::string>>& schemas) {
   const Json* properties = forced_properties(function, parameters);
@@ -214,21 +220,24 @@ std::string parameters_grammar(const CallSyntax& syntax, const std::string& func
   return out;
 }
 
-std::string raw_text_rules(std::string_view end) {
-  // The first tag of the end mark begins with '<', has no other, and no character that is special in a class: after any
-  // part of it there comes another '<', which begins it anew, or a character that neither goes on with it nor begins
-  // it.
-  const std::string_view mark = trimmed(end).substr(0, trimmed(end).find('>') + 1);
+std::string raw_text_rules(std::string_view end, std::string_view name) {
+  // The first tag of the end mark begins with a bracket and has no other like it: after any part of it there comes
+  // another such bracket, which begins it anew, or a character that neither goes on with it nor begins it.
+  const std::string_view whole = trimmed(end), mark = whole.substr(0, whole.find(whole[0] == '[' ? ']' : '>') + 1);
+  const auto in_class = [](std::string_view c) {
+    return (std::string_view("[]^\\-").find(c[0]) != std::string_view::npos ? "\\" : "") + std::string(c);
+  };
+  const std::string first = in_class(mark.substr(0, 1));
   std::string parts, breaks;
   for (size_t size = 1, next = 0; size < mark.size(); size = next) {
     for (next = size + 1; next < mark.size() && (uint8_t(mark[next]) & 0xC0) == 0x80;)
       ++next;  // the bytes of one character
     const std::string part = gbnf_quote(mark.substr(0, size));
     parts += (size > 1 ? " | " : "") + part;
-    breaks += fmt::format("{}{} [^<{}]", size > 1 ? " | " : "", part, mark.substr(size, next - size));
+    breaks += fmt::format("{}{} [^{}{}]", size > 1 ? " | " : "", part, first, in_class(mark.substr(size, next - size)));
   }
-  return fmt::format("Text ::= ([^<] | Text-part* Text-break)* Text-part*\nText-part ::= {}\nText-break ::= {}\n",
-                     parts, breaks);
+  return fmt::format("{0} ::= ([^{1}] | {0}-part* {0}-break)* {0}-part*\n{0}-part ::= {2}\n{0}-break ::= {3}\n", name,
+                     first, parts, breaks);
 }
 
 namespace {

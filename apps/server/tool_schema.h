@@ -20,14 +20,17 @@ nlohmann::ordered_json parse_written(std::string_view text);
 nlohmann::ordered_json argument_value(std::string_view text, const nlohmann::ordered_json& parameters,
                                       const std::string& key);
 
+// Whether such a value is a text whatever it looks like.
+bool is_text_argument(const nlohmann::ordered_json& parameters, const std::string& key);
+
 // GBNF of arguments that are written one by one between marks, in the schema's order, those that are not required may
 // be missing; begins with a space. Rules for values that are JSON go to `schemas`, named `rule`-0 and so on. Throws
 // sx::Error naming the function and the argument that cannot be forced.
 std::string parameters_grammar(const CallSyntax& syntax, const std::string& function,
                                const nlohmann::ordered_json& parameters, const std::string& rule,
                                std::vector<std::pair<std::string, std::string>>& schemas);
-// The rules that these use for texts: any that does not have `end`, or its first tag, in it.
-std::string raw_text_rules(std::string_view end);
+// The rules that these use for texts, the first called `name`: any that does not have `end`, or its first tag, in it.
+std::string raw_text_rules(std::string_view end, std::string_view name = "Text");
 
 // GBNF of arguments that are written all at once in a notation other than JSON, with their brackets. Further rules,
 // which begin with `rule`, go to `rules`. Throws as parameters_grammar does.

@@ -62,7 +62,8 @@ struct CallSyntax {
 
 std::span<const CallSyntax> call_syntaxes();  // where the signs of several are in a template, the first is meant
 const CallSyntax& syntax_of(ToolFormat format);
-bool is_name_byte(char c);  // of a function's name
+bool is_name_byte(char c);               // of a function's name
+std::string call_id(ToolFormat format);  // a new one
 
 // What stands around the name and the arguments of a call: before NAME between ARGUMENTS after.
 struct CallFrame {

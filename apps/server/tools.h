@@ -63,6 +63,19 @@ struct ToolCall {
   std::string id, name, arguments;  // arguments: the text of a JSON object
 };
 
+// A piece of what a model says.
+struct AnswerPart {
+  enum class Kind {
+    kReasoning,
+    kContent,
+    kCall,       // a call begins: `call` has its arguments as far as they are there
+    kArguments,  // `text`: more of the arguments of the last call
+  };
+  Kind kind = Kind::kContent;
+  std::string text{};
+  ToolCall call{};
+};
+
 // How far a value between brackets has been looked at, in a text that comes in pieces.
 struct ValueScan {
   size_t at = 0;
@@ -76,13 +89,17 @@ struct ValueScan {
 class ToolParser {
  public:
   struct Output {
-    std::string content;
-    std::vector<ToolCall> calls;
+    std::vector<AnswerPart> parts;
     size_t taken = 0;  // bytes of the text that are decided by now, in all
+    std::string content() const;
+    std::vector<ToolCall> calls() const;
   };
   // `parallel`: false drops calls after the first. `tools`: JSON, as templates take them; formats that write values
-  // without quotes tell texts from numbers by their schemas.
-  ToolParser(ToolFormat format, std::vector<std::string> names, bool parallel, std::string tools = {});
+  // without quotes tell texts from numbers by their schemas. `in_pieces`: a call is told once its name and the
+  // beginning of its arguments are there, and these as they come. What is told cannot be taken back: if such a call
+  // turns out broken, or is cut off, its arguments are.
+  ToolParser(ToolFormat format, std::vector<std::string> names, bool parallel, std::string tools = {},
+             bool in_pieces = false);
   Output add(std::string_view text);
   Output finish();
 
@@ -103,6 +120,7 @@ class ToolParser {
   Seen see(std::string_view mark);
   Seen text_until(std::string_view mark, size_t most, std::string& text);
   size_t next_mark(bool& hidden) const;
+  nlohmann::ordered_json parameters() const;
   std::string arguments() const;
   bool known(const std::string& name) const;
   void deliver(Output& out, std::vector<ToolCall> found, size_t end);
@@ -110,6 +128,17 @@ class ToolParser {
   void content(Output& out, size_t size);
   void take(size_t size);
   std::vector<ToolCall> read_calls(std::string_view json) const;
+
+  // Calls in pieces (tool_pieces.cc).
+  bool begin_telling(const ToolCall& call, size_t arguments);
+  void tell(std::string text);
+  void tell_json_call(size_t value);
+  bool find_arguments(size_t value, ToolCall& call, size_t& arguments) const;
+  void tell_json();
+  void begin_value();
+  void tell_value();
+  void end_value(const std::string& text, const nlohmann::ordered_json& value);
+  void flush(Output& out);
 
   ToolFormat format_;
   std::vector<std::string> names_;
@@ -132,7 +161,21 @@ class ToolParser {
     };
     std::vector<Value> values{};
     std::vector<ToolCall> done{};
-  } marked_;  // how far marked_call has come
+  };
+  static nlohmann::ordered_json value_of(const Marked::Value& value, const nlohmann::ordered_json& parameters);
+  Marked marked_{};  // how far marked_call has come
+  const bool in_pieces_;
+  struct Telling {
+    bool on = false;                            // the call that is being read has been told
+    size_t at = 0;                              // told up to here, in held_: JSON
+    int depth = 0;                              // of the brackets that are open there
+    bool in_text = false, escaped = false;      // it is in a text, behind a backslash
+    bool some = false;                          // an argument has been told: between marks
+    bool is_text = false, value_begun = false;  // of the value that is being read: it is a text, which has begun
+    size_t value_told = 0;                      // bytes of it
+  } telling_;
+  std::vector<bool> told_{};          // of the calls of a block, those that have been told
+  std::vector<AnswerPart> pieces_{};  // that have not been given out
 };
 
 }  // namespace sx::server

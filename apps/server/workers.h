@@ -1,5 +1,5 @@
-// A few threads for what takes long: tokenising, templates, schemas, files. Quick tasks and slow ones have lanes of
-// their own, so that nobody's small request waits for another's large one.
+// A few threads for what takes long: tokenising, templates, schemas, files. Quick tasks, larger and slow ones have
+// lanes of their own, so that nobody's small request waits for another's large one.
 #pragma once
 #include <array>
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 namespace sx::server {
 
-enum class Lane { kQuick, kSlow };
+enum class Lane { kQuick, kLarge, kSlow };
 
 class Workers {
  public:
@@ -30,7 +30,7 @@ class Workers {
   const size_t most_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<std::deque<std::function<void()>>, 2> lanes_;
+  std::array<std::deque<std::function<void()>>, 3> lanes_;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

@@ -12,6 +12,7 @@
 #include "engine/batch.h"
 #include "engine/beside_program.h"
 #include "engine/rank_follower.h"
+#include "engine/ranks_backend.h"
 #include "engine/round.h"
 #include "engine/session.h"
 #include "model/rope.h"
@@ -54,6 +55,7 @@ EngineOptions checked(EngineOptions o) {
 // The backend that the options name. A device's memory is taken in one piece: all of the engine is set up once without
 // it, to know how much that is.
 std::unique_ptr<Backend> open_device(const EngineOptions& o) {
+  if (!o.split.empty()) return make_ranks_backend(o);
   const bool chosen = o.device == "auto" ? why_no_cuda().empty() : o.device.starts_with("cuda");
   if (!chosen) return make_cpu_backend({o.threads, std::nullopt});
   CudaOptions cuda;
@@ -225,7 +227,8 @@ void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
   const std::string key = build_key(options_.model);
   model.check_weights = !sizes_only && !cache_->known("finite", key);
   model_ = backend_->ranks() ? load_on_ranks(file_, *backend_, model) : Model::load(file_, *backend_, model);
-  if (model.check_weights) ++cache_->work.scanned, cache_->keep("finite", key, true);
+  // Ranks have looked through their parts; what one of them knows is not kept.
+  if (model.check_weights && !backend_->ranks()) ++cache_->work.scanned, cache_->keep("finite", key, true);
 }
 
 // As they were found at an earlier start, or by a probe.

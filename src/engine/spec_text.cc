@@ -11,13 +11,11 @@
 namespace sx {
 namespace {
 
-// llama.cpp's names of presets (--spec-type). An empty preset is rejected for the reason `why`.
+// llama.cpp's names of presets (--spec-type).
 struct Word {
   const char* word;
   const char* preset;
-  const char* why = "";
 };
-constexpr const char* kHead = "drafts with a head of a kind that is not supported yet";
 constexpr Word kWords[] = {
     {"none", "off"},
     {"draft", "sd"},
@@ -29,8 +27,7 @@ constexpr Word kWords[] = {
     {"ngram-map-k4v", "suffix"},
     {"draft-eagle3", "eagle3"},
     {"draft-mtp", "mtp"},
-    {"dflash", "", kHead},
-    {"draft-dflash", "", kHead},
+    {"draft-dflash", "dflash"},
 };
 
 // Keys that had another name in earlier versions.
@@ -65,7 +62,6 @@ std::string preset_of(const std::string& word) {
   for (const Word& known : kWords) {
     words.push_back(known.word);
     if (word != known.word) continue;
-    if (!*known.preset) fail("spec {}: {}; `specextend methods` lists the presets", word, known.why);
     return known.preset;
   }
   fail("spec: there is no preset {}; `specextend methods` explains them",

@@ -161,5 +161,83 @@ class Answers(WithServer):
         connection.close()
 
 
+class Protocols(WithServer):
+    """Messages, Responses and Ollama tell the text of a chat, whole and in streams, in their own forms; with and without /v1."""
+    FIELDS = {"seed": 5, "ignore_eos": True}
+    MESSAGES = [{"role": "user", "content": "Tea?"}]
+
+    def chat(self):
+        return self.server.post("/v1/chat/completions", {"messages": self.MESSAGES, "max_tokens": 16, **self.FIELDS})["choices"][0]["message"]["content"]
+
+    def events(self, path, body):
+        status, headers, text = self.server.request("POST", path, {**body, "stream": True})
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream"))
+        found = []
+        for event in text.split("\n\n")[:-1]:
+            name, data = event.split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            self.assertEqual(name, "event: " + found[-1]["type"])
+        return found
+
+    def test_messages(self):
+        body = {"messages": self.MESSAGES, "max_tokens": 16, **self.FIELDS}
+        for path in ("/v1/messages", "/messages"):
+            answer = self.server.post(path, body)
+            self.assertEqual((answer["content"], answer["stop_reason"]), ([{"type": "text", "text": self.chat()}], "max_tokens"))
+            events = self.events(path, body)
+            self.assertEqual([e["type"] for e in events if e["type"] != "content_block_delta"],
+                             ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"])
+            self.assertEqual("".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta"), self.chat())
+            usage = events[-2]["usage"]
+            self.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"],
+                             self.server.post(path + "/count_tokens", {"messages": self.MESSAGES})["input_tokens"])
+            for wrong, word in (({"max_tokens": None}, "max_tokens"), ({"messages": []}, "messages"), ({"odd": 1}, "odd"), ({"system": 5}, "system"),
+                                ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0"),
+                                ({"tools": [{"name": "f"}]}, "tools.0.input_schema"), ({"thinking": {"type": "odd"}}, "thinking.type")):
+                status, _, error = self.server.request("POST", path, {**body, **wrong})
+                self.assertEqual((status, error["type"], error["error"]["type"]), (400, "error", "invalid_request_error"))
+                self.assertIn(word, error["error"]["message"])
+
+    def test_responses(self):
+        body = {"input": "Tea?", "max_output_tokens": 16, **self.FIELDS}
+        answer = self.server.post("/v1/responses", body)
+        self.assertEqual(answer["output"][0]["content"][0]["text"], self.chat())
+        events = self.events("/responses", body)
+        self.assertEqual([e["sequence_number"] for e in events], list(range(len(events))))
+        self.assertEqual("".join(e["delta"] for e in events if e["type"] == "response.output_text.delta"), self.chat())
+        self.assertEqual(events[-1]["type"], "response.incomplete")
+        again = self.server.post("/v1/responses", {**body, "input": "More?", "previous_response_id": answer["id"]})
+        turns = [*self.MESSAGES, {"role": "assistant", "content": self.chat()}, {"role": "user", "content": "More?"}]
+        chat = self.server.post("/v1/chat/completions", {"messages": turns, "max_tokens": 16, **self.FIELDS})
+        self.assertEqual(again["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"])
+        self.assertEqual(self.server.get("/v1/responses/" + answer["id"]), answer)
+        self.assertEqual(self.server.request("DELETE", "/v1/responses/" + answer["id"])[0], 200)
+        self.assertEqual(self.server.request("GET", "/v1/responses/" + answer["id"])[0], 404)
+        for wrong in ({"input": None}, {"input": [{"type": "odd"}]}, {"odd": 1}, {"previous_response_id": answer["id"]}, {"tools": [{"type": "web_search"}]},
+                      {"text": {"format": {"type": "json_schema"}}}, {"background": True}, {"max_output_tokens": 0}):
+            status, _, error = self.server.request("POST", "/v1/responses", {**body, **wrong})
+            self.assertEqual((status, error["error"]["type"]), (400, "invalid_request_error"), wrong)
+            self.assertIn(next(iter(wrong)).split("[")[0], error["error"]["param"])
+
+    def test_ollama(self):
+        body = {"messages": self.MESSAGES, "options": {"num_predict": 16, "temperature": 1, "top_k": 0, "top_p": 1, **self.FIELDS}}
+        status, headers, text = self.server.request("POST", "/api/chat", body)
+        self.assertEqual((status, headers["Content-Type"]), (200, "application/x-ndjson"))
+        lines = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual("".join(line["message"]["content"] for line in lines), self.chat())
+        self.assertEqual([line["done"] for line in lines], [False] * (len(lines) - 1) + [True])
+        self.assertEqual((lines[-1]["done_reason"], lines[-1]["eval_count"]), ("length", 16))
+        self.assertEqual(self.server.post("/api/chat", {**body, "stream": False})["message"]["content"], self.chat())
+        status, _, error = self.server.request("POST", "/api/chat", {**body, "odd": 1})
+        self.assertEqual((status, error), (400, {"error": "'odd' is not supported"}))
+
+    def test_salt(self):
+        ask = {"prompt": "A salt of its own keeps a prefix apart.", "max_tokens": 1}
+        cached = [self.server.complete(**ask, **salt)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                  for salt in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"cache_salt": "b"})]
+        self.assertEqual((cached[0], cached[1]), (0, 0))
+        self.assertGreater(cached[2], 10)
+
+
 if __name__ == "__main__":
     main()

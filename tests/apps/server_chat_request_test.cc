@@ -196,8 +196,6 @@ TEST(ServerChatRequest, WrongFieldsAreNamed) {
       {std::string(kTools) + R"(, "tool_choice": {"type": "function"})", "tool_choice"},
       {std::string(kTools) + R"(, "tool_choice": {"type": "allowed_tools"})", "tool_choice"},
       {std::string(kTools) + R"(, "parallel_tool_calls": 1)", "parallel_tool_calls"},
-      {std::string(kTools) + R"(, "response_format": {"type": "json_object"})", "tools"},
-      {std::string(kTools) + R"(, "grammar": "root ::= \"x\"")", "tools"},
       {R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}], "tool_choice": "required")",
        "tools"},
   };
@@ -251,6 +249,10 @@ TEST(ServerChatRequest, ToolChoices) {
   const CompletionRequest named = choose(R"({"type": "function", "function": {"name": "g"}})");
   EXPECT_EQ(named.options.grammar, tool_grammar(ToolFormat::kHermes, Json::array({tools[1]})));
   EXPECT_NE(named.options.grammar, required.options.grammar);
+  // With a grammar the answer is a call or what the grammar binds; a call that must come leaves nothing to bind.
+  const std::string bound = std::string(kTools) + R"(, "grammar": "root ::= \"x\"")";
+  EXPECT_EQ(chat(bound).options.grammar, either_grammar(required.options.grammar, "root ::= \"x\""));
+  EXPECT_EQ(chat(bound + R"(, "tool_choice": "required")").options.grammar, required.options.grammar);
   EXPECT_EQ(Json::parse(named.tools), tools);
 }
 

@@ -266,11 +266,42 @@ class Forms(WithServer):
                     found = [server.post("/v1/chat/completions", {**ask, "speculate": speculate})["choices"][0] for speculate in (True, False)]
                     events = server.stream("/v1/chat/completions", ask)
                     deltas = [t for e in events for c in e["choices"] for t in c["delta"].get("tool_calls", [])]
+            spelled = "".join(t["function"]["arguments"] for t in deltas)
             for choice in found:
                 self.assertEqual(choice["finish_reason"], "tool_calls")
-                self.assertEqual(choice["message"]["tool_calls"][0]["function"], deltas[0]["function"])
-            self.assertIn(json.loads(deltas[0]["function"]["arguments"]), [{"colour": "red"}, {"colour": "blue"}])
-            self.assertEqual((len(deltas), joined(events, True)), (1, ""))
+                self.assertEqual(choice["message"]["tool_calls"][0]["function"], {"name": deltas[0]["function"]["name"], "arguments": spelled})
+            self.assertIn(json.loads(spelled), [{"colour": "red"}, {"colour": "blue"}])
+            self.assertEqual(joined(events, True), "")
+            self.assertEqual([t["index"] for t in deltas], [0] * len(deltas))
+            self.assertEqual([t for t in deltas if "id" in t], deltas[:1])  # the rest are pieces of its arguments
+
+    def test_reasoning(self):
+        """Thoughts are told apart by the template's marks; a grammar binds what follows them; a field switches that off."""
+        source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]OPEN{# </think> #}"
+        ask = {"messages": USER, "max_tokens": 24, "seed": 3, "ignore_eos": True}
+        for opened in ("<think>", ""):
+            with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+                template.write(source.replace("OPEN", opened))
+                template.flush()
+                with Server("-q", *DRAFTS, "--chat-template-file", template.name) as server:
+                    found = server.post("/v1/chat/completions", ask)["choices"][0]["message"]
+                    plain = server.post("/v1/chat/completions", {**ask, "reasoning_format": "none"})["choices"][0]["message"]
+                    events = server.stream("/v1/chat/completions", ask)
+                    told = server.post("/v1/messages", ask)["content"]
+                    less, = server.tokens("<")
+                    bound = {**ask, "grammar": 'root ::= "yes"', "logit_bias": [[less, False]]}
+                    forced = [server.post("/v1/chat/completions", {**bound, "speculate": speculate})["choices"][0] for speculate in (True, False)]
+            thought = "".join(c["delta"].get("reasoning_content", "") for e in events for c in e["choices"])
+            self.assertNotIn("reasoning_content", plain)
+            self.assertEqual(forced[0], forced[1])
+            if opened:  # the thought never ends: nothing is content, and the grammar has not begun
+                self.assertEqual((found["content"], found["reasoning_content"].strip()), ("", plain["content"].strip()))
+                self.assertEqual((thought, joined(events, True)), (found["reasoning_content"], ""))
+                self.assertEqual((told[0]["type"], told[0]["thinking"]), ("thinking", thought))
+                self.assertEqual(forced[0]["finish_reason"], "length")
+            else:
+                self.assertEqual((found["content"], thought, joined(events, True)), (plain["content"], "", plain["content"]))
+                self.assertEqual((forced[0]["message"]["content"], forced[0]["finish_reason"]), ("yes", "stop"))
 
     def test_forced_marks_are_control_tokens(self):
         """A vocabulary that has the marks of calls as control tokens: the forced call is written with these, drafted or not."""

@@ -9,6 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "server/protocols.h"
+#include "server/response_store.h"
+
 namespace sx::server {
 namespace {
 
@@ -35,10 +38,23 @@ TEST(ServerOpenapi, HasEveryPath) {
   const std::pair<const char*, const char*> routes[] = {{"/v1/chat/completions", "post"},
                                                         {"/v1/completions", "post"},
                                                         {"/completion", "post"},
+                                                        {"/v1/messages", "post"},
+                                                        {"/v1/messages/count_tokens", "post"},
+                                                        {"/v1/responses", "post"},
+                                                        {"/v1/responses/{id}", "get"},
+                                                        {"/api/chat", "post"},
+                                                        {"/api/generate", "post"},
+                                                        {"/api/show", "post"},
+                                                        {"/api/tags", "get"},
+                                                        {"/api/version", "get"},
                                                         {"/v1/models", "get"},
                                                         {"/v1/models/{id}", "get"},
                                                         {"/health", "get"},
+                                                        {"/health/live", "get"},
+                                                        {"/health/ready", "get"},
                                                         {"/v1/health", "get"},
+                                                        {"/server_info", "get"},
+                                                        {"/v1/loads", "get"},
                                                         {"/metrics", "get"},
                                                         {"/tokenize", "post"},
                                                         {"/detokenize", "post"},
@@ -59,7 +75,8 @@ TEST(ServerOpenapi, HasEveryPath) {
     EXPECT_EQ(answers.contains("413"), std::string(method) == "post") << path;
     EXPECT_FALSE(answers.contains("default")) << path;
   }
-  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/completion"}) {
+  EXPECT_TRUE(document["paths"]["/v1/responses/{id}"].contains("delete"));
+  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/completion", "/v1/messages", "/v1/responses"}) {
     EXPECT_TRUE(document["paths"][path]["post"]["responses"].contains("429"));
     EXPECT_TRUE(document["paths"][path]["post"]["responses"]["200"]["content"].contains("text/event-stream"));
   }
@@ -142,7 +159,24 @@ TEST(ServerOpenapi, ExamplesAreTaken) {
     EXPECT_FALSE(parse_template(e.dump(), l).messages.empty());
     ++count;
   }
-  EXPECT_EQ(count, 10u);
+  const auto store = std::make_shared<ResponseStore>();
+  for (const Json& e : s["MessagesRequest"]["examples"]) {
+    EXPECT_EQ(parse_messages(e.dump(), l).protocol, Protocol::kMessages);
+    ++count;
+  }
+  for (const Json& e : s["ResponsesRequest"]["examples"]) {
+    EXPECT_EQ(parse_responses(e.dump(), l, store, 0).protocol, Protocol::kResponses);
+    ++count;
+  }
+  for (const Json& e : s["OllamaChatRequest"]["examples"]) {
+    EXPECT_EQ(parse_ollama_chat(e.dump(), l).protocol, Protocol::kOllamaChat);
+    ++count;
+  }
+  for (const Json& e : s["OllamaGenerateRequest"]["examples"]) {
+    EXPECT_EQ(parse_ollama_generate(e.dump(), l).protocol, Protocol::kOllamaGenerate);
+    ++count;
+  }
+  EXPECT_EQ(count, 16u);
 }
 
 // Bounds as they are written are those that the parsers keep.

@@ -54,7 +54,9 @@ class Refusals(WithServer):
 
     def test_paths_methods_bodies(self):
         self.refused(404, "GET", "/nowhere")
-        self.refused(404, "POST", "/v1/embeddings", {"input": "x"})
+        self.refused(404, "POST", "/v1/nothing", {"input": "x"})
+        for path in ("/v1/embeddings", "/v1/rerank"):
+            self.refused(501, "POST", path, {"input": "x"}, code="not_supported")
         self.assertEqual(self.refused(405, "GET", "/v1/completions")["Allow"], "POST")
         self.assertEqual(self.refused(405, "POST", "/health", {})["Allow"], "GET")
         self.refused(413, "POST", "/v1/completions", {"prompt": "x" * (1 << 20)})

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/keys.h"
 #include "server/response.h"
 #include "server_tokenizer.h"
 #include "server_refusal.h"
@@ -376,27 +375,6 @@ TEST(ServerResponse, ErrorsHaveOpenAisBody) {
   EXPECT_EQ(
       error_body(bad_request("no", "n"), "req_1"),
       R"({"error":{"message":"no","type":"invalid_request_error","param":"n","code":null,"request_id":"req_1"}})");
-}
-
-TEST(ServerKeys, CompareWholeTexts) {
-  EXPECT_TRUE(equal_in_constant_time("secret", "secret"));
-  for (const char* given : {"", "s", "secre", "secreT", "secrets", "secretsecret"})
-    EXPECT_FALSE(equal_in_constant_time(given, "secret")) << given;
-  const std::vector<std::string> keys{"one", "two"};
-  EXPECT_TRUE(accepted({}, "", ""));
-  EXPECT_TRUE(accepted(keys, "Bearer one", "") && accepted(keys, "Bearer two", "") && accepted(keys, "", "two"));
-  EXPECT_FALSE(accepted(keys, "", "") || accepted(keys, "one", "") || accepted(keys, "Bearer ", "") ||
-               accepted(keys, "bearer one", ""));
-}
-
-TEST(Keys, ScopesFollowTheKeyAndNothingElse) {
-  const std::vector<std::string> keys{"alpha", "beta"}, others{"gamma", "beta"};
-  const uint64_t alpha = scope_of(keys, "Bearer alpha", ""), beta = scope_of(keys, "Bearer beta", "");
-  EXPECT_NE(alpha, beta);
-  EXPECT_NE(alpha, 0u);
-  EXPECT_EQ(scope_of(keys, "", "alpha"), alpha);
-  EXPECT_EQ(scope_of(others, "Bearer beta", ""), beta);  // of another process, with other keys
-  EXPECT_EQ(scope_of({}, "Bearer alpha", ""), 0u);
 }
 
 // Short to write, large to hold: refused before it is held.

@@ -46,8 +46,8 @@ Heard hear(ToolFormat format, const std::string& text, size_t piece) {
   ToolParser parser(format, {"get_it", "f.g-2"}, true, kTools);
   Heard heard;
   const auto take = [&](ToolParser::Output out) {
-    heard.content += out.content;
-    for (ToolCall& call : out.calls) heard.calls.push_back(std::move(call));
+    heard.content += out.content();
+    for (const ToolCall& call : out.calls()) heard.calls.push_back(call);
   };
   for (size_t i = 0; i < text.size(); i += piece) take(parser.add(text.substr(i, piece)));
   take(parser.finish());
@@ -523,9 +523,9 @@ TEST(ToolForms, ToldInTheModelsForm) {
     ASSERT_NE(at, std::string::npos);
     ToolParser parser(form.format, {"NAME"}, true);
     ToolParser::Output out = parser.add(text.substr(at + 14)), rest = parser.finish();
-    out.calls.insert(out.calls.end(), rest.calls.begin(), rest.calls.end());
-    ASSERT_EQ(out.calls.size(), 1u) << text;
-    EXPECT_EQ(out.calls[0].arguments, R"({"ARGUMENT":"VALUE"})");
+    out.parts.insert(out.parts.end(), rest.parts.begin(), rest.parts.end());
+    ASSERT_EQ(out.calls().size(), 1u) << text;
+    EXPECT_EQ(out.calls()[0].arguments, R"({"ARGUMENT":"VALUE"})");
   }
 }
 

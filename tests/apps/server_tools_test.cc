@@ -31,8 +31,8 @@ Heard hear(ToolFormat format, const std::string& text, size_t piece, bool parall
   ToolParser parser(format, {"f", "get_it"}, parallel, kTyped);
   Heard heard;
   const auto take = [&](ToolParser::Output out) {
-    heard.content += out.content;
-    for (ToolCall& call : out.calls) heard.calls.push_back(std::move(call));
+    heard.content += out.content();
+    for (const ToolCall& call : out.calls()) heard.calls.push_back(call);
     return out.taken;
   };
   size_t taken = 0;
@@ -43,7 +43,7 @@ Heard hear(ToolFormat format, const std::string& text, size_t piece, bool parall
     taken = now;
   }
   EXPECT_EQ(take(parser.finish()), text.size());
-  EXPECT_TRUE(parser.finish().content.empty());
+  EXPECT_TRUE(parser.finish().content().empty());
   return heard;
 }
 
@@ -112,17 +112,17 @@ TEST(ServerTools, WhatIsNoCallIsContent) {
 
 TEST(ServerTools, TextIsHeldNoLongerThanNeeded) {
   ToolParser parser(ToolFormat::kHermes, {"f"}, true);
-  EXPECT_EQ(parser.add("Hello <to").content, "Hello");
-  EXPECT_EQ(parser.add("ol box").content, " <tool box");
-  EXPECT_EQ(parser.add(" and").content, " and");
-  EXPECT_EQ(parser.add("\n<tool_call>{\"name\": \"f\"").content, "");
+  EXPECT_EQ(parser.add("Hello <to").content(), "Hello");
+  EXPECT_EQ(parser.add("ol box").content(), " <tool box");
+  EXPECT_EQ(parser.add(" and").content(), " and");
+  EXPECT_EQ(parser.add("\n<tool_call>{\"name\": \"f\"").content(), "");
   const ToolParser::Output out = parser.add("}</tool_call>");
-  ASSERT_EQ(out.calls.size(), 1u);
-  EXPECT_EQ(out.calls[0].id.substr(0, 5), "call_");
-  EXPECT_EQ(out.calls[0].id.size(), 29u);
+  ASSERT_EQ(out.calls().size(), 1u);
+  EXPECT_EQ(out.calls()[0].id.substr(0, 5), "call_");
+  EXPECT_EQ(out.calls()[0].id.size(), 29u);
   ToolParser other(ToolFormat::kLlama, {"f"}, true);
-  EXPECT_EQ(other.add("He").content, "He");  // decided at once
-  EXPECT_EQ(other.add("{\"name\": \"f\"}").content, "{\"name\": \"f\"}");
+  EXPECT_EQ(other.add("He").content(), "He");  // decided at once
+  EXPECT_EQ(other.add("{\"name\": \"f\"}").content(), "{\"name\": \"f\"}");
 }
 
 TEST(ServerTools, LlamaCalls) {
@@ -471,10 +471,10 @@ TEST(ServerTools, ForcedCallsAreRead) {
       EXPECT_TRUE(takes(grammar, text)) << text << "\n" << grammar;
       ToolParser parser(form.format, {"f", "g"}, true, kTools);
       ToolParser::Output out = parser.add(text), rest = parser.finish();
-      out.calls.insert(out.calls.end(), rest.calls.begin(), rest.calls.end());
-      ASSERT_EQ(out.calls.size(), 1u) << text;
-      EXPECT_EQ(out.content + rest.content, "") << text;
-      EXPECT_EQ(out.calls[0].arguments, text == form.f ? R"({"a":12})" : "{}") << text;
+      out.parts.insert(out.parts.end(), rest.parts.begin(), rest.parts.end());
+      ASSERT_EQ(out.calls().size(), 1u) << text;
+      EXPECT_EQ(out.content(), "") << text;
+      EXPECT_EQ(out.calls()[0].arguments, text == form.f ? R"({"a":12})" : "{}") << text;
     }
     for (const std::string& text : form.wrong) EXPECT_FALSE(takes(grammar, text)) << text;
     EXPECT_FALSE(takes(grammar, ""));

@@ -84,7 +84,7 @@ refuse "key without a preset" "nodes" --draft-max 4
 refuse "no MTP block" "no MTP block" --spec-type draft-mtp
 refuse "no head" "-md FILE" --spec-type draft-eagle3
 refuse "list without an MTP block" "no MTP block" --spec-type draft-mtp,ngram-mod
-refuse "head" "not supported yet" --spec-type draft-dflash
+refuse "no block drafter" "-md FILE" --spec-type draft-dflash
 refuse "list of one kind" "ngram-mod" --spec-type ngram-mod,ngram-simple
 refuse "rule and drafter" "block" --spec suffix:accept=block
 refuse "lossy rule" "allow-lossy=on" --spec ngram:accept=typical

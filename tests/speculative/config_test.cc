@@ -80,6 +80,8 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
         {"budget", "1024"},
         {"chunk", "32"},
         {"interval", "4"}}},
+      {"dflash",
+       {{"drafter", "model"}, {"tree", "best-first"}, {"nodes", "32"}, {"depth", "16"}, {"decay", "1"}, {"topk", "8"}}},
       {"mtp", {{"drafter", "mtp"}, {"tree", "opt-tree"}, {"nodes", "16"}, {"depth", "4"}, {"cache", "full"}}},
       {"specextend-mtp", {{"drafter", "mtp"}, {"nodes", "16"}, {"cache", "retrieval"}, {"positions", "compact"}}},
       {"streamingllm",

@@ -165,6 +165,7 @@ export class Chat {
     if (system.trim()) messages.unshift({role: "system", content: system});
     this.promptTexts = messages.map((m) => m.content);
     const body = {messages, stream: true, stream_options: {include_usage: true}, spec_details: true, return_progress: true, temperature,
+      reasoning_format: "none",  // the page shows thoughts as part of the text
       seed: seed ?? crypto.getRandomValues(new Uint32Array(1))[0]};
     if (this.model) body.model = this.model;
     if (maxTokens) body.max_tokens = maxTokens;

@@ -44,7 +44,8 @@ EagleHead::~EagleHead() = default;
 std::unique_ptr<EagleHead> EagleHead::load(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
                                            const EagleOptions& options) {
   const HeadConfig& config = file->config();
-  if (config.kind == HeadConfig::Kind::kMedusa || config.kind == HeadConfig::Kind::kLongSpec)
+  using Kind = HeadConfig::Kind;
+  if (config.kind != Kind::kEagle1 && config.kind != Kind::kEagle3 && config.kind != Kind::kMtp)
     fail("{}: {} head where an EAGLE head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the head was opened for another target", file->path());

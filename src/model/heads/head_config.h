@@ -1,6 +1,6 @@
-// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, LongSpec's drafter, or the MTP blocks of a
-// model's own file. Filled from the head's own config.json and the names of its tensors, and checked against the target
-// it is meant for.
+// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, LongSpec's drafter, DFlash (DSpark), or the
+// MTP blocks of a model's own file. Filled from the head's own config.json and the names of its tensors, and checked
+// against the target it is meant for.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@
 namespace sx {
 
 struct HeadConfig {
-  enum class Kind { kEagle1, kEagle3, kMedusa, kLongSpec, kMtp };
+  enum class Kind { kEagle1, kEagle3, kMedusa, kLongSpec, kMtp, kDFlash };
 
   Kind kind = Kind::kEagle1;
   // The head's own decoder: layers, width, heads, RoPE, norm epsilon and trained length (`context`), read literally
@@ -47,6 +47,13 @@ struct HeadConfig {
   // MTP only: each layer is a block of its own (`cell.layers` of them), with an input that joins embedding and state.
   bool state_first = false;     // the state comes before the embedding
   bool own_final_norm = false;  // else the target's
+
+  // DFlash only; its masks are `mask_token`. Features as EAGLE-3's.
+  int block = 0;             // rows of a block, the pending token included
+  bool from_anchor = false;  // rows predict the token behind them; else the one in their place, the first row none
+  int markov_rank = 0;       // DSpark: of the bias by the token before; 0: none
+  std::vector<int> block_windows;     // [layers], 0: none
+  std::vector<uint8_t> block_causal;  // [layers]: rows of a block see only those before them
 
   int trained_length() const { return cell.context; }
 };

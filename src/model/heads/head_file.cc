@@ -78,8 +78,9 @@ bool parse_pair(std::string_view text, int64_t& first, int64_t& second) {
 
 // What a head carries for its training or as a leftover; not read.
 bool is_ignored(std::string_view name) {
-  return name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("layers.0.cross_attn.k_proj.") ||
-         name.starts_with("layers.0.cross_attn.v_proj.");
+  return name == "t2d" || name == "verifier_norm.weight" || name == "verifier_lm_head.weight" ||
+         name.starts_with("confidence_head.") || name.ends_with("rotary_emb.inv_freq") ||
+         name.starts_with("layers.0.cross_attn.k_proj.") || name.starts_with("layers.0.cross_attn.v_proj.");
 }
 
 void check_tensor(const HeadTensor& expected, const NamedTensor& found) {
@@ -101,12 +102,12 @@ void add_layer(const HeadConfig& config, int index, std::vector<HeadTensor>& out
   const ModelConfig& c = config.cell;
   const int64_t width = c.width, ffn = c.ffn, q = int64_t{c.heads} * c.head_dim, kv = int64_t{c.kv_heads} * c.head_dim;
   const bool first = index == 0, eagle3 = config.kind == Kind::kEagle3, longspec = config.kind == Kind::kLongSpec,
-             mtp = config.kind == Kind::kMtp;
+             mtp = config.kind == Kind::kMtp, dflash = config.kind == Kind::kDFlash;
   const int64_t in = first && eagle3 ? 2 * width : width;
   const auto add = [&](const char* name, std::vector<int64_t> shape) {
     out.push_back({fmt::format("layers.{}.{}", index, name), std::move(shape)});
   };
-  if (!first || eagle3 || longspec || mtp) add("input_layernorm.weight", {width});
+  if (!first || eagle3 || longspec || mtp || dflash) add("input_layernorm.weight", {width});
   if (mtp) {
     add("enorm.weight", {width});
     add("hnorm.weight", {width});
@@ -174,6 +175,19 @@ void add_medusa(const HeadConfig& config, std::vector<HeadTensor>& out) {
   }
 }
 
+void add_dflash(const HeadConfig& config, std::vector<HeadTensor>& out) {
+  const int64_t width = config.cell.width, vocab = config.cell.vocab, rank = config.markov_rank;
+  out.push_back({"fc.weight", {width, int64_t{config.target_width} * int64_t(config.features.size())}});
+  out.push_back({"hidden_norm.weight", {width}});
+  out.push_back({"norm.weight", {width}});
+  for (int i = 0; i < config.cell.layers; ++i) add_layer(config, i, out);
+  if (config.own_embedding) out.push_back({"embed_tokens.weight", {vocab, width}});
+  if (config.own_head) out.push_back({"lm_head.weight", {config.draft_vocab, width}});
+  if (rank == 0) return;
+  out.push_back({"markov_head.markov_w1.weight", {vocab, rank}});
+  out.push_back({"markov_head.markov_w2.weight", {config.draft_vocab, rank}});
+}
+
 void add_mtp(const HeadConfig& config, std::vector<HeadTensor>& out) {
   const int64_t width = config.cell.width;
   for (int i = 0; i < config.cell.layers; ++i) add_layer(config, i, out);
@@ -220,6 +234,7 @@ std::vector<HeadTensor> expected_head_tensors(const HeadConfig& config) {
     case Kind::kEagle1:
     case Kind::kEagle3: add_eagle(config, out); break;
     case Kind::kMtp: add_mtp(config, out); break;
+    case Kind::kDFlash: add_dflash(config, out); break;
   }
   return out;
 }

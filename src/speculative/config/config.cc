@@ -117,6 +117,12 @@ constexpr Preset kPresets[] = {
        fill_tree(c, DrafterKind::kModel, TreeKind::kEagle2, 68, 5);
        c.tree.topk = 16;
      }},
+    {{"dflash", "a DFlash or DSpark drafter fills all levels in one pass, the best 32 nodes are taken (DDTree)", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kModel, TreeKind::kBestFirst, 32, 16);
+       fill_best_first(c, 8, 8);
+       c.tree.decay = 1;
+     }},
     {{"specextend", "a draft model on the chunks the target attends to grows a tree (SpecExtend)", true},
      [](SpecConfig& c) { fill_retrieval(c, TreeKind::kOptTree, 50, 10); }},
     {{"specextend-eagle3", "an EAGLE-3 head on the chunks the target attends to grows a tree (SpecExtend)", true},

@@ -11,6 +11,8 @@
 namespace sx {
 namespace {
 
+constexpr int kMostParallel = 16;  // levels of a P-EAGLE head; published ones were trained for fewer
+
 class EagleDraft final : public DraftModel {
  public:
   EagleDraft(const EagleDrafterOptions& options, OwnedEagle owned);
@@ -46,7 +48,9 @@ class EagleDraft final : public DraftModel {
   int width() const { return options_.head->state_width(); }
   int pairs(SeqId seq) const { return options_.cache->length(seq); }
   float* row(float* rows, int i) const { return rows + size_t(i) * size_t(width()); }
-  void flush(SeqId seq, std::span<const Token> text);
+  void flush(SeqId seq, std::span<const Token> text, int masks = 0);
+  void add_masks(SeqId seq, int rows, int masks);
+  int masks() const { return options_.levels > 0 ? options_.levels - 1 : 0; }
   void forward(KvStore& kv, int window = 0, bool cells_only = false, int depth = 0);
   void follow(SeqId seq);
   void keep_root(Slot& s, int row, int pair);
@@ -94,7 +98,8 @@ DraftShape EagleDraft::shape() const {
           .stride = vocab,
           .map = options_.head->token_map(),
           .outputs = options_.head->options().max_outputs,
-          .grows = options_.head->blocks() == 1};
+          .parallel_levels = options_.levels,
+          .grows = options_.head->blocks() == 1 && options_.levels == 0};
 }
 
 // Pair j holds token j + 1, so the pair of the last kept token's state goes; its state is gone too unless it waits.
@@ -130,18 +135,31 @@ void EagleDraft::keep_root(Slot& s, int row, int pair) {
   s.root = pair;
 }
 
+// P-EAGLE: rows of masks behind the last pair stand for tokens that are not known yet. Their cells are not kept.
+void EagleDraft::add_masks(SeqId seq, int rows, int masks) {
+  const int w = width();
+  for (int i = 0; i < masks; ++i) {
+    step_.set(rows + i, Token(options_.head->config().mask_token), options_.cache->position(seq, rows + i));
+    step_.want(rows + i);
+  }
+  which_.assign(size_t(masks), 0);
+  if (masks > 0)
+    options_.backend->copy_rows({row(states_, rows), options_.head->mask_state(), masks, w, w, w, which_.data()});
+}
+
 // Runs the waiting states whose tokens `text` has; the others go on waiting.
-void EagleDraft::flush(SeqId seq, std::span<const Token> text) {
+void EagleDraft::flush(SeqId seq, std::span<const Token> text, int masks) {
   Slot& s = slots_[size_t(seq)];
   DraftCache& cache = *options_.cache;
   const int rows = std::min(s.waiting, int(text.size()) - 1 - pairs(seq)), last = rows - 1;
   if (rows <= 0) return;
   cache.prepare(seq, text, rows);
   step_.clear();
-  step_.add({0, rows, seq, cache.work(seq)});
+  step_.add({0, rows + masks, seq, cache.work(seq)});
   timer_.time([&] { options_.head->fuse(s.features, rows, states_); });
   for (int i = 0; i < rows; ++i) step_.set(i, text[size_t(pairs(seq) + i + 1)], cache.position(seq, i));
   step_.want(last);
+  add_masks(seq, rows, masks);
   follow(seq);
   forward(cache.store());
   cache.appended(seq, rows);
@@ -180,9 +198,9 @@ void EagleDraft::read_prompt(const PromptChunk& chunk) {
 }
 
 DraftLogits EagleDraft::run_text(std::span<DraftRows> rows) {
-  flush(rows[0].task->seq, rows[0].task->text);
+  flush(rows[0].task->seq, rows[0].task->text, masks());
   level_rows_ = 0;
-  return {result_.logits, 1};
+  return {result_.logits, 1 + masks()};
 }
 
 // Each node is fed the state that the head gave for its parent.
@@ -261,7 +279,9 @@ void EagleDraft::accept(const Outcome& o, const DraftTail&) {
 
 std::unique_ptr<Drafter> make(const DraftContext& context) {
   EagleOptions options;
-  options.max_outputs = tree_drafter_rows(context.tree, 1);
+  const bool parallel = context.source.head->config().mask_token >= 0;
+  const int levels = parallel ? std::min(context.tree.depth, kMostParallel) : 0;
+  options.max_outputs = std::max(tree_drafter_rows(context.tree, 1), levels);
   options.max_rows = std::max(context.chunk, options.max_outputs) + kEagleWaiting;
   options.context = context.context + kMaxTreeNodes;
   options.queries = context.cache.reads_draft();
@@ -271,6 +291,7 @@ std::unique_ptr<Drafter> make(const DraftContext& context) {
                                    owned.head->config().cell, owned.head->rope_frequencies());
   EagleDrafterOptions drafter;
   static_cast<TreeDrafterOptions&>(drafter) = tree_options(context);
+  drafter.levels = levels;
   drafter.head = owned.head.get(), drafter.cache = owned.stores.cache.get();
   return make_eagle_drafter(drafter, std::move(owned));
 }

@@ -1,0 +1,272 @@
+// Connections without a model: a listener with handlers of our own, and clients that send, wait, leave and flood.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "server/connection.h"
+#include "server/listener.h"
+
+namespace sx::server {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Counts to ten, a number at each ring.
+class Counter final : public LaterReply {
+ public:
+  explicit Counter(std::atomic<int>& left) : left_(left) {}
+  ~Counter() override {
+    if (thread_.joinable()) thread_.join();
+  }
+  void listen(std::function<void()> ring) override {
+    thread_ = std::thread([this, ring = std::move(ring)] {
+      for (int i = 0; i < 10 && !gone_; ++i) {
+        ++made_;
+        ring();
+        std::this_thread::yield();
+      }
+    });
+  }
+  State next(HttpReply& reply, std::string& piece) override {
+    reply.set_header("Content-Type", "text/plain");
+    while (told_ < made_) piece += std::to_string(told_++);
+    return told_ == 10 ? State::kDone : told_ == 0 ? State::kWaiting : State::kStreaming;
+  }
+  void leave() override {
+    if (!gone_.exchange(true)) ++left_;
+  }
+
+ private:
+  std::atomic<int>& left_;
+  std::atomic<int> made_{0};
+  std::atomic<bool> gone_{false};
+  int told_ = 0;
+  std::thread thread_;
+};
+
+// "/count" streams, "/echo" gives the body back, "/bad" fails late.
+class Side final : public HttpSide {
+ public:
+  Admission admit(const RequestHead& head, const HttpRequest& request, HttpReply&) override {
+    if (!head.has_body()) return {};
+    return {.lane = request.path == "/slow" ? Lane::kSlow : Lane::kQuick};
+  }
+  void handle(HttpRequest& request, HttpReply& reply) override {
+    if (request.path == "/count") reply.later = std::make_shared<Counter>(left);
+    else reply.set_content(request.body.empty() ? request.path : request.body, "text/plain");
+  }
+  void explain(const HttpRequest&, HttpReply& reply, const ApiError& error) override {
+    reply.status = error.status;
+    reply.set_content(error.message, "text/plain");
+  }
+  void count(int status) override {
+    const std::lock_guard lock(mutex_);
+    ++statuses_[status];
+  }
+  void log(const HttpRequest&, const HttpReply&, std::chrono::milliseconds) override {}
+  int counted(int status) {
+    const std::lock_guard lock(mutex_);
+    return statuses_[status];
+  }
+  std::atomic<int> left{0};
+
+ private:
+  std::mutex mutex_;
+  std::map<int, int> statuses_;
+};
+
+struct Listening {
+  explicit Listening(ListenerOptions options = {}) {
+    options.port = 0;
+    listener = Listener::create(options, side);
+    port = listener->bind();
+    thread = std::thread([this] { listener->listen(); });
+  }
+  ~Listening() {
+    listener->stop();
+    thread.join();
+  }
+  Side side;
+  std::unique_ptr<Listener> listener;
+  int port = 0;
+  std::thread thread;
+};
+
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(uint16_t(port));
+    ::inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    timeval patience{30, 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    connected = ::connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
+  }
+  ~Client() { ::close(socket_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+  void send(std::string_view text) const { ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // All that comes up to a word, or to the end.
+  std::string read(std::string_view word = "\1") const {
+    std::string text;
+    char piece[4096];
+    while (text.find(word) == text.npos) {
+      const ssize_t got = ::recv(socket_, piece, sizeof(piece), 0);
+      if (got <= 0) break;
+      text.append(piece, size_t(got));
+    }
+    return text;
+  }
+  void reset() const {
+    const linger now{1, 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  }
+  void end_side() const { ::shutdown(socket_, SHUT_WR); }
+  bool connected = false;
+
+ private:
+  const int socket_;
+};
+
+std::string get(const std::string& path, const std::string& more = "") {
+  return "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + more + "\r\n";
+}
+std::string post(const std::string& path, const std::string& body, const std::string& more = "") {
+  return "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + more +
+         "\r\n" + body;
+}
+const std::string kClose = "Connection: close\r\n";
+
+std::string unchunked(const std::string& reply) {
+  std::string text;
+  size_t at = reply.find("\r\n\r\n") + 4;
+  for (size_t size = 0; at < reply.size() && (size = std::stoul(reply.substr(at), nullptr, 16)) > 0;) {
+    at = reply.find("\r\n", at) + 2;
+    text += reply.substr(at, size);
+    at += size + 2;
+  }
+  return text;
+}
+
+template <typename Condition>
+bool soon(Condition condition) {
+  for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(10ms);
+  return condition();
+}
+
+TEST(Listener, AnswersRequestsThatComeTogetherInTheirOrder) {
+  Listening server;
+  const Client client(server.port);
+  std::string all;
+  for (int i = 0; i < 20; ++i)
+    all += i % 2 == 0 ? get("/" + std::to_string(i)) : post("/echo", std::string(size_t(i), 'x'));
+  client.send(all + get("/count") + get("/last", kClose));
+  const std::string replies = client.read();
+  size_t at = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::string body = i % 2 == 0 ? "/" + std::to_string(i) : std::string(size_t(i), 'x');
+    at = replies.find("\r\n\r\n" + body, at);
+    ASSERT_NE(at, replies.npos) << i;
+  }
+  EXPECT_TRUE(replies.ends_with("\r\n\r\n/last"));
+  EXPECT_EQ(server.side.counted(200), 22);
+}
+
+TEST(Listener, StreamsToHttp11And10) {
+  Listening server;
+  const Client client(server.port), old(server.port);
+  client.send(get("/count", kClose));
+  EXPECT_EQ(unchunked(client.read()), "0123456789");
+  old.send("GET /count HTTP/1.0\r\n\r\n");
+  EXPECT_TRUE(old.read().ends_with("\r\n\r\n0123456789"));
+  EXPECT_TRUE(soon([&] { return server.side.left == 2; }));
+}
+
+TEST(Listener, BodiesTogetherHaveABound) {
+  ListenerOptions options;
+  options.bodies_bytes = size_t(1) << 20;
+  Listening server(options);
+  std::vector<std::unique_ptr<Client>> clients;
+  const std::string piece(size_t(300) << 10, 'x');
+  for (int i = 0; i < 5; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + piece);
+  }
+  EXPECT_TRUE(soon([&] { return server.side.counted(503) > 0; }));
+  const Client small(server.port);
+  small.send(post("/echo", "small", kClose));
+  EXPECT_TRUE(small.read().ends_with("small"));
+}
+
+TEST(Listener, AnAddressGivesUpItsOwn) {
+  ListenerOptions options;
+  options.connections = {.all = 100, .per_address = 4};
+  Listening server(options);
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(std::make_unique<Client>(server.port));
+  ASSERT_TRUE(soon([&] { return server.listener->connections() == 4; }));
+  std::this_thread::sleep_for(250ms);
+  const Client fifth(server.port);
+  fifth.send(get("/", kClose));
+  EXPECT_TRUE(fifth.read().ends_with("/"));
+  EXPECT_EQ(idle[0]->read(), "");  // it has waited longest
+}
+
+// Many threads, every kind of end: nothing is lost, nothing is told twice, and all connections go.
+TEST(Listener, SurvivesAllKindsOfClients) {
+  Listening server;
+  std::vector<std::thread> threads;
+  std::atomic<int> whole{0};
+  for (unsigned seed = 0; seed < 8; ++seed)
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int i = 0; i < 60; ++i) {
+        const Client client(server.port);
+        ASSERT_TRUE(client.connected);
+        switch (random() % 7) {
+          case 0: client.send(get("/count")); break;  // and leaves
+          case 1: client.send(get("/count")), client.reset(); break;
+          case 2:
+            client.send(get("/count")), client.end_side();
+            EXPECT_EQ(unchunked(client.read()), "0123456789");
+            break;
+          case 3: client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"); break;
+          case 4: client.send(get("/count")), client.read("Content-Type"), client.reset(); break;
+          case 5: client.send("GET / HT"), client.end_side(), client.read(); break;
+          default:
+            client.send(post("/slow", "body") + get("/count", kClose));
+            const std::string text = client.read();
+            EXPECT_NE(text.find("body"), text.npos);
+            whole += text.find("\r\n0\r\n\r\n") != text.npos;
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(whole, 0);
+  EXPECT_TRUE(soon([&] { return server.listener->connections() == 0; }));
+}
+
+TEST(Listener, DrainsAndStops) {
+  for (int i = 0; i < 5; ++i) {
+    Listening server;
+    const Client idle(server.port), asked(server.port);
+    asked.send(get("/count"));
+    EXPECT_EQ(unchunked(asked.read("\r\n0\r\n\r\n")), "0123456789");
+    server.listener->drain(5s);
+    EXPECT_EQ(server.listener->connections(), 0u);
+    EXPECT_EQ(idle.read(), "");
+    EXPECT_FALSE(Client(server.port).connected);
+  }
+  Listening never_asked;
+}
+
+}  // namespace
+}  // namespace sx::server

@@ -1,0 +1,161 @@
+// Thoughts apart from answers: which marks templates have, how texts are divided in any pieces, grammars behind
+// thoughts, and answers that go on with what the assistant has begun.
+#include "server/reasoning.h"
+
+#include <gtest/gtest.h>
+#include <specextend/grammar.h>
+
+#include "server_answer.h"
+#include "server_tokenizer.h"
+#include "server/request_parts.h"
+#include "text/grammar_support.h"
+
+namespace sx::server {
+namespace {
+
+const ReasoningStyle kThink{"<think>", "</think>"};
+const ReasoningStyle kControl{"<|START_THINKING|>", "<|END_THINKING|>", true};
+
+// "thought|answer" in pieces of every size up to 7, which must all be the same; ";" between parts that follow.
+std::string divided(const ReasoningStyle& style, ReasoningStart start, const std::string& text) {
+  std::string first;
+  for (size_t piece = 1; piece <= 7; ++piece) {
+    ReasoningSplitter splitter(style, start);
+    std::string thought, answer;
+    const auto take = [&](const ReasoningSplitter::Pieces& pieces) {
+      for (const auto& [reasoning, said] : pieces) (reasoning ? thought : answer) += said;
+    };
+    for (size_t i = 0; i < text.size(); i += piece) {
+      take(splitter.add(text.substr(i, piece)));
+      EXPECT_LE(splitter.taken(), std::min(text.size(), i + piece));
+    }
+    take(splitter.finish());
+    EXPECT_EQ(splitter.taken(), text.size());
+    const std::string all = thought + "|" + answer;
+    if (piece == 1) first = all;
+    EXPECT_EQ(all, first) << "pieces of " << piece;
+  }
+  return first;
+}
+
+TEST(ServerReasoning, Divides) {
+  using S = ReasoningStart;
+  EXPECT_EQ(divided(kThink, S::kMaybe, "<think>\nSo.\n</think>\n\nYes. "), "So.|Yes. ");
+  EXPECT_EQ(divided(kThink, S::kMaybe, "\n<think>a < b </thin</think>c"), "a < b </thin|c");
+  EXPECT_EQ(divided(kThink, S::kMaybe, "<thing> is not it"), "|<thing> is not it");
+  EXPECT_EQ(divided(kThink, S::kMaybe, " Use <think> here"), "| Use <think> here");
+  EXPECT_EQ(divided(kThink, S::kMaybe, "<think>\n\n</think>\n\nYes"), "|Yes");
+  EXPECT_EQ(divided(kThink, S::kMaybe, "<think>never ended  "), "never ended|");
+  EXPECT_EQ(divided(kThink, S::kMaybe, "<thi"), "|<thi");
+  EXPECT_EQ(divided(kThink, S::kOpened, "So.\n</think>\n\nYes"), "So.|Yes");
+  EXPECT_EQ(divided(kThink, S::kOpened, "<think>\nSo.</think>Yes"), "So.|Yes");  // the model repeats the mark
+  EXPECT_EQ(divided(kThink, S::kOver, "<think>So</think>"), "|<think>So</think>");
+  EXPECT_EQ(divided({}, S::kMaybe, "<think>So</think>"), "|<think>So</think>");
+  // Control tokens cannot be meant otherwise: the model may think again.
+  EXPECT_EQ(divided(kControl, S::kMaybe, "<|START_THINKING|>a<|END_THINKING|>b <|START_THINKING|>c<|END_THINKING|> d"),
+            "ac|b d");
+}
+
+TEST(ServerReasoning, MarksOfTemplates) {
+  EXPECT_EQ(reasoning_style("{{ content.split('</think>') }}").open, "<think>");
+  EXPECT_EQ(reasoning_style("[THINK]{{ m }}[/THINK]").close, "[/THINK]");
+  EXPECT_EQ(reasoning_style("<|channel|>analysis<|message|>").close, "<|end|>");
+  EXPECT_EQ(reasoning_style("<|START_THINKING|>").close, "<|END_THINKING|>");
+  EXPECT_FALSE(reasoning_style("{{ messages }}").any());
+}
+
+bool fulfils(const std::string& grammar, const std::string& text) {
+  static const TestVocabulary kBytes;
+  GrammarMatcher matcher(grammar, kBytes.trie);
+  return matches(matcher, text);
+}
+
+TEST(ServerReasoning, GrammarsBindWhatFollows) {
+  const std::string bound = "root ::= \"root\" other [root] # root\nother ::= \"x\" | root";
+  const std::string maybe = after_reasoning(bound, kThink, ReasoningStart::kMaybe);
+  EXPECT_TRUE(fulfils(maybe, "rootxr"));
+  EXPECT_TRUE(fulfils(maybe, "<think>\nany < text </thin </think>\n\nrootxr"));
+  EXPECT_FALSE(fulfils(maybe, "any text"));
+  EXPECT_FALSE(fulfils(maybe, "<think>not ended"));
+  const std::string opened = after_reasoning(bound, kThink, ReasoningStart::kOpened);
+  EXPECT_TRUE(fulfils(opened, "hm</think>rootxo"));
+  EXPECT_FALSE(fulfils(opened, "rootxo"));
+  EXPECT_EQ(after_reasoning(bound, kThink, ReasoningStart::kOver), bound);
+  EXPECT_EQ(after_reasoning("", kThink, ReasoningStart::kOpened), "");
+  EXPECT_TRUE(fulfils(after_reasoning(bound, {"[THINK]", "[/THINK]"}, ReasoningStart::kMaybe),
+                      "[THINK]a [b] ^-[/T[/THINK]rootxt"));
+  const std::string schema =
+      json_schema_to_gbnf(R"({"type": "object", "properties": {"root": {"type": "boolean"}}, "required": ["root"]})");
+  EXPECT_TRUE(fulfils(after_reasoning(schema, kThink, ReasoningStart::kOpened), "So.</think>{\"root\": true}"));
+}
+
+TEST(ServerReasoning, GrammarsOfEither) {
+  const std::string either = either_grammar("root ::= \"a\" x{1,2} # a\nx ::= [x\\]]", "root ::= \"b\" x\nx ::= \"y\"");
+  for (const char* text : {"ax", "ax]", "by"}) EXPECT_TRUE(fulfils(either, text)) << text << either;
+  for (const char* text : {"ay", "bx", "a", "axxx"}) EXPECT_FALSE(fulfils(either, text)) << text;
+}
+
+Limits with_marks() {
+  Limits limits;
+  limits.vocab = 300;
+  limits.reasoning = kThink;
+  return limits;
+}
+
+TEST(ServerReasoning, Prefill) {
+  const FakeTokenizer words({});
+  const auto parsed = [&](const std::string& more) {
+    return read_chat_request(parse_object(R"({"messages": [{"role": "user", "content": "a"}, )" + more + "}"),
+                             with_marks());
+  };
+  const CompletionRequest r = parsed(R"({"role": "assistant", "content": "The answer is"}])");
+  EXPECT_EQ(r.messages, R"([{"role":"user","content":"a"}])");
+  EXPECT_TRUE(chat_prompt(words, r).ends_with("The answer is"));
+  EXPECT_EQ(parsed(R"({"role": "assistant", "content": "b"}], "continue_final_message": false)").prefill, "");
+  EXPECT_EQ(parsed(R"({"role": "assistant", "content": "b"}], "add_generation_prompt": false)").prefill, "");
+  EXPECT_EQ(parsed(R"({"role": "user", "content": "b"}])").prefill, "");
+  EXPECT_EQ(parsed(R"({"role": "assistant", "content": "b", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}])")
+                .prefill,
+            "");
+  std::string prompt = "<assistant><think>\n";
+  append_prefill(prompt, "", "Yes", kThink);
+  EXPECT_EQ(prompt, "<assistant><think>\n\n</think>\n\nYes");
+  prompt = "<assistant>";
+  append_prefill(prompt, "hm", "", kThink);
+  EXPECT_EQ(prompt, "<assistant><think>\nhm");
+  append_prefill(prompt, "", "plain", {});
+  EXPECT_EQ(prompt, "<assistant><think>\nhmplain");
+}
+
+TEST(ServerReasoning, Requests) {
+  const auto parsed = [&](const std::string& more) {
+    return read_chat_request(parse_object(R"({"messages": [{"role": "user", "content": "a"}])" + more + "}"),
+                             with_marks());
+  };
+  EXPECT_TRUE(parsed("").reasoning.any());
+  EXPECT_FALSE(parsed(R"(, "reasoning_format": "none")").reasoning.any());
+  EXPECT_THROW(parsed(R"(, "reasoning_format": "odd")"), ApiError);
+  EXPECT_EQ(parsed(R"(, "reasoning_effort": "low")").template_variables, R"({"reasoning_effort":"low"})");
+  EXPECT_EQ(parsed(R"(, "reasoning_effort": "none")").template_variables, R"({"enable_thinking":false})");
+  EXPECT_THROW(parsed(R"(, "reasoning_effort": "odd")"), ApiError);
+}
+
+TEST(ServerReasoning, Answers) {
+  CompletionRequest r = request(Api::kChat);
+  r.reasoning = kThink;
+  const auto message = nlohmann::ordered_json::parse(
+      Answer(r, facts()).whole({ended("<think>\nSo.\n</think>\n\nYes")}))["choices"][0]["message"];
+  EXPECT_EQ(message.dump(), R"({"role":"assistant","content":"Yes","reasoning_content":"So."})");
+  r.stream = true;
+  Answer a(r, facts());
+  std::string thought, content;
+  for (const auto& e : events(a.delta(0, piece("<think>So")) + a.delta(0, piece(".</think>")) +
+                              a.delta(0, piece("\nYes")) + a.end(0, ended("")))) {
+    thought += e["choices"][0]["delta"].value("reasoning_content", "");
+    content += e["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(thought + "|" + content, "So.|Yes");
+}
+
+}  // namespace
+}  // namespace sx::server
