@@ -149,6 +149,11 @@ std::vector<EvalSummary> summarise(std::span<const EvalRun> runs) {
     const auto found = plain.find(s.cell.with);
     if (found == plain.end()) continue;
     const EvalSummary& p = out[found->second];
+    if (p.tokens_per_second == 0 &&
+        s.tokens_per_second == 0) {  // an answer that ends at once: the prompt's time is all
+      s.speedup = s.decode_speedup = s.whole_ms > 0 ? p.whole_ms / s.whole_ms : 0;
+      continue;
+    }
     if (p.tokens_per_second > 0) s.speedup = s.tokens_per_second / p.tokens_per_second;
     if (p.decode_tokens_per_second > 0) s.decode_speedup = s.decode_tokens_per_second / p.decode_tokens_per_second;
   }
@@ -188,7 +193,7 @@ EvalDiff diff(std::span<const EvalSummary> before, std::span<const EvalSummary> 
     }
     const EvalSummary& a = *found->second;
     EvalChange c{.cell = b.cell, .before = a.tokens_per_second, .after = b.tokens_per_second};
-    c.ratio = c.before > 0 ? c.after / c.before : 1;
+    c.ratio = c.before > 0 ? c.after / c.before : a.whole_ms / std::max(1e-9, b.whole_ms);
     const auto noise = [&](const EvalSummary& s) { return s.runs > 1 ? s.spread() : usual; };
     c.noise = std::max(least_noise, noise(a) + noise(b));
     const bool apart = b.least_ms > a.most_ms || a.least_ms > b.most_ms;

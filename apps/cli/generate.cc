@@ -28,8 +28,23 @@ struct GenerateArgs {
   std::vector<std::string> bias;
   PromptFlags source;
   std::string chat_template_file;
+  std::string explain;
   bool quiet = false, json = false, compare = false;
 };
+
+// One line for each decision of preset auto: what was decided and why, what was expected, and what came of it.
+void print_decision(const RoundInfo& round) {
+  const RoundDecision& d = round.decision;
+  const PhaseTimes& t = round.times;
+  const double ms = t.draft + t.verify + t.accept + t.commit + t.score + t.host;
+  fmt::print(
+      stderr,
+      "auto: token {}: {}{} ({}); expected {:.2f} tokens in {:.2f} steps; {} drafted, {} verified, {} accepted, {:.1f} ms",
+      round.timings.generated_tokens, d.kind.empty() ? "plain" : d.kind,
+      d.levels > 0 ? fmt::format(", {} levels", d.levels) : "", d.kind.empty() ? "no draft" : d.why, d.tokens, d.steps,
+      round.drafted, round.verified, round.accepted, ms);
+  fmt::print(stderr, "{}\n", round.plain_ms > 0 ? fmt::format(" = {:.2f} steps", ms / round.plain_ms) : "");
+}
 
 bool same(const GenerateResult& plain, const GenerateResult& drafted) {
   return plain.reason == FinishReason::kCancelled || (plain.tokens == drafted.tokens && plain.text == drafted.text);
@@ -118,6 +133,7 @@ int run(GenerateArgs& a) {
   bool closed = false;  // nobody reads standard output any more
   if (!a.json) a.generate.on_text = [&](std::string_view text) { closed = !write_out(text); };
   a.generate.cancelled = [&] { return closed || interrupted(); };
+  if (a.explain == "auto") a.generate.on_round = print_decision;
   const auto session = engine->start();
   const GenerateResult result = session->generate(prompt, a.generate);
   line.clear();
@@ -148,6 +164,8 @@ Command add_generate(CLI::App& app) {
   add_sampling_flags(app, args->generate, args->bias);
   const HelpGroup group(app, "Output");
   app.add_flag("--compare", args->compare, "run again without speculation; show times, compare bytes");
+  rare(app.add_option("--explain", args->explain, "auto: one line on standard error for each decision of --spec auto"))
+      ->check(CLI::IsMember({"auto"}));
   app.add_flag("--json", args->json, "print one JSON object instead of the text");
   app.add_flag("-q,--quiet,--no-display-progress", args->quiet, "no progress, no closing table");
   return [args] { return run(*args); };

@@ -71,6 +71,14 @@ struct Timings {
   double draft_prompt_ms = 0;  // the drafter read the prompt, while the first tokens were decoded plainly
 };
 
+// What preset auto decided before a round was drafted. Other presets leave it empty.
+struct RoundDecision {
+  std::string_view kind{};       // "model", "try" (one level, to learn), "without" (only what an index finds)
+  std::string_view why{};        // a few words
+  int levels = 0;                // of the model
+  double tokens = 0, steps = 0;  // what the round was expected to give and to take, in plain steps
+};
+
 // One round: the target verified a tree and accepted a path of it.
 struct RoundInfo {
   int drafted = 0;                   // tokens proposed
@@ -86,6 +94,7 @@ struct RoundInfo {
   int refreshes = 0;
   double plain_ms = 0;  // what a round of these sequences without drafts would take; 0: not known
   Timings timings;      // of the answer so far, this round included
+  RoundDecision decision{};
 };
 
 struct SpecStats {

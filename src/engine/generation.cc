@@ -186,6 +186,7 @@ void Generation::begin_tree(RoundSlot& slot, int share) {
   slot.drafted = slot.committed = 0;
   slot.drafting = false;
   slot.whole = true;
+  slot.decision = {};
   slot.tree->reset(text_.tokens().back());
   if (!grammar_) return;
   grammar_->begin();
@@ -324,7 +325,12 @@ void Generation::tell_round(const RoundSlot& slot, int accepted, const PhaseTime
                  .times = times,
                  .cells = {},
                  .plain_ms = plain_ms,
-                 .timings = timings()};
+                 .timings = timings(),
+                 .decision = {.kind = slot.decision.why[0] ? decision_name(slot.decision.kind) : "",
+                              .why = slot.decision.why,
+                              .levels = slot.decision.depth,
+                              .tokens = slot.decision.tokens,
+                              .steps = slot.decision.time}};
   if (Drafter* d = drafter()) info.cells = d->state().working_cells(text_.seq(), info.refreshes);
   options_.on_round(info);
 }
@@ -341,7 +347,10 @@ GenerateResult Generation::finish() {
   if (whole && (!show(stops_.push(detokenizer_.finish())) || !show(stops_.finish())))
     result_.reason = FinishReason::kCancelled;
   result_.timings = timings();
-  if (Drafter* d = drafter()) d->remember(text_.tokens(), int(result_.tokens.size()));
+  if (Drafter* d = drafter()) {
+    d->remember(text_.tokens(), made());
+    if (result_.reason != FinishReason::kCancelled) spec_.planner().count_answer(made());
+  }
   return std::move(result_);
 }
 

@@ -42,7 +42,8 @@ class Generation {
   bool decoding() const { return decoding_ && !done_; }
   const std::string& error() const { return error_; }
   bool models_fault() const { return models_fault_; }  // the error is not the request's
-  int remaining() const { return limit_ - int(result_.tokens.size()); }
+  int remaining() const { return limit_ - made(); }
+  int made() const { return int(result_.tokens.size()); }
   const CachedText& text() const { return text_; }
   Speculation& spec() const { return spec_; }
   // The drafter that this request uses, or null.

@@ -29,7 +29,8 @@ void RoundDrafts::grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& 
 void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int share, PhaseTimes& times) {
   const auto ready = [&](const RoundSlot& slot) {
     const Generation& g = *slot.request;
-    return &g.spec() == &spec && g.drafter() && slot.drafted == 0 && g.behind() <= kMaxChain;
+    return &g.spec() == &spec && g.drafter() && slot.drafted == 0 &&
+           (spec.planner().drafts_unread() || g.behind() <= kMaxChain);
   };
   const auto first = std::find_if(slots.begin(), slots.end(), ready);
   if (first == slots.end()) return;
@@ -40,9 +41,14 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
     if (int(tasks_.size()) == allowed) break;
     if (!ready(slot)) continue;
     DraftTask task = slot.request->draft_task(slot, share);
-    const DraftGrant grant =
-        spec.planner().grant({slot.request->budget(), slot.history}, spec.drafter()->level_ms(), task.limits);
+    const DraftAsker asker{.budget = slot.request->budget(),
+                           .history = slot.history,
+                           .remaining = slot.request->remaining(),
+                           .unread = slot.request->behind() > kMaxChain};
+    const DraftGrant grant = spec.planner().grant(asker, spec.drafter()->level_ms(), task.limits);
     task.cheap_only = grant.cheap_only;
+    task.model_depth = grant.model_depth;
+    slot.decision = grant.decision;
     slot.drafting = grant.draft;
     slot.whole = grant.whole;
     if (grant.draft) tasks_.push_back(task);
@@ -119,11 +125,11 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
   }
   for (const RoundSlot& slot : slots) {
     Generation& g = *slot.request;
-    const DraftPlanner& planner = g.spec().planner();
+    DraftPlanner& planner = g.spec().planner();
     const int length = g.text().length();
     g.count(slot, times, planner.plain_ms(cost.requests, length));
-    planner.settle({g.budget(), length}, cost, slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1,
-                   slot.whole);
+    planner.settle({.budget = g.budget(), .history = length, .decision = slot.decision}, cost,
+                   slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
   }
   for (const auto& spec : parts_.speculations) spec->planner().count_round();
   if (slots.empty()) return;
@@ -164,7 +170,8 @@ void RoundDrafts::prefill_one(std::span<const RoundSlot> slots, int answering) {
                           .behind = first->behind(),
                           .piece = parts_.chunk,
                           .remaining = first->remaining(),
-                          .history = first->text().length()};
+                          .history = first->text().length(),
+                          .made = first->made()};
   DraftPlanner& planner = first->spec().planner();
   if (!planner.worth_reading(unread, first->drafter()->level_ms())) return;
   const double ms = first->catch_up();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "speculative/accept/accept.h"
+#include "speculative/budget/draft_controller.h"
 #include "speculative/draft/draft_probs.h"
 #include "speculative/tree/tree.h"
 
@@ -22,6 +23,7 @@ struct RoundSlot {
   int committed = 0;                    // accepted nodes whose cells stay
   bool drafting = false;                // a drafter was asked
   bool whole = true;                    // and allowed to draft as deep as it wanted
+  DraftDecision decision{};             // why it drafts as it does, where a controller decides
   AcceptResult result;
   std::vector<uint8_t> broken;  // [tree size]: 1 at nodes whose logits are NaN or infinite
 

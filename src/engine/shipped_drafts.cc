@@ -200,6 +200,11 @@ void take_shipped_draft(SpecOptions& options, const ModelFile& target, StartupCa
     options.draft_model = draft->path;
     return;
   }
+  if (options.preset == "auto") {  // works without a draft model, too
+    options.settings.emplace_back("drafter", "suffix");
+    options.settings.emplace_back("cache", "full");
+    return;
+  }
   try {
     resolve(options);  // says what is missing, or what else is wrong
   } catch (const Error& error) { fail("{}\n{}", error.what(), what_would_fit(kinds, wanted, drafts)); }

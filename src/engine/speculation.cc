@@ -102,7 +102,8 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
                                                                    .depth = depth_,
                                                                    .runs_model = runs_model(),
                                                                    .has_index = has_index(),
-                                                                   .uses_costs = wants_costs_});
+                                                                   .uses_costs = wants_costs_,
+                                                                   .controlled = config.controller});
 }
 
 Speculation::~Speculation() = default;

@@ -201,6 +201,15 @@ TEST(EvalStats, MediansOfRepetitionsAgainstPlain) {
   EXPECT_NE(eval_table({{}, runs}).find("1 DIFFERENT"), std::string::npos);
 }
 
+TEST(EvalStats, AnAnswerWithoutTokensIsComparedByItsTime) {
+  std::vector<EvalRun> runs{run_of("off", "a", 0, 100), run_of("sd", "a", 0, 50)};
+  for (EvalRun& run : runs) run.tokens = 0;
+  EXPECT_DOUBLE_EQ(summarise(runs)[1].speedup, 2);
+  auto later = runs;
+  for (EvalRun& run : later) run.whole_ms *= 2;
+  EXPECT_EQ(diff(summarise(runs), summarise(later)).slower, 2);
+}
+
 TEST(EvalStats, OnlyWhatIsBeyondTheSpreadHasMoved) {
   const auto cells = [](double scale, double wobble) {
     std::vector<EvalRun> runs;

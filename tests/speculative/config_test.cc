@@ -146,6 +146,14 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
         {"fuse-index", "suffix"},
         {"tree", "best-first"},
         {"nodes", "32"}}},
+      {"auto",
+       {{"drafter", "fuse"},
+        {"fuse-model", "model"},
+        {"fuse-index", "suffix"},
+        {"tree", "best-first"},
+        {"cache", "retrieval"},
+        {"controller", "on"},
+        {"nodes", "32"}}},
       {"self-suffix",
        {{"drafter", "fuse"},
         {"fuse-model", "self"},
@@ -217,7 +225,7 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
                          "epsilon", "alpha", "margin", "ngram-min", "ngram-max", "match-max", "factor", "offset",
                          "min-prob", "store", "store-file", "skip", "skip-layers", "exit", "cache", "positions",
                          "budget", "chunk", "interval", "sink", "recent", "window", "layers", "cost-model",
-                         "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+                         "controller", "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }

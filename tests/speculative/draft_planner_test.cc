@@ -148,5 +148,59 @@ TEST(DraftPlanner, RoundsWithoutAnybodyWhoWouldDraftSaveNothingUp) {
   EXPECT_NEAR(planner.batch_budget().balance(8), before + 0.01 - 0.4, 1e-6);
 }
 
+// Preset auto, alone: the controller sets how deep the model drafts; an index drafts all the same, and where the model
+// has not read the text it drafts alone.
+TEST(DraftPlanner, AControllerLimitsTheModelAndNotTheIndex) {
+  CostModel cost_model;
+  for (int rows : CostModel::kRows) cost_model.set(rows, 0, 10 * (1 + 0.03 * (rows - 1)));
+  DraftPlanner planner(
+      cost_model,
+      {.nodes = 16, .depth = 16, .runs_model = true, .has_index = true, .uses_costs = true, .controlled = true});
+  SpeculationBudget budget;
+  ASSERT_TRUE(planner.drafts_unread());
+  const auto grant = [&](bool unread, TreeLimits& limits) {
+    EXPECT_EQ(planner.count_drafting(1, 1, 0), 1);
+    return planner.grant({.budget = budget, .history = 0, .remaining = 200, .unread = unread}, 1, limits);
+  };
+  TreeLimits limits{.nodes = 16, .depth = 16};
+  DraftGrant unread = grant(true, limits);
+  EXPECT_TRUE(unread.draft && unread.cheap_only);
+  EXPECT_EQ(limits.depth, 16);
+  EXPECT_STRNE(unread.decision.why, "");
+  int model_rounds = 0, levels = 0;
+  TokenTree tree(33);
+  for (int round = 0; round < 60; ++round) {  // the model is never right
+    limits = {.nodes = 16, .depth = 16};
+    const DraftGrant g = grant(false, limits);
+    EXPECT_EQ(limits.depth, 16);
+    EXPECT_EQ(g.cheap_only, g.model_depth == 0);
+    tree.reset(1);
+    for (int i = 0; i < g.model_depth; ++i) tree.add(i, 2, std::log(0.6f) * float(i + 1));
+    model_rounds += g.model_depth > 0, levels += g.model_depth;
+    const RoundCost cost{.draft_ms = double(g.model_depth), .verify_ms = 10, .nodes = tree.drafted()};
+    planner.settle({.budget = budget, .decision = g.decision}, cost, &tree, 0, true);
+  }
+  EXPECT_GE(model_rounds, 3) << "it is tried again";
+  EXPECT_LE(levels, 14);
+  EXPECT_EQ(planner.experience().acceptance().drafts(), model_rounds);
+}
+
+// A long prompt is not read for an answer that will be short.
+TEST(DraftPlanner, AControllerReadsWhatTheAnswerRepays) {
+  CostModel cost_model;
+  for (int rows : CostModel::kRows) cost_model.set(rows, 0, 10 * (1 + 0.03 * (rows - 1)));
+  DraftPlanner planner(
+      cost_model,
+      {.nodes = 8, .depth = 8, .runs_model = true, .has_index = true, .uses_costs = true, .controlled = true});
+  planner.observe_reading(1000, 300);  // a plain step for 33 tokens
+  for (int i = 0; i < 10; ++i) planner.count_answer(50);
+  const UnreadText text{.requests = 1, .behind = 4000, .piece = 512, .remaining = 4000, .history = 4000};
+  EXPECT_FALSE(planner.worth_reading(text, 1));
+  UnreadText little = text, going_on = text;
+  little.behind = 300, going_on.made = 900;
+  EXPECT_TRUE(planner.worth_reading(little, 1));
+  EXPECT_TRUE(planner.worth_reading(going_on, 1));
+}
+
 }  // namespace
 }  // namespace sx

@@ -18,6 +18,8 @@ constexpr double kDraftSize = 0.25;     // of the target's, for what a draft tak
 constexpr double kExplore = 0.025;      // of an answer's plain rounds, for reading on trust
 constexpr double kExploreGain = 0.125;  // of what it would gain with a good draft
 constexpr double kTryShare = 0.5;       // of a balance that does not cover a whole draft, for a shorter one
+constexpr double kLeastIndex = 0.25;    // plain steps that an index may always risk
+constexpr int kWarmDrafts = 3;          // of a model, after which what a level takes is believed
 constexpr int kCautious = 1;            // levels of a draft after one of which nothing was accepted
 
 }  // namespace
@@ -66,6 +68,7 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   const double plain = plain_ms(requests_, asker.history);
   limits.verify_cost = costs_.data();
   limits.level_cost = float(level_ms / plain);
+  if (kind_.controlled && requests_ == 1) return decide(asker, limits);
   double balance = budget.balance();
   const double node = double(costs_[1]) - 1, level = double(limits.level_cost);
   const bool known = level > 0 || requests_ == 1;  // what a level costs a batch is found out with one
@@ -98,6 +101,39 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   return out;
 }
 
+// One request, preset auto: the controller says how deep the model drafts. An index drafts in any case: it cuts its
+// tree by the same costs, and by how sure it is.
+DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) const {
+  DraftController& controller = asker.budget.controller();
+  DraftGrant out{.draft = true};
+  if (kind_.runs_model && !asker.unread) {
+    const DraftCosts costs{.level = controlled_level(plain_ms(requests_, asker.history)),
+                           .verify = costs_,
+                           .depth = limits.depth,
+                           .nodes = limits.nodes,
+                           .has_index = kind_.has_index};
+    out.decision = controller.decide(costs, experience_, asker.remaining);
+  } else {
+    out.decision.why = kind_.runs_model ? "the model has not read the text" : "there is no model";
+  }
+  out.model_depth = out.decision.depth;
+  out.cheap_only = out.decision.depth == 0;
+  if (!kind_.has_index) limits.depth = out.decision.depth, out.draft = out.decision.depth > 0;
+  const double most = std::max(controller.balance(), kLeastIndex) + (experience_.proven() ? kLeastIndex : 0);
+  if (out.cheap_only)
+    while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > most) --limits.nodes;
+  out.draft = out.draft && limits.nodes > 0;
+  return out;
+}
+
+// What a level of the model takes, in plain steps. The first drafts load what they need, so that little is believed of
+// them; what a noisy moment said is believed less and less.
+double DraftPlanner::controlled_level(double plain) const {
+  const double level = faded(least_level_ms_, rounds_ - drafted_at_) / plain;
+  return experience_.acceptance().drafts() >= kWarmDrafts ? level
+                                                          : std::min(kDraftSize, level > 0 ? level : kDraftSize);
+}
+
 int DraftPlanner::worthwhile(const TokenTree& tree, const DraftAsker& asker, double draft_ms) const {
   if (!has_costs() || !kind_.runs_model) return tree.drafted();  // an index has cut its tree itself
   return worthwhile_nodes(tree, costs_, draft_ms / plain_ms(requests_, asker.history), asker.budget.confidence());
@@ -118,13 +154,38 @@ double DraftPlanner::verifying(const DraftAsker& asker, const RoundCost& cost, i
 }
 
 void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted,
-                          bool whole) const {
+                          bool whole) {
+  if (kind_.controlled && has_costs() && cost.requests == 1) settle_controlled(asker, cost, tree, accepted);
   if (!tree || !has_costs()) return asker.budget.plain_round();
   double expected = 0;
   for (NodeId n = 1; n < tree->size(); ++n) expected += std::exp(double(tree->score(n)));
   const double plain = plain_ms(cost.requests, asker.history);
   asker.budget.drafted_round(expected, accepted, cost.draft_ms / plain,
                              verifying(asker, cost, tree->drafted()) + cost.cache_ms / plain, whole);
+}
+
+// A round whose tree has nothing of the model is one without it, whatever was granted: the index was sure. A tree of
+// which nothing was worth verifying is a draft whose first token was wrong.
+void DraftPlanner::settle_controlled(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree,
+                                     int accepted) {
+  DraftController& controller = asker.budget.controller();
+  if (!tree) return controller.settle_without(1, 1);
+  const double plain = plain_ms(cost.requests, asker.history);
+  double time = verifying(asker, cost, tree->drafted()) + (cost.draft_ms + cost.cache_ms) / plain;
+  bool by_model = !kind_.has_index || (tree->drafted() == 0 && asker.decision.depth > 0);
+  for (NodeId n = 1; n < tree->size(); ++n) by_model |= (tree->source(n) & kFromModel) != 0;
+  if (!by_model) return controller.settle_without(accepted + 1, time);
+  if (const DraftDecision& d = asker.decision; d.depth > 0) {
+    const double seen = cost.draft_ms / d.depth;
+    if (least_level_ms_ == 0 || seen < least_level_ms_) least_level_ms_ = seen;
+    else least_level_ms_ += Average::kLearn * (std::min(seen, 2 * least_level_ms_) - least_level_ms_);
+    // A round that was interrupted, or the first of its kind, is not held against the model.
+    time = std::min(time, (experience_.acceptance().drafts() < kWarmDrafts ? 1 : 2) * d.time);
+  }
+  drafted_at_ = rounds_;
+  const int depth = std::max(1, tree->max_depth());
+  controller.settle({.depth = depth, .nodes = std::max(1, tree->drafted()), .accepted = accepted, .time = time},
+                    experience_);
 }
 
 // A round that ran prompts, too, is counted as what its drafts should have added to a plain one. Where drafts take
@@ -173,6 +234,10 @@ bool DraftPlanner::worth_reading(const UnreadText& text, double level_ms) {
   cost_model_.costs(kind_.nodes, {text.requests, text.requests, double(text.history)}, costs_);
   const int requests = text.requests;
   const double plain = plain_ms(requests, text.history), reading = text.behind * read_ms(requests) / plain;
+  if (kind_.controlled && requests == 1)
+    return experience_.repays(text.behind * read_ms(2) / plain,
+                              {.level = level_ms / plain, .verify = costs_, .depth = kind_.depth, .nodes = kind_.nodes},
+                              text.made, text.remaining);
   const double hoped = hoped_saving(hoped_level(level_ms, plain_ms(requests_, text.history)));
   const double gain = hoped * text.remaining - reading * requests;
   if (requests == 1 || gain < 0) return gain >= 0 && hoped > 0;

@@ -4,6 +4,7 @@
 // (setting cost_model off, or rules that rely on how a tree was drawn) a planner allows everything.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -21,19 +22,25 @@ struct DraftKind {
   bool runs_model = false;   // levels of a draft cost passes of a model
   bool has_index = false;    // something is drafted without a model: n-grams, suffixes
   bool uses_costs = false;   // the cost model decides how much is drafted
+  bool controlled = false;   // a DraftController decides for requests that run alone
 };
 
 // What a planner allows one request to draft. Limits go into the request's TreeLimits.
 struct DraftGrant {
   bool draft = false;
-  bool whole = true;        // the draft is as deep as was wanted
-  bool cheap_only = false;  // only what needs no pass of a model
+  bool whole = true;                                  // the draft is as deep as was wanted
+  bool cheap_only = false;                            // only what needs no pass of a model
+  int model_depth = std::numeric_limits<int>::max();  // levels that a model may add where an index drafts, too
+  DraftDecision decision{};                           // of a controller
 };
 
 // One request that asks for a draft, or has drafted.
 struct DraftAsker {
   SpeculationBudget& budget;
-  int history = 0;  // tokens in its KV cache
+  int history = 0;           // tokens in its KV cache
+  int remaining = 0;         // tokens it may still generate
+  bool unread = false;       // the model has not read its text
+  DraftDecision decision{};  // that its round followed, where a controller decides
 };
 
 // What a round took and how large it was, for the budgets of its requests.
@@ -64,6 +71,7 @@ struct UnreadText {
   int piece = 0;      // tokens that are read at a time
   int remaining = 0;  // tokens that the request may still generate
   int history = 0;    // tokens in its KV cache
+  int made = 0;       // tokens that the request has generated
 };
 
 class DraftPlanner {
@@ -77,6 +85,8 @@ class DraftPlanner {
 
   // Whether a batch of so many requests has anything to spend on drafts.
   bool may_draft(int requests) const { return requests == 1 || !has_costs() || batch_budget_.may_draft(requests); }
+  // Whether a request drafts although the model has not read its text: an index has.
+  bool drafts_unread() const { return kind_.controlled && kind_.has_index && has_costs(); }
   // How many of the `ready` requests of a round may draft. Sets the costs of their nodes by `history`, the first one's.
   int count_drafting(int requests, int ready, int history);
   // What one of them may draft: sets costs in `limits` and lowers them to what its budget covers. `level_ms`: one more
@@ -87,10 +97,12 @@ class DraftPlanner {
 
   // A round has ended: what it cost and gave one request. `tree`: null if the request did not draft; `whole`: as
   // granted.
-  void settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole) const;
+  void settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole);
   // And all requests together.
   void settle(const RoundOutcome& outcome);
   void count_round() { ++rounds_; }
+  // An answer has ended.
+  void count_answer(int tokens) { experience_.answered(tokens); }
 
   // Whether it pays that the drafter reads a text while all requests wait.
   bool worth_reading(const UnreadText& text, double level_ms);
@@ -101,8 +113,11 @@ class DraftPlanner {
 
   std::span<const float> costs() const { return costs_; }  // of the last round that drafted, [nodes + 1]
   const BatchBudget& batch_budget() const { return batch_budget_; }
+  const DraftExperience& experience() const { return experience_; }
 
  private:
+  DraftGrant decide(const DraftAsker& asker, TreeLimits& limits) const;
+  void settle_controlled(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted);
   void set_costs(const CostModel::BatchShape& batch);
   double hoped_level(double level_ms, double plain_ms) const;
   double hoped_saving(double hoped_level) const;
@@ -113,8 +128,13 @@ class DraftPlanner {
   DraftKind kind_;
   std::vector<float> costs_;
   BatchBudget batch_budget_;
-  int requests_ = 1;                  // of the round whose costs are set
-  bool trial_ = false;                // in that round one request drafts to see whether it pays
+  int requests_ = 1;    // of the round whose costs are set
+  bool trial_ = false;  // in that round one request drafts to see whether it pays
+  double controlled_level(double plain) const;
+
+  DraftExperience experience_;        // of answers that a controller decided for
+  double least_level_ms_ = 0;         // a level of a draft, undisturbed
+  int64_t drafted_at_ = 0;            // the round in which the model last drafted
   Average read_ms_;                   // to read a token of a text; 0: not known
   int64_t rounds_ = 0, read_at_ = 0;  // rounds in all, and when a text was last read
 };

@@ -3,11 +3,16 @@
 // the balance covers its cost, so speculation loses at most the balance at the start, 1, and a small share of the time,
 // whatever is drafted.
 #pragma once
+#include "speculative/budget/draft_controller.h"
 
 namespace sx {
 
 class SpeculationBudget {
  public:
+  // What decides in preset auto, where it has accounts of its own.
+  DraftController& controller() { return controller_; }
+  const DraftController& controller() const { return controller_; }
+
   // Plain steps that may be spent beyond those a plain round takes.
   double balance() const { return balance_; }
   // What drafting has cost lately, in plain steps, without verification.
@@ -44,6 +49,7 @@ class SpeculationBudget {
   double balance_ = kStart, draft_cost_ = 0, confidence_ = 1, pace_ = 0;
   bool missed_ = false;  // nothing of the last draft was accepted
   double sum_expected_ = 4, sum_accepted_ = 4;
+  DraftController controller_;
 };
 
 }  // namespace sx

@@ -180,6 +180,12 @@ constexpr Preset kPresets[] = {
      }},
     {{"fuse", "one tree from a draft model and the text's own suffixes (RASD)", true},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kModel); }},
+    {{"auto", "decides in every round: draft model, the text's own suffixes, both, or neither, and how deep", true},
+     [](SpecConfig& c) {
+       fill_fuse(c, DrafterKind::kModel);
+       c.cache.policy = &cache_policy("retrieval");
+       c.controller = true;
+     }},
     {{"self-suffix", "one tree from the target without layers and the text's own suffixes", false},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kSelf); }},
 };

@@ -54,9 +54,10 @@ struct SpecConfig {
   AcceptConfig accept;
   IndexConfig index;
   SelfConfig self;
-  bool cost_model = true;  // cut trees to what pays by measured times (rule match only); false: sizes as given
-  bool lazy = true;        // the first tokens do not wait for the draft to read a long prompt
-  bool couple = true;      // when the target samples, rank guesses with the target's own noise
+  bool cost_model = true;   // cut trees to what pays by measured times (rule match only); false: sizes as given
+  bool controller = false;  // for a request alone a controller decides before each draft (preset auto)
+  bool lazy = true;         // the first tokens do not wait for the draft to read a long prompt
+  bool couple = true;       // when the target samples, rank guesses with the target's own noise
   bool allow_lossy = false;
   std::string draft_model;    // of kModel: GGUF file or folder, of a model or of a draft head
   std::string draft_kv_type;  // "": the fastest

@@ -411,6 +411,9 @@ std::vector<Setting> other_settings() {
           "cost-model", "limit trees to the size that pays by measured times (rule match only)",
           [](auto& c) -> auto& { return c.cost_model; }),
       flag(
+          "controller", "for a request alone, decide before each draft whether the model drafts and how deep",
+          [](auto& c) -> auto& { return c.controller; }),
+      flag(
           "defer-prefill", "the draft reads a long prompt after the first token, in chunks, and does not delay it",
           [](auto& c) -> auto& { return c.lazy; }),
       flag(

@@ -28,6 +28,7 @@ struct DraftTask {
   TreeLimits limits;                   // of this round, within what the configuration allows
   TokenTree* tree = nullptr;           // just node 0; to be grown and finished
   bool cheap_only = false;  // no model passes in this round; drafters that only run a model are not asked then
+  int model_depth = std::numeric_limits<int>::max();  // levels that a model may add where an index drafts, too
   DraftProbs* distributions =
       nullptr;  // where distributions are kept when children are drawn (DrawMode other than kBest)
   TreeGrammar* grammar =

@@ -90,7 +90,10 @@ void FuseDrafter::draft(std::span<DraftTask> tasks) {
   for (DraftTask& task : index_tasks_)
     if (task.grammar) task.grammar->prune(*task.tree);
   for (size_t i = 0; i < tasks.size(); ++i)
-    if (!tasks[i].cheap_only && !sure(found_[i], tasks[i].limits)) model_tasks_.push_back(tasks[i]);
+    if (!tasks[i].cheap_only && !sure(found_[i], tasks[i].limits)) {
+      model_tasks_.push_back(tasks[i]);
+      model_tasks_.back().limits.depth = std::min(tasks[i].limits.depth, tasks[i].model_depth);
+    }
   if (!model_tasks_.empty()) model_->draft(model_tasks_);
   for (size_t i = 0; i < tasks.size(); ++i) {
     merge(tasks[i], found_[i]);
