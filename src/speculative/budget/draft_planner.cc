@@ -207,7 +207,8 @@ void DraftPlanner::settle(const RoundOutcome& o) {
   const double each = double(o.tokens) / o.requests;
   if (!kind_.runs_model) return batch_budget_.drafted_round(o.requests, each, time);
   if (double(o.drafting) >= kNearlyAll * o.requests)
-    return batch_budget_.drafted_round(o.requests, o.requests > kFew ? std::min(each, o.slow_pace) : each, time);
+    return batch_budget_.drafted_round(o.requests,
+                                       o.requests > kFew && o.slow_pace > 0 ? std::min(each, o.slow_pace) : each, time);
   // If all had drafted: as many nodes and tokens for each, and levels of a draft that grow as the target's passes do.
   const int all_rows = o.requests + o.requests * o.nodes / o.drafting;
   const double more_rows = cost_model_.predict(all_rows, o.history) / expected - verifying;

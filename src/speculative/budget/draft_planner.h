@@ -54,10 +54,10 @@ struct RoundCost {
 // A whole round, for the budget of the batch.
 struct RoundOutcome {
   int requests = 1;
-  double history = 0;             // tokens in the KV cache, on average
-  int tokens = 0;                 // committed, of all requests
-  double slow_pace = 0;           // tokens per round lately of the half that gets fewer (SpeculationBudget::pace)
-  int nodes = 0;                  // drafted nodes that were verified, of all requests
+  double history = 0;    // tokens in the KV cache, on average
+  int tokens = 0;        // committed, of all requests
+  double slow_pace = 0;  // tokens per round lately of the half that gets fewer (SpeculationBudget::pace); 0: not known
+  int nodes = 0;         // drafted nodes that were verified, of all requests
   double ms = 0, draft_ms = 0;    // all of the round; drafting and its cache
   bool with_prompts = false;      // prompt pieces ran in the round, too: `ms` says nothing about drafts
   bool plain = true;              // nobody drafted, with any preset

@@ -35,7 +35,7 @@ class SpeculationBudget {
   // The last draft gave nothing, and little is left: what is left should buy many small tries.
   bool cautious() const { return missed_ && balance_ < kStart; }
 
-  // Tokens per round lately, of the rounds of a batch in which somebody drafted; 0: there were none.
+  // Tokens per round lately, of the rounds of a batch that had drafts; 0: there were none.
   double pace() const { return pace_; }
   void batch_round(int tokens) { pace_ = pace_ == 0 ? tokens : pace_ + kPaceWeight * (tokens - pace_); }
 
