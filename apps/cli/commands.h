@@ -14,6 +14,7 @@ Command add_eval(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_inspect(CLI::App& app);
+Command add_draft_info(CLI::App& app);
 Command add_tokenize(CLI::App& app);
 Command add_methods(CLI::App& app);
 Command add_verify_lossless(CLI::App& app);

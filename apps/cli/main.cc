@@ -69,6 +69,7 @@ std::vector<Entry> add_commands(CLI::App& app) {
   for (const OptionalCommand& command : optional_commands()) add(command.name, command.what, command.add);
   heading = "Speculation";
   add("methods", "list the presets of speculation and their keys", add_methods);
+  add("draft-info", "show what can draft for a model, whether it fits, and how much is accepted", add_draft_info);
   add("explain", "continue a prompt and write a page that shows drafts and retrieval", add_explain);
   add("verify-lossless", "compare runs with and without speculation, byte by byte and bit by bit", add_verify_lossless);
   heading = "Measure";

@@ -41,7 +41,7 @@ ModelSummary inspect(const std::string& model);  // reads the file without loadi
 
 // What is in the folder of a draft head. `inspect` is for whole models.
 struct HeadSummary {
-  std::string path, kind;  // "EAGLE-1", "EAGLE-3", "LongSpec" or "Medusa"
+  std::string path, kind;  // "EAGLE-1", "EAGLE-3", "LongSpec", "DFlash" or "Medusa"
   int layers = 0;          // decoder layers; Medusa: residual blocks of each head
   int heads = 1;           // Medusa: tokens it looks ahead
   int width = 0, target_width = 0, vocab = 0, draft_vocab = 0, context = 0;  // context: trained length, 0: not said
@@ -50,6 +50,7 @@ struct HeadSummary {
   std::string types;                                                         // "Q4_0 1, Q8_0 8, BF16 4"
   uint64_t parameters = 0;
   size_t file_bytes = 0, weight_bytes = 0;
+  size_t cell_values = 0;  // numbers of a token in its KV cache; 0: it has none of the text
   std::vector<TensorSummary> tensors;
 };
 bool is_head(const std::string& path);

@@ -34,6 +34,8 @@ HeadSummary inspect_head(const std::string& folder) {
   s.width = c.cell.width, s.target_width = c.target_width, s.vocab = c.cell.vocab, s.draft_vocab = c.draft_vocab;
   s.context = c.trained_length();
   s.reads = describe_features(c);
+  if (!medusa && c.kind != HeadConfig::Kind::kLongSpec)
+    s.cell_values = size_t(2 * c.cell.layers) * size_t(c.cell.kv_heads) * size_t(c.cell.head_dim);
   s.own_embedding = c.own_embedding, s.own_output = c.own_head || medusa;
   std::map<std::string, int> types;
   std::map<std::string, size_t> files;

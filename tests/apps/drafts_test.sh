@@ -62,6 +62,15 @@ done
 text --spec sd -md tiny.gguf >/dev/null
 case "$(cat err.txt)" in *shipped*) fail "a given draft is called shipped" ;; esac
 
+# What can draft for a model: what is shipped, what its file has, what is given.
+"$make_tiny" mtp.gguf --mtp
+info=$("$program" draft-info -m mtp.gguf -n 12 --json) || fail "draft-info exits with $?"
+for words in '"kind": "MTP"' '"kind": "EAGLE-3"' '"kind": "Medusa"' '"kind": "model"' '"fits": true' '"tokens_per_pass"' '"advice"'; do
+  contains "draft-info" "$info" "$words"
+done
+contains "draft-info of a head" "$("$program" draft-info -m tiny.gguf -md trained/eagle3 --no-probe)" "specextend-eagle3"
+refuse "draft-info of a draft that does not fit" "no: " draft-info -m tiny.gguf -md absent.gguf
+
 # Shipping one again keeps the others; damage is named.
 rm -r trained/small trained/medusa
 ship >out.txt 2>&1 || fail "ship one again"
