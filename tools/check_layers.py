@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 
-MODULES = ["base", "tensor", "kv", "backend", "formats", "model", "text", "speculative", "engine", "capi"]
+MODULES = ["base", "comm", "tensor", "kv", "backend", "formats", "model", "text", "speculative", "engine", "capi"]
 PUBLIC_IN = {"error.h": 0, "suggest.h": 0}  # public headers usable from this module on; the others only from the engine
 C_STANDARD = {"stddef.h", "stdint.h"}  # of the C interface
 SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh", ".inl", ".inc"}

@@ -8,7 +8,7 @@ SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-
   libutf8proc-dev libboost1.81-dev libssl-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
 SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache clang-format-14 python3-jinja2
-  python3-venv python3-dev curl openssl chromium chromium-driver)
+  python3-venv python3-dev curl openssl chromium chromium-driver libopenmpi-dev openmpi-bin)
 
 SX_PROGRESS=15  # seconds
 SX_TERMINAL=0

@@ -10,6 +10,7 @@ namespace sx::cli {
 using Command = std::function<int()>;  // returns the exit code
 Command add_generate(CLI::App& app);
 Command add_chat(CLI::App& app);
+Command add_eval(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_inspect(CLI::App& app);

@@ -11,6 +11,8 @@
 namespace sx::cli {
 namespace {
 
+const EngineOptions* g_split = nullptr;  // of the command that is run
+
 uint64_t read_seed(const std::string& text) {
   uint64_t seed = 0;
   const char* const end = text.data() + text.size();
@@ -50,6 +52,8 @@ void add_grammar_flags(CLI::App& app, GenerateOptions& o) {
 
 }  // namespace
 
+const EngineOptions* split_options() { return g_split; }
+
 void add_model_flag(CLI::App& app, std::string& model) {
   app.add_option("-m,--model", model, "GGUF file or Hugging Face folder; without it the default model")
       ->envname("LLAMA_ARG_MODEL");
@@ -66,6 +70,14 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
       ->envname("LLAMA_ARG_THREADS");
   app.add_option("--device,--dev", o.device, "cpu, cuda, cuda:N, or auto: CUDA if there is a device")
       ->capture_default_str();
+  rare(app.add_option_function<std::string>(
+           "--split",
+           [&o](const std::string& split) {
+             o.split = split;
+             g_split = &o;
+           },
+           "divide the model among the ranks that mpirun started, by layers or columns"))
+      ->check(CLI::IsMember({"layers", "columns"}));
   rare(app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type,
                       "type of the KV cache: f32, f16, bf16, q8_0, q4_0 or q4_1; without it the fastest here"));
   rare(app.add_option_function<std::string>(

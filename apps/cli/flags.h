@@ -10,6 +10,8 @@ namespace sx::cli {
 
 void add_model_flag(CLI::App& app, std::string& model);
 void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_template_file);
+// The options of the command that was given --split, and null if none was.
+const EngineOptions* split_options();
 void add_sampling_flags(CLI::App& app, GenerateOptions& options, std::vector<std::string>& bias);
 // Parses "--logit-bias TOKEN+VALUE" (or -VALUE) into the options.
 void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias);

@@ -105,6 +105,9 @@ std::string command_help(const CLI::App& app, const std::string& name, bool all)
     for (const CLI::Option* option : options) put_row(out, spellings(*option, all), description(*option, all));
   }
   if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
+  if (all)
+    for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; }))
+      out += "\n" + command_help(*below, name + " " + below->get_name(), true);
   if (!all) out += fmt::format("\n`{} --help-all` lists all {} flags.\n", name, count_flags(app));
   return out;
 }

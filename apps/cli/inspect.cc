@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <specextend/drafts.h>
 #include <specextend/inspect.h>
+#include <specextend/ranks.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,8 @@ namespace {
 struct InspectArgs {
   std::string model, file;
   std::vector<int> contexts;
+  int ranks = 0;
+  std::string split = "columns", kv_type, weight_type;
   bool tensors = false, metadata = false, json = false, target = false;
 };
 
@@ -123,8 +126,39 @@ int print_head(const HeadSummary& s, const InspectArgs& a) {
   return write_out(out) ? 0 : 1;
 }
 
+// Says what each rank of a job would hold and send.
+int print_plan(const std::string& path, const InspectArgs& a) {
+  const RankPlan plan = plan_ranks(path, a.ranks, a.split, a.kv_type, a.weight_type);
+  if (a.json) {
+    nlohmann::ordered_json j{{"path", path}, {"split", a.split}, {"ranks", nlohmann::ordered_json::array()}};
+    for (const RankPart& p : plan.parts)
+      j["ranks"].push_back({{"rank", p.rank},
+                            {"first_layer", p.first_layer},
+                            {"layers", p.layers},
+                            {"first_kv_head", p.first_kv_head},
+                            {"kv_heads", p.kv_heads},
+                            {"weight_bytes", p.weight_bytes},
+                            {"table_bytes", p.table_bytes},
+                            {"kv_bytes_per_token", p.kv_bytes_per_token},
+                            {"messages_per_token", p.messages},
+                            {"sent_bytes_per_token", p.sent_bytes}});
+    return write_out(j.dump(2) + "\n") ? 0 : 1;
+  }
+  std::string out = fmt::format("{} ranks by {}\n\n", a.ranks, a.split);
+  out += "rank    layers  KV heads     weights   table (mapped)   KV per token   sent per token\n";
+  const auto range = [](int first, int count) {
+    return count == 0 ? std::string("none") : fmt::format("{}-{}", first, first + count - 1);
+  };
+  for (const RankPart& p : plan.parts)
+    out += fmt::format("{:>4}{:>10}{:>10}{:>12}{:>17}{:>15}{:>9} in {:>4}\n", p.rank, range(p.first_layer, p.layers),
+                       range(p.first_kv_head, p.kv_heads), bytes_text(p.weight_bytes), bytes_text(p.table_bytes),
+                       bytes_text(p.kv_bytes_per_token), bytes_text(p.sent_bytes), p.messages);
+  return write_out(out) ? 0 : 1;
+}
+
 int run(InspectArgs& a) {
   const std::string path = a.file.empty() ? a.model : a.file;
+  if (a.ranks > 0) return print_plan(path.empty() ? default_model_path() : path, a);
   if (a.target) return print_target(path);
   if (is_head(path)) return print_head(inspect_head(path), a);
   const ModelSummary s = inspect(path);
@@ -177,6 +211,14 @@ Command add_inspect(CLI::App& app) {
   add_model_flag(app, args->model);
   app.add_option("-c,--ctx-size", args->contexts, "contexts to show memory for (default: the trained one)")
       ->delimiter(',');
+  app.add_option("--ranks", args->ranks, "show what each of so many ranks would hold and send")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--split", args->split, "with --ranks: divided by layers or columns")
+      ->check(CLI::IsMember({"layers", "columns"}))
+      ->capture_default_str();
+  app.add_option("--kv-type", args->kv_type, "with --ranks: type of the KV cache (default: bf16)");
+  app.add_option("--weight-type", args->weight_type,
+                 "with --ranks and a folder that has config.json only: type of the weights (default: bf16)");
   app.add_flag("--tensors", args->tensors, "list every tensor");
   app.add_flag("--metadata", args->metadata, "list the file's metadata");
   app.add_flag("--target", args->target, "print what a draft must agree with, as in drafts.json");

@@ -1,9 +1,11 @@
 // specextend: the command line program. Each subcommand lives in a file of its own name.
 #include <fmt/format.h>
+#include <specextend/ranks.h>
 #include <specextend/suggest.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/spec_flags.h"
 
@@ -69,6 +72,7 @@ std::vector<Entry> add_commands(CLI::App& app) {
   add("explain", "continue a prompt and write a page that shows drafts and retrieval", add_explain);
   add("verify-lossless", "compare runs with and without speculation, byte by byte and bit by bit", add_verify_lossless);
   heading = "Measure";
+  add("eval", "run data sets with several presets; writes a report of speed and texts", add_eval);
   add("bench", "measure prefill and decode at several depths", add_bench);
   add("perplexity", "measure how well the model predicts a text", add_perplexity);
   heading = "Models";
@@ -77,6 +81,21 @@ std::vector<Entry> add_commands(CLI::App& app) {
   add("quantize", "write a model in another type, as GGUF; a draft head as a folder", add_quantize);
   add("convert", "write a Hugging Face folder as GGUF, or a GGUF file as a folder", add_convert);
   return commands;
+}
+
+// Runs a command on rank 0 of several, and follows it on the others. Other ranks must not begin with the command: they
+// have no standard input, and what it prints is rank 0's to print.
+int run_on_ranks(const EngineOptions& options, const Command& command) {
+  const RankPlace place = join_ranks(options.split, [](const std::string& why) {
+    fmt::print(stderr, "specextend: {}\n", why);
+    std::_Exit(1);
+  });
+  struct Leave {
+    ~Leave() { leave_ranks(); }
+  } leave;
+  if (place.rank == 0) return command();
+  follow_ranks(options.threads);
+  return 0;
 }
 
 // Runs the command that the arguments name. Errors are exceptions, but for those of arguments.
@@ -109,7 +128,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) { return app.exit(e); }
   const auto parsed =
       std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
-  return parsed == commands.end() ? 0 : parsed->run();
+  if (parsed == commands.end()) return 0;
+  return split_options() ? run_on_ranks(*split_options(), parsed->run) : parsed->run();
 }
 
 }  // namespace

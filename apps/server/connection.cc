@@ -54,7 +54,11 @@ bool is_end(const Wire::Error& error) {
 // A request on its way through a handler. Its body counts as room that is taken.
 struct Connection::Exchange {
   explicit Exchange(std::atomic<size_t>& all) : bodies(all) {}
-  ~Exchange() { bodies -= counted; }
+  ~Exchange() { drop_body(); }
+  void drop_body() {
+    bodies -= std::exchange(counted, 0);
+    std::string().swap(request.body);
+  }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
   std::atomic<size_t>& bodies;
@@ -226,7 +230,7 @@ void Connection::answer(const std::shared_ptr<Exchange>& done) {
     return;
   }
   reply_ = std::move(done->reply);
-  std::string().swap(done->request.body);
+  done->drop_body();
   later_ = std::exchange(reply_.later, nullptr);
   if (!later_) return send_whole();
   enter(Phase::kAnswer);

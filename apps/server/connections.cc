@@ -26,6 +26,11 @@ Connections::Room Connections::room(const std::string& address) {
   return shed(nullptr, 1 + bounds_.all / kShare) ? Room::kYes : Room::kLater;
 }
 
+void Connections::make_room() {
+  const std::lock_guard lock(mutex_);
+  shed(nullptr, 1 + all_.size() / kShare);
+}
+
 Connections::Handle Connections::add(const std::string& address, std::function<void()> cut) {
   const std::lock_guard lock(mutex_);
   ++addresses_[address];

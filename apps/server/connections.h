@@ -36,6 +36,7 @@ class Connections {
   // it may have gives up its own; kNever: it has none to give up. kLater: all are being answered.
   enum class Room { kYes, kLater, kNever };
   Room room(const std::string& address);
+  void make_room();  // where the process may not open more files
 
   Handle add(const std::string& address, std::function<void()> cut);
   void remove(Handle entry);

@@ -142,6 +142,7 @@ class AsioListener final : public Listener {
     if (!acceptor_.is_open()) return;
     acceptor_.async_accept(asio::make_strand(io_), [this](const Wire::Error& error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
+      if (error == asio::error::no_descriptors) all_.make_room();
       if (error) return later([this] { accept(); });  // there are no files left, or the client has left
       take(std::move(socket));
     });

@@ -27,7 +27,7 @@ DraftTarget draft_target(const std::string& model);  // throws if the model has 
 
 struct ShippedDraft {
   std::string name;    // "smollm2-135m-eagle3"
-  std::string kind;    // "model", "eagle1", "eagle3", "medusa" or "longspec"
+  std::string kind;    // "model", "eagle1", "eagle3", "medusa", "longspec" or "dflash"
   std::string path;    // GGUF file, or the folder of a head
   uint64_t bytes = 0;  // of the weights' file
   std::string sha256;  // of the weights' file

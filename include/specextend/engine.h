@@ -48,7 +48,8 @@ struct EngineOptions {
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
   int threads = 0;              // 0: what thread_count(0) says
   std::string device = "auto";  // "cpu", "cuda", "cuda:1", or "auto": a CUDA device if there is one
-  std::string kv_type{};        // "f32", "f16", "bf16", "q8_0", "q4_0" or "q4_1"; empty: the fastest here
+  std::string split{};    // "layers" or "columns": over the ranks of an MPI job (<specextend/ranks.h>); empty: alone
+  std::string kv_type{};  // "f32", "f16", "bf16", "q8_0", "q4_0" or "q4_1"; empty: the fastest here
   int chunk = 0;  // rows of one step: prompts are processed in chunks of so many tokens; 0: what suits the device
   int max_sessions = 1;                   // sessions open at a time
   int max_outputs = 64;                   // rows of one step whose logits can be read (evaluate)
@@ -184,6 +185,10 @@ class Batch {
   virtual bool step() = 0;
   virtual std::vector<Finished> take_finished() = 0;
 };
+
+// Why EngineOptions::device "cuda" does not work here (no driver, no device, the backend's library is not installed);
+// empty: it does.
+std::string why_no_cuda();
 
 class Engine {
  public:

@@ -22,6 +22,7 @@ struct SpecOptions {
       draft_model{};  // GGUF file or Hugging Face folder, for presets that need one; empty: the shipped one that fits
   std::vector<std::pair<std::string, std::string>> settings{};
   std::string json{};  // vLLM's speculative configuration; taken instead of the preset, before the settings
+  std::string name{};  // what requests call it (GenerateOptions::preset); empty: the preset's name
 };
 struct SpecPreset {
   std::string name, what;

@@ -7,7 +7,7 @@
 """
 import atexit
 
-from ._core import Error, close_all, cuda as has_cuda, version as __version__
+from ._core import Error, close_all, version as __version__, why_no_cuda
 from ._llm import LLM, presets
 from ._results import Explanation, Message, Piece, Result, TokenInfo, Verification
 from ._session import Session
@@ -17,4 +17,4 @@ atexit.register(close_all)
 del atexit, close_all
 
 __all__ = ["LLM", "AsyncStream", "Error", "Explanation", "Message", "Piece", "Result", "Session", "Stream", "TokenInfo",
-           "Verification", "__version__", "has_cuda", "presets"]
+           "Verification", "__version__", "presets", "why_no_cuda"]

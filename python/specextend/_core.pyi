@@ -2,7 +2,7 @@
 from typing import Any
 
 version: str
-cuda: bool
+def why_no_cuda() -> str: ...
 
 class Error(RuntimeError): ...
 

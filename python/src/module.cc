@@ -391,7 +391,7 @@ NB_MODULE(_core, m) {
   add_session(m);
   add_engine(m);
   m.attr("version") = SPECEXTEND_VERSION;
-  m.attr("cuda") = bool(SPECEXTEND_WITH_CUDA);
+  m.def("why_no_cuda", &why_no_cuda);
   m.def("close_all", &Runner::close_all, nb::call_guard<nb::gil_scoped_release>());
   m.def("default_model", &default_model_path);
   m.def("drafts_folder", &shipped_drafts_folder);

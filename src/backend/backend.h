@@ -14,11 +14,14 @@
 
 namespace sx {
 
+class Ranks;
+
 struct KvGeometry {
   int layers = 0, kv_heads = 0, head_dim = 0;
   int slots = 1;             // sequences
   int capacity = 0;          // cells per slot (rounded up to whole blocks)
   DType type = DType::kF32;  // F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (a device may have fewer)
+  bool spread = false;       // of a model that is spread over ranks, as its cells are then
 };
 
 class KvStore {
@@ -86,6 +89,8 @@ class Backend {
   };
   virtual std::vector<Use> memory() const { return {}; }
   virtual DType default_kv_type() const = 0;
+  // The ranks among which this backend is one; null: it is alone. A model that is spread over them asks for its place.
+  virtual Ranks* ranks() { return nullptr; }
 
   // Set-up. A matrix is made of one or more parts stacked by output rows (q, k, v), each [out_i, in], of any type.
   virtual std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) = 0;

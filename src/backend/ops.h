@@ -170,6 +170,18 @@ struct SoftCapArgs {  // x = cap * tanh(x / cap)
 // index), and the results are added, weighted, in the order of choice, best first:
 //   out (+)= (w0 y0 + w1 y1) + ...,  y = down(activation(gate_up(x))).
 // An expert's rows are those that chose it; a row's bits do not depend on which others did.
+//
+// Where columns are divided among ranks (`part`), gate_up has this rank's columns of the gates and ups, down those of
+// the result: out has the width of x, and the rank's columns of it are written.
+struct ExpertsPart {
+  int ffn = 0;          // of all ranks
+  int first_inner = 0;  // the rank's columns of activation(gate_up(x)) begin there
+  int first_out = 0;    // and those of the result there
+  virtual ~ExpertsPart() = default;
+  // Completes rows of activation(gate_up(x)), [rows, ffn] in host memory, of which the rank's columns are there.
+  virtual void gather(float* inner, int rows) const = 0;
+};
+
 struct ExpertsArgs {
   float* out;                           // [rows, width]
   const float* x;                       // [rows, width]
@@ -187,7 +199,8 @@ struct ExpertsArgs {
   // Activation: silu(gate) * up. With a limit (gpt-oss): gate at most `limit`, up within -limit..limit, then
   // gate * sigmoid(alpha * gate) * (up + 1).
   float limit = 0, alpha = 1.702f;
-  bool accumulate = false;  // out += instead of out =
+  bool accumulate = false;            // out += instead of out =
+  const ExpertsPart* part = nullptr;  // null: all columns; CPU only
 };
 
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the
@@ -262,8 +275,9 @@ struct KvMoveArgs {
   int layer = -1, head = -1;  // only this layer, only this key/value head; -1: all
 };
 
-// Cells [first, first + count) of a slot, all layers, as bytes in host memory: [count][kv_cell_bytes]. They mean the
-// same in every store of the same backend, type, layers, heads and head size.
+// Cells [first, first + count) of a slot, all layers, as bytes in host memory: [count][kv_cell_bytes], a cell being
+// [layer][KV head] of equally many bytes. They mean the same in every store of the same backend, type, layers, heads
+// and head size.
 struct KvCellsArgs {
   int slot, first, count;
 };

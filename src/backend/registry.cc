@@ -1,7 +1,7 @@
 #include "backend/registry.h"
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/loader.h"
 
 namespace sx {
 
@@ -10,8 +10,8 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-  return cuda::make_backend(options, make_cpu_backend({}));
+  return cuda::load_backend(options, make_cpu_backend({}));
 }
-std::string why_no_cuda() { return cuda::why_unavailable(); }
+std::string why_no_cuda() { return cuda::why_not_loaded(); }
 
 }  // namespace sx

@@ -17,7 +17,8 @@ struct CpuOptions {
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 
-// Throws sx::Error that says why there is none: built without CUDA, no driver, no device, one that is too old.
+// Throws sx::Error that says why there is none: the library is not installed, no driver, no device, one that is too
+// old.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 // "" when make_cuda_backend can work here, else why not.
 std::string why_no_cuda();

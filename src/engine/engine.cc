@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "engine/batch.h"
 #include "engine/beside_program.h"
+#include "engine/rank_follower.h"
+#include "engine/ranks_backend.h"
 #include "engine/round.h"
 #include "engine/session.h"
 #include "model/rope.h"
@@ -53,6 +55,7 @@ EngineOptions checked(EngineOptions o) {
 // The backend that the options name. A device's memory is taken in one piece: all of the engine is set up once without
 // it, to know how much that is.
 std::unique_ptr<Backend> open_device(const EngineOptions& o) {
+  if (!o.split.empty()) return make_ranks_backend(o);
   const bool chosen = o.device == "auto" ? why_no_cuda().empty() : o.device.starts_with("cuda");
   if (!chosen) return make_cpu_backend({o.threads, std::nullopt});
   CudaOptions cuda;
@@ -93,6 +96,9 @@ bool reads_old_cells(const SpecConfig& spec, bool head) {
   return head || spec.drafter == DrafterKind::kNamed || (spec.has_cache() && spec.cache.chooses());
 }
 
+// What requests call a way to speculate.
+const std::string& name_of(const SpecOptions& spec) { return spec.name.empty() ? spec.preset : spec.name; }
+
 std::vector<int> layer_windows(const ModelConfig& config) {  // 0: the layer sees everything
   std::vector<int> windows;
   for (int i = 0; i < config.layers; ++i) windows.push_back(config.layer(i).window);
@@ -127,8 +133,8 @@ std::vector<SpecConfig> EngineImpl::configure() {
   std::vector<SpecConfig> configs;
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
-      if (all[j]->preset == all[i]->preset)
-        fail("preset '{}' is there twice: requests could not tell which", all[i]->preset);
+      if (name_of(*all[j]) == name_of(*all[i]))
+        fail("preset '{}' is there twice: requests could not tell which", name_of(*all[i]));
     take_shipped_draft(*all[i], *file_, *cache_);
     configs.push_back(resolve(*all[i]));
   }
@@ -153,7 +159,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     if (spec.on() && spec.tree.depth > backend_->max_depth())
       fail("trees of {} levels: {} verifies at most {} (setting depth)", spec.tree.depth, backend_->name(),
            backend_->max_depth());
-    heads.push_back(open_head(spec, config));  // before sizes: it may bring a tree
+    heads.push_back(open_head(spec, file_));  // before sizes: it may bring a tree
     model.max_outputs = std::max(model.max_outputs, round_outputs(spec, options_.max_sessions));
     if (heads.back()) add_taps(model.taps.hidden, heads.back()->taps().hidden, "hidden states");
     if (heads.back()) add_taps(model.taps.query, heads.back()->taps().query, "queries");
@@ -189,7 +195,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   int with_costs = 0;  // nodes of the largest tree whose cost_model matters
   for (size_t i = 0; i < specs.size(); ++i) {
     parts.head = heads[i];
-    parts.name = i == 0 ? options_.spec.preset : options_.more_specs[i - 1].preset;
+    parts.name = name_of(i == 0 ? options_.spec : options_.more_specs[i - 1]);
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
     if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
@@ -220,8 +226,9 @@ void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
   ModelOptions model = options;
   const std::string key = build_key(options_.model);
   model.check_weights = !sizes_only && !cache_->known("finite", key);
-  model_ = Model::load(file_, *backend_, model);
-  if (model.check_weights) ++cache_->work.scanned, cache_->keep("finite", key, true);
+  model_ = backend_->ranks() ? load_on_ranks(file_, *backend_, model) : Model::load(file_, *backend_, model);
+  // Ranks have looked through their parts; what one of them knows is not kept.
+  if (model.check_weights && !backend_->ranks()) ++cache_->work.scanned, cache_->keep("finite", key, true);
 }
 
 // As they were found at an earlier start, or by a probe.

@@ -12,7 +12,8 @@ namespace {
 // Opened alone, a head stands on a target of very many layers; features near its end were not named in the config.
 std::string describe_features(const HeadConfig& config) {
   if (config.kind == HeadConfig::Kind::kLongSpec) return "keys and values of the last layer";
-  if (config.kind != HeadConfig::Kind::kEagle3) return "the state after the last layer";
+  if (config.kind != HeadConfig::Kind::kEagle3 && config.kind != HeadConfig::Kind::kDFlash)
+    return "the state after the last layer";
   if (config.features.empty() || config.features.back() > 512) return "the inputs of a low, a middle and a high layer";
   return fmt::format("the inputs of layers {}", fmt::join(config.features, ", "));
 }

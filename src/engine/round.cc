@@ -16,10 +16,7 @@ Round::Round(const EngineParts& parts)
       slots_(size_t(parts.sequences->slots())) {
   int nodes = 1;
   for (const auto& spec : parts.speculations) nodes = std::max(nodes, spec->nodes() + 1);
-  for (RoundSlot& slot : slots_) {
-    slot.result.path.reserve(size_t(nodes));
-    slot.broken.reserve(size_t(nodes));
-  }
+  for (RoundSlot& slot : slots_) slot.reserve(size_t(nodes));
   prompts_.reserve(slots_.size());
   moves_.reserve(kMaxTreeNodes);
 }
@@ -36,6 +33,7 @@ void Round::run(std::span<Generation* const> decoding, std::span<const PromptPie
 
 void Round::begin(std::span<Generation* const> decoding, std::span<const PromptPiece> prompts) {
   SX_ASSERT(int(decoding.size()) <= max_outputs_ && decoding.size() <= slots_.size());
+  if (with_prompts_ && !decoding.empty()) parts_.backend->wait();  // else drafts are charged with the prompts' time
   start_ = now_ms();
   times_ = {};
   active_ = std::span(slots_).first(decoding.size());
@@ -126,6 +124,7 @@ void Round::settle(int answering) {
   const double all = now_ms() - start_;
   times_.host = all - times_.draft - times_.verify - times_.accept - times_.commit - times_.score;
   drafts_.settle(active_, times_, with_prompts_, all);
+  if (with_prompts_ && !active_.empty()) parts_.backend->wait();
   drafts_.prefill_one(active_, answering);
 }
 

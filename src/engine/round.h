@@ -56,7 +56,7 @@ class Round {
   std::vector<PromptPiece> prompts_;
   std::vector<KvMove> moves_;
   const StepOutputs* outputs_ = nullptr;  // of the last pass
-  bool with_prompts_ = false;             // prompt pieces are part of the round
+  bool with_prompts_ = false;             // prompt pieces are part of the round; a device may still be running them
   double start_ = 0;
   PhaseTimes times_;
 };

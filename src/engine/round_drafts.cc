@@ -1,6 +1,7 @@
 #include "engine/round_drafts.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/clock.h"
 
@@ -14,6 +15,7 @@ constexpr int kWorthReading = 8;  // tokens still to come for which a drafter re
 RoundDrafts::RoundDrafts(const EngineParts& parts) : parts_(parts) {
   tasks_.reserve(size_t(parts.sequences->slots()));
   outcomes_.reserve(size_t(parts.sequences->slots()));
+  paces_.reserve(size_t(parts.sequences->slots()));
 }
 
 void RoundDrafts::grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& times) {
@@ -126,6 +128,7 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
   for (const auto& spec : parts_.speculations) spec->planner().count_round();
   if (slots.empty()) return;
   outcome.nodes = cost.nodes;
+  if (!outcome.plain) outcome.slow_pace = slow_pace(slots);
   for (const auto& spec : parts_.speculations) {
     outcome.drafting = outcome.wanting = 0;
     for (const RoundSlot& slot : slots) {
@@ -135,6 +138,18 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     }
     spec->planner().settle(outcome);
   }
+}
+
+double RoundDrafts::slow_pace(std::span<const RoundSlot> slots) {
+  paces_.clear();
+  for (const RoundSlot& slot : slots) {
+    SpeculationBudget& budget = slot.request->budget();
+    budget.batch_round(slot.committed);
+    paces_.push_back(budget.pace());
+  }
+  const auto half = paces_.begin() + std::ptrdiff_t((paces_.size() + 1) / 2);
+  std::nth_element(paces_.begin(), half - 1, paces_.end());
+  return std::accumulate(paces_.begin(), half, 0.0) / double(half - paces_.begin());
 }
 
 void RoundDrafts::prefill_one(std::span<const RoundSlot> slots, int answering) {

@@ -30,11 +30,14 @@ class RoundDrafts {
  private:
   void draft_with(Speculation& spec, std::span<RoundSlot> slots, int share, PhaseTimes& times);
   void cut_trees(Speculation& spec, std::span<RoundSlot> slots, double draft_ms);
+  // Notes what each request of a round with drafts got; returns the pace of the slower half.
+  double slow_pace(std::span<const RoundSlot> slots);
   void observe_with(Speculation& spec, std::span<const RoundSlot> slots, const StepOutputs* outputs, PhaseTimes& times);
 
   const EngineParts& parts_;
   std::vector<DraftTask> tasks_;
   std::vector<Outcome> outcomes_;
+  std::vector<double> paces_;
 };
 
 }  // namespace sx

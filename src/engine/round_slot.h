@@ -25,6 +25,7 @@ struct RoundSlot {
   AcceptResult result;
   std::vector<uint8_t> broken;  // [tree size]: 1 at nodes whose logits are NaN or infinite
 
+  void reserve(size_t nodes) { result.path.reserve(nodes), broken.reserve(nodes); }
   std::span<const NodeId> committed_path() const { return std::span(result.path).first(size_t(committed)); }
 };
 

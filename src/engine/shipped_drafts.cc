@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kList = "drafts.json";
 constexpr size_t kMaxList = size_t{1} << 20;  // bytes of the list
-constexpr const char* kKinds[] = {"model", "eagle1", "eagle3", "medusa", "longspec"};
+constexpr const char* kKinds[] = {"model", "eagle1", "eagle3", "medusa", "longspec", "dflash"};
 
 bool there_is(const fs::path& path) {
   std::error_code ignored;
@@ -93,7 +93,7 @@ std::vector<std::string> wanted_kinds(const SpecOptions& options) {
   std::string method = options.preset;
   const std::string where = "speculative config";
   if (!options.json.empty()) method = json_string(parse_json(options.json, where), "method", where).value_or("");
-  if (method == "medusa" || method == "longspec") return {method};
+  if (method == "medusa" || method == "longspec" || method == "dflash") return {method};
   if (method.ends_with("eagle3")) return {"eagle3"};  // also specextend-eagle3
   if (method == "eagle" || method == "eagle1" || method == "eagle2") return {"eagle1", "eagle3"};
   return {"model"};

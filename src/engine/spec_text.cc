@@ -11,13 +11,11 @@
 namespace sx {
 namespace {
 
-// llama.cpp's names of presets (--spec-type). An empty preset is rejected for the reason `why`.
+// llama.cpp's names of presets (--spec-type).
 struct Word {
   const char* word;
   const char* preset;
-  const char* why = "";
 };
-constexpr const char* kHead = "drafts with a head of a kind that is not supported yet";
 constexpr Word kWords[] = {
     {"none", "off"},
     {"draft", "sd"},
@@ -28,10 +26,8 @@ constexpr Word kWords[] = {
     {"ngram-map-k", "suffix"},
     {"ngram-map-k4v", "suffix"},
     {"draft-eagle3", "eagle3"},
-    {"mtp", "", kHead},
-    {"draft-mtp", "", kHead},
-    {"dflash", "", kHead},
-    {"draft-dflash", "", kHead},
+    {"draft-mtp", "mtp"},
+    {"draft-dflash", "dflash"},
 };
 
 // Keys that had another name in earlier versions.
@@ -66,7 +62,6 @@ std::string preset_of(const std::string& word) {
   for (const Word& known : kWords) {
     words.push_back(known.word);
     if (word != known.word) continue;
-    if (!*known.preset) fail("spec {}: {}; `specextend methods` lists the presets", word, known.why);
     return known.preset;
   }
   fail("spec: there is no preset {}; `specextend methods` explains them",
@@ -82,8 +77,9 @@ SpecOptions take_preset(const std::string& given, Values& values) {
   SpecOptions options;
   if (presets.size() == 1) {
     options.preset = presets[0];
-  } else if (presets.size() == 2 && has("sd") && (has("ngram") || has("suffix"))) {
+  } else if (presets.size() == 2 && (has("sd") || has("mtp")) && (has("ngram") || has("suffix"))) {
     options.preset = "fuse";
+    if (has("mtp")) values.emplace("fuse-model", "mtp");
     values.emplace("fuse-index", has("ngram") ? "ngram" : "suffix");
   } else {
     fail("spec '{}': expected one preset, or a draft model and a look-up, e.g. draft,ngram-mod", given);

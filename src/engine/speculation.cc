@@ -137,14 +137,15 @@ void Speculation::make_drafter(const SpeculationParts& parts) {
   if (check_weights) ++cached.work.scanned, cached.keep("finite", build_key(config_.draft_model), true);
 }
 
-std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target) {
+std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const std::shared_ptr<const ModelFile>& target) {
+  if (config.drafts_with_mtp()) return HeadFile::of_model(target);
   if (!config.needs_model() || !is_head_folder(config.draft_model)) return nullptr;
   if (config.inner != DrafterKind::kNone)
     fail(
         "draft '{}' is a head, and speculation setting inner is {}: a drafter inside another needs a draft model of "
         "its own, or set inner to none",
         config.draft_model, setting_value(config, "inner"));
-  auto head = HeadFile::open(config.draft_model, target);
+  auto head = HeadFile::open(config.draft_model, target->config());
   DraftSource source;
   source.kind = DrafterKind::kModel, source.head = head;
   if (const auto fit = find_drafter(source).fit) fit(config, *head);

@@ -42,9 +42,10 @@ struct SpeculationParts {
   std::function<void(double)> progress;  // of loading a draft model
 };
 
-// The head that the configuration names as its draft model, opened for `target`; null if it names none or a model of
-// its own. Medusa heads put their own static tree in the place of preset medusa's, unless a setting has changed that.
-std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const ModelConfig& target);
+// The head that the configuration names as its draft model, opened for `target`, or the MTP blocks of the target's
+// file; null if it names none or a model of its own. Medusa heads put their own static tree in the place of preset
+// medusa's, unless a setting has changed that.
+std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const std::shared_ptr<const ModelFile>& target);
 
 class Speculation {
  public:

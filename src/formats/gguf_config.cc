@@ -115,6 +115,12 @@ ModelConfig config_from_gguf(const GgufFile& file, std::span<const NamedTensor> 
     fail("{}: the number of layers (key '{}') is {}; at most {} is accepted", file.path(), keys.name("block_count"),
          config.layers, kMostLayers);
   }
+  config.mtp_blocks = keys.integer("nextn_predict_layers").value_or(0);
+  if (config.mtp_blocks < 0 || config.mtp_blocks >= config.layers) {
+    fail("{}: key '{}' is {} of {} blocks", file.path(), keys.name("nextn_predict_layers"), config.mtp_blocks,
+         config.layers);
+  }
+  config.layers -= config.mtp_blocks;
   config.width = keys.required("embedding_length");
   config.ffn = keys.required("feed_forward_length");
   config.heads = keys.required("attention.head_count");

@@ -1,11 +1,13 @@
 // A model in GGUF form, in one file or several shards, behind the face of ModelFile.
 #include "formats/gguf_model.h"
 
-#include <unordered_map>
+#include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "formats/expert_tensors.h"
 #include "formats/family.h"
+#include "formats/mtp_tensors.h"
 #include "formats/validate.h"
 
 namespace sx {
@@ -60,12 +62,14 @@ class GgufModel : public ModelFile {
     const GgufFile& first = shards_.front();
     if (tensors_.empty()) fail("{}: the file holds no weights", first.path());
     config_ = config_from_gguf(first, tensors_);
+    auto mtp = take_mtp_tensors(config_.mtp_blocks, tensors_, config_);
     rename_tensors(*config_.family, tensors_);
     split_fused_tensors(config_, tensors_);
     find_expert_form(tensors_, config_);
     if (!find("token_embd.weight")) fail("{}: tensor 'token_embd.weight' is missing", first.path());
     validate_config(config_, first.path());
     validate_tensors(config_, tensors_, first.path());
+    std::move(mtp.begin(), mtp.end(), std::back_inserter(tensors_));
   }
 
   std::vector<GgufFile> shards_;

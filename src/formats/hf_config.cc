@@ -109,6 +109,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& file) {
   config.activation = read_activation(in, family);
   config.qkv_bias = config.out_bias = in.flag("attention_bias").value_or(false);
   config.norm_offset = family.norm_offset;
+  config.mtp_blocks = in.integer("num_nextn_predict_layers").value_or(0);
   read_rope(in, config);
   family.from_hf(in, config);
   return config;

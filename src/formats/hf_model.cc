@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -10,6 +11,7 @@
 #include "formats/expert_tensors.h"
 #include "formats/family.h"
 #include "formats/hf_config.h"
+#include "formats/mtp_tensors.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "formats/safetensors.h"
@@ -126,7 +128,6 @@ class HfModel : public ModelFile {
       validate_config(config_, file);
       shards_ = open_weights(folder);
       collect_tensors();
-      validate_tensors(config_, tensors_, path_);
     } catch (const Error& error) {
       if (wanted == Wanted::kModel) throw;
       unsupported_ = error.what();
@@ -166,13 +167,17 @@ class HfModel : public ModelFile {
       for (const auto& entry : shard.tensors()) {
         if (is_ignored_name(entry.name)) continue;
         if (config_.tied_head && entry.name == "lm_head.weight") continue;  // a copy of the embedding
+        auto name = config_.mtp_blocks > 0 ? mtp_tensor_name(entry.name, config_) : std::nullopt;
+        if (!name) name = canonical_name(entry.name, config_.family);
         // Unknown names stay as they are and are refused by validate_tensors with all the others.
-        tensors_.push_back(
-            {canonical_name(entry.name, config_.family).value_or(entry.name), entry.name, shard.path(), entry.tensor});
+        tensors_.push_back({name.value_or(entry.name), entry.name, shard.path(), entry.tensor});
       }
     }
+    auto mtp = take_mtp_tensors(config_.mtp_blocks, tensors_, config_);
     split_fused_tensors(config_, tensors_);
     find_expert_form(tensors_, config_);
+    validate_tensors(config_, tensors_, path_);
+    std::move(mtp.begin(), mtp.end(), std::back_inserter(tensors_));
   }
 
   std::string path_, config_text_, unsupported_;

@@ -99,6 +99,9 @@ struct ModelConfig : LayerParts {
   ExpertForm expert_form = ExpertForm::kStacked;
   RopeConfig rope;
   std::vector<RopeConfig> more_ropes;
+  // Blocks for multi-token prediction that the file has behind the layers (mtp_tensors.h). Only a drafter reads them.
+  int mtp_blocks = 0;
+  bool mtp_state_first = false;  // their input is the state, then the embedding; else the other way round
 
   const LayerParts& layer(int i) const { return each.empty() ? *this : each[static_cast<size_t>(i)]; }
   int ropes() const { return 1 + static_cast<int>(more_ropes.size()); }

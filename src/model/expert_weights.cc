@@ -121,4 +121,38 @@ ExpertStacks expert_stacks(const ModelFile& file, const std::string& prefix, con
   return stacks;
 }
 
+namespace {
+
+// Output rows of every expert of a stack [experts, out, in].
+Tensor rows_of(const Tensor& from, RankShare rows, Bytes& bytes) {
+  const size_t row = from.row_bytes(), count = static_cast<size_t>(rows.size());
+  bytes.resize(static_cast<size_t>(from.shape[0]) * count * row);
+  for (int64_t e = 0; e < from.shape[0]; ++e)
+    std::memcpy(bytes.data() + static_cast<size_t>(e) * count * row, from.row(e * from.shape[1] + rows.first),
+                count * row);
+  return stack_of(from.type, from.shape[0], rows.size(), from.shape[2], bytes);
+}
+
+// Columns of every vector of `width` numbers.
+std::vector<float> bias_of(const std::vector<float>& from, size_t width, RankShare columns) {
+  std::vector<float> out;
+  for (size_t at = 0; at < from.size(); at += width)
+    out.insert(out.end(), from.begin() + static_cast<ptrdiff_t>(at) + columns.first,
+               from.begin() + static_cast<ptrdiff_t>(at) + columns.end);
+  return out;
+}
+
+}  // namespace
+
+void keep_columns(ExpertStacks& stacks, RankShare inner, RankShare out) {
+  std::vector<Bytes> memory(3);
+  const auto ffn = static_cast<size_t>(stacks.gate.shape[1]), width = static_cast<size_t>(stacks.down.shape[1]);
+  stacks.gate = rows_of(stacks.gate, inner, memory[0]);
+  stacks.up = rows_of(stacks.up, inner, memory[1]);
+  stacks.down = rows_of(stacks.down, out, memory[2]);
+  stacks.gate_up_bias = bias_of(stacks.gate_up_bias, ffn, inner);
+  stacks.down_bias = bias_of(stacks.down_bias, width, out);
+  stacks.memory = std::move(memory);
+}
+
 }  // namespace sx

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/ranks/ranks.h"
 #include "formats/model_file.h"
 
 namespace sx {
@@ -14,5 +15,7 @@ struct ExpertStacks {
   std::vector<std::vector<std::byte>> memory;
 };
 ExpertStacks expert_stacks(const ModelFile& file, const std::string& prefix, const LayerParts& parts);
+// Leaves these columns of gates and ups, and these of the result, with their biases.
+void keep_columns(ExpertStacks& stacks, RankShare inner, RankShare out);
 
 }  // namespace sx

@@ -1,5 +1,7 @@
 #include "model/feed_forward.h"
 
+#include <optional>
+
 namespace sx {
 
 const float* normed(Backend& backend, const ModelConfig& config, const NormWeights& weights, const float* x, float* out,
@@ -36,6 +38,18 @@ void add_branch(Backend& backend, const ModelConfig& config, const NormWeights& 
                      .scale = config.residual_scale});
 }
 
+// What a mixture's op asks for where columns are divided among ranks.
+struct GatheredExperts final : ExpertsPart {
+  GatheredExperts(Ranks& all, int inner, int width) : ranks(all), cut(all.columns(inner)) {
+    ffn = inner;
+    first_inner = all.share(cut).first;
+    first_out = all.share(all.columns(width)).first;
+  }
+  void gather(float* inner, int rows) const override { ranks.gather(inner, rows, ffn, cut); }
+  Ranks& ranks;
+  RankCut cut;
+};
+
 void mixture(Backend& backend, const ModelConfig& config, const LayerParts& parts, const FeedForwardWeights& weights,
              const LayerBuffers& buffers, int rows) {
   const float* input = normed(backend, config, weights.norm, buffers.x, buffers.normed, rows, nullptr);
@@ -46,7 +60,10 @@ void mixture(Backend& backend, const ModelConfig& config, const LayerParts& part
                   .bias = weights.router_bias,
                   .rows = rows,
                   .out_stride = parts.experts});
-  backend.experts({.out = direct ? buffers.x : buffers.branch,
+  std::optional<GatheredExperts> part;
+  if (buffers.ranks) part.emplace(*buffers.ranks, parts.ffn, config.width);
+  float* const out = direct ? buffers.x : buffers.branch;
+  backend.experts({.out = out,
                    .x = input,
                    .logits = buffers.gate_up,
                    .gate_up = weights.gate_up.get(),
@@ -61,7 +78,9 @@ void mixture(Backend& backend, const ModelConfig& config, const LayerParts& part
                    .scale = parts.expert_scale,
                    .limit = parts.swiglu_limit,
                    .alpha = parts.swiglu_alpha,
-                   .accumulate = direct});
+                   .accumulate = direct,
+                   .part = part ? &*part : nullptr});
+  if (buffers.ranks) buffers.ranks->gather(out, rows, config.width, buffers.ranks->columns(config.width));
   if (!direct) add_branch(backend, config, weights.post_norm, buffers, rows);
 }
 
@@ -70,13 +89,17 @@ void mixture(Backend& backend, const ModelConfig& config, const LayerParts& part
 void add_product(Backend& backend, const ModelConfig& config, const NormWeights& post_norm, const Matrix& weight,
                  const float* bias, const float* input, const LayerBuffers& buffers, int rows) {
   const bool direct = adds_directly(config, post_norm);
-  backend.linear({.out = direct ? buffers.x : buffers.branch,
+  float* const out = direct ? buffers.x : buffers.branch;
+  Ranks* const ranks = buffers.ranks;
+  const RankCut cut = ranks ? ranks->columns(config.width) : RankCut{.total = config.width};
+  backend.linear({.out = out + (ranks ? ranks->share(cut).first : 0),
                   .x = input,
                   .weight = &weight,
                   .bias = bias,
                   .rows = rows,
                   .out_stride = config.width,
                   .accumulate = direct});
+  if (ranks) ranks->gather(out, rows, config.width, cut);
   if (!direct) add_branch(backend, config, post_norm, buffers, rows);
 }
 
@@ -87,19 +110,23 @@ void feed_forward(Backend& backend, const ModelConfig& config, const LayerParts&
   const float* input =
       parts.parallel ? buffers.normed
                      : normed(backend, config, weights.norm, buffers.x, buffers.normed, rows, weights.gate_up.get());
+  Ranks* const ranks = buffers.ranks;
+  const RankCut cut = ranks ? ranks->columns(parts.ffn) : RankCut{.total = parts.ffn};
+  const int ffn = ranks ? ranks->share(cut).size() : parts.ffn;
   backend.linear_glu({.out = buffers.gate_up,
                       .x = input,
                       .weight = weights.gate_up.get(),
                       .bias = weights.gate_up_bias,
                       .rows = rows,
-                      .out_stride = parts.gated ? 2 * parts.ffn : parts.ffn},
-                     {.out = buffers.activated,
+                      .out_stride = parts.gated ? 2 * ffn : ffn},
+                     {.out = ranks ? buffers.own : buffers.activated,
                       .gate_up = buffers.gate_up,
                       .rows = rows,
-                      .width = parts.ffn,
-                      .only_for = weights.down.get(),
+                      .width = ffn,
+                      .only_for = ranks ? nullptr : weights.down.get(),
                       .activation = parts.activation,
                       .gated = parts.gated});
+  if (ranks) ranks->gather(buffers.own, buffers.activated, rows, parts.ffn, cut);
   add_product(backend, config, weights.post_norm, *weights.down, weights.down_bias, buffers.activated, buffers, rows);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/ranks/ranks.h"
 #include "formats/model_config.h"
 
 namespace sx {
@@ -28,6 +29,10 @@ struct LayerBuffers {
   float* branch;     // [rows, width] what a part adds, where it is normed or scaled before; else null
   float* gate_up;    // [rows, 2 ffn]; mixtures: the router's logits, [rows, experts]
   float* activated;  // [rows, ffn]
+  // Where columns are divided among ranks: weights are this rank's, and so are the results of matrices until they are
+  // gathered.
+  Ranks* ranks = nullptr;
+  float* own = nullptr;  // [rows, ffn or heads * head_dim] a rank's columns, without gaps
 };
 
 // out = norm(x), or x where there is no norm. `only_for`: see NormArgs.

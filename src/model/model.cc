@@ -5,34 +5,17 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "model/model_state.h"
 #include "model/model_weights.h"
 
 namespace sx {
 
-struct Model::Layer {
-  LayerParts parts;
-  size_t rope;  // which of the tables of a step
-  NormWeights norm, post_norm;
-  const float *q_norm, *k_norm;      // [head_dim], or as long as all heads, or null
-  const float *qkv_bias, *out_bias;  // or null
-  const float* sinks;                // [heads] or null
-  std::unique_ptr<Matrix> qkv, out;
-  FeedForwardWeights ffn;
-};
-
-// Activations of one step, f32, in backend memory.
-struct Model::Workspace : LayerBuffers {
-  float* qkv;                // [rows, (heads + 2 kv_heads) * head_dim]
-  float* attended;           // [rows, heads * head_dim]
-  std::vector<float*> rope;  // per RoPE: [rows, dims]
-  float* picked;             // [outputs, width]
-  float* logits;             // [outputs, vocab]
-  std::vector<float*> hidden, query;
-};
-
 Model::Model(std::shared_ptr<const ModelFile> file, Backend& backend, const ModelOptions& options)
-    : file_(std::move(file)), backend_(backend), options_(options) {}
-Model::~Model() = default;
+    : file_(std::move(file)), backend_(backend), options_(options) {
+  ranks_ = options.spread ? backend.ranks() : nullptr;
+  columns_ = ranks_ && ranks_->by_columns() ? ranks_ : nullptr;
+  own_layers_ = ranks_ ? ranks_->layers(config().layers) : RankShare{0, config().layers};
+}
 
 std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backend& backend,
                                    const ModelOptions& options) {
@@ -53,34 +36,47 @@ void Model::load_layer(int index) {
   const LayerParts& p = c.layer(index);
   WeightReader read(*file_, backend_, options_.check_weights);
   const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
-  const int q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim;
+  const int q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim, group = p.heads / p.kv_heads;
+  const auto columns = [&](int total) {
+    return columns_ ? columns_->share(columns_->columns(total)) : RankShare{0, total};
+  };
+  const RankShare heads = ranks_ ? ranks_->kv_heads(p.kv_heads) : RankShare{0, p.kv_heads};
+  const RankShare q_rows{heads.first * group * p.head_dim, heads.end * group * p.head_dim},
+      kv_rows{heads.first * p.head_dim, heads.end * p.head_dim}, width = columns(c.width), ffn = columns(p.ffn);
   Layer layer;
   layer.parts = p;
+  layer.parts.heads = heads.size() * group, layer.parts.kv_heads = heads.size();
   layer.rope = p.rope == kNoRope ? ropes_.size() - 1 : size_t(p.rope);
   if (p.attention_norm) layer.norm = read.norm(name("attn_norm"));
   if (p.attention_post_norm) layer.post_norm = read.norm(name("post_attention_norm"));
   const bool whole = p.qk_norm == HeadNorm::kWhole, any = p.qk_norm != HeadNorm::kNone;
   layer.q_norm = any ? read.norm_vector(name("attn_q_norm.weight"), whole ? q : p.head_dim) : nullptr;
   layer.k_norm = any ? read.norm_vector(name("attn_k_norm.weight"), whole ? kv : p.head_dim) : nullptr;
-  layer.qkv = read.matrix({name("attn_q.weight"), name("attn_k.weight"), name("attn_v.weight")});
-  layer.out = read.matrix({name("attn_output.weight")});
-  layer.qkv_bias = read.stacked({{name("attn_q.bias"), q}, {name("attn_k.bias"), kv}, {name("attn_v.bias"), kv}});
-  layer.out_bias = read.stacked({{name("attn_output.bias"), c.width}});
-  layer.sinks = p.sinks ? read.stacked({{name("attn_sinks.weight"), p.heads}}) : nullptr;
+  if (!heads.empty()) {
+    layer.qkv = read.matrix(
+        {{name("attn_q.weight"), q_rows}, {name("attn_k.weight"), kv_rows}, {name("attn_v.weight"), kv_rows}});
+    layer.qkv_bias = read.stacked(
+        {{name("attn_q.bias"), q, q_rows}, {name("attn_k.bias"), kv, kv_rows}, {name("attn_v.bias"), kv, kv_rows}});
+    layer.sinks = p.sinks
+                      ? read.stacked({{name("attn_sinks.weight"), p.heads, {heads.first * group, heads.end * group}}})
+                      : nullptr;
+  }
+  layer.out = read.matrix({{name("attn_output.weight"), width}});
+  layer.out_bias = read.stacked({{name("attn_output.bias"), c.width, width}});
   if (p.ffn_norm && !p.parallel) layer.ffn.norm = read.norm(name("ffn_norm"));
   if (p.ffn_post_norm) layer.ffn.post_norm = read.norm(name("post_ffw_norm"));
   if (p.experts > 0) {
-    read.experts(index, p, layer.ffn);
+    read.experts(index, p, layer.ffn, columns_);
   } else if (p.gated) {
-    layer.ffn.gate_up = read.matrix({name("ffn_gate.weight"), name("ffn_up.weight")});
-    layer.ffn.gate_up_bias = read.stacked({{name("ffn_gate.bias"), p.ffn}, {name("ffn_up.bias"), p.ffn}});
+    layer.ffn.gate_up = read.matrix({{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}});
+    layer.ffn.gate_up_bias = read.stacked({{name("ffn_gate.bias"), p.ffn, ffn}, {name("ffn_up.bias"), p.ffn, ffn}});
   } else {
-    layer.ffn.gate_up = read.matrix({name("ffn_up.weight")});
-    layer.ffn.gate_up_bias = read.stacked({{name("ffn_up.bias"), p.ffn}});
+    layer.ffn.gate_up = read.matrix({{name("ffn_up.weight"), ffn}});
+    layer.ffn.gate_up_bias = read.stacked({{name("ffn_up.bias"), p.ffn, ffn}});
   }
   if (p.experts == 0) {
-    layer.ffn.down = read.matrix({name("ffn_down.weight")});
-    layer.ffn.down_bias = read.stacked({{name("ffn_down.bias"), c.width}});
+    layer.ffn.down = read.matrix({{name("ffn_down.weight"), width}});
+    layer.ffn.down_bias = read.stacked({{name("ffn_down.bias"), c.width, width}});
   }
   weight_bytes_ += read.bytes();
   layers_.push_back(std::move(layer));
@@ -90,14 +86,17 @@ void Model::load_weights() {
   const ModelConfig& c = config();
   WeightReader read(*file_, backend_, options_.check_weights);
   const Tensor table = file_->get("token_embd.weight", {c.vocab, c.width});
-  if (!c.tied_head) read.check_matrix("token_embd.weight", table);  // tied: when the head is made
+  const bool embeds = !ranks_ || ranks_->leads();
+  if (embeds && (!c.tied_head || ranks_)) read.check_matrix("token_embd.weight", table);  // tied: when the head is made
   embedding_ = backend_.place_table(table);
-  for (int i = 0; i < c.layers; ++i) {
+  for (int i = own_layers_.first; i < own_layers_.end; ++i) {
     load_layer(i);
-    if (options_.progress) options_.progress(double(i + 1) / (c.layers + 1));
+    if (options_.progress) options_.progress(double(i + 1 - own_layers_.first) / (own_layers_.size() + 1));
   }
   final_norm_ = read.norm("output_norm");
-  head_ = read.matrix({c.tied_head ? "token_embd.weight" : "output.weight"});
+  const RankShare vocab = columns_ ? columns_->share(columns_->columns(c.vocab)) : RankShare{0, c.vocab};
+  const char* const head = c.tied_head ? "token_embd.weight" : "output.weight";
+  if (columns_ || !ranks_ || ranks_->last()) head_ = read.matrix({{head, vocab}});
   weight_bytes_ += read.bytes();
   if (options_.progress) options_.progress(1);
 }
@@ -117,6 +116,9 @@ void Model::allocate_workspace() {
   work_->branch = branches ? make(rows * width) : nullptr;
   work_->qkv = make(rows * (q + 2 * kv));
   work_->attended = make(rows * q);
+  work_->whole = columns_ ? make(rows * q) : nullptr;
+  work_->ranks = columns_;
+  work_->own = columns_ ? make(rows * std::max(q, ffn)) : nullptr;
   work_->gate_up = make(rows * std::max(2 * ffn, experts));
   work_->activated = make(rows * ffn);
   for (const RopeFrequencies& rope : ropes_) work_->rope.push_back(make(rows * 2 * rope.frequencies.size()));
@@ -149,11 +151,16 @@ KvGeometry Model::kv_geometry(int slots, int capacity, DType type) const {
           .head_dim = c.head_dim,
           .slots = slots,
           .capacity = capacity,
-          .type = type};
+          .type = type,
+          .spread = ranks_ != nullptr};
 }
 
 void Model::tap_queries(std::span<const int> layers) {
   SX_ASSERT(layers.size() <= work_->query.size());
+  if (ranks_ && ranks_->leads()) {
+    ranks_->begin(RankCommand::kTapQueries).put_all(layers);
+    ranks_->announce();
+  }
   options_.taps.query.assign(layers.begin(), layers.end());
   outputs_.query = std::span<const float* const>(work_->query.data(), layers.size());
 }
@@ -178,40 +185,91 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
   Workspace& w = *work_;
   const AttentionShape shape = attention_shape(p);
   const int rows = int(step.tokens.size()), q = shape.q_width(), qkv = shape.qkv_width();
+  const LayerParts& all = c.layer(index);
+  const bool any = p.kv_heads > 0;  // of ranks some may have no head
+  const RankCut q_cut{.total = all.kv_heads, .scale = all.heads / all.kv_heads * all.head_dim},
+      k_cut{.total = all.kv_heads, .scale = all.head_dim};
   const float* input = normed(backend_, c, layer.norm, w.x, w.normed, rows, p.parallel ? nullptr : layer.qkv.get());
-  backend_.linear(
-      {.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows, .out_stride = qkv});
+  if (any)
+    backend_.linear(
+        {.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows, .out_stride = qkv});
   const bool whole = p.qk_norm == HeadNorm::kWhole;
-  const auto norm_all = [&](float* x, const float* weight, int width) {
-    backend_.norm({.out = x, .x = x, .weight = weight, .rows = rows, .width = width, .eps = c.norm_eps, .stride = qkv});
-  };
-  if (whole) norm_all(w.qkv, layer.q_norm, q), norm_all(w.qkv + q, layer.k_norm, p.kv_heads * p.head_dim);
-  backend_.rope_store({.qkv = w.qkv,
-                       .table = w.rope[layer.rope],
-                       .q_norm = whole ? nullptr : layer.q_norm,
-                       .k_norm = whole ? nullptr : layer.k_norm,
-                       .eps = c.norm_eps,
-                       .shape = shape,
-                       .dims = int(2 * ropes_[layer.rope].frequencies.size()),
-                       .style = c.rope.style,
-                       .kv = &kv,
-                       .layer = index,
-                       .seqs = step.seqs});
-  tap(options_.taps.query, index, w.query, w.qkv, qkv, q, rows);
+  if (whole) norm_whole(w.qkv, rows, qkv, layer.q_norm, q_cut), norm_whole(w.qkv + q, rows, qkv, layer.k_norm, k_cut);
+  if (any)
+    backend_.rope_store({.qkv = w.qkv,
+                         .table = w.rope[layer.rope],
+                         .q_norm = whole ? nullptr : layer.q_norm,
+                         .k_norm = whole ? nullptr : layer.k_norm,
+                         .eps = c.norm_eps,
+                         .shape = shape,
+                         .dims = int(2 * ropes_[layer.rope].frequencies.size()),
+                         .style = c.rope.style,
+                         .kv = &kv,
+                         .layer = index,
+                         .seqs = step.seqs});
+  tap_query(index, rows, qkv, q_cut);
   if (cells_only) return;
   if (p.window > 0) window = window > 0 ? std::min(window, p.window) : p.window;
-  backend_.attend({.out = w.attended,
-                   .q = w.qkv,
-                   .q_stride = qkv,
-                   .shape = shape,
-                   .scale = attention_scale(p),
-                   .window = window,
-                   .soft_cap = p.attention_soft_cap,
-                   .sinks = layer.sinks,
-                   .kv = &kv,
-                   .layer = index,
-                   .seqs = step.seqs});
+  if (any)
+    backend_.attend({.out = columns_ ? w.own : w.attended,
+                     .q = w.qkv,
+                     .q_stride = qkv,
+                     .shape = shape,
+                     .scale = attention_scale(p),
+                     .window = window,
+                     .soft_cap = p.attention_soft_cap,
+                     .sinks = layer.sinks,
+                     .kv = &kv,
+                     .layer = index,
+                     .seqs = step.seqs});
+  if (columns_) columns_->gather(w.own, w.attended, rows, q_cut.width(), q_cut);
   add_product(backend_, c, layer.post_norm, *layer.out, layer.out_bias, w.attended, w, rows);
+}
+
+// A norm over all heads of q or k, of which x has this rank's.
+void Model::norm_whole(float* x, int rows, int stride, const float* weight, const RankCut& cut) {
+  const auto norm = [&](float* at, int between) {
+    backend_.norm({.out = at,
+                   .x = at,
+                   .weight = weight,
+                   .rows = rows,
+                   .width = cut.width(),
+                   .eps = config().norm_eps,
+                   .stride = between});
+  };
+  if (!columns_) return norm(x, stride);
+  const RankShare own = columns_->share(cut);
+  const int width = cut.width();
+  float* const whole = work_->whole;
+  const auto copy = [&](float* to, int to_stride, const float* from, int from_stride) {
+    if (own.empty()) return;
+    backend_.copy_rows({.to = to,
+                        .from = from,
+                        .rows = rows,
+                        .width = own.size(),
+                        .to_stride = to_stride,
+                        .from_stride = from_stride});
+  };
+  copy(whole + own.first, width, x, stride);
+  columns_->gather(whole, rows, width, cut);
+  norm(whole, width);
+  copy(x, stride, whole + own.first, width);
+}
+
+// Keeps the rotated queries of a tapped layer; of ranks by columns rank 0 has those of all.
+void Model::tap_query(int layer, int rows, int stride, const RankCut& cut) {
+  const RankShare own = columns_ ? columns_->share(cut) : RankShare{0, cut.width()};
+  for (size_t i = 0; i < options_.taps.query.size(); ++i) {
+    if (options_.taps.query[i] != layer) continue;
+    if (!own.empty())
+      backend_.copy_rows({.to = work_->query[i] + own.first,
+                          .from = work_->qkv,
+                          .rows = rows,
+                          .width = own.size(),
+                          .to_stride = cut.width(),
+                          .from_stride = stride});
+    if (columns_) columns_->gather(work_->query[i], rows, cut.width(), cut, true);
+  }
 }
 
 // What the ops of a step depend on besides its shape.
@@ -219,7 +277,7 @@ uint64_t Model::key_of(const LayerPlan& plan) const {
   uint64_t key = mix64(uint64_t(plan.window) + 1);
   for (const uint8_t* skip : {plan.skip_attention, plan.skip_ffn}) {
     key = mix64(key + 1);
-    for (size_t i = 0; skip && i < layers_.size(); ++i) key = mix64(key * 2 + skip[i]);
+    for (size_t i = 0; skip && i < size_t(config().layers); ++i) key = mix64(key * 2 + skip[i]);
   }
   for (int layer : options_.taps.query) key = mix64(key * 3 + uint64_t(layer));
   return key;
@@ -229,8 +287,10 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
   const ModelConfig& c = config();
   Workspace& w = *work_;
   const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
-  backend_.embed({w.x, step.tokens.data(), rows, embedding_});
-  if (c.embedding_scale != 1) scale_rows(w.x, rows, c.width, c.embedding_scale);
+  if (!ranks_ || columns_ || ranks_->leads()) {  // a later stage has the hidden states of the one before it
+    backend_.embed({w.x, step.tokens.data(), rows, embedding_});
+    if (c.embedding_scale != 1) scale_rows(w.x, rows, c.width, c.embedding_scale);
+  }
   for (size_t i = 0; i < ropes_.size(); ++i)
     backend_.rope_table({.table = w.rope[i],
                          .positions = step.positions.data(),
@@ -240,14 +300,14 @@ void Model::run_layers(const Step& step, KvStore& kv, const LayerPlan& plan) {
                          .factor = ropes_[i].factor});
   const auto& taps = options_.taps.hidden;
   const bool end_unread = outputs == 0 && std::find(taps.begin(), taps.end(), c.layers) == taps.end();
-  for (int i = 0; i < c.layers; ++i) {
+  for (int i = own_layers_.first; i < own_layers_.end; ++i) {
+    const Layer& layer = layers_[size_t(i - own_layers_.first)];
     const bool cells_only = end_unread && i == c.layers - 1;
     tap(taps, i, w.hidden, w.x, c.width, c.width, rows);
-    if (!plan.skip_attention || !plan.skip_attention[i])
-      attention(layers_[size_t(i)], i, step, kv, plan.window, cells_only);
-    if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i]))
-      feed_forward(backend_, c, layers_[size_t(i)].parts, layers_[size_t(i)].ffn, w, rows);
+    if (!plan.skip_attention || !plan.skip_attention[i]) attention(layer, i, step, kv, plan.window, cells_only);
+    if (!cells_only && (!plan.skip_ffn || !plan.skip_ffn[i])) feed_forward(backend_, c, c.layer(i), layer.ffn, w, rows);
   }
+  if (ranks_ && ranks_->by_layers() && !ranks_->last()) return;
   tap(taps, c.layers, w.hidden, w.x, c.width, c.width, rows);
   if (outputs > 0) read_out(w.x, outputs, step.outputs.data());
 }
@@ -263,15 +323,28 @@ void Model::read_out(const float* x, int outputs, const int32_t* which) {
                       .from_stride = c.width,
                       .which = which});
   normed(backend_, c, final_norm_, w.picked, w.picked, outputs, nullptr);
-  backend_.linear(
-      {.out = w.logits, .x = w.picked, .weight = head_.get(), .rows = outputs, .out_stride = c.vocab, .outputs = true});
+  const RankCut cut = columns_ ? columns_->columns(c.vocab) : RankCut{.total = c.vocab};
+  backend_.linear({.out = w.logits + (columns_ ? columns_->share(cut).first : 0),
+                   .x = w.picked,
+                   .weight = head_.get(),
+                   .rows = outputs,
+                   .out_stride = c.vocab,
+                   .outputs = true});
+  if (columns_) columns_->gather(w.logits, outputs, c.vocab, cut, true);
+  if (columns_ && !columns_->leads()) return;
   if (c.logit_scale != 1) scale_rows(w.logits, outputs, c.vocab, c.logit_scale);
   if (c.final_soft_cap > 0) backend_.soft_cap({w.logits, outputs, c.vocab, c.final_soft_cap});
 }
 
 const float* Model::more_logits(int first, int count) {
   SX_ASSERT(first >= 0 && count > 0 && first + count <= options_.max_rows && count <= options_.max_outputs);
-  read_out(work_->x + size_t(first) * size_t(config().width), count, nullptr);
+  if (ranks_ && ranks_->leads()) {
+    ranks_->begin(RankCommand::kMoreLogits).put(first).put(count);
+    ranks_->announce();
+  }
+  if (!ranks_ || columns_ || ranks_->last())
+    read_out(work_->x + size_t(first) * size_t(config().width), count, nullptr);
+  if (ranks_) collect_logits(count);
   return work_->logits;
 }
 
@@ -279,7 +352,9 @@ const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan
   SX_ASSERT(!step.tokens.empty() && int(step.tokens.size()) <= options_.max_rows &&
             int(step.outputs.size()) <= options_.max_outputs);
   SX_ASSERT(step.positions.size() == step.tokens.size());
+  if (ranks_) announce_step(step, kv, plan), receive_states(step);
   backend_.run(step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
+  if (ranks_) hand_on(step);
   return outputs_;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/ranks/ranks.h"
 #include "formats/model_config.h"
 #include "formats/model_file.h"
 #include "model/feed_forward.h"
@@ -26,6 +27,7 @@ struct ModelOptions {
   int max_outputs = 64;  // rows of one step whose logits are wanted
   int context = 0;       // longest sequence; 0: the trained context
   TapSpec taps;
+  bool spread = false;        // over the backend's ranks, if it has any: this rank holds its part
   bool check_weights = true;  // look through all of them for what is no number; small tensors are always looked through
   std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
 };
@@ -69,8 +71,8 @@ class Model {
   std::span<const double> rope_frequencies() const { return ropes_.front().frequencies; }
   float rope_factor() const { return ropes_.front().factor; }  // yarn's, else 1
   // What heads share with their target.
-  const Tensor& embedding() const { return embedding_; }          // [vocab, width], placed
-  const Matrix& head() const { return *head_; }                   // width -> vocab
+  const Tensor& embedding() const { return embedding_; }  // [vocab, width], placed
+  const Matrix& head() const;                             // width -> vocab; a whole one, also where ranks divide it
   const float* final_norm() const { return final_norm_.weight; }  // [width]
 
   // Other layers' queries from now on, at most as many as options().taps.query had at set-up.
@@ -84,6 +86,10 @@ class Model {
   // The step must have had an output: without one its last layer is not finished.
   const float* more_logits(int first, int count);
 
+  bool spread() const { return ranks_ != nullptr; }
+  // Ranks other than 0: does its part of what rank 0 has announced (kForward, kMoreLogits or kTapQueries).
+  void follow(RankCommand command, std::span<const std::unique_ptr<KvStore>> stores);
+
  private:
   struct Layer;
   struct Workspace;
@@ -96,6 +102,15 @@ class Model {
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
   void scale_rows(float* x, int rows, int width, float scale);
   void read_out(const float* x, int outputs, const int32_t* which);  // rows of x, or its first ones
+  void tap_query(int layer, int rows, int stride, const RankCut& cut);
+  void norm_whole(float* x, int rows, int stride, const float* weight, const RankCut& cut);
+  // Steps of ranks, model_ranks.cc.
+  void announce_step(const Step& step, const KvStore& kv, const LayerPlan& plan);
+  void follow_step(std::span<const std::unique_ptr<KvStore>> stores);
+  void receive_states(const Step& step);
+  void hand_on(const Step& step);
+  void collect_taps(int rows);
+  void collect_logits(int outputs);
   void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,
            int width, int rows);
 
@@ -104,10 +119,17 @@ class Model {
   ModelOptions options_;
   int context_ = 0;
   size_t weight_bytes_ = 0;
-  std::vector<Layer> layers_;
+  Ranks* ranks_ = nullptr;    // null: not spread
+  Ranks* columns_ = nullptr;  // the same where these divide columns
+  RankShare own_layers_;
+  std::vector<Layer> layers_;  // of own_layers_
   Tensor embedding_;
   NormWeights final_norm_;
-  std::unique_ptr<Matrix> head_;
+  std::unique_ptr<Matrix> head_;                // ranks: of a stage that is not the last null, of columns a part
+  mutable std::unique_ptr<Matrix> whole_head_;  // ranks: for drafters that share it
+  struct Followed;
+  std::unique_ptr<Followed> followed_;
+  std::vector<float> states_;           // ranks: hidden states on their way
   std::vector<RopeFrequencies> ropes_;  // those of the configuration; last, if a layer has none, one that turns nothing
   std::unique_ptr<Workspace> work_;
   StepOutputs outputs_;

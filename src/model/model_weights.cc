@@ -1,5 +1,6 @@
 #include "model/model_weights.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -9,15 +10,21 @@
 
 namespace sx {
 
-std::unique_ptr<Matrix> WeightReader::matrix(std::initializer_list<std::string> names) {
+std::unique_ptr<Matrix> WeightReader::matrix(std::initializer_list<WeightRows> names) {
   std::vector<Tensor> parts;
-  for (const auto& name : names) {
+  for (const auto& [name, rows] : names) {
     parts.push_back(file_.get(name));
+    if (rows.end >= 0) {
+      parts.back().data = parts.back().row(rows.first);
+      parts.back().shape[0] = rows.size();
+    }
     check_matrix(name, parts.back());
   }
   auto made = backend_.make_matrix(parts);
-  for (const auto& part : parts)
-    if (part.data != file_.get("token_embd.weight").data) file_.release(part);
+  for (size_t i = 0; const auto& [name, rows] : names) {
+    if (name != "token_embd.weight") file_.release(parts[i]);
+    ++i;
+  }
   bytes_ += made->bytes();
   return made;
 }
@@ -28,12 +35,14 @@ std::unique_ptr<Matrix> WeightReader::experts_of(std::span<const Tensor> parts, 
   return made;
 }
 
-void WeightReader::experts(int layer, const LayerParts& parts, FeedForwardWeights& weights) {
+void WeightReader::experts(int layer, const LayerParts& parts, FeedForwardWeights& weights, const Ranks* ranks) {
   const std::string prefix = fmt::format("blk.{}.", layer);
   weights.router = matrix({prefix + "ffn_gate_inp.weight"});
   if (parts.router_bias) weights.router_bias = stacked({{prefix + "ffn_gate_inp.bias", parts.experts}});
   if (parts.routing == Routing::kSigmoid) weights.choice_bias = stacked({{prefix + "exp_probs_b.bias", parts.experts}});
-  const ExpertStacks stacks = expert_stacks(file_, prefix, parts);
+  ExpertStacks stacks = expert_stacks(file_, prefix, parts);
+  if (ranks && ranks->by_columns())
+    keep_columns(stacks, ranks->share(ranks->columns(parts.ffn)), ranks->share(ranks->columns(file_.config().width)));
   check_matrix(prefix + "ffn_gate_exps.weight", stacks.gate);
   check_matrix(prefix + "ffn_up_exps.weight", stacks.up);
   check_matrix(prefix + "ffn_down_exps.weight", stacks.down);
@@ -79,15 +88,19 @@ const float* WeightReader::upload(const std::vector<float>& values, const char* 
   return out;
 }
 
-const float* WeightReader::stacked(std::initializer_list<std::pair<std::string, int>> parts) {
+const float* WeightReader::stacked(std::initializer_list<WeightVector> parts) {
   int total = 0;
   bool any = false;
-  for (const auto& [name, size] : parts) any = any || file_.find(name), total += size;
+  for (const WeightVector& part : parts) any = any || file_.find(part.name), total += part.wanted().size();
   if (!any) return nullptr;
   std::vector<float> values(static_cast<size_t>(total));
-  for (size_t at = 0; const auto& [name, size] : parts) {
-    read(name, size, false, values.data() + at);
-    at += size_t(size);
+  std::vector<float> whole;
+  for (size_t at = 0; const WeightVector& part : parts) {
+    const RankShare wanted = part.wanted();
+    whole.assign(size_t(part.size), 0);
+    read(part.name, part.size, false, whole.data());
+    std::copy_n(whole.begin() + wanted.first, wanted.size(), values.begin() + ptrdiff_t(at));
+    at += size_t(wanted.size());
   }
   return upload(values, "biases");
 }

@@ -6,10 +6,27 @@
 #include <utility>
 
 #include "backend/backend.h"
+#include "backend/ranks/ranks.h"
 #include "formats/model_file.h"
 #include "model/feed_forward.h"
 
 namespace sx {
+
+// Rows of a tensor by its name: all of them, or a rank's share.
+struct WeightRows {
+  WeightRows(std::string tensor, RankShare share = {0, -1}) : name(std::move(tensor)), rows(share) {}  // NOLINT
+  WeightRows(const char* tensor) : name(tensor) {}                                                     // NOLINT
+  std::string name;
+  RankShare rows{0, -1};
+};
+
+// A vector of `size` numbers, or a share of it.
+struct WeightVector {
+  std::string name;
+  int size;
+  RankShare rows{0, -1};
+  RankShare wanted() const { return rows.end < 0 ? RankShare{0, size} : rows; }
+};
 
 class WeightReader {
  public:
@@ -18,12 +35,12 @@ class WeightReader {
       : file_(file), backend_(backend), check_matrices_(check_matrices) {}
 
   // The parts stacked by output rows.
-  std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
+  std::unique_ptr<Matrix> matrix(std::initializer_list<WeightRows> names);
   void check_matrix(const std::string& name, const Tensor& tensor) const;
-  // The router and all experts of a mixture's layer.
-  void experts(int layer, const LayerParts& parts, FeedForwardWeights& weights);
+  // The router and all experts of a mixture's layer; ranks by columns: of the experts this rank's columns.
+  void experts(int layer, const LayerParts& parts, FeedForwardWeights& weights, const Ranks* ranks);
   // Biases of stacked matrices, stacked too; a missing one is zero. Null: all are missing.
-  const float* stacked(std::initializer_list<std::pair<std::string, int>> parts);
+  const float* stacked(std::initializer_list<WeightVector> parts);
   NormWeights norm(const std::string& name);                    // "blk.0.attn_norm", with its bias if the model has any
   const float* norm_vector(const std::string& name, int size);  // weights of a norm, with the model's offset
   size_t bytes() const { return bytes_; }                       // of the matrices, read by one pass

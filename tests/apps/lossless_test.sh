@@ -14,7 +14,7 @@ small=cost-model=off,budget=64,chunk=8,recent=16,interval=2,window=48
 verify_tiny() {  # NAME PRESET[,KEY=VALUE...] OPTIONS...
   local name=$1 preset=${2%%,*} keys=${2#"${2%%,*}"}
   shift 2
-  "$program" verify-lossless -m "$work/tiny.gguf" -q --json --all-settings -n 40 -c 700 --ignore-eos --spec "$preset:$small$keys" "$@" \
+  "$program" verify-lossless -m "${tiny:-$work/tiny.gguf}" -q --json --all-settings -n 40 -c 700 --ignore-eos --spec "$preset:$small$keys" "$@" \
     -f "$work/some.txt" > "$work/$name.tiny"
 }
 for preset in specextend streamingllm; do
@@ -27,6 +27,10 @@ for cache in full window streaming retrieval once quest snap prune random; do
 done
 for cache in window streaming retrieval prune random; do
   verify_tiny "self-$cache" "magicdec,cache=$cache"
+done
+"$make_tiny" "$work/mtp.gguf" --mtp
+for cache in full window streaming retrieval once quest snap prune random; do
+  tiny=$work/mtp.gguf verify_tiny "mtp-$cache" "mtp,cache=$cache"
 done
 verify_tiny inner-model triforce,inner-budget=40 -md "$work/tiny.gguf"
 verify_tiny inner-suffix magicdec,inner=suffix,store=500
@@ -54,7 +58,7 @@ model=${XDG_CACHE_HOME:-$HOME/.cache}/specextend/models/SmolLM2-135M-Instruct.Q4
 head -c 5120 "$source/LICENSE" > "$work/long.txt"
 cases=0
 "$program" methods --json > "$work/methods.json"
-for preset in $(python3 -c 'import json,sys; print(*[m["name"] for m in json.load(open(sys.argv[1])) if m["name"] != "off"])' "$work/methods.json"); do
+for preset in $(python3 -c 'import json,sys; print(*[m["name"] for m in json.load(open(sys.argv[1])) if m["name"] != "off" and not m["name"].endswith("mtp")])' "$work/methods.json"); do
   draft=()
   if python3 -c 'import json,sys; sys.exit(0 if [m for m in json.load(open(sys.argv[1])) if m["name"] == sys.argv[2]][0]["needs_draft"] else 1)' "$work/methods.json" "$preset"; then
     draft=(-md "$model")

@@ -1,7 +1,7 @@
 // Writes a tiny random model, or a draft head for it, for tests of the program: make_tiny_model FILE.gguf [--pieces |
-// --marks | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa --marks:
-// the vocabulary has Mistral's marks of tool calls as control tokens; --nan: a weight is none; --huge: weights are
-// numbers whose logits are not.
+// --marks | --mtp | --vocabulary | --nan | --huge] | make_tiny_model FOLDER --hf | --hf-pieces | --eagle3 | --medusa
+// --marks: the vocabulary has Mistral's marks of tool calls as control tokens; --nan: a weight is none; --huge: weights
+// are numbers whose logits are not.
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -9,6 +9,7 @@
 
 #include "model/heads/head_parts.h"
 #include "support/model_writer.h"
+#include "support/mtp_model.h"
 #include "support/tiny_vocabulary.h"
 
 int main(int argc, char** argv) {
@@ -43,6 +44,8 @@ int main(int argc, char** argv) {
     sx::testing::write_file(argv[1], file.bytes());
   } else if (form == "--huge") {
     sx::testing::write_file(argv[1], sx::testing::tiny_gguf_with_infinite_logits(spec).bytes());
+  } else if (form == "--mtp") {
+    sx::testing::write_mtp_gguf(argv[1], spec, 1);
   } else {
     sx::testing::write_tiny_gguf(argv[1], spec);
   }

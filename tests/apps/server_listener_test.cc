@@ -51,7 +51,15 @@ class Counter final : public LaterReply {
   std::thread thread_;
 };
 
-// "/count" streams, "/echo" gives the body back, "/bad" fails late.
+// Never says anything.
+class Silence final : public LaterReply {
+ public:
+  void listen(std::function<void()>) override {}
+  State next(HttpReply&, std::string&) override { return State::kWaiting; }
+  void leave() override {}
+};
+
+// "/count" streams, "/silence" waits for ever, all others give the body back, or the path.
 class Side final : public HttpSide {
  public:
   Admission admit(const RequestHead& head, const HttpRequest& request, HttpReply&) override {
@@ -60,6 +68,7 @@ class Side final : public HttpSide {
   }
   void handle(HttpRequest& request, HttpReply& reply) override {
     if (request.path == "/count") reply.later = std::make_shared<Counter>(left);
+    else if (request.path == "/silence") ++silent, reply.later = std::make_shared<Silence>();
     else reply.set_content(request.body.empty() ? request.path : request.body, "text/plain");
   }
   void explain(const HttpRequest&, HttpReply& reply, const ApiError& error) override {
@@ -75,7 +84,7 @@ class Side final : public HttpSide {
     const std::lock_guard lock(mutex_);
     return statuses_[status];
   }
-  std::atomic<int> left{0};
+  std::atomic<int> left{0}, silent{0};
 
  private:
   std::mutex mutex_;
@@ -196,6 +205,12 @@ TEST(Listener, BodiesTogetherHaveABound) {
   Listening server(options);
   std::vector<std::unique_ptr<Client>> clients;
   const std::string piece(size_t(300) << 10, 'x');
+  for (int i = 0; i < 5; ++i) {  // what has been read into a request counts no more
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send(post("/silence", piece));
+    EXPECT_TRUE(soon([&] { return server.side.silent == i + 1; }));
+  }
+  EXPECT_EQ(server.side.counted(503), 0);
   for (int i = 0; i < 5; ++i) {
     clients.push_back(std::make_unique<Client>(server.port));
     clients.back()->send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + piece);

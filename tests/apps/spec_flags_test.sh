@@ -11,8 +11,8 @@ fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
 equal() { [ "$2" = "$3" ] || fail "$1: '$2' is not '$3'"; }
 contains() { case "$2" in *"$3"*) ;; *) fail "$1: '$3' is not in: $2" ;; esac; }
 
-"$make_tiny" tiny.gguf || exit 1
-text() { "$program" generate -m tiny.gguf -p "A fox, a dog, a fox, a dog, a fox," -n 24 --ignore-eos -q "$@" | sha256sum; }
+"$make_tiny" tiny.gguf && "$make_tiny" mtp.gguf --mtp || exit 1
+text() { "$program" generate -m "${model:-tiny.gguf}" -p "A fox, a dog, a fox, a dog, a fox," -n 24 --ignore-eos -q "$@" | sha256sum; }
 plain=$(text) sampled=$(text --temp 1 -s 5)
 [ "$plain" != "$sampled" ] || fail "sampling changes nothing"
 
@@ -23,12 +23,17 @@ for preset in $presets; do
   contains "table of methods" "$(cat methods.txt)" "$preset"
   arguments=(--spec "$preset")
   if [ "$preset" = self-exit ]; then arguments=(--spec self-exit:exit=1); fi
+  case $preset in *mtp) model=mtp.gguf ;; *) model=tiny.gguf ;; esac  # the same layers, and a block
   if grep -q "^$preset  .*-md FILE" methods.txt; then arguments+=(-md tiny.gguf); fi
   equal "$preset, greedy" "$(text "${arguments[@]}")" "$plain"
   equal "$preset, sampled" "$(text "${arguments[@]}" --temp 1 -s 5)" "$sampled"
 done
 
 # llama.cpp's spellings.
+equal "draft-mtp" "$(model=mtp.gguf text --spec-type draft-mtp)" "$plain"
+equal "draft-mtp and a look-up" "$(model=mtp.gguf text --spec-type draft-mtp,ngram-mod)" "$plain"
+equal "mtp by JSON" "$(model=mtp.gguf text --speculative-config '{"method": "mtp", "num_speculative_tokens": 3}')" "$plain"
+model=tiny.gguf
 equal "-md alone" "$(text -md tiny.gguf)" "$plain"
 equal "llama.cpp's flags" "$(text -md tiny.gguf --draft-max 8 --draft-min 1 --draft-p-min 0.5 -ngld 9 -devd x -cd 99 -td 2 \
   -ctkd f16 -ctvd f16)" "$plain"
@@ -76,9 +81,10 @@ refuse "useless draft model" "tiny.gguf" --spec suffix -md tiny.gguf
 refuse "absent draft model" "absent.gguf" --spec sd -md absent.gguf
 refuse "value out of range" "1 to 511" --spec suffix:nodes=512
 refuse "key without a preset" "nodes" --draft-max 4
-refuse "head" "not supported yet" --spec-type draft-mtp
+refuse "no MTP block" "no MTP block" --spec-type draft-mtp
 refuse "no head" "-md FILE" --spec-type draft-eagle3
-refuse "list of heads" "not supported yet" --spec-type draft-mtp,ngram-mod
+refuse "list without an MTP block" "no MTP block" --spec-type draft-mtp,ngram-mod
+refuse "no block drafter" "-md FILE" --spec-type draft-dflash
 refuse "list of one kind" "ngram-mod" --spec-type ngram-mod,ngram-simple
 refuse "rule and drafter" "block" --spec suffix:accept=block
 refuse "lossy rule" "allow-lossy=on" --spec ngram:accept=typical

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "model/heads/head_parts.h"
 #include "support/model_writer.h"
+#include "support/mtp_model.h"
 #include "support/random_text.h"
 
 namespace sx::testing {
@@ -22,11 +23,12 @@ constexpr int kContext = 640, kTrained = 128, kPrompt = 300, kTokens = 26, kOutp
 struct Files {
   TempFolder folder;
   std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf"), eagle1 = folder.file("eagle1"),
-              eagle3 = folder.file("eagle3"), medusa = folder.file("medusa"), longspec = folder.file("longspec");
+              eagle3 = folder.file("eagle3"), medusa = folder.file("medusa"), longspec = folder.file("longspec"),
+              dflash = folder.file("dflash"), dspark = folder.file("dspark"), parallel = folder.file("p-eagle");
   Files() {
     TinySpec spec;
     spec.layers = 3, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32;
-    write_tiny_gguf(target, spec);
+    write_mtp_gguf(target, spec, 1);
     const ModelConfig config = tiny_config(spec);
     spec.weights = DType::kQ4_0, spec.context = kTrained;
     write_tiny_gguf(draft, spec);
@@ -39,6 +41,15 @@ struct Files {
     random_head(json, {"lm_head.weight", "d2t"}, config, DType::kBF16, 4).write(eagle3);
     const std::vector<std::string> names = {"blocks.2.layers.1.weight", "blocks.0.layers.0.bias", "lm_heads.2.weight"};
     random_head({{"medusa_num_heads", 3}}, names, config, DType::kF32, 5).write(medusa);
+    for (const bool markov : {false, true}) {
+      json = dflash_config(config, 7, markov);
+      json["max_position_embeddings"] = kTrained, json["head_dim"] = 32;
+      random_head(json, dflash_extra(markov), config, DType::kBF16, 7).write(markov ? dspark : dflash);
+    }
+    json = eagle3_config(config, 2, 160);
+    json["eagle_aux_hidden_state_layer_ids"] = {1, 2, 3}, json["ptd_token_id"] = 5;
+    json["max_position_embeddings"] = kTrained, json["head_dim"] = 32;
+    random_head(json, {"lm_head.weight", "d2t", "mask_hidden"}, config, DType::kBF16, 8).write(parallel);
     random_head(longspec_config(config, 40), kLongSpecParts, config, DType::kBF16, 6).write(longspec);
   }
 };
@@ -75,7 +86,18 @@ std::vector<EngineCase> make_cases() {
       {"eagle1", options("eagle1", f.eagle1, {})},
       {"eagle2", options("eagle2", f.eagle1, {})},
       {"eagle3", options("eagle3", f.eagle3, {})},
+      {"mtp", options("mtp", "", {})},
+      {"specextend_mtp",
+       options("specextend-mtp", "", {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
+      {"fuse_mtp", options("fuse", "", {{"fuse-model", "mtp"}})},
       {"medusa", options("medusa", f.medusa, {})},
+      {"dflash", options("dflash", f.dflash, {})},
+      {"dflash_chain", options("sd", f.dflash, {})},
+      {"dflash_retrieval", options("dflash", f.dflash, with_cache("retrieval", "best-first"))},
+      {"p_eagle", options("eagle3", f.parallel, {})},
+      {"p_eagle_retrieval", options("eagle3", f.parallel, with_cache("retrieval", "best-first"))},
+      {"dspark", options("dflash", f.dspark, {})},
+      {"dspark_streaming", options("dflash", f.dspark, with_cache("streaming", "eagle2"))},
       {"longspec", options("longspec", f.longspec, {})},
       {"longspec_chain", options("sd", f.longspec, {})},
       {"longspec_retrieval",

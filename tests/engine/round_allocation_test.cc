@@ -7,6 +7,7 @@
 #include "specextend/specextend.h"
 #include "support/counting_new.h"
 #include "support/model_writer.h"
+#include "support/mtp_model.h"
 
 namespace sx {
 namespace {
@@ -34,7 +35,7 @@ TEST(RoundAllocation, NothingInAnyPreset) {
   const testing::TempFolder folder;
   testing::TinySpec spec;
   spec.weights = DType::kQ8_0, spec.gain = 2;
-  testing::write_tiny_gguf(folder.file("target.gguf"), spec);
+  testing::write_mtp_gguf(folder.file("target.gguf"), spec, 2);
   spec.weights = DType::kQ4_0;
   testing::write_tiny_gguf(folder.file("draft.gguf"), spec);
   GenerateOptions greedy, sampled;

@@ -1,4 +1,4 @@
-// The example of docs/extending-policy.md, from the registry to a whole engine: the text is that of plain decoding,
+// The example of docs/extending.md, from the registry to a whole engine: the text is that of plain decoding,
 // whatever the policy chooses; and a policy that breaks the rules is reported with its name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -122,11 +122,11 @@ TEST(SamplePolicy, NeverChangesTheText) {
 }
 
 TEST(SamplePolicy, IsTheOneOfTheDocument) {
-  const std::string document = contents("docs/extending-policy.md"), code = contents("tests/engine/sample_policy.cc");
+  const std::string document = contents("docs/extending.md"), code = contents("tests/engine/sample_policy.cc");
   ASSERT_FALSE(document.empty());
   ASSERT_FALSE(code.empty());
   EXPECT_NE(document.find("```cpp\n" + code + "```"), std::string::npos)
-      << "docs/extending-policy.md must show tests/engine/sample_policy.cc as it is";
+      << "docs/extending.md must show tests/engine/sample_policy.cc as it is";
 }
 
 TEST(CachePolicies, AreKnownByName) {

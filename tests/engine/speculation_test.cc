@@ -9,6 +9,7 @@
 #include "specextend/inspect.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
+#include "support/mtp_model.h"
 #include "support/random_text.h"
 
 namespace sx {
@@ -38,7 +39,7 @@ struct Models {
   std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
   Models() {
     TinySpec spec = target_spec();
-    testing::write_tiny_gguf(target, spec);
+    testing::write_mtp_gguf(target, spec, 1);
     spec.weights = DType::kQ4_0;
     testing::write_tiny_gguf(draft, spec);
   }

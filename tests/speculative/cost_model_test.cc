@@ -159,7 +159,7 @@ struct Batch {
     const bool draft = batch_budget.may_draft(requests);
     const double t = draft ? drafted_time : 1.1;
     time += t, tokens += draft ? drafted_tokens : 1, drafted += draft;
-    if (draft) batch_budget.drafted_round(requests, int(drafted_tokens * requests), t);
+    if (draft) batch_budget.drafted_round(requests, drafted_tokens, t);
     else batch_budget.plain_round(requests, t);
   }
 };
@@ -207,7 +207,7 @@ TEST(BatchBudget, TrialsEarnNothing) {
   BatchBudget all, trials;
   for (BatchBudget* batch_budget : {&all, &trials}) batch_budget->plain_round(16, 1);
   const double before = trials.balance(16);
-  all.drafted_round(16, 16 + 8, 1.3);
+  all.drafted_round(16, 1.5, 1.3);
   trials.trial_round(16, 1.3, 1.5, 1.3);
   EXPECT_GT(all.balance(16), before);
   EXPECT_LT(trials.balance(16), before - 0.25);

@@ -27,7 +27,7 @@ void read_gguf_experts(const GgufSettings& in, ModelConfig& config);
 void llama_to_hf(const ModelConfig& config, const std::string& file, nlohmann::ordered_json& out);
 
 extern const Family kArcee, kCohere2, kErnie45, kExaone4, kGemma2, kGemma3, kGlm4, kGptOss, kGranite, kHelium,
-    kInternLm3, kLlama, kMistral, kMixtral, kOlmoe, kQwen3Moe, kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss,
+    kInternLm3, kLlama, kMiMo, kMistral, kMixtral, kOlmoe, kQwen3Moe, kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss,
     kSmolLm3, kStarcoder2;
 
 }  // namespace sx

@@ -8,11 +8,7 @@ constexpr TensorName kNames[] = {{"post_self_attn_layernorm", "post_attention_no
                                  {"post_mlp_layernorm", "post_ffw_norm"},
                                  {"mlp.gate_up_proj", "ffn_gate_up"}};
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) {
-  if (in.integer("nextn_predict_layers").value_or(0) > 0)
-    fail("{}: the layers for several tokens at once (nextn_predict_layers) are not supported", in.file().path());
-  config.attention_post_norm = config.ffn_post_norm = true;
-}
+void from_gguf(const GgufSettings&, ModelConfig& config) { config.attention_post_norm = config.ffn_post_norm = true; }
 
 void from_hf(const HfSettings& in, ModelConfig& config) {
   config.attention_post_norm = config.ffn_post_norm = true;

@@ -1,4 +1,5 @@
-// Qwen 2 and 2.5: biases of q, k and v. Qwen 3: norms of the heads of q and k.
+// Qwen 2 and 2.5: biases of q, k and v. MiMo: a Qwen 2 with MTP blocks, whose GGUF files are Qwen 2's. Qwen 3: norms of
+// the heads of q and k.
 #include "formats/families/families.h"
 
 namespace sx {
@@ -21,6 +22,12 @@ void qwen2_from_gguf(const GgufSettings& in, ModelConfig& config) {
 void qwen2_from_hf(const HfSettings& in, ModelConfig& config) {
   config.qkv_bias = true, config.out_bias = false;
   read_window(in, config);
+}
+
+void mimo_from_hf(const HfSettings& in, ModelConfig& config) {
+  qwen2_from_hf(in, config);
+  config.qkv_bias = in.flag("attention_bias").value_or(true);
+  config.mtp_state_first = true;
 }
 
 void qwen3_from_gguf(const GgufSettings& in, ModelConfig& config) {
@@ -63,6 +70,14 @@ const Family kQwen2 = {.name = "qwen2",
                        .from_hf = qwen2_from_hf,
                        .to_gguf = no_more_keys,
                        .to_hf = qwen2_to_hf};
+
+const Family kMiMo = {.name = "mimo",
+                      .gguf = "qwen2",
+                      .hf_class = "MiMoForCausalLM",
+                      .model_type = "mimo",
+                      .gguf_style = RopeStyle::kHalves,
+                      .from_hf = mimo_from_hf,
+                      .to_gguf = no_more_keys};
 
 const Family kQwen3 = {.name = "qwen3",
                        .gguf = "qwen3",

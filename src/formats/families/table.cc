@@ -7,10 +7,10 @@
 namespace sx {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlama,   &kMistral,    &kQwen2,    &kQwen3,   &kArcee, &kCohere2,
-                                       &kErnie45, &kExaone4,    &kGemma2,   &kGemma3,  &kGlm4,  &kGranite,
-                                       &kHelium,  &kInternLm3,  &kOlmo2,    &kOlmo3,   &kPhi3,  &kSeedOss,
-                                       &kSmolLm3, &kStarcoder2, &kQwen3Moe, &kMixtral, &kOlmoe, &kGptOss};
+constexpr const Family* kFamilies[] = {&kLlama,     &kMiMo,    &kMistral, &kQwen2,  &kQwen3,   &kArcee,   &kCohere2,
+                                       &kErnie45,   &kExaone4, &kGemma2,  &kGemma3, &kGlm4,    &kGranite, &kHelium,
+                                       &kInternLm3, &kOlmo2,   &kOlmo3,   &kPhi3,   &kSeedOss, &kSmolLm3, &kStarcoder2,
+                                       &kQwen3Moe,  &kMixtral, &kOlmoe,   &kGptOss};
 
 // Published families that cannot be run, and what their layers would need.
 struct Missing {
@@ -19,8 +19,10 @@ struct Missing {
 };
 constexpr Missing kMissing[] = {
     {"qwen3next", "Qwen3NextForCausalLM", "gated delta net layers and mixtures of experts"},
-    {"qwen35", "Qwen3_5ForCausalLM", "gated delta net layers"},
-    {"qwen35moe", "Qwen3_5MoeForCausalLM", "gated delta net layers and mixtures of experts"},
+    {"qwen35", "Qwen3_5ForCausalLM", "gated delta net layers (for which its MTP block drafts)"},
+    {"qwen35", "Qwen3_5ForConditionalGeneration", "gated delta net layers (for which its MTP block drafts)"},
+    {"qwen35moe", "Qwen3_5MoeForCausalLM",
+     "gated delta net layers and shared experts (for which its MTP block drafts)"},
     {"gemma3n", "Gemma3nForConditionalGeneration", "per-layer embeddings and shared KV layers"},
     {"gemma4", "Gemma4ForConditionalGeneration", "head sizes that differ between layers and values that are keys"},
     {"deepseek2", "DeepseekV2ForCausalLM", "latent attention (MLA) and shared experts"},

@@ -13,8 +13,12 @@ namespace sx {
 struct EagleHead::Layer {
   const float *input_norm, *hidden_norm;  // [width]; null where the layer has none
   const float *qkv_bias, *out_bias;       // or null
+  const float *q_norm, *k_norm;           // [head_dim] or null
   std::unique_ptr<Matrix> qkv, out;
   FeedForwardWeights ffn;
+  // Of MTP blocks.
+  std::unique_ptr<Matrix> input;  // embedding and state -> width
+  const float *token_norm, *state_norm, *final_norm;
 };
 
 // Activations of one step, f32, in backend memory.
@@ -25,9 +29,11 @@ struct EagleHead::Workspace : LayerBuffers {  // normed: [rows, the larger of wi
   float* attended;                            // [rows, heads * head_dim]
   float* rope;                                // [rows, dims]
   float* after_norm;                          // [rows, width], with norm_output only
-  float* picked;                              // [outputs, width]
-  float* logits;                              // [outputs, draft_vocab]
-  std::vector<float*> query;                  // per layer: [rows, heads * head_dim], if wanted
+  // Several MTP blocks: [rows, blocks, width] what each gives, and [blocks, width] for the row before; zeros.
+  float *given = nullptr, *before = nullptr, *nothing = nullptr;
+  float* picked;              // [outputs, width]
+  float* logits;              // [outputs, draft_vocab]
+  std::vector<float*> query;  // per layer: [rows, heads * head_dim], if wanted
 };
 
 EagleHead::EagleHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
@@ -38,7 +44,8 @@ EagleHead::~EagleHead() = default;
 std::unique_ptr<EagleHead> EagleHead::load(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
                                            const EagleOptions& options) {
   const HeadConfig& config = file->config();
-  if (config.kind != HeadConfig::Kind::kEagle1 && config.kind != HeadConfig::Kind::kEagle3)
+  using Kind = HeadConfig::Kind;
+  if (config.kind != Kind::kEagle1 && config.kind != Kind::kEagle3 && config.kind != Kind::kMtp)
     fail("{}: {} head where an EAGLE head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the head was opened for another target", file->path());
@@ -69,14 +76,23 @@ void EagleHead::load_weights() {
     layer.qkv_bias =
         weights.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
     layer.out_bias = weights.vector({name("self_attn.o_proj.bias")});
+    layer.q_norm = weights.vector({name("self_attn.q_norm.weight")});
+    layer.k_norm = weights.vector({name("self_attn.k_norm.weight")});
     layer.ffn.gate_up_bias = weights.vector({name("mlp.gate_proj.bias"), name("mlp.up_proj.bias")});
     layer.ffn.down_bias = weights.vector({name("mlp.down_proj.bias")});
+    if (mtp()) {
+      layer.input = weights.matrix({name("eh_proj.weight")});
+      layer.token_norm = weights.vector({name("enorm.weight")});
+      layer.state_norm = weights.vector({name("hnorm.weight")});
+      layer.final_norm = config().own_final_norm ? weights.vector({name("norm.weight")}) : target_.final_norm();
+    }
     layers_.push_back(std::move(layer));
   }
   embedding_ = config().own_embedding ? backend_.place_table(file_->get("embed_tokens.weight")) : target_.embedding();
   if (config().own_head) own_head_ = weights.matrix({"lm_head.weight"});
   head_ = own_head_ ? own_head_.get() : &target_.head();
   weight_bytes_ = weights.bytes() + (own_head_ ? 0 : head_->bytes());
+  if (mtp()) return;
   fc_ = weights.matrix({"fc.weight"});
   if (!eagle3()) weight_bytes_ += fc_->bytes();  // EAGLE-3 needs it for the target's states only
   fc_bias_ = weights.vector({"fc.bias"});
@@ -109,6 +125,13 @@ void EagleHead::allocate_workspace() {
   work_->logits = make(outputs * size_t(config().draft_vocab));
   for (int i = 0; options_.queries && i < c.layers; ++i) work_->query.push_back(make(rows * q));
   outputs_ = {work_->logits, config().norm_output ? work_->after_norm : work_->x, work_->query};
+  if (blocks() > 1) {
+    const std::vector<float> zeros(static_cast<size_t>(state_width()));
+    outputs_.states = work_->given = make(rows * zeros.size());
+    work_->before = make(zeros.size()), work_->nothing = make(zeros.size());
+    backend_.upload(work_->nothing, zeros.data(), zeros.size());
+    follow(nullptr);
+  }
   StepLimits limits;
   limits.rows = options_.max_rows;
   limits.outputs = options_.max_outputs;
@@ -159,8 +182,9 @@ void EagleHead::fuse(const float* features, int rows, float* out) {
   if (!eagle3()) {
     backend_.copy_rows(
         {.to = out, .from = features, .rows = rows, .width = target, .to_stride = target, .from_stride = target});
-    backend_.norm(
-        {.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width, .eps = t.norm_eps});
+    if (!mtp())
+      backend_.norm(
+          {.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width, .eps = t.norm_eps});
     return;
   }
   for (size_t i = 0; config().fc_norm && i < config().features.size(); ++i) {
@@ -249,6 +273,8 @@ void EagleHead::attention(const Layer& layer, int index, const float* input, con
       {.out = w.qkv, .x = input, .weight = layer.qkv.get(), .bias = layer.qkv_bias, .rows = rows, .out_stride = qkv});
   backend_.rope_store({.qkv = w.qkv,
                        .table = w.rope,
+                       .q_norm = layer.q_norm,
+                       .k_norm = layer.k_norm,
                        .eps = c.norm_eps,
                        .shape = attention_shape(c),
                        .dims = c.rope.dims,
@@ -279,16 +305,110 @@ void EagleHead::attention(const Layer& layer, int index, const float* input, con
                    .accumulate = true});
 }
 
-void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
+void EagleHead::make_rope_table(const EagleStep& step) {
+  backend_.rope_table({.table = work_->rope,
+                       .positions = step.positions.data(),
+                       .rows = int(step.tokens.size()),
+                       .frequencies = frequencies_.data(),
+                       .dims = config().cell.rope.dims,
+                       .factor = rope_factor_});
+}
+
+// Logits of the rows of x that are wanted, behind this norm, if any.
+void EagleHead::read_out(const float* norm, const EagleStep& step) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
-  const int rows = int(step.tokens.size()), outputs = int(step.outputs.size());
-  backend_.rope_table({.table = w.rope,
-                       .positions = step.positions.data(),
-                       .rows = rows,
-                       .frequencies = frequencies_.data(),
-                       .dims = c.rope.dims,
-                       .factor = rope_factor_});
+  const int outputs = int(step.outputs.size());
+  if (outputs == 0) return;
+  backend_.copy_rows({.to = w.picked,
+                      .from = w.x,
+                      .rows = outputs,
+                      .width = c.width,
+                      .to_stride = c.width,
+                      .from_stride = c.width,
+                      .which = step.outputs.data()});
+  if (norm)
+    backend_.norm(
+        {.out = w.picked, .x = w.picked, .weight = norm, .rows = outputs, .width = c.width, .eps = c.norm_eps});
+  backend_.linear({.out = w.logits,
+                   .x = w.picked,
+                   .weight = head_,
+                   .rows = outputs,
+                   .out_stride = config().draft_vocab,
+                   .outputs = true});
+}
+
+void EagleHead::follow(const float* states) {
+  if (blocks() == 1) return;
+  const int all = state_width();
+  const float* from = states ? states : work_->nothing;
+  backend_.copy_rows(
+      {.to = work_->before, .from = from, .rows = 1, .width = all, .to_stride = all, .from_stride = all});
+}
+
+// Joins the normed embedding and the normed state of each row: x becomes the block's input. Rows of a text behind the
+// first block take what the block before gave for the row before; nodes take what it gave for their parent.
+const float* EagleHead::enter_block(int block, const EagleStep& step) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  const Layer& layer = layers_[size_t(block)];
+  const int rows = int(step.tokens.size()), width = c.width, all = state_width();
+  const auto copy = [&](float* to, int to_stride, const float* from, int from_stride, int count) {
+    backend_.copy_rows(
+        {.to = to, .from = from, .rows = count, .width = width, .to_stride = to_stride, .from_stride = from_stride});
+  };
+  const auto join = [&](float* from, const float* weight, bool first) {
+    backend_.norm({.out = w.normed, .x = from, .weight = weight, .rows = rows, .width = width, .eps = c.norm_eps});
+    copy(w.wide + (first ? 0 : width), 2 * width, w.normed, width, rows);
+  };
+  join(w.embedded, layer.token_norm, !config().state_first);
+  if (step.depth > 0) {
+    const int from = step.depth >= blocks() ? blocks() - 1 : block - 1;
+    copy(w.normed, width, step.states + ptrdiff_t(from) * width, all, rows);
+  } else if (block == 0) {
+    copy(w.normed, width, step.states, width, rows);
+  } else {
+    const ptrdiff_t from = ptrdiff_t(block - 1) * width;
+    copy(w.normed, width, w.before + from, all, 1);
+    if (rows > 1) copy(w.normed + width, width, w.given + from, all, rows - 1);
+  }
+  join(w.normed, layer.state_norm, config().state_first);
+  backend_.linear({.out = w.x, .x = w.wide, .weight = layer.input.get(), .rows = rows, .out_stride = width});
+  backend_.norm(
+      {.out = w.normed, .x = w.x, .weight = layer.input_norm, .rows = rows, .width = width, .eps = c.norm_eps});
+  return w.normed;
+}
+
+// The block of the rows' depth gives their logits. Those behind it only leave cells and states, for rows that follow.
+void EagleHead::run_blocks(const EagleStep& step, KvStore& kv) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size()), last = blocks() - 1, first = std::min(step.depth, last);
+  make_rope_table(step);
+  backend_.embed({w.embedded, step.tokens.data(), rows, embedding_});
+  for (int i = first; i <= last; ++i) {
+    const Layer& layer = layers_[size_t(i)];
+    const bool cells_only = i == last && (first < last || step.cells_only);
+    attention(layer, i, enter_block(i, step), step, kv, cells_only);
+    if (cells_only) return;
+    feed_forward(backend_, c, c, layer.ffn, w, rows);
+    if (last > 0)
+      backend_.copy_rows({.to = w.given + ptrdiff_t(i) * c.width,
+                          .from = w.x,
+                          .rows = rows,
+                          .width = c.width,
+                          .to_stride = state_width(),
+                          .from_stride = c.width});
+    if (i == first) read_out(layer.final_norm, step);
+  }
+}
+
+void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
+  if (mtp()) return run_blocks(step, kv);
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
+  const int rows = int(step.tokens.size());
+  make_rope_table(step);
   const float* input = enter_cell(step);
   for (int i = 0; i < c.layers; ++i) {
     const Layer& layer = layers_[size_t(i)];
@@ -305,30 +425,15 @@ void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
   if (config().norm_output)
     backend_.norm(
         {.out = w.after_norm, .x = w.x, .weight = final_norm_, .rows = rows, .width = c.width, .eps = c.norm_eps});
-  if (outputs == 0) return;
-  backend_.copy_rows({.to = w.picked,
-                      .from = w.x,
-                      .rows = outputs,
-                      .width = c.width,
-                      .to_stride = c.width,
-                      .from_stride = c.width,
-                      .which = step.outputs.data()});
-  if (eagle3())
-    backend_.norm(
-        {.out = w.picked, .x = w.picked, .weight = final_norm_, .rows = outputs, .width = c.width, .eps = c.norm_eps});
-  backend_.linear({.out = w.logits,
-                   .x = w.picked,
-                   .weight = head_,
-                   .rows = outputs,
-                   .out_stride = config().draft_vocab,
-                   .outputs = true});
+  read_out(eagle3() ? final_norm_ : nullptr, step);
 }
 
 const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {
   const int rows = int(step.tokens.size());
   SX_ASSERT(rows > 0 && rows <= options_.max_rows && int(step.outputs.size()) <= options_.max_outputs && step.states);
   SX_ASSERT(step.positions.size() == step.tokens.size());
-  backend_.run(step, {this, &kv, step.states, uint64_t(step.window) * 2 + step.cells_only},
+  const uint64_t depth = uint64_t(std::min(step.depth, blocks()));
+  backend_.run(step, {this, &kv, step.states, (uint64_t(step.window) * 2 + step.cells_only) * 32 + depth},
                [&] { run_layers(step, kv); });
   return outputs_;
 }
@@ -340,7 +445,7 @@ bool EagleHead::levels(TreeGrowthArgs& args, KvStore& kv) {
   args.logits = outputs_.logits;
   args.vocab = args.stride = config().draft_vocab;
   args.left = outputs_.states;
-  args.width = config().cell.width;
+  args.width = state_width();
   return backend_.grow_tree(args, step, {this, &kv, step.states, 0}, [&] { run_layers(step, kv); });
 }
 

@@ -1,7 +1,12 @@
-// EAGLE-1 (HASS) and EAGLE-3 draft heads: a decoder of one or few layers that reads the target's states and the next
-// token, shares embedding and output head with the target where it has none, and keeps K/V in a store of its own.
+// EAGLE-1 (HASS) and EAGLE-3 draft heads, and MTP blocks: a decoder of one or few layers that reads the target's states
+// and the next token, shares embedding and output head with the target where it has none, and keeps K/V in a store of
+// its own.
 //
 // Slot i of the draft pairs the target's state at position i with the token at position i + 1; its RoPE position is i.
+//
+// Several MTP blocks run in a row. Block k predicts the token k + 1 places behind a text; deeper nodes are predicted by
+// the last block again. It pairs the token at position i + 1 with what block k - 1 gave for the pair before, so cell i
+// of every layer of the store belongs to the same token, and a row goes through the blocks one after another.
 #pragma once
 #include <memory>
 #include <span>
@@ -25,12 +30,15 @@ struct EagleStep : StepInputs {
   const float* states = nullptr;  // [rows, width]: from fuse(), or rows of an earlier step's states
   int window = 0;                 // rows see this many cells at most; 0: all
   bool cells_only = false;        // no states are wanted, only what later steps read from the cache
+  // Several MTP blocks: 0: rows of a text, which follow those of follow(); else nodes of a tree at this depth, whose
+  // states are rows of an earlier step's.
+  int depth = 0;
 };
 
 // In backend memory, valid until the next step (which may be given `states` as they are).
 struct EagleOutputs {
   const float* logits = nullptr;        // [outputs, draft_vocab]
-  const float* states = nullptr;        // [rows, width]: what the next level of the draft is fed with
+  const float* states = nullptr;        // [rows, state_width()]: what the next level of the draft is fed with
   std::span<const float* const> query;  // per layer: [rows, heads * head_dim] rotated; empty unless asked for
 };
 
@@ -49,6 +57,12 @@ class EagleHead {
   std::span<const Token> token_map() const { return file_->token_map(); }  // draft id -> target id; empty: the same
   // Parallel drafting: the state beside config().mask_token, [width]; null if the head does not draft so.
   const float* mask_state() const { return mask_state_; }
+
+  // Columns of a row of states: the width, of several MTP blocks once for each.
+  int state_width() const { return config().cell.width * blocks(); }
+  int blocks() const { return mtp() ? config().cell.layers : 1; }
+  // Several MTP blocks: the row of states before the next step's rows of a text; null: not known.
+  void follow(const float* states);
 
   // The target's tapped states (per tap: [.., target width]; these rows of each), side by side: features [rows,
   // feature_width()].
@@ -70,9 +84,14 @@ class EagleHead {
   void allocate_workspace();
   void make_mask_state();
   bool eagle3() const { return config().kind == HeadConfig::Kind::kEagle3; }
+  bool mtp() const { return config().kind == HeadConfig::Kind::kMtp; }
+  const float* enter_block(int block, const EagleStep& step);  // the same for an MTP block
+  void run_blocks(const EagleStep& step, KvStore& kv);
+  void read_out(const float* norm, const EagleStep& step);
   const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
   void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv,
                  bool cells_only);
+  void make_rope_table(const EagleStep& step);
   void run_layers(const EagleStep& step, KvStore& kv);
 
   std::shared_ptr<const HeadFile> file_;

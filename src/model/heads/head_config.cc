@@ -20,6 +20,7 @@ using Names = std::unordered_set<std::string>;
 
 constexpr size_t kMaxFeatures = 16;
 constexpr int kMaxMedusaHeads = 64, kMaxMedusaLayers = 16, kMaxHeadLayers = 16;
+constexpr int kMostBlock = 64;  // rows whose sight of each other is one word of bits
 constexpr int kLongSpecWindow = 512, kMaxWindow = 65536;
 constexpr size_t kMaxMedusaNodes = 511;  // what one pass of the target verifies
 
@@ -74,6 +75,10 @@ Kind find_kind(const Source& in) {
   const auto text = [&](const char* key) { return json_string(in.json, key, in.file).value_or(""); };
   const std::string architecture = first_architecture(in);
   if (any_starts_with(in.names, "layers.0.cross_attn.")) return Kind::kLongSpec;
+  if (in.has("hidden_norm.weight") || json_member(in.json, "dflash_config") ||
+      architecture.find("DFlash") != std::string::npos || architecture.find("DSpark") != std::string::npos ||
+      text("speculators_model_type") == "dflash" || text("speculators_model_type") == "dspark")
+    return Kind::kDFlash;
   if (any_starts_with(in.names, "blocks.") || any_starts_with(in.names, "lm_heads.") ||
       json_member(in.json, "medusa_num_heads") || text("model_type") == "medusa")
     return Kind::kMedusa;
@@ -201,10 +206,11 @@ void read_eagle3(const Source& in, HeadConfig& config) {
     fail("{}: 'fc_norm' and 'norm_before_fc' are both on; one norm before fc is expected", in.file);
   config.norm_output = json_bool(in.json, "norm_output", in.file)
                            .value_or(eagle && json_bool(*eagle, "norm_output", in.file).value_or(false));
-  const auto mask = in.integer(in.json, "mask_token_id");
+  const char* mask_key = json_member(in.json, "ptd_token_id") ? "ptd_token_id" : "mask_token_id";  // P-EAGLE
+  const auto mask = in.integer(in.json, mask_key);
   if (in.has("mask_hidden") && !mask) fail("{}: key 'mask_token_id' is missing; 'mask_hidden' belongs to it", in.file);
   if (in.has("mask_hidden") && *mask >= config.cell.vocab)
-    fail("{}: key 'mask_token_id' is {}, outside the vocabulary of {}", in.file, *mask, config.cell.vocab);
+    fail("{}: key '{}' is {}, outside the vocabulary of {}", in.file, mask_key, *mask, config.cell.vocab);
   if (in.has("mask_hidden")) config.mask_token = *mask;
 }
 
@@ -312,6 +318,81 @@ void read_longspec(const Source& in, HeadConfig& config) {
     fail("{}: key 'longspec_window' is {}; 1 to {} is expected", in.file, config.window, kMaxWindow);
 }
 
+// A member of "dflash_config", or else of the file itself.
+const Json* dflash_member(const Source& in, const char* key) {
+  const Json* own = json_member(in.json, "dflash_config");
+  const Json* found = own ? json_member(*own, key) : nullptr;
+  return found ? found : json_member(in.json, key);
+}
+
+int dflash_integer(const Source& in, const char* key, int low, int high) {
+  const Json* value = dflash_member(in, key);
+  if (!value) fail("{}: key '{}' is missing", in.file, key);
+  if (!value->is_number_unsigned() || value->get<uint64_t>() < uint64_t(low) || value->get<uint64_t>() > uint64_t(high))
+    fail("{}: key '{}' is {}; {} to {} is expected", in.file, key,
+         printable(value->dump(-1, ' ', false, Json::error_handler_t::replace), 60), low, high);
+  return value->get<int>();
+}
+
+std::optional<bool> dflash_flag(const Source& in, const char* key) {
+  const Json* value = dflash_member(in, key);
+  if (!value || value->is_null()) return std::nullopt;
+  if (!value->is_boolean()) fail("{}: key '{}' is neither true nor false", in.file, key);
+  return value->get<bool>();
+}
+
+// z-lab's "target_layer_ids" mean the outputs of layers, speculators' "aux_hidden_state_layer_ids" their inputs.
+std::vector<int> dflash_features(const Source& in) {
+  const char* key = "target_layer_ids";
+  const Json* list = dflash_member(in, key);
+  const int offset = list ? 1 : 0;
+  if (!list) list = json_member(in.json, key = "aux_hidden_state_layer_ids");
+  if (!list || !list->is_array() || list->empty() || list->size() > kMaxFeatures)
+    fail("{}: key '{}' is not a list of 1 to {} layers", in.file, key, kMaxFeatures);
+  std::vector<int> features;
+  for (const auto& entry : *list) {
+    if (!entry.is_number_unsigned() || entry.get<uint64_t>() + uint64_t(offset) > uint64_t(in.target.layers))
+      fail("{}: key '{}' lists {}; the target has {} layers", in.file, key,
+           printable(entry.dump(-1, ' ', false, Json::error_handler_t::replace), 60), in.target.layers);
+    features.push_back(entry.get<int>() + offset);
+  }
+  return features;
+}
+
+void read_dflash(const Source& in, HeadConfig& config) {
+  const std::string architecture = first_architecture(in);
+  const bool dspark = architecture.find("DSpark") != std::string::npos || in.has("markov_head.markov_w1.weight") ||
+                      json_string(in.json, "speculators_model_type", in.file).value_or("") == "dspark";
+  if (any_starts_with(in.names, "candidate_selector."))
+    fail("{}: DFlash 2 (convolutions and a candidate selector) is not supported; a DFlash or DSpark drafter is",
+         in.file);
+  for (const char* key : {"output_multiplier", "final_logit_softcapping", "input_embedding_scale"})
+    if (const Json* value = dflash_member(in, key); value && !value->is_null() && *value != 1 && *value != 0)
+      fail("{}: key '{}' is {}: drafters that scale or cap embeddings or logits are not supported", in.file, key,
+           printable(value->dump(-1, ' ', false, Json::error_handler_t::replace), 60));
+  ModelConfig& cell = config.cell;
+  if (cell.width != in.target.width)
+    fail("{}: key 'hidden_size' is {}, the target's width is {}", in.file, cell.width, in.target.width);
+  config.target_width = in.target.width;
+  config.features = dflash_features(in);
+  config.block = dflash_integer(in, "block_size", 2, kMostBlock);
+  config.mask_token = dflash_integer(in, "mask_token_id", 0, cell.vocab - 1);
+  config.from_anchor = dflash_flag(in, "sample_from_anchor").value_or(dspark);
+  if (in.has("layers.0.self_attn.q_norm.weight")) cell.qk_norm = HeadNorm::kEach;
+  const auto causal = dflash_flag(in, "is_causal"), causal_too = dflash_flag(in, "causal");
+  const Json *types = json_member(in.cell, "layer_types"), *window = json_member(in.cell, "sliding_window");
+  for (int i = 0; i < cell.layers; ++i) {
+    const bool sliding = types && types->is_array() && types->size() > size_t(i) &&
+                         (*types)[size_t(i)] == "sliding_attention" && window && window->is_number_unsigned();
+    const bool both_ways = dflash_flag(in, "sliding_window_non_causal").value_or(false);
+    config.block_windows.push_back(sliding ? int(std::min<uint64_t>(window->get<uint64_t>(), 1 << 30)) : 0);
+    config.block_causal.push_back(causal.value_or(causal_too.value_or(sliding && !both_ways)));
+  }
+  read_draft_vocab(in, config);
+  config.own_embedding = in.has("embed_tokens.weight");
+  if (in.has("markov_head.markov_w1.weight")) config.markov_rank = dflash_integer(in, "markov_rank", 1, 4096);
+}
+
 }  // namespace
 
 const char* head_kind_name(HeadConfig::Kind kind) {
@@ -320,6 +401,8 @@ const char* head_kind_name(HeadConfig::Kind kind) {
     case Kind::kEagle3: return "EAGLE-3";
     case Kind::kMedusa: return "Medusa";
     case Kind::kLongSpec: return "LongSpec";
+    case Kind::kMtp: return "MTP";
+    case Kind::kDFlash: return "DFlash";
   }
   return "?";
 }
@@ -357,6 +440,9 @@ HeadConfig head_config_from_json(std::string_view text, const std::string& file,
   } else if (config.kind == Kind::kLongSpec) {
     config.cell = read_cell(in, true);
     read_longspec(in, config);
+  } else if (config.kind == Kind::kDFlash) {
+    config.cell = read_cell(in, false);
+    read_dflash(in, config);
   } else {
     config.cell = read_cell(in, false);
     config.kind == Kind::kEagle1 ? read_eagle1(in, config) : read_eagle3(in, config);

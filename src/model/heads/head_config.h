@@ -1,5 +1,6 @@
-// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, or LongSpec's drafter. Filled from the
-// head's own config.json and the names of its tensors, and checked against the target it is meant for.
+// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, LongSpec's drafter, DFlash (DSpark), or the
+// MTP blocks of a model's own file. Filled from the head's own config.json and the names of its tensors, and checked
+// against the target it is meant for.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,7 +12,7 @@
 namespace sx {
 
 struct HeadConfig {
-  enum class Kind { kEagle1, kEagle3, kMedusa, kLongSpec };
+  enum class Kind { kEagle1, kEagle3, kMedusa, kLongSpec, kMtp, kDFlash };
 
   Kind kind = Kind::kEagle1;
   // The head's own decoder: layers, width, heads, RoPE, norm epsilon and trained length (`context`), read literally
@@ -21,8 +22,8 @@ struct HeadConfig {
   int target_width = 0;
   int draft_vocab = 0;  // columns of the logits
   // EAGLE-3: the states it reads are the inputs of these target layers, low to high; `layers` of the target means after
-  // its last layer. EAGLE-1 and Medusa read the state after the last layer and the target's final norm: one entry.
-  // LongSpec reads cells, no states.
+  // its last layer. EAGLE-1 and Medusa read the state after the last layer and the target's final norm: one entry; MTP
+  // that before the norm. LongSpec reads cells, no states.
   std::vector<int> features;
   bool bias = false;           // of fc (EAGLE) or of the residual blocks (Medusa)
   bool own_embedding = false;  // else the target's
@@ -42,6 +43,17 @@ struct HeadConfig {
   // LongSpec only.
   int window = 0;  // how far it looks back among its own cells
   bool cross_bias = false, cross_out_bias = false;
+
+  // MTP only: each layer is a block of its own (`cell.layers` of them), with an input that joins embedding and state.
+  bool state_first = false;     // the state comes before the embedding
+  bool own_final_norm = false;  // else the target's
+
+  // DFlash only; its masks are `mask_token`. Features as EAGLE-3's.
+  int block = 0;             // rows of a block, the pending token included
+  bool from_anchor = false;  // rows predict the token behind them; else the one in their place, the first row none
+  int markov_rank = 0;       // DSpark: of the bias by the token before; 0: none
+  std::vector<int> block_windows;     // [layers], 0: none
+  std::vector<uint8_t> block_causal;  // [layers]: rows of a block see only those before them
 
   int trained_length() const { return cell.context; }
 };

@@ -78,8 +78,9 @@ bool parse_pair(std::string_view text, int64_t& first, int64_t& second) {
 
 // What a head carries for its training or as a leftover; not read.
 bool is_ignored(std::string_view name) {
-  return name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("layers.0.cross_attn.k_proj.") ||
-         name.starts_with("layers.0.cross_attn.v_proj.");
+  return name == "t2d" || name == "verifier_norm.weight" || name == "verifier_lm_head.weight" ||
+         name.starts_with("confidence_head.") || name.ends_with("rotary_emb.inv_freq") ||
+         name.starts_with("layers.0.cross_attn.k_proj.") || name.starts_with("layers.0.cross_attn.v_proj.");
 }
 
 void check_tensor(const HeadTensor& expected, const NamedTensor& found) {
@@ -100,17 +101,28 @@ void check_tensor(const HeadTensor& expected, const NamedTensor& found) {
 void add_layer(const HeadConfig& config, int index, std::vector<HeadTensor>& out) {
   const ModelConfig& c = config.cell;
   const int64_t width = c.width, ffn = c.ffn, q = int64_t{c.heads} * c.head_dim, kv = int64_t{c.kv_heads} * c.head_dim;
-  const bool first = index == 0, eagle3 = config.kind == Kind::kEagle3, longspec = config.kind == Kind::kLongSpec;
+  const bool first = index == 0, eagle3 = config.kind == Kind::kEagle3, longspec = config.kind == Kind::kLongSpec,
+             mtp = config.kind == Kind::kMtp, dflash = config.kind == Kind::kDFlash;
   const int64_t in = first && eagle3 ? 2 * width : width;
   const auto add = [&](const char* name, std::vector<int64_t> shape) {
     out.push_back({fmt::format("layers.{}.{}", index, name), std::move(shape)});
   };
-  if (!first || eagle3 || longspec) add("input_layernorm.weight", {width});
+  if (!first || eagle3 || longspec || mtp || dflash) add("input_layernorm.weight", {width});
+  if (mtp) {
+    add("enorm.weight", {width});
+    add("hnorm.weight", {width});
+    add("eh_proj.weight", {width, 2 * width});
+    if (config.own_final_norm) add("norm.weight", {width});
+  }
   if (first && eagle3) add("hidden_norm.weight", {width});
   add("self_attn.q_proj.weight", {q, in});
   add("self_attn.k_proj.weight", {kv, in});
   add("self_attn.v_proj.weight", {kv, in});
   add("self_attn.o_proj.weight", {width, q});
+  if (c.qk_norm == HeadNorm::kEach) {
+    add("self_attn.q_norm.weight", {c.head_dim});
+    add("self_attn.k_norm.weight", {c.head_dim});
+  }
   if (longspec) {
     add("post_self_attention_layernorm.weight", {width});
     add("cross_attn.q_proj.weight", {q, width});
@@ -163,9 +175,30 @@ void add_medusa(const HeadConfig& config, std::vector<HeadTensor>& out) {
   }
 }
 
-// Exactly the tensors that are expected, and as expected.
-void check_tensors(std::vector<HeadTensor> expected, std::span<const NamedTensor> tensors, const HeadConfig& config,
-                   const std::string& path) {
+void add_dflash(const HeadConfig& config, std::vector<HeadTensor>& out) {
+  const int64_t width = config.cell.width, vocab = config.cell.vocab, rank = config.markov_rank;
+  out.push_back({"fc.weight", {width, int64_t{config.target_width} * int64_t(config.features.size())}});
+  out.push_back({"hidden_norm.weight", {width}});
+  out.push_back({"norm.weight", {width}});
+  for (int i = 0; i < config.cell.layers; ++i) add_layer(config, i, out);
+  if (config.own_embedding) out.push_back({"embed_tokens.weight", {vocab, width}});
+  if (config.own_head) out.push_back({"lm_head.weight", {config.draft_vocab, width}});
+  if (rank == 0) return;
+  out.push_back({"markov_head.markov_w1.weight", {vocab, rank}});
+  out.push_back({"markov_head.markov_w2.weight", {config.draft_vocab, rank}});
+}
+
+void add_mtp(const HeadConfig& config, std::vector<HeadTensor>& out) {
+  const int64_t width = config.cell.width;
+  for (int i = 0; i < config.cell.layers; ++i) add_layer(config, i, out);
+  if (config.own_embedding) out.push_back({"embed_tokens.weight", {config.cell.vocab, width}});
+  if (config.own_head) out.push_back({"lm_head.weight", {config.draft_vocab, width}});
+}
+
+}  // namespace
+
+void check_head_tensors(std::span<const NamedTensor> tensors, const HeadConfig& config, const std::string& path) {
+  std::vector<HeadTensor> expected = expected_head_tensors(config);
   std::unordered_map<std::string_view, const NamedTensor*> left;
   for (const auto& entry : tensors) {
     const auto [at, fresh] = left.emplace(entry.name, &entry);
@@ -190,8 +223,6 @@ void check_tensors(std::vector<HeadTensor> expected, std::span<const NamedTensor
            head_kind_name(config.kind));
 }
 
-}  // namespace
-
 std::vector<HeadTensor> expected_head_tensors(const HeadConfig& config) {
   std::vector<HeadTensor> out;
   switch (config.kind) {
@@ -202,6 +233,8 @@ std::vector<HeadTensor> expected_head_tensors(const HeadConfig& config) {
       break;
     case Kind::kEagle1:
     case Kind::kEagle3: add_eagle(config, out); break;
+    case Kind::kMtp: add_mtp(config, out); break;
+    case Kind::kDFlash: add_dflash(config, out); break;
   }
   return out;
 }
@@ -237,7 +270,7 @@ HeadFile::HeadFile(std::string folder, std::string_view config_json, std::vector
            config_.cell.vocab);
     config_.draft_vocab = static_cast<int>(map->elements());
   }
-  check_tensors(expected_head_tensors(config_), tensors_, config_, path_);
+  check_head_tensors(tensors_, config_, path_);
   read_token_map();
 }
 
@@ -325,6 +358,7 @@ const Tensor& HeadFile::get(std::string_view canonical) const {
 }
 
 void HeadFile::release(const Tensor& tensor) const {
+  if (model_) model_->release(tensor);
   for (const auto& file : files_) file.drop(tensor.data, tensor.bytes());
 }
 

@@ -57,6 +57,11 @@ std::unique_ptr<LongSpecHead> LongSpecHead::load(std::shared_ptr<const HeadFile>
     fail("{}: {} head where a LongSpec head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the head was opened for another target", file->path());
+  if (target.spread())
+    fail(
+        "{}: a LongSpec head attends to all of the target's KV cache, which ranks have divided among them: it cannot be "
+        "used with --split",
+        file->path());
   std::unique_ptr<LongSpecHead> head(new LongSpecHead(std::move(file), target, backend, options));
   head->load_weights();
   head->allocate_workspace();

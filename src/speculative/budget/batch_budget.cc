@@ -59,16 +59,15 @@ void BatchBudget::plain_round(int requests, double time, bool wanted) {
 }
 
 // Rounds in which all draft say more than trials: they count for more at first, and correct what trials will say.
-void BatchBudget::drafted_round(int requests, int tokens, double time) {
+void BatchBudget::drafted_round(int requests, double tokens, double time) {
   Account& b = account(requests);
   idle_ = 0;
   ++b.drafted;
   if (b.plain == 0 || !(time > 0)) return;
-  const double gave = double(tokens) / requests;
-  pay(b, gave, time);
+  pay(b, tokens, time);
   if (b.projected) b.promised = b.saved, b.seen = std::min(b.seen, kProof);
   b.projected = false;
-  learn(b, saving(gave, time / b.plain));
+  learn(b, saving(tokens, time / b.plain));
   if (b.seen > kProof && b.saved <= 0) b.excess = std::max(b.excess, b.promised - b.saved);
 }
 

@@ -29,8 +29,8 @@ class BatchBudget {
   // batches shrink. 0: it did other work, too. `wanted`: a request would have drafted; only then is something put aside
   // for trying.
   void plain_round(int requests, double time, bool wanted = true);
-  // All requests drafted, or nearly all.
-  void drafted_round(int requests, int tokens, double time);
+  // All requests drafted, or nearly all; each got so many tokens.
+  void drafted_round(int requests, double tokens, double time);
   // Only some drafted. The others have waited for them, so the account pays and earns nothing. `tokens`, `all_time`:
   // what each request would have had of the round, and what it would have taken, if all had drafted; the larger the
   // batch, the less that is believed.

@@ -126,7 +126,9 @@ void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const 
                              verifying(asker, cost, tree->drafted()) + cost.cache_ms / plain, whole);
 }
 
-// A round that ran prompts, too, is counted as what its drafts should have added to a plain one.
+// A round that ran prompts, too, is counted as what its drafts should have added to a plain one. Where drafts take
+// passes of a model, a round gave what it gave the slower half of its requests: a batch in which a few get ten tokens
+// in a round that takes three times as long is fast on average, and most of its answers come later.
 void DraftPlanner::settle(const RoundOutcome& o) {
   const double expected = has_costs() ? cost_model_.predict(o.requests, o.history) : 0;
   if (!(expected > 0)) return;
@@ -138,8 +140,10 @@ void DraftPlanner::settle(const RoundOutcome& o) {
                verifying = cost_model_.predict(o.requests + o.nodes, o.history) / expected;
   const double time =
       o.with_prompts ? batch_budget_.plain_time(o.requests) + drafting + verifying - 1 : o.ms / expected;
-  if (!kind_.runs_model || double(o.drafting) >= kNearlyAll * o.requests)
-    return batch_budget_.drafted_round(o.requests, o.tokens, time);
+  const double each = double(o.tokens) / o.requests;
+  if (!kind_.runs_model) return batch_budget_.drafted_round(o.requests, each, time);
+  if (double(o.drafting) >= kNearlyAll * o.requests)
+    return batch_budget_.drafted_round(o.requests, std::min(each, o.slow_pace), time);
   // If all had drafted: as many nodes and tokens for each, and levels of a draft that grow as the target's passes do.
   const int all_rows = o.requests + o.requests * o.nodes / o.drafting;
   const double more_rows = cost_model_.predict(all_rows, o.history) / expected - verifying;

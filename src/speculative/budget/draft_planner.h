@@ -49,6 +49,7 @@ struct RoundOutcome {
   int requests = 1;
   double history = 0;             // tokens in the KV cache, on average
   int tokens = 0;                 // committed, of all requests
+  double slow_pace = 0;           // tokens per round lately of the half that gets fewer (SpeculationBudget::pace)
   int nodes = 0;                  // drafted nodes that were verified, of all requests
   double ms = 0, draft_ms = 0;    // all of the round; drafting and its cache
   bool with_prompts = false;      // prompt pieces ran in the round, too: `ms` says nothing about drafts

@@ -30,14 +30,18 @@ class SpeculationBudget {
   // The last draft gave nothing, and little is left: what is left should buy many small tries.
   bool cautious() const { return missed_ && balance_ < kStart; }
 
+  // Tokens per round lately, of the rounds of a batch in which somebody drafted; 0: there were none.
+  double pace() const { return pace_; }
+  void batch_round(int tokens) { pace_ = pace_ == 0 ? tokens : pace_ + kPaceWeight * (tokens - pace_); }
+
   void plain_round();
   // A round that drafted. `expected`: sum of the path probabilities of the verified nodes; `drafting`, `verifying`:
   // what it cost; `whole`: the draft was not cut short by depth_within_budget.
   void drafted_round(double expected, int accepted, double drafting, double verifying, bool whole = true);
 
  private:
-  static constexpr double kStart = 1;
-  double balance_ = kStart, draft_cost_ = 0, confidence_ = 1;
+  static constexpr double kStart = 1, kPaceWeight = 0.2;
+  double balance_ = kStart, draft_cost_ = 0, confidence_ = 1, pace_ = 0;
   bool missed_ = false;  // nothing of the last draft was accepted
   double sum_expected_ = 4, sum_accepted_ = 4;
 };

@@ -1,6 +1,6 @@
 // The interface of draft-cache policies. A policy decides which cells (keys and values of single tokens) a drafter
 // attends to. DraftCache keeps the cells of the whole text, scores them as the policy asks, lets the policy choose when
-// a refresh is due, and gathers the chosen cells. A policy keeps no state of its own. docs/extending-policy.md shows
+// a refresh is due, and gathers the chosen cells. A policy keeps no state of its own. docs/extending.md shows
 // how to add one.
 #pragma once
 #include <cstdint>

@@ -41,6 +41,9 @@ void fill_eagle2(SpecConfig& c) {
   c.tree.topk = 10;
 }
 
+// Few levels: a block was trained to look one token ahead.
+void fill_mtp(SpecConfig& c) { fill_tree(c, DrafterKind::kMtp, TreeKind::kOptTree, 16, 4); }
+
 // SpecExtend: the target's attention chooses what the draft works on.
 void fill_retrieval(SpecConfig& c, TreeKind tree, int nodes, int depth) {
   fill_tree(c, DrafterKind::kModel, tree, nodes, depth);
@@ -108,10 +111,17 @@ constexpr Preset kPresets[] = {
        fill_tree(c, DrafterKind::kModel, TreeKind::kStatic, 63, kMedusaHeads);
        c.tree.paths = medusa_paths(kMedusaHeads);
      }},
+    {{"mtp", "the MTP blocks in the target's own file grow a tree of 16 nodes (DeepSeek-V3, MiMo)", false}, fill_mtp},
     {{"longspec", "a LongSpec head, which attends to the target's own cache, grows a tree of 68 nodes", true},
      [](SpecConfig& c) {
        fill_tree(c, DrafterKind::kModel, TreeKind::kEagle2, 68, 5);
        c.tree.topk = 16;
+     }},
+    {{"dflash", "a DFlash or DSpark drafter fills all levels in one pass, the best 32 nodes are taken (DDTree)", true},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kModel, TreeKind::kBestFirst, 32, 16);
+       fill_best_first(c, 8, 8);
+       c.tree.decay = 1;
      }},
     {{"specextend", "a draft model on the chunks the target attends to grows a tree (SpecExtend)", true},
      [](SpecConfig& c) { fill_retrieval(c, TreeKind::kOptTree, 50, 10); }},
@@ -119,6 +129,11 @@ constexpr Preset kPresets[] = {
      [](SpecConfig& c) {
        fill_retrieval(c, TreeKind::kEagle2, 59, 8);
        c.tree.topk = 10;
+     }},
+    {{"specextend-mtp", "MTP blocks on the chunks the target attends to grow a tree (SpecExtend)", false},
+     [](SpecConfig& c) {
+       fill_mtp(c);
+       c.cache.policy = &cache_policy("retrieval");
      }},
     {{"streamingllm", "a draft model on the first and the most recent tokens proposes a chain of 5 (StreamingLLM)",
       true},
@@ -193,7 +208,7 @@ void check_draft_model(const SpecConfig& config) {
   if (!config.needs_model() && !config.draft_model.empty())
     fail("speculation {} does not use the draft model '{}': leave it out, or take a preset that uses one: {}",
          config.preset, printable(config.draft_model), preset_names(true));
-  if (!config.needs_model() && !config.draft_kv_type.empty())
+  if (!config.needs_model() && !config.drafts_with_mtp() && !config.draft_kv_type.empty())
     fail("speculation {} has no draft model whose cache could be {}: leave draft-kv-type out", config.preset,
          config.draft_kv_type);
 }
@@ -234,7 +249,7 @@ void check_cache(const SpecConfig& config) {
   if (!config.has_cache())
     fail("speculation setting cache is {} and {} has no draft model or head whose cache that could be", name,
          config.preset);
-  if (!config.drafts_with_model() && cache.reads_draft())
+  if (config.drafts_with(DrafterKind::kSelf) && cache.reads_draft())
     fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take {}",
          name, config.preset,
          cache_policy_names([](const CachePolicy& policy) { return policy.chooses() && !policy.reads_draft(); }));
@@ -290,9 +305,10 @@ void check_rule(const SpecConfig& config) {
           rule);
     return;
   }
-  if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kSelf)
+  if (config.drafter != DrafterKind::kModel && config.drafter != DrafterKind::kMtp &&
+      config.drafter != DrafterKind::kSelf)
     fail(
-        "speculation rule {} needs draws from a drafter's distribution, and drafter {} has none: take match, or drafter model "
+        "speculation rule {} needs draws from a drafter's distribution, and drafter {} has none: take match, or drafter model, mtp "
         "or self",
         rule, drafter);
   const bool chains = kind == AcceptKind::kChain || kind == AcceptKind::kBlockwise;

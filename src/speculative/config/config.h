@@ -15,6 +15,7 @@ namespace sx {
 enum class DrafterKind {
   kNone,
   kModel,
+  kMtp,  // MTP blocks inside the target's file
   kSelf,
   kNgram,
   kSuffix,
@@ -43,7 +44,7 @@ struct SpecConfig {
   std::string preset = "off";
   DrafterKind drafter = DrafterKind::kNone;
   std::string drafter_name;                       // of kNamed
-  DrafterKind fuse_model = DrafterKind::kModel;   // of kFuse: kModel or kSelf
+  DrafterKind fuse_model = DrafterKind::kModel;   // of kFuse: kModel, kMtp or kSelf
   DrafterKind fuse_index = DrafterKind::kSuffix;  // of kFuse: kSuffix or kNgram
   DrafterKind inner = DrafterKind::
       kNone;  // the inner drafter of a drafter that runs a model (staged drafting): kNgram, kSuffix, or kModel before kSelf
@@ -63,13 +64,12 @@ struct SpecConfig {
 
   bool on() const { return drafter != DrafterKind::kNone; }
   // Whoever drafts has a cache that can be chosen: a draft model, a head, or the target itself.
-  bool has_cache() const {
-    return drafts_with_model() || drafter == DrafterKind::kSelf ||
-           (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kSelf);
-  }
+  bool has_cache() const { return drafts_with_model() || drafts_with_mtp() || drafts_with(DrafterKind::kSelf); }
   bool needs_model() const { return drafts_with_model() || inner == DrafterKind::kModel; }
-  bool drafts_with_model() const {
-    return drafter == DrafterKind::kModel || (drafter == DrafterKind::kFuse && fuse_model == DrafterKind::kModel);
+  bool drafts_with_model() const { return drafts_with(DrafterKind::kModel); }
+  bool drafts_with_mtp() const { return drafts_with(DrafterKind::kMtp); }
+  bool drafts_with(DrafterKind kind) const {
+    return drafter == kind || (drafter == DrafterKind::kFuse && fuse_model == kind);
   }
 };
 

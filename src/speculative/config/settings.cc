@@ -203,6 +203,7 @@ Setting drafter_setting() {
       "drafter", "who drafts",
       {{"none", D::kNone},
        {"model", D::kModel},
+       {"mtp", D::kMtp},
        {"self", D::kSelf},
        {"ngram", D::kNgram},
        {"suffix", D::kSuffix},
@@ -224,8 +225,8 @@ std::vector<Setting> drafter_settings() {
   return {
       drafter_setting(),
       choice<D>(
-          "fuse-model", "fuse: the drafter with a distribution", {{"model", D::kModel}, {"self", D::kSelf}},
-          [](auto& c) -> auto& { return c.fuse_model; }),
+          "fuse-model", "fuse: the drafter with a distribution",
+          {{"model", D::kModel}, {"mtp", D::kMtp}, {"self", D::kSelf}}, [](auto& c) -> auto& { return c.fuse_model; }),
       choice<D>(
           "fuse-index", "fuse: the drafter that copies", {{"suffix", D::kSuffix}, {"ngram", D::kNgram}},
           [](auto& c) -> auto& { return c.fuse_index; }),

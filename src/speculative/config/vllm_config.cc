@@ -61,12 +61,12 @@ constexpr Key kKeys[] = {
     {"disable_padded_drafter_batch", Kind::kBool},
     {"disable_eagle_block_drop", Kind::kBool},
     {"use_local_argmax_reduction", Kind::kBool},
+    {"parallel_drafting", Kind::kBool},  // of EAGLE-3 heads, whose folder says it
     // Only what is so here anyway.
     {"draft_tensor_parallel_size", Kind::kInteger, nullptr, nullptr, "1"},
     {"quantization", Kind::kString, nullptr, nullptr, "null"},
     {"revision", Kind::kString, nullptr, nullptr, "null"},
     {"code_revision", Kind::kString, nullptr, nullptr, "null"},
-    {"parallel_drafting", Kind::kBool, nullptr, nullptr, "false"},
     {"use_heterogeneous_vocab", Kind::kBool, nullptr, nullptr, "false"},
     {"enable_adaptive_verification", Kind::kBool, nullptr, nullptr, "false"},
 };
@@ -96,7 +96,7 @@ bool any_of_method(const Json& json, std::string_view method) {
                      [&](const Key& key) { return key.method && key.method == method && json_member(json, key.name); });
 }
 
-// draft_model, ngram or suffix.
+// draft_model, mtp, ngram or suffix.
 std::string method_of(const Json& json) {
   const auto model = json_string(json, "model", kWhere);
   std::string method = json_string(json, "method", kWhere).value_or("");
@@ -105,12 +105,13 @@ std::string method_of(const Json& json) {
   if (method.empty() && any_of_method(json, "suffix")) method = "suffix";
   if (method == "[ngram]") method = "ngram";
   // A chain; that the model is a head, and which, shows in its folder.
-  if (method == "eagle" || method == "eagle3" || method == "medusa") method = "draft_model";
-  constexpr const char* kUse = "draft_model with a model, or suffix or ngram without one";
+  constexpr const char* kRead[] = {"eagle", "eagle3", "medusa", "dflash", "dspark"};
+  if (std::find(std::begin(kRead), std::end(kRead), method) != std::end(kRead)) method = "draft_model";
+  constexpr const char* kUse = "draft_model with a model, or mtp, suffix or ngram without one";
   if (method.empty()) fail("{}: neither key 'method' nor key 'model' is given; use {}", kWhere, kUse);
-  if (method == "draft_model" || method == "ngram" || method == "suffix") return method;
-  constexpr const char* kHeads[] = {"mtp", "mlp_speculator", "dflash", "dspark"};
-  if (std::find(std::begin(kHeads), std::end(kHeads), method) != std::end(kHeads) || method.ends_with("_mtp"))
+  if (method.ends_with("_mtp")) method = "mtp";
+  if (method == "draft_model" || method == "mtp" || method == "ngram" || method == "suffix") return method;
+  if (method == "mlp_speculator")
     fail("{}: method '{}' drafts with a head on the target, which is not supported yet; use {}", kWhere,
          printable(method, 60), kUse);
   fail("{}: method '{}' is not known; use {}", kWhere, printable(method, 60), kUse);
@@ -150,6 +151,8 @@ void set_from_table(SpecConfig& config, const Json& json, std::string_view metho
 
 // What vLLM takes where nothing is said.
 void set_defaults(SpecConfig& config, std::string_view method) {
+  if (method == "mtp")
+    config.tree.kind = TreeKind::kChain, config.tree.nodes = 1, config.tree.depth = kMaxTreeNodes - 1;
   if (method == "ngram") config.index.ngram_min = config.index.ngram_max = 5;
   if (method == "suffix") config.tree.nodes = config.tree.depth = config.index.match_max = 24;
 }
@@ -171,6 +174,9 @@ SpecConfig config_from_json(std::string_view text) {
     fail("{}: is {}; an object like {{\"method\": \"suffix\"}} is expected", kWhere, json.type_name());
   check_keys(json);
   const std::string method = method_of(json);
+  if (json_bool(json, "parallel_drafting", kWhere).value_or(false) &&
+      json_string(json, "method", kWhere).value_or("") != "eagle3")
+    fail("{}: key 'parallel_drafting' is true; it is supported with method eagle3 and a head trained for it", kWhere);
   SpecConfig config = preset_config(method == "draft_model" ? "sd" : method);
   set_defaults(config, method);
   set_from_table(config, json, method);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "speculative/draft/dflash.h"
 #include "speculative/draft/drafters.h"
 #include "speculative/draft/eagle.h"
 #include "speculative/draft/longspec.h"
@@ -13,8 +14,9 @@
 namespace sx {
 namespace {
 
-const DrafterEntry* const kDrafters[] = {&kModelDrafter,    &kSelfDrafter,  &kEagleDrafter,  &kMedusaDrafter,
-                                         &kLongSpecDrafter, &kNgramDrafter, &kSuffixDrafter, &kFuseDrafter};
+const DrafterEntry* const kDrafters[] = {&kModelDrafter,  &kSelfDrafter,     &kEagleDrafter,  &kMtpDrafter,
+                                         &kMedusaDrafter, &kLongSpecDrafter, &kDFlashDrafter, &kNgramDrafter,
+                                         &kSuffixDrafter, &kFuseDrafter};
 
 }  // namespace
 

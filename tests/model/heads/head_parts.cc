@@ -106,6 +106,25 @@ HeadParts random_head(nlohmann::ordered_json config, const std::vector<std::stri
   return out;
 }
 
+nlohmann::ordered_json dflash_config(const ModelConfig& target, int block, bool dspark) {
+  auto config = eagle1_config(target);
+  config.erase("bias");
+  config["architectures"] = {dspark ? "DSparkDraftModel" : "DFlashDraftModel"};
+  config["num_hidden_layers"] = 3;
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
+  config["sliding_window"] = 30;
+  config["block_size"] = block;
+  config["dflash_config"] = {{"mask_token_id", 5}, {"target_layer_ids", {0, target.layers - 1}}};
+  if (dspark) config["markov_rank"] = 32;
+  return config;
+}
+
+std::vector<std::string> dflash_extra(bool dspark) {
+  std::vector<std::string> extra = {"layers.0.self_attn.q_norm.weight"};
+  if (dspark) extra.push_back("markov_head.markov_w1.weight");
+  return extra;
+}
+
 nlohmann::ordered_json longspec_config(const ModelConfig& target, int window) {
   return {{"architectures", {"LlamaForCausalLM"}},
           {"hidden_size", target.width},

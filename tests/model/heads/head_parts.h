@@ -47,6 +47,10 @@ HeadParts random_head(nlohmann::ordered_json config, const std::vector<std::stri
 // Head configs of width 64: an EAGLE-1 and an EAGLE-3 one.
 nlohmann::ordered_json eagle1_config(const ModelConfig& target);
 nlohmann::ordered_json eagle3_config(const ModelConfig& target, int layers, int draft_vocab);
+// DFlash's, three layers with a window in the middle one, and what random_head needs beside it; of DSpark with the
+// bias.
+nlohmann::ordered_json dflash_config(const ModelConfig& target, int block, bool dspark);
+std::vector<std::string> dflash_extra(bool dspark);
 // LongSpec's, with the target's shape of cells; and what random_head needs beside it.
 nlohmann::ordered_json longspec_config(const ModelConfig& target, int window);
 inline const std::vector<std::string> kLongSpecParts = {

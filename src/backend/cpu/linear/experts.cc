@@ -78,9 +78,15 @@ class ExpertsCall {
         kernels_(*scratch.kernels_),
         entries_(args.rows * args.used),
         width_(args.gate_up->in()),
-        ffn_(args.down->in()) {
+        ffn_(args.down->in()),
+        own_ffn_(args.gate_up->out() / 2),
+        own_width_(args.down->out()),
+        first_inner_(args.part ? args.part->first_inner : 0),
+        first_out_(args.part ? args.part->first_out : 0) {
     SX_ASSERT(args.rows <= s_.rows_ && args.used <= s_.used_ && args.gate_up->experts() <= s_.experts_);
-    SX_ASSERT(width_ <= s_.width_ && ffn_ <= s_.ffn_ && args.gate_up->out() == 2 * ffn_ && args.down->out() == width_);
+    SX_ASSERT(width_ <= s_.width_ && ffn_ <= s_.ffn_ && ffn_ == (args.part ? args.part->ffn : own_ffn_));
+    SX_ASSERT(first_inner_ + own_ffn_ <= ffn_ && first_out_ + own_width_ <= width_);
+    SX_ASSERT(args.part || own_width_ == width_);
     SX_ASSERT(pool.workers() <= s_.threads_ && args.down->experts() == args.gate_up->experts());
   }
 
@@ -106,13 +112,19 @@ class ExpertsCall {
     each_tile(ffn_ * 4, [&](int expert, int first, int count) {
       const int from = s_.first_[size_t(expert)];
       for (int i = first; i < first + count; ++i)
-        expert_glu(a_, gates + size_t(from + i) * size_t(2 * ffn_), ffn_, inner + size_t(from + i) * size_t(ffn_));
-      if (down.act_blocks()) quantise(expert, first, inner, ffn_, down.act_blocks());
+        expert_glu(a_, gates + size_t(from + i) * size_t(2 * own_ffn_), own_ffn_,
+                   inner + size_t(from + i) * size_t(ffn_) + first_inner_);
+      if (!a_.part && down.act_blocks()) quantise(expert, first, inner, ffn_, down.act_blocks());
     });
+    if (a_.part) {
+      a_.part->gather(inner, entries_);
+      if (down.act_blocks())
+        each_tile(ffn_, [&](int expert, int first, int) { quantise(expert, first, inner, ffn_, down.act_blocks()); });
+    }
     multiply(down, inner, ffn_, a_.down_bias, y, false);
     each(a_.rows, width_ * a_.used, [&](int r) {
       const size_t at = size_t(r) * size_t(a_.used);
-      combine_row(a_, y, &s_.place_[at], &s_.weight_[at], width_, a_.out + size_t(r) * size_t(width_));
+      combine_row(a_, y, &s_.place_[at], &s_.weight_[at], own_width_, a_.out + size_t(r) * size_t(width_) + first_out_);
     });
   }
 
@@ -229,7 +241,9 @@ class ExpertsCall {
   ThreadPool& pool_;
   ExpertsScratch& s_;
   const LinearKernels& kernels_;
-  int entries_, width_, ffn_, tiles_ = 0;
+  int entries_, width_, ffn_;
+  int own_ffn_, own_width_, first_inner_, first_out_;  // where columns are divided among ranks: this rank's
+  int tiles_ = 0;
 };
 
 void experts(const ExpertsArgs& args, ThreadPool& pool, ExpertsScratch& scratch) {

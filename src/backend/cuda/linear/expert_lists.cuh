@@ -13,7 +13,7 @@ struct ExpertLists {
   int32_t* place;   // [rows, used] entries
   int32_t* row_of;  // [entries]
   int32_t* first;   // [experts + 1]: an expert's entries
-  int32_t* active;  // [slots] experts that have entries, then -1
+  int4* active;     // [slots] {expert, its first entry, its number of entries} of experts that have some, then -1
   int rows, used, experts, slots;
 };
 
@@ -27,13 +27,11 @@ struct RouteCall {
   float scale;
 };
 
-// A warp routes a row: lane l looks at experts l, l + 32, ... Reads a row of logits; bound by latency.
-__global__ void __launch_bounds__(128) route_rows(const __grid_constant__ RouteCall call) {
-  const int lane = int(threadIdx.x) & 31, row = int(blockIdx.x) * 4 + (int(threadIdx.x) >> 5);
-  let_next_start();
-  wait_for_previous();
+// A warp routes a row: lane l has the scores of experts l, l + 32, ..., at most kPerLane of them. Bound by latency.
+template <int kPerLane>
+__device__ __forceinline__ void route_row(const RouteCall& call, int row) {
+  const int lane = int(threadIdx.x) & 31;
   const ExpertLists& lists = call.lists;
-  if (row >= lists.rows) return;
   int32_t* choice = lists.choice + size_t(row) * size_t(lists.used);
   float* weight = lists.weight + size_t(row) * size_t(lists.used);
   if (call.row_info && call.row_info[row].slot < 0) {
@@ -42,54 +40,67 @@ __global__ void __launch_bounds__(128) route_rows(const __grid_constant__ RouteC
   }
   const float* logits = call.logits + size_t(row) * size_t(lists.experts);
   const bool sigmoid = call.routing == Routing::kSigmoid;
-  const auto probability = [&](int e) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-logits[e]))); };
-  const auto score = [&](int e) {
-    if (!sigmoid) return logits[e];
-    return call.choice_bias ? __fadd_rn(probability(e), call.choice_bias[e]) : probability(e);
-  };
+  const auto probability = [](float logit) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-logit))); };
+  float logit[kPerLane], score[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) logit[i] = i * 32 + lane < lists.experts ? logits[i * 32 + lane] : 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = i * 32 + lane;
+    score[i] = !sigmoid ? logit[i] : probability(logit[i]);
+    if (sigmoid && call.choice_bias && e < lists.experts) score[i] = __fadd_rn(score[i], call.choice_bias[e]);
+  }
   // Whether a is chosen before b: the larger, of equals the lower; -1 is none.
   const auto before = [](float a, int i, float b, int j) { return i >= 0 && (j < 0 || a > b || (a == b && i < j)); };
   uint32_t taken = 0;  // of the lane's experts
   float top = 0, total = 0;
   for (int j = 0; j < lists.used; ++j) {
-    float best = 0;
+    float best = 0, its_logit = 0;
     int which = -1;
-    for (int e = lane, i = 0; e < lists.experts; e += 32, ++i) {
-      if (taken >> i & 1) continue;
-      const float s = score(e);
-      if (before(s, e, best, which)) best = s, which = e;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = i * 32 + lane;
+      if (e >= lists.experts || (taken >> i & 1)) continue;
+      if (before(score[i], e, best, which)) best = score[i], which = e, its_logit = logit[i];
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, best, step);
+      const float other = __shfl_xor_sync(kAllLanes, best, step),
+                  others_logit = __shfl_xor_sync(kAllLanes, its_logit, step);
       const int its = __shfl_xor_sync(kAllLanes, which, step);
-      if (before(other, its, best, which)) best = other, which = its;
+      if (before(other, its, best, which)) best = other, which = its, its_logit = others_logit;
     }
     which = __shfl_sync(kAllLanes, which, 0);  // NaN may leave lanes with different winners
+    its_logit = __shfl_sync(kAllLanes, its_logit, 0);
     if (which % 32 == lane) taken |= 1u << (which / 32);
-    const float logit = logits[which];
-    if (j == 0) top = logit;
-    const float w = sigmoid ? probability(which) : expf(__fsub_rn(logit, top));
+    if (j == 0) top = its_logit;
+    const float w = sigmoid ? probability(its_logit) : expf(__fsub_rn(its_logit, top));
     total = __fadd_rn(total, w);
-    if (lane == 0) choice[j] = which, weight[j] = w;
+    if (j % 32 == lane) choice[j] = which, weight[j] = w;
   }
   if (sigmoid) total = call.renormalise ? __fadd_rn(total, 1e-20f) : 1.0f;
   if (!sigmoid && !call.renormalise) {
     float sum = 0;
-    for (int e = lane; e < lists.experts; e += 32) sum = __fadd_rn(sum, expf(__fsub_rn(logits[e], top)));
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      if (i * 32 + lane < lists.experts) sum = __fadd_rn(sum, expf(__fsub_rn(logit[i], top)));
     total = warp_sum(sum);
   }
-  __syncwarp();
   for (int j = lane; j < lists.used; j += 32) weight[j] = __fmul_rn(__fdiv_rn(weight[j], total), call.scale);
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(128) route_rows(const __grid_constant__ RouteCall call) {
+  const int row = int(blockIdx.x) * 4 + (int(threadIdx.x) >> 5);
+  let_next_start();
+  wait_for_previous();
+  if (row < call.lists.rows) route_row<kPerLane>(call, row);
 }
 
 // One block; thread e has expert e. The lists come out the same whatever the block's timing. Reads all choices once per
 // warp, from L1.
-__global__ void __launch_bounds__(kMostExperts) list_entries(const __grid_constant__ ExpertLists lists) {
-  __shared__ int32_t sums[2][kMostExperts];
+__device__ __forceinline__ void list_entries(const ExpertLists& lists, int32_t (&sums)[2][kMostExperts]) {
   const int e = int(threadIdx.x), entries = lists.rows * lists.used;
-  let_next_start();
-  wait_for_previous();
   int count = 0;
   if (e < lists.experts)
     for (int i = 0; i < entries; ++i) count += lists.choice[i] == e;
@@ -106,16 +117,36 @@ __global__ void __launch_bounds__(kMostExperts) list_entries(const __grid_consta
   int next = before & 0xfffff;
   if (e < lists.experts) {
     lists.first[e] = next;
-    if (count > 0) lists.active[before >> 20] = e;
+    if (count > 0) lists.active[before >> 20] = make_int4(e, next, count, 0);
   }
   if (e == 0) lists.first[lists.experts] = all & 0xfffff;
-  for (int i = (all >> 20) + e; i < lists.slots; i += int(blockDim.x)) lists.active[i] = -1;
+  for (int i = (all >> 20) + e; i < lists.slots; i += int(blockDim.x)) lists.active[i] = make_int4(-1, 0, 0, 0);
   if (count == 0) return;
   for (int i = 0; i < entries; ++i) {
     if (lists.choice[i] != e) continue;
     lists.place[i] = next;
     lists.row_of[next++] = i / lists.used;
   }
+}
+
+__global__ void __launch_bounds__(kMostExperts) list_all_entries(const __grid_constant__ ExpertLists lists) {
+  __shared__ int32_t sums[2][kMostExperts];
+  let_next_start();
+  wait_for_previous();
+  list_entries(lists, sums);
+}
+
+// Both in one block, for few rows: a launch less, and the choices stay in L1.
+inline constexpr int kRouteThreads = 512;
+template <int kPerLane>
+__global__ void __launch_bounds__(kRouteThreads) route_and_list(const __grid_constant__ RouteCall call) {
+  __shared__ int32_t sums[2][kMostExperts];
+  let_next_start();
+  wait_for_previous();
+  for (int row = int(threadIdx.x) >> 5; row < call.lists.rows; row += kRouteThreads / 32)
+    route_row<kPerLane>(call, row);
+  __syncthreads();
+  list_entries(call.lists, sums);
 }
 
 }  // namespace sx::cuda

@@ -11,22 +11,24 @@
 namespace sx::cuda {
 namespace {
 
-// A product of all experts: LinearTask of expert 0 and entry 0, and how far apart the others are. Blocks (tile, slot,
-// part): the active expert in a slot, and one or two parts of equal shape behind each other.
+// A product of all experts: LinearTask of expert 0 and entry 0, and how far apart the others are. Blocks (tile, slots,
+// part): the active experts in slots y, y + gridDim.y, ..., and one or two parts of equal shape behind each other.
 struct ExpertsTask {
   LinearTask task;
-  const int32_t *first, *active;
+  const int4* active;  // see ExpertLists
+  int slots;
   size_t expert_bytes, part_bytes;
   int bias_stride, input_bytes;
 };
 
-// The block's own task; false: there is nothing to do.
-__device__ __forceinline__ bool own_task(const ExpertsTask& all, LinearTask& task) {
-  const int expert = all.active[blockIdx.y], part = int(blockIdx.z);
+// The block's task for one slot; false: there is nothing to do, nor in the slots behind.
+__device__ __forceinline__ bool own_task(const ExpertsTask& all, int slot, LinearTask& task) {
+  if (slot >= all.slots) return false;
+  const int4 active = all.active[slot];
+  const int expert = active.x, from = active.y, part = int(blockIdx.z);
   if (expert < 0) return false;
-  const int from = all.first[expert];
   task = all.task;
-  task.rows = all.first[expert + 1] - from;
+  task.rows = active.z;
   task.data = static_cast<const char*>(task.data) + size_t(expert) * all.expert_bytes + size_t(part) * all.part_bytes;
   task.x = static_cast<const char*>(task.x) + size_t(from) * size_t(task.in) * size_t(all.input_bytes);
   task.result += size_t(from) * size_t(task.out_stride) + size_t(part) * size_t(task.out);
@@ -37,15 +39,18 @@ __device__ __forceinline__ bool own_task(const ExpertsTask& all, LinearTask& tas
 // A block computes 16 outputs of one expert for all of its rows, 8 * kTokenTiles at a time: the weights come from
 // memory once, then from L2. Same order of summation as packed_few and few_rows, whose code it runs.
 template <class Format, int kTokenTiles>
-__global__ void __launch_bounds__(256, 2) expert_packed(const __grid_constant__ ExpertsTask all) {
+__global__ void __launch_bounds__(256, kTokenTiles == 1 ? 4 : 2)
+    expert_packed(const __grid_constant__ ExpertsTask all) {
   extern __shared__ __align__(128) unsigned char shared[];
   let_next_start();
   wait_for_previous();
   LinearTask task;
-  if (!own_task(all, task)) return;
-  for (int block = 0; block * 8 * kTokenTiles < task.rows; ++block) {
-    if (block > 0) __syncthreads();
-    packed_few_block<Format, 1, kTokenTiles, Format::kAhead, 2>(task, int(blockIdx.x), int(gridDim.x), block, shared);
+  for (int slot = int(blockIdx.y); own_task(all, slot, task); slot += int(gridDim.y)) {
+    for (int block = 0; block * 8 * kTokenTiles < task.rows; ++block) {
+      packed_few_block<Format, 1, kTokenTiles, kTokenTiles == 1 ? 1 : Format::kAhead, 2>(task, int(blockIdx.x),
+                                                                                         int(gridDim.x), block, shared);
+      __syncthreads();
+    }
   }
 }
 
@@ -54,10 +59,11 @@ __global__ void __launch_bounds__(256, 2) expert_half(const __grid_constant__ Ex
   let_next_start();
   wait_for_previous();
   LinearTask task;
-  if (!own_task(all, task)) return;
-  for (int block = 0; block * 8 < task.rows; ++block) {
-    if (block > 0) __syncthreads();
-    few_rows_block<HalfFormat<kHalf>, 1, 1, 1>(task, int(blockIdx.x), block);
+  for (int slot = int(blockIdx.y); own_task(all, slot, task); slot += int(gridDim.y)) {
+    for (int block = 0; block * 8 < task.rows; ++block) {
+      few_rows_block<HalfFormat<kHalf>, 1, 1, 1>(task, int(blockIdx.x), block);
+      __syncthreads();
+    }
   }
 }
 
@@ -66,18 +72,19 @@ __global__ void __launch_bounds__(256) expert_f32(const __grid_constant__ Expert
   let_next_start();
   wait_for_previous();
   LinearTask task;
-  if (!own_task(all, task)) return;
   const int lane = int(threadIdx.x) & 31;
-  for (int o = int(threadIdx.x) >> 5; o < kTileOut; o += 8) {
-    const int out = int(blockIdx.x) * kTileOut + o;
-    if (out >= task.out) return;
-    const float* weights = static_cast<const float*>(task.data) + size_t(out) * size_t(task.in);
-    for (int row = 0; row < task.rows; ++row) {
-      const float* x = static_cast<const float*>(task.x) + size_t(row) * size_t(task.in);
-      float sum = 0;
-      for (int k = lane; k < task.in; k += 32) sum = __fmaf_rn(weights[k], x[k], sum);
-      sum = warp_sum(sum);
-      if (lane == 0) store_result(task, row, out, sum);
+  for (int slot = int(blockIdx.y); own_task(all, slot, task); slot += int(gridDim.y)) {
+    for (int o = int(threadIdx.x) >> 5; o < kTileOut; o += 8) {
+      const int out = int(blockIdx.x) * kTileOut + o;
+      if (out >= task.out) break;
+      const float* weights = static_cast<const float*>(task.data) + size_t(out) * size_t(task.in);
+      for (int row = 0; row < task.rows; ++row) {
+        const float* x = static_cast<const float*>(task.x) + size_t(row) * size_t(task.in);
+        float sum = 0;
+        for (int k = lane; k < task.in; k += 32) sum = __fmaf_rn(weights[k], x[k], sum);
+        sum = warp_sum(sum);
+        if (lane == 0) store_result(task, row, out, sum);
+      }
     }
   }
 }
@@ -92,15 +99,20 @@ __device__ __forceinline__ void store_input(const Inputs& to, size_t at, float v
   if (to.x) to.x[at] = value;
 }
 
-// The rows of all entries; a block has one.
+// The rows of all entries. A block has kPiece columns of one.
+constexpr int kPiece = 1024;
 __global__ void __launch_bounds__(256) gather_entries(ExpertLists lists, const float* x, int width, Inputs to) {
   let_next_start();
   wait_for_previous();
-  const int entry = int(blockIdx.x);
+  const int entry = int(blockIdx.x), first = int(blockIdx.y) * kPiece + int(threadIdx.x);
   if (entry >= lists.first[lists.experts]) return;
   const float* from = x + size_t(lists.row_of[entry]) * size_t(width);
-  for (int i = int(threadIdx.x); i < width; i += 256)
-    store_input(to, size_t(entry) * size_t(width) + size_t(i), from[i]);
+  float v[kPiece / 256];
+#pragma unroll
+  for (int i = 0; i < kPiece / 256; ++i) v[i] = first + 256 * i < width ? from[first + 256 * i] : 0;
+#pragma unroll
+  for (int i = 0; i < kPiece / 256; ++i)
+    if (first + 256 * i < width) store_input(to, size_t(entry) * size_t(width) + size_t(first + 256 * i), v[i]);
 }
 
 __global__ void __launch_bounds__(256)
@@ -110,37 +122,48 @@ __global__ void __launch_bounds__(256)
   const int entry = int(blockIdx.x);
   if (entry >= lists.first[lists.experts]) return;
   const float *gates = gate_up + size_t(entry) * size_t(2 * ffn), *ups = gates + ffn;
-  for (int i = int(threadIdx.x); i < ffn; i += 256) {
-    float value;
-    if (limit == 0) {
-      value = silu_times(gates[i], ups[i]);
-    } else {  // a NaN stays one
-      const float gate = gates[i] > limit ? limit : gates[i];
-      const float low = ups[i] < -limit ? -limit : ups[i], up = low > limit ? limit : low;
-      const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, expf(__fmul_rn(-alpha, gate))));
-      value = __fmul_rn(silu, __fadd_rn(up, 1.0f));
-    }
-    store_input(to, size_t(entry) * size_t(ffn) + size_t(i), value);
+  const int i = int(blockIdx.y) * 256 + int(threadIdx.x);
+  if (i >= ffn) return;
+  float value;
+  if (limit == 0) {
+    value = silu_times(gates[i], ups[i]);
+  } else {  // a NaN stays one
+    const float gate = gates[i] > limit ? limit : gates[i];
+    const float low = ups[i] < -limit ? -limit : ups[i], up = low > limit ? limit : low;
+    const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, expf(__fmul_rn(-alpha, gate))));
+    value = __fmul_rn(silu, __fadd_rn(up, 1.0f));
   }
+  store_input(to, size_t(entry) * size_t(ffn) + size_t(i), value);
 }
 
-// out (+)= w0 y0 + w1 y1 + ..., in the order of choice; a block has one row.
+// out (+)= w0 y0 + w1 y1 + ..., in the order of choice. A block has 256 columns of one row; eight terms are loaded at
+// once.
 __global__ void __launch_bounds__(256)
     combine_entries(ExpertLists lists, const float* y, int width, float* out, bool accumulate) {
   let_next_start();
   wait_for_previous();
   const size_t row = blockIdx.x, at = row * size_t(lists.used);
   if (lists.choice[at] < 0) return;
-  for (int i = int(threadIdx.x); i < width; i += 256) {
-    float sum = 0;
-    for (int j = 0; j < lists.used; ++j) {
-      const float term =
-          __fmul_rn(lists.weight[at + size_t(j)], y[size_t(lists.place[at + size_t(j)]) * size_t(width) + size_t(i)]);
-      sum = j == 0 ? term : __fadd_rn(sum, term);
+  const int i = int(blockIdx.y) * 256 + int(threadIdx.x);
+  if (i >= width) return;
+  float sum = 0;
+  for (int first = 0; first < lists.used; first += 8) {
+    float weight[8], v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const size_t k = at + size_t(min(first + j, lists.used - 1));
+      weight[j] = lists.weight[k];
+      v[j] = y[size_t(lists.place[k]) * size_t(width) + size_t(i)];
     }
-    float& to = out[row * size_t(width) + size_t(i)];
-    to = accumulate ? __fadd_rn(to, sum) : sum;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (first + j >= lists.used) break;
+      const float term = __fmul_rn(weight[j], v[j]);
+      sum = first + j == 0 ? term : __fadd_rn(sum, term);
+    }
   }
+  float& to = out[row * size_t(width) + size_t(i)];
+  to = accumulate ? __fadd_rn(to, sum) : sum;
 }
 
 template <class Format, int kTokenTiles>
@@ -173,6 +196,9 @@ size_t row_bytes(const WeightSegment& segment, int in, size_t rows) {
   return rows / kTileOut * size_t(parts_of(in).groups) * group;
 }
 
+// Blocks for slots: with more, those without an expert would take longer to start and end than the others to go on.
+constexpr int kSlotBlocks = 32;
+
 // result[entry] = W x[entry] + bias of all experts.
 void multiply_experts(const CudaExperts& matrix, const ExpertLists& lists, const Inputs& inputs, const float* bias,
                       float* result, cudaStream_t stream) {
@@ -183,8 +209,8 @@ void multiply_experts(const CudaExperts& matrix, const ExpertLists& lists, const
     const bool f32 = segment.format == WeightSegment::Format::kF32;
     const bool pair = i + 1 < parts.size() && parts[i + 1].segment == part.segment && parts[i + 1].out == part.out;
     ExpertsTask all{};
-    all.first = lists.first;
     all.active = lists.active;
+    all.slots = lists.slots;
     all.expert_bytes = row_bytes(segment, matrix.in(), size_t(part.out));
     if (pair) all.part_bytes = row_bytes(segment, matrix.in(), size_t(parts[i + 1].first_row - part.first_row));
     all.bias_stride = matrix.out();
@@ -198,10 +224,21 @@ void multiply_experts(const CudaExperts& matrix, const ExpertLists& lists, const
     task.out = part.out;
     task.out_stride = matrix.out();
     task.parts = parts_of(matrix.in());
-    const dim3 grid(unsigned((part.out + kTileOut - 1) / kTileOut), unsigned(lists.slots), pair ? 2 : 1);
+    const unsigned slots = unsigned(std::min(lists.slots, kSlotBlocks));
+    const dim3 grid(unsigned((part.out + kTileOut - 1) / kTileOut), slots, pair ? 2 : 1);
     multiply(segment, all, grid, lists.rows * lists.used > 4 * lists.experts, stream);
     i += pair ? 2 : 1;
   }
+}
+
+// Who goes where: one kernel for few rows, else two.
+template <int kPerLane>
+void route_by(const RouteCall& call, cudaStream_t stream) {
+  const ExpertLists& lists = call.lists;
+  if (lists.rows <= kRouteThreads / 32 && lists.experts <= kRouteThreads)
+    return launch(route_and_list<kPerLane>, dim3(1), dim3(kRouteThreads), 0, stream, call);
+  launch(route_rows<kPerLane>, dim3(unsigned(divide_up(lists.rows, 4))), dim3(128), 0, stream, call);
+  launch(list_all_entries, dim3(1), dim3(unsigned(divide_up(lists.experts, 32) * 32)), 0, stream, lists);
 }
 
 std::vector<Tensor> stacked(std::span<const Tensor> parts) {
@@ -240,7 +277,7 @@ Buffers buffers_of(Pieces& pieces, int most_rows, int experts, int used, int wid
   b.lists.place = pieces.take<int32_t>(entries);
   b.lists.row_of = pieces.take<int32_t>(entries);
   b.lists.first = pieces.take<int32_t>(size_t(experts) + 1);
-  b.lists.active = pieces.take<int32_t>(size_t(experts));
+  b.lists.active = pieces.take<int4>(size_t(experts));
   b.x = {pieces.take<uint16_t>(entries * size_t(width)), pieces.take<float>(entries * size_t(width)), Half::kF16};
   b.inner = {pieces.take<uint16_t>(entries * size_t(ffn)), pieces.take<float>(entries * size_t(ffn)), Half::kF16};
   b.gate_up = pieces.take<float>(entries * 2 * size_t(ffn));
@@ -299,14 +336,15 @@ void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream) {
                           a.choice_bias, call.row_info ? call.row_info + first : nullptr,
                           a.routing,     a.renormalise,
                           a.scale};
-    launch(route_rows, dim3(unsigned(divide_up(lists.rows, 4))), dim3(128), 0, stream, route);
-    launch(list_entries, dim3(1), dim3(unsigned(divide_up(experts, 32) * 32)), 0, stream, lists);
-    launch(gather_entries, dim3(entries), dim3(256), 0, stream, lists, a.x + at, width, x);
+    experts <= 128 ? route_by<4>(route, stream) : route_by<kMostExperts / 32>(route, stream);
+    launch(gather_entries, dim3(entries, unsigned(divide_up(width, kPiece))), dim3(256), 0, stream, lists, a.x + at,
+           width, x);
     multiply_experts(gate_up, lists, x, a.gate_up_bias, b.gate_up, stream);
-    launch(expert_glu, dim3(entries), dim3(256), 0, stream, lists, b.gate_up, ffn, a.limit, a.alpha, inner);
+    launch(expert_glu, dim3(entries, unsigned(divide_up(ffn, 256))), dim3(256), 0, stream, lists, b.gate_up, ffn,
+           a.limit, a.alpha, inner);
     multiply_experts(down, lists, inner, a.down_bias, b.y, stream);
-    launch(combine_entries, dim3(unsigned(lists.rows)), dim3(256), 0, stream, lists, b.y, width, a.out + at,
-           a.accumulate);
+    launch(combine_entries, dim3(unsigned(lists.rows), unsigned(divide_up(width, 256))), dim3(256), 0, stream, lists,
+           b.y, width, a.out + at, a.accumulate);
   }
 }
 

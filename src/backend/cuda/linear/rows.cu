@@ -31,26 +31,41 @@ __global__ void __launch_bounds__(256) add_parts(const __grid_constant__ LinearT
   *to = total;
 }
 
-// f32 weights (rare and small). A warp computes one output of 8 rows: lane l sums k = l, l + 32, ..., then the lanes
-// are added in a tree. The weights are read once per 8 rows; bound by latency and L2.
+// f32 weights (rare and small: routers of mixtures). A warp computes one output of kRows rows: lane l sums k = l, l +
+// 32, ..., then the lanes are added in a tree. The weights are read once per kRows rows; bound by latency and L2, so
+// loads are started many at a time.
+template <int kRows>
 __global__ void __launch_bounds__(256) multiply_f32(const __grid_constant__ LinearTask task) {
+  constexpr int kAtOnce = kRows == 1 ? 16 : 4;
   const int lane = int(threadIdx.x) & 31, out = int(blockIdx.x) * 8 + (int(threadIdx.x) >> 5),
-            first = int(blockIdx.y) * 8;
+            first = int(blockIdx.y) * kRows;
   let_next_start();
   wait_for_previous();
   if (out >= task.out) return;
   const float* weights = static_cast<const float*>(task.data) + size_t(out) * size_t(task.in);
-  const float* x = static_cast<const float*>(task.x);
-  float sum[8] = {};
-  for (int k = lane; k < task.in; k += 32) {
-    const float w = weights[k];
+  const float* rows[kRows];  // rows behind the last repeat it; the result is dropped
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {  // rows behind the last repeat it; the result is dropped
-      sum[i] = __fmaf_rn(w, x[size_t(min(first + i, task.rows - 1)) * size_t(task.in) + size_t(k)], sum[i]);
+  for (int i = 0; i < kRows; ++i)
+    rows[i] = static_cast<const float*>(task.x) + size_t(min(first + i, task.rows - 1)) * size_t(task.in);
+  float sum[kRows] = {};
+  for (int k0 = lane; k0 < task.in; k0 += 32 * kAtOnce) {
+    float w[kAtOnce], x[kAtOnce][kRows];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int k = min(k0 + 32 * j, task.in - 1);
+      w[j] = weights[k];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) x[j][i] = rows[i][k];
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (k0 + 32 * j >= task.in) break;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) sum[i] = __fmaf_rn(w[j], x[j][i], sum[i]);
     }
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kRows; ++i) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
       sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffffu, sum[i], distance));
@@ -74,7 +89,9 @@ void multiply_segment(const WeightSegment& segment, const LinearTask& task, Way 
     case Format::kQ8: return multiply_quantised(segment, task, way, stream);
     case Format::kF32: break;
   }
-  launch(multiply_f32, dim3(unsigned((task.out + 7) / 8), unsigned((task.rows + 7) / 8)), dim3(256), 0, stream, task);
+  const unsigned blocks = unsigned((task.out + 7) / 8);
+  if (task.rows == 1) return launch(multiply_f32<1>, dim3(blocks), dim3(256), 0, stream, task);
+  launch(multiply_f32<8>, dim3(blocks, unsigned((task.rows + 7) / 8)), dim3(256), 0, stream, task);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/linear/experts.h"
 #include "backend/cuda/elementwise/norm_glu_embed.h"
@@ -24,12 +23,21 @@ std::string name_of(int device) {
   return properties.name;
 }
 
+// Makes a device the calling thread's; this is the only place that does.
+cudaError_t use_device(int device) {
+  thread_local int current = -1;
+  if (current == device) return cudaSuccess;
+  const cudaError_t status = cudaSetDevice(device);
+  if (status == cudaSuccess) current = device;
+  return status;
+}
+
 int checked_device(int device) {
   if (const std::string why = why_unavailable(); !why.empty()) fail("device cuda: {}", why);
   int count = 0;
   check(cudaGetDeviceCount(&count), "devices");
   if (device < 0 || device >= count) fail("device cuda:{}: there are {} CUDA devices", device, count);
-  check(cudaSetDevice(device), "device");
+  check(use_device(device), "device");
   return device;
 }
 
@@ -56,13 +64,17 @@ std::unique_ptr<Backend> make_backend(const CudaOptions& options, std::unique_pt
 }
 
 CudaBackend::CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> host)
-    : device_name_(name_of(checked_device(options.device))), host_(std::move(host)), arena_(options, device_name_) {
+    : device_(checked_device(options.device)),
+      device_name_(name_of(device_)),
+      host_(std::move(host)),
+      arena_(options, device_name_) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
   staging_ = std::make_unique<Staging>(stream_);
   level_rows_ = most_level_rows();
 }
 
 CudaBackend::~CudaBackend() {
+  use_device(device_);
   cudaStreamSynchronize(stream_);
   prompt_linear_.reset();
   staging_.reset();
@@ -71,10 +83,13 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
+void CudaBackend::bind() const { check(use_device(device_), "device"); }
+
 std::string CudaBackend::name() const { return fmt::format("cuda ({})", device_name_); }
 int CudaBackend::max_depth() const { return kMaxDepth; }
 
 std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) {
+  bind();
   auto matrix = std::make_unique<CudaMatrix>(parts, arena_);
   settle();
   last_half_ = matrix->half();
@@ -82,22 +97,26 @@ std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) 
 }
 
 std::unique_ptr<Matrix> CudaBackend::make_experts(std::span<const Tensor> parts) {
+  bind();
   auto matrix = std::make_unique<CudaExperts>(parts, arena_);
   settle();
   return matrix;
 }
 
 std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) {
+  bind();
   return std::make_unique<CudaKv>(geometry, arena_);
 }
 
 Tensor CudaBackend::place_table(const Tensor& table) {
+  bind();
   const Tensor placed = cuda::place_table(table, arena_);
   settle();
   return placed;
 }
 
 float* CudaBackend::allocate(size_t count, const char* purpose) {
+  bind();
   return static_cast<float*>(arena_.take(count * sizeof(float), purpose));
 }
 
@@ -121,6 +140,7 @@ void* CudaBackend::pinned(size_t bytes) {
 }
 
 void CudaBackend::reserve(const StepLimits& limits) {
+  bind();
   const int rows = row_capacity(limits.rows), few = padded_rows(std::max(limits.outputs, 64));
   if (block_.reserve(std::max(rows, kPromptRows), arena_)) graphs_.clear(), loops_.clear();  // they know the old place
   reserve_tree_growth();
@@ -141,6 +161,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
 
 // Large copies do not go through pinned memory.
 void CudaBackend::upload(float* to, const float* from, size_t count) {
+  bind();
   if (dry()) return;
   shadow_.of = nullptr;
   written(to);
@@ -149,16 +170,21 @@ void CudaBackend::upload(float* to, const float* from, size_t count) {
 }
 
 void CudaBackend::download(float* to, const float* from, size_t count) {
+  bind();
   if (dry()) return;
   check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "download");
   wait();
 }
 
-void CudaBackend::wait() { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+void CudaBackend::wait() {
+  bind();
+  check(cudaStreamSynchronize(stream_), "waiting for the device");
+}
 
 int CudaBackend::padded(int rows) const { return in_step() && padding_ ? padded_rows(rows) : rows; }
 
 void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef body) {
+  bind();
   SX_ASSERT(!in_step());
   if (dry()) return;
   struct Leave {  // also when the body throws
@@ -229,6 +255,7 @@ float* CudaBackend::wanted(float* out, const Matrix* only_for) {
 }
 
 void CudaBackend::copy_rows(const CopyRowsArgs& args) {
+  bind();
   if (dry()) return;
   shadow_.of = nullptr;
   written(args.to);

@@ -100,6 +100,8 @@ class CudaBackend : public Backend {
     Half half = Half::kBF16;
   };
 
+  // CUDA has a current device per thread; an engine may be called by other threads than the one that opened it.
+  void bind() const;
   void* scratch(Scratch& scratch, size_t bytes, const char* purpose);
   void* pinned(size_t bytes);
   const double* frequencies(const double* values, int dims);
@@ -138,6 +140,7 @@ class CudaBackend : public Backend {
   cudaGraphExec_t record_loop(const TreeGrowthArgs& args, FunctionRef body);
   void await_written(const void* words, size_t count);
 
+  const int device_;
   std::string device_name_;
   std::unique_ptr<Backend> host_;
   Arena arena_;
@@ -171,5 +174,8 @@ class CudaBackend : public Backend {
   std::vector<float> host_row_;
   std::vector<Candidate> candidates_;
 };
+
+std::unique_ptr<Backend> make_backend(const CudaOptions& options, std::unique_ptr<Backend> host);
+std::string why_unavailable();  // empty: there is a device
 
 }  // namespace sx::cuda

@@ -22,6 +22,7 @@ constexpr uint32_t kUnwritten = 0xffffffffu;  // a NaN that no arithmetic gives
 }  // namespace
 
 void CudaBackend::kv_move(const KvMoveArgs& a) {
+  bind();
   if (dry()) return;
   SX_ASSERT(!in_step());
   cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims),
@@ -50,6 +51,7 @@ void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) 
 }
 
 void CudaBackend::kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) {
+  bind();
   each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
     copy_cells(part, false, stream_);
     wait();
@@ -58,6 +60,7 @@ void CudaBackend::kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* ou
 }
 
 void CudaBackend::kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) {
+  bind();
   each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
     std::memcpy(part.packed, from + at, bytes);
     copy_cells(part, true, stream_);
@@ -66,6 +69,7 @@ void CudaBackend::kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* f
 }
 
 void CudaBackend::kv_score(const KvScoreArgs& a) {
+  bind();
   const size_t chunks = a.borders.size() - 1, layers = std::max<size_t>(1, a.layers.size());
   const size_t rows = layers * size_t(a.heads), count = a.mean ? chunks : rows * chunks;
   if (dry()) return std::fill_n(a.out, count, 0.0f), void();
@@ -150,10 +154,12 @@ class CudaBackend::Choice final : public HostChoice {
 };
 
 std::unique_ptr<KvChoice> CudaBackend::make_choice(int most_cells) {
+  bind();
   return std::make_unique<Choice>(*this, most_cells);
 }
 
 void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
+  bind();
   auto& choice = static_cast<Choice&>(kept);
   const EvenPlan& plan = a.plan;
   if (dry()) return choice.chosen.assign(size_t(plan.count), 0);
@@ -261,6 +267,7 @@ void CudaBackend::reserve_masks(int vocab) {
 }
 
 void CudaBackend::choose(const ChooseArgs& a) {
+  bind();
   if (dry()) return std::fill_n(a.out, a.rows.size(), 0), void();
   SX_ASSERT(!in_step());
   std::vector<size_t> masked;
@@ -382,6 +389,7 @@ void CudaBackend::choose_on_host(const ChooseArgs& a, size_t i) {
 }
 
 void CudaBackend::probabilities(const ProbabilitiesArgs& a) {
+  bind();
   if (dry()) return std::fill_n(a.out, a.vocab, 0.0), void();
   ProbabilitiesArgs args = a;
   args.row.logits = row_on_host(a.row.logits, a.vocab);
@@ -389,6 +397,7 @@ void CudaBackend::probabilities(const ProbabilitiesArgs& a) {
 }
 
 void CudaBackend::top_k(const TopKArgs& a) {
+  bind();
   if (dry()) return;
   SX_ASSERT(!in_step());
   const int stride = a.stride > 0 ? a.stride : a.vocab;

@@ -181,6 +181,7 @@ cudaGraphExec_t CudaBackend::record_tree_growth(const TreeGrowthArgs& a, StepInp
 }
 
 bool CudaBackend::grow_tree(const TreeGrowthArgs& a, StepInputs& step, const StepKey& key, FunctionRef body) {
+  bind();
   SX_ASSERT(!in_step());
   if (dry() || level_rows_ == 0 || !grown_ || !fits(a)) return false;
   shadow_.of = nullptr;

@@ -1,0 +1,101 @@
+#include "engine/rank_follower.h"
+
+#include "backend/registry.h"
+#include "base/error.h"
+#include "engine/session_origin.h"
+#include "engine/startup_cache.h"
+
+namespace sx {
+namespace {
+
+// Numbers of ModelOptions that travel.
+struct LoadHeader {
+  int max_rows, max_outputs, context;
+  bool check_weights;
+};
+
+// Throws sx::Error if they differ.
+void compare(const char* what, const std::string& first, const std::string& here) {
+  if (first != here)
+    fail("its {} is not that of rank 0, and their bits could differ: '{}' here, '{}' there", what, here, first);
+}
+
+}  // namespace
+
+std::string rank_identity(const Backend& backend) {
+  return fmt::format("SpecExtend {}, {}", SPECEXTEND_VERSION, device_name(backend));
+}
+
+std::unique_ptr<Model> load_on_ranks(const std::shared_ptr<const ModelFile>& file, Backend& backend,
+                                     const ModelOptions& options) {
+  Ranks& ranks = *backend.ranks();
+  ModelOptions own = options;
+  own.spread = true;
+  ranks.begin(RankCommand::kLoad)
+      .put(LoadHeader{own.max_rows, own.max_outputs, own.context, own.check_weights})
+      .put_all(std::span<const int>(own.taps.hidden))
+      .put_all(std::span<const int>(own.taps.query))
+      .put_text(file->path())
+      .put_text(rank_identity(backend))
+      .put_text(model_fingerprint(*file));
+  ranks.announce();
+  std::unique_ptr<Model> model;
+  std::string error;
+  try {
+    model = Model::load(file, backend, own);
+  } catch (const std::exception& e) { error = e.what(); }
+  ranks.agree(error);
+  return model;
+}
+
+void dismiss(Ranks& ranks) {
+  ranks.begin(RankCommand::kQuit);
+  ranks.announce();
+}
+
+void RankFollower::load() {
+  close();
+  MessageBuffer& message = ranks_->command();
+  const auto header = message.get<LoadHeader>();
+  ModelOptions options;
+  options.max_rows = header.max_rows, options.max_outputs = header.max_outputs, options.context = header.context;
+  options.check_weights = header.check_weights, options.spread = true;
+  message.get_all(options.taps.hidden);
+  message.get_all(options.taps.query);
+  const std::string path = message.get_text(), identity = message.get_text(), fingerprint = message.get_text();
+  std::string error;
+  try {
+    backend_ = std::make_unique<RankedBackend>(make_cpu_backend({threads_, std::nullopt}), ranks_);
+    compare("program or instruction set", identity, rank_identity(*backend_));
+    const auto file = ModelFile::open(path);
+    compare("model", fingerprint, model_fingerprint(*file));
+    model_ = Model::load(file, *backend_, options);
+  } catch (const std::exception& e) { error = e.what(); }
+  ranks_->agree(error);
+}
+
+void RankFollower::close() {
+  stores_.clear();
+  model_.reset();
+  backend_.reset();
+}
+
+void RankFollower::run() {
+  for (;;) {
+    const RankCommand command = ranks_->next_command();
+    switch (command) {
+      case RankCommand::kQuit: return close();
+      case RankCommand::kLoad: load(); break;
+      case RankCommand::kClose: close(); break;
+      case RankCommand::kForward:
+      case RankCommand::kMoreLogits:
+      case RankCommand::kTapQueries:
+        SX_ASSERT(model_);
+        model_->follow(command, stores_);
+        break;
+      default: SX_ASSERT(backend_); backend_->follow(command, stores_);
+    }
+  }
+}
+
+}  // namespace sx

@@ -1,0 +1,57 @@
+// N ranks give the bits of one: every drafter, cache and rule, with the target spread over ranks by layers and by
+// columns, gives the tokens, logits and trees of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/thread_ranks.h"
+#include "engine/engine_cases.h"
+
+namespace sx {
+namespace {
+
+using testing::EngineCase;
+using testing::EngineRun;
+using testing::run_engine;
+using testing::ThreadRanks;
+
+std::unique_ptr<Backend> one_process() { return make_cpu_backend({1, std::nullopt}); }
+
+class EngineRanks : public ::testing::TestWithParam<EngineCase> {};
+
+TEST_P(EngineRanks, GiveTheBitsOfOne) {
+  const EngineCase& c = GetParam();
+  const bool timed = c.name == "with_costs";
+  if (c.name.starts_with("longspec")) {
+    ThreadRanks ranks(2, RankSplit::kColumns);
+    try {
+      run_engine(c.spec, ranks.backend());
+      FAIL() << "a LongSpec head reads cells that rank 0 does not have";
+    } catch (const Error& e) { EXPECT_THAT(e.what(), ::testing::HasSubstr("cannot be used with --split")); }
+    return;
+  }
+  const EngineRun one = run_engine(c.spec, one_process());
+  for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
+    for (const int size : {2, 3}) {
+      ThreadRanks ranks(size, split);
+      const EngineRun many = run_engine(c.spec, ranks.backend());
+      EXPECT_EQ(timed ? text_difference(many, one) : tree_difference(many, one), "")
+          << size << " ranks by " << split_name(split);
+      EXPECT_GT(ranks.first().comm().traffic().messages, 100u);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, EngineRanks, ::testing::ValuesIn(testing::engine_cases()),
+                         [](const ::testing::TestParamInfo<EngineCase>& test) { return test.param.name; });
+
+TEST(EngineRanksPlain, GiveTheBitsOfOne) {
+  for (const char* kv : {"f32", "bf16", "q8_0", "q4_0"})
+    for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
+      for (const int size : {1, 2, 3, 5}) {
+        ThreadRanks ranks(size, split);
+        EXPECT_EQ(tree_difference(run_engine({}, ranks.backend(), kv), run_engine({}, one_process(), kv)), "")
+            << kv << ", " << size << " ranks by " << split_name(split);
+      }
+}
+
+}  // namespace
+}  // namespace sx

@@ -1,0 +1,245 @@
+// Models of every family spread over ranks: logits, hidden states and queries have the bits of one process. Sessions
+// move between one process and many, the plan of `inspect --ranks` is what ranks really hold and send, and what cannot
+// work is refused with a word.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "comm/thread_ranks.h"
+#include "engine/engine.h"
+#include "specextend/ranks.h"
+#include "support/model_writer.h"
+
+namespace sx {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TempFolder;
+using testing::ThreadRanks;
+using testing::TinySpec;
+
+std::unique_ptr<Backend> one_process() { return make_cpu_backend({1, std::nullopt}); }
+
+std::vector<std::string> golden_models() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(SX_GOLDEN_DIR))
+    if (std::filesystem::exists(entry.path() / "model.safetensors")) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Everything that a few steps give: a prompt, a token, a tree, and logits of a prompt's rows.
+std::vector<float> results(Backend& backend, const std::string& path) {
+  const auto file = ModelFile::open(path);
+  const ModelConfig& c = file->config();
+  ModelOptions options;
+  options.max_rows = 40, options.max_outputs = 8, options.context = 128;
+  options.taps.hidden = {0, c.layers - 1, c.layers};
+  options.taps.query = {0, c.layers - 1};
+  auto model = backend.ranks() ? load_on_ranks(file, backend, options) : Model::load(file, backend, options);
+  auto kv = backend.make_kv(model->kv_geometry(2, 128, DType::kF32));
+  std::vector<float> all;
+  const auto keep = [&](const float* from, size_t count) {
+    const size_t at = all.size();
+    all.resize(at + count);
+    backend.download(all.data() + at, from, count);
+  };
+  int history = 0;
+  const auto run = [&](int rows, int outputs, const uint64_t* ancestors) {
+    std::vector<Token> tokens;
+    std::vector<int32_t> positions, wanted;
+    for (int i = 0; i < rows; ++i) {
+      tokens.push_back((history * 31 + i * 17 + 5) % c.vocab);
+      positions.push_back(history + (ancestors ? i / 2 : i));
+    }
+    for (int i = rows - outputs; i < rows; ++i) wanted.push_back(i);
+    const SeqRows seq{.first_row = 0,
+                      .rows = rows,
+                      .slot = 1,
+                      .history = history,
+                      .ancestors = ancestors,
+                      .words = ancestors ? 1 : 0};
+    const StepOutputs& out = model->forward(
+        {.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = wanted, .prompt = !ancestors},
+        *kv);
+    const size_t n = size_t(rows), width = size_t(c.width), q = size_t(c.heads) * size_t(c.head_dim);
+    keep(out.logits, size_t(outputs) * size_t(c.vocab));
+    for (size_t i = 0; i < 3; ++i)
+      if (outputs > 0 || i < 2) keep(out.hidden[i], n * width);
+    for (const float* query : out.query) keep(query, n * q);
+    history += rows;
+  };
+  run(33, 3, nullptr);
+  keep(model->more_logits(2, 5), 5 * size_t(c.vocab));
+  run(1, 1, nullptr);
+  const uint64_t tree[5] = {1, 3, 5, 11, 21};
+  run(5, 5, tree);
+  const KvMove moves[] = {{35, 34, 0}, {38, 35, 0}};
+  backend.kv_move({.from = kv.get(), .to = kv.get(), .from_slot = 1, .to_slot = 1, .moves = moves});
+  history = 36;
+  run(2, 0, nullptr);
+  run(1, 1, nullptr);
+  return all;
+}
+
+class FamilyRanks : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FamilyRanks, GiveTheBitsOfOne) {
+  const std::string path = std::string(SX_GOLDEN_DIR) + "/" + GetParam();
+  auto alone = one_process();
+  const std::vector<float> one = results(*alone, path);
+  for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
+    for (const int size : {1, 2, 3}) {
+      ThreadRanks ranks(size, split);
+      auto backend = ranks.backend();
+      const std::vector<float> many = results(*backend, path);
+      ASSERT_EQ(many.size(), one.size());
+      EXPECT_EQ(std::memcmp(many.data(), one.data(), one.size() * sizeof(float)), 0)
+          << size << " ranks by " << split_name(split);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, FamilyRanks, ::testing::ValuesIn(golden_models()), [](const auto& test) {
+  std::string name = test.param;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+struct TinyFile {
+  TinyFile() {
+    TinySpec spec;
+    spec.layers = 4, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32;
+    testing::write_tiny_gguf(path, spec);
+  }
+  TempFolder folder;
+  std::string path = folder.file("tiny.gguf");
+};
+
+EngineOptions options_for(const TinyFile& file) {
+  EngineOptions o;
+  o.model = file.path, o.context = 256, o.threads = 1;
+  return o;
+}
+
+TEST(Ranks, SessionsMoveBetweenOneProcessAndMany) {
+  const TinyFile file;
+  const std::vector<Token> prompt{5, 90, 17, 44, 31, 200, 9, 61, 77, 13, 101, 55};
+  const GenerateOptions request{.max_tokens = 12, .ignore_end = true};
+  EngineImpl alone(options_for(file), one_process());
+  auto text = alone.start();
+  const auto first = text->generate(prompt, request).tokens;
+  std::stringstream by_one;
+  text->save(by_one);
+  std::vector<Token> longer(text->text().begin(), text->text().end());
+  longer.push_back(7);
+  const auto second = text->generate(longer, request).tokens;
+  for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns}) {
+    ThreadRanks ranks(3, split);
+    EngineImpl many(options_for(file), ranks.backend());
+    auto session = many.start();
+    EXPECT_EQ(session->generate(prompt, request).tokens, first);
+    std::stringstream by_many;
+    session->save(by_many);
+    EXPECT_EQ(by_many.str(), by_one.str()) << "saved cells, by " << split_name(split);
+    session->truncate(0);
+    by_many.seekg(0);
+    session->restore(by_many);
+    EXPECT_EQ(session->generate(longer, request).tokens, second);
+  }
+}
+
+TEST(Ranks, PlanSaysWhatRankZeroSends) {
+  const TinyFile file;
+  for (const char* split : {"layers", "columns"})
+    for (const int size : {2, 3}) {
+      ThreadRanks ranks(size, split_from_name(split));
+      EngineImpl engine(options_for(file), ranks.backend());
+      auto session = engine.start();
+      const std::vector<Token> prompt{5, 90, 17};
+      session->evaluate(prompt, 1);
+      const auto before = ranks.first().comm().traffic();
+      const Token next = 8;
+      session->evaluate(std::span(&next, 1), 1);
+      const auto after = ranks.first().comm().traffic();
+      const RankPlan plan = plan_ranks(file.path, size, split);
+      EXPECT_EQ(after.messages - before.messages, plan.parts[0].messages) << split << " " << size;
+      EXPECT_EQ(after.bytes - before.bytes, plan.parts[0].sent_bytes) << split << " " << size;
+    }
+}
+
+TEST(Ranks, PlanDividesEverything) {
+  const TinyFile file;
+  for (const char* split : {"layers", "columns"}) {
+    const RankPlan one = plan_ranks(file.path, 1, split), three = plan_ranks(file.path, 3, split);
+    size_t kv = 0;
+    int layers = 0, heads = 0;
+    for (const RankPart& part : three.parts) {
+      kv += part.kv_bytes_per_token, layers += part.layers, heads += part.kv_heads;
+      EXPECT_LT(part.weight_bytes, one.parts[0].weight_bytes * 2 / 3);
+    }
+    EXPECT_EQ(kv, one.parts[0].kv_bytes_per_token);
+    EXPECT_EQ(std::string(split) == "layers" ? layers : heads,
+              std::string(split) == "layers" ? one.layers : one.kv_heads);
+  }
+}
+
+// The shape of a 70B model, by its configuration alone.
+TEST(Ranks, PlanOfAShapeWithoutWeights) {
+  const TempFolder folder;
+  testing::write_file(folder.file("config.json"), R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "hidden_act": "silu"})");
+  const RankPlan plan = plan_ranks(folder.path(), 4, "columns");
+  ASSERT_EQ(plan.parts.size(), 4u);
+  size_t weights = plan.parts[0].table_bytes;
+  for (const RankPart& part : plan.parts) {
+    EXPECT_EQ(part.kv_heads, 2);
+    EXPECT_EQ(part.kv_bytes_per_token, 80u * 2 * 2 * 128 * 2);
+    weights += part.weight_bytes;
+  }
+  EXPECT_NEAR(double(weights) / 141.1e9, 1, 0.01);  // 70.55 G parameters in 16 bits
+  EXPECT_EQ(plan_ranks(folder.path(), 4, "layers", "q8_0", "q4_0").parts[3].first_layer, 60);
+  EXPECT_THROW(plan_ranks(folder.path(), 4, "rows"), Error);
+  EXPECT_THROW(plan_ranks(folder.path(), 0, "layers"), Error);
+}
+
+TEST(Ranks, ARankThatCannotLoadIsNamed) {
+  const TinyFile file;
+  ThreadRanks ranks(2, RankSplit::kColumns);
+  auto backend = ranks.backend();
+  const auto model = ModelFile::open(file.path);
+  std::filesystem::remove(file.path);  // rank 1 opens it after this
+  try {
+    load_on_ranks(model, *backend, {});
+    FAIL() << "the file was gone";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("rank 1"));
+    EXPECT_THAT(e.what(), HasSubstr("cannot open"));
+  }
+}
+
+TEST(Ranks, AnotherModelIsRefused) {
+  const TinyFile file, other;
+  TinySpec spec;
+  spec.layers = 4, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32, spec.seed = 2;
+  ThreadRanks ranks(3, RankSplit::kLayers);
+  auto backend = ranks.backend();
+  const auto model = ModelFile::open(file.path);
+  std::filesystem::remove(file.path);
+  testing::write_tiny_gguf(file.path, spec);
+  try {
+    load_on_ranks(model, *backend, {});
+    FAIL() << "rank 1 has another model";
+  } catch (const Error& e) { EXPECT_THAT(e.what(), HasSubstr("its model is not that of rank 0")); }
+  // The ranks are still there for a job that is right.
+  backend = ranks.backend();
+  EXPECT_NO_THROW(load_on_ranks(ModelFile::open(other.path), *backend, {}));
+}
+
+}  // namespace
+}  // namespace sx

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""The program under mpirun: the bytes of one process, and an end in time when a rank is killed or stopped.
+
+  mpi_test.py PROGRAM GOLDEN_FOLDER bits|faults [--times N]
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+END_WITHIN = 10  # seconds after a rank is lost
+SKIP = 77
+MODELS = ["llama", "qwen3", "olmo2", "cohere2", "mixtral", "gpt-oss"]
+# Every logit counts: a token is the largest of all with noise.
+SAMPLED = ["--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]
+TEXT = "one two three one two three one two"
+
+
+def environment(folder):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "SPECEXTEND_"))}
+    env |= {"SPECEXTEND_CACHE": "off", "HOME": folder, "TMPDIR": folder,
+            "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+            "OMPI_MCA_btl_base_warn_component_unused": "0"}
+    return env
+
+
+def generate(program, model, *more):
+    return [program, "generate", "-m", str(model), "-t", "1", "--device", "cpu", "-p", TEXT, "--special", "-q",
+            "--ignore-eos", *more]
+
+
+def mpirun(ranks, command):
+    return ["mpirun", "-n", str(ranks), *MPI, *command]
+
+
+def run(command, env, timeout=120):
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def tokens_of(output):
+    try:
+        return json.loads(output)["tokens"]
+    except (ValueError, KeyError):
+        return None
+
+
+def check_bits(program, golden, env):
+    failed = compared = 0
+    distinct = set()
+    cases = {"off": [], "sampled": [*SAMPLED, "--seed", "3"], "suffix": ["--spec", "suffix"],
+             "self": ["--spec", "self-skip", *SAMPLED, "--seed", "5"]}
+    for at, name in enumerate(MODELS):
+        for number, (case, flags) in enumerate(cases.items()):
+            flags = ["--json", "-n", "40", "-c", "128", *flags]
+            code, one, errors = run(generate(program, golden / name, *flags), env)
+            one = tokens_of(one)
+            if code != 0 or not one or "--seed" in flags and len(set(one)) < 10:
+                print(f"{name} {case}: one process failed, or its text shows little: {one} {errors}")
+                failed += 1
+                continue
+            distinct.update(one)
+            # Every model and case meets both splits, and 1, 2 and 3 ranks take turns.
+            for half, split in enumerate(("layers", "columns")):
+                ranks = 1 + (at + number + half) % 3
+                code, many, errors = run(mpirun(ranks, generate(program, golden / name, "--split", split, *flags)), env)
+                compared += 1
+                many = tokens_of(many)
+                if code != 0 or many != one:
+                    print(f"{name} {case}, {ranks} ranks by {split}: status {code}, {many!r} instead of {one!r}\n{errors}")
+                    failed += 1
+    model = golden / MODELS[0]
+    code, _, errors = run(generate(program, model, "--split", "columns", "-n", "2"), env)
+    if code == 0 or "mpirun" not in errors:
+        print(f"--split without mpirun: status {code}, {errors}")
+        failed += 1
+    code, _, errors = run(mpirun(2, generate(program, golden / "nothing", "--split", "columns", "-n", "2")), env)
+    if code == 0 or "no such file" not in errors:
+        print(f"a model that is not there: status {code}, {errors}")
+        failed += 1
+    mixed = mpirun(1, generate(program, model, "--split", "columns", "-n", "2"))
+    mixed += [":", "-n", "1", *generate(program, model, "--split", "layers", "-n", "2")]
+    code, _, errors = run(mixed, env)
+    if code == 0 or "is not what rank 0 is" not in errors:
+        print(f"ranks that disagree: status {code}, {errors}")
+        failed += 1
+    isa = mpirun(1, generate(program, model, "--split", "columns", "-n", "2"))
+    isa += [":", "-n", "1", "-x", "SPECEXTEND_ISA=generic", *generate(program, model, "--split", "columns", "-n", "2")]
+    code, _, errors = run(isa, env)
+    if code == 0 or "bits could differ" not in errors:
+        print(f"ranks of different instruction sets: status {code}, {errors}")
+        failed += 1
+    print(f"{compared} comparisons of texts of {len(distinct)} different tokens, {failed} failed")
+    return failed
+
+
+def ranks_of(mpirun_pid):
+    """Rank -> process of the job that this mpirun started."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent != mpirun_pid:
+                continue
+            for word in (entry / "environ").read_bytes().split(b"\0"):
+                if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(word.split(b"=")[1])] = int(entry.name)
+        except (OSError, ValueError):
+            pass
+    return found
+
+
+def check_faults(program, golden, env, times):
+    failed = 0
+    chance = random.Random(7)
+    model = golden / "qwen3"
+    sampled = ["-c", "65536", *SAMPLED, "--seed", "3"]
+    flags = ["-n", "60000", *sampled]
+    _, expected, _ = run(generate(program, model, "-n", "12000", *sampled), env)
+    expected = expected.removesuffix(b"\n")  # which ends a text
+    assert len(set(expected)) > 20, "a text that could be wrong unseen"
+    for turn in range(times):
+        ranks = 2 + turn % 2
+        victim = chance.randrange(ranks)
+        kind = signal.SIGKILL if turn % 4 < 2 else signal.SIGSTOP
+        split = "columns" if turn % 3 else "layers"
+        wait = chance.uniform(0.0, 2.5)
+        what = f"{kind.name} of rank {victim} of {ranks} by {split} after {wait:.2f} s"
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            job = subprocess.Popen(mpirun(ranks, generate(program, model, "--split", split, *flags)), env=env,
+                                   stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+            try:
+                deadline = time.monotonic() + 30
+                pids = {}
+                while len(pids) < ranks and time.monotonic() < deadline and job.poll() is None:
+                    pids = ranks_of(job.pid)
+                    time.sleep(0.02)
+                time.sleep(wait)
+                # A rank can be missed once the ranks have met: rank 0 has begun to answer.
+                while kind == signal.SIGSTOP and os.fstat(out.fileno()).st_size == 0 and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                os.kill(pids[victim], kind)
+                start = time.monotonic()
+                try:
+                    code = job.wait(timeout=END_WITHIN + 20)
+                except subprocess.TimeoutExpired:
+                    code = None
+                took = time.monotonic() - start
+            finally:
+                for pid in pids.values():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except OSError:
+                        pass
+                if job.poll() is None:
+                    job.kill()
+                    job.wait()
+            out.seek(0), errors.seek(0)
+            said, text = errors.read().decode(errors="replace"), out.read()
+        same = min(len(text), len(expected))
+        if code in (None, 0) or took > END_WITHIN or f"rank {victim}" not in said or text[:same] != expected[:same]:
+            print(f"{what}: status {code} after {took:.1f} s, {len(text)} bytes of text "
+                  f"{'' if text[:same] == expected[:same] else '(WRONG) '}and said: {said}")
+            failed += 1
+        else:
+            print(f"{what}: ended after {took:.1f} s")
+    code, text, errors = run(mpirun(2, generate(program, model, "--split", "columns", "-n", "20", *sampled)), env)
+    if code != 0 or not expected.startswith(text.rstrip(b"\n")):
+        print(f"the next start: status {code}, {text!r} {errors}")
+        failed += 1
+    print(f"{times} lost ranks, {failed} failures")
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program")
+    parser.add_argument("golden", type=pathlib.Path)
+    parser.add_argument("what", choices=["bits", "faults"])
+    parser.add_argument("--times", type=int, default=10)
+    args = parser.parse_args()
+    if not shutil.which("mpirun"):
+        print("skipped: there is no mpirun (Debian: openmpi-bin)")
+        return SKIP
+    with tempfile.TemporaryDirectory() as folder:
+        env = environment(folder)
+        if args.what == "bits":
+            return 1 if check_bits(args.program, args.golden, env) else 0
+        return 1 if check_faults(args.program, args.golden, env, args.times) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
