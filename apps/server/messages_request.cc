@@ -178,8 +178,7 @@ void read_thinking(FieldReader& body, Json& chat, ProtocolFacts& facts) {
     facts.hide_reasoning = display == "omitted";
   }
   if (!chat.contains("chat_template_kwargs")) chat["chat_template_kwargs"] = Json::object();
-  if (Json& variables = chat["chat_template_kwargs"]; variables.is_object())
-    variables.emplace("enable_thinking", thinks);
+  if (Json& variables = chat["chat_template_kwargs"]; variables.is_object()) set_thinking(variables, thinks);
 }
 
 void read_output(FieldReader& body, Json& chat) {

@@ -47,7 +47,7 @@ void read_common_fields(FieldReader& body, Json& chat) {
     else throw body.wrong("format", "must be 'json' or a JSON schema");
   }
   if (const Json* think = body.get("think")) {
-    if (think->is_boolean()) chat["chat_template_kwargs"]["enable_thinking"] = *think;
+    if (think->is_boolean()) set_thinking(chat["chat_template_kwargs"] = Json::object(), think->get<bool>());
     else if (think->is_string()) chat["reasoning_effort"] = *think;
     else throw body.wrong("think", "must be true, false, low, medium or high");
   }

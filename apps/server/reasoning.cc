@@ -19,18 +19,20 @@ bool has(std::string_view text, std::string_view part) { return text.find(part) 
 struct Marks {
   std::string_view sign;  // in a template's source: it has these marks
   std::string_view open, close;
+  std::string_view next{}, answer{};
 };
 // Where a template has the signs of several, the first is meant.
 constexpr Marks kMarks[] = {
-    {"<|channel|>analysis", "<|channel|>analysis<|message|>", "<|end|>"},  // gpt-oss
-    {"<|channel>thought", "<|channel>thought", "<channel|>"},              // Gemma 4
-    {"<|START_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"},      // Command A, R7B
-    {"<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>"},          // Apertus
-    {"<|open|>think<|sep|>", "<|open|>think<|sep|>", "<|close|>think<|sep|>"},
+    {"<|channel|>analysis", "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant",
+     "<|channel|>final<|message|>"},                                                             // gpt-oss
+    {"<|channel>thought", "<|channel>thought", "<channel|>"},                                    // Gemma 4
+    {"<|START_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>", "", "<|START_RESPONSE|>"},  // Command R7B, A
+    {"<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>"},                                // Apertus
+    {"open_tag('think')", "<|open|>think<|sep|>", "<|close|>think<|sep|>", "", "<|open|>response<|sep|>"},  // Kimi K3
     {"<seed:think>", "<seed:think>", "</seed:think>"},
-    {"[/THINK]", "[THINK]", "[/THINK]"},    // Magistral, Ministral
-    {"</think>", "<think>", "</think>"},    // Qwen, DeepSeek, GLM, and most others
-    {"<|think|>", "<|think|>", "<|end|>"},  // Solar Open
+    {"[/THINK]", "[THINK]", "[/THINK]"},                                         // Magistral, Ministral
+    {"</think>", "<think>", "</think>"},                                         // Qwen, DeepSeek, GLM, and most others
+    {"<|think|>", "<|think|>", "<|end|>", "<|begin|>assistant", "<|content|>"},  // Solar Open
     {"</thought>", "<thought>", "</thought>"},
 };
 
@@ -73,7 +75,12 @@ std::string with_prefix(std::string_view grammar, std::string_view prefix) {
 
 ReasoningStyle reasoning_style(std::string_view source) {
   for (const Marks& marks : kMarks)
-    if (has(source, marks.sign)) return {std::string(marks.open), std::string(marks.close), marks.open[1] == '|'};
+    if (has(source, marks.sign))
+      return {.open = std::string(marks.open),
+              .close = std::string(marks.close),
+              .control = marks.open[1] == '|',
+              .next = std::string(marks.next),
+              .answer = std::string(marks.answer)};
   return {};
 }
 
@@ -103,14 +110,12 @@ void append_prefill(std::string& prompt, const std::string& reasoning, const std
 
 std::string after_reasoning(const std::string& grammar, const ReasoningStyle& style, ReasoningStart start) {
   if (grammar.empty() || !style.any() || start == ReasoningStart::kOver) return grammar;
-  const std::string close = "@" + gbnf_quote(style.close);
-  std::string thought = fmt::format("Thought-text {} [ \\t\\r\\n]{{0,8}}", close);
-  // What gpt-oss puts between its channels.
-  if (style.open == kMarks[0].open)
-    thought = fmt::format("Thought-text {} @\"<|start|>assistant\" (@\"<|channel|>final<|message|>\")?", close);
-  const std::string root = start == ReasoningStart::kOpened
-                               ? fmt::format("root ::= {} Answer-root\n", thought)
-                               : fmt::format("root ::= (@{} {})? Answer-root\n", gbnf_quote(style.open), thought);
+  const auto mark = [](const std::string& text) { return text.empty() ? "" : " @" + gbnf_quote(text); };
+  const std::string thought = fmt::format("Thought-text{} [ \\t\\r\\n]{{0,8}}{}", mark(style.close), mark(style.next));
+  std::string root = start == ReasoningStart::kOpened ? fmt::format("root ::= {}", thought)
+                                                      : fmt::format("root ::= ({} {})?", mark(style.open), thought);
+  if (!style.answer.empty()) root += fmt::format(" ({})?", mark(style.answer));
+  root += " Answer-root\n";
   return root + raw_text_rules(style.close, "Thought-text") + with_prefix(grammar, "Answer-");
 }
 

@@ -13,7 +13,8 @@ namespace sx::server {
 // The marks around a thought. Empty ones: the model has none, or nobody asked for the split.
 struct ReasoningStyle {
   std::string open{}, close{};
-  bool control = false;  // they are control tokens: the text must show these
+  bool control = false;          // they are control tokens: the text must show these
+  std::string next{}, answer{};  // marks that may stand between a thought and the answer: of a turn, of the answer
   bool any() const { return !close.empty(); }
 };
 // What a chat template says of thoughts.

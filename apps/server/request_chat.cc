@@ -177,7 +177,7 @@ void read_variables(const Json& body, const Limits& limits, CompletionRequest& r
     constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
     if (std::ranges::count(kEfforts, effort) == 0)
       throw bad_request("'reasoning_effort' must be none, minimal, low, medium, high or xhigh", "reasoning_effort");
-    if (effort == "none") variables.emplace("enable_thinking", false);
+    if (effort == "none") set_thinking(variables, false);
     else variables["reasoning_effort"] = effort;
   }
   if (!variables.empty()) request.template_variables = variables.dump();
@@ -187,6 +187,10 @@ void read_variables(const Json& body, const Limits& limits, CompletionRequest& r
 }
 
 }  // namespace
+
+void set_thinking(Json& variables, bool on) {
+  for (const char* name : {"enable_thinking", "thinking"}) variables.emplace(name, on);
+}
 
 Json read_messages(const Json& body, const Limits& limits) {
   const Json* given = field(body, "messages");

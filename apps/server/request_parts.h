@@ -19,6 +19,8 @@ constexpr int kMostLogprobs = 20;
 
 bool is_text(const Json* value, std::string_view text);  // a string, and this one
 bool is_off(const Json* value);                          // absent, false, or an empty string, list or object
+// The variables of templates that switch thoughts on and off, unless they are given.
+void set_thinking(Json& variables, bool on);
 // Sampling, length, stops, streaming, extensions: what all completion requests share. `request.api` is set.
 void read_options(const Json& body, const Limits& limits, CompletionRequest& request);
 // 'logprobs', 'top_logprobs', 'n_probs', 'n', 'best_of', 'echo'.

@@ -136,7 +136,8 @@ TEST(ServerReasoning, Requests) {
   EXPECT_FALSE(parsed(R"(, "reasoning_format": "none")").reasoning.any());
   EXPECT_THROW(parsed(R"(, "reasoning_format": "odd")"), ApiError);
   EXPECT_EQ(parsed(R"(, "reasoning_effort": "low")").template_variables, R"({"reasoning_effort":"low"})");
-  EXPECT_EQ(parsed(R"(, "reasoning_effort": "none")").template_variables, R"({"enable_thinking":false})");
+  EXPECT_EQ(parsed(R"(, "reasoning_effort": "none")").template_variables,
+            R"({"enable_thinking":false,"thinking":false})");
   EXPECT_THROW(parsed(R"(, "reasoning_effort": "odd")"), ApiError);
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What `specextend serve` refuses, and whom: see server_harness.py."""
 import contextlib
+import copy
 import json
 import os
 import socket
@@ -278,6 +279,56 @@ class Tls(unittest.TestCase):
                                   timeout=PATIENCE)
             self.assertEqual(done.returncode, 1)
             self.assertIn(word, done.stderr)
+
+
+class OddValues(WithServer):
+    """Requests of the other protocols with values of any kind in any place: an answer, or a 4xx in the protocol's form."""
+    FLAGS = ("-n", "64")
+    CONTEXT = 600
+    SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
+    BODIES = (
+        ("/v1/messages", {"max_tokens": 8, "system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "c", "signature": ""}, {"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "d"}], "is_error": True}]}],
+            "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "thinking": {"type": "enabled", "budget_tokens": 5}, "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+            "context_management": {"edits": [{"type": "clear_thinking_20251015"}]}, "chat_template_kwargs": {}, "stop_sequences": ["x"], "stream": True}),
+        ("/v1/responses", {"max_output_tokens": 8, "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]}, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "b"}]},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}, {"type": "function_call_output", "call_id": "1", "output": "c"}],
+            "instructions": "d", "text": {"verbosity": "low", "format": {"type": "json_schema", "schema": SCHEMA}}, "reasoning": {"effort": "low"},
+            "include": ["reasoning.encrypted_content"], "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, "chat_template_kwargs": {}, "metadata": {}}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+                                    {"role": "tool", "tool_name": "f", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f"}}], "think": True,
+                       "format": SCHEMA, "stream": False, "options": {"num_predict": 8, "stop": ["x"], "chat_template_kwargs": {}}}),
+        ("/api/generate", {"prompt": "a", "system": "b", "stream": False, "options": {"num_predict": 8}}))
+    ODD = (None, True, 0, -1, 1.5, 1e300, "", "x", [], {}, [1], ["a"], {"type": "text"}, [[]], [None], [{}], "\0", {"type": "tool_use"})
+
+    def places(self, value, above=()):
+        for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            yield (*above, key)
+            yield from self.places(value[key], (*above, key))
+
+    def test_odd_values(self):
+        taken = refused = 0
+        for path, body in self.BODIES:
+            for place in self.places(body):
+                for odd in self.ODD:
+                    changed = copy.deepcopy(body)
+                    holder = changed
+                    for key in place[:-1]:
+                        holder = holder[key]
+                    holder[place[-1]] = odd
+                    status, _, answer = self.server.request("POST", path, changed)
+                    taken, refused = taken + (status == 200), refused + (status == 400)
+                    self.assertIn(status, (200, 400), (path, place, odd, answer))
+                    if status == 400:
+                        text = answer["error"] if path.startswith("/api/") else answer["error"]["message"]
+                        self.assertTrue(text and "json.exception" not in text, (path, place, odd, text))
+        self.assertGreater(taken, 100)
+        self.assertGreater(refused, 1000)
 
 
 if __name__ == "__main__":

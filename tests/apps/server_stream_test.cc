@@ -201,7 +201,14 @@ TEST(ServerStream, ToolCalls) {
   for (const Json& e : events(out)) {
     const Json& delta = e["choices"][0]["delta"];
     if (delta.contains("content")) content += delta["content"].get<std::string>();
-    if (delta.contains("tool_calls")) calls.insert(calls.end(), delta["tool_calls"].begin(), delta["tool_calls"].end());
+    for (const Json& call : delta.value("tool_calls", Json::array())) {  // a call, or more of one's arguments
+      if (call.contains("id")) {
+        calls.push_back(call);
+        continue;
+      }
+      std::string& arguments = calls.at(call["index"].get<size_t>())["function"]["arguments"].get_ref<std::string&>();
+      arguments += call["function"]["arguments"].get<std::string>();
+    }
     if (e.contains("specextend"))
       for (const Json& share : e["specextend"]["tokens"]) raw += share["text"].get<std::string>();
     if (!e["choices"][0]["logprobs"].is_null()) tokens += e["choices"][0]["logprobs"]["content"].size();

@@ -75,6 +75,21 @@ class Conversation(bed.Bed):
             self.ask(messages=[{"role": "user", "content": "word " * 3000}])
         self.assertIsInstance(caught.exception, litellm.ContextWindowExceededError)
 
+    def test_other_protocols(self):
+        """The same text through Anthropic's Messages and OpenAI's Responses, a call through each."""
+        fields = {"messages": USER, "max_tokens": 20, "api_key": "none", "num_retries": 0, "temperature": 0, "ignore_eos": True}
+        whole = self.ask(temperature=0, extra_body={"ignore_eos": True}).choices[0].message.content
+        said = litellm.completion(model="anthropic/tiny", api_base=self.server.url, **fields)
+        self.assertEqual((said.choices[0].message.content, said.choices[0].finish_reason), (whole, "length"))
+        chunks = litellm.completion(model="anthropic/tiny", api_base=self.server.url, stream=True, **fields)
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks), whole)
+        called = litellm.completion(model="anthropic/tiny", api_base=self.server.url, tools=[bed.WEATHER_TOOL], tool_choice="required",
+                                    **fields | {"max_tokens": 200, "ignore_eos": False})
+        self.assertIn(json.loads(called.choices[0].message.tool_calls[0].function.arguments)["city"], bed.CITIES)
+        answer = litellm.responses(model="openai/tiny", input="Tea?", max_output_tokens=20, api_base=self.server.url + "/v1", api_key="none",
+                                   temperature=0, extra_body={"ignore_eos": True})
+        self.assertEqual(answer.output[0].content[0].text, whole)
+
     def test_cancel(self):
         stream = self.ask(stream=True, **bed.LONG)
         next(stream), next(stream)
