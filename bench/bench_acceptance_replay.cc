@@ -185,7 +185,7 @@ void Replay::load(const ReplayOptions& options) {
   context_ = options.context > 0 ? options.context : config.context;
   probe();
   for (Configuration& c : configurations_) {
-    heads_.push_back(open_head(c.config, config));
+    heads_.push_back(open_head(c.config, file_));
     if (heads_.back()) add(taps_.hidden, heads_.back()->taps().hidden);
     if (c.config.needs_model()) add(taps_.query, DraftCache::target_layers(c.config.cache, config.layers));
   }
