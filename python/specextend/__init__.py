@@ -8,6 +8,7 @@
 import atexit
 
 from ._core import Error, close_all, version as __version__, why_no_cuda
+from ._eval import Evaluation
 from ._llm import LLM, presets
 from ._results import Explanation, Message, Piece, Result, TokenInfo, Verification
 from ._session import Session
@@ -16,5 +17,5 @@ from ._streams import AsyncStream, Stream
 atexit.register(close_all)
 del atexit, close_all
 
-__all__ = ["LLM", "AsyncStream", "Error", "Explanation", "Message", "Piece", "Result", "Session", "Stream", "TokenInfo",
+__all__ = ["LLM", "AsyncStream", "Error", "Evaluation", "Explanation", "Message", "Piece", "Result", "Session", "Stream", "TokenInfo",
            "Verification", "__version__", "presets", "why_no_cuda"]

@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, Union, cast, overload
 
 from . import _core
+from ._eval import Data, Evaluation, evaluate, lists
 from ._hub import find_model
 from ._options import Keywords, Wanted
 from ._results import Explanation, Message, Result, Verification
@@ -50,6 +51,8 @@ class LLM:
                  device: str = "auto", context: int = 0, threads: int = 0, parallel: int = 4, kv_type: str = "",
                  chat_template: str = "") -> None:
         path = find_model(model)
+        self._flags = ["-m", path, "--device", device, "-c", str(context), "-t", str(threads),
+                       *(["--kv-type", kv_type] if kv_type else []), *(["-md", os.fspath(draft_model)] if draft_model else [])]
         if spec == "auto":
             spec = os.environ.get("SPECEXTEND_SPEC") or ("sd" if draft_model else "suffix")
         self._engine = _core.open(model=path, spec=spec, draft_model=os.fspath(draft_model), device=device, context=context,
@@ -174,6 +177,21 @@ class LLM:
         """Continues a prompt and returns a page that shows how drafts, verification and retrieval went."""
         keywords.setdefault("max_tokens", 128)
         return Explanation(*self._open.explain(self.tokenize(prompt), Wanted(keywords).options, compare))
+
+    def eval(self, data: Data = None, *, spec: Sequence[str] = ("off", "suffix"), lengths: Sequence[int] = (),
+             max_tokens: Sequence[int] = (64,), temperatures: Sequence[float] = (0,), batches: Sequence[int] = (1,),
+             repetitions: int = 3, limit: int = 0, chat: bool = False, out: str | os.PathLike[str] | None = None,
+             quiet: bool = True) -> Evaluation:
+        """Runs data sets with several presets, interleaved, and reports speed and texts: `specextend eval` (docs/eval.md).
+
+        data: a file of JSON lines, or rows like {"prompt": ..., "reference": ...}; None: a few built-in prompts.
+        out: a folder that keeps the results; one that has some goes on where it stopped. It runs in a process of its own,
+        with the same model and device, so there must be memory for a second one.
+        """
+        flags = [*self._flags, *lists("--length", lengths), *lists("-n", max_tokens), *lists("--temp", temperatures),
+                 *lists("--batch", batches), "--repetitions", str(repetitions), *(["--limit", str(limit)] if limit else []),
+                 *(["--chat"] if chat else [])]
+        return evaluate(flags, data, spec, out, quiet)
 
     # ---- about it
 

@@ -3,8 +3,19 @@ import os
 import sys
 
 
+def program() -> str:
+    """Path of the program: beside the module in a wheel, apps/specextend in a build tree."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [os.path.join(here, "bin", "specextend"), os.path.join(here, "..", "..", "apps", "specextend")]
+    for place in places:
+        if os.access(place, os.X_OK):
+            return os.path.normpath(place)
+    raise FileNotFoundError(f"the program is neither {' nor '.join(places)}")
+
+
 def main() -> None:
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "specextend")
-    if not os.access(program, os.X_OK):
-        sys.exit(f"specextend: {program} is not there; this is a build tree, whose program is apps/specextend")
-    os.execv(program, ["specextend", *sys.argv[1:]])
+    try:
+        path = program()
+    except FileNotFoundError as error:
+        sys.exit(f"specextend: {error}")
+    os.execv(path, ["specextend", *sys.argv[1:]])

@@ -159,6 +159,17 @@ class Features(unittest.TestCase):
             with self.assertRaisesRegex(specextend.Error, "typical"):
                 lossy.verify_lossless(bed.FOX)
 
+    def test_eval(self):
+        rows = [{"prompt": bed.FOX, "id": "fox"}, {"prompt": "One two three", "reference": "four"}]
+        found = self.llm.eval(rows, spec=["off", "suffix"], max_tokens=[8], repetitions=2)
+        self.assertTrue(found.equal)
+        self.assertEqual(len(found.runs), 2 * 2 * 2)
+        self.assertIn("<html", found.html)
+        self.assertGreaterEqual(len(found.csv.splitlines()), 3)
+        self.assertIn("iframe", found._repr_html_())
+        with self.assertRaisesRegex(specextend.Error, "nonsense"):
+            self.llm.eval(rows, spec=["nonsense"])
+
     def test_explain(self):
         explanation = self.llm.explain(bed.FOX, max_tokens=20, ignore_end=True, compare=True)
         self.assertIn("<html", explanation.html)
