@@ -1,6 +1,7 @@
 // API keys, and what several of them get of one server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -50,7 +51,7 @@ TEST(Keys, AreReplacedWhileTheyAreUsed) {
 class KeyFile : public ::testing::Test {
  protected:
   static std::vector<ApiKey> read(const std::string& content) {
-    const std::string path = ::testing::TempDir() + "/keys.json";
+    const std::string path = ::testing::TempDir() + "/keys-" + std::to_string(getpid()) + ".json";
     std::ofstream(path) << content;
     return read_keys(path);
   }
