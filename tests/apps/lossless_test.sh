@@ -38,7 +38,7 @@ verify_tiny all-layers specextend,layers=all -md "$work/tiny.gguf"
 python3 - "$work" <<'PY'
 import glob, json, sys
 rows = [json.loads(line) for path in glob.glob(sys.argv[1] + "/*.tiny") for line in open(path)]
-assert len(rows) == 29 * 4, f"{len(rows)} cases"
+assert len(rows) == 38 * 4, f"{len(rows)} cases"
 assert all(r["equal"] for r in rows), [r for r in rows if not r["equal"]]
 assert all(r["prompt_tokens"] > 200 and r["tokens"] == 40 for r in rows), "too short to choose from"
 accepted = sum(r["spec"]["accepted_tokens"] for r in rows)
