@@ -162,16 +162,7 @@ KvGeometry EagleHead::kv_geometry(int slots, int capacity, DType type) const {
 }
 
 void EagleHead::take(std::span<const float* const> taps, std::span<const int32_t> which, float* features) {
-  const int rows = int(which.size()), target = config().target_width, all = int(feature_width());
-  SX_ASSERT(taps.size() == config().features.size() && rows > 0);
-  for (size_t i = 0; i < taps.size(); ++i)
-    backend_.copy_rows({.to = features + i * size_t(target),
-                        .from = taps[i],
-                        .rows = rows,
-                        .width = target,
-                        .to_stride = all,
-                        .from_stride = target,
-                        .which = which.data()});
+  take_features(config(), taps, which, features, backend_);
 }
 
 void EagleHead::fuse(const float* features, int rows, float* out) {

@@ -1,8 +1,23 @@
 #include "model/heads/head_weights.h"
 
+#include "base/error.h"
 #include "tensor/blocks.h"
 
 namespace sx {
+
+void take_features(const HeadConfig& config, std::span<const float* const> taps, std::span<const int32_t> which,
+                   float* features, Backend& backend) {
+  const int rows = int(which.size()), target = config.target_width;
+  SX_ASSERT(taps.size() == config.features.size() && rows > 0);
+  for (size_t i = 0; i < taps.size(); ++i)
+    backend.copy_rows({.to = features + i * size_t(target),
+                       .from = taps[i],
+                       .rows = rows,
+                       .width = target,
+                       .to_stride = int(taps.size()) * target,
+                       .from_stride = target,
+                       .which = which.data()});
+}
 
 std::unique_ptr<Matrix> HeadWeights::matrix(std::initializer_list<std::string> names) {
   std::vector<Tensor> parts;

@@ -1,13 +1,18 @@
-// Weights of a draft head in a backend's layout: what EagleHead and MedusaHeads load the same way.
+// What draft heads do the same way: weights in a backend's layout, and features of the target's states.
 #pragma once
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backend/backend.h"
 #include "model/heads/head_file.h"
 
 namespace sx {
+
+// The states of the rows `which` in each tap, side by side: features [rows, taps * target width].
+void take_features(const HeadConfig& config, std::span<const float* const> taps, std::span<const int32_t> which,
+                   float* features, Backend& backend);
 
 class HeadWeights {
  public:
