@@ -117,7 +117,7 @@ class ExpertsCall {
       if (!a_.part && down.act_blocks()) quantise(expert, first, inner, ffn_, down.act_blocks());
     });
     if (a_.part) {
-      a_.part->gather(inner, entries_);
+      a_.part->gather(nullptr, inner, entries_, false);
       if (down.act_blocks())
         each_tile(ffn_, [&](int expert, int first, int) { quantise(expert, first, inner, ffn_, down.act_blocks()); });
     }

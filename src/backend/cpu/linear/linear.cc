@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <limits>
 
 #include "backend/cpu/linear/table_groups.h"
 #include "base/error.h"
@@ -41,18 +42,57 @@ bool survives_centred(float scale, float offset) {
   return std::isfinite(y) && std::fabs(y - x) <= std::max(std::fabs(x), std::fabs(scale)) * 0x1p-11f;
 }
 
+// Half of the range of quants that count from 0, for types whose scales may be shifted; -1: others.
+int centre_of(DType type) {
+  switch (type) {
+    case DType::kQ3_K:
+    case DType::kQ6_K: return 0;
+    case DType::kQ4_K: return 8;
+    case DType::kQ5_1:
+    case DType::kQ5_K: return 16;
+    default: return -1;
+  }
+}
+
+// The least and the largest size of what f16 has to hold, for types with a centre_of().
+struct Range {
+  float least = std::numeric_limits<float>::infinity(), most = 0;
+
+  void add(float scale, float offset, int centre) {
+    const float size = scale != 0 ? std::fabs(scale) : std::fabs(offset);  // offsets need the scale's precision only
+    if (size != 0) least = std::min(least, size);
+    most =
+        std::max({most, std::fabs(scale), std::fabs(offset), std::fabs(offset + static_cast<float>(centre) * scale)});
+  }
+  void add(const Range& other) { least = std::min(least, other.least), most = std::max(most, other.most); }
+};
+
+// The power of two that brings the largest to 2^14..2^15; the least must stay a normal number, also divided by 8.
+void choose_shift(const Range& range, LinearShape& shape) {
+  if (range.most == 0) {
+    shape.f16_shifted = true;
+    return;
+  }
+  if (!std::isfinite(range.most)) return;
+  shape.shift = std::clamp(14 - std::ilogb(range.most), -100, 100);
+  shape.f16_shifted = std::ldexp(range.least, shape.shift) >= 0x1p-11f && std::ldexp(range.most, shape.shift) < 0x1p15f;
+}
+
 // What a layout may depend on; reads all scales of the types whose scales may not fit.
 LinearShape shape_of(const Tensor& part, ThreadPool& pool) {
   const int in = static_cast<int>(part.columns());
   LinearShape shape = {.type = part.type, .in = in, .f16_scales = true, .f16_centred = true};
   const bool wide = dtype_is_quantised(part.type) && (dtype_info(part.type).block == 256 || part.type == DType::kMXFP4);
   const bool centred = part.type == DType::kQ4_1 || part.type == DType::kQ4_K;
-  if (!wide && !centred) return shape;  // the file's own f16; Q4_0's offset is never stored
+  const int centre = centre_of(part.type);
+  if (!wide && !centred && centre < 0) return shape;  // the file's own f16; Q4_0's offset is never stored
   std::atomic<bool> f16{true}, centred_f16{true};
+  std::vector<Range> ranges(static_cast<size_t>(pool.size()));
   pool.run([&](int thread) {
     const size_t subs = static_cast<size_t>(in / affine_traits(part.type).sub);
     std::vector<int8_t> q(static_cast<size_t>(in));
     std::vector<float> scale(subs), offset(subs);
+    Range range;
     for (int64_t r = thread; r < part.rows(); r += pool.size()) {
       if (part.type == DType::kQ4_1) {  // without its quants
         const auto* blocks = reinterpret_cast<const BlockQ4_1*>(part.row(r));
@@ -64,13 +104,18 @@ LinearShape shape_of(const Tensor& part, ThreadPool& pool) {
       for (size_t i = 0; i < subs; ++i) {
         good &= !wide || (survives_f16(scale[i]) && survives_f16(offset[i]));
         good_centred &= !centred || survives_centred(scale[i], offset[i]);
+        if (centre >= 0) range.add(scale[i], offset[i], centre);
       }
       if (!good) f16.store(false, std::memory_order_relaxed);
       if (!good_centred) centred_f16.store(false, std::memory_order_relaxed);
     }
+    ranges[static_cast<size_t>(thread)] = range;
   });
   shape.f16_scales = f16.load();
   shape.f16_centred = centred_f16.load();
+  Range all;
+  for (const Range& range : ranges) all.add(range);
+  if (centre >= 0) choose_shift(all, shape);
   return shape;
 }
 

@@ -21,14 +21,17 @@ constexpr int kMostTiles = 32;        // tiles of 16 rows that use a panel
 constexpr size_t kActs = 768 * 1024;  // bytes of activations that should stay in L2
 constexpr int kSums = 256;            // of a tile
 
-template <bool kNibblesOf, bool kCentredOf, bool kWideOf, bool kOffsetOf, bool kHalvesOf>
+template <AmxStore kStoreOf, bool kCentredOf, bool kWideOf, bool kOffsetOf, bool kHalvesOf>
 struct Kind {
-  static constexpr bool kNibbles = kNibblesOf, kCentred = kCentredOf, kWide = kWideOf, kOffset = kOffsetOf;
+  static constexpr AmxStore kStore = kStoreOf;
+  static constexpr bool kCentred = kCentredOf, kWide = kWideOf, kOffset = kOffsetOf;
+  static constexpr bool kPer64 = kStore != AmxStore::kBytes;
   static constexpr int kHalves = kHalvesOf ? 2 : 1;
-  static constexpr int kShare = kNibbles ? kSuper : 32;
+  static constexpr int kShare = kPer64 ? kSuper : 32;
+  static constexpr int kQuantBytes = kStore == AmxStore::kNibbles ? 16 : kStore == AmxStore::kSix ? 24 : 32;
   static constexpr int kScaleBytes = kOutputs * (kWide ? 4 : 2), kOffsetsAt = kHalves * kScaleBytes;
   static constexpr int kQuantsAt = kOffsetsAt * (kOffset ? 2 : 1);
-  static constexpr int kBytes = kQuantsAt + kOutputs * (kNibbles ? 16 : 32);  // of a group-block
+  static constexpr int kBytes = kQuantsAt + kOutputs * kQuantBytes;  // of a group-block
 };
 
 struct alignas(64) PanelBlock {
@@ -75,7 +78,7 @@ __attribute__((noinline)) void unpack(PanelBlock* to, const uint8_t* from, int b
       if (K::kOffset) store(to[h].m, scale(from + K::kOffsetsAt + h * K::kScaleBytes));
     }
     const uint8_t* quants = from + K::kQuantsAt;
-    if constexpr (K::kNibbles) {
+    if constexpr (K::kStore == AmxStore::kNibbles) {
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
         const __m512i both = _mm512_loadu_si512(quants + 64 * j);
@@ -83,6 +86,15 @@ __attribute__((noinline)) void unpack(PanelBlock* to, const uint8_t* from, int b
         if (K::kCentred) low = _mm512_sub_epi8(low, eight), high = _mm512_sub_epi8(high, eight);
         _mm512_store_si512(to->q[j], low);
         _mm512_store_si512(to->q[j + 4], high);
+      }
+    } else if constexpr (K::kStore == AmxStore::kSix) {
+      const __m512i upper = _mm512_set1_epi8(-4), flip = _mm512_set1_epi8(-128);
+      const __m512i low[2] = {lower_bits(quants), lower_bits(quants + 192)};
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j) {
+        const __m512i w = j < 6 ? _mm512_loadu_si512(quants + 64 * j) : low[j % 2];
+        _mm512_store_si512(to[j * K::kHalves / 8].q[j % (8 / K::kHalves)],
+                           _mm512_xor_si512(_mm512_and_si512(w, upper), flip));
       }
     } else {
 #pragma GCC unroll 8
@@ -130,7 +142,7 @@ struct FoldCursor {
     const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
     const size_t block = static_cast<size_t>(c.first_block);
     c.width = static_cast<size_t>(rows.width);
-    c.sum = rows.sum + block * c.width * (K::kNibbles ? 1 : 3);
+    c.sum = rows.sum + block * c.width * act_sums(K::kShare);
     c.dx = rows.dx + block / (K::kShare / 32) * c.width;
   }
 };
@@ -139,35 +151,35 @@ struct FoldCursor {
 // panel.
 template <class K>
 SX_INLINE void fold(FoldCursor<K>& c, const PanelBlock* panel, const int32_t* s, Vec (&p)[16]) {
-  constexpr int kChain = K::kNibbles ? kSuper / 32 : 1;
+  constexpr int kChain = K::kPer64 ? kSuper / 32 * K::kHalves : 1;
   if (c.at == 0) FoldCursor<K>::open(c);
   const PanelBlock& w = panel[c.at];
-  if (K::kNibbles && c.at % kChain == 0) {
+  if (K::kPer64 && c.at % kChain == 0) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) p[r] = zero();
   }
-  if (!K::kNibbles && c.at == 0) {
+  if (!K::kPer64 && c.at == 0) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) p[r] = _mm512_load_ps(c.acc + 16 * r);
   }
   const size_t block = static_cast<size_t>(c.at / K::kHalves);
-  const size_t entry = K::kNibbles ? block : block * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + c.at % 2);
+  const size_t entry = K::kPer64 ? block : block * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + c.at % 2);
   const float* sum = c.sum + entry * c.width;
-  const float* dx = c.dx + (K::kNibbles ? block / (kSuper / 32) : block) * c.width;
+  const float* dx = c.dx + (K::kPer64 ? block / (kSuper / 32) : block) * c.width;
   const Vec d = _mm512_load_ps(w.d), m = K::kOffset ? _mm512_load_ps(w.m) : zero();
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
     const Vec dot = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(s + 16 * r));
-    p[r] = fma(dot, K::kNibbles ? d : mul(d, set1(dx[r])), p[r]);
+    p[r] = fma(dot, K::kPer64 ? d : mul(d, set1(dx[r])), p[r]);
     if constexpr (K::kOffset) p[r] = fma(m, set1(sum[r]), p[r]);
   }
   const bool end = ++c.at == c.count;
-  if (K::kNibbles && (end || c.at % kChain == 0)) {
+  if (K::kPer64 && (end || c.at % kChain == 0)) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r)
       _mm512_store_ps(c.acc + 16 * r, fma(p[r], set1(dx[r]), _mm512_load_ps(c.acc + 16 * r)));
   }
-  if (!K::kNibbles && end) {
+  if (!K::kPer64 && end) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) _mm512_store_ps(c.acc + 16 * r, p[r]);
   }
@@ -236,10 +248,10 @@ void run(const LinearJob& job, int tiles) {
 
 template <bool kHalves>
 void run_bytes(const LinearJob& job, const AmxFormat& f, int tiles) {
-  if (f.offset && f.wide) run<Kind<false, false, true, true, kHalves>>(job, tiles);
-  else if (f.offset) run<Kind<false, false, false, true, kHalves>>(job, tiles);
-  else if (f.wide) run<Kind<false, false, true, false, kHalves>>(job, tiles);
-  else run<Kind<false, false, false, false, kHalves>>(job, tiles);
+  if (f.offset && f.wide) run<Kind<AmxStore::kBytes, false, true, true, kHalves>>(job, tiles);
+  else if (f.offset) run<Kind<AmxStore::kBytes, false, false, true, kHalves>>(job, tiles);
+  else if (f.wide) run<Kind<AmxStore::kBytes, false, true, false, kHalves>>(job, tiles);
+  else run<Kind<AmxStore::kBytes, false, false, false, kHalves>>(job, tiles);
 }
 
 }  // namespace
@@ -248,11 +260,21 @@ void run_bytes(const LinearJob& job, const AmxFormat& f, int tiles) {
 void amx_run(const LinearJob& job, const AmxFormat& f, int tiles) {
   using amx::Kind;
   _tile_loadconfig(f.halves ? &amx::kHalf : &amx::kWhole);
-  if (!f.nibbles && f.halves) amx::run_bytes<true>(job, f, tiles);
-  else if (!f.nibbles) amx::run_bytes<false>(job, f, tiles);
-  else if (f.centred) amx::run<Kind<true, true, false, false, false>>(job, tiles);
-  else if (f.wide) amx::run<Kind<true, false, true, true, false>>(job, tiles);
-  else amx::run<Kind<true, false, false, true, false>>(job, tiles);
+  using enum AmxStore;
+  switch (f.store) {
+    case kBytes: f.halves ? amx::run_bytes<true>(job, f, tiles) : amx::run_bytes<false>(job, f, tiles); break;
+    case kNibbles:
+      if (f.centred) amx::run<Kind<kNibbles, true, false, false, false>>(job, tiles);
+      else if (f.wide) amx::run<Kind<kNibbles, false, true, true, false>>(job, tiles);
+      else amx::run<Kind<kNibbles, false, false, true, false>>(job, tiles);
+      break;
+    case kSix:
+      if (f.halves) amx::run<Kind<kSix, false, false, false, true>>(job, tiles);
+      else if (f.offset) amx::run<Kind<kSix, false, false, true, false>>(job, tiles);
+      else amx::run<Kind<kSix, false, false, false, false>>(job, tiles);
+      break;
+    case kSuperBytes: amx::run<Kind<kSuperBytes, false, false, false, false>>(job, tiles); break;
+  }
   _tile_release();
 }
 size_t amx_panel_bytes() { return sizeof(amx::Scratch); }

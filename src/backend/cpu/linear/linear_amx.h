@@ -6,9 +6,12 @@
 
 namespace sx::cpu {
 
+// With one activation scale per 64 inner values, but for kBytes: one per 32.
+enum class AmxStore { kNibbles, kBytes, kSix, kSuperBytes };
+
 // How linear_avx512.cc has packed a part's group-blocks.
 struct AmxFormat {
-  bool nibbles;  // 4-bit weights, one activation scale per 256; else bytes, one per 32
+  AmxStore store;
   bool centred;  // weights are nibble - 8
   bool wide;     // scales and offsets are f32, else f16
   bool offset;

@@ -5,8 +5,10 @@
 // 127 < 2^31, so each is the exact integer. Order of reduction: linear_wide.inl.
 //
 // A group-block is 32 inner values of 16 outputs: scales [32 / sub][16], offsets likewise (if any), quants
-// [8 quads of inner values][16][4]; as nibbles [4][16][4], quad j low and quad j + 4 high.
+// [8 quads of inner values][16][4]; as nibbles [4][16][4], quad j low and quad j + 4 high; as six bits [6][16][4], each
+// the upper six bits of a byte with the top bit flipped. Their lower two bits are quad 6 (the first three) and 7.
 #define SX_ISA_NAMESPACE avx512
+#define SX_SUPERS 1
 #include "backend/cpu/linear/linear_amx.h"
 #include "backend/cpu/linear/linear_kernels.h"
 
@@ -29,6 +31,8 @@ namespace {
 
 template <class F>
 constexpr int kShare = F::kQuant == Quant::kByte ? 32 : kSuper;  // inner values per activation scale
+template <class F>
+constexpr bool kNibbles = F::kQuant == Quant::kNibble || F::kQuant == Quant::kSignedNibble;
 
 LinearLayout layout_of(const LinearShape& shape) {
   LinearLayout l = layout(shape);
@@ -41,8 +45,19 @@ void pack_quants(uint8_t* quants, const int8_t* source, size_t padded) {
   for (int o = 0; o < kGroup; ++o)
     for (int i = 0; i < 32; ++i) {
       const int j = i / 4, q = source[static_cast<size_t>(o) * padded + static_cast<size_t>(i)];
-      if (F::kQuant == Quant::kByte) {
+      if (!kNibbles<F> && F::kQuant != Quant::kSix) {
         quants[(j * kGroup + o) * 4 + i % 4] = static_cast<uint8_t>(q);
+        continue;
+      }
+      if (F::kQuant == Quant::kSix) {
+        const int bits = (q & 255) ^ 128;
+        uint8_t* at = quants + o * 4 + i % 4;
+        if (j < 6) at[64 * j] = static_cast<uint8_t>(bits);  // before quads 6 and 7 of the same byte
+        else
+          for (int v = 0; v < 3; ++v) {
+            uint8_t& byte = at[64 * (3 * (j - 6) + v)];
+            byte = static_cast<uint8_t>(byte | (bits >> (6 - 2 * v) & 3));
+          }
         continue;
       }
       uint8_t& byte = quants[(j % 4 * kGroup + o) * 4 + i % 4];
@@ -98,8 +113,9 @@ void quantise_share(const float* x, int count, const ActTile& tile, size_t scale
         tile.sum[(block * 3 + e) * width + row] = dx * static_cast<float>(sums[e]);
       }
     } else {
-      const int32_t sum = reduce_sum(_mm512_add_epi32(n[0], n[1]));
-      tile.lift[block * width + row] = -8 * sum;
+      const int32_t first = reduce_sum(n[0]), second = reduce_sum(n[1]), sum = first + second;
+      const int32_t lifts[4] = {-128 * sum, -128 * first, -128 * second, -8 * sum};
+      for (size_t e = 0; e < 4; ++e) tile.lift[(block * 4 + e) * width + row] = lifts[e];
       tile.sum[block * width + row] = static_cast<float>(sum);
     }
   }
@@ -142,28 +158,38 @@ SX_INLINE __m512i dot_quad(__m512i s, __m512i w, const int8_t* x) {
 }
 SX_INLINE Vec int_to_float(__m512i x) { return _mm512_maskz_cvtepi32_ps(0xffff, x); }
 
-// Sums of R rows with half `h` of a block of bytes (all of it if the format has no halves).
+// Quad j of a block, unsigned.
+template <class F>
+SX_INLINE __m512i byte_quad(const uint8_t* quants, int j) {
+  if constexpr (F::kQuant == Quant::kSix) {
+    if (j >= 6) return lower_bits(quants + 192 * (j - 6));
+    return _mm512_and_si512(_mm512_loadu_si512(quants + 64 * j), _mm512_set1_epi8(-4));
+  } else {
+    return _mm512_xor_si512(_mm512_loadu_si512(quants + 64 * j), _mm512_set1_epi8(-128));
+  }
+}
+
+// Sums of R rows with half `h` of a block of bytes or six bits (all of it if the format has no halves).
 template <class F, int R>
 SX_INLINE void byte_dots(const uint8_t* quants, int h, const int8_t* q, const int32_t* lift, size_t width, __m512i* s) {
   constexpr int kQuads = 8 / F::kHalves;
-  const __m512i flip = _mm512_set1_epi8(-128);
   const int32_t* start = lift + static_cast<size_t>(F::kHalves == 1 ? 0 : 1 + h) * width;
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) s[r] = _mm512_set1_epi32(start[r]);
 #pragma GCC unroll 8
   for (int j = h * kQuads; j < (h + 1) * kQuads; ++j) {
-    const __m512i w = _mm512_xor_si512(_mm512_loadu_si512(quants + 64 * j), flip);
+    const __m512i w = byte_quad<F>(quants, j);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) s[r] = dot_quad(s[r], w, q + 32 * r + 4 * j);
   }
 }
 
 template <class F, int R>
-SX_INLINE void nibble_dots(const uint8_t* quants, const int8_t* q, const int32_t* lift, __m512i* s) {
+SX_INLINE void nibble_dots(const uint8_t* quants, const int8_t* q, const int32_t* lift, size_t width, __m512i* s) {
   const __m512i mask = _mm512_set1_epi8(15);
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-    s[r] = F::kQuant == Quant::kSignedNibble ? _mm512_set1_epi32(lift[r]) : _mm512_setzero_si512();
+  for (size_t r = 0; r < R; ++r)
+    s[r] = F::kQuant == Quant::kSignedNibble ? _mm512_set1_epi32(lift[3 * width + r]) : _mm512_setzero_si512();
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     const __m512i both = _mm512_loadu_si512(quants + 64 * j);
@@ -179,8 +205,9 @@ SX_INLINE void nibble_dots(const uint8_t* quants, const int8_t* q, const int32_t
 template <class F, int G, int R>
 __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int step, const ActTile& tile, int first,
                                          int row) {
-  constexpr bool kBytes = F::kQuant == Quant::kByte;
-  constexpr int kSums = kBytes ? 3 : 1, kAhead = 4096;  // prefetch so many bytes of weights ahead
+  constexpr bool kPer32 = F::kQuant == Quant::kByte;
+  constexpr int kAhead = 4096;  // prefetch so many bytes of weights ahead
+  const size_t lifts = act_lifts(kShare<F>), sums = act_sums(kShare<F>);
   const uint8_t* w =
       reinterpret_cast<const uint8_t*>(job.weights) + static_cast<size_t>(group) * job.layout->group_bytes;
   const size_t apart = static_cast<size_t>(step) * job.layout->group_bytes, width = static_cast<size_t>(tile.width);
@@ -203,13 +230,19 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
           for (int i = 0; i < F::kBytes; i += 64)
             _mm_prefetch(reinterpret_cast<const char*>(wg + kAhead + i), _MM_HINT_T0);
         __m512i s[R];
-        if constexpr (!kBytes) {
-          nibble_dots<F, R>(wg + F::kQuantsAt, q, lift, s);
-          const Vec d = scales_at<F>(wg), m = F::kOffset ? scales_at<F>(wg + F::kOffsetsAt) : zero();
+        if constexpr (!kPer32) {
+#pragma GCC unroll 2
+          for (int h = 0; h < F::kHalves; ++h) {
+            if constexpr (kNibbles<F>) nibble_dots<F, R>(wg + F::kQuantsAt, q, lift, width, s);
+            else byte_dots<F, R>(wg + F::kQuantsAt, h, q, lift, width, s);
+            const Vec d = scales_at<F>(wg + h * F::kScaleBytes);
 #pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) {
-            p[g][r] = fma(int_to_float(s[r]), d, p[g][r]);
-            if constexpr (F::kOffset) p[g][r] = fma(m, set1(sum[r]), p[g][r]);
+            for (int r = 0; r < R; ++r) p[g][r] = fma(int_to_float(s[r]), d, p[g][r]);
+          }
+          if constexpr (F::kOffset) {
+            const Vec m = scales_at<F>(wg + F::kOffsetsAt);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) p[g][r] = fma(m, set1(sum[r]), p[g][r]);
           }
         } else {
 #pragma GCC unroll 2
@@ -226,9 +259,9 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
           }
         }
       }
-      w += F::kBytes, q += 32 * width, lift += kSums * width, sum += kSums * width;
+      w += F::kBytes, q += 32 * width, lift += lifts * width, sum += sums * width;
     }
-    if constexpr (!kBytes)
+    if constexpr (!kPer32)
 #pragma GCC unroll 16
       for (int i = 0; i < G * R; ++i) acc[i / R][i % R] = fma(p[i / R][i % R], set1(dx[i % R]), acc[i / R][i % R]);
   }
@@ -280,7 +313,10 @@ void run_format(const LinearJob& job) {
     const int tiles = job.rows < kAmxCall ? 0 : (job.rows + kTileRows - kAmxRows) / kTileRows;
     if (tiles > 0)
       amx_run(job,
-              {.nibbles = F::kQuant != Quant::kByte,
+              {.store = kNibbles<F>                 ? AmxStore::kNibbles
+                        : F::kQuant == Quant::kSix  ? AmxStore::kSix
+                        : F::kQuant == Quant::kByte ? AmxStore::kBytes
+                                                    : AmxStore::kSuperBytes,
                .centred = F::kQuant == Quant::kSignedNibble,
                .wide = F::kWide,
                .offset = F::kOffset,

@@ -1,21 +1,30 @@
-// Linear layers of 4-bit weights with one activation scale per 64 inner values (a super-block of two blocks; the last
-// one of a row may be a single block). Included by linear_neon_i8mm.cc inside its namespace.
+// Linear layers with one activation scale per 64 inner values (a super-block of two blocks; the last one of a row may
+// be a single block). Included by linear_neon_i8mm.cc inside its namespace.
 //
-// The order of reduction, for every output and row, d_b and m_b being scale and offset of block b, q its nibbles minus
-// 8, and M = 1.5 * 2^23:
+// A sub-block is what has a scale in the file: 32 inner values, or 16. q are its weights as they are stored, centred
+// around 0, d_b its scale, m_b the offset of block b, W the factor that fills a byte: 32 for 3 bits, 16 for 4, 8 for 5,
+// 4 for 6, 1 for 8. M = 1.5 * 2^23. The order of reduction, for every output and row:
 //   acc = 0; for each super-block in order, every fourth of which begins with S = bits(M):
 //     p = float(S) d_0
-//     for each block b in order: S += integer dot of 16 q and x;  p = fma(-float(S), d_b - d_(b+1), p)
-//                                with offsets: p = fma(-m_b, f16(16 * sum of the block's x), p)
+//     for each sub-block b in order: S += integer dot of W q and x;  p = fma(-float(S), d_b - d_(b+1), p)
+//     with offsets, after each block: p = fma(-m_b, f16(16 * sum of the block's x), p)
 //     acc = fma(-p, dx / 16, acc)
-// d is 0 after the super-block's last block, so by summation by parts -p ends as the sum of d_b times the dot of block
-// b. S is an integer that counts from the bits of M over 256 values, so its bits read as a float are M + S: no
-// conversion. |S| <= 256 * 128 * 127 < 2^22 keeps it within M's binade: exact. Rounding p adds about 1e-4 of a result's
-// size, the rounding of activations 50 times as much.
+//   result = acc * unit
+// d is 0 after the super-block's last sub-block, so by summation by parts -p ends as the sum of d_b times the dot of b.
+// S is an integer that counts from the bits of M over 256 values, so its bits read as a float are M + S: no conversion.
+// |S| <= 256 * 128 * 127 < 2^22 keeps it within M's binade: exact. Rounding p adds about 1e-4 of a result's size, the
+// rounding of activations 50 times as much.
 //
-// A group-block is [8 f16 scales][8 f16 offsets, if any][4 pairs of outputs][2 vectors]: two's complement nibbles of
-// 2 outputs x 16 inner values, 16h..16h+7 low and 16h+8..16h+15 high. 144 or 160 bytes, as many as in the file.
-// Types with offsets count nibbles from 8, too: their offset is stored as m + 8 d.
+// Scales are f16. Those of K types are a number times an integer and may be too small for that: they are stored times
+// 2^shift (LinearShape), and offsets times W / 16 as well; unit takes both back, exactly.
+//
+// A group-block is [1 or 2][8 f16 scales][8 f16 offsets, if any][4 pairs of outputs][operands]. Operands of 2 outputs x
+// 32 inner values:
+//   nibbles  [2 vectors], two's complement, 16h..16h+7 low and 16h+8..16h+15 high. 4-bit types; as many bytes as in the
+//            file. Types with offsets count from 8, too: their offset is stored as m + 8 d.
+//   six      [3 vectors]: the first three operands are their upper six bits, the fourth is their lower two: those of the
+//            first vector on top. Types of 5 and 6 bits, and of 3; 5 bits with offsets count from 16.
+//   bytes    [4 vectors]. Q8_0.
 
 constexpr int kSuperBlocks = 2, kSuper = 32 * kSuperBlocks;
 constexpr int kRestart = 256 / kSuper;  // S starts anew every so many super-blocks
@@ -27,9 +36,21 @@ alignas(16) constexpr float kMagicPair[4] = {kMagic, 0, kMagic, 0};
 alignas(16) constexpr uint8_t kHighNibbles[16] = {0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0,
                                                   0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0};
 
-template <bool kOffset>
+alignas(16) constexpr uint8_t kUpperSix[16] = {0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc,
+                                               0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc};
+
+enum class Store { kNibble, kSix, kByte };
+template <Store kStoreOf, bool kOffsetOf, int kHalvesOf>
 struct SuperFormat {
-  static constexpr int kOffsetsAt = 16, kQuantsAt = kOffset ? 32 : 16, kBytes = kQuantsAt + 128;
+  static constexpr Store kStore = kStoreOf;
+  static constexpr bool kOffset = kOffsetOf;
+  static constexpr int kHalves = kHalvesOf;  // scales of a block
+  static constexpr int kCentre = !kOffset ? 0 : kStore == Store::kNibble ? 8 : 16;
+  static constexpr int kOffsetsAt = 16 * kHalves, kQuantsAt = kOffsetsAt + 16 * kOffset;
+  static constexpr int kPairBytes = kStore == Store::kNibble ? 32 : kStore == Store::kSix ? 48 : 64;
+  static constexpr int kBytes = kQuantsAt + 4 * kPairBytes;
+  static constexpr int kLines = (2 * kBytes + 63) / 64;  // of two blocks, which are prefetched in turn
+  static constexpr int kAheadEven = (kLines + 1) / 2, kAheadOdd = kLines / 2;
 };
 
 // A super-block of two rows: operands of 8 inner values each, [row][8]; scales and sums as [r0 r1 r0 r1 ...].
@@ -52,15 +73,15 @@ struct PanelOffsets {
 };
 template <>
 struct PanelOffsets<false> {};
-template <bool kOffset>
+template <class F>
 struct alignas(32) PanelBlock {
-  int8_t q[4][4][16];  // [operand][pair of outputs]
-  float e[4][4];       // d_b - d_(b+1)
-  [[no_unique_address]] PanelOffsets<kOffset> offsets;
+  int8_t q[4][4][16];         // [operand][pair of outputs]
+  float e[F::kHalves][4][4];  // d_b - d_(b+1)
+  [[no_unique_address]] PanelOffsets<F::kOffset> offsets;
 };
-template <bool kOffset>
+template <class F>
 struct alignas(64) PanelSuper {
-  PanelBlock<kOffset> block[kSuperBlocks];
+  PanelBlock<F> block[kSuperBlocks];
   float first[4][4];  // d_0
 };
 
@@ -75,47 +96,90 @@ constexpr int kStreamAhead = 2304;     // bytes of weights to prefetch ahead
 #include "backend/cpu/linear/linear_i8mm_super_tiles.inl"
 
 // ---- layout ----------------------------------------------------------------------------------------------------------
-constexpr int kSuperFormats = 200;  // format numbers: without and with offsets
+constexpr int kSuperFormats = 200;  // format numbers start here
 
-bool is_super(const LinearShape& shape) {
+// Calls body(SuperFormat{}) with the format numbered n.
+template <class Body>
+inline void with_super(int n, Body body) {
+  switch (n - kSuperFormats) {
+    case 0: return body(SuperFormat<Store::kNibble, false, 1>{});  // Q4_0
+    case 1: return body(SuperFormat<Store::kNibble, true, 1>{});   // Q4_1, Q4_K
+    case 2: return body(SuperFormat<Store::kSix, false, 2>{});     // Q6_K, Q3_K
+    case 3: return body(SuperFormat<Store::kSix, true, 1>{});      // Q5_1, Q5_K
+    case 4: return body(SuperFormat<Store::kSix, false, 1>{});     // Q5_0
+    case 5: return body(SuperFormat<Store::kByte, false, 1>{});    // Q8_0
+    default: __builtin_trap();
+  }
+}
+
+// The number of a shape's format, or -1: none.
+int super_format(const LinearShape& shape) {
   switch (shape.type) {
-    case DType::kQ4_0: return true;
-    case DType::kQ4_1:
-    case DType::kQ4_K: return shape.f16_scales && shape.f16_centred;
-    default: return false;
+    case DType::kQ4_0: return kSuperFormats;
+    case DType::kQ4_1: return shape.f16_centred ? kSuperFormats + 1 : -1;
+    case DType::kQ4_K: return shape.f16_shifted ? kSuperFormats + 1 : -1;
+    case DType::kQ3_K:
+    case DType::kQ6_K: return shape.f16_shifted ? kSuperFormats + 2 : -1;
+    case DType::kQ5_1:
+    case DType::kQ5_K: return shape.f16_shifted ? kSuperFormats + 3 : -1;
+    case DType::kQ5_0: return kSuperFormats + 4;
+    case DType::kQ8_0: return shape.in >= kSuperByteInputs ? kSuperFormats + 5 : -1;
+    default: return -1;
   }
 }
 
 LinearLayout super_layout(const LinearShape& shape) {
-  const bool offset = shape.type != DType::kQ4_0;
   LinearLayout l;
   l.type = shape.type;
-  l.format = kSuperFormats + offset;
+  l.format = super_format(shape);
   l.quantised = true;
   l.act_block = kSuper;
   l.in = shape.in;
   l.blocks = (shape.in + 31) / 32;
-  l.group_bytes = static_cast<size_t>(l.blocks) *
-                  static_cast<size_t>(offset ? SuperFormat<true>::kBytes : SuperFormat<false>::kBytes);
+  l.shift = shape.shift;
+  with_super(l.format, [&](auto f) {
+    using F = decltype(f);
+    l.group_bytes = static_cast<size_t>(l.blocks) * F::kBytes;
+    l.unit = 16.0f / static_cast<float>(quant_factor(shape.type)) * power_of_two(-shape.shift);
+  });
   return l;
 }
 
-template <bool kOffset>
+template <class F>
 void super_pack(const LinearLayout& l, const LinearSource& source, std::byte* group) {
-  using F = SuperFormat<kOffset>;
   const size_t blocks = static_cast<size_t>(l.blocks);
+  const int factor = quant_factor(l.type);
+  const float shifted = power_of_two(l.shift);
   memset(group, 0, l.group_bytes);
   for (size_t b = 0; b < blocks; ++b) {
     uint8_t* out = reinterpret_cast<uint8_t*>(group) + b * F::kBytes;
     for (int o = 0; o < 8; ++o) {
       const size_t at = static_cast<size_t>(o) * blocks + b;
-      const uint16_t d = scalar_to_f16(source.scale[at]), m = scalar_to_f16(source.offset[at] + 8 * source.scale[at]);
-      memcpy(out + 2 * o, &d, 2);
-      if (kOffset) memcpy(out + F::kOffsetsAt + 2 * o, &m, 2);
-      for (int i = 0; i < 32; ++i) {  // a padded value's activation is 0, so any nibble does
-        uint8_t& byte = out[F::kQuantsAt + 32 * (o / 2) + 16 * (i / 16) + 8 * (o % 2) + i % 8];
-        byte =
-            static_cast<uint8_t>(byte | ((source.q[at * 32 + static_cast<size_t>(i)] - 8) & 15) << (i / 8 % 2 ? 4 : 0));
+      for (size_t h = 0; h < F::kHalves; ++h) {
+        const uint16_t d = scalar_to_f16(source.scale[at * F::kHalves + h] * shifted);
+        memcpy(out + 16 * h + 2 * static_cast<size_t>(o), &d, 2);
+      }
+      if (F::kOffset) {
+        const float m = source.offset[at] + F::kCentre * source.scale[at];
+        const uint16_t stored = scalar_to_f16(m * shifted * (static_cast<float>(factor) / 16));
+        memcpy(out + F::kOffsetsAt + 2 * o, &stored, 2);
+      }
+      uint8_t* pair = out + F::kQuantsAt + F::kPairBytes * (o / 2) + 8 * (o % 2);
+      for (int i = 0; i < 32; ++i) {  // a padded value's activation is 0, so any weight does
+        const int operand = i / 8, q = source.q[at * 32 + static_cast<size_t>(i)];
+        auto put = [&](int vector, int bits) {
+          uint8_t& byte = pair[16 * vector + i % 8];
+          byte = static_cast<uint8_t>(byte | bits);
+        };
+        if constexpr (F::kStore == Store::kByte) {
+          put(operand, q & 255);
+        } else if constexpr (F::kStore == Store::kNibble) {
+          put(operand / 2, ((q - 8) & 15) << (operand % 2 ? 4 : 0));
+        } else {
+          const int byte = (q - F::kCentre) * factor & 255;  // a multiple of 4
+          if (operand < 3) put(operand, byte);
+          else put(0, byte >> 6), put(1, byte >> 4 & 3), put(2, byte >> 2 & 3);
+        }
       }
     }
   }
@@ -203,9 +267,9 @@ SX_KERNEL void super_quantise(const float* x, int in, int rows, int first, int l
 }
 
 // ---- a job -----------------------------------------------------------------------------------------------------------
-template <bool kOffset>
-SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int blocks) {
-  using F = SuperFormat<kOffset>;
+template <class F>
+SX_KERNEL void unpack_supers(PanelSuper<F>* panel, const uint8_t* g, int blocks) {
+  const int8x16_t mask = load_mask<F>();
   for (; blocks > 0; blocks -= kSuperBlocks, ++panel) {
     const int count = blocks < kSuperBlocks ? blocks : kSuperBlocks;
     float32x4_t d[2];
@@ -213,20 +277,23 @@ SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int b
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) vst1q_f32(panel->first[i], twice(d[i / 2], i % 2));
     for (int b = 0; b < count; ++b, g += F::kBytes) {
-      PanelBlock<kOffset>& out = panel->block[b];
+      PanelBlock<F>& out = panel->block[b];
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        const uint8x16_t w = vld1q_u8(g + F::kQuantsAt + 16 * i);
-        vst1q_s8(out.q[i % 2 * 2][i / 2], low_16(w));
-        vst1q_s8(out.q[i % 2 * 2 + 1][i / 2], high_16(w));
+        const Operands w = load_operands<F>(g + F::kQuantsAt + F::kPairBytes * (i / 2), i % 2, mask);
+        vst1q_s8(out.q[i % 2 * 2][i / 2], first_operand<F>(w));
+        vst1q_s8(out.q[i % 2 * 2 + 1][i / 2], second_operand<F>(w, mask));
       }
-      float32x4_t next[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-      const bool last = b + 1 == count;
-      if (!last) convert_halves<2>(next, g + F::kBytes);
+#pragma GCC unroll 2
+      for (int h = 0; h < F::kHalves; ++h) {
+        float32x4_t next[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+        if (h + 1 < F::kHalves) convert_halves<2>(next, g + 16);
+        else if (b + 1 < count) convert_halves<2>(next, g + F::kBytes);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) vst1q_f32(out.e[i], twice(vsubq_f32(d[i / 2], next[i / 2]), i % 2));
-      d[0] = next[0], d[1] = next[1];
-      if constexpr (kOffset) {
+        for (int i = 0; i < 4; ++i) vst1q_f32(out.e[h][i], twice(vsubq_f32(d[i / 2], next[i / 2]), i % 2));
+        d[0] = next[0], d[1] = next[1];
+      }
+      if constexpr (F::kOffset) {
         float16x8_t m[2];
         load_offsets<2>(m, g + F::kOffsetsAt);
         vst1q_f16(out.offsets.m[0], m[0]), vst1q_f16(out.offsets.m[1], m[1]);
@@ -235,7 +302,8 @@ SX_KERNEL void unpack_supers(PanelSuper<kOffset>* panel, const uint8_t* g, int b
   }
 }
 
-size_t super_panel_bytes() { return sizeof(PanelSuper<true>) * kChunk + static_cast<size_t>(kRowBlock) * kBatch * 32; }
+constexpr size_t kPanelSuper = sizeof(PanelSuper<SuperFormat<Store::kSix, false, 2>>);  // the largest
+size_t super_panel_bytes() { return kPanelSuper * kChunk + static_cast<size_t>(kRowBlock) * kBatch * 32; }
 
 // keep: [4 pairs of outputs][pairs of rows] vectors.
 SX_ALWAYS void finish_tile(const Output& output, const float* keep, int pairs, int rows) {
@@ -248,25 +316,24 @@ SX_ALWAYS void finish_tile(const Output& output, const float* keep, int pairs, i
   }
 }
 
-template <bool kOffset>
+template <class F>
 void super_row(const LinearJob& job, const uint8_t* weights, const RowUnit* x) {
   const size_t bytes = job.layout->group_bytes;
   const int part = (job.last - job.first) / 2;
   for (int g = job.first; g < job.first + part; ++g) {
     const Output outputs[2] = {output_of(job, g, 0), output_of(job, g + part, 0)};
-    row_tile<2, kOffset>(outputs, weights + static_cast<size_t>(g) * bytes, static_cast<size_t>(part) * bytes, x,
-                         job.layout->blocks);
+    row_tile<F, 2>(outputs, weights + static_cast<size_t>(g) * bytes, static_cast<size_t>(part) * bytes, x,
+                   job.layout->blocks);
   }
   for (int g = job.first + 2 * part; g < job.last; ++g) {
     const Output output = output_of(job, g, 0);
-    row_tile<1, kOffset>(&output, weights + static_cast<size_t>(g) * bytes, 0, x, job.layout->blocks);
+    row_tile<F, 1>(&output, weights + static_cast<size_t>(g) * bytes, 0, x, job.layout->blocks);
   }
 }
 
 // 2 to kFewRows rows.
-template <bool kOffset>
+template <class F>
 void super_few(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
-  using F = SuperFormat<kOffset>;
   const size_t bytes = job.layout->group_bytes, pairs = static_cast<size_t>((job.rows + 1) / 2);
   const int blocks = job.layout->blocks;
   alignas(64) float keep[64];
@@ -276,7 +343,7 @@ void super_few(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
     for (; g < job.first + part; ++g) {
       const uint8_t* w = weights + static_cast<size_t>(g) * bytes;
       memset(keep, 0, 128);
-      direct_tile<4, 1, 2, kOffset>(keep, w, w + F::kQuantsAt, static_cast<size_t>(part) * bytes, x, pairs, blocks);
+      direct_tile<F, 4, 1, 2>(keep, w, w + F::kQuantsAt, static_cast<size_t>(part) * bytes, x, pairs, blocks);
       finish_tile(output_of(job, g, 0), keep, 1, 2);
       finish_tile(output_of(job, g + part, 0), keep + 16, 1, 2);
     }
@@ -288,12 +355,12 @@ void super_few(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
       const int left = job.rows - r, tile = left > 6 ? 4 : (left + 1) / 2;
       const ActUnit* a = x + r / 2;
       memset(keep, 0, 64 * static_cast<size_t>(tile));
-      if (tile == 1) direct_tile<4, 1, 1, kOffset>(keep, w, q, 0, a, pairs, blocks);
-      if (tile == 2) direct_tile<4, 2, 1, kOffset>(keep, w, q, 0, a, pairs, blocks);
+      if (tile == 1) direct_tile<F, 4, 1, 1>(keep, w, q, 0, a, pairs, blocks);
+      if (tile == 2) direct_tile<F, 4, 2, 1>(keep, w, q, 0, a, pairs, blocks);
       for (int half = 0; half < 2 && tile > 2; ++half) {
         float* k = keep + 8 * half * tile;
-        if (tile == 3) direct_tile<2, 3, 1, kOffset>(k, w + 8 * half, q + 64 * half, 0, a, pairs, blocks);
-        else direct_tile<2, 4, 1, kOffset>(k, w + 8 * half, q + 64 * half, 0, a, pairs, blocks);
+        if (tile == 3) direct_tile<F, 2, 3, 1>(k, w + 8 * half, q + 2 * F::kPairBytes * half, 0, a, pairs, blocks);
+        else direct_tile<F, 2, 4, 1>(k, w + 8 * half, q + 2 * F::kPairBytes * half, 0, a, pairs, blocks);
       }
       finish_tile(output_of(job, g, r), keep, tile, left);
       r += 2 * tile;
@@ -301,12 +368,12 @@ void super_few(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
   }
 }
 
-template <bool kOffset>
+template <class F>
 void super_many(const LinearJob& job, const uint8_t* weights, const ActUnit* x) {
   const int blocks = job.layout->blocks, rows = job.rows;
   const size_t supers = supers_of(job.layout->in), bytes = job.layout->group_bytes;
-  auto* panel = reinterpret_cast<PanelSuper<kOffset>*>(job.panel);
-  float* keeps = reinterpret_cast<float*>(job.panel + sizeof(PanelSuper<true>) * kChunk);
+  auto* panel = reinterpret_cast<PanelSuper<F>*>(job.panel);
+  float* keeps = reinterpret_cast<float*>(job.panel + kPanelSuper * kChunk);
   for (int from = 0; from < rows; from += kRowBlock) {
     const int to = rows < from + kRowBlock ? rows : from + kRowBlock;
     for (int g0 = job.first; g0 < job.last; g0 += kBatch) {
@@ -315,15 +382,14 @@ void super_many(const LinearJob& job, const uint8_t* weights, const ActUnit* x) 
       for (int b = 0; b < blocks; b += kChunk * kSuperBlocks) {
         const int count = blocks - b < kChunk * kSuperBlocks ? blocks - b : kChunk * kSuperBlocks;
         for (int g = g0; g < g1; ++g) {
-          unpack_supers<kOffset>(panel, weights + static_cast<size_t>(g) * bytes + b * SuperFormat<kOffset>::kBytes,
-                                 count);
+          unpack_supers<F>(panel, weights + static_cast<size_t>(g) * bytes + b * F::kBytes, count);
           float* keep = keeps + (g - g0) * kRowBlock * 8;
           for (int r = from; r < to; r += kTileRows, keep += 8 * kTileRows) {
             const ActUnit* a =
                 x + unit_at(supers, rows, static_cast<size_t>(b / kSuperBlocks), static_cast<size_t>(r / 2));
-            if (to - r > 4) panel_tile<3, kOffset>(keep, panel, a, count);
-            else if (to - r > 2) panel_tile<2, kOffset>(keep, panel, a, count);
-            else panel_tile<1, kOffset>(keep, panel, a, count);
+            if (to - r > 4) panel_tile<F, 3>(keep, panel, a, count);
+            else if (to - r > 2) panel_tile<F, 2>(keep, panel, a, count);
+            else panel_tile<F, 1>(keep, panel, a, count);
           }
         }
       }
@@ -336,11 +402,11 @@ void super_many(const LinearJob& job, const uint8_t* weights, const ActUnit* x) 
   }
 }
 
-template <bool kOffset>
+template <class F>
 void super_run(const LinearJob& job) {
   const ActUnit* x = static_cast<const ActUnit*>(job.act);
   const uint8_t* weights = reinterpret_cast<const uint8_t*>(job.weights);
-  if (job.rows == 1) super_row<kOffset>(job, weights, static_cast<const RowUnit*>(job.act));
-  else if (job.rows <= kFewRows) super_few<kOffset>(job, weights, x);
-  else super_many<kOffset>(job, weights, x);
+  if (job.rows == 1) super_row<F>(job, weights, static_cast<const RowUnit*>(job.act));
+  else if (job.rows <= kFewRows) super_few<F>(job, weights, x);
+  else super_many<F>(job, weights, x);
 }

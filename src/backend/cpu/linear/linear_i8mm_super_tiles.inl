@@ -1,4 +1,4 @@
-// Register tiles of 4-bit weights whose activations have one scale per 64 inner values (linear_i8mm_super.inl, which
+// Register tiles of weights whose activations have one scale per 64 inner values (linear_i8mm_super.inl, which
 // includes this and has the order of reduction). Everything is one instruction per asm statement: the compiler
 // allocates registers and may not reorder volatile statements, so the order of instructions is the one written here.
 // With intrinsics g++ 12 moves loads until sums spill (260 Gop/s against 311 for the tile of 8 outputs x 6 rows).
@@ -61,6 +61,16 @@ SX_ALWAYS int8x16_t shl_4(int8x16_t w) {
   asm volatile("shl %0.16b, %1.16b, #4" : "=w"(u) : "w"(w));
   return u;
 }
+SX_ALWAYS int8x16_t shl_2(int8x16_t w) {
+  int8x16_t u;
+  asm volatile("shl %0.16b, %1.16b, #2" : "=w"(u) : "w"(w));
+  return u;
+}
+// Bits of w, shifted, replace those of `into` from bit kBy on.
+template <int kBy>
+SX_ALWAYS void insert_from(int8x16_t& into, int8x16_t w) {
+  asm volatile("sli %0.16b, %1.16b, %2" : "+w"(into) : "w"(w), "i"(kBy));
+}
 SX_ALWAYS int8x16_t masked(int8x16_t w, int8x16_t mask) {
   int8x16_t u;
   asm volatile("and %0.16b, %1.16b, %2.16b" : "=w"(u) : "w"(w), "w"(mask));
@@ -81,12 +91,49 @@ SX_ALWAYS void fold(float* keep, float32x4_t p, float32x4_t dx) {
   vst1q_f32(keep, sum);
 }
 
+// ---- operands --------------------------------------------------------------------------------------------------------
+template <class F>
+SX_ALWAYS int8x16_t load_mask() {
+  return ldr_q(F::kStore == Store::kSix ? kUpperSix : kHighNibbles);
+}
+
+// Operands 2h and 2h + 1 of a pair of outputs as they lie in memory (nibbles: both in `first`) or ready.
+struct Operands {
+  int8x16_t first, second;
+};
+template <class F>
+SX_ALWAYS Operands load_operands(const uint8_t* pair, int h, int8x16_t mask) {
+  Operands o;
+  if constexpr (F::kStore == Store::kNibble) {
+    o.first = o.second = ldr_q(pair + 16 * h);
+  } else if constexpr (F::kStore == Store::kByte) {
+    o.first = ldr_q(pair + 32 * h), o.second = ldr_q(pair + 32 * h + 16);
+  } else if (h == 0) {
+    o.first = masked(ldr_q(pair), mask), o.second = masked(ldr_q(pair + 16), mask);
+  } else {
+    const int8x16_t v0 = ldr_q(pair), v1 = ldr_q(pair + 16), v2 = ldr_q(pair + 32);
+    o.second = shl_2(v2);
+    insert_from<4>(o.second, v1);
+    o.first = masked(v2, mask);
+    insert_from<6>(o.second, v0);
+  }
+  return o;
+}
+template <class F>
+SX_ALWAYS int8x16_t first_operand(const Operands& o) {
+  return F::kStore == Store::kNibble ? shl_4(o.first) : o.first;
+}
+template <class F>
+SX_ALWAYS int8x16_t second_operand(const Operands& o, int8x16_t mask) {
+  return F::kStore == Store::kNibble ? masked(o.second, mask) : o.second;
+}
+
 // ---- many rows: weights unpacked into a panel ------------------------------------------------------------------------
 // 8 outputs x R pairs of rows over `blocks` blocks. keep: [4 pairs of outputs][R] vectors, added to. x:
 // [super][kTilePairs].
-template <int R, bool kOffset>
-SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const ActUnit* x, int blocks) {
-  constexpr int kBlockBytes = static_cast<int>(sizeof(PanelBlock<kOffset>));
+template <class F, int R>
+SX_KERNEL void panel_tile(float* keep, const PanelSuper<F>* panel, const ActUnit* x, int blocks) {
+  constexpr int kBlockBytes = static_cast<int>(sizeof(PanelBlock<F>));
   int32x4_t s[4][R];
   for (int super = 0; blocks > 0; blocks -= kSuperBlocks, ++super, ++panel, x += kTilePairs) {
     float32x4_t p[4][R], d[4];
@@ -100,7 +147,7 @@ SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const A
     for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 3
       for (int r = 0; r < R; ++r) p[i][r] = fmul(as_float(s[i][r]), d[i]);
-    const PanelBlock<kOffset>* w = panel->block;
+    const PanelBlock<F>* w = panel->block;
     const int8_t* a = x->q[0][0];
     const float16_t* sums = x->sum[0];
     auto block = [&](int b) __attribute__((always_inline)) {
@@ -117,16 +164,19 @@ SX_KERNEL void panel_tile(float* keep, const PanelSuper<kOffset>* panel, const A
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) smmla(s[i][r], q[i], v);
         }
-      }
-      float32x4_t e[4];
-      ldp_q(e[0], e[1], *w, 256), ldp_q(e[2], e[3], *w, 288);
+        if (j == 3 || (F::kHalves == 2 && j == 1)) {
+          const int at = 256 + (F::kHalves == 2 && j == 3 ? 64 : 0);
+          float32x4_t e[4];
+          ldp_q(e[0], e[1], *w, at), ldp_q(e[2], e[3], *w, at + 32);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
+          for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 3
-        for (int r = 0; r < R; ++r) fmls(p[i][r], as_float(s[i][r]), e[i]);
-      if constexpr (kOffset) {
+            for (int r = 0; r < R; ++r) fmls(p[i][r], as_float(s[i][r]), e[i]);
+        }
+      }
+      if constexpr (F::kOffset) {
         float16x8_t m[2];
-        ldp_q(m[0], m[1], *w, 320);
+        ldp_q(m[0], m[1], *w, 256 + 64 * F::kHalves);
 #pragma GCC unroll 3
         for (int r = 0; r < R; ++r) {
           const float16x8_t v = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
@@ -182,12 +232,11 @@ SX_ALWAYS void load_offsets(float16x8_t* m, const uint8_t* p) {
 
 // P pairs of outputs (4: a group; 2: half of one) of G groups, `step` apart, x R pairs of rows. scales: of these
 // outputs in the first block, quants likewise. keep: [G][P][R] vectors, added to. x: [super][pairs].
-template <int P, int R, int G, bool kOffset>
+template <class F, int P, int R, int G>
 SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* quants, size_t step, const ActUnit* x,
                            size_t pairs, int blocks) {
-  using F = SuperFormat<kOffset>;
   constexpr int V = P / 2;  // vectors of scales
-  const int8x16_t mask = ldr_q(kHighNibbles);
+  const int8x16_t mask = load_mask<F>();
   int32x4_t s[G][P][R];
   for (int super = 0; blocks > 0; blocks -= kSuperBlocks, ++super, x += pairs) {
     float32x4_t p[G][P][R], d0[G][V], d1[G][V];
@@ -208,12 +257,14 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
     }
     const int8_t* a = x->q[0][0];
     const float16_t* sums = x->sum[0];
-    // One block, whose scales are in `cur`; leaves the next block's in `next` unless it is the super-block's last.
+    // One block, whose scales are in `cur`; leaves the next block's in `next` (two scales to a block: in `cur`
+    // again) unless it is the super-block's last.
     auto block = [&](float32x4_t(*cur)[V], float32x4_t(*next)[V], bool last, bool odd) __attribute__((always_inline)) {
-      if constexpr (R >= 3) {  // five lines for two blocks
-        const int line = odd ? 192 - F::kBytes : 0;
-        prefetch_stream(quants, kStreamAhead + line), prefetch_stream(quants, kStreamAhead + line + 64);
-        if (!odd) prefetch_stream(quants, kStreamAhead + 128);
+      if constexpr (R >= 3) {  // F::kBytes for each block
+        const int line = odd ? F::kAheadEven * 64 - F::kBytes : 0;
+#pragma GCC unroll 5
+        for (int l = 0; l < F::kAheadEven; ++l)
+          if (!odd || l < F::kAheadOdd) prefetch_stream(quants, kStreamAhead + line + 64 * l);
       }
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
@@ -221,59 +272,64 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
         if constexpr (R == 1) low[0] = ldr_q(a + 32 * h), high[0] = ldr_q(a + 32 * h + 16);
 #pragma GCC unroll 2
         for (int t = 0; t < G; ++t) {
-          int8x16_t w[P];
+          Operands w[P];
 #pragma GCC unroll 4
-          for (int i = 0; i < P; ++i) w[i] = ldr_q(quants + static_cast<size_t>(t) * step + 32 * i + 16 * h);
+          for (int i = 0; i < P; ++i)
+            w[i] = load_operands<F>(quants + static_cast<size_t>(t) * step + F::kPairBytes * i, h, mask);
           if constexpr (R > 1)
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) low[r] = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 32 * h);
           if constexpr (P == 2) {
-            const int8x16_t u0 = shl_4(w[0]), u1 = shl_4(w[1]);
+            const int8x16_t u0 = first_operand<F>(w[0]), u1 = first_operand<F>(w[1]);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) smmla(s[t][0][r], u0, low[r]), smmla(s[t][1][r], u1, low[r]);
           } else {
 #pragma GCC unroll 4
             for (int i = 0; i < P; ++i) {
-              const int8x16_t u = shl_4(w[i]);
+              const int8x16_t u = first_operand<F>(w[i]);
 #pragma GCC unroll 4
               for (int r = 0; r < R; ++r) smmla(s[t][i][r], u, low[r]);
             }
           }
 #pragma GCC unroll 4
-          for (int i = 0; i < P; ++i) w[i] = masked(w[i], mask);
+          for (int i = 0; i < P; ++i) w[i].second = second_operand<F>(w[i], mask);
           if constexpr (R > 1)
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) high[r] = ldr_q(a + static_cast<size_t>(r) * sizeof(ActUnit) + 32 * h + 16);
           if constexpr (P == 2) {
 #pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) smmla(s[t][0][r], w[0], high[r]), smmla(s[t][1][r], w[1], high[r]);
+            for (int r = 0; r < R; ++r)
+              smmla(s[t][0][r], w[0].second, high[r]), smmla(s[t][1][r], w[1].second, high[r]);
           } else {
 #pragma GCC unroll 4
             for (int i = 0; i < P; ++i)
 #pragma GCC unroll 4
-              for (int r = 0; r < R; ++r) smmla(s[t][i][r], w[i], high[r]);
+              for (int r = 0; r < R; ++r) smmla(s[t][i][r], w[i].second, high[r]);
           }
         }
-      }
+        if (h == 0 && F::kHalves == 1) continue;
+        float32x4_t(*now)[V] = F::kHalves == 2 && h ? next : cur, (*then)[V] = F::kHalves == 2 && h ? cur : next;
+        const bool end = last && h == 1;
 #pragma GCC unroll 2
-      for (int t = 0; t < G; ++t) {
-        const uint8_t* own = scales + static_cast<size_t>(t) * step;
-        if (!last) convert_halves<V>(next[t], own + F::kBytes);
+        for (int t = 0; t < G; ++t) {
+          const uint8_t* own = scales + static_cast<size_t>(t) * step;
+          if (!end) convert_halves<V>(then[t], own + (h ? F::kBytes : 16));
 #pragma GCC unroll 4
-        for (int i = 0; i < P; ++i) {
-          if (i % 2 == 0 && !last) cur[t][i / 2] = vsubq_f32(cur[t][i / 2], next[t][i / 2]);
-          const float32x4_t e = twice(cur[t][i / 2], i % 2);
+          for (int i = 0; i < P; ++i) {
+            if (i % 2 == 0 && !end) now[t][i / 2] = vsubq_f32(now[t][i / 2], then[t][i / 2]);
+            const float32x4_t e = twice(now[t][i / 2], i % 2);
 #pragma GCC unroll 4
-          for (int r = 0; r < R; ++r) fmls(p[t][i][r], as_float(s[t][i][r]), e);
-        }
-        if constexpr (kOffset) {
-          float16x8_t m[V];
-          load_offsets<V>(m, own + F::kOffsetsAt);
+            for (int r = 0; r < R; ++r) fmls(p[t][i][r], as_float(s[t][i][r]), e);
+          }
+          if constexpr (F::kOffset) {
+            float16x8_t m[V];
+            load_offsets<V>(m, own + F::kOffsetsAt);
 #pragma GCC unroll 4
-          for (int r = 0; r < R; ++r) {
-            const float16x8_t sum = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
+            for (int r = 0; r < R; ++r) {
+              const float16x8_t sum = ldr_h(sums + static_cast<size_t>(r) * (sizeof(ActUnit) / 2));
 #pragma GCC unroll 4
-            for (int i = 0; i < P; ++i) fmlsl(p[t][i][r], m[i / 2], sum, i % 2);
+              for (int i = 0; i < P; ++i) fmlsl(p[t][i][r], m[i / 2], sum, i % 2);
+            }
           }
         }
       }
@@ -281,13 +337,12 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
     };
     if (blocks >= kSuperBlocks) {
 #pragma GCC unroll 8
-      for (int b = 0; b < kSuperBlocks; ++b) block(b % 2 ? d1 : d0, b % 2 ? d0 : d1, b + 1 == kSuperBlocks, b % 2);
-    } else {  // a row's shorter last one
-      for (int b = 1; b < blocks; ++b) {
-        block(d0, d1, false, false);
-        for (int t = 0; t < G; ++t)
-          for (int i = 0; i < V; ++i) d0[t][i] = d1[t][i];
+      for (int b = 0; b < kSuperBlocks; ++b) {
+        const bool swap = F::kHalves == 1 && b % 2;
+        block(swap ? d1 : d0, swap ? d0 : d1, b + 1 == kSuperBlocks, b % 2);
       }
+    } else {  // a row's shorter last one
+      static_assert(kSuperBlocks == 2);
       block(d0, d1, true, false);
     }
 #pragma GCC unroll 4
@@ -304,10 +359,9 @@ SX_KERNEL void direct_tile(float* keep, const uint8_t* scales, const uint8_t* qu
 // ---- one row ---------------------------------------------------------------------------------------------------------
 // sdot over the same layout, neighbours added in integers, so lanes are four outputs. G groups far apart in memory are
 // read together: one sequential stream per thread reads 54 GB/s (30 on a busy machine), two read 65-70.
-template <int G, bool kOffset>
+template <class F, int G>
 SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, const RowUnit* x, int blocks) {
-  using F = SuperFormat<kOffset>;
-  const int8x16_t mask = ldr_q(kHighNibbles);
+  const int8x16_t mask = load_mask<F>();
   const int32x4_t start = vreinterpretq_s32_s8(ldr_q(kMagicPair));
   const float32x4_t magic = ldr_f(kMagicBits);
   float32x4_t acc[G][2];
@@ -330,48 +384,60 @@ SX_KERNEL void row_tile(const Output* outputs, const uint8_t* g, size_t step, co
     const int8_t* a = x->q[0];
     const float16_t* sums = x->sum;
     auto block = [&](float32x4_t(*cur)[2], float32x4_t(*next)[2], bool last) __attribute__((always_inline)) {
-      if (!last)  // before the multiplications, which hide the latency of conversions
+      // Scales before the multiplications, which hide the latency of conversions.
+      auto differences = [&](float32x4_t(*now)[2], float32x4_t(*then)[2], size_t at) __attribute__((always_inline)) {
 #pragma GCC unroll 2
         for (int t = 0; t < G; ++t) {
-          convert_halves<2>(next[t], g + static_cast<size_t>(t) * step + F::kBytes);
-          cur[t][0] = vsubq_f32(cur[t][0], next[t][0]), cur[t][1] = vsubq_f32(cur[t][1], next[t][1]);
+          convert_halves<2>(then[t], g + static_cast<size_t>(t) * step + at);
+          now[t][0] = vsubq_f32(now[t][0], then[t][0]), now[t][1] = vsubq_f32(now[t][1], then[t][1]);
         }
+      };
+      auto add = [&](float32x4_t(*now)[2]) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+        for (int t = 0; t < G; ++t) {
+          sum[t][0] = addp(s[t][0], s[t][1]), sum[t][1] = addp(s[t][2], s[t][3]);
+          fmls(p[t][0], sum[t][0], now[t][0]), fmls(p[t][1], sum[t][1], now[t][1]);
+        }
+      };
+      if (F::kHalves == 2) differences(cur, next, 16);
+      else if (!last) differences(cur, next, F::kBytes);
       int8x16_t v[4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) v[j] = ld1r_8(a + 8 * j);
 #pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h) {
 #pragma GCC unroll 2
         for (int t = 0; t < G; ++t) {
           const uint8_t* q = g + static_cast<size_t>(t) * step + F::kQuantsAt;
-          int8x16_t w[4];
+          Operands w[4];
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) w[i] = ldr_q(q + 32 * i + 16 * h);
+          for (int i = 0; i < 4; ++i) w[i] = load_operands<F>(q + F::kPairBytes * i, h, mask);
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) sdot(s[t][i], shl_4(w[i]), v[2 * h]);
+          for (int i = 0; i < 4; ++i) sdot(s[t][i], first_operand<F>(w[i]), v[2 * h]);
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) sdot(s[t][i], masked(w[i], mask), v[2 * h + 1]);
+          for (int i = 0; i < 4; ++i) sdot(s[t][i], second_operand<F>(w[i], mask), v[2 * h + 1]);
         }
-#pragma GCC unroll 2
-      for (int t = 0; t < G; ++t) {
-        const uint8_t* own = g + static_cast<size_t>(t) * step;
-        sum[t][0] = addp(s[t][0], s[t][1]), sum[t][1] = addp(s[t][2], s[t][3]);
-        fmls(p[t][0], sum[t][0], cur[t][0]), fmls(p[t][1], sum[t][1], cur[t][1]);
-        if constexpr (kOffset) {
-          const float16x8_t m = ldr_h(own + F::kOffsetsAt), total = ld1r_2(sums);
-          fmlsl(p[t][0], m, total, false), fmlsl(p[t][1], m, total, true);
+        if (F::kHalves == 2 && h == 0) {
+          add(cur);
+          if (!last) differences(next, cur, F::kBytes);
         }
       }
+      add(F::kHalves == 2 ? next : cur);
+      if constexpr (F::kOffset)
+#pragma GCC unroll 2
+        for (int t = 0; t < G; ++t) {
+          const float16x8_t m = ldr_h(g + static_cast<size_t>(t) * step + F::kOffsetsAt), total = ld1r_2(sums);
+          fmlsl(p[t][0], m, total, false), fmlsl(p[t][1], m, total, true);
+        }
       g += F::kBytes, a += 32, ++sums;
     };
     if (blocks >= kSuperBlocks) {
 #pragma GCC unroll 8
-      for (int b = 0; b < kSuperBlocks; ++b) block(b % 2 ? d1 : d0, b % 2 ? d0 : d1, b + 1 == kSuperBlocks);
-    } else {
-      for (int b = 1; b < blocks; ++b) {
-        block(d0, d1, false);
-        for (int t = 0; t < G; ++t) d0[t][0] = d1[t][0], d0[t][1] = d1[t][1];
+      for (int b = 0; b < kSuperBlocks; ++b) {
+        const bool swap = F::kHalves == 1 && b % 2;
+        block(swap ? d1 : d0, swap ? d0 : d1, b + 1 == kSuperBlocks);
       }
+    } else {
       block(d0, d1, true);
     }
     const float32x4_t dx = vdupq_n_f32(x->dx);

@@ -34,6 +34,8 @@ struct LinearLayout {
   size_t group_bytes = 0;  // a multiple of 16
   int block_bytes = 0;     // of a group: 32 inner values. Formats of bytes: [group][32] quants behind `quants_at` bytes
   int quants_at = 0;       // of scales, which is what table_groups.h needs to know
+  int shift = 0;           // scales and offsets are stored times 2^shift (and whatever else `unit` takes back)
+  float unit = 1;          // a power of two that sums are multiplied with before the bias is added
 };
 
 // What a layout may depend on.
@@ -42,6 +44,10 @@ struct LinearShape {
   int in;
   bool f16_scales;   // every scale and offset survives rounding to f16 with a relative error of 2^-11 at most
   bool f16_centred;  // 4-bit types with offsets: offset + 8 scale does so, too, relative to the larger of it and scale
+  // Types of 3 to 6 bits whose scales may be too small or too large for f16: scale, offset and centred offset (offset
+  // + half of the range of quants * scale), times 2^shift, stay within f16's range. Offsets have the scale's precision.
+  int shift = 0;
+  bool f16_shifted = false;
 };
 
 // One group in canonical form; outputs beyond the matrix and inner values beyond `in` are zero (value, scale and
@@ -84,6 +90,11 @@ struct LinearKernels {
   size_t (*panel_bytes)(int in);  // per-thread scratch of run()
   void (*run)(const LinearJob&);
 };
+
+// 2^exponent, for exponents of normal numbers.
+constexpr float power_of_two(int exponent) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + 127) << 23);
+}
 
 // Null where the set does not exist on this architecture. Whether this machine has it is isa.h's business.
 const LinearKernels* linear_kernels_generic();

@@ -3,7 +3,7 @@
 // Eight outputs travel together (a group). A group-block is 32 inner values of them: scales [32 / sub][8], offsets
 // likewise (if the type has any), then the quants. A 16-byte operand is 2 outputs x 8 inner values.
 // This file has types whose quants are bytes, [4 pairs of outputs][4 operands], and whose activations have a scale dx
-// per 32 values, sx = dx * sum, two rows to an operand. 4-bit types: linear_i8mm_super.inl.
+// per 32 values, sx = dx * sum, two rows to an operand. Types with a scale per 64: linear_i8mm_super.inl.
 //
 // Bounds on two cores at 2.6 GHz: one row is bound by memory (65-70 GB/s); many rows by vector instructions, 8 for each
 // 2 x 2 x 32 tile without offsets, 4 of them smmla: 666 Gop/s.
@@ -115,6 +115,7 @@ struct Output {  // where and how a group's results go
   const float* bias;
   int valid;  // outputs of the group that exist
   bool accumulate;
+  float unit;  // of the layout
 };
 
 // The same for a group that is partly beyond the matrix.
@@ -127,9 +128,10 @@ SX_KERNEL void finish_part(const Output& o, float* y, float32x4_t a, float32x4_t
   }
 }
 
-// One row's 8 results: out = acc + bias, then old + that.
+// One row's 8 results: out = acc * unit + bias, then old + that.
 SX_ALWAYS void finish(const Output& o, size_t row, float32x4_t a, float32x4_t b) {
   float* y = o.out + row * o.stride;
+  a = vmulq_n_f32(a, o.unit), b = vmulq_n_f32(b, o.unit);
   if (o.valid != 8) return finish_part(o, y, a, b);
   if (o.bias) a = vaddq_f32(a, vld1q_f32(o.bias)), b = vaddq_f32(b, vld1q_f32(o.bias + 4));
   if (o.accumulate) a = vaddq_f32(vld1q_f32(y), a), b = vaddq_f32(vld1q_f32(y + 4), b);
@@ -245,8 +247,11 @@ constexpr int kPanelRows = 128;  // rows that use a panel before the next group;
 Output output_of(const LinearJob& job, int group, int row) {
   const int left = job.outputs - 8 * group;
   return {job.out + static_cast<size_t>(row) * static_cast<size_t>(job.out_stride) + 8 * group,
-          static_cast<size_t>(job.out_stride), job.bias ? job.bias + 8 * group : nullptr, left < 8 ? left : 8,
-          job.accumulate};
+          static_cast<size_t>(job.out_stride),
+          job.bias ? job.bias + 8 * group : nullptr,
+          left < 8 ? left : 8,
+          job.accumulate,
+          job.layout->unit};
 }
 
 #include "backend/cpu/linear/linear_i8mm_super.inl"
@@ -329,18 +334,19 @@ size_t panel_bytes(int in) {
   return more > floats ? more : floats;
 }
 
-LinearLayout i8mm_layout(const LinearShape& shape) { return is_super(shape) ? super_layout(shape) : layout(shape); }
+LinearLayout i8mm_layout(const LinearShape& shape) {
+  return super_format(shape) >= 0 ? super_layout(shape) : layout(shape);
+}
 
 void i8mm_pack(const LinearLayout& l, const LinearSource& source, std::byte* group) {
-  if (l.format == kSuperFormats) super_pack<false>(l, source, group);
-  else if (l.format == kSuperFormats + 1) super_pack<true>(l, source, group);
+  if (l.format >= kSuperFormats) with_super(l.format, [&](auto f) { super_pack<decltype(f)>(l, source, group); });
   else pack(l, source, group);
 }
 
 void run(const LinearJob& job) {
   if (!job.layout->quantised) float_run(job, kFloatFormats);
-  else if (job.layout->format == kSuperFormats) super_run<false>(job);
-  else if (job.layout->format == kSuperFormats + 1) super_run<true>(job);
+  else if (job.layout->format >= kSuperFormats)
+    with_super(job.layout->format, [&](auto f) { super_run<decltype(f)>(job); });
   else with_format(job.layout->format, [&](auto f) { run_format<decltype(f)>(job); });
 }
 

@@ -3,13 +3,15 @@
 //
 // Order of reduction, for every output and row, whatever the number of rows. s is the exact integer dot product of a
 // sub-block (32 or 16 inner values) with x ~ dx * q, t the exact sum of its q.
-//   4-bit weights, one activation scale per 64: for each super-block of 64 in order (the last may be shorter)
-//     p = 0;  for each block of 32 in order: p = fma(float(s), d, p);  with offsets p = fma(m, float(t), p)
+//   one activation scale per 64: for each super-block of 64 in order (the last may be shorter)
+//     p = 0;  for each sub-block in order: p = fma(float(s), d, p);  with offsets p = fma(m, float(t), p)
 //     acc = fma(p, dx, acc)
-//   others, one activation scale per 32: for each sub-block in order
+//   one activation scale per 32 (Q2_K, tables, Q8_0 of few inputs): for each sub-block in order
 //     acc = fma(float(s), d * dx, acc);  with offsets acc = fma(m, dx * float(t), acc)
-// Q4_0's weights are -8..7 in s, those of other 4-bit types 0..15. The integers do not depend on who multiplies, so
-// vpdpbusd and tdpbssd give the same bits.
+//   then acc * unit
+// Q4_0's weights are -8..7 in s, those of other 4-bit types 0..15, those in six bits centred around 0 and times
+// quant_factor(), which unit takes back. The integers do not depend on who multiplies, so vpdpbusd and tdpbssd give the
+// same bits.
 #include <immintrin.h>
 
 #include "backend/cpu/linear/linear_kernels.h"
@@ -18,32 +20,35 @@
 namespace sx::cpu::SX_ISA_NAMESPACE {
 namespace {
 
-constexpr int kSuper = 64;     // inner values that share an activation scale: 4-bit weights; 32: others
+constexpr int kSuper = 64;     // inner values that share an activation scale; 32: see above
 constexpr int kTileRows = 16;  // rows whose activations are interleaved
 constexpr int kOutputs = 16;   // of a group
 
 // The activations of a tile of up to 16 rows; `width` is the number of its rows, which are innermost in all arrays but
-// q. With one scale per 32 there are three entries of lift and sum for a block: all of it, its first and its second
-// half.
+// q. Entries of lift are -128 times the sum of the q of a block, of its first and of its second half; with one scale
+// per 64 there is a fourth, -8 times that of the block.
 struct ActTile {
   int8_t* q;      // [blocks][width][32]
-  int32_t* lift;  // [blocks][1 or 3][width]: -8 (4-bit weights) or -128 times the sum of the q
-  float* sum;     // [blocks][1 or 3][width]: that sum, with one scale per 32 times dx
+  int32_t* lift;  // [blocks][4 or 3][width]
+  float* sum;     // [blocks][1 or 3][width]: sum of the q, with one scale per 32 times dx, of the halves as well
   float* dx;      // [scales][width]
   int width;
 };
 
+SX_INLINE size_t act_sums(int share) { return share == 32 ? 3 : 1; }
+SX_INLINE size_t act_lifts(int share) { return share == 32 ? 3 : 4; }
 SX_INLINE size_t act_scales(int in, int share) { return static_cast<size_t>((in + share - 1) / share); }
 // Per row. A line more, because a tile of fewer than 16 rows is read as if it had 16.
 SX_INLINE size_t act_row_bytes(int in, int share) {
-  const size_t sums = share == 32 ? 3 : 1;
-  return (act_scales(in, 32) * (32 + 8 * sums) + act_scales(in, share) * 4 + 63) / 64 * 64 + 64;
+  return (act_scales(in, 32) * (32 + 4 * act_sums(share) + 4 * act_lifts(share)) + act_scales(in, share) * 4 + 63) /
+             64 * 64 +
+         64;
 }
 
 // Activations of a call lie tile by tile with one scale per 32, then with one per 64; both have their places, used or
 // not.
 SX_INLINE ActTile act_tile(const void* act, int in, int rows, int tile, int share) {
-  const size_t sums = share == 32 ? 3 : 1, before = share == 32 ? 0 : act_row_bytes(in, 32) * static_cast<size_t>(rows);
+  const size_t before = share == 32 ? 0 : act_row_bytes(in, 32) * static_cast<size_t>(rows);
   char* base = static_cast<char*>(const_cast<void*>(act)) + before +
                static_cast<size_t>(tile) * kTileRows * act_row_bytes(in, share);
   const int left = rows - tile * kTileRows, width = left < kTileRows ? left : kTileRows;
@@ -52,16 +57,26 @@ SX_INLINE ActTile act_tile(const void* act, int in, int rows, int tile, int shar
   t.width = width;
   t.q = reinterpret_cast<int8_t*>(base);
   t.lift = reinterpret_cast<int32_t*>(base + cells * 32);
-  t.sum = reinterpret_cast<float*>(base + cells * (32 + 4 * sums));
-  t.dx = reinterpret_cast<float*>(base + cells * (32 + 8 * sums));
+  t.sum = reinterpret_cast<float*>(base + cells * (32 + 4 * act_lifts(share)));
+  t.dx = reinterpret_cast<float*>(base + cells * (32 + 4 * act_lifts(share) + 4 * act_sums(share)));
   return t;
 }
 
-// One row's 16 results: out = acc + bias, then old + that.
+// Quad 6 or 7 of six bits: the lower two of three vectors.
+SX_INLINE __m512i lower_bits(const uint8_t* three) {
+  const __m512i a = _mm512_slli_epi16(_mm512_loadu_si512(three), 6);
+  const __m512i b = _mm512_slli_epi16(_mm512_loadu_si512(three + 64), 4);
+  const __m512i c = _mm512_slli_epi16(_mm512_loadu_si512(three + 128), 2);
+  const __m512i upper = _mm512_ternarylogic_epi32(_mm512_set1_epi8(-64), a, b, 0xca);  // a in bits 6 and 7, else b
+  return _mm512_and_si512(_mm512_ternarylogic_epi32(_mm512_set1_epi8(-16), upper, c, 0xca), _mm512_set1_epi8(-4));
+}
+
+// One row's 16 results: out = acc * unit + bias, then old + that.
 SX_INLINE void finish(const LinearJob& job, int group, int row, __m512 acc) {
   float* y = job.out + static_cast<size_t>(row) * static_cast<size_t>(job.out_stride) + group * kOutputs;
   const int left = job.outputs - group * kOutputs;
   const __mmask16 valid = left < kOutputs ? static_cast<__mmask16>((1u << left) - 1) : static_cast<__mmask16>(0xffff);
+  acc = _mm512_mul_ps(acc, _mm512_set1_ps(job.layout->unit));
   if (job.bias) acc = _mm512_add_ps(acc, _mm512_maskz_loadu_ps(valid, job.bias + group * kOutputs));
   if (job.accumulate) acc = _mm512_add_ps(_mm512_maskz_loadu_ps(valid, y), acc);
   _mm512_mask_storeu_ps(y, valid, acc);
