@@ -7,6 +7,7 @@
 #include <ostream>
 #include <vector>
 
+#include "backend/kv_sharing.h"
 #include "base/error.h"
 
 namespace sx {
@@ -43,6 +44,7 @@ class Checksum {
 }  // namespace
 
 void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count) {
+  if (auto* sharing = dynamic_cast<KvSharing*>(&kv); sharing && sharing->share(from_slot, to_slot, count)) return;
   constexpr int kMoves = 512;  // at once
   std::vector<KvMove> moves;
   for (int first = 0; first < count; first += kMoves) {
@@ -50,6 +52,16 @@ void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int c
     for (int i = first; i < std::min(count, first + kMoves); ++i) moves.push_back({i, i, 0});
     backend.kv_move({&kv, &kv, from_slot, to_slot, moves});
   }
+}
+
+void forget_cells(Backend& backend, KvStore& kv, int slot, int length, int held) {
+  constexpr int kKept = 1024;  // cells behind the text that it may soon need again
+  if (held - length > kKept && backend.traits().releases_cells) {
+    const KvGeometry& g = kv.geometry();
+    const int first = length == 0 ? 0 : length + kKept;
+    backend.kv_release(kv, {.slot = slot, .first_layer = 0, .layers = g.layers, .first = first, .end = g.capacity});
+  }
+  if (auto* sharing = dynamic_cast<KvSharing*>(&kv); sharing && length == 0) sharing->leave(slot);
 }
 
 void write_bytes(std::ostream& to, const void* bytes, size_t count) {

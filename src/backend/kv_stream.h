@@ -15,8 +15,12 @@ void save_cells(Backend& backend, const KvStore& kv, int slot, int count, std::o
 // another size or cut off.
 int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istream& from);
 
-// The first `count` cells of a slot become those of another of the same store.
+// The first `count` cells of a slot become those of another of the same store, shared where the backend can do that.
 void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count);
+
+// A text whose cells were the first `held` of a slot has been cut to `length`. Where that leaves a good deal of memory
+// unused, it is given back.
+void forget_cells(Backend& backend, KvStore& kv, int slot, int length, int held);
 
 // Numbers as they lie in memory; throw sx::Error at the end of the stream.
 void write_bytes(std::ostream& to, const void* bytes, size_t count);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/kv_stream.h"
 #include "base/error.h"
 
 namespace sx {
@@ -28,12 +29,15 @@ CachedText::CachedText(const EngineParts& parts) : parts_(parts), seq_(parts.seq
 CachedText::~CachedText() {
   for (const auto& spec : parts_.speculations)
     if (spec->drafter()) spec->drafter()->close(seq_);
+  forget_cells(*parts_.backend, *parts_.kv, seq_, 0, length());
   parts_.sequences->close(seq_);
 }
 
 void CachedText::truncate(int length) {
   SX_ASSERT(can_return(length));
+  const int held = this->length() + parts_.sequences->uncommitted(seq_);
   parts_.sequences->truncate(seq_, length);
+  forget_cells(*parts_.backend, *parts_.kv, seq_, length, held);
   if (parts_.windows && length == 0) parts_.windows->forget(seq_);
   tokens_.resize(size_t(length));
   for (const auto& spec : parts_.speculations)

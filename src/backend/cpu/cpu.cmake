@@ -2,7 +2,7 @@
 include(cpu/isa.cmake)
 target_sources(sx_backend PRIVATE
   cpu/cpu_backend.cc cpu/isa.cc cpu/rows.cc
-  cpu/kv/layout.cc cpu/kv/records.cc cpu/kv/store.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/kv/cells.cc cpu/kv/score.cc
+  cpu/kv/layout.cc cpu/kv/records.cc cpu/kv/store.cc cpu/kv/shared_extents.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/kv/cells.cc cpu/kv/score.cc
   cpu/attention/attention.cc cpu/attention/attention_plan.cc cpu/attention/attention_kernels.cc
   cpu/sampling/choose.cc cpu/sampling/top_k.cc cpu/sampling/top_k_kernels.cc
   cpu/linear/linear.cc cpu/linear/table_groups.cc cpu/linear/experts.cc cpu/linear/expert_rows.cc)

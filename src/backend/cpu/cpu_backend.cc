@@ -26,7 +26,9 @@ std::unique_ptr<Matrix> CpuBackend::make_experts(std::span<const Tensor> parts) 
   return pack_experts(parts, isa_, pool_);
 }
 
-std::unique_ptr<KvStore> CpuBackend::make_kv(const KvGeometry& geometry) { return make_kv_store(geometry, isa_); }
+std::unique_ptr<KvStore> CpuBackend::make_kv(const KvGeometry& geometry) {
+  return make_kv_store(geometry, isa_, &pool_);
+}
 
 float* CpuBackend::allocate(size_t count, const char* purpose) {
   memory_.emplace_back(count * sizeof(float), purpose);
@@ -68,9 +70,7 @@ void CpuBackend::kv_read(const KvStore& kv, const KvCellsArgs& cells, std::byte*
 void CpuBackend::kv_write(KvStore& kv, const KvCellsArgs& cells, const std::byte* from) {
   cpu::kv_write(static_cast<CpuKvStore&>(kv), cells, from, pool_);
 }
-void CpuBackend::kv_release(KvStore& kv, const KvReleaseArgs& args) {
-  static_cast<const CpuKvStore&>(kv).release(args);
-}
+void CpuBackend::kv_release(KvStore& kv, const KvReleaseArgs& args) { static_cast<CpuKvStore&>(kv).release(args); }
 void CpuBackend::choose(const ChooseArgs& args) { cpu::choose(args, pool_, row_scratch_); }
 void CpuBackend::probabilities(const ProbabilitiesArgs& args) { cpu::probabilities(args, row_scratch_[0]); }
 void CpuBackend::top_k(const TopKArgs& args) { cpu::top_k(args, pool_, row_scratch_); }

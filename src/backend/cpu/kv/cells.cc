@@ -45,6 +45,7 @@ void kv_read(const CpuKvStore& kv, const KvCellsArgs& a, std::byte* out, ThreadP
 
 void kv_write(CpuKvStore& kv, const KvCellsArgs& a, const std::byte* from, ThreadPool& pool) {
   const KvLayout& l = kv.layout();
+  if (a.count > 0) kv.written(a.slot, a.first, a.first + a.count);
   each_head(kv, a, pool, [&](int layer, int head, int cell, size_t at) {
     unpack_key(l, kv.keys(a.slot, layer, head, cell / kBlock), cell % kBlock, from + at);
     unpack_value(l, kv.values(a.slot, layer, head, cell / kBlock), cell % kBlock, from + at + packed_bytes(l));

@@ -326,6 +326,7 @@ void kv_move(const KvMoveArgs& a, Isa, ThreadPool& pool) {
   for (const KvMove& m : a.moves) {
     SX_ASSERT(m.src >= 0 && m.src < from.capacity && m.dst >= 0 && m.dst < to.capacity);
     SX_ASSERT(m.delta == 0 || (a.frequencies != nullptr && a.dims > 0));
+    static_cast<CpuKvStore&>(*a.to).written(a.to_slot, m.dst, m.dst + 1);
   }
   const int first_layer = std::max(a.layer, 0), layers = a.layer < 0 ? from.layers : 1;
   const int first_head = std::max(a.head, 0), per_layer = a.head < 0 ? from.kv_heads : 1;

@@ -50,6 +50,7 @@ void rope_store(const RopeStoreArgs& a, Isa, ThreadPool& pool) {
   for (const SeqRows& s : a.seqs) {
     SX_ASSERT(s.history >= 0 && s.uncommitted >= 0 && s.slot < store.geometry().slots);
     SX_ASSERT(s.history + s.uncommitted + s.rows <= store.geometry().capacity);
+    store.written(s.slot, s.history + s.uncommitted, s.history + s.uncommitted + s.rows);
     rows += s.rows;
   }
   const int threads =

@@ -1,6 +1,7 @@
 // The K/V memory of the CPU backend. Cells of a slot come in extents of 1,024 positions that hold every layer and head,
 // so physical pages follow the longest context used, not the capacity; inside an extent the K blocks of a head are
-// contiguous and so are its V blocks: [slot][extent][layer][kv head][K blocks | V blocks].
+// contiguous and so are its V blocks: [slot][extent][layer][kv head][K blocks | V blocks]. Slots with a common
+// prefix share its physical memory (shared_extents.h).
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -8,15 +9,19 @@
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kv/layout.h"
+#include "backend/cpu/kv/shared_extents.h"
+#include "backend/kv_sharing.h"
 #include "base/memory.h"
 
 namespace sx::cpu {
 
-class CpuKvStore : public KvStore {
+class CpuKvStore : public KvStore, public KvSharing {
  public:
-  CpuKvStore(const KvGeometry& geometry, Isa isa);
+  // pool: of the backend, to copy what is shared; null: a thread does it.
+  CpuKvStore(const KvGeometry& geometry, Isa isa, ThreadPool* pool = nullptr);
 
   size_t bytes() const override { return memory_.size(); }
+  KvUse use() const override;
   const KvLayout& layout() const { return layout_; }
   int blocks() const { return blocks_; }  // per slot
 
@@ -27,7 +32,11 @@ class CpuKvStore : public KvStore {
   }
 
   // Gives back the memory of extents that lie in the range.
-  void release(const KvReleaseArgs& args) const;
+  void release(const KvReleaseArgs& args);
+  bool share(int from, int to, int cells) override;
+  void leave(int slot) override;
+  // Ops that write cells [first, end) of a slot say so before.
+  void written(int slot, int first, int end) { shared_->written(slot, first, end); }
 
   // One key vector as floats: [head_dim].
   void load_key(int slot, int layer, int head, int cell, float* k) const {
@@ -43,19 +52,22 @@ class CpuKvStore : public KvStore {
 
   std::byte* at(int slot, int layer, int head, int b, size_t block_bytes, size_t offset) const {
     const size_t extent = static_cast<size_t>(slot) * static_cast<size_t>(extents_) + static_cast<size_t>(b / extent_);
-    const size_t place = (extent * static_cast<size_t>(geometry_.layers) + static_cast<size_t>(layer)) *
-                             static_cast<size_t>(geometry_.kv_heads) +
-                         static_cast<size_t>(head);
-    return memory_.data() + place * head_bytes_ + offset + static_cast<size_t>(b % extent_) * block_bytes;
+    const size_t place =
+        static_cast<size_t>(layer) * static_cast<size_t>(geometry_.kv_heads) + static_cast<size_t>(head);
+    return memory_.data() + extent * extent_bytes_ + place * head_bytes_ + offset +
+           static_cast<size_t>(b % extent_) * block_bytes;
   }
 
   KvLayout layout_;
   int blocks_ = 0, extent_ = kExtent, extents_ = 0;
   size_t v_at_ = 0, head_bytes_ = 0;  // of one extent of one head
+  size_t extent_bytes_ = 0;           // whole pages
   Pages memory_;
+  ThreadPool* pool_;
+  std::unique_ptr<SharedExtents> shared_;
 };
 
 // Throws sx::Error on a geometry or type it cannot serve.
-std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, Isa isa);
+std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, Isa isa, ThreadPool* pool = nullptr);
 
 }  // namespace sx::cpu
