@@ -27,8 +27,14 @@ struct RankPlace {
 // engine fail by then, and the program should end. Throws sx::Error: no MPI, other ranks are of another version.
 RankPlace join_ranks(const std::string& split, std::function<void(const std::string& why)> on_lost = {});
 // Ranks other than 0: does what rank 0 asks for until it leaves. Throws sx::Error when a rank is lost. threads: of this
-// rank, 0: one per core.
-void follow_ranks(int threads = 0);
+// rank, 0: one per core. device: as in EngineOptions; of a list a rank takes the entry of its number on its machine,
+// and "cuda" is the GPU of that number.
+void follow_ranks(int threads = 0, const std::string& device = "auto");
+// Whether mpirun (or another launcher) has started this process as one of several.
+bool started_by_mpi();
+// Why a rank is lost, once one is: it died, was stopped or cut off, and the job ends soon; empty: all are there. May be
+// called by any thread.
+std::string lost_rank();
 // Rank 0: the others end. Every rank: MPI ends.
 void leave_ranks() noexcept;
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/tree_growth.h"
+#include "backend/device_link.h"
 #include "backend/ops.h"
 #include "base/function_ref.h"
 #include "tensor/tensor.h"
@@ -52,6 +53,11 @@ class Matrix {
 
  protected:
   int in_ = 0, out_ = 0, experts_ = 1;
+};
+
+// Rows of a tensor: where they begin, and how many the whole tensor has.
+struct RowsOf {
+  int first = 0, whole = 0;
 };
 
 struct StepLimits {
@@ -157,6 +163,20 @@ class Backend {
   virtual void choose(const ChooseArgs&) = 0;
   virtual void probabilities(const ProbabilitiesArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;
+
+  // For ranks by columns.
+  virtual bool host_memory() const { return true; }  // the host reaches what allocate() gives
+  // How its device exchanges rows with those of other ranks; null: through host memory only.
+  virtual DeviceLink* link() { return nullptr; }
+  // make_matrix() where the parts are some rows of larger tensors. Their GEMMs have the bits of the larger ones.
+  virtual std::unique_ptr<Matrix> make_part(std::span<const Tensor> parts, std::span<const RowsOf> of) {
+    return static_cast<void>(of), make_matrix(parts);
+  }
+  // False: bodies are called each time from now on, and may upload and download. For those that wait for other ranks.
+  virtual void record_steps(bool) {}
+  // Rows that an op on `rows` rows touches now; in recorded steps counts are padded.
+  virtual int launched_rows(int rows) const { return rows; }
+  virtual void gather(const GatherArgs&);  // only the backend of ranks has it
 };
 
 }  // namespace sx

@@ -22,6 +22,10 @@ class ForwardingBackend : public Backend {
   float* allocate(size_t count, const char* purpose) override { return right_->allocate(count, purpose); }
   void reserve(const StepLimits& limits) override { right_->reserve(limits); }
   Tensor place_table(const Tensor& table) override { return right_->place_table(table); }
+  bool host_memory() const override { return right_->host_memory(); }
+  std::unique_ptr<Matrix> make_part(std::span<const Tensor> parts, std::span<const RowsOf> of) override {
+    return right_->make_part(parts, of);
+  }
   int row_capacity(int rows) const override { return right_->row_capacity(rows); }
   int output_capacity(int outputs) const override { return right_->output_capacity(outputs); }
   int max_depth() const override { return right_->max_depth(); }
@@ -29,6 +33,9 @@ class ForwardingBackend : public Backend {
   void download(float* to, const float* from, size_t count) override { right_->download(to, from, count); }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override { right_->run(inputs, key, body); }
   int level_rows() const override { return 0; }  // what the other one did by itself would pass by here unseen
+  void record_steps(bool wanted) override { right_->record_steps(wanted); }
+  int launched_rows(int rows) const override { return right_->launched_rows(rows); }
+  DeviceLink* link() override { return right_->link(); }
   void wait() override { right_->wait(); }
   DeviceTraits traits() const override { return right_->traits(); }
   void copy_rows(const CopyRowsArgs& a) override { right_->copy_rows(a); }
@@ -41,6 +48,7 @@ class ForwardingBackend : public Backend {
   void glu(const GluArgs& a) override { right_->glu(a); }
   void experts(const ExpertsArgs& a) override { right_->experts(a); }
   void soft_cap(const SoftCapArgs& a) override { right_->soft_cap(a); }
+  void gather(const GatherArgs& a) override { right_->gather(a); }
   void kv_move(const KvMoveArgs& a) override { right_->kv_move(a); }
   void kv_score(const KvScoreArgs& a) override { right_->kv_score(a); }
   std::unique_ptr<KvChoice> make_choice(int most_cells) override { return right_->make_choice(most_cells); }

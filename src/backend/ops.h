@@ -70,6 +70,18 @@ struct CopyRowsArgs {
   const int32_t* which = nullptr;  // [rows], host memory
   bool add = false;
   float scale = 1;
+  bool launched = false;  // rows of padding are among `rows`, see Backend::launched_rows()
+};
+
+struct RankCut;
+// Ranks by columns: rows of cut.width() columns of which this rank has its own; all ranks get all of them.
+struct GatherArgs {
+  float* rows;                  // [count, stride]
+  const float* mine = nullptr;  // [count, own columns] without gaps; null: they lie in their place in `rows`
+  int count, stride;
+  const RankCut& cut;
+  bool to_first = false;  // rank 0 alone gets what the others have
+  bool launched = false;  // as in CopyRowsArgs
 };
 
 struct EmbedArgs {
@@ -178,8 +190,9 @@ struct ExpertsPart {
   int first_inner = 0;  // the rank's columns of activation(gate_up(x)) begin there
   int first_out = 0;    // and those of the result there
   virtual ~ExpertsPart() = default;
-  // Completes rows of activation(gate_up(x)), [rows, ffn] in host memory, of which the rank's columns are there.
-  virtual void gather(float* inner, int rows) const = 0;
+  // Completes rows of activation(gate_up(x)), [rows, ffn], of which the rank's columns are there, in their place or in
+  // `mine` without gaps. on_device: in memory of the backend, rows of padding included; else in host memory.
+  virtual void gather(const float* mine, float* inner, int rows, bool on_device) const = 0;
 };
 
 struct ExpertsArgs {
@@ -200,7 +213,7 @@ struct ExpertsArgs {
   // gate * sigmoid(alpha * gate) * (up + 1).
   float limit = 0, alpha = 1.702f;
   bool accumulate = false;            // out += instead of out =
-  const ExpertsPart* part = nullptr;  // null: all columns; CPU only
+  const ExpertsPart* part = nullptr;  // null: all columns
 };
 
 // How to turn a row of logits into a token. Order: logit bias and penalties, top-k, top-p, min-p, temperature, then the
@@ -311,10 +324,12 @@ struct KvScoreArgs {
 
 // Retrieval: scores as kv_score() gives them with `mean`, the choice of choose_chunks(), and the chosen cells moved to
 // places 0, 1, ... of another store, where chunks are of one length and the number of cells does not depend on the
-// scores.
+// scores. `each_head`: each layer and key/value head of the stores chooses for itself, by the mean over its own query
+// heads; `score.layers` are all layers in order, and the choice is [layers, key/value heads, cells].
 struct KvRetrieveArgs {
   KvScoreArgs score;      // all layers by `layers`; the first border is 0; `out` and `mean` are not read
   bool per_cell = false;  // a chunk's score is divided by its length
+  bool each_head = false;
   int budget, sink, recent;
   EvenPlan plan;  // plan_even_chunks() of these
   const KvStore* from;
@@ -324,13 +339,13 @@ struct KvRetrieveArgs {
   bool compact = true;
   int shift = 0, top = 0;
   // What needs no move: places below `held` hold what the last kv_retrieve() with this choice put there, by
-  // `shift_before`, and behind that the cells from `since` on.
+  // `shift_before`, and behind that the cells from `since` on. Not read with each_head: all cells are moved.
   int held = 0, since = 0, shift_before = 0;
   const double* frequencies = nullptr;  // [dims/2]
   int dims = 0;
   RopeStyle style = RopeStyle::kHalves;
   // Host memory for backends that choose there.
-  std::span<float> scores{};               // [layers, heads, chunks]
+  std::span<float> scores{};               // [layers, heads, chunks]; each_head: [heads, chunks]
   std::span<float> reduced{};              // [chunks]
   std::vector<uint64_t>* order = nullptr;  // choice_scratch()
   std::vector<KvMove>* moves = nullptr;

@@ -13,5 +13,6 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   return cuda::load_backend(options, make_cpu_backend({}));
 }
 std::string why_no_cuda() { return cuda::why_not_loaded(); }
+int cuda_devices() { return cuda::device_count(); }
 
 }  // namespace sx

@@ -22,5 +22,6 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 // "" when make_cuda_backend can work here, else why not.
 std::string why_no_cuda();
+int cuda_devices();  // how many there are
 
 }  // namespace sx

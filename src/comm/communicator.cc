@@ -79,6 +79,11 @@ void Communicator::barrier() {
 }
 
 void send_message(Communicator& comm, std::span<const int> to, std::span<const std::byte> message) {
+  send_message(comm, to, message, {}, {});
+}
+
+void send_message(Communicator& comm, std::span<const int> to, std::span<const std::byte> message,
+                  std::span<const Outgoing> behind, std::span<const Incoming> in) {
   std::array<std::byte, kFirstPiece> first{};
   const uint64_t size = message.size();
   const size_t room = kFirstPiece - sizeof size, begin = std::min(room, message.size());
@@ -88,7 +93,8 @@ void send_message(Communicator& comm, std::span<const int> to, std::span<const s
   for (const int peer : to) out.push_back({peer, first});
   for (const int peer : to)
     if (message.size() > begin) out.push_back({peer, message.subspan(begin)});
-  comm.exchange(out, {});
+  out.insert(out.end(), behind.begin(), behind.end());
+  comm.exchange(out, in);
 }
 
 void receive_message(Communicator& comm, int from, MessageBuffer& message, bool idle) {

@@ -44,6 +44,8 @@ class Communicator {
 
   // Gives the job up: waits of all ranks that can be reached end with this reason. May be called by any thread.
   virtual void abort(const std::string& reason) noexcept = 0;
+  // Why the job was given up; empty: it goes on. May be called by any thread.
+  virtual std::string lost() const { return {}; }
 
   double deadline_seconds = 600;  // of a wait that is not idle
 
@@ -62,6 +64,9 @@ class Communicator {
 // A message whose length the receiver does not know, in one or two pieces: the first is of a fixed length and holds all
 // of a short message.
 void send_message(Communicator& comm, std::span<const int> to, std::span<const std::byte> message);
+// The same, while other messages are sent behind it and received: neither waits for the other.
+void send_message(Communicator& comm, std::span<const int> to, std::span<const std::byte> message,
+                  std::span<const Outgoing> behind, std::span<const Incoming> in);
 // Into `message`, whose memory is kept.
 class MessageBuffer;
 void receive_message(Communicator& comm, int from, MessageBuffer& message, bool idle);

@@ -127,6 +127,7 @@ class MpiRank final : public Communicator {
   void abort(const std::string& reason) noexcept override {
     if (monitor_) monitor_->give_up(reason);
   }
+  std::string lost() const override { return monitor_ && monitor_->lost() ? monitor_->reason() : std::string(); }
 
  protected:
   void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in, bool idle) override {
@@ -192,8 +193,15 @@ bool started_as_rank() {
   return false;
 }
 
+int rank_on_machine() {
+  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    if (const char* text = std::getenv(variable)) return std::max(0, std::atoi(text));
+  return 0;
+}
+
 std::shared_ptr<Communicator> join_mpi(const std::string& hello, std::function<void(const std::string&)> on_lost) {
-  if (!started_as_rank()) fail("--split divides a model among ranks: start the program with mpirun -n RANKS");
+  if (!started_as_rank())
+    fail("--split divides a model among ranks: start the program with mpirun -n RANKS, or name several devices");
   return std::make_shared<MpiRank>(hello, std::move(on_lost));
 }
 

@@ -35,6 +35,10 @@ class ThreadRank final : public Communicator {
     if (board_->given_up.empty()) board_->given_up = reason.empty() ? "no reason was given" : reason;
     board_->changed.notify_all();
   }
+  std::string lost() const override {
+    const std::lock_guard hold(board_->lock);
+    return board_->given_up;
+  }
 
  protected:
   void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in, bool idle) override {

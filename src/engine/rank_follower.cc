@@ -1,6 +1,5 @@
 #include "engine/rank_follower.h"
 
-#include "backend/registry.h"
 #include "base/error.h"
 #include "engine/session_origin.h"
 #include "engine/startup_cache.h"
@@ -12,6 +11,7 @@ namespace {
 struct LoadHeader {
   int max_rows, max_outputs, context;
   bool check_weights;
+  bool links;  // devices, see RankedBackend::link_devices()
 };
 
 // Throws sx::Error if they differ.
@@ -31,8 +31,14 @@ std::unique_ptr<Model> load_on_ranks(const std::shared_ptr<const ModelFile>& fil
   Ranks& ranks = *backend.ranks();
   ModelOptions own = options;
   own.spread = true;
+  auto* const ranked = dynamic_cast<RankedBackend*>(&backend);
+  const bool links = ranked && ranked->wants_link();
   ranks.begin(RankCommand::kLoad)
-      .put(LoadHeader{own.max_rows, own.max_outputs, own.context, own.check_weights})
+      .put(LoadHeader{.max_rows = own.max_rows,
+                      .max_outputs = own.max_outputs,
+                      .context = own.context,
+                      .check_weights = own.check_weights,
+                      .links = links})
       .put_all(std::span<const int>(own.taps.hidden))
       .put_all(std::span<const int>(own.taps.query))
       .put_text(file->path())
@@ -42,6 +48,7 @@ std::unique_ptr<Model> load_on_ranks(const std::shared_ptr<const ModelFile>& fil
   std::unique_ptr<Model> model;
   std::string error;
   try {
+    if (links) RankedBackend::link_devices(ranks, ranked);
     model = Model::load(file, backend, own);
   } catch (const std::exception& e) { error = e.what(); }
   ranks.agree(error);
@@ -65,7 +72,11 @@ void RankFollower::load() {
   const std::string path = message.get_text(), identity = message.get_text(), fingerprint = message.get_text();
   std::string error;
   try {
-    backend_ = std::make_unique<RankedBackend>(make_cpu_backend({threads_, std::nullopt}), ranks_);
+    backend_ = std::make_unique<RankedBackend>(make_(), ranks_);
+  } catch (const std::exception& e) { error = e.what(); }
+  try {
+    if (header.links) RankedBackend::link_devices(*ranks_, backend_.get());
+    if (!error.empty()) throw Error(error);
     compare("program or instruction set", identity, rank_identity(*backend_));
     const auto file = ModelFile::open(path);
     compare("model", fingerprint, model_fingerprint(*file));

@@ -1,6 +1,7 @@
 // What ranks other than 0 run: they hold their part of a model and do what rank 0 announces, until it ends. And how
 // rank 0 opens a model together with them.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,8 +22,9 @@ void dismiss(Ranks& ranks);
 // The others: returns when rank 0 dismisses them. Throws sx::Error when it is lost.
 class RankFollower {
  public:
-  // threads: of the CPU backend, 0: as many as cpu_count() says.
-  RankFollower(std::shared_ptr<Ranks> ranks, int threads) : ranks_(std::move(ranks)), threads_(threads) {}
+  // make: the backend on which this rank's part of a model runs.
+  using MakeBackend = std::function<std::unique_ptr<Backend>()>;
+  RankFollower(std::shared_ptr<Ranks> ranks, MakeBackend make) : ranks_(std::move(ranks)), make_(std::move(make)) {}
   void run();
 
  private:
@@ -30,7 +32,7 @@ class RankFollower {
   void close();
 
   std::shared_ptr<Ranks> ranks_;
-  int threads_;
+  MakeBackend make_;
   std::unique_ptr<RankedBackend> backend_;
   std::unique_ptr<Model> model_;
   RankedBackend::Stores stores_;

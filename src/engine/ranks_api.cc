@@ -8,6 +8,7 @@
 #include "backend/registry.h"
 #include "base/error.h"
 #include "comm/mpi.h"
+#include "engine/rank_devices.h"
 #include "engine/rank_follower.h"
 #include "engine/ranks_backend.h"
 
@@ -46,15 +47,20 @@ RankPlace join_ranks(const std::string& split, std::function<void(const std::str
   return {g_ranks->rank(), g_ranks->size(), g_ranks->comm().kind()};
 }
 
-void follow_ranks(int threads) {
+bool started_by_mpi() { return started_as_rank(); }
+
+void follow_ranks(int threads, const std::string& device) {
   if (!g_ranks || g_ranks->leads()) fail("follow_ranks: rank 0 leads");
   try {
-    RankFollower(g_ranks, threads).run();
+    const auto devices = device_list(device);
+    RankFollower(g_ranks, [&] { return make_rank_backend(devices, rank_on_machine(), threads); }).run();
   } catch (const std::exception& e) {
     g_ranks->comm().abort(fmt::format("{}: {}", g_ranks->comm().describe(g_ranks->rank()), e.what()));
     throw;
   }
 }
+
+std::string lost_rank() { return g_ranks ? g_ranks->comm().lost() : std::string(); }
 
 void leave_ranks() noexcept {
   try {
@@ -65,13 +71,13 @@ void leave_ranks() noexcept {
 
 std::unique_ptr<Backend> make_ranks_backend(const EngineOptions& options) {
   const RankSplit split = split_from_name(options.split);
-  if (options.device.starts_with("cuda"))
-    fail("split '{}' with device '{}': ranks run on CPUs only, use --device cpu", options.split, options.device);
+  const auto devices = device_list(options.device);
+  if (devices.size() > 1 && !started_as_rank()) return make_devices_backend(devices, split, options.threads);
   if (!g_ranks) join_ranks(options.split);
   if (!g_ranks->leads()) fail("engines are opened by rank 0; this is rank {}", g_ranks->rank());
   if (g_ranks->split() != split)
     fail("split '{}': the ranks have joined for '{}'", options.split, split_name(g_ranks->split()));
-  return std::make_unique<RankedBackend>(make_cpu_backend({options.threads, std::nullopt}), g_ranks);
+  return std::make_unique<RankedBackend>(make_rank_backend(devices, rank_on_machine(), options.threads), g_ranks);
 }
 
 }  // namespace sx

@@ -40,12 +40,16 @@ void add_branch(Backend& backend, const ModelConfig& config, const NormWeights& 
 
 // What a mixture's op asks for where columns are divided among ranks.
 struct GatheredExperts final : ExpertsPart {
-  GatheredExperts(Ranks& all, int inner, int width) : ranks(all), cut(all.columns(inner)) {
+  GatheredExperts(Backend& on, Ranks& all, int inner, int width) : backend(on), ranks(all), cut(all.columns(inner)) {
     ffn = inner;
     first_inner = all.share(cut).first;
     first_out = all.share(all.columns(width)).first;
   }
-  void gather(float* inner, int rows) const override { ranks.gather(inner, rows, ffn, cut); }
+  void gather(const float* mine, float* inner, int rows, bool on_device) const override {
+    if (!on_device) return ranks.gather(inner, rows, ffn, cut);
+    backend.gather({.rows = inner, .mine = mine, .count = rows, .stride = ffn, .cut = cut, .launched = true});
+  }
+  Backend& backend;
   Ranks& ranks;
   RankCut cut;
 };
@@ -61,7 +65,7 @@ void mixture(Backend& backend, const ModelConfig& config, const LayerParts& part
                   .rows = rows,
                   .out_stride = parts.experts});
   std::optional<GatheredExperts> part;
-  if (buffers.ranks) part.emplace(*buffers.ranks, parts.ffn, config.width);
+  if (buffers.ranks) part.emplace(backend, *buffers.ranks, parts.ffn, config.width);
   float* const out = direct ? buffers.x : buffers.branch;
   backend.experts({.out = out,
                    .x = input,
@@ -80,7 +84,8 @@ void mixture(Backend& backend, const ModelConfig& config, const LayerParts& part
                    .alpha = parts.swiglu_alpha,
                    .accumulate = direct,
                    .part = part ? &*part : nullptr});
-  if (buffers.ranks) buffers.ranks->gather(out, rows, config.width, buffers.ranks->columns(config.width));
+  if (buffers.ranks)
+    backend.gather({.rows = out, .count = rows, .stride = config.width, .cut = buffers.ranks->columns(config.width)});
   if (!direct) add_branch(backend, config, weights.post_norm, buffers, rows);
 }
 
@@ -99,7 +104,7 @@ void add_product(Backend& backend, const ModelConfig& config, const NormWeights&
                   .rows = rows,
                   .out_stride = config.width,
                   .accumulate = direct});
-  if (ranks) ranks->gather(out, rows, config.width, cut);
+  if (ranks) backend.gather({.rows = out, .count = rows, .stride = config.width, .cut = cut});
   if (!direct) add_branch(backend, config, post_norm, buffers, rows);
 }
 
@@ -126,7 +131,8 @@ void feed_forward(Backend& backend, const ModelConfig& config, const LayerParts&
                       .only_for = ranks ? nullptr : weights.down.get(),
                       .activation = parts.activation,
                       .gated = parts.gated});
-  if (ranks) ranks->gather(buffers.own, buffers.activated, rows, parts.ffn, cut);
+  if (ranks)
+    backend.gather({.rows = buffers.activated, .mine = buffers.own, .count = rows, .stride = parts.ffn, .cut = cut});
   add_product(backend, config, weights.post_norm, *weights.down, weights.down_bias, buffers.activated, buffers, rows);
 }
 

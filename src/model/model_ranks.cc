@@ -126,6 +126,61 @@ void Model::hand_on(const Step& step) {
   if (!step.outputs.empty()) collect_logits(int(step.outputs.size()));
 }
 
+// Rank 0 of stages: where a step of several sequences is cut so that stages work on different parts of it at the same
+// time; the ends of the parts, in sequences. Empty: it is run as a whole, because it is too small, or a drafter or a
+// caller may ask for more of it than the logits of all its rows.
+std::vector<size_t> Model::micro_batches(const Step& step) const {
+  if (!ranks_ || columns_ || !ranks_->leads() || ranks_->size() == 1 || step.prompt || step.seqs.size() < 2 ||
+      step.outputs.size() != step.tokens.size() || !options_.taps.hidden.empty() || !options_.taps.query.empty())
+    return {};
+  std::vector<size_t> ends;
+  int rows = 0;
+  for (size_t i = 0; i < step.seqs.size(); ++i) {
+    if (step.seqs[i].first_row != (i == 0 ? 0 : step.seqs[i - 1].first_row + step.seqs[i - 1].rows)) return {};
+    rows += step.seqs[i].rows;
+    if (rows < ranks_->micro_rows) continue;
+    ends.push_back(i + 1), rows = 0;
+  }
+  if (ends.size() < 2) return {};
+  ends.back() = step.seqs.size();  // what is left joins the last part
+  for (size_t i = 0; i < step.outputs.size(); ++i)
+    if (step.outputs[i] != int32_t(i)) return {};
+  return ends;
+}
+
+// While this stage works on part k, stage s works on part k - s. So the last stage's logits of a part come when this
+// stage has finished as many parts more as there are other stages, and are received together with what is sent then:
+// no rank waits for one that waits for it.
+void Model::run_micro_batches(const Step& step, KvStore& kv, const LayerPlan& plan, std::span<const size_t> ends) {
+  const size_t width = size_t(config().width), vocab = size_t(config().vocab), later = size_t(ranks_->size() - 1);
+  std::vector<SeqRows> seqs;
+  std::vector<int32_t> outputs(step.outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i] = int32_t(i);
+  std::vector<float> logits(step.outputs.size() * vocab);
+  std::vector<std::span<float>> parts;  // of the logits
+  for (size_t part = 0, first = 0; part < ends.size(); first = ends[part++]) {
+    const auto row = size_t(step.seqs[first].first_row);
+    seqs.assign(step.seqs.begin() + ptrdiff_t(first), step.seqs.begin() + ptrdiff_t(ends[part]));
+    for (SeqRows& seq : seqs) seq.first_row -= int(row);
+    const auto rows = size_t(seqs.back().first_row + seqs.back().rows);
+    Step own = step;
+    own.tokens = step.tokens.subspan(row, rows), own.positions = step.positions.subspan(row, rows);
+    own.seqs = seqs, own.outputs = std::span(outputs).first(rows);
+    announce_step(own, kv, plan);
+    backend_.run(own, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(own, kv, plan); });
+    states_.resize(rows * width);
+    backend_.download(states_.data(), work_->x, states_.size());
+    parts.push_back(std::span(logits).subspan(row * vocab, rows * vocab));
+    const Outgoing states{1, std::as_bytes(std::span(states_))};
+    Incoming done{ranks_->size() - 1, {}};
+    if (part >= later) done.bytes = std::as_writable_bytes(parts[part - later]);
+    ranks_->announce(std::span(&states, 1), std::span(&done, part >= later ? 1 : 0));
+  }
+  for (size_t part = parts.size() - std::min(parts.size(), later); part < parts.size(); ++part)
+    ranks_->comm().receive(ranks_->size() - 1, std::as_writable_bytes(parts[part]));
+  backend_.upload(work_->logits, logits.data(), logits.size());
+}
+
 // Rows that a later stage has kept, to rank 0.
 void Model::collect_taps(int rows) {
   const auto collect = [&](int layer, float* to, size_t width) {

@@ -21,18 +21,11 @@ class EngineRanks : public ::testing::TestWithParam<EngineCase> {};
 TEST_P(EngineRanks, GiveTheBitsOfOne) {
   const EngineCase& c = GetParam();
   const bool timed = c.name == "with_costs";
-  if (c.name.starts_with("longspec")) {
-    ThreadRanks ranks(2, RankSplit::kColumns);
-    try {
-      run_engine(c.spec, ranks.backend());
-      FAIL() << "a LongSpec head reads cells that rank 0 does not have";
-    } catch (const Error& e) { EXPECT_THAT(e.what(), ::testing::HasSubstr("cannot be used with --split")); }
-    return;
-  }
   const EngineRun one = run_engine(c.spec, one_process());
   for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
     for (const int size : {2, 3}) {
       ThreadRanks ranks(size, split);
+      if (size == 3) ranks.first().micro_rows = 1;  // by layers, requests of a batch go through the stages one by one
       const EngineRun many = run_engine(c.spec, ranks.backend());
       EXPECT_EQ(timed ? text_difference(many, one) : tree_difference(many, one), "")
           << size << " ranks by " << split_name(split);

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
+#include "backend/forwarding_backend.h"
 #include "comm/thread_ranks.h"
 #include "engine/engine.h"
 #include "specextend/ranks.h"
@@ -231,6 +234,53 @@ TEST(Ranks, AStageIsFreeWhenItHasHandedOn) {
   run(0, {});
   run(4, {});
   EXPECT_THROW(run(8, {3}), Error);  // logits come from the last stage
+}
+
+// A backend whose steps take a millisecond per row, whatever else the machine does.
+class SlowSteps final : public ForwardingBackend {
+ public:
+  SlowSteps() : ForwardingBackend(one_process()) {}
+  void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(inputs.tokens.size()));
+    ForwardingBackend::run(inputs, key, body);
+  }
+};
+
+// Trees of several requests: stages work on different requests at the same time, and the logits are the same.
+TEST(Ranks, SeveralRequestsFillTheStages) {
+  constexpr int kSeqs = 4, kRows = 10, kVocabRows = kSeqs * kRows;
+  const TinyFile file;
+  std::vector<double> ms;
+  std::vector<std::vector<float>> logits;
+  for (const int micro_rows : {1 << 20, kRows}) {
+    ThreadRanks ranks(2, RankSplit::kLayers, [](int) { return std::make_unique<SlowSteps>(); });
+    ranks.first().micro_rows = micro_rows;
+    auto backend = ranks.backend();
+    ModelOptions options;
+    options.max_rows = options.max_outputs = kVocabRows, options.context = 64;
+    auto model = load_on_ranks(ModelFile::open(file.path), *backend, options);
+    auto kv = backend->make_kv(model->kv_geometry(kSeqs, 64, DType::kF32));
+    std::vector<Token> tokens;
+    std::vector<int32_t> positions, outputs;
+    std::vector<SeqRows> seqs;
+    for (int i = 0; i < kVocabRows; ++i) {
+      tokens.push_back(Token(3 + i * 5 % 90)), positions.push_back(i % kRows), outputs.push_back(i);
+      if (i % kRows == 0) seqs.push_back({.first_row = i, .rows = kRows, .slot = i / kRows, .history = 0});
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const StepOutputs& out =
+        model->forward({.tokens = tokens, .positions = positions, .seqs = seqs, .outputs = outputs}, *kv);
+    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    logits.emplace_back(size_t(kVocabRows) * size_t(model->config().vocab));
+    backend->download(logits.back().data(), out.logits, logits.back().size());
+    model.reset(), kv.reset();
+  }
+  EXPECT_EQ(std::memcmp(logits[0].data(), logits[1].data(), logits[0].size() * sizeof(float)), 0);
+  // Two stages of 40 ms one after the other, against five slots of 10 ms.
+  EXPECT_GE(ms[0], 80);
+  EXPECT_LT(ms[1], ms[0] * 0.85) << ms[0];
+  RecordProperty("whole_ms", int(ms[0]));
+  RecordProperty("micro_batches_ms", int(ms[1]));
 }
 
 TEST(Ranks, ARankThatCannotLoadIsNamed) {

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""The program under mpirun: the bytes of one process, and an end in time when a rank is killed or stopped.
+"""The program under mpirun: the bytes of one process, and an end in time when a rank is killed, stopped or cut off.
 
-  mpi_test.py PROGRAM GOLDEN_FOLDER bits|faults [--times N]
+  mpi_test.py PROGRAM GOLDEN_FOLDER bits|presets|faults|health [--times N]
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 END_WITHIN = 10  # seconds after a rank is lost
@@ -56,7 +60,7 @@ def tokens_of(output):
 def check_bits(program, golden, env):
     failed = compared = 0
     distinct = set()
-    cases = {"off": [], "sampled": [*SAMPLED, "--seed", "3"], "suffix": ["--spec", "suffix"],
+    cases = {"off": ["--spec", "off"], "sampled": ["--spec", "off", *SAMPLED, "--seed", "3"], "suffix": ["--spec", "suffix"],
              "self": ["--spec", "self-skip", *SAMPLED, "--seed", "5"]}
     for at, name in enumerate(MODELS):
         for number, (case, flags) in enumerate(cases.items()):
@@ -78,6 +82,16 @@ def check_bits(program, golden, env):
                     print(f"{name} {case}, {ranks} ranks by {split}: status {code}, {many!r} instead of {one!r}\n{errors}")
                     failed += 1
     model = golden / MODELS[0]
+    # Several devices of one process need no mpirun.
+    flags = ["-n", "40", "-c", "128", *SAMPLED, "--seed", "3"]
+    _, one, _ = run(generate(program, model, *flags), env)
+    for devices, more in (("cpu,cpu", []), ("cpu,cpu,cpu", ["--split", "columns"])):
+        command = [devices if word == "cpu" else word for word in generate(program, model, *flags, *more)]
+        code, many, errors = run(command, env)
+        compared += 1
+        if code != 0 or not one or many != one:
+            print(f"--device {devices}: status {code}, {many!r} instead of {one!r}\n{errors}")
+            failed += 1
     code, _, errors = run(generate(program, model, "--split", "columns", "-n", "2"), env)
     if code == 0 or "mpirun" not in errors:
         print(f"--split without mpirun: status {code}, {errors}")
@@ -102,6 +116,79 @@ def check_bits(program, golden, env):
     return failed
 
 
+def check_presets(program, cases, numbers, env):
+    """Every drafter, cache and rule: one start of mpirun runs them all."""
+    failed = 0
+    library = pathlib.Path(program).resolve().parent.parent / "src/comm/libspecextend_mpi.so"
+    env = env | {"SPECEXTEND_MPI_LIBRARY": str(library)}
+    for ranks in numbers:
+        for split in ("layers", "columns"):
+            code, said, errors = run(mpirun(ranks, [cases, split]), env, timeout=1500)
+            print(said.decode(errors="replace").strip())
+            if code != 0 or b" 0 failed" not in said:
+                print(f"{ranks} ranks by {split}: status {code}\n{errors}")
+                failed += 1
+    return failed
+
+
+def health_of(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return None, ""
+
+
+def check_health(program, golden, env):
+    """The server's health turns red within two seconds of the loss of a rank, which it names, and then the job ends."""
+    failed = 0
+    for victim in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        serve = [program, "serve", "-m", str(golden / "qwen3"), "-t", "1", "--device", "cpu", "--split", "columns",
+                 "--host", "127.0.0.1", "--port", str(port), "-c", "128"]
+        with tempfile.TemporaryFile() as errors:
+            job = subprocess.Popen(mpirun(3, serve), env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+            pids, seen, took = {}, (None, ""), 0
+            try:
+                deadline = time.monotonic() + 60
+                while health_of(port)[0] != 200 and time.monotonic() < deadline and job.poll() is None:
+                    time.sleep(0.05)
+                pids = ranks_of(job.pid)
+                os.kill(pids[victim], signal.SIGKILL)
+                start = time.monotonic()
+                while job.poll() is None and time.monotonic() < start + END_WITHIN:
+                    status = health_of(port)
+                    if status[0] == 500:
+                        seen, took = status, time.monotonic() - start
+                        break
+                    time.sleep(0.02)
+                try:
+                    code = job.wait(timeout=END_WITHIN)
+                except subprocess.TimeoutExpired:
+                    code = None
+            finally:
+                for pid in pids.values():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except OSError:
+                        pass
+                if job.poll() is None:
+                    job.kill()
+                    job.wait()
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+        if seen[0] != 500 or f"rank {victim}" not in seen[1] or took > 2 or code in (None, 0):
+            print(f"loss of rank {victim}: health {seen} after {took:.2f} s, status {code}\n{said}")
+            failed += 1
+        else:
+            print(f"loss of rank {victim}: health is red after {took:.2f} s")
+    return failed
+
+
 def ranks_of(mpirun_pid):
     """Rank -> process of the job that this mpirun started."""
     found = {}
@@ -120,7 +207,61 @@ def ranks_of(mpirun_pid):
     return found
 
 
+class OwnNetwork:
+    """A network namespace for one rank, joined to this one by a pair of devices, until it is cut off."""
+
+    def __init__(self):
+        number = os.getpid() % 10000
+        self.space, self.here, self.there = f"sxtest{number}", f"sxa{number}", f"sxb{number}"
+
+    def __enter__(self):
+        inside = ["netns", "exec", self.space, "ip"]
+        for words in (["netns", "add", self.space], ["link", "add", self.here, "type", "veth", "peer", "name", self.there],
+                      ["link", "set", self.there, "netns", self.space], ["addr", "add", "10.199.7.1/30", "dev", self.here],
+                      ["link", "set", self.here, "up"], [*inside, "addr", "add", "10.199.7.2/30", "dev", self.there],
+                      [*inside, "link", "set", self.there, "up"], [*inside, "link", "set", "lo", "up"]):
+            done = subprocess.run(["ip", *words], capture_output=True)
+            if done.returncode != 0:
+                self.__exit__()
+                raise OSError(done.stderr.decode(errors="replace").strip())
+        return self
+
+    def __exit__(self, *_):
+        for words in (["link", "del", self.here], ["netns", "del", self.space]):
+            subprocess.run(["ip", *words], capture_output=True)
+
+    def environment(self):  # the rank reaches mpirun over the pair, too
+        return {"PMIX_MCA_ptl_tcp_if_include": self.here, "PMIX_MCA_ptl_tcp_remote_connections": "1"}
+
+    def command(self, command):
+        return ["ip", "netns", "exec", self.space, *command]
+
+    def cut(self):
+        subprocess.run(["ip", "link", "set", self.here, "down"], check=True)
+
+
+def can_have_networks():
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return "this needs root and `ip`"
+    try:
+        with OwnNetwork():
+            return ""
+    except OSError as error:
+        return str(error)
+
+
+def mpirun_in_networks(ranks, victim, network, command):
+    """mpirun with the victim in a network of its own."""
+    words = ["mpirun", *MPI]
+    for rank in range(ranks):
+        words += ([":"] if rank else []) + ["-n", "1", *(network.command(command) if rank == victim else command)]
+    return words
+
+
 def check_faults(program, golden, env, times):
+    why = can_have_networks()
+    if why:
+        print(f"no rank is cut off from the network: {why}")
     failed = 0
     chance = random.Random(7)
     model = golden / "qwen3"
@@ -132,13 +273,17 @@ def check_faults(program, golden, env, times):
     for turn in range(times):
         ranks = 2 + turn % 2
         victim = chance.randrange(ranks)
-        kind = signal.SIGKILL if turn % 4 < 2 else signal.SIGSTOP
+        kind = [signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGSTOP, None][turn % (4 if why else 5)]
         split = "columns" if turn % 3 else "layers"
         wait = chance.uniform(0.0, 2.5)
-        what = f"{kind.name} of rank {victim} of {ranks} by {split} after {wait:.2f} s"
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            job = subprocess.Popen(mpirun(ranks, generate(program, model, "--split", split, *flags)), env=env,
-                                   stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+        what = f"{kind.name if kind else 'closed network'} of rank {victim} of {ranks} by {split} after {wait:.2f} s"
+        with contextlib.ExitStack() as stack, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            command, own_env = generate(program, model, "--split", split, *flags), env
+            network = None if kind else stack.enter_context(OwnNetwork())
+            if network:
+                own_env = env | network.environment()
+            start = mpirun_in_networks(ranks, victim, network, command) if network else mpirun(ranks, command)
+            job = subprocess.Popen(start, env=own_env, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
             try:
                 deadline = time.monotonic() + 30
                 pids = {}
@@ -147,9 +292,12 @@ def check_faults(program, golden, env, times):
                     time.sleep(0.02)
                 time.sleep(wait)
                 # A rank can be missed once the ranks have met: rank 0 has begun to answer.
-                while kind == signal.SIGSTOP and os.fstat(out.fileno()).st_size == 0 and time.monotonic() < deadline:
+                while kind != signal.SIGKILL and os.fstat(out.fileno()).st_size == 0 and time.monotonic() < deadline:
                     time.sleep(0.05)
-                os.kill(pids[victim], kind)
+                if network:
+                    network.cut()
+                else:
+                    os.kill(pids[victim], kind)
                 start = time.monotonic()
                 try:
                     code = job.wait(timeout=END_WITHIN + 20)
@@ -186,7 +334,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
     parser.add_argument("golden", type=pathlib.Path)
-    parser.add_argument("what", choices=["bits", "faults"])
+    parser.add_argument("what", choices=["bits", "presets", "faults", "health"])
+    parser.add_argument("--cases", help="presets: the program that runs them")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--times", type=int, default=10)
     args = parser.parse_args()
     if not shutil.which("mpirun"):
@@ -196,6 +346,10 @@ def main():
         env = environment(folder)
         if args.what == "bits":
             return 1 if check_bits(args.program, args.golden, env) else 0
+        if args.what == "presets":
+            return 1 if check_presets(args.program, args.cases, args.ranks, env) else 0
+        if args.what == "health":
+            return 1 if check_health(args.program, args.golden, env) else 0
         return 1 if check_faults(args.program, args.golden, env, args.times) else 0
 
 

@@ -95,13 +95,13 @@ void FarBackend::expect_host(const void* p, const char* what) const {
 }
 
 void FarBackend::upload(float* to, const float* from, size_t count) {
-  expect_no_step("upload");
+  if (records_) expect_no_step("upload");
   expect_host(from, "what is uploaded");
   std::memcpy(floats(to, 1, count, count, "the upload's target"), from, count * sizeof(float));
 }
 
 void FarBackend::download(float* to, const float* from, size_t count) {
-  expect_no_step("download");
+  if (records_) expect_no_step("download");
   expect_host(to, "the download's target");
   std::memcpy(to, floats(from, 1, count, count, "what is downloaded"), count * sizeof(float));
 }
@@ -298,7 +298,7 @@ void FarBackend::experts(const ExpertsArgs& args) {
   a.x = floats(args.x, rows, width, width, "rows for experts");
   a.logits = floats(args.logits, rows, experts, experts, "a router's logits");
   a.gate_up_bias = vector(args.gate_up_bias, experts * size_t(args.gate_up->out()), "biases of experts");
-  a.down_bias = vector(args.down_bias, experts * width, "biases of experts");
+  a.down_bias = vector(args.down_bias, experts * size_t(args.down->out()), "biases of experts");
   a.choice_bias = vector(args.choice_bias, experts, "a router's bias");
   note("experts", {args.out, args.x, args.logits, args.gate_up, args.down},
        {args.used, int(args.routing), args.renormalise, args.accumulate});

@@ -25,6 +25,7 @@ class FarBackend : public ForwardingBackend {
   int row_capacity(int rows) const override { return (rows + 15) / 16 * 16; }
   int output_capacity(int outputs) const override { return row_capacity(outputs); }
   int max_depth() const override { return 63; }
+  bool host_memory() const override { return false; }
   DeviceTraits traits() const override {
     return {.separate_prefill = true,
             .prefill_chunk = 2048,
@@ -36,7 +37,11 @@ class FarBackend : public ForwardingBackend {
   void upload(float* to, const float* from, size_t count) override;
   void download(float* to, const float* from, size_t count) override;
   void wait() override;
+  // What lies behind so many floats that another device sends or receives.
+  float* reach(float* far, size_t count) const { return floats(far, 1, count, count, "a message"); }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
+  void record_steps(bool wanted) override { records_ = wanted; }
+  int launched_rows(int rows) const override { return int(padded(rows)); }
 
   void copy_rows(const CopyRowsArgs& args) override;
   void embed(const EmbedArgs& args) override;
@@ -84,6 +89,7 @@ class FarBackend : public ForwardingBackend {
   std::vector<Piece> pieces_;           // ascending
   const StepInputs* inputs_ = nullptr;  // of the step that runs
   uint64_t trace_ = 0;                  // of its ops
+  bool records_ = true;
   std::map<Shape, uint64_t> recorded_;
 };
 

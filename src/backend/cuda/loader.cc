@@ -74,6 +74,11 @@ std::unique_ptr<Backend> load_backend(const CudaOptions& options, std::unique_pt
   return it.plugin->make_backend(options, std::move(host));
 }
 
+int device_count() {
+  const Found& it = found();
+  return it.plugin ? it.plugin->device_count() : 0;
+}
+
 std::string why_not_loaded() {
   const Found& it = found();
   return it.plugin ? it.plugin->why_unavailable() : it.why;

@@ -11,6 +11,7 @@ namespace sx::cuda {
 std::unique_ptr<Backend> load_backend(const CudaOptions& options, std::unique_ptr<Backend> host);
 // Why there is no CUDA backend here; empty: there is one.
 std::string why_not_loaded();
+int device_count();  // 0 where there is none
 
 // The library at `path`, for tests; throws sx::Error with the reason where it cannot be used.
 const Plugin& load_plugin(const std::string& path);

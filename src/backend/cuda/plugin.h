@@ -15,6 +15,7 @@ namespace sx::cuda {
 struct Plugin {
   const char* interface;
   std::string (*why_unavailable)();
+  int (*device_count)();
   std::unique_ptr<Backend> (*make_backend)(const CudaOptions& options, std::unique_ptr<Backend> host);
 };
 

@@ -38,7 +38,7 @@ struct CellsHeader {
 }  // namespace
 
 RankedBackend::RankedBackend(std::unique_ptr<Backend> own, std::shared_ptr<Ranks> ranks)
-    : ForwardingBackend(std::move(own)), ranks_(std::move(ranks)) {}
+    : ForwardingBackend(std::move(own)), ranks_(std::move(ranks)), host_memory_(right_->host_memory()) {}
 
 RankedBackend::~RankedBackend() {
   if (!ranks_->leads()) return;
@@ -50,7 +50,7 @@ RankedBackend::~RankedBackend() {
 
 std::string RankedBackend::name() const {
   std::string name = right_->name();
-  return name.insert(name.rfind(')'), ", " + ranks_->describe());
+  return name.insert(name.rfind(')'), ", " + ranks_->describe() + way_);
 }
 
 DeviceTraits RankedBackend::traits() const {
@@ -72,6 +72,10 @@ std::unique_ptr<KvStore> RankedBackend::make_kv(const KvGeometry& geometry) {
   return std::make_unique<RankedKv>(made_++, geometry, layers, heads, any ? right_->make_kv(own) : nullptr);
 }
 
+bool RankedBackend::grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) {
+  return !ranked(static_cast<const KvStore*>(key.kv)) && right_->grow_tree(args, step, key, body);
+}
+
 void RankedBackend::rope_store(const RopeStoreArgs& args) {
   RopeStoreArgs own = args;
   own.kv = store_of(args.kv), own.layer = own_layer(args.kv, args.layer);
@@ -79,6 +83,9 @@ void RankedBackend::rope_store(const RopeStoreArgs& args) {
 }
 
 void RankedBackend::attend(const AttendArgs& args) {
+  if (const RankedKv* kv = ranked(args.kv);
+      kv && (args.shape.kv_heads != kv->heads.size() || !kv->layers.has(args.layer)))
+    return attend_remote(args, *kv);
   AttendArgs own = args;
   own.kv = store_of(args.kv), own.layer = own_layer(args.kv, args.layer);
   right_->attend(own);
@@ -281,6 +288,7 @@ void RankedBackend::follow(RankCommand command, Stores& stores) {
     case RankCommand::kMakeKv: stores.push_back(make_kv(message.get<KvGeometry>())); break;
     case RankCommand::kMove: follow_move(stores); break;
     case RankCommand::kScore: follow_score(stores); break;
+    case RankCommand::kAttend: follow_attend(stores); break;
     case RankCommand::kRelease: {
       const auto& kv = static_cast<const RankedKv&>(*stores.at(size_t(message.get<int>())));
       release_own(kv, message.get<KvReleaseArgs>());

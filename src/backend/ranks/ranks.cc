@@ -22,8 +22,8 @@ RankShare RankCut::of(int rank, int ranks) const {
 }
 
 RankCut column_cut(int columns, int ranks) {
-  constexpr int kUnit = 16;
-  return {.total = columns, .unit = columns >= kUnit * ranks ? kUnit : 1};
+  constexpr int kUnit = 16, kAligned = 4;
+  return {.total = columns, .unit = columns >= kUnit * ranks ? kUnit : columns >= kAligned * ranks ? kAligned : 1};
 }
 
 std::string Ranks::describe() const {
@@ -54,6 +54,10 @@ MessageBuffer& Ranks::begin(RankCommand command) {
 }
 
 void Ranks::announce() { send_message(*comm_, listeners(), message_.bytes()); }
+
+void Ranks::announce(std::span<const Outgoing> behind, std::span<const Incoming> in) {
+  send_message(*comm_, listeners(), message_.bytes(), behind, in);
+}
 
 RankCommand Ranks::next_command() {
   SX_ASSERT(!leads());

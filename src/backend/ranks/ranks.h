@@ -37,7 +37,8 @@ struct RankCut {
   RankShare of(int rank, int ranks) const;
   int width() const { return total * scale; }
 };
-// Output columns of a matrix: in units of 16, which kernels like, where there are enough.
+// Output columns of a matrix: in units of 16, which kernels like, where there are enough; else of 4, which keep a
+// device's rows aligned.
 RankCut column_cut(int columns, int ranks);
 
 enum class RankCommand : int32_t {
@@ -52,7 +53,8 @@ enum class RankCommand : int32_t {
   kScore,
   kRelease,
   kRead,
-  kWrite
+  kWrite,
+  kAttend
 };
 
 class Ranks {
@@ -81,10 +83,16 @@ class Ranks {
   // Rank 0: a new command, and its way to the others.
   MessageBuffer& begin(RankCommand command);
   void announce();
+  // The same, while other messages are sent behind it and received.
+  void announce(std::span<const Outgoing> behind, std::span<const Incoming> in);
   // The others: waits for a command. A step's command is not passed on, see pass_on().
   RankCommand next_command();
   MessageBuffer& command() { return message_; }
   void pass_on();  // layers: the command to the next stage
+
+  // Layers: a step of several sequences is run in micro-batches of at least so many rows, which fill the stages. Fewer
+  // rows take a stage hardly less time, because it reads its weights for each.
+  int micro_rows = 16;
 
   // Everyone says how it went; rank 0 throws sx::Error that names the first that failed.
   void agree(const std::string& error);

@@ -38,7 +38,7 @@ class RetrieveProblem final : public Problem {
         if (i % row.head_dim >= row.head_dim - kMarked) probe_.back()[static_cast<size_t>(i)] = 0;
       for (int c = 0; c < row.history; ++c)
         for (int h = row.heads; h < row.heads + row.kv_heads; ++h)
-          mark_key(cell_key(layer, c, h), level, c / row.chunk);
+          mark_key(cell_key(layer, c, h), level, c / row.chunk + (row.each_head ? 11 * layer + 5 * h : 0));
     }
     for (int turn = 0; turn < 2; ++turn) {
       q_.push_back(random_.normals(product(kLayers, heads_.q_width())));
@@ -72,7 +72,7 @@ class RetrieveProblem final : public Problem {
     for (int d = 0; d < row_.head_dim - kMarked && row_.ties; ++d)
       key[d] = 0;  // then equal chunks are equal in all bits
     for (int d = 0; d < kMarked; ++d) {
-      const int at = d < kMarked / 2 ? chunk : (chunk * 7 + 3) % chunks;
+      const int at = (d < kMarked / 2 ? chunk : chunk * 7 + 3) % chunks;
       key[row_.head_dim - kMarked + d] = unit * static_cast<float>(level[static_cast<size_t>(at)]);
     }
   }
@@ -95,7 +95,7 @@ class RetrieveInstance final : public Instance {
     for (int layer = 0; layer < kLayers; ++layer)
       p_.heads_.fill(backend, desk_, p_.cells_[static_cast<size_t>(layer)], *from_, layer, kSlot);
     for (const auto& q : p_.q_) q_.push_back(upload(backend, q));
-    choice_ = backend.make_choice(row.budget);
+    choice_ = backend.make_choice(row.budget * (row.each_head ? kLayers * row.kv_heads : 1));
     scores_.resize(product(kLayers * row.heads, static_cast<int>(p_.borders_.size())));
     reduced_.resize(p_.borders_.size());
   }
@@ -137,9 +137,10 @@ class RetrieveInstance final : public Instance {
                kSlot,
                p_.borders_,
                static_cast<ScoreKind>(row.kind)};
-    const int both[] = {1, 0};
-    a.score.layers = std::span(both).first(static_cast<size_t>(row.rows));
-    a.per_cell = row.kind == 0;
+    const int both[] = {1, 0}, in_order[] = {0, 1};
+    static_assert(std::size(in_order) == kLayers);
+    a.score.layers = row.each_head ? std::span(in_order) : std::span(both).first(static_cast<size_t>(row.rows));
+    a.per_cell = row.kind == 0, a.each_head = row.each_head;
     a.budget = row.budget, a.sink = row.sink, a.recent = row.recent, a.plan = p_.plan_;
     a.from = from_.get(), a.to = work_.get(), a.slot = kSlot;
     a.compact = row.delta == 0, a.shift = row.tree ? 9 : 0, a.shift_before = a.shift, a.top = 1 << 20;

@@ -314,6 +314,9 @@ void add_kv_retrieve(std::vector<OpRow>& table) {
                          .sink = turn % 3 ? 4 : 0,
                          .recent = 1 + turn % 11,
                          .ties = ties});
+        OpRow heads = table.back();
+        heads.rows = 2, heads.each_head = true;
+        table.push_back(heads);
         ++turn;
       }
     }
@@ -454,7 +457,8 @@ std::string row_name(const OpRow& row) {
   if (row.same_slot) name += "+same_slot";
   if (row.op == Op::kKvScore) name += fmt::format("+kind{}{}", row.kind, row.mean ? "+mean" : "");
   if (row.op == Op::kKvRetrieve)
-    name += fmt::format("+kind{}+chunk{}+budget{}{}", row.kind, row.chunk, row.budget, row.ties ? "+ties" : "");
+    name += fmt::format("+kind{}+chunk{}+budget{}{}", row.kind, row.chunk, row.budget, row.ties ? "+ties" : "") +
+            (row.each_head ? "+heads" : "");
   if (row.experts)
     name +=
         fmt::format("+ffn{}+{}of{}+kind{}{}", row.out, row.used, row.experts, row.kind, row.clipped ? "+clipped" : "");

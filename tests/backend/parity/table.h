@@ -68,7 +68,8 @@ struct OpRow {
   bool mean = false;       // kv_score
   // kv_retrieve; a delta: positions of the text; a tree: the oldest cells share a position
   int chunk = 0, budget = 0, sink = 0, recent = 0;
-  bool ties = false;  // most chunks have the score of others
+  bool ties = false;       // most chunks have the score of others
+  bool each_head = false;  // each layer and key/value head chooses for itself
   // choose, distribution
   int sampling = 0;  // which of the settings in row_problems.cc
   int allowed = 0;   // which tokens are: a pattern of row_problems.cc; 0: all

@@ -91,6 +91,16 @@ struct RetrieveCall {
 void choose_chunks(const RetrieveCall& call, cudaStream_t stream);
 void gather(const RetrieveCall& call, cudaStream_t stream);
 
+// The same where each layer and key/value head chooses for itself: `chosen` is [layers, kv_heads, count], and nothing
+// is held from before. choose_heads() does some layers, from first_layer on, by the scores of their query heads.
+struct HeadScores {
+  const float* scores;  // [layers, heads, chunks], device
+  float* means;         // [layers, kv_heads, chunks], device: working memory
+  int first_layer, layers, heads, kv_heads, chunks;
+};
+void choose_heads(const RetrieveCall& call, const HeadScores& scores, cudaStream_t stream);
+void gather_heads(const RetrieveCall& call, int layers, cudaStream_t stream);
+
 // The mean alone, of chunks of one length: faster than kv_score(), and not to the bit the same. `then`: and the choice.
 bool scores_in_pieces(const ScoreCall& call);
 size_t pieces_scratch_bytes(int heads, int context, int layers);

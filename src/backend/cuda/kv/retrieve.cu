@@ -253,6 +253,29 @@ __global__ void __launch_bounds__(kThreadsOfMean, 2)
   choose(then, room);
 }
 
+// One block: a key/value head of a layer, the mean over its query heads, 4 bytes read for each of these and chunk, and
+// the choice. Bound: latency.
+__global__ void __launch_bounds__(kThreadsOfMean)
+    choose_heads_kernel(const __grid_constant__ RetrieveCall c, const __grid_constant__ HeadScores s) {
+  __shared__ ChoiceRoom room;
+  const int group = s.heads / s.kv_heads, list = int(blockIdx.y) * s.kv_heads + int(blockIdx.x);
+  const float* rows = s.scores + size_t(list) * size_t(group) * size_t(s.chunks);
+  float* means = s.means + size_t(list) * size_t(s.chunks);
+  let_next_start();
+  wait_for_previous();
+  for (int chunk = threadIdx.x; chunk < s.chunks; chunk += kThreadsOfMean) {
+    float sum = rows[chunk];
+    for (int row = 1; row < group; ++row) sum = __fadd_rn(sum, rows[size_t(row) * size_t(s.chunks) + size_t(chunk)]);
+    __stcg(means + chunk, __fdiv_rn(sum, float(group)));
+  }
+  __threadfence_block();
+  __syncthreads();
+  RetrieveCall own = c;
+  own.scores = means;
+  own.chosen = c.chosen + (size_t(s.first_layer * s.kv_heads) + size_t(list)) * size_t(c.count);
+  choose(own, room);
+}
+
 // The places of a cell of every kPerPlace-th head, from head `member` on, of every gridDim.y-th layer.
 struct Walk {
   size_t at;
@@ -324,6 +347,40 @@ __global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 2 : 1)
   }
 }
 
+// One warp: one cell of one head, every gridDim.x * kGatherWarps-th of all: 4 head_dim bytes read and written in 16-bit
+// types. Bound: memory. Cells at their positions in the text are copied as they are.
+template <class Word>
+__global__ void __launch_bounds__(kGatherThreads, 1)
+    gather_heads_kernel(const __grid_constant__ RetrieveCall c, int lists) {
+  __shared__ float tables[kGatherWarps][kMostHeadDim];
+  __shared__ __align__(8) float keys[kGatherWarps][kMostHeadDim];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Where& w = c.where;
+  let_next_start();
+  wait_for_previous();
+  const int64_t items = int64_t(lists) * c.count;
+  for (int64_t item = int64_t(blockIdx.x) * kGatherWarps + warp; item < items;
+       item += int64_t(gridDim.x) * kGatherWarps) {
+    const int list = int(item / c.count), place = int(item % c.count), layer = list / w.heads, head = list % w.heads;
+    const int cell = c.chosen[item], position = c.compact ? min(max(place - c.shift, 0), c.top) : cell;
+    const size_t to = cell_index(w.to, layer, w.to_slot, head, place);
+    Cell<Word> moved;
+    moved.read(w.from, cell_index(w.from, layer, w.from_slot, head, cell), lane);
+    if (position == cell) {
+      moved.write(w.to, to, lane, true);
+      continue;
+    }
+    fill_table(tables[warp], w, position - cell, lane, 32);
+    moved.widen_keys(w.from, keys[warp], lane);
+    __syncwarp();
+    turn_key(keys[warp], tables[warp], w, lane);
+    __syncwarp();
+    moved.write(w.to, to, lane, false);
+    store_key(w.to, to, keys[warp], lane);
+    __syncwarp();  // before the next cell overwrites the key
+  }
+}
+
 }  // namespace
 
 bool scores_in_pieces(const ScoreCall& c) {
@@ -344,6 +401,18 @@ void score_pieces(const ScoreCall& c, void* scratch, cudaStream_t stream, const 
 
 void choose_chunks(const RetrieveCall& c, cudaStream_t stream) {
   launch(choose_kernel, 1, kThreadsOfMean, 0, stream, c);
+}
+
+void choose_heads(const RetrieveCall& c, const HeadScores& s, cudaStream_t stream) {
+  launch(choose_heads_kernel, dim3(unsigned(s.kv_heads), unsigned(s.layers)), kThreadsOfMean, 0, stream, c, s);
+}
+
+void gather_heads(const RetrieveCall& c, int layers, cudaStream_t stream) {
+  if (c.count <= 0) return;
+  const int lists = layers * c.where.heads;
+  const int64_t blocks = (int64_t(lists) * c.count + kGatherWarps - 1) / kGatherWarps;
+  const auto kernel = cell_bytes(c.where.to) % 16 == 0 ? gather_heads_kernel<uint4> : gather_heads_kernel<uint32_t>;
+  launch(kernel, unsigned(std::min<int64_t>(blocks, 2 * kGatherBlocks)), kGatherThreads, 0, stream, c, lists);
 }
 
 void gather(const RetrieveCall& c, cudaStream_t stream) {

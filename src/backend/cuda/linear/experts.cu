@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/elementwise/norm_glu_embed.h"
 #include "backend/cuda/linear/expert_lists.cuh"
 #include "backend/cuda/linear/skinny_mma.cuh"
 #include "backend/cuda/linear/skinny_packed.cuh"
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(256) gather_entries(ExpertLists lists, const f
 }
 
 __global__ void __launch_bounds__(256)
-    expert_glu(ExpertLists lists, const float* gate_up, int ffn, float limit, float alpha, Inputs to) {
+    expert_glu(ExpertLists lists, const float* gate_up, int ffn, float limit, float alpha, Inputs to, int to_stride) {
   let_next_start();
   wait_for_previous();
   const int entry = int(blockIdx.x);
@@ -133,13 +134,13 @@ __global__ void __launch_bounds__(256)
     const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, expf(__fmul_rn(-alpha, gate))));
     value = __fmul_rn(silu, __fadd_rn(up, 1.0f));
   }
-  store_input(to, size_t(entry) * size_t(ffn) + size_t(i), value);
+  store_input(to, size_t(entry) * size_t(to_stride) + size_t(i), value);
 }
 
 // out (+)= w0 y0 + w1 y1 + ..., in the order of choice. A block has 256 columns of one row; eight terms are loaded at
 // once.
 __global__ void __launch_bounds__(256)
-    combine_entries(ExpertLists lists, const float* y, int width, float* out, bool accumulate) {
+    combine_entries(ExpertLists lists, const float* y, int width, float* out, int stride, bool accumulate) {
   let_next_start();
   wait_for_previous();
   const size_t row = blockIdx.x, at = row * size_t(lists.used);
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(256)
       sum = first + j == 0 ? term : __fadd_rn(sum, term);
     }
   }
-  float& to = out[row * size_t(width) + size_t(i)];
+  float& to = out[row * size_t(stride) + size_t(i)];
   to = accumulate ? __fadd_rn(to, sum) : sum;
 }
 
@@ -321,6 +322,10 @@ void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream) {
   const ExpertsArgs& a = call.args;
   const CudaExperts &gate_up = *call.gate_up, &down = *call.down;
   const int width = gate_up.in(), ffn = down.in(), experts = gate_up.experts();
+  // Of ranks by columns this one's; else all.
+  const int own_ffn = gate_up.out() / 2, own_width = down.out();
+  if (!a.part && (own_ffn != ffn || own_width != width))
+    throw Error("CUDA: experts of some columns without their ranks");
   Pieces pieces{static_cast<char*>(scratch)};
   Buffers b = buffers_of(pieces, a.rows, experts, a.used, width, ffn);
   const Inputs x = wanted_by(gate_up, b.x), inner = wanted_by(down, b.inner);
@@ -340,11 +345,17 @@ void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream) {
     launch(gather_entries, dim3(entries, unsigned(divide_up(width, kPiece))), dim3(256), 0, stream, lists, a.x + at,
            width, x);
     multiply_experts(gate_up, lists, x, a.gate_up_bias, b.gate_up, stream);
-    launch(expert_glu, dim3(entries, unsigned(divide_up(ffn, 256))), dim3(256), 0, stream, lists, b.gate_up, ffn,
-           a.limit, a.alpha, inner);
+    // Columns that other ranks need go as f32, and are rounded once all are there.
+    const Inputs activated = a.part ? Inputs{nullptr, b.inner.x + a.part->first_inner, inner.half} : inner;
+    launch(expert_glu, dim3(entries, unsigned(divide_up(own_ffn, 256))), dim3(256), 0, stream, lists, b.gate_up,
+           own_ffn, a.limit, a.alpha, activated, ffn);
+    if (a.part) {
+      a.part->gather(nullptr, b.inner.x, int(entries), true);
+      if (inner.x16) to_half(inner.x16, inner.half, b.inner.x, size_t(entries) * size_t(ffn), stream);
+    }
     multiply_experts(down, lists, inner, a.down_bias, b.y, stream);
-    launch(combine_entries, dim3(unsigned(lists.rows), unsigned(divide_up(width, 256))), dim3(256), 0, stream, lists,
-           b.y, width, a.out + at, a.accumulate);
+    launch(combine_entries, dim3(unsigned(lists.rows), unsigned(divide_up(own_width, 256))), dim3(256), 0, stream,
+           lists, b.y, own_width, a.out + at + (a.part ? a.part->first_out : 0), width, a.accumulate);
   }
 }
 

@@ -25,15 +25,30 @@ struct WeightSegment {
 
 class CudaMatrix : public Matrix {
  public:
-  CudaMatrix(std::span<const Tensor> parts, DeviceMemory& memory);
+  // What a segment is of a larger matrix's (ranks by columns have some outputs of each): the segment that this one
+  // would have, and which of its outputs are here, as runs of neighbours.
+  struct Run {
+    int first, whole_first, count;  // outputs of the segment and of the whole one
+  };
+  struct Whole {
+    WeightSegment segment;
+    std::vector<Run> runs;
+  };
+
+  // of: empty, or which rows of larger tensors the parts are.
+  CudaMatrix(std::span<const Tensor> parts, DeviceMemory& memory, std::span<const RowsOf> of = {});
   size_t bytes() const override { return bytes_; }
   std::span<const WeightSegment> segments() const { return segments_; }
   // The inputs that the kernels need: half() of x, and x itself if a segment is F32.
   Half half() const { return half_; }
   bool wants_f32() const { return wants_f32_; }
   bool wants_half() const { return wants_half_; }
+  std::span<const Whole> wholes() const { return wholes_; }  // by segment
+  int whole_out() const { return whole_out_; }
 
  private:
+  std::vector<Whole> wholes_;
+  int whole_out_ = 0;
   std::vector<WeightSegment> segments_;
   size_t bytes_ = 0;
   Half half_ = Half::kF16;

@@ -174,7 +174,7 @@ void place_floats(WeightSegment& segment, std::span<const Part> parts, int in, D
 
 }  // namespace
 
-CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
+CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory, std::span<const RowsOf> of) {
   if (tensors.empty()) throw Error("CUDA: a matrix without parts");
   in_ = int(tensors[0].columns());
   std::vector<Part> parts;
@@ -210,6 +210,18 @@ CudaMatrix::CudaMatrix(std::span<const Tensor> tensors, DeviceMemory& memory) {
     segment.has_offset = parts[first].has_offset;
     for (end = first; end < parts.size() && parts[end].joins(parts[first]); ++end) segment.out += parts[end].out;
     const std::span<const Part> joined(parts.data() + first, end - first);
+    Whole whole{segment, {}};
+    whole.segment.first_out = whole_out_, whole.segment.out = 0;
+    for (int here = 0; const Part& part : joined) {
+      const RowsOf rows = of.empty() ? RowsOf{0, part.out} : of[size_t(&part - parts.data())];
+      const Run run{here, whole.segment.out + rows.first, part.out};
+      Run* const last = whole.runs.empty() ? nullptr : &whole.runs.back();
+      if (last && last->whole_first + last->count == run.whole_first) last->count += run.count;
+      else whole.runs.push_back(run);
+      whole.segment.out += rows.whole, here += part.out;
+    }
+    whole_out_ += whole.segment.out;
+    wholes_.push_back(std::move(whole));
     if (segment.quantised()) {
       Packer(joined, in_, segment.out).place(segment, memory);
       const size_t tiles = size_t((segment.out + kTileOut - 1) / kTileOut);

@@ -64,6 +64,30 @@ std::vector<Piece> pieces_of(const WeightSegment& segment, int in) {
   return pieces;
 }
 
+// Some outputs of a segment that are multiplied at once. Of a matrix that is part of a larger one (ranks by columns)
+// the outputs belong to a piece of the larger, whose algorithm they take: an output's bits are those it has there.
+struct Outputs {
+  Piece whole;
+  int first, count;  // of the segment that is here
+};
+std::vector<Outputs> outputs_of(const CudaMatrix::Whole& whole, int in) {
+  std::vector<Outputs> all;
+  for (const Piece& piece : pieces_of(whole.segment, in))
+    for (const CudaMatrix::Run& run : whole.runs) {
+      const int begin = std::max(piece.first, run.whole_first),
+                end = std::min(piece.first + piece.count, run.whole_first + run.count);
+      if (begin >= end) continue;
+      all.push_back({piece, run.first + begin - run.whole_first, end - begin});
+    }
+  return all;
+}
+
+// The rows of whole tiles, which quantised weights are expanded by.
+Piece tiled(const Outputs& outputs) {
+  const int first = outputs.first / kTileOut * kTileOut;
+  return {first, outputs.first + outputs.count - first};
+}
+
 cudaDataType type_of(const WeightSegment& segment) {
   using Format = WeightSegment::Format;
   return segment.format == Format::kF32 ? CUDA_R_32F : segment.format == Format::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -344,11 +368,12 @@ PromptLinear::PromptLinear(std::span<const int> sizes, DeviceMemory& memory)
 PromptLinear::~PromptLinear() = default;
 
 void PromptLinear::prepare(const CudaMatrix& matrix) {
-  for (const WeightSegment& segment : matrix.segments()) {
-    for (const Piece& piece : pieces_of(segment, matrix.in())) {
-      const Shape shape = shape_of(segment, piece, matrix.in(), matrix.out());
+  for (const CudaMatrix::Whole& whole : matrix.wholes()) {
+    for (const Outputs& outputs : outputs_of(whole, matrix.in())) {
+      const Shape shape = shape_of(whole.segment, outputs.whole, matrix.in(), matrix.whole_out());
       if (!impl_->find(shape, sizes_.back())) impl_->choose(shape, sizes_);
-      const size_t bytes = segment.quantised() ? size_t(piece.count) * size_t(matrix.in()) * 2 : 0;
+      const size_t rows = size_t(tiled(outputs).count);
+      const size_t bytes = whole.segment.quantised() ? rows * size_t(matrix.in()) * 2 : 0;
       if (bytes <= impl_->slice_bytes) continue;
       impl_->slice_bytes = std::max(bytes, kSlice);  // taken once, unless rows are enormous
       impl_->slice = impl_->memory.take(impl_->slice_bytes, "weights expanded for prompts");
@@ -358,26 +383,31 @@ void PromptLinear::prepare(const CudaMatrix& matrix) {
 
 void PromptLinear::run(const CudaMatrix& matrix, const LinearCall& call, cudaStream_t stream) {
   if (call.rows > sizes_.back()) throw Error("CUDA: a prompt product with " + std::to_string(call.rows) + " rows");
-  if (call.out_stride != matrix.out()) {  // the algorithms were tried out for one stride
+  const bool part = matrix.whole_out() != matrix.out();
+  if (!part && call.out_stride != matrix.out()) {  // the algorithms were tried out for one stride
     throw Error("CUDA: a prompt product of " + std::to_string(matrix.out()) + " outputs with rows " +
                 std::to_string(call.out_stride) + " apart");
   }
   const int in = matrix.in();
-  for (const WeightSegment& segment : matrix.segments()) {
+  for (size_t s = 0; s < matrix.segments().size(); ++s) {
+    const WeightSegment& segment = matrix.segments()[s];
+    const CudaMatrix::Whole& whole = matrix.wholes()[s];
     const cudaDataType type = type_of(segment);
     const void* x = type == CUDA_R_32F ? static_cast<const void*>(call.x) : call.x16;
-    for (const Piece& piece : pieces_of(segment, in)) {
-      const Choice* choice = impl_->find(shape_of(segment, piece, in, matrix.out()), call.rows);
+    for (const Outputs& outputs : outputs_of(whole, in)) {
+      const Choice* choice = impl_->find(shape_of(whole.segment, outputs.whole, in, matrix.whole_out()), call.rows);
       if (!choice || !x) throw Error("CUDA: a prompt product that was not prepared, or without x");
-      const void* weights = segment.data;
+      const size_t row_bytes = size_t(in) * size_of(type);
+      const char* weights = static_cast<const char*>(segment.data) + size_t(outputs.first) * row_bytes;
       if (segment.quantised()) {
-        dequantise_rows(impl_->slice, segment, in, piece.first, piece.count, stream);
-        weights = impl_->slice;
+        const Piece rows = tiled(outputs);
+        dequantise_rows(impl_->slice, segment, in, rows.first, rows.count, stream);
+        weights = static_cast<const char*>(impl_->slice) + size_t(outputs.first - rows.first) * row_bytes;
       }
-      const Product product(type, in, piece.count, choice->rows, matrix.out());
+      const Product product(type, in, outputs.count, choice->rows, call.out_stride);
       cublasLtMatmulAlgo_t algorithm;
       std::memcpy(&algorithm, choice->algorithm, sizeof(algorithm));
-      impl_->multiply(product, algorithm, weights, x, call.out + segment.first_out + piece.first, call.accumulate,
+      impl_->multiply(product, algorithm, weights, x, call.out + segment.first_out + outputs.first, call.accumulate,
                       stream);
     }
   }
@@ -387,9 +417,9 @@ void PromptLinear::run(const CudaMatrix& matrix, const LinearCall& call, cudaStr
 }
 
 int PromptLinear::chosen(const CudaMatrix& matrix, int rows) const {
-  const WeightSegment& segment = matrix.segments()[0];
+  const WeightSegment& segment = matrix.wholes()[0].segment;
   const Piece piece = pieces_of(segment, matrix.in())[0];
-  const Choice* found = impl_->find(shape_of(segment, piece, matrix.in(), matrix.out()), rows);
+  const Choice* found = impl_->find(shape_of(segment, piece, matrix.in(), matrix.whole_out()), rows);
   return found ? found->rows : -1;
 }
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/linear/experts.h"
 #include "backend/cuda/elementwise/norm_glu_embed.h"
+#include "backend/cuda/runtime/nccl.h"
 #include "base/error.h"
 
 namespace sx::cuda {
@@ -59,6 +60,11 @@ std::string why_unavailable() {
   return count > 0 ? "" : "this machine has no CUDA device";
 }
 
+int device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 std::unique_ptr<Backend> make_backend(const CudaOptions& options, std::unique_ptr<Backend> host) {
   return std::make_unique<CudaBackend>(options, std::move(host));
 }
@@ -76,6 +82,8 @@ CudaBackend::CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> ho
 CudaBackend::~CudaBackend() {
   use_device(device_);
   cudaStreamSynchronize(stream_);
+  graphs_.clear(), loops_.clear();  // they may hold messages of the link
+  link_.reset();
   prompt_linear_.reset();
   staging_.reset();
   if (pinned_.data) cudaFreeHost(pinned_.data);
@@ -83,14 +91,22 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
+DeviceLink* CudaBackend::link() {
+  bind();
+  if (!link_) link_ = make_nccl_link(device_, stream_, [this] { shadow_.of = nullptr; });
+  return link_.get();
+}
+
 void CudaBackend::bind() const { check(use_device(device_), "device"); }
 
 std::string CudaBackend::name() const { return fmt::format("cuda ({})", device_name_); }
 int CudaBackend::max_depth() const { return kMaxDepth; }
 
-std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) {
+std::unique_ptr<Matrix> CudaBackend::make_matrix(std::span<const Tensor> parts) { return make_part(parts, {}); }
+
+std::unique_ptr<Matrix> CudaBackend::make_part(std::span<const Tensor> parts, std::span<const RowsOf> of) {
   bind();
-  auto matrix = std::make_unique<CudaMatrix>(parts, arena_);
+  auto matrix = std::make_unique<CudaMatrix>(parts, arena_, of);
   settle();
   last_half_ = matrix->half();
   return matrix;
@@ -196,7 +212,7 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
   shape_ = StepBlock::shape_of(inputs, padding_);
   block_.send(inputs, shape_, *staging_);
   step_ = &inputs;
-  if (inputs.prompt) return body();
+  if (inputs.prompt || !records_) return body();
   cudaGraphExec_t graph = graphs_.find(key, shape_);
   if (!graph) {
     graphs_.begin(stream_);
@@ -263,7 +279,7 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
                 args.from_stride, nullptr,   args.add,  args.scale};
   if (!args.which || (in_step() && args.which == step_->outputs.data())) {
     call.which = args.which ? block_.view().outputs : nullptr;
-    call.rows = padded(args.rows);
+    call.rows = args.launched ? args.rows : padded(args.rows);
     return cuda::copy_rows(call, stream_);
   }
   SX_ASSERT(!in_step());  // a recorded step cannot know other lists
@@ -421,7 +437,7 @@ void CudaBackend::linear(const LinearArgs& args) {
 
 void CudaBackend::experts(const ExpertsArgs& args) {
   if (dry()) return;
-  SX_ASSERT(args.x != unwritten_ && !args.part);
+  SX_ASSERT(args.x != unwritten_);
   ExpertsCall call{static_cast<const CudaExperts*>(args.gate_up), static_cast<const CudaExperts*>(args.down), args,
                    in_step() && padding_ ? block_.view().rows : nullptr};
   call.args.rows = padded(args.rows);

@@ -20,6 +20,7 @@ namespace sx::cuda {
 inline constexpr int kPromptSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
 inline constexpr int kPromptRows = 1024;  // the largest of them
 
+struct RetrieveCall;
 struct ScoreCall;
 
 class CudaBackend : public Backend {
@@ -30,6 +31,8 @@ class CudaBackend : public Backend {
   std::string name() const override;
   DType default_kv_type() const override { return DType::kBF16; }
   std::unique_ptr<Matrix> make_matrix(std::span<const Tensor> parts) override;
+  std::unique_ptr<Matrix> make_part(std::span<const Tensor> parts, std::span<const RowsOf> of) override;
+  bool host_memory() const override { return false; }
   std::unique_ptr<Matrix> make_experts(std::span<const Tensor> parts) override;
   std::unique_ptr<KvStore> make_kv(const KvGeometry& geometry) override;
   Tensor place_table(const Tensor& table) override;
@@ -52,6 +55,9 @@ class CudaBackend : public Backend {
             .mean_scores = true};
   }
   void run(const StepInputs& inputs, const StepKey& key, FunctionRef body) override;
+  void record_steps(bool wanted) override { records_ = wanted; }
+  int launched_rows(int rows) const override { return padded(rows); }
+  DeviceLink* link() override;
   int level_rows() const override { return level_rows_; }
   bool grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;
 
@@ -133,6 +139,7 @@ class CudaBackend : public Backend {
   class Choice;
   ScoreCall score_call(const KvScoreArgs& args);  // without memory of ours
   void send_borders(const KvScoreArgs& args, ScoreCall& call);
+  void retrieve_heads(const KvRetrieveArgs& args, RetrieveCall& call);
   void reserve_tree_growth();
   void send_plan(const TreeGrowthArgs& args);
   void grow_from(const TreeGrowthArgs& args, const GrowCall& grow, int rows);
@@ -150,7 +157,9 @@ class CudaBackend : public Backend {
   StepShape shape_;                   // of the step
   const StepInputs* step_ = nullptr;  // being run
   bool padding_ = false;              // its counts are padded
-  Graphs graphs_{96};                 // one of a model of 32 layers takes about a megabyte
+  bool records_ = true;               // false: steps wait for other ranks, and their bodies are called each time
+  std::unique_ptr<DeviceLink> link_;
+  Graphs graphs_{96};  // one of a model of 32 layers takes about a megabyte
   // Trees grown by the device. Loops can only be told apart from steps by what they are for, so they have a place of
   // their own.
   int level_rows_ = 0;        // 0: graphs cannot loop here
@@ -177,5 +186,6 @@ class CudaBackend : public Backend {
 
 std::unique_ptr<Backend> make_backend(const CudaOptions& options, std::unique_ptr<Backend> host);
 std::string why_unavailable();  // empty: there is a device
+int device_count();
 
 }  // namespace sx::cuda

@@ -136,11 +136,11 @@ class CudaBackend::Choice final : public HostChoice {
     }
     return chosen;
   }
-  // Hands both lists to the call that fills the next one.
-  void turn(RetrieveCall& call) {
+  // Hands both lists to the call that fills the next one, with so many choices.
+  void turn(RetrieveCall& call, int choices = 1) {
     call.before = lists_[turn_], call.listed = listed_;
-    if (!on_device_) call.held = 0;
-    turn_ ^= 1, listed_ = call.count;
+    if (!on_device_ || choices > 1) call.held = 0;
+    turn_ ^= 1, listed_ = call.count * choices;
     call.chosen = lists_[turn_];
     on_device_ = unread_ = true;
   }
@@ -162,10 +162,12 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
   bind();
   auto& choice = static_cast<Choice&>(kept);
   const EvenPlan& plan = a.plan;
-  if (dry()) return choice.chosen.assign(size_t(plan.count), 0);
+  const int lists = a.each_head ? int(a.score.layers.size()) * a.score.kv_heads : 1;
+  if (dry()) return choice.chosen.assign(size_t(plan.count) * size_t(lists), 0);
   SX_ASSERT(!in_step());
   const size_t chunks = a.score.borders.size() - 1;
-  if (a.score.layers.size() > size_t(kMostScoreLayers) || chunks > size_t(kMostRetrieveChunks)) {
+  const bool many_layers = a.score.layers.size() > size_t(kMostScoreLayers) && !a.each_head;
+  if (many_layers || chunks > size_t(kMostRetrieveChunks)) {
     choice.to_host();
     return retrieve_on_host(*this, a, choice);
   }
@@ -192,7 +194,8 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
   const KvView to = view_of(a.to);
   call.where = {view_of(a.from), to,     a.slot, a.slot, 0, 0, to.kv_heads, frequencies(a.frequencies, a.dims),
                 a.dims,          a.style};
-  choice.turn(call);
+  choice.turn(call, lists);
+  if (a.each_head) return retrieve_heads(a, call);
   ScoreCall score = score_call(a.score);
   score.mean = means, score.chunk = plan.chunk;
   if (scores_in_pieces(score)) {
@@ -206,6 +209,28 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
     cuda::choose_chunks(call, stream_);
   }
   gather(call, stream_);
+}
+
+// A few layers after another are scored and choose; then the cells of all are gathered. The host waits for nothing.
+void CudaBackend::retrieve_heads(const KvRetrieveArgs& a, RetrieveCall& call) {
+  const int chunks = int(a.score.borders.size()) - 1, layers = int(a.score.layers.size());
+  const size_t rows = size_t(kMostScoreLayers) * size_t(a.score.heads + a.score.kv_heads);
+  auto* scores = static_cast<float*>(scratch(scores_, rows * size_t(chunks) * sizeof(float), "scores of chunks"));
+  float* means = scores + size_t(kMostScoreLayers * a.score.heads) * size_t(chunks);
+  auto* borders = static_cast<int32_t*>(scratch(borders_, a.score.borders.size_bytes(), "borders of chunks"));
+  void* sums =
+      scratch(score_, score_scratch_bytes(a.score.heads, a.score.borders.back() + 1, kMostScoreLayers), "scores");
+  for (int first = 0; first < layers; first += kMostScoreLayers) {
+    KvScoreArgs some = a.score;
+    some.layers = a.score.layers.subspan(size_t(first), size_t(std::min(kMostScoreLayers, layers - first)));
+    some.q = a.score.q + size_t(first) * size_t(a.score.heads) * size_t(a.score.head_dim);
+    ScoreCall score = score_call(some);
+    score.out = scores, score.borders = borders;
+    send_borders(some, score);
+    cuda::kv_score(score, sums, stream_);
+    choose_heads(call, {scores, means, first, score.layers, a.score.heads, a.score.kv_heads, chunks}, stream_);
+  }
+  gather_heads(call, layers, stream_);
 }
 
 // Polls until a kernel has written all of these words of pinned memory: the host sees them some microseconds before it

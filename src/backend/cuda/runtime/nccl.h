@@ -1,0 +1,16 @@
+// NCCL between the GPUs of several ranks. Its library is looked for and loaded when ranks want to be joined: nothing
+// links to it, and where it is missing rows travel through host memory.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <functional>
+#include <memory>
+
+#include "backend/device_link.h"
+
+namespace sx::cuda {
+
+// device: the number of the GPU. stream: that of the ops. before: called by every exchange first.
+std::unique_ptr<DeviceLink> make_nccl_link(int device, cudaStream_t stream, std::function<void()> before);
+
+}  // namespace sx::cuda

@@ -1,0 +1,234 @@
+// Ranks on devices: N ranks give the bits of one, by layers and by columns, with rows that travel through host memory
+// and with rows that the devices exchange themselves (a stand-in for NCCL that is part of recorded steps). The ranks
+// are threads, and on CUDA all of them share the first GPU.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "backend/cuda/subject.h"
+#include "comm/thread_ranks.h"
+#include "engine/engine.h"
+#include "engine/engine_cases.h"
+#include "support/model_writer.h"
+
+namespace sx {
+namespace {
+
+using testing::engine_cases;
+using testing::EngineCase;
+using testing::EngineRun;
+using testing::FarBackend;
+using testing::run_engine;
+using testing::ThreadRanks;
+
+// Far memory, and a link between far memories over a communicator of its own.
+class LinkedFar final : public FarBackend, public DeviceLink {
+ public:
+  LinkedFar(std::shared_ptr<Communicator> comm, std::string device)
+      : FarBackend(make_cpu_backend({1, std::nullopt})), comm_(std::move(comm)), device_(std::move(device)) {}
+  DeviceLink* link() override { return this; }
+  std::string name() const override { return FarBackend::name(); }
+  Offer offer() override { return {device_, ""}; }
+  std::vector<std::byte> new_id() override { return {std::byte{42}}; }
+  void join(std::span<const std::byte> id, int rank, int size) override {
+    EXPECT_EQ(id[0], std::byte{42});
+    EXPECT_EQ(rank, comm_->rank());
+    EXPECT_EQ(size, comm_->size());
+  }
+  void exchange(std::span<const Part> out, std::span<const Part> in) override {
+    std::vector<Outgoing> sent;
+    std::vector<Incoming> received;
+    for (const Part& part : out)
+      sent.push_back({part.rank, std::as_bytes(std::span(reach(part.data, part.count), part.count))});
+    for (const Part& part : in)
+      received.push_back({part.rank, std::as_writable_bytes(std::span(reach(part.data, part.count), part.count))});
+    comm_->exchange(sent, received);
+  }
+
+ private:
+  std::shared_ptr<Communicator> comm_;
+  std::string device_;
+};
+
+// Backends of `size` ranks that are linked; one_device: all of them say that they are on the same.
+sx::ThreadRanks::MakeBackend linked(int size, bool one_device = false) {
+  std::vector<std::shared_ptr<Communicator>> comms;
+  for (auto& comm : make_thread_ranks(size)) comms.push_back(std::move(comm));
+  return [comms, one_device](int rank) -> std::unique_ptr<Backend> {
+    return std::make_unique<LinkedFar>(comms[size_t(rank)], one_device ? "one" : std::to_string(rank));
+  };
+}
+
+struct Subject {
+  std::string name;
+  std::function<sx::ThreadRanks::MakeBackend(int size)> ranks;
+};
+void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
+
+const Subject kFar{"far", [](int) { return [](int) { return testing::far_subject().make(1); }; }};
+const Subject kLinked{"linked", [](int size) { return linked(size); }};
+const Subject kCuda{"cuda", [](int) { return [](int) { return make_cuda_backend({}); }; }};
+
+class RanksOn : public ::testing::TestWithParam<std::tuple<Subject, EngineCase>> {
+ protected:
+  void SetUp() override {
+    if (std::get<0>(GetParam()).name != "cuda") return;
+    if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_P(RanksOn, GiveTheBitsOfOne) {
+  const auto& [subject, c] = GetParam();
+  const EngineRun one = run_engine(c.spec, subject.ranks(1)(0));
+  for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
+    for (const int size : {2, 3}) {
+      ThreadRanks ranks(size, split, subject.ranks(size));
+      const EngineRun many = run_engine(c.spec, ranks.backend());
+      EXPECT_EQ(c.name == "with_costs" ? text_difference(many, one) : tree_difference(many, one), "")
+          << size << " ranks by " << split_name(split);
+    }
+}
+
+std::vector<EngineCase> cases(bool all) {
+  std::vector<EngineCase> chosen{{"plain", {}}};
+  for (const EngineCase& c : engine_cases())
+    if (!c.name.starts_with("longspec") &&
+        (all || c.name == "specextend" || c.name == "eagle3" || c.name == "self_skip" || c.name == "suffix"))
+      chosen.push_back(c);
+  return chosen;
+}
+std::string name_of(const ::testing::TestParamInfo<std::tuple<Subject, EngineCase>>& test) {
+  return std::get<0>(test.param).name + "_" + std::get<1>(test.param).name;
+}
+INSTANTIATE_TEST_SUITE_P(Far, RanksOn,
+                         ::testing::Combine(::testing::Values(kFar, kLinked), ::testing::ValuesIn(cases(false))),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, RanksOn, ::testing::Combine(::testing::Values(kCuda), ::testing::ValuesIn(cases(true))),
+                         name_of);
+
+// Who shares a device has no link: rows go through host memory, and the name says why.
+TEST(FarRanks, OneDeviceForTwoRanksHasNoLink) {
+  const EngineRun one = run_engine({}, testing::far_subject().make(1));
+  ThreadRanks ranks(2, RankSplit::kColumns, linked(2, true));
+  EXPECT_EQ(tree_difference(run_engine({}, ranks.backend()), one), "");
+  const testing::TempFolder folder;
+  const std::string path = folder.file("tiny.gguf");
+  testing::write_tiny_gguf(path, {});
+  auto backend = ranks.backend();
+  load_on_ranks(ModelFile::open(path), *backend, {});
+  EXPECT_NE(backend->name().find("through host memory: ranks 0 and 1 share a device"), std::string::npos)
+      << backend->name();
+  backend.reset();
+  ThreadRanks apart(2, RankSplit::kColumns, linked(2));
+  backend = apart.backend();
+  load_on_ranks(ModelFile::open(path), *backend, {});
+  EXPECT_NE(backend->name().find(" with far cpu"), std::string::npos) << backend->name();
+}
+
+// Golden models of every family, mixtures among them: a prompt, a token and a tree.
+void compare_families(const Subject& subject) {
+  for (const char* name : {"llama", "qwen3", "olmo2", "mixtral", "gpt-oss"}) {
+    const auto texts = [&](std::unique_ptr<Backend> backend) {
+      EngineOptions options;
+      options.model = std::string(SX_GOLDEN_DIR) + "/" + name;
+      options.context = 128, options.startup_cache.clear();
+      EngineImpl engine(options, std::move(backend));
+      auto session = engine.start();
+      std::vector<Token> prompt(40);
+      for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = Token(3 + i * 7 % 50);
+      std::vector<float> logits;
+      const auto add = [&](std::span<const Token> tokens, int rows) {
+        const auto got = session->evaluate(tokens, rows);
+        logits.insert(logits.end(), got.begin(), got.end());
+      };
+      add(prompt, 3);
+      for (Token t = 5; t < 9; ++t) add(std::span(&t, 1), 1);
+      return logits;
+    };
+    const auto one = texts(subject.ranks(1)(0));
+    for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns}) {
+      ThreadRanks ranks(2, split, subject.ranks(2));
+      const auto many = texts(ranks.backend());
+      ASSERT_EQ(many.size(), one.size());
+      EXPECT_EQ(std::memcmp(many.data(), one.data(), one.size() * sizeof(float)), 0)
+          << name << " on 2 ranks by " << split_name(split);
+    }
+  }
+}
+TEST(FarRanks, EveryFamily) { compare_families(kFar), compare_families(kLinked); }
+TEST(CudaRanks, EveryFamily) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  compare_families(kCuda);
+}
+
+// What a token costs with ranks that share a GPU: messages, bytes, and time.
+TEST(CudaRanks, MessagesAndTime) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  const testing::TempFolder folder;
+  const std::string path = folder.file("tiny.gguf");
+  testing::TinySpec spec;
+  spec.layers = 8, spec.weights = DType::kBF16, spec.head_dim = 64;
+  testing::write_tiny_gguf(path, spec);
+  constexpr int kTokens = 64;
+  const auto measure = [&](const char* what, std::unique_ptr<Backend> backend, Ranks* ranks) {
+    EngineOptions options;
+    options.model = path, options.startup_cache.clear();
+    EngineImpl engine(options, std::move(backend));
+    auto session = engine.start();
+    std::vector<Token> prompt(32, 7);
+    session->evaluate(prompt, 1);
+    Token next = 9;
+    session->evaluate(std::span(&next, 1), 1);
+    const Communicator::Traffic before = ranks ? ranks->comm().traffic() : Communicator::Traffic{};
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTokens; ++i) session->evaluate(std::span(&next, 1), 1);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    const Communicator::Traffic after = ranks ? ranks->comm().traffic() : Communicator::Traffic{};
+    std::printf("%-18s %8.1f us per token, rank 0 sends %6.1f messages and %8.0f bytes per token\n", what,
+                took.count() / kTokens, double(after.messages - before.messages) / kTokens,
+                double(after.bytes - before.bytes) / kTokens);
+  };
+  measure("one rank", make_cuda_backend({}), nullptr);
+  for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns}) {
+    ThreadRanks ranks(2, split, kCuda.ranks(2));
+    measure(split == RankSplit::kLayers ? "2 ranks by layers" : "2 ranks by columns", ranks.backend(), &ranks.first());
+  }
+}
+
+// NCCL itself, as far as one GPU goes: a message of a rank to itself inside a recorded step, which replays it.
+TEST(CudaLink, AMessageIsPartOfARecordedStep) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  auto backend = make_cuda_backend({});
+  DeviceLink& link = *backend->link();
+  if (const auto offer = link.offer(); !offer.why_not.empty()) GTEST_SKIP() << offer.why_not;
+  StepLimits limits;
+  limits.rows = 4, limits.width = 64, limits.context = 64, limits.outputs = 4, limits.vocab = 64;
+  backend->reserve(limits);
+  link.join(link.new_id(), 0, 1);
+  std::printf("%s\n", link.name().c_str());
+  constexpr size_t kCount = 1000;
+  float *from = backend->allocate(kCount, "from"), *to = backend->allocate(kCount, "to");
+  const std::vector<Token> tokens{1};
+  const std::vector<int32_t> positions{0};
+  const SeqRows seq{.first_row = 0, .rows = 1, .slot = 0, .history = 0};
+  std::vector<float> sent(kCount), got(kCount);
+  for (int turn = 0; turn < 3; ++turn) {
+    std::iota(sent.begin(), sent.end(), float(1000 * turn));
+    backend->upload(from, sent.data(), kCount);
+    int calls = 0;
+    backend->run({.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = {}},
+                 {&tokens, nullptr, nullptr, 0}, [&] {
+                   ++calls;
+                   const DeviceLink::Part out{0, from, kCount}, in{0, to, kCount};
+                   link.exchange(std::span(&out, 1), std::span(&in, 1));
+                 });
+    backend->download(got.data(), to, kCount);
+    EXPECT_EQ(got, sent);
+    EXPECT_EQ(calls, turn == 0 ? 1 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace sx
