@@ -5,8 +5,9 @@ Requirements (PyPI): torch, safetensors.
 Usage: python tools/make_mtp_golden.py [output folder, default tests/golden/heads]
 
 Blocks are written down here as DeepSeek-V3's report describes them, independently of the engine and of how it lays out
-cells: block k at position i joins the state h_k[i] (h_0: the target's, before its final norm) with the embedding of token
-i + k + 1 and predicts token i + k + 2; h_(k+1)[i] is what it gives. Where i is before the text the state is zero. Nodes
+cells: block k at position i joins the state h_k[i] (h_0: the target's, behind its final norm) with the embedding of token
+i + k + 1 and predicts token i + k + 2; h_(k+1)[i] is what it gives, behind its own final norm. The report does not name
+the norms; engines that run the published weights take both states behind them (src/model/heads/eagle.cc names these). Where i is before the text the state is zero. Nodes
 of a tree deeper than there are blocks go through the last block again, which reads its own states then.
 """
 import sys
@@ -77,7 +78,7 @@ class Model:
                              rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], TARGET_EPS))
         after = rms_norm(x, w[f"{name}.{self.names['final']}.weight"], TARGET_EPS)
         head = w.get(f"{self.prefix(0)}.shared_head.head.weight", w["lm_head.weight"])
-        return x, after @ head.T
+        return after, after @ head.T
 
     def logits(self, states, text, path):
         """Behind text and a drafted path: what the block of its depth says after its last token."""
@@ -99,7 +100,8 @@ class Model:
 
 def golden(model, seed):
     gen = generator(seed)
-    states = torch.randn(CHAIN, WIDTH, generator=gen).double()
+    taps = torch.randn(CHAIN, WIDTH, generator=gen).double()
+    states = rms_norm(taps, model.weights()["model.norm.weight"], TARGET_EPS)
     tokens = torch.randint(0, VOCAB, (1 + CHAIN + len(PARENTS),), generator=gen)
     text, nodes = tokens[:1 + CHAIN], tokens[1 + CHAIN:]
     logits = [model.block(0, states, text[1:])[1]]
@@ -110,7 +112,7 @@ def golden(model, seed):
             at = PARENTS[at]
         logits.append(model.logits(states, text, torch.tensor(path))[None])
     i32 = lambda x: torch.as_tensor(x, dtype=torch.int32)
-    return {"taps": states.float(), "tokens": i32(tokens[1:]), "parents": i32(PARENTS), "logits": torch.cat(logits).float()}
+    return {"taps": taps.float(), "tokens": i32(tokens[1:]), "parents": i32(PARENTS), "logits": torch.cat(logits).float()}
 
 
 def models():

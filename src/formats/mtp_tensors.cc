@@ -16,10 +16,10 @@ constexpr int kMostBlocks = 16;
 constexpr TensorName kDeepSeek[] = {{"eh_proj.weight", kMtpInput},         {"enorm.weight", kMtpTokenNorm},
                                     {"hnorm.weight", kMtpStateNorm},       {"shared_head.norm.weight", kMtpFinalNorm},
                                     {"shared_head.head.weight", kMtpHead}, {"embed_tokens.weight", kMtpEmbedding}};
-constexpr TensorName kMiMo[] = {{"input_proj.weight", kMtpInput},
-                                {"token_layernorm.weight", kMtpTokenNorm},
-                                {"hidden_layernorm.weight", kMtpStateNorm},
-                                {"final_layernorm.weight", kMtpFinalNorm}};
+constexpr TensorName kMiMoTensors[] = {{"input_proj.weight", kMtpInput},
+                                       {"token_layernorm.weight", kMtpTokenNorm},
+                                       {"hidden_layernorm.weight", kMtpStateNorm},
+                                       {"final_layernorm.weight", kMtpFinalNorm}};
 
 // "12.rest" -> 12, and `text` becomes "rest".
 std::optional<int> take_index(std::string_view& text) {
@@ -54,7 +54,7 @@ std::optional<std::string> mtp_tensor_name(std::string_view name, const ModelCon
       if (part == known.theirs) return fmt::format("blk.{}.{}.weight", block, known.ours);
     return canonical_name(fmt::format("model.layers.{}.{}", block, part), config.family);
   };
-  if (auto found = renamed("model.mtp_layers.", kMiMo, 0)) return found;
+  if (auto found = renamed("model.mtp_layers.", kMiMoTensors, 0)) return found;
   return renamed("model.layers.", kDeepSeek, config.layers);
 }
 

@@ -27,6 +27,7 @@ std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backen
   for (int i = 0; i < c.layers; ++i) none = none || c.layer(i).rope == kNoRope;
   if (none) model->ropes_.push_back({std::vector<double>(size_t(c.rope.dims / 2)), 1});
   model->load_weights();
+  model->options_.requantise = nullptr;
   model->allocate_workspace();
   return model;
 }
@@ -34,7 +35,7 @@ std::unique_ptr<Model> Model::load(std::shared_ptr<const ModelFile> file, Backen
 void Model::load_layer(int index) {
   const ModelConfig& c = config();
   const LayerParts& p = c.layer(index);
-  WeightReader read(*file_, backend_, options_.check_weights);
+  WeightReader read(*file_, backend_, options_.check_weights, options_.requantise);
   const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
   const int q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim, group = p.heads / p.kv_heads;
   const auto columns = [&](int total) {
@@ -84,11 +85,12 @@ void Model::load_layer(int index) {
 
 void Model::load_weights() {
   const ModelConfig& c = config();
-  WeightReader read(*file_, backend_, options_.check_weights);
+  WeightReader read(*file_, backend_, options_.check_weights, options_.requantise);
   const Tensor table = file_->get("token_embd.weight", {c.vocab, c.width});
   const bool embeds = !ranks_ || ranks_->leads();
   if (embeds && (!c.tied_head || ranks_)) read.check_matrix("token_embd.weight", table);  // tied: when the head is made
-  embedding_ = backend_.place_table(table);
+  if (options_.original) embedding_ = options_.original->embedding();
+  else if (embeds || columns_) embedding_ = backend_.place_table(table);
   for (int i = own_layers_.first; i < own_layers_.end; ++i) {
     load_layer(i);
     if (options_.progress) options_.progress(double(i + 1 - own_layers_.first) / (own_layers_.size() + 1));
@@ -96,7 +98,7 @@ void Model::load_weights() {
   final_norm_ = read.norm("output_norm");
   const RankShare vocab = columns_ ? columns_->share(columns_->columns(c.vocab)) : RankShare{0, c.vocab};
   const char* const head = c.tied_head ? "token_embd.weight" : "output.weight";
-  if (columns_ || !ranks_ || ranks_->last()) head_ = read.matrix({{head, vocab}});
+  if (columns_ || !ranks_ || ranks_->last()) head_ = read.head({head, vocab});
   weight_bytes_ += read.bytes();
   if (options_.progress) options_.progress(1);
 }
@@ -222,7 +224,8 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
                      .kv = &kv,
                      .layer = index,
                      .seqs = step.seqs});
-  if (columns_) columns_->gather(w.own, w.attended, rows, q_cut.width(), q_cut);
+  if (columns_)
+    backend_.gather({.rows = w.attended, .mine = w.own, .count = rows, .stride = q_cut.width(), .cut = q_cut});
   add_product(backend_, c, layer.post_norm, *layer.out, layer.out_bias, w.attended, w, rows);
 }
 
@@ -251,7 +254,7 @@ void Model::norm_whole(float* x, int rows, int stride, const float* weight, cons
                         .from_stride = from_stride});
   };
   copy(whole + own.first, width, x, stride);
-  columns_->gather(whole, rows, width, cut);
+  backend_.gather({.rows = whole, .count = rows, .stride = width, .cut = cut});
   norm(whole, width);
   copy(x, stride, whole + own.first, width);
 }
@@ -268,7 +271,8 @@ void Model::tap_query(int layer, int rows, int stride, const RankCut& cut) {
                           .width = own.size(),
                           .to_stride = cut.width(),
                           .from_stride = stride});
-    if (columns_) columns_->gather(work_->query[i], rows, cut.width(), cut, true);
+    if (columns_)
+      backend_.gather({.rows = work_->query[i], .count = rows, .stride = cut.width(), .cut = cut, .to_first = true});
   }
 }
 
@@ -330,7 +334,7 @@ void Model::read_out(const float* x, int outputs, const int32_t* which) {
                    .rows = outputs,
                    .out_stride = c.vocab,
                    .outputs = true});
-  if (columns_) columns_->gather(w.logits, outputs, c.vocab, cut, true);
+  if (columns_) backend_.gather({.rows = w.logits, .count = outputs, .stride = c.vocab, .cut = cut, .to_first = true});
   if (columns_ && !columns_->leads()) return;
   if (c.logit_scale != 1) scale_rows(w.logits, outputs, c.vocab, c.logit_scale);
   if (c.final_soft_cap > 0) backend_.soft_cap({w.logits, outputs, c.vocab, c.final_soft_cap});
@@ -352,6 +356,7 @@ const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan
   SX_ASSERT(!step.tokens.empty() && int(step.tokens.size()) <= options_.max_rows &&
             int(step.outputs.size()) <= options_.max_outputs);
   SX_ASSERT(step.positions.size() == step.tokens.size());
+  if (const auto ends = micro_batches(step); !ends.empty()) return run_micro_batches(step, kv, plan, ends), outputs_;
   if (ranks_) announce_step(step, kv, plan), receive_states(step);
   backend_.run(step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
   if (ranks_) hand_on(step);

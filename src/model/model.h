@@ -12,6 +12,7 @@
 #include "formats/model_config.h"
 #include "formats/model_file.h"
 #include "model/feed_forward.h"
+#include "model/requantise.h"
 #include "model/rope.h"
 
 namespace sx {
@@ -22,11 +23,17 @@ struct TapSpec {
   std::vector<int> query;   // rotated queries of these layers
 };
 
+class Model;
+
 struct ModelOptions {
   int max_rows = 512;    // rows of one step
   int max_outputs = 64;  // rows of one step whose logits are wanted
   int context = 0;       // longest sequence; 0: the trained context
   TapSpec taps;
+  // A copy that drafts for a model of the same file: its matrices become smaller (Requantiser), the embedding table is
+  // that of `original`.
+  Requantiser* requantise = nullptr;  // needed while it is loaded
+  const Model* original = nullptr;
   bool spread = false;        // over the backend's ranks, if it has any: this rank holds its part
   bool check_weights = true;  // look through all of them for what is no number; small tensors are always looked through
   std::function<void(double done)> progress;  // 0..1 while weights are repacked; may throw to cancel
@@ -63,6 +70,7 @@ class Model {
   ~Model();
 
   const ModelConfig& config() const { return file_->config(); }
+  const std::shared_ptr<const ModelFile>& file() const { return file_; }
   int context() const { return context_; }
   const ModelOptions& options() const { return options_; }
   size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
@@ -109,6 +117,8 @@ class Model {
   void follow_step(std::span<const std::unique_ptr<KvStore>> stores);
   void receive_states(const Step& step);
   void hand_on(const Step& step);
+  std::vector<size_t> micro_batches(const Step& step) const;
+  void run_micro_batches(const Step& step, KvStore& kv, const LayerPlan& plan, std::span<const size_t> ends);
   void collect_taps(int rows);
   void collect_logits(int outputs);
   void tap(const std::vector<int>& wanted, int layer, std::span<float* const> to, const float* from, int stride,

@@ -11,16 +11,31 @@
 namespace sx {
 
 std::unique_ptr<Matrix> WeightReader::matrix(std::initializer_list<WeightRows> names) {
+  return matrix_of(std::span(names.begin(), names.size()), false);
+}
+
+std::unique_ptr<Matrix> WeightReader::head(const WeightRows& name) { return matrix_of(std::span(&name, 1), true); }
+
+std::unique_ptr<Matrix> WeightReader::matrix_of(std::span<const WeightRows> names, bool head) {
   std::vector<Tensor> parts;
+  std::vector<RowsOf> of;
+  bool divided = false;
   for (const auto& [name, rows] : names) {
     parts.push_back(file_.get(name));
+    of.push_back({0, int(parts.back().shape[0])});
     if (rows.end >= 0) {
+      divided = true;
+      of.back().first = rows.first;
       parts.back().data = parts.back().row(rows.first);
       parts.back().shape[0] = rows.size();
     }
     check_matrix(name, parts.back());
   }
-  auto made = backend_.make_matrix(parts);
+  std::vector<Tensor> smaller = parts;
+  std::vector<std::vector<std::byte>> memory(parts.size());
+  for (size_t i = 0; requantise_ && i < parts.size(); ++i)
+    smaller[i] = requantise_->make(parts[i], head ? DType::kQ8_0 : requantise_->type(), memory[i]);
+  auto made = divided ? backend_.make_part(smaller, of) : backend_.make_matrix(smaller);
   for (size_t i = 0; const auto& [name, rows] : names) {
     if (name != "token_embd.weight") file_.release(parts[i]);
     ++i;
@@ -30,7 +45,10 @@ std::unique_ptr<Matrix> WeightReader::matrix(std::initializer_list<WeightRows> n
 }
 
 std::unique_ptr<Matrix> WeightReader::experts_of(std::span<const Tensor> parts, const LayerParts& layer) {
-  auto made = backend_.make_experts(parts);
+  std::vector<Tensor> smaller(parts.begin(), parts.end());
+  std::vector<std::vector<std::byte>> memory(parts.size());
+  for (size_t i = 0; requantise_ && i < parts.size(); ++i) smaller[i] = requantise_->make(parts[i], memory[i]);
+  auto made = backend_.make_experts(smaller);
   bytes_ += made->bytes() / size_t(layer.experts) * size_t(layer.experts_used);
   return made;
 }

@@ -9,6 +9,7 @@
 #include "backend/ranks/ranks.h"
 #include "formats/model_file.h"
 #include "model/feed_forward.h"
+#include "model/requantise.h"
 
 namespace sx {
 
@@ -31,11 +32,13 @@ struct WeightVector {
 class WeightReader {
  public:
   // check_matrices: look through all of them for what is no number; vectors are always looked through.
-  WeightReader(const ModelFile& file, Backend& backend, bool check_matrices)
-      : file_(file), backend_(backend), check_matrices_(check_matrices) {}
+  // requantise: makes matrices smaller before the backend gets them; null: they stay as they are.
+  WeightReader(const ModelFile& file, Backend& backend, bool check_matrices, Requantiser* requantise = nullptr)
+      : file_(file), backend_(backend), check_matrices_(check_matrices), requantise_(requantise) {}
 
   // The parts stacked by output rows.
   std::unique_ptr<Matrix> matrix(std::initializer_list<WeightRows> names);
+  std::unique_ptr<Matrix> head(const WeightRows& name);  // to logits: 8 bits where the others get fewer
   void check_matrix(const std::string& name, const Tensor& tensor) const;
   // The router and all experts of a mixture's layer; ranks by columns: of the experts this rank's columns.
   void experts(int layer, const LayerParts& parts, FeedForwardWeights& weights, const Ranks* ranks);
@@ -46,6 +49,7 @@ class WeightReader {
   size_t bytes() const { return bytes_; }                       // of the matrices, read by one pass
 
  private:
+  std::unique_ptr<Matrix> matrix_of(std::span<const WeightRows> names, bool head);
   std::unique_ptr<Matrix> experts_of(std::span<const Tensor> parts, const LayerParts& layer);
   bool read(const std::string& name, int size, bool required, float* out) const;  // false: there is none
   void check_finite(const std::string& name, const Tensor& tensor) const;
@@ -54,6 +58,7 @@ class WeightReader {
   const ModelFile& file_;
   Backend& backend_;
   bool check_matrices_;
+  Requantiser* requantise_;
   size_t bytes_ = 0;
 };
 

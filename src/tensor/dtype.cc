@@ -64,6 +64,8 @@ std::optional<DType> dtype_from_name(std::string_view name) {
 
 bool dtype_is_quantised(DType type) { return dtype_info(type).block > 1; }
 
+bool dtype_is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
+
 size_t dtype_bytes(DType type, int64_t count) {
   const DTypeInfo& info = dtype_info(type);
   SX_ASSERT(count >= 0 && count % info.block == 0);

@@ -50,6 +50,7 @@ inline const char* dtype_name(DType type) { return dtype_info(type).name; }
 // Case-insensitive; accepts "q8_0", "f16", "bf16"...
 std::optional<DType> dtype_from_name(std::string_view name);
 bool dtype_is_quantised(DType type);
+bool dtype_is_float(DType type);  // F32, F16, BF16
 // Bytes of `count` elements; count must be a multiple of the block.
 size_t dtype_bytes(DType type, int64_t count);
 

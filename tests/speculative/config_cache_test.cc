@@ -59,6 +59,11 @@ TEST(CacheSettings, CombinationsThatCannotBe) {
                 AllOf(HasSubstr("chunk"), HasSubstr("65"), HasSubstr("64")));
   }
   EXPECT_EQ(error_with("ngram", {{"budget", "64"}}), "") << "nobody reads it";
+  for (const char* preset : {"self-skip", "self-suffix", "magicdec"})
+    EXPECT_EQ(error_with(preset, {{"cache", "verified"}}), "") << preset;
+  for (const char* preset : {"sd", "eagle3", "fuse", "mtp"})  // their heads are not the target's
+    EXPECT_THAT(error_with(preset, {{"cache", "verified"}}),
+                AllOf(HasSubstr("cache"), HasSubstr("verified"), HasSubstr(preset)));
 }
 
 }  // namespace

@@ -154,6 +154,26 @@ TEST(Presets, HaveTheNumbersOfThePapers) {
         {"cache", "retrieval"},
         {"controller", "on"},
         {"nodes", "32"}}},
+      {"self",
+       {{"drafter", "fuse"},
+        {"fuse-model", "self"},
+        {"fuse-index", "suffix"},
+        {"tree", "best-first"},
+        {"self-weights", "auto"},
+        {"skip", "0"},
+        {"cache", "verified"},
+        {"positions", "original"},
+        {"share", "0.05"},
+        {"nodes", "32"},
+        {"depth", "8"}}},
+      {"partial",
+       {{"drafter", "self"},
+        {"tree", "chain"},
+        {"nodes", "16"},
+        {"inner", "suffix"},
+        {"inner-nodes", "15"},
+        {"self-weights", "own"},
+        {"cache", "verified"}}},
       {"self-suffix",
        {{"drafter", "fuse"},
         {"fuse-model", "self"},
@@ -279,7 +299,7 @@ TEST(Settings, RangesHoldToTheirEnds) {
       if (value.size() == 1 && value != " ") { EXPECT_THAT(error, HasSubstr("'" + value + "'")); }
     }
   }
-  EXPECT_EQ(numbers, 26);
+  EXPECT_EQ(numbers, 27);
 }
 
 TEST(Settings, ChoicesTakeExactlyTheirWords) {
@@ -287,10 +307,11 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"drafter", {"none", "model", "self", "ngram", "suffix", "fuse"}},
       {"fuse-model", {"model", "self"}},
       {"fuse-index", {"suffix", "ngram"}},
+      {"self-weights", {"own", "q4_0", "auto"}},
       {"inner", {"none", "suffix", "ngram", "model"}},
       {"tree", {"chain", "static", "sequoia", "eagle2", "opt-tree", "best-first"}},
       {"accept", {"match", "chain", "block", "specinfer", "no-replacement", "traversal", "typical", "margin"}},
-      {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random"}},
+      {"cache", {"full", "window", "streaming", "retrieval", "once", "quest", "snap", "prune", "random", "verified"}},
       {"positions", {"compact", "original"}},
       {"cost-model", {"on", "off"}},
       {"defer-prefill", {"on", "off"}},
@@ -517,6 +538,9 @@ TEST(Check, NumbersThatCameInAnotherWay) {
   EXPECT_EQ(error_with([](SpecConfig& c) { c.index.ngram_min = 4; }), "") << "not a number of this drafter";
   EXPECT_THAT(error_with([](SpecConfig& c) { c.self.layers = {3}; }, "self-exit"), HasSubstr("skip-layers"));
   EXPECT_EQ(error_with([](SpecConfig& c) { c.self.layers = {3}; }, "self-skip"), "");
+  EXPECT_EQ(error_with([](SpecConfig& c) { c.self.weights = SelfWeights::kQ4_0; }, "self-skip"), "");
+  EXPECT_THAT(error_with([](SpecConfig& c) { c.self.weights = SelfWeights::kAuto; }, "suffix"),
+              HasSubstr("self-weights"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.widths = {2}; }, "sd"), HasSubstr("widths"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.5}; }, "opt-tree"), HasSubstr("sequoia"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.rates = {0.9, 0.9}; }, "sequoia"), HasSubstr("rates"));

@@ -1,6 +1,8 @@
 // Retrieval as one op (kv_retrieve) against the same steps one by one: the same cells, the same bytes in the working
 // cache and the same positions, whatever happens between refreshes; and the device is not asked which cells they are
 // before the host wants to know.
+#include <cstring>
+#include <random>
 #include <sstream>
 
 #include "speculative/draft_cache_bench.h"
@@ -157,6 +159,83 @@ TEST(DraftCacheRetrieve, NothingIsAskedAndLittleIsMoved) {
   EXPECT_EQ(b.cells(0).back(), 419);
   EXPECT_EQ(asked.lists, 1);
   b.expect_keys(0, 1e-4);
+}
+
+// The target on its own cells: what lies in the working cache is, head by head, what the scores of that head's queries
+// choose, and behind it what the target has written since.
+TEST(DraftCacheRetrieve, EachHeadChoosesForItself) {
+  CacheBench b(config_of("retrieval"));
+  b.add_text(0, 400, 1);
+  CacheConfig c = config_of("verified");
+  c.positions = CachePositions::kOriginal, c.budget = 48, c.share = 0.3f, c.chunk = 8, c.sink = 4, c.recent = 10;
+  c.interval = 1000;
+  const auto work = b.backend->make_kv({b.target.layers, testing::kKvHeads, testing::kDim, 1,
+                                        DraftCache::work_cells(c, testing::kContext), DType::kF32});
+  DraftCacheParts parts;
+  parts.backend = b.backend.get(), parts.draft = parts.target = &b.target, parts.frequencies = b.frequencies;
+  parts.work = work.get(), parts.full = b.target_kv.get(), parts.target_kv = b.target_kv.get(),
+  parts.writes_full = false;
+  parts.context = testing::kContext;
+  DraftCache cache(c, parts);
+  constexpr size_t kWidth = size_t(testing::kHeads * testing::kDim);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> queries(size_t(b.target.layers) * kWidth);
+  std::vector<const float*> rows;
+  for (float& x : queries) x = normal(random);
+  for (size_t layer = 0; layer < size_t(b.target.layers); ++layer) rows.push_back(queries.data() + layer * kWidth);
+  cache.note_target(0, rows, 0, 400);
+  std::vector<Token> text = b.texts[0];
+  text.push_back(7);  // pending
+  cache.follow(0, text);
+  const int chosen = cache.work(0);
+  EXPECT_LE(chosen, 120);  // a share of 400
+  EXPECT_GT(chosen, 120 - 8);
+
+  std::vector<int32_t> borders;
+  for (int i = 0; i <= 400; i += 8) borders.push_back(i);
+  const size_t chunks = borders.size() - 1, all = b.backend->kv_cell_bytes(*work),
+               each = all / size_t(b.target.layers * testing::kKvHeads);
+  std::vector<std::byte> there(all * size_t(chosen)), written(all * 400);
+  b.backend->kv_read(*work, {0, 0, chosen}, there.data());
+  b.backend->kv_read(*b.target_kv, {0, 0, 400}, written.data());
+  std::vector<Cells> lists;
+  for (int layer = 0; layer < b.target.layers; ++layer) {
+    std::vector<float> scores(testing::kHeads * chunks);
+    KvScoreArgs args{};
+    args.out = scores.data(), args.q = rows[size_t(layer)], args.heads = testing::kHeads;
+    args.kv_heads = testing::kKvHeads, args.head_dim = testing::kDim, args.scale = 0.25f;
+    args.kv = b.target_kv.get(), args.layer = layer, args.borders = borders;
+    b.backend->kv_score(args);
+    for (int head = 0; head < testing::kKvHeads; ++head) {
+      std::vector<float> mean(chunks);
+      for (size_t i = 0; i < chunks; ++i)
+        mean[i] = (scores[size_t(2 * head) * chunks + i] + scores[size_t(2 * head + 1) * chunks + i]) / 2 / 8;
+      Cells cells;
+      std::vector<uint64_t> scratch;
+      choose_chunks(borders, mean, 120, 4, 10, cells, scratch);
+      ASSERT_EQ(int(cells.size()), chosen);
+      const size_t part = size_t(layer * testing::kKvHeads + head) * each;
+      for (size_t i = 0; i < cells.size(); ++i)
+        ASSERT_EQ(0, std::memcmp(there.data() + i * all + part, written.data() + size_t(cells[i]) * all + part, each))
+            << "layer " << layer << ", head " << head << ", place " << i;
+      lists.push_back(cells);
+    }
+  }
+  EXPECT_NE(lists[0], lists[1]);
+  EXPECT_EQ(lists[0], Cells(cache.cells(0).begin(), cache.cells(0).end()));
+
+  cache.appended(0, 1);  // the drafter's own cell of the pending token, which does not stay
+  b.add_text(0, 3, 9);
+  text = b.texts[0];
+  text.push_back(8);
+  cache.follow(0, text);
+  EXPECT_EQ(cache.work(0), chosen + 3);
+  EXPECT_EQ(cache.length(0), 403);
+  std::vector<std::byte> last(all * 3), last_written(all * 3);
+  b.backend->kv_read(*work, {0, chosen, 3}, last.data());
+  b.backend->kv_read(*b.target_kv, {0, 400, 3}, last_written.data());
+  EXPECT_EQ(last, last_written);
 }
 
 }  // namespace

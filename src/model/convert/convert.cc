@@ -18,10 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
-
 void check_type(const ConvertJob& job) {
-  if (job.type && !is_float(*job.type)) {
+  if (job.type && !dtype_is_float(*job.type)) {
     fail("type {}: conversion writes F32, F16 or BF16; `specextend quantize` makes quantised files",
          dtype_name(*job.type));
   }
@@ -29,7 +27,7 @@ void check_type(const ConvertJob& job) {
 
 DType matrix_type(const ConvertJob& job, const NamedTensor* source) {
   if (job.type) return *job.type;
-  return source && is_float(source->tensor.type) ? source->tensor.type : DType::kBF16;
+  return source && dtype_is_float(source->tensor.type) ? source->tensor.type : DType::kBF16;
 }
 
 // The type of most elements, for the label of the whole file.

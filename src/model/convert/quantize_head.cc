@@ -16,11 +16,9 @@ constexpr size_t kMaxConfig = size_t{16} << 20;  // bytes of config.json
 
 std::string config_path(const std::string& folder) { return (std::filesystem::path(folder) / "config.json").string(); }
 
-bool is_float(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
-
 bool is_matrix(const NamedTensor& tensor) {
   const DType type = tensor.tensor.type;
-  return tensor.tensor.rank == 2 && tensor.name != "mask_hidden" && (is_float(type) || dtype_is_quantised(type));
+  return tensor.tensor.rank == 2 && tensor.name != "mask_hidden" && (dtype_is_float(type) || dtype_is_quantised(type));
 }
 
 TensorPart part_of(std::string_view canonical) {
@@ -35,7 +33,7 @@ std::vector<NamedTensor> unread_tables(const std::vector<SafetensorsFile>& files
   std::vector<NamedTensor> out;
   for (const SafetensorsFile& file : files) {
     for (const SafetensorsTensor& t : file.tensors()) {
-      if (read.contains(t.name) || is_float(t.tensor.type) || t.tensor.type == DType::kF64) continue;
+      if (read.contains(t.name) || dtype_is_float(t.tensor.type) || t.tensor.type == DType::kF64) continue;
       out.push_back({canonical_head_name(t.name), t.name, file.path(), t.tensor});
     }
   }

@@ -173,9 +173,13 @@ void EagleHead::fuse(const float* features, int rows, float* out) {
   if (!eagle3()) {
     backend_.copy_rows(
         {.to = out, .from = features, .rows = rows, .width = target, .to_stride = target, .from_stride = target});
-    if (!mtp())
-      backend_.norm(
-          {.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width, .eps = t.norm_eps});
+    // EAGLE-1 and MTP blocks alike are given the state behind the target's final norm. DeepSeek-V3's report leaves it
+    // open; the modelling code that is published with DeepSeek's MTP weights hands on what the model's own forward()
+    // returns, which ends with the norm, and so do vLLM (deepseek_mtp.py, mimo_mtp.py: the target's normed output),
+    // SGLang (deepseek_nextn.py, mimo_mtp.py) and MiMo's modelling code, whose backbone is Qwen2Model. llama.cpp took
+    // the state before the norm first and measured more accepted tokens behind it on Qwen 3.6 (its pull request 24025).
+    backend_.norm(
+        {.out = out, .x = out, .weight = target_.final_norm(), .rows = rows, .width = t.width, .eps = t.norm_eps});
     return;
   }
   for (size_t i = 0; config().fc_norm && i < config().features.size(); ++i) {
@@ -305,14 +309,14 @@ void EagleHead::make_rope_table(const EagleStep& step) {
                        .factor = rope_factor_});
 }
 
-// Logits of the rows of x that are wanted, behind this norm, if any.
-void EagleHead::read_out(const float* norm, const EagleStep& step) {
+// Logits of the rows of `from` that are wanted, behind this norm, if any.
+void EagleHead::read_out(const float* from, const float* norm, const EagleStep& step) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
   const int outputs = int(step.outputs.size());
   if (outputs == 0) return;
   backend_.copy_rows({.to = w.picked,
-                      .from = w.x,
+                      .from = from,
                       .rows = outputs,
                       .width = c.width,
                       .to_stride = c.width,
@@ -371,6 +375,8 @@ const float* EagleHead::enter_block(int block, const EagleStep& step) {
 }
 
 // The block of the rows' depth gives their logits. Those behind it only leave cells and states, for rows that follow.
+// What a block hands on, to the next one or to itself, is its state behind its own final norm, as in vLLM (pull
+// requests 45895 and 47448) and SGLang: the block's norm of states was trained on a normed one.
 void EagleHead::run_blocks(const EagleStep& step, KvStore& kv) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
@@ -383,14 +389,16 @@ void EagleHead::run_blocks(const EagleStep& step, KvStore& kv) {
     attention(layer, i, enter_block(i, step), step, kv, cells_only);
     if (cells_only) return;
     feed_forward(backend_, c, c, layer.ffn, w, rows);
+    backend_.norm(
+        {.out = w.after_norm, .x = w.x, .weight = layer.final_norm, .rows = rows, .width = c.width, .eps = c.norm_eps});
     if (last > 0)
       backend_.copy_rows({.to = w.given + ptrdiff_t(i) * c.width,
-                          .from = w.x,
+                          .from = w.after_norm,
                           .rows = rows,
                           .width = c.width,
                           .to_stride = state_width(),
                           .from_stride = c.width});
-    if (i == first) read_out(layer.final_norm, step);
+    if (i == first) read_out(w.after_norm, nullptr, step);
   }
 }
 
@@ -416,7 +424,7 @@ void EagleHead::run_layers(const EagleStep& step, KvStore& kv) {
   if (config().norm_output)
     backend_.norm(
         {.out = w.after_norm, .x = w.x, .weight = final_norm_, .rows = rows, .width = c.width, .eps = c.norm_eps});
-  read_out(eagle3() ? final_norm_ : nullptr, step);
+  read_out(w.x, eagle3() ? final_norm_ : nullptr, step);
 }
 
 const EagleOutputs& EagleHead::forward(const EagleStep& step, KvStore& kv) {

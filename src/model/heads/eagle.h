@@ -87,7 +87,7 @@ class EagleHead {
   bool mtp() const { return config().kind == HeadConfig::Kind::kMtp; }
   const float* enter_block(int block, const EagleStep& step);  // the same for an MTP block
   void run_blocks(const EagleStep& step, KvStore& kv);
-  void read_out(const float* norm, const EagleStep& step);
+  void read_out(const float* from, const float* norm, const EagleStep& step);
   const float* enter_cell(const EagleStep& step);  // fills the residual stream; the input of layer 0's attention
   void attention(const Layer& layer, int index, const float* input, const EagleStep& step, KvStore& kv,
                  bool cells_only);

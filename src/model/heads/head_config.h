@@ -22,13 +22,13 @@ struct HeadConfig {
   int target_width = 0;
   int draft_vocab = 0;  // columns of the logits
   // EAGLE-3: the states it reads are the inputs of these target layers, low to high; `layers` of the target means after
-  // its last layer. EAGLE-1 and Medusa read the state after the last layer and the target's final norm: one entry; MTP
-  // that before the norm. LongSpec reads cells, no states.
+  // its last layer. EAGLE-1, MTP and Medusa read the state after the last layer and the target's final norm: one entry.
+  // LongSpec reads cells, no states.
   std::vector<int> features;
   bool bias = false;           // of fc (EAGLE) or of the residual blocks (Medusa)
   bool own_embedding = false;  // else the target's
   bool own_head = false;       // else the target's
-  // EAGLE-3 only.
+  // EAGLE-3 only, and norm_output of MTP blocks.
   bool norm_before_residual = false;  // the residual is the normed state
   bool norm_before_fc = false;        // one norm over all features before fc
   bool fc_norm = false;               // one norm for each feature before fc

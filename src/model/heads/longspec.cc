@@ -57,11 +57,6 @@ std::unique_ptr<LongSpecHead> LongSpecHead::load(std::shared_ptr<const HeadFile>
     fail("{}: {} head where a LongSpec head is expected", file->path(), head_kind_name(config.kind));
   if (config.target_width != target.config().width || config.cell.vocab != target.config().vocab)
     fail("{}: the head was opened for another target", file->path());
-  if (target.spread())
-    fail(
-        "{}: a LongSpec head attends to all of the target's KV cache, which ranks have divided among them: it cannot be "
-        "used with --split",
-        file->path());
   std::unique_ptr<LongSpecHead> head(new LongSpecHead(std::move(file), target, backend, options));
   head->load_weights();
   head->allocate_workspace();
@@ -245,18 +240,22 @@ void LongSpecHead::forward(const StepInputs& step, KvStore& kv, int window) {
   backend_.run(step, {this, &kv, nullptr, uint64_t(window)}, [&] { own_cells(step, kv, window); });
 }
 
-void LongSpecHead::cross_and_feed_forward(const StepInputs& step, const KvStore& target) {
+void LongSpecHead::cross_attend(const StepInputs& step, const KvStore& target) {
   const ModelConfig& c = config().cell;
   Workspace& w = *work_;
-  const int rows = int(step.tokens.size()), q = c.heads * c.head_dim;
   backend_.attend({.out = w.attended,
                    .q = w.picked_queries,
-                   .q_stride = q,
+                   .q_stride = c.heads * c.head_dim,
                    .shape = attention_shape(c),
                    .scale = attention_shape(c).scale(),
                    .kv = &target,
                    .layer = target_.config().layers - 1,
                    .seqs = step.seqs});
+}
+
+void LongSpecHead::feed_forward(int rows) {
+  const ModelConfig& c = config().cell;
+  Workspace& w = *work_;
   backend_.linear({.out = w.picked,
                    .x = w.attended,
                    .weight = cross_out_.get(),
@@ -301,7 +300,13 @@ const float* LongSpecHead::look(const KvStore& target, int slot, int seen) {
   w.seqs[0] = {0, outputs_, slot, seen - 1, w.bits.data(), kWords};
   const StepInputs step{std::span(w.tokens).first(rows), std::span(w.positions).first(rows), w.seqs,
                         std::span(w.outputs).first(rows)};
-  backend_.run(step, {this, &target, work_->picked, 0}, [&] { cross_and_feed_forward(step, target); });
+  // Where the target is spread over ranks they attend, which cannot be part of a step.
+  const bool remote = target_.spread();
+  if (remote) cross_attend(step, target);
+  backend_.run(step, {this, &target, work_->picked, 0}, [&] {
+    if (!remote) cross_attend(step, target);
+    feed_forward(outputs_);
+  });
   return w.logits;
 }
 

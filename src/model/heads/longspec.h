@@ -49,7 +49,8 @@ class LongSpecHead {
   void load_cross_query();
   void allocate_workspace();
   void own_cells(const StepInputs& step, KvStore& kv, int window);
-  void cross_and_feed_forward(const StepInputs& step, const KvStore& target);
+  void cross_attend(const StepInputs& step, const KvStore& target);
+  void feed_forward(int rows);
 
   std::shared_ptr<const HeadFile> file_;
   const Model& target_;

@@ -52,6 +52,7 @@ HeadConfig mtp_config(const ModelFile& file) {
   config.own_head = block("nextn.shared_head_head.weight");
   config.own_final_norm = block("nextn.shared_head_norm.weight");
   config.state_first = target.mtp_state_first;
+  config.norm_output = true;
   return config;
 }
 

@@ -1,6 +1,7 @@
 // The numbers of a draft cache: which policy chooses the cells (keys and values of single tokens) that a drafter
 // attends to, how many, how often, and at which positions.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "speculative/cache/policy.h"
@@ -15,6 +16,7 @@ struct CacheConfig {
   const CachePolicy* policy = &kFullCache;
   CachePositions positions = CachePositions::kCompact;
   int budget = 1024;          // cells in the working cache after a refresh
+  float share = 0;            // or this share of the text, where it is more
   int chunk = 32;             // cells that are chosen together
   int interval = 4;           // rounds from one refresh to the next
   int sink = 4, recent = 64;  // first and last cells that are always chosen (whole chunks where chunks are chosen)
@@ -27,8 +29,11 @@ struct CacheConfig {
   bool chooses() const { return policy->chooses(); }
   bool reads_target() const { return policy->reads_target(); }
   bool reads_draft() const { return policy->reads_draft(); }
-  bool probes() const { return reads_target() && layers.empty() && !all_layers; }  // the layers have to be found
-  bool per_head() const { return reads_draft(); }  // Each layer and key/value head chooses for itself.
+  bool each_head() const { return policy->scores.each_head; }
+  bool every_layer() const { return all_layers || each_head(); }
+  bool probes() const { return reads_target() && layers.empty() && !every_layer(); }  // the layers have to be found
+  bool per_head() const { return reads_draft() || each_head(); }  // Each layer and key/value head chooses for itself.
+  int budget_for(int cells) const { return std::max(budget, int(double(share) * cells)); }  // of a text
   bool once() const { return policy->refresh == CacheRefresh::kOnce; }
 };
 

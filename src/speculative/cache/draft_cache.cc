@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "backend/kv_stream.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "speculative/cache/retrieval_layers.h"
@@ -23,13 +24,13 @@ bool DraftCache::two_stores(const CacheConfig& config, int context, int trained)
 }
 
 int DraftCache::work_cells(const CacheConfig& config, int context) {
-  return (config.chooses() ? std::min(config.budget, context) : context) + kSlack;
+  return (config.chooses() ? std::min(config.budget_for(context), context) : context) + kSlack;
 }
 
 std::vector<int> DraftCache::target_layers(const CacheConfig& config, int layers) {
   std::vector<int> result;
   if (!config.reads_target()) return result;
-  if (config.all_layers) {
+  if (config.every_layer()) {
     result.resize(size_t(layers));
     std::iota(result.begin(), result.end(), 0);
   } else if (config.layers.empty()) {
@@ -48,7 +49,7 @@ std::vector<int> DraftCache::target_layers(const CacheConfig& config, int layers
 }
 
 DraftCache::DraftCache(const CacheConfig& config, const DraftCacheParts& parts)
-    : config_(config), parts_(parts), trained_(parts.draft->context), slots_(size_t(parts.slots)) {
+    : config_(config), budgets_(config), parts_(parts), trained_(parts.draft->context), slots_(size_t(parts.slots)) {
   SX_ASSERT(parts.work && (parts.full != nullptr) == two_stores(config, parts.context, parts.draft->context));
   if (!config_.chooses()) config_.budget = parts_.context;
   if (!parts.draft->one_rope()) config_.positions = CachePositions::kOriginal;  // a move rotates all layers alike
@@ -91,13 +92,14 @@ void DraftCache::truncate(SeqId seq, int cells, int tokens) {
   }
   s.ended = tokens;
   if (cells >= s.length) return;
+  if (parts_.writes_full) forget_cells(*parts_.backend, prompt_store(), seq, cells, s.length);
   s.length = cells;
   if (!moving()) {
     s.work = cells;
     return;
   }
   s.stale = true;
-  s.work = s.unread = 0;
+  s.work = s.unread = s.drafted = 0;
   if (cells < s.chosen_once) s.chosen_once = 0;
   if (cells == 0) s.rounds = s.refreshes = s.shift = 0;
 }
@@ -111,22 +113,24 @@ void DraftCache::prepare(SeqId seq, std::span<const Token> text, int rows) {
   Slot& s = at(seq);
   if (!moving()) return;
   SX_ASSERT(rows <= kSlack);
-  if (!parts_.writes_full) {
-    if (int(text.size()) - s.length > rows) s.stale = true;  // More was decoded plainly than can be run at once.
-    if (s.stale) s.length = int(text.size()) - 1;            // what the target has committed
-  }
+  // More was decoded plainly than can be run at once.
+  if (!parts_.writes_full && int(text.size()) - s.length > rows) s.stale = true;
   const bool due = config_.policy->refresh == CacheRefresh::kInterval && s.rounds >= config_.interval;
   const bool no_room = s.work + rows > capacity_;
   const bool compact = config_.positions == CachePositions::kCompact;
   const bool no_positions = compact && s.work - s.shift + rows > trained_ - (kRoom - kSlack);
-  if (s.stale || no_room || no_positions || due) refresh(seq);
+  if (!s.stale && !no_room && !no_positions && !due) return;
+  if (!parts_.writes_full) s.length = int(text.size()) - 1, s.drafted = 0;  // what the target has committed
+  refresh(seq);
 }
 
 void DraftCache::refresh(SeqId seq) {
   const double start = now_ms();
   Slot& s = at(seq);
   s.borders.resize(s.length);
+  if (config_.chooses()) config_.budget = config_.share > 0 ? budgets_.budget_for(s.length) : config_.budget;
   std::optional<EvenPlan> plan;
+  if (on_backend_) on_backend_->budget = config_.budget;
   if (on_backend_ && s.noted > 0)
     plan = plan_even_chunks(s.borders.borders(), on_backend_->budget, on_backend_->sink, on_backend_->recent);
   if (plan) {
@@ -150,7 +154,7 @@ void DraftCache::retrieve(SeqId seq, const EvenPlan& plan) {
   KvRetrieveArgs args{};
   args.score = score_args(*parts_.target, parts_.target_kv, seq);
   args.score.q = s.query, args.score.layers = layers_;
-  args.per_cell = on_backend_->per_cell;
+  args.per_cell = on_backend_->per_cell, args.each_head = config_.each_head();
   args.budget = on_backend_->budget, args.sink = on_backend_->sink, args.recent = on_backend_->recent, args.plan = plan;
   args.from = parts_.full, args.to = parts_.work, args.slot = seq;
   args.compact = config_.positions == CachePositions::kCompact, args.shift = s.shift, args.top = trained_ - 1;
@@ -166,8 +170,8 @@ void DraftCache::retrieve(SeqId seq, const EvenPlan& plan) {
 void DraftCache::read_cells(const Slot& s) {
   if (s.unread == 0) return;
   const auto cells = s.retrieved->cells();
-  SX_ASSERT(int(cells.size()) == s.unread);
-  std::copy(cells.begin(), cells.end(), s.cell.begin());
+  SX_ASSERT(int(cells.size()) >= s.unread);  // where each head chooses: those of all, head 0 of layer 0 first
+  std::copy_n(cells.begin(), s.unread, s.cell.begin());
   s.unread = 0;
 }
 
@@ -219,6 +223,11 @@ void DraftCache::gather(SeqId seq) {
 }
 
 void DraftCache::appended(SeqId seq, int rows) {
+  append(seq, rows);
+  if (moving() && !parts_.writes_full) at(seq).drafted += rows;
+}
+
+void DraftCache::append(SeqId seq, int rows) {
   Slot& s = at(seq);
   if (!moving()) {
     s.work = s.length += rows;
@@ -240,13 +249,14 @@ void DraftCache::appended(SeqId seq, int rows) {
 void DraftCache::follow(SeqId seq, std::span<const Token> text) {
   Slot& s = at(seq);
   SX_ASSERT(moving() && !parts_.writes_full);
+  s.work -= s.drafted, s.length -= s.drafted, s.drafted = 0;
   prepare(seq, text, std::min(kSlack, int(text.size()) - s.length));
   const int rows = int(text.size()) - 1 - s.length;
   if (rows <= 0) return;
   moves_.clear();
   for (int i = 0; i < rows; ++i) moves_.push_back({s.length + i, s.work + i, position(seq, i) - (s.length + i)});
   move(seq, *parts_.full, *parts_.work, parts_.layer);
-  appended(seq, rows);
+  append(seq, rows);
 }
 
 }  // namespace sx

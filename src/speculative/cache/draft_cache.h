@@ -79,9 +79,10 @@ class DraftCache {
   // Before `rows` cells are run behind the working cache; `text` holds all known tokens. Refreshes if it is due or
   // there is no room.
   void prepare(SeqId seq, std::span<const Token> text, int rows);
+  // The drafter has run these cells. Where the target writes the cells of the text, they count until follow().
   void appended(SeqId seq, int rows);
-  // For a drafter that writes no cells and reads those of the target: brings the working cache up to the text without
-  // its last token.
+  // For a drafter on the target's cells: brings the working cache up to the text without its last token, with what the
+  // target has written.
   void follow(SeqId seq, std::span<const Token> text);
 
   // The text ends after `tokens` tokens and `cells` cells may be kept. Fewer are kept where the drafter's own queries
@@ -108,8 +109,9 @@ class DraftCache {
  private:
   struct Slot {
     int length = 0, work = 0;
-    int shift = 0;   // compact position of place i: i - shift, at least 0
-    int rounds = 0;  // since the last refresh
+    int drafted = 0;  // cells at the end that the drafter has run in the target's place
+    int shift = 0;    // compact position of place i: i - shift, at least 0
+    int rounds = 0;   // since the last refresh
     int refreshes = 0;
     bool stale = true;                  // The working cache does not belong to the text.
     int noted = 0;                      // tokens (target's) or cells (own) up to the query noted last; 0: none
@@ -136,6 +138,7 @@ class DraftCache {
   void refresh(SeqId seq);
   void retrieve(SeqId seq, const EvenPlan& plan);
   void gather(SeqId seq);
+  void append(SeqId seq, int rows);
   void move(SeqId seq, const KvStore& from, KvStore& to, int layer, int head = -1);
   static void read_cells(const Slot& s);
   void refilled(SeqId seq, int cells, int tokens);
@@ -150,7 +153,8 @@ class DraftCache {
   void ask_policy(const Slot& s, std::vector<int32_t>& cells);
   KvScoreArgs score_args(const ModelConfig& model, const KvStore* kv, SeqId seq) const;
 
-  CacheConfig config_;
+  CacheConfig config_;   // `budget` is that of the last refresh
+  CacheConfig budgets_;  // as it was given
   DraftCacheParts parts_;
   int trained_ = 0, capacity_ = 0;  // trained positions; cells of the working cache
   // The backend chooses, where the text is longer than the budget and a query is noted.

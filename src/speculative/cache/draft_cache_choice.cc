@@ -44,6 +44,8 @@ void DraftCache::make_choosing() {
     layers_ = target_layers(config_, parts_.target->layers);
     rows = layers_.size() * size_t(parts_.target->heads);
     query = rows * size_t(parts_.target->head_dim);
+    if (config_.each_head()) rows = size_t(parts_.target->heads);  // one layer after another
+    SX_ASSERT(!config_.each_head() || (policy.on_backend && &draft == parts_.target));
   } else if (reads_draft()) {
     rows = size_t(draft.heads);
     query = size_t(most_queries()) * size_t(draft.layers) * rows * size_t(draft.head_dim);
@@ -61,7 +63,9 @@ void DraftCache::make_choosing() {
     for (auto& c : s.choice) c.reserve(size_t(capacity_));
     s.borders = ChunkBorders(config_.chunk);
     s.borders.reserve(parts_.context);
-    if (on_backend_) s.retrieved = parts_.backend->make_choice(std::min(on_backend_->budget, parts_.context));
+    const int lists = config_.each_head() ? draft.layers * draft.kv_heads : 1;
+    if (on_backend_)
+      s.retrieved = parts_.backend->make_choice(std::min(config_.budget_for(parts_.context), parts_.context) * lists);
     if (query > 0) s.query = parts_.backend->allocate(query, "queries of the draft cache");
     if (reads_draft()) s.own.resize(query);
   }
@@ -124,6 +128,11 @@ void DraftCache::keep_choice(Slot& s) const {
 
 void DraftCache::choose_by_target(SeqId seq) {
   Slot& s = at(seq);
+  if (config_.each_head()) {  // Only the ends fit into the budget (see plan_even_chunks()): scores do not matter.
+    std::fill(reduced_.begin(), reduced_.end(), 0.0f);
+    for (auto& cells : s.choice) ask_policy(s, cells);
+    return;
+  }
   const ModelConfig& t = *parts_.target;
   KvScoreArgs args = score_args(t, parts_.target_kv, seq);
   const size_t parts = args.borders.size() - 1, heads = size_t(t.heads), rows = layers_.size() * heads;

@@ -7,14 +7,14 @@
 namespace sx {
 
 extern const CachePolicy kWindowCache, kStreamingCache, kRetrievalCache, kOnceCache, kQuestCache, kSnapCache,
-    kPruneCache, kRandomCache;
+    kPruneCache, kRandomCache, kVerifiedCache;
 
 namespace {
 
 std::vector<const CachePolicy*>& table() {
   static std::vector<const CachePolicy*> policies = {
       &kFullCache,  &kWindowCache, &kStreamingCache, &kRetrievalCache, &kOnceCache,
-      &kQuestCache, &kSnapCache,   &kPruneCache,     &kRandomCache,
+      &kQuestCache, &kSnapCache,   &kPruneCache,     &kRandomCache,    &kVerifiedCache,
   };
   return policies;
 }

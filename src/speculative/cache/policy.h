@@ -29,6 +29,9 @@ struct CacheScores {
   ScoreKind kind = ScoreKind::kMass;
   bool single_cells = false;  // Scores belong to single cells; otherwise to chunks of CacheConfig::chunk cells.
   int queries = 1;            // kDraft: the scores of this many last queries are added up.
+  // kTarget, where the target drafts for itself: each layer and key/value head chooses for itself, by the attention of
+  // its own query heads. All layers count then, and the choice must be one that on_backend() describes.
+  bool each_head = false;
 };
 
 // The text that a policy chooses from; it has more cells than CacheConfig::budget.

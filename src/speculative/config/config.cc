@@ -63,6 +63,15 @@ void fill_chunks(SpecConfig& c, int chunk, int budget, int interval) {
   c.cache.interval = interval;
 }
 
+// The target itself in fewer bits, each layer and head on the chunks it has just attended to.
+void fill_verified(SpecConfig& c) {
+  c.self.skip = 0;
+  c.self.weights = SelfWeights::kAuto;
+  c.cache.policy = &cache_policy("verified");
+  c.cache.positions = CachePositions::kOriginal;
+  c.cache.share = 0.05f;
+}
+
 constexpr Preset kPresets[] = {
     {{"off", "plain decoding", false}, [](SpecConfig&) {}},
     {{"sd", "a draft model proposes a chain of 5 (Leviathan, Chen)", true},
@@ -178,6 +187,16 @@ constexpr Preset kPresets[] = {
        fill_chunks(c, 8, 4096, 64);
        c.inner = DrafterKind::kModel;
      }},
+    {{"partial",
+      "the target on the chunks each head attends to checks what the text's own suffixes propose (TriForce, SpecPV)",
+      false},
+     [](SpecConfig& c) {
+       fill_tree(c, DrafterKind::kSelf, TreeKind::kChain, 16, 16);
+       fill_verified(c);
+       c.self.weights = SelfWeights::kOwn;
+       c.inner = DrafterKind::kSuffix;
+       c.inner_nodes = 15;
+     }},
     {{"fuse", "one tree from a draft model and the text's own suffixes (RASD)", true},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kModel); }},
     {{"auto", "decides in every round: draft model, the text's own suffixes, both, or neither, and how deep", true},
@@ -185,6 +204,12 @@ constexpr Preset kPresets[] = {
        fill_fuse(c, DrafterKind::kModel);
        c.cache.policy = &cache_policy("retrieval");
        c.controller = true;
+     }},
+    {{"self", "one tree from the target itself, in 4 bits where it has more, and the text's own suffixes", false},
+     [](SpecConfig& c) {
+       fill_fuse(c, DrafterKind::kSelf);
+       c.tree.depth = 8, c.tree.beams = 2, c.tree.topk = 4;
+       fill_verified(c);
      }},
     {{"self-suffix", "one tree from the target without layers and the text's own suffixes", false},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kSelf); }},
@@ -244,7 +269,13 @@ void check_drafter(const SpecConfig& config) {
           "speculation setting inner is {} and tree {}: a drafter inside another guesses along a chain, set tree to chain",
           inner, setting_value(config, "tree"));
   }
-  if (uses(DrafterKind::kSelf) && config.self.exit > 0 && !config.self.layers.empty())
+  const bool self = config.drafts_with(DrafterKind::kSelf);
+  if (!self && config.self.weights != SelfWeights::kOwn)
+    fail(
+        "speculation setting self-weights is {} and {} does not draft with the target: set drafter to self, or leave "
+        "it out",
+        setting_value(config, "self-weights"), config.preset);
+  if (self && config.self.exit > 0 && !config.self.layers.empty())
     fail("speculation settings exit {} and skip-layers exclude each other: give one of them", config.self.exit);
 }
 
@@ -259,6 +290,12 @@ void check_cache(const SpecConfig& config) {
     fail("speculation setting cache is {}, which asks the draft's own queries, and {} drafts with the target: take {}",
          name, config.preset,
          cache_policy_names([](const CachePolicy& policy) { return policy.chooses() && !policy.reads_draft(); }));
+  if (cache.each_head() && !config.drafts_with(DrafterKind::kSelf))
+    fail(
+        "speculation setting cache is {}, by which each head of the target chooses for itself, and {} drafts with "
+        "another model: take {}",
+        name, config.preset,
+        cache_policy_names([](const CachePolicy& policy) { return policy.chooses() && !policy.scores.each_head; }));
   if (cache.chunk > cache.budget)
     fail("speculation setting chunk is {}, more than the budget of {}", cache.chunk, cache.budget);
 }

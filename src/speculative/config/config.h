@@ -33,8 +33,16 @@ struct IndexConfig {
   std::string store_file;            // suffix: a text that is
 };
 
-// Drafting with the target itself, layers left out.
+// The weights with which the target drafts for itself.
+enum class SelfWeights {
+  kOwn,   // the target's
+  kQ4_0,  // a copy of them in 4 bits, made when the engine opens
+  kAuto,  // the copy where the target's matrices have 8 bits and more
+};
+
+// Drafting with the target itself: layers left out, weights in fewer bits.
 struct SelfConfig {
+  SelfWeights weights = SelfWeights::kOwn;
   float skip = 0.45f;       // share of the layers' halves (attention, feed-forward) left out, spread evenly
   std::vector<int> layers;  // instead: these layers are left out
   int exit = 0;             // instead: all layers from this one on are left out

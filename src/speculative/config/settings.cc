@@ -331,6 +331,11 @@ std::vector<Setting> own_settings() {
           "store", "suffix: tokens of earlier responses that are searched, too (0: none)", 0, 1 << 22,
           [](auto& c) -> auto& { return c.index.store; }),
       store_file_setting(),
+      choice<SelfWeights>(
+          "self-weights",
+          "self: weights it drafts with; q4_0 is a copy in 4 bits, auto takes it for targets of 8 and more",
+          {{"own", SelfWeights::kOwn}, {"q4_0", SelfWeights::kQ4_0}, {"auto", SelfWeights::kAuto}},
+          [](auto& c) -> auto& { return c.self.weights; }),
       number(
           "skip", "self: share of the layers' halves left out, spread evenly", 0.0f, 0.95f,
           [](auto& c) -> auto& { return c.self.skip; }),
@@ -389,6 +394,9 @@ std::vector<Setting> cache_settings() {
       number(
           "budget", "cells of a bounded cache after a refresh", 16, 1 << 20,
           [](auto& c) -> auto& { return c.cache.budget; }),
+      number(
+          "share", "share of the text that a bounded cache holds where that is more than its budget", 0.0f, 1.0f,
+          [](auto& c) -> auto& { return c.cache.share; }),
       number(
           "chunk", "cells chosen together", 1, 4096, [](auto& c) -> auto& { return c.cache.chunk; }),
       number(

@@ -12,7 +12,7 @@ namespace sx {
 namespace {
 
 const std::string kWhere = "speculative config";
-constexpr size_t kMostBytes = 64 << 10;
+constexpr size_t kMostConfigBytes = 64 << 10;
 
 enum class Kind { kInteger, kNumber, kBool, kString };
 const char* kind_name(Kind kind) {
@@ -168,7 +168,8 @@ void set_model(SpecConfig& config, const Json& json, const std::string& method) 
 }  // namespace
 
 SpecConfig config_from_json(std::string_view text) {
-  if (text.size() > kMostBytes) fail("{}: {} bytes; at most {} are accepted", kWhere, text.size(), kMostBytes);
+  if (text.size() > kMostConfigBytes)
+    fail("{}: {} bytes; at most {} are accepted", kWhere, text.size(), kMostConfigBytes);
   const Json json = parse_json(text, kWhere);
   if (!json.is_object())
     fail("{}: is {}; an object like {{\"method\": \"suffix\"}} is expected", kWhere, json.type_name());

@@ -190,7 +190,7 @@ void DFlashDraft::accept(const Outcome& o, const DraftTail&) {
   }
 }
 
-std::unique_ptr<Drafter> make(const DraftContext& context) {
+std::unique_ptr<Drafter> make_dflash(const DraftContext& context) {
   DFlashOptions options;
   options.max_nodes = std::max(1, tree_drafter_rows(context.tree, 1));
   options.max_rows = std::max(context.chunk, options.max_nodes) + kMostWaiting;
@@ -203,12 +203,12 @@ std::unique_ptr<Drafter> make(const DraftContext& context) {
   return std::make_unique<TreeDrafter>(tree_options(context), std::make_unique<DFlashDraft>(std::move(parts)));
 }
 
-bool claims(const DraftSource& source) {
+bool claims_dflash(const DraftSource& source) {
   return source.kind == DrafterKind::kModel && source.head && source.head->config().kind == HeadConfig::Kind::kDFlash;
 }
 
 // A tree cannot be deeper than what a block predicts.
-void fit(SpecConfig& config, const HeadFile& head) {
+void fit_dflash(SpecConfig& config, const HeadFile& head) {
   if (config.cache.reads_draft())
     fail(
         "draft '{}': the cells of a DFlash drafter have no queries of their own; cache {} does not go with it: take {}",
@@ -220,6 +220,6 @@ void fit(SpecConfig& config, const HeadFile& head) {
 
 }  // namespace
 
-const DrafterEntry kDFlashDrafter{.name = "dflash", .claims = claims, .make = make, .fit = fit};
+const DrafterEntry kDFlashDrafter{.name = "dflash", .claims = claims_dflash, .make = make_dflash, .fit = fit_dflash};
 
 }  // namespace sx

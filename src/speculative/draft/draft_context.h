@@ -36,6 +36,7 @@ struct DraftContext {
   const TokenCodec* tokenizer = nullptr;  // of the target
   int slots = 1, context = 0, chunk = 512;
   bool check_weights = false;              // of a draft model
+  bool sizes_only = false;                 // weights are not read: only sizes are asked for
   std::function<void(double)> progress{};  // of loading it
 };
 

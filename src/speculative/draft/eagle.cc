@@ -277,7 +277,7 @@ void EagleDraft::accept(const Outcome& o, const DraftTail&) {
   }
 }
 
-std::unique_ptr<Drafter> make(const DraftContext& context) {
+std::unique_ptr<Drafter> make_eagle(const DraftContext& context) {
   EagleOptions options;
   const bool parallel = context.source.head->config().mask_token >= 0;
   const int levels = parallel ? std::min(context.tree.depth, kMostParallel) : 0;
@@ -296,7 +296,7 @@ std::unique_ptr<Drafter> make(const DraftContext& context) {
   return make_eagle_drafter(drafter, std::move(owned));
 }
 
-bool claims(const DraftSource& source) {
+bool claims_eagle(const DraftSource& source) {
   using Kind = HeadConfig::Kind;
   return source.kind == DrafterKind::kModel && source.head &&
          (source.head->config().kind == Kind::kEagle1 || source.head->config().kind == Kind::kEagle3);
@@ -310,7 +310,7 @@ std::unique_ptr<Drafter> make_eagle_drafter(const EagleDrafterOptions& options, 
   return std::make_unique<TreeDrafter>(options, std::make_unique<EagleDraft>(options, std::move(owned)));
 }
 
-const DrafterEntry kEagleDrafter{.name = "eagle", .claims = claims, .make = make};
-const DrafterEntry kMtpDrafter{.name = "mtp", .claims = claims_mtp, .make = make};
+const DrafterEntry kEagleDrafter{.name = "eagle", .claims = claims_eagle, .make = make_eagle};
+const DrafterEntry kMtpDrafter{.name = "mtp", .claims = claims_mtp, .make = make_eagle};
 
 }  // namespace sx

@@ -134,7 +134,7 @@ DraftLogits LongSpecDraft::run_level(std::span<const DraftRows> level) {
   return logits;
 }
 
-std::unique_ptr<Drafter> make(const DraftContext& context) {
+std::unique_ptr<Drafter> make_longspec(const DraftContext& context) {
   const auto& file = context.source.head;
   Model& target = *context.target;
   const int asked = context.cache.window < 0 ? file->config().window : context.cache.window;  // 0: the whole text
@@ -153,11 +153,11 @@ std::unique_ptr<Drafter> make(const DraftContext& context) {
   return std::make_unique<TreeDrafter>(tree_options(context), std::make_unique<LongSpecDraft>(std::move(parts)));
 }
 
-bool claims(const DraftSource& source) {
+bool claims_longspec(const DraftSource& source) {
   return source.kind == DrafterKind::kModel && source.head && source.head->config().kind == HeadConfig::Kind::kLongSpec;
 }
 
-void fit(SpecConfig& config, const HeadFile& head) {
+void fit_longspec(SpecConfig& config, const HeadFile& head) {
   if (config.cache.reads_draft())
     fail("draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache {}",
          head.path(), config.cache.policy->name,
@@ -167,6 +167,7 @@ void fit(SpecConfig& config, const HeadFile& head) {
 
 }  // namespace
 
-const DrafterEntry kLongSpecDrafter{.name = "longspec", .claims = claims, .make = make, .fit = fit};
+const DrafterEntry kLongSpecDrafter{
+    .name = "longspec", .claims = claims_longspec, .make = make_longspec, .fit = fit_longspec};
 
 }  // namespace sx

@@ -89,11 +89,11 @@ class MedusaDraft final : public DraftModel {
   float* states_ = nullptr;  // [slots, width] of the pass
 };
 
-std::unique_ptr<Drafter> make(const DraftContext& context) {
+std::unique_ptr<Drafter> make_medusa(const DraftContext& context) {
   return std::make_unique<TreeDrafter>(tree_options(context), std::make_unique<MedusaDraft>(context));
 }
 
-bool claims(const DraftSource& source) {
+bool claims_medusa(const DraftSource& source) {
   return source.kind == DrafterKind::kModel && source.head && source.head->config().kind == HeadConfig::Kind::kMedusa;
 }
 
@@ -106,7 +106,7 @@ void take_tree(const HeadConfig& head, TreeConfig& tree) {
   if (tree.depth == kMedusaHeads) tree.depth = head.medusa_heads;
 }
 
-void fit(SpecConfig& config, const HeadFile& head) {
+void fit_medusa(SpecConfig& config, const HeadFile& head) {
   if (config.cache.chooses())
     fail(
         "draft '{}': Medusa heads have no cache that could be {}: leave setting cache out, or use a preset like medusa",
@@ -121,6 +121,6 @@ void fit(SpecConfig& config, const HeadFile& head) {
 
 }  // namespace
 
-const DrafterEntry kMedusaDrafter{.name = "medusa", .claims = claims, .make = make, .fit = fit};
+const DrafterEntry kMedusaDrafter{.name = "medusa", .claims = claims_medusa, .make = make_medusa, .fit = fit_medusa};
 
 }  // namespace sx

@@ -76,7 +76,7 @@ DraftShape ModelDraft::shape() const {
 }
 
 std::string ModelDraft::fingerprint() const {
-  if (!owned_.model) return {};
+  if (!owned_.model || !writes()) return {};  // The target's own cells are saved with the target.
   return cells_fingerprint(kv().geometry().type, owned_.model->rope_frequencies(), owned_.model->rope_factor());
 }
 
@@ -130,7 +130,8 @@ void ModelDraft::add_text(DraftRows& r, int share, int most) {
   const DraftTask& task = *r.task;
   DraftCache* cache = options_.cache;
   const int length = int(task.text.size());
-  if (cache) cache->prepare(task.seq, task.text, std::min(share, length - cache->length(task.seq)));
+  if (writes()) cache->prepare(task.seq, task.text, std::min(share, length - cache->length(task.seq)));
+  else if (cache) cache->follow(task.seq, task.text);
   else r.root = r.tail->add(*task.tree, 0);
   const int from = cache ? cache->length(task.seq) : length - 1, known = length - from,
             own = r.tail->size();  // own: node 0, if it is there
@@ -191,7 +192,7 @@ bool ModelDraft::grow(const DraftTask&, TreeGrowthArgs& args) {
 // Accepted nodes that were run keep their cells; only the others are computed again.
 void ModelDraft::accept(const Outcome& o, const DraftTail& tail) {
   DraftCache* cache = options_.cache;
-  if (!cache || tail.size() == 0) return;
+  if (!writes() || tail.size() == 0) return;  // The target has written better cells of its own.
   moves_.clear();
   const int history = cache->work(o.seq);
   int parent = -1, kept = 0;

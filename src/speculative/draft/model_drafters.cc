@@ -1,4 +1,5 @@
-// Makes drafters that run a language model: a draft model of its own, or the target with layers left out.
+// Makes drafters that run a language model: a draft model of its own, or the target with layers left out or with
+// weights in fewer bits.
 #include <algorithm>
 #include <cmath>
 
@@ -59,12 +60,46 @@ void leave_layers_out(const SelfConfig& config, int layers, ModelDrafterOptions&
   }
 }
 
+// Bits per weight over the matrices of all layers.
+double matrix_bits(const ModelFile& file) {
+  double bits = 0, weights = 0;
+  for (const NamedTensor& named : file.tensors()) {
+    if (named.tensor.rank < 2 || !named.name.starts_with("blk.")) continue;
+    weights += double(named.tensor.elements());
+    bits += weight_bits(named.tensor.type) * double(named.tensor.elements());
+  }
+  return weights > 0 ? bits / weights : 0;
+}
+
+// A copy of the target in 4 bits for QuantSpec's way of drafting: it works on the target's own cells, so it has no
+// prompt to read. Null: the target drafts with its own weights. Tiwari et al., "QuantSpec: Self-Speculative Decoding
+// with Hierarchical Quantized KV Cache", arXiv:2502.10424.
+std::unique_ptr<Model> make_copy(const DraftContext& context) {
+  constexpr double kWorthIt = 8;  // bits per weight of the target from which half as many are worth the memory
+  const SelfWeights wanted = context.config->self.weights;
+  const Model& target = *context.target;
+  if (wanted == SelfWeights::kOwn) return nullptr;
+  if (wanted == SelfWeights::kAuto && (target.spread() || matrix_bits(*target.file()) < kWorthIt)) return nullptr;
+  if (target.spread())
+    fail(
+        "speculation setting self-weights is q4_0 and the model is spread over ranks, which hold no copy: set it to own");
+  Requantiser requantise(DType::kQ4_0, context.sizes_only);
+  ModelOptions options;
+  options.max_rows = options.max_outputs = tree_drafter_rows(context.tree, context.slots, context.ahead);
+  options.context = target.context();
+  options.check_weights = false;  // the target's have been looked through
+  options.progress = context.progress;
+  options.requantise = &requantise, options.original = &target;
+  return Model::load(target.file(), *context.backend, options);
+}
+
 std::unique_ptr<Drafter> make_self(const DraftContext& context) {
   Model& target = *context.target;
   ModelDrafterOptions drafter;
   static_cast<TreeDrafterOptions&>(drafter) = tree_options(context);
   drafter.model = &target, drafter.kv = context.kv, drafter.vocab = target.config().vocab;
   OwnedModel owned;
+  if ((owned.model = make_copy(context))) drafter.model = owned.model.get();
   if (context.cache.chooses()) {
     owned.stores = make_draft_stores(context, target.kv_geometry(context.slots, 0, context.kv->geometry().type),
                                      target.config(), target.rope_frequencies());

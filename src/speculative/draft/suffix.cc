@@ -21,7 +21,7 @@ constexpr int kChildren = 64;             // continuations of a state that are l
 constexpr int kLinkWalk = 64;             // links followed to a suffix of at most match_max tokens
 constexpr size_t kMostStored = 64 << 20;  // bytes of a text to copy from; an index has some 150 for each token
 constexpr float kLeastPath = 1e-3f;
-constexpr int kBefore = 32;  // tokens kept of the text before an answer, so that its beginning can be found
+constexpr int kKeptBefore = 32;  // tokens kept of the text before an answer, so that its beginning can be found
 
 // A node that may be drafted next. All in the heap are paths of which none leads to another, so their shares sum to at
 // most 1 and 1 / least share bounds their number.
@@ -51,7 +51,7 @@ class SuffixDrafter final : public IndexDrafter {
     heap_.reserve(static_cast<size_t>(1 / least_path_) + kChildren);
   }
   void remember(std::span<const Token> text, int answer) override {
-    if (answer > 0) store_.add(text.last(std::min(text.size(), static_cast<size_t>(answer) + kBefore)));
+    if (answer > 0) store_.add(text.last(std::min(text.size(), static_cast<size_t>(answer) + kKeptBefore)));
   }
 
  protected:
