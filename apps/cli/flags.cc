@@ -21,11 +21,6 @@ uint64_t read_seed(const std::string& text) {
   return seed;
 }
 
-void ignore(CLI::App& app, const char* spellings, const char* why) {
-  rare(app.add_option_function<std::string>(
-      spellings, [](const std::string&) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
-}
-
 void add_penalty_flags(CLI::App& app, SamplingOptions& s) {
   app.add_option("--repeat-penalty", s.repeat_penalty, "divide the logits of recent tokens by this; 1: off")
       ->capture_default_str();
@@ -52,6 +47,11 @@ void add_grammar_flags(CLI::App& app, GenerateOptions& o) {
 
 }  // namespace
 
+void ignore(CLI::App& app, const char* spellings, const char* why) {
+  rare(app.add_option_function<std::string>(
+      spellings, [](const std::string&) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
+}
+
 const EngineOptions* split_options() { return g_split; }
 
 void add_model_flag(CLI::App& app, std::string& model) {
@@ -68,7 +68,9 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
   app.add_option("-t,--threads", o.threads, "CPU threads; 0: one per core within the CPU quota")
       ->capture_default_str()
       ->envname("LLAMA_ARG_THREADS");
-  app.add_option("--device,--dev", o.device, "cpu, cuda, cuda:N, or auto: CUDA if there is a device")
+  app.add_option(
+         "--device,--dev", o.device,
+         "cpu, cuda, cuda:N, or auto: CUDA if there is a device; cuda:0,cuda:1: the model is divided among them")
       ->capture_default_str();
   rare(app.add_option_function<std::string>(
            "--split",
@@ -76,7 +78,7 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
              o.split = split;
              g_split = &o;
            },
-           "divide the model among the ranks that mpirun started, by layers or columns"))
+           "divide the model among the ranks that mpirun started or the devices of a list, by layers or columns"))
       ->check(CLI::IsMember({"layers", "columns"}));
   rare(app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type,
                       "type of the KV cache: f32, f16, bf16, q8_0, q4_0 or q4_1; without it the fastest here"));

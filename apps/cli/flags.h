@@ -13,6 +13,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, std::string& chat_t
 // The options of the command that was given --split, and null if none was.
 const EngineOptions* split_options();
 void add_sampling_flags(CLI::App& app, GenerateOptions& options, std::vector<std::string>& bias);
+// A flag of llama.cpp that is taken and has no effect; `why` is what its help says.
+void ignore(CLI::App& app, const char* spellings, const char* why);
 // Parses "--logit-bias TOKEN+VALUE" (or -VALUE) into the options.
 void apply_bias(GenerateOptions& options, const std::vector<std::string>& bias);
 

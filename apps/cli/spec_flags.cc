@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/flags.h"
 #include "cli/help.h"
 
 namespace sx::cli {
@@ -43,11 +44,6 @@ bool needs_draft(const std::string& preset) {
                      [&](const SpecPreset& p) { return p.name == preset && p.needs_draft; });
 }
 
-void ignore(CLI::App& app, const char* spellings, const char* why) {
-  rare(app.add_option_function<std::string>(
-      spellings, [](const std::string&) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
-}
-
 }  // namespace
 
 void add_spec_flags(CLI::App& app, SpecFlags& flags) {
@@ -76,7 +72,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags) {
   ignore(app, "--td,--threads-draft,--spec-draft-threads", "drafts use the same threads");
 }
 
-std::vector<SpecOptions> resolve_all(const SpecFlags& flags) {
+std::vector<SpecOptions> resolve_all(const SpecFlags& flags, const char* without) {
   std::map<std::string, std::string> extra = flags.settings;
   if (!flags.value_type.empty() && !extra.emplace("draft-kv-type", flags.value_type).second &&
       extra["draft-kv-type"] != flags.value_type)
@@ -91,7 +87,7 @@ std::vector<SpecOptions> resolve_all(const SpecFlags& flags) {
       throw Error(
           fmt::format("key {} of speculation is given, but no preset: add --spec NAME, or -md FILE for a draft model",
                       extra.begin()->first));
-    SpecOptions only = parse_flag(draft ? "sd" : "off", extra);
+    SpecOptions only = parse_flag(draft ? "sd" : flags.json.empty() ? without : "off", extra);
     only.json = flags.json;
     return {only};
   }
@@ -105,12 +101,12 @@ std::vector<SpecOptions> resolve_all(const SpecFlags& flags) {
   return all;
 }
 
-SpecOptions resolve(const SpecFlags& flags) {
+SpecOptions resolve(const SpecFlags& flags, const char* without) {
   if (flags.specs.size() > 1)
     throw Error(fmt::format(
         "--spec {} and --spec {}: this command runs one preset; `specextend serve` takes several, for requests to name",
         flags.specs[0], flags.specs[1]));
-  return resolve_all(flags).front();
+  return resolve_all(flags, without).front();
 }
 
 std::string replaced_flag(std::string_view flag, std::string_view value) {

@@ -23,10 +23,13 @@ struct SpecFlags {
 void add_spec_flags(CLI::App& app, SpecFlags& flags);
 
 // What the flags ask for together, the default first; throws on flags that exclude each other, and on presets and keys
-// that do not exist. The library checks the values.
-std::vector<SpecOptions> resolve_all(const SpecFlags& flags);
+// that do not exist. The library checks the values. `without`: the preset where no flag asks for one.
+std::vector<SpecOptions> resolve_all(const SpecFlags& flags, const char* without = "off");
 // For commands that run one method: throws where more than one --spec is given.
-SpecOptions resolve(const SpecFlags& flags);
+SpecOptions resolve(const SpecFlags& flags, const char* without = "off");
+
+// The preset of commands that answer (generate, chat, serve) where no flag asks for one.
+inline constexpr const char* kDefaultSpec = "auto";
 
 // "--spec-depth 5 is now --spec NAME:depth=5", for a flag of earlier versions; empty for any other flag.
 std::string replaced_flag(std::string_view flag, std::string_view value);

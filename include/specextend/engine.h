@@ -48,7 +48,9 @@ struct EngineOptions {
   int context = 0;              // tokens a session can hold; 0: what the model was trained for
   int threads = 0;              // 0: what thread_count(0) says
   std::string device = "auto";  // "cpu", "cuda", "cuda:1", or "auto": a CUDA device if there is one
-  std::string split{};    // "layers" or "columns": over the ranks of an MPI job (<specextend/ranks.h>); empty: alone
+  // "layers" or "columns": how the model is divided among the ranks of an MPI job (<specextend/ranks.h>), or among the
+  // devices that `device` lists ("cuda:0,cuda:1"; by layers if nothing is said). Empty: one device.
+  std::string split{};
   std::string kv_type{};  // "f32", "f16", "bf16", "q8_0", "q4_0" or "q4_1"; empty: the fastest here
   int chunk = 0;  // rows of one step: prompts are processed in chunks of so many tokens; 0: what suits the device
   int max_sessions = 1;                   // sessions open at a time

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <numeric>
 
+#include "backend/kv_stream.h"
 #include "backend/registry.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/batch.h"
 #include "engine/beside_program.h"
 #include "engine/rank_follower.h"
+#include "engine/rank_devices.h"
 #include "engine/ranks_backend.h"
 #include "engine/round.h"
 #include "engine/session.h"
@@ -44,10 +46,7 @@ EngineOptions checked(EngineOptions o) {
   range("chunk", o.chunk, 0, 8192);
   range("max_sessions", o.max_sessions, 1, 4096);
   range("max_outputs", o.max_outputs, 1, 8192);
-  const bool numbered = o.device.starts_with("cuda:") && o.device.size() > 5 && o.device.size() < 8 &&
-                        o.device.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (o.device != "auto" && o.device != "cpu" && o.device != "cuda" && !numbered)
-    fail("device '{}' is not known: use auto, cpu, cuda or cuda:N", o.device);
+  if (device_list(o.device).size() > 1 && o.split.empty()) o.split = "layers";
   if (o.model.empty()) o.model = default_model_path();
   return o;
 }
@@ -211,6 +210,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
             .chunk = options_.chunk};
   round_ = std::make_unique<Round>(parts_);
   if (backend_->traits().records_steps) warm_up();
+  // Probes and measurements ran in a slot that is nobody's yet.
+  forget_cells(*backend_, *kv_, 0, 0, kv_->geometry().capacity);
 }
 
 std::vector<std::string> EngineImpl::warnings() const {
@@ -271,17 +272,10 @@ void EngineImpl::find_costs(const SpeculationParts& parts, int rows) {
 
 // What passes have shown since, if it is something else: costs of a noisy moment do not stay.
 void EngineImpl::keep_costs() {
-  constexpr double kSame = 0.1;
   const auto kept = cache_->find("prices", cost_key_);
   if (!kept || !cost_model_.known()) return;
-  CostModel before;
-  if (!costs_from_json(*kept, cost_range_.most, cost_range_.far, before)) return;
-  bool other = false;
-  for (const int rows : CostModel::kRows)
-    if (rows <= cost_range_.most)
-      for (const int history : {0, cost_range_.far})
-        other = other || std::fabs(cost_model_.predict(rows, history) / before.predict(rows, history) - 1) > kSame;
-  if (other) cache_->keep("prices", cost_key_, costs_to_json(cost_model_, cost_range_.most, cost_range_.far));
+  if (const auto better = corrected_costs(*kept, cost_model_, cost_range_.most, cost_range_.far))
+    cache_->keep("prices", cost_key_, *better);
 }
 
 const SessionOrigin& EngineImpl::origin() {

@@ -1,9 +1,11 @@
-// The functions of include/specextend/engine.h, tokenizer.h and inspect.h that are made of others.
+// The functions of include/specextend/engine.h, tokenizer.h, inspect.h and kv_memory.h that are made of others.
 #include <nlohmann/json.hpp>
 
+#include "backend/kv_sharing.h"
 #include "base/cpu_count.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "specextend/kv_memory.h"
 
 namespace sx {
 
@@ -37,6 +39,13 @@ StepCosts step_costs(const Engine& engine) {
   const auto* known = dynamic_cast<const EngineImpl*>(&engine);
   if (!known) fail("step_costs: the engine is not one that Engine::open made");
   return known->costs();
+}
+
+KvMemory kv_memory(const Engine& engine) {
+  const auto* known = dynamic_cast<const EngineImpl*>(&engine);
+  const auto* kv = known ? dynamic_cast<const KvSharing*>(known->parts().kv) : nullptr;
+  const KvUse use = kv ? kv->use() : KvUse{};
+  return {.shared = use.shared, .own = use.own, .saved = use.saved};
 }
 
 }  // namespace sx

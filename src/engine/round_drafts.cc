@@ -136,11 +136,15 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
   outcome.nodes = cost.nodes;
   if (!outcome.plain) outcome.slow_pace = slow_pace(slots);
   for (const auto& spec : parts_.speculations) {
-    outcome.drafting = outcome.wanting = 0;
+    outcome.drafting = outcome.wanting = outcome.by_model = 0;
+    outcome.model_tokens = 0;
     for (const RoundSlot& slot : slots) {
       if (&slot.request->spec() != spec.get()) continue;
       outcome.drafting += slot.drafting;
       outcome.wanting += slot.request->drafter() != nullptr;
+      if (!slot.drafting || slot.decision.depth == 0) continue;
+      ++outcome.by_model;
+      outcome.model_tokens += slot.committed;
     }
     spec->planner().settle(outcome);
   }
@@ -171,7 +175,8 @@ void RoundDrafts::prefill_one(std::span<const RoundSlot> slots, int answering) {
                           .piece = parts_.chunk,
                           .remaining = first->remaining(),
                           .history = first->text().length(),
-                          .made = first->made()};
+                          .made = first->made(),
+                          .controller = &first->budget().controller()};
   DraftPlanner& planner = first->spec().planner();
   if (!planner.worth_reading(unread, first->drafter()->level_ms())) return;
   const double ms = first->catch_up();

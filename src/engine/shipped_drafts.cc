@@ -192,6 +192,11 @@ bool lacks_draft(const SpecOptions& options) {
 
 void take_shipped_draft(SpecOptions& options, const ModelFile& target, StartupCache& cache) {
   if (!lacks_draft(options)) return;
+  const auto without_model = [&] {  // preset auto works without a draft model, too
+    options.settings.emplace_back("drafter", "suffix");
+    options.settings.emplace_back("cache", "full");
+  };
+  if (options.preset == "auto" && target.tokenizer().empty()) return without_model();
   const auto kinds = wanted_kinds(options);
   const auto drafts = shipped_drafts();
   const DraftTarget wanted = draft_target(target, cache);
@@ -200,11 +205,7 @@ void take_shipped_draft(SpecOptions& options, const ModelFile& target, StartupCa
     options.draft_model = draft->path;
     return;
   }
-  if (options.preset == "auto") {  // works without a draft model, too
-    options.settings.emplace_back("drafter", "suffix");
-    options.settings.emplace_back("cache", "full");
-    return;
-  }
+  if (options.preset == "auto") return without_model();
   try {
     resolve(options);  // says what is missing, or what else is wrong
   } catch (const Error& error) { fail("{}\n{}", error.what(), what_would_fit(kinds, wanted, drafts)); }

@@ -132,6 +132,7 @@ void Speculation::make_drafter(const SpeculationParts& parts) {
       .context = parts.context,
       .chunk = parts.chunk,
       .check_weights = check_weights,
+      .sizes_only = parts.sizes_only,
       .progress = parts.progress};
   drafter_ = sx::make_drafter(context);
   draft_fingerprint_ += drafter_->state().fingerprint();

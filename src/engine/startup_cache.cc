@@ -176,4 +176,20 @@ bool costs_from_json(const Json& json, int most, int far, CostModel& cost_model)
   return true;
 }
 
+std::optional<Json> corrected_costs(const Json& kept, const CostModel& now, int most, int far) {
+  constexpr double kSame = 0.1, kSlower = 0.25;
+  CostModel before;
+  if (!costs_from_json(kept, most, far, before)) return {};
+  Json points = costs_to_json(now, most, far);
+  bool other = false;
+  for (size_t i = 0; i < points.size(); ++i)
+    for (const size_t side : {size_t(0), size_t(1)}) {
+      const double old = kept[i][side].get<double>(), seen = points[i][side].get<double>();
+      if (side == 1 && far == 0) continue;
+      other = other || std::fabs(seen / old - 1) > kSame;
+      if (seen > old) points[i][side] = old + kSlower * (seen - old);
+    }
+  return other ? std::optional(points) : std::nullopt;
+}
+
 }  // namespace sx

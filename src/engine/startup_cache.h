@@ -53,5 +53,8 @@ std::string machine_identity();
 Json costs_to_json(const CostModel& cost_model, int most, int far);
 // False, with nothing set: they are not such costs.
 bool costs_from_json(const Json& json, int most, int far, CostModel& cost_model);
+// The costs to keep instead of `kept` after a process whose passes took `now`: other work makes passes slower, never
+// faster, so a faster cost is taken and a slower one only by a part. Nothing: they are nearly the same.
+std::optional<Json> corrected_costs(const Json& kept, const CostModel& now, int most, int far);
 
 }  // namespace sx

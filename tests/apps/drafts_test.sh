@@ -53,7 +53,9 @@ contains "drafts among the methods" "$("$program" methods)" "tiny-eagle3"
 text() {
   "$program" generate -m tiny.gguf -p "A fox, a dog, a fox, a dog, a fox," -n 24 --ignore-eos "$@" 2>err.txt | sha256sum
 }
-plain=$(text)
+plain=$(text --spec off)
+equal "without --spec" "$(text)" "$plain"
+contains "without --spec the shipped draft is opened" "$(cat err.txt)" "draft: $folder/models/tiny-small/draft.gguf (shipped)"
 small=tiny-small/draft.gguf
 for pair in "sd:$small" "eagle2-tree:$small" eagle2:tiny-eagle3 eagle3:tiny-eagle3 medusa:tiny-medusa; do
   equal "${pair%%:*}" "$(text --spec "${pair%%:*}")" "$plain"

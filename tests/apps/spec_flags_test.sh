@@ -13,7 +13,10 @@ contains() { case "$2" in *"$3"*) ;; *) fail "$1: '$3' is not in: $2" ;; esac; }
 
 "$make_tiny" tiny.gguf && "$make_tiny" mtp.gguf --mtp || exit 1
 text() { "$program" generate -m "${model:-tiny.gguf}" -p "A fox, a dog, a fox, a dog, a fox," -n 24 --ignore-eos -q "$@" | sha256sum; }
-plain=$(text) sampled=$(text --temp 1 -s 5)
+plain=$(text --spec off) sampled=$(text --spec off --temp 1 -s 5)
+equal "without --spec, greedy" "$(text)" "$plain"
+equal "without --spec, sampled" "$(text --temp 1 -s 5)" "$sampled"
+contains "without --spec auto decides" "$("$program" generate -m tiny.gguf -p "A fox, a dog," -n 8 -q --explain auto 2>&1 >/dev/null)" "there is no model"
 [ "$plain" != "$sampled" ] || fail "sampling changes nothing"
 
 "$program" methods >methods.txt || fail "methods exits with $?"

@@ -114,6 +114,12 @@ std::vector<EngineCase> make_cases() {
       {"triforce", options("triforce", f.draft, {{"budget", "64"}, {"interval", "3"}, {"inner-budget", "40"}})},
       {"fuse", options("fuse", f.draft, {})},
       {"fuse_eagle3", options("fuse", f.eagle3, {})},
+      {"self", options("self", "", {})},
+      {"self_verified", options("self", "", {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
+      {"self_share", options("self", "", {{"budget", "32"}, {"share", "0.3"}, {"chunk", "16"}, {"sink", "0"}})},
+      {"partial",
+       options("partial", "", {{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"positions", "compact"}})},
+      {"self_q4_chain", options("magicdec", "", {{"self-weights", "q4_0"}, {"budget", "48"}})},
       {"self_suffix", options("self-suffix", "", {})},
       {"with_costs", {.preset = "opt-tree", .draft_model = f.draft, .settings = {{"cost-model", "on"}}}},
   };

@@ -64,6 +64,31 @@ TEST(CostModel, ASlowPassSaysLittleAFastOneMuch) {
   EXPECT_LT(fast.predict(4, 0), 5 * truth(4));
 }
 
+// Costs measured while something else ran: all of them three times too high. Plain passes show it, and what drafts cost
+// in plain passes stays what it was.
+TEST(CostModel, ABusyMomentAtTheStartDoesNotMakeDraftsDear) {
+  CostModel cost_model = with_costs(3, 3);
+  const float before = cost_of(cost_model, 4);
+  for (int i = 0; i < 8; ++i) cost_model.observe(1, 0, truth(1));
+  EXPECT_LT(cost_model.predict(1, 0), 1.1 * truth(1));
+  EXPECT_NEAR(cost_of(cost_model, 4), before, 0.05);
+  // A machine that is busy now says nothing about passes that are not run, and those that are run are not quickened.
+  CostModel busy = with_costs(1, 1);
+  for (int i = 0; i < 8; ++i) busy.observe(4, 0, truth(4)), busy.observe(1, 0, 0.6 * truth(1));
+  EXPECT_NEAR(busy.predict(4, 0), truth(4), 0.01 * truth(4));
+  for (int i = 0; i < 8; ++i) busy.observe(1, 0, 3 * truth(1));
+  EXPECT_NEAR(busy.predict(64, 0), truth(64), 0.5 * truth(64));
+}
+
+// Passes that take now a little more, now a little less than expected say nothing about those that are not run.
+TEST(CostModel, PassesThatVaryMakeNothingCheap) {
+  CostModel cost_model = with_costs(1, 1);
+  for (int i = 0; i < 4000; ++i) cost_model.observe(1, 0, truth(1) * (i % 2 ? 1.1 : 0.9));
+  EXPECT_GT(cost_model.predict(64, 0), 0.8 * truth(64));
+  cost_model.observe(24, 0, truth(24));
+  EXPECT_GT(cost_model.predict(1, 0), 0.8 * truth(1));
+}
+
 TEST(CostModel, FewerRowsNeverCostMore) {
   CostModel cost_model;
   cost_model.set(1, 0, 10), cost_model.set(2, 0, 90), cost_model.set(4, 0, 11),

@@ -135,6 +135,27 @@ TEST(DraftController, NoAnswerIsMuchSlowerThanPlain) {
       }
 }
 
+// Answers of 16 tokens, each too short to pay for a try where levels are dear: those before it have left something.
+TEST(DraftController, ShortAnswersLearnFromEachOther) {
+  for (const Machine& machine : kMachines) {
+    double easy = 0, hard = 0, plain = 0;
+    std::vector<double> fixed(9, 0);
+    DraftExperience for_easy, for_hard;
+    for (unsigned seed = 0; seed < 60; ++seed) {
+      const Text text = text_of({"", 16, [](int) { return 0.9; }}, seed), never(16, 0);
+      hard += controlled(never, machine, for_hard).time, plain += 16;
+      const double time = controlled(text, machine, for_easy).time;
+      if (seed < 20) continue;  // an engine that has answered before
+      easy += time;
+      for (size_t d = 0; d < fixed.size(); ++d) fixed[d] += fixed_time(text, machine, int(d));
+    }
+    const double best = *std::min_element(fixed.begin(), fixed.end());
+    const std::string what = "level " + std::to_string(machine.level) + ", node " + std::to_string(machine.node);
+    EXPECT_LT(easy / best, 1.10) << what;  // a try of a dear level is a large part of so short an answer
+    EXPECT_GT(plain / hard, 0.98) << what;
+  }
+}
+
 TEST(DraftController, NoticesWithinSixteenTokensThatATextTurnsEasy) {
   for (const Machine& machine : {Machine{0.03, 0.03}, Machine{0.1, 0.03}, Machine{0.1, 0.06}}) {
     std::vector<int> waits;

@@ -202,5 +202,109 @@ TEST(DraftPlanner, AControllerReadsWhatTheAnswerRepays) {
   EXPECT_TRUE(planner.worth_reading(going_on, 1));
 }
 
+// What the index gives alone is known before a long prompt is read, and the model has to give more than that.
+TEST(DraftPlanner, AControllerLooksAtTheIndexBeforeTheModelReads) {
+  CostModel cost_model;
+  for (int rows : CostModel::kRows) cost_model.set(rows, 0, 10 * (1 + 0.03 * (rows - 1)));
+  DraftPlanner planner(
+      cost_model,
+      {.nodes = 8, .depth = 8, .runs_model = true, .has_index = true, .uses_costs = true, .controlled = true});
+  planner.observe_reading(1000, 300);
+  for (int i = 0; i < 10; ++i) planner.count_answer(200);
+  DraftController plain, copying;
+  const auto worth = [&](int behind, const DraftController& controller) {
+    return planner.worth_reading(
+        {.behind = behind, .piece = 512, .remaining = 4000, .history = 4000, .controller = &controller}, 1);
+  };
+  EXPECT_FALSE(worth(500, plain));
+  EXPECT_TRUE(worth(30, plain)) << "so little is read at once";
+  for (int i = 0; i < 6; ++i) plain.settle_without(1, 1), copying.settle_without(4, 1.2);
+  EXPECT_TRUE(worth(500, plain));
+  EXPECT_FALSE(worth(500, copying));
+}
+
+// Preset auto in a batch whose index finds a token for every second request and whose model is right with `right`.
+struct AutoBatch {
+  int requests = 8;
+  double level = 0.1, right = 0.8;  // a level in plain rounds; a token of the model
+  bool model = true;                // has read the texts
+
+  struct Result {
+    double tokens_per_round_time = 0;  // of each request, in plain rounds
+    int by_model = 0, rounds = 0;
+  };
+  Result run(int rounds) const {
+    CostModel cost_model;
+    const auto truth = [](int rows) { return 10 * (1 + 0.004 * (rows - 1)); };
+    for (int rows : CostModel::kRows) cost_model.set(rows, 0, truth(rows));
+    DraftPlanner planner(
+        cost_model,
+        {.nodes = 8, .depth = 8, .runs_model = true, .has_index = true, .uses_costs = true, .controlled = true});
+    std::vector<SpeculationBudget> budgets(size_t(requests), SpeculationBudget{});
+    std::vector<TokenTree> trees;
+    for (int i = 0; i < requests; ++i) trees.emplace_back(9);
+    std::mt19937 random(1);
+    std::uniform_real_distribution<double> chance(0, 1);
+    const double plain = truth(requests);
+    double ms = 0, tokens = 0;
+    Result out;
+    for (int round = 0; round < rounds; ++round) {
+      const int allowed = planner.count_drafting(requests, requests, 0);
+      std::vector<DraftGrant> grants(size_t(requests), DraftGrant{});
+      std::vector<int> accepted(size_t(requests), 0);
+      RoundOutcome o{.requests = requests, .wanting = requests};
+      int deepest = 0;
+      for (size_t i = 0; i < size_t(requests); ++i) {
+        trees[i].reset(1);
+        if (o.drafting == allowed) continue;
+        TreeLimits limits{.nodes = 8, .depth = 8};
+        grants[i] = planner.grant({.budget = budgets[i], .remaining = 500, .unread = !model}, level * plain, limits);
+        if (!grants[i].draft) continue;
+        ++o.drafting;
+        const int depth = grants[i].model_depth;
+        for (int n = 0; n < depth; ++n) trees[i].add(n, 2, std::log(0.6f) * float(n + 1), kFromModel);
+        while (accepted[i] < depth && chance(random) < right) ++accepted[i];
+        if (depth == 0 && i % 2 == 0) trees[i].add(0, 2, std::log(0.9f), kFromIndex), accepted[i] = 1;
+        deepest = std::max(deepest, depth);
+        if (depth > 0) ++o.by_model, o.model_tokens += accepted[i] + 1;
+      }
+      for (size_t i = 0; i < size_t(requests); ++i)
+        o.nodes += trees[i].drafted(), o.tokens += accepted[i] + 1, o.plain &= !grants[i].draft;
+      o.draft_ms = deepest * level * plain;
+      o.ms = truth(requests + o.nodes) + o.draft_ms;
+      o.slow_pace = double(o.tokens) / requests;
+      const RoundCost cost{
+          .draft_ms = o.draft_ms, .verify_ms = truth(requests + o.nodes), .requests = requests, .nodes = o.nodes};
+      for (size_t i = 0; i < size_t(requests); ++i)
+        planner.settle({.budget = budgets[i], .decision = grants[i].decision}, cost,
+                       grants[i].draft ? &trees[i] : nullptr, accepted[i], true);
+      planner.settle(o);
+      ms += o.ms, tokens += double(o.tokens) / requests, out.by_model += o.by_model, ++out.rounds;
+    }
+    out.tokens_per_round_time = tokens * plain / ms;
+    return out;
+  }
+};
+
+TEST(DraftPlanner, InABatchTheModelDraftsWhereItGivesMoreThanTheIndex) {
+  for (const int requests : {2, 8, 16}) {
+    const double index = AutoBatch{.requests = requests, .model = false}.run(300).tokens_per_round_time;
+    EXPECT_GT(index, 1.35) << requests;  // half of them get a second token
+    const auto good = AutoBatch{.requests = requests, .level = 0.05, .right = 0.85}.run(300);
+    EXPECT_GT(good.tokens_per_round_time, 0.98 * index) << requests;
+    if (requests <= 8) {  // of larger batches a trial must promise more (BatchBudget)
+      EXPECT_GT(good.tokens_per_round_time, 1.5 * index) << requests;
+      EXPECT_GT(good.by_model, 0.7 * 300 * requests) << requests;
+    }
+    for (const double level : {0.1, 0.5}) {
+      const auto bad = AutoBatch{.requests = requests, .level = level, .right = 0.1}.run(300);
+      EXPECT_GT(bad.tokens_per_round_time, 0.97 * index) << requests << ", " << level;
+      EXPECT_LT(bad.by_model, 40) << requests << ", " << level;
+    }
+    const auto dear = AutoBatch{.requests = requests, .level = 1, .right = 0.6}.run(300);
+    EXPECT_GT(dear.tokens_per_round_time, 0.97 * index) << requests;
+  }
+}
+
 }  // namespace
 }  // namespace sx

@@ -148,6 +148,15 @@ void CostModel::observe(int rows, double history, double ms) {
   };
   learn(points_[i], 1 - t);
   if (t > 0) learn(points_[i + 1], t);
+  quicken(i + (t > 0 ? 2 : 1));
+}
+
+// What slowed smaller passes down when costs were measured slowed larger ones down, too: those that have never been run
+// are corrected by no more than the largest one that has. Else a machine that was busy at the start would make drafts
+// look dear for long after. They do not get slower with it: a try would show it, and without a try nobody would know.
+void CostModel::quicken(size_t first) {
+  for (size_t i = first; i < points_.size(); ++i)
+    if (points_[i].seen == 0) points_[i].correction = std::min(points_[i].correction, points_[first - 1].correction);
 }
 
 void CostModel::costs(int nodes, const BatchShape& batch, std::span<float> cost, bool hoping) const {

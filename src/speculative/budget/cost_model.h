@@ -50,6 +50,7 @@ class CostModel {
   Curve corrected_points(double history) const;
   Curve hoped_points(double history) const;
   static double between(const Curve& points, int rows);
+  void quicken(size_t first);
   void fill();
 
   bool known_ = false;

@@ -16,7 +16,8 @@ constexpr double kShare = 0.005;     // every round, towards drafts
 constexpr double kTryShare = 0.009;  // and for trying: tries go on while the account is overdrawn
 constexpr double kMostTries = 0.5;
 constexpr double kLeastStart = 0.1, kMostStart = 0.8, kMost = 4;
-constexpr double kOverdraft = 0.75;  // where drafts of this engine are known to pay
+constexpr double kOverdraft = 0.75;                           // where drafts of this engine are known to pay
+constexpr double kReserveShare = 0.005, kMostReserve = 0.75;  // per token of an answer, for tries of later ones
 // The choice.
 constexpr double kMargin = 1.02;             // by which the model must beat rounds without it
 constexpr int kFirstGap = 4, kMostGap = 12;  // rounds between tries
@@ -87,19 +88,21 @@ void DraftExperience::drafted(int depth, int accepted, double tokens, double tim
 }
 
 void DraftExperience::answered(int tokens) {
-  if (tokens > 0) answer_ += kLearnAnswer * (std::min(tokens, 4096) - answer_);
+  if (tokens <= 0) return;
+  answer_ += kLearnAnswer * (std::min(tokens, 4096) - answer_);
+  reserve_ = std::min(kMostReserve, reserve_ + kReserveShare * tokens);
 }
 
 double DraftExperience::to_come(int made, int limit) const {
   return std::min(double(limit), std::max(answer_ - made, kGrowth * made));
 }
 
-bool DraftExperience::repays(double reading, const DraftCosts& costs, int made, int limit) const {
-  double best = 1;
+bool DraftExperience::repays(double reading, const DraftCosts& costs, int made, int limit, double without) const {
+  double best = without;
   for (int depth = 1; depth <= std::min(costs.depth, costs.nodes); ++depth)
     best =
         std::max(best, (1 + acceptance_.expected(depth)) / (double(costs.verify[size_t(depth)]) + depth * costs.level));
-  return reading <= (1 - 1 / best) * to_come(made, limit);
+  return reading <= (1 / without - 1 / best) * to_come(made, limit);
 }
 
 // Node 0 and as many nodes for each level as trees have had lately.
@@ -119,7 +122,7 @@ DraftDecision DraftController::decide(const DraftCosts& costs, const DraftExperi
   // The last token needs no draft, and a draft no more tokens than are wanted.
   const int deepest = std::min({costs.depth, costs.nodes, limit - 1, int(costs.verify.size()) - 1});
   if (deepest < 1) return last_ = out.kind, out.why = "nothing to draft", out;
-  const double risk = balance_ + (shared.proven() ? kOverdraft : 0);
+  const double risk = balance_ + std::max(shared.reserve(), shared.proven() ? kOverdraft : 0);
   if (costs.has_index && drafting_ >= look_gap_) return last_ = out.kind, out.why = "to see what the index gives", out;
   double best = kMargin * std::max(1.0, without_);
   bool pays = false;
@@ -138,7 +141,7 @@ DraftDecision DraftController::decide(const DraftCosts& costs, const DraftExperi
                     : misses_ == 0     ? 0
                                        : std::min(kMostGap, kFirstGap << std::min(misses_ - 1, 8));
     if (pays) out.why = "the account does not cover it";
-    if (idle_ >= gap && time - 1 <= std::max(balance_, tries_))
+    if (idle_ >= gap && time - 1 <= std::max(balance_, tries_) + (misses_ == 0 ? shared.reserve() : 0))
       out = {DraftDecision::Kind::kTry, 1, 1 + acceptance_.at(1), time, pays ? "a level is covered" : "a try is due"};
   }
   last_ = out.kind;
@@ -150,7 +153,9 @@ void DraftController::settle_without(double tokens, double time) {
   const bool look = drafting_ >= look_gap_;
   if (look) look_gap_ = tokens / time < rate_ ? std::min(2 * look_gap_, kMostLook) : kFirstLook;
   drafting_ = 0;
-  if (time > 0) without_ += (look ? kLearnLook : kLearnRate) * (tokens / time - without_);
+  // The first rounds count alike, with one plain round among them.
+  const double weight = std::max(look ? kLearnLook : kLearnRate, 1.0 / (2 + rounds_without_++));
+  if (time > 0) without_ += weight * (tokens / time - without_);
   tries_ = std::min(kMostTries, tries_ + kTryShare);
   balance_ = std::min(kMost, balance_ + kShare + tokens - time);
 }
@@ -169,6 +174,7 @@ void DraftController::settle(const Drafted& round, DraftExperience& shared) {
   const bool paid = last_ == DraftDecision::Kind::kTry && round.accepted == 0 && tries_ >= round.time - 1;
   tries_ = std::min(kMostTries, tries_ + kTryShare - (paid ? round.time - 1 : 0));
   balance_ = std::min(kMost, balance_ + kShare + tokens - (paid ? 1 : round.time));
+  if (tokens < round.time && !paid) shared.spend(round.time - tokens);
   shared.drafted(round.depth, round.accepted, tokens, round.time);
 }
 

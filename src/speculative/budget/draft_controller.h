@@ -4,7 +4,8 @@
 //
 // An account bounds what wrong beliefs can cost: every round adds a little, an accepted token adds 1, drafting and
 // verifying subtract what they took. While the model does not seem to pay, one level is tried now and then, so that a
-// text that turns easy is noticed; two tries that are right are believed.
+// text that turns easy is noticed; two tries that are right are believed. Every answer leaves a little for tries of the
+// answers after it: in a service that gives short answers none of them could pay for a try alone.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -65,6 +66,9 @@ class DraftExperience {
   bool proven() const { return rounds_ >= kProof && saved_ > 0; }
   double saved() const { return saved_; }  // share of the plain time that rounds with the model have saved lately
   double usual_answer() const { return answer_; }
+  // Plain steps that earlier answers have put aside for tries that a short answer could not pay for.
+  double reserve() const { return reserve_; }
+  void spend(double steps) { reserve_ = steps < reserve_ ? reserve_ - steps : 0; }
 
   void drafted(int depth, int accepted, double tokens, double time);
   void answered(int tokens);
@@ -72,13 +76,14 @@ class DraftExperience {
   // Tokens that are still to come of an answer that has `made` and may have `limit` more: as long as answers usually
   // are, or half as long again as it is already.
   double to_come(int made, int limit) const;
-  // Whether a draft model should read a text first, which takes `reading` plain steps.
-  bool repays(double reading, const DraftCosts& costs, int made, int limit) const;
+  // Whether a draft model should read a text first, which takes `reading` plain steps. `without`: tokens per plain step
+  // that rounds give without the model.
+  bool repays(double reading, const DraftCosts& costs, int made, int limit, double without = 1) const;
 
  private:
   static constexpr int kProof = 12;
   AcceptanceByDepth acceptance_;
-  double saved_ = 0, answer_ = 48;
+  double saved_ = 0, answer_ = 48, reserve_ = 0;
   int64_t rounds_ = 0;
 };
 
@@ -96,6 +101,9 @@ class DraftController {
   void settle(const Drafted& round, DraftExperience& shared);
 
   double balance() const { return balance_; }
+  // Tokens per plain step of rounds without the model lately, and how many of them there were.
+  double without() const { return without_; }
+  int rounds_without() const { return rounds_without_; }
   const AcceptanceByDepth& acceptance() const { return acceptance_; }
 
  private:
@@ -104,9 +112,10 @@ class DraftController {
 
   AcceptanceByDepth acceptance_;
   bool begun_ = false;
-  double balance_ = 0, tries_ = 0;            // the account, and what is put aside for tries
-  double without_ = 1, rate_ = 1;             // tokens per plain step of rounds without and with the model, lately
-  double nodes_per_level_ = 1;                // of verified trees
+  double balance_ = 0, tries_ = 0;  // the account, and what is put aside for tries
+  double without_ = 1, rate_ = 1;   // tokens per plain step of rounds without and with the model, lately
+  double nodes_per_level_ = 1;      // of verified trees
+  int rounds_without_ = 0;
   int idle_ = 0, misses_ = 0;                 // rounds since the model drafted; drafts in a row that gave nothing
   int drafting_ = 0, look_gap_ = kFirstLook;  // rounds with the model, and after how many one comes without
   DraftDecision::Kind last_ = DraftDecision::Kind::kWithout;

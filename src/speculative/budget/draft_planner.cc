@@ -20,9 +20,16 @@ constexpr double kExploreGain = 0.125;  // of what it would gain with a good dra
 constexpr double kTryShare = 0.5;       // of a balance that does not cover a whole draft, for a shorter one
 constexpr double kLeastIndex = 0.25;    // plain steps that an index may always risk
 constexpr int kWarmDrafts = 3;          // of a model, after which what a level takes is believed
+constexpr double kCheapReading = 1;     // plain steps
+constexpr int kLookFirst = 6;           // rounds without the model before it reads a text at more than that
 constexpr int kCautious = 1;            // levels of a draft after one of which nothing was accepted
 
 }  // namespace
+
+// Preset auto in a batch, with an index that drafts beside the model.
+bool DraftPlanner::two_budgets(int requests) const {
+  return requests > 1 && kind_.controlled && kind_.has_index && kind_.runs_model;
+}
 
 DraftPlanner::DraftPlanner(const CostModel& cost_model, const DraftKind& kind)
     : cost_model_(cost_model), kind_(kind), costs_(size_t(kind.nodes) + 1, 1.0f) {}
@@ -41,7 +48,13 @@ double DraftPlanner::hoped_level(double level_ms, double plain_ms) const {
 int DraftPlanner::count_drafting(int requests, int ready, int history) {
   requests_ = requests;
   trial_ = false;
+  model_turns_ = 1, index_ = true;
   if (!has_costs() || ready == 0) return ready;
+  if (two_budgets(requests)) {
+    const int drafting = count_controlled(requests, ready);
+    if (drafting > 0) set_costs({requests, drafting, double(history)});
+    return drafting;
+  }
   if (!batch_budget_.may_draft(requests)) return 0;
   const bool one = requests > 1 && kind_.runs_model && !batch_budget_.proven(requests);
   if (!one && kind_.runs_model && double(ready) < kNearlyAll * requests) return 0;
@@ -49,6 +62,20 @@ int DraftPlanner::count_drafting(int requests, int ready, int history) {
   trial_ = one;
   set_costs({requests, drafting, double(history)});
   return drafting;
+}
+
+// Preset auto in a batch: whether all draft with the index and whether the model drafts are two questions. The index
+// takes no pass of its own, so all may use it. The model's passes make everybody wait: until they are known to give
+// more than the index does, one request alone tries them.
+int DraftPlanner::count_controlled(int requests, int ready) {
+  const bool proven = model_budget_.proven(requests);
+  index_ = batch_budget_.may_draft(requests);
+  model_turns_ = !model_budget_.may_draft(requests)       ? 0
+                 : !proven                                ? 1
+                 : double(ready) >= kNearlyAll * requests ? ready
+                                                          : 0;
+  trial_ = model_turns_ == 1 && !proven;
+  return index_ ? ready : model_turns_;
 }
 
 // What nodes of one request cost it, if all drafting requests have as many: time that a batch of four loses must gain
@@ -60,7 +87,7 @@ void DraftPlanner::set_costs(const CostModel::BatchShape& batch) {
   if (hopeless || cost_model_.rounds() % kHopeEvery == 0) cost_model_.costs(kind_.nodes, batch, costs_);
 }
 
-DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLimits& limits) const {
+DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLimits& limits) {
   DraftGrant out;
   if (limits.depth <= 0 || limits.nodes <= 0) return out;
   if (!has_costs()) return {.draft = true};
@@ -68,7 +95,7 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   const double plain = plain_ms(requests_, asker.history);
   limits.verify_cost = costs_.data();
   limits.level_cost = float(level_ms / plain);
-  if (kind_.controlled && requests_ == 1) return decide(asker, limits);
+  if (kind_.controlled && (requests_ == 1 || two_budgets(requests_))) return decide(asker, limits);
   double balance = budget.balance();
   const double node = double(costs_[1]) - 1, level = double(limits.level_cost);
   const bool known = level > 0 || requests_ == 1;  // what a level costs a batch is found out with one
@@ -101,20 +128,26 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
   return out;
 }
 
-// One request, preset auto: the controller says how deep the model drafts. An index drafts in any case: it cuts its
-// tree by the same costs, and by how sure it is.
-DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) const {
+// Preset auto: the controller says how deep the model drafts. An index drafts in any case: it cuts its tree by the same
+// costs, and by how sure it is. A trial in a batch takes no more than the batch can spend.
+DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
   DraftController& controller = asker.budget.controller();
   DraftGrant out{.draft = true};
-  if (kind_.runs_model && !asker.unread) {
-    const DraftCosts costs{.level = controlled_level(plain_ms(requests_, asker.history)),
-                           .verify = costs_,
-                           .depth = limits.depth,
-                           .nodes = limits.nodes,
-                           .has_index = kind_.has_index};
-    out.decision = controller.decide(costs, experience_, asker.remaining);
+  if (!kind_.runs_model) {
+    out.decision.why = "there is no model";
+  } else if (asker.unread) {
+    out.decision.why = "the model has not read the text";
+  } else if (model_turns_ == 0) {
+    out.decision.why = "the model costs the batch more than it gives";
   } else {
-    out.decision.why = kind_.runs_model ? "the model has not read the text" : "there is no model";
+    const double known = requests_ > 1 ? double(limits.level_cost) : 0;
+    const double level = known > 0 ? known : controlled_level(plain_ms(requests_, asker.history));
+    int deepest = limits.depth;
+    if (trial_ && level > 0) deepest = std::min(deepest, int(model_budget_.may_spend(requests_) / level));
+    const DraftCosts costs{
+        .level = level, .verify = costs_, .depth = deepest, .nodes = limits.nodes, .has_index = kind_.has_index};
+    out.decision = controller.decide(costs, experience_, asker.remaining);
+    if (requests_ > 1 && out.decision.depth > 0) --model_turns_;
   }
   out.model_depth = out.decision.depth;
   out.cheap_only = out.decision.depth == 0;
@@ -122,7 +155,7 @@ DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) con
   const double most = std::max(controller.balance(), kLeastIndex) + (experience_.proven() ? kLeastIndex : 0);
   if (out.cheap_only)
     while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > most) --limits.nodes;
-  out.draft = out.draft && limits.nodes > 0;
+  out.draft = out.draft && limits.nodes > 0 && (index_ || !out.cheap_only);
   return out;
 }
 
@@ -155,7 +188,8 @@ double DraftPlanner::verifying(const DraftAsker& asker, const RoundCost& cost, i
 
 void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted,
                           bool whole) {
-  if (kind_.controlled && has_costs() && cost.requests == 1) settle_controlled(asker, cost, tree, accepted);
+  if (kind_.controlled && has_costs() && (cost.requests == 1 || two_budgets(cost.requests)))
+    settle_controlled(asker, cost, tree, accepted);
   if (!tree || !has_costs()) return asker.budget.plain_round();
   double expected = 0;
   for (NodeId n = 1; n < tree->size(); ++n) expected += std::exp(double(tree->score(n)));
@@ -171,12 +205,14 @@ void DraftPlanner::settle_controlled(const DraftAsker& asker, const RoundCost& c
   DraftController& controller = asker.budget.controller();
   if (!tree) return controller.settle_without(1, 1);
   const double plain = plain_ms(cost.requests, asker.history);
-  double time = verifying(asker, cost, tree->drafted()) + (cost.draft_ms + cost.cache_ms) / plain;
+  double time = verifying(asker, cost, tree->drafted());
+  // In a batch only those whose drafts took passes of the model are charged with them.
+  if (cost.requests == 1 || asker.decision.depth > 0) time += (cost.draft_ms + cost.cache_ms) / plain;
   bool by_model = !kind_.has_index || (tree->drafted() == 0 && asker.decision.depth > 0);
   for (NodeId n = 1; n < tree->size(); ++n) by_model |= (tree->source(n) & kFromModel) != 0;
   if (!by_model) return controller.settle_without(accepted + 1, time);
   if (const DraftDecision& d = asker.decision; d.depth > 0) {
-    const double seen = cost.draft_ms / d.depth;
+    const double seen = cost.requests == 1 ? cost.draft_ms / d.depth : double(least_level_ms_);
     if (least_level_ms_ == 0 || seen < least_level_ms_) least_level_ms_ = seen;
     else least_level_ms_ += Average::kLearn * (std::min(seen, 2 * least_level_ms_) - least_level_ms_);
     // A round that was interrupted, or the first of its kind, is not held against the model.
@@ -196,6 +232,7 @@ void DraftPlanner::settle_controlled(const DraftAsker& asker, const RoundCost& c
 void DraftPlanner::settle(const RoundOutcome& o) {
   const double expected = has_costs() ? cost_model_.predict(o.requests, o.history) : 0;
   if (!(expected > 0)) return;
+  if (two_budgets(o.requests)) return settle_batch(o, expected);
   if (o.drafting == 0) {
     if (o.plain) batch_budget_.plain_round(o.requests, o.with_prompts ? 0 : o.ms / expected, o.wanting > 0);
     return;
@@ -217,6 +254,31 @@ void DraftPlanner::settle(const RoundOutcome& o) {
                             time + std::max(0.0, more_rows) + drafting * std::max(0.0, larger - 1));
 }
 
+// Preset auto: rounds with the index alone are held against plain ones, and rounds with the model against those without
+// it, by time per token. A round that ran prompts, too, is counted as what its drafts should have added to a plain one.
+void DraftPlanner::settle_batch(const RoundOutcome& o, double expected) {
+  const double verifying = cost_model_.predict(o.requests + o.nodes, o.history) / expected;
+  const double each = double(o.tokens) / o.requests;
+  const double time = !o.with_prompts   ? o.ms / expected
+                      : o.drafting == 0 ? 0
+                                        : batch_budget_.plain_time(o.requests) + o.draft_ms / expected + verifying - 1;
+  if (o.by_model == 0) {
+    if (o.drafting > 0) batch_budget_.drafted_round(o.requests, each, time);
+    else if (o.plain) batch_budget_.plain_round(o.requests, time, o.wanting > 0);
+    if (o.drafting > 0 || o.plain) model_budget_.plain_round(o.requests, time / std::max(1.0, each), o.wanting > 0);
+    return;
+  }
+  if (double(o.by_model) >= kNearlyAll * o.requests)
+    return model_budget_.drafted_round(o.requests,
+                                       o.requests > kFew && o.slow_pace > 0 ? std::min(each, o.slow_pace) : each, time);
+  // If all had drafted as those did that tried: levels and rows grow as the target's passes do.
+  const int all_rows = o.requests + o.requests * o.nodes / std::max(1, o.drafting);
+  const double more_rows = cost_model_.predict(all_rows, o.history) / expected - verifying;
+  const double larger = expected / std::max(1e-6, cost_model_.predict(o.by_model, o.history));
+  model_budget_.trial_round(o.requests, time, 1 + double(o.model_tokens - o.by_model) / o.by_model,
+                            time + std::max(0.0, more_rows) + o.draft_ms / expected * std::max(0.0, larger - 1));
+}
+
 // The share of its time that drafts would save a request at this batch size if they were good.
 double DraftPlanner::hoped_saving(double hoped_level) const {
   double best = 1, tokens = 1, right = 1;
@@ -235,16 +297,27 @@ bool DraftPlanner::worth_reading(const UnreadText& text, double level_ms) {
   cost_model_.costs(kind_.nodes, {text.requests, text.requests, double(text.history)}, costs_);
   const int requests = text.requests;
   const double plain = plain_ms(requests, text.history), reading = text.behind * read_ms(requests) / plain;
-  if (kind_.controlled && requests == 1)
-    return experience_.repays(text.behind * read_ms(2) / plain,
-                              {.level = level_ms / plain, .verify = costs_, .depth = kind_.depth, .nodes = kind_.nodes},
-                              text.made, text.remaining);
+  if (kind_.controlled && requests == 1) return repays_reading(text, level_ms, text.behind * read_ms(2) / plain);
   const double hoped = hoped_saving(hoped_level(level_ms, plain_ms(requests_, text.history)));
   const double gain = hoped * text.remaining - reading * requests;
   if (requests == 1 || gain < 0) return gain >= 0 && hoped > 0;
-  if (batch_budget_.proven(requests)) return reading * requests <= batch_budget_.saved(requests) * text.remaining;
-  if (!batch_budget_.unknown(requests)) return batch_budget_.covers_reading(requests, reading);
-  return batch_budget_.covers_reading(requests, reading, std::min(kExplore * text.remaining, kExploreGain * gain));
+  const BatchBudget& budget = two_budgets(requests) ? model_budget_ : batch_budget_;
+  if (budget.proven(requests)) return reading * requests <= budget.saved(requests) * text.remaining;
+  if (!budget.unknown(requests)) return budget.covers_reading(requests, reading);
+  return budget.covers_reading(requests, reading, std::min(kExplore * text.remaining, kExploreGain * gain));
+}
+
+// Where an index drafts, too, it is known first what it gives: what the model adds to that has to repay the reading.
+bool DraftPlanner::repays_reading(const UnreadText& text, double level_ms, double reading) const {
+  const DraftController* controller = text.controller;
+  const bool look = kind_.has_index && controller && reading > kCheapReading;
+  if (look && controller->rounds_without() < kLookFirst) return false;
+  return experience_.repays(reading,
+                            {.level = level_ms / plain_ms(text.requests, text.history),
+                             .verify = costs_,
+                             .depth = kind_.depth,
+                             .nodes = kind_.nodes},
+                            text.made, text.remaining, look ? std::max(1.0, controller->without()) : 1);
 }
 
 // Milliseconds that a drafter takes to read a token. For a single request a reading that was slow long ago is believed
@@ -258,7 +331,8 @@ double DraftPlanner::read_ms(int requests) const {
 
 void DraftPlanner::finish_reading(const UnreadText& text, int tokens, double ms) {
   observe_reading(tokens, ms);
-  if (has_costs()) batch_budget_.reading(text.requests, ms / plain_ms(text.requests, text.history));
+  BatchBudget& budget = two_budgets(text.requests) ? model_budget_ : batch_budget_;
+  if (has_costs()) budget.reading(text.requests, ms / plain_ms(text.requests, text.history));
 }
 
 void DraftPlanner::observe_reading(int tokens, double ms) {

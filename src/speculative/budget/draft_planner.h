@@ -22,7 +22,7 @@ struct DraftKind {
   bool runs_model = false;   // levels of a draft cost passes of a model
   bool has_index = false;    // something is drafted without a model: n-grams, suffixes
   bool uses_costs = false;   // the cost model decides how much is drafted
-  bool controlled = false;   // a DraftController decides for requests that run alone
+  bool controlled = false;   // each request's DraftController decides how deep the model drafts
 };
 
 // What a planner allows one request to draft. Limits go into the request's TreeLimits.
@@ -62,16 +62,19 @@ struct RoundOutcome {
   bool with_prompts = false;      // prompt pieces ran in the round, too: `ms` says nothing about drafts
   bool plain = true;              // nobody drafted, with any preset
   int drafting = 0, wanting = 0;  // requests that drafted with this planner's preset, that would have
+  int by_model = 0;               // of those that drafted: with passes of a model (where a controller decides)
+  int64_t model_tokens = 0;       // that these got
 };
 
 // A text that a drafter has not read yet.
 struct UnreadText {
-  int requests = 1;   // that wait while the drafter reads
-  int behind = 0;     // tokens to be read
-  int piece = 0;      // tokens that are read at a time
-  int remaining = 0;  // tokens that the request may still generate
-  int history = 0;    // tokens in its KV cache
-  int made = 0;       // tokens that the request has generated
+  int requests = 1;                             // that wait while the drafter reads
+  int behind = 0;                               // tokens to be read
+  int piece = 0;                                // tokens that are read at a time
+  int remaining = 0;                            // tokens that the request may still generate
+  int history = 0;                              // tokens in its KV cache
+  int made = 0;                                 // tokens that the request has generated
+  const DraftController* controller = nullptr;  // of the request
 };
 
 class DraftPlanner {
@@ -83,15 +86,17 @@ class DraftPlanner {
   // Milliseconds of a round of so many requests without drafts; 0: not known.
   double plain_ms(int requests, int history) const;
 
-  // Whether a batch of so many requests has anything to spend on drafts.
-  bool may_draft(int requests) const { return requests == 1 || !has_costs() || batch_budget_.may_draft(requests); }
+  // Whether a batch of so many requests has anything to spend on drafts (preset auto: on the model's).
+  bool may_draft(int requests) const {
+    return requests == 1 || !has_costs() || (two_budgets(requests) ? model_budget_ : batch_budget_).may_draft(requests);
+  }
   // Whether a request drafts although the model has not read its text: an index has.
   bool drafts_unread() const { return kind_.controlled && kind_.has_index && has_costs(); }
   // How many of the `ready` requests of a round may draft. Sets the costs of their nodes by `history`, the first one's.
   int count_drafting(int requests, int ready, int history);
   // What one of them may draft: sets costs in `limits` and lowers them to what its budget covers. `level_ms`: one more
   // level of a draft.
-  DraftGrant grant(const DraftAsker& asker, double level_ms, TreeLimits& limits) const;
+  DraftGrant grant(const DraftAsker& asker, double level_ms, TreeLimits& limits);
   // How many of a tree's drafted nodes are worth verifying, after a draft that took `draft_ms`.
   int worthwhile(const TokenTree& tree, const DraftAsker& asker, double draft_ms) const;
 
@@ -113,24 +118,32 @@ class DraftPlanner {
 
   std::span<const float> costs() const { return costs_; }  // of the last round that drafted, [nodes + 1]
   const BatchBudget& batch_budget() const { return batch_budget_; }
+  // Where a controller decides and an index drafts, too: whether a batch gains by the model's drafts beyond that.
+  const BatchBudget& model_budget() const { return model_budget_; }
   const DraftExperience& experience() const { return experience_; }
 
  private:
-  DraftGrant decide(const DraftAsker& asker, TreeLimits& limits) const;
+  DraftGrant decide(const DraftAsker& asker, TreeLimits& limits);
+  bool two_budgets(int requests) const;
+  int count_controlled(int requests, int ready);
+  void settle_batch(const RoundOutcome& outcome, double expected);
   void settle_controlled(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted);
   void set_costs(const CostModel::BatchShape& batch);
+  double controlled_level(double plain) const;
   double hoped_level(double level_ms, double plain_ms) const;
   double hoped_saving(double hoped_level) const;
   double verifying(const DraftAsker& asker, const RoundCost& cost, int nodes) const;
   double read_ms(int requests) const;
+  bool repays_reading(const UnreadText& text, double level_ms, double reading) const;
 
   const CostModel& cost_model_;
   DraftKind kind_;
   std::vector<float> costs_;
-  BatchBudget batch_budget_;
-  int requests_ = 1;    // of the round whose costs are set
-  bool trial_ = false;  // in that round one request drafts to see whether it pays
-  double controlled_level(double plain) const;
+  BatchBudget batch_budget_, model_budget_;
+  int model_turns_ = 1;  // requests of the round that may still draft with the model
+  int requests_ = 1;     // of the round whose costs are set
+  bool index_ = true;    // in that round the index may draft alone
+  bool trial_ = false;   // in that round one request drafts to see whether it pays
 
   DraftExperience experience_;        // of answers that a controller decided for
   double least_level_ms_ = 0;         // a level of a draft, undisturbed
