@@ -45,7 +45,7 @@ bool read_turn(std::string& text, bool prompt) {
 
 int run(ChatArgs& a) {
   apply_bias(a.generate, a.bias);
-  a.engine.spec = resolve(a.spec);
+  a.engine.spec = resolve(a.spec, kDefaultSpec);
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
   warn_without_template(*engine);
   auto session = engine->start();

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/eval_page.h"
 #include "cli/eval_run.h"
+#include "cli/eval_suite.h"
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/open_engine.h"
@@ -27,8 +28,10 @@ struct EvalArgs {
   std::vector<int> answers, lengths, batches;
   std::vector<double> temperatures;
   std::string chat_template_file;
+  std::string suite;
   int limit = 0;
-  bool quiet = false;
+  bool quiet = false, quick = false;
+  CLI::Option* repetitions = nullptr;
   std::string before, after;  // of diff
   double noise = 100 * kLeastNoise;
 };
@@ -53,8 +56,18 @@ void fill_grid(EvalArgs& a) {
   if (!a.spec.json.empty()) throw Error("--speculative-config: eval runs methods by name: --spec NAME:key=value,…");
   for (const auto& [key, value] : a.spec.settings)
     if (key != "draft-model") throw Error(fmt::format("give key {} to its method: --spec NAME:{}={}", key, key, value));
-  grid.methods = a.spec.specs;
-  if (grid.methods.empty()) grid.methods = {"suffix"};
+  if (a.quick && a.suite.empty()) throw Error("--quick makes a suite small: add --suite paper");
+  if (!a.suite.empty()) {
+    if (a.data.empty()) throw Error("--suite paper needs DATA: JSON lines with long texts (docs/eval.md)");
+    const int asked = grid.repetitions;
+    grid = paper_grid(a.quick);
+    if (a.repetitions && a.repetitions->count() > 0) grid.repetitions = asked;
+    if (a.quick && a.limit == 0) a.limit = 1;
+    grid.methods.insert(grid.methods.end(), a.spec.specs.begin(), a.spec.specs.end());
+  } else {
+    grid.methods = a.spec.specs;
+    if (grid.methods.empty()) grid.methods = {"suffix"};
+  }
   if (!a.lengths.empty()) grid.lengths = a.lengths;
   if (!a.temperatures.empty()) grid.temperatures = a.temperatures;
   if (!a.answers.empty()) grid.answers = a.answers;
@@ -138,7 +151,11 @@ Command add_eval(CLI::App& app) {
     app.add_option("-n,--predict", args->answers, "most new tokens; a list (default 64)")->delimiter(',');
     app.add_option("--temp,--temperature", args->temperatures, "temperatures; a list (default 0)")->delimiter(',');
     app.add_option("--batch", args->batches, "requests at a time; a list (default 1)")->delimiter(',');
-    app.add_option("--repetitions", args->eval.grid.repetitions, "runs of each cell")->capture_default_str();
+    args->repetitions =
+        app.add_option("--repetitions", args->eval.grid.repetitions, "runs of each cell")->capture_default_str();
+    app.add_option("--suite", args->suite, "paper: the SpecExtend paper's experiments, and its figures beside ours")
+        ->check(CLI::IsMember({"paper"}));
+    app.add_flag("--quick", args->quick, "with --suite: one length, one prompt, one run of each cell");
     app.add_option("--limit", args->limit, "use only the first N prompts");
     app.add_flag("--chat", args->eval.prompts.chat, "send prompts and texts through the chat template");
     app.add_option("--instruction", args->eval.prompts.instruction, "before texts that bring none of their own");

@@ -11,16 +11,13 @@
 
 #include "cli/eval_assets.h"
 #include "cli/eval_plots.h"
+#include "cli/eval_suite.h"
 #include "cli/explain_data.h"
 #include "cli/explain_page.h"
+#include "cli/put.h"
 
 namespace sx::cli {
 namespace {
-
-template <typename... Args>
-void put(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-}
 
 struct Report {
   const EvalResults& results;
@@ -228,6 +225,27 @@ void put_predicted(std::string& out, const Report& r) {
   if (!chart.empty()) out += "<section><h2>Cost model</h2>\n<div class=\"charts\">" + chart + "</div></section>\n";
 }
 
+void put_paper(std::string& out, const Report& r) {
+  const auto figures = paper_figures(r.rows);
+  if (figures.empty()) return;
+  out +=
+      "<section><h2>The paper's figures and ours</h2>\n<p class=\"soft\">Other models on another machine: the paper's are on GPUs "
+      "with 7B and 8B targets. Ours are medians at the longest prompts, as a user waits and decode only. The paper's parts for "
+      "prefill and tree attention have no switch here: all methods share those kernels.</p>\n<div class=\"scroll\"><table "
+      "id=\"paper\"><thead><tr><th scope=\"col\" class=\"t\">what</th><th scope=\"col\">paper</th><th scope=\"col\" "
+      "class=\"t\">its setting</th><th scope=\"col\">ours</th><th scope=\"col\">decode only</th><th "
+      "scope=\"col\">accepted per pass</th><th scope=\"col\">prompt</th><th scope=\"col\" class=\"t\">methods</th></tr></thead>"
+      "<tbody>\n";
+  const auto times = [](const std::optional<double>& v) { return v ? fmt::format("{:.2f}x", *v) : std::string("–"); };
+  for (const PaperFigure& f : figures)
+    put(out,
+        "<tr><th scope=\"row\" class=\"t\">{}</th><td>{}</td><td class=\"t\">{}</td><td>{}</td><td>{}</td>"
+        "<td>{:.2f} / {:.2f}</td><td>{:.0f}</td><td class=\"t\">{} / {}</td></tr>\n",
+        html_text(f.what), html_text(f.paper), html_text(f.setting), times(f.whole), times(f.decode),
+        f.accepted.value_or(0), f.base.value_or(0), f.prompt_tokens, html_text(f.method), html_text(f.against));
+  out += "</tbody></table></div></section>\n";
+}
+
 std::string share(const std::optional<double>& value) { return value ? fmt::format("{:.2f}", *value) : "–"; }
 
 void put_rows(std::string& out, const Report& r) {
@@ -291,6 +309,7 @@ std::string eval_page(const EvalResults& results) {
   put(out, "<title>Speculation, measured</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n", kEvalStyle);
   put_head(out, r);
   put_summary(out, r);
+  put_paper(out, r);
   put_speed(out, r);
   put_batches(out, r);
   put_acceptance(out, r);

@@ -8,17 +8,13 @@
 #include <set>
 
 #include "cli/explain_page.h"
+#include "cli/put.h"
 
 namespace sx::cli {
 namespace {
 
 constexpr double kWidth = 640, kHeight = 320, kLeft = 56, kRight = 16, kTop = 12, kBottom = 44;
 constexpr size_t kColours = 8;
-
-template <typename... Args>
-void put(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-}
 
 // "1500", "0.25": without digits that say nothing.
 std::string number(double value) { return fmt::format("{:.4g}", value); }

@@ -6,16 +6,10 @@
 #include <iterator>
 
 #include "cli/eval_page.h"
+#include "cli/put.h"
 
 namespace sx::cli {
-namespace {
-
-template <typename... Args>
-void put(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string eval_table(const EvalResults& results) {
   const std::vector<EvalRow> rows = rows_of(summarise(results.runs));

@@ -8,17 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/explain_assets.h"
+#include "cli/put.h"
 
 namespace sx::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Children = std::vector<std::vector<int>>;
-
-template <typename... Args>
-void put(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-}
 
 // Bytes of the UTF-8 character that begins at `at`; 0: none does.
 size_t character(std::string_view text, size_t at) {

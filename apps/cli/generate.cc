@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/beside.h"
 #include "cli/commands.h"
 #include "cli/compare.h"
+#include "cli/eval_store.h"
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/open_engine.h"
@@ -28,7 +30,8 @@ struct GenerateArgs {
   std::vector<std::string> bias;
   PromptFlags source;
   std::string chat_template_file;
-  std::string explain;
+  std::string explain, report;
+  std::vector<std::string> beside;
   bool quiet = false, json = false, compare = false;
 };
 
@@ -114,12 +117,45 @@ Compared compare(Session& session, std::span<const Token> prompt, const Generate
   return c;
 }
 
+// Plain decoding, the presets of --beside and that of --spec, one after the other.
+int show_beside(const GenerateArgs& a, const Engine& engine, Session& session, std::span<const Token> prompt) {
+  std::vector<std::string> methods = a.beside;
+  methods.push_back(a.engine.spec.name);
+  PassTimes passes;
+  const auto say = [&](const std::string& method) {
+    if (!a.quiet) fmt::print(stderr, "\n--- {}\n", method);
+  };
+  GenerateOptions options = a.generate;
+  options.on_text = [&](std::string_view text) {
+    if (!a.quiet) write_out(text);
+  };
+  const auto runs = run_beside(session, prompt, options, methods, passes, say);
+  write_out("\n" + beside_table(runs, passes));
+  if (!a.report.empty()) {
+    write_eval_file(a.report, beside_page(runs, passes, engine.backend()));
+    fmt::print(stderr, "page: {}\n", a.report);
+  }
+  for (const BesideRun& r : runs)
+    if (!r.equal && promises_bytes(spec_rule(parse_spec(r.method)), a.generate.sampling))
+      throw Error(fmt::format("the text with --spec {} differs from the text without: please report this", r.method));
+  return runs.size() == methods.size() + 1 ? 0 : 130;
+}
+
 int run(GenerateArgs& a) {
   const PromptFlags& from = a.source;
   if (from.prompt.empty() == from.file.empty() && !(from.prompt.empty() && !from.prefix.empty()))
     throw Error("give a prompt with -p TEXT or -f FILE (- is standard input), and only one of them");
   apply_bias(a.generate, a.bias);
-  a.engine.spec = resolve(a.spec);
+  a.engine.spec = resolve(a.spec, kDefaultSpec);
+  if (!a.report.empty() && a.beside.empty()) throw Error("--report is the page of --beside: add --beside NAME");
+  if (!a.beside.empty()) {
+    if (a.json || a.compare) throw Error("--beside prints a table of its own: leave --json and --compare out");
+    a.engine.spec.name = a.spec.specs.empty() ? kDefaultSpec : a.spec.specs.front();
+    for (const std::string& method : a.beside) {
+      a.engine.more_specs.push_back(parse_spec(method));
+      a.engine.more_specs.back().name = method;
+    }
+  }
   watch_interrupt();
   const auto start = std::chrono::steady_clock::now();
   const auto engine = open_engine(a.engine, a.chat_template_file, a.quiet);
@@ -135,6 +171,7 @@ int run(GenerateArgs& a) {
   a.generate.cancelled = [&] { return closed || interrupted(); };
   if (a.explain == "auto") a.generate.on_round = print_decision;
   const auto session = engine->start();
+  if (!a.beside.empty()) return show_beside(a, *engine, *session, prompt);
   const GenerateResult result = session->generate(prompt, a.generate);
   line.clear();
   if (!a.json) write_out("\n");
@@ -164,6 +201,10 @@ Command add_generate(CLI::App& app) {
   add_sampling_flags(app, args->generate, args->bias);
   const HelpGroup group(app, "Output");
   app.add_flag("--compare", args->compare, "run again without speculation; show times, compare bytes");
+  rare(app.add_option("--beside", args->beside,
+                      "answer without speculation, with this preset (repeatable) and with --spec; one table"))
+      ->allow_extra_args(false);
+  rare(app.add_option("--report", args->report, "with --beside: write the table as a page, FILE.html"));
   rare(app.add_option("--explain", args->explain, "auto: one line on standard error for each decision of --spec auto"))
       ->check(CLI::IsMember({"auto"}));
   app.add_flag("--json", args->json, "print one JSON object instead of the text");

@@ -95,7 +95,7 @@ int run_on_ranks(const EngineOptions& options, const Command& command) {
     ~Leave() { leave_ranks(); }
   } leave;
   if (place.rank == 0) return command();
-  follow_ranks(options.threads);
+  follow_ranks(options.threads, options.device);
   return 0;
 }
 
@@ -130,7 +130,10 @@ int run(int argc, char** argv) {
   const auto parsed =
       std::find_if(commands.begin(), commands.end(), [](const Entry& entry) { return entry.app->parsed(); });
   if (parsed == commands.end()) return 0;
-  return split_options() ? run_on_ranks(*split_options(), parsed->run) : parsed->run();
+  // Several devices of one process need no launcher.
+  const EngineOptions* const split = split_options();
+  const bool ranks = split && (started_by_mpi() || split->device.find(',') == std::string::npos);
+  return ranks ? run_on_ranks(*split, parsed->run) : parsed->run();
 }
 
 }  // namespace

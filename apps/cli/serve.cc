@@ -22,6 +22,7 @@
 #include "cli/spec_flags.h"
 #include "server/hosts.h"
 #include "server/keys.h"
+#include "server/kv_events.h"
 #include "server/server.h"
 
 namespace sx::cli {
@@ -31,9 +32,10 @@ struct ServeArgs {
   EngineOptions engine;
   SpecFlags spec;
   server::ServerOptions server;
+  server::KvEventOptions kv_events;
   std::string chat_template_file, key_file;
   std::vector<std::string> api_keys;
-  int body_mib = 16, cache_mib = 512, shutdown_s = 25;
+  int body_mib = 16, cache_mib = 512, disk_mib = 0, shutdown_s = 25;
   bool quiet = false, no_page = false;
   bool default_spec = false;  // no flag asks for a preset
 };
@@ -42,7 +44,7 @@ volatile std::sig_atomic_t g_loading = 0, g_ending = 0, g_reload = 0;
 std::atomic<int64_t> g_ended_at{0};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-int64_t now_ms() {
+int64_t unix_ms() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);  // may be called by handlers
   return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
@@ -53,9 +55,9 @@ int64_t now_ms() {
 void on_signal(int number) {
   if (g_loading) ::_exit(0);
   // One SIGTERM may arrive twice: at the process and at its group.
-  const bool again = number == SIGINT || now_ms() - g_ended_at >= 200;
+  const bool again = number == SIGINT || unix_ms() - g_ended_at >= 200;
   if (g_ending && again) ::_exit(128 + number);
-  if (!g_ending) g_ended_at = now_ms();
+  if (!g_ending) g_ended_at = unix_ms();
   g_ending = 1;
 }
 
@@ -88,7 +90,7 @@ void check_rule(const SpecOptions& spec) {
 
 // Suffix drafts need no draft model and cost 1 % where they do not help; a draft model can cost several streams more
 // than that.
-constexpr const char* kDefaultSpec = "suffix";
+constexpr const char* kServeSpec = "suffix";
 
 // Timing side channel: a client could tell by the speed what was generated for another API key.
 void check_store(const ServeArgs& a, const std::vector<server::ApiKey>& keys) {
@@ -106,7 +108,7 @@ void check_store(const ServeArgs& a, const std::vector<server::ApiKey>& keys) {
 void prepare(ServeArgs& a) {
   std::vector<server::ApiKey> keys = collect_keys(a);
   a.default_spec = !a.spec.given();
-  if (a.default_spec) a.spec.specs = {kDefaultSpec};
+  if (a.default_spec) a.spec.specs = {kServeSpec};
   std::vector<SpecOptions> specs = resolve_all(a.spec);
   for (const SpecOptions& spec : specs) check_rule(spec);
   a.engine.spec = std::move(specs.front());
@@ -116,8 +118,14 @@ void prepare(ServeArgs& a) {
   a.engine.max_sessions = a.server.parallel;
   a.server.body_bytes = size_t(a.body_mib) << 20;
   a.server.cache_bytes = size_t(a.cache_mib) << 20;
+  a.server.disk_bytes = size_t(a.disk_mib) << 20;
+  if (a.disk_mib > 0 && a.cache_mib == 0)
+    throw Error("--cache-disk: states go to the disk from memory, and --cache-ram is 0");
+  if (a.disk_mib > 0 && !std::filesystem::is_directory(a.server.disk_folder))
+    throw Error(fmt::format("--cache-disk-path: '{}' is not a folder", a.server.disk_folder));
   a.server.page = !a.no_page;
   a.server.version = SPECEXTEND_VERSION;
+  if (!a.kv_events.endpoint.empty()) a.server.kv_events = std::make_shared<server::KvEvents>(a.kv_events);
   if (a.server.model_name.empty())
     a.server.model_name = name_of(a.engine.model.empty() ? default_model_path() : a.engine.model);
   if (!a.server.slot_folder.empty() && !std::filesystem::is_directory(a.server.slot_folder))
@@ -253,6 +261,9 @@ void add_limit_flags(CLI::App& app, ServeArgs& a) {
                  "most tokens a request may ask for; -1: what the context holds")
       ->capture_default_str()
       ->check(CLI::Range(-1, 1 << 24));
+  rare(app.add_option("--seed", s.seed, "seed of requests that give none; without it each has a random one"));
+  rare(app.add_option("--temp,--temperature", s.temperature, "temperature of requests that give none"))
+      ->check(CLI::Range(0.0, 2.0));
   app.add_option("--timeout,--to", s.timeout_s, "most seconds of a request, queueing included; 0: no limit")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 30))
@@ -290,10 +301,21 @@ void add_state_flags(CLI::App& app, ServeArgs& a) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24))
       ->envname("LLAMA_ARG_CACHE_RAM");
+  app.add_option("--cache-disk", a.disk_mib, "MiB of disk for what leaves that cache; 0: none")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
+  rare(app.add_option("--cache-disk-path", a.server.disk_folder, "folder for it")->capture_default_str());
   app.add_flag("--share-prefix", a.server.share_prefix,
                "share caches between API keys; response times then reveal other clients' prompts");
   app.add_option("--slot-save-path", a.server.slot_folder, "folder for saved slots; without it they cannot be saved")
       ->envname("LLAMA_ARG_SLOT_SAVE_PATH");
+  rare(app.add_option(
+      "--kv-events", a.kv_events.endpoint,
+      "ZeroMQ address to bind, tcp://127.0.0.1:5557: tell routers in vLLM's format which blocks of tokens "
+      "the server holds, those of all API keys"));
+  rare(app.add_option("--kv-events-replay", a.kv_events.replay_endpoint,
+                      "ZeroMQ address to bind where missed events can be asked for"));
+  rare(app.add_option("--kv-events-topic", a.kv_events.topic, "topic of the events"));
   rare(app.add_flag("--log-requests", a.server.log_requests,
                     "print a line of JSON for each request: id, path, status, time, key's name, trace id"));
   app.add_flag("-q,--quiet", a.quiet, "print only the address");
@@ -302,7 +324,8 @@ void add_state_flags(CLI::App& app, ServeArgs& a) {
         flags, [](int64_t) {}, fmt::format("ignored, as in llama.cpp's scripts: {}", why)));
   };
   ignore("--cb,--cont-batching", "continuous batching is always on");
-  ignore("--metrics,--slots,--props", "those paths are always there");
+  ignore("--metrics,--props", "those paths are always there");
+  rare(app.add_flag("--slots,!--no-slots", a.server.slots, "--no-slots: do not tell at /slots what they hold"));
   ignore("--jinja", "templates always are Jinja");
 }
 

@@ -9,7 +9,9 @@
 #include <sstream>
 
 #include "cli/eval_data.h"
+#include "cli/beside.h"
 #include "cli/eval_page.h"
+#include "cli/eval_suite.h"
 #include "cli/eval_plots.h"
 #include "cli/eval_stats.h"
 #include "cli/eval_store.h"
@@ -300,6 +302,40 @@ TEST(EvalStore, CsvQuotesWhatNeedsIt) {
   EXPECT_TRUE(csv.starts_with("method,prompt,")) << csv;
   EXPECT_NE(csv.find("\nsd:nodes=8,\"a, \"\"b\"\"\","), std::string::npos) << csv;
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2);
+}
+
+TEST(EvalSuite, ThePapersFiguresStandBesideOurs) {
+  const EvalGrid quick = checked(paper_grid(true)), whole = checked(paper_grid(false));
+  EXPECT_LT(quick.methods.size() * quick.lengths.size() * size_t(quick.repetitions), 12u);
+  EXPECT_GT(whole.lengths.size(), 3u);
+  for (const std::string& method : whole.methods) EXPECT_NO_THROW(parse_spec(method)) << method;
+  EXPECT_TRUE(paper_figures(std::vector<EvalRow>{{.method = "specextend"}, {.method = "off"}}).empty());
+  std::vector<EvalRow> rows;
+  for (const int length : {1024, 4096})
+    for (const auto& [method, speed] : {std::pair{"off", 10.0},
+                                        {"specextend:cache=full,positions=original", 8.0},
+                                        {"specextend", length == 4096 ? 16.0 : 11.0}})
+      rows.push_back({.method = method, .length = length, .prompt_tokens = double(length), .tokens_per_second = speed});
+  const auto figures = paper_figures(rows);
+  ASSERT_EQ(figures.size(), 3u);  // those of methods that were run
+  EXPECT_EQ(figures[0].paper, "1.38x");
+  EXPECT_DOUBLE_EQ(*figures[0].whole, 0.8);
+  EXPECT_DOUBLE_EQ(*figures[2].whole, 2) << "at the longest prompts";
+  EXPECT_FALSE(figures[2].decode);
+}
+
+TEST(Beside, TheMostThatDraftsCouldGain) {
+  EXPECT_EQ(best_decode_gain({{4, 20.0}}), 0);
+  EXPECT_DOUBLE_EQ(best_decode_gain({{1, 10.0}, {4, 16.0}, {8, 40.0}}), 2.5);
+  BesideRun plain{.method = "off"}, other{.method = "<b>"};
+  plain.time = {1000, 0, 3000}, other.time = {1000, 500, 1500}, other.equal = false;
+  other.ratio = speedup(plain.time, other.time);
+  const std::vector<BesideRun> runs{plain, other};
+  const std::string table = beside_table(runs, {{1, 10.0}, {4, 16.0}}), page = beside_page(runs, {}, "cpu");
+  EXPECT_NE(table.find("1.33x"), std::string::npos) << table;
+  EXPECT_NE(table.find("more than 4.0x"), std::string::npos) << table;
+  EXPECT_NE(table.find("DIFFERENT"), std::string::npos) << table;
+  EXPECT_EQ(page.find("<th scope=\"row\" class=\"t\"><b>"), std::string::npos);
 }
 
 TEST(EvalPage, TextsAreEscapedAndTicksAreRound) {
