@@ -3,7 +3,9 @@ import {byId, make} from "./dom.js";
 import * as api from "./api.js";
 import {Chat} from "./chat.js";
 import {Files} from "./files.js";
+import {Library} from "./library.js";
 import {Meter} from "./meter.js";
+import {RoundsPanel} from "./rounds.js";
 import * as store from "./store.js";
 import {Strip} from "./strip.js";
 
@@ -15,13 +17,14 @@ const EXAMPLES = [
 const root = document.documentElement;
 const box = byId("message");
 const settings = store.loadSettings();
-const meter = new Meter();
+const meter = new Meter(new RoundsPanel());
 const announce = (text) => { byId("status").textContent = text; };
 
-let chat = null;
+let chat = null, library = null;
 const files = new Files((problem) => showProblem(problem), () => onState());
 const strip = new Strip((share) => chat.textAt(share));
-chat = new Chat({settings, strip, meter, announce, askKey, onState});
+chat = new Chat({settings, strip, meter, announce, askKey, onState, keep: (talk) => library.keep(talk)});
+library = new Library({chat, settings, announce, showProblem, focusBox: () => box.focus()});
 
 function onState() {
   const running = Boolean(chat?.running), send = byId("send");
@@ -58,7 +61,8 @@ box.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape" && chat.running) {
+  if (event.key === "Escape" && library.closeDrawer()) event.preventDefault();
+  else if (event.key === "Escape" && chat.running) {
     event.preventDefault();
     chat.stop();
     box.focus();
@@ -66,18 +70,6 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     box.focus();
   }
-});
-function newChat() {
-  chat.clear();
-  box.focus();
-}
-byId("new-chat").addEventListener("click", () => {
-  if (!chat.messages.length) return newChat();
-  byId("ask-new").returnValue = "";
-  byId("ask-new").showModal();
-});
-byId("ask-new").addEventListener("close", () => {
-  if (byId("ask-new").returnValue === "delete") newChat();
 });
 byId("examples").append(...EXAMPLES.map((text) => make("li", {}, make("button", {type: "button", onclick: () => {
   chat.send(text, files.take());
@@ -146,6 +138,21 @@ byId("tint").addEventListener("change", (event) => {
   store.saveSettings(settings);
 });
 root.classList.toggle("no-tint", !settings.tint);
+function showCompare() {
+  byId("compare").setAttribute("aria-pressed", settings.compare);
+  byId("together").checked = settings.together;
+}
+showCompare();
+byId("compare").addEventListener("click", () => {
+  settings.compare = !settings.compare;
+  showCompare();
+  store.saveSettings(settings);
+  announce(settings.compare ? "Each answer is made plain and with drafts." : "One answer each.");
+});
+byId("together").addEventListener("change", (event) => {
+  settings.together = event.target.checked;
+  store.saveSettings(settings);
+});
 byId("preset").addEventListener("change", (event) => {
   settings.preset = event.target.value;
   store.saveSettings(settings);

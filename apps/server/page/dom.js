@@ -14,6 +14,20 @@ export function make(tag, properties = {}, ...children) {
   return node;
 }
 
+// `button` is what was pressed: it has the focus again afterwards.
+export async function copyText(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {  // pages that did not come over a safe connection have no clipboard
+    const box = document.body.appendChild(make("textarea", {class: "out-of-sight"}));
+    box.value = text;
+    box.select();
+    document.execCommand("copy");
+    box.remove();
+    button.focus();
+  }
+}
+
 const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
 export const count = (n) => whole.format(n);
 export const fixed = (n, digits) => (Number.isFinite(n) ? n.toFixed(digits) : "–");

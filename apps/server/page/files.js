@@ -71,6 +71,7 @@ export class Files {
         this.list.push(entry);
         this.show(entry, "");
         byId("chips").append(entry.chip);
+        this.sum();
         this.onChange();
         this.measure(entry);
       } catch (error) {
@@ -88,6 +89,17 @@ export class Files {
       if (error.status === 413) problem = "larger than the server takes";
     }
     this.show(entry, problem);
+    this.sum();
+  }
+
+  // Of several documents: how large they are together.
+  sum() {
+    const total = (field) => this.list.reduce((sum, entry) => sum + entry[field], 0), tokens = total("tokens");
+    const full = this.context > 0 && tokens >= this.context, line = byId("documents");
+    line.hidden = this.list.length < 2;
+    line.classList.toggle("bad", full);
+    line.textContent = `${count(this.list.length)} documents, ${bytes(total("bytes"))}` +
+      (tokens ? `, ${count(tokens)} tokens` : "") + (full ? `: more than the ${count(this.context)} tokens of the context` : "");
   }
 
   show(entry, problem) {
@@ -98,6 +110,7 @@ export class Files {
   remove(entry) {
     this.list = this.list.filter((other) => other !== entry);
     entry.chip.remove();
+    this.sum();
     this.onChange();
     byId("message").focus();
   }
@@ -106,6 +119,7 @@ export class Files {
     const taken = this.list.map(({name, text, bytes: size, tokens}) => ({name, text, bytes: size, tokens}));
     for (const {chip} of this.list) chip.remove();
     this.list = [];
+    this.sum();
     this.onChange();
     return taken;
   }

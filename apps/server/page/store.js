@@ -1,7 +1,13 @@
-// What outlives a reload: settings and the conversation in localStorage (bounded), the API key in sessionStorage.
+// What outlives a reload: settings and conversations in localStorage (bounded), the API key in sessionStorage.
+import {Conversation} from "./conversation.js";
+import {count} from "./dom.js";
 
-const LARGEST_CHAT = 2_000_000;  // characters; browsers give a page about five million
-const DEFAULTS = {preset: "", temperature: 0.6, maxTokens: 1024, seed: null, system: "", tint: true};
+const LARGEST_CHAT = 2_000_000;  // characters of JSON
+const LARGEST_STORE = 4_000_000; // likewise, of all conversations; browsers give a page about five million
+const MOST_CHATS = 200;
+const CHAT = "specextend.chat.";
+const DEFAULTS = {preset: "", temperature: 0.6, maxTokens: 1024, seed: null, system: "", tint: true, list: true,
+  compare: false, together: false};
 
 function load(storage, name) {
   try {
@@ -39,26 +45,54 @@ export const loadKey = () => {
 };
 export const saveKey = (key) => save("sessionStorage", "key", key || null);
 
-// Messages: {role: "user", text, files: [{name, text, bytes, tokens}]} and
-// {role: "assistant", text, marks: [length, depth, length, depth, ...], note, numbers}.
-export function loadChat() {
-  const isText = (value) => typeof value === "string";
-  const stored = load("localStorage", "chat");
-  if (!Array.isArray(stored)) return [];
-  const good = stored.every((m) => m && isText(m.text) && (m.role === "user"
-    ? Array.isArray(m.files) && m.files.every((f) => f && isText(f.name) && isText(f.text))
-    : m.role === "assistant" && Array.isArray(m.marks)));
-  return good ? stored : [];
+// Which conversation this tab has open, else the one that any tab had open last. "": a new one.
+export const loadOpen = () => load("sessionStorage", "open") ?? load("localStorage", "open") ?? "";
+export function saveOpen(id) {
+  save("sessionStorage", "open", id);
+  save("localStorage", "open", id);
 }
 
-// False when the conversation is too large to be kept.
-export function saveChat(messages) {
-  const size = messages.reduce((sum, m) => sum + m.text.length + (m.files ?? []).reduce((s, f) => s + f.text.length, 0), 0);
-  if (size > LARGEST_CHAT) {
-    save("localStorage", "chat", null);
-    return false;
+function chatKeys() {
+  try {
+    return Object.keys(localStorage).filter((key) => key.startsWith(CHAT));
+  } catch {
+    return [];
   }
-  if (save("localStorage", "chat", messages.length ? messages : null)) return true;
-  save("localStorage", "chat", null);
-  return false;
 }
+export const isChatKey = (key) => key === null || key.startsWith(CHAT);  // null: all was cleared
+export const usedCharacters = () => chatKeys().reduce((sum, key) => sum + (localStorage.getItem(key)?.length ?? 0), 0);
+export const storeLimit = LARGEST_STORE;
+
+// What earlier versions of the page kept: one conversation without branches.
+function takeOver() {
+  const old = load("localStorage", "chat");
+  if (!Array.isArray(old)) return;
+  const documents = [], messages = old.map((m, at) => ({...m, parent: at - 1,
+    ...(m?.role === "user" && {files: (Array.isArray(m.files) ? m.files : []).map((file) => documents.push(file) - 1)})}));
+  const conversation = Conversation.from({documents, messages, updated: Date.now()});
+  if (conversation && saveChat(conversation) === "") saveOpen(conversation.id);
+  save("localStorage", "chat", null);
+}
+
+export function loadChats() {
+  takeOver();
+  const chats = chatKeys().map((key) => Conversation.from(load("localStorage", key.slice("specextend.".length))));
+  return chats.filter(Boolean).sort((a, b) => b.updated - a.updated);
+}
+
+// "" when it is kept, else why not; what was kept of it before is gone then, as it would be another conversation.
+export function saveChat(conversation) {
+  const name = CHAT.slice("specextend.".length) + conversation.id, text = JSON.stringify(conversation);
+  const others = chatKeys().filter((key) => key !== CHAT + conversation.id);
+  const used = others.reduce((sum, key) => sum + localStorage.getItem(key).length, 0);
+  let problem = "";
+  if (others.length >= MOST_CHATS) problem = `there are ${MOST_CHATS}. Export and delete some.`;
+  else if (used + text.length > LARGEST_STORE) {
+    problem = `the others have ${count(used)} of ${count(LARGEST_STORE)} characters. Export and delete some.`;
+  } else if (!save("localStorage", name, conversation)) problem = "the browser's storage is full or forbidden.";
+  if (problem) problem = `This conversation is not kept: ${problem}`;
+  if (text.length > LARGEST_CHAT) problem = "This conversation is too large to be kept over a reload.";
+  if (problem) save("localStorage", name, null);
+  return problem;
+}
+export const removeChat = (id) => save("localStorage", CHAT.slice("specextend.".length) + id, null);

@@ -1,8 +1,6 @@
 """The page's controls: settings, files, the conversation over reloads, the keyboard; and hostile text everywhere."""
 import json
 import os
-import random
-import re
 import tempfile
 
 import webdriver
@@ -89,41 +87,42 @@ class Keeping(PageTest):
         self.load()
         self.assertEqual(browser.count("#messages > li"), 0)
 
-    def test_new_chat_asks_before_it_deletes(self):
-        browser.click("#new-chat")  # nothing to lose
-        self.assertFalse(browser.js("return document.getElementById('ask-new').open"))
-        self.ask("q")
-        browser.click("#new-chat")
-        self.assertTrue(browser.js("return document.getElementById('ask-new').open"))
-        self.assertEqual(browser.count("#messages > li"), 2)
-        browser.press("escape")
-        browser.until("return !document.getElementById('ask-new').open")
-        self.assertEqual(browser.count("#messages > li"), 2)
-        browser.click("#new-chat")
-        browser.press("enter")  # the way back is what Enter does
-        browser.until("return !document.getElementById('ask-new').open")
-        self.assertEqual(browser.count("#messages > li"), 2)
-        browser.click("#new-chat")
-        browser.click("#delete-chat")
-        browser.until("return document.querySelectorAll('#messages > li').length === 0")
-
     def test_too_large_to_keep(self):
         self.drop("big.txt", "word " * 500_000)
         browser.until("return document.querySelector('#chips .chip')")
         self.ask("q")
         self.assertEqual(len(mock.requests[0]["messages"][0]["content"]), 2_500_000 + len("big.txt:\n\n\n\nq"))
-        self.assertIsNone(browser.js("return localStorage.getItem('specextend.chat')"))
+        self.assertEqual(self.kept(), [])
+        self.assertEqual(browser.text("#kept"), "This conversation is too large to be kept over a reload.")
         self.load()
         self.assertEqual(browser.count("#messages > li"), 0)
 
     def test_nonsense_in_the_store(self):
-        for chat in ("{", "[1]", '[{"role": "user"}]', '[{"role": "assistant", "text": "x"}]'):
-            browser.js("""localStorage.setItem("specextend.chat", arguments[0]);
-                localStorage.setItem("specextend.settings", '{"temperature": "hot", "system": 3}')""", chat)
-            self.load()
-            self.assertEqual(browser.count("#messages > li"), 0)
+        good = {"parent": -1, "role": "user", "text": "x", "files": []}
+        broken = [[1], [{**good, "parent": 0}], [{**good, "parent": -2}], [{**good, "files": [0]}], [{**good, "role": "system"}],
+                  [good, {"parent": 0, "role": "assistant", "text": "y"}], [good, {"parent": 0, "role": "assistant", "text": "y", "marks": [-1, "z"]}]]
+        stored = ["{", "[]", "null", "7", *(json.dumps({"id": "a", "leaf": 0, "documents": [], "messages": m}) for m in broken)]
+        for key in ("specextend.chat", "specextend.chat.a"):
+            for chat in [*stored, "[1]", '[{"role": "user"}]', '[{"role": "assistant", "text": "x"}]']:
+                browser.js("""localStorage.clear();
+                    localStorage.setItem(arguments[1], arguments[0]);
+                    localStorage.setItem("specextend.open", '"a"');
+                    localStorage.setItem("specextend.settings", '{"temperature": "hot", "system": 3}')""", chat, key)
+                self.load()
+                self.assertEqual((browser.count("#messages > li"), browser.count("#chats li")), (0, 0), chat)
         self.ask("x")
         self.assertEqual(mock.requests[-1]["temperature"], 0.6)
+
+    def test_the_one_conversation_of_earlier_versions(self):
+        old = [{"role": "user", "text": "q", "files": [{"name": "a.txt", "text": "words", "bytes": 5, "tokens": 1}]},
+               {"role": "assistant", "text": "yes", "marks": [3, 1], "note": "", "numbers": "fast"}]
+        browser.js("localStorage.setItem('specextend.chat', arguments[0])", json.dumps(old))
+        self.load()
+        self.assertEqual([browser.text(".bubble"), browser.text(".user .name"), browser.text(".answer .d1"), browser.text(".numbers")],
+                         ["q", "a.txt", "yes", "fast"])
+        self.assertIsNone(browser.js("return localStorage.getItem('specextend.chat')"))
+        self.load()
+        self.assertEqual(browser.count("#messages > li"), 2)
 
 
 class Attaching(PageTest):
@@ -139,6 +138,7 @@ class Attaching(PageTest):
             name = os.path.basename(file.name)
             browser.until("""const counted = [...document.querySelectorAll("#chips .soft")].filter((s) => s.textContent.includes("tokens"));
                 return counted.length === 2;""")
+        self.assertEqual(browser.text("#documents"), "2 documents, 23 bytes, 5 tokens")
         self.assertEqual(self.chips(), ["a.txt13 bytes · 3 tokens×", f"{name}10 bytes · 2 tokens×"])
         self.assertTrue(browser.js("return document.getElementById('drop').hidden"))
         self.ask("Sum up.")
@@ -200,58 +200,9 @@ class Safety(PageTest):
         self.assertTrue(any("127.0.0.1:9" in c for c in complaints), complaints)
 
 
-class Rendering(PageTest):
-    RENDER = """const [pieces] = arguments;
-        return import("/render.js").then(({AnswerView}) => {
-          const draw = (each) => {
-            const root = document.createElement("div"), view = new AnswerView(root);
-            for (const [text, depth] of pieces) each(view, text, depth);
-            view.finish();
-            return root.innerHTML.replace(/<span>|<\\/span>/g, "");
-          };
-          const whole = draw((view, text, depth) => view.append(text, depth));
-          return [whole, draw((view, text, depth) => { for (const c of text) { view.append(c, depth); view.flush(); } })];
-        });"""
-
-    def test_markdown(self):
-        text = "# Head\nOne **two** `three` *four*\nfive\n\n- a\n  - b\n2. c\n\n```py\nx = `1`\n\n```\nlast ** line"
-        whole, pieces = browser.js(self.RENDER, [[text, 0]])
-        self.assertEqual(whole, '<h3>Head</h3><p>One <strong>two</strong> <code>three</code> *four*\nfive</p>'
-                         '<ul><li>a</li><li class="level1">b</li></ul><ol><li value="2">c</li></ol>'
-                         '<pre tabindex="0" data-language="py"><code>x = `1`\n\n</code></pre><p>last ** line</p>')
-        self.assertEqual(pieces, whole)
-
-    def test_any_cut_gives_the_same(self):
-        """Drawn character by character, with a frame after each, an answer looks as if it had come at once; no letter is lost."""
-        dice = random.Random(7)
-        parts = ["a", "bc ", "**", "`", "```", "```py", "\n", "\n", "\n\n", "- ", "  ", "1. ", "# ", "~~~", "<i>"]
-        for _ in range(60):
-            text = "".join(dice.choice(parts) for _ in range(60))
-            if dice.random() < 0.2:
-                text += "long " * 900 + text
-            whole, pieces = browser.js(self.RENDER, [[text, 0]])
-            self.assertEqual(pieces, whole, json.dumps(text))
-            letters = "".join(c for c in text.replace("```py", "").replace("<i>", "") if c in "abclong")
-            shown = "".join(c for c in re.sub("<[^>]*>", "", whole).replace("&lt;i&gt;", "") if c in "abclong")
-            self.assertEqual(shown, letters, json.dumps(text))
-
-
-    def test_characters_of_two_halves_stay_whole(self):
-        for begin in (1998, 1999, 2000):
-            self.assertEqual(browser.js("""const [text] = arguments;
-                return import("/render.js").then(({AnswerView}) => {
-                  const root = document.createElement("div"), view = new AnswerView(root);
-                  view.append(text, 1);
-                  view.finish();
-                  const found = [], walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-                  while (walk.nextNode()) found.push(walk.currentNode.data);
-                  return [found.join(""), found.filter((t) => !t.isWellFormed()).length];
-                });""", "x" * begin + "🌍🌍y"), ["x" * begin + "🌍🌍y", 0])
-
-
 class Keyboard(PageTest):
     def focused(self):
-        return browser.js("const e = document.activeElement; return e.id || e.className || e.textContent")
+        return browser.js("const e = document.activeElement; return e.id || e.className || e.tagName")
 
     def test_lines_and_shortcuts(self):
         self.assertEqual(self.focused(), "message")
@@ -270,7 +221,7 @@ class Keyboard(PageTest):
         self.ask("x")
         browser.js("document.activeElement.blur(); document.querySelector('.skip').focus()")
         reached = []
-        for _ in range(16):
+        for _ in range(24):
             reached.append(self.focused())
             name = browser.do("GET", f"/element/{browser.do('GET', '/element/active')[webdriver.ELEMENT]}/computedlabel")
             self.assertTrue(name, f"{reached[-1]} has no name")
@@ -280,8 +231,9 @@ class Keyboard(PageTest):
             browser.press("tab")
             if reached[-1] == "send":
                 break
-        self.assertEqual(reached, ["skip", "preset", "new-chat", "theme", "open-settings", "small copy", "small regenerate", "strip",
-                                   "tint", "attach", "message", "send"])
+        self.assertEqual(reached, ["skip", "toggle-list", "preset", "compare", "new-chat", "open-settings", "open", "delete", "open-export",
+                                   "import", "theme", "small edit", "small copy", "small regenerate", "strip", "tint", "SUMMARY", "attach",
+                                   "message", "send"])
         browser.js("document.querySelector('.skip').focus()")
         browser.press("enter")
         self.assertEqual(self.focused(), "message")
@@ -290,7 +242,7 @@ class Keyboard(PageTest):
         browser.js("document.getElementById('open-settings').focus()")
         browser.press("enter")
         browser.until("return document.getElementById('settings').open")
-        for field in ("temperature", "max-tokens", "seed", "system", "key"):
+        for field in ("temperature", "max-tokens", "seed", "system", "together", "key"):
             self.assertEqual(self.focused(), field)
             browser.press("tab")
         browser.press("escape")

@@ -92,6 +92,7 @@ class Looks(PageTest):
         })""")
         self.assertEqual(sizes, [True] * 5)
         self.assertGreater(browser.js("return document.querySelector('main').clientHeight"), 250)
+        self.assertLess(browser.js("return document.querySelector('.bar').clientHeight"), 56)  # one line
 
     def test_nothing_jumps(self):
         """While an answer arrives, only the text moves: the frame stays, and what is already written stays where it is."""

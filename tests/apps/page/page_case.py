@@ -52,11 +52,12 @@ class PageTest(unittest.TestCase):
         self.assertIsNone(browser.js("return window.hacked ?? null"))
 
     def new_chat(self):
-        """As a user does: the page asks before it deletes a conversation."""
         browser.click("#new-chat")
-        if browser.js("return document.getElementById('ask-new').open"):
-            browser.click("#delete-chat")
-            browser.until("return !document.getElementById('ask-new').open")
+
+    def kept(self):
+        """The conversations in the browser's storage, the last changed one first."""
+        return browser.js("""const keys = Object.keys(localStorage).filter((key) => key.startsWith("specextend.chat"));
+            return keys.map((key) => JSON.parse(localStorage.getItem(key))).sort((a, b) => b.updated - a.updated)""")
 
     def send(self, text):
         browser.type("#message", text + webdriver.KEYS["enter"])

@@ -89,7 +89,9 @@ class Served(unittest.TestCase):
 
     def stored(self):
         """The last answer as the page has it: Markdown may have changed how it looks, and this model says anything."""
-        return json.loads(self.browser.js("return localStorage.getItem('specextend.chat')"))[-1]
+        return json.loads(self.browser.js("""const keys = Object.keys(localStorage).filter((key) => key.startsWith("specextend.chat."));
+            const chats = keys.map((key) => JSON.parse(localStorage.getItem(key))).sort((a, b) => b.updated - a.updated);
+            return JSON.stringify(chats[0].messages.at(-1))"""))
 
     def test_files_are_those_of_the_source(self):
         """Without a key, with the policy, byte for byte."""
@@ -111,7 +113,6 @@ class Served(unittest.TestCase):
         self.assertEqual(sum(answer["marks"][::2]), len(answer["text"].encode("utf-16-le")) // 2)
         # Greedy, this model repeats itself soon, and drafts are accepted.
         self.browser.click("#new-chat")
-        self.browser.click("#delete-chat")
         self.set(temperature="0", max_tokens="400")
         self.browser.type("#message", "Tell me a story." + webdriver.KEYS["enter"])
         self.finished()
@@ -133,6 +134,26 @@ class Served(unittest.TestCase):
         self.finished()
         self.assertEqual(set(self.stored()["marks"][1::2]) - {0}, set())
         self.assertEqual(self.browser.text("#per-round"), "1.00")
+
+    def test_compare(self):
+        """Both texts of the compare view are the server's, and equal; at once and one after the other."""
+        self.set(temperature="0.8", max_tokens="150", seed="5")
+        self.browser.click("#compare")
+        expected = self.api("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell me a story."}], "speculate": False,
+                                                            "temperature": 0.8, "max_tokens": 150, "seed": 5})["choices"][0]["message"]["content"]
+        for together in (False, True):
+            self.browser.js("""const box = document.getElementById("together");
+                if (box.checked !== arguments[0]) box.click();""", together)
+            self.browser.click("#new-chat")
+            self.browser.type("#message", "Tell me a story." + webdriver.KEYS["enter"])
+            self.finished()
+            self.assertIn(f"The texts are equal: {len(expected.encode('utf-16-le')) // 2} characters.", self.browser.text(".note"))
+            answer = self.stored()
+            self.assertEqual((answer["text"], answer["compared"]["text"]), (expected, None))
+            for side in ("plain", "drafts"):
+                self.assertRegex(answer["compared"][side], r"^[\d.]+ tok/s · [\d.]+ tokens per pass · \d+ tokens in ")
+            self.assertIn(" 1.00 tokens per pass", answer["compared"]["plain"])
+        self.browser.click("#compare")
 
     def test_stop(self):
         self.set(temperature="1.5", max_tokens="")

@@ -9,7 +9,8 @@ import urllib.error
 import urllib.request
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for references to elements
-KEYS = {"enter": "\ue007", "escape": "\ue00c", "tab": "\ue004", "shift": "\ue008", "left": "\ue012", "right": "\ue014", "space": "\ue00d"}
+KEYS = {"enter": "\ue007", "escape": "\ue00c", "tab": "\ue004", "shift": "\ue008", "left": "\ue012", "right": "\ue014", "space": "\ue00d", "up": "\ue013",
+        "down": "\ue015", "delete": "\ue017"}
 
 
 def missing():
