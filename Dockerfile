@@ -5,7 +5,7 @@
 FROM debian:12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends \
     g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev \
-    libboost1.81-dev libssl-dev
+    libboost1.81-dev libssl-dev libzmq3-dev
 COPY . /source
 RUN cmake --preset release -S /source && cmake --build /source/build/release \
     && cmake --install /source/build/release --prefix /product --strip
@@ -16,7 +16,7 @@ COPY tools/fetch_model.py /
 RUN python3 /fetch_model.py --folder /models
 
 FROM debian:12-slim
-RUN apt-get update && apt-get install -y --no-install-recommends libfmt9 libpcre2-8-0 libutf8proc2 libssl3 \
+RUN apt-get update && apt-get install -y --no-install-recommends libfmt9 libpcre2-8-0 libutf8proc2 libssl3 libzmq5 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /product/bin/specextend /usr/local/bin/
 COPY --from=build /product/share/specextend /usr/local/share/specextend

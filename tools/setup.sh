@@ -5,10 +5,10 @@
 SX_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 SX_LOGS="$SX_ROOT/build/logs"
 SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
-  libutf8proc-dev libboost1.81-dev libssl-dev python3 python3-pip ca-certificates)
+  libutf8proc-dev libboost1.81-dev libssl-dev libzmq3-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034
 SX_TEST_PACKAGES=("${SX_BUILD_PACKAGES[@]}" libgtest-dev libgmock-dev libbenchmark-dev ccache clang-format-14 python3-jinja2
-  python3-venv python3-dev curl openssl chromium chromium-driver libopenmpi-dev openmpi-bin)
+  python3-venv python3-dev curl openssl chromium chromium-driver libopenmpi-dev openmpi-bin iproute2)
 
 SX_PROGRESS=15  # seconds
 SX_TERMINAL=0
@@ -100,9 +100,10 @@ training_pip() {
   "${pip[@]}" -r "$requirements"
 }
 
+# axe-core, the script that tests pages for accessibility, comes in a package for a driver of browsers that is not needed here.
 clients_pip() {
-  "$SX_CLIENTS/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2 --only-binary :all: \
-    -r "$SX_ROOT/tests/clients/requirements.txt"
+  local pip=("$SX_CLIENTS/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2 --only-binary :all:)
+  "${pip[@]}" -r "$SX_ROOT/tests/clients/requirements.txt" && "${pip[@]}" --no-deps axe-playwright-python==0.1.8
 }
 
 # A build tree that was configured without nanobind is configured again.

@@ -140,7 +140,7 @@ void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest
   {
     const auto turn = turn_of(req.body.size());
     prompts = prompt_tokens(engine_.tokenizer(), request, bound_);
-    if (request.echo)
+    if (request.echo || std::ranges::count(request.response_fields, "prompt") > 0)
       for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(engine_.tokenizer(), prompt));
   }
   begin_reasoning(engine_.tokenizer(), prompts.front(), request);

@@ -10,7 +10,7 @@ namespace {
 
 // What a connection may take before it is cut off for another one: until its client sends a head, and then a body or
 // reads.
-constexpr auto kHeaderDeadline = std::chrono::milliseconds(200), kDeadline = std::chrono::milliseconds(2000);
+constexpr auto kHeaderDeadline = std::chrono::milliseconds(200), kStaleDeadline = std::chrono::milliseconds(2000);
 constexpr size_t kShare =
     128;  // one in so many is cut off at a time: looking for them takes as long as looking for one
 
@@ -68,7 +68,7 @@ bool Connections::shed(const std::string* address, size_t count) {
   std::unordered_map<std::string_view, std::vector<Entry*>> idle;
   for (Entry& entry : all_) {
     if (address && entry.address != *address) continue;
-    if (!entry.ending && entry.blocked && now - entry.since >= (entry.asked ? kDeadline : kHeaderDeadline))
+    if (!entry.ending && entry.blocked && now - entry.since >= (entry.asked ? kStaleDeadline : kHeaderDeadline))
       idle[entry.address].push_back(&entry);
   }
   std::vector<Entry*>* most = nullptr;

@@ -5,8 +5,6 @@
 namespace sx::server {
 namespace {
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
-
 const std::string* find(const Fields& fields, std::string_view name) {
   const auto found =
       std::ranges::find_if(fields, [&](const auto& f) { return std::ranges::equal(f.first, name, {}, lower, lower); });

@@ -11,6 +11,9 @@
 
 namespace sx::server {
 
+// A letter of ASCII in lower case; other bytes stay.
+inline char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
+
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {

@@ -132,18 +132,21 @@ std::optional<Tenant> KeyRing::find(const std::string& authorization, const std:
                 .alone = ring->size() == 1};
 }
 
+std::vector<ApiKey> parse_keys(const std::string& content) {
+  const size_t first = content.find_first_not_of(" \t\r\n");
+  const bool json = first != content.npos && (content[first] == '[' || content[first] == '{');
+  std::istringstream lines(content);
+  return json ? read_json(content) : read_lines(lines);
+}
+
 std::vector<ApiKey> read_keys(const std::string& file) {
   std::ifstream in(file);
   if (!in) throw Error(fmt::format("cannot open the key file '{}'", file));
   std::ostringstream all;
   all << in.rdbuf();
-  const std::string content = all.str();
-  const size_t first = content.find_first_not_of(" \t\r\n");
-  const bool json = first != content.npos && (content[first] == '[' || content[first] == '{');
   std::vector<ApiKey> keys;
   try {
-    std::istringstream lines(content);
-    keys = json ? read_json(content) : read_lines(lines);
+    keys = parse_keys(all.str());
   } catch (const Error& e) { throw Error(fmt::format("key file '{}': {}", file, e.what())); }
   if (keys.empty()) throw Error(fmt::format("there is no key in '{}'", file));
   return keys;

@@ -53,5 +53,6 @@ class KeyRing {
 // "admin"}, or one key per line, where empty lines and those that begin with '#' do not count. Throws sx::Error that
 // names the file, and never a key.
 std::vector<ApiKey> read_keys(const std::string& file);
+std::vector<ApiKey> parse_keys(const std::string& content);  // the same for the text of such a file; may be none
 
 }  // namespace sx::server

@@ -25,13 +25,13 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using namespace std::chrono_literals;
 
-constexpr int kThreads = 2;            // of input and output
-constexpr int kWorkers = 2;            // of each lane
-constexpr size_t kWaiting = 1024;      // requests in a lane
-constexpr size_t kOtherFiles = 64;     // that the process has open beside its connections
-constexpr auto kHeaderDeadline = 10s;  // for the head of a request
-constexpr auto kPause = 50ms;          // before another connection is looked for, where there is no room
-constexpr auto kLastWords = 2s;        // for answers to be read, after the end
+constexpr int kThreads = 2;          // of input and output
+constexpr int kWorkers = 2;          // of each lane
+constexpr size_t kWaiting = 1024;    // requests in a lane
+constexpr size_t kOtherFiles = 64;   // that the process has open beside its connections
+constexpr auto kHeadDeadline = 10s;  // for the head of a request
+constexpr auto kPause = 50ms;        // before another connection is looked for, where there is no room
+constexpr auto kLastWords = 2s;      // for answers to be read, after the end
 
 // Connections are files: as many as the process may have.
 ConnectionBounds within_limits(ConnectionBounds bounds) {
@@ -54,7 +54,7 @@ class AsioListener final : public Listener {
         acceptor_(asio::make_strand(io_)),
         pause_(acceptor_.get_executor()) {
     shared_.deadlines.request = shared_.deadlines.write = options.request;
-    shared_.deadlines.head = std::min<std::chrono::seconds>(options.request, kHeaderDeadline);
+    shared_.deadlines.head = std::min<std::chrono::seconds>(options.request, kHeadDeadline);
     shared_.bodies_bytes = options.bodies_bytes;
   }
   ~AsioListener() override { stop(); }

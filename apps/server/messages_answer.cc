@@ -5,7 +5,7 @@
 namespace sx::server {
 namespace {
 
-using Kind = AnswerPart::Kind;
+using PartKind = AnswerPart::Kind;
 
 // Arguments as an object; a call that was cut off has none.
 Json object_of(const std::string& arguments) {
@@ -25,9 +25,9 @@ class MessagesWriter final : public PartWriter {
     Json content = Json::array();
     for (const AnswerPart& part : parts) {
       Json block = empty_block(part);
-      if (part.kind == Kind::kReasoning && !hide_reasoning_) block["thinking"] = part.text;
-      if (part.kind == Kind::kContent) block["text"] = part.text;
-      if (part.kind == Kind::kCall) block["input"] = object_of(part.call.arguments), called_ = true;
+      if (part.kind == PartKind::kReasoning && !hide_reasoning_) block["thinking"] = part.text;
+      if (part.kind == PartKind::kContent) block["text"] = part.text;
+      if (part.kind == PartKind::kCall) block["input"] = object_of(part.call.arguments), called_ = true;
       content.push_back(std::move(block));
     }
     Json message = head();
@@ -45,19 +45,20 @@ class MessagesWriter final : public PartWriter {
 
   std::string tell(const AnswerPart& part) override {
     std::string events;
-    if (part.kind == Kind::kCall || !open_ || (part.kind != Kind::kArguments && part.kind != kind_)) {
+    if (part.kind == PartKind::kCall || !open_ || (part.kind != PartKind::kArguments && part.kind != kind_)) {
       events = close_block();
       open_ = true, kind_ = part.kind;
-      called_ = called_ || part.kind == Kind::kCall;
+      called_ = called_ || part.kind == PartKind::kCall;
       events += named_event({{"type", "content_block_start"}, {"index", index_}, {"content_block", empty_block(part)}});
     }
-    if (part.kind == Kind::kReasoning && hide_reasoning_) return events;
-    const std::string& text = part.kind == Kind::kCall ? part.call.arguments : part.text;
-    const bool json = part.kind == Kind::kCall || part.kind == Kind::kArguments;
+    if (part.kind == PartKind::kReasoning && hide_reasoning_) return events;
+    const std::string& text = part.kind == PartKind::kCall ? part.call.arguments : part.text;
+    const bool json = part.kind == PartKind::kCall || part.kind == PartKind::kArguments;
     if (text.empty()) return events;
     return events + delta_event(json ? Json{{"type", "input_json_delta"}, {"partial_json", text}}
-                                : part.kind == Kind::kReasoning ? Json{{"type", "thinking_delta"}, {"thinking", text}}
-                                                                : Json{{"type", "text_delta"}, {"text", text}});
+                                : part.kind == PartKind::kReasoning
+                                    ? Json{{"type", "thinking_delta"}, {"thinking", text}}
+                                    : Json{{"type", "text_delta"}, {"text", text}});
   }
 
   std::string stop(const ChoiceEnd& end) override {
@@ -96,8 +97,8 @@ class MessagesWriter final : public PartWriter {
   }
 
   static Json empty_block(const AnswerPart& part) {
-    if (part.kind == Kind::kReasoning) return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
-    if (part.kind == Kind::kContent) return {{"type", "text"}, {"text", ""}};
+    if (part.kind == PartKind::kReasoning) return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+    if (part.kind == PartKind::kContent) return {{"type", "text"}, {"text", ""}};
     return {{"type", "tool_use"}, {"id", part.call.id}, {"name", part.call.name}, {"input", Json::object()}};
   }
 
@@ -109,14 +110,14 @@ class MessagesWriter final : public PartWriter {
     if (!open_) return {};
     open_ = false;
     std::string events;
-    if (kind_ == Kind::kReasoning) events = delta_event({{"type", "signature_delta"}, {"signature", ""}});
+    if (kind_ == PartKind::kReasoning) events = delta_event({{"type", "signature_delta"}, {"signature", ""}});
     return events + named_event({{"type", "content_block_stop"}, {"index", index_++}});
   }
 
   const std::string id_ = "msg_" + random_id();
   int index_ = 0;  // of the block that is open, or comes next
   bool open_ = false, called_ = false;
-  Kind kind_ = Kind::kContent;
+  PartKind kind_ = PartKind::kContent;
 };
 
 const char* error_type(int status) {

@@ -42,7 +42,7 @@ std::string block_text(const Json& given, const std::string& where) {
 }
 
 // A text, or the text blocks of a list.
-std::string content_text(const Json& content, const std::string& where) {
+std::string blocks_text(const Json& content, const std::string& where) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw bad_request(fmt::format("'{}' must be a string or a list of blocks", where), where);
   std::string text;
@@ -65,7 +65,7 @@ class MessageReader {
     if (!content) throw message.wrong("content", "must be there");
     message.done();
     if (content->is_string() || role == "system")
-      return add_message(messages_, {{"role", role}, {"content", content_text(*content, where + ".content")}});
+      return add_message(messages_, {{"role", role}, {"content", blocks_text(*content, where + ".content")}});
     if (!content->is_array()) throw message.wrong("content", "must be a string or a list of blocks");
     if (role == "user") user(*content, where + ".content");
     else assistant(*content, where + ".content");
@@ -84,7 +84,7 @@ class MessageReader {
       block.ignore(kOnBlocks);
       const std::string id = block.text("tool_use_id");
       const Json* given = block.get("content");
-      std::string text = given ? content_text(*given, here + ".content") : "";
+      std::string text = given ? blocks_text(*given, here + ".content") : "";
       if (block.flag("is_error", false)) text = "Error: " + text;
       block.done();
       Json result{{"role", "tool"}, {"tool_call_id", id}, {"content", text}};
@@ -222,7 +222,7 @@ CompletionRequest parse_messages(std::string_view text, const Limits& limits, bo
   Json chat = Json::object(), messages = Json::array();
   const auto facts = std::make_shared<ProtocolFacts>();
   if (const Json* system = body.get("system"))
-    if (std::string said = content_text(*system, "system"); !said.empty())
+    if (std::string said = blocks_text(*system, "system"); !said.empty())
       messages.push_back({{"role", "system"}, {"content", std::move(said)}});
   const Json* given = body.get_list("messages");
   if (!given || given->empty()) throw body.wrong("messages", "must be a list with at least one message");

@@ -140,6 +140,32 @@ void Metrics::write_keys(std::string& out, const std::string& label, const std::
   family("specextend_key_rejected_total", "Requests refused for the limits of their key.", &KeyCounts::rejected);
 }
 
+// The same under the names that boards for llama.cpp's server have; without labels, as there.
+void Metrics::write_llama(std::string& out, const Gauges& gauges) const {
+  const auto one = [&](const char* name, const char* type, const char* what, auto value) {
+    head(out, name, type, what);
+    out += fmt::format("{} {}\n", name, value);
+  };
+  const auto rate = [](int64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0; };
+  int64_t rounds = 0;
+  for (const Rounds& r : by_context_) rounds += r.rounds;
+  const int64_t read = prompt_tokens_ - cached_tokens_;
+  one("llamacpp:prompt_tokens_total", "counter", "Prompt tokens that were processed.", read);
+  one("llamacpp:prompt_tokens_cached_total", "counter", "Prompt tokens found in a cache.", cached_tokens_);
+  one("llamacpp:prompt_seconds_total", "counter", "Time spent on prompts.", prompt_seconds_);
+  one("llamacpp:tokens_predicted_total", "counter", "Generated tokens.", generated_tokens_);
+  one("llamacpp:tokens_predicted_seconds_total", "counter", "Time spent on them.", decode_seconds_);
+  one("llamacpp:n_decode_total", "counter", "Rounds of all requests.", rounds);
+  one("llamacpp:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens, a tree by its depth.", draft_tokens_);
+  one("llamacpp:spec_decode_num_accepted_tokens_total", "counter", "Accepted drafted tokens.", accepted_tokens_);
+  one("llamacpp:spec_decode_num_drafts_total", "counter", "Rounds with a draft.", drafts_);
+  one("llamacpp:prompt_tokens_seconds", "gauge", "Prompt tokens per second.", rate(read, prompt_seconds_));
+  one("llamacpp:predicted_tokens_seconds", "gauge", "Generated tokens per second.",
+      rate(generated_tokens_, decode_seconds_));
+  one("llamacpp:requests_processing", "gauge", "Requests in the running batch.", gauges.running);
+  one("llamacpp:requests_deferred", "gauge", "Requests in the queue.", gauges.waiting);
+}
+
 std::string Metrics::text_of_key(const std::string& model, const std::string& key) const {
   const std::lock_guard lock(mutex_);
   std::string out;
@@ -209,11 +235,18 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
   one("specextend_prompt_seconds_total", "counter", "Time spent on prompts.", prompt_seconds_);
   one("specextend_decode_seconds_total", "counter", "Time from the end of the prompt to the end of the answer.",
       decode_seconds_);
-  one("specextend_saved_states", "gauge", "States of sessions kept in memory.", gauges.saved_states);
-  one("specextend_saved_state_bytes", "gauge", "Their size.", gauges.saved_bytes);
+  one("specextend_saved_states", "gauge", "States of sessions kept in memory and on disk.", gauges.saved_states);
+  one("specextend_saved_state_bytes", "gauge", "Size of those in memory.", gauges.saved_bytes);
+  one("specextend_saved_state_disk_bytes", "gauge", "Size of those on disk.", gauges.disk_bytes);
+  one("specextend_kv_shared_bytes", "gauge", "K/V cells that sessions with a common beginning share, counted once.",
+      gauges.kv.shared);
+  one("specextend_kv_private_bytes", "gauge", "K/V cells of one session each.", gauges.kv.own);
+  one("specextend_kv_saved_bytes", "gauge", "What sessions would hold besides if nothing were shared.",
+      gauges.kv.saved);
   head(out, "specextend_http_responses_total", "counter", "Responses by status.");
   for (const auto& [status, count] : responses_)
     out += fmt::format("specextend_http_responses_total{{{},status=\"{}\"}} {}\n", label, status, count);
+  write_llama(out, gauges);
   write_keys(out, label, nullptr);
   return out;
 }

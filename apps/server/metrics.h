@@ -1,5 +1,6 @@
 // Counters of the server, as Prometheus reads them. Names of vLLM where it has one; ours begin with specextend_.
 #pragma once
+#include <specextend/kv_memory.h>
 #include <specextend/specextend.h>
 
 #include <array>
@@ -29,7 +30,8 @@ class Histogram {
 struct Gauges {
   size_t running = 0, waiting = 0;
   double cache_share = 0;  // of the cells of all sessions, 0..1
-  size_t saved_states = 0, saved_bytes = 0;
+  size_t saved_states = 0, saved_bytes = 0, disk_bytes = 0;
+  KvMemory kv{};
   int64_t cells = 0;        // of all sessions
   std::string cell_type{};  // of their numbers
 };
@@ -70,6 +72,7 @@ class Metrics {
   struct KeyCounts {
     int64_t requests = 0, prompt_tokens = 0, generated_tokens = 0, rejected = 0;
   };
+  void write_llama(std::string& out, const Gauges& gauges) const;
   void write_keys(std::string& out, const std::string& label, const std::string* only) const;
 
   mutable std::mutex mutex_;

@@ -11,7 +11,7 @@
 namespace sx::server {
 namespace {
 
-using Kind = AnswerPart::Kind;
+using PartKind = AnswerPart::Kind;
 
 std::string now_text() {
   const auto now = std::chrono::system_clock::now();
@@ -87,7 +87,7 @@ class OllamaWriter final : public PartWriter {
   std::string body(const std::vector<AnswerPart>& parts, const ChoiceEnd& end) override {
     Json said = empty();
     for (const AnswerPart& part : parts) {
-      if (part.kind == Kind::kCall) add_call(said, part.call);
+      if (part.kind == PartKind::kCall) add_call(said, part.call);
       else add_text(said, part);
     }
     return text_of(last(std::move(said), end));
@@ -96,9 +96,9 @@ class OllamaWriter final : public PartWriter {
   std::string start() override { return {}; }
 
   std::string tell(const AnswerPart& part) override {
-    if (part.kind == Kind::kArguments) return call_.arguments += part.text, std::string();
+    if (part.kind == PartKind::kArguments) return call_.arguments += part.text, std::string();
     std::string events = tell_call();
-    if (part.kind == Kind::kCall) {
+    if (part.kind == PartKind::kCall) {
       call_ = part.call;
       return events;
     }
@@ -121,7 +121,7 @@ class OllamaWriter final : public PartWriter {
 
   Json empty() const { return chat_ ? Json{{"role", "assistant"}, {"content", ""}} : Json{{"response", ""}}; }
   void add_text(Json& said, const AnswerPart& part) const {
-    const char* name = part.kind == Kind::kReasoning ? "thinking" : chat_ ? "content" : "response";
+    const char* name = part.kind == PartKind::kReasoning ? "thinking" : chat_ ? "content" : "response";
     said[name] = said.value(name, "") + part.text;
   }
   static void add_call(Json& said, const ToolCall& call) {

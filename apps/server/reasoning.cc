@@ -7,14 +7,12 @@
 #include <cctype>
 
 #include "server/tool_schema.h"
+#include "server/tool_text.h"
 
 namespace sx::server {
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr size_t kTail = 32;  // tokens of a prompt that are looked at
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 struct Marks {
   std::string_view sign;  // in a template's source: it has these marks

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "server/request_parts.h"
@@ -138,6 +139,10 @@ ApiError wrong_prompt(const char* why) { return bad_request(fmt::format("'prompt
 Prompt read_prompt(const Json& given, const Limits& limits, bool mixed) {
   constexpr const char* kWhat = "must be a string or a list of token ids that is not empty";
   if (given.is_string()) return {{given.get<std::string>(), {}, true}};
+  if (mixed && given.is_object()) {  // llama.cpp's form of a text with images
+    if (!is_off(field(given, "multimodal_data"))) throw wrong_prompt("has 'multimodal_data': only texts are taken");
+    return {{text_field(given, "prompt_string"), {}, true}};
+  }
   if (!given.is_array() || given.empty()) throw wrong_prompt(kWhat);
   if (!mixed) return {{{}, parse_tokens(given, "prompt", limits.vocab), false}};
   Prompt prompt;
@@ -197,7 +202,16 @@ CompletionRequest parse_native(std::string_view body, const Limits& limits) {
   request.api = Api::kNative;
   const Json* given = field(json, "prompt");
   if (!given) throw wrong_prompt("must be there: a string or a list of token ids and strings");
-  request.prompts = {read_prompt(*given, limits, true)};
+  // A list with a token id in it is one prompt; any other list holds a prompt in each place.
+  const auto is_number = [](const Json& one) { return one.is_number(); };
+  request.in_list = given->is_array() && !given->empty() && std::ranges::none_of(*given, is_number);
+  if (request.in_list) {
+    if (given->size() > limits.prompts)
+      throw bad_request(fmt::format("more than {} in 'prompt'", limits.prompts), "prompt");
+    for (const Json& one : *given) request.prompts.push_back(read_prompt(one, limits, true));
+  } else {
+    request.prompts = {read_prompt(*given, limits, true)};
+  }
   refuse_tools(json);
   read_common(json, limits, request);
   return request;

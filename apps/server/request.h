@@ -4,6 +4,7 @@
 #include <specextend/specextend.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -34,6 +35,12 @@ struct Limits {
   std::vector<std::string> presets{};  // a request may name one of these in 'spec_preset'
   ToolStyle tool_style{};              // of the model's chat template: tool_style(template)
   ReasoningStyle reasoning{};          // of the model: reasoning_style(tokenizer)
+  // What requests that do not say get; nothing: a random seed, the path's own temperature.
+  std::optional<uint64_t> seed{};
+  std::optional<double> temperature{};
+  // The tokens of a text in 'logit_bias'; null: texts are refused there.
+  std::function<std::vector<Token>(const std::string& text)> tokenize{};
+  std::vector<Token> ends{};  // tokens that end a text
 };
 
 enum class Api { kChat, kText, kNative };  // /v1/chat/completions, /v1/completions, llama.cpp's /completion
@@ -69,12 +76,15 @@ struct CompletionRequest {
   int logprobs = -1;        // alternatives to report with each token, -1: no log-probabilities
   bool echo = false;        // the prompt's text before the answer; with logprobs those of its tokens, too
   bool stream = false, include_usage = false;
-  bool return_progress = false;    // progress of the prompt in a stream
-  bool spec_details = false;       // what speculation does in a stream
-  bool cache_prompt = true;        // false: process the whole prompt
-  bool timings_per_token = false;  // in a stream: with every event
-  bool return_tokens = false;      // kNative
-  int slot = -1;                   // kNative: the slot to use, -1: any
+  bool return_progress = false;              // progress of the prompt in a stream
+  bool spec_details = false;                 // what speculation does in a stream
+  bool cache_prompt = true;                  // false: process the whole prompt
+  bool timings_per_token = false;            // in a stream: with every event
+  bool return_tokens = false;                // kNative
+  bool in_list = false;                      // kNative: several prompts were given; a whole answer is a list
+  std::vector<Token> ends;                   // kNative: tokens that 'ignore_eos' forbids
+  std::vector<std::string> response_fields;  // kNative: of a whole answer only these; empty: all
+  int slot = -1;                             // kNative: the slot to use, -1: any
   // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
   std::vector<std::string> tool_names;
   std::string tool_list;  // the same with their schemas, JSON

@@ -146,6 +146,8 @@ void read_prefill(const Json& body, Json& messages, CompletionRequest& request) 
   const Json& last = messages.back();
   const bool can = last.at("role") == "assistant" && !last.contains("tool_calls") && messages.size() > 1;
   const bool asked = flag_field(body, kName, false);
+  if (asked && field(body, "add_generation_prompt") && request.add_generation_prompt)
+    throw bad_request("'continue_final_message' and 'add_generation_prompt' exclude each other", kName);
   if (asked && !can) throw bad_request("'continue_final_message' needs a last message of the assistant", kName);
   if (!can || !flag_field(body, kName, true) || !(asked || request.add_generation_prompt)) return;
   if (last.at("content").is_string()) request.prefill = last.at("content").get<std::string>();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/error.h"
+#include "server/http.h"
 
 namespace sx::server {
 namespace http = boost::beast::http;
@@ -25,7 +26,6 @@ constexpr size_t kLengthDigits = 18;
 
 ApiError refusal(int status, const std::string& message) { return {status, "invalid_request_error", message}; }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 bool is_visible(char c) { return c > 0x20 && c < 0x7f; }
 bool is_text(char c) { return c == '\t' || (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f); }

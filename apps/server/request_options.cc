@@ -59,7 +59,6 @@ constexpr MissingField kMissing[] = {
     {"image_data", "[]"},
     {"lora", "[]"},
     {"post_sampling_probs", "[]"},
-    {"response_fields", "[]"},
     {"epsilon_cutoff", "[0]"},
     {"eta_cutoff", "[0]"},
     {"smoothing_factor", "[0]"},
@@ -98,8 +97,8 @@ void read_stop(const Json& body, const Limits& limits, std::vector<std::string>&
   for (const Json& one : *value) take(one);
 }
 
-// {"15043": -1.5} as OpenAI has it, or [[15043, -1.5]] as llama.cpp has it.
-void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Token, float>>& bias) {
+// {"15043": -1.5} as OpenAI has it, or [[15043, -1.5]] as llama.cpp has it, whose own path takes texts, too.
+void read_bias(const Json& body, const Limits& limits, bool texts, std::vector<std::pair<Token, float>>& bias) {
   const Json* value = field(body, "logit_bias");
   if (!value) return;
   const auto wrong = [] {
@@ -107,7 +106,7 @@ void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Tok
         "'logit_bias' must be an object of token ids with numbers from -100 to 100, or a list of such pairs",
         "logit_bias");
   };
-  const auto take = [&](int64_t token, const Json& amount) {
+  const auto take_token = [&](int64_t token, const Json& amount) {
     const bool never = amount.is_boolean() && !amount.get<bool>();
     if (!never && (!amount.is_number() || !(amount.get<double>() >= -100 && amount.get<double>() <= 100)))
       throw wrong();
@@ -116,22 +115,29 @@ void read_bias(const Json& body, const Limits& limits, std::vector<std::pair<Tok
                         "logit_bias");
     bias.emplace_back(Token(token), never ? kForbidden : amount.get<float>());
   };
+  const auto take_text = [&](const std::string& text, const Json& amount) {  // as llama.cpp: each token of the text
+    if (!texts || !limits.tokenize || text.empty() || text.size() > limits.stop_bytes) throw wrong();
+    for (const Token token : limits.tokenize(text)) take_token(token, amount);
+    if (bias.size() > limits.biases)
+      throw bad_request(fmt::format("more than {} tokens in 'logit_bias'", limits.biases), "logit_bias");
+  };
   if (!value->is_structured()) throw wrong();
   if (value->size() > limits.biases)
     throw bad_request(fmt::format("more than {} entries in 'logit_bias'", limits.biases), "logit_bias");
   if (value->is_array()) {
     for (const Json& pair : *value) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number()) throw wrong();
-      take(whole_number(pair[0]).value_or(-1), pair[1]);
+      if (!pair.is_array() || pair.size() != 2 || !(pair[0].is_number() || pair[0].is_string())) throw wrong();
+      if (pair[0].is_string()) take_text(pair[0].get_ref<const std::string&>(), pair[1]);
+      else take_token(whole_number(pair[0]).value_or(-1), pair[1]);
     }
     return;
   }
   for (const auto& [key, amount] : value->items()) {
     int64_t token = -1;
     const auto end = key.data() + key.size();
-    if (const auto read = std::from_chars(key.data(), end, token); read.ec != std::errc() || read.ptr != end)
-      throw wrong();
-    take(token, amount);
+    const auto read = std::from_chars(key.data(), end, token);
+    if (read.ec != std::errc() || read.ptr != end) take_text(key, amount);
+    else take_token(token, amount);
   }
 }
 
@@ -140,7 +146,8 @@ void read_sampling(const Json& body, const Limits& limits, CompletionRequest& re
   const bool native =
       request.api == Api::kNative;  // has defaults of its own: those of the library but for the temperature
   if (!native) s.top_p = 1, s.top_k = 0, s.min_p = 0;
-  s.temperature = float(number_field(body, "temperature", native ? 0.8 : 1, 0, native ? 100 : 2));
+  const double temperature = limits.temperature.value_or(native ? 0.8 : 1);
+  s.temperature = float(number_field(body, "temperature", temperature, 0, native ? 100 : 2));
   s.top_p = std::max(1e-9f, float(number_field(body, "top_p", double(s.top_p), 0, 1)));
   s.top_k = std::max(0, integer_field(body, "top_k", s.top_k, -1, kMostTokens));  // -1 means all, too
   s.min_p = float(number_field(body, "min_p", double(s.min_p), 0, 1));
@@ -149,7 +156,9 @@ void read_sampling(const Json& body, const Limits& limits, CompletionRequest& re
   s.repeat_penalty = float(number_field(body, "repetition_penalty", 1, 0.01, 100));
   s.repeat_penalty = float(number_field(body, "repeat_penalty", double(s.repeat_penalty), 0.01, 100));
   s.repeat_last_n = integer_field(body, "repeat_last_n", s.repeat_last_n, -1, kMostTokens);
-  read_bias(body, limits, s.logit_bias);
+  read_bias(body, limits, native, s.logit_bias);
+  request.seeded = limits.seed.has_value();
+  s.seed = limits.seed.value_or(s.seed);
   if (const Json* seed = field(body, "seed")) {
     const std::optional<int64_t> number = whole_number(*seed);
     if (!number && !seed->is_number_unsigned())
@@ -157,6 +166,17 @@ void read_sampling(const Json& body, const Limits& limits, CompletionRequest& re
     request.seeded = number != -1;  // -1 is random, as in llama.cpp
     s.seed = number ? uint64_t(*number) : seed->get<uint64_t>();
   }
+}
+
+// Fields of a whole answer, a field within another one as "generation_settings/seed".
+void read_response_fields(const Json& body, CompletionRequest& request) {
+  constexpr size_t kMost = 64;
+  const Json* fields = field(body, "response_fields");
+  if (!fields) return;
+  const auto is_string = [](const Json& one) { return one.is_string(); };
+  if (!fields->is_array() || fields->size() > kMost || !std::ranges::all_of(*fields, is_string))
+    throw bad_request(fmt::format("'response_fields' must be a list of at most {} names", kMost), "response_fields");
+  request.response_fields = fields->get<std::vector<std::string>>();
 }
 
 void read_length(const Json& body, const Limits& limits, CompletionRequest& request) {
@@ -261,6 +281,8 @@ void read_options(const Json& body, const Limits& limits, CompletionRequest& req
   if (request.api == Api::kNative) {
     request.return_tokens = flag_field(body, "return_tokens", false);
     request.slot = integer_field(body, "id_slot", -1, -1, kMostSlots);
+    read_response_fields(body, request);
+    if (request.options.ignore_end) request.ends = limits.ends;
   }
   read_stop(body, limits, request.options.stop);
   if (const Json* tokens = field(body, "stop_token_ids")) {

@@ -180,6 +180,10 @@ class OpenAiWriter final : public AnswerWriter {
     return body;
   }
 
+  Json native_body(int choice, const ChoiceEnd& end, const std::string& content) const {
+    return native_json(request, {facts.model, choice, facts.prompt_tokens.at(size_t(choice))}, end, content);
+  }
+
   Json nothing() const { return chat() ? Json::object() : Json(""); }
 
   std::string timed_event(int choice, Json&& body) const {
@@ -198,8 +202,7 @@ class OpenAiWriter final : public AnswerWriter {
     c.held.tokens.clear();
     c.tokens += int(tokens.size());
     if (native()) {
-      if (request.return_tokens)
-        for (const AnswerToken& token : tokens) body["tokens"].push_back(token.token);
+      for (const AnswerToken& token : tokens) body["tokens"].push_back(token.token);
       if (request.logprobs >= 0 && !tokens.empty()) body["completion_probabilities"] = native_logprobs(tokens);
       if (!body.at("stop").get<bool>()) body["tokens_predicted"] = c.tokens;
     } else if (request.logprobs >= 0 && !tokens.empty()) {
@@ -277,10 +280,14 @@ OpenAiWriter::OpenAiWriter(const CompletionRequest& request_, AnswerFacts facts_
 
 std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
   if (native()) {
-    const ChoiceEnd& end = ends.at(0);
-    Json body = native_json(request, facts.model, facts.prompt_tokens.at(0), end, end.result.text);
-    if (request.logprobs >= 0) body["completion_probabilities"] = native_logprobs(end.rest.tokens);
-    return text_of(body);
+    Json list = Json::array();
+    for (size_t i = 0; i < ends.size(); ++i) {
+      Json body = native_body(int(i), ends[i], ends[i].result.text);
+      if (request.logprobs >= 0) body["completion_probabilities"] = native_logprobs(ends[i].rest.tokens);
+      if (!facts.echoes.empty()) body["prompt"] = facts.echoes.at(i);
+      list.push_back(chosen_fields(std::move(body), request.response_fields));
+    }
+    return text_of(request.in_list ? list : list.front());
   }
   Json body = head(chat() ? "chat.completion" : "text_completion"), list = Json::array();
   for (size_t i = 0; i < ends.size(); ++i) {
@@ -349,7 +356,7 @@ std::string OpenAiWriter::end(int choice, const ChoiceEnd& end) {
   Choice& c = choices[size_t(choice)];
   Json body;
   if (native()) {
-    body = native_json(request, facts.model, facts.prompt_tokens.at(0), end, "");
+    body = native_body(choice, end, "");
   } else {
     Totals own;
     own.add(end);

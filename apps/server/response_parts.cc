@@ -13,6 +13,7 @@ namespace {
 
 Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
+double per_token(double ms, int count) { return count > 0 ? ms / count : 0; }
 double per_second(int count, double ms) { return ms > 0 ? 1000 * count / ms : 0; }
 
 Json bytes_json(const std::string& bytes) {
@@ -57,6 +58,14 @@ const char* stop_type(FinishReason reason) {
   return reason == FinishReason::kCancelled ? "none" : "limit";
 }
 
+Json bias_json(const CompletionRequest& request) {
+  Json list = Json::array();
+  for (const auto& [token, bias] : request.options.sampling.logit_bias)
+    list.push_back({{"token", token}, {"bias", bias}});
+  for (const Token end : request.ends) list.push_back({{"token", end}, {"bias", nullptr}});  // minus infinity
+  return list;
+}
+
 Json settings_json(const CompletionRequest& request) {
   const SamplingOptions& s = request.options.sampling;
   return {{"n_predict", request.options.max_tokens},
@@ -71,6 +80,7 @@ Json settings_json(const CompletionRequest& request) {
           {"frequency_penalty", s.frequency_penalty},
           {"stop", request.options.stop},
           {"ignore_eos", request.options.ignore_end},
+          {"logit_bias", bias_json(request)},
           {"stream", request.stream},
           {"n_probs", std::max(0, request.logprobs)},
           {"grammar", request.options.grammar},
@@ -113,6 +123,8 @@ std::string token_label(const std::string& bytes) {
   for (const char c : bytes) label += fmt::format("\\x{:02x}", uint8_t(c));
   return label;
 }
+
+Json piece_json(const std::string& bytes) { return is_utf8(bytes) ? Json(bytes) : bytes_json(bytes); }
 
 Json chat_logprobs(std::span<const AnswerToken> tokens) {
   Json content = Json::array();
@@ -246,9 +258,11 @@ Json timings_json(const Totals& totals) {
   Json json{{"cache_n", t.cached_tokens},
             {"prompt_n", t.prompt_tokens},
             {"prompt_ms", t.prompt_ms},
+            {"prompt_per_token_ms", per_token(t.prompt_ms, t.prompt_tokens)},
             {"prompt_per_second", per_second(t.prompt_tokens, t.prompt_ms)},
             {"predicted_n", t.generated_tokens},
             {"predicted_ms", t.decode_ms},
+            {"predicted_per_token_ms", per_token(t.decode_ms, t.generated_tokens)},
             {"predicted_per_second", per_second(t.generated_tokens, t.decode_ms)},
             {"draft_n", totals.spec.drafted},
             {"draft_n_accepted", totals.spec.accepted}};
@@ -258,14 +272,15 @@ Json timings_json(const Totals& totals) {
   return json;
 }
 
-Json native_json(const CompletionRequest& request, const std::string& model, int prompt_tokens, const ChoiceEnd& end,
+Json native_json(const CompletionRequest& request, const NativeFacts& facts, const ChoiceEnd& end,
                  const std::string& content) {
+  const auto& [model, index, prompt_tokens] = facts;
   const GenerateResult& result = end.result;
   Totals totals;
   totals.add(end);
   Json tokens = Json::array();
   if (request.return_tokens && !request.stream) tokens = result.tokens;
-  return {{"index", 0},
+  return {{"index", index},
           {"content", content},
           {"tokens", tokens},
           {"id_slot", end.slot},
@@ -274,12 +289,29 @@ Json native_json(const CompletionRequest& request, const std::string& model, int
           {"tokens_predicted", result.timings.generated_tokens},
           {"tokens_evaluated", prompt_tokens},
           {"tokens_cached", prompt_tokens + result.timings.generated_tokens},
+          {"has_new_line", result.text.find('\n') != std::string::npos},
           {"truncated", result.reason == FinishReason::kContext},
           {"stop_type", stop_type(result.reason)},
           {"stopping_word", result.reason == FinishReason::kStop ? end.stopping_word : ""},
           {"generation_settings", settings_json(request)},
           {"timings", timings_json(totals)},
           {"metrics", Json::parse(spec_metrics_json(result.spec))}};
+}
+
+Json chosen_fields(Json answer, const std::vector<std::string>& fields) {
+  if (fields.empty()) return answer;
+  Json chosen = Json::object();
+  for (const std::string& path : fields) {
+    const Json* at = &answer;
+    for (size_t begin = 0; at && begin <= path.size();) {
+      const size_t end = std::min(path.find('/', begin), path.size());
+      const auto found = at->is_object() ? at->find(path.substr(begin, end - begin)) : at->end();
+      at = found == at->end() ? nullptr : &*found;
+      begin = end + 1;
+    }
+    if (at) chosen[path] = *at;
+  }
+  return chosen;
 }
 
 }  // namespace sx::server

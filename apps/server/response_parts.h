@@ -19,6 +19,8 @@ const char* finish_reason(FinishReason reason, bool called);
 size_t characters(std::string_view text);
 // A token's text; what is not whole characters is spelt as "bytes:\xe4\xbd".
 std::string token_label(const std::string& bytes);
+// A token's text, or the list of its bytes where these are not whole characters.
+Json piece_json(const std::string& bytes);
 
 // {"content": [...]} of chats.
 Json chat_logprobs(std::span<const AnswerToken> tokens);
@@ -48,7 +50,14 @@ struct Totals {
 Json usage_json(const Totals& totals);
 Json timings_json(const Totals& totals);
 // llama.cpp's last event, and whole answer; `content` is empty in a stream.
-Json native_json(const CompletionRequest& request, const std::string& model, int prompt_tokens, const ChoiceEnd& end,
+struct NativeFacts {
+  const std::string& model;
+  int prompt = 0;  // which of the request's
+  int prompt_tokens = 0;
+};
+Json native_json(const CompletionRequest& request, const NativeFacts& facts, const ChoiceEnd& end,
                  const std::string& content);
+// The fields of an answer that 'response_fields' names: "timings/prompt_n" is one within another. Empty: all.
+Json chosen_fields(Json answer, const std::vector<std::string>& fields);
 
 }  // namespace sx::server

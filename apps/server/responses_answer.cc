@@ -4,7 +4,7 @@
 namespace sx::server {
 namespace {
 
-using Kind = AnswerPart::Kind;
+using PartKind = AnswerPart::Kind;
 
 class ResponsesWriter final : public PartWriter {
  public:
@@ -32,18 +32,18 @@ class ResponsesWriter final : public PartWriter {
 
   std::string tell(const AnswerPart& part) override {
     std::string events;
-    if (part.kind == Kind::kCall || !open_ || (part.kind != Kind::kArguments && part.kind != kind_)) {
+    if (part.kind == PartKind::kCall || !open_ || (part.kind != PartKind::kArguments && part.kind != kind_)) {
       events = close_item();
       events += open_item(part);
     }
-    const std::string& more = part.kind == Kind::kCall ? part.call.arguments : part.text;
+    const std::string& more = part.kind == PartKind::kCall ? part.call.arguments : part.text;
     text_ += more;
     if (more.empty()) return events;
-    Json delta = place(kind_ == Kind::kCall        ? "response.function_call_arguments.delta"
-                       : kind_ == Kind::kReasoning ? "response.reasoning_text.delta"
-                                                   : "response.output_text.delta");
+    Json delta = place(kind_ == PartKind::kCall        ? "response.function_call_arguments.delta"
+                       : kind_ == PartKind::kReasoning ? "response.reasoning_text.delta"
+                                                       : "response.output_text.delta");
     delta["delta"] = more;
-    if (kind_ == Kind::kContent) delta["logprobs"] = Json::array();
+    if (kind_ == PartKind::kContent) delta["logprobs"] = Json::array();
     return events + event(std::move(delta));
   }
 
@@ -85,12 +85,12 @@ class ResponsesWriter final : public PartWriter {
   // Where an event is about: the item that is open, and its only part.
   Json place(const char* type, bool part = true) const {
     Json json{{"type", type}, {"item_id", item_.at("id")}, {"output_index", output_.size()}};
-    if (part && kind_ != Kind::kCall) json["content_index"] = 0;
+    if (part && kind_ != PartKind::kCall) json["content_index"] = 0;
     return json;
   }
 
   Json part_json() const {
-    if (kind_ == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
+    if (kind_ == PartKind::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
     return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
   }
 
@@ -100,12 +100,12 @@ class ResponsesWriter final : public PartWriter {
 
   std::string open_item(const AnswerPart& part) {
     open_ = true, kind_ = part.kind, text_.clear();
-    if (kind_ == Kind::kCall) {
+    if (kind_ == PartKind::kCall) {
       item_ = {{"id", "fc_" + random_id()}, {"type", "function_call"}, {"status", "in_progress"},
                {"call_id", part.call.id},   {"name", part.call.name},  {"arguments", ""}};
       return item_event("response.output_item.added");
     }
-    if (kind_ == Kind::kReasoning) {
+    if (kind_ == PartKind::kReasoning) {
       item_ = {
           {"id", "rs_" + random_id()}, {"type", "reasoning"}, {"summary", Json::array()}, {"content", Json::array()}};
       if (encrypted_) item_["encrypted_content"] = "";
@@ -125,20 +125,20 @@ class ResponsesWriter final : public PartWriter {
   std::string close_item() {
     if (!std::exchange(open_, false)) return {};
     std::string events;
-    Json done = place(kind_ == Kind::kCall        ? "response.function_call_arguments.done"
-                      : kind_ == Kind::kReasoning ? "response.reasoning_text.done"
-                                                  : "response.output_text.done");
-    if (kind_ == Kind::kCall) {
+    Json done = place(kind_ == PartKind::kCall        ? "response.function_call_arguments.done"
+                      : kind_ == PartKind::kReasoning ? "response.reasoning_text.done"
+                                                      : "response.output_text.done");
+    if (kind_ == PartKind::kCall) {
       done["name"] = item_.at("name");
       done["arguments"] = item_["arguments"] = text_;
     } else {
       done["text"] = text_;
-      if (kind_ == Kind::kContent) done["logprobs"] = Json::array();
+      if (kind_ == PartKind::kContent) done["logprobs"] = Json::array();
       item_["content"] = Json::array({part_json()});
-      if (kind_ == Kind::kReasoning && encrypted_) item_["encrypted_content"] = text_;
+      if (kind_ == PartKind::kReasoning && encrypted_) item_["encrypted_content"] = text_;
     }
     events = event(std::move(done));
-    if (kind_ != Kind::kCall) {
+    if (kind_ != PartKind::kCall) {
       Json part = place("response.content_part.done");
       part["part"] = part_json();
       events += event(std::move(part));
@@ -156,7 +156,7 @@ class ResponsesWriter final : public PartWriter {
   Json output_ = Json::array(), item_{};
   int sequence_ = 0;
   bool open_ = false;
-  Kind kind_ = Kind::kContent;
+  PartKind kind_ = PartKind::kContent;
   std::string text_{};  // of the item that is open
 };
 

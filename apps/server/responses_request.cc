@@ -10,7 +10,7 @@ namespace sx::server {
 namespace {
 
 // A text, or the texts of a list of parts.
-std::string content_text(const Json& content, const std::string& where) {
+std::string parts_text(const Json& content, const std::string& where) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw bad_request(fmt::format("'{}' must be a string or a list of parts", where), where);
   std::string text;
@@ -49,7 +49,7 @@ class ItemReader {
       const Json* output = item.get("output");
       if (!output) throw item.wrong("output", "must be there");
       messages.push_back(
-          {{"role", "tool"}, {"tool_call_id", id}, {"content", content_text(*output, item.name_of("output"))}});
+          {{"role", "tool"}, {"tool_call_id", id}, {"content", parts_text(*output, item.name_of("output"))}});
     } else {
       throw item.wrong(
           "type", fmt::format("is '{}': there are message, reasoning, function_call and function_call_output", type));
@@ -64,7 +64,7 @@ class ItemReader {
       throw item.wrong("role", "must be user, assistant, system or developer");
     const Json* content = item.get("content");
     if (!content) throw item.wrong("content", "must be there");
-    const std::string text = content_text(*content, item.name_of("content"));
+    const std::string text = parts_text(*content, item.name_of("content"));
     if (role != "assistant")
       return add_message(messages, {{"role", role == "developer" ? "system" : role}, {"content", text}});
     Json& last = assistant();
@@ -73,9 +73,9 @@ class ItemReader {
 
   void reasoning(FieldReader& item) {
     const Json *content = item.get_list("content"), *summary = item.get_list("summary");
-    std::string text = content ? content_text(*content, item.name_of("content")) : "";
+    std::string text = content ? parts_text(*content, item.name_of("content")) : "";
     if (text.empty()) text = item.text("encrypted_content", "");
-    if (text.empty() && summary) text = content_text(*summary, item.name_of("summary"));
+    if (text.empty() && summary) text = parts_text(*summary, item.name_of("summary"));
     item.ignore({"encrypted_content"});
     if (text.empty()) return;
     Json& last = assistant();

@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "server/kv_events.h"
+
 namespace sx::server {
 namespace {
 
@@ -35,7 +37,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, Metrics& m
     : engine_(engine),
       options_(options),
       metrics_(metrics),
-      cache_(options.cache_bytes),
+      cache_(options.cache_bytes, options.disk_bytes, options.disk_folder),
       slots_(size_t(engine.options().max_sessions)),
       states_(slots_.size()) {
   for (Slot& slot : slots_) slot.session = engine_.start();
@@ -140,6 +142,7 @@ Gauges Scheduler::gauges() const {
   for (const SlotState& state : states_) held += state.held;
   gauges.cache_share = double(held) / double(states_.size()) / engine_.context();
   gauges.saved_states = saved_states_, gauges.saved_bytes = saved_bytes_;
+  gauges.disk_bytes = disk_bytes_, gauges.kv = kv_memory_;
   return gauges;
 }
 
@@ -434,6 +437,12 @@ void Scheduler::renew(const std::string& why) {
 }
 
 void Scheduler::publish() {
+  if (options_.events) {
+    for (size_t i = 0; i < slots_.size(); ++i)
+      if (const Slot& slot = slots_[i]; !slot.moving)
+        options_.events->update(i, slot.scope, slot.session ? slot.session->text() : std::span<const Token>());
+    options_.events->flush();
+  }
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < slots_.size(); ++i)
     states_[i] = {.running = slots_[i].job != nullptr,
@@ -442,6 +451,7 @@ void Scheduler::publish() {
                   .tenant = slots_[i].job ? slots_[i].job->tenant.id : 0};
   active_ = size_t(std::ranges::count(states_, true, &SlotState::running));
   saved_states_ = cache_.size(), saved_bytes_ = cache_.bytes();
+  disk_bytes_ = cache_.disk_bytes(), kv_memory_ = kv_memory(engine_);
 }
 
 void Scheduler::end_all(const ApiError& error) {

@@ -27,10 +27,15 @@
 
 namespace sx::server {
 
+class KvEvents;
+
 struct SchedulerOptions {
   size_t queue = 32;                     // requests that wait
   size_t cache_bytes = 0;                // of states in memory
   std::chrono::microseconds turn{4000};  // of copying states between two steps of requests that run
+  size_t disk_bytes = 0;                 // of states on disk, beyond those in memory; 0: none
+  std::string disk_folder{};             // where
+  std::shared_ptr<KvEvents> events{};    // is told what the slots hold; null: nobody is
 };
 
 // A slot as others see it.
@@ -133,7 +138,8 @@ class Scheduler {
   std::deque<Action> actions_;
   std::vector<SlotState> states_;
   size_t active_ = 0;  // jobs in slots
-  size_t saved_states_ = 0, saved_bytes_ = 0;
+  size_t saved_states_ = 0, saved_bytes_ = 0, disk_bytes_ = 0;
+  KvMemory kv_memory_{};
   double mean_seconds_ = 1;  // of the last requests, once started
   std::thread thread_;
 };

@@ -10,6 +10,8 @@
 #include <set>
 #include <utility>
 
+#include <specextend/ranks.h>
+
 #include "server/connection.h"
 #include "server/hosts.h"
 #include "server/listener.h"
@@ -26,7 +28,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kSmallBody = 65536;  // read where nobody wants it, so that the connection can be kept
+constexpr size_t kSmallUnwanted = 65536;  // read where nobody wants it, so that the connection can be kept
 constexpr size_t kBodies = size_t(256) << 20, kLargestBodies = 16;  // in memory: bytes, and so many of the largest
 constexpr size_t kLargeBody = 65536, kHugeBody = size_t(1) << 20;   // take longer: not beside smaller ones
 
@@ -85,7 +87,7 @@ class HttpServer final : public Server, private HttpSide {
       return {.refused = true};
     }
     const Route* route = routes_.find(req.method, req.path);
-    if (!route && head.length > kSmallBody) {
+    if (!route && head.length > kSmallUnwanted) {
       send_error(res, no_route(req, res), req.path);
       return {.refused = true};
     }
@@ -275,6 +277,8 @@ class HttpServer final : public Server, private HttpSide {
   }
 
   void health(HttpReply& res) const {
+    if (const std::string why = lost_rank(); !why.empty())
+      throw ApiError(500, "server_error", "a rank is lost, the server ends: " + why, "", "rank_lost");
     if (service_ && own_->scheduler().failed())
       throw ApiError(500, "server_error", "the model broke down: the server must be started again", "",
                      "internal_error");

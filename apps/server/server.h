@@ -5,12 +5,15 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "server/keys.h"
 
 namespace sx::server {
+
+class KvEvents;
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
@@ -28,10 +31,16 @@ struct ServerOptions {
   int ping_s = 10;                         // silence of a stream after which a comment is sent; 0: never
   size_t body_bytes = size_t(16) << 20;    // of one request
   size_t cache_bytes = size_t(512) << 20;  // of states of sessions in memory
+  size_t disk_bytes = 0;                   // of those on disk, beyond that
+  std::string disk_folder = "/var/tmp";    // where
   bool share_prefix = false;               // texts in caches are shared by all keys
   int max_tokens = -1;                     // most one request may ask for
+  std::optional<uint64_t> seed{};          // of requests without one; nothing: random
+  std::optional<double> temperature{};     // of requests without one; nothing: the path's own
+  bool slots = true;                       // /slots says what they hold
   bool page = true;                        // at /
   bool log_requests = false;               // a line of JSON on standard error for each
+  std::shared_ptr<KvEvents> kv_events{};   // tell routers what the slots hold; null: none
   std::string slot_folder{};               // for states on disk; empty: none
   std::string model_name{};                // as clients see it
   std::string version{};

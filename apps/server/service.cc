@@ -13,6 +13,7 @@
 #include "server/keys.h"
 #include "server/openapi.h"
 #include "server/replies.h"
+#include "server/response_parts.h"
 #include "server/slot_files.h"
 
 namespace sx::server {
@@ -49,7 +50,13 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
       options_(options),
       created_(int64_t(std::time(nullptr))),
       responses_(std::make_shared<ResponseStore>()),
-      scheduler_(engine, {size_t(options.queue), options.cache_bytes}, metrics) {
+      scheduler_(engine,
+                 {.queue = size_t(options.queue),
+                  .cache_bytes = options.cache_bytes,
+                  .disk_bytes = options.disk_bytes,
+                  .disk_folder = options.disk_folder,
+                  .events = options.kv_events},
+                 metrics) {
   limits_.vocab = engine.vocab();
   limits_.max_tokens = options.max_tokens;
   limits_.presets = {preset_name(engine.options().spec)};
@@ -62,6 +69,11 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
         return engine_.tokenizer().apply_template_json(messages, true, tools);
       });
   limits_.reasoning = reasoning_style(engine_.tokenizer());
+  limits_.seed = options.seed;
+  limits_.temperature = options.temperature;
+  limits_.tokenize = [this](const std::string& text) { return engine_.tokenizer().tokenize(text, false, true); };
+  for (Token token = 0; token < engine.vocab(); ++token)
+    if (engine_.tokenizer().is_end(token)) limits_.ends.push_back(token);
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
@@ -96,7 +108,8 @@ void Service::props(const HttpRequest&, HttpReply& res) const {
   const Json settings{{"n_ctx", engine_.context()},
                       {"params",
                        {{"n_predict", options_.max_tokens},
-                        {"temperature", 1.0},
+                        {"seed", options_.seed ? Json(*options_.seed) : Json(-1)},
+                        {"temperature", options_.temperature.value_or(1.0)},
                         {"top_p", 1.0},
                         {"top_k", 0},
                         {"min_p", 0.0},
@@ -126,6 +139,8 @@ Tenant Service::tenant(const HttpRequest& req) const {
 }
 
 void Service::slots(const HttpRequest& req, HttpReply& res) const {
+  if (!options_.slots)
+    throw ApiError(501, "not_supported_error", "this server was started with --no-slots", "", "not_supported");
   Json all = Json::array();
   for (const SlotState& state : scheduler_.slots())  // what other keys' texts are is nobody's business, nor how long
     all.push_back({{"id", all.size()},
@@ -143,6 +158,7 @@ Gauges Service::gauges() const {
 }
 
 void Service::server_info(const HttpRequest&, HttpReply& res) const {
+  const KvMemory kv = scheduler_.gauges().kv;
   send(res, {{"version", options_.version},
              {"model_path", file_name(engine_.options().model)},
              {"served_model_name", options_.model_name},
@@ -152,6 +168,9 @@ void Service::server_info(const HttpRequest&, HttpReply& res) const {
              {"max_queued_requests", options_.queue},
              {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
              {"kv_cache_dtype", engine_.kv_type()},
+             {"kv_shared_bytes", kv.shared},
+             {"kv_private_bytes", kv.own},
+             {"kv_saved_bytes", kv.saved},
              {"backend", engine_.backend()},
              {"is_generation", true}});
 }
@@ -233,10 +252,14 @@ void Service::tokenize(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
   const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
   const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
+  const bool pieces = flag_field(body, "with_pieces", false);
   const auto turn = turn_of(text.size());
-  res.set_content(
-      fmt::format("{{\"tokens\":[{}]}}", fmt::join(engine_.tokenizer().tokenize(text, special, parse), ",")),
-      "application/json");
+  const std::vector<Token> tokens = engine_.tokenizer().tokenize(text, special, parse);
+  if (!pieces) return res.set_content(fmt::format("{{\"tokens\":[{}]}}", fmt::join(tokens, ",")), "application/json");
+  Json list = Json::array();
+  for (const Token token : tokens)
+    list.push_back({{"id", token}, {"piece", piece_json(engine_.tokenizer().token_bytes(token))}});
+  send(res, {{"tokens", std::move(list)}});
 }
 
 void Service::detokenize(const HttpRequest& req, HttpReply& res) {

@@ -17,9 +17,38 @@ size_t StateCache::longest(uint64_t scope, std::span<const Token> text) const {
   return most;
 }
 
+StateCache::StateCache(size_t most_bytes, size_t disk, const std::string& folder)
+    : most_(most_bytes), most_disk_(disk) {
+  if (disk > 0) spill_ = std::make_unique<StateSpill>(folder, most_bytes);
+}
+
 void StateCache::drop(States::iterator state) {
-  bytes_ -= state->blob->size();
+  (state->blob ? bytes_ : disk_bytes_) -= state->bytes;
   states_.erase(state);
+}
+
+// The last ones of those in memory go to the disk, the last ones there go altogether.
+void StateCache::make_room() {
+  for (auto it = states_.end(); bytes_ > most_ && it != states_.begin();) {
+    --it;
+    if (!it->blob) continue;
+    const auto next = std::next(it);
+    if (spill_ && it->bytes <= most_disk_) it->file = spill_->write(it->blob);
+    if (!it->file) {
+      drop(it);
+      it = next;
+      continue;
+    }
+    it->blob = nullptr;
+    bytes_ -= it->bytes, disk_bytes_ += it->bytes;
+  }
+  for (auto it = states_.end(); disk_bytes_ > most_disk_ && it != states_.begin();) {
+    --it;
+    if (it->blob) continue;
+    const auto next = std::next(it);
+    drop(it);
+    it = next;
+  }
 }
 
 void StateCache::save(uint64_t scope, const Session& session, Turns* turns) {
@@ -27,16 +56,17 @@ void StateCache::save(uint64_t scope, const Session& session, Turns* turns) {
   if (text.empty() || longest(scope, text) == text.size() || session.save_bytes() > most_) return;
   StateWriter out(session.save_bytes(), turns);
   session.save(out.stream());
-  State state{scope, {text.begin(), text.end()}, std::make_shared<const std::string>(out.take())};
-  if (state.blob->size() > most_) return;
+  const auto blob = std::make_shared<const std::string>(out.take());
+  State state{.scope = scope, .text = {text.begin(), text.end()}, .bytes = blob->size(), .blob = blob};
+  if (state.bytes > most_) return;
   for (auto it = states_.begin(); it != states_.end();) {
     const auto next = std::next(it);
     if (it->scope == scope && common_prefix(it->text, text) == it->text.size()) drop(it);
     it = next;
   }
-  bytes_ += state.blob->size();
+  bytes_ += state.bytes;
   states_.push_front(std::move(state));
-  while (bytes_ > most_) drop(std::prev(states_.end()));
+  make_room();
 }
 
 bool StateCache::restore(uint64_t scope, std::span<const Token> text, Session& session, Turns* turns) {
@@ -45,12 +75,17 @@ bool StateCache::restore(uint64_t scope, std::span<const Token> text, Session& s
   if (best == states_.end() || held(*best) == 0) return false;
   states_.splice(states_.begin(), states_, best);
   const auto blob = best->blob;
-  StateReader in(*blob, turns);
+  const auto file = best->file;
+  const auto bytes = blob ? blob : spill_->read(file, turns);
   try {
+    if (!bytes) throw Error("the disk has lost a state");
+    StateReader in(*bytes, turns);
     session.restore(in.stream());
     return true;
   } catch (const Error&) {
-    const auto broken = std::ranges::find(states_, blob, &State::blob);  // may be gone by now
+    const auto broken = std::ranges::find_if(states_, [&](const State& state) {  // may be gone by now
+      return file ? state.file == file : state.blob == blob;
+    });
     if (broken != states_.end()) drop(broken);
     return false;
   }

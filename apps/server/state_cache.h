@@ -1,6 +1,6 @@
-// States of sessions kept in memory: what a session held before another text took its place. Bounded by bytes; what has
-// not been asked for longest goes first. A state belongs to the scope (whose texts it may be part of) that it was saved
-// for, and no other scope finds it.
+// States of sessions: what a session held before another text took its place. They are kept in memory, and beyond its
+// bound on disk if there is one; what has not been asked for longest goes first. A state belongs to the scope (whose
+// texts it may be part of) that it was saved for, and no other scope finds it.
 #pragma once
 #include <specextend/specextend.h>
 
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "server/state_spill.h"
 #include "server/turns.h"
 
 namespace sx::server {
@@ -21,7 +22,8 @@ size_t common_prefix(std::span<const Token> a, std::span<const Token> b);
 
 class StateCache {
  public:
-  explicit StateCache(size_t most_bytes) : most_(most_bytes) {}
+  // disk: bytes that files may have in the folder; 0: none. Throws sx::Error if it cannot make any.
+  explicit StateCache(size_t most_bytes, size_t disk = 0, const std::string& folder = {});
 
   // The longest beginning of `text` that a state holds.
   size_t longest(uint64_t scope, std::span<const Token> text) const;
@@ -34,18 +36,24 @@ class StateCache {
 
   size_t size() const { return states_.size(); }
   size_t bytes() const { return bytes_; }
+  size_t disk_bytes() const { return disk_bytes_; }
+  StateSpill* disk() { return spill_.get(); }
 
  private:
   struct State {
     uint64_t scope;
     std::vector<Token> text;
-    std::shared_ptr<const std::string> blob;  // stays while it is read, whatever becomes of the state
+    size_t bytes;
+    std::shared_ptr<const std::string> blob;  // stays while it is read, whatever becomes of the state; null: on disk
+    std::shared_ptr<StateSpill::File> file{};
   };
   using States = std::list<State>;  // most recently used first
   void drop(States::iterator state);
+  void make_room();
 
-  const size_t most_;
-  size_t bytes_ = 0;
+  const size_t most_, most_disk_;
+  size_t bytes_ = 0, disk_bytes_ = 0;
+  std::unique_ptr<StateSpill> spill_;  // null: no disk
   States states_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "server/tool_schema.h"
 #include "server/tool_syntax.h"
+#include "server/tool_text.h"
 #include "server/tool_values.h"
 
 namespace sx::server {
@@ -15,12 +16,9 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kPythonTag = "<|python_tag|>";  // Llama may put it before a call
-constexpr size_t kMostCalls = 128;
+constexpr size_t kMostParsedCalls = 128;
 constexpr size_t kMostName = 256;  // bytes of a name, a key or an id; with more it is none
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 // A mark without the white space that models write around it.
 std::string_view bare(std::string_view mark) {
@@ -29,15 +27,9 @@ std::string_view bare(std::string_view mark) {
                                          : mark.substr(first, mark.find_last_not_of(kSpaces) - first + 1);
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 Json parse(std::string_view text) {  // null where it is none
   Json json = parse_written(text);
   return json.is_discarded() ? Json() : json;
-}
-
-size_t skip_spaces(std::string_view text, size_t at) {
-  return std::min(text.size(), text.find_first_not_of(kSpaces, at));
 }
 
 // Whether `text` could, with what follows, begin with `mark`.
@@ -98,7 +90,7 @@ std::vector<ToolCall> ToolParser::read_calls(std::string_view text) const {
   if (json.is_object()) take(json);
   if (json.is_array())
     for (const Json& one : json)
-      if (calls.size() >= kMostCalls || !take(one)) return {};  // one of them broken: all are text
+      if (calls.size() >= kMostParsedCalls || !take(one)) return {};  // one of them broken: all are text
   return calls;
 }
 
@@ -346,7 +338,7 @@ ToolParser::Seen ToolParser::go_on(Phase& phase) {
       const Seen close = see(syntax.close);
       if (close == Seen::kYes) marked_.end = marked_.at;
       const std::string_view again = syntax.each.empty() ? syntax.separator : syntax.each;
-      if (close == Seen::kYes || again.empty() || marked_.done.size() >= kMostCalls) return close;
+      if (close == Seen::kYes || again.empty() || marked_.done.size() >= kMostParsedCalls) return close;
       const Seen each = see(again);
       return each == Seen::kNo ? close : next(each, Phase::kName);
     }

@@ -5,6 +5,7 @@
 
 #include "server/tool_schema.h"
 #include "server/tool_syntax.h"
+#include "server/tool_text.h"
 
 namespace sx::server {
 
@@ -12,18 +13,10 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
-
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 // A text as JSON spells it between its quotes.
 std::string spelt(const std::string& text) {
   const std::string quoted = dump(text);
   return quoted.substr(1, quoted.size() - 2);
-}
-
-size_t skip_spaces(std::string_view text, size_t at) {
-  return std::min(text.size(), text.find_first_not_of(kSpaces, at));
 }
 
 // Takes a text without escapes that begins at `at`; false: there is none, or not all of it.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "server/tool_text.h"
 #include "server/tool_values.h"
 
 namespace sx::server {
@@ -14,8 +15,6 @@ namespace sx::server {
 using Json = nlohmann::ordered_json;
 
 namespace {
-
-constexpr int kMaxDepth = 64;
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -31,7 +30,7 @@ const Json* member(const Json& object, const char* key) {
 // What a schema is once its references are followed; nothing if one leads nowhere.
 const Json* resolved(const Json& schema, const Json& root) {
   const Json* at = &schema;
-  for (int depth = 0; depth < kMaxDepth; ++depth) {
+  for (int depth = 0; depth < kMaxValueDepth; ++depth) {
     const Json* ref = member(*at, "$ref");
     if (!ref) return at;
     if (!ref->is_string() || !ref->get_ref<const std::string&>().starts_with("#/")) return nullptr;
@@ -55,7 +54,7 @@ Kinds kind_of_value(const Json& value) {
 Kinds kinds_of(const Json& given, const Json& root, int depth = 0) {
   constexpr Kinds kAll{true, true, true};
   const Json* found = resolved(given, root);
-  if (!found || !found->is_object() || depth > kMaxDepth) return kAll;
+  if (!found || !found->is_object() || depth > kMaxValueDepth) return kAll;
   const Json& schema = *found;
   Kinds kinds;
   if (const Json* value = member(schema, "const")) return kind_of_value(*value);
@@ -157,7 +156,7 @@ std::string mark_literal(const CallSyntax& syntax, std::string_view text) {
 Json parse_written(std::string_view text) {
   bool deep = false;
   const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMaxDepth;
+    deep = deep || depth > kMaxValueDepth;
     return !deep;
   };
   Json json = Json::parse(text, bounded, false);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "server/tool_schema.h"
+#include "server/tool_text.h"
 
 namespace sx::server {
 
@@ -16,8 +17,6 @@ namespace {
 
 using Notation = CallSyntax::Notation;
 
-constexpr std::string_view kSpaces = " \t\r\n";
-constexpr int kMaxDepth = 64;
 constexpr size_t kMostSpaces = 64;  // after a quote, before what shows that it has ended a text
 
 enum class Ends { kYes, kNo, kMore };
@@ -156,7 +155,7 @@ class Reader {
   }
 
   std::optional<Json> value() {
-    if (++depth_ > kMaxDepth) return {};
+    if (++depth_ > kMaxValueDepth) return {};
     std::optional<Json> out;
     const char c = peek();
     if (c == '{') out = members('}', ':', false);
@@ -186,6 +185,8 @@ class Reader {
 };
 
 }  // namespace
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 size_t scan_value(std::string_view text, size_t begin, Notation notation, ValueScan& s) {
   for (s.at = std::max(s.at, begin); s.at < text.size(); ++s.at) {

@@ -9,6 +9,7 @@
 
 #include "server/tool_schema.h"
 #include "server/tool_syntax.h"
+#include "server/tool_text.h"
 #include "server/tool_values.h"
 
 namespace sx::server {
@@ -16,8 +17,6 @@ namespace sx::server {
 using Json = nlohmann::ordered_json;
 
 namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 // The row whose signs are all in a text; nothing if there is none.
 const CallSyntax* syntax_with_signs(std::string_view text) {
@@ -40,8 +39,6 @@ std::optional<std::string> rendered(const RenderTemplate& render, const std::str
     return render(messages, tools);
   } catch (const Error&) { return {}; }
 }
-
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // Names that no template has in it.
 constexpr const char *kProbeTool = "probe_of_tools", *kProbeKey = "probe_key", *kProbeValue = "probe value";

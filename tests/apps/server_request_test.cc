@@ -306,8 +306,39 @@ TEST(ServerRequest, PromptsBecomeTokens) {
   EXPECT_EQ(native(R"({"prompt": ["A", 3]})"), (Lists{{0, 65, 3}}));
   EXPECT_EQ(culprit([&] { prompt_tokens(words, parse_native(R"({"prompt": [1, ""]})", kLimits)); }), "none");
   for (const char* body :
-       {R"({"prompt": [1, null]})", R"({"prompt": [[1]]})", "{}", R"({"prompt": []})", R"({"prompt": [100]})"})
+       {R"({"prompt": [1, null]})", R"({"prompt": [1, [1]]})", "{}", R"({"prompt": []})", R"({"prompt": [100]})",
+        R"({"prompt": {"prompt_string": "A", "multimodal_data": ["x"]}})", R"({"prompt": [["A", null]]})"})
     EXPECT_EQ(culprit([&] { native(body); }), "prompt") << body;
+  EXPECT_EQ(culprit([&] { native(R"({"prompt": {}})"); }), "prompt_string");
+  // A list without a token id has a prompt in each place, and the answer is a list.
+  EXPECT_EQ(native(R"({"prompt": ["A", [1, "B"], {"prompt_string": "C"}]})"), (Lists{{0, 65}, {1, 66}, {0, 67}}));
+  EXPECT_TRUE(parse_native(R"({"prompt": [[1]]})", kLimits).in_list);
+  EXPECT_FALSE(parse_native(R"({"prompt": [1, "A"]})", kLimits).in_list);
+}
+
+TEST(ServerRequest, DefaultsOfTheServer) {
+  Limits limits = kLimits;
+  limits.seed = 42;
+  limits.temperature = 0.25;
+  const CompletionRequest plain = parse_completion(R"({"prompt": "a"})", limits);
+  EXPECT_TRUE(plain.seeded && plain.options.sampling.seed == 42 && plain.options.sampling.temperature == 0.25f);
+  const CompletionRequest own = parse_native(R"({"prompt": "a", "seed": 7, "temperature": 1.5})", limits);
+  EXPECT_TRUE(own.seeded && own.options.sampling.seed == 7 && own.options.sampling.temperature == 1.5f);
+  EXPECT_FALSE(parse_native(R"({"prompt": "a", "seed": -1})", limits).seeded);
+}
+
+TEST(ServerRequest, TextsInLogitBias) {
+  Limits limits = kLimits;
+  limits.biases = 4;
+  limits.tokenize = [](const std::string& text) { return std::vector<Token>(text.begin(), text.end()); };
+  using Biases = std::vector<std::pair<Token, float>>;
+  const auto biases = [&](const std::string& bias) {
+    return parse_native(R"({"prompt": "a", "logit_bias": )" + bias + "}", limits).options.sampling.logit_bias;
+  };
+  EXPECT_EQ(biases(R"([["AB", -2], [7, 1]])"), (Biases{{65, -2.f}, {66, -2.f}, {7, 1.f}}));
+  EXPECT_EQ(biases(R"({"A": -2, "7": 1})"), (Biases{{65, -2.f}, {7, 1.f}}));
+  for (const char* bias : {R"([["ABCDE", -2]])", R"([["", -2]])", R"([["A"]])", R"({"A": "x"})"})
+    EXPECT_EQ(culprit([&] { biases(bias); }), "logit_bias") << bias;
 }
 
 TEST(ServerRequest, NativeFields) {
@@ -331,6 +362,8 @@ TEST(ServerRequest, NativeFields) {
                                                        {R"("id_slot": -2)", "id_slot"},
                                                        {R"("return_tokens": 1)", "return_tokens"},
                                                        {R"("echo": true)", "echo"},
+                                                       {R"("response_fields": "a")", "response_fields"},
+                                                       {R"("response_fields": [1])", "response_fields"},
                                                        {R"("tools": [1])", "tools"},
                                                        {R"("n_predict": -2)", "n_predict"},
                                                        {R"("temperature": 101)", "temperature"}};

@@ -146,6 +146,34 @@ class Memory(unittest.TestCase):
                 self.assertEqual(server.metric("specextend_saved_states") > 0, found)
 
 
+    def test_what_memory_has_no_room_for_goes_to_the_disk(self):
+        asks = [{"prompt": [7 + k] + [7 + i * 31 % 240 for i in range(3000)], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+                for k in range(4)]
+        with Server("-q", "--parallel", "1", "--cache-ram", "1", "--cache-disk", "100", context=4000) as server:
+            first = [server.complete(**ask) for ask in asks]
+            again = [server.complete(**ask) for ask in asks]
+            self.assertEqual([a["choices"] for a in again], [a["choices"] for a in first])
+            self.assertEqual([cached(a) for a in again], [3000] * 4)
+            self.assertLess(server.metric("specextend_saved_state_bytes"), 1 << 20)
+            self.assertGreater(server.metric("specextend_saved_state_disk_bytes"), 1 << 20)
+
+    def test_one_document_is_read_and_kept_once(self):
+        document, asks = [7 + i * 31 % 240 for i in range(3000)], []
+        for i in range(8):
+            asks.append({"prompt": document + [20 + i, 40, 60], "max_tokens": 30, "temperature": i % 2, "seed": i, "ignore_eos": True})
+        with Server("-q", "--parallel", "1", context=4000) as server:
+            single = [server.complete(**ask)["choices"] for ask in asks]
+        with Server("-q", "--parallel", "8", context=4000) as server:
+            answers = in_threads(len(asks), lambda i: server.complete(**asks[i]))
+            self.assertEqual([a["choices"] for a in answers], single)
+            self.assertLess(sum(a["usage"]["prompt_tokens"] - cached(a) for a in answers), 3000 + 8 * 10)
+            info = server.get("/server_info")
+            self.assertEqual(info["kv_saved_bytes"], server.metric("specextend_kv_saved_bytes"))
+            # Seven of eight documents are spared; what each has of its own is its question and its answer.
+            self.assertGreater(info["kv_saved_bytes"], 6 * info["kv_shared_bytes"])
+            self.assertLess(info["kv_private_bytes"], info["kv_shared_bytes"])
+
+
 class Slots(unittest.TestCase):
     def test_save_restore_erase(self):
         folder = os.path.join(FOLDER.name, "slots")

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <sstream>
+
 #include "scheduler_bench.h"
 
 namespace sx::server {
@@ -151,6 +154,46 @@ TEST(Scheduler, StatesMoveBetweenSteps) {
   EXPECT_GE(ask(0), 200);   // and comes back, the other goes
   EXPECT_FALSE(running->done());
   running->gone = true;
+}
+
+// What memory has no room for goes to the disk, and comes back from there.
+TEST(StateCache, WhatLeavesMemoryGoesToTheDisk) {
+  sx::testing::FakeEngine engine(1);
+  const auto session = engine.start();
+  const auto hold = [&](int first) {
+    std::stringstream state;
+    const auto text = tokens(first, 100);
+    state.write(reinterpret_cast<const char*>(text.data()), std::streamsize(text.size() * sizeof(Token)));
+    session->restore(state);
+  };
+  StateCache cache(250 * sizeof(Token), 350 * sizeof(Token), ::testing::TempDir());
+  for (int i = 0; i < 6; ++i) {  // two in memory, three on disk, one nowhere
+    hold(i), cache.save(1, *session);
+    if (i < 5) cache.disk()->wait();
+  }
+  EXPECT_EQ(cache.size(), 5u);
+  EXPECT_EQ(cache.bytes(), 200 * sizeof(Token));
+  EXPECT_EQ(cache.disk_bytes(), 300 * sizeof(Token));
+  for (const bool written : {false, true}) {
+    if (written) cache.disk()->wait();
+    for (int i = 0; i < 6; ++i) {
+      session->truncate(0);
+      EXPECT_EQ(cache.longest(1, tokens(i, 100)), i == 0 ? 0u : 100u);
+      EXPECT_FALSE(cache.restore(2, tokens(i, 100), *session));  // of another scope
+      EXPECT_EQ(cache.restore(1, tokens(i, 100), *session), i != 0);
+      if (i > 0) { EXPECT_TRUE(std::ranges::equal(session->text(), tokens(i, 100))); }
+    }
+  }
+  // In place of beginnings of the text, also of those on disk.
+  std::stringstream longer;
+  const auto text = tokens(1, 150);
+  longer.write(reinterpret_cast<const char*>(text.data()), std::streamsize(text.size() * sizeof(Token)));
+  session->restore(longer);
+  cache.save(1, *session);
+  EXPECT_EQ(cache.longest(1, text), 150u);
+  EXPECT_LE(cache.bytes(), 250 * sizeof(Token));
+  EXPECT_LE(cache.disk_bytes(), 350 * sizeof(Token));
+  EXPECT_THROW(StateCache(1, 1, ::testing::TempDir() + "/nowhere"), Error);
 }
 
 TEST(Scheduler, StoppingEndsWhatMoves) {

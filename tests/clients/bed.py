@@ -2,6 +2,7 @@
 Arguments of each test: the program, the maker of tiny models; then those of unittest."""
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,12 @@ REAL = default_model()
 private_environment()
 stay_on_this_machine()
 TINY = serving.tiny_model(MAKE_TINY, FOLDER.name)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def tiny_server(*flags, context=2000, **more):
