@@ -22,10 +22,17 @@ def silent(level, text, data):
     pass
 
 
+def kv_types(args):
+    """llama.cpp's words for --kv-type and --value-type; its own default is f16."""
+    number = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "bf16": 30}.__getitem__  # of ggml_type
+    keys, values = args.kv_type, args.value_type or args.kv_type
+    return {**({"type_k": number(keys)} if keys else {}), **({"type_v": number(values)} if values else {})}
+
+
 def peer(args):
     lc.llama_log_set(silent, ctypes.c_void_p(0))
     llm = lc.Llama(args.model, n_ctx=args.c, n_batch=args.c, n_ubatch=512, n_threads=args.threads, n_threads_batch=args.threads,
-                   logits_all=True, flash_attn=True, verbose=False)
+                   logits_all=True, flash_attn=True, verbose=False, **kv_types(args))
     text = open(args.text, "rb").read()
     tokens = llm.tokenize(text, add_bos=True, special=False)
     bos = tokens[0] if tokens and tokens[0] == llm.token_bos() else None
@@ -54,12 +61,15 @@ def main():
     parser.add_argument("-c", type=int, default=512)
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--kv-type", default="")
+    parser.add_argument("--kv-type", default="", help="of the KV cache in both programs")
+    parser.add_argument("--value-type", default="", help="of V, if it is another")
     args = parser.parse_args()
     theirs, count = peer(args)
     command = [args.program, "perplexity", "-m", args.model, "-f", args.text, "-c", str(args.c), "--windows", str(args.windows), "-t", str(args.threads), "-q"]
     if args.kv_type:
         command += ["--kv-type", args.kv_type]
+    if args.value_type:
+        command += ["--ctv", args.value_type]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     mine = float(re.search(r"perplexity ([0-9.]+)", out).group(1))
     print(f"llama.cpp {theirs:.4f}, ours {mine:.4f}, difference {100 * (mine / theirs - 1):+.3f} % ({args.windows} windows of {args.c}, {count} tokens scored)")

@@ -4,11 +4,13 @@ stream fall silent, does the server's memory stay flat, and does it forget clien
 
     bench/server/load.py --program build/release/apps/specextend --streams 32 --seconds 300 [--kill] [-- -c 8192 ...]
     bench/server/load.py --url http://127.0.0.1:8080 --pid 1234
+    bench/server/load.py --program build/release/apps/specextend --streams 32 --seconds 600 --keys 2 --cancel 0.2 --drafts both
 
 Each request is first answered alone and whole. Then streams draw requests at random; text, reasons, log-probabilities and
 counts must be equal. Prompts are pieces of a text, a third of them from its beginning, so that caches are shared. With
 --kill clients are processes, most of which are killed (SIGKILL) at a random moment; afterwards nothing may run or wait, and
-there may be no more descriptors than before. Flags of the server follow `--`. Exit status 1 if anything is wrong.
+there may be no more descriptors than before. --cancel closes a share of the streams while they run, --keys gives the clients
+different API keys in turn, and --drafts both runs all of it twice, with drafts and without, to compare the gaps of the streams. Flags of the server follow `--`. Exit status 1 if anything is wrong.
 """
 import argparse
 import concurrent.futures
@@ -45,6 +47,10 @@ def arguments():
     parser.add_argument("--stall", type=float, default=30, help="seconds without a byte that are too many (%(default)s)")
     parser.add_argument("--rss-allow", type=float, default=16, help="growth after the warm-up, MiB; -1: any (%(default)s)")
     parser.add_argument("--kill", action="store_true", help="kill clients at random")
+    parser.add_argument("--cancel", type=float, default=0, help="share of streams that their client closes (%(default)s)")
+    parser.add_argument("--keys", type=int, default=0, help="API keys of a server that is started (%(default)s)")
+    parser.add_argument("--drafts", choices=("mixed", "on", "off", "both"), default="mixed",
+                        help="which requests are drafted: every second one, all, none, or one run of each (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", metavar="FILE", help="the figures, too")
     parser.add_argument("flags", nargs="*", help="of the server")
@@ -65,7 +71,8 @@ def make_requests(server, options):
         start = 0 if i % 3 == 0 else dice.randrange(len(tokens) - length)
         piece = tokens[start:start + length]
         body = {"max_tokens": dice.randint(min(16, options.tokens), options.tokens), "seed": i, "ignore_eos": i % 4 != 0,
-                "temperature": [0, 0.7, 1.0][(i + i // 9) % 3], "speculate": i % 2 == 0}
+                "temperature": [0, 0.7, 1.0][(i + i // 9) % 3],
+                "speculate": {"mixed": i % 2 == 0, "on": True, "off": False}[options.drafts]}
         extras = [{}, {"top_p": 0.9, "top_k": 40}, {"frequency_penalty": 0.5}, {"min_p": 0.05, "n": 2}, {"stop": [" the", "\n\n"]},
                   {"repeat_penalty": 1.2}, {"spec_nodes": 4, "spec_depth": 2}, {"logprobs": True, "top_logprobs": 2},
                   {"response_format": {"type": "json_schema", "json_schema": {"name": "licence", "schema": SCHEMA}}}]
@@ -101,14 +108,23 @@ def ask_alone(server, request):
     return {"choices": outcome, "tokens": answer["usage"]["completion_tokens"]}
 
 
-def ask_streaming(server, request):
-    """The outcome and how the time went: first text, longest silence of any kind and after the first text, comments."""
+class Cancelled(Exception):
+    """The client has closed its stream."""
+
+
+def ask_streaming(server, request, cancel_after=None):
+    """The outcome and how the time went: first text, longest silence of any kind and after the first text, comments, gaps.
+    `cancel_after`: events after which the client leaves."""
     path, body = request
     outcome, tokens, comments, finished = [], None, 0, False
     begin = last = time.monotonic()
     first = last_text = None
     silence = text_silence = 0.0
+    gaps, events = [], 0
     for event in server.stream(path, body | {"stream_options": {"include_usage": True}}):
+        events += 1
+        if cancel_after is not None and events > cancel_after:
+            raise Cancelled
         silence = max(silence, event.time - last)
         last = event.time
         comments += event.comment
@@ -121,14 +137,16 @@ def ask_streaming(server, request):
             add_choice(outcome, choice)
         if text_of(event):
             first = first or event.time
-            text_silence = max(text_silence, event.time - (last_text or event.time))
+            if last_text:
+                gaps.append(event.time - last_text)
+                text_silence = max(text_silence, gaps[-1])
             last_text = event.time
         if event.data.get("usage"):
             tokens = event.data["usage"]["completion_tokens"]
     if not finished:
         raise RuntimeError("the stream ended without [DONE]")
     times = {"first": (first or last) - begin, "all": last - begin, "silence": silence, "text_silence": text_silence,
-             "comments": comments}
+             "comments": comments, "gaps": gaps}
     return {"choices": outcome, "tokens": tokens}, times
 
 
@@ -147,7 +165,7 @@ class Load:
         self.server, self.requests, self.alone, self.options = server, requests, alone, options
         self.lock = threading.Lock()
         self.errors, self.times = [], []
-        self.answers = self.killed = self.differ = self.tokens = 0
+        self.answers = self.killed = self.cancelled = self.differ = self.tokens = 0
         self.usual = 1.0  # seconds of a client that lives, for the moment of a kill
 
     def wrong(self, index, what):
@@ -167,9 +185,12 @@ class Load:
             self.times.append(times)
             self.usual = statistics.median(t["all"] for t in self.times[-50:])
 
-    def one(self, index):
+    def one(self, index, server=None, cancel_after=None):
         try:
-            self.judge(index, *ask_streaming(self.server, self.requests[index]))
+            self.judge(index, *ask_streaming(server or self.server, self.requests[index], cancel_after))
+        except Cancelled:
+            with self.lock:
+                self.cancelled += 1
         except (Refused, OSError, ValueError, KeyError, RuntimeError) as error:
             self.wrong(index, f"{type(error).__name__}: {error}")
 
@@ -195,9 +216,11 @@ class Load:
 
         def client(number):
             dice = random.Random(self.options.seed * 1000 + number)
+            server = self.server.clients[number % len(self.server.clients)]
             while time.monotonic() < end and len(self.errors) < 20:
                 index = dice.randrange(len(self.requests))
-                self.one_process(index, dice) if self.options.kill else self.one(index)
+                cancel_after = dice.randrange(12) if dice.random() < self.options.cancel else None
+                self.one_process(index, dice) if self.options.kill else self.one(index, server, cancel_after)
 
         together(client, range(self.options.streams))
 
@@ -265,15 +288,22 @@ def run(server, options):
 
     problems += load.errors
     figures = {"streams": options.streams, "seconds": seconds, "slots": slots, "answers": load.answers, "killed": load.killed,
-               "errors": len(load.errors), "differ": load.differ, "tokens_per_second": load.tokens / seconds}
+               "cancelled": load.cancelled, "drafts": options.drafts, "errors": len(load.errors), "differ": load.differ, "tokens_per_second": load.tokens / seconds}
     row("load", f"{options.streams} streams, {seconds:.0f} s: {load.answers} answers, {load.killed} clients killed, "
-        f"{len(load.errors)} errors, {load.differ} differ, {load.tokens / seconds:.1f} tokens/s")
+        f"{load.cancelled} streams cancelled, {len(load.errors)} errors, {load.differ} differ, {load.tokens / seconds:.1f} tokens/s")
     if load.times:
         figures |= {f"longest_{k}": max(t[k] for t in load.times) for k in ("first", "silence", "text_silence")}
         figures |= {"median_first": statistics.median(t["first"] for t in load.times), "comments": sum(t["comments"] for t in load.times)}
         row("first text", f"after {figures['median_first']:.2f} s (median), {figures['longest_first']:.2f} s at most")
+        gaps = sorted(gap for t in load.times for gap in t["gaps"])
+        if len(gaps) > 20:
+            figures |= {"gap_p50": gaps[len(gaps) // 2], "gap_p95": gaps[len(gaps) * 95 // 100]}
+            row("gaps", f"between two events of a stream with text: {1000 * figures['gap_p50']:.1f} ms (median), "
+                f"{1000 * figures['gap_p95']:.1f} ms (p95); drafts: {options.drafts}")
         row("silence", f"{figures['longest_silence']:.2f} s at most, {figures['longest_text_silence']:.2f} s within a text; "
             f"{figures['comments']} keep-alive comments")
+        if options.cancel and not load.cancelled:
+            problems.append("no stream was cancelled: nothing was tested")
     else:
         problems.append("no answer")
     if watcher:
@@ -286,13 +316,28 @@ def run(server, options):
     return figures | {"problems": problems}
 
 
+def run_once(options):
+    """A server, its clients, one for each key, and the load."""
+    keys = [f"load-key-{i}" for i in range(options.keys)]
+    more = [flag for key in keys[1:] for flag in ("--api-key", key)]
+    server = Server(options.program, *options.flags, *more, key=keys[0] if keys else None) if options.program else Remote(
+        options.url, options.pid)
+    server.clients = [server] + [Remote(server.url, key=key) for key in keys[1:]]
+    with server if options.program else contextlib.nullcontext():
+        return run(server, options)
+
+
 def main():
     if sys.argv[1:] == ["--client"]:
         return client_process()
     options = arguments()
-    server = Server(options.program, *options.flags) if options.program else Remote(options.url, options.pid)
-    with server if options.program else contextlib.nullcontext():
-        figures = run(server, options)
+    modes = ["on", "off"] if options.drafts == "both" else [options.drafts]
+    runs = [run_once(argparse.Namespace(**{**vars(options), "drafts": mode})) for mode in modes]
+    figures = runs[0] if len(runs) == 1 else {"runs": runs, "problems": [p for one in runs for p in one["problems"]]}
+    if len(runs) == 2 and all("gap_p95" in one for one in runs):
+        on, off = runs
+        row("drafts", f"p95 gap {1000 * on['gap_p95']:.1f} ms with, {1000 * off['gap_p95']:.1f} ms without; "
+            f"{on['tokens_per_second']:.1f} and {off['tokens_per_second']:.1f} tokens/s")
     for problem in figures["problems"]:
         row("WRONG", problem)
     if options.json:
