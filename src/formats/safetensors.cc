@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // bytes, the format's own limit
 
-struct Range {
+struct ByteRange {
   uint64_t begin, end;
 };
 
@@ -50,10 +50,10 @@ uint64_t read_shape(const Json& shape, const std::string& what, const std::strin
   return elements * static_cast<uint64_t>(dtype_info(tensor.type).bytes);
 }
 
-Range read_range(const Json& offsets, const std::string& what, const std::string& path) {
+ByteRange read_range(const Json& offsets, const std::string& what, const std::string& path) {
   if (!offsets.is_array() || offsets.size() != 2) fail("{}: data_offsets of {} is not a pair of numbers", path, what);
-  const Range range{unsigned_number(offsets[0], "data_offsets of " + what, path),
-                    unsigned_number(offsets[1], "data_offsets of " + what, path)};
+  const ByteRange range{unsigned_number(offsets[0], "data_offsets of " + what, path),
+                        unsigned_number(offsets[1], "data_offsets of " + what, path)};
   if (range.begin > range.end) fail("{}: data_offsets of {} end before they begin", path, what);
   return range;
 }
@@ -66,7 +66,7 @@ const Json& member(const Json& entry, const char* key, const std::string& what, 
 
 struct Entry {
   SafetensorsTensor tensor;
-  Range range;
+  ByteRange range;
 };
 
 Entry read_entry(const std::string& name, const Json& json, const std::string& path) {

@@ -8,12 +8,12 @@ namespace {
 
 constexpr int kDeepest = 16;  // nested Sequences
 
-struct Pattern {
+struct SplitPattern {
   Regex regex;
   std::string literal;  // empty for a regular expression
 };
 
-Pattern read_pattern(const JsonView& view) {
+SplitPattern read_pattern(const JsonView& view) {
   if (view.has("Regex")) {
     const JsonView regex = view.at("Regex");
     return {Regex(regex.string(), regex.where()), ""};
@@ -49,7 +49,7 @@ void normalizer_step(const JsonView& view, Normalizer& out, int depth) {
   } else if (type == "Prepend") {
     out.add(NormalizePrepend{view.at("prepend").string()});
   } else if (type == "Replace") {
-    Pattern pattern = read_pattern(view.at("pattern"));
+    SplitPattern pattern = read_pattern(view.at("pattern"));
     out.add(NormalizeReplace{std::move(pattern.regex), view.at("content").string(), pattern.literal});
   } else if (type == "Precompiled") {
     view.wrong("a precompiled character map (T5, XLM-R and the like) is not supported");
@@ -97,7 +97,7 @@ class PreTokenizerReader {
       const JsonView list = view.at("pretokenizers");
       for (size_t i = 0; i < list.size(); ++i) read(list.at(i), depth + 1);
     } else if (type == "Split") {
-      Pattern pattern = read_pattern(view.at("pattern"));
+      SplitPattern pattern = read_pattern(view.at("pattern"));
       add(SplitStep{std::move(pattern.regex), read_behavior(view.at("behavior")), view.boolean("invert", false)});
     } else if (type == "ByteLevel") {
       if (info.byte_level) view.wrong("a second ByteLevel");
@@ -173,7 +173,7 @@ void post_step(const JsonView& view, int64_t vocab, std::vector<Token>& prefix, 
   }
 }
 
-std::string replace_text(const std::string& text, const Pattern& pattern, const std::string& content) {
+std::string replace_text(const std::string& text, const SplitPattern& pattern, const std::string& content) {
   std::string out;
   size_t done = 0;
   RegexScratch scratch;
@@ -228,7 +228,7 @@ void decoder_step(const JsonView& view, DecoderSteps& out, bool& fused, int dept
     });
   } else if (type == "Replace") {
     if (joined) view.wrong("Replace behind Fuse or ByteFallback is not supported");
-    auto pattern = std::make_shared<Pattern>(read_pattern(view.at("pattern")));
+    auto pattern = std::make_shared<SplitPattern>(read_pattern(view.at("pattern")));
     out.each.push_back([pattern, content = view.at("content").string()](std::string text, bool) {
       return replace_text(text, *pattern, content);
     });

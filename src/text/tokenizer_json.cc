@@ -13,9 +13,9 @@
 namespace sx {
 namespace {
 
-class Reader {
+class TokenizerReader {
  public:
-  Reader(const TokenizerData& data, const JsonView& root)
+  TokenizerReader(const TokenizerData& data, const JsonView& root)
       : data_(data), root_(root), parts_(std::make_unique<TokenizerParts>()), limit_(id_limit()) {}
 
   std::unique_ptr<TokenizerParts> read(const FolderSettings& settings) {
@@ -300,7 +300,7 @@ std::unique_ptr<TokenizerParts> json_tokenizer(const TokenizerData& data) {
   const nlohmann::json json = parse_settings(data.tokenizer_json, where);
   const JsonView root(json, where, true);
   if (!json.is_object()) root.wrong("is {}, expected an object", json.type_name());
-  return Reader(data, root).read(settings);
+  return TokenizerReader(data, root).read(settings);
 }
 
 }  // namespace sx

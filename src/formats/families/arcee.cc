@@ -4,18 +4,18 @@
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings&, ModelConfig& config) {
+void arcee_from_gguf(const GgufSettings&, ModelConfig& config) {
   config.gated = false;
   config.activation = Activation::kRelu2;
 }
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void arcee_from_hf(const HfSettings& in, ModelConfig& config) {
   config.gated = false;
   config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
   config.mlp_bias = in.flag("mlp_bias").value_or(false);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void arcee_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   out["mlp_bias"] = config.mlp_bias;
 }
 
@@ -26,10 +26,10 @@ const Family kArcee = {.name = "arcee",
                        .hf_class = "ArceeForCausalLM",
                        .model_type = "arcee",
                        .gguf_style = RopeStyle::kInterleaved,
-                       .from_gguf = from_gguf,
-                       .from_hf = from_hf,
+                       .from_gguf = arcee_from_gguf,
+                       .from_hf = arcee_from_hf,
                        .to_gguf = no_more_keys,
-                       .to_hf = to_hf,
+                       .to_hf = arcee_to_hf,
                        .activation = Activation::kRelu2,
                        .joint_bias = true};
 

@@ -5,14 +5,14 @@
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) {
+void cohere2_from_gguf(const GgufSettings& in, ModelConfig& config) {
   config.logit_scale = in.number_or("logit_scale", 1);
   config.parallel = config.centred_norms = true;
   read_gguf_window(in, config, 4);
   drop_ropes_of_full_layers(config);
 }
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void cohere2_from_hf(const HfSettings& in, ModelConfig& config) {
   config.norm_eps = in.number_or("layer_norm_eps", 1e-5);
   config.logit_scale = in.number_or("logit_scale", 0.0625);
   config.parallel = config.centred_norms = true;
@@ -21,11 +21,11 @@ void from_hf(const HfSettings& in, ModelConfig& config) {
   drop_ropes_of_full_layers(config);
 }
 
-void to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
+void cohere2_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
   keys.add_f32(prefix + ".logit_scale", config.logit_scale);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void cohere2_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   out["layer_norm_eps"] = out["rms_norm_eps"];
   out["logit_scale"] = config.logit_scale;
   write_hf_window(config, out);
@@ -39,10 +39,10 @@ const Family kCohere2 = {.name = "cohere2",
                          .model_type = "cohere2",
                          .gguf_style = RopeStyle::kInterleaved,
                          .hf_style = RopeStyle::kInterleaved,
-                         .from_gguf = from_gguf,
-                         .from_hf = from_hf,
-                         .to_gguf = to_gguf,
-                         .to_hf = to_hf,
+                         .from_gguf = cohere2_from_gguf,
+                         .from_hf = cohere2_from_hf,
+                         .to_gguf = cohere2_to_gguf,
+                         .to_hf = cohere2_to_hf,
                          .tied = true,
                          .joint_bias = true};
 

@@ -4,14 +4,14 @@
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings&, ModelConfig&) {}
+void ernie_from_gguf(const GgufSettings&, ModelConfig&) {}
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void ernie_from_hf(const HfSettings& in, ModelConfig& config) {
   config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
   config.qkv_bias = config.out_bias = config.mlp_bias = in.flag("use_bias").value_or(false);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void ernie_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   out["use_bias"] = config.qkv_bias;
 }
 
@@ -23,10 +23,10 @@ const Family kErnie45 = {.name = "ernie4_5",
                          .model_type = "ernie4_5",
                          .gguf_style = RopeStyle::kInterleaved,
                          .hf_style = RopeStyle::kInterleaved,
-                         .from_gguf = from_gguf,
-                         .from_hf = from_hf,
+                         .from_gguf = ernie_from_gguf,
+                         .from_hf = ernie_from_hf,
                          .to_gguf = no_more_keys,
-                         .to_hf = to_hf,
+                         .to_hf = ernie_to_hf,
                          .rope_base = 500000,
                          .tied = true};
 

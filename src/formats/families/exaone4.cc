@@ -5,13 +5,13 @@
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) {
+void exaone_from_gguf(const GgufSettings& in, ModelConfig& config) {
   set_post_norms_only(config, HeadNorm::kEach);
   read_gguf_window(in, config, 4);
   if (config.window > 0) drop_ropes_of_full_layers(config);
 }
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void exaone_from_hf(const HfSettings& in, ModelConfig& config) {
   set_post_norms_only(config, HeadNorm::kEach);
   config.qkv_bias = config.out_bias = false;
   config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
@@ -22,7 +22,9 @@ void from_hf(const HfSettings& in, ModelConfig& config) {
   if (config.window > 0) drop_ropes_of_full_layers(config);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) { write_hf_window(config, out); }
+void exaone_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+  write_hf_window(config, out);
+}
 
 }  // namespace
 
@@ -31,10 +33,10 @@ const Family kExaone4 = {.name = "exaone4",
                          .hf_class = "Exaone4ForCausalLM",
                          .model_type = "exaone4",
                          .gguf_style = RopeStyle::kHalves,
-                         .from_gguf = from_gguf,
-                         .from_hf = from_hf,
+                         .from_gguf = exaone_from_gguf,
+                         .from_hf = exaone_from_hf,
                          .to_gguf = no_more_keys,
-                         .to_hf = to_hf,
+                         .to_hf = exaone_to_hf,
                          .names = kPostNormNames};
 
 }  // namespace sx

@@ -7,11 +7,11 @@
 namespace sx {
 namespace {
 
-constexpr TensorName kNames[] = {{"post_attention_layernorm", "post_attention_norm"},
-                                 {"pre_feedforward_layernorm", "ffn_norm"},
-                                 {"post_feedforward_layernorm", "post_ffw_norm"}};
+constexpr TensorName kGemmaNames[] = {{"post_attention_layernorm", "post_attention_norm"},
+                                      {"pre_feedforward_layernorm", "ffn_norm"},
+                                      {"post_feedforward_layernorm", "post_ffw_norm"}};
 
-void common(ModelConfig& config) {
+void gemma_common(ModelConfig& config) {
   config.attention_post_norm = config.ffn_post_norm = true;
   config.activation = Activation::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.width));
@@ -29,7 +29,7 @@ void scale_by_key(const HfSettings& in, ModelConfig& config) {
 }
 
 void gemma2_from_gguf(const GgufSettings& in, ModelConfig& config) {
-  common(config);
+  gemma_common(config);
   config.attention_scale = in.number_or("attention.scale", scale_of_size(config, 46));
   config.attention_soft_cap = in.number_or("attn_logit_softcapping", 50);
   config.final_soft_cap = in.number_or("final_logit_softcapping", 30);
@@ -37,7 +37,7 @@ void gemma2_from_gguf(const GgufSettings& in, ModelConfig& config) {
 }
 
 void gemma2_from_hf(const HfSettings& in, ModelConfig& config) {
-  common(config);
+  gemma_common(config);
   scale_by_key(in, config);
   const auto cap = [&](const char* key, double value) {
     return in.json().contains(key) ? in.number_or(key, 0) : float(value);
@@ -48,7 +48,7 @@ void gemma2_from_hf(const HfSettings& in, ModelConfig& config) {
 }
 
 void gemma3_from_gguf(const GgufSettings& in, ModelConfig& config) {
-  common(config);
+  gemma_common(config);
   config.qk_norm = HeadNorm::kEach;
   config.attention_scale = in.number_or("attention.scale", scale_of_size(config, 62));
   config.final_soft_cap = in.number_or("final_logit_softcapping", 0);
@@ -61,7 +61,7 @@ void gemma3_from_gguf(const GgufSettings& in, ModelConfig& config) {
 }
 
 void gemma3_from_hf(const HfSettings& in, ModelConfig& config) {
-  common(config);
+  gemma_common(config);
   config.qk_norm = HeadNorm::kEach;
   scale_by_key(in, config);
   if (in.number("attn_logit_softcapping")) fail("{}: Gemma 3 has no 'attn_logit_softcapping'", in.file());
@@ -90,7 +90,7 @@ void gemma3_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKe
     keys.add_f32(prefix + ".rope.freq_base_swa", static_cast<float>(config.more_ropes[0].base));
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void gemma_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   const auto or_null = [](float cap) {
     return cap > 0 ? nlohmann::ordered_json(cap) : nlohmann::ordered_json(nullptr);
   };
@@ -112,8 +112,8 @@ const Family kGemma2 = {.name = "gemma2",
                         .from_gguf = gemma2_from_gguf,
                         .from_hf = gemma2_from_hf,
                         .to_gguf = gemma2_to_gguf,
-                        .to_hf = to_hf,
-                        .names = kNames,
+                        .to_hf = gemma_to_hf,
+                        .names = kGemmaNames,
                         .activation = Activation::kGeluTanh,
                         .head_dim = 256,
                         .tied = true,
@@ -127,8 +127,8 @@ const Family kGemma3 = {.name = "gemma3",
                         .from_gguf = gemma3_from_gguf,
                         .from_hf = gemma3_from_hf,
                         .to_gguf = gemma3_to_gguf,
-                        .to_hf = to_hf,
-                        .names = kNames,
+                        .to_hf = gemma_to_hf,
+                        .names = kGemmaNames,
                         .activation = Activation::kGeluTanh,
                         .head_dim = 256,
                         .rope_base = 1000000,

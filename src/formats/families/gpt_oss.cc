@@ -5,33 +5,33 @@
 namespace sx {
 namespace {
 
-constexpr TensorName kNames[] = {{"self_attn.sinks", "attn_sinks.weight"},
-                                 {"mlp.router", "ffn_gate_inp"},
-                                 {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
-                                 {"mlp.experts.gate_up_proj_blocks", "ffn_gate_up_exps.blocks"},
-                                 {"mlp.experts.gate_up_proj_scales", "ffn_gate_up_exps.scales"},
-                                 {"mlp.experts.gate_up_proj_bias", "ffn_gate_up_exps.bias"},
-                                 {"mlp.experts.down_proj", "ffn_down_exps.weight"},
-                                 {"mlp.experts.down_proj_blocks", "ffn_down_exps.blocks"},
-                                 {"mlp.experts.down_proj_scales", "ffn_down_exps.scales"},
-                                 {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"}};
-constexpr TensorName kGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
+constexpr TensorName kGptOssNames[] = {{"self_attn.sinks", "attn_sinks.weight"},
+                                       {"mlp.router", "ffn_gate_inp"},
+                                       {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+                                       {"mlp.experts.gate_up_proj_blocks", "ffn_gate_up_exps.blocks"},
+                                       {"mlp.experts.gate_up_proj_scales", "ffn_gate_up_exps.scales"},
+                                       {"mlp.experts.gate_up_proj_bias", "ffn_gate_up_exps.bias"},
+                                       {"mlp.experts.down_proj", "ffn_down_exps.weight"},
+                                       {"mlp.experts.down_proj_blocks", "ffn_down_exps.blocks"},
+                                       {"mlp.experts.down_proj_scales", "ffn_down_exps.scales"},
+                                       {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"}};
+constexpr TensorName kGptOssGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
 
-void common(ModelConfig& config) {
+void gpt_oss_common(ModelConfig& config) {
   config.sinks = config.qkv_bias = config.out_bias = true;
   config.router_bias = config.expert_bias = true;
   config.swiglu_limit = 7;
   config.rope.yarn_truncate = false;
 }
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) {
-  common(config);
+void gpt_oss_from_gguf(const GgufSettings& in, ModelConfig& config) {
+  gpt_oss_common(config);
   read_gguf_experts(in, config);
   read_gguf_window(in, config, 2);
 }
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
-  common(config);
+void gpt_oss_from_hf(const HfSettings& in, ModelConfig& config) {
+  gpt_oss_common(config);
   config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
   config.experts = in.required("num_local_experts");
   config.experts_used = in.required("num_experts_per_tok");
@@ -52,10 +52,10 @@ const Family kGptOss = {.name = "gpt-oss",
                         .hf_class = "GptOssForCausalLM",
                         .model_type = "gpt_oss",
                         .gguf_style = RopeStyle::kHalves,
-                        .from_gguf = from_gguf,
-                        .from_hf = from_hf,
-                        .names = kNames,
-                        .gguf_names = kGgufNames,
+                        .from_gguf = gpt_oss_from_gguf,
+                        .from_hf = gpt_oss_from_hf,
+                        .names = kGptOssNames,
+                        .gguf_names = kGptOssGgufNames,
                         .head_dim = 64,
                         .rope_base = 150000,
                         .joint_bias = true,

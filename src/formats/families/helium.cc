@@ -4,7 +4,7 @@
 namespace sx {
 namespace {
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void helium_from_hf(const HfSettings& in, ModelConfig& config) {
   config.norm_eps = in.number_or("rms_norm_eps", 1e-8);
   config.out_bias = false;
   config.mlp_bias = in.flag("mlp_bias").value_or(false);
@@ -18,7 +18,7 @@ const Family kHelium = {.name = "helium",
                         .model_type = "helium",
                         .gguf_style = RopeStyle::kInterleaved,
                         .hf_style = RopeStyle::kInterleaved,
-                        .from_hf = from_hf,
+                        .from_hf = helium_from_hf,
                         .head_dim = 128};
 
 }  // namespace sx

@@ -4,12 +4,12 @@
 namespace sx {
 namespace {
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void internlm_from_hf(const HfSettings& in, ModelConfig& config) {
   config.qkv_bias = in.flag("qkv_bias").value_or(false);
   config.out_bias = config.mlp_bias = in.flag("bias").value_or(false);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void internlm_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   out["qkv_bias"] = config.qkv_bias, out["bias"] = config.out_bias;
 }
 
@@ -20,8 +20,8 @@ const Family kInternLm3 = {.name = "internlm3",
                            .hf_class = "InternLM3ForCausalLM",
                            .model_type = "internlm3",
                            .gguf_style = RopeStyle::kInterleaved,
-                           .from_hf = from_hf,
+                           .from_hf = internlm_from_hf,
                            .to_gguf = no_more_keys,
-                           .to_hf = to_hf};
+                           .to_hf = internlm_to_hf};
 
 }  // namespace sx

@@ -4,12 +4,12 @@
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) {
+void llama_from_gguf(const GgufSettings& in, ModelConfig& config) {
   read_gguf_window(in, config);
   read_gguf_experts(in, config);  // Mixtral
 }
 
-void from_hf(const HfSettings& in, ModelConfig& config) { config.mlp_bias = in.flag("mlp_bias").value_or(false); }
+void llama_from_hf(const HfSettings& in, ModelConfig& config) { config.mlp_bias = in.flag("mlp_bias").value_or(false); }
 
 }  // namespace
 
@@ -28,8 +28,8 @@ const Family kLlama = {.name = "llama",
                        .hf_class = "LlamaForCausalLM",
                        .model_type = "llama",
                        .gguf_style = RopeStyle::kInterleaved,
-                       .from_gguf = from_gguf,
-                       .from_hf = from_hf,
+                       .from_gguf = llama_from_gguf,
+                       .from_hf = llama_from_hf,
                        .to_gguf = no_more_keys,
                        .to_hf = llama_to_hf,
                        .joint_bias = true};

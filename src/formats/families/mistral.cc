@@ -4,7 +4,7 @@
 namespace sx {
 namespace {
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void mistral_from_hf(const HfSettings& in, ModelConfig& config) {
   config.qkv_bias = config.out_bias = false;
   const bool says = in.json().contains("sliding_window");  // null: none; absent: the class's default
   read_hf_window(in, config, says ? in.integer("sliding_window").value_or(0) : 4096);
@@ -17,7 +17,7 @@ const Family kMistral = {.name = "mistral",
                          .hf_class = "MistralForCausalLM",
                          .model_type = "mistral",
                          .gguf_style = RopeStyle::kInterleaved,
-                         .from_hf = from_hf,
+                         .from_hf = mistral_from_hf,
                          .to_gguf = no_more_keys,
                          .to_hf = llama_to_hf,
                          .joint_bias = true};

@@ -4,10 +4,10 @@
 namespace sx {
 namespace {
 
-constexpr TensorName kNames[] = {{"mlp.gate", "ffn_gate_inp"},
-                                 {"mlp.experts.#.gate_proj", "ffn_gate.#"},
-                                 {"mlp.experts.#.up_proj", "ffn_up.#"},
-                                 {"mlp.experts.#.down_proj", "ffn_down.#"}};
+constexpr TensorName kMixtureNames[] = {{"mlp.gate", "ffn_gate_inp"},
+                                        {"mlp.experts.#.gate_proj", "ffn_gate.#"},
+                                        {"mlp.experts.#.up_proj", "ffn_up.#"},
+                                        {"mlp.experts.#.down_proj", "ffn_down.#"}};
 constexpr TensorName kMixtralNames[] = {{"block_sparse_moe.gate", "ffn_gate_inp"},
                                         {"block_sparse_moe.experts.#.w1", "ffn_gate.#"},
                                         {"block_sparse_moe.experts.#.w3", "ffn_up.#"},
@@ -19,12 +19,12 @@ void read_hf_experts(const HfSettings& in, ModelConfig& config) {
   config.experts_used = in.required("num_experts_per_tok");
 }
 
-void qwen3_from_gguf(const GgufSettings& in, ModelConfig& config) {
+void qwen3_moe_from_gguf(const GgufSettings& in, ModelConfig& config) {
   config.qk_norm = HeadNorm::kEach;
   read_gguf_experts(in, config);
 }
 
-void qwen3_from_hf(const HfSettings& in, ModelConfig& config) {
+void qwen3_moe_from_hf(const HfSettings& in, ModelConfig& config) {
   config.qk_norm = HeadNorm::kEach;
   read_hf_experts(in, config);
   config.ffn = in.required("moe_intermediate_size");
@@ -61,9 +61,9 @@ const Family kQwen3Moe = {.name = "qwen3moe",
                           .hf_class = "Qwen3MoeForCausalLM",
                           .model_type = "qwen3_moe",
                           .gguf_style = RopeStyle::kHalves,
-                          .from_gguf = qwen3_from_gguf,
-                          .from_hf = qwen3_from_hf,
-                          .names = kNames,
+                          .from_gguf = qwen3_moe_from_gguf,
+                          .from_hf = qwen3_moe_from_hf,
+                          .names = kMixtureNames,
                           .joint_bias = true};
 
 const Family kMixtral = {.name = "mixtral",
@@ -82,7 +82,7 @@ const Family kOlmoe = {.name = "olmoe",
                        .gguf_style = RopeStyle::kHalves,
                        .from_gguf = olmoe_from_gguf,
                        .from_hf = olmoe_from_hf,
-                       .names = kNames,
+                       .names = kMixtureNames,
                        .joint_bias = true};
 
 }  // namespace sx

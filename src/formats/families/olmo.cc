@@ -5,7 +5,7 @@
 namespace sx {
 namespace {
 
-void from_gguf(const GgufSettings& in, ModelConfig& config) {
+void olmo_from_gguf(const GgufSettings& in, ModelConfig& config) {
   set_post_norms_only(config, HeadNorm::kWhole);
   read_gguf_window(in, config, 4);
   RopeConfig local;
@@ -27,12 +27,12 @@ void olmo3_from_hf(const HfSettings& in, ModelConfig& config) {
   read_hf_window_rope(in, config, in.number("rope_theta").value_or(kOlmo3.rope_base));
 }
 
-void to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
+void olmo_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
   if (!config.more_ropes.empty())
     keys.add_f32(prefix + ".rope.freq_base_swa", static_cast<float>(config.more_ropes[0].base));
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void olmo_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   if (config.window == 0) return;
   out["architectures"] = {kOlmo3.hf_class}, out["model_type"] = kOlmo3.model_type;
   write_hf_window(config, out);
@@ -45,10 +45,10 @@ const Family kOlmo2 = {.name = "olmo2",
                        .hf_class = "Olmo2ForCausalLM",
                        .model_type = "olmo2",
                        .gguf_style = RopeStyle::kHalves,
-                       .from_gguf = from_gguf,
+                       .from_gguf = olmo_from_gguf,
                        .from_hf = olmo2_from_hf,
-                       .to_gguf = to_gguf,
-                       .to_hf = to_hf,
+                       .to_gguf = olmo_to_gguf,
+                       .to_hf = olmo_to_hf,
                        .names = kPostNormNames,
                        .joint_bias = true};
 
@@ -58,8 +58,8 @@ const Family kOlmo3 = {.name = "olmo3",
                        .model_type = "olmo3",
                        .gguf_style = RopeStyle::kHalves,
                        .from_hf = olmo3_from_hf,
-                       .to_gguf = to_gguf,
-                       .to_hf = to_hf,
+                       .to_gguf = olmo_to_gguf,
+                       .to_hf = olmo_to_hf,
                        .names = kPostNormNames,
                        .rope_base = 500000,
                        .joint_bias = true,

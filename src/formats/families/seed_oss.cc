@@ -4,17 +4,17 @@
 namespace sx {
 namespace {
 
-constexpr TensorName kGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
+constexpr TensorName kSeedOssGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
 
-void from_gguf(const GgufSettings&, ModelConfig&) {}
+void seed_oss_from_gguf(const GgufSettings&, ModelConfig&) {}
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void seed_oss_from_hf(const HfSettings& in, ModelConfig& config) {
   config.qkv_bias = in.flag("attention_bias").value_or(true);
   config.out_bias = in.flag("attention_out_bias").value_or(false);
   config.mlp_bias = in.flag("mlp_bias").value_or(false);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void seed_oss_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   out["attention_bias"] = config.qkv_bias, out["attention_out_bias"] = config.out_bias;
   out["mlp_bias"] = config.mlp_bias;
 }
@@ -26,11 +26,11 @@ const Family kSeedOss = {.name = "seed_oss",
                          .hf_class = "SeedOssForCausalLM",
                          .model_type = "seed_oss",
                          .gguf_style = RopeStyle::kHalves,
-                         .from_gguf = from_gguf,
-                         .from_hf = from_hf,
+                         .from_gguf = seed_oss_from_gguf,
+                         .from_hf = seed_oss_from_hf,
                          .to_gguf = no_more_keys,
-                         .to_hf = to_hf,
-                         .gguf_names = kGgufNames,
+                         .to_hf = seed_oss_to_hf,
+                         .gguf_names = kSeedOssGgufNames,
                          .head_dim = 128};
 
 }  // namespace sx

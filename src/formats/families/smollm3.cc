@@ -9,9 +9,9 @@ void drop_ropes(ModelConfig& config, int period) {
       [&](int i, LayerParts& parts) { parts.rope = period > 0 && (i + 1) % period == 0 ? kNoRope : 0; });
 }
 
-void from_gguf(const GgufSettings&, ModelConfig& config) { drop_ropes(config, 4); }
+void smollm3_from_gguf(const GgufSettings&, ModelConfig& config) { drop_ropes(config, 4); }
 
-void from_hf(const HfSettings& in, ModelConfig& config) {
+void smollm3_from_hf(const HfSettings& in, ModelConfig& config) {
   config.mlp_bias = in.flag("mlp_bias").value_or(false);
   if (in.flag("use_sliding_window").value_or(false))
     read_hf_window(in, config, in.integer("sliding_window").value_or(0));
@@ -23,14 +23,14 @@ void from_hf(const HfSettings& in, ModelConfig& config) {
   config.for_each_layer([&](int i, LayerParts& parts) { parts.rope = rotated[size_t(i)] != 0 ? 0 : kNoRope; });
 }
 
-void to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys&) {
+void smollm3_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys&) {
   ModelConfig usual = config;
   drop_ropes(usual, 4);
   if (usual.each != config.each)
     fail("{}: GGUF files say that every fourth layer has no RoPE, and nothing else", prefix);
 }
 
-void to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
+void smollm3_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
   out["mlp_bias"] = config.mlp_bias;
   out["no_rope_layers"] = nlohmann::ordered_json::array();
   for (int i = 0; i < config.layers; ++i) out["no_rope_layers"].push_back(config.layer(i).rope == kNoRope ? 0 : 1);
@@ -43,10 +43,10 @@ const Family kSmolLm3 = {.name = "smollm3",
                          .hf_class = "SmolLM3ForCausalLM",
                          .model_type = "smollm3",
                          .gguf_style = RopeStyle::kInterleaved,
-                         .from_gguf = from_gguf,
-                         .from_hf = from_hf,
-                         .to_gguf = to_gguf,
-                         .to_hf = to_hf,
+                         .from_gguf = smollm3_from_gguf,
+                         .from_hf = smollm3_from_hf,
+                         .to_gguf = smollm3_to_gguf,
+                         .to_hf = smollm3_to_hf,
                          .rope_base = 2000000,
                          .tied = true,
                          .joint_bias = true};

@@ -10,7 +10,7 @@
 namespace sx {
 namespace {
 
-using Kind = GrammarProgram::Kind;
+using OpKind = GrammarProgram::Kind;
 
 // Work is counted in stacks that are looked at for a byte, some nanoseconds each. What else there is to do costs about
 // so many times as much.
@@ -80,15 +80,15 @@ void GrammarMatcher::visit(const Frame* frame) {
     return next == GrammarProgram::kReturnNode ? frame->below : push(frame->below, next);
   };
   switch (node.kind) {
-    case Kind::kBytes: break;
-    case Kind::kReturn:
+    case OpKind::kBytes: break;
+    case OpKind::kReturn:
       if (frame->below) todo_.push_back(frame->below);
       break;
-    case Kind::kChoice:
+    case OpKind::kChoice:
       for (uint32_t i = 0; i < node.count; ++i) todo_.push_back(go(frame->below, program_.targets[node.first + i]));
       break;
-    case Kind::kCall: todo_.push_back(push(onto(node.next), node.first)); break;
-    case Kind::kRepeat: {
+    case OpKind::kCall: todo_.push_back(push(onto(node.next), node.first)); break;
+    case OpKind::kRepeat: {
       if (frame->count >= node.least) todo_.push_back(go(frame->below, node.next));
       if (frame->count >= node.most) break;
       // Without a most, rounds beyond the least are all alike; after the last round nothing is left but to go on.
@@ -145,12 +145,12 @@ uint32_t GrammarMatcher::close(Key& key, const Node* from) {
     if (frame->visit == visit_) continue;
     frame->visit = visit_;
     const GrammarProgram::Node& node = program_.nodes[frame->node];
-    if (++seen > most || (node.kind == Kind::kChoice && node.count > most)) {
+    if (++seen > most || (node.kind == OpKind::kChoice && node.count > most)) {
       todo_.clear();
       too_ambiguous(from);
     }
-    if (node.kind == Kind::kBytes) key.stacks.push_back(frame);
-    if (node.kind == Kind::kReturn && !frame->below) key.can_end = true;
+    if (node.kind == OpKind::kBytes) key.stacks.push_back(frame);
+    if (node.kind == OpKind::kReturn && !frame->below) key.can_end = true;
     visit(frame);
   }
   if (key.stacks.size() > limits_.stacks) too_ambiguous(from);

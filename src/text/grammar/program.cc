@@ -11,7 +11,7 @@
 namespace sx {
 namespace {
 
-using Kind = GrammarProgram::Kind;
+using OpKind = GrammarProgram::Kind;
 using Edge = GrammarProgram::Edge;
 using Range = GrammarPart::Range;
 
@@ -46,12 +46,12 @@ class Compiler {
       : rules_(rules), control_at_(control_at) {}
 
   GrammarProgram compile() {
-    add({Kind::kReturn});
-    for (size_t i = 0; i < rules_.bodies.size(); ++i) add({Kind::kCall});  // a place for each rule; set below
+    add({OpKind::kReturn});
+    for (size_t i = 0; i < rules_.bodies.size(); ++i) add({OpKind::kCall});  // a place for each rule; set below
     for (size_t i = 0; i < rules_.bodies.size(); ++i) {
       program_.rule_nodes.push_back(uint32_t(program_.nodes.size()));
       const uint32_t body = part(rules_.bodies[i], GrammarProgram::kReturnNode);
-      program_.nodes[1 + i] = {Kind::kCall, body, 0, GrammarProgram::kReturnNode};
+      program_.nodes[1 + i] = {OpKind::kCall, body, 0, GrammarProgram::kReturnNode};
     }
     program_.rule_nodes.push_back(uint32_t(program_.nodes.size()));
     program_.rule_names = rules_.names;
@@ -74,11 +74,11 @@ class Compiler {
     switch (p.kind) {
       case GrammarPart::Kind::kLiteral: return literal(p.control ? with_control(p.bytes) : p.bytes, next);
       case GrammarPart::Kind::kClass: return char_class(p.ranges, next);
-      case GrammarPart::Kind::kRule: return add({Kind::kCall, rule(p.rule), 0, next});
+      case GrammarPart::Kind::kRule: return add({OpKind::kCall, rule(p.rule), 0, next});
       case GrammarPart::Kind::kRepeat: {
         if (p.most == 0) return next;
         const uint32_t body = part(p.parts[0], GrammarProgram::kReturnNode);
-        return add({Kind::kRepeat, body, 0, next, p.least, p.most});
+        return add({OpKind::kRepeat, body, 0, next, p.least, p.most});
       }
       case GrammarPart::Kind::kSequence:
         for (size_t i = p.parts.size(); i-- > 0;) next = part(p.parts[i], next);
@@ -91,7 +91,7 @@ class Compiler {
     targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
     const auto first = uint32_t(program_.targets.size());
     program_.targets.insert(program_.targets.end(), targets.begin(), targets.end());
-    return add({Kind::kChoice, first, uint32_t(targets.size())});
+    return add({OpKind::kChoice, first, uint32_t(targets.size())});
   }
 
   uint32_t literal(const std::string& text, uint32_t next) {
@@ -119,7 +119,7 @@ class Compiler {
   uint32_t bytes(std::span<const Edge> edges) {
     const auto first = uint32_t(program_.edges.size());
     program_.edges.insert(program_.edges.end(), edges.begin(), edges.end());
-    return add({Kind::kBytes, first, uint32_t(edges.size())});
+    return add({OpKind::kBytes, first, uint32_t(edges.size())});
   }
 
   uint32_t char_class(const std::vector<Range>& ranges, uint32_t next) {

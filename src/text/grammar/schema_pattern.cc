@@ -12,10 +12,10 @@ namespace {
 
 using Ranges = std::vector<GrammarPart::Range>;
 
-constexpr int kMaxNesting = 24;
-constexpr char32_t kLastCode = 0x10FFFF;
+constexpr int kMaxPatternNesting = 24;
+constexpr char32_t kLastPoint = 0x10FFFF;
 
-Ranges others(Ranges ranges) {
+Ranges all_but(Ranges ranges) {
   std::sort(ranges.begin(), ranges.end(), [](auto a, auto b) { return a.first < b.first; });
   Ranges out;
   char32_t next = 0;
@@ -23,7 +23,7 @@ Ranges others(Ranges ranges) {
     if (r.first > next) out.push_back({next, char32_t(r.first - 1)});
     next = std::max(next, char32_t(r.last + 1));
   }
-  if (next <= kLastCode) out.push_back({next, kLastCode});
+  if (next <= kLastPoint) out.push_back({next, kLastPoint});
   return out;
 }
 
@@ -35,19 +35,19 @@ Ranges named(char c) {
     // Not all agree on white space beyond ASCII, so neither class has it.
     case 's': return {{'\t', '\r'}, {' ', ' '}};
     case 'S':
-      return others({{'\t', '\r'},
-                     {0x1C, ' '},
-                     {0x85, 0x85},
-                     {0xA0, 0xA0},
-                     {0x1680, 0x1680},
-                     {0x2000, 0x200A},
-                     {0x2028, 0x2029},
-                     {0x202F, 0x202F},
-                     {0x205F, 0x205F},
-                     {0x3000, 0x3000},
-                     {0xFEFF, 0xFEFF}});
+      return all_but({{'\t', '\r'},
+                      {0x1C, ' '},
+                      {0x85, 0x85},
+                      {0xA0, 0xA0},
+                      {0x1680, 0x1680},
+                      {0x2000, 0x200A},
+                      {0x2028, 0x2029},
+                      {0x202F, 0x202F},
+                      {0x205F, 0x205F},
+                      {0x3000, 0x3000},
+                      {0xFEFF, 0xFEFF}});
     case 'D':
-    case 'W': return others(named(char(c - 'A' + 'a')));
+    case 'W': return all_but(named(char(c - 'A' + 'a')));
     default: return {};
   }
 }
@@ -64,7 +64,7 @@ std::string gbnf_of(const Ranges& ranges) {
     if (last > first) plain += fmt::format("-\\U{:08X}", uint32_t(last));
   };
   // Without control characters, quotes, backslashes and surrogates.
-  constexpr GrammarPart::Range kPlain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastCode}};
+  constexpr GrammarPart::Range kPlain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastPoint}};
   for (auto r : ranges)
     for (auto p : kPlain) add(std::max(r.first, p.first), std::min(r.last, p.last));
   if (!plain.empty()) out = "[" + plain + "]";
@@ -75,9 +75,9 @@ std::string gbnf_of(const Ranges& ranges) {
   return out;
 }
 
-class Pattern {
+class PatternReader {
  public:
-  Pattern(const std::string& text, const std::string& where) : text_(text), where_(where) {}
+  PatternReader(const std::string& text, const std::string& where) : text_(text), where_(where) {}
 
   std::string whole() {
     std::string out = branch();
@@ -107,7 +107,7 @@ class Pattern {
   }
 
   std::string alternatives(int depth) {
-    if (depth > kMaxNesting) wrong("nested too deep");
+    if (depth > kMaxPatternNesting) wrong("nested too deep");
     std::string out = sequence(depth);
     while (take('|')) out += " | " + sequence(depth);
     return out;
@@ -132,7 +132,7 @@ class Pattern {
     }
     Ranges ranges;
     if (take('[')) ranges = char_class();
-    else if (take('.')) ranges = others({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}});
+    else if (take('.')) ranges = all_but({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}});
     else if (take('\\')) ranges = escape();
     else if (std::string_view("*+?{").find(text_[at_]) != std::string_view::npos) wrong("a repetition of nothing");
     else {
@@ -196,7 +196,7 @@ class Pattern {
       }
       ranges.insert(ranges.end(), one.begin(), one.end());
     }
-    return negated ? others(std::move(ranges)) : ranges;
+    return negated ? all_but(std::move(ranges)) : ranges;
   }
   Ranges class_item() {
     if (take('\\')) return take('b') ? Ranges{{8, 8}} : escape();
@@ -229,7 +229,7 @@ class Pattern {
 }  // namespace
 
 std::string gbnf_of_pattern(const std::string& pattern, const std::string& where) {
-  return Pattern(pattern, where).whole();
+  return PatternReader(pattern, where).whole();
 }
 
 }  // namespace sx

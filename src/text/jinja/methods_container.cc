@@ -129,7 +129,7 @@ Value index(Interpreter&, const Value& self, Args& args) {
   raise("{} is not in list", repr(*slots[0]));
 }
 
-Value count(Interpreter&, const Value& self, Args& args) {
+Value count_equal(Interpreter&, const Value& self, Args& args) {
   auto slots = bind("count", args, {"/value"}, 1);
   int64_t n = 0;
   for (const Value& v : self.items()) n += equal(v, *slots[0]);
@@ -154,7 +154,7 @@ const MethodTable& dict_methods() {
 const MethodTable& list_methods() {
   static const MethodTable table = {
       {"append", {append, true}}, {"extend", {extend, true}}, {"insert", {insert, true}}, {"pop", {list_pop, true}},
-      {"index", {index}},         {"count", {count}},         {"copy", {copy}},
+      {"index", {index}},         {"count", {count_equal}},   {"copy", {copy}},
   };
   return table;
 }
@@ -172,7 +172,7 @@ const Method* find_method(const Value& self, std::string_view name) {
   static const MethodMap strings(string_methods().begin(), string_methods().end());
   static const MethodMap dicts(dict_methods().begin(), dict_methods().end());
   static const MethodMap lists(list_methods().begin(), list_methods().end());
-  static const MethodMap tuples = {{"index", {index}}, {"count", {count}}};
+  static const MethodMap tuples = {{"index", {index}}, {"count", {count_equal}}};
   switch (self.type()) {
     case Type::kString: return lookup(strings, name);
     case Type::kDict: return lookup(dicts, name);
