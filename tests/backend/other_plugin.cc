@@ -2,6 +2,6 @@
 #include "backend/cuda/plugin.h"
 
 extern "C" const sx::cuda::Plugin* specextend_cuda_plugin() {
-  static const sx::cuda::Plugin plugin{"of-yesterday", nullptr, nullptr};
+  static const sx::cuda::Plugin plugin{"of-yesterday", nullptr, nullptr, nullptr};
   return &plugin;
 }
