@@ -13,7 +13,7 @@
 namespace sx::server {
 namespace {
 
-constexpr size_t kPiece = size_t(1) << 20;  // bytes read or written at once
+constexpr size_t kSpillPiece = size_t(1) << 20;  // bytes read or written at once
 
 // A file of the folder that has no name any more, or -1.
 int open_nameless(const std::string& folder) {
@@ -78,7 +78,8 @@ void StateSpill::work() {
     const auto wanted = [&] { return file.use_count() > 2; };  // the queue has it, and this function
     for (size_t at = 0; at < bytes->size() && whole && !ending_ && wanted();) {
       lock.unlock();
-      const ssize_t n = ::pwrite(file->descriptor, bytes->data() + at, std::min(kPiece, bytes->size() - at), off_t(at));
+      const ssize_t n =
+          ::pwrite(file->descriptor, bytes->data() + at, std::min(kSpillPiece, bytes->size() - at), off_t(at));
       lock.lock();
       whole = n > 0;
       at += size_t(std::max<ssize_t>(n, 0));
@@ -100,7 +101,7 @@ StateSpill::Bytes StateSpill::read(const std::shared_ptr<File>& file, Turns* tur
   ::posix_fadvise(file->descriptor, 0, off_t(file->size), POSIX_FADV_WILLNEED);
   std::string bytes(file->size, '\0');
   for (size_t at = 0; at < bytes.size();) {
-    const ssize_t n = ::pread(file->descriptor, bytes.data() + at, std::min(kPiece, bytes.size() - at), off_t(at));
+    const ssize_t n = ::pread(file->descriptor, bytes.data() + at, std::min(kSpillPiece, bytes.size() - at), off_t(at));
     if (n <= 0) return nullptr;
     at += size_t(n);
     if (turns) turns->pause();
