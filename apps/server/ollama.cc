@@ -107,7 +107,10 @@ class OllamaWriter final : public PartWriter {
     return events + line(head(std::move(said), false));
   }
 
-  std::string stop(const ChoiceEnd& end) override { return tell_call() + line(last(empty(), end)); }
+  std::string stop(const ChoiceEnd& end) override {
+    std::string events = tell_call();
+    return events += line(last(empty(), end));
+  }
 
   static std::string line(const Json& json) { return text_of(json) + "\n"; }
 

@@ -352,7 +352,8 @@ std::string OpenAiWriter::delta(int choice, ChoiceDelta change) {
 }
 
 std::string OpenAiWriter::end(int choice, const ChoiceEnd& end) {
-  std::string events = begin(choice) + take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
+  std::string events = begin(choice);
+  events += take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
   Choice& c = choices[size_t(choice)];
   Json body;
   if (native()) {

@@ -50,6 +50,13 @@ inline std::vector<nlohmann::ordered_json> events(const std::string& text) {
   return all;
 }
 
+// The same of several texts, which are made in this order.
+inline std::vector<nlohmann::ordered_json> events(std::initializer_list<std::string> texts) {
+  std::string all;
+  for (const std::string& text : texts) all += text;
+  return events(all);
+}
+
 inline AnswerToken token(Token id, const std::string& bytes, double logprob = -1) {
   return {id, 0, bytes, {logprob, {{id, logprob, bytes}, {id + 1, -2, "other"}}}};
 }

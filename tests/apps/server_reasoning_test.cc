@@ -150,8 +150,8 @@ TEST(ServerReasoning, Answers) {
   r.stream = true;
   Answer a(r, facts());
   std::string thought, content;
-  for (const auto& e : events(a.delta(0, piece("<think>So")) + a.delta(0, piece(".</think>")) +
-                              a.delta(0, piece("\nYes")) + a.end(0, ended("")))) {
+  for (const auto& e : events({a.delta(0, piece("<think>So")), a.delta(0, piece(".</think>")),
+                               a.delta(0, piece("\nYes")), a.end(0, ended(""))})) {
     thought += e["choices"][0]["delta"].value("reasoning_content", "");
     content += e["choices"][0]["delta"].value("content", "");
   }

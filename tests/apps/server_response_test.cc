@@ -29,8 +29,8 @@ TEST(ServerResponse, Chat) {
       R"({"prompt_tokens":6,"completion_tokens":3,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":2}})");
   EXPECT_EQ(
       body["timings"].dump(),
-      R"({"cache_n":2,"prompt_n":4,"prompt_ms":8.0,"prompt_per_second":500.0,"predicted_n":3,"predicted_ms":20.0,)"
-      R"("predicted_per_second":150.0,"draft_n":5,"draft_n_accepted":2})");
+      R"({"cache_n":2,"prompt_n":4,"prompt_ms":8.0,"prompt_per_token_ms":2.0,"prompt_per_second":500.0,"predicted_n":3,"predicted_ms":20.0,)"
+      R"("predicted_per_token_ms":6.666666666666667,"predicted_per_second":150.0,"draft_n":5,"draft_n_accepted":2})");
   EXPECT_EQ(body["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"], 2);
   EXPECT_NE(whole(request(Api::kChat), {ended("")})["id"], body["id"]);
 }

@@ -18,8 +18,8 @@ TEST(ServerStream, Chat) {
   CompletionRequest r = streamed(Api::kChat, 2);
   r.include_usage = true;
   Answer a(r, facts());
-  const auto all = events(a.begin(0) + a.begin(1) + a.delta(1, piece("B")) + a.delta(0, piece("A\n\n")) +
-                          a.end(1, ended("B")) + a.end(0, ended("A\n\n", 5, FinishReason::kLength)) + a.finish());
+  const auto all = events({a.begin(0), a.begin(1), a.delta(1, piece("B")), a.delta(0, piece("A\n\n")),
+                           a.end(1, ended("B")), a.end(0, ended("A\n\n", 5, FinishReason::kLength)), a.finish()});
   ASSERT_EQ(all.size(), 8u);
   for (size_t i = 0; i < 7; ++i) {
     EXPECT_EQ(all[i]["object"], "chat.completion.chunk");
@@ -62,7 +62,7 @@ TEST(ServerStream, Text) {
   EXPECT_EQ(events(a.begin(3))[0]["choices"].dump(),
             R"([{"index":3,"text":"Q","logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(events(a.begin(1))[0]["choices"][0]["text"], "P");
-  const auto all = events(a.delta(3, piece("x")) + a.end(3, ended("x")));
+  const auto all = events({a.delta(3, piece("x")), a.end(3, ended("x"))});
   EXPECT_EQ(all[0]["object"], "text_completion");
   EXPECT_EQ(all[0]["choices"][0]["text"], "x");
   EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":3,"text":"","logprobs":null,"finish_reason":"stop"}])");
@@ -80,9 +80,9 @@ TEST(ServerStream, LogprobsOfThePrompt) {
     return delta;
   };
   EXPECT_EQ(a.delta(1, prompt({beginning(1, "a"), token(2, "b", -2)})), "");
-  const auto all = events(a.delta(0, prompt({beginning(1, "a"), token(2, "b", -2), token(3, "c", -3)})) +
-                          a.delta(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))) + a.end(1, ended("x")) +
-                          a.end(0, ended("")));
+  const auto all = events({a.delta(0, prompt({beginning(1, "a"), token(2, "b", -2), token(3, "c", -3)})),
+                           a.delta(1, prompt({token(3, "c", -3)}, piece("x", {token(4, "x")}))), a.end(1, ended("x")),
+                           a.end(0, ended(""))});
   ASSERT_EQ(all.size(), 5u);
   const std::string echo =
       R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],"top_logprobs":null,)"
@@ -100,8 +100,8 @@ TEST(ServerStream, Logprobs) {
   Answer a(r, facts());
   ChoiceEnd end = ended("hé!");
   end.rest.tokens = {token(9, "STOP")};
-  const auto all = events(a.delta(0, piece("hé", {token(1, "hé")})) + a.delta(0, piece("", {token(2, "")})) +
-                          a.delta(0, piece("!", {token(3, "!")})) + a.end(0, end));
+  const auto all = events({a.delta(0, piece("hé", {token(1, "hé")})), a.delta(0, piece("", {token(2, "")})),
+                           a.delta(0, piece("!", {token(3, "!")})), a.end(0, end)});
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0]["choices"][0]["logprobs"]["text_offset"].dump(), "[0]");
   EXPECT_EQ(all[1]["choices"][0]["logprobs"]["tokens"].dump(), R"(["","!"])");
@@ -142,15 +142,17 @@ TEST(ServerStream, TimingsWithEveryEvent) {
     r.timings_per_token = true;
     Answer a(r, facts());
     a.begin(0);
-    const auto all = events(a.delta(0, begin) + a.delta(0, text) + a.delta(0, late) + a.end(0, ended("abc")));
+    const auto all = events({a.delta(0, begin), a.delta(0, text), a.delta(0, late), a.end(0, ended("abc"))});
     ASSERT_EQ(all.size(), 4u);
-    EXPECT_EQ(all[0]["timings"].dump(),
-              R"({"cache_n":20,"prompt_n":40,"prompt_ms":8.0,"prompt_per_second":5000.0,"predicted_n":0,)"
-              R"("predicted_ms":0.0,"predicted_per_second":0.0,"draft_n":0,"draft_n_accepted":0})");
-    EXPECT_EQ(all[1]["timings"].dump(),
-              R"({"cache_n":20,"prompt_n":80,"prompt_ms":10.0,"prompt_per_second":8000.0,"predicted_n":2,)"
-              R"("predicted_ms":4.0,"predicted_per_second":500.0,"draft_n":7,"draft_n_accepted":1,)"
-              R"("plain_per_second":250.0})");
+    EXPECT_EQ(
+        all[0]["timings"].dump(),
+        R"({"cache_n":20,"prompt_n":40,"prompt_ms":8.0,"prompt_per_token_ms":0.2,"prompt_per_second":5000.0,"predicted_n":0,)"
+        R"("predicted_ms":0.0,"predicted_per_token_ms":0.0,"predicted_per_second":0.0,"draft_n":0,"draft_n_accepted":0})");
+    EXPECT_EQ(
+        all[1]["timings"].dump(),
+        R"({"cache_n":20,"prompt_n":80,"prompt_ms":10.0,"prompt_per_token_ms":0.125,"prompt_per_second":8000.0,"predicted_n":2,)"
+        R"("predicted_ms":4.0,"predicted_per_token_ms":2.0,"predicted_per_second":500.0,"draft_n":7,"draft_n_accepted":1,)"
+        R"("plain_per_second":250.0})");
     EXPECT_EQ(all[2]["timings"], all[1]["timings"]);  // nothing new is known
     EXPECT_EQ(all[3]["timings"]["predicted_n"], 3);
   }
@@ -224,7 +226,7 @@ TEST(ServerStream, ToolCalls) {
   // A call that never ends is content, and nothing is lost.
   Answer b(r, facts());
   b.begin(0);
-  const auto all = events(b.delta(0, piece("<tool_call>{\"name\"")) + b.end(0, ended("", 3, FinishReason::kLength)));
+  const auto all = events({b.delta(0, piece("<tool_call>{\"name\"")), b.end(0, ended("", 3, FinishReason::kLength))});
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["choices"][0]["delta"]["content"], "<tool_call>{\"name\"");
   EXPECT_EQ(all[1]["choices"][0]["finish_reason"], "length");
@@ -255,8 +257,8 @@ TEST(ServerStream, Native) {
   Answer a(r, facts());
   ChoiceDelta progress;
   progress.progress = PromptProgress{6, 2, 4, 1};
-  const auto all = events(a.begin(0) + a.delta(0, progress) + a.delta(0, piece("hi", {token(7, "h"), token(8, "i")})) +
-                          a.end(0, ended("hi")) + a.finish());
+  const auto all = events({a.begin(0), a.delta(0, progress), a.delta(0, piece("hi", {token(7, "h"), token(8, "i")})),
+                           a.end(0, ended("hi")), a.finish()});
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0]["prompt_progress"]["processed"], 4);
   EXPECT_EQ(all[0]["content"], "");

@@ -417,9 +417,10 @@ TEST(Speculation, EarlierAnswersAreLookedUp) {
                  again = answers(*engine, {prompt}, {setting(which, 80, 3)}, false)[0];
       expect_equal(answers(*plain, {prompt}, {setting(which, 80, 3)}, false)[0], again, preset);
       expect_equal(first, again, preset);
-      if (preset != std::string("suffix")) continue;  // others are nearly always right here by themselves
-      EXPECT_GT(again.spec.accepted, 60) << which;
-      EXPECT_LT(first.spec.accepted, 60) << which;
+      if (preset != std::string("suffix")) continue;       // others are nearly always right here by themselves
+      const auto most = int(again.tokens.size()) * 3 / 4;  // how long answers are differs between instruction sets
+      EXPECT_GT(again.spec.accepted, most) << which;
+      EXPECT_LT(first.spec.accepted, most) << which;
     }
   }
 }

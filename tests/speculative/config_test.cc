@@ -239,13 +239,14 @@ TEST(Settings, NamesAreThoseOfTheDocumentation) {
     names.push_back(info.name);
     EXPECT_EQ(std::string(info.what).find('\n'), std::string::npos);
   }
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes",
-                         "depth", "topk", "threshold", "beams", "decay", "widths", "paths", "rates", "accept",
-                         "epsilon", "alpha", "margin", "ngram-min", "ngram-max", "match-max", "factor", "offset",
-                         "min-prob", "store", "store-file", "skip", "skip-layers", "exit", "cache", "positions",
-                         "budget", "chunk", "interval", "sink", "recent", "window", "layers", "cost-model",
-                         "controller", "defer-prefill", "couple", "allow-lossy", "draft-model", "draft-kv-type"));
+  EXPECT_THAT(
+      names, ::testing::UnorderedElementsAre(
+                 "drafter", "fuse-model", "fuse-index", "inner", "inner-nodes", "inner-budget", "tree", "nodes",
+                 "depth", "topk", "threshold", "beams", "decay", "widths", "paths", "rates", "accept", "epsilon",
+                 "alpha", "margin", "ngram-min", "ngram-max", "match-max", "factor", "offset", "min-prob", "store",
+                 "store-file", "self-weights", "skip", "skip-layers", "exit", "cache", "positions", "budget", "share",
+                 "chunk", "interval", "sink", "recent", "window", "layers", "cost-model", "controller", "defer-prefill",
+                 "couple", "allow-lossy", "draft-model", "draft-kv-type"));
   EXPECT_THAT(set_error("node", "5"), AllOf(HasSubstr("'node'"), HasSubstr("nodes")));
   EXPECT_NE(error_of([] { setting_value({}, "--spec-nodes"); }), "");
 }

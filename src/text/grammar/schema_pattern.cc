@@ -117,7 +117,8 @@ class PatternReader {
     std::string out;
     while (more() && text_[at_] != '|' && text_[at_] != ')' && text_[at_] != '$') {
       if (text_[at_] == '^') wrong("an anchor that is not at an end of the pattern");
-      out += (out.empty() ? "" : " ") + atom(depth) + quantifier();
+      const std::string one = atom(depth);  // read before its quantifier
+      out += (out.empty() ? "" : " ") + one + quantifier();
     }
     return out.empty() ? "\"\"" : out;
   }
