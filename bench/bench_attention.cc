@@ -48,8 +48,8 @@ class Bench {
       for (int l = 0; l < s_.layers; ++l)
         for (int h = 0; h < s_.kv_heads; ++h) {
           const float* x = noise.data() + mix64(static_cast<uint64_t>((c * 64 + l) * 64 + h)) % (noise.size() - 512);
-          store_key(store_.layout(), store_.keys(0, l, h, c / kBlock), c % kBlock, x);
-          store_value(store_.layout(), store_.values(0, l, h, c / kBlock), c % kBlock, x + s_.dim);
+          store_key(store_.key_layout(), store_.keys(0, l, h, c / kBlock), c % kBlock, x);
+          store_value(store_.value_layout(), store_.values(0, l, h, c / kBlock), c % kBlock, x + s_.dim);
         }
   }
 
@@ -78,7 +78,7 @@ class Bench {
     return sum * s_.layers / layers;
   }
 
-  size_t block_bytes() const { return store_.layout().k_bytes + store_.layout().v_bytes; }
+  size_t block_bytes() const { return store_.key_layout().bytes + store_.value_layout().bytes; }
 
   void decode(int context) {
     double one = 0;

@@ -48,8 +48,8 @@ void fill(CpuKvStore& store, int cells, const std::vector<float>& noise) {
     for (int h = 0; h < g.kv_heads; ++h)
       for (int c = 0; c < cells; ++c) {
         const float* x = noise.data() + mix64(static_cast<uint64_t>((c * 64 + l) * 64 + h)) % (noise.size() - 2 * kDim);
-        store_key(store.layout(), store.keys(0, l, h, c / kBlock), c % kBlock, x);
-        store_value(store.layout(), store.values(0, l, h, c / kBlock), c % kBlock, x + kDim);
+        store_key(store.key_layout(), store.keys(0, l, h, c / kBlock), c % kBlock, x);
+        store_value(store.value_layout(), store.values(0, l, h, c / kBlock), c % kBlock, x + kDim);
       }
 }
 
@@ -117,14 +117,14 @@ class Bench {
 
   std::string machine() const { return fmt::format("{}, {} threads", isa_name(isa_), pool_.size()); }
   double key_bytes(int context) const {
-    return double(kKvHeads) * context / kBlock * static_cast<double>(store_.layout().k_bytes);
+    return double(kKvHeads) * context / kBlock * static_cast<double>(store_.key_layout().bytes);
   }
   double value_bytes(int context) const {
-    return double(kKvHeads) * context / kBlock * static_cast<double>(store_.layout().v_bytes);
+    return double(kKvHeads) * context / kBlock * static_cast<double>(store_.value_layout().bytes);
   }
   static double gather_bytes(const CpuKvStore& s) {  // read and written
     return 2.0 * kDraftLayers * kDraftHeads * kGathered / kBlock *
-           static_cast<double>(s.layout().k_bytes + s.layout().v_bytes);
+           static_cast<double>(s.key_layout().bytes + s.value_layout().bytes);
   }
   const CpuKvStore& work() const { return work_; }
 

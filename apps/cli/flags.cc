@@ -81,15 +81,16 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
            "divide the model among the ranks that mpirun started or the devices of a list, by layers or columns"))
       ->check(CLI::IsMember({"layers", "columns"}));
   rare(app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type,
-                      "type of the KV cache: f32, f16, bf16, q8_0, q4_0 or q4_1; without it the fastest here"));
+                      "type of the KV cache: f32, f16, bf16, q8_0, q4_0 or q4_1, or two of them for keys and values "
+                      "(q8_0/q4_0); without it the fastest here"));
   rare(app.add_option_function<std::string>(
       "--ctv,--cache-type-v",
       [&o](const std::string& type) {
-        if (!o.kv_type.empty() && o.kv_type != type)
-          throw CLI::ValidationError("--ctv", "K and V share one type; it is already " + o.kv_type);
-        o.kv_type = type;
+        if (o.kv_type.find('/') != o.kv_type.npos)
+          throw CLI::ValidationError("--ctv", "the type of values is given already: --kv-type " + o.kv_type);
+        o.kv_type += "/" + type;
       },
-      "the same as --ctk: K and V share one type"));
+      "type of the values alone; without it that of --ctk"));
   rare(app.add_option("-b,--batch-size,--ub,--ubatch-size", o.chunk,
                       "prompt tokens processed in one step; 0: what suits the device"))
       ->capture_default_str();

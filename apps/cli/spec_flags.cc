@@ -63,7 +63,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags) {
   for (const KeyFlag& flag : kKeyFlags)
     rare(app.add_option_function<std::string>(flag.spellings, take(flag.key), flag.what))->envname(flag.variable);
   rare(app.add_option("--ctvd,--cache-type-v-draft,--spec-draft-type-v", flags.value_type,
-                      "the same as -ctkd: K and V share one type"));
+                      "type of the values alone in the draft's cache; without it that of -ctkd"));
   ignore(app, "--draft-min,--draft-n-min,--spec-draft-n-min", "short drafts are verified too");
   ignore(app, "--ngld,--gpu-layers-draft,--n-gpu-layers-draft,--spec-draft-ngl",
          "the draft model runs where the target runs");
@@ -74,9 +74,12 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags) {
 
 std::vector<SpecOptions> resolve_all(const SpecFlags& flags, const char* without) {
   std::map<std::string, std::string> extra = flags.settings;
-  if (!flags.value_type.empty() && !extra.emplace("draft-kv-type", flags.value_type).second &&
-      extra["draft-kv-type"] != flags.value_type)
-    throw Error(fmt::format("-ctkd {} and -ctvd {}: K and V share one type", extra["draft-kv-type"], flags.value_type));
+  if (!flags.value_type.empty()) {
+    std::string& types = extra["draft-kv-type"];
+    if (types.find('/') != types.npos)
+      throw Error(fmt::format("-ctkd {} and -ctvd {}: the type of values is given twice", types, flags.value_type));
+    types += "/" + flags.value_type;
+  }
   if (!flags.json.empty() && !flags.specs.empty())
     throw Error(
         fmt::format("--spec {} and --speculative-config exclude each other: give one of them", flags.specs.front()));

@@ -144,7 +144,8 @@ struct Tree {
 };
 
 size_t cell_bytes(const KvGeometry& g) {
-  return 2 * size_t(g.layers) * size_t(g.kv_heads) * dtype_bytes(g.type, g.head_dim);
+  return size_t(g.layers) * size_t(g.kv_heads) *
+         (dtype_bytes(g.type.keys, g.head_dim) + dtype_bytes(g.type.values, g.head_dim));
 }
 
 // Fills cells [filled, cells) with copies of those before, turned to their places.

@@ -65,7 +65,7 @@ typedef struct sx_engine_options {
   const char* model;    // GGUF file or Hugging Face folder; NULL: the default model
   const char* spec;     // NAME[:key=value,...] as `specextend methods` lists them; NULL: "off"
   const char* device;   // "cpu", "cuda", "cuda:N"; NULL: "auto"
-  const char* kv_type;  // "f32", "f16", "bf16", "q8_0"; NULL: the fastest
+  const char* kv_type;  // "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", or keys/values: "q8_0/q4_0"; NULL: the fastest
   int32_t context;      // tokens a session can hold; 0: the trained length
   int32_t threads;      // 0: one per core
   int32_t max_sessions;

@@ -51,7 +51,8 @@ struct EngineOptions {
   // "layers" or "columns": how the model is divided among the ranks of an MPI job (<specextend/ranks.h>), or among the
   // devices that `device` lists ("cuda:0,cuda:1"; by layers if nothing is said). Empty: one device.
   std::string split{};
-  std::string kv_type{};  // "f32", "f16", "bf16", "q8_0", "q4_0" or "q4_1"; empty: the fastest here
+  // "f32", "f16", "bf16", "q8_0", "q4_0" or "q4_1"; keys and values apart: "q8_0/q4_0"; empty: the fastest here.
+  std::string kv_type{};
   int chunk = 0;  // rows of one step: prompts are processed in chunks of so many tokens; 0: what suits the device
   int max_sessions = 1;                   // sessions open at a time
   int max_outputs = 64;                   // rows of one step whose logits can be read (evaluate)

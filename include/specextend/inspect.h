@@ -34,7 +34,7 @@ struct ModelSummary {
   std::string unsupported;  // why the model cannot be run; empty: it can. If not, sizes that are not known are 0
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<TensorSummary> tensors;
-  // Bytes of the KV cache for `context` tokens in a given type.
+  // Bytes of the KV cache for `context` tokens in a given type, as EngineOptions::kv_type names it.
   size_t kv_bytes(int context, std::string_view kv_type) const;
 };
 ModelSummary inspect(const std::string& model);  // reads the file without loading its weights

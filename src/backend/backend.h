@@ -11,6 +11,7 @@
 #include "backend/device_link.h"
 #include "backend/ops.h"
 #include "base/function_ref.h"
+#include "kv/types.h"
 #include "tensor/tensor.h"
 
 namespace sx {
@@ -19,10 +20,10 @@ class Ranks;
 
 struct KvGeometry {
   int layers = 0, kv_heads = 0, head_dim = 0;
-  int slots = 1;             // sequences
-  int capacity = 0;          // cells per slot (rounded up to whole blocks)
-  DType type = DType::kF32;  // F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (a device may have fewer)
-  bool spread = false;       // of a model that is spread over ranks, as its cells are then
+  int slots = 1;        // sequences
+  int capacity = 0;     // cells per slot (rounded up to whole blocks)
+  KvTypes type{};       // each F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (a device may have fewer)
+  bool spread = false;  // of a model that is spread over ranks, as its cells are then
 };
 
 class KvStore {

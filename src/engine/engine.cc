@@ -29,14 +29,6 @@ namespace {
 constexpr size_t kDeviceSpare = size_t(256) << 20;  // for what is taken on first use
 constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-DType kv_dtype(const std::string& name, const Backend& backend) {
-  if (name.empty()) return backend.default_kv_type();
-  const auto type = dtype_from_name(name);
-  for (const DType known : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1})
-    if (type == known) return known;
-  fail("KV type '{}' is not known: use f32, f16, bf16, q8_0, q4_0 or q4_1", name);
-}
-
 EngineOptions checked(EngineOptions o) {
   const auto range = [](const char* what, int value, int least, int most) {
     if (value < least || value > most) fail("{} is {}, expected {} to {}", what, value, least, most);
@@ -169,8 +161,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   model.context = options_.context;
   model.progress = options_.on_load;
   load_model(model, sizes_only);
-  kv_ = backend_->make_kv(
-      model_->kv_geometry(options_.max_sessions, options_.context, kv_dtype(options_.kv_type, *backend_)));
+  kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context,
+                                              kv_types_from_name(options_.kv_type, backend_->default_kv_type())));
   std::vector<int> probed;
   for (SpecConfig& spec : specs) {
     if (!spec.has_cache() || !spec.cache.probes()) continue;

@@ -38,7 +38,7 @@ class EngineImpl : public Engine {
   const EngineOptions& options() const override { return options_; }
   std::vector<std::pair<std::string, size_t>> device_memory() const override;
   std::string backend() const override { return backend_->name(); }
-  std::string kv_type() const override { return dtype_name(kv_->geometry().type); }
+  std::string kv_type() const override { return kv_types_name(kv_->geometry().type); }
 
   // For sessions and batches.
   const EngineParts& parts() const { return parts_; }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/model_file.h"
+#include "kv/types.h"
 #include "specextend/engine.h"
 #include "specextend/inspect.h"
 #include "tensor/dtype.h"
@@ -25,11 +26,11 @@ std::string describe_rope(const ModelConfig& c) {
 }  // namespace
 
 size_t ModelSummary::kv_bytes(int tokens, std::string_view kv_type) const {
-  const auto type = dtype_from_name(kv_type);
-  if (!type) fail("KV type '{}' is not known", kv_type);
+  const KvTypes type = kv_types_from_name(kv_type, DType::kBF16);
   const size_t cells = size_t((tokens + 63) / 64 * 64);
   const int64_t per_head = (head_dim + 31) / 32 * 32;
-  return cells * size_t(layers) * size_t(kv_heads) * 2 * dtype_bytes(*type, per_head);
+  return cells * size_t(layers) * size_t(kv_heads) *
+         (dtype_bytes(type.keys, per_head) + dtype_bytes(type.values, per_head));
 }
 
 ModelSummary inspect(const std::string& model) {

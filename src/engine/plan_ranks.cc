@@ -9,6 +9,7 @@
 #include "formats/hf_config.h"
 #include "formats/model_file.h"
 #include "formats/validate.h"
+#include "kv/types.h"
 #include "specextend/ranks.h"
 
 namespace sx {
@@ -126,7 +127,7 @@ RankPlan plan_ranks(const std::string& path, int ranks, const std::string& split
   if (ranks < 1 || ranks > 64) fail("{} ranks: 1 to 64 can be planned", ranks);
   const Shape model = open(path, weight_type);
   const ModelConfig& c = model.config;
-  const DType kv = type_named(kv_type.empty() ? "bf16" : kv_type, "KV type");
+  const KvTypes kv = kv_types_from_name(kv_type, DType::kBF16);
   RankPlan plan;
   for (int r = 0; r < ranks; ++r) {
     const RankShare layers = columns ? RankShare{0, c.layers} : RankCut{.total = c.layers}.of(r, ranks);
@@ -150,7 +151,8 @@ RankPlan plan_ranks(const std::string& path, int ranks, const std::string& split
         part.weight_bytes += tensor.bytes;
       }
     }
-    part.kv_bytes_per_token = 2 * dtype_bytes(kv, c.head_dim) * size_t(part.kv_heads) * size_t(part.layers);
+    part.kv_bytes_per_token = (dtype_bytes(kv.keys, c.head_dim) + dtype_bytes(kv.values, c.head_dim)) *
+                              size_t(part.kv_heads) * size_t(part.layers);
     count_traffic(c, columns, ranks, part);
     plan.parts.push_back(part);
   }

@@ -43,12 +43,12 @@ std::string rope_fingerprint(std::span<const double> frequencies, float factor) 
   return hash.hex();
 }
 
-SessionOrigin origin_of(const Model& model, const ModelFile& file, const Backend& backend, DType kv_type) {
+SessionOrigin origin_of(const Model& model, const ModelFile& file, const Backend& backend, const KvTypes& kv_type) {
   SessionOrigin origin;
   origin.model = model_fingerprint(file);
   origin.version = SPECEXTEND_VERSION;
   origin.device = device_name(backend);
-  origin.kv_type = dtype_name(kv_type);
+  origin.kv_type = kv_types_name(kv_type);
   origin.rope = rope_fingerprint(model.rope_frequencies(), model.rope_factor());
   origin.context = model.context();
   return origin;

@@ -17,7 +17,7 @@ struct SessionOrigin {
   int context = 0;   // named in messages only
 };
 
-SessionOrigin origin_of(const Model& model, const ModelFile& file, const Backend& backend, DType kv_type);
+SessionOrigin origin_of(const Model& model, const ModelFile& file, const Backend& backend, const KvTypes& kv_type);
 // Throws sx::Error naming the first thing in which the two differ.
 void check_origin(const SessionOrigin& saved, const SessionOrigin& here);
 

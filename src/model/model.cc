@@ -146,7 +146,7 @@ void Model::allocate_workspace() {
   backend_.reserve(limits);
 }
 
-KvGeometry Model::kv_geometry(int slots, int capacity, DType type) const {
+KvGeometry Model::kv_geometry(int slots, int capacity, KvTypes type) const {
   const ModelConfig& c = config();
   return {.layers = c.layers,
           .kv_heads = c.kv_heads,

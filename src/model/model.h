@@ -74,7 +74,7 @@ class Model {
   int context() const { return context_; }
   const ModelOptions& options() const { return options_; }
   size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
-  KvGeometry kv_geometry(int slots, int capacity, DType type) const;
+  KvGeometry kv_geometry(int slots, int capacity, KvTypes type) const;
   // Of the model's first RoPE; keys of layers with another one must not be rotated by it (one_rope).
   std::span<const double> rope_frequencies() const { return ropes_.front().frequencies; }
   float rope_factor() const { return ropes_.front().factor; }  // yarn's, else 1

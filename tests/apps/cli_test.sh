@@ -30,7 +30,7 @@ equal "sampling is reproducible" "$("$program" generate -m tiny.gguf -p Hi -n 20
   "$("$program" generate -m tiny.gguf -p Hi -n 20 --temp 1.5 -s 7 --ignore-eos -q -b 3 -t 1 | sha256sum)"
 contains "JSON output" "$("$program" generate -m tiny.gguf -p Hi -n 3 --ignore-eos -q --json)" '"finish_reason":"length"'
 "$program" generate -m folder -p Hi -n 3 -q >/dev/null || fail "generate from a Hugging Face folder"
-"$program" generate -m tiny.gguf -p Hi -n 3 -q -ctk q8_0 -ngl 0 -fa on >/dev/null || fail "llama.cpp's spellings"
+"$program" generate -m tiny.gguf -p Hi -n 3 -q -ctk q8_0 -ctv q4_0 -ngl 0 -fa on >/dev/null || fail "llama.cpp's spellings"
 
 # What a start finds out is kept where it is said, and changes no byte.
 speculate() { "$program" generate -m tiny.gguf -md tiny.gguf --spec specextend -p "Hello there" -n 12 --ignore-eos -q | sha256sum; }
@@ -116,6 +116,8 @@ refuse "missing prompt file" "nowhere.txt" generate -m tiny.gguf -f nowhere.txt
 refuse "context overflow" "context" generate -m tiny.gguf -f text.txt -c 16
 refuse "bad temperature" "temperature" generate -m tiny.gguf -p Hi --temp -1
 refuse "bad KV type" "q9" generate -m tiny.gguf -p Hi --kv-type q9
+refuse "bad type of values" "q9" generate -m tiny.gguf -p Hi --ctv q9
+refuse "two types of values" "given already" generate -m tiny.gguf -p Hi --kv-type q8_0/q4_0 --ctv q8_0
 refuse "bad logit bias" "logit-bias" generate -m tiny.gguf -p Hi --logit-bias nonsense
 refuse "unknown flag" "no-such-flag" generate --no-such-flag
 refuse "unknown command" "frobnicate" frobnicate

@@ -39,7 +39,7 @@ equal "mtp by JSON" "$(model=mtp.gguf text --speculative-config '{"method": "mtp
 model=tiny.gguf
 equal "-md alone" "$(text -md tiny.gguf)" "$plain"
 equal "llama.cpp's flags" "$(text -md tiny.gguf --draft-max 8 --draft-min 1 --draft-p-min 0.5 -ngld 9 -devd x -cd 99 -td 2 \
-  -ctkd f16 -ctvd f16)" "$plain"
+  -ctkd f16 -ctvd q8_0)" "$plain"
 for type in none ngram-simple ngram-mod ngram-cache; do equal "--spec-type $type" "$(text --spec-type $type)" "$plain"; done
 equal "--spec-type list" "$(text --spec-type draft,ngram-mod -md tiny.gguf)" "$plain"
 # vLLM's configuration.
@@ -57,7 +57,8 @@ equal "allow-lossy" "$(value allow-lossy sd:allow-lossy=on)" on
 equal "environment" "$(SPECEXTEND_SPEC=suffix:cost-model=off LLAMA_ARG_DRAFT_MAX=5 text)" "$plain"
 contains "environment is read" "$(SPECEXTEND_SPEC=magic "$program" generate -m tiny.gguf -p Hi 2>&1)" "'magic'"
 contains "environment is read" "$(LLAMA_ARG_DRAFT_MAX=600 "$program" generate -m tiny.gguf -p Hi --spec suffix 2>&1)" "1 to 511"
-equal "-ctvd alone" "$(value draft-kv-type sd -ctvd q8_0)" q8_0
+equal "-ctvd alone" "$(value draft-kv-type sd -ctvd q8_0)" /q8_0
+equal "-ctkd and -ctvd" "$(value draft-kv-type sd -ctkd q8_0 -ctvd q4_0)" q8_0/q4_0
 equal "list of types" "$(value fuse-index draft,ngram-simple)" ngram
 equal "JSON, then flags" "$(value nodes --speculative-config '{"method": "ngram"}' --draft-max 7)" 7
 contains "keys of a preset" "$("$program" methods specexec)" "  beams "
@@ -91,7 +92,7 @@ refuse "no block drafter" "-md FILE" --spec-type draft-dflash
 refuse "list of one kind" "ngram-mod" --spec-type ngram-mod,ngram-simple
 refuse "rule and drafter" "block" --spec suffix:accept=block
 refuse "lossy rule" "allow-lossy=on" --spec ngram:accept=typical
-refuse "two types" "share one type" -md tiny.gguf -ctkd f16 -ctvd q8_0
+refuse "two types of values" "given twice" -md tiny.gguf -ctkd f16/q4_0 -ctvd q8_0
 refuse "preset and JSON" "exclude" --spec suffix --speculative-config '{"method": "suffix"}'
 refuse "bad JSON" "column" --speculative-config '{"method" "suffix"}'
 refuse "JSON of a head" "mlp_speculator" --speculative-config '{"method": "mlp_speculator"}'

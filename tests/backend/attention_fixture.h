@@ -2,6 +2,7 @@
 // filled through rope_store, and rows attended in any batch. No rotation (cos 1, sin 0): index and content are
 // independent.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -16,11 +17,11 @@ namespace sx::cpu::testing {
 
 struct Shape {
   Isa isa = Isa::kGeneric;
-  DType type = DType::kF32;
+  KvTypes type = DType::kF32;
   int heads = 6, kv_heads = 2, dim = 64;
 
   std::string name() const {
-    return std::string(isa_name(isa)) + " " + dtype_name(type) + " heads " + std::to_string(heads) + "/" +
+    return std::string(isa_name(isa)) + " " + kv_types_name(type) + " heads " + std::to_string(heads) + "/" +
            std::to_string(kv_heads) + " dim " + std::to_string(dim);
   }
 };
@@ -125,8 +126,8 @@ class World {
       const int cell = r.history + static_cast<int>(i);
       const float* k = x.data() + shape.heads * shape.dim;
       for (int h = 0; h < shape.kv_heads; ++h) {
-        store_key(s.layout(), s.keys(r.slot, 0, h, cell / kBlock), cell % kBlock, k + h * shape.dim);
-        store_value(s.layout(), s.values(r.slot, 0, h, cell / kBlock), cell % kBlock,
+        store_key(s.key_layout(), s.keys(r.slot, 0, h, cell / kBlock), cell % kBlock, k + h * shape.dim);
+        store_value(s.value_layout(), s.values(r.slot, 0, h, cell / kBlock), cell % kBlock,
                     k + (shape.kv_heads + h) * shape.dim);
       }
     }
@@ -196,6 +197,7 @@ inline double tolerance(DType type) {
     default: return 3e-2;
   }
 }
+inline double tolerance(const KvTypes& types) { return std::max(tolerance(types.keys), tolerance(types.values)); }
 
 // A random tree: parents before children, now and then a further root. Returns ancestor bits (self included).
 inline std::vector<uint64_t> random_tree(int rows, int words, uint64_t& state, int bushy,

@@ -10,19 +10,30 @@
 namespace sx::cpu::testing {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_1};
+constexpr KvTypes kTypes[] = {DType::kF32,
+                              DType::kF16,
+                              DType::kBF16,
+                              DType::kQ8_0,
+                              DType::kQ4_1,
+                              KvTypes(DType::kQ8_0, DType::kQ4_0),
+                              KvTypes(DType::kBF16, DType::kQ8_0)};
 
 // Every instruction set of this machine x every type, with one head shape.
 std::vector<Shape> kinds(int heads, int kv_heads, int dim) {
   std::vector<Shape> all;
   for (Isa isa : available_isas())
-    for (DType type : kTypes) all.push_back({isa, type, heads, kv_heads, dim});
+    for (const KvTypes& type : kTypes) all.push_back({isa, type, heads, kv_heads, dim});
   return all;
 }
 
-std::vector<Shape> kinds_and_q4_0(int heads, int kv_heads, int dim) {
+std::vector<Shape> kinds_and_more_pairs(int heads, int kv_heads, int dim) {
   std::vector<Shape> all = kinds(heads, kv_heads, dim);
-  for (Isa isa : available_isas()) all.push_back({isa, DType::kQ4_0, heads, kv_heads, dim});
+  for (Isa isa : available_isas())
+    for (const KvTypes& type :
+         {KvTypes(DType::kQ4_0), KvTypes(DType::kF32, DType::kF16), KvTypes(DType::kF16, DType::kQ8_0),
+          KvTypes(DType::kQ8_0, DType::kF32), KvTypes(DType::kQ4_1, DType::kBF16), KvTypes(DType::kBF16, DType::kQ4_0),
+          KvTypes(DType::kQ4_0, DType::kQ4_1), KvTypes(DType::kF32, DType::kQ4_0)})
+      all.push_back({isa, type, heads, kv_heads, dim});
   return all;
 }
 
@@ -50,7 +61,7 @@ TEST(Attention, ValuesAgreeWithDoublePrecision) {
   } shapes[] = {{6, 2, 64}, {3, 3, 128}, {8, 1, 80}, {4, 2, 96}, {2, 1, 256}, {4, 2, 32},
                 {4, 1, 48}, {2, 2, 16},  {2, 1, 8},  {3, 1, 40}, {2, 1, 10}};
   for (const auto& h : shapes)
-    for (const Shape& s : kinds_and_q4_0(h.heads, h.kv_heads, h.dim)) {
+    for (const Shape& s : kinds_and_more_pairs(h.heads, h.kv_heads, h.dim)) {
       World w(s, 1, 640);
       const int history = 571;
       w.fill(0, history, 0);
@@ -281,7 +292,7 @@ TEST(Attention, TreesThatGrowOverSeveralSteps) {
                   1 + random_below(random, 90), turn % 2 == 0, turn == 5 ? 20 + random_below(random, 60) : 0, random);
   for (const Shape& s : kinds(4, 2, 80)) check_grown(s, 60, kSpan - 5, 40, true, 0, random);
   const Isa best = available_isas().front();
-  for (DType type : kTypes)
+  for (const KvTypes& type : kTypes)
     for (bool by_level : {false, true})
       check_grown({best, type, 3, 1, 64}, kSpan - 100, 2 * kSpan - 9, 512, by_level, 0, random);
 }
@@ -372,8 +383,8 @@ TEST(Attention, AnotherFoldOrderIsNoticed) {
     w.fill(0, n - 1, 0);
     const auto out = w.step({{0, n - 1, {n - 1}, {}, 0}});
     const auto& store = static_cast<CpuKvStore&>(*w.store);
-    if (store.layout().record) continue;  // its kernels are those of bf16
-    const auto& kernels = attention_kernels(store.layout(), s.isa);
+    if (store.key_layout().record || store.value_layout().record) continue;  // its kernels are those of bf16
+    const auto& kernels = attention_kernels(store.key_layout(), store.value_layout(), s.isa);
     const auto q = token_vector(s, n - 1);
     std::vector<std::byte> packed(query_bytes(64));
     for (int i = 0; i < 3; ++i) kernels.pack(packed.data(), i, q.data() + i * 64, 64, 64, w.scale());

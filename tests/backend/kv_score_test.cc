@@ -36,7 +36,7 @@ struct Problem {
       auto x = token_vector(cell, c);
       if (c >= cells) std::fill(x.begin(), x.end(), s.type == DType::kQ8_0 ? 1e30f : NAN);
       for (int h = 0; h < s.kv_heads; ++h)
-        store_key(store->layout(), store->keys(1, 1, h, c / kBlock), c % kBlock, x.data() + (1 + h) * s.dim);
+        store_key(store->key_layout(), store->keys(1, 1, h, c / kBlock), c % kBlock, x.data() + (1 + h) * s.dim);
     }
     const auto x = token_vector(s, -5);
     q.assign(x.begin(), x.begin() + s.heads * s.dim);
@@ -65,7 +65,7 @@ struct Problem {
       top = std::max(top, std::fabs(double(q[static_cast<size_t>(head * shape.dim + d)])));
       sum += std::fabs(double(k[static_cast<size_t>(d)]));
     }
-    return top * sum * std::fabs(double(scale)) * (store->layout().matrix ? 2e-5 : 2e-6);
+    return top * sum * std::fabs(double(scale)) * (store->key_layout().matrix ? 2e-5 : 2e-6);
   }
 
   void check(const std::vector<int32_t>& borders, ScoreKind kind, int threads = 1) const {

@@ -11,7 +11,13 @@
 namespace sx::cpu::testing {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
+constexpr KvTypes kTypes[] = {DType::kF32,
+                              DType::kF16,
+                              DType::kBF16,
+                              DType::kQ8_0,
+                              DType::kQ4_0,
+                              DType::kQ4_1,
+                              KvTypes(DType::kQ8_0, DType::kQ4_1)};
 
 std::vector<std::byte> read_cells(const CpuKvStore& s, int slot, int count, ThreadPool& pool) {
   std::vector<std::byte> bytes(static_cast<size_t>(count) * kv_cell_bytes(s));
@@ -31,7 +37,7 @@ void move_cells(CpuKvStore& s, int from, int to, int count, Isa isa, ThreadPool&
 class Pair {
  public:
   static constexpr int kSlots = 4, kCapacity = 3200;
-  Pair(Isa isa, DType type, int dim, int threads)
+  Pair(Isa isa, const KvTypes& type, int dim, int threads)
       : shape_{isa, type, 4, 2, dim},
         pool_(threads),
         shared_({2, 2, dim, kSlots, kCapacity, type}, isa, &pool_),
@@ -42,8 +48,8 @@ class Pair {
       for (int l = 0; l < 2; ++l)
         for (int h = 0; h < 2; ++h) {
           const auto x = token_vector(shape_, (c * 2 + l) * 2 + h);
-          store_key(source.layout(), source.keys(0, l, h, c / kBlock), c % kBlock, x.data());
-          store_value(source.layout(), source.values(0, l, h, c / kBlock), c % kBlock, x.data() + dim);
+          store_key(source.key_layout(), source.keys(0, l, h, c / kBlock), c % kBlock, x.data());
+          store_value(source.value_layout(), source.values(0, l, h, c / kBlock), c % kBlock, x.data() + dim);
         }
     cells_ = read_cells(source, 0, 512, pool_);
   }
@@ -93,9 +99,9 @@ class Pair {
 
 TEST(KvShare, AnyHistoryGivesTheCellsOfCopies) {
   for (Isa isa : {available_isas().front(), Isa::kGeneric})
-    for (DType type : kTypes) {
-      uint64_t state = static_cast<uint64_t>(type) * 3 + 1;
-      Pair pair(isa, type, type == DType::kF16 ? 40 : 64, 1 + static_cast<int>(type) % 3);
+    for (const KvTypes& type : kTypes) {
+      uint64_t state = static_cast<uint64_t>(type.keys) * 3 + 1;
+      Pair pair(isa, type, type == DType::kF16 ? 40 : 64, 1 + static_cast<int>(type.keys) % 3);
       for (int step = 0; step < 40; ++step) {
         const int slot = random_below(state, Pair::kSlots), other = (slot + 1 + random_below(state, 3)) % Pair::kSlots;
         const int length = pair.length(slot), room = Pair::kCapacity - length;

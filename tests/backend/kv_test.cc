@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "attention_fixture.h"
+#include "backend/cpu/kv/records.h"
 #include "backend/cpu/kv/rotate.h"
 #include "base/error.h"
 #include "tensor/half.h"
@@ -15,7 +16,15 @@
 namespace sx::cpu::testing {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
+constexpr KvTypes kTypes[] = {DType::kF32,
+                              DType::kF16,
+                              DType::kBF16,
+                              DType::kQ8_0,
+                              DType::kQ4_0,
+                              DType::kQ4_1,
+                              KvTypes(DType::kQ8_0, DType::kQ4_0),
+                              KvTypes(DType::kBF16, DType::kQ8_0),
+                              KvTypes(DType::kQ4_1, DType::kBF16)};
 
 // Largest error a stored element may have, relative to the largest element of its vector.
 double rounding(DType type) {
@@ -39,7 +48,7 @@ CpuKvStore& as_cpu(KvStore& s) { return static_cast<CpuKvStore&>(s); }
 
 TEST(KvStore, EveryCellComesBack) {
   for (Isa isa : available_isas())
-    for (DType type : kTypes)
+    for (const KvTypes& type : kTypes)
       for (int dim : {8, 10, 40, 64, 80, 128, 256}) {
         const Shape s{isa, type, 1, 2, dim};
         World w(s, 2, 200);
@@ -52,29 +61,53 @@ TEST(KvStore, EveryCellComesBack) {
               const float *k = t.data() + (1 + h) * dim, *v = t.data() + (3 + h) * dim;
               as_cpu(*w.store).load_key(slot, 0, h, cell, x.data());
               for (int d = 0; d < dim; ++d)
-                ASSERT_NEAR(x[static_cast<size_t>(d)], k[d], rounding(type) * largest(k, dim)) << s.name();
+                ASSERT_NEAR(x[static_cast<size_t>(d)], k[d], rounding(type.keys) * largest(k, dim)) << s.name();
               as_cpu(*w.store).load_value(slot, 0, h, cell, x.data());
               for (int d = 0; d < dim; ++d)
-                ASSERT_NEAR(x[static_cast<size_t>(d)], v[d], rounding(type) * largest(v, dim)) << s.name();
+                ASSERT_NEAR(x[static_cast<size_t>(d)], v[d], rounding(type.values) * largest(v, dim)) << s.name();
             }
+      }
+}
+
+// Every set of instructions unpacks blocks of 4 bits to the numbers that single cells have.
+TEST(KvStore, UnpackedBlocksAreTheirCells) {
+  for (Isa isa : available_isas())
+    for (DType type : {DType::kQ4_0, DType::kQ4_1})
+      for (int dim : {8, 10, 40, 64, 80, 96, 112, 128, 256}) {
+        const Shape s{isa, type, 1, 1, dim};
+        World w(s, 1, 64);
+        w.fill(0, 64, dim);
+        const CpuKvStore& store = as_cpu(*w.store);
+        const KvLayout tile = tile_layout(store.key_layout(), store.value_layout(), isa);
+        std::vector<std::byte> k(tile.bytes), v(tile.bytes);
+        unpack_kernels(isa).keys(store.key_layout(), store.keys(0, 0, 0, 0), tile, k.data());
+        unpack_kernels(isa).values(store.value_layout(), store.values(0, 0, 0, 0), tile, v.data());
+        std::vector<float> mine(static_cast<size_t>(dim)), cell(static_cast<size_t>(dim));
+        for (int p = 0; p < 64; ++p) {
+          load_key(tile, k.data(), p, mine.data()), store.load_key(0, 0, 0, p, cell.data());
+          ASSERT_EQ(mine, cell) << s.name() << " key " << p;
+          load_value(tile, v.data(), p, mine.data()), store.load_value(0, 0, 0, p, cell.data());
+          ASSERT_EQ(mine, cell) << s.name() << " value " << p;
+        }
       }
 }
 
 TEST(KvStore, ValuesAreFiniteWhateverIsWritten) {
   for (Isa isa : available_isas())
-    for (DType type : kTypes) {
+    for (const KvTypes& type : kTypes) {
       CpuKvStore store({1, 1, 16, 1, 64, type}, isa);
       float v[16] = {INFINITY, -INFINITY, NAN, 1e38f, -3.4e38f, 70000, 1};
-      store_value(store.layout(), store.values(0, 0, 0, 0), 5, v);
+      store_value(store.value_layout(), store.values(0, 0, 0, 0), 5, v);
       float back[16];
       store.load_value(0, 0, 0, 5, back);
-      for (float x : back) EXPECT_TRUE(std::isfinite(x)) << dtype_name(type);
+      for (float x : back) EXPECT_TRUE(std::isfinite(x)) << kv_types_name(type);
     }
 }
 
 TEST(KvStore, RefusesWhatItCannotHold) {
   const Isa isa = Isa::kGeneric;
   EXPECT_THROW(make_kv_store({1, 1, 64, 1, 64, DType::kQ5_0}, isa), Error);
+  EXPECT_THROW(make_kv_store({1, 1, 64, 1, 64, KvTypes(DType::kF16, DType::kQ5_0)}, isa), Error);
   EXPECT_THROW(make_kv_store({1, 1, 258, 1, 64, DType::kF32}, isa), Error);
   EXPECT_THROW(make_kv_store({1, 1, 63, 1, 64, DType::kF32}, isa), Error);
   EXPECT_THROW(make_kv_store({0, 1, 64, 1, 64, DType::kF32}, isa), Error);
@@ -97,7 +130,7 @@ TEST(KvStore, CapacityCostsNothingBeforeUse) {
   EXPECT_GT(store->bytes(), size_t(10) << 30);
   float x[64] = {1};
   for (int layer = 0; layer < 30; ++layer)
-    for (int h = 0; h < 3; ++h) store_key(as_cpu(*store).layout(), as_cpu(*store).keys(0, layer, h, 0), 0, x);
+    for (int h = 0; h < 3; ++h) store_key(as_cpu(*store).key_layout(), as_cpu(*store).keys(0, layer, h, 0), 0, x);
   EXPECT_LT(resident_bytes() - before, size_t(64) << 20);  // the first thousand cells of every layer
 }
 
@@ -211,29 +244,29 @@ void scribble(CpuKvStore& s, int slot, int cells, int seed) {
     for (int l = 0; l < g.layers; ++l)
       for (int h = 0; h < g.kv_heads; ++h) {
         const auto x = token_vector(shape, seed + (c * 10 + l) * 10 + h);
-        store_key(s.layout(), s.keys(slot, l, h, c / kBlock), c % kBlock, x.data());
-        store_value(s.layout(), s.values(slot, l, h, c / kBlock), c % kBlock, x.data() + g.head_dim);
+        store_key(s.key_layout(), s.keys(slot, l, h, c / kBlock), c % kBlock, x.data());
+        store_value(s.value_layout(), s.values(slot, l, h, c / kBlock), c % kBlock, x.data() + g.head_dim);
       }
 }
 
 TEST(KvMove, CopiesBitsWithinAndBetweenStores) {
   ThreadPool pool(2);
   for (Isa isa : available_isas())
-    for (DType type : kTypes) {
+    for (const KvTypes& type : kTypes) {
       CpuKvStore a({2, 3, 40, 2, 300, type}, isa), b({2, 3, 40, 3, 100, type}, isa);
       scribble(a, 1, 300, 1);
       const KvMove moves[] = {{250, 3, 0}, {17, 64, 0}, {64, 63, 0}};
       KvMoveArgs m{};
       m.from = &a, m.to = &b, m.from_slot = 1, m.to_slot = 2, m.moves = moves;
       kv_move(m, isa, pool);
-      for (const KvMove& x : moves) EXPECT_EQ(dump(a, 1, x.src), dump(b, 2, x.dst)) << dtype_name(type);
+      for (const KvMove& x : moves) EXPECT_EQ(dump(a, 1, x.src), dump(b, 2, x.dst)) << kv_types_name(type);
       EXPECT_EQ(dump(b, 2, 5), std::vector<float>(2 * 3 * 2 * 40));  // nothing else is touched
     }
 }
 
 TEST(KvMove, CompactsAnAcceptedPathInPlace) {
   ThreadPool pool(2);
-  for (DType type : kTypes) {
+  for (const KvTypes& type : kTypes) {
     const Isa isa = available_isas().front();
     CpuKvStore s({2, 2, 64, 1, 256, type}, isa);
     scribble(s, 0, 200, 5);
@@ -244,14 +277,14 @@ TEST(KvMove, CompactsAnAcceptedPathInPlace) {
     KvMoveArgs m{};
     m.from = &s, m.to = &s, m.moves = moves;
     kv_move(m, isa, pool);
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(want[static_cast<size_t>(i)], dump(s, 0, 100 + i)) << dtype_name(type);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(want[static_cast<size_t>(i)], dump(s, 0, 100 + i)) << kv_types_name(type);
   }
 }
 
 TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
   ThreadPool pool(2);
   for (Isa isa : available_isas())
-    for (DType type : kTypes)
+    for (const KvTypes& type : kTypes)
       for (RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
         const int dim = 64, dims = 48;
         const auto f = frequencies_of(dims);
@@ -263,8 +296,8 @@ TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
           const auto x = token_vector(shape, i);
           const auto y = expected_head(x.data(), dim, dims, style, 1000 + i, nullptr, 0, f);
           const std::vector<float> k(y.begin(), y.end());
-          store_key(s.layout(), s.keys(0, 0, 0, 0), i, k.data());
-          store_value(s.layout(), s.values(0, 0, 0, 0), i, x.data() + dim);
+          store_key(s.key_layout(), s.keys(0, 0, 0, 0), i, k.data());
+          store_value(s.value_layout(), s.values(0, 0, 0, 0), i, x.data() + dim);
           moves.push_back({i, 70 + i, delta[i]});
         }
         KvMoveArgs m{};
@@ -276,8 +309,8 @@ TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
           float k[64];
           s.load_key(0, 0, 0, 70 + i, k);
           for (int d = 0; d < dim; ++d)
-            EXPECT_NEAR(k[d], y[static_cast<size_t>(d)], 3 * rounding(type) * largest(x.data(), dim) + 2e-5)
-                << dtype_name(type);
+            EXPECT_NEAR(k[d], y[static_cast<size_t>(d)], 3 * rounding(type.keys) * largest(x.data(), dim) + 2e-5)
+                << kv_types_name(type);
           float v[64], w[64];
           s.load_value(0, 0, 0, i, v);
           s.load_value(0, 0, 0, 70 + i, w);
@@ -290,7 +323,7 @@ TEST(KvMove, TurnedKeysAgreeWithKeysStoredAtTheNewPosition) {
 void move_one_by_one(const KvMoveArgs& a) {
   const auto& from = static_cast<const CpuKvStore&>(*a.from);
   auto& to = static_cast<CpuKvStore&>(*a.to);
-  const KvLayout& l = from.layout();
+  const KvLayout &l = from.key_layout(), &v = from.value_layout();
   for (const KvMove& m : a.moves)
     for (int layer = 0; layer < from.geometry().layers; ++layer)
       for (int h = 0; h < from.geometry().kv_heads; ++h) {
@@ -309,7 +342,7 @@ void move_one_by_one(const KvMoveArgs& a) {
           rotate(x.data(), table.data(), a.dims, a.style);
           store_key(l, to.keys(a.to_slot, layer, h, c), q, x.data());
         }
-        copy_value(l, from.values(a.from_slot, layer, h, b), p, to.values(a.to_slot, layer, h, c), q);
+        copy_value(v, from.values(a.from_slot, layer, h, b), p, to.values(a.to_slot, layer, h, c), q);
       }
 }
 
@@ -321,8 +354,8 @@ std::vector<std::byte> bytes_of(const CpuKvStore& s, int slot) {
     for (int h = 0; h < g.kv_heads; ++h)
       for (int b = 0; b < s.blocks(); ++b) {
         const std::byte *k = s.keys(slot, l, h, b), *v = s.values(slot, l, h, b);
-        all.insert(all.end(), k, k + s.layout().k_bytes);
-        all.insert(all.end(), v, v + s.layout().v_bytes);
+        all.insert(all.end(), k, k + s.key_layout().bytes);
+        all.insert(all.end(), v, v + s.value_layout().bytes);
       }
   return all;
 }
@@ -343,7 +376,7 @@ std::vector<KvMove> random_moves(uint64_t& state, int cells, int count, bool tur
 
 TEST(KvMove, RunsGetTheBitsOfSingleCells) {
   for (Isa isa : available_isas())
-    for (DType type : kTypes)
+    for (const KvTypes& type : kTypes)
       for (int dim : {10, 64, 96}) {
         uint64_t state = static_cast<uint64_t>(dim) + 5;
         for (int trial = 0; trial < 12; ++trial) {
@@ -366,14 +399,14 @@ TEST(KvMove, RunsGetTheBitsOfSingleCells) {
           move_one_by_one(m);
           const CpuKvStore& moved = same ? a : c;
           ASSERT_TRUE(bytes_of(moved, m.to_slot) == bytes_of(b, m.to_slot))
-              << isa_name(isa) << " " << dtype_name(type) << " dim " << dim << " trial " << trial;
+              << isa_name(isa) << " " << kv_types_name(type) << " dim " << dim << " trial " << trial;
         }
       }
 }
 
 TEST(KvMove, GathersAscendingChunksOnSeveralThreads) {  // few heads: the runs are shared out
   for (Isa isa : available_isas())
-    for (DType type : kTypes) {
+    for (const KvTypes& type : kTypes) {
       const auto f = frequencies_of(64);
       CpuKvStore a({2, 1, 64, 1, 2048, type}, isa), b({2, 1, 64, 1, 1024, type}, isa);
       CpuKvStore c({2, 1, 64, 1, 1024, type}, isa);
@@ -390,7 +423,7 @@ TEST(KvMove, GathersAscendingChunksOnSeveralThreads) {  // few heads: the runs a
       m.to = &b;
       ThreadPool pool(3);
       kv_move(m, isa, pool);
-      ASSERT_TRUE(bytes_of(b, 0) == bytes_of(c, 0)) << isa_name(isa) << " " << dtype_name(type);
+      ASSERT_TRUE(bytes_of(b, 0) == bytes_of(c, 0)) << isa_name(isa) << " " << kv_types_name(type);
     }
 }
 
@@ -423,7 +456,7 @@ TEST(KvMove, FilterTakesOneLayerAndOneHead) {
 // has, from and to any address, and touch nothing else.
 TEST(KvCells, BytesAreTheCells) {
   for (Isa isa : available_isas())
-    for (DType type : kTypes)
+    for (const KvTypes& type : kTypes)
       for (int dim : {10, 64, 96}) {
         uint64_t state = static_cast<uint64_t>(dim) + 5;
         CpuKvStore a({2, 3, dim, 2, 1300, type}, isa);
@@ -444,7 +477,7 @@ TEST(KvCells, BytesAreTheCells) {
           EXPECT_EQ(bytes.back(), std::byte{77});
           kv_write(b, {2, to, count}, bytes.data() + odd, pool);
           ASSERT_TRUE(bytes_of(b, 2) == bytes_of(c, 2))
-              << isa_name(isa) << " " << dtype_name(type) << " dim " << dim << " trial " << trial;
+              << isa_name(isa) << " " << kv_types_name(type) << " dim " << dim << " trial " << trial;
           // And in the layout of another set of instructions they are the same numbers.
           CpuKvStore d({2, 3, dim, 1, 1200, type}, Isa::kGeneric);
           kv_write(d, {0, to, count}, bytes.data() + odd, pool);

@@ -89,7 +89,7 @@ TEST(Exactness, EveryWeightType) {
 }
 
 TEST(Exactness, EveryKvType) {
-  for (const char* kv : {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"}) {
+  for (const char* kv : {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q8_0/q4_0", "q4_1/bf16", "/q8_0"}) {
     TinySpec spec;
     spec.weights = DType::kQ8_0;
     check_invariance(spec, kv, 200, 6);

@@ -107,6 +107,28 @@ TEST_F(SessionStateTest, KvTypeIsNamed) {
   EXPECT_NE(why.find("F32"), why.npos) << why;
 }
 
+// Keys of one type and values of another: the state goes back into an engine of the same pair, and into no other one,
+// also where its cells have the same size.
+TEST_F(SessionStateTest, BothKvTypesCount) {
+  auto o = options("fixed", 100);
+  o.kv_type = "q8_0/q4_0";
+  const auto engine = Engine::open(o);
+  EXPECT_EQ(engine->kv_type(), "Q8_0/Q4_0");
+  const auto state = saved(*engine, 40);
+  auto restored = engine->start();
+  EXPECT_EQ(refusal(*restored, state), "");
+  for (const char* other : {"q4_0/q8_0", "q8_0", "q4_0", "q8_0/q4_1"}) {
+    o.kv_type = other;
+    const std::string why = refusal(*Engine::open(o)->start(), state);
+    EXPECT_NE(why.find("Q8_0/Q4_0"), why.npos) << other << ": " << why;
+  }
+  GenerateOptions few;
+  few.max_tokens = 10, few.ignore_end = true;
+  auto fresh = engine->start();
+  const std::vector<Token> text(restored->text().begin(), restored->text().end());
+  EXPECT_EQ(restored->generate(text, few).tokens, fresh->generate(text, few).tokens);
+}
+
 // Also by an engine that passes over the part of a preset which it does not have.
 TEST_F(SessionStateTest, EveryCutIsRefused) {
   const auto drafting = Engine::open(options("fixed", 64, "sd"));

@@ -189,8 +189,8 @@ TEST(WindowMemory, ReleasedCellsReadAsZerosAndOthersStay) {
   for (int layer = 0; layer < 3; ++layer)
     for (int head = 0; head < 2; ++head)
       for (int cell = 0; cell < 3000; ++cell) {
-        cpu::store_key(kv.layout(), kv.keys(0, layer, head, cell / kBlock), cell % kBlock, ones.data());
-        cpu::store_value(kv.layout(), kv.values(0, layer, head, cell / kBlock), cell % kBlock, ones.data());
+        cpu::store_key(kv.key_layout(), kv.keys(0, layer, head, cell / kBlock), cell % kBlock, ones.data());
+        cpu::store_value(kv.value_layout(), kv.values(0, layer, head, cell / kBlock), cell % kBlock, ones.data());
       }
   kv.release({.slot = 0, .first_layer = 1, .layers = 1, .first = 0, .end = 2000});
   for (int layer = 0; layer < 3; ++layer)

@@ -64,8 +64,8 @@ class Runner {
     for (int h = 0; h < store.geometry().kv_heads; ++h)
       for (int b = 0; b < store.geometry().capacity / kBlock; ++b) {
         const std::byte *k = store.keys(0, layer, h, b), *v = store.values(0, layer, h, b);
-        all.insert(all.end(), k, k + store.layout().k_bytes);
-        all.insert(all.end(), v, v + store.layout().v_bytes);
+        all.insert(all.end(), k, k + store.key_layout().bytes);
+        all.insert(all.end(), v, v + store.value_layout().bytes);
       }
     return all;
   }

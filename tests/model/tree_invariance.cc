@@ -45,7 +45,7 @@ std::vector<NodeId> path_to(const Tree& t, int node) {
 
 class Runner {
  public:
-  Runner(const std::string& path, const TreeSubject& subject, int threads, DType kv_type, int slots)
+  Runner(const std::string& path, const TreeSubject& subject, int threads, const KvTypes& kv_type, int slots)
       : backend_(subject.make(threads)) {
     ModelOptions o;
     o.max_rows = 700, o.max_outputs = 700, o.context = 1400;
@@ -175,8 +175,8 @@ void check_last_path(Runner& run, const Growing& g) {
 }  // namespace
 
 // Two sequences with their own trees in one pass; every node of both against its path decoded one token at a time.
-void check_tree(const std::string& path, const TreeSubject& subject, DType kv_type, std::pair<int, int> histories,
-                int nodes, unsigned seed) {
+void check_tree(const std::string& path, const TreeSubject& subject, const KvTypes& kv_type,
+                std::pair<int, int> histories, int nodes, unsigned seed) {
   std::mt19937 random(seed);
   Runner tree_run(path, subject, 3, kv_type, 2), plain(path, subject, 1, kv_type, 1);
   const int vocab = plain.vocab(), history[2] = {histories.first, histories.second};
@@ -205,7 +205,8 @@ void check_tree(const std::string& path, const TreeSubject& subject, DType kv_ty
       for (size_t i = 0; i < path_nodes.size(); ++i) {
         const auto one = plain.chain(0, history[s] + int(i), {t.token[size_t(path_nodes[i])]});
         ASSERT_TRUE(same_row(logits, size_t(seqs[size_t(s)].first_row + path_nodes[i]), one, 0, vocab))
-            << subject.name << " KV " << dtype_name(kv_type) << " history " << history[s] << " node " << path_nodes[i];
+            << subject.name << " KV " << kv_types_name(kv_type) << " history " << history[s] << " node "
+            << path_nodes[i];
       }
     }
     // Commit the path to the last node and go on: same bits as if it had been decoded plainly.
@@ -226,9 +227,9 @@ void check_tree(const std::string& path, const TreeSubject& subject, DType kv_ty
 
 // Two sequences grow their trees side by side, each in its own portions; the shorter one drops out of the last steps.
 // Every node against the tree written in one step, and some paths against plain decoding.
-void check_grown(const std::string& path, const TreeSubject& subject, DType kv_type, std::pair<int, int> history,
-                 int nodes, bool levels, unsigned seed) {
-  SCOPED_TRACE(fmt::format("{} KV {} seed {}", subject.name, dtype_name(kv_type), seed));
+void check_grown(const std::string& path, const TreeSubject& subject, const KvTypes& kv_type,
+                 std::pair<int, int> history, int nodes, bool levels, unsigned seed) {
+  SCOPED_TRACE(fmt::format("{} KV {} seed {}", subject.name, kv_types_name(kv_type), seed));
   std::mt19937 random(seed);
   Runner run(path, subject, 2, kv_type, 5);
   const auto tree = [&](int size) {

@@ -17,10 +17,10 @@ struct TreeSubject {
 };
 
 // Two sequences with their own trees in one pass; every node of both against its path decoded one token at a time.
-void check_tree(const std::string& path, const TreeSubject& subject, DType kv_type, std::pair<int, int> histories,
-                int nodes, unsigned seed);
+void check_tree(const std::string& path, const TreeSubject& subject, const KvTypes& kv_type,
+                std::pair<int, int> histories, int nodes, unsigned seed);
 // Two trees, each written in one step and, in another slot, level by level or in any portions.
-void check_grown(const std::string& path, const TreeSubject& subject, DType kv_type, std::pair<int, int> history,
-                 int nodes, bool levels, unsigned seed);
+void check_grown(const std::string& path, const TreeSubject& subject, const KvTypes& kv_type,
+                 std::pair<int, int> history, int nodes, bool levels, unsigned seed);
 
 }  // namespace sx::testing

@@ -40,7 +40,8 @@ TEST(Tree, GrownOverSeveralStepsIsTheSameTree) {
   testing::write_tiny_gguf(folder.file("window.gguf"), spec);
   unsigned seed = 100;
   for (const TreeSubject& subject : subjects())
-    for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0})
+    for (const KvTypes& type : {KvTypes(DType::kF32), KvTypes(DType::kF16), KvTypes(DType::kBF16),
+                                KvTypes(DType::kQ8_0), KvTypes(DType::kQ8_0, DType::kQ4_0)})
       for (bool levels : {false, true}) {
         check_grown(folder.file("tiny.gguf"), subject, type, {levels ? 500 : 60, levels ? 3 : 490}, 60, levels, ++seed);
         check_grown(folder.file("window.gguf"), subject, type, {levels ? 30 : 90, 64}, 40, levels, ++seed);
@@ -68,7 +69,8 @@ TEST(Tree, EveryNodeEqualsItsPathDecodedPlainly) {
   testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
   unsigned seed = 1;
   for (const TreeSubject& subject : subjects())
-    for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0})
+    for (const KvTypes& type : {KvTypes(DType::kF32), KvTypes(DType::kF16), KvTypes(DType::kBF16),
+                                KvTypes(DType::kQ8_0), KvTypes(DType::kQ8_0, DType::kQ4_0)})
       for (auto [a, b] : {std::pair{0, 5}, {63, 64}, {100, 511}, {508, 130}})
         check_tree(folder.file("tiny.gguf"), subject, type, {a, b}, 1 + int(seed * 7 % 40), seed), ++seed;
 }

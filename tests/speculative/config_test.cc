@@ -318,7 +318,7 @@ TEST(Settings, ChoicesTakeExactlyTheirWords) {
       {"defer-prefill", {"on", "off"}},
       {"couple", {"on", "off"}},
       {"allow-lossy", {"on", "off"}},
-      {"draft-kv-type", {"", "f32", "f16", "bf16", "q8_0"}}};
+      {"draft-kv-type", {"", "f32", "f16", "bf16", "q8_0", "q4_1", "/f16", "q8_0/", "q8_0/q4_0", "q4_0"}}};
   std::vector<std::string> all = {"yes", "true", "1", "Match", "match ", "q4_0", "auto", "?", "kMatch"};
   for (const auto& [name, list] : words) all.insert(all.end(), list.begin(), list.end());
   for (const auto& [name, list] : words)
@@ -433,7 +433,7 @@ TEST(Settings, RoundTrip) {
       {"budget", {"16", "777"}},
       {"window", {"-1", "0", "64"}},
       {"layers", {"auto", "last", "all", "-2,0"}},
-      {"draft-kv-type", {"", "q8_0"}}};
+      {"draft-kv-type", {"", "q8_0", "q8_0/q4_1"}}};
   std::mt19937 random(2);
   const auto presets = preset_infos();
   for (int round = 0; round < 500; ++round) {
@@ -532,7 +532,8 @@ TEST(Check, NumbersThatCameInAnotherWay) {
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.nodes = 512; }), HasSubstr("nodes"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.tree.nodes = 0; }), HasSubstr("nodes"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.index.min_prob = std::nanf(""); }), HasSubstr("min-prob"));
-  EXPECT_THAT(error_with([](SpecConfig& c) { c.draft_kv_type = "q4_0"; }), HasSubstr("draft-kv-type"));
+  EXPECT_THAT(error_with([](SpecConfig& c) { c.draft_kv_type = "q4_K"; }), HasSubstr("draft-kv-type"));
+  EXPECT_THAT(error_with([](SpecConfig& c) { c.draft_kv_type = "f16/q4_0/f16"; }), HasSubstr("draft-kv-type"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.accept.kind = AcceptKind(99); }), HasSubstr("accept"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.fuse_model = DrafterKind::kNgram; }), HasSubstr("fuse-model"));
   EXPECT_THAT(error_with([](SpecConfig& c) { c.index.ngram_min = 4; }, "ngram"), HasSubstr("ngram-min"));

@@ -57,7 +57,7 @@ class ReferenceMatrix final : public Matrix {
   size_t bytes_ = 0;           // of the parts as they came
 };
 
-// Rounds one head's K or V through the store's type. Q8_0: runs of 32 along the head, the last one may be shorter.
+// Rounds one head's K or V through the store's type. Quantised: runs of 32 along the head, the last one may be shorter.
 void round_through(DType type, float* x, int count) {
   switch (type) {
     case DType::kF16:
@@ -67,13 +67,15 @@ void round_through(DType type, float* x, int count) {
       for (int i = 0; i < count; ++i) x[i] = bf16_to_float(float_to_bf16(x[i]));
       return;
     case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
       for (int from = 0; from < count; from += 32) {
         const int n = std::min(32, count - from);
         float run[32] = {};
-        BlockQ8_0 block;
+        std::byte block[sizeof(BlockQ8_0)];
         std::copy_n(x + from, n, run);
-        quantise(DType::kQ8_0, run, 32, &block);
-        dequantise(DType::kQ8_0, &block, 32, run);
+        quantise(type, run, 32, block);
+        dequantise(type, block, 32, run);
         std::copy_n(run, n, x + from);
       }
       return;
@@ -84,10 +86,10 @@ void round_through(DType type, float* x, int count) {
 class ReferenceKv final : public KvStore {
  public:
   explicit ReferenceKv(const KvGeometry& geometry) : KvStore(geometry) {
-    const DType type = geometry.type;
-    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && type != DType::kQ8_0) {
-      fail("KV type {} is not supported: expected F32, F16, BF16 or Q8_0", dtype_name(type));
-    }
+    for (const DType type : {geometry.type.keys, geometry.type.values})
+      if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && type != DType::kQ8_0 &&
+          type != DType::kQ4_0 && type != DType::kQ4_1)
+        fail("KV type {} is not supported: expected F32, F16, BF16, Q8_0, Q4_0 or Q4_1", dtype_name(type));
     geometry_.capacity = (geometry.capacity + kBlock - 1) / kBlock * kBlock;
     cell_ = static_cast<size_t>(geometry_.kv_heads) * static_cast<size_t>(geometry_.head_dim);
     const size_t cells = static_cast<size_t>(geometry_.layers) * static_cast<size_t>(geometry_.slots) *
@@ -406,7 +408,7 @@ class ReferenceBackend final : public Backend {
             const double angle = move.delta * a.frequencies[i];
             rotate_pair(key, i, a.dims, a.style, std::cos(angle), std::sin(angle));
           }
-          round_through(g.type, key, g.head_dim);
+          round_through(g.type.keys, key, g.head_dim);
         }
       }
     }
@@ -473,13 +475,13 @@ class ReferenceBackend final : public Backend {
       if (is_key) std::copy_n(head, a.shape.head_dim, turned);
       if (const float* weight = is_key ? a.k_norm : a.q_norm) rms_norm(turned, turned, weight, a.shape.head_dim, a.eps);
       for (int i = 0; i < a.dims / 2; ++i) rotate_pair(turned, i, a.dims, a.style, table[2 * i], table[2 * i + 1]);
-      if (is_key) round_through(kv.geometry().type, turned, a.shape.head_dim);
+      if (is_key) round_through(kv.geometry().type.keys, turned, a.shape.head_dim);
     }
     for (int h = 0; h < a.shape.kv_heads; ++h) {
       float* value = kv.value(a.layer, slot, cell, h);
       std::copy_n(row + static_cast<ptrdiff_t>(a.shape.heads + a.shape.kv_heads + h) * a.shape.head_dim,
                   a.shape.head_dim, value);
-      round_through(kv.geometry().type, value, a.shape.head_dim);
+      round_through(kv.geometry().type.values, value, a.shape.head_dim);
     }
   }
 

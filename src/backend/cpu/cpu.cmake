@@ -22,6 +22,7 @@ endif()
 
 set(SX_attention_FLAGS_NEON ${no_schedule} ${neoverse})
 sx_isa_kernel(attention INCLUDES backend/cpu/attention/attention_portable.inl backend/cpu/kv/score_portable.inl)
+sx_isa_kernel(unpack INCLUDES backend/cpu/kv/unpack_portable.inl)
 sx_isa_source(cpu/attention/attention_i8mm_bf16.cc NEON_I8MM ${no_schedule} ${neoverse})
 sx_isa_source(cpu/attention/attention_i8mm_q8.cc NEON_I8MM ${no_schedule} ${neoverse})
 

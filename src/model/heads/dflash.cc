@@ -118,7 +118,7 @@ void DFlashHead::allocate_workspace() {
   backend_.reserve(limits);
 }
 
-KvGeometry DFlashHead::kv_geometry(int slots, int capacity, DType type) const {
+KvGeometry DFlashHead::kv_geometry(int slots, int capacity, KvTypes type) const {
   const ModelConfig& c = config().cell;
   return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
 }

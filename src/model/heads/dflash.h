@@ -32,7 +32,7 @@ class DFlashHead {
   const DFlashOptions& options() const { return options_; }
   std::span<const double> rope_frequencies() const { return frequencies_; }
   std::span<const Token> token_map() const { return file_->token_map(); }
-  KvGeometry kv_geometry(int slots, int capacity, DType type) const;
+  KvGeometry kv_geometry(int slots, int capacity, KvTypes type) const;
   size_t feature_width() const { return config().features.size() * size_t(config().target_width); }
   size_t weight_bytes() const { return weight_bytes_; }                           // read by one block
   int levels() const { return config().block - (config().from_anchor ? 0 : 1); }  // tokens that a block predicts

@@ -156,7 +156,7 @@ void EagleHead::make_mask_state() {
   mask_state_ = state;
 }
 
-KvGeometry EagleHead::kv_geometry(int slots, int capacity, DType type) const {
+KvGeometry EagleHead::kv_geometry(int slots, int capacity, KvTypes type) const {
   const ModelConfig& c = config().cell;
   return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
 }

@@ -52,7 +52,7 @@ class EagleHead {
   const HeadConfig& config() const { return file_->config(); }
   const EagleOptions& options() const { return options_; }
   size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
-  KvGeometry kv_geometry(int slots, int capacity, DType type) const;
+  KvGeometry kv_geometry(int slots, int capacity, KvTypes type) const;
   std::span<const double> rope_frequencies() const { return frequencies_; }
   std::span<const Token> token_map() const { return file_->token_map(); }  // draft id -> target id; empty: the same
   // Parallel drafting: the state beside config().mask_token, [width]; null if the head does not draft so.

@@ -154,7 +154,7 @@ void LongSpecHead::allocate_workspace() {
   backend_.reserve(limits);
 }
 
-KvGeometry LongSpecHead::kv_geometry(int slots, DType type) const {
+KvGeometry LongSpecHead::kv_geometry(int slots, KvTypes type) const {
   const ModelConfig& c = config().cell;
   return {2, c.kv_heads, c.head_dim, slots, options_.cells, type};
 }

@@ -31,7 +31,7 @@ class LongSpecHead {
   const HeadConfig& config() const { return file_->config(); }
   const LongSpecOptions& options() const { return options_; }
   size_t weight_bytes() const { return weight_bytes_; }  // read by one step of one row
-  KvGeometry kv_geometry(int slots, DType type) const;
+  KvGeometry kv_geometry(int slots, KvTypes type) const;
 
   // A step over its own cells; positions are those of the text. Without outputs only cells are made.
   void forward(const StepInputs& step, KvStore& kv, int window);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "kv/types.h"
 #include "speculative/config/config.h"
 #include "speculative/draft/registry.h"
 
@@ -194,6 +195,18 @@ Setting draft_model_setting() {
   return {"draft-model", "the model that drafts: a GGUF file or a Hugging Face folder, also of a draft head",
           [](SpecConfig& config, std::string_view text) { config.draft_model = text; },
           [](const SpecConfig& config) { return config.draft_model; }};
+}
+
+Setting draft_kv_type_setting() {
+  const char* const values = "f32, f16, bf16, q8_0, q4_0 or q4_1, or two of them for keys and values (q8_0/q4_0)";
+  return {"draft-kv-type", fmt::format("type of the draft model's KV cache, nothing for the fastest: {}", values),
+          [values](SpecConfig& config, std::string_view text) {
+            try {
+              kv_types_from_name(text, DType::kF32);
+            } catch (const Error&) { refuse("draft-kv-type", text, values); }
+            config.draft_kv_type = text;
+          },
+          [](const SpecConfig& config) { return config.draft_kv_type; }};
 }
 
 // Beside the drafters there are, those that a program has registered.
@@ -430,10 +443,7 @@ std::vector<Setting> other_settings() {
       flag(
           "allow-lossy", "allow rules that change the text", [](auto& c) -> auto& { return c.allow_lossy; }),
       draft_model_setting(),
-      choice<std::string>(
-          "draft-kv-type", "type of the draft model's KV cache, nothing for the fastest",
-          {{"", ""}, {"f32", "f32"}, {"f16", "f16"}, {"bf16", "bf16"}, {"q8_0", "q8_0"}},
-          [](auto& c) -> auto& { return c.draft_kv_type; }),
+      draft_kv_type_setting(),
   };
 }
 

@@ -2,7 +2,6 @@
 
 #include <bit>
 
-#include "base/error.h"
 #include "base/rng.h"
 
 namespace sx {
@@ -17,19 +16,14 @@ TreeDrafterOptions tree_options(const DraftContext& context) {
   return options;
 }
 
-DType draft_kv_type(const DraftContext& context) {
-  const std::string& name = context.config->draft_kv_type;
-  if (name.empty()) return context.backend->default_kv_type();
-  const auto named = dtype_from_name(name);
-  if (!named || (*named != DType::kF32 && *named != DType::kF16 && *named != DType::kBF16 && *named != DType::kQ8_0))
-    fail("draft KV type '{}' is not known: use f32, f16, bf16 or q8_0", name);
-  return *named;
+KvTypes draft_kv_type(const DraftContext& context) {
+  return kv_types_from_name(context.config->draft_kv_type, context.backend->default_kv_type(), "draft KV type");
 }
 
-std::string cells_fingerprint(DType type, std::span<const double> frequencies, float factor) {
+std::string cells_fingerprint(KvTypes type, std::span<const double> frequencies, float factor) {
   uint64_t hash = std::bit_cast<uint32_t>(factor);
   for (double f : frequencies) hash = mix64(hash ^ std::bit_cast<uint64_t>(f)) + 1;
-  return fmt::format("{} {} {:016x}", dtype_name(type), frequencies.size(), hash);
+  return fmt::format("{} {} {:016x}", kv_types_name(type), frequencies.size(), hash);
 }
 
 DraftStores make_draft_stores(const DraftContext& context, KvGeometry cells, const ModelConfig& draft,

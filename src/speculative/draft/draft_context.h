@@ -43,9 +43,9 @@ struct DraftContext {
 // The options that all tree drafters take from the context.
 TreeDrafterOptions tree_options(const DraftContext& context);
 // Of the draft's cells; throws sx::Error on a type that does not exist.
-DType draft_kv_type(const DraftContext& context);
+KvTypes draft_kv_type(const DraftContext& context);
 // Equal: cells of such a type, rotated by these frequencies, mean the same.
-std::string cells_fingerprint(DType type, std::span<const double> frequencies, float factor);
+std::string cells_fingerprint(KvTypes type, std::span<const double> frequencies, float factor);
 
 // The KV stores of a drafter and the cache over them.
 struct DraftStores {

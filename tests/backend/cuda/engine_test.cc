@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, CudaEngine, ::testing::ValuesIn(testing::engine_c
 TEST(CudaEnginePlain, EveryKvType) {
   if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
   const EngineCase& sd = testing::engine_cases().front();
-  for (const char* kv : {"bf16", "f16", "q8_0"})
+  for (const char* kv : {"bf16", "f16", "q8_0", "q4_0", "q4_1", "q8_0/q4_0", "q4_1/bf16"})
     EXPECT_EQ(
         text_difference(run_engine(sd.spec, make_cuda_backend({}), kv), run_engine({}, make_cuda_backend({}), kv)), "")
         << kv;

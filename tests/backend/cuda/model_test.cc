@@ -20,7 +20,13 @@ using testing::TempFolder;
 using testing::TinySpec;
 using testing::TreeSubject;
 
-constexpr DType kKvTypes[] = {DType::kBF16, DType::kF16, DType::kQ8_0};
+constexpr KvTypes kKvTypes[] = {DType::kBF16,
+                                DType::kF16,
+                                DType::kQ8_0,
+                                DType::kQ4_0,
+                                DType::kQ4_1,
+                                KvTypes(DType::kQ8_0, DType::kQ4_0),
+                                KvTypes(DType::kBF16, DType::kQ8_0)};
 constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
                                   DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
                                   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
@@ -34,10 +40,10 @@ class InCases : public testing::OnDevice {
 };
 class Trees : public InCases {
  protected:
-  void check_tree(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, unsigned seed) {
+  void check_tree(const std::string& path, const KvTypes& kv, std::pair<int, int> histories, int nodes, unsigned seed) {
     if (cases_.next()) testing::check_tree(path, GetParam(), kv, histories, nodes, seed);
   }
-  void check_grown(const std::string& path, DType kv, std::pair<int, int> histories, int nodes, bool levels,
+  void check_grown(const std::string& path, const KvTypes& kv, std::pair<int, int> histories, int nodes, bool levels,
                    unsigned seed) {
     if (cases_.next()) testing::check_grown(path, GetParam(), kv, histories, nodes, levels, seed);
   }
@@ -89,7 +95,7 @@ TEST_P(Trees, EveryKvType) {
   const TempFolder folder;
   testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(DType::kQ8_0));
   unsigned seed = 50;
-  for (const DType kv : kKvTypes)
+  for (const KvTypes& kv : kKvTypes)
     for (const auto& histories : {std::pair{0, 5}, {63, 64}, {255, 511}, {700, 130}})
       check_tree(folder.file("tiny.gguf"), kv, histories, 1 + int(seed * 11 % 70), seed), ++seed;
 }
@@ -114,8 +120,8 @@ TEST_P(Trees, EveryShapeOfHeads) {
     SCOPED_TRACE(
         fmt::format("{} heads, {} of them keys', of {}, window {}", s.heads, s.kv_heads, s.head_dim, s.window));
     testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
-    for (const DType kv : kKvTypes) {
-      if (kv == DType::kQ8_0 && s.head_dim % 32 != 0) continue;
+    for (const KvTypes& kv : kKvTypes) {
+      if (kv != DType::kBF16 && kv != DType::kF16 && s.head_dim % 32 != 0) continue;
       check_tree(folder.file("tiny.gguf"), kv, {130, 30}, 30, ++seed);
     }
   }
@@ -129,7 +135,7 @@ TEST_P(Trees, LargeAndGrowing) {
   unsigned seed = 200;
   check_tree(folder.file("tiny.gguf"), DType::kBF16, {600, 1}, 300, ++seed);
   for (const bool levels : {false, true}) {
-    for (const DType kv : kKvTypes)
+    for (const KvTypes& kv : kKvTypes)
       check_grown(folder.file("tiny.gguf"), kv, {levels ? 500 : 60, levels ? 3 : 490}, 60, levels, ++seed);
     check_grown(folder.file("tiny.gguf"), DType::kBF16, {400, 820}, 400, levels, ++seed);
   }
@@ -138,7 +144,7 @@ TEST_P(Trees, LargeAndGrowing) {
 // One sequence at a time on a model, slot by slot.
 class Runner {
  public:
-  Runner(const std::string& path, const TreeSubject& subject, DType kv, int rows = 512, int context = 800)
+  Runner(const std::string& path, const TreeSubject& subject, const KvTypes& kv, int rows = 512, int context = 800)
       : backend_(subject.make(2)) {
     ModelOptions o;
     o.max_rows = rows, o.max_outputs = 64, o.context = context;
@@ -195,9 +201,9 @@ TEST_P(Steps, PromptsInAnyChunks) {
   for (const DType weights : {DType::kBF16, DType::kF16, DType::kQ8_0, DType::kQ4_K}) {
     testing::write_tiny_gguf(folder.file("tiny.gguf"), wide(weights));
     const auto prompt = random_text(333, 300, 7), rest = random_text(4, 300, 8), other = random_text(333, 300, 9);
-    for (const DType kv : kKvTypes) {
+    for (const KvTypes& kv : kKvTypes) {
       if (!cases_.next()) continue;
-      SCOPED_TRACE(fmt::format("{} KV {}", dtype_name(weights), dtype_name(kv)));
+      SCOPED_TRACE(fmt::format("{} KV {}", dtype_name(weights), kv_types_name(kv)));
       Runner run(folder.file("tiny.gguf"), GetParam(), kv);
       const auto whole = run.text(0, prompt, rest, prompt.size());
       for (const size_t chunk : {1, 7, 64, 200})

@@ -33,10 +33,7 @@ class MoveProblem final : public Problem {
   std::vector<float> scale(const Output& reference) const override {
     return run_sizes(reference.values, row_.head_dim, 1e-3f);
   }
-  Cost cost() const override {
-    const double bytes = static_cast<double>(dtype_info(row_.type).bytes) / dtype_info(row_.type).block;
-    return {4 * bytes * kLayers * row_.kv_heads * row_.head_dim * row_.rows, 0};
-  }
+  Cost cost() const override { return {2 * row_.kv_bytes() * kLayers * row_.kv_heads * row_.head_dim * row_.rows, 0}; }
 
  private:
   friend class MoveInstance;

@@ -28,7 +28,11 @@ BackendFactory cuda_backend() {
 }
 
 bool supports(const std::string& backend, const OpRow& row) {
-  if (backend == "cuda" && is_kv(row.op) && row.type == DType::kF32) return false;
+  const KvTypes types = row.kv_types();
+  if (backend == "cuda" && is_kv(row.op)) {
+    if (types.keys == DType::kF32 || types.values == DType::kF32) return false;
+    if (!types.same() && row.head_dim % 32 != 0) return false;
+  }
   return (backend != "cuda" && backend != "far") || !deep_chain(row) || row.uncommitted == 0;
 }
 
@@ -41,7 +45,7 @@ Tolerance tolerance_of(const std::string& backend, const OpRow& row) {
   if (row.op == Op::kLinear && row.type == DType::kBF16) return {2e-3, 1e-2};
   if (row.op == Op::kLinear && row.type != DType::kF32) return {1e-3, 5e-3};   // weights are rounded to f16 as well
   if (row.op == Op::kExperts && row.type != DType::kF32) return {1e-2, 6e-2};  // two products and what lies between
-  if (is_kv(row.op) && row.type == DType::kF16) return {1e-3, 8e-3};  // queries and probabilities are rounded too
+  if (is_kv(row.op) && row.kv_types() == DType::kF16) return {1e-3, 8e-3};  // queries and probabilities are rounded too
   return tolerance(row);
 }
 

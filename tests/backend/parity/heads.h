@@ -36,7 +36,7 @@ class Heads {
   const std::vector<double>& frequencies() const { return frequencies_; }
 
   std::unique_ptr<KvStore> make_kv(Backend& backend, int slots, int capacity) const {
-    return backend.make_kv({kLayers, row_.kv_heads, row_.head_dim, slots, capacity, row_.type});
+    return backend.make_kv({kLayers, row_.kv_heads, row_.head_dim, slots, capacity, row_.kv_types()});
   }
   void reserve(Backend& backend, int rows, int context) const {
     backend.reserve({.rows = std::max(rows, kChunk),

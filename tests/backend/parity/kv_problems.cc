@@ -84,13 +84,13 @@ class StepProblem final : public Problem {
   }
   Cost cost() const override {
     Cost cost;
-    const double bytes = static_cast<double>(dtype_info(row_.type).bytes) / dtype_info(row_.type).block;
+    const double bytes = row_.kv_bytes();
     if (row_.op == Op::kRopeStore) {
       const int kv_columns = heads_.width() - heads_.q_width();
-      return {(8.0 * heads_.q_width() + (4 + bytes) * kv_columns) * total_, 3.0 * heads_.width() * total_};
+      return {(8.0 * heads_.q_width() + (4 + bytes / 2) * kv_columns) * total_, 3.0 * heads_.width() * total_};
     }
     for (const Sequence& seq : seqs_) {
-      cost.bytes += bytes * 2 * row_.kv_heads * row_.head_dim * (seq.history + seq.nodes());
+      cost.bytes += bytes * row_.kv_heads * row_.head_dim * (seq.history + seq.nodes());
       for (int i = 0; i < seq.rows; ++i) {
         const auto seen = static_cast<double>(seq.path(i).size()) + seq.history;
         cost.flops += 4.0 * row_.heads * row_.head_dim * (row_.window ? std::min<double>(seen, row_.window) : seen);

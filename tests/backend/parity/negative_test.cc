@@ -17,7 +17,8 @@ bool mistake_shows(const OpRow& row) {
     case Op::kRopeStore: return row.history + row.rows > 1;
     case Op::kAttend:
       if (row.window) return row.window > 1 && row.history >= row.window && row.window <= 512;
-      return row.history > 0 && row.history < (row.type == DType::kQ8_0 ? 100 : 1000);
+      return row.history > 0 &&
+             row.history < (dtype_is_quantised(row.type) || dtype_is_quantised(row.kv_types().values) ? 100 : 1000);
     case Op::kChoose:
     case Op::kDistribution:
       if (row.allowed) return row.in >= 31 && (row.allowed == 3 || row.allowed == 5);

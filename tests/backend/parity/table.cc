@@ -14,7 +14,32 @@ constexpr std::array kWeightTypes = {DType::kF32,    DType::kF16,    DType::kBF1
                                      DType::kQ5_0,   DType::kQ5_1,   DType::kQ8_0, DType::kQ2_K,  DType::kQ3_K,
                                      DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K, DType::kMXFP4, DType::kIQ4_NL,
                                      DType::kIQ4_XS, DType::kIQ2_XS, DType::kIQ3_S};
-constexpr std::array kKvTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr std::array kKvTypes = {KvTypes(DType::kF32),
+                                 KvTypes(DType::kF16),
+                                 KvTypes(DType::kBF16),
+                                 KvTypes(DType::kQ8_0),
+                                 KvTypes(DType::kQ4_0),
+                                 KvTypes(DType::kQ4_1),
+                                 KvTypes(DType::kQ8_0, DType::kQ4_0),
+                                 KvTypes(DType::kBF16, DType::kQ8_0),
+                                 KvTypes(DType::kF16, DType::kBF16),
+                                 KvTypes(DType::kQ4_1, DType::kF16),
+                                 KvTypes(DType::kQ4_0, DType::kQ4_1),
+                                 KvTypes(DType::kF32, DType::kQ8_0)};
+
+constexpr bool dtype_is_q4(DType type) { return type == DType::kQ4_0 || type == DType::kQ4_1; }
+
+// Heads of such a store are whole blocks of 32.
+constexpr bool has_blocks(const KvTypes& types) {
+  const auto one = [](DType type) { return type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kQ4_1; };
+  return one(types.keys) || one(types.values);
+}
+
+OpRow of_types(Op op, const KvTypes& types) {
+  OpRow row{.op = op, .type = types.keys};
+  if (!types.same()) row.values = types.values;
+  return row;
+}
 
 struct Shape {
   int in, out;
@@ -97,11 +122,12 @@ void add_linear(std::vector<OpRow>& table) {
 }
 
 void add_rope_store(std::vector<OpRow>& table) {
-  for (const DType type : kKvTypes) {
+  for (const KvTypes& type : kKvTypes) {
     for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
       for (const bool qk_norm : {false, true}) {
-        const OpRow base = {.op = Op::kRopeStore, .type = type, .style = style, .qk_norm = qk_norm};
-        OpRow row = base;  // the shape of a small Llama, across a block border
+        OpRow row = of_types(Op::kRopeStore, type);
+        row.style = style, row.qk_norm = qk_norm;
+        // the shape of a small Llama, across a block border
         row.rows = 5, row.heads = 9, row.kv_heads = 3, row.head_dim = 64, row.history = 62;
         table.push_back(row);
         row.uncommitted = 4;
@@ -111,7 +137,7 @@ void add_rope_store(std::vector<OpRow>& table) {
         table.push_back(row);
         row.heads = 2, row.kv_heads = 1, row.head_dim = 128, row.dims = 0, row.rows = 3, row.history = 0, row.seqs = 3;
         table.push_back(row);
-        if (type == DType::kQ8_0) continue;
+        if (has_blocks(type)) continue;
         row.heads = 6, row.kv_heads = 2, row.head_dim = 12, row.dims = 8, row.rows = 17, row.seqs = 1;
         table.push_back(row);
       }
@@ -120,10 +146,12 @@ void add_rope_store(std::vector<OpRow>& table) {
 }
 
 void add_attend(std::vector<OpRow>& table) {
-  for (const DType type : kKvTypes) {
-    const OpRow base = {.op = Op::kAttend, .type = type, .rows = 1, .heads = 6, .kv_heads = 2, .head_dim = 32};
-    // Every row for the types with kernels of their own, every third for the others.
-    const int step = type == DType::kF32 || type == DType::kBF16 ? 1 : 3;
+  for (const KvTypes& type : kKvTypes) {
+    OpRow base = of_types(Op::kAttend, type);
+    base.heads = 6, base.kv_heads = 2, base.head_dim = 32;
+    // Every row for the types with kernels of their own, every third or eleventh for the others.
+    const bool plain = type.same() && !dtype_is_q4(type.keys);
+    const int step = type == DType::kF32 || type == DType::kBF16 ? 1 : plain ? 3 : 11;
     int turn = 0;
     const auto add = [&](auto change) {
       OpRow row = base;
@@ -131,7 +159,7 @@ void add_attend(std::vector<OpRow>& table) {
       if (turn++ % step == 0) table.push_back(row);
     };
     for (const int head_dim : {8, 16, 24, 32, 40, 64, 80, 96, 112, 128, 192, 256}) {
-      if (type == DType::kQ8_0 && head_dim % 32 != 0) continue;
+      if (has_blocks(type) && head_dim % 32 != 0) continue;
       for (const int history : {0, 70}) {
         add([&](OpRow& r) { r.head_dim = head_dim, r.history = history, r.rows = history ? 3 : 1; });
       }
@@ -219,21 +247,14 @@ void add_attend(std::vector<OpRow>& table) {
 }
 
 void add_kv_move(std::vector<OpRow>& table) {
-  for (const DType type : kKvTypes) {
+  for (const KvTypes& type : kKvTypes) {
     for (const int delta : {0, 1, -1, 700}) {
       for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
         for (const bool same_slot : {false, true}) {
-          table.push_back({.op = Op::kKvMove,
-                           .type = type,
-                           .rows = 40,
-                           .heads = 4,
-                           .kv_heads = 2,
-                           .head_dim = 64,
-                           .dims = delta == 1 ? 32 : 0,
-                           .style = style,
-                           .history = 150,
-                           .delta = delta,
-                           .same_slot = same_slot});
+          OpRow row = of_types(Op::kKvMove, type);
+          row.rows = 40, row.heads = 4, row.kv_heads = 2, row.head_dim = 64, row.history = 150;
+          row.dims = delta == 1 ? 32 : 0, row.style = style, row.delta = delta, row.same_slot = same_slot;
+          table.push_back(row);
         }
       }
     }
@@ -243,11 +264,11 @@ void add_kv_move(std::vector<OpRow>& table) {
 // Odd counts, places inside and across blocks of 64 cells and extents of 1,024, forwards and backwards, one cell and
 // none less.
 void add_kv_cells(std::vector<OpRow>& table) {
-  for (const DType type : kKvTypes) {
+  for (const KvTypes& type : kKvTypes) {
     for (const int head_dim : {12, 64, 96, 128}) {
-      if (type == DType::kQ8_0 && head_dim % 32 != 0) continue;
-      const OpRow base = {
-          .op = Op::kKvCells, .type = type, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .history = 150};
+      if (has_blocks(type) && head_dim % 32 != 0) continue;
+      OpRow base = of_types(Op::kKvCells, type);
+      base.heads = 4, base.kv_heads = 2, base.head_dim = head_dim, base.history = 150;
       for (const bool same_slot : {false, true}) {
         const auto add = [&](int rows, int to, int history) {
           OpRow row = base;
@@ -266,20 +287,15 @@ void add_kv_cells(std::vector<OpRow>& table) {
 
 void add_kv_score(std::vector<OpRow>& table) {
   int turn = 0;
-  for (const DType type : kKvTypes) {
+  for (const KvTypes& type : kKvTypes) {
     for (int kind = 0; kind < 4; ++kind) {
       for (const int history : {20, 700}) {
         for (const int layers : {1, 2}) {
           const int head_dim = turn % 3 == 0 ? 64 : turn % 3 == 1 ? 128 : 96;
-          table.push_back({.op = Op::kKvScore,
-                           .type = type,
-                           .rows = layers,
-                           .heads = turn % 2 ? 6 : 4,
-                           .kv_heads = 2,
-                           .head_dim = head_dim,
-                           .history = history,
-                           .kind = kind,
-                           .mean = ++turn % 4 == 0});
+          OpRow row = of_types(Op::kKvScore, type);
+          row.rows = layers, row.heads = turn % 2 ? 6 : 4, row.kv_heads = 2, row.head_dim = head_dim;
+          row.history = history, row.kind = kind, row.mean = ++turn % 4 == 0;
+          table.push_back(row);
         }
       }
     }
@@ -288,7 +304,7 @@ void add_kv_score(std::vector<OpRow>& table) {
 
 void add_kv_retrieve(std::vector<OpRow>& table) {
   int turn = 0;
-  for (const DType type : kKvTypes) {
+  for (const KvTypes& type : kKvTypes) {
     for (const int chunk : {32, 16, 8, 48, 1}) {  // on a device those of 16 cells and more go another way
       for (const bool ties : {false, true}) {
         const int history = chunk == 1   ? 61
@@ -297,23 +313,13 @@ void add_kv_retrieve(std::vector<OpRow>& table) {
                   head_dim = turn % 3 == 0   ? 64
                              : turn % 3 == 1 ? 128
                                              : 96;
-        table.push_back({.op = Op::kKvRetrieve,
-                         .type = type,
-                         .rows = 1 + turn % 2,
-                         .heads = turn % 2 ? 6 : 4,
-                         .kv_heads = 2,
-                         .head_dim = head_dim,
-                         .dims = 32,
-                         .style = turn % 5 == 0 ? RopeStyle::kInterleaved : RopeStyle::kHalves,
-                         .history = history,
-                         .tree = turn % 4 == 1,
-                         .delta = turn % 7 == 3,
-                         .kind = turn % 5 == 2,
-                         .chunk = chunk,
-                         .budget = history / 3,
-                         .sink = turn % 3 ? 4 : 0,
-                         .recent = 1 + turn % 11,
-                         .ties = ties});
+        OpRow row = of_types(Op::kKvRetrieve, type);
+        row.rows = 1 + turn % 2, row.heads = turn % 2 ? 6 : 4, row.kv_heads = 2, row.head_dim = head_dim, row.dims = 32;
+        row.style = turn % 5 == 0 ? RopeStyle::kInterleaved : RopeStyle::kHalves;
+        row.history = history, row.tree = turn % 4 == 1, row.delta = turn % 7 == 3, row.kind = turn % 5 == 2;
+        row.chunk = chunk, row.budget = history / 3, row.sink = turn % 3 ? 4 : 0, row.recent = 1 + turn % 11;
+        row.ties = ties;
+        table.push_back(row);
         OpRow heads = table.back();
         heads.rows = 2, heads.each_head = true;
         table.push_back(heads);
@@ -343,16 +349,17 @@ void add_large(std::vector<OpRow>& table) {
     }
   }
   const OpRow shape = {.op = Op::kAttend, .heads = 9, .kv_heads = 3, .head_dim = 64, .large = true};
-  for (const DType type : kKvTypes) {
+  for (const KvTypes& type : kKvTypes) {
     for (const int rows : {1, 4, 16}) {
       for (const int history : {500, 2000, 8000}) {
         OpRow row = shape;
-        row.type = type, row.rows = rows, row.history = history, row.tree = rows == 16;
+        row.type = type.keys, row.values = of_types(row.op, type).values;
+        row.rows = rows, row.history = history, row.tree = rows == 16;
         table.push_back(row);
       }
     }
     OpRow row = shape;
-    row.type = type, row.rows = 512;
+    row.type = type.keys, row.values = of_types(row.op, type).values, row.rows = 512;
     table.push_back(row);
     for (const int stored : {1, 16, 512}) {
       row.op = Op::kRopeStore, row.rows = stored;
@@ -429,7 +436,7 @@ std::string row_name(const OpRow& row) {
   std::string name = op_name(row.op);
   const bool sampled = row.op == Op::kChoose || row.op == Op::kDistribution;
   const bool plain = row.op == Op::kNorm || row.op == Op::kGlu || row.op == Op::kRopeTable || row.op == Op::kTopK;
-  if (!plain && !sampled) name += fmt::format("/{}", dtype_name(row.type));
+  if (!plain && !sampled) name += fmt::format("/{}", kv_types_name(row.kv_types()));
   if (row.op == Op::kLinear) name += fmt::format("/{}x{}", row.in, row.out);
   else if (row.in) name += fmt::format("/{}", row.in);
   if (row.heads) name += fmt::format("/h{}k{}d{}", row.heads, row.kv_heads, row.head_dim);
@@ -467,6 +474,22 @@ std::string row_name(const OpRow& row) {
   return name;
 }
 
+// By the coarser of the two types.
+Tolerance of_cells(const OpRow& row) {
+  const KvTypes types = row.kv_types();
+  const auto has = [&](DType type) { return types.keys == type || types.values == type; };
+  const bool rounds_again = (row.op == Op::kKvMove && row.delta != 0) || row.op == Op::kKvRetrieve;
+  // Where a rotated key is rounded again, an element may fall on the other side of a border, and with q4_0 another
+  // element may become the largest of its block and give the scale the other sign: a whole step, 1/8 of the largest.
+  if (dtype_is_q4(types.keys) && rounds_again) return {0.12, 0.7};
+  // Queries may be rounded to 8 bits, and values in other groups; what is retrieved holds a few large numbers.
+  if (has_blocks(types)) return row.op == Op::kKvRetrieve ? Tolerance{5e-2, 0.3} : Tolerance{2e-2, 0.12};
+  if (has(DType::kBF16)) return {6e-3, 4e-2};  // queries and weights may be rounded to bf16 too
+  if (has(DType::kF16)) return {1e-4, 1e-3};   // a key may fall on the other side of a rounding border
+  // Shares are measured by themselves, and exponentials need not be exact to the last bit.
+  return row.op == Op::kKvScore ? Tolerance{3e-5, 1e-4} : Tolerance{2e-6, 2e-5};
+}
+
 Tolerance tolerance(const OpRow& row) {
   switch (row.op) {
     case Op::kEmbed:
@@ -485,15 +508,7 @@ Tolerance tolerance(const OpRow& row) {
     case Op::kKvMove:
     case Op::kKvCells:
     case Op::kKvScore:
-    case Op::kKvRetrieve:
-      switch (row.type) {
-        case DType::kF32:  // shares are measured by themselves, and exponentials need not be exact to the last bit
-          return row.op == Op::kKvScore ? Tolerance{3e-5, 1e-4} : Tolerance{2e-6, 2e-5};
-        case DType::kF16: return {1e-4, 1e-3};   // a key may fall on the other side of a rounding border
-        case DType::kBF16: return {6e-3, 4e-2};  // queries and weights may be rounded to bf16 too
-        default:  // queries may be rounded to 8 bits, and values in other groups; what is retrieved holds a few large numbers
-          return row.op == Op::kKvRetrieve ? Tolerance{5e-2, 0.3} : Tolerance{2e-2, 0.12};
-      }
+    case Op::kKvRetrieve: return of_cells(row);
     case Op::kCount: break;
   }
   SX_ASSERT(false);

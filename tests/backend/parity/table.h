@@ -2,10 +2,12 @@
 // the reference, the invariance test runs the same rows in other batch and with other threads, and the benchmark
 // times them.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "kv/types.h"
 #include "tensor/dtype.h"
 #include "tensor/rope_style.h"
 
@@ -38,7 +40,8 @@ constexpr bool is_kv(Op op) {
 
 struct OpRow {
   Op op = Op::kEmbed;
-  DType type = DType::kF32;  // of the weights (embed, linear) or of the KV store
+  DType type = DType::kF32;       // of the weights (embed, linear) or of the KV store
+  std::optional<DType> values{};  // of the KV store where its values have another type than its keys
   int rows =
       1;  // per sequence for rope_store and attend; cells of kv_move and kv_cells; layers of kv_score, kv_retrieve
   int in = 0, out = 0;  // in: width or vocabulary; out: of linear, k of top_k, or inner width of experts
@@ -79,6 +82,11 @@ struct OpRow {
   bool large = false;  // too big for a test: benchmark only
 
   int rotated() const { return dims ? dims : head_dim; }
+  KvTypes kv_types() const { return {type, values.value_or(type)}; }
+  double kv_bytes() const {  // of a key element and a value element together
+    const DTypeInfo &k = dtype_info(type), &v = dtype_info(values.value_or(type));
+    return double(k.bytes) / k.block + double(v.bytes) / v.block;
+  }
 };
 
 inline constexpr int kSamplings = 10;  // settings of choose and distribution

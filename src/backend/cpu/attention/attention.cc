@@ -29,10 +29,16 @@ void AttentionScratch::reserve(const StepLimits& limits, int threads) { plan_->r
 
 namespace {
 
+// Of the blocks that kernels read: the store's, or what its records are unpacked to.
+struct TileLayouts {
+  KvLayout keys, values;
+  const UnpackKernels& unpack;
+};
+
 // One thread at work on one unit (chunk, KV head).
 class Unit {
  public:
-  Unit(const AttendArgs& args, const CpuKvStore& store, const KvLayout& tile, const AttentionKernels& kernels,
+  Unit(const AttendArgs& args, const CpuKvStore& store, const TileLayouts& tile, const AttentionKernels& kernels,
        AttentionPlan& plan, AttentionWorker& worker, int chunk, int head)
       : args_(args),
         store_(store),
@@ -100,14 +106,14 @@ class Unit {
   // Block b as kernels read it: in place, or unpacked, until the next call.
   const std::byte* keys_of(int b) {
     const std::byte* keys = store_.keys(seq_.slot, args_.layer, head_, b);
-    if (!store_.layout().record) return keys;
-    unpack_keys(store_.layout(), keys, tile_, worker_.block_keys);
+    if (!store_.key_layout().record) return keys;
+    tile_.unpack.keys(store_.key_layout(), keys, tile_.keys, worker_.block_keys);
     return worker_.block_keys;
   }
   const std::byte* values_of(int b) {
     const std::byte* values = store_.values(seq_.slot, args_.layer, head_, b);
-    if (!store_.layout().record) return values;
-    unpack_values(store_.layout(), values, tile_, worker_.block_values);
+    if (!store_.value_layout().record) return values;
+    tile_.unpack.values(store_.value_layout(), values, tile_.values, worker_.block_values);
     return worker_.block_values;
   }
 
@@ -140,7 +146,7 @@ class Unit {
       const int b = p / kBlock;
       const std::byte *k = keys_of(b), *v = values_of(b);
       const std::byte* next = p + kBlock < last ? store_.keys(seq_.slot, args_.layer, head_, b + 1) : k;
-      if (store_.layout().record) next = nullptr;
+      if (store_.key_layout().record) next = nullptr;
       for (int t = 0; t < chunk_.tiles; ++t)  // the first tile brings the block in, the others find it in the cache
         fold(states + at(t), query(t), k, v, b, t * chunk_.tile_rows, rows_of(t), t == 0 ? next : nullptr);
     }
@@ -159,8 +165,8 @@ class Unit {
       if (end <= b * kBlock) continue;
       if (leaf != kDirect) {
         if (!copied) {
-          std::memcpy(worker_.tail_keys, k, tile_.k_bytes);
-          std::memcpy(worker_.tail_values, v, tile_.v_bytes);
+          std::memcpy(worker_.tail_keys, k, tile_.keys.bytes);
+          std::memcpy(worker_.tail_values, v, tile_.values.bytes);
           for (int i = 0; i < kBlock; ++i) worker_.cells[i] = b * kBlock + i;
           copied = true;
         }
@@ -185,16 +191,19 @@ class Unit {
         const std::byte* k = store_.keys(seq_.slot, args_.layer, head_, cell / kBlock);
         const std::byte* v = store_.values(seq_.slot, args_.layer, head_, cell / kBlock);
         worker_.cells[p] = cell;
-        if (store_.layout().record) {
-          float x[kMaxHeadDim];
-          load_key(store_.layout(), k, cell % kBlock, x);
-          store_key(tile_, worker_.tail_keys, p, x);
-          load_value(store_.layout(), v, cell % kBlock, x);
-          store_value(tile_, worker_.tail_values, p, x);
-          continue;
+        float x[kMaxHeadDim];
+        if (store_.key_layout().record) {
+          load_key(store_.key_layout(), k, cell % kBlock, x);
+          store_key(tile_.keys, worker_.tail_keys, p, x);
+        } else {
+          copy_key(tile_.keys, k, cell % kBlock, worker_.tail_keys, p);
         }
-        copy_key(tile_, k, cell % kBlock, worker_.tail_keys, p);
-        copy_value(tile_, v, cell % kBlock, worker_.tail_values, p);
+        if (store_.value_layout().record) {
+          load_value(store_.value_layout(), v, cell % kBlock, x);
+          store_value(tile_.values, worker_.tail_values, p, x);
+        } else {
+          copy_value(tile_.values, v, cell % kBlock, worker_.tail_values, p);
+        }
       }
   }
 
@@ -233,7 +242,7 @@ class Unit {
 
   const AttendArgs& args_;
   const CpuKvStore& store_;
-  const KvLayout& tile_;  // of the blocks that kernels read: the store's, or what its records are unpacked to
+  const TileLayouts& tile_;
   const AttentionKernels& kernels_;
   AttentionPlan& plan_;
   AttentionWorker& worker_;
@@ -248,8 +257,9 @@ constexpr int64_t kWorthSharing = 8;  // blocks x tiles below which waking the o
 
 void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch& scratch) {
   const auto& store = static_cast<const CpuKvStore&>(*args.kv);
-  const KvLayout tile = tile_layout(store.layout(), isa);
-  const AttentionKernels& kernels = attention_kernels(tile, isa);
+  const TileLayouts tile{tile_layout(store.key_layout(), store.value_layout(), isa),
+                         tile_layout(store.value_layout(), store.key_layout(), isa), unpack_kernels(isa)};
+  const AttentionKernels& kernels = attention_kernels(tile.keys, tile.values, isa);
   AttentionPlan& plan = *scratch.plan_;
   plan.plan(args, store, pool.size());
   const auto work = [&](int thread) {

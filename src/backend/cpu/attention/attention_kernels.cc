@@ -1,5 +1,6 @@
 #include "backend/cpu/attention/attention_kernels.h"
 
+#include "backend/cpu/kv/records.h"
 #include "backend/cpu/kv/score_kernels.h"
 #include "base/error.h"
 
@@ -8,19 +9,21 @@ namespace {
 
 // What every instruction set has, for stores of any layout.
 struct Portable {
-  const AttentionKernels* (*attention)(DType type);
+  const AttentionKernels* (*attention)(DType keys, DType values);
   const ScoreKernels* (*scores)(DType type);
   const ScoreFolds* (*folds)();
+  const UnpackKernels* (*unpack)();  // null: none of its own
 };
 
 }  // namespace
 
-#define SX_DECLARE_PORTABLE(set)                                                        \
-  namespace set {                                                                       \
-  const AttentionKernels* portable_attention(DType type);                               \
-  const ScoreKernels* portable_scores(DType type);                                      \
-  const ScoreFolds* portable_folds();                                                   \
-  constexpr Portable kPortable = {portable_attention, portable_scores, portable_folds}; \
+#define SX_DECLARE_PORTABLE(set)                                                                         \
+  namespace set {                                                                                        \
+  const AttentionKernels* portable_attention(DType keys, DType values);                                  \
+  const ScoreKernels* portable_scores(DType type);                                                       \
+  const ScoreFolds* portable_folds();                                                                    \
+  const UnpackKernels* portable_unpack();                                                                \
+  constexpr Portable kPortable = {portable_attention, portable_scores, portable_folds, portable_unpack}; \
   }
 #if defined(SX_HAS_GENERIC)
 SX_DECLARE_PORTABLE(generic)
@@ -63,11 +66,12 @@ const Portable& portable(Isa isa) {
 
 }  // namespace
 
-const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa) {
+const AttentionKernels& attention_kernels(const KvLayout& keys, const KvLayout& values, Isa isa) {
+  SX_ASSERT(keys.matrix == values.matrix && (!keys.matrix || keys.type == values.type));
 #if defined(SX_HAS_NEON_I8MM)
-  if (layout.matrix) return layout.type == DType::kBF16 ? neon_i8mm::kAttentionBf16 : neon_i8mm::kAttentionQ8;
+  if (keys.matrix) return keys.type == DType::kBF16 ? neon_i8mm::kAttentionBf16 : neon_i8mm::kAttentionQ8;
 #endif
-  const AttentionKernels* found = portable(isa).attention(layout.type);
+  const AttentionKernels* found = portable(isa).attention(keys.type, values.type);
   SX_ASSERT(found != nullptr);
   return *found;
 }
@@ -89,5 +93,11 @@ const ScoreKernels& score_kernels(const KvLayout& layout, Isa isa) {
 }
 
 const ScoreFolds& score_folds(Isa isa) { return *portable(isa).folds(); }
+
+const UnpackKernels& unpack_kernels(Isa isa) {
+  static constexpr UnpackKernels kPlain = {unpack_keys, unpack_values};
+  const UnpackKernels* own = portable(isa).unpack();
+  return own ? *own : kPlain;
+}
 
 }  // namespace sx::cpu

@@ -54,8 +54,8 @@ struct AttentionKernels {
   void (*finish)(const float* state, int row, float* out, int dim, int padded);
 };
 
-// The table for a store's layout.
-const AttentionKernels& attention_kernels(const KvLayout& layout, Isa isa);
+// The table for a store's layouts.
+const AttentionKernels& attention_kernels(const KvLayout& keys, const KvLayout& values, Isa isa);
 
 // Rotates `cells` neighbouring keys of a tile of 16, whole heads of 2 * half elements in the halves style, and writes
 // them to as many neighbours of another tile (or to their own place), with the bits of widening, rotate() and rounding.

@@ -179,7 +179,7 @@ void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int po
   SX_ASSERT(args.shape.head_dim == store.geometry().head_dim && args.shape.head_dim <= limits.head_dim);
   SX_ASSERT(args.shape.kv_heads == store.geometry().kv_heads && pool_threads <= threads);
   group = args.shape.heads / args.shape.kv_heads;
-  padded = store.layout().padded;
+  padded = store.key_layout().padded;
   chunk_count = 0;
   int at = 0;
   for (size_t s = 0; s < args.seqs.size(); ++s) {

@@ -166,13 +166,21 @@ __attribute__((noinline)) void add_values(float* o, const std::byte* values, int
   for (; c < padded; c += 16) add_channels<E, R, kColumns>(o + c, v + c, padded, w);
 }
 
+// The elements of K and of V.
+template <class K, class V>
+struct Pair {
+  using Keys = K;
+  using Values = V;
+};
+
+// E: a Pair.
 template <class E, int R>
 void fold_rows(const FoldArgs& a) {
   alignas(64) float s[R][kBlock];
   float* m = a.state;
   float* l = a.state + 8;
   float* o = a.state + kStateHead;
-  scores<E, R>(reinterpret_cast<const float*>(a.query), a.keys, a.padded, s);
+  scores<typename E::Keys, R>(reinterpret_cast<const float*>(a.query), a.keys, a.padded, s);
   const auto* scale = reinterpret_cast<const float*>(a.values + kBlock * a.padded);
   for (int i = 0; i < R; ++i) {
     if (a.soft_cap > 0) cap_scores(s[i], SoftCap(a.soft_cap));
@@ -180,13 +188,13 @@ void fold_rows(const FoldArgs& a) {
       for (int j = 0; j < a.begin[i]; ++j) s[i][j] = -INFINITY;
       for (int j = a.end[i]; j < kBlock; ++j) s[i][j] = -INFINITY;
     }
-    const float alpha = weigh<E>(s[i], m[i], l[i], scale);
+    const float alpha = weigh<typename E::Values>(s[i], m[i], l[i], scale);
     if (alpha == 1) continue;
     // Adding +0 turns -0 into +0: the sign of a zero would otherwise depend on masked values (-0 + 0 * v).
     for (int c = 0; c < a.padded; c += kLanes)
       store(o + i * a.padded + c, add(mul(load(o + i * a.padded + c), set1(alpha)), zero()));
   }
-  add_values<E, R>(o, a.values, a.padded, s);
+  add_values<typename E::Values, R>(o, a.values, a.padded, s);
 }
 
 // A tile may be folded as a larger one: rows beyond a.rows are zeros and are never read.
@@ -252,15 +260,26 @@ void finish(const float* state, int row, float* out, int dim, int padded) {
 template <class E>
 constexpr AttentionKernels kTable = {pack, fold<E>, merge, copy_row, finish};
 
+template <class K>
+const AttentionKernels* table_of(DType values) {
+  switch (values) {
+    case DType::kF32: return &kTable<Pair<K, F32>>;
+    case DType::kF16: return &kTable<Pair<K, F16>>;
+    case DType::kBF16: return &kTable<Pair<K, BF16>>;
+    case DType::kQ8_0: return &kTable<Pair<K, Q8>>;
+    default: return nullptr;
+  }
+}
+
 }  // namespace
 
-const AttentionKernels* portable_attention(DType type);
-const AttentionKernels* portable_attention(DType type) {
-  switch (type) {
-    case DType::kF32: return &kTable<F32>;
-    case DType::kF16: return &kTable<F16>;
-    case DType::kBF16: return &kTable<BF16>;
-    case DType::kQ8_0: return &kTable<Q8>;
+const AttentionKernels* portable_attention(DType keys, DType values);
+const AttentionKernels* portable_attention(DType keys, DType values) {
+  switch (keys) {
+    case DType::kF32: return table_of<F32>(values);
+    case DType::kF16: return table_of<F16>(values);
+    case DType::kBF16: return table_of<BF16>(values);
+    case DType::kQ8_0: return table_of<Q8>(values);
     default: return nullptr;
   }
 }

@@ -15,7 +15,7 @@ void each_head(const CpuKvStore& kv, const KvCellsArgs& a, ThreadPool& pool, Bod
   const KvGeometry& g = kv.geometry();
   SX_ASSERT(a.slot >= 0 && a.slot < g.slots && a.first >= 0 && a.count >= 0 && a.count <= g.capacity - a.first);
   if (a.count == 0) return;
-  const size_t whole = kv_cell_bytes(kv), part = 2 * packed_bytes(kv.layout());
+  const size_t whole = kv_cell_bytes(kv), part = packed_bytes(kv.key_layout()) + packed_bytes(kv.value_layout());
   const int heads = g.layers * g.kv_heads, end = a.first + a.count, first_block = a.first / kBlock;
   const int64_t items = int64_t{(end - 1) / kBlock + 1 - first_block} * heads;
   pool.run([&](int thread) {
@@ -32,23 +32,24 @@ void each_head(const CpuKvStore& kv, const KvCellsArgs& a, ThreadPool& pool, Bod
 
 size_t kv_cell_bytes(const CpuKvStore& kv) {
   const KvGeometry& g = kv.geometry();
-  return static_cast<size_t>(g.layers) * static_cast<size_t>(g.kv_heads) * 2 * packed_bytes(kv.layout());
+  return static_cast<size_t>(g.layers) * static_cast<size_t>(g.kv_heads) *
+         (packed_bytes(kv.key_layout()) + packed_bytes(kv.value_layout()));
 }
 
 void kv_read(const CpuKvStore& kv, const KvCellsArgs& a, std::byte* out, ThreadPool& pool) {
-  const KvLayout& l = kv.layout();
+  const KvLayout &k = kv.key_layout(), &v = kv.value_layout();
   each_head(kv, a, pool, [&](int layer, int head, int cell, size_t at) {
-    pack_key(l, kv.keys(a.slot, layer, head, cell / kBlock), cell % kBlock, out + at);
-    pack_value(l, kv.values(a.slot, layer, head, cell / kBlock), cell % kBlock, out + at + packed_bytes(l));
+    pack_key(k, kv.keys(a.slot, layer, head, cell / kBlock), cell % kBlock, out + at);
+    pack_value(v, kv.values(a.slot, layer, head, cell / kBlock), cell % kBlock, out + at + packed_bytes(k));
   });
 }
 
 void kv_write(CpuKvStore& kv, const KvCellsArgs& a, const std::byte* from, ThreadPool& pool) {
-  const KvLayout& l = kv.layout();
+  const KvLayout &k = kv.key_layout(), &v = kv.value_layout();
   if (a.count > 0) kv.written(a.slot, a.first, a.first + a.count);
   each_head(kv, a, pool, [&](int layer, int head, int cell, size_t at) {
-    unpack_key(l, kv.keys(a.slot, layer, head, cell / kBlock), cell % kBlock, from + at);
-    unpack_value(l, kv.values(a.slot, layer, head, cell / kBlock), cell % kBlock, from + at + packed_bytes(l));
+    unpack_key(k, kv.keys(a.slot, layer, head, cell / kBlock), cell % kBlock, from + at);
+    unpack_value(v, kv.values(a.slot, layer, head, cell / kBlock), cell % kBlock, from + at + packed_bytes(k));
   });
 }
 

@@ -162,25 +162,26 @@ void unpack_any(const KvLayout& l, const Walk& w, std::byte* block, int p, const
 
 }  // namespace
 
-KvLayout make_layout(DType type, int head_dim, Isa isa) {
-  const bool records = type == DType::kQ4_0 || type == DType::kQ4_1;
+KvLayout make_layout(DType type, DType other, int head_dim, Isa isa) {
+  const bool records = tile_type(type) != type;
   if (!records && type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && type != DType::kQ8_0)
     fail("KV type {}: expected F32, F16, BF16, Q8_0, Q4_0 or Q4_1", dtype_name(type));
   if (head_dim <= 0 || head_dim > kMaxHeadDim || head_dim % 2 != 0)
     fail("head size {}: expected an even number up to {}", head_dim, kMaxHeadDim);
   KvLayout l;
   l.type = type;
-  l.matrix = isa == Isa::kNeonI8mm && (type == DType::kBF16 || type == DType::kQ8_0);
+  l.matrix =
+      isa == Isa::kNeonI8mm && tile_type(type) == tile_type(other) && (type == DType::kBF16 || type == DType::kQ8_0);
   l.dim = head_dim;
   l.padded = (head_dim + 15) / 16 * 16;
   if (records) {
     l.record = record_bytes(type, head_dim);
-    l.k_bytes = l.v_bytes = kBlock * l.record;
+    l.bytes = kBlock * l.record;
     return l;
   }
   const size_t count = size_t(kBlock) * static_cast<size_t>(l.padded);
   const size_t element = type == DType::kF32 ? 4 : type == DType::kQ8_0 ? 1 : 2;
-  l.k_bytes = l.v_bytes = count * element + (type == DType::kQ8_0 ? kBlock * sizeof(float) : 0);
+  l.bytes = count * element + (type == DType::kQ8_0 ? kBlock * sizeof(float) : 0);
   return l;
 }
 

@@ -22,19 +22,21 @@ namespace sx::cpu {
 
 inline constexpr int kMaxHeadDim = 256;
 
+// Blocks of one side, K or V.
 struct KvLayout {
   DType type = DType::kF32;
   bool matrix = false;  // which family
   int dim = 0;          // elements of a head
   int padded = 0;       // rounded up to 16
   size_t record = 0;    // bytes of a position where blocks are records, else 0
-  size_t k_bytes = 0;   // of a K block, scales included
-  size_t v_bytes = 0;
+  size_t bytes = 0;     // of a block, scales included
 
   size_t scales_at() const { return size_t(kBlock) * static_cast<size_t>(padded); }  // q8: bytes before the scales
 };
 
-KvLayout make_layout(DType type, int head_dim, Isa isa);
+// Of a store whose other side has the type `other`. The matrix family has kernels for two sides of one type only (those
+// of records are unpacked to bf16), so a store of two others has lanes on both sides.
+KvLayout make_layout(DType type, DType other, int head_dim, Isa isa);
 
 // Writes position p of a block. k, v: [dim]. Values are rounded to nearest even; V is clamped to finite numbers (NaN
 // becomes 0), f16 saturates.

@@ -239,6 +239,9 @@ void copy_words(const KvLayout& l, const std::byte* from, int p, std::byte* to, 
 }
 
 void copy_values(const KvLayout& l, const std::byte* from, int p, std::byte* to, int q, int cells) {
+  if (l.record)
+    return void(std::memmove(to + static_cast<size_t>(q) * l.record, from + static_cast<size_t>(p) * l.record,
+                             static_cast<size_t>(cells) * l.record));
   const size_t element = l.type == DType::kF32 ? 4 : l.type == DType::kQ8_0 ? 1 : 2;
   const size_t row = static_cast<size_t>(l.padded) * element;
   const size_t first = static_cast<size_t>(p), n = static_cast<size_t>(cells);
@@ -251,10 +254,10 @@ void copy_values(const KvLayout& l, const std::byte* from, int p, std::byte* to,
 }
 
 template <class E, int run>
-void move_head(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
+void move_keys(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
   const auto& from = static_cast<const CpuKvStore&>(*a.from);
   auto& to = static_cast<CpuKvStore&>(*a.to);
-  const KvLayout& l = from.layout();
+  const KvLayout& l = from.key_layout();
   const Keys<E, run> keys{l};
   const TurnCells turn = a.style == RopeStyle::kHalves && a.dims == l.dim ? turn_cells(l) : nullptr;
   alignas(64) float x[kMaxRun * kMaxHeadDim];
@@ -274,17 +277,14 @@ void move_head(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs,
       keys.turn(x, r.cells, plan.tables + r.table * a.dims, a.dims, a.style);
       keys.store(x, r.cells, new_k, q);
     }
-    const std::byte* v = from.values(a.from_slot, layer, head, r.src / kBlock);
-    std::byte* new_v = to.values(a.to_slot, layer, head, r.dst / kBlock);
-    if (v != new_v || p != q) copy_values(l, v, p, new_v, q, r.cells);
   }
 }
 
-// Cells that are records, one by one.
-void move_records(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
+// Keys that are records, one by one.
+void move_record_keys(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
   const auto& from = static_cast<const CpuKvStore&>(*a.from);
   auto& to = static_cast<CpuKvStore&>(*a.to);
-  const KvLayout& l = from.layout();
+  const KvLayout& l = from.key_layout();
   for (const Run& r : runs)
     for (int i = 0; i < r.cells; ++i) {
       const int src = r.src + i, dst = r.dst + i, p = src % kBlock, q = dst % kBlock;
@@ -298,20 +298,30 @@ void move_records(const KvMoveArgs& a, const Plan& plan, std::span<const Run> ru
         rotate(x, plan.tables + r.table * a.dims, a.dims, a.style);
         store_key(l, new_k, q, x);
       }
-      copy_value(l, from.values(a.from_slot, layer, head, src / kBlock), p,
-                 to.values(a.to_slot, layer, head, dst / kBlock), q);
     }
 }
 
-void move_any(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
-  const KvLayout& l = static_cast<const CpuKvStore&>(*a.from).layout();
-  if (l.record) return move_records(a, plan, runs, layer, head);
+void move_values(const KvMoveArgs& a, std::span<const Run> runs, int layer, int head) {
+  const auto& from = static_cast<const CpuKvStore&>(*a.from);
+  auto& to = static_cast<CpuKvStore&>(*a.to);
+  for (const Run& r : runs) {
+    const int p = r.src % kBlock, q = r.dst % kBlock;
+    const std::byte* v = from.values(a.from_slot, layer, head, r.src / kBlock);
+    std::byte* new_v = to.values(a.to_slot, layer, head, r.dst / kBlock);
+    if (v != new_v || p != q) copy_values(from.value_layout(), v, p, new_v, q, r.cells);
+  }
+}
+
+void move_head(const KvMoveArgs& a, const Plan& plan, std::span<const Run> runs, int layer, int head) {
+  const KvLayout& l = static_cast<const CpuKvStore&>(*a.from).key_layout();
   const bool matrix = l.matrix;
-  const auto move = l.type == DType::kBF16   ? (matrix ? move_head<BF16, 4> : move_head<BF16, 1>)
-                    : l.type == DType::kQ8_0 ? (matrix ? move_head<Q8, 8> : move_head<Q8, 1>)
-                    : l.type == DType::kF16  ? move_head<F16, 1>
-                                             : move_head<F32, 1>;
+  const auto move = l.record                 ? move_record_keys
+                    : l.type == DType::kBF16 ? (matrix ? move_keys<BF16, 4> : move_keys<BF16, 1>)
+                    : l.type == DType::kQ8_0 ? (matrix ? move_keys<Q8, 8> : move_keys<Q8, 1>)
+                    : l.type == DType::kF16  ? move_keys<F16, 1>
+                                             : move_keys<F32, 1>;
   move(a, plan, runs, layer, head);
+  move_values(a, runs, layer, head);
 }
 
 }  // namespace
@@ -350,7 +360,7 @@ void kv_move(const KvMoveArgs& a, Isa, ThreadPool& pool) {
       for (int i = heads * parts * thread / threads; i < heads * parts * (thread + 1) / threads; ++i) {
         const int head = i % heads, begin = cut(i / heads), end = cut(i / heads + 1);
         const std::span<const Run> runs(plan.runs + begin, static_cast<size_t>(end - begin));
-        move_any(a, plan, runs, first_layer + head / per_layer, first_head + head % per_layer);
+        move_head(a, plan, runs, first_layer + head / per_layer, first_head + head % per_layer);
       }
     });
   }

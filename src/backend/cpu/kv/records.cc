@@ -140,7 +140,9 @@ void read_record(const KvLayout& l, const std::byte* record, float* x) {
   for (int i = 0; i < l.dim; ++i) x[i] = bf16_to_float(all[i]);
 }
 
-KvLayout tile_layout(const KvLayout& l, Isa isa) { return l.record ? make_layout(DType::kBF16, l.dim, isa) : l; }
+KvLayout tile_layout(const KvLayout& l, const KvLayout& other, Isa isa) {
+  return l.record ? make_layout(DType::kBF16, other.type, l.dim, isa) : l;
+}
 
 // Lanes: K [pos/16][d][pos%16], V [pos][c].
 void unpack_keys(const KvLayout& l, const std::byte* block, const KvLayout& tile, std::byte* out) {

@@ -14,9 +14,17 @@ size_t record_bytes(DType type, int dim);
 void write_record(const KvLayout& layout, std::byte* record, const float* x);
 void read_record(const KvLayout& layout, const std::byte* record, float* x);
 
-// The layout of unpacked blocks: that of bf16; `layout` itself if it has no records.
-KvLayout tile_layout(const KvLayout& layout, Isa isa);
+// The type of what kernels read: bf16 where the store has records, else its own.
+constexpr DType tile_type(DType type) { return type == DType::kQ4_0 || type == DType::kQ4_1 ? DType::kBF16 : type; }
+// The layout of unpacked blocks of a side: that of bf16; `layout` itself if it has no records. `other`: the other side.
+KvLayout tile_layout(const KvLayout& layout, const KvLayout& other, Isa isa);
 // All 64 positions of a K or V block with records, as a block of `tile`.
+struct UnpackKernels {
+  void (*keys)(const KvLayout& layout, const std::byte* block, const KvLayout& tile, std::byte* out);
+  void (*values)(const KvLayout& layout, const std::byte* block, const KvLayout& tile, std::byte* out);
+};
+const UnpackKernels& unpack_kernels(Isa isa);  // the fastest of a set; all of them write the same bits
+// Those of sets without vectors of their own for it.
 void unpack_keys(const KvLayout& layout, const std::byte* block, const KvLayout& tile, std::byte* out);
 void unpack_values(const KvLayout& layout, const std::byte* block, const KvLayout& tile, std::byte* out);
 

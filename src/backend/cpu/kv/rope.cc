@@ -35,8 +35,8 @@ void store_row(const RopeStoreArgs& a, CpuKvStore& store, const SeqRows& seq, in
   const float* k = x + a.shape.heads * a.shape.head_dim;
   const float* v = k + a.shape.kv_heads * a.shape.head_dim;
   for (int h = 0; h < a.shape.kv_heads; ++h) {
-    store_key(store.layout(), store.keys(seq.slot, a.layer, h, b), p, k + h * a.shape.head_dim);
-    store_value(store.layout(), store.values(seq.slot, a.layer, h, b), p, v + h * a.shape.head_dim);
+    store_key(store.key_layout(), store.keys(seq.slot, a.layer, h, b), p, k + h * a.shape.head_dim);
+    store_value(store.value_layout(), store.values(seq.slot, a.layer, h, b), p, v + h * a.shape.head_dim);
   }
 }
 

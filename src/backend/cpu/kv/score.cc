@@ -23,6 +23,7 @@ struct Call {
   const KvScoreArgs& a;
   const CpuKvStore& store;
   const KvLayout& tile;  // as kernels read blocks
+  const UnpackKernels& unpack;
   const ScoreKernels& kernels;
   const ScoreFolds& folds;
   float* maxima;       // [heads, chunks]
@@ -50,8 +51,8 @@ struct Call {
   // Block b as kernels read it: in place, or unpacked to `room`.
   const std::byte* keys_of(int kv_head, int b, std::byte* room) const {
     const std::byte* keys = store.keys(a.slot, a.layer, kv_head, b);
-    if (!store.layout().record) return keys;
-    unpack_keys(store.layout(), keys, tile, room);
+    if (!store.key_layout().record) return keys;
+    unpack.keys(store.key_layout(), keys, tile, room);
     return room;
   }
 
@@ -62,7 +63,7 @@ struct Call {
     int at = first;  // the first chunk that reaches into the block
     for (int b = border[first] / kBlock; b * kBlock < border[last]; ++b) {
       const std::byte* keys = keys_of(kv_head, b, room);
-      const bool more = (b + 1) * kBlock < border[last] && !store.layout().record;
+      const bool more = (b + 1) * kBlock < border[last] && !store.key_layout().record;
       const std::byte* next = more ? store.keys(a.slot, a.layer, kv_head, b + 1) : nullptr;
       for (int i = 0; i < lots; ++i) {
         alignas(64) float s[kScoreHeads][kBlock];
@@ -103,7 +104,7 @@ struct Call {
         stop = std::min(end, (b + 1) * kBlock);
         const std::byte* keys = keys_of(kv_head, b, room);
         // widen() strides through a block, which no hardware foresees; a block on is as good as next.
-        const size_t bytes = tile.k_bytes, cells = kBlock;
+        const size_t bytes = tile.bytes, cells = kBlock;
         for (size_t at = bytes * static_cast<size_t>(cell % kBlock) / cells;
              at < bytes * static_cast<size_t>(stop - b * kBlock) / cells; at += 64)
           __builtin_prefetch(keys + bytes + at, 0, 2);
@@ -135,11 +136,12 @@ void kv_score(const KvScoreArgs& a, Isa isa, ThreadPool& pool, ScoreScratch& scr
   SX_ASSERT(a.borders.front() >= 0 && a.borders.back() <= g.capacity);
   for (size_t c = 1; c < a.borders.size(); ++c) SX_ASSERT(a.borders[c - 1] < a.borders[c]);
   const int chunks = static_cast<int>(a.borders.size()) - 1, group = a.heads / a.kv_heads;
-  const int lots = (group + kScoreHeads - 1) / kScoreHeads, padded = store.layout().padded;
-  const KvLayout tile = tile_layout(store.layout(), isa);
+  const int lots = (group + kScoreHeads - 1) / kScoreHeads, padded = store.key_layout().padded;
+  const KvLayout tile = tile_layout(store.key_layout(), store.value_layout(), isa);
   const Call call{a,
                   store,
                   tile,
+                  unpack_kernels(isa),
                   score_kernels(tile, isa),
                   score_folds(isa),
                   scratch.maxima_.as<float>(),

@@ -9,7 +9,10 @@
 namespace sx::cpu {
 
 CpuKvStore::CpuKvStore(const KvGeometry& geometry, Isa isa, ThreadPool* pool)
-    : KvStore(geometry), layout_(make_layout(geometry.type, geometry.head_dim, isa)), pool_(pool) {
+    : KvStore(geometry),
+      key_layout_(make_layout(geometry.type.keys, geometry.type.values, geometry.head_dim, isa)),
+      value_layout_(make_layout(geometry.type.values, geometry.type.keys, geometry.head_dim, isa)),
+      pool_(pool) {
   if (geometry.layers <= 0 || geometry.kv_heads <= 0 || geometry.slots <= 0 || geometry.capacity <= 0)
     fail("KV store of {} layers, {} heads, {} slots, {} cells: all must be positive", geometry.layers,
          geometry.kv_heads, geometry.slots, geometry.capacity);
@@ -17,8 +20,8 @@ CpuKvStore::CpuKvStore(const KvGeometry& geometry, Isa isa, ThreadPool* pool)
   extent_ = std::min(blocks_, kExtent);
   extents_ = (blocks_ + extent_ - 1) / extent_;
   geometry_.capacity = blocks_ * kBlock;
-  v_at_ = static_cast<size_t>(extent_) * layout_.k_bytes;
-  head_bytes_ = v_at_ + static_cast<size_t>(extent_) * layout_.v_bytes;
+  v_at_ = static_cast<size_t>(extent_) * key_layout_.bytes;
+  head_bytes_ = v_at_ + static_cast<size_t>(extent_) * value_layout_.bytes;
   const size_t page = std::max<size_t>(4096, static_cast<size_t>(::sysconf(_SC_PAGESIZE)));
   const size_t heads = static_cast<size_t>(geometry.layers) * static_cast<size_t>(geometry.kv_heads);
   extent_bytes_ = (heads * head_bytes_ + page - 1) / page * page;

@@ -22,13 +22,14 @@ class CpuKvStore : public KvStore, public KvSharing {
 
   size_t bytes() const override { return memory_.size(); }
   KvUse use() const override;
-  const KvLayout& layout() const { return layout_; }
+  const KvLayout& key_layout() const { return key_layout_; }
+  const KvLayout& value_layout() const { return value_layout_; }
   int blocks() const { return blocks_; }  // per slot
 
   // Block b holds the cells [64 b, 64 b + 64). Blocks of one extent (b / 16) follow one another.
-  std::byte* keys(int slot, int layer, int head, int b) const { return at(slot, layer, head, b, layout_.k_bytes, 0); }
+  std::byte* keys(int slot, int layer, int head, int b) const { return at(slot, layer, head, b, key_layout_.bytes, 0); }
   std::byte* values(int slot, int layer, int head, int b) const {
-    return at(slot, layer, head, b, layout_.v_bytes, v_at_);
+    return at(slot, layer, head, b, value_layout_.bytes, v_at_);
   }
 
   // Gives back the memory of extents that lie in the range.
@@ -40,10 +41,10 @@ class CpuKvStore : public KvStore, public KvSharing {
 
   // One key vector as floats: [head_dim].
   void load_key(int slot, int layer, int head, int cell, float* k) const {
-    cpu::load_key(layout_, keys(slot, layer, head, cell / kBlock), cell % kBlock, k);
+    cpu::load_key(key_layout_, keys(slot, layer, head, cell / kBlock), cell % kBlock, k);
   }
   void load_value(int slot, int layer, int head, int cell, float* v) const {
-    cpu::load_value(layout_, values(slot, layer, head, cell / kBlock), cell % kBlock, v);
+    cpu::load_value(value_layout_, values(slot, layer, head, cell / kBlock), cell % kBlock, v);
   }
 
  private:
@@ -58,7 +59,7 @@ class CpuKvStore : public KvStore, public KvSharing {
            static_cast<size_t>(b % extent_) * block_bytes;
   }
 
-  KvLayout layout_;
+  KvLayout key_layout_, value_layout_;
   int blocks_ = 0, extent_ = kExtent, extents_ = 0;
   size_t v_at_ = 0, head_bytes_ = 0;  // of one extent of one head
   size_t extent_bytes_ = 0;           // whole pages

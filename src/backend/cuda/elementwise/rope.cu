@@ -3,6 +3,7 @@
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.h"
+#include "backend/cuda/kv/packed.cuh"
 
 namespace sx::cuda {
 namespace {
@@ -25,6 +26,7 @@ __global__ void rope_table_kernel(RopeTableCall c) {
 
 // One warp: one head of one row, through shared memory: 4 bytes read per element; 4 (queries), 2 or 1 (keys, values)
 // written. Bound: latency for a few rows, memory for many.
+template <bool packed>
 __global__ void rope_store_kernel(RopeStoreCall c) {
   __shared__ float buffer[kWarps][kMostHeadDim];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = c.heads + 2 * c.kv_heads, dim = c.head_dim;
@@ -77,6 +79,7 @@ __global__ void rope_store_kernel(RopeStoreCall c) {
   }
   const int kv_head = h - c.heads - (is_value ? c.kv_heads : 0);
   const size_t cell = cell_index(c.kv, c.layer, info.slot, kv_head, info.cell);
+  if constexpr (packed) return store_side(is_value ? values_of(c.kv) : keys_of(c.kv), cell, x, lane);
   uint16_t* scales = is_value ? c.kv.v_scale : c.kv.k_scale;
   if (scales) scales += cell * size_t(dim / 32);
   store_head(c.kv.type, (is_value ? c.kv.v : c.kv.k) + cell * cell_bytes(c.kv), scales, x, dim, lane);
@@ -99,7 +102,8 @@ void rope_store(const RopeStoreCall& call, cudaStream_t stream) {
     c.table += size_t(first) * size_t(c.dims);
     c.info += first;
     c.rows = call.rows - first < kMostRows ? call.rows - first : kMostRows;
-    launch(rope_store_kernel, dim3(unsigned((all + kWarps - 1) / kWarps), unsigned(c.rows)), kWarps * 32, 0, stream, c);
+    launch(call.kv.packed ? rope_store_kernel<true> : rope_store_kernel<false>,
+           dim3(unsigned((all + kWarps - 1) / kWarps), unsigned(c.rows)), kWarps * 32, 0, stream, c);
   }
 }
 

@@ -1,5 +1,6 @@
 // kv_read and kv_write: cells as bytes between a store and mapped pinned host memory.
 #include "backend/cuda/kv/kv.h"
+#include "backend/cuda/kv/packed.h"
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
 
@@ -44,12 +45,14 @@ __global__ void __launch_bounds__(kThreads) copy(const __grid_constant__ CellsCa
 }  // namespace
 
 size_t packed_cell_bytes(const KvView& kv) {
+  if (kv.packed) return packed_store_cell_bytes(kv);
   const size_t scales = kv.k_scale ? size_t(kv.head_dim / 32) * sizeof(uint16_t) : 0;
   return size_t(kv.layers) * size_t(kv.kv_heads) * 2 * (cell_bytes(kv) + scales);
 }
 
 void copy_cells(const CellsCall& call, bool write, cudaStream_t stream) {
   if (call.count <= 0) return;
+  if (call.kv.packed) return copy_packed_cells(call, write, stream);
   const dim3 grid(unsigned(call.count), unsigned(call.kv.layers));
   launch(write ? copy<true> : copy<false>, grid, kThreads, 0, stream, call, packed_cell_bytes(call.kv));
 }

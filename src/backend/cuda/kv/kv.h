@@ -11,12 +11,15 @@ namespace sx::cuda {
 
 class CudaKv : public KvStore {
  public:
-  CudaKv(const KvGeometry& geometry, DeviceMemory& memory);  // throws on types other than BF16, F16 and Q8_0
+  // Throws on types other than BF16, F16, Q8_0, Q4_0 and Q4_1.
+  CudaKv(const KvGeometry& geometry, DeviceMemory& memory);
   size_t bytes() const override { return bytes_; }
   const KvView& view() const { return view_; }
+  // Of a packed store: where one layer of it is widened, a store of one layer and of 16 bits.
+  const KvView& tile() const { return tile_; }
 
  private:
-  KvView view_;
+  KvView view_, tile_{};
   size_t bytes_;
 };
 

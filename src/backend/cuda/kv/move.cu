@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(32 * kWarps, sizeof(Word) == 16 ? (turns ? 6 :
     turn_key(x, table, w, lane);
     __syncwarp();
     cell.write(w.to, to, lane, false);
-    store_key(w.to, to, x, lane);
+    store_key<Word>(w.to, to, x, lane);
     __syncwarp();  // before the next head overwrites x
   }
 }
@@ -110,7 +110,7 @@ __global__ void move_in_order(const __grid_constant__ Where w, const __grid_cons
     __syncthreads();
     if (mine) {
       cell.write(w.to, to, lane, !turns);
-      if (turns) store_key(w.to, to, keys[warp], lane);
+      if (turns) store_key<Word>(w.to, to, keys[warp], lane);
     }
     __syncthreads();
   }
@@ -213,7 +213,8 @@ void kv_move(const MoveCall& c, cudaStream_t stream) {
           c.style};
   const int layers = c.layer < 0 ? c.to.layers : 1;
   const bool same = c.from.k == c.to.k && c.from_slot == c.to_slot;
-  if (cell_bytes(c.to) % 16 == 0) move_all<uint4>(w, c.moves, layers, same, stream);
+  if (c.to.packed) move_all<Packed>(w, c.moves, layers, same, stream);
+  else if (cell_bytes(c.to) % 16 == 0) move_all<uint4>(w, c.moves, layers, same, stream);
   else move_all<uint32_t>(w, c.moves, layers, same, stream);
 }
 

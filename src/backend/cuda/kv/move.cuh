@@ -1,7 +1,10 @@
 // A cell in the registers of a warp, on its way from one place to another, and the rotation of its key.
 #pragma once
+#include <type_traits>
+
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
+#include "backend/cuda/kv/packed.cuh"
 
 namespace sx::cuda {
 namespace {
@@ -72,6 +75,13 @@ struct Cell {
   }
 };
 
+// In place of a word: cells of packed stores.
+struct Packed {
+  uint4 word;
+};
+template <>
+struct Cell<Packed> : PackedCell {};
+
 // table[2 i], table[2 i + 1] = cos, sin of delta * frequency i. The angle is reduced to an eighth of a turn, where
 // these few terms of the power series are good to 1.2e-10; sincos() would take ten times as long.
 __device__ __forceinline__ void fill_entry(float* table, const Where& w, int delta, int i) {
@@ -99,7 +109,9 @@ __device__ void turn_key(float* x, const float* table, const Where& w, int lane)
     rotate_pair(x, i, make_float2(table[2 * i], table[2 * i + 1]), w.dims, w.style);
 }
 
+template <class Word>
 __device__ void store_key(const KvView& kv, size_t cell, const float* x, int lane) {
+  if constexpr (std::is_same_v<Word, Packed>) return store_side(keys_of(kv), cell, x, lane);
   uint16_t* scales = kv.k_scale ? kv.k_scale + cell * size_t(kv.head_dim / 32) : nullptr;
   store_head(kv.type, kv.k + cell * cell_bytes(kv), scales, x, kv.head_dim, lane);
 }

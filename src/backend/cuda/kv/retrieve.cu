@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kGatherThreads, sizeof(Word) == 16 ? 2 : 1)
         turn_key(x, tables[slot], w, lane);
         __syncwarp();
         now.write(w.to, to, lane, false);
-        store_key(w.to, to, x, lane);
+        store_key<Word>(w.to, to, x, lane);
         __syncwarp();  // before the next head overwrites x
       }
       now = next;
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(kGatherThreads, 1)
     turn_key(keys[warp], tables[warp], w, lane);
     __syncwarp();
     moved.write(w.to, to, lane, false);
-    store_key(w.to, to, keys[warp], lane);
+    store_key<Word>(w.to, to, keys[warp], lane);
     __syncwarp();  // before the next cell overwrites the key
   }
 }
@@ -411,7 +411,9 @@ void gather_heads(const RetrieveCall& c, int layers, cudaStream_t stream) {
   if (c.count <= 0) return;
   const int lists = layers * c.where.heads;
   const int64_t blocks = (int64_t(lists) * c.count + kGatherWarps - 1) / kGatherWarps;
-  const auto kernel = cell_bytes(c.where.to) % 16 == 0 ? gather_heads_kernel<uint4> : gather_heads_kernel<uint32_t>;
+  const auto kernel = c.where.to.packed                  ? gather_heads_kernel<Packed>
+                      : cell_bytes(c.where.to) % 16 == 0 ? gather_heads_kernel<uint4>
+                                                         : gather_heads_kernel<uint32_t>;
   launch(kernel, unsigned(std::min<int64_t>(blocks, 2 * kGatherBlocks)), kGatherThreads, 0, stream, c, lists);
 }
 
@@ -419,7 +421,9 @@ void gather(const RetrieveCall& c, cudaStream_t stream) {
   if (c.count <= 0) return;
   const int groups = (c.count + kPlaces - 1) / kPlaces, across = std::min(groups, kGatherBlocks);
   const int down = std::clamp(kGatherBlocks / across, 1, c.where.to.layers);  // few cells of many layers
-  const auto kernel = cell_bytes(c.where.to) % 16 == 0 ? gather_kernel<uint4> : gather_kernel<uint32_t>;
+  const auto kernel = c.where.to.packed                  ? gather_kernel<Packed>
+                      : cell_bytes(c.where.to) % 16 == 0 ? gather_kernel<uint4>
+                                                         : gather_kernel<uint32_t>;
   launch(kernel, dim3(unsigned(across), unsigned(down)), kGatherThreads, 0, stream, c);
 }
 

@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(kThreads) bound_kernel(const __grid_constant__
     for (int cell = from + warp * keys + lane / lanes; cell < to; cell += kWarps * keys) {
       const size_t at = cell_index(c.kv, layer, c.slot, kv_head, cell);
       float x[per];
-      widen<type>(load_word<type>(c.kv.k + at * size_t(bytes), word, bytes, whole), x);
+      if constexpr (is_nibbles(type)) widen<DType::kF16>(load_nibbles<type>(c.kv, at, word, bytes), x);
+      else widen<type>(load_word<type>(c.kv.k + at * size_t(bytes), word, bytes, whole), x);
       if constexpr (type == DType::kQ8_0) {
         const float scale = f16_value(c.kv.k_scale[at * size_t(dim / 32) + size_t(word / 4)]);
 #pragma unroll
@@ -222,9 +223,11 @@ __global__ void mean_kernel(const __grid_constant__ ScoreCall c) {
 
 void score_bounds(ScoreCall c, float* scratch, bool whole, cudaStream_t stream) {
   if (!c.out) c.out = scratch;
-  const auto kernel = c.kv.type == DType::kBF16  ? bound_kernel<DType::kBF16>
-                      : c.kv.type == DType::kF16 ? bound_kernel<DType::kF16>
-                                                 : bound_kernel<DType::kQ8_0>;
+  const auto kernel = c.kv.type == DType::kBF16   ? bound_kernel<DType::kBF16>
+                      : c.kv.type == DType::kF16  ? bound_kernel<DType::kF16>
+                      : c.kv.type == DType::kQ4_0 ? bound_kernel<DType::kQ4_0>
+                      : c.kv.type == DType::kQ4_1 ? bound_kernel<DType::kQ4_1>
+                                                  : bound_kernel<DType::kQ8_0>;
   launch(kernel, dim3(unsigned(c.chunks), unsigned(c.kv_heads), unsigned(c.layers)), kThreads, 0, stream, c, whole);
   if (c.mean) launch(mean_kernel, unsigned((c.chunks + kThreads - 1) / kThreads), kThreads, 0, stream, c);
 }

@@ -6,6 +6,7 @@
 #include "backend/cuda/kv/kv.h"
 #include "backend/cuda/runtime/launch.cuh"
 #include "backend/cuda/elementwise/norm_glu_embed.cuh"
+#include "backend/cuda/kv/nibbles.h"
 
 namespace sx::cuda {
 namespace {
@@ -48,6 +49,22 @@ __device__ __forceinline__ KeyWord<type> load_word(const std::byte* key, int wor
   Word result;
   memcpy(&result, part, size);
   return result;
+}
+
+// The same of keys of 4 bits, as f16; `bytes` is what a key would have in 16 bits, a multiple of 64.
+template <DType type>
+__device__ __forceinline__ uint4 load_nibbles(const KvView& kv, size_t cell, int word, int bytes) {
+  if (word * int(sizeof(uint4)) >= bytes) return make_uint4(0, 0, 0, 0);
+  const uint32_t codes = __ldcs(reinterpret_cast<const uint32_t*>(kv.k) + cell * size_t(bytes / 16) + size_t(word));
+  constexpr int numbers = type == DType::kQ4_1 ? 2 : 1;
+  const uint16_t* scales = kv.k_scale + (cell * size_t(bytes / 64) + size_t(word / 4)) * numbers;
+  const float scale = f16_value(scales[0]), least = type == DType::kQ4_1 ? f16_value(scales[numbers - 1]) : 0.0f;
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    pairs[i] = half_pair(Half::kF16, nibble_value(type, codes >> (8 * i) & 15u, scale, least),
+                         nibble_value(type, codes >> (8 * i + 4) & 15u, scale, least));
+  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 // d += a b, of 16 bits.
@@ -126,7 +143,11 @@ __global__ void __launch_bounds__(kThreads, words <= 4 && type != DType::kQ8_0 ?
       const bool in = cell >= c.first && cell < c.end;
       const std::byte* key = c.kv.k + (keys + size_t(in ? cell : c.first)) * size_t(bytes);
 #pragma unroll
-      for (int i = 0; i < words; ++i) raw[n][i] = load_word<type>(key, part + 4 * i, bytes, full || whole);
+      for (int i = 0; i < words; ++i) {
+        if constexpr (is_nibbles(type))
+          raw[n][i] = load_nibbles<type>(c.kv, keys + size_t(in ? cell : c.first), part + 4 * i, bytes);
+        else raw[n][i] = load_word<type>(key, part + 4 * i, bytes, full || whole);
+      }
       if constexpr (bytewise) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
@@ -285,6 +306,8 @@ Scratch score_keys(const ScoreCall& c, void* scratch, cudaStream_t stream) {
   }
   if (c.kv.type == DType::kBF16) score_logits<pieces, DType::kBF16>(c, s, whole, stream);
   else if (c.kv.type == DType::kF16) score_logits<pieces, DType::kF16>(c, s, whole, stream);
+  else if (c.kv.type == DType::kQ4_0) score_logits<pieces, DType::kQ4_0>(c, s, whole, stream);
+  else if (c.kv.type == DType::kQ4_1) score_logits<pieces, DType::kQ4_1>(c, s, whole, stream);
   else score_logits<pieces, DType::kQ8_0>(c, s, whole, stream);
   return s;
 }

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/kv/kv.h"
+#include "backend/cuda/kv/packed.h"
 #include "backend/cuda/linear/experts.h"
 #include "backend/cuda/elementwise/norm_glu_embed.h"
 #include "backend/cuda/runtime/nccl.h"
@@ -49,7 +50,8 @@ bool prompts_by_library() {
   return !wanted || std::string_view(wanted) != "own";
 }
 
-KvView view_of(const KvStore* kv) { return static_cast<const CudaKv*>(kv)->view(); }
+const CudaKv& kv_of(const KvStore* kv) { return static_cast<const CudaKv&>(*kv); }
+KvView view_of(const KvStore* kv) { return kv_of(kv).view(); }
 
 }  // namespace
 
@@ -391,7 +393,7 @@ void CudaBackend::attend(const AttendArgs& a) {
                   shape_.rows,
                   shape_.tiles,
                   shape_.history};
-  attend_rows(call, scratch(attend_, need, "attention"), stream_);
+  attend_rows(on_tile(call, kv_of(a.kv), stream_), scratch(attend_, need, "attention"), stream_);
 }
 
 void CudaBackend::attend_to_prompt(const AttendArgs& a) {
@@ -403,7 +405,7 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
         a.out,    half,       last_half_, a.q,     a.q_stride,    a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
         a.scale,  a.window,   a.soft_cap, a.sinks, view_of(a.kv), a.layer,       seq.slot,         seq.first_row,
         seq.rows, seq.history};
-    attend_prompt(call,
+    attend_prompt(on_tile(call, kv_of(a.kv), stream_),
                   scratch(attend_, attend_prompt_scratch_bytes(seq.rows, a.shape.heads, a.shape.head_dim), "attention"),
                   stream_);
   }

@@ -208,7 +208,7 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
                    stream_);
     cuda::choose_chunks(call, stream_);
   }
-  gather(call, stream_);
+  cuda::gather(call, stream_);
 }
 
 // A few layers after another are scored and choose; then the cells of all are gathered. The host waits for nothing.

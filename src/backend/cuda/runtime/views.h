@@ -36,16 +36,23 @@ struct StepView {
 inline constexpr int kAncestorWords = 8;  // 512 nodes
 inline constexpr int kTileRows = 16;      // rows of a tile at most
 
+// Which stores there are: those whose K and V have one type that the attention kernels read, and packed ones (4 bits,
+// or two types), a layer of which is widened to a store of the first kind before attention reads it (kv/packed.h). Only
+// the code of packed stores looks at `value_type`.
+//
 // Per layer, K and V are each [slots][kv_heads][capacity][head_dim] of `type`: BF16, F16, or int8 with one f16 scale
-// per 32 elements, [slots][kv_heads][capacity][head_dim / 32], value = scale * q (Q8_0).
+// per 32 elements, [slots][kv_heads][capacity][head_dim / 32], value = scale * q (Q8_0). In packed stores each side has
+// its own type, and 4 bits are words of neighbours with f16 scales apart from them (kv/nibbles.h).
 struct KvView {
   DType type;
   int layers, slots, kv_heads, capacity, head_dim;
   std::byte *k, *v;             // layer 0
-  uint16_t *k_scale, *v_scale;  // f16 bits, layer 0; null unless Q8_0
+  uint16_t *k_scale, *v_scale;  // f16 bits, layer 0; null where there are none
   size_t layer_cells() const {
     return size_t(slots) * size_t(kv_heads) * size_t(capacity);
   }  // of one layer and of all its heads
+  bool packed = false;
+  DType value_type = DType::kF32;  // packed: of V; `type` is that of K
 };
 
 }  // namespace sx::cuda
