@@ -11,12 +11,13 @@ namespace {
 // At least one recent cell: then all heads choose the same number of cells.
 int recent_of(const CacheConfig& config) { return std::max(1, config.recent); }
 
-void choose(const CacheConfig& config, const CacheText& text, ChoiceScratch& scratch, std::vector<int32_t>& cells) {
+void choose_for_head(const CacheConfig& config, const CacheText& text, ChoiceScratch& scratch,
+                     std::vector<int32_t>& cells) {
   divide_by_length(text.borders, text.scores);
   choose_chunks(text.borders, text.scores, config.budget, config.sink, recent_of(config), cells, scratch.order);
 }
 
-std::optional<BackendChoice> on_backend(const CacheConfig& config) {
+std::optional<BackendChoice> heads_on_backend(const CacheConfig& config) {
   return BackendChoice{.per_cell = true, .budget = config.budget, .sink = config.sink, .recent = recent_of(config)};
 }
 
@@ -24,7 +25,7 @@ std::optional<BackendChoice> on_backend(const CacheConfig& config) {
 
 extern const CachePolicy kVerifiedCache{.name = "verified",
                                         .scores = {.query = CacheScores::Query::kTarget, .each_head = true},
-                                        .choose = choose,
-                                        .on_backend = on_backend};
+                                        .choose = choose_for_head,
+                                        .on_backend = heads_on_backend};
 
 }  // namespace sx
