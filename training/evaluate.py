@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+import dflash
 import quantise
 from frames import STOP_TOKENS
 from fused import DEVICE
@@ -359,6 +360,12 @@ def evaluate(args):
             if os.path.exists(folder):
                 result, size = run_medusa(folder, form, text)
                 report("medusa", form, f"static {len(read_config(folder)['medusa_choices'])}", size, result)
+            folder = f"{args.drafts}/{dflash.DFlashDraft.folder}"
+            if os.path.exists(folder):
+                w, sizes = load_draft(dflash.DFlashDraft, folder, form)
+                result = dflash.run_chain(folder, w, text, target, Tally(text))
+                size = sum(size for name, size in sizes.items() if name != "fc.weight")
+                report("dflash", form, f"chain {read_config(folder)['block_size'] - 1}", size, result)
     return results
 
 

@@ -237,8 +237,8 @@ class SmallDraft(Draft):
                 self[f"model.layers.{i}.{name}.weight"].data.copy_(torch.zeros_like(old) if silent else old)
         return taken, file
 
-    def loss(self, ids, hidden, target, best):
-        """-> (loss, agreement); best [B * T] receives the target's argmax"""
+    def loss(self, ids, hidden, target, best, scored=None):
+        """-> (loss, agreement); best [B * T] receives the target's argmax; scored [B, T]: weights of positions"""
         c, w = self.config, self.weights()
         cos, sin = self.tables[0][:ids.shape[1]], self.tables[1][:ids.shape[1]]
         x = F.embedding(ids, w[self.embedding])
@@ -246,8 +246,8 @@ class SmallDraft(Draft):
             layer = [w[f"model.layers.{i}.{name}.weight"] for name in LAYER]
             x = small_layer(x, *layer, cos, sin, c["num_attention_heads"], c["num_key_value_heads"])
         y = rms(x, w["model.norm.weight"]).view(ids.numel(), -1)
-        ones = torch.ones(ids.numel(), device=ids.device)
-        return HeadLoss.apply(y, w[self.embedding], hidden.view(ids.numel(), -1), target.head, ones, 8192, best)
+        weight = torch.ones(ids.numel(), device=ids.device) if scored is None else scored.reshape(-1) / scored.mean()
+        return HeadLoss.apply(y, w[self.embedding], hidden.view(ids.numel(), -1), target.head, weight, 8192, best)
 
 
 class ReducedDraft(Draft):
@@ -332,8 +332,9 @@ class EagleDraft(ReducedDraft):
         self.steps = steps
         self.tables = rope_tables(POSITIONS + 16, target.dim, 10000.0)
 
-    def loss(self, ids, hidden, taps, target, best):
-        """the steps feed themselves; from the second on only half of the positions are scored
+    def loss(self, ids, hidden, taps, target, best, following=None, scored=None):
+        """the steps feed themselves; from the second on only half of the positions are scored. following [B, T]: the
+        tokens behind those of a row that leaves some out; scored [B, T]: weights of positions
         -> weighted sum of the steps' losses, agreement per step"""
         c, w = self.config, self.weights()
         heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
@@ -344,7 +345,8 @@ class EagleDraft(ReducedDraft):
         h = F.linear(taps[:, :n], w["fc.weight"])
         keys, values, losses, hits = [], [], [], []
         for j in range(self.steps):
-            embedded = F.embedding(ids[:, j + 1:j + 1 + n], target.embedding)
+            after = following[:, :n] if j == 0 and following is not None else ids[:, j + 1:j + 1 + n]
+            embedded = F.embedding(after, target.embedding)
             cos, sin = self.tables[0][j:j + n], self.tables[1][j:j + n]
             q, k, v = eagle_qkv(embedded, h, n_in, w["midlayer.hidden_norm.weight"], w_q, w_k, w_v, cos, sin,
                                 heads, kv_heads)
@@ -361,6 +363,9 @@ class EagleDraft(ReducedDraft):
             student = y.reshape(rows * n, -1)[pick]
             teacher = hidden[:, j + 1:j + 1 + n].reshape(rows * n, -1)[pick]
             known = self.constants["t2d"][best[:, j + 1:j + 1 + n].reshape(-1)[pick]].float()
+            if scored is not None:
+                weight = scored[:, :n].reshape(rows * n)[pick]
+                known = known * weight / weight.mean().clamp(min=1e-6)
             loss, hit = HeadLoss.apply(student, w["lm_head.weight"], teacher, teacher_head, known, count)
             losses.append(loss * self.decay ** j)
             hits.append(hit)
@@ -498,12 +503,16 @@ class LongSpecDraft(ReducedDraft):
         first = torch.zeros(rows, count + 1, dtype=torch.long, device=DEVICE).scatter(1, ends, ends)
         return first[:, :count].cummax(1).values
 
-    def state(self, w, ids, positions, cells, start, target):
-        """what goes into the head; w: weights(); a row sees the target's cells before `start` [B, T]"""
+    def state(self, w, ids, positions, cells, start, target, shown=None):
+        """what goes into the head; w: weights(); a row sees the target's cells before `start` [B, T], of these the ones
+        that are `shown` [B, cells]"""
         c = self.config
+        seen = first_cells(start, cells[0].shape[2])
+        if shown is not None:
+            seen = seen & shown[:, None, None]
         return longspec_layer(F.embedding(ids, target.embedding), *[w[f"{name}.weight"] for name in LONGSPEC],
-                              *target.rope(positions), recent_cells(positions, self.window), *cells,
-                              first_cells(start, ids.shape[1]), c["num_attention_heads"], c["num_key_value_heads"])
+                              *target.rope(positions), recent_cells(positions, self.window), *cells, seen,
+                              c["num_attention_heads"], c["num_key_value_heads"])
 
     def loss(self, ids, target, shift):
         """Each block is a draft: its rows see the target's cells before the block. Runs the target itself, for the

@@ -11,15 +11,16 @@ cd "$work"
 
 run() { "$python" "$here/$1.py" "${@:2}"; }
 tiny=(--rows 2 --length 512 --small 64 2 2 1 128 --eagle-vocab 256 --medusa-vocab 192 --held-out 2 --log-every 5
-      --warm-up 5 --unroll 3 --rates 4e-3 4e-3 4e-3 --longspec-rate 4e-3 --longspec-vocab 224 --longspec-window 64)
+      --warm-up 5 --unroll 3 --rates 4e-3 4e-3 4e-3 --longspec-rate 4e-3 --longspec-vocab 224 --longspec-window 64
+      --dflash-rate 4e-3 --dflash-vocab 256 --dflash-layers 2 --dflash-block 4 --dflash-anchors 32)
 
 run smoke make .
 run gguf_reader target.gguf model
 run corpus text text model tokens.npy evaluation.jsonl | tee corpus.log
 run corpus prompts evaluation.jsonl model prompts.npz --length 256 --rows 3
 run sample model tokens.npy samples --tokens 4096 --length 512 --batches 6 > sample.log
-run train model tokens.npy samples drafts "${tiny[@]}" --steps 60 --only small eagle3 medusa longspec > train.log ||
-  { cat train.log; exit 1; }
+run train model tokens.npy samples drafts "${tiny[@]}" --steps 60 --only small eagle3 medusa longspec dflash \
+  --long 1024 --long-share 0.3 > train.log || { cat train.log; exit 1; }
 run train model tokens.npy samples again "${tiny[@]}" --steps 6 --start-from drafts --small 64 3 2 1 128 \
   --eagle-vocab 288 --medusa-soft --medusa-layers 1 > again.log || { cat again.log; exit 1; }
 run evaluate model drafts prompts.npz results.json --generate 31

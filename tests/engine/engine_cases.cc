@@ -24,7 +24,8 @@ struct Files {
   TempFolder folder;
   std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf"), eagle1 = folder.file("eagle1"),
               eagle3 = folder.file("eagle3"), medusa = folder.file("medusa"), longspec = folder.file("longspec"),
-              dflash = folder.file("dflash"), dspark = folder.file("dspark"), parallel = folder.file("p-eagle");
+              assistant = folder.file("assistant"), dflash = folder.file("dflash"), dspark = folder.file("dspark"),
+              parallel = folder.file("p-eagle");
   Files() {
     TinySpec spec;
     spec.layers = 3, spec.gain = 2, spec.weights = DType::kQ8_0, spec.head_dim = 32;
@@ -51,6 +52,7 @@ struct Files {
     json["max_position_embeddings"] = kTrained, json["head_dim"] = 32;
     random_head(json, {"lm_head.weight", "d2t", "mask_hidden"}, config, DType::kBF16, 8).write(parallel);
     random_head(longspec_config(config, 40), kLongSpecParts, config, DType::kBF16, 6).write(longspec);
+    random_head(assistant_config(config), kAssistantParts, config, DType::kBF16, 7).write(assistant);
   }
 };
 const Files& files() {
@@ -103,6 +105,8 @@ std::vector<EngineCase> make_cases() {
       {"longspec_retrieval",
        options("longspec", f.longspec,
                {{"cache", "retrieval"}, {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}})},
+      {"assistant", options("eagle2-tree", f.assistant, {})},
+      {"assistant_retrieval", options("sd", f.assistant, with_cache("retrieval", "best-first"))},
       {"suffix", options("suffix", "", {})},
       {"suffix_store", options("suffix", "", {{"store", "200"}})},
       {"ngram", options("ngram", "", {})},

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "specextend/specextend.h"
 #include "support/random_text.h"
 
@@ -51,6 +52,67 @@ inline void expect_same(const Answer& found, const Answer& expected, const std::
   EXPECT_EQ(found.tokens, expected.tokens) << what;
   ASSERT_EQ(found.logits.size(), expected.logits.size()) << what;
   EXPECT_EQ(std::memcmp(found.logits.data(), expected.logits.data(), found.logits.size() * sizeof(float)), 0) << what;
+}
+
+// Few cells, so that hundreds of tokens are more than they are.
+inline const std::vector<std::pair<std::string, std::string>> kFewCells = {
+    {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}};
+
+// Room for a few hundred tokens; trees do not depend on the clock. Without a preset: plain decoding.
+inline EngineOptions small_options(const std::string& model, const std::string& preset, const std::string& draft,
+                                   int chunk, int sessions = 1) {
+  EngineOptions o;
+  o.model = model, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
+  if (!preset.empty()) o.spec.preset = preset, o.spec.draft_model = draft, o.spec.settings = {{"cost-model", "off"}};
+  return o;
+}
+inline EngineOptions with_settings(EngineOptions o, const std::vector<std::pair<std::string, std::string>>& settings) {
+  o.spec.settings.insert(o.spec.settings.end(), settings.begin(), settings.end());
+  return o;
+}
+
+// What plain decoding answers to prompts of these lengths at these temperatures: what every draft has to leave as it
+// is, to the bit.
+class PlainAnswers {
+ public:
+  PlainAnswers(const std::string& model, std::initializer_list<float> temperatures, std::initializer_list<int> lengths,
+               int tokens = 40)
+      : tokens_(tokens) {
+    const auto engine = Engine::open(small_options(model, "", "", 64));
+    for (const float temperature : temperatures)
+      for (const int length : lengths) {
+        Case c{random_text(length, unsigned(length)), temperature, {}};
+        c.answer = answer(*engine->start(), c.prompt, temperature, tokens);
+        cases_.push_back(std::move(c));
+      }
+  }
+  // `least`: so many tokens are drafted at least for each answer.
+  void expect_same_text(Engine& engine, size_t least, const std::string& what) const {
+    for (const Case& c : cases_) {
+      const std::string which =
+          what + ", " + std::to_string(c.prompt.size()) + " tokens at " + std::to_string(c.temperature);
+      const Answer found = answer(*engine.start(), c.prompt, c.temperature, tokens_);
+      expect_same(found, c.answer, which);
+      EXPECT_GT(found.drafted(), least) << which;
+    }
+  }
+
+ private:
+  struct Case {
+    std::vector<Token> prompt;
+    float temperature;
+    Answer answer;
+  };
+  int tokens_;
+  std::vector<Case> cases_;
+};
+
+// What opening an engine says where it is refused; "" if it is not.
+inline std::string refusal(const EngineOptions& options) {
+  try {
+    Engine::open(options);
+  } catch (const Error& error) { return error.what(); }
+  return {};
 }
 
 // Three requests in a batch get what each gets alone, trees included.

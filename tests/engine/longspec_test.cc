@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
 #include "backend/registry.h"
 #include "engine/head_allocations.h"
@@ -64,36 +63,18 @@ const Files& files() {
 }
 
 EngineOptions options(const std::string& preset, int chunk, const Settings& settings = {}, int sessions = 1) {
-  EngineOptions o;
-  o.model = files().target, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
-  if (preset.empty()) return o;
-  o.spec.preset = preset, o.spec.draft_model = files().head;
-  o.spec.settings.emplace_back("cost-model", "off");
-  o.spec.settings.insert(o.spec.settings.end(), settings.begin(), settings.end());
-  return o;
+  return testing::with_settings(testing::small_options(files().target, preset, files().head, chunk, sessions),
+                                settings);
 }
 
 TEST(LongSpec, NeverChangesTheText) {
-  auto plain = Engine::open(options("", 64));
-  std::map<std::pair<float, int>, Answer> expected;
-  for (float temperature : {0.0f, 0.9f, 1.1f})
-    for (int length : {1, 2, 33, 100, 365})
-      expected[{temperature, length}] =
-          answer(*plain->start(), testing::random_text(length, unsigned(length)), temperature, 30);
+  const testing::PlainAnswers plain(files().target, {0.0f, 0.9f, 1.1f}, {1, 2, 33, 100, 365}, 30);
   for (const char* preset : {"longspec", "sd", "specinfer", "opt-tree", "specexec", "sequoia", "fuse"})
-    for (const char* window : {"-1", "0", "7"}) {
-      auto engine = Engine::open(options(preset, 33, {{"window", window}}));
-      for (const auto& [key, answer_of] : expected) {
-        const Answer found =
-            answer(*engine->start(), testing::random_text(key.second, unsigned(key.second)), key.first, 30);
-        const std::string what =
-            fmt::format("{} window {} temperature {} length {}", preset, window, key.first, key.second);
-        expect_same(found, answer_of, what);
-        EXPECT_GT(found.drafted(), 25u) << what;
-      }
-    }
-  auto with_costs = Engine::open(options("longspec", 50, {{"cost-model", "on"}}));
-  expect_same(answer(*with_costs->start(), testing::random_text(100, 100), 0, 30), expected[{0.0f, 100}], "at a price");
+    for (const char* window : {"-1", "0", "7"})
+      plain.expect_same_text(*Engine::open(options(preset, 33, {{"window", window}})), 25,
+                             fmt::format("{} window {}", preset, window));
+  const testing::PlainAnswers one(files().target, {0.0f}, {100}, 30);
+  one.expect_same_text(*Engine::open(options("longspec", 50, {{"cost-model", "on"}})), 0, "at a price");
 }
 
 // The likeliest tokens one after another, everything computed anew for each.
@@ -152,24 +133,17 @@ TEST(LongSpec, DraftsDependOnTheTextAlone) {
 }
 
 Settings with_cache(const char* kind, const char* budget) {
-  return {{"cache", kind}, {"budget", budget}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}};
+  Settings settings = testing::kFewCells;
+  settings.insert(settings.end(), {{"cache", kind}, {"budget", budget}});
+  return settings;
 }
 
 constexpr const char* kCaches[] = {"window", "streaming", "retrieval", "prune", "random"};
 
 TEST(LongSpec, ChosenCellsNeverChangeTheText) {
-  auto plain = Engine::open(options("", 64));
-  for (const char* kind : kCaches) {
-    auto engine = Engine::open(options("longspec", 33, with_cache(kind, "48")));
-    for (const float temperature : {0.0f, 0.9f})
-      for (const int length : {1, 33, 120, 300}) {
-        const auto prompt = testing::random_text(length, unsigned(length));
-        const Answer found = answer(*engine->start(), prompt, temperature, 40);
-        expect_same(found, answer(*plain->start(), prompt, temperature, 40),
-                    fmt::format("{} temperature {} length {}", kind, temperature, length));
-        EXPECT_GT(found.drafted(), 100u) << kind;
-      }
-  }
+  const testing::PlainAnswers plain(files().target, {0.0f, 0.9f}, {1, 33, 120, 300});
+  for (const char* kind : kCaches)
+    plain.expect_same_text(*Engine::open(options("longspec", 33, with_cache(kind, "48"))), 100, kind);
 }
 
 // Few cells are not all: drafts are others; with room for all cells they are the same. And the same whatever the
@@ -213,6 +187,19 @@ TEST(LongSpec, RoundsDoNotAllocate) {
           90, preset);
 }
 
+TEST(LongSpec, RoundsOfAnAssistantDoNotAllocate) {
+  const TempFolder folder;
+  testing::random_head(testing::assistant_config(files().config), testing::kAssistantParts, files().config, DType::kF32,
+                       3)
+      .write(folder.file("assistant"));
+  for (const char* kind : {"full", "retrieval"}) {
+    EngineOptions o = options("eagle2-tree", 64, with_cache(kind, "48"));
+    o.spec.draft_model = folder.file("assistant");
+    for (const float temperature : {0.0f, 0.8f})
+      testing::expect_rounds_do_not_allocate(*Engine::open(o), temperature, 90, kind);
+  }
+}
+
 // A head with an output matrix of its own drafts its own tokens, here every other one.
 TEST(LongSpec, OwnVocabulary) {
   auto plain = Engine::open(options("", 64));
@@ -230,23 +217,17 @@ TEST(LongSpec, OwnVocabulary) {
 }
 
 TEST(LongSpec, WhatDoesNotFitIsRefused) {
-  const auto error_of = [](EngineOptions o) -> std::string {
-    try {
-      Engine::open(o);
-    } catch (const Error& error) { return error.what(); }
-    return "";
-  };
   EngineOptions other = options("longspec", 64);
   other.spec.draft_model = files().other;
-  const std::string error = error_of(other);
+  const std::string error = testing::refusal(other);
   for (const char* word : {"'num_key_value_heads'", "keys and values", "another"})
     EXPECT_NE(error.find(word), std::string::npos) << error;
   for (const char* cache : {"once", "quest", "snap"}) {
-    const std::string refused = error_of(options("longspec", 64, {{"cache", cache}}));
+    const std::string refused = testing::refusal(options("longspec", 64, {{"cache", cache}}));
     for (const char* word : {"head", "target's cache", cache})
       EXPECT_NE(refused.find(word), std::string::npos) << refused;
   }
-  EXPECT_NE(error_of(options("staged", 64)).find("inner"), std::string::npos);
+  EXPECT_NE(testing::refusal(options("staged", 64)).find("inner"), std::string::npos);
 }
 
 TEST(LongSpec, IsInspectedAndQuantised) {

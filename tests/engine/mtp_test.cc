@@ -1,9 +1,9 @@
 // Drafting with the MTP blocks of the target's own file: the text never changes, drafts are a function of the text, and
 // whoever does not ask for the blocks does not notice them.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "engine/head_answers.h"
 #include "specextend/specextend.h"
 #include "support/mtp_model.h"
@@ -14,6 +14,7 @@ namespace {
 
 using testing::Answer;
 using testing::answer;
+using ::testing::HasSubstr;
 using testing::TempFolder;
 using testing::TinySpec;
 
@@ -35,33 +36,20 @@ const Files& files() {
 }
 
 EngineOptions options(const std::string& model, const std::string& preset, int chunk, int sessions = 1) {
-  EngineOptions o;
-  o.model = model, o.context = 400, o.threads = 1, o.chunk = chunk, o.max_sessions = sessions;
-  if (!preset.empty()) o.spec.preset = preset, o.spec.settings = {{"cost-model", "off"}};
-  return o;
+  return testing::small_options(model, preset, "", chunk, sessions);
 }
 
 TEST(Mtp, NeverChangesTheText) {
-  const std::vector<std::pair<std::string, std::string>> small = {
-      {"budget", "48"}, {"chunk", "8"}, {"recent", "10"}, {"interval", "2"}};
   for (const std::string& model : {files().one, files().three}) {
-    auto plain = Engine::open(options(model, "", 64));
-    for (const char* preset : {"mtp", "specextend-mtp", "mtp chain", "mtp best-first", "mtp eagle2", "fuse"}) {
-      EngineOptions o = options(model, std::string(preset).substr(0, std::string_view(preset).find(' ')), 33);
-      if (const size_t space = std::string_view(preset).find(' '); space != std::string_view::npos)
-        o.spec.settings.push_back({"tree", preset + space + 1});
-      if (o.spec.preset == "specextend-mtp") o.spec.settings.insert(o.spec.settings.end(), small.begin(), small.end());
-      if (o.spec.preset == "fuse") o.spec.settings.push_back({"fuse-model", "mtp"});
-      auto engine = Engine::open(o);
-      for (float temperature : {0.0f, 0.8f})
-        for (int length : {1, 2, 34, 200}) {
-          const auto prompt = testing::random_text(length, unsigned(length));
-          const Answer expected = answer(*plain->start(), prompt, temperature, 40);
-          const Answer found = answer(*engine->start(), prompt, temperature, 40);
-          testing::expect_same(found, expected, fmt::format("{} {} {}", model, preset, length));
-          EXPECT_GT(found.drafted(), 40u) << preset << " " << length;
-        }
-    }
+    const testing::PlainAnswers plain(model, {0.0f, 0.8f}, {1, 2, 34, 200});
+    const auto expect_same = [&](const EngineOptions& o, const std::string& what) {
+      plain.expect_same_text(*Engine::open(o), 40, fmt::format("{} {}", model, what));
+    };
+    expect_same(options(model, "mtp", 33), "mtp");
+    expect_same(testing::with_settings(options(model, "specextend-mtp", 33), testing::kFewCells), "specextend-mtp");
+    expect_same(testing::with_settings(options(model, "fuse", 33), {{"fuse-model", "mtp"}}), "fuse");
+    for (const char* tree : {"chain", "best-first", "eagle2"})
+      expect_same(testing::with_settings(options(model, "mtp", 33), {{"tree", tree}}), tree);
   }
 }
 
@@ -93,12 +81,7 @@ TEST(Mtp, BlocksAreNotReadWithoutThePreset) {
 }
 
 TEST(Mtp, ModelsWithoutBlocksAreRefused) {
-  try {
-    Engine::open(options(files().plain, "mtp", 64));
-    ADD_FAILURE() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("has no MTP block"), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(testing::refusal(options(files().plain, "mtp", 64)), HasSubstr("has no MTP block"));
 }
 
 }  // namespace

@@ -58,12 +58,13 @@ std::shared_ptr<HeadFile> open_head_alone(const std::string& folder) {
   if (!text.empty()) {  // else opening says what is missing
     const Json json = parse_json(text, file);
     const Json* nested = json_member(json, "transformer_layer_config");
+    if (!nested) nested = json_member(json, "text_config");  // of an assistant
     const Json& cell = nested ? *nested : json;
     const auto number = [&](const Json& object, const char* key) {
       const int64_t value = json_int(object, key, file).value_or(0);
       return value > 0 && value < (1 << 30) ? static_cast<int>(value) : 0;
     };
-    const int width = number(json, "target_hidden_size");
+    const int width = std::max(number(json, "target_hidden_size"), number(json, "backbone_hidden_size"));
     target.width = width > 0 ? width : number(cell, "hidden_size");
     target.vocab = number(cell, "vocab_size");
     const int heads = number(cell, "num_attention_heads"), kv_heads = number(cell, "num_key_value_heads"),
@@ -71,6 +72,8 @@ std::shared_ptr<HeadFile> open_head_alone(const std::string& folder) {
     target.kv_heads = kv_heads > 0 ? kv_heads : heads;
     target.head_dim = dim > 0 ? dim : target.width / std::max(1, heads);
     target.context = number(cell, "max_position_embeddings");
+    if (const int window = number(cell, "sliding_window"))  // the target of an assistant has layers of both kinds
+      target.each.assign(size_t(target.layers), target), target.each[0].window = window;
     if (target.width == 0 || target.vocab == 0)
       fail("{}: without its target a head must say its 'hidden_size' and 'vocab_size'", file);
   }

@@ -11,6 +11,7 @@
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "formats/validate.h"
+#include "model/heads/assistant_config.h"
 
 namespace sx {
 namespace {
@@ -74,6 +75,7 @@ bool is_speculators(const Source& in) {
 Kind find_kind(const Source& in) {
   const auto text = [&](const char* key) { return json_string(in.json, key, in.file).value_or(""); };
   const std::string architecture = first_architecture(in);
+  if (is_assistant(in.json, in.names, in.file)) return Kind::kAssistant;
   if (any_starts_with(in.names, "layers.0.cross_attn.")) return Kind::kLongSpec;
   if (in.has("hidden_norm.weight") || json_member(in.json, "dflash_config") ||
       architecture.find("DFlash") != std::string::npos || architecture.find("DSpark") != std::string::npos ||
@@ -403,6 +405,7 @@ const char* head_kind_name(HeadConfig::Kind kind) {
     case Kind::kLongSpec: return "LongSpec";
     case Kind::kMtp: return "MTP";
     case Kind::kDFlash: return "DFlash";
+    case Kind::kAssistant: return "assistant";
   }
   return "?";
 }
@@ -440,6 +443,8 @@ HeadConfig head_config_from_json(std::string_view text, const std::string& file,
   } else if (config.kind == Kind::kLongSpec) {
     config.cell = read_cell(in, true);
     read_longspec(in, config);
+  } else if (config.kind == Kind::kAssistant) {
+    read_assistant(json, file, names, target, config);
   } else if (config.kind == Kind::kDFlash) {
     config.cell = read_cell(in, false);
     read_dflash(in, config);

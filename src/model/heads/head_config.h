@@ -1,6 +1,6 @@
-// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, LongSpec's drafter, DFlash (DSpark), or the
-// MTP blocks of a model's own file. Filled from the head's own config.json and the names of its tensors, and checked
-// against the target it is meant for.
+// What a draft head is: EAGLE-1 (HASS), EAGLE-3 with its variants, Medusa, LongSpec's drafter, DFlash (DSpark), a Gemma
+// 4 assistant, or the MTP blocks of a model's own file. Filled from the head's own config.json and the names of its
+// tensors, and checked against the target it is meant for.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@
 namespace sx {
 
 struct HeadConfig {
-  enum class Kind { kEagle1, kEagle3, kMedusa, kLongSpec, kMtp, kDFlash };
+  enum class Kind { kEagle1, kEagle3, kMedusa, kLongSpec, kMtp, kDFlash, kAssistant };
 
   Kind kind = Kind::kEagle1;
   // The head's own decoder: layers, width, heads, RoPE, norm epsilon and trained length (`context`), read literally
@@ -22,8 +22,8 @@ struct HeadConfig {
   int target_width = 0;
   int draft_vocab = 0;  // columns of the logits
   // EAGLE-3: the states it reads are the inputs of these target layers, low to high; `layers` of the target means after
-  // its last layer. EAGLE-1, MTP and Medusa read the state after the last layer and the target's final norm: one entry.
-  // LongSpec reads cells, no states.
+  // its last layer. EAGLE-1, MTP, Medusa and assistants read the state after the last layer and the target's final
+  // norm: one entry. LongSpec reads cells, no states; an assistant both.
   std::vector<int> features;
   bool bias = false;           // of fc (EAGLE) or of the residual blocks (Medusa)
   bool own_embedding = false;  // else the target's
@@ -54,6 +54,10 @@ struct HeadConfig {
   int markov_rank = 0;       // DSpark: of the bias by the token before; 0: none
   std::vector<int> block_windows;     // [layers], 0: none
   std::vector<uint8_t> block_causal;  // [layers]: rows of a block see only those before them
+
+  // Gemma 4 assistants only: the layer of the target whose cells each layer attends to. `own_embedding`: embed_tokens,
+  // which is the output matrix where there is no lm_head; what goes in is embedded by the target.
+  std::vector<int> target_layers;
 
   int trained_length() const { return cell.context; }
 };

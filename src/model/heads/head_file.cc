@@ -188,6 +188,31 @@ void add_dflash(const HeadConfig& config, std::vector<HeadTensor>& out) {
   out.push_back({"markov_head.markov_w2.weight", {config.draft_vocab, rank}});
 }
 
+void add_assistant(const HeadConfig& config, std::vector<HeadTensor>& out) {
+  const ModelConfig& c = config.cell;
+  const int64_t width = c.width, ffn = c.ffn, q = int64_t{c.heads} * c.head_dim, target = config.target_width;
+  for (int i = 0; i < c.layers; ++i) {
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+      out.push_back({fmt::format("layers.{}.{}", i, name), std::move(shape)});
+    };
+    for (const char* norm : {"input_layernorm.weight", "post_attention_layernorm.weight",
+                             "pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"})
+      add(norm, {width});
+    add("self_attn.q_proj.weight", {q, width});
+    add("self_attn.q_norm.weight", {c.head_dim});
+    add("self_attn.o_proj.weight", {width, q});
+    add("mlp.gate_proj.weight", {ffn, width});
+    add("mlp.up_proj.weight", {ffn, width});
+    add("mlp.down_proj.weight", {width, ffn});
+    add("layer_scalar", {1});
+  }
+  out.push_back({"norm.weight", {width}});
+  out.push_back({"pre_projection.weight", {width, 2 * target}});
+  out.push_back({"post_projection.weight", {target, width}});
+  if (config.own_embedding) out.push_back({"embed_tokens.weight", {c.vocab, width}});
+  if (config.own_head) out.push_back({"lm_head.weight", {c.vocab, width}});
+}
+
 void add_mtp(const HeadConfig& config, std::vector<HeadTensor>& out) {
   const int64_t width = config.cell.width;
   for (int i = 0; i < config.cell.layers; ++i) add_layer(config, i, out);
@@ -235,6 +260,7 @@ std::vector<HeadTensor> expected_head_tensors(const HeadConfig& config) {
     case Kind::kEagle3: add_eagle(config, out); break;
     case Kind::kMtp: add_mtp(config, out); break;
     case Kind::kDFlash: add_dflash(config, out); break;
+    case Kind::kAssistant: add_assistant(config, out); break;
   }
   return out;
 }
@@ -370,7 +396,7 @@ bool is_head_folder(const std::string& path) {
     for (const SafetensorsTensor& t : weights.tensors()) {
       const std::string name = canonical_head_name(t.name);
       if (name == "fc.weight" || name.starts_with("blocks.") || name.starts_with("lm_heads.") ||
-          name.starts_with("layers.0.cross_attn."))
+          name.starts_with("layers.0.cross_attn.") || name == "pre_projection.weight")
         return true;
     }
   }

@@ -43,4 +43,11 @@ const float* HeadWeights::vector(std::initializer_list<std::string> names) {
   return out;
 }
 
+float HeadWeights::number(const std::string& name) const {
+  const Tensor& tensor = file_.get(name);
+  float value = 0;
+  dequantise(tensor.type, tensor.data, 1, &value);
+  return value;
+}
+
 }  // namespace sx

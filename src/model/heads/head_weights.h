@@ -22,7 +22,8 @@ class HeadWeights {
   std::unique_ptr<Matrix> matrix(std::initializer_list<std::string> names);
   // The elements of these tensors one behind another, as f32; null if the first is absent.
   const float* vector(std::initializer_list<std::string> names);
-  size_t bytes() const { return bytes_; }  // of the matrices made so far
+  float number(const std::string& name) const;  // the first element of this tensor, which is there
+  size_t bytes() const { return bytes_; }       // of the matrices made so far
 
  private:
   const HeadFile& file_;

@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "model/heads/head_file.h"
+#include "model/heads/target_attention.h"
 #include "model/model.h"
 
 namespace sx {
@@ -46,10 +47,8 @@ class LongSpecHead {
   LongSpecHead(std::shared_ptr<const HeadFile> file, const Model& target, Backend& backend,
                const LongSpecOptions& options);
   void load_weights();
-  void load_cross_query();
   void allocate_workspace();
   void own_cells(const StepInputs& step, KvStore& kv, int window);
-  void cross_attend(const StepInputs& step, const KvStore& target);
   void feed_forward(int rows);
 
   std::shared_ptr<const HeadFile> file_;
@@ -58,11 +57,12 @@ class LongSpecHead {
   LongSpecOptions options_;
   size_t weight_bytes_ = 0;
   const float *input_norm_ = nullptr, *cross_norm_ = nullptr, *ffn_norm_ = nullptr;
-  const float *qkv_bias_ = nullptr, *out_bias_ = nullptr, *cross_bias_ = nullptr,
-              *cross_out_bias_ = nullptr;  // or null
+  const float *qkv_bias_ = nullptr, *out_bias_ = nullptr, *cross_out_bias_ = nullptr;  // or null
   const float *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
-  std::unique_ptr<Matrix> qkv_, out_, cross_query_, cross_out_, gate_up_, down_, own_head_;
+  std::unique_ptr<Matrix> qkv_, out_, cross_out_, gate_up_, down_, own_head_;
   const Matrix* head_ = nullptr;  // width -> draft_vocab
+  std::unique_ptr<TargetAttention> cross_;
+  SharedSight sight_;
   std::unique_ptr<Workspace> work_;
   int outputs_ = 0;  // of the last step
 };

@@ -47,4 +47,12 @@ DraftStores make_draft_stores(const DraftContext& context, KvGeometry cells, con
   return stores;
 }
 
+void fit_target_cells(SpecConfig& config, const HeadFile& head) {
+  if (config.cache.reads_draft())
+    fail("draft '{}': the {} head looks at the target's cache; cache {} does not go with it: take cache {}",
+         head.path(), head_kind_name(head.config().kind), config.cache.policy->name,
+         cache_policy_names([](const CachePolicy& policy) { return !policy.reads_draft(); }));
+  config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
+}
+
 }  // namespace sx

@@ -57,4 +57,7 @@ struct DraftStores {
 DraftStores make_draft_stores(const DraftContext& context, KvGeometry cells, const ModelConfig& draft,
                               std::span<const double> frequencies, int layer = -1);
 
+// DrafterEntry::fit of heads that look at the target's own cells, at the positions of the text.
+void fit_target_cells(SpecConfig& config, const HeadFile& head);
+
 }  // namespace sx

@@ -157,17 +157,9 @@ bool claims_longspec(const DraftSource& source) {
   return source.kind == DrafterKind::kModel && source.head && source.head->config().kind == HeadConfig::Kind::kLongSpec;
 }
 
-void fit_longspec(SpecConfig& config, const HeadFile& head) {
-  if (config.cache.reads_draft())
-    fail("draft '{}': a LongSpec head looks at the target's cache; cache {} does not go with it: take cache {}",
-         head.path(), config.cache.policy->name,
-         cache_policy_names([](const CachePolicy& policy) { return !policy.reads_draft(); }));
-  config.cache.positions = CachePositions::kOriginal;  // those of the target's keys
-}
-
 }  // namespace
 
 const DrafterEntry kLongSpecDrafter{
-    .name = "longspec", .claims = claims_longspec, .make = make_longspec, .fit = fit_longspec};
+    .name = "longspec", .claims = claims_longspec, .make = make_longspec, .fit = fit_target_cells};
 
 }  // namespace sx

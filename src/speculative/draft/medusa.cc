@@ -1,10 +1,8 @@
 #include "speculative/draft/medusa.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "base/error.h"
 #include "model/heads/medusa.h"
+#include "speculative/draft/last_states.h"
 #include "speculative/draft/medusa_paths.h"
 #include "speculative/draft/registry.h"
 
@@ -16,9 +14,9 @@ class MedusaDraft final : public DraftModel {
   explicit MedusaDraft(const DraftContext& context)
       : backend_(*context.backend),
         heads_(MedusaHeads::load(context.source.head, *context.target, backend_, context.slots)),
-        slots_(size_t(context.slots)) {
-    states_ = backend_.allocate(slots_.size() * size_t(width()), "states of the Medusa heads");
-    for (Slot& s : slots_) s.state = backend_.allocate(size_t(width()), "states of the Medusa heads");
+        slots_(context.slots),
+        last_(backend_, context.slots, width()) {
+    states_ = backend_.allocate(size_t(slots_) * size_t(width()), "states of the Medusa heads");
   }
 
   DraftShape shape() const override {
@@ -26,32 +24,17 @@ class MedusaDraft final : public DraftModel {
     return {.vocab = vocab,
             .stride = vocab,
             .map = heads_->token_map(),
-            .outputs = int(slots_.size()) * heads,
-            .sequences = int(slots_.size()),
+            .outputs = slots_ * heads,
+            .sequences = slots_,
             .parallel_levels = heads};
   }
 
-  // Of a shorter text the last state is gone: the target must run its last token again.
-  void truncate(SeqId seq, int length) override {
-    Slot& s = slots_[size_t(seq)];
-    if (s.known && length >= s.length) return;
-    s.known = false;
-    s.length = std::min(s.length, std::max(0, length - 1));
-  }
-
+  void truncate(SeqId seq, int length) override { last_.truncate(seq, length); }
   bool reads_states() const override { return true; }
-  int covered(SeqId seq) const override { return slots_[size_t(seq)].length; }
-  void read_prompt(const PromptChunk& chunk) override {
-    keep(chunk.seq, *chunk.outputs, chunk.first_row + chunk.rows - 1, chunk.first + chunk.rows);
-  }
-  void accept(const Outcome& o, const DraftTail&) override {
-    keep(o.seq, *o.outputs, o.first_row + o.path.back(), o.history + int(o.path.size()));
-  }
-
-  bool ready(const DraftTask& task) const override {
-    const Slot& s = slots_[size_t(task.seq)];
-    return s.known && s.length == int(task.text.size()) - 1;
-  }
+  int covered(SeqId seq) const override { return last_.covered(seq); }
+  void read_prompt(const PromptChunk& chunk) override { last_.read_prompt(chunk); }
+  void accept(const Outcome& o, const DraftTail&) override { last_.accept(o); }
+  bool ready(const DraftTask& task) const override { return last_.ready(task); }
 
   // One pass for all sequences gives a row of logits for each level of each.
   DraftLogits run_text(std::span<DraftRows> rows) override {
@@ -60,8 +43,7 @@ class MedusaDraft final : public DraftModel {
     timer_.time([&] {
       for (int i = 0; i < count; ++i) {
         rows[size_t(i)].output = i * heads;
-        backend_.copy_rows(
-            {states_ + size_t(i) * size_t(w), slots_[size_t(rows[size_t(i)].task->seq)].state, 1, w, w, w});
+        backend_.copy_rows({states_ + size_t(i) * size_t(w), last_.state(rows[size_t(i)].task->seq), 1, w, w, w});
       }
       logits.rows = heads_->forward(states_, count);
     });
@@ -69,23 +51,12 @@ class MedusaDraft final : public DraftModel {
   }
 
  private:
-  struct Slot {
-    int length = 0;          // tokens of the text up to the one whose state is kept
-    bool known = false;      // a state is kept
-    float* state = nullptr;  // [width]
-  };
   int width() const { return heads_->config().cell.width; }
-  void keep(SeqId seq, const StepOutputs& outputs, int row, int length) {
-    Slot& s = slots_[size_t(seq)];
-    const int w = width();
-    backend_.copy_rows({s.state, outputs.hidden[0] + size_t(row) * size_t(w), 1, w, w, w});
-    s.length = length;
-    s.known = true;
-  }
 
   Backend& backend_;
   std::unique_ptr<MedusaHeads> heads_;
-  std::vector<Slot> slots_;
+  int slots_;
+  LastStates last_;
   float* states_ = nullptr;  // [slots, width] of the pass
 };
 

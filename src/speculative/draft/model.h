@@ -28,4 +28,8 @@ std::unique_ptr<Drafter> make_model_drafter(const ModelDrafterOptions& options,
 struct DrafterEntry;
 extern const DrafterEntry kModelDrafter, kSelfDrafter;  // in model_drafters.cc
 
+// Whether the matrices of a model's layers have enough bits, 8 on average, that a copy in 4 bits which drafts for the
+// model is worth its memory.
+bool worth_copying(const ModelFile& file);
+
 }  // namespace sx

@@ -60,26 +60,29 @@ void leave_layers_out(const SelfConfig& config, int layers, ModelDrafterOptions&
   }
 }
 
-// Bits per weight over the matrices of all layers.
-double matrix_bits(const ModelFile& file) {
+}  // namespace
+
+bool worth_copying(const ModelFile& file) {
+  constexpr double kEnough = 8;
   double bits = 0, weights = 0;
   for (const NamedTensor& named : file.tensors()) {
     if (named.tensor.rank < 2 || !named.name.starts_with("blk.")) continue;
     weights += double(named.tensor.elements());
     bits += weight_bits(named.tensor.type) * double(named.tensor.elements());
   }
-  return weights > 0 ? bits / weights : 0;
+  return weights > 0 && bits >= kEnough * weights;
 }
+
+namespace {
 
 // A copy of the target in 4 bits for QuantSpec's way of drafting: it works on the target's own cells, so it has no
 // prompt to read. Null: the target drafts with its own weights. Tiwari et al., "QuantSpec: Self-Speculative Decoding
 // with Hierarchical Quantized KV Cache", arXiv:2502.10424.
 std::unique_ptr<Model> make_copy(const DraftContext& context) {
-  constexpr double kWorthIt = 8;  // bits per weight of the target from which half as many are worth the memory
   const SelfWeights wanted = context.config->self.weights;
   const Model& target = *context.target;
   if (wanted == SelfWeights::kOwn) return nullptr;
-  if (wanted == SelfWeights::kAuto && (target.spread() || matrix_bits(*target.file()) < kWorthIt)) return nullptr;
+  if (wanted == SelfWeights::kAuto && (target.spread() || !worth_copying(*target.file()))) return nullptr;
   if (target.spread())
     fail(
         "speculation setting self-weights is q4_0 and the model is spread over ranks, which hold no copy: set it to own");

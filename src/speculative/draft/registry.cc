@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "speculative/draft/assistant.h"
 #include "speculative/draft/dflash.h"
 #include "speculative/draft/drafters.h"
 #include "speculative/draft/eagle.h"
@@ -14,9 +15,9 @@
 namespace sx {
 namespace {
 
-const DrafterEntry* const kDrafters[] = {&kModelDrafter,  &kSelfDrafter,     &kEagleDrafter,  &kMtpDrafter,
-                                         &kMedusaDrafter, &kLongSpecDrafter, &kDFlashDrafter, &kNgramDrafter,
-                                         &kSuffixDrafter, &kFuseDrafter};
+const DrafterEntry* const kDrafters[] = {&kModelDrafter,  &kSelfDrafter,     &kEagleDrafter,     &kMtpDrafter,
+                                         &kMedusaDrafter, &kLongSpecDrafter, &kAssistantDrafter, &kDFlashDrafter,
+                                         &kNgramDrafter,  &kSuffixDrafter,   &kFuseDrafter};
 
 }  // namespace
 

@@ -139,6 +139,25 @@ nlohmann::ordered_json longspec_config(const ModelConfig& target, int window) {
           {"longspec_window", window}};
 }
 
+nlohmann::ordered_json assistant_config(const ModelConfig& target) {
+  int window = 0;
+  for (int i = 0; i < target.layers; ++i) window = std::max(window, target.layer(i).window);
+  const nlohmann::ordered_json text = {
+      {"hidden_size", 48},
+      {"intermediate_size", 96},
+      {"num_attention_heads", target.heads},
+      {"head_dim", target.head_dim},
+      {"vocab_size", target.vocab},
+      {"num_hidden_layers", 2},
+      {"rms_norm_eps", 1e-6},
+      {"sliding_window", std::max(1, window)},
+      {"layer_types", {window > 0 ? "sliding_attention" : "full_attention", "full_attention"}}};
+  return {{"architectures", {"Gemma4AssistantForCausalLM"}},
+          {"model_type", "gemma4_assistant"},
+          {"backbone_hidden_size", target.width},
+          {"text_config", text}};
+}
+
 nlohmann::ordered_json eagle1_config(const ModelConfig& target) {
   return {{"architectures", {"LlamaForCausalLM"}},
           {"hidden_size", target.width},

@@ -56,4 +56,9 @@ nlohmann::ordered_json longspec_config(const ModelConfig& target, int window);
 inline const std::vector<std::string> kLongSpecParts = {
     "layers.0.cross_attn.q_proj.weight", "layers.0.cross_attn.q_proj.bias", "layers.0.self_attn.q_proj.bias"};
 
+// Of a Gemma 4 assistant of two layers, the first of which attends to the target's layers with a window, if it has any;
+// and what random_head needs beside it.
+nlohmann::ordered_json assistant_config(const ModelConfig& target);
+inline const std::vector<std::string> kAssistantParts = {"pre_projection.weight"};
+
 }  // namespace sx::testing
