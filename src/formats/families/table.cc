@@ -7,10 +7,10 @@
 namespace sx {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlama,     &kMiMo,    &kMistral, &kQwen2,  &kQwen3,   &kArcee,   &kCohere2,
-                                       &kErnie45,   &kExaone4, &kGemma2,  &kGemma3, &kGlm4,    &kGranite, &kHelium,
-                                       &kInternLm3, &kOlmo2,   &kOlmo3,   &kPhi3,   &kSeedOss, &kSmolLm3, &kStarcoder2,
-                                       &kQwen3Moe,  &kMixtral, &kOlmoe,   &kGptOss};
+constexpr const Family* kFamilies[] = {&kLlama,    &kMiMo,    &kMistral,    &kMinistral3, &kQwen2,   &kQwen3, &kArcee,
+                                       &kCohere2,  &kErnie45, &kExaone4,    &kGemma2,     &kGemma3,  &kGlm4,  &kGranite,
+                                       &kGranite4, &kHelium,  &kHunYuan,    &kInternLm3,  &kOlmo2,   &kOlmo3, &kPhi3,
+                                       &kSeedOss,  &kSmolLm3, &kStarcoder2, &kQwen3Moe,   &kMixtral, &kOlmoe, &kGptOss};
 
 // Published families that cannot be run, and what their layers would need.
 struct Missing {
@@ -28,15 +28,13 @@ constexpr Missing kMissing[] = {
     {"deepseek2", "DeepseekV2ForCausalLM", "latent attention (MLA) and shared experts"},
     {"deepseek2", "DeepseekV3ForCausalLM", "latent attention (MLA) and shared experts"},
     {"mistral4", "Mistral4ForCausalLM", "latent attention (MLA) and shared experts"},
-    {"mistral3", "Ministral3ForCausalLM", "queries that are scaled by their position"},
     {"", "Gemma3ForConditionalGeneration", "images"},
     {"", "Mistral3ForConditionalGeneration", "images"},
-    {"hunyuan-dense", "HunYuanDenseV1ForCausalLM", "norms of q and k behind RoPE"},
     {"glm4moe", "Glm4MoeForCausalLM", "shared experts"},
     {"mamba", "MambaForCausalLM", "state-space layers (Mamba)"},
     {"mamba2", "Mamba2ForCausalLM", "state-space layers (Mamba 2)"},
     {"falcon-h1", "FalconH1ForCausalLM", "state-space layers (Mamba 2)"},
-    {"granitehybrid", "GraniteMoeHybridForCausalLM", "state-space layers (Mamba 2)"},
+    {"granitehybrid", "GraniteMoeHybridForCausalLM", "state-space layers (Mamba 2) or shared experts"},
     {"nemotron_h", "NemotronHForCausalLM", "state-space layers (Mamba 2)"},
     {"jamba", "JambaForCausalLM", "state-space layers (Mamba)"},
     {"rwkv7", "RWKV7ForCausalLM", "recurrent layers (RWKV)"},
