@@ -112,6 +112,30 @@ FAMILIES = {
                                sliding_window=WINDOW, layer_types=MIXED[:2], swiglu_limit=2.0, rope_parameters=rope(
                                    "yarn", theta=150000.0, factor=4.0, original_max_position_embeddings=128,
                                    beta_fast=32.0, beta_slow=1.0, truncate=False)), None, False),
+    # Queries grow from position 64, 128, ... on: by half, where the published models say a tenth.
+    "ministral3": ("Ministral3", dict(SMALL, num_hidden_layers=2, rope_parameters=rope(
+        "yarn", theta=1000000.0, factor=8.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+        mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5)), None, False),
+    # What the converter of llama.cpp demands of HunYuan: base 10000 and 32768 positions.
+    "hunyuan-dense": ("HunYuanDenseV1", dict(SMALL, num_hidden_layers=2, max_position_embeddings=32768,
+                                             rope_parameters=rope("dynamic", alpha=1000.0, factor=1.0)), None, True),
+    "granite4": ("GraniteMoeHybrid", dict(
+        SMALL, num_hidden_layers=2, layer_types=["full_attention"] * 2, num_local_experts=0, num_experts_per_tok=0,
+        shared_intermediate_size=32, position_embedding_type="rope", embedding_multiplier=1.5, residual_multiplier=0.6,
+        attention_multiplier=0.3, logits_scaling=3.0, mamba_n_heads=4, rope_parameters=rope("default")), None, False),
+    "granite4-nope": ("GraniteMoeHybrid", dict(
+        SMALL, num_hidden_layers=2, layer_types=["full_attention"] * 2, num_local_experts=0, num_experts_per_tok=0,
+        shared_intermediate_size=32, position_embedding_type=None, embedding_multiplier=1.5, residual_multiplier=0.6,
+        attention_multiplier=0.3, logits_scaling=3.0, mamba_n_heads=4, rope_parameters=rope("default")), "granite4", False),
+    # InternLM 3 runs by transformers' Llama.
+    "internlm3": ("InternLM3", dict(SMALL, num_hidden_layers=2, qkv_bias=True, bias=True, rope_parameters=rope(
+        "default", theta=50000.0)), None, True),
+    "internlm3-dynamic": ("InternLM3", dict(
+        SMALL, num_hidden_layers=2, qkv_bias=True, bias=True, max_position_embeddings=128, rope_parameters=rope(
+            "dynamic", theta=50000.0, factor=6.0)), "internlm3", True),
+    # Falcon 3 is a Llama by its folders, with heads wider than width / heads.
+    "falcon3": ("Llama", dict(SMALL, num_hidden_layers=2, rms_norm_eps=1e-6, rope_parameters=rope(
+        "default", theta=1000042.0)), None, True),
 }
 LONG = 300
 LONG_ROWS = [0, 1, 39, 40, 41, 128, 200, 299]
@@ -176,8 +200,9 @@ def write_model(root, name, seed):
     length, rows = (LENGTH, ROWS) if name in MODELS else (LONG, LONG_ROWS)
     config = getattr(transformers, prefix + ("TextConfig" if prefix == "Gemma3" else "Config"))(**settings)
     config._attn_implementation = "eager"
-    model_class = getattr(transformers, prefix + "ForCausalLM")
-    model = model_class(config).float().eval()
+    internlm = prefix == "InternLM3"
+    model_class = transformers.AutoModelForCausalLM if internlm else getattr(transformers, prefix + "ForCausalLM")
+    model = (model_class.from_config if internlm else model_class)(config).float().eval()
     randomise(model, seed, norm=0 if prefix.startswith("Gemma") else 1)
     folder = root / name
     if name in FAMILIES:  # the weights are rounded, and stored in half the space
@@ -191,6 +216,11 @@ def write_model(root, name, seed):
     written = json.loads((folder / "config.json").read_text())
     written.pop("_attn_implementation", None)
     written = classic_config(written) if classic else written
+    if internlm:  # the names of the published folders
+        written["qkv_bias"], written["bias"] = written.pop("attention_bias"), written.pop("mlp_bias")
+        written["architectures"] = ["InternLM3ForCausalLM"]
+    if name == "granite4":  # as the published folders call it
+        written["layer_types"] = ["attention"] * len(written["layer_types"])
     (folder / "config.json").write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         os.symlink(f"../tokenizer/{file}", folder / file)

@@ -12,9 +12,9 @@ std::string model_fingerprint(const ModelFile& file) {
   constexpr size_t kSample = 64;
   Sha256 hash;
   const ModelConfig& c = file.config();
-  std::string numbers =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", c.family->name, c.layers, c.width, c.norm_eps, c.centred_norms,
-                  c.norm_offset, c.embedding_scale, c.residual_scale, c.logit_scale, c.rope.dims, int(c.rope.style));
+  std::string numbers = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}\n", c.family->name, c.layers, c.width,
+                                    c.norm_eps, c.centred_norms, c.norm_offset, c.embedding_scale, c.residual_scale,
+                                    c.logit_scale, c.rope.dims, int(c.rope.style), c.query_growth, c.query_period);
   for (int i = 0; i < c.layers; ++i) {
     const LayerParts& p = c.layer(i);
     numbers += fmt::format("{} {} {} {} {} {} {} {} {} {}\n", p.heads, p.kv_heads, p.head_dim, p.window, p.rope,

@@ -48,6 +48,7 @@ struct Family {
   bool partial_rotary = false;
   bool joint_bias = false;  // "attention_bias" stands for the biases of q, k, v and output
   bool (*reads_quantised)(const Json&) = [](const Json&) { return false; };  // "quantization_config" it can read
+  bool gguf_untruncated = false;                                             // YaRN in its GGUF files rounds no borders
   bool layer_ropes = false;  // "rope_parameters" may differ between layer types
 };
 

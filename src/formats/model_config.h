@@ -35,8 +35,9 @@ struct RopeConfig {
 
 enum class HeadNorm {
   kNone,
-  kEach,  // RMS norm of each q and k head before RoPE, weights [head_dim]
-  kWhole  // RMS norm over all of q and over all of k before RoPE, weights [heads * head_dim], [kv_heads * head_dim]
+  kEach,    // RMS norm of each q and k head before RoPE, weights [head_dim]
+  kBehind,  // the same behind RoPE
+  kWhole    // RMS norm over all of q and over all of k before RoPE, weights [heads * head_dim], [kv_heads * head_dim]
 };
 
 // How a file holds the weights of a layer's experts.
@@ -96,6 +97,9 @@ struct ModelConfig : LayerParts {
   float residual_scale = 1;    // of what attention and feed-forward add
   float logit_scale = 1;
   float final_soft_cap = 0;  // of the logits; 0: none
+  // Queries grow with their position p: times 1 + query_growth * ln(1 + floor(p / query_period)).
+  float query_growth = 0;
+  int query_period = 0;
   ExpertForm expert_form = ExpertForm::kStacked;
   RopeConfig rope;
   std::vector<RopeConfig> more_ropes;

@@ -144,6 +144,8 @@ void validate_config(const ModelConfig& config, const std::string& file) {
   positive(config.residual_scale, "the scale of residuals", file);
   positive(config.logit_scale, "the scale of logits", file);
   not_negative(config.final_soft_cap, "the soft cap of logits", file);
+  not_negative(config.query_growth, "the growth of queries", file);
+  if (config.query_growth > 0) in_range(config.query_period, 1, 1 << 30, "the period of growing queries", file);
 }
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {

@@ -85,39 +85,54 @@ std::vector<float> gate_up_bias(const ModelFile& file, const std::string& prefix
 
 }  // namespace
 
+Tensor expert_stack(const ModelFile& file, const std::string& prefix, const LayerParts& parts, ExpertPart part,
+                    std::vector<std::byte>& memory) {
+  const bool down = part == ExpertPart::kDown;
+  const char* const names[] = {"ffn_gate", "ffn_up", "ffn_down"};
+  const std::string name = prefix + names[static_cast<int>(part)], both = prefix + "ffn_gate_up_exps",
+                    fused = down ? name + "_exps" : both;
+  const int64_t first = part == ExpertPart::kUp ? 1 : 0, step = down ? 1 : 2;
+  switch (file.config().expert_form) {
+    case ExpertForm::kSeparate: return stack_separate(file, name, parts, memory);
+    case ExpertForm::kFused: return transpose(file.get(fused + ".weight"), first, step, memory);
+    case ExpertForm::kBlocks:
+      return from_blocks(file.get(fused + ".blocks"), file.get(fused + ".scales"), first, step, memory);
+    case ExpertForm::kStacked: break;
+  }
+  return file.get(name + "_exps.weight");
+}
+
+DType expert_type(const ModelFile& file, const std::string& prefix, ExpertPart part) {
+  const char* const names[] = {"ffn_gate", "ffn_up", "ffn_down"};
+  const std::string name = prefix + names[static_cast<int>(part)];
+  switch (file.config().expert_form) {
+    case ExpertForm::kSeparate: return file.get(name + ".0.weight").type;
+    case ExpertForm::kFused:
+      return file.get(part == ExpertPart::kDown ? name + "_exps.weight" : prefix + "ffn_gate_up_exps.weight").type;
+    case ExpertForm::kBlocks: return DType::kMXFP4;
+    case ExpertForm::kStacked: break;
+  }
+  return file.get(name + "_exps.weight").type;
+}
+
+void read_expert_biases(const ModelFile& file, const std::string& prefix, const LayerParts& parts, ExpertStacks& out) {
+  if (!parts.expert_bias) return;
+  const ExpertForm form = file.config().expert_form;
+  out.gate_up_bias = gate_up_bias(file, prefix, parts, form == ExpertForm::kFused || form == ExpertForm::kBlocks);
+  out.down_bias = floats(file, prefix + "ffn_down_exps.bias");
+}
+
 ExpertStacks expert_stacks(const ModelFile& file, const std::string& prefix, const LayerParts& parts) {
   ExpertStacks stacks;
-  const ExpertForm form = file.config().expert_form;
-  const bool fused = form == ExpertForm::kFused || form == ExpertForm::kBlocks;
-  const auto get = [&](const char* name) -> const Tensor& { return file.get(prefix + name); };
-  stacks.memory.resize(form == ExpertForm::kStacked ? 0 : 3);
-  auto& memory = stacks.memory;
-  switch (form) {
-    case ExpertForm::kStacked:
-      stacks.gate = get("ffn_gate_exps.weight");
-      stacks.up = get("ffn_up_exps.weight");
-      stacks.down = get("ffn_down_exps.weight");
-      break;
-    case ExpertForm::kSeparate:
-      stacks.gate = stack_separate(file, prefix + "ffn_gate", parts, memory[0]);
-      stacks.up = stack_separate(file, prefix + "ffn_up", parts, memory[1]);
-      stacks.down = stack_separate(file, prefix + "ffn_down", parts, memory[2]);
-      break;
-    case ExpertForm::kFused:
-      stacks.gate = transpose(get("ffn_gate_up_exps.weight"), 0, 2, memory[0]);
-      stacks.up = transpose(get("ffn_gate_up_exps.weight"), 1, 2, memory[1]);
-      stacks.down = transpose(get("ffn_down_exps.weight"), 0, 1, memory[2]);
-      break;
-    case ExpertForm::kBlocks:
-      stacks.gate = from_blocks(get("ffn_gate_up_exps.blocks"), get("ffn_gate_up_exps.scales"), 0, 2, memory[0]);
-      stacks.up = from_blocks(get("ffn_gate_up_exps.blocks"), get("ffn_gate_up_exps.scales"), 1, 2, memory[1]);
-      stacks.down = from_blocks(get("ffn_down_exps.blocks"), get("ffn_down_exps.scales"), 0, 1, memory[2]);
-      break;
-  }
-  if (parts.expert_bias) {
-    stacks.gate_up_bias = gate_up_bias(file, prefix, parts, fused);
-    stacks.down_bias = floats(file, prefix + "ffn_down_exps.bias");
-  }
+  stacks.memory.resize(file.config().expert_form == ExpertForm::kStacked ? 0 : 3);
+  Bytes none;
+  const auto stack = [&](ExpertPart part) {
+    return expert_stack(file, prefix, parts, part, stacks.memory.empty() ? none : stacks.memory[size_t(part)]);
+  };
+  stacks.gate = stack(ExpertPart::kGate);
+  stacks.up = stack(ExpertPart::kUp);
+  stacks.down = stack(ExpertPart::kDown);
+  read_expert_biases(file, prefix, parts, stacks);
   return stacks;
 }
 

@@ -15,6 +15,14 @@ struct ExpertStacks {
   std::vector<std::vector<std::byte>> memory;
 };
 ExpertStacks expert_stacks(const ModelFile& file, const std::string& prefix, const LayerParts& parts);
+// One of them: a view of the file, or of `memory`.
+enum class ExpertPart { kGate, kUp, kDown };
+Tensor expert_stack(const ModelFile& file, const std::string& prefix, const LayerParts& parts, ExpertPart part,
+                    std::vector<std::byte>& memory);
+// Its type, without making it.
+DType expert_type(const ModelFile& file, const std::string& prefix, ExpertPart part);
+// The biases of a layer with experts, as ExpertStacks has them.
+void read_expert_biases(const ModelFile& file, const std::string& prefix, const LayerParts& parts, ExpertStacks& out);
 // Leaves these columns of gates and ups, and these of the result, with their biases.
 void keep_columns(ExpertStacks& stacks, RankShare inner, RankShare out);
 

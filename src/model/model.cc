@@ -1,6 +1,8 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <string>
 
 #include "base/error.h"
@@ -50,9 +52,14 @@ void Model::load_layer(int index) {
   layer.rope = p.rope == kNoRope ? ropes_.size() - 1 : size_t(p.rope);
   if (p.attention_norm) layer.norm = read.norm(name("attn_norm"));
   if (p.attention_post_norm) layer.post_norm = read.norm(name("post_attention_norm"));
-  const bool whole = p.qk_norm == HeadNorm::kWhole, any = p.qk_norm != HeadNorm::kNone;
+  const bool whole = p.qk_norm == HeadNorm::kWhole, any = whole || p.qk_norm == HeadNorm::kEach;
   layer.q_norm = any ? read.norm_vector(name("attn_q_norm.weight"), whole ? q : p.head_dim) : nullptr;
   layer.k_norm = any ? read.norm_vector(name("attn_k_norm.weight"), whole ? kv : p.head_dim) : nullptr;
+  if (p.qk_norm == HeadNorm::kBehind) {
+    layer.rotated_norm = read.norm_product(name("attn_q_norm.weight"), name("attn_k_norm.weight"), p.head_dim,
+                                           ropes_[layer.rope].factor);
+    layer.k_norm = read.ones(p.head_dim);
+  }
   if (!heads.empty()) {
     layer.qkv = read.matrix(
         {{name("attn_q.weight"), q_rows}, {name("attn_k.weight"), kv_rows}, {name("attn_v.weight"), kv_rows}});
@@ -110,14 +117,19 @@ void Model::allocate_workspace() {
   const size_t q = size_t(c.heads) * size_t(c.head_dim), kv = size_t(c.kv_heads) * size_t(c.head_dim);
   const size_t width = size_t(c.width), ffn = size_t(c.ffn), experts = size_t(c.experts);
   const auto make = [&](size_t count) { return backend_.allocate(count, "activations"); };
-  bool branches = c.residual_scale != 1;
-  for (const Layer& layer : layers_) branches = branches || layer.post_norm.weight || layer.ffn.post_norm.weight;
+  bool branches = c.residual_scale != 1, rotated = false;
+  for (const Layer& layer : layers_) {
+    branches = branches || layer.post_norm.weight || layer.ffn.post_norm.weight;
+    rotated = rotated || layer.rotated_norm;
+  }
   work_ = std::make_unique<Workspace>();
   work_->x = make(rows * width);
   work_->normed = make(rows * width);
   work_->branch = branches ? make(rows * width) : nullptr;
   work_->qkv = make(rows * (q + 2 * kv));
   work_->attended = make(rows * q);
+  if (rotated) work_->rotated = make(size_t(backend_.row_capacity(int(rows) * c.heads)) * size_t(c.head_dim));
+  if (c.query_growth > 0) work_->growth.reserve(size_t(options_.max_rows));
   work_->whole = columns_ ? make(rows * q) : nullptr;
   work_->ranks = columns_;
   work_->own = columns_ ? make(rows * std::max(q, ffn)) : nullptr;
@@ -209,13 +221,16 @@ void Model::attention(const Layer& layer, int index, const Step& step, KvStore& 
                          .kv = &kv,
                          .layer = index,
                          .seqs = step.seqs});
-  tap_query(index, rows, qkv, q_cut);
+  float* const queries = layer.rotated_norm && any ? norm_rotated(layer, rows) : w.qkv;
+  const int q_stride = queries == w.qkv ? qkv : q;
+  if (any) grow_queries(queries, q_stride, q);
+  tap_query(index, rows, queries, q_stride, q_cut);
   if (cells_only) return;
   if (p.window > 0) window = window > 0 ? std::min(window, p.window) : p.window;
   if (any)
     backend_.attend({.out = columns_ ? w.own : w.attended,
-                     .q = w.qkv,
-                     .q_stride = qkv,
+                     .q = queries,
+                     .q_stride = q_stride,
                      .shape = shape,
                      .scale = attention_scale(p),
                      .window = window,
@@ -260,13 +275,13 @@ void Model::norm_whole(float* x, int rows, int stride, const float* weight, cons
 }
 
 // Keeps the rotated queries of a tapped layer; of ranks by columns rank 0 has those of all.
-void Model::tap_query(int layer, int rows, int stride, const RankCut& cut) {
+void Model::tap_query(int layer, int rows, const float* q, int stride, const RankCut& cut) {
   const RankShare own = columns_ ? columns_->share(cut) : RankShare{0, cut.width()};
   for (size_t i = 0; i < options_.taps.query.size(); ++i) {
     if (options_.taps.query[i] != layer) continue;
     if (!own.empty())
       backend_.copy_rows({.to = work_->query[i] + own.first,
-                          .from = work_->qkv,
+                          .from = q,
                           .rows = rows,
                           .width = own.size(),
                           .to_stride = cut.width(),
@@ -276,14 +291,69 @@ void Model::tap_query(int layer, int rows, int stride, const RankCut& cut) {
   }
 }
 
+// Norms of q and k behind RoPE. Weights of k would change what is cached by dimension, so that cells could not be
+// rotated to other positions; k therefore has a plain norm, which RoPE does not change, and q the weights of both.
+// Returns q as [rows, heads * head_dim].
+float* Model::norm_rotated(const Layer& layer, int rows) {
+  const AttentionShape shape = attention_shape(layer.parts);
+  float* const q = work_->rotated;
+  backend_.copy_rows({.to = q,
+                      .from = work_->qkv,
+                      .rows = rows,
+                      .width = shape.q_width(),
+                      .to_stride = shape.q_width(),
+                      .from_stride = shape.qkv_width()});
+  backend_.norm({.out = q,
+                 .x = q,
+                 .weight = layer.rotated_norm,
+                 .rows = backend_.launched_rows(rows) * shape.heads,
+                 .width = shape.head_dim,
+                 .eps = config().norm_eps});
+  return q;
+}
+
+void Model::find_growth(std::span<const int32_t> positions) {
+  const ModelConfig& c = config();
+  std::vector<QueryGrowth>& growth = work_->growth;
+  growth.clear();
+  if (c.query_growth == 0) return;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const int periods = positions[i] / c.query_period;
+    const auto factor = float(1 + double(c.query_growth) * std::log1p(double(periods)));
+    if (growth.empty() || growth.back().factor != factor) growth.push_back({int(i), 0, factor});
+    ++growth.back().rows;
+  }
+}
+
+void Model::grow_queries(float* q, int stride, int width) {
+  const std::vector<QueryGrowth>& growth = work_->growth;
+  for (const QueryGrowth& part : growth) {
+    if (part.factor == 1) continue;
+    float* const rows = q + ptrdiff_t(part.first) * stride;
+    backend_.copy_rows({.to = rows,
+                        .from = rows,
+                        .rows = part.rows,
+                        .width = width,
+                        .to_stride = stride,
+                        .from_stride = stride,
+                        .scale = part.factor,
+                        .launched = growth.size() > 1});  // padding would reach into the next rows
+  }
+}
+
 // What the ops of a step depend on besides its shape.
-uint64_t Model::key_of(const LayerPlan& plan) const {
+uint64_t Model::key_of(const Step& step, const LayerPlan& plan) {
   uint64_t key = mix64(uint64_t(plan.window) + 1);
   for (const uint8_t* skip : {plan.skip_attention, plan.skip_ffn}) {
     key = mix64(key + 1);
     for (size_t i = 0; skip && i < size_t(config().layers); ++i) key = mix64(key * 2 + skip[i]);
   }
   for (int layer : options_.taps.query) key = mix64(key * 3 + uint64_t(layer));
+  find_growth(step.positions);
+  for (const QueryGrowth& part : work_->growth) {
+    key = mix64(key * 5 + std::bit_cast<uint32_t>(part.factor));
+    if (work_->growth.size() > 1) key = mix64(key * 7 + uint64_t(part.rows));
+  }
   return key;
 }
 
@@ -358,17 +428,18 @@ const StepOutputs& Model::forward(const Step& step, KvStore& kv, const LayerPlan
   SX_ASSERT(step.positions.size() == step.tokens.size());
   if (const auto ends = micro_batches(step); !ends.empty()) return run_micro_batches(step, kv, plan, ends), outputs_;
   if (ranks_) announce_step(step, kv, plan), receive_states(step);
-  backend_.run(step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
+  backend_.run(step, {this, &kv, nullptr, key_of(step, plan)}, [&] { run_layers(step, kv, plan); });
   if (ranks_) hand_on(step);
   return outputs_;
 }
 
 bool Model::levels(TreeGrowthArgs& args, KvStore& kv, const LayerPlan& plan) {
   SX_ASSERT(args.rules.rows <= std::min(options_.max_rows, options_.max_outputs) && args.vocab <= config().vocab);
+  if (config().query_growth > 0) return false;  // a device that grows trees keeps the positions to itself
   Step step;
   args.logits = outputs_.logits;
   args.stride = config().vocab;
-  return backend_.grow_tree(args, step, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(step, kv, plan); });
+  return backend_.grow_tree(args, step, {this, &kv, nullptr, key_of(step, plan)}, [&] { run_layers(step, kv, plan); });
 }
 
 }  // namespace sx

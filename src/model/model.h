@@ -105,12 +105,15 @@ class Model {
   void load_weights();
   void load_layer(int index);
   void allocate_workspace();
-  uint64_t key_of(const LayerPlan& plan) const;
+  uint64_t key_of(const Step& step, const LayerPlan& plan);
+  void find_growth(std::span<const int32_t> positions);
   void run_layers(const Step& step, KvStore& kv, const LayerPlan& plan);
   void attention(const Layer& layer, int index, const Step& step, KvStore& kv, int window, bool cells_only);
   void scale_rows(float* x, int rows, int width, float scale);
   void read_out(const float* x, int outputs, const int32_t* which);  // rows of x, or its first ones
-  void tap_query(int layer, int rows, int stride, const RankCut& cut);
+  void tap_query(int layer, int rows, const float* q, int stride, const RankCut& cut);
+  float* norm_rotated(const Layer& layer, int rows);
+  void grow_queries(float* q, int stride, int width);
   void norm_whole(float* x, int rows, int stride, const float* weight, const RankCut& cut);
   // Steps of ranks, model_ranks.cc.
   void announce_step(const Step& step, const KvStore& kv, const LayerPlan& plan);

@@ -167,7 +167,7 @@ void Model::run_micro_batches(const Step& step, KvStore& kv, const LayerPlan& pl
     own.tokens = step.tokens.subspan(row, rows), own.positions = step.positions.subspan(row, rows);
     own.seqs = seqs, own.outputs = std::span(outputs).first(rows);
     announce_step(own, kv, plan);
-    backend_.run(own, {this, &kv, nullptr, key_of(plan)}, [&] { run_layers(own, kv, plan); });
+    backend_.run(own, {this, &kv, nullptr, key_of(own, plan)}, [&] { run_layers(own, kv, plan); });
     states_.resize(rows * width);
     backend_.download(states_.data(), work_->x, states_.size());
     parts.push_back(std::span(logits).subspan(row * vocab, rows * vocab));

@@ -136,4 +136,17 @@ const float* WeightReader::norm_vector(const std::string& name, int size) {
   return upload(values, "norm weights");
 }
 
+const float* WeightReader::norm_product(const std::string& q, const std::string& k, int size, float factor) {
+  const float offset = file_.config().norm_offset;
+  std::vector<float> product(static_cast<size_t>(size)), other(product.size());
+  read(q, size, true, product.data());
+  read(k, size, true, other.data());
+  for (size_t i = 0; i < product.size(); ++i) product[i] = (product[i] + offset) * (other[i] + offset) / factor;
+  return upload(product, "norm weights");
+}
+
+const float* WeightReader::ones(int size) {
+  return upload(std::vector<float>(static_cast<size_t>(size), 1.0f), "norm weights");
+}
+
 }  // namespace sx

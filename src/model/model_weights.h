@@ -46,7 +46,10 @@ class WeightReader {
   const float* stacked(std::initializer_list<WeightVector> parts);
   NormWeights norm(const std::string& name);                    // "blk.0.attn_norm", with its bias if the model has any
   const float* norm_vector(const std::string& name, int size);  // weights of a norm, with the model's offset
-  size_t bytes() const { return bytes_; }                       // of the matrices, read by one pass
+  // Weights of q's norm times those of k's, for norms behind RoPE: see Model::norm_rotated. Divided by `factor`.
+  const float* norm_product(const std::string& q, const std::string& k, int size, float factor);
+  const float* ones(int size);
+  size_t bytes() const { return bytes_; }  // of the matrices, read by one pass
 
  private:
   std::unique_ptr<Matrix> matrix_of(std::span<const WeightRows> names, bool head);

@@ -161,6 +161,63 @@ TEST(HfConfig, RefusesForeignModels) {
   refuse(with(sample(), "quantization_config", {{"quant_method", "gptq"}}), {"quantization_config"});
 }
 
+// What published families would need that cannot be run, in one line.
+TEST(HfConfig, NamesWhatAFamilyLacks) {
+  const std::pair<const char*, const char*> lacks[] = {
+      {"Qwen3NextForCausalLM", "gated delta net layers"}, {"DeepseekV3ForCausalLM", "latent attention (MLA)"},
+      {"Gemma4ForCausalLM", "head sizes that differ"},    {"FalconH1ForCausalLM", "state-space layers (Mamba 2)"},
+      {"Lfm2ForCausalLM", "convolution layers"},          {"Qwen2MoeForCausalLM", "shared experts"},
+      {"KimiLinearForCausalLM", "delta attention"},       {"RwkvForCausalLM", "recurrent layers (RWKV)"}};
+  for (const auto& [arch, parts] : lacks) {
+    refuse(with(sample(), "architectures", json::array({arch})), {arch, parts, "missing here"});
+    try {
+      read(with(sample(), "architectures", json::array({arch})));
+    } catch (const Error& error) { EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what(); }
+  }
+}
+
+// Granite 4 is run where all of its layers are attention.
+TEST(HfConfig, GraniteWithoutMamba) {
+  json config = sample();
+  config["architectures"] = {"GraniteMoeHybridForCausalLM"}, config["model_type"] = "granitemoehybrid";
+  config["shared_intermediate_size"] = 96, config["num_local_experts"] = 0;
+  config["layer_types"] = {"attention", "attention"}, config["position_embedding_type"] = "rope";
+  EXPECT_EQ(read(config).ffn, 96);
+  EXPECT_EQ(read(config).layer(1).rope, 0);
+  EXPECT_EQ(read(with(config, "position_embedding_type", "nope")).layer(1).rope, kNoRope);
+  refuse(with(config, "layer_types", {"mamba", "attention"}), {"state-space layers (Mamba 2)"});
+  refuse(with(config, "layer_types", {"attention"}), {"state-space layers"});
+  refuse(without(config, "layer_types"), {"state-space layers"});
+  refuse(with(config, "num_local_experts", 8), {"num_local_experts", "experts"});
+}
+
+// Queries grow with multiples of the original context; HunYuan's alpha stretches the base, whatever the length.
+TEST(HfConfig, GrowingQueriesAndAlpha) {
+  json config = sample();
+  config["architectures"] = {"Ministral3ForCausalLM"}, config["model_type"] = "ministral3";
+  config["rope_parameters"] = {{"rope_type", "yarn"},
+                               {"rope_theta", 1e6},
+                               {"factor", 16.0},
+                               {"original_max_position_embeddings", 16384},
+                               {"llama_4_scaling_beta", 0.1}};
+  EXPECT_FLOAT_EQ(read(config).query_growth, 0.1f);
+  EXPECT_EQ(read(config).query_period, 16384);
+  config["rope_parameters"].erase("llama_4_scaling_beta");
+  EXPECT_EQ(read(config).query_growth, 0);
+  config["rope_parameters"]["llama_4_scaling_beta"] = -1;
+  refuse(config, {"the growth of queries"});
+
+  config = sample();
+  config["architectures"] = {"HunYuanDenseV1ForCausalLM"}, config["model_type"] = "hunyuan_v1_dense";
+  config["head_dim"] = 128;
+  config["rope_scaling"] = {{"type", "dynamic"}, {"factor", 1.0}, {"alpha", 1000.0}};
+  EXPECT_EQ(read(config).qk_norm, HeadNorm::kBehind);
+  EXPECT_EQ(read(config).rope.scaling, RopeScaling::kNone);
+  EXPECT_NEAR(read(config).rope.base, 11158839.9, 1);
+  config["rope_scaling"]["alpha"] = -3;
+  refuse(config, {"alpha"});
+}
+
 TEST(HfConfig, RefusesEveryBadNumber) {
   for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size",
                           "max_position_embeddings"}) {

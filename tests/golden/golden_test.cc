@@ -216,7 +216,7 @@ TEST(GoldenNegative, AnotherConfigurationIsCaught) {
   const std::pair<const char*, const char*> pairs[] = {
       {"llama", "llama-linear"}, {"llama", "llama-dynamic"},          {"llama", "llama-llama3"},
       {"llama", "llama-yarn"},   {"llama-yarn", "llama-yarn-factor"}, {"qwen2", "qwen2-window"},
-      {"qwen3", "qwen3-yarn"}};
+      {"qwen3", "qwen3-yarn"},   {"granite4", "granite4-nope"},       {"internlm3", "internlm3-dynamic"}};
   for (const auto& [model, other] : pairs) {
     const Golden golden(other);
     const auto backend = make_reference_backend();
@@ -230,7 +230,9 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                                            "llama-yarn-factor", "llama-bias", "mistral", "qwen2", "qwen2-window",
                                            "qwen3", "qwen3-yarn", "gemma3", "gemma2", "smollm3", "phi3", "olmo2",
                                            "olmo3", "granite", "glm4", "seed-oss", "exaone4", "cohere2", "starcoder2",
-                                           "ernie4_5", "arcee", "helium", "qwen3moe", "mixtral", "olmoe", "gpt-oss"),
+                                           "ernie4_5", "arcee", "helium", "qwen3moe", "mixtral", "olmoe", "gpt-oss",
+                                           "ministral3", "hunyuan-dense", "granite4", "granite4-nope", "internlm3",
+                                           "internlm3-dynamic", "falcon3"),
                          [](const auto& test) {
                            std::string name = test.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

@@ -7,12 +7,15 @@
 #include <filesystem>
 
 #include "backend/registry.h"
+#include "model/convert/convert.h"
+#include "model/convert/quantize.h"
 #include "model/expert_weights.h"
 #include "model/model.h"
 #include "model/tree_invariance.h"
 #include "support/far_backend.h"
 #include "support/model_writer.h"
 #include "tensor/blocks.h"
+#include "tensor/quantise_search.h"
 
 namespace sx {
 namespace {
@@ -198,6 +201,69 @@ TEST(Mixture, Mxfp4FoldersGiveTheBitsOfMxfp4Files) {
   const auto a = logits_of(folder.file("oss")), b = logits_of(folder.file("oss.gguf"));
   ASSERT_EQ(a.size(), b.size());
   EXPECT_EQ(0, std::memcmp(a.data(), b.data(), a.size() * sizeof(float)));
+  // The same file as convert writes it: the blocks keep their type, biases and routers are floats.
+  convert_to_gguf(*ModelFile::open(folder.file("oss")), {}, {.out = folder.file("made.gguf")});
+  const auto made = ModelFile::open(folder.file("made.gguf"));
+  for (const char* part : {"gate", "up", "down"})
+    EXPECT_EQ(made->get(std::string("blk.1.ffn_") + part + "_exps.weight").type, DType::kMXFP4);
+  EXPECT_EQ(made->get("blk.1.ffn_up_exps.bias").type, DType::kF32);
+  const auto c = logits_of(folder.file("made.gguf"));
+  ASSERT_EQ(a.size(), c.size());
+  EXPECT_EQ(0, std::memcmp(a.data(), c.data(), a.size() * sizeof(float)));
+}
+
+TEST(Mixture, ConvertedFilesGiveTheBitsOfFolders) {
+  const TempFolder folder;
+  for (const char* name : {"qwen3moe", "olmoe"}) {  // both forms have q and k in halves
+    const std::string path = folder.file(std::string(name) + ".gguf");
+    convert_to_gguf(*ModelFile::open(golden(name)), {}, {.out = path});
+    const auto a = logits_of(golden(name)), b = logits_of(path);
+    ASSERT_EQ(a.size(), b.size());
+    EXPECT_EQ(0, std::memcmp(a.data(), b.data(), a.size() * sizeof(float))) << name;
+  }
+}
+
+// Experts are quantised row by row as other matrices are, whatever form they come in; routers stay floats.
+TEST(Mixture, QuantisedExpertsAreTheirRowsQuantised) {
+  const TempFolder folder;
+  for (const char* name : {"qwen3moe", "mixtral", "olmoe"}) {
+    const auto source = ModelFile::open(golden(name));
+    const auto path = [&](const char* what) { return folder.file(std::string(name) + what); };
+    const auto quantise_to = [&](const std::string& from, const std::string& to) {
+      quantize_model(*ModelFile::open(from), {}, {.out = to, .types = {.matrices = DType::kQ4_0}});
+    };
+    quantise_to(golden(name), path("-4.gguf"));
+    convert_to_gguf(*source, {}, {.out = path(".gguf")});
+    quantise_to(path(".gguf"), path("-4again.gguf"));
+    const auto made = ModelFile::open(path("-4.gguf")), again = ModelFile::open(path("-4again.gguf"));
+    ASSERT_EQ(made->tensors().size(), again->tensors().size());
+    for (const NamedTensor& t : made->tensors()) {
+      const Tensor& other = again->get(t.name);
+      ASSERT_EQ(t.tensor.bytes(), other.bytes()) << t.name;
+      EXPECT_EQ(0, std::memcmp(t.tensor.data, other.data, t.tensor.bytes())) << name << " " << t.name;
+    }
+    EXPECT_EQ(made->get("blk.0.ffn_gate_inp.weight").type, DType::kF32);
+    const ExpertStacks right = expert_stacks(*source, "blk.1.", source->config().layer(1));
+    for (const auto& [part, stack] : {std::pair{"gate", right.gate}, {"up", right.up}, {"down", right.down}}) {
+      const Tensor& got = made->get(std::string("blk.1.ffn_") + part + "_exps.weight");
+      ASSERT_EQ(got.type, DType::kQ4_0);
+      ASSERT_EQ(got.shape, stack.shape);
+      const auto columns = size_t(stack.columns());
+      std::vector<float> row(columns);
+      Bytes want(got.row_bytes());
+      for (int64_t r = 0; r < stack.rows(); ++r) {
+        dequantise(stack.type, stack.row(r), stack.columns(), row.data());
+        quantise_search(DType::kQ4_0, row.data(), stack.columns(), want.data());
+        ASSERT_EQ(0, std::memcmp(want.data(), got.row(r), want.size())) << name << " " << part << " row " << r;
+      }
+    }
+    const auto exact = logits_of(golden(name)), rounded = logits_of(path("-4.gguf"));
+    double error = 0, power = 0;
+    for (size_t i = 0; i < exact.size(); ++i)
+      error += std::pow(double(rounded[i] - exact[i]), 2), power += std::pow(double(exact[i]), 2);
+    EXPECT_GT(error, 0);
+    EXPECT_LT(error, 0.4 * power) << name;
+  }
 }
 
 }  // namespace

@@ -174,22 +174,24 @@ void FarBackend::note(const char* op, std::initializer_list<const void*> memory,
 // --- Ops.
 
 void FarBackend::copy_rows(const CopyRowsArgs& args) {
-  expect_rows("copy_rows", args.rows);
+  if (!inputs_ || !args.launched) expect_rows("copy_rows", args.rows);
+  else if (args.rows > launched_rows(int(inputs_->tokens.size()))) fail("FarBackend: copy_rows beyond a step's rows");
   if (inputs_ && args.which && (args.which != inputs_->outputs.data() || size_t(args.rows) != inputs_->outputs.size()))
     fail("FarBackend: copy_rows was given other rows than the step's outputs");
   CopyRowsArgs a = args;
-  size_t from_rows = padded(args.rows);
+  const size_t to_rows = args.launched ? size_t(args.rows) : padded(args.rows);
+  size_t from_rows = to_rows;
   if (args.which) {
     expect_host(args.which, "chosen rows");
     from_rows = size_t(*std::max_element(args.which, args.which + args.rows)) + 1;
   }
-  a.to = floats(args.to, padded(args.rows), size_t(args.to_stride), size_t(args.width), "copied rows");
+  a.to = floats(args.to, to_rows, size_t(args.to_stride), size_t(args.width), "copied rows");
   a.from = floats(args.from, from_rows, size_t(args.from_stride), size_t(args.width), "rows to be copied");
   note("copy_rows", {args.to, args.from},
        {args.width, args.to_stride, args.from_stride, args.which != nullptr, args.add,
         std::bit_cast<int32_t>(args.scale)});
   right_->copy_rows(a);
-  spoil(a.to, args.rows, size_t(args.to_stride), size_t(args.width));
+  if (!args.launched) spoil(a.to, args.rows, size_t(args.to_stride), size_t(args.width));
 }
 
 void FarBackend::embed(const EmbedArgs& args) {
@@ -207,7 +209,8 @@ void FarBackend::embed(const EmbedArgs& args) {
 }
 
 void FarBackend::norm(const NormArgs& args) {
-  expect_rows("norm", args.rows);
+  // Heads of the launched rows may be normed as rows of their own.
+  if (!inputs_ || args.rows % launched_rows(int(inputs_->tokens.size())) != 0) expect_rows("norm", args.rows);
   NormArgs a = args;
   const auto width = size_t(args.width), stride = args.stride > 0 ? size_t(args.stride) : width;
   a.out = floats(args.out, padded(args.rows), stride, width, "normed rows");

@@ -22,12 +22,14 @@ void drop_ropes_of_full_layers(ModelConfig& config);
 // "expert_count" and its like, of experts whose inner width is "expert_feed_forward_length" or else
 // "feed_forward_length"; nothing where there are no experts.
 void read_gguf_experts(const GgufSettings& in, ModelConfig& config);
+// The same keys; nothing where there are no experts.
+void write_gguf_experts(const ModelConfig& config, const std::string& prefix, GgufKeys& keys);
 
 // Llama's and Mistral's folders: which of them it is depends on the window.
 void llama_to_hf(const ModelConfig& config, const std::string& file, nlohmann::ordered_json& out);
 
-extern const Family kArcee, kCohere2, kErnie45, kExaone4, kGemma2, kGemma3, kGlm4, kGptOss, kGranite, kHelium,
-    kInternLm3, kLlama, kMiMo, kMistral, kMixtral, kOlmoe, kQwen3Moe, kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss,
-    kSmolLm3, kStarcoder2;
+extern const Family kArcee, kCohere2, kErnie45, kExaone4, kGemma2, kGemma3, kGlm4, kGptOss, kGranite, kGranite4,
+    kHelium, kHunYuan, kInternLm3, kLlama, kMiMo, kMinistral3, kMistral, kMixtral, kOlmoe, kQwen3Moe, kOlmo2, kOlmo3,
+    kPhi3, kQwen2, kQwen3, kSeedOss, kSmolLm3, kStarcoder2;
 
 }  // namespace sx

@@ -40,6 +40,13 @@ void gpt_oss_from_hf(const HfSettings& in, ModelConfig& config) {
   read_hf_window(in, config, in.integer("sliding_window").value_or(128), every_nth_full(config.layers, 2));
 }
 
+void gpt_oss_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
+  if (config.swiglu_limit != 7 || config.swiglu_alpha != 1.702f)
+    fail("{}: GGUF files mean a SwiGLU with limit 7 and alpha 1.702, not {} and {}", prefix, config.swiglu_limit,
+         config.swiglu_alpha);
+  write_gguf_experts(config, prefix, keys);
+}
+
 bool reads_quantised(const Json& scheme) {
   const Json* method = json_member(scheme, "quant_method");
   return method && method->is_string() && method->get<std::string>() == "mxfp4";
@@ -54,11 +61,13 @@ const Family kGptOss = {.name = "gpt-oss",
                         .gguf_style = RopeStyle::kHalves,
                         .from_gguf = gpt_oss_from_gguf,
                         .from_hf = gpt_oss_from_hf,
+                        .to_gguf = gpt_oss_to_gguf,
                         .names = kGptOssNames,
                         .gguf_names = kGptOssGgufNames,
                         .head_dim = 64,
                         .rope_base = 150000,
                         .joint_bias = true,
-                        .reads_quantised = reads_quantised};
+                        .reads_quantised = reads_quantised,
+                        .gguf_untruncated = true};
 
 }  // namespace sx

@@ -5,8 +5,10 @@ namespace sx {
 namespace {
 
 void internlm_from_hf(const HfSettings& in, ModelConfig& config) {
-  config.qkv_bias = in.flag("qkv_bias").value_or(false);
-  config.out_bias = config.mlp_bias = in.flag("bias").value_or(false);
+  config.norm_eps = in.number_or("rms_norm_eps", 1e-5);
+  // Folders written by transformers call them as a Llama does.
+  config.qkv_bias = in.flag("qkv_bias").value_or(in.flag("attention_bias").value_or(false));
+  config.out_bias = config.mlp_bias = in.flag("bias").value_or(in.flag("mlp_bias").value_or(false));
 }
 
 void internlm_to_hf(const ModelConfig& config, const std::string&, nlohmann::ordered_json& out) {
@@ -22,6 +24,7 @@ const Family kInternLm3 = {.name = "internlm3",
                            .gguf_style = RopeStyle::kInterleaved,
                            .from_hf = internlm_from_hf,
                            .to_gguf = no_more_keys,
-                           .to_hf = internlm_to_hf};
+                           .to_hf = internlm_to_hf,
+                           .head_dim = 128};
 
 }  // namespace sx

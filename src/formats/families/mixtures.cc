@@ -54,6 +54,23 @@ void olmoe_from_hf(const HfSettings& in, ModelConfig& config) {
   if (in.number("clip_qkv")) fail("{}: clipped queries, keys and values ('clip_qkv') are not supported", in.file());
 }
 
+// GGUF files do not say whether the weights of the chosen experts add up to 1: the architecture does.
+void expect_renormalised(const ModelConfig& config, const std::string& prefix, bool expected) {
+  if (config.renormalise != expected)
+    fail("{}: 'norm_topk_prob' is {}, and GGUF files of this architecture mean {}", prefix, config.renormalise,
+         expected);
+}
+
+void qwen3_moe_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
+  expect_renormalised(config, prefix, true);
+  write_gguf_experts(config, prefix, keys);
+}
+
+void olmoe_to_gguf(const ModelConfig& config, const std::string& prefix, GgufKeys& keys) {
+  expect_renormalised(config, prefix, false);
+  write_gguf_experts(config, prefix, keys);
+}
+
 }  // namespace
 
 const Family kQwen3Moe = {.name = "qwen3moe",
@@ -63,6 +80,7 @@ const Family kQwen3Moe = {.name = "qwen3moe",
                           .gguf_style = RopeStyle::kHalves,
                           .from_gguf = qwen3_moe_from_gguf,
                           .from_hf = qwen3_moe_from_hf,
+                          .to_gguf = qwen3_moe_to_gguf,
                           .names = kMixtureNames,
                           .joint_bias = true};
 
@@ -72,6 +90,7 @@ const Family kMixtral = {.name = "mixtral",
                          .model_type = "mixtral",
                          .gguf_style = RopeStyle::kInterleaved,
                          .from_hf = mixtral_from_hf,
+                         .to_gguf = write_gguf_experts,
                          .names = kMixtralNames,
                          .rope_base = 1e6};
 
@@ -82,6 +101,7 @@ const Family kOlmoe = {.name = "olmoe",
                        .gguf_style = RopeStyle::kHalves,
                        .from_gguf = olmoe_from_gguf,
                        .from_hf = olmoe_from_hf,
+                       .to_gguf = olmoe_to_gguf,
                        .names = kMixtureNames,
                        .joint_bias = true};
 

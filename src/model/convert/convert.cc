@@ -64,10 +64,13 @@ void write_texts(const std::string& folder, const std::string& config, const Tok
 
 ConvertReport convert_to_gguf(const ModelFile& file, const TokenizerData& vocabulary, const ConvertJob& job) {
   check_type(job);
-  const ModelConfig& config = file.config();
+  const ModelConfig config = with_stacked_experts(file.config());
   const TensorForm form = gguf_form(config);
+  const bool blocks = file.config().expert_form == ExpertForm::kBlocks;  // of MXFP4, as folders have it
   auto plans = plan_model(file, config, form, [&](const OutputTensor& tensor, const NamedTensor* source) {
-    return tensor.shape.size() < 2 ? DType::kF32 : matrix_type(job, source);
+    if (stays_float(tensor)) return DType::kF32;
+    if (!job.type && blocks && source && source->tensor.type == DType::kMXFP4) return DType::kMXFP4;
+    return matrix_type(job, source);
   });
   finish_gguf_plans(config, plans);
   QuantizeJob write{job.out, {}, job.force, job.dry_run, job.write};

@@ -32,7 +32,6 @@ void add_type_keys(GgufKeys& keys, DType type) {
 double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
 void add_yarn(GgufKeys& keys, const std::string& scaling, const RopeConfig& rope, const std::string& file) {
-  if (!rope.yarn_truncate) fail("{}: yarn with 'truncate' false cannot be said in GGUF", file);
   if (rope.beta_fast != 32) keys.add_f32(scaling + "yarn_beta_fast", static_cast<float>(rope.beta_fast));
   if (rope.beta_slow != 1) keys.add_f32(scaling + "yarn_beta_slow", static_cast<float>(rope.beta_slow));
   double attention = rope.attention_factor;
@@ -87,6 +86,8 @@ void add_config_keys(GgufKeys& keys, const ModelConfig& config, DType type, cons
   if (const auto windowed = windowed_layers(config); !windowed.empty()) {
     keys.add_bools(arch + ".attention.sliding_window_pattern", windowed);
   }
+  if (config.rope.scaling == RopeScaling::kYarn && config.rope.yarn_truncate == config.family->gguf_untruncated)
+    fail("{}: yarn with 'truncate' {} cannot be said in GGUF", file, config.rope.yarn_truncate);
   add_rope(keys, arch, config.rope, file);
   config.family->to_gguf(config, arch, keys);
 }

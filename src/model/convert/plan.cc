@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "model/convert/nearest.h"
 #include "formats/validate.h"
+#include "model/expert_weights.h"
 #include "tensor/blocks.h"
 #include "tensor/quantise_search.h"
 
@@ -165,7 +166,48 @@ bool is_rotated(std::string_view name) {
   return false;
 }
 
+// Experts that lie in the file otherwise than in stacks. `type_of` is asked with the type that they have there.
+void plan_experts(const ModelFile& file, TensorPlan& plan,
+                  const std::function<DType(const OutputTensor&, const NamedTensor*)>& type_of) {
+  const std::string& name = plan.out.name;
+  const std::string prefix = name.substr(0, name.find('.', 4) + 1);
+  const LayerParts& parts = file.config().layer(std::stoi(name.substr(4)));
+  const auto is = [&](const char* part) { return name.compare(prefix.size(), std::string::npos, part) == 0; };
+  if (name.ends_with(".bias")) {
+    ExpertStacks stacks;
+    read_expert_biases(file, prefix, parts, stacks);
+    if (is("ffn_down_exps.bias")) plan.values = stacks.down_bias;
+    const auto ffn = static_cast<size_t>(parts.ffn), half = static_cast<size_t>(is("ffn_up_exps.bias"));
+    for (size_t i = 0; i < stacks.gate_up_bias.size() && plan.values.size() < static_cast<size_t>(plan.out.elements());
+         ++i)
+      if (i / ffn % 2 == half) plan.values.push_back(stacks.gate_up_bias[i]);
+    plan.out.type = DType::kF32;
+    return;
+  }
+  const ExpertPart part = is("ffn_gate_exps.weight") ? ExpertPart::kGate
+                          : is("ffn_up_exps.weight") ? ExpertPart::kUp
+                                                     : ExpertPart::kDown;
+  NamedTensor like{name, name, file.path(), {}};
+  like.tensor.type = expert_type(file, prefix, part);
+  plan.out.type = type_of(plan.out, &like);
+  plan.made = [&file, &parts, like, prefix, part](std::vector<std::byte>& memory) {
+    NamedTensor made = like;
+    made.tensor = expert_stack(file, prefix, parts, part, memory);
+    return made;
+  };
+}
+
 }  // namespace
+
+bool stays_float(const OutputTensor& tensor) {
+  return tensor.shape.size() < 2 || tensor.name.ends_with(".bias") || tensor.name.ends_with(".ffn_gate_inp.weight");
+}
+
+ModelConfig with_stacked_experts(const ModelConfig& config) {
+  ModelConfig out = config;
+  out.expert_form = ExpertForm::kStacked;
+  return out;
+}
 
 std::vector<OutputTensor> outputs_of(const std::vector<TensorPlan>& plans) {
   std::vector<OutputTensor> out;
@@ -180,6 +222,14 @@ void write_tensors(const std::function<void(const Tensor&)>& release, const std:
   Writer writer(out, options, total);
   for (size_t i = 0; i < plans.size(); ++i) {
     out.begin(i);
+    if (plans[i].made) {
+      std::vector<std::byte> memory;
+      const NamedTensor source = plans[i].made(memory);
+      TensorPlan plan = plans[i];
+      plan.source = &source;
+      writer.write(plan);
+      continue;
+    }
     writer.write(plans[i]);
     if (plans[i].source) release(plans[i].source->tensor);
   }
@@ -207,6 +257,13 @@ std::vector<TensorPlan> plan_model(const ModelFile& file, const ModelConfig& con
     plan.out.name = expected.name;
     plan.out.shape = expected.shape;
     plan.source = file.find(expected.name);
+    const bool experts = expected.name.find("_exps.") != std::string::npos;
+    if (experts && config.expert_form != file.config().expert_form) {
+      plan.source = nullptr;
+      plan_experts(file, plan, type_of);
+      plans.push_back(std::move(plan));
+      continue;
+    }
     plan.out.type = type_of(plan.out, plan.source);
     if (expected.name.ends_with("norm.weight")) plan.offset = config.norm_offset - to.norm_offset;
     if (plan.source && is_rotated(expected.name)) {

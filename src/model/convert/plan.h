@@ -18,6 +18,8 @@ struct TensorPlan {
   std::vector<int64_t> columns;         // source column -> output column, the others are zeros; empty: the same columns
   float scale = 1, offset = 0;
   std::vector<float> values;  // a small tensor given outright
+  // A source that is made in `memory` when its turn comes; null: `source`.
+  std::function<NamedTensor(std::vector<std::byte>& memory)> made{};
 };
 
 using Progress = std::function<void(double done)>;  // 0..1; may throw to cancel
@@ -52,6 +54,12 @@ struct TensorForm {
   RopeStyle style;        // of the rows of q and k
   float norm_offset = 0;  // ModelConfig::norm_offset
 };
+
+// Norms, biases and routers, which files of quantised models have as floats.
+bool stays_float(const OutputTensor& tensor);
+
+// The same model with the experts of each layer in three stacks, as GGUF files have them.
+ModelConfig with_stacked_experts(const ModelConfig& config);
 
 // The tensors of the same model in that form, each in the type that `type_of` gives. Parts that `config` has and the
 // file has not (biases) become zeros.

@@ -38,7 +38,7 @@ void check_singles(const TypeChoice& choice, const std::vector<TensorPlan>& plan
     const auto named = [&, wanted = std::string_view(name)](const TensorPlan& plan) { return plan.out.name == wanted; };
     const auto found = std::find_if(plans.begin(), plans.end(), named);
     if (found == plans.end()) fail("{}: there is no tensor '{}' whose type could be chosen", file, printable(name));
-    if (found->out.shape.size() < 2) fail("{}: tensor '{}' is no matrix and keeps its type", file, printable(name));
+    if (stays_float(found->out)) fail("{}: tensor '{}' is no matrix and keeps its type", file, printable(name));
   }
 }
 
@@ -58,7 +58,7 @@ DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, std::vec
 
 DType choose_type(const TypeChoice& choice, const OutputTensor& tensor, TensorPart part,
                   std::vector<std::string>& notes) {
-  if (tensor.shape.size() < 2) return DType::kF32;
+  if (stays_float(tensor)) return DType::kF32;
   const DType beside = four_bits(choice.matrices) ? DType::kQ8_0 : choice.matrices;
   DType type = choice.matrices;
   if (part == TensorPart::kEmbedding) type = choice.embedding.value_or(beside);
@@ -135,7 +135,7 @@ ConvertReport write_gguf(const ModelFile& file, const GgufKeys& keys, const std:
 ConvertReport quantize_model(const ModelFile& file, const TokenizerData& vocabulary, const QuantizeJob& job) {
   const TypeChoice& types = job.types;
   check_types(job);
-  const ModelConfig& config = file.config();
+  const ModelConfig config = with_stacked_experts(file.config());
   if (types.output && config.tied_head) {
     fail("{}: the output head is the embedding; --embedding chooses the type of both", file.path());
   }

@@ -16,8 +16,10 @@ const char* unknown_part(const ModelConfig& c, const LayerParts& p) {
     return "norms behind attention or feed-forward";
   if (c.embedding_scale != 1 || c.residual_scale != 1 || c.logit_scale != 1 || c.final_soft_cap != 0)
     return "scales of embeddings, residuals or logits";
-  if (p.qk_norm == HeadNorm::kWhole || p.sinks || p.attention_soft_cap != 0 || p.attention_scale != 0)
-    return "attention with sinks, soft caps, other scales or norms of all heads at once";
+  if (p.qk_norm == HeadNorm::kWhole || p.qk_norm == HeadNorm::kBehind || p.sinks || p.attention_soft_cap != 0 ||
+      p.attention_scale != 0)
+    return "attention with sinks, soft caps, other scales or norms behind RoPE or of all heads at once";
+  if (c.query_growth != 0) return "queries that grow with their position";
   if (p.rope != 0) return "another RoPE than the other layers";
   if (!p.gated) return "a feed-forward without a gate";
   return nullptr;
