@@ -121,6 +121,7 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
     if (depth == 0) return out;
     out.whole = depth == limits.depth;
     limits.depth = depth;
+    out.draft_ms = whole && budget.draft_cost() > 0 ? budget.draft_cost() * plain : depth * level_ms;
     if (!probe) balance -= whole ? budget.draft_cost() : depth * level;
   }
   while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > balance) --limits.nodes;
@@ -147,6 +148,7 @@ DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
     const DraftCosts costs{
         .level = level, .verify = costs_, .depth = deepest, .nodes = limits.nodes, .has_index = kind_.has_index};
     out.decision = controller.decide(costs, experience_, asker.remaining);
+    out.draft_ms = out.decision.depth * level * plain_ms(requests_, asker.history);
     if (requests_ > 1 && out.decision.depth > 0) --model_turns_;
   }
   out.model_depth = out.decision.depth;
