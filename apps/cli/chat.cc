@@ -29,7 +29,7 @@ struct ChatArgs {
   bool quiet = false;
 };
 
-// Measures what passes take until somebody has written a line.
+// Measures what passes take until there is a line to read.
 void wait_for_line(Engine& engine) {
   constexpr int kIdleMs = 300, kPauseMs = 5000;
   pollfd input{.fd = 0, .events = POLLIN, .revents = 0};

@@ -218,11 +218,11 @@ void put_predicted(std::string& out, const Report& r) {
       plot_xy({.title = "Predicted against measured",
                .x = "measured ms",
                .y = "predicted ms",
-               .note = fmt::format("A round of each cell, drafts and all, as the cost model told it before it ran, and as "
-                                   "it was; on the line they are equal. Median error {:.1f} %, {} of {} within 10 %.",
-                                   100 * median(errors),
-                                   std::count_if(errors.begin(), errors.end(), [](double e) { return e <= 0.1; }),
-                                   errors.size()),
+               .note = fmt::format(
+                   "A round of each cell, drafts and all, as the cost model told it before it ran, and as "
+                   "it was; on the line they are equal. Median error {:.1f} %, {} of {} within 10 %.",
+                   100 * median(errors), std::count_if(errors.begin(), errors.end(), [](double e) { return e <= 0.1; }),
+                   errors.size()),
                .diagonal = true,
                .joined = false},
               all);

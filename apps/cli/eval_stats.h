@@ -72,7 +72,7 @@ struct EvalRow {
   int cells = 0, different = 0;
   double prompt_tokens = 0, first_token_ms = 0, tokens_per_second = 0, decode_tokens_per_second = 0;
   double tokens_per_pass = 0, accepted_per_pass = 0, distinct = 0, peak_mb = 0;
-  double predicted = 0;  // median over the prompts of predicted_ms / round_ms; 0: not known
+  double predicted = 0;                    // median over the prompts of predicted_ms / round_ms; 0: not known
   double speedup = 0, decode_speedup = 0;  // medians over the prompts
   double worst = 0;                        // least speed-up of a prompt, and which
   std::string worst_prompt{};

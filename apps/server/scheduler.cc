@@ -14,7 +14,7 @@
 namespace sx::server {
 namespace {
 
-constexpr size_t kWorthSaving = 64;   // tokens that are not thrown away if they can be kept
+constexpr size_t kWorthSaving = 64;  // tokens that are not thrown away if they can be kept
 constexpr std::chrono::milliseconds kIdleAfter{300}, kIdlePause{5000};  // without work, before passes are measured
 constexpr size_t kWorthWaiting = 32;  // tokens of a prompt that another one is about to have
 

@@ -1,4 +1,5 @@
-// What an engine knows about the time its rounds take, by which drafts are decided: for servers, chats and measurements.
+// What an engine knows about the time its rounds take, by which drafts are decided: for servers, chats and
+// measurements.
 //
 // Thread safety: only the thread that uses the engine may call these functions.
 #pragma once

@@ -1,4 +1,5 @@
-// The functions of include/specextend/engine.h, tokenizer.h, inspect.h, costs.h and kv_memory.h that are made of others.
+// The functions of include/specextend/engine.h, tokenizer.h, inspect.h, costs.h and kv_memory.h that are made of
+// others.
 #include <nlohmann/json.hpp>
 
 #include "backend/kv_sharing.h"

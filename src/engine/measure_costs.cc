@@ -33,7 +33,7 @@ double time_pass(const SpeculationParts& parts, SeqId seq, int rows, int history
   while (std::gcd(step, vocab) != 1) ++step;
   for (int i = 0; i < rows; ++i)
     tokens[size_t(i)] = Token(i * step % vocab), positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
-  const SeqRows one{seq, rows, 0, history, nullptr, 0};
+  const SeqRows one{.first_row = 0, .rows = rows, .slot = seq, .history = history};
   const size_t n = size_t(rows);
   const double before = now_ms();
   parts.target->forward(

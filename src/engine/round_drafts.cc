@@ -112,10 +112,11 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
 }
 
 void RoundDrafts::count_predicted(const PhaseTimes& times, double round_ms, bool drafted) {
-  if (!(verifying_ms_ > 0)) return;
+  const double verifying = std::exchange(verifying_ms_, 0.0);  // a round of prompts alone has no pass of trees
+  if (!(verifying > 0)) return;
   Average& others = others_ms_[drafted];
   if (others > 0) {
-    predicted_.predicted_ms += drafting_ms_ + verifying_ms_ + double(others);
+    predicted_.predicted_ms += drafting_ms_ + verifying + double(others);
     predicted_.measured_ms += round_ms;
   }
   others.add(round_ms - times.draft - times.verify);
@@ -138,7 +139,7 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     outcome.plain &= !slot.drafting && slot.tree->drafted() == 0;
     outcome.history += double(slot.request->text().length()) / double(slots.size());
   }
-  count_predicted(times, round_ms, cost.nodes > 0);
+  if (!with_prompts) count_predicted(times, round_ms, cost.nodes > 0);
   for (const RoundSlot& slot : slots) {
     Generation& g = *slot.request;
     DraftPlanner& planner = g.spec().planner();

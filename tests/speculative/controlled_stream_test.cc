@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "speculative/budget/draft_planner.h"
@@ -17,14 +18,15 @@ constexpr double kStep = 10;  // ms of a plain step, undisturbed
 
 struct Machine {
   double level = 0.1, node = 0.03;  // plain steps
-  double noisy_ms = 0;              // so long another process eats a core: what runs then takes up to three times as long
+  double noisy_ms = 0;  // so long another process eats a core: what runs then takes up to three times as long
   unsigned seed = 1;
 };
 
 struct Text {
   double right = 0.7;  // chance that the model's next token is right, those before it given
   double found = 0;    // share of the places at which the index finds a continuation
-  double kept = 0.8;   // chance that a token of it is right
+  double kept = 0.8;   // chance that the index gives a token of it
+  double wrong = 0;    // and how far that is too high
 };
 
 struct Answer {
@@ -32,9 +34,11 @@ struct Answer {
   int tokens = 0, by_model = 0, by_index = 0;
 };
 
+enum class Drafters { kModel, kIndex, kBoth };
+
 class Stream {
  public:
-  Stream(const Machine& machine, const Text& text, bool index)
+  Stream(const Machine& machine, const Text& text, Drafters drafters)
       : machine_(machine), text_(text), random_(machine.seed) {
     for (const int rows : {1, 2, 4, 8, 16, 32}) {  // the least of three, as when an engine opens
       double least = 1e9;
@@ -44,10 +48,10 @@ class Stream {
     clock_ = 0;
     planner_.emplace_back(costs_, DraftKind{.nodes = kNodes,
                                             .depth = kDepth,
-                                            .runs_model = true,
-                                            .has_index = index,
+                                            .runs_model = drafters != Drafters::kIndex,
+                                            .has_index = drafters != Drafters::kModel,
                                             .uses_costs = true,
-                                            .controlled = true});
+                                            .controlled = drafters != Drafters::kIndex});
   }
 
   Answer answer(int wanted, bool drafts = true) {
@@ -77,8 +81,7 @@ class Stream {
     RoundCost cost;
     TreeLimits limits{.nodes = kNodes, .depth = std::min(kDepth, std::max(0, remaining - 1))};
     const bool found = planner().kind().has_index && chance() < text_.found;
-    if (drafts && planner().count_drafting(1, 1, 0) > 0)
-      grant = planner().grant(asker, machine_.level * kStep, limits);
+    if (drafts && planner().count_drafting(1, 1, 0) > 0) grant = planner().grant(asker, machine_.level * kStep, limits);
     int accepted = 0;
     if (grant.draft) {
       asker.decision = grant.decision;
@@ -87,12 +90,12 @@ class Stream {
       const bool by_index = found && limits.nodes > 0 && limits.depth > 0;
       // The index is sure of what it finds: a tree of it has no place for the model.
       const int nodes = by_index ? best_nodes(limits) : std::min(deep, limits.nodes);
-      const double right = by_index ? text_.kept : text_.right;
+      const double right = by_index ? text_.kept : text_.right, true_right = right - (by_index ? text_.wrong : 0);
       for (int i = 0; i < nodes; ++i)
         tree.add(i, 2, std::log(float(right)) * float(i + 1), by_index ? kFromIndex : kFromModel);
       const int worth = planner().worthwhile(tree, asker, cost.draft_ms);
       if (worth < tree.drafted()) tree.keep_best(worth);
-      while (accepted < tree.drafted() && chance() < right) ++accepted;
+      while (accepted < tree.drafted() && chance() < true_right) ++accepted;
       (by_index ? out.by_index : out.by_model) += tree.drafted() > 0;
     }
     cost.nodes = tree.drafted();
@@ -123,28 +126,64 @@ class Stream {
   std::vector<DraftPlanner> planner_;
 };
 
-double gain(const Machine& machine, const Text& text, bool index, int tokens) {
-  const Answer drafted = Stream(machine, text, index).answer(tokens);
-  return drafted.tokens * kStep / drafted.ms;
-}
-
-double mean_gain(Machine machine, const Text& text, bool index, int tokens) {
+// Over answers of an engine that has given two before, many times.
+double mean_gain(Machine machine, const Text& text, Drafters drafters, int tokens, int answers = 1) {
   constexpr unsigned kRuns = 40;
-  double sum = 0;
-  for (unsigned seed = 1; seed <= kRuns; ++seed) machine.seed = seed, sum += gain(machine, text, index, tokens);
-  return sum / kRuns;
+  double ms = 0, made = 0;
+  for (unsigned seed = 1; seed <= kRuns; ++seed) {
+    machine.seed = seed;
+    Stream stream(machine, text, drafters);
+    for (int i = 0; i < answers; ++i) {
+      const Answer answer = stream.answer(tokens);
+      if (i >= 2 || answers == 1) ms += answer.ms, made += answer.tokens;
+    }
+  }
+  return made * kStep / ms;
 }
 
+std::string name_of(const Machine& machine, const Text& text) {
+  return "level " + std::to_string(machine.level) + ", node " + std::to_string(machine.node) + ", right " +
+         std::to_string(text.right) + ", found " + std::to_string(text.found);
+}
+
+// Costs are timed, and the first five seconds run, while another process eats a core.
 TEST(ControlledStream, ANoisyStartDoesNotSpoilAnAnswer) {
   for (const double level : {0.05, 0.1, 0.2})
     for (const double node : {0.01, 0.03, 0.08})
-      for (const bool index : {false, true})
+      for (const auto drafters : {Drafters::kModel, Drafters::kBoth})
         for (const Text& text : {Text{.right = 0.8}, Text{.right = 0.6, .found = 0.3}}) {
-          const double quiet = mean_gain({.level = level, .node = node}, text, index, 300);
-          const double noisy = mean_gain({.level = level, .node = node, .noisy_ms = 5000}, text, index, 300);
-          EXPECT_GT(noisy / quiet, 0.90)
-              << "level " << level << ", node " << node << ", index " << index << ", right " << text.right;
-          printf("N level %g node %g index %d right %g: quiet %.3f noisy %.3f ratio %.3f\n", level, node, index, text.right, quiet, noisy, noisy/quiet);
+          const Machine machine{.level = level, .node = node}, busy{.level = level, .node = node, .noisy_ms = 5000};
+          EXPECT_GT(mean_gain(busy, text, drafters, 300) / mean_gain(machine, text, drafters, 300), 0.93)
+              << name_of(machine, text);
+        }
+}
+
+// Tries of a model that does not pay leave what the index finds alone, also in answers of 16 tokens and where a node is
+// dear; the account they shared kept the index from drafting in many rounds (0.72 of its gain).
+TEST(ControlledStream, AModelThatDoesNotPayLeavesTheIndexItsOwn) {
+  for (const int tokens : {16, 64, 256})
+    for (const double level : {0.1, 0.4})
+      for (const double node : {0.02, 0.15, 0.3})
+        for (const double right : {0.0, 0.3}) {
+          const Machine machine{.level = level, .node = node};
+          const Text text{.right = right, .found = 0.4, .kept = 0.9};
+          for (const int answers : {1, 8})
+            EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, tokens, answers) /
+                          mean_gain(machine, text, Drafters::kIndex, tokens, answers),
+                      0.88)
+                << name_of(machine, text) << ", " << tokens << " tokens, " << answers << " answers";
+        }
+}
+
+TEST(ControlledStream, WhereNothingHelpsLittleIsLost) {
+  for (const int tokens : {16, 64, 256})
+    for (const double level : {0.1, 0.4})
+      for (const double node : {0.02, 0.15, 0.3})
+        for (const Text& text : {Text{.right = 0}, Text{.right = 0, .found = 0.1, .kept = 0.6, .wrong = 0.5}}) {
+          const Machine machine{.level = level, .node = node};
+          for (const int answers : {1, 8})
+            EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, tokens, answers), text.found > 0 ? 0.96 : 0.975)
+                << name_of(machine, text) << ", " << tokens << " tokens, " << answers << " answers";
         }
 }
 

@@ -18,7 +18,6 @@ constexpr double kDraftSize = 0.25;     // of the target's, for what a draft tak
 constexpr double kExplore = 0.025;      // of an answer's plain rounds, for reading on trust
 constexpr double kExploreGain = 0.125;  // of what it would gain with a good draft
 constexpr double kTryShare = 0.5;       // of a balance that does not cover a whole draft, for a shorter one
-constexpr double kLeastIndex = 0.25;    // plain steps that an index may always risk
 constexpr int kWarmDrafts = 3;          // of a model, after which what a level takes is believed
 constexpr double kCheapReading = 1;     // plain steps
 constexpr int kLookFirst = 6;           // rounds without the model before it reads a text at more than that
@@ -154,7 +153,7 @@ DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
   out.model_depth = out.decision.depth;
   out.cheap_only = out.decision.depth == 0;
   if (!kind_.has_index) limits.depth = out.decision.depth, out.draft = out.decision.depth > 0;
-  const double most = std::max(controller.balance(), kLeastIndex) + (experience_.proven() ? kLeastIndex : 0);
+  const double most = controller.index_balance();
   if (out.cheap_only)
     while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > most) --limits.nodes;
   out.draft = out.draft && limits.nodes > 0 && (index_ || !out.cheap_only);

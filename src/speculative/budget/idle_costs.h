@@ -12,7 +12,8 @@ namespace sx {
 class IdleCosts {
  public:
   static constexpr int kSweeps = 3;
-  static constexpr double kLongestMs = 50;  // passes expected to take longer are left out: a request might wait for them
+  static constexpr double kLongestMs =
+      50;  // passes expected to take longer are left out: a request might wait for them
   static constexpr double kFirstGapMs = 20e3, kMostGapMs = 600e3;  // from the end of one set of sweeps to the next
 
   // What can be run now: passes of up to `rows` rows behind `history` cells.
