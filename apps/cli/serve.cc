@@ -88,9 +88,8 @@ void check_rule(const SpecOptions& spec) {
         rule.name, spec.preset));
 }
 
-// Suffix drafts need no draft model and cost 1 % where they do not help; a draft model can cost several streams more
-// than that.
-constexpr const char* kServeSpec = "suffix";
+// Beside the default: what requests of clients written for earlier versions name.
+constexpr const char* kNamedSpec = "suffix";
 
 // Timing side channel: a client could tell by the speed what was generated for another API key.
 void check_store(const ServeArgs& a, const std::vector<server::ApiKey>& keys) {
@@ -108,7 +107,7 @@ void check_store(const ServeArgs& a, const std::vector<server::ApiKey>& keys) {
 void prepare(ServeArgs& a) {
   std::vector<server::ApiKey> keys = collect_keys(a);
   a.default_spec = !a.spec.given();
-  if (a.default_spec) a.spec.specs = {kServeSpec};
+  if (a.default_spec) a.spec.specs = {kDefaultSpec, kNamedSpec};
   std::vector<SpecOptions> specs = resolve_all(a.spec);
   for (const SpecOptions& spec : specs) check_rule(spec);
   a.engine.spec = std::move(specs.front());

@@ -60,7 +60,17 @@ void RoundNotes::append(RoundNotes&& next) {
 void RoundCollector::on_round(const RoundInfo& round, int history) {
   const PhaseTimes& t = round.times;
   const double ms = t.draft + t.verify + t.accept + t.commit + t.score + t.host;
-  notes_.rounds.push_back({round.drafted, round.verified, round.accepted, ms, round.plain_ms});
+  const RoundDecision& d = round.decision;
+  notes_.rounds.push_back({.drafted = round.drafted,
+                           .verified = round.verified,
+                           .accepted = round.accepted,
+                           .ms = ms,
+                           .plain_ms = round.plain_ms,
+                           .decision = d.kind,
+                           .why = d.why,
+                           .levels = d.levels,
+                           .expected_tokens = d.tokens,
+                           .expected_steps = d.steps});
   notes_.history = history;
   notes_.refreshes = round.refreshes;
   times_.timings = round.timings;

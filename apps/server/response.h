@@ -21,6 +21,10 @@ std::string error_body(const ApiError& error, const std::string& request_id = {}
 struct RoundNote {
   int drafted = 0, verified = 0, accepted = 0;
   double ms = 0, plain_ms = 0;
+  // What preset auto decided (RoundDecision); empty with other presets.
+  std::string_view decision{}, why{};
+  int levels = 0;
+  double expected_tokens = 0, expected_steps = 0;
 };
 struct RoundNotes {
   std::vector<RoundNote> rounds;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <random>
 
 namespace sx::server {
@@ -198,6 +199,12 @@ Json details_json(std::span<const TextShare> shares, const RoundNotes& notes) {
   for (const RoundNote& r : notes.rounds) {
     rounds.push_back({{"drafted", r.drafted}, {"verified", r.verified}, {"accepted", r.accepted}, {"ms", r.ms}});
     if (r.plain_ms > 0) rounds.back()["plain_ms"] = r.plain_ms;
+    if (r.decision.empty()) continue;
+    rounds.back()["decision"] = r.decision;
+    rounds.back()["why"] = r.why;
+    rounds.back()["levels"] = r.levels;
+    rounds.back()["expected_tokens"] = std::round(1000 * r.expected_tokens) / 1000;
+    rounds.back()["expected_steps"] = std::round(1000 * r.expected_steps) / 1000;
   }
   Json details{{"tokens", tokens}, {"rounds", rounds}, {"history", notes.history}, {"refreshes", notes.refreshes}};
   if (notes.cells_changed) {

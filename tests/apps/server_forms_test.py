@@ -364,6 +364,32 @@ class Forms(WithServer):
         self.assertTrue(any(t["depth"] > 0 for d in details for t in d["tokens"]))
         self.assertTrue(all(r["verified"] >= r["accepted"] for r in rounds))
 
+    def test_decisions(self):
+        with tempfile.TemporaryDirectory() as folder:
+            draft = os.path.join(folder, "draft.gguf")
+            subprocess.run([MAKE_TINY, draft], check=True)
+            with Server("-q", "--parallel", "2", "--spec", "auto", "--spec", "suffix", "-md", draft) as server:
+                ask = {"prompt": "one two", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+                plain = server.text(**ask, speculate=False)
+                for fields in ({}, {"spec_preset": "suffix"}, {"speculate": False}):
+                    events = server.stream("/v1/completions", {**ask, **fields, "spec_details": True})
+                    self.assertEqual(joined(events, False), plain)
+                    rounds = [r for e in events if "specextend" in e for r in e["specextend"]["rounds"]]
+                    self.assertEqual(sum(r["accepted"] + 1 for r in rounds), 60)
+                    told = [r for r in rounds if "decision" in r]
+                    if fields:
+                        self.assertEqual(told, [])  # only a controller decides
+                        continue
+                    self.assertGreater(len(told), 0)
+                    for r in told:
+                        self.assertIn(r["decision"], ("without", "try", "model"))
+                        self.assertEqual(r["levels"] > 0, r["decision"] != "without")
+                        self.assertGreater(len(r["why"]), 5)
+                        self.assertGreater(r["expected_tokens"], 0.5)
+                    self.assertIn(True, [r["levels"] > 0 for r in told])  # the draft is the target: it is right
+                texts = in_threads(2, lambda i: server.text(**ask))
+                self.assertEqual(set(texts), {plain})
+
     def test_progress(self):
         ask = {"prompt": "Progress! " * 100, "max_tokens": 2, "cache_prompt": False}
         events = self.server.stream("/v1/completions", {**ask, "return_progress": True})

@@ -194,11 +194,18 @@ TEST(ServerRounds, AreCollected) {
   round.times = {1, 2, 4, 8, 16, 32};
   c.on_round(round, 100);
   round.accepted = 0, round.plain_ms = 30, round.refreshes = 2, round.timings.generated_tokens = 5;
+  round.decision = {.kind = "try", .why = "a try is due", .levels = 1, .tokens = 1.5, .steps = 1.25};
   c.on_round(round, 104);
   RoundNotes notes = c.take();
   ASSERT_EQ(notes.rounds.size(), 2u);
   EXPECT_EQ(notes.rounds[0].ms, 63);
   EXPECT_EQ(notes.rounds[0].verified, 4);
+  EXPECT_EQ(notes.rounds[0].decision, "");
+  EXPECT_EQ(notes.rounds[1].decision, "try");
+  EXPECT_EQ(notes.rounds[1].why, "a try is due");
+  EXPECT_EQ(notes.rounds[1].levels, 1);
+  EXPECT_EQ(notes.rounds[1].expected_tokens, 1.5);
+  EXPECT_EQ(notes.rounds[1].expected_steps, 1.25);
   EXPECT_EQ(notes.history, 104);
   EXPECT_EQ(notes.refreshes, 2);
   EXPECT_TRUE(notes.cells_changed);

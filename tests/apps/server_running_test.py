@@ -415,11 +415,12 @@ class Defaults(unittest.TestCase):
     def test_speculation(self):
         with Server() as server:
             line = next(line for line in server.lines if line.startswith("speculation: "))
-            self.assertIn("suffix", line)
+            self.assertIn("speculation: auto, ", line)
             self.assertIn("--spec off", line)
-            self.assertEqual(server.get("/props")["presets"], ["suffix"])
+            self.assertEqual(server.get("/props")["presets"], ["auto", "suffix"])
             ask = {"prompt": "one two", "max_tokens": 40, "ignore_eos": True, "temperature": 0}
             self.assertEqual(server.text(**ask), server.text(**ask, speculate=False))
+            self.assertEqual(server.text(**ask), server.text(**ask, spec_preset="suffix"))
         with Server("--spec", "off") as server:
             self.assertIn("speculation: off\n", server.lines)
             self.assertEqual(server.get("/props")["presets"], ["off"])

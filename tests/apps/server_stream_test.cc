@@ -166,13 +166,21 @@ TEST(ServerStream, Details) {
   ChoiceDelta delta = piece("ab", {}, 2);
   delta.piece.shares = {{"a", 2}, {"b", 0}};
   delta.rounds.rounds = {{5, 4, 1, 11.5, 9}, {0, 0, 0, 8, 0}};
+  delta.rounds.rounds.push_back({.ms = 8,
+                                 .decision = "model",
+                                 .why = "it pays",
+                                 .levels = 3,
+                                 .expected_tokens = 2.12345,
+                                 .expected_steps = 1.25});
   delta.rounds.history = 77, delta.rounds.refreshes = 2, delta.rounds.cells_changed = true,
   delta.rounds.cells = {{0, 4}, {9, 12}};
   auto all = events(a.delta(0, delta));
   EXPECT_EQ(
       all[0]["specextend"].dump(),
       R"({"tokens":[{"text":"a","depth":2},{"text":"b","depth":0}],"rounds":[{"drafted":5,"verified":4,"accepted":1,"ms":11.5,"plain_ms":9.0},)"
-      R"({"drafted":0,"verified":0,"accepted":0,"ms":8.0}],"history":77,"refreshes":2,"cells":[[0,4],[9,12]]})");
+      R"({"drafted":0,"verified":0,"accepted":0,"ms":8.0},)"
+      R"({"drafted":0,"verified":0,"accepted":0,"ms":8.0,"decision":"model","why":"it pays","levels":3,"expected_tokens":2.123,)"
+      R"("expected_steps":1.25}],"history":77,"refreshes":2,"cells":[[0,4],[9,12]]})");
   all = events(a.delta(0, piece("c", {}, 1)));
   EXPECT_EQ(all[0]["specextend"].dump(),
             R"({"tokens":[{"text":"c","depth":1}],"rounds":[],"history":77,"refreshes":2})");

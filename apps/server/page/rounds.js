@@ -6,7 +6,10 @@ const SHOWN = 24;  // rounds, the newest first
 const MOST_FIELDS = 6;  // that are not known
 const COLUMNS = [["drafted", "Drafted", 0], ["verified", "Checked", 0], ["accepted", "Accepted", 0],
   ["tokens", "Tokens", 0], ["ms", "ms", 1], ["plain_ms", "Plain ms", 1]];
-const KNOWN = new Set(COLUMNS.map(([name]) => name));
+// What preset auto decided before the round, where the server says so.
+const DECISIONS = [["decision", "Decision", 0], ["levels", "Levels", 0], ["why", "Why", 0],
+  ["expected_tokens", "Tokens expected", 2], ["expected_steps", "Steps expected", 2]];
+const KNOWN = new Set([...COLUMNS, ...DECISIONS].map(([name]) => name));
 
 const cellText = (value, digits) => (typeof value === "number" ? fixed(value, Number.isInteger(value) ? 0 : digits || 2)
   : value == null ? "–" : String(value).slice(0, 40));
@@ -27,7 +30,7 @@ export class RoundsPanel {
     const {rounds, total: t} = this.counter, shown = rounds.slice(-SHOWN).reverse();
     const names = new Set(shown.flatMap((round) => Object.keys(round)));
     const others = [...names].filter((name) => !KNOWN.has(name)).slice(0, MOST_FIELDS);
-    const columns = [...COLUMNS, ...others.map((name) => [name, name, 2])];
+    const columns = [...COLUMNS, ...(names.has("decision") ? DECISIONS : []), ...others.map((name) => [name, name, 2])];
     byId("rounds-sum").textContent = this.sum(t);
     const head = (scope, text) => make("th", {scope}, text);
     byId("rounds-head").replaceChildren(head("col", "Round"), ...columns.map(([, label]) => head("col", label)));

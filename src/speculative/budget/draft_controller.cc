@@ -12,10 +12,12 @@ constexpr double kPrior = 2;        // drafts' worth of what the level above, or
 constexpr double kUnlikely = 0.01;  // a run of such a chance means that the text has changed
 constexpr double kAfterChange = 1;  // drafts' worth of memory that stays then
 // The account, in plain steps.
-constexpr double kShare = 0.005;     // every round, towards drafts
-constexpr double kTryShare = 0.009;  // and for trying: tries go on while the account is overdrawn
+constexpr double kShare = 0.005;       // every round, towards drafts
+constexpr double kTryShare = 0.0095;   // and for trying: tries go on while the account is overdrawn
+constexpr double kIndexShare = 0.004;  // and towards what an index finds, from an account of its own
+constexpr double kMostDebt = 1;
 constexpr double kMostTries = 0.5;
-constexpr double kLeastStart = 0.1, kMostStart = 0.8, kMost = 4;
+constexpr double kStartShare = 0.8, kLeastStart = 0.1, kMostStart = 0.7, kMost = 4;
 constexpr double kOverdraft = 0.75;                           // where drafts of this engine are known to pay
 constexpr double kReserveShare = 0.005, kMostReserve = 0.75;  // per token of an answer, for tries of later ones
 // The choice.
@@ -115,7 +117,7 @@ double DraftController::time_of(const DraftCosts& costs, int depth) const {
 DraftDecision DraftController::decide(const DraftCosts& costs, const DraftExperience& shared, int limit) {
   if (!begun_) {
     begun_ = true;
-    balance_ = std::clamp((kShare + kTryShare) * shared.to_come(0, limit), kLeastStart, kMostStart);
+    balance_ = std::clamp(kStartShare * (kShare + kTryShare) * shared.to_come(0, limit), kLeastStart, kMostStart);
     if (shared.acceptance().drafts() > 0) acceptance_.believe(shared.acceptance());
   }
   DraftDecision out{.tokens = without_, .why = "the model does not pay"};
@@ -157,7 +159,8 @@ void DraftController::settle_without(double tokens, double time) {
   const double weight = std::max(look ? kLearnLook : kLearnRate, 1.0 / (2 + rounds_without_++));
   if (time > 0) without_ += weight * (tokens / time - without_);
   tries_ = std::min(kMostTries, tries_ + kTryShare);
-  balance_ = std::min(kMost, balance_ + kShare + tokens - time);
+  balance_ = std::min(kMost, balance_ + kShare);
+  index_balance_ = std::clamp(index_balance_ + kIndexShare + tokens - time, -kMostDebt, kMost);
 }
 
 void DraftController::settle(const Drafted& round, DraftExperience& shared) {

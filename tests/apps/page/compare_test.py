@@ -121,3 +121,20 @@ class Rounds(PageTest):
         self.assertEqual(cells, [["Round", "Drafted", "Checked", "Accepted", "Tokens", "ms", "Plain ms", "preset", "gain"],
                                  ["2", "0", "0", "0", "1", "8", "8", "<b>off", "–"], ["1", "4", "3", "2", "3", "12.5", "8", "suffix", "1.25"]],
                          json.dumps(cells))
+
+    def test_decisions(self):
+        rounds = [{"drafted": 3, "verified": 3, "accepted": 2, "ms": 12.5, "decision": "model", "why": "it pays", "levels": 3,
+                   "expected_tokens": 2.5, "expected_steps": 1.25},
+                  {"drafted": 0, "verified": 0, "accepted": 0, "ms": 8, "decision": "without", "why": "the model does not <b>pay", "levels": 0,
+                   "expected_tokens": 1, "expected_steps": 1}]
+        details = chunk("x", specextend={"tokens": [{"text": "x", "depth": 0}], "rounds": rounds, "history": 5})
+        mock.script = plays(stream_of([details, *last_chunks()]))
+        browser.js("document.querySelector('#rounds summary').focus()")
+        browser.press("enter")
+        browser.js("document.getElementById('message').focus()")
+        self.ask("go")
+        browser.until("return document.getElementById('rounds-sum').textContent.startsWith('Drafted')")
+        cells = browser.js("return [...document.querySelectorAll('.rounds-table tr')].map((row) => [...row.cells].map((c) => c.textContent))")
+        self.assertEqual([row[-5:] for row in cells], [["Decision", "Levels", "Why", "Tokens expected", "Steps expected"],
+                                                       ["without", "0", "the model does not <b>pay", "1", "1"],
+                                                       ["model", "3", "it pays", "2.50", "1.25"]], json.dumps(cells))
