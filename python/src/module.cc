@@ -388,13 +388,13 @@ void add_engine(nb::module_& m) {
 
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // an interpreter that ends while a generator is suspended is no bug
-  nb::exception<Error>(m, "Error", PyExc_RuntimeError);
+  nb::exception<Error>(m, "Error", PyExc_RuntimeError).attr("__doc__") = "What the library rejects, with its message.";
   add_options(m);
   add_call(m);
   add_session(m);
   add_engine(m);
   m.attr("version") = SPECEXTEND_VERSION;
-  m.def("why_no_cuda", &why_no_cuda);
+  m.def("why_no_cuda", &why_no_cuda, "Why device=\"cuda\" does not work here; empty: it does.");
   m.def("close_all", &Runner::close_all, nb::call_guard<nb::gil_scoped_release>());
   m.def("default_model", &default_model_path);
   m.def("drafts_folder", &shipped_drafts_folder);
