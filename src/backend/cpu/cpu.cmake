@@ -9,7 +9,7 @@ target_sources(sx_backend PRIVATE
 set_source_files_properties(cpu/rows.cc cpu/kv/layout.cc cpu/kv/records.cc cpu/kv/rope.cc cpu/kv/move.cc cpu/sampling/choose.cc cpu/sampling/top_k.cc
   cpu/linear/expert_rows.cc
   PROPERTIES COMPILE_OPTIONS -O3)
-set_source_files_properties(cpu/isa.cc cpu/attention/attention_kernels.cc cpu/sampling/top_k_kernels.cc cpu/linear/linear_generic.cc
+set_source_files_properties(cpu/isa.cc cpu/rows.cc cpu/attention/attention_kernels.cc cpu/sampling/top_k_kernels.cc cpu/linear/linear_generic.cc
   PROPERTIES COMPILE_DEFINITIONS "${SX_ISA_MACROS}")
 
 # g++ 12's first scheduling pass moves loads far ahead of their use until accumulators spill; clang needs no help.
@@ -25,6 +25,17 @@ sx_isa_kernel(attention INCLUDES backend/cpu/attention/attention_portable.inl ba
 sx_isa_kernel(unpack INCLUDES backend/cpu/kv/unpack_portable.inl)
 sx_isa_source(cpu/attention/attention_i8mm_bf16.cc NEON_I8MM ${no_schedule} ${neoverse})
 sx_isa_source(cpu/attention/attention_i8mm_q8.cc NEON_I8MM ${no_schedule} ${neoverse})
+
+# See fast_exp.h.
+set(no_threading "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(no_threading -fno-thread-jumps)
+endif()
+foreach(isa GENERIC NEON AVX2 AVX512)
+  set(SX_rows_FLAGS_${isa} ${no_threading})
+endforeach()
+sx_isa_kernel(rows INCLUDES backend/cpu/rows_portable.inl)
+set_property(SOURCE cpu/linear/expert_rows.cc APPEND PROPERTY COMPILE_OPTIONS ${no_threading})
 
 set(SX_top_k_FLAGS_NEON -funroll-loops)
 sx_isa_kernel(top_k INCLUDES backend/cpu/sampling/top_k_portable.inl)

@@ -46,16 +46,16 @@ void CpuBackend::reserve(const StepLimits& limits) {
 void CpuBackend::upload(float* to, const float* from, size_t count) { std::memmove(to, from, count * sizeof(float)); }
 void CpuBackend::copy_rows(const CopyRowsArgs& args) { copy_host_rows(args); }
 void CpuBackend::embed(const EmbedArgs& args) { cpu::embed(args, pool_); }
-void CpuBackend::norm(const NormArgs& args) { cpu::norm(args, pool_); }
+void CpuBackend::norm(const NormArgs& args) { cpu::norm(args, isa_, pool_); }
 void CpuBackend::linear(const LinearArgs& args) {
   cpu::linear(args, static_cast<const PackedMatrix&>(*args.weight), pool_, linear_scratch_);
 }
 void CpuBackend::rope_table(const RopeTableArgs& args) { cpu::rope_table(args, pool_); }
 void CpuBackend::rope_store(const RopeStoreArgs& args) { cpu::rope_store(args, isa_, pool_); }
 void CpuBackend::attend(const AttendArgs& args) { cpu::attend(args, isa_, pool_, attention_scratch_); }
-void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, pool_); }
+void CpuBackend::glu(const GluArgs& args) { cpu::glu(args, isa_, pool_); }
 void CpuBackend::experts(const ExpertsArgs& args) { cpu::experts(args, pool_, experts_scratch_); }
-void CpuBackend::soft_cap(const SoftCapArgs& args) { cpu::soft_cap(args, pool_); }
+void CpuBackend::soft_cap(const SoftCapArgs& args) { cpu::soft_cap(args, isa_, pool_); }
 void CpuBackend::kv_move(const KvMoveArgs& args) { cpu::kv_move(args, isa_, pool_); }
 void CpuBackend::kv_score(const KvScoreArgs& args) {
   const auto one = [&](const KvScoreArgs& a) { cpu::kv_score(a, isa_, pool_, score_scratch_); };

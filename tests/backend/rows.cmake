@@ -1,0 +1,1 @@
+sx_test(rows sx_backend rows_test.cc)
