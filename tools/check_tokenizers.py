@@ -32,6 +32,11 @@ HAN = "[一-龥ࠀ-一가-\ud7ff]+"
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL)
+LETTERS = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS + "?"
+           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS + "?")
+GPT4O = LETTERS + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL
+SEED = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + TAIL
+QWEN35 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + TAIL
 
 
 CASED = (  # DeepSeek LLM's letters, code points in hexadecimal
@@ -67,7 +72,16 @@ BYTE_LEVEL = {
                                        split(r"\s+$"), split(HAN), split(r"\p{N}+")),
     "deepseek-v3": lambda: byte_level(split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"), split(DEEPSEEK3)),
     "tekken": lambda: byte_level(split(TEKKEN)),
+    "gpt-4o": lambda: byte_level(split(GPT4O)),
+    "seed-coder": lambda: byte_level(split(SEED)),
+    "qwen35": lambda: byte_level(split(QWEN35)),
+    "glm4": lambda: byte_level(split(LLAMA3)),
+    "exaone4": lambda: byte_level(use_regex=True),
+    "command-r": lambda: byte_level(pre_tokenizers.Digits(individual_digits=True), use_regex=True),
 }
+
+
+NFC = ("qwen2", "qwen35")
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts
@@ -145,7 +159,7 @@ class Tally:
             print("     ", *[repr(x)[:300] for x in example], sep="\n        ")
 
 
-def compare(tally, driver, reference, name, texts, rng, lossless=False):
+def compare(tally, driver, reference, name, texts, rng, lossless=False, added=frozenset()):
     """Ids with and without special tokens, decoding of them and of random ids."""
     start = time.time()
     for special in (False, True):
@@ -161,6 +175,9 @@ def compare(tally, driver, reference, name, texts, rng, lossless=False):
         for s, text in zip(sequences, ours):
             expected = reference.decode(s, skip_special_tokens=skip)
             # A run of byte-fallback tokens that is not UTF-8 prints one U+FFFD per byte there, per ill-formed part here.
+            # An added token such as "ü" is text here, and a byte of GPT-2's alphabet to that decoder.
+            if "\ufffd" in expected and added.intersection(s):
+                continue
             if text != expected and not ("\ufffd" in expected and "\ufffd" in text and b"ByteFallback" in reference.to_str().encode()):
                 wrong.append((s, text, expected))
         tally.report(name, "decode" + (" skip" if skip else ""), len(sequences), wrong)
@@ -197,11 +214,13 @@ def rebuild(arrays):
     pre = arrays.get("pre", "gpt-2")
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
     tokenizer.pre_tokenizer = BYTE_LEVEL[pre]()
-    if pre == "qwen2":
+    if pre in NFC:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     special = [t for t, k in zip(arrays["tokens"], arrays["types"]) if k == 3]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    # Tokens that users have added; some are letters that no merge makes.
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t, k in zip(arrays["tokens"], arrays["types"]) if k == 4])
     add_bos = arrays.get("add_bos", pre == "llama-bpe")
     if add_bos:
         bos = arrays["tokens"][arrays["bos"]]
@@ -212,6 +231,9 @@ def rebuild(arrays):
 def check_gguf(tally, program, path, texts, rng, folder):
     name = os.path.basename(path)
     arrays = gguf_arrays(path)
+    if arrays["model"] not in ("gpt2", "llama"):
+        print(f"--   {name:34} model '{arrays['model']}' is not supported", flush=True)
+        return
     dump = os.path.join(folder, name + ".json")
     json.dump(arrays, open(dump, "w"))
     driver = Driver(program, dump)
@@ -222,7 +244,8 @@ def check_gguf(tally, program, path, texts, rng, folder):
         ours = driver.ask([{"text": t, "special": False, "parse": False} for t in inputs])
         tally.report(name, ".inp/.out", len(inputs), [(t, a, b) for t, a, b in zip(inputs, ours, expected) if a != b])
     if arrays["model"] == "gpt2" and arrays.get("pre") in BYTE_LEVEL:
-        compare(tally, driver, rebuild(arrays), name, texts, rng, lossless=True)
+        added = frozenset(i for i, kind in enumerate(arrays["types"]) if kind == 4)
+        compare(tally, driver, rebuild(arrays), name, texts, rng, lossless=True, added=added)
     elif arrays["model"] == "llama":
         texts = [t for t in texts if "▁" not in t]  # shown as a space
         ids = driver.ask([{"text": t, "special": False, "parse": False} for t in texts])
@@ -272,11 +295,11 @@ def byte_level_cases(texts, size):
     for name, make in BYTE_LEVEL.items():
         if name == "starcoder":
             continue
-        tokenizer = train_bpe(make(), texts, size, normalizers.NFC() if name == "qwen2" else None,
+        tokenizer = train_bpe(make(), texts, size, normalizers.NFC() if name in NFC else None,
                               ignore_merges=name == "llama-bpe")
         tokenizer.decoder = decoders.ByteLevel()
         data = json.loads(tokenizer.to_str())
-        yield name, with_template(data) if name == "llama-bpe" else data, name != "qwen2"
+        yield name, with_template(data) if name == "llama-bpe" else data, name not in NFC
     data = json.loads(train_bpe(byte_level(use_regex=True, add_prefix_space=True), texts, size).to_str())
     data["decoder"] = BYTE_DECODER
     yield "gpt-2 prefix space", data, False

@@ -48,6 +48,10 @@ constexpr std::string_view kBailing =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr std::string_view kSeedCoder =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kMiniCpm5 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kUfakZeka =
+    R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 struct Family {
   std::vector<std::string_view> names;
@@ -71,17 +75,19 @@ const std::vector<Family>& families() {
       {{"deepseek-llm"},
        {{R"([\r\n])", kCased, R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(\s+$)", kHanHangul, R"(\p{N}+)"}}},
       {{"deepseek-coder"}, {{R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanHangul, kDigit}}},
-      {{"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {{R"(\p{N}{1,3})", kKanaHan, kDeepseek3}}},
+      {{"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"}, {{R"(\p{N}{1,3})", kKanaHan, kDeepseek3}}},
       {{"falcon"}, {{R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}}},
       // Early converters did not name the pre-tokeniser; readers of GGUF assume these patterns then.
       {{"", "default"}, {{R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
       {{"tekken"}, {{kTekken}, true, true}},
-      {{"gpt-4o", "llama4", "minimax-m2"}, {{kGpt4o}}},
+      {{"gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"}, {{kGpt4o}}},
       {{"poro-chat", "bloom", "gpt3-finnish"}, {{kBloom}}},
       {{"viking"}, {{kBloom, kDigit}}},
       {{"superbpe"}, {{R"(\p{N}+)", R"((?=(\d{3})+(?!\d)))"}}},
       {{"bailingmoe", "bailingmoe2", "llada-moe"}, {{kBailing}}},
       {{"seed-coder"}, {{kSeedCoder}}},
+      {{"minicpm5"}, {{R"(\p{N}{1,3})", kMiniCpm5}, true}},
+      {{"ufakzeka"}, {{kUfakZeka}}},
   };
   return list;
 }
