@@ -23,6 +23,10 @@ bool mistake_shows(const OpRow& row) {
     case Op::kDistribution:
       if (row.allowed) return row.in >= 31 && (row.allowed == 3 || row.allowed == 5);
       break;
+    case Op::kKvMove:  // what rounding a rotated key to 4 bits again may do is as large as a cell that is forgotten
+      return row.delta == 0 || (row.type != DType::kQ4_0 && row.type != DType::kQ4_1);
+    case Op::kKvScore:  // bounds, in the mean over heads, say little about one head's query
+      return row.kind != 3 || !row.mean || !dtype_is_quantised(row.type);
     default: break;
   }
   switch (row.op) {
