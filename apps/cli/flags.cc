@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "cli/help.h"
@@ -80,6 +81,9 @@ void add_engine_flags(CLI::App& app, EngineOptions& o, std::string& chat_templat
            },
            "divide the model among the ranks that mpirun started or the devices of a list, by layers or columns"))
       ->check(CLI::IsMember({"layers", "columns"}));
+  rare(app.add_option_function<std::string>(
+      "--isa", [](const std::string& name) { ::setenv("SPECEXTEND_ISA", name.c_str(), 1); },
+      "CPU kernels for this instruction set instead of the machine's best: what ranks of different machines share"));
   rare(app.add_option("--kv-type,--ctk,--cache-type-k", o.kv_type,
                       "type of the KV cache: f32, f16, bf16, q8_0, q4_0 or q4_1, or two of them for keys and values "
                       "(q8_0/q4_0); without it the fastest here"));

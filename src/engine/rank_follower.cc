@@ -80,15 +80,21 @@ void RankFollower::load() {
     compare("program or instruction set", identity, rank_identity(*backend_));
     const auto file = ModelFile::open(path);
     compare("model", fingerprint, model_fingerprint(*file));
-    model_ = Model::load(file, *backend_, options);
+    models_.push_back(Model::load(file, *backend_, options));
   } catch (const std::exception& e) { error = e.what(); }
   ranks_->agree(error);
 }
 
 void RankFollower::close() {
   stores_.clear();
-  model_.reset();
+  while (!models_.empty()) models_.pop_back();  // copies first
   backend_.reset();
+}
+
+Model& RankFollower::model() {
+  const auto number = size_t(ranks_->command().get<int>());
+  SX_ASSERT(number < models_.size() && models_[number]);
+  return *models_[number];
 }
 
 void RankFollower::run() {
@@ -100,10 +106,10 @@ void RankFollower::run() {
       case RankCommand::kClose: close(); break;
       case RankCommand::kForward:
       case RankCommand::kMoreLogits:
-      case RankCommand::kTapQueries:
-        SX_ASSERT(model_);
-        model_->follow(command, stores_);
-        break;
+      case RankCommand::kTapQueries: model().follow(command, stores_); break;
+      // One that cannot be loaded has a number, too.
+      case RankCommand::kLoadCopy: models_.push_back(model().follow_copy()); break;
+      case RankCommand::kDropCopy: models_[size_t(ranks_->command().get<int>())].reset(); break;
       default: SX_ASSERT(backend_); backend_->follow(command, stores_);
     }
   }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/ranks/ranked_backend.h"
 #include "model/model.h"
@@ -30,11 +31,12 @@ class RankFollower {
  private:
   void load();
   void close();
+  Model& model();  // that the command is for
 
   std::shared_ptr<Ranks> ranks_;
   MakeBackend make_;
   std::unique_ptr<RankedBackend> backend_;
-  std::unique_ptr<Model> model_;
+  std::vector<std::unique_ptr<Model>> models_;  // by number: the model, then copies of it that draft
   RankedBackend::Stores stores_;
 };
 

@@ -172,7 +172,7 @@ KvGeometry Model::kv_geometry(int slots, int capacity, KvTypes type) const {
 void Model::tap_queries(std::span<const int> layers) {
   SX_ASSERT(layers.size() <= work_->query.size());
   if (ranks_ && ranks_->leads()) {
-    ranks_->begin(RankCommand::kTapQueries).put_all(layers);
+    begin(RankCommand::kTapQueries).put_all(layers);
     ranks_->announce();
   }
   options_.taps.query.assign(layers.begin(), layers.end());
@@ -413,7 +413,7 @@ void Model::read_out(const float* x, int outputs, const int32_t* which) {
 const float* Model::more_logits(int first, int count) {
   SX_ASSERT(first >= 0 && count > 0 && first + count <= options_.max_rows && count <= options_.max_outputs);
   if (ranks_ && ranks_->leads()) {
-    ranks_->begin(RankCommand::kMoreLogits).put(first).put(count);
+    begin(RankCommand::kMoreLogits).put(first).put(count);
     ranks_->announce();
   }
   if (!ranks_ || columns_ || ranks_->last())

@@ -67,6 +67,9 @@ class Model {
   // Throws sx::Error. `file` may be closed afterwards except for the embedding table, so the model keeps it.
   static std::unique_ptr<Model> load(std::shared_ptr<const ModelFile> file, Backend& backend,
                                      const ModelOptions& options);
+  // A copy of `original` in the given type, which drafts for it: over the same ranks where that is spread. sizes_only:
+  // see Requantiser. Of the options the row counts, the context and the progress count.
+  static std::unique_ptr<Model> load_copy(const Model& original, DType type, ModelOptions options, bool sizes_only);
   ~Model();
 
   const ModelConfig& config() const { return file_->config(); }
@@ -95,8 +98,10 @@ class Model {
   const float* more_logits(int first, int count);
 
   bool spread() const { return ranks_ != nullptr; }
-  // Ranks other than 0: does its part of what rank 0 has announced (kForward, kMoreLogits or kTapQueries).
+  // Ranks other than 0: does its part of what rank 0 has announced for this model (kForward, kMoreLogits or
+  // kTapQueries), or loads its part of a copy (kLoadCopy) and says how that went.
   void follow(RankCommand command, std::span<const std::unique_ptr<KvStore>> stores);
+  std::unique_ptr<Model> follow_copy() const;
 
  private:
   struct Layer;
@@ -116,6 +121,7 @@ class Model {
   void grow_queries(float* q, int stride, int width);
   void norm_whole(float* x, int rows, int stride, const float* weight, const RankCut& cut);
   // Steps of ranks, model_ranks.cc.
+  MessageBuffer& begin(RankCommand command) const { return ranks_->begin(command).put(number_); }
   void announce_step(const Step& step, const KvStore& kv, const LayerPlan& plan);
   void follow_step(std::span<const std::unique_ptr<KvStore>> stores);
   void receive_states(const Step& step);
@@ -134,6 +140,8 @@ class Model {
   size_t weight_bytes_ = 0;
   Ranks* ranks_ = nullptr;    // null: not spread
   Ranks* columns_ = nullptr;  // the same where these divide columns
+  int number_ = 0;            // by which ranks know it: 0 the model that was opened, then its copies
+  mutable int copies_ = 0;    // made of it so far
   RankShare own_layers_;
   std::vector<Layer> layers_;  // of own_layers_
   Tensor embedding_;

@@ -16,9 +16,52 @@ struct StepHeader {
   bool prompt, skips_attention, skips_ffn;
 };
 
+// What a copy is loaded with.
+struct CopyHeader {
+  DType type;
+  int32_t max_rows, max_outputs, context;
+};
+
 }  // namespace
 
-Model::~Model() = default;
+// Of a copy the other ranks let go, too. A model that was opened ends with its backend.
+Model::~Model() {
+  if (number_ == 0 || !ranks_->leads()) return;
+  try {
+    begin(RankCommand::kDropCopy);
+    ranks_->announce();
+  } catch (const std::exception&) {}  // a rank is lost, and with it the job
+}
+
+std::unique_ptr<Model> Model::load_copy(const Model& original, DType type, ModelOptions options, bool sizes_only) {
+  Requantiser requantise(type, sizes_only);
+  options.check_weights = false;  // the original's have been looked through
+  options.requantise = &requantise, options.original = &original;
+  Ranks* const ranks = original.ranks_;
+  if (!ranks) return load(original.file(), original.backend_, options);
+  options.spread = true;
+  if (ranks->leads()) {
+    original.begin(RankCommand::kLoadCopy)
+        .put(CopyHeader{type, options.max_rows, options.max_outputs, options.context});
+    ranks->announce();
+  }
+  std::unique_ptr<Model> copy;
+  std::string error;
+  try {
+    copy = load(original.file(), original.backend_, options);
+    copy->number_ = original.copies_ + 1;
+  } catch (const std::exception& e) { error = e.what(); }
+  ++original.copies_;
+  ranks->agree(error);
+  return copy;
+}
+
+std::unique_ptr<Model> Model::follow_copy() const {
+  const auto header = ranks_->command().get<CopyHeader>();
+  ModelOptions options;
+  options.max_rows = header.max_rows, options.max_outputs = header.max_outputs, options.context = header.context;
+  return load_copy(*this, header.type, options, false);
+}
 
 const Matrix& Model::head() const {
   if (head_ && head_->out() == config().vocab) return *head_;
@@ -32,7 +75,7 @@ const Matrix& Model::head() const {
 void Model::announce_step(const Step& step, const KvStore& kv, const LayerPlan& plan) {
   if (!ranks_->leads()) return;
   const size_t layers = size_t(config().layers);
-  MessageBuffer& message = ranks_->begin(RankCommand::kForward);
+  MessageBuffer& message = begin(RankCommand::kForward);
   message.put(StepHeader{static_cast<const RankedKv&>(kv).id, plan.window, step.prompt, plan.skip_attention != nullptr,
                          plan.skip_ffn != nullptr});
   message.put_all(step.tokens).put_all(step.positions).put_all(step.outputs);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "backend/forwarding_backend.h"
+#include "comm/family_results.h"
 #include "comm/thread_ranks.h"
 #include "engine/engine.h"
 #include "specextend/ranks.h"
@@ -19,6 +20,7 @@
 namespace sx {
 namespace {
 
+using testing::family_results;
 using ::testing::HasSubstr;
 using testing::TempFolder;
 using testing::ThreadRanks;
@@ -26,91 +28,30 @@ using testing::TinySpec;
 
 std::unique_ptr<Backend> one_process() { return make_cpu_backend({1, std::nullopt}); }
 
-std::vector<std::string> golden_models() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(SX_GOLDEN_DIR))
-    if (std::filesystem::exists(entry.path() / "model.safetensors")) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// Everything that a few steps give: a prompt, a token, a tree, and logits of a prompt's rows.
-std::vector<float> results(Backend& backend, const std::string& path) {
-  const auto file = ModelFile::open(path);
-  const ModelConfig& c = file->config();
-  ModelOptions options;
-  options.max_rows = 40, options.max_outputs = 8, options.context = 128;
-  options.taps.hidden = {0, c.layers - 1, c.layers};
-  options.taps.query = {0, c.layers - 1};
-  auto model = backend.ranks() ? load_on_ranks(file, backend, options) : Model::load(file, backend, options);
-  auto kv = backend.make_kv(model->kv_geometry(2, 128, DType::kF32));
-  std::vector<float> all;
-  const auto keep = [&](const float* from, size_t count) {
-    const size_t at = all.size();
-    all.resize(at + count);
-    backend.download(all.data() + at, from, count);
-  };
-  int history = 0;
-  const auto run = [&](int rows, int outputs, const uint64_t* ancestors) {
-    std::vector<Token> tokens;
-    std::vector<int32_t> positions, wanted;
-    for (int i = 0; i < rows; ++i) {
-      tokens.push_back((history * 31 + i * 17 + 5) % c.vocab);
-      positions.push_back(history + (ancestors ? i / 2 : i));
-    }
-    for (int i = rows - outputs; i < rows; ++i) wanted.push_back(i);
-    const SeqRows seq{.first_row = 0,
-                      .rows = rows,
-                      .slot = 1,
-                      .history = history,
-                      .ancestors = ancestors,
-                      .words = ancestors ? 1 : 0};
-    const StepOutputs& out = model->forward(
-        {.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = wanted, .prompt = !ancestors},
-        *kv);
-    const size_t n = size_t(rows), width = size_t(c.width), q = size_t(c.heads) * size_t(c.head_dim);
-    keep(out.logits, size_t(outputs) * size_t(c.vocab));
-    for (size_t i = 0; i < 3; ++i)
-      if (outputs > 0 || i < 2) keep(out.hidden[i], n * width);
-    for (const float* query : out.query) keep(query, n * q);
-    history += rows;
-  };
-  run(33, 3, nullptr);
-  keep(model->more_logits(2, 5), 5 * size_t(c.vocab));
-  run(1, 1, nullptr);
-  const uint64_t tree[5] = {1, 3, 5, 11, 21};
-  run(5, 5, tree);
-  const KvMove moves[] = {{35, 34, 0}, {38, 35, 0}};
-  backend.kv_move({.from = kv.get(), .to = kv.get(), .from_slot = 1, .to_slot = 1, .moves = moves});
-  history = 36;
-  run(2, 0, nullptr);
-  run(1, 1, nullptr);
-  return all;
-}
-
 class FamilyRanks : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyRanks, GiveTheBitsOfOne) {
   const std::string path = std::string(SX_GOLDEN_DIR) + "/" + GetParam();
   auto alone = one_process();
-  const std::vector<float> one = results(*alone, path);
+  const std::vector<float> one = family_results(*alone, path);
   for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
     for (const int size : {1, 2, 3}) {
       ThreadRanks ranks(size, split);
       auto backend = ranks.backend();
-      const std::vector<float> many = results(*backend, path);
+      const std::vector<float> many = family_results(*backend, path);
       ASSERT_EQ(many.size(), one.size());
       EXPECT_EQ(std::memcmp(many.data(), one.data(), one.size() * sizeof(float)), 0)
           << size << " ranks by " << split_name(split);
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, FamilyRanks, ::testing::ValuesIn(golden_models()), [](const auto& test) {
-  std::string name = test.param;
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Golden, FamilyRanks, ::testing::ValuesIn(testing::models_in(SX_GOLDEN_DIR)),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           for (char& c : name)
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           return name;
+                         });
 
 struct TinyFile {
   TinyFile() {

@@ -22,6 +22,7 @@ import urllib.request
 MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 END_WITHIN = 10  # seconds after a rank is lost
 SKIP = 77
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 MODELS = ["llama", "qwen3", "olmo2", "cohere2", "mixtral", "gpt-oss"]
 # Every logit counts: a token is the largest of all with noise.
 SAMPLED = ["--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]
@@ -112,18 +113,37 @@ def check_bits(program, golden, env):
     if code == 0 or "bits could differ" not in errors:
         print(f"ranks of different instruction sets: status {code}, {errors}")
         failed += 1
+    # One that all have makes them alike.
+    alike = generate(program, model, "-n", "20", "-c", "128", "--isa", "generic", *SAMPLED, "--seed", "3")
+    isa = mpirun(1, [*alike, "--split", "columns"])
+    isa += [":", "-n", "1", "-x", "SPECEXTEND_ISA=generic", *alike, "--split", "columns"]
+    _, one, _ = run(alike, env)
+    code, many, errors = run(isa, env)
+    compared += 1
+    if code != 0 or not one or many != one:
+        print(f"ranks with --isa generic: status {code}, {many!r} instead of {one!r}\n{errors}")
+        failed += 1
     print(f"{compared} comparisons of texts of {len(distinct)} different tokens, {failed} failed")
     return failed
 
 
-def check_presets(program, cases, numbers, env):
-    """Every drafter, cache and rule: one start of mpirun runs them all."""
+def default_model():
+    script = SOURCE / "tools/fetch_model.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else "-"
+
+
+def check_presets(program, golden, cases, numbers, which, env):
+    """Every family, every drafter, cache and rule, and the default model: one start of mpirun runs them all."""
     failed = 0
     library = pathlib.Path(program).resolve().parent.parent / "src/comm/libspecextend_mpi.so"
-    env = env | {"SPECEXTEND_MPI_LIBRARY": str(library)}
+    env = env | {"SPECEXTEND_MPI_LIBRARY": str(library), "SPECEXTEND_MODELS": str(SOURCE / "models")}
+    model = default_model()
+    if model == "-":
+        print("the default model is not here, and left out")
     for ranks in numbers:
         for split in ("layers", "columns"):
-            code, said, errors = run(mpirun(ranks, [cases, split]), env, timeout=1500)
+            code, said, errors = run(mpirun(ranks, [cases, split, which, str(golden), model]), env, timeout=1500)
             print(said.decode(errors="replace").strip())
             if code != 0 or b" 0 failed" not in said:
                 print(f"{ranks} ranks by {split}: status {code}\n{errors}")
@@ -337,6 +357,7 @@ def main():
     parser.add_argument("what", choices=["bits", "presets", "faults", "health"])
     parser.add_argument("--cases", help="presets: the program that runs them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--which", choices=["some", "all"], default="all", help="presets: of the drafters, caches and rules")
     parser.add_argument("--times", type=int, default=10)
     args = parser.parse_args()
     if not shutil.which("mpirun"):
@@ -347,7 +368,7 @@ def main():
         if args.what == "bits":
             return 1 if check_bits(args.program, args.golden, env) else 0
         if args.what == "presets":
-            return 1 if check_presets(args.program, args.cases, args.ranks, env) else 0
+            return 1 if check_presets(args.program, args.golden, args.cases, args.ranks, args.which, env) else 0
         if args.what == "health":
             return 1 if check_health(args.program, args.golden, env) else 0
         return 1 if check_faults(args.program, args.golden, env, args.times) else 0

@@ -44,6 +44,8 @@ RankCut column_cut(int columns, int ranks);
 enum class RankCommand : int32_t {
   kQuit,
   kLoad,
+  kLoadCopy,
+  kDropCopy,
   kClose,
   kMakeKv,
   kForward,

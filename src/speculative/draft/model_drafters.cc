@@ -82,18 +82,12 @@ std::unique_ptr<Model> make_copy(const DraftContext& context) {
   const SelfWeights wanted = context.config->self.weights;
   const Model& target = *context.target;
   if (wanted == SelfWeights::kOwn) return nullptr;
-  if (wanted == SelfWeights::kAuto && (target.spread() || !worth_copying(*target.file()))) return nullptr;
-  if (target.spread())
-    fail(
-        "speculation setting self-weights is q4_0 and the model is spread over ranks, which hold no copy: set it to own");
-  Requantiser requantise(DType::kQ4_0, context.sizes_only);
+  if (wanted == SelfWeights::kAuto && !worth_copying(*target.file())) return nullptr;
   ModelOptions options;
   options.max_rows = options.max_outputs = tree_drafter_rows(context.tree, context.slots, context.ahead);
   options.context = target.context();
-  options.check_weights = false;  // the target's have been looked through
   options.progress = context.progress;
-  options.requantise = &requantise, options.original = &target;
-  return Model::load(target.file(), *context.backend, options);
+  return Model::load_copy(target, DType::kQ4_0, options, context.sizes_only);
 }
 
 std::unique_ptr<Drafter> make_self(const DraftContext& context) {

@@ -3,6 +3,7 @@
 // are threads, and on CUDA all of them share the first GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "comm/thread_ranks.h"
 #include "engine/engine.h"
 #include "engine/engine_cases.h"
+#include "specextend/ranks.h"
 #include "support/model_writer.h"
 
 namespace sx {
@@ -84,6 +86,7 @@ TEST_P(RanksOn, GiveTheBitsOfOne) {
   const EngineRun one = run_engine(c.spec, subject.ranks(1)(0));
   for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns})
     for (const int size : {2, 3}) {
+      if (size > 2 && subject.name == "cuda") continue;  // they share one GPU, and its time is dear
       ThreadRanks ranks(size, split, subject.ranks(size));
       const EngineRun many = run_engine(c.spec, ranks.backend());
       EXPECT_EQ(c.name == "with_costs" ? text_difference(many, one) : tree_difference(many, one), "")
@@ -163,38 +166,75 @@ TEST(CudaRanks, EveryFamily) {
   compare_families(kCuda);
 }
 
-// What a token costs with ranks that share a GPU: messages, bytes, and time.
-TEST(CudaRanks, MessagesAndTime) {
-  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+// The fastest of several runs and the one in the middle.
+struct Times {
+  explicit Times(std::vector<double> all) {
+    std::sort(all.begin(), all.end());
+    best = all.front(), median = all[all.size() / 2];
+  }
+  double best, median;
+};
+double microseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What a token costs with ranks that share a device: messages, bytes, and time; bench/cuda/run_ranks.sh collects it.
+// The numbers that are sent do not depend on the device, the times are only printed.
+void measure_tokens(const Subject& subject, int tokens, int runs) {
+  constexpr int kLayers = 16;
   const testing::TempFolder folder;
   const std::string path = folder.file("tiny.gguf");
   testing::TinySpec spec;
-  spec.layers = 8, spec.weights = DType::kBF16, spec.head_dim = 64;
+  spec.layers = kLayers, spec.weights = DType::kBF16, spec.width = 256, spec.heads = 8, spec.kv_heads = 4,
+  spec.head_dim = 64, spec.ffn = 512;
   testing::write_tiny_gguf(path, spec);
-  constexpr int kTokens = 64;
-  const auto measure = [&](const char* what, std::unique_ptr<Backend> backend, Ranks* ranks) {
+  double one = 0;
+  const auto measure = [&](const std::string& what, std::unique_ptr<Backend> backend, Ranks* ranks) {
     EngineOptions options;
     options.model = path, options.startup_cache.clear();
     EngineImpl engine(options, std::move(backend));
     auto session = engine.start();
     std::vector<Token> prompt(32, 7);
     session->evaluate(prompt, 1);
-    Token next = 9;
-    session->evaluate(std::span(&next, 1), 1);
+    const Token next = 9;
+    const auto step = [&] { session->evaluate(std::span(&next, 1), 1); };
+    step(), step();
     const Communicator::Traffic before = ranks ? ranks->comm().traffic() : Communicator::Traffic{};
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kTokens; ++i) session->evaluate(std::span(&next, 1), 1);
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    std::vector<double> all;
+    for (int run = 0; run < runs; ++run) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < tokens; ++i) step();
+      all.push_back(microseconds_since(start) / tokens);
+    }
     const Communicator::Traffic after = ranks ? ranks->comm().traffic() : Communicator::Traffic{};
-    std::printf("%-18s %8.1f us per token, rank 0 sends %6.1f messages and %8.0f bytes per token\n", what,
-                took.count() / kTokens, double(after.messages - before.messages) / kTokens,
-                double(after.bytes - before.bytes) / kTokens);
+    const Times times(all);
+    const int steps = tokens * runs;
+    std::printf("measured: %s: %.1f us a token (median %.1f)", what.c_str(), times.best, times.median);
+    if (!ranks) one = times.best;
+    if (ranks) {
+      const bool columns = ranks->by_columns();
+      const int waits = columns ? 4 * kLayers : 1;
+      std::printf(
+          ", %.1f us more than one rank: %.1f us for each of %d %s; rank 0 sends %.1f messages, %.0f bytes a token",
+          times.best - one, (times.best - one) / waits, waits, columns ? "gathers" : "borders",
+          double(after.messages - before.messages) / steps, double(after.bytes - before.bytes) / steps);
+      const RankPlan plan = plan_ranks(path, 2, split_name(ranks->split()));
+      if (subject.name != "linked") {
+        EXPECT_EQ(after.messages - before.messages, plan.parts[0].messages * size_t(steps));
+      }
+    }
+    std::printf("\n");
   };
-  measure("one rank", make_cuda_backend({}), nullptr);
+  measure(subject.name + ", one rank", subject.ranks(1)(0), nullptr);
   for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns}) {
-    ThreadRanks ranks(2, split, kCuda.ranks(2));
-    measure(split == RankSplit::kLayers ? "2 ranks by layers" : "2 ranks by columns", ranks.backend(), &ranks.first());
+    ThreadRanks ranks(2, split, subject.ranks(2));
+    measure(subject.name + ", 2 ranks by " + split_name(split), ranks.backend(), &ranks.first());
   }
+}
+TEST(FarRanks, MessagesAndTime) { measure_tokens(kFar, 4, 1); }
+TEST(CudaRanks, MessagesAndTime) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  measure_tokens(kCuda, 64, 7);
 }
 
 // NCCL itself, as far as one GPU goes: a message of a rank to itself inside a recorded step, which replays it.
@@ -228,6 +268,52 @@ TEST(CudaLink, AMessageIsPartOfARecordedStep) {
     EXPECT_EQ(got, sent);
     EXPECT_EQ(calls, turn == 0 ? 1 : 0);
   }
+}
+
+// What an exchange by NCCL adds to a recorded step: a rank with itself, which is all that one GPU allows. Between GPUs
+// the way to the other one comes on top.
+TEST(CudaLink, TimeOfARecordedMessage) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  auto backend = make_cuda_backend({});
+  DeviceLink& link = *backend->link();
+  if (const auto offer = link.offer(); !offer.why_not.empty()) GTEST_SKIP() << offer.why_not;
+  StepLimits limits;
+  limits.rows = 4, limits.width = 64, limits.context = 64, limits.outputs = 4, limits.vocab = 64;
+  backend->reserve(limits);
+  link.join(link.new_id(), 0, 1);
+  constexpr size_t kCount = 8192;
+  constexpr int kRuns = 200;
+  float *from = backend->allocate(kCount, "from"), *to = backend->allocate(kCount, "to");
+  const std::vector<Token> tokens{1};
+  const std::vector<int32_t> positions{0};
+  const SeqRows seq{.first_row = 0, .rows = 1, .slot = 0, .history = 0};
+  std::vector<float> got(1);
+  const auto time = [&](int exchanges, const void* key) {
+    const auto run = [&] {
+      backend->run({.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = {}},
+                   {key, nullptr, nullptr, 0}, [&] {
+                     const DeviceLink::Part out{0, from, kCount}, in{0, to, kCount};
+                     for (int i = 0; i < exchanges; ++i) link.exchange(std::span(&out, 1), std::span(&in, 1));
+                   });
+    };
+    const auto finish = [&] { backend->download(got.data(), to, got.size()); };
+    std::vector<double> all;
+    run(), run(), finish();
+    for (int turn = 0; turn < 7; ++turn) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < kRuns; ++i) run();
+      finish();
+      all.push_back(microseconds_since(start) / kRuns);
+    }
+    return Times(all).best;
+  };
+  constexpr int kMany = 33;
+  const double few = time(1, &positions), many = time(kMany, &seq);
+  EXPECT_GT(few, 0);
+  std::printf(
+      "measured: %s, a rank with itself in a recorded step, %zu numbers: %.2f us for each exchange (%.1f us with 1, "
+      "%.1f us with %d)\n",
+      link.name().c_str(), kCount, (many - few) / (kMany - 1), few, many, kMany);
 }
 
 }  // namespace
