@@ -316,6 +316,7 @@ std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
   }
   body["choices"] = std::move(list);
   add_numbers(body);
+  if (!facts.prompt.empty()) body["__verbose"] = {{"prompt", facts.prompt}};
   return text_of(body);
 }
 
@@ -352,7 +353,8 @@ std::string OpenAiWriter::delta(int choice, ChoiceDelta change) {
 }
 
 std::string OpenAiWriter::end(int choice, const ChoiceEnd& end) {
-  std::string events = begin(choice) + take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
+  std::string events = begin(choice);
+  events += take(choice, TextPiece(end.rest), RoundNotes(end.rounds), true);
   Choice& c = choices[size_t(choice)];
   Json body;
   if (native()) {
