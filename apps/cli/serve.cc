@@ -1,5 +1,6 @@
 // `specextend serve`: an HTTP server that speaks OpenAI's API (docs/server.md).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +16,15 @@
 #include <set>
 #include <thread>
 
+#include "cli/chat_templates.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/open_engine.h"
+#include "cli/progress.h"
 #include "cli/spec_flags.h"
 #include "server/hosts.h"
+#include "server/hub.h"
 #include "server/keys.h"
 #include "server/kv_events.h"
 #include "server/server.h"
@@ -33,7 +37,8 @@ struct ServeArgs {
   SpecFlags spec;
   server::ServerOptions server;
   server::KvEventOptions kv_events;
-  std::string chat_template_file, key_file;
+  std::string chat_template_file, chat_template, key_file, hub, hub_name, hub_folder, reasoning = "auto",
+                                                                                      reasoning_format = "auto";
   std::vector<std::string> api_keys;
   int body_mib = 16, cache_mib = 512, disk_mib = 0, shutdown_s = 25;
   bool quiet = false, no_page = false;
@@ -104,7 +109,29 @@ void check_store(const ServeArgs& a, const std::vector<server::ApiKey>& keys) {
         "--spec key store drafts from responses to all API keys: with several API keys it needs --share-prefix");
 }
 
+// A model by its name at a hub: only where an address of one was given, as nothing else here asks the network.
+void find_model(ServeArgs& a) {
+  if (a.hub_name.empty()) return;
+  if (!a.engine.model.empty()) throw Error("-m and --hf-repo: give one of them");
+  const server::HubName name = server::parse_hub_name(a.hub_name);
+  if (a.hub.empty())
+    throw Error(
+        "--hf-repo: needs --hub ADDRESS, the address of a hub with Hugging Face's paths; none is asked by default");
+  if (a.hub_folder.empty()) {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    const std::filesystem::path base = cache ? cache : std::filesystem::path(home ? home : "/tmp") / ".cache";
+    a.hub_folder = base / "specextend" / "hub";
+  }
+  ProgressLine line("fetching", a.quiet);
+  a.engine.model = server::model_from_hub(
+      {.address = a.hub, .folder = a.hub_folder, .on_progress = [&](double done) { line.update(done, ""); }}, name);
+  line.clear();
+  if (!a.quiet) fmt::print(stderr, "model: {}\n", a.engine.model);
+}
+
 void prepare(ServeArgs& a) {
+  find_model(a);
   std::vector<server::ApiKey> keys = collect_keys(a);
   a.default_spec = !a.spec.given();
   if (a.default_spec) a.spec.specs = {kDefaultSpec, kNamedSpec};
@@ -123,6 +150,9 @@ void prepare(ServeArgs& a) {
   if (a.disk_mib > 0 && !std::filesystem::is_directory(a.server.disk_folder))
     throw Error(fmt::format("--cache-disk-path: '{}' is not a folder", a.server.disk_folder));
   a.server.page = !a.no_page;
+  if (a.reasoning != "auto") a.server.thinks = a.reasoning == "on";
+  a.server.splits_thoughts = a.reasoning_format != "none";
+  if (!a.chat_template.empty()) a.engine.chat_template = chat_template_of(a.chat_template);
   a.server.version = SPECEXTEND_VERSION;
   if (!a.kv_events.endpoint.empty()) a.server.kv_events = std::make_shared<server::KvEvents>(a.kv_events);
   if (a.server.model_name.empty())
@@ -261,6 +291,20 @@ void add_limit_flags(CLI::App& app, ServeArgs& a) {
       ->capture_default_str()
       ->check(CLI::Range(-1, 1 << 24));
   rare(app.add_option("--seed", s.seed, "seed of requests that give none; without it each has a random one"));
+  rare(app.add_option("--reasoning", a.reasoning,
+                      "whether models think where requests do not say: on, off, auto (as "
+                      "the chat template has it); off also ends a thought that a template opens all the same"))
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off", "auto"}));
+  rare(app.add_option("--reasoning-format", a.reasoning_format,
+                      "where thoughts go by default: auto and deepseek put "
+                      "them into reasoning_content, none leaves them in the content"))
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "deepseek", "none"}));
+  rare(app.add_option(
+      "--chat-template", a.chat_template,
+      fmt::format("Jinja chat template, or the name of a common one: {}", fmt::join(chat_template_names(), ", "))));
+  rare(app.add_flag("--verbose", s.verbose, "whole answers of chats have the text of their prompt (__verbose.prompt)"));
   rare(app.add_option("--temp,--temperature", s.temperature, "temperature of requests that give none"))
       ->check(CLI::Range(0.0, 2.0));
   app.add_option("--timeout,--to", s.timeout_s, "most seconds of a request, queueing included; 0: no limit")
@@ -296,6 +340,12 @@ void add_state_flags(CLI::App& app, ServeArgs& a) {
   const HelpGroup group(app, "State and output");
   app.add_option("-a,--alias", a.server.model_name, "the model's name for clients; without it the name of its file")
       ->envname("LLAMA_ARG_ALIAS");
+  rare(app.add_option("--hf-repo,--hf", a.hub_name,
+                      "the model by its name at a hub, OWNER/REPOSITORY[:TAG]; needs --hub"));
+  rare(app.add_option("--hub", a.hub,
+                      "address of a hub with Hugging Face's paths, https://…; nothing is fetched without it"))
+      ->envname("SPECEXTEND_HUB");
+  rare(app.add_option("--hub-folder", a.hub_folder, "folder for what is fetched; without it in the user's cache"));
   app.add_option("--cache-ram", a.cache_mib, "MiB of host memory for the prompt cache of evicted sessions; 0: none")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24))

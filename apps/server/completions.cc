@@ -120,10 +120,10 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   for (const std::vector<Token>& prompt : prompts) {
     if (prompt.empty()) throw bad_request(fmt::format("'{}' is empty", param), param);
     if (int64_t(prompt.size()) >= engine_.context())
-      throw bad_request(
+      throw too_long(
           fmt::format("the prompt has {} tokens, which exceeds the available context size of {}, answer included",
                       prompt.size(), engine_.context()),
-          param, "context_length_exceeded");
+          param, int(prompt.size()), engine_.context());
     for (int i = 0; i < request.n; ++i) {
       jobs.push_back(std::make_shared<Job>(mailbox, request, prompt, i));
       if (options_.timeout_s > 0)
@@ -131,6 +131,14 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
     }
   }
   return jobs;
+}
+
+// Here, where nobody else waits for it.
+std::shared_ptr<const void> Service::compiled_grammar(const CompletionRequest& request) const {
+  if (request.options.grammar.empty()) return nullptr;
+  try {
+    return prepare_grammar(engine_, request.options.grammar);
+  } catch (const Error& e) { throw bad_request(e.what()); }
 }
 
 void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest request) {
@@ -142,13 +150,19 @@ void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest
     prompts = prompt_tokens(engine_.tokenizer(), request, bound_);
     if (request.echo || std::ranges::count(request.response_fields, "prompt") > 0)
       for (const Prompt& prompt : request.prompts) facts.echoes.push_back(echo_text(engine_.tokenizer(), prompt));
+    if (request.verbose && request.api == Api::kChat) facts.prompt = chat_prompt(engine_.tokenizer(), request);
   }
   begin_reasoning(engine_.tokenizer(), prompts.front(), request);
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
   const Tenant who = tenant(req);
-  for (const auto& job : jobs) job->scope = salted(scope(req), request.cache_salt), job->tenant = who;
+  const auto grammar = compiled_grammar(request);
+  for (const auto& job : jobs) {
+    job->scope = salted(scope(req), request.cache_salt);
+    job->tenant = who;
+    job->grammar = grammar;
+  }
   const bool streamed = request.stream;
   const auto later =
       std::make_shared<Completion>(mailbox, jobs, Answer(request, std::move(facts)), streamed, options_.ping_s);

@@ -43,9 +43,10 @@ class Job {
   const int slot;                                      // that it must run on; -1: any
   const Clock::time_point arrived = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
-  uint64_t scope = 0;             // whose texts it may share: those of its key
-  Tenant tenant{};                // who asks
-  std::atomic<bool> gone{false};  // nobody reads any more: cancels in every phase
+  uint64_t scope = 0;                     // whose texts it may share: those of its key
+  Tenant tenant{};                        // who asks
+  std::shared_ptr<const void> grammar{};  // compiled, so that the worker need not
+  std::atomic<bool> gone{false};          // nobody reads any more: cancels in every phase
   bool cancelled(bool ending) const { return gone || ending || Clock::now() >= deadline; }
 
   // For the one who asked.

@@ -22,9 +22,21 @@ Bytes big_endian(int64_t number) {
   return bytes;
 }
 
+// ZeroMQ takes the lowest 16 bits of any number for a port.
+void check_port(const std::string& endpoint) {
+  const size_t colon = endpoint.rfind(':');
+  if (!endpoint.starts_with("tcp://") || colon == std::string::npos) return;
+  const std::string port = endpoint.substr(colon + 1);
+  const bool digits = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
+  if (port == "*" || (digits && std::stoi(port) > 0 && std::stoi(port) <= UINT16_MAX)) return;
+  throw Error(fmt::format("--kv-events: '{}' cannot be bound: there is no port {}", endpoint, port));
+}
+
 class Socket {
  public:
-  Socket(void* context, int type, const std::string& endpoint) : socket_(zmq_socket(context, type)) {
+  Socket(void* context, int type, const std::string& endpoint) : socket_(nullptr) {
+    check_port(endpoint);
+    socket_ = zmq_socket(context, type);
     const int none = 0;
     zmq_setsockopt(socket_, ZMQ_LINGER, &none, sizeof none);
     if (zmq_bind(socket_, endpoint.c_str()) == 0) return;

@@ -82,6 +82,7 @@ void Metrics::add_round(const RoundInfo& round, int context, double gap) {
   const std::lock_guard lock(mutex_);
   Rounds& r = by_context_[bucket_of(context)];
   ++r.rounds;
+  longest_ = std::max(longest_, context + 1);
   r.drafts += round.drafted > 0;
   r.drafted += round.drafted;
   r.accepted += round.accepted;
@@ -106,6 +107,11 @@ void Metrics::add(const GenerateResult& r, const RequestTimes& times) {
   if (r.timings.generated_tokens > 0) first_token_.observe(times.first_token);
   if (r.timings.generated_tokens > 1)
     per_token_.observe((times.whole - times.first_token) / (r.timings.generated_tokens - 1));
+}
+
+void Metrics::count_step() {
+  const std::lock_guard lock(mutex_);
+  ++steps_;
 }
 
 void Metrics::add_refreshes(int count) {
@@ -156,6 +162,9 @@ void Metrics::write_llama(std::string& out, const Gauges& gauges) const {
   one("llamacpp:tokens_predicted_total", "counter", "Generated tokens.", generated_tokens_);
   one("llamacpp:tokens_predicted_seconds_total", "counter", "Time spent on them.", decode_seconds_);
   one("llamacpp:n_decode_total", "counter", "Rounds of all requests.", rounds);
+  one("llamacpp:n_tokens_max", "counter", "Tokens of the longest text so far.", longest_);
+  one("llamacpp:n_busy_slots_per_decode", "gauge", "Requests in a step.",
+      steps_ > 0 ? double(rounds) / double(steps_) : 0);
   one("llamacpp:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens, a tree by its depth.", draft_tokens_);
   one("llamacpp:spec_decode_num_accepted_tokens_total", "counter", "Accepted drafted tokens.", accepted_tokens_);
   one("llamacpp:spec_decode_num_drafts_total", "counter", "Rounds with a draft.", drafts_);

@@ -53,6 +53,7 @@ class Metrics {
   void add_round(const RoundInfo& round, int context, double gap);
   // A request that ran to its end.
   void add(const GenerateResult& result, const RequestTimes& times);
+  void count_step();  // of all requests that run
   void add_refreshes(int count);
   // A request of a named API key that ran, to its end or not; one that was refused for the key's limits.
   void add_key(const std::string& key, int64_t prompt_tokens, int64_t generated_tokens);
@@ -80,7 +81,8 @@ class Metrics {
   std::map<int, int64_t> responses_;
   std::map<std::string, int64_t> finished_;  // by reason
   int64_t cancelled_ = 0, timeouts_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0;
-  int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0, refreshes_ = 0;
+  int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0, refreshes_ = 0, steps_ = 0;
+  int longest_ = 0;  // text that a round continued, tokens
   std::vector<int64_t> accepted_at_;
   std::vector<int> depths_;  // scratch: of a tree's nodes
   double prompt_seconds_ = 0, decode_seconds_ = 0;

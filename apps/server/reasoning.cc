@@ -106,6 +106,11 @@ void append_prefill(std::string& prompt, const std::string& reasoning, const std
   prompt += content;
 }
 
+void close_thought(std::string& prompt, const ReasoningStyle& style) {
+  const std::string_view said = std::string_view(prompt).substr(0, without_spaces_behind(prompt));
+  if (style.any() && said.ends_with(style.open)) prompt += style.close;
+}
+
 std::string after_reasoning(const std::string& grammar, const ReasoningStyle& style, ReasoningStart start) {
   if (grammar.empty() || !style.any() || start == ReasoningStart::kOver) return grammar;
   const auto mark = [](const std::string& text) { return text.empty() ? "" : " @" + gbnf_quote(text); };

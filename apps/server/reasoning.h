@@ -35,6 +35,9 @@ ReasoningStart reasoning_start(const Tokenizer& tokenizer, std::span<const Token
 void append_prefill(std::string& prompt, const std::string& reasoning, const std::string& content,
                     const ReasoningStyle& style);
 
+// Ends a thought that the prompt has opened: the answer comes at once.
+void close_thought(std::string& prompt, const ReasoningStyle& style);
+
 // A grammar that binds the answer behind the thought, which is free.
 std::string after_reasoning(const std::string& grammar, const ReasoningStyle& style, ReasoningStart start);
 

@@ -240,8 +240,10 @@ std::string chat_prompt(const Tokenizer& tokenizer, const CompletionRequest& req
   try {
     std::string text = tokenizer.apply_template_json(request.messages, request.add_generation_prompt, request.tools,
                                                      request.template_variables);
+    const ReasoningStyle style = reasoning_style(tokenizer.chat_template());
     if (!request.prefill.empty() || !request.prefill_reasoning.empty())
-      append_prefill(text, request.prefill_reasoning, request.prefill, reasoning_style(tokenizer.chat_template()));
+      append_prefill(text, request.prefill_reasoning, request.prefill, style);
+    else if (request.no_thoughts && request.add_generation_prompt) close_thought(text, style);
     return text;
   } catch (const Error& e) {  // templates raise errors about messages they do not take
     throw bad_request(e.what(), "messages");
@@ -264,11 +266,11 @@ std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const 
   const char* param = request.api == Api::kChat ? "messages" : "prompt";
   const auto check = [&](size_t bytes) {
     if (bytes > bound.bytes)
-      throw bad_request(
+      throw too_long(
           fmt::format(
               "the prompt has {} bytes, which exceeds the available context size of {}: its longest tokens have {} together",
               bytes, bound.context, bound.bytes),
-          param, "context_length_exceeded");
+          param, 0, bound.context);
   };
   std::vector<std::vector<Token>> all;
   if (request.api == Api::kChat) {

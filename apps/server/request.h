@@ -38,6 +38,9 @@ struct Limits {
   // What requests that do not say get; nothing: a random seed, the path's own temperature.
   std::optional<uint64_t> seed{};
   std::optional<double> temperature{};
+  std::optional<bool> thinks{};  // nothing: what the template does by itself
+  bool splits_thoughts = true;
+  bool verbose = false;  // answers have the text of their prompt
   // The tokens of a text in 'logit_bias'; null: texts are refused there.
   std::function<std::vector<Token>(const std::string& text)> tokenize{};
   std::vector<Token> ends{};  // tokens that end a text
@@ -64,6 +67,7 @@ struct CompletionRequest {
   // Chat: what apply_template takes.
   std::string messages, tools, template_variables;  // JSON; tools and template_variables may be empty
   bool add_generation_prompt = true;
+  bool no_thoughts = false;  // was asked for: a thought that the template opens all the same is closed
   // What the assistant has begun to say: the answer goes on behind it.
   std::string prefill, prefill_reasoning;
   ReasoningStyle reasoning;  // thoughts are split from the content; none: they are content
@@ -80,6 +84,7 @@ struct CompletionRequest {
   bool spec_details = false;                 // what speculation does in a stream
   bool cache_prompt = true;                  // false: process the whole prompt
   bool timings_per_token = false;            // in a stream: with every event
+  bool verbose = false;                      // a whole answer has the text of its prompt
   bool return_tokens = false;                // kNative
   bool in_list = false;                      // kNative: several prompts were given; a whole answer is a list
   std::vector<Token> ends;                   // kNative: tokens that 'ignore_eos' forbids
@@ -100,7 +105,8 @@ nlohmann::ordered_json parse_object(std::string_view body);  // any JSON object 
 CompletionRequest parse_completion(std::string_view body, const Limits& limits);
 CompletionRequest parse_chat(std::string_view body, const Limits& limits);
 CompletionRequest parse_native(std::string_view body, const Limits& limits);
-// The body of /apply-template: messages, tools, template_variables and add_generation_prompt are set.
+// The body of /apply-template, and of /v1/chat/completions/input_tokens: messages, tools, template_variables and
+// add_generation_prompt are set.
 CompletionRequest parse_template(std::string_view body, const Limits& limits);
 std::vector<Token> parse_tokens(const nlohmann::ordered_json& list, const std::string& name, int vocab);
 

@@ -158,7 +158,7 @@ void read_prefill(const Json& body, Json& messages, CompletionRequest& request) 
 
 // 'reasoning_format': none leaves thoughts in the content, with their marks.
 void read_reasoning(const Json& body, const Limits& limits, CompletionRequest& request) {
-  std::string form = "auto";
+  std::string form = limits.splits_thoughts ? "auto" : "none";
   if (field(body, "reasoning_format")) form = text_field(body, "reasoning_format");
   if (form != "auto" && form != "deepseek" && form != "none")
     throw bad_request("'reasoning_format' must be auto, deepseek or none", "reasoning_format");
@@ -182,6 +182,9 @@ void read_variables(const Json& body, const Limits& limits, CompletionRequest& r
     if (effort == "none") set_thinking(variables, false);
     else variables["reasoning_effort"] = effort;
   }
+  if (limits.thinks) set_thinking(variables, *limits.thinks);
+  const auto thinks = variables.find("enable_thinking");
+  request.no_thoughts = thinks != variables.end() && *thinks == false;
   if (!variables.empty()) request.template_variables = variables.dump();
   if (request.template_variables.size() > limits.schema_bytes)
     throw bad_request(fmt::format("'chat_template_kwargs' is longer than {} bytes", limits.schema_bytes),

@@ -278,6 +278,7 @@ void read_options(const Json& body, const Limits& limits, CompletionRequest& req
     if (field(body, name)) text_field(body, name);
   if (field(body, "cache_salt")) request.cache_salt = text_field(body, "cache_salt");
   request.timings_per_token = flag_field(body, "timings_per_token", false);
+  request.verbose = flag_field(body, "verbose", limits.verbose);
   if (request.api == Api::kNative) {
     request.return_tokens = flag_field(body, "return_tokens", false);
     request.slot = integer_field(body, "id_slot", -1, -1, kMostSlots);

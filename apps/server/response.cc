@@ -326,6 +326,7 @@ std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
   }
   body["choices"] = std::move(list);
   add_numbers(body);
+  if (!facts.prompt.empty()) body["__verbose"] = {{"prompt", facts.prompt}};
   return text_of(body);
 }
 

@@ -91,6 +91,7 @@ struct AnswerFacts {
   std::vector<int> prompt_tokens;   // of each prompt
   std::vector<std::string> echoes;  // echo_text of each prompt, if the request asks for it
   std::string request_id{};         // for errors; may be empty
+  std::string prompt{};             // of a verbose chat
 };
 
 // How one protocol writes an answer; see Answer.

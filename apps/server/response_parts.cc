@@ -79,6 +79,8 @@ Json settings_json(const CompletionRequest& request) {
           {"repeat_penalty", s.repeat_penalty},
           {"presence_penalty", s.presence_penalty},
           {"frequency_penalty", s.frequency_penalty},
+          {"adaptive_target", -1.0},  // llama.cpp's adaptive sampling is off
+          {"adaptive_decay", 0.0},
           {"stop", request.options.stop},
           {"ignore_eos", request.options.ignore_end},
           {"logit_bias", bias_json(request)},
@@ -105,6 +107,8 @@ std::string event(const Json& json) { return "data: " + text_of(json) + "\n\n"; 
 
 Json error_json(const ApiError& e, const std::string& request_id) {
   Json error{{"message", e.what()}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}};
+  if (e.prompt_tokens > 0) error["n_prompt_tokens"] = e.prompt_tokens;
+  if (e.context > 0) error["n_ctx"] = e.context;
   if (!request_id.empty()) error["request_id"] = request_id;
   return {{"error", std::move(error)}};
 }

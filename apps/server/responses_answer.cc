@@ -15,7 +15,9 @@ class ResponsesWriter final : public PartWriter {
     Json failed = response("failed");
     failed["error"] = {{"code", error.status == 429 ? "rate_limit_exceeded" : "server_error"},
                        {"message", error.what()}};
-    return begin(0) + event({{"type", "response.failed"}, {"response", std::move(failed)}});
+    std::string events = begin(0);  // first: events are numbered as they are made
+    events += event({{"type", "response.failed"}, {"response", std::move(failed)}});
+    return events;
   }
 
  private:
@@ -26,8 +28,9 @@ class ResponsesWriter final : public PartWriter {
   }
 
   std::string start() override {
-    return event({{"type", "response.created"}, {"response", response("in_progress")}}) +
-           event({{"type", "response.in_progress"}, {"response", response("in_progress")}});
+    std::string events = event({{"type", "response.created"}, {"response", response("in_progress")}});
+    events += event({{"type", "response.in_progress"}, {"response", response("in_progress")}});
+    return events;
   }
 
   std::string tell(const AnswerPart& part) override {

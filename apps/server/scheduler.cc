@@ -381,7 +381,7 @@ void Scheduler::listen(Slot& slot) {
 
 void Scheduler::step() {
   try {
-    batch_->step();
+    if (batch_->step()) metrics_.count_step();
     std::vector<std::pair<std::shared_ptr<Job>, Finished>> ended;
     for (Finished& finished : batch_->take_finished()) {
       const auto slot = std::ranges::find(slots_, finished.session, [](const Slot& s) { return s.session.get(); });

@@ -226,6 +226,7 @@ class HttpServer final : public Server, private HttpSide {
       const Service* there = service_;
       const auto who = tenant(req);
       if (!who) throw no_key();  // it was taken away meanwhile
+      res.set_header("Process-Start-Time-Unix", std::to_string(started_));
       res.set_content(who->sees_all ? metrics_.text(options_.model_name, there ? own_->gauges() : Gauges())
                                     : metrics_.text_of_key(options_.model_name, who->name),
                       "text/plain; version=0.0.4");
@@ -235,6 +236,7 @@ class HttpServer final : public Server, private HttpSide {
     post("/tokenize", &Service::tokenize);
     post("/detokenize", &Service::detokenize);
     post("/apply-template", &Service::apply_template);
+    post("/v1/chat/completions/input_tokens", &Service::count_chat_tokens);
     post("/v1/completions", [this](const auto& req, auto& res) {
       service().complete(req, res, parse_completion(req.body, service().limits()));
     });
@@ -291,6 +293,7 @@ class HttpServer final : public Server, private HttpSide {
 
   const ServerOptions options_;
   HostRules hosts_;
+  const int64_t started_ = int64_t(std::time(nullptr));
   Metrics metrics_;
   std::unique_ptr<Service> own_;
   std::atomic<Service*> service_{nullptr};  // null: the model is not there yet

@@ -37,12 +37,15 @@ struct ServerOptions {
   int max_tokens = -1;                     // most one request may ask for
   std::optional<uint64_t> seed{};          // of requests without one; nothing: random
   std::optional<double> temperature{};     // of requests without one; nothing: the path's own
-  bool slots = true;                       // /slots says what they hold
-  bool page = true;                        // at /
-  bool log_requests = false;               // a line of JSON on standard error for each
-  std::shared_ptr<KvEvents> kv_events{};   // tell routers what the slots hold; null: none
-  std::string slot_folder{};               // for states on disk; empty: none
-  std::string model_name{};                // as clients see it
+  std::optional<bool> thinks{};           // whether models think where requests do not say; nothing: the template's way
+  bool splits_thoughts = true;            // where requests do not say
+  bool verbose = false;                   // whole answers of chats have the text of their prompt
+  bool slots = true;                      // /slots says what they hold
+  bool page = true;                       // at /
+  bool log_requests = false;              // a line of JSON on standard error for each
+  std::shared_ptr<KvEvents> kv_events{};  // tell routers what the slots hold; null: none
+  std::string slot_folder{};              // for states on disk; empty: none
+  std::string model_name{};               // as clients see it
   std::string version{};
 };
 

@@ -71,6 +71,9 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.reasoning = reasoning_style(engine_.tokenizer());
   limits_.seed = options.seed;
   limits_.temperature = options.temperature;
+  limits_.thinks = options.thinks;
+  limits_.splits_thoughts = options.splits_thoughts;
+  limits_.verbose = options.verbose;
   limits_.tokenize = [this](const std::string& text) { return engine_.tokenizer().tokenize(text, false, true); };
   for (Token token = 0; token < engine.vocab(); ++token)
     if (engine_.tokenizer().is_end(token)) limits_.ends.push_back(token);

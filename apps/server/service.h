@@ -37,6 +37,7 @@ class Service {
   void detokenize(const HttpRequest& req, HttpReply& res);
   void apply_template(const HttpRequest& req, HttpReply& res);
   void complete(const HttpRequest& req, HttpReply& res, CompletionRequest request);
+  void count_chat_tokens(const HttpRequest& req, HttpReply& res);
   void count_tokens(const HttpRequest& req, HttpReply& res);
   void responses(const HttpRequest& req, HttpReply& res);
   void kept_response(const HttpRequest& req, HttpReply& res) const;
@@ -59,6 +60,8 @@ class Service {
   std::vector<std::shared_ptr<Job>> make_jobs(CompletionRequest& request,
                                               const std::vector<std::vector<Token>>& prompts,
                                               const std::shared_ptr<Mailbox>& mailbox) const;
+
+  std::shared_ptr<const void> compiled_grammar(const CompletionRequest& request) const;  // null: it has none
 
   Engine& engine_;
   const ServerOptions options_;

@@ -26,6 +26,12 @@ void Service::count_tokens(const HttpRequest& req, HttpReply& res) {
   send(res, {{"input_tokens", prompt_tokens(engine_.tokenizer(), request, bound_).front().size()}});
 }
 
+void Service::count_chat_tokens(const HttpRequest& req, HttpReply& res) {
+  const CompletionRequest request = parse_template(req.body, limits_);
+  const auto turn = turn_of(req.body.size());
+  send(res, {{"input_tokens", prompt_tokens(engine_.tokenizer(), request, bound_).front().size()}});
+}
+
 void Service::responses(const HttpRequest& req, HttpReply& res) {
   complete(req, res, parse_responses(req.body, limits_, responses_, tenant(req).id));
 }

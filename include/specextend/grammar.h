@@ -4,12 +4,15 @@
 #pragma once
 #include <specextend/error.h>
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace sx {
+
+class Engine;
 
 // The grammar of the JSON texts that a JSON schema describes, between two fixed texts. Throws sx::Error naming the
 // keyword that is not supported, or what is too large.
@@ -19,5 +22,9 @@ std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view b
 // `schemas`, by its name, which begins with a capital letter and stands for the JSON texts that the schema describes.
 std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas);
 std::string gbnf_quote(std::string_view text);  // `text` as a GBNF literal, quotes included
+
+// Compiles a grammar for requests to `engine`, which then need not: while the caller holds what this gives, the engine
+// finds it by its text. Any thread may do so, also while others use the engine. Throws sx::Error about the grammar.
+std::shared_ptr<const void> prepare_grammar(Engine& engine, const std::string& gbnf);
 
 }  // namespace sx

@@ -320,7 +320,9 @@ const SessionOrigin& EngineImpl::origin() {
 }
 
 GrammarCache& EngineImpl::grammars() {
-  if (!grammars_) grammars_ = std::make_unique<GrammarCache>(std::make_shared<TokenTrie>(tokenizer_->codec(), vocab()));
+  std::call_once(grammars_made_, [this] {
+    grammars_ = std::make_unique<GrammarCache>(std::make_shared<TokenTrie>(tokenizer_->codec(), vocab()));
+  });
   return *grammars_;
 }
 

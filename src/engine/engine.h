@@ -1,6 +1,7 @@
 // The engine behind the public header: backend, model, tokenizer, chat template and the KV store its sessions share.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -52,7 +53,7 @@ class EngineImpl : public Engine {
   Speculation& speculation(const std::string& preset = {});  // throws sx::Error naming those there are
   CostModel& cost_model() { return cost_model_; }            // of passes, for all of them
   Round& round() { return *round_; }
-  GrammarCache& grammars();
+  GrammarCache& grammars();       // any thread may ask
   const SessionOrigin& origin();  // of its sessions
   const StartupCache& startup_cache() const { return *cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
@@ -87,7 +88,8 @@ class EngineImpl : public Engine {
   std::vector<std::unique_ptr<Speculation>> speculations_;
   EngineParts parts_;
   std::unique_ptr<Round> round_;
-  std::unique_ptr<GrammarCache> grammars_;  // made when the first request wants one
+  std::once_flag grammars_made_;  // when the first request wants one
+  std::unique_ptr<GrammarCache> grammars_;
 };
 
 }  // namespace sx

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Answers of `specextend serve`: see server_harness.py."""
 import json
+import time
 import unittest
 
-from server_harness import DRAFTS, WithServer, cached, in_threads, joined, main
+from server_harness import DRAFTS, Server, WithServer, cached, in_threads, joined, main
 
 
 class Answers(WithServer):
@@ -237,6 +238,53 @@ class Protocols(WithServer):
                   for salt in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"cache_salt": "b"})]
         self.assertEqual((cached[0], cached[1]), (0, 0))
         self.assertGreater(cached[2], 10)
+
+
+class Settings(unittest.TestCase):
+    """What a server was started with goes for requests that do not say."""
+    THINKS = "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}{% if messages[0].role == 'no' %}</think>{% endif %}"
+    MESSAGES = [{"role": "user", "content": "Tea?"}]
+
+    def prompt(self, server, **more):
+        return server.post("/apply-template", {"messages": self.MESSAGES, **more})["prompt"]
+
+    def test_reasoning(self):
+        with Server("-q", "--chat-template", self.THINKS, "--reasoning", "off", "--verbose") as server:
+            self.assertEqual(self.prompt(server), "Tea?<think>\n</think>")
+            self.assertEqual(self.prompt(server, chat_template_kwargs={"enable_thinking": True}), "Tea?<think>\n")
+            count = server.post("/v1/chat/completions/input_tokens", {"messages": self.MESSAGES})["input_tokens"]
+            self.assertEqual(count, len(server.tokens(self.prompt(server))))
+            ask = {"messages": self.MESSAGES, "max_tokens": 2, "ignore_eos": True}
+            answer = server.post("/chat/completions", ask)
+            self.assertEqual(answer["__verbose"], {"prompt": self.prompt(server)})
+            self.assertEqual(answer["usage"]["prompt_tokens"], count)
+            self.assertNotIn("__verbose", server.post("/chat/completions", {**ask, "verbose": False}))
+        with Server("-q", "--chat-template", self.THINKS, "--reasoning-format", "none") as server:
+            self.assertEqual(self.prompt(server), "Tea?<think>\n")
+            self.assertNotIn("reasoning_content", server.post("/chat/completions", ask)["choices"][0]["message"])
+
+    def test_templates_by_name(self):
+        with Server("-q", "--chat-template", "chatml") as server:
+            self.assertEqual(self.prompt(server), "<|im_start|>user\nTea?<|im_end|>\n<|im_start|>assistant\n")
+        with self.assertRaisesRegex(RuntimeError, "'odd' is no template, and none of chatml, command-r, gemma, llama3"):
+            Server("-q", "--chat-template", "odd")
+
+    def test_a_prompt_that_is_too_long(self):
+        with Server("-q", context=100) as server:
+            status, _, answer = server.request("POST", "/v1/completions", {"prompt": [5] * 120})
+            error = answer["error"]
+            self.assertEqual((status, error["type"], error["code"]), (400, "exceed_context_size_error", "context_length_exceeded"))
+            self.assertEqual((error["n_prompt_tokens"], error["n_ctx"]), (120, 100))
+
+    def test_counters_of_llama(self):
+        with Server("-q", "--parallel", "2") as server:
+            begun = time.time()
+            in_threads(2, lambda i: server.text(prompt=f"Hi {i}", max_tokens=30, ignore_eos=True, temperature=0))
+            status, headers, text = server.request("GET", "/metrics")
+            self.assertLess(abs(int(headers["Process-Start-Time-Unix"]) - begun), 60)
+            values = dict(line.split(" ") for line in text.splitlines() if line.startswith("llamacpp:"))
+            self.assertGreaterEqual(float(values["llamacpp:n_tokens_max"]), 30)
+            self.assertTrue(0 < float(values["llamacpp:n_busy_slots_per_decode"]) <= 2, values)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ TEST(ServerOpenapi, HasEveryPath) {
                                                         {"/tokenize", "post"},
                                                         {"/detokenize", "post"},
                                                         {"/apply-template", "post"},
+                                                        {"/v1/chat/completions/input_tokens", "post"},
                                                         {"/props", "get"},
                                                         {"/slots", "get"},
                                                         {"/slots/{id_slot}", "post"},

@@ -127,6 +127,31 @@ TEST(ServerReasoning, Prefill) {
   EXPECT_EQ(prompt, "<assistant><think>\nhmplain");
 }
 
+TEST(ServerReasoning, ThoughtsThatNobodyWants) {
+  std::string prompt = "<assistant><think>\n";
+  close_thought(prompt, kThink);
+  EXPECT_EQ(prompt, "<assistant><think>\n</think>");
+  close_thought(prompt, kThink);
+  EXPECT_EQ(prompt, "<assistant><think>\n</think>");
+  prompt = "<assistant><think>";
+  close_thought(prompt, {});
+  EXPECT_EQ(prompt, "<assistant><think>");
+  Limits l = with_marks();
+  const auto parsed = [&](const std::string& more) {
+    return read_chat_request(parse_object(R"({"messages": [{"role": "user", "content": "a"}])" + more + "}"), l);
+  };
+  EXPECT_FALSE(parsed("").no_thoughts);
+  EXPECT_TRUE(parsed(R"(, "reasoning_effort": "none")").no_thoughts);
+  l.thinks = false;
+  l.splits_thoughts = false;
+  EXPECT_TRUE(parsed("").no_thoughts);
+  EXPECT_FALSE(parsed("").reasoning.any());
+  EXPECT_TRUE(parsed(R"(, "reasoning_format": "auto")").reasoning.any());
+  EXPECT_FALSE(parsed(R"(, "chat_template_kwargs": {"enable_thinking": true})").no_thoughts);
+  l.thinks = true;
+  EXPECT_EQ(parsed("").template_variables, R"({"enable_thinking":true,"thinking":true})");
+}
+
 TEST(ServerReasoning, Requests) {
   const auto parsed = [&](const std::string& more) {
     return read_chat_request(parse_object(R"({"messages": [{"role": "user", "content": "a"}])" + more + "}"),

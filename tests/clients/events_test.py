@@ -132,7 +132,7 @@ class Events(unittest.TestCase):
 
     def test_an_address_that_cannot_be_had(self):
         with self.assertRaisesRegex(RuntimeError, "--kv-events: 'tcp://127.0.0.1:99999'"):
-            bed.tiny_server("--kv-events", "tcp://127.0.0.1:99999")
+            bed.tiny_server("--kv-events", "tcp://127.0.0.1:99999").__exit__(None)
 
 
 if __name__ == "__main__":

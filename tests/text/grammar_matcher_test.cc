@@ -1,6 +1,8 @@
 // The matcher: tokens that split characters, masks, ends, forced bytes, bounds on what it keeps, and the work of masks.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "base/error.h"
 #include "grammar_support.h"
 
@@ -331,6 +333,30 @@ TEST(GrammarMatcher, CacheKeepsTheLatestGrammars) {
   EXPECT_THROW(cache.get("root ::= "
                          "x"),
                Error);
+}
+
+TEST(GrammarMatcher, CacheKeepsWhatSomebodyHolds) {
+  const TestVocabulary vocabulary;
+  GrammarCache cache(vocabulary.trie, 1);
+  const auto held = cache.get("root ::= \"a\"");
+  std::weak_ptr<GrammarMatcher> dropped = cache.get("root ::= \"b\"");
+  for (const char* other : {"root ::= \"c\"", "root ::= \"d\""}) cache.get(other);
+  EXPECT_EQ(cache.get("root ::= \"a\""), held);
+  EXPECT_TRUE(dropped.expired());
+}
+
+TEST(GrammarMatcher, CacheIsAskedByThreads) {
+  const TestVocabulary vocabulary;
+  GrammarCache cache(vocabulary.trie, 2);
+  const auto text = [](size_t i) { return "root ::= \"" + std::string(1, char('a' + i % 5)) + "\""; };
+  std::vector<std::shared_ptr<GrammarMatcher>> got(40);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < got.size(); i += 4) got[i] = cache.get(text(i));
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], cache.get(text(i))) << i;  // one of each, as all are held
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ export class RoundCounter {
     this.final = {
       speed: timings?.predicted_per_second ?? measured,
       plain: plain > 0 ? plain : numbers.plain,
-      perRound: metrics?.mean_acceptance_length || numbers.perRound,
+      perRound: numbers.perRound || metrics?.mean_acceptance_length,  // the latter leaves out rounds without a draft
     };
     const drafted = timings?.draft_n ?? this.total.drafted;  // without drafts both speeds are the same one, measured in two ways
     this.final.gain = drafted > 0 && this.final.plain > 0 ? this.final.speed / this.final.plain : numbers.gain;

@@ -339,16 +339,33 @@ void GrammarMatcher::forget() {
   most_parts_ = std::max(limits_.parts, 2 * parts());
 }
 
+std::shared_ptr<GrammarMatcher> GrammarCache::find(const std::string& gbnf) {
+  const auto found = known_.find(gbnf);
+  return found == known_.end() ? nullptr : found->second.lock();
+}
+
+void GrammarCache::keep(const std::string& gbnf, const std::shared_ptr<GrammarMatcher>& matcher) {
+  known_[gbnf] = matcher;
+  recent_.remove(matcher);
+  recent_.push_front(matcher);
+  if (recent_.size() > capacity_) recent_.pop_back();
+  std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+}
+
 std::shared_ptr<GrammarMatcher> GrammarCache::get(const std::string& gbnf) {
-  const auto found =
-      std::find_if(recent_.begin(), recent_.end(), [&](const auto& entry) { return entry.first == gbnf; });
-  if (found != recent_.end()) {
-    recent_.splice(recent_.begin(), recent_, found);
-  } else {
-    recent_.emplace_front(gbnf, std::make_shared<GrammarMatcher>(gbnf, trie_));
-    if (recent_.size() > capacity_) recent_.pop_back();
+  std::shared_ptr<GrammarMatcher> matcher;
+  {
+    const std::lock_guard lock(mutex_);
+    if ((matcher = find(gbnf))) {
+      keep(gbnf, matcher);
+      return matcher;
+    }
   }
-  return recent_.front().second;
+  matcher = std::make_shared<GrammarMatcher>(gbnf, trie_);
+  const std::lock_guard lock(mutex_);
+  if (auto other = find(gbnf)) matcher = std::move(other);  // another thread was faster: all get one
+  keep(gbnf, matcher);
+  return matcher;
 }
 
 }  // namespace sx

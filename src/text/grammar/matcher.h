@@ -8,6 +8,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -183,7 +184,8 @@ class GrammarMatcher {
   Stacks landing_;
 };
 
-// Matchers by their grammar's text, the latest ones.
+// Matchers by their grammar's text: the latest ones, and all that are held elsewhere. Any thread may ask; it compiles
+// what is not there while others go on. A matcher itself belongs to one thread at a time.
 class GrammarCache {
  public:
   explicit GrammarCache(std::shared_ptr<const TokenTrie> trie, size_t capacity = 8)
@@ -191,9 +193,14 @@ class GrammarCache {
   std::shared_ptr<GrammarMatcher> get(const std::string& gbnf);
 
  private:
-  std::shared_ptr<const TokenTrie> trie_;
-  size_t capacity_;
-  std::list<std::pair<std::string, std::shared_ptr<GrammarMatcher>>> recent_;  // the latest first
+  std::shared_ptr<GrammarMatcher> find(const std::string& gbnf);
+  void keep(const std::string& gbnf, const std::shared_ptr<GrammarMatcher>& matcher);
+
+  const std::shared_ptr<const TokenTrie> trie_;
+  const size_t capacity_;
+  std::mutex mutex_;                                   // of what follows
+  std::list<std::shared_ptr<GrammarMatcher>> recent_;  // the latest first
+  std::unordered_map<std::string, std::weak_ptr<GrammarMatcher>> known_;
 };
 
 }  // namespace sx
