@@ -28,7 +28,7 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 
 struct Target {
   std::string name, path;
-  int copied;  // matrices of 8 bits a weight and more: `auto` makes a copy of them
+  bool copied;  // matrices of 8 bits a weight and more: `auto` makes a copy of them
 };
 
 struct Files {
@@ -37,17 +37,16 @@ struct Files {
   Files() {
     TinySpec spec;
     spec.layers = 4, spec.gain = 2;
-    for (const auto& [name, type] :
-         {std::pair{"dense-bf16", DType::kBF16}, {"dense-q8_0", DType::kQ8_0}, {"dense-q4_1", DType::kQ4_1}}) {
+    for (const auto& [name, type] : {std::pair{"dense-bf16", DType::kBF16}, {"dense-q4_1", DType::kQ4_1}}) {
       spec.weights = type;
       testing::write_tiny_gguf(folder.file(name), spec);
       targets.push_back({name, folder.file(name), type != DType::kQ4_1});
     }
     spec.weights = DType::kQ8_0, spec.window = 40, spec.windowed_layers = {1, 0, 1, 0};
     testing::write_tiny_gguf(folder.file("windows"), spec);
-    targets.push_back({"windows", folder.file("windows"), 1});
+    targets.push_back({"windows", folder.file("windows"), true});
     for (const char* family : {"gemma3", "qwen3moe", "gpt-oss"})
-      targets.push_back({family, fmt::format("{}/{}", SX_GOLDEN_DIR, family), 1});
+      targets.push_back({family, fmt::format("{}/{}", SX_GOLDEN_DIR, family), true});
   }
 };
 const Files& files() {
@@ -67,9 +66,9 @@ class SelfDraft : public ::testing::TestWithParam<Target> {};
 
 TEST_P(SelfDraft, NeverChangesTheText) {
   const std::string& model = GetParam().path;
-  const testing::PlainAnswers plain(model, {0.0f, 0.8f}, {1, 2, 90, 330});
+  const testing::PlainAnswers plain(model, {0.0f, 0.8f}, {1, 330});
   for (const char* preset : {"self", "partial"})
-    for (const char* weights : {"own", "q4_0", "auto"})
+    for (const char* weights : {"own", "q4_0"})
       plain.expect_same_text(*Engine::open(options(model, preset, 33, {{"self-weights", weights}})), 30,
                              fmt::format("{} {}", preset, weights));
 }
@@ -77,34 +76,38 @@ TEST_P(SelfDraft, NeverChangesTheText) {
 // `auto` makes a copy in 4 bits where there is something to gain; with own weights and all cells the draft is the
 // target, and what it drafts is what it says.
 TEST_P(SelfDraft, CopiesAreMadeWhereTheyAreSmaller) {
-  const auto prompt = testing::random_text(200, 3);
+  const auto prompt = testing::any_text(200, 3);
   const auto trees = [&](const char* weights) {
     const Settings all = {{"self-weights", weights}, {"budget", "400"}, {"fuse-index", "ngram"}};
     return answer(*Engine::open(options(GetParam().path, "self", 64, all))->start(), prompt, 0, 40).trees;
   };
   const auto own = trees("own"), copy = trees("q4_0"), taken = trees("auto");
-  EXPECT_EQ(own == copy, !GetParam().copied);
+  EXPECT_NE(own, copy);  // all have more than 4.5 bits a weight
   EXPECT_EQ(taken, GetParam().copied ? copy : own);
+}
+
+// The target alone: how far copies are trusted beside it is learned from one answer to the next.
+EngineOptions without_copies(const std::string& model, const char* preset, int chunk, int sessions = 1) {
+  const Settings alone = {{"drafter", "self"}, {"tree", preset == std::string("self") ? "best-first" : "chain"}};
+  return options(model, preset, chunk, alone, sessions);
 }
 
 TEST_P(SelfDraft, DraftsDependOnTheTextAlone) {
   for (const char* preset : {"self", "partial"})
     testing::expect_drafts_of_text_alone(
-        [&](int chunk) { return Engine::open(options(GetParam().path, preset, chunk)); }, {64, 89}, 60, preset);
+        [&](int chunk) { return Engine::open(without_copies(GetParam().path, preset, chunk)); }, {89}, 30, preset);
 }
 
 TEST_P(SelfDraft, BatchesAreLikeSingleRequests) {
   for (const char* preset : {"self", "partial"})
-    for (const float temperature : {0.0f, 0.8f})
-      testing::expect_batches_like_single(*Engine::open(options(GetParam().path, preset, 64, {}, 3)), temperature,
-                                          preset);
+    testing::expect_batches_like_single(*Engine::open(without_copies(GetParam().path, preset, 64, 3)), 0.8f, preset);
 }
 
 // A restored session goes on as the saved one does, in an engine that drafts and in one that does not.
 TEST_P(SelfDraft, SavedSessionsGoOn) {
   const std::string& model = GetParam().path;
-  auto prompt = testing::repeating_text(150, 8);
-  auto plain = Engine::open(options(model, "", 64)), engine = Engine::open(options(model, "self", 64)),
+  auto prompt = testing::any_text(150, 8);
+  auto plain = Engine::open(options(model, "", 64)), engine = Engine::open(options(model, "self", 64, {}, 2)),
        other = Engine::open(options(model, "partial", 64));
   auto session = engine->start();
   const Answer begun = answer(*session, prompt, 0, 30);
