@@ -172,7 +172,7 @@ TEST(DraftController, NoticesWithinSixteenTokensThatATextTurnsEasy) {
     }
     std::sort(waits.begin(), waits.end());
     EXPECT_LE(waits[waits.size() / 2], 16) << machine.level << " " << machine.node;
-    EXPECT_LE(waits.back(), 32) << machine.level << " " << machine.node;
+    EXPECT_LE(waits.back(), 24) << machine.level << " " << machine.node;
   }
 }
 

@@ -64,6 +64,8 @@ class DraftExperience {
  public:
   const AcceptanceByDepth& acceptance() const { return acceptance_; }
   bool proven() const { return rounds_ >= kProof && saved_ > 0; }
+  // Rounds with the model have given no more than they took.
+  bool disproven() const { return rounds_ >= 2 * kProof && saved_ < 0; }
   double saved() const { return saved_; }  // share of the plain time that rounds with the model have saved lately
   double usual_answer() const { return answer_; }
   // Plain steps that earlier answers have put aside for tries that a short answer could not pay for.
@@ -101,6 +103,9 @@ class DraftController {
   void settle(const Drafted& round, DraftExperience& shared);
 
   double balance() const { return balance_; }
+  // What rounds without the model may spend on what an index finds: its own account, so that tries of the model do not
+  // keep it from drafting, nor its gains pay for a model that does not.
+  double index_balance() const { return index_balance_; }
   // Tokens per plain step of rounds without the model lately, and how many of them there were.
   double without() const { return without_; }
   int rounds_without() const { return rounds_without_; }
@@ -108,13 +113,16 @@ class DraftController {
 
  private:
   static constexpr int kFirstLook = 12;
+  static constexpr double kIndexStart = 1.0;
   double time_of(const DraftCosts& costs, int depth) const;
 
   AcceptanceByDepth acceptance_;
   bool begun_ = false;
+  double trust_ = 1;                // share of what is spent on the model, by what it has given
   double balance_ = 0, tries_ = 0;  // the account, and what is put aside for tries
-  double without_ = 1, rate_ = 1;   // tokens per plain step of rounds without and with the model, lately
-  double nodes_per_level_ = 1;      // of verified trees
+  double index_balance_ = kIndexStart;
+  double without_ = 1, rate_ = 1;  // tokens per plain step of rounds without and with the model, lately
+  double nodes_per_level_ = 1;     // of verified trees
   int rounds_without_ = 0;
   int idle_ = 0, misses_ = 0;                 // rounds since the model drafted; drafts in a row that gave nothing
   int drafting_ = 0, look_gap_ = kFirstLook;  // rounds with the model, and after how many one comes without

@@ -18,7 +18,6 @@ constexpr double kDraftSize = 0.25;     // of the target's, for what a draft tak
 constexpr double kExplore = 0.025;      // of an answer's plain rounds, for reading on trust
 constexpr double kExploreGain = 0.125;  // of what it would gain with a good draft
 constexpr double kTryShare = 0.5;       // of a balance that does not cover a whole draft, for a shorter one
-constexpr double kLeastIndex = 0.25;    // plain steps that an index may always risk
 constexpr int kWarmDrafts = 3;          // of a model, after which what a level takes is believed
 constexpr double kCheapReading = 1;     // plain steps
 constexpr int kLookFirst = 6;           // rounds without the model before it reads a text at more than that
@@ -121,6 +120,7 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
     if (depth == 0) return out;
     out.whole = depth == limits.depth;
     limits.depth = depth;
+    out.draft_ms = whole && budget.draft_cost() > 0 ? budget.draft_cost() * plain : depth * level_ms;
     if (!probe) balance -= whole ? budget.draft_cost() : depth * level;
   }
   while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > balance) --limits.nodes;
@@ -147,12 +147,13 @@ DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
     const DraftCosts costs{
         .level = level, .verify = costs_, .depth = deepest, .nodes = limits.nodes, .has_index = kind_.has_index};
     out.decision = controller.decide(costs, experience_, asker.remaining);
+    out.draft_ms = out.decision.depth * level * plain_ms(requests_, asker.history);
     if (requests_ > 1 && out.decision.depth > 0) --model_turns_;
   }
   out.model_depth = out.decision.depth;
   out.cheap_only = out.decision.depth == 0;
   if (!kind_.has_index) limits.depth = out.decision.depth, out.draft = out.decision.depth > 0;
-  const double most = std::max(controller.balance(), kLeastIndex) + (experience_.proven() ? kLeastIndex : 0);
+  const double most = controller.index_balance();
   if (out.cheap_only)
     while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > most) --limits.nodes;
   out.draft = out.draft && limits.nodes > 0 && (index_ || !out.cheap_only);

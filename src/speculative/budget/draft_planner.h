@@ -32,6 +32,7 @@ struct DraftGrant {
   bool cheap_only = false;                            // only what needs no pass of a model
   int model_depth = std::numeric_limits<int>::max();  // levels that a model may add where an index drafts, too
   DraftDecision decision{};                           // of a controller
+  double draft_ms = 0;                                // that drafting is expected to take
 };
 
 // One request that asks for a draft, or has drafted.
