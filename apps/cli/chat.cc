@@ -1,6 +1,8 @@
 // `specextend chat`: a conversation in the terminal. Each turn renders the whole conversation; the session reuses the
 // longest common prefix of its KV cache, so only the new turn is processed.
 #include <fmt/format.h>
+#include <poll.h>
+#include <specextend/costs.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -27,12 +29,20 @@ struct ChatArgs {
   bool quiet = false;
 };
 
+// Measures what passes take until there is a line to read.
+void wait_for_line(Engine& engine) {
+  constexpr int kIdleMs = 300, kPauseMs = 5000;
+  pollfd input{.fd = 0, .events = POLLIN, .revents = 0};
+  for (int pause = kIdleMs; ::poll(&input, 1, pause) == 0;) pause = measure_when_idle(engine) ? 0 : kPauseMs;
+}
+
 // Reads one turn; a line that ends with a backslash goes on in the next. False at the end of input.
-bool read_turn(std::string& text, bool prompt) {
+bool read_turn(Engine& engine, std::string& text, bool prompt) {
   text.clear();
   std::string line;
   while (true) {
     if (prompt) fmt::print(stderr, "{}", text.empty() ? "> " : "… ");
+    if (prompt) wait_for_line(engine);
     if (!std::getline(std::cin, line)) return !text.empty();
     if (line.empty() || line.back() != '\\') {
       text += line;
@@ -62,7 +72,7 @@ int run(ChatArgs& a) {
   bool closed = false;  // nobody reads standard output any more
   a.generate.on_text = [&](std::string_view text) { closed = !write_out(text); };
   a.generate.cancelled = [&] { return closed || interrupted(); };
-  while (!turn.empty() || read_turn(turn, terminal)) {
+  while (!turn.empty() || read_turn(*engine, turn, terminal)) {
     if (turn == "/quit" || turn == "/exit") break;
     if (turn == "/reset") conversation = start, turn.clear();
     if (turn.empty()) {

@@ -204,24 +204,28 @@ void put_phases(std::string& out, const Report& r) {
 }
 
 void put_predicted(std::string& out, const Report& r) {
-  PlotSeries s{.name = "a round without drafts", .colour = 1};
+  std::vector<PlotSeries> all;
   std::vector<double> errors;
   for (const EvalSummary& c : r.cells) {
     const EvalRun& run = c.typical;
-    if (c.cell.method != kPlainMethod || !(run.predicted_ms > 0) || !(run.round_ms > 0)) continue;
-    s.points.push_back({run.round_ms, run.predicted_ms});
+    if (!(run.predicted_ms > 0) || !(run.round_ms > 0)) continue;
+    auto s = std::find_if(all.begin(), all.end(), [&](const PlotSeries& own) { return own.name == c.cell.method; });
+    if (s == all.end()) s = all.insert(all.end(), {.name = c.cell.method, .colour = r.colour(c.cell.method)});
+    s->points.push_back({run.round_ms, run.predicted_ms});
     errors.push_back(std::abs(run.predicted_ms / run.round_ms - 1));
   }
   const std::string chart =
       plot_xy({.title = "Predicted against measured",
                .x = "measured ms",
                .y = "predicted ms",
-               .note = fmt::format("The cost model's plain round beside the one that was run; on the "
-                                   "line they are equal. Median error {:.1f} %.",
-                                   100 * median(errors)),
+               .note = fmt::format(
+                   "A round of each cell, drafts and all, as the cost model told it before it ran, and as "
+                   "it was; on the line they are equal. Median error {:.1f} %, {} of {} within 10 %.",
+                   100 * median(errors), std::count_if(errors.begin(), errors.end(), [](double e) { return e <= 0.1; }),
+                   errors.size()),
                .diagonal = true,
                .joined = false},
-              {s});
+              all);
   if (!chart.empty()) out += "<section><h2>Cost model</h2>\n<div class=\"charts\">" + chart + "</div></section>\n";
 }
 

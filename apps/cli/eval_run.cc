@@ -1,6 +1,7 @@
 #include "cli/eval_run.h"
 
 #include <fmt/format.h>
+#include <specextend/costs.h>
 
 #include <algorithm>
 #include <chrono>
@@ -168,8 +169,7 @@ std::vector<GenerateResult> Evaluation::answers(const Prepared& with, size_t met
   const bool plain = method == 0;
   const size_t n = with.tokens.size();
   std::vector<double> first(n, 0);
-  double start = 0, predicted = 0;
-  int64_t rounds = 0;
+  double start = 0;
   std::vector<GenerateOptions> wanted(n, options_.generate);
   std::vector<Request> requests;
   for (size_t i = 0; i < n; ++i) {
@@ -182,18 +182,16 @@ std::vector<GenerateResult> Evaluation::answers(const Prepared& with, size_t met
     o.on_token = [&first, &start, i](const TokenInfo&) {
       if (first[i] == 0) first[i] = now_ms() - start;
     };
-    // Only rounds without drafts are predicted, so that looking at rounds costs methods nothing.
-    if (plain) o.on_round = [&](const RoundInfo& round) { predicted += round.plain_ms, ++rounds; };
     sessions_[i]->truncate(0);
     requests.push_back({sessions_[i].get(), with.tokens[i], &o});
   }
   forget_peak();
+  take_predicted_time(engine_);
   start = now_ms();
   std::vector<GenerateResult> results = engine_.generate(requests);
   run.whole_ms = now_ms() - start;
   run.peak_mb = peak_mb();
   for (const double ms : first) run.first_token_ms += (ms > 0 ? ms : run.whole_ms) / double(n);
-  run.predicted_ms = rounds ? predicted / double(rounds) : 0;
   return results;
 }
 
@@ -202,6 +200,7 @@ EvalRun Evaluation::measure(const Prepared& with, size_t method, int repetition)
   run.cell = {options_.grid.methods[method], with.with};
   run.repetition = repetition, run.category = with.category;
   const std::vector<GenerateResult> results = answers(with, method, run);
+  const PredictedTime told = take_predicted_time(engine_);
   if (cancelled()) return run;
   const size_t at = size_t(&with - cases_.data());
   if (method == 0 && !plain_.contains(at)) plain_[at] = results;
@@ -244,6 +243,7 @@ EvalRun Evaluation::measure(const Prepared& with, size_t method, int repetition)
   const PhaseTimes& t = run.times;
   if (most_rounds > 0)
     run.round_ms = (t.draft + t.verify + t.accept + t.commit + t.score + t.host) / double(most_rounds);
+  if (told.measured_ms > 0) run.predicted_ms = told.predicted_ms / told.measured_ms * run.round_ms;
   if (references > 0) run.rouge = rouge / references, run.exact = exact / references;
   run.answer = hash.text();
   for (const auto& use : engine_.device_memory()) run.device_mb += double(use.second) / 1e6;

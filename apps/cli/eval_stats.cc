@@ -87,6 +87,8 @@ EvalRow row_of(std::span<const EvalSummary* const> cells) {
   row.decode_tokens_per_second = middle([](const EvalSummary& c) { return c.decode_tokens_per_second; });
   row.tokens_per_pass = middle([](const EvalSummary& c) { return c.typical.tokens_per_pass(); });
   row.accepted_per_pass = middle([](const EvalSummary& c) { return c.typical.accepted_per_pass(); });
+  row.predicted = middle(
+      [](const EvalSummary& c) { return c.typical.round_ms > 0 ? c.typical.predicted_ms / c.typical.round_ms : 0; });
   row.distinct = middle([](const EvalSummary& c) { return c.typical.distinct; });
   row.speedup = middle([](const EvalSummary& c) { return c.speedup; });
   row.decode_speedup = middle([](const EvalSummary& c) { return c.decode_speedup; });

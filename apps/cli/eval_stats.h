@@ -31,8 +31,8 @@ struct EvalRun {
   double first_token_ms = 0;                                 // until the first token of an answer, on average
   double whole_ms = 0;                                       // until the last token of the last answer
   double prompt_ms = 0, draft_prompt_ms = 0, decode_ms = 0;  // on average
-  double predicted_ms = 0;  // of a round without drafts by the cost model, on average; 0: not known
-  double round_ms = 0;      // of a round, on average
+  double predicted_ms = 0;  // of a round, on average, by what was known before it ran; 0: not known
+  double round_ms = 0;      // as it was
   int64_t rounds = 0, drafted_rounds = 0, drafted = 0, verified = 0, accepted = 0;
   std::vector<int64_t> tried_at_depth, accepted_at_depth;
   PhaseTimes times;
@@ -72,6 +72,7 @@ struct EvalRow {
   int cells = 0, different = 0;
   double prompt_tokens = 0, first_token_ms = 0, tokens_per_second = 0, decode_tokens_per_second = 0;
   double tokens_per_pass = 0, accepted_per_pass = 0, distinct = 0, peak_mb = 0;
+  double predicted = 0;                    // median over the prompts of predicted_ms / round_ms; 0: not known
   double speedup = 0, decode_speedup = 0;  // medians over the prompts
   double worst = 0;                        // least speed-up of a prompt, and which
   std::string worst_prompt{};

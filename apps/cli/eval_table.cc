@@ -16,18 +16,20 @@ std::string eval_table(const EvalResults& results) {
   size_t width = 6;
   for (const EvalRow& row : rows) width = std::max(width, row.method.size());
   std::string out;
-  put(out, "{:<{}} {:>5} {:>6} {:>4} {:>5} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>8} {:>8}  {}\n", "method", width,
-      "batch", "prompt", "T", "new", "first", "tokens", "speed-up", "worst", "decode", "tokens", "distinct", "peak",
-      "bytes");
-  put(out, "{:<{}} {:>5} {:>6} {:>4} {:>5} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>8} {:>8}\n", "", width, "size",
-      "tokens", "", "", "token ms", "per s", "median", "prompt", "only", "/ pass", "8-grams", "MB");
+  put(out, "{:<{}} {:>5} {:>6} {:>4} {:>5} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}  {}\n", "method",
+      width, "batch", "prompt", "T", "new", "first", "tokens", "speed-up", "worst", "decode", "tokens", "distinct",
+      "time", "peak", "bytes");
+  put(out, "{:<{}} {:>5} {:>6} {:>4} {:>5} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}\n", "", width, "size",
+      "tokens", "", "", "token ms", "per s", "median", "prompt", "only", "/ pass", "8-grams", "told", "MB");
   for (const EvalRow& row : rows) {
     put(out, "{:<{}} {:>5} {:>6.0f} {:>4g} {:>5} {:>9.1f} {:>8.1f}", row.method, width, row.batch, row.prompt_tokens,
         row.temperature, row.answer, row.first_token_ms, row.tokens_per_second);
     if (row.method == kPlainMethod) put(out, " {:>8} {:>7} {:>7}", "", "", "");
     else put(out, " {:>7.2f}x {:>6.2f}x {:>6.2f}x", row.speedup, row.worst, row.decode_speedup);
-    put(out, " {:>7.2f} {:>7.0f}% {:>8.0f}  {}", row.tokens_per_pass, 100 * row.distinct, row.peak_mb,
-        row.different ? fmt::format("{} DIFFERENT", row.different) : "equal");
+    put(out, " {:>7.2f} {:>7.0f}%", row.tokens_per_pass, 100 * row.distinct);
+    if (row.predicted > 0) put(out, " {:>+7.1f}%", 100 * (row.predicted - 1));
+    else put(out, " {:>8}", "");
+    put(out, " {:>8.0f}  {}", row.peak_mb, row.different ? fmt::format("{} DIFFERENT", row.different) : "equal");
     if (row.rouge) put(out, "; ROUGE-L {:.2f}, exact {:.2f}", *row.rouge, *row.exact);
     out += "\n";
   }

@@ -1,6 +1,7 @@
 #include "server/scheduler.h"
 
 #include <fmt/format.h>
+#include <specextend/costs.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,8 @@
 namespace sx::server {
 namespace {
 
-constexpr size_t kWorthSaving = 64;   // tokens that are not thrown away if they can be kept
+constexpr size_t kWorthSaving = 64;  // tokens that are not thrown away if they can be kept
+constexpr std::chrono::milliseconds kIdleAfter{300}, kIdlePause{5000};  // without work, before passes are measured
 constexpr size_t kWorthWaiting = 32;  // tokens of a prompt that another one is about to have
 
 ApiError ending() { return {503, "unavailable_error", "the server is shutting down", "", "shutting_down"}; }
@@ -167,10 +169,16 @@ void Scheduler::work() {
   end_all(ending());
 }
 
+// While there is nothing to do the engine measures what its passes take, one at a time.
 bool Scheduler::wait() {
   const bool busy = std::ranges::any_of(slots_, [](const Slot& slot) { return !slot.free(); });
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ending_ || busy || !queue_.empty() || !actions_.empty(); });
+  const auto wanted = [&] { return ending_ || busy || !queue_.empty() || !actions_.empty(); };
+  for (auto pause = kIdleAfter; !changed_.wait_for(lock, pause, wanted);) {
+    lock.unlock();
+    pause = measure_when_idle(engine_) ? std::chrono::milliseconds(0) : kIdlePause;
+    lock.lock();
+  }
   return !ending_;
 }
 

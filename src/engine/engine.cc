@@ -198,7 +198,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
     if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
-  if (with_costs > 0) find_costs(parts, with_costs + 1);
+  if (with_costs > 0) find_costs(parts, with_costs + 1), cost_rows_ = cost_range(parts, with_costs + 1).most;
   parts_ = {.backend = backend_.get(),
             .model = model_.get(),
             .kv = kv_.get(),
@@ -276,6 +276,26 @@ void EngineImpl::keep_costs() {
   if (!kept || !cost_model_.known()) return;
   if (const auto better = corrected_costs(*kept, cost_model_, cost_range_.most, cost_range_.far))
     cache_->keep("prices", cost_key_, *better);
+}
+
+// Behind the longest text that has room, next time behind the shortest: their cells are read, and what lies beyond them
+// is nobody's.
+bool EngineImpl::measure_when_idle() {
+  SeqId slot = -1;
+  int history = 0;
+  for (SeqId seq = 0; seq < sequences_->slots(); ++seq) {
+    const int length = sequences_->is_open(seq) ? sequences_->length(seq) : 0;
+    if (options_.context - length < cost_rows_) continue;
+    if (slot < 0 || (idle_costs_.sets() % 2 == 0 ? length > history : length < history)) slot = seq, history = length;
+  }
+  if (cost_rows_ == 0 || slot < 0) return false;
+  const auto rows = idle_costs_.next(cost_model_, {cost_rows_, history}, now_ms());
+  if (!rows) return false;
+  SpeculationParts parts;
+  parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get();
+  const double ms = time_pass(parts, slot, *rows, history);
+  idle_costs_.timed(cost_model_, now_ms(), ms);
+  return true;
 }
 
 const SessionOrigin& EngineImpl::origin() {

@@ -13,6 +13,7 @@
 #include "engine/session_origin.h"
 #include "engine/measure_costs.h"
 #include "engine/speculation.h"
+#include "speculative/budget/idle_costs.h"
 #include "engine/tokenizer.h"
 #include "text/grammar/matcher.h"
 
@@ -57,6 +58,7 @@ class EngineImpl : public Engine {
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const TokenCodec& codec() const { return tokenizer_->codec(); }
   StepCosts costs() const;  // step_costs()
+  bool measure_when_idle();
 
  private:
   void warm_up();
@@ -80,6 +82,8 @@ class EngineImpl : public Engine {
   CostModel cost_model_;
   std::string cost_key_;  // under which costs are kept; empty: they are not
   CostRange cost_range_{};
+  IdleCosts idle_costs_;
+  int cost_rows_ = 0;  // of the largest tree whose size the cost model decides; 0: there is none
   std::vector<std::unique_ptr<Speculation>> speculations_;
   EngineParts parts_;
   std::unique_ptr<Round> round_;

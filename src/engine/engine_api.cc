@@ -1,10 +1,13 @@
-// The functions of include/specextend/engine.h, tokenizer.h, inspect.h and kv_memory.h that are made of others.
+// The functions of include/specextend/engine.h, tokenizer.h, inspect.h, costs.h and kv_memory.h that are made of
+// others.
 #include <nlohmann/json.hpp>
 
 #include "backend/kv_sharing.h"
 #include "base/cpu_count.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/round.h"
+#include "specextend/costs.h"
 #include "specextend/kv_memory.h"
 
 namespace sx {
@@ -39,6 +42,16 @@ StepCosts step_costs(const Engine& engine) {
   const auto* known = dynamic_cast<const EngineImpl*>(&engine);
   if (!known) fail("step_costs: the engine is not one that Engine::open made");
   return known->costs();
+}
+
+bool measure_when_idle(Engine& engine) {
+  auto* known = dynamic_cast<EngineImpl*>(&engine);
+  return known && known->measure_when_idle();
+}
+
+PredictedTime take_predicted_time(Engine& engine) {
+  auto* known = dynamic_cast<EngineImpl*>(&engine);
+  return known ? known->round().take_predicted_time() : PredictedTime{};
 }
 
 KvMemory kv_memory(const Engine& engine) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 
 namespace sx {
 namespace {
@@ -22,29 +23,32 @@ CostRange cost_range(const SpeculationParts& parts, int rows) {
   return {most, std::max(0, std::min(kFarHistory, parts.context - most))};
 }
 
+double time_pass(const SpeculationParts& parts, SeqId seq, int rows, int history) {
+  // Tokens that differ: in a mixture equal ones would share their experts, and rows would seem cheaper than they are.
+  std::array<Token, kMostMeasured> tokens{};
+  std::array<int32_t, kMostMeasured> positions{}, outputs{};
+  SX_ASSERT(rows > 0 && rows <= kMostMeasured);
+  const int64_t vocab = parts.target->config().vocab;
+  int64_t step = vocab / 3 + 1;
+  while (std::gcd(step, vocab) != 1) ++step;
+  for (int i = 0; i < rows; ++i)
+    tokens[size_t(i)] = Token(i * step % vocab), positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
+  const SeqRows one{.first_row = 0, .rows = rows, .slot = seq, .history = history};
+  const size_t n = size_t(rows);
+  const double before = now_ms();
+  parts.target->forward(
+      {std::span(tokens).first(n), std::span(positions).first(n), std::span(&one, 1), std::span(outputs).first(n)},
+      *parts.kv);
+  parts.backend->wait();
+  return now_ms() - before;
+}
+
 // Passes of 1, 2, 4, ... rows on an empty and on a filled cache, all of them again and again: the least of each is
 // taken, so that a busy moment spoils one sweep of all rather than all of one.
 void measure_costs(const SpeculationParts& parts, int rows) {
   const double start = now_ms();
   const auto [most, far] = cost_range(parts, rows);
-  // Tokens that differ: in a mixture equal ones would share their experts, and rows would seem cheaper than they are.
-  std::vector<Token> tokens;
-  const int64_t vocab = parts.target->config().vocab;
-  int64_t step = vocab / 3 + 1;
-  while (std::gcd(step, vocab) != 1) ++step;
-  for (int64_t i = 0; i < most; ++i) tokens.push_back(Token(i * step % vocab));
-  std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
-  const auto time = [&](int count, int history) {
-    for (int i = 0; i < count; ++i) positions[size_t(i)] = history + i, outputs[size_t(i)] = i;
-    const SeqRows seq{0, count, 0, history, nullptr, 0};
-    const size_t n = size_t(count);
-    const double before = now_ms();
-    parts.target->forward(
-        {std::span(tokens).first(n), std::span(positions).first(n), std::span(&seq, 1), std::span(outputs).first(n)},
-        *parts.kv);
-    parts.backend->wait();
-    return now_ms() - before;
-  };
+  const auto time = [&](int count, int history) { return time_pass(parts, 0, count, history); };
   for (int count : CostModel::kRows)  // a backend may record the passes it meets first
     if (count == 1 || (parts.backend->traits().records_steps && count <= most)) time(count, 0), time(count, far);
   if (far > 0) {  // cells of their own, not pages of zeros

@@ -72,10 +72,11 @@ void Round::verify() {
   const int rows = step_.rows();
   if (!separate_prompts_) add_prompts();
   if (step_.empty()) return;
+  const bool trees_alone = step_.rows() == rows;  // else the time says nothing about the cost of trees
+  if (trees_alone) drafts_.expect_pass(parts_.cost_model->predict(rows, history / double(active_.size())));
   run_pass(rows);
   parts_.backend->wait();
   times_.verify = now_ms() - start;
-  const bool trees_alone = step_.rows() == rows;  // else the time says nothing about the cost of trees
   if (trees_alone) parts_.cost_model->observe(rows, history / double(active_.size()), times_.verify);
   drop_finished();
 }

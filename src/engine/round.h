@@ -28,6 +28,7 @@ class Round {
   // max_batch() requests decode. `answering`: requests of the batch, those included whose prompt has still to be run.
   void run(std::span<Generation* const> decoding, std::span<const PromptPiece> prompts, int answering);
   int max_batch() const { return max_outputs_; }
+  PredictedTime take_predicted_time() { return drafts_.take_predicted_time(); }
 
  private:
   void begin(std::span<Generation* const> decoding, std::span<const PromptPiece> prompts);

@@ -19,6 +19,7 @@ RoundDrafts::RoundDrafts(const EngineParts& parts) : parts_(parts) {
 }
 
 void RoundDrafts::grow_trees(std::span<RoundSlot> slots, int share, PhaseTimes& times) {
+  drafting_ms_ = verifying_ms_ = 0;
   for (RoundSlot& slot : slots) slot.request->begin_tree(slot, share);
   for (const auto& spec : parts_.speculations)
     if (spec->drafter()) draft_with(*spec, slots, share, times);
@@ -37,6 +38,7 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
   const int asking = int(std::count_if(first, slots.end(), ready));
   const int allowed = spec.planner().count_drafting(int(slots.size()), asking, first->history);
   tasks_.clear();
+  double drafting = 0;  // requests draft together
   for (RoundSlot& slot : slots) {
     if (int(tasks_.size()) == allowed) break;
     if (!ready(slot)) continue;
@@ -51,9 +53,12 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
     slot.decision = grant.decision;
     slot.drafting = grant.draft;
     slot.whole = grant.whole;
-    if (grant.draft) tasks_.push_back(task);
+    if (!grant.draft) continue;
+    tasks_.push_back(task);
+    drafting = std::max(drafting, grant.draft_ms);
   }
   if (tasks_.empty()) return;
+  drafting_ms_ += drafting;
   spec.drafter()->draft(tasks_);
   const auto [ms, cache] = spec.drafter()->take_times();
   times.draft += ms;
@@ -106,6 +111,17 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
   times.commit += now_ms() - start - cache - draft;
 }
 
+void RoundDrafts::count_predicted(const PhaseTimes& times, double round_ms, bool drafted) {
+  const double verifying = std::exchange(verifying_ms_, 0.0);  // a round of prompts alone has no pass of trees
+  if (!(verifying > 0)) return;
+  Average& others = others_ms_[drafted];
+  if (others > 0) {
+    predicted_.predicted_ms += drafting_ms_ + verifying + double(others);
+    predicted_.measured_ms += round_ms;
+  }
+  others.add(round_ms - times.draft - times.verify);
+}
+
 void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& times, bool with_prompts,
                          double round_ms) {
   RoundCost cost{.draft_ms = times.draft,
@@ -123,6 +139,7 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     outcome.plain &= !slot.drafting && slot.tree->drafted() == 0;
     outcome.history += double(slot.request->text().length()) / double(slots.size());
   }
+  if (!with_prompts) count_predicted(times, round_ms, cost.nodes > 0);
   for (const RoundSlot& slot : slots) {
     Generation& g = *slot.request;
     DraftPlanner& planner = g.spec().planner();

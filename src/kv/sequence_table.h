@@ -21,6 +21,7 @@ class SequenceTable {
   void close(SeqId seq);
   int slots() const { return static_cast<int>(sequences_.size()); }
   int capacity() const { return capacity_; }
+  bool is_open(SeqId seq) const { return sequences_[size_t(seq)].open; }
   int length(SeqId seq) const { return at(seq).length; }
   int uncommitted(SeqId seq) const { return at(seq).uncommitted; }
   bool can_extend(SeqId seq, int cells) const { return cells <= capacity_ - at(seq).length; }

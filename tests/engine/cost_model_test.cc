@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/round.h"
+#include "specextend/costs.h"
 #include "support/forwarding_backend.h"
 #include "support/model_writer.h"
 
@@ -376,6 +377,61 @@ TEST_F(CostModelTest, StepsAreNotRunAsPrompts) {
     ASSERT_EQ(seen.size(), 1u);
     EXPECT_EQ(seen[0].prompt, prompt) << rows << " rows, " << outputs << " outputs";
   }
+}
+
+// Between two halves of an answer passes are timed behind its text: it goes on as if nothing had been, what was wrong
+// about the costs is corrected, and it ends by itself.
+TEST_F(CostModelTest, IsMeasuredAgainInIdleMoments) {
+  const auto engine = open({preset("suffix", 7), preset("sd", 4)}, 2);
+  GenerateOptions how;
+  how.max_tokens = 40, how.ignore_end = true;
+  const std::vector<Token> prompt = {5, 6, 7, 5, 6};
+  const std::vector<Token> whole = engine->start()->generate(prompt, how).tokens;
+  for (const char* name : {"", "sd"}) {
+    how.preset = name, how.max_tokens = 20;
+    auto session = engine->start(), other = engine->start();
+    std::vector<Token> text = prompt;
+    const auto go_on = [&](Session& with) {
+      const auto made = with.generate(text, how).tokens;
+      text.insert(text.end(), made.begin(), made.end());
+    };
+    go_on(*session);
+    const std::vector<Token> held(session->text().begin(), session->text().end());
+    for (int rows : {1, 2, 4, 8}) engine->cost_model().set(rows, 0, 20);  // far too much
+    skipped_ms += IdleCosts::kMostGapMs;
+    passes_ = 0;
+    int measured = 0;
+    while (measured < 200 && measure_when_idle(*engine)) ++measured;
+    EXPECT_EQ(passes_, measured);
+    EXPECT_EQ(measured, 4 * IdleCosts::kSweeps) << "1, 2, 4 and 8 rows";
+    EXPECT_LT(engine->cost_model().predict(8, double(held.size())), 10);
+    EXPECT_FALSE(measure_when_idle(*engine));
+    EXPECT_EQ(held, std::vector<Token>(session->text().begin(), session->text().end()));
+    go_on(*session);
+    EXPECT_EQ(std::vector<Token>(text.begin() + ptrdiff_t(prompt.size()), text.end()), whole) << name;
+  }
+  EXPECT_FALSE(measure_when_idle(*open({preset("suffix", 7, "off")}))) << "nobody needs costs";
+}
+
+// What rounds were expected to take is told for those that could be, and for prompts never.
+TEST_F(CostModelTest, TellsWhatRoundsWillTake) {
+  const auto engine = open({preset("sd", 4)});
+  take_predicted_time(*engine);
+  GenerateOptions how;
+  how.max_tokens = 30, how.ignore_end = true;
+  std::vector<Token> prompt(150, 9);
+  double rounds_ms = 0;
+  how.on_round = [&](const RoundInfo& round) {
+    const PhaseTimes& t = round.times;
+    rounds_ms += t.draft + t.verify + t.accept + t.commit + t.score + t.host;
+  };
+  engine->start()->generate(prompt, how);
+  const PredictedTime told = take_predicted_time(*engine);
+  EXPECT_GT(told.predicted_ms, 0);
+  EXPECT_GT(told.measured_ms, 0);
+  EXPECT_LE(told.measured_ms, rounds_ms * 1.001) << "the prompt is not among them";
+  const PredictedTime none = take_predicted_time(*engine);
+  EXPECT_EQ(none.predicted_ms + none.measured_ms, 0);
 }
 
 }  // namespace

@@ -123,6 +123,21 @@ CostModel::Curve CostModel::hoped_points(double history) const {
   return points;
 }
 
+void CostModel::measured(int rows, double history, double ms) {
+  const auto at = std::find(kRows.begin(), kRows.end(), rows);
+  SX_ASSERT(at != kRows.end());
+  if (!known_ || !(ms > 0)) return;
+  Point& p = points_[size_t(at - kRows.begin())];
+  const double seen = ms / corrected(size_t(at - kRows.begin()), history), ratio = seen < 1 ? seen : std::sqrt(seen);
+  // What it says of short histories and of long ones: the nearer, the more.
+  const double far = far_history_ > 0 ? std::clamp(history / far_history_, 0.0, 1.0) : 0;
+  const double at_zero = p.at_zero * p.correction * std::pow(ratio, far_history_ > 0 ? 1 - far : 1);
+  const double at_far = (p.at_zero + p.slope * far_history_) * p.correction * std::pow(ratio, far);
+  if (far_history_ > 0) p.slope = std::max(0.0, (at_far - at_zero) / far_history_);
+  p.at_zero = at_zero, p.correction = 1;
+  p.slow = 0, p.seen = std::max<int64_t>(rounds_, 1);
+}
+
 void CostModel::observe(int rows, double history, double ms) {
   if (!known_ || !(ms > 0)) return;
   const double expected = predict(rows, history);

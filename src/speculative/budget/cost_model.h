@@ -25,6 +25,9 @@ class CostModel {
   bool known() const { return known_; }
   // Expected time of a pass. 0 before anything is known.
   double predict(int rows, double history) const;
+  // Passes of so many rows, one of kRows, were timed while nothing else ran, and the fastest took `ms`: that is what
+  // they take, or if it is slower than expected, perhaps another process ran: then half of it is believed.
+  void measured(int rows, double history, double ms);
   // A pass was run: the expectation for similar ones moves towards it.
   void observe(int rows, double history, double ms);
 
