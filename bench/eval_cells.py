@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Prints how one method did against plain decoding and against the best of the others, cell by cell, from `specextend eval`.
+
+    bench/eval_cells.py RUN/results.jsonl... [--method auto] [--decode]
+
+A cell is a category of prompts, a temperature and an answer length. Its speed-up is the median over its prompts of the time a
+user waits (--decode: after the prompt is read) of plain decoding by that of the method, repetitions by their medians.
+"""
+import argparse
+import collections
+import json
+import statistics
+
+
+def runs_of(paths):
+    for path in paths:
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                run = json.loads(line)
+                if "eval" not in run:
+                    yield run
+
+
+def speedups(paths, decode):
+    """{cell: {method: median speed-up}}"""
+    times = collections.defaultdict(list)
+    for run in runs_of(paths):
+        cell = (run["category"], run["temperature"], run["max_tokens"])
+        # "decode_ms" leaves out what the draft read of the prompt: it is part of the answer's time.
+        ms = run["decode_ms"] + run["draft_prompt_ms"] if decode else run["whole_ms"]
+        times[cell, run["prompt"], run["method"]].append(ms)
+    ratios = collections.defaultdict(list)
+    for (cell, prompt, method), taken in times.items():
+        plain = times.get((cell, prompt, "off"))
+        if plain and statistics.median(taken) > 0:
+            ratios[cell, method].append(statistics.median(plain) / statistics.median(taken))
+    cells = collections.defaultdict(dict)
+    for (cell, method), values in ratios.items():
+        cells[cell][method] = statistics.median(values)
+    return cells
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--method", default="auto")
+    parser.add_argument("--decode", action="store_true")
+    args = parser.parse_args()
+    cells = {cell: of for cell, of in speedups(args.files, args.decode).items() if args.method in of}
+    print(f"{'category':16} {'T':>4} {'new':>4} {args.method:>7}  best of the others")
+    for (category, temperature, answer), of in sorted(cells.items()):
+        others = {name: ratio for name, ratio in of.items() if name != args.method}
+        best = max(others, key=others.get)
+        print(f"{category:16} {temperature:4g} {answer:4} {of[args.method]:6.2f}x  {others[best]:5.2f}x {best}"
+              f"{'  slower than plain' if of[args.method] < 0.98 else ''}"
+              f"{'  behind the best' if of[args.method] < 0.95 * others[best] else ''}")
+    own = sorted(of[args.method] for of in cells.values())
+    if own:
+        print(f"{len(own)} cells: median {statistics.median(own):.2f}x, worst {own[0]:.2f}x, "
+              f"{sum(ratio < 0.98 for ratio in own)} below 0.98x, "
+              f"{sum(of[args.method] < 0.95 * max(of.values()) for of in cells.values())} more than 5 % behind the best")
+
+
+if __name__ == "__main__":
+    main()
