@@ -175,6 +175,20 @@ TEST(ControlledStream, AModelThatDoesNotPayLeavesTheIndexItsOwn) {
         }
 }
 
+// Two cores on which a node costs a sixth of a step and a level a quarter, and chat answers of which the model guesses
+// every third token: after a few answers it is known that it does not pay, and next to nothing is spent on it.
+TEST(ControlledStream, AModelThatHasNeverPaidIsTriedRarely) {
+  const Machine machine{.level = 0.25, .node = 0.16};
+  for (const double found : {0.0, 0.3})
+    for (const int tokens : {16, 64, 256}) {
+      const Text text{.right = 0.35, .found = found, .kept = 0.6};
+      EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, tokens, 20) /
+                    mean_gain(machine, text, Drafters::kIndex, tokens, 20),
+                0.98)
+          << name_of(machine, text) << ", " << tokens << " tokens";
+    }
+}
+
 TEST(ControlledStream, WhereNothingHelpsLittleIsLost) {
   for (const int tokens : {16, 64, 256})
     for (const double level : {0.1, 0.4})

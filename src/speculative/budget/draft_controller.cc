@@ -17,6 +17,7 @@ constexpr double kTryShare = 0.0095;   // and for trying: tries go on while the 
 constexpr double kIndexShare = 0.004;  // and towards what an index finds, from an account of its own
 constexpr double kMostDebt = 1;
 constexpr double kMostTries = 0.5;
+constexpr double kDisproven = 0.35;  // of all that, beside an index, where the model has not paid in this engine
 constexpr double kStartShare = 0.8, kLeastStart = 0.1, kMostStart = 0.7, kMost = 4;
 constexpr double kOverdraft = 0.75;                           // where drafts of this engine are known to pay
 constexpr double kReserveShare = 0.005, kMostReserve = 0.75;  // per token of an answer, for tries of later ones
@@ -115,16 +116,18 @@ double DraftController::time_of(const DraftCosts& costs, int depth) const {
 }
 
 DraftDecision DraftController::decide(const DraftCosts& costs, const DraftExperience& shared, int limit) {
+  trust_ = costs.has_index && shared.disproven() ? kDisproven : 1;
   if (!begun_) {
     begun_ = true;
-    balance_ = std::clamp(kStartShare * (kShare + kTryShare) * shared.to_come(0, limit), kLeastStart, kMostStart);
+    balance_ =
+        trust_ * std::clamp(kStartShare * (kShare + kTryShare) * shared.to_come(0, limit), kLeastStart, kMostStart);
     if (shared.acceptance().drafts() > 0) acceptance_.believe(shared.acceptance());
   }
   DraftDecision out{.tokens = without_, .why = "the model does not pay"};
   // The last token needs no draft, and a draft no more tokens than are wanted.
   const int deepest = std::min({costs.depth, costs.nodes, limit - 1, int(costs.verify.size()) - 1});
   if (deepest < 1) return last_ = out.kind, out.why = "nothing to draft", out;
-  const double risk = balance_ + std::max(shared.reserve(), shared.proven() ? kOverdraft : 0);
+  const double risk = balance_ + std::max(trust_ * shared.reserve(), shared.proven() ? kOverdraft : 0);
   if (costs.has_index && drafting_ >= look_gap_) return last_ = out.kind, out.why = "to see what the index gives", out;
   double best = kMargin * std::max(1.0, without_);
   bool pays = false;
@@ -143,7 +146,7 @@ DraftDecision DraftController::decide(const DraftCosts& costs, const DraftExperi
                     : misses_ == 0     ? 0
                                        : std::min(kMostGap, kFirstGap << std::min(misses_ - 1, 8));
     if (pays) out.why = "the account does not cover it";
-    if (idle_ >= gap && time - 1 <= std::max(balance_, tries_) + (misses_ == 0 ? shared.reserve() : 0))
+    if (idle_ >= gap && time - 1 <= std::max(balance_, tries_) + (misses_ == 0 ? trust_ * shared.reserve() : 0))
       out = {DraftDecision::Kind::kTry, 1, 1 + acceptance_.at(1), time, pays ? "a level is covered" : "a try is due"};
   }
   last_ = out.kind;
@@ -158,8 +161,8 @@ void DraftController::settle_without(double tokens, double time) {
   // The first rounds count alike, with one plain round among them.
   const double weight = std::max(look ? kLearnLook : kLearnRate, 1.0 / (2 + rounds_without_++));
   if (time > 0) without_ += weight * (tokens / time - without_);
-  tries_ = std::min(kMostTries, tries_ + kTryShare);
-  balance_ = std::min(kMost, balance_ + kShare);
+  tries_ = std::min(kMostTries, tries_ + trust_ * kTryShare);
+  balance_ = std::min(kMost, balance_ + trust_ * kShare);
   index_balance_ = std::clamp(index_balance_ + kIndexShare + tokens - time, -kMostDebt, kMost);
 }
 

@@ -64,6 +64,8 @@ class DraftExperience {
  public:
   const AcceptanceByDepth& acceptance() const { return acceptance_; }
   bool proven() const { return rounds_ >= kProof && saved_ > 0; }
+  // Rounds with the model have given no more than they took.
+  bool disproven() const { return rounds_ >= 2 * kProof && saved_ < 0; }
   double saved() const { return saved_; }  // share of the plain time that rounds with the model have saved lately
   double usual_answer() const { return answer_; }
   // Plain steps that earlier answers have put aside for tries that a short answer could not pay for.
@@ -116,6 +118,7 @@ class DraftController {
 
   AcceptanceByDepth acceptance_;
   bool begun_ = false;
+  double trust_ = 1;                // share of what is spent on the model, by what it has given
   double balance_ = 0, tries_ = 0;  // the account, and what is put aside for tries
   double index_balance_ = kIndexStart;
   double without_ = 1, rate_ = 1;  // tokens per plain step of rounds without and with the model, lately
