@@ -18,6 +18,7 @@ class _Answer:
         self._result: Result | None = None
         self._error: BaseException | None = None
         self._pieces: list[Piece] = []  # the next one is the last
+        self._closed = False
 
     def cancel(self) -> None:
         """Ends the request; `result` then has what there is, with the reason "cancelled"."""
@@ -32,6 +33,11 @@ class _Answer:
             self._pieces.append(Piece(text, infos))
         self._pieces.reverse()
         return bool(self._pieces) or not done
+
+    def _close(self) -> None:
+        self.cancel()
+        self._pieces.clear()
+        self._closed = True
 
     def _finish(self) -> Result:
         if self._error is not None:
@@ -60,6 +66,8 @@ class Stream(_Answer):
 
     def __next__(self) -> Piece:
         while not self._pieces:
+            if self._closed:
+                raise StopIteration
             if not self._call.done():
                 self._call.wait()
             if not self._take():
@@ -70,22 +78,12 @@ class Stream(_Answer):
     @property
     def result(self) -> Result:
         """The whole answer; waits for it."""
-        while not self._call.done():
-            self._call.wait()
-            if not self._call.done():
-                self._pieces[:0] = self._rest()
+        self._call.wait_done()
         return self._finish()
 
-    def _rest(self) -> list[Piece]:
-        """Pieces that came while somebody waited for the whole answer, in the order of `_pieces`."""
-        before, self._pieces = self._pieces, []
-        self._take()
-        rest, self._pieces = self._pieces, before
-        return rest
-
     def close(self) -> None:
-        self.cancel()
-        self._pieces.clear()
+        """Cancels the request; the iterator ends, and `result` has what there is."""
+        self._close()
 
     def __enter__(self) -> Stream:
         return self
@@ -97,7 +95,8 @@ class Stream(_Answer):
 class AsyncStream(_Answer):
     """The same for `async for`. Cancelling the task that waits cancels the request."""
 
-    async def _wait(self) -> None:
+    async def _wait(self, *, pieces: bool) -> None:
+        """Waits until the answer is whole, or for pieces, too."""
         loop, fd = asyncio.get_running_loop(), self._call.descriptor()
         ready: asyncio.Future[None] = loop.create_future()
 
@@ -105,6 +104,10 @@ class AsyncStream(_Answer):
             if not ready.done():
                 ready.set_result(None)
         loop.add_reader(fd, wake)
+        pause = self._call.pause()
+        timer = loop.call_later(pause, self._call.arm) if pieces and pause > 0 else None
+        if pieces and timer is None:
+            self._call.arm()
         try:
             await ready
             self._call.clear_descriptor()
@@ -113,14 +116,18 @@ class AsyncStream(_Answer):
             raise
         finally:
             loop.remove_reader(fd)
+            if timer is not None:
+                timer.cancel()
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> Piece:
         while not self._pieces:
+            if self._closed:
+                raise StopAsyncIteration
             if not self._call.done():
-                await self._wait()
+                await self._wait(pieces=True)
             if not self._take():
                 self._finish()
                 raise StopAsyncIteration
@@ -129,13 +136,12 @@ class AsyncStream(_Answer):
     async def result(self) -> Result:
         """The whole answer."""
         while not self._call.done():
-            await self._wait()
-            self._call.take()
+            await self._wait(pieces=False)
         return self._finish()
 
     async def aclose(self) -> None:
-        self.cancel()
-        self._pieces.clear()
+        """Cancels the request; the iterator ends, and `result()` has what there is."""
+        self._close()
 
     async def __aenter__(self) -> AsyncStream:
         return self

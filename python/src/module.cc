@@ -43,11 +43,12 @@ Array<T> array(size_t rows, size_t columns, size_t dimensions, Get get) {
 // ---- signals
 
 // Ctrl-C reaches Python code only between its own instructions, so that a wait looks for it now and then.
-void wait(Call& call) {
+template <bool (Call::*wait)(std::chrono::milliseconds)>
+void wait_for(Call& call) {
   while (true) {
     {
       const nb::gil_scoped_release release;
-      if (call.wait(std::chrono::milliseconds(50))) return;
+      if ((call.*wait)(std::chrono::milliseconds(50))) return;
     }
     if (PyErr_CheckSignals() != 0) {
       call.cancel();
@@ -315,8 +316,10 @@ void add_options(nb::module_& m) {
 
 void add_call(nb::module_& m) {
   nb::class_<Call> c(m, "Call");
-  c.def("cancel", &Call::cancel).def("wait", &wait).def("take", &pieces_of).def("done", &Call::done);
-  c.def("descriptor", &Call::descriptor).def("clear_descriptor", &Call::clear_descriptor);
+  c.def("cancel", &Call::cancel).def("take", &pieces_of).def("done", &Call::done);
+  c.def("wait", &wait_for<&Call::wait>).def("wait_done", &wait_for<&Call::wait_done>);
+  c.def("descriptor", &Call::descriptor).def("clear_descriptor", &Call::clear_descriptor).def("arm", &Call::arm);
+  c.def("pause", [](Call& call) { return 1e-6 * double(call.pause().count()); });
   c.def("result", &result_of);
 }
 
@@ -385,13 +388,13 @@ void add_engine(nb::module_& m) {
 
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // an interpreter that ends while a generator is suspended is no bug
-  nb::exception<Error>(m, "Error", PyExc_RuntimeError);
+  nb::exception<Error>(m, "Error", PyExc_RuntimeError).attr("__doc__") = "What the library rejects, with its message.";
   add_options(m);
   add_call(m);
   add_session(m);
   add_engine(m);
   m.attr("version") = SPECEXTEND_VERSION;
-  m.def("why_no_cuda", &why_no_cuda);
+  m.def("why_no_cuda", &why_no_cuda, "Why device=\"cuda\" does not work here; empty: it does.");
   m.def("close_all", &Runner::close_all, nb::call_guard<nb::gil_scoped_release>());
   m.def("default_model", &default_model_path);
   m.def("drafts_folder", &shipped_drafts_folder);

@@ -48,6 +48,7 @@ void Call::listen() {
 void Call::wake() {
   changed_.notify_all();
   if (descriptor_ < 0) return;
+  armed_ = false;
   const uint64_t one = 1;
   [[maybe_unused]] const auto ignored = ::write(descriptor_, &one, sizeof one);
 }
@@ -55,7 +56,7 @@ void Call::wake() {
 void Call::add(CallPiece piece) {
   const std::lock_guard lock(mutex_);
   ready_.push_back(std::move(piece));
-  if (ready_.size() == 1) wake();  // whoever waits has been told of the others
+  if (waiting_ > 0 || armed_) wake();
 }
 
 void Call::finish(GenerateResult result) {
@@ -74,16 +75,40 @@ void Call::fail(std::exception_ptr error) {
 }
 
 bool Call::wait(std::chrono::milliseconds most) {
+  const auto end = std::chrono::steady_clock::now() + most;
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, most, [&] { return done_ || !ready_.empty(); });
+  if (changed_.wait_until(lock, std::min(end, next_look_), [&] { return done_; })) return true;
+  if (next_look_ > end) return false;
+  ++waiting_;
+  const bool there = changed_.wait_until(lock, end, [&] { return done_ || !ready_.empty(); });
+  --waiting_;
+  return there;
+}
+
+bool Call::wait_done(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, most, [&] { return done_; });
+}
+
+std::chrono::microseconds Call::pause() {
+  const std::lock_guard lock(mutex_);
+  if (done_) return {};
+  const auto ahead = next_look_ - std::chrono::steady_clock::now();
+  return std::max(std::chrono::ceil<std::chrono::microseconds>(ahead), std::chrono::microseconds(0));
 }
 
 int Call::descriptor() {
   const std::lock_guard lock(mutex_);
   if (descriptor_ >= 0) return descriptor_;
-  descriptor_ = ::eventfd(done_ || !ready_.empty(), EFD_CLOEXEC | EFD_NONBLOCK);
+  descriptor_ = ::eventfd(done_, EFD_CLOEXEC | EFD_NONBLOCK);
   if (descriptor_ < 0) throw Error(std::string("cannot make an eventfd: ") + std::strerror(errno));
   return descriptor_;
+}
+
+void Call::arm() {
+  const std::lock_guard lock(mutex_);
+  armed_ = true;
+  if (done_ || !ready_.empty()) wake();
 }
 
 void Call::clear_descriptor() {
@@ -93,6 +118,7 @@ void Call::clear_descriptor() {
 
 std::vector<CallPiece> Call::take() {
   const std::lock_guard lock(mutex_);
+  if (!ready_.empty()) next_look_ = std::chrono::steady_clock::now() + kPause;
   return std::exchange(ready_, {});
 }
 

@@ -45,6 +45,9 @@ struct CallWants {
   bool scores_prompt = false;  // log-probabilities of the prompt's tokens
 };
 
+// Pieces that come within this time after others are handed over together: nobody sees a shorter delay.
+constexpr std::chrono::milliseconds kPause{15};
+
 // One request, between the thread that asks and the one that runs it.
 class Call {
  public:
@@ -56,8 +59,14 @@ class Call {
 
   // For those who wait.
   void cancel() { gone_ = true; }
-  bool wait(std::chrono::milliseconds most);  // true: there are pieces, or it is done
-  int descriptor();               // becomes readable with each piece and at the end, for event loops; kept by the call
+  // True: there are pieces, or it is done. It looks for pieces when pause() is over, so that whoever reads a fast
+  // answer is woken for a few tokens at a time: each time takes a core from the threads of the model.
+  bool wait(std::chrono::milliseconds most);
+  bool wait_done(std::chrono::milliseconds most);
+  std::chrono::microseconds pause();  // until then pieces are left to gather; 0: there is no need to, or it is done
+  // For event loops: becomes readable at the end, and with the next piece after arm(); kept by the call.
+  int descriptor();
+  void arm();                     // not before pause() is over
   void clear_descriptor();        // before take()
   std::vector<CallPiece> take();  // the pieces since the last call
   bool done();
@@ -87,6 +96,9 @@ class Call {
   std::condition_variable changed_;
   std::vector<CallPiece> ready_;
   bool done_ = false;
+  std::chrono::steady_clock::time_point next_look_{};  // when pieces may be looked for again
+  int waiting_ = 0;                                    // threads that have waited so long
+  bool armed_ = false;                                 // the descriptor announces the next piece
   int descriptor_ = -1;
   GenerateResult result_;
   std::exception_ptr error_;

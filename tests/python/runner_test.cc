@@ -3,6 +3,7 @@
 #include "runner.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include "support/model_writer.h"
 
@@ -67,6 +68,56 @@ TEST_F(RunnerTest, AnswersManyThreadsAsEachAlone) {
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(RunnerTest, FastPiecesComeInGroups) {
+  const auto start_time = std::chrono::steady_clock::now();
+  const auto call = start(1, 200);
+  int groups = 0;
+  size_t tokens = 0;
+  for (bool done = false; !done;) {
+    ASSERT_TRUE(call->wait(10s));
+    EXPECT_EQ(call->pause(), 0us);
+    done = call->done();
+    const auto pieces = call->take();
+    EXPECT_TRUE(done || !pieces.empty());
+    for (const CallPiece& piece : pieces) tokens += piece.tokens.size();
+    groups += !pieces.empty();
+    EXPECT_LE(call->pause(), kPause);
+  }
+  EXPECT_EQ(tokens, 200u);
+  const auto elapsed = std::chrono::steady_clock::now() - start_time;
+  EXPECT_LE(groups, elapsed / kPause + 2);  // the first and the last one do not wait
+  EXPECT_EQ(call->pause(), 0us);
+  EXPECT_TRUE(call->wait(0ms));
+}
+
+TEST_F(RunnerTest, WaitsEndWithTheNextPieceAndWithTheLast) {
+  const auto endless = start(1, 250);
+  ASSERT_TRUE(endless->wait(10s));
+  const auto taken = std::chrono::steady_clock::now();
+  EXPECT_FALSE(endless->take().empty());
+  const bool more = endless->wait(1ms);
+  EXPECT_TRUE(!more || endless->done() || std::chrono::steady_clock::now() - taken >= kPause);  // they gather
+  endless->cancel();
+  const auto cancelled = std::chrono::steady_clock::now();
+  ASSERT_TRUE(endless->wait_done(10s));
+  EXPECT_LT(std::chrono::steady_clock::now() - cancelled, 5s);
+  const auto other = start(2, 250);
+  const int descriptor = other->descriptor();
+  pollfd waiting{descriptor, POLLIN, 0};
+  size_t tokens = 0;
+  while (true) {
+    std::this_thread::sleep_for(other->pause());
+    other->arm();
+    ASSERT_EQ(::poll(&waiting, 1, 10000), 1);
+    other->clear_descriptor();
+    const bool done = other->done();
+    for (const CallPiece& piece : other->take()) tokens += piece.tokens.size();
+    if (done) break;
+    EXPECT_TRUE(::poll(&waiting, 1, 0) == 0 || other->done());  // it is not armed: only the end is announced
+  }
+  EXPECT_EQ(tokens, 250u);
 }
 
 TEST_F(RunnerTest, CancelledCallsEndEarlyAndLeaveOthersAlone) {
