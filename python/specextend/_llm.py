@@ -34,10 +34,11 @@ class LLM:
 
     model: a GGUF file, a Hugging Face folder, or a name like "owner/name:Q4_K_M" of the Hugging Face hub, which is fetched
         if huggingface_hub is installed; None: the default model in the user's cache folder.
-    spec: how to speculate, e.g. "suffix" or "sd:nodes=8" (`presets()` lists the names); it never changes the text. "auto":
-        $SPECEXTEND_SPEC, or "sd" with a draft_model, or else "suffix", which copies from the text, as `specextend serve` does.
-        "specextend" takes the shipped draft where one was trained for the model; "off": plain decoding.
-    draft_model: a draft model or head for a `spec` that needs one and for which none is shipped.
+    spec: how to speculate, e.g. "suffix" or "sd:nodes=8" (`presets()` lists the names); it never changes the text. "auto"
+        decides in every round what drafts, if anything: the draft model, copies from the text, both or neither; "off": plain
+        decoding. None: as `specextend generate` without --spec: $SPECEXTEND_SPEC, "sd" with a draft_model, else "auto".
+    draft_model: a draft model or head for a `spec` that drafts with one; without it a shipped one that was trained for the
+        model, if there is one.
     device: "cpu", "cuda", "cuda:1"; "auto": a CUDA device if there is one and the package was built for it.
     context: tokens that prompt and answer can have together; 0: what the model was trained for.
     parallel: requests that run at a time and sessions that are open, all together. Each has its own KV cache.
@@ -47,14 +48,14 @@ class LLM:
     child opens its own.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | None = None, *, spec: str = "auto", draft_model: str | os.PathLike[str] = "",
+    def __init__(self, model: str | os.PathLike[str] | None = None, *, spec: str | None = None, draft_model: str | os.PathLike[str] = "",
                  device: str = "auto", context: int = 0, threads: int = 0, parallel: int = 4, kv_type: str = "",
                  chat_template: str = "") -> None:
         path = find_model(model)
         self._flags = ["-m", path, "--device", device, "-c", str(context), "-t", str(threads),
                        *(["--kv-type", kv_type] if kv_type else []), *(["-md", os.fspath(draft_model)] if draft_model else [])]
-        if spec == "auto":
-            spec = os.environ.get("SPECEXTEND_SPEC") or ("sd" if draft_model else "suffix")
+        if spec is None:
+            spec = os.environ.get("SPECEXTEND_SPEC") or ("sd" if draft_model else "auto")
         self._engine = _core.open(model=path, spec=spec, draft_model=os.fspath(draft_model), device=device, context=context,
                                   threads=threads, parallel=parallel, kv_type=kv_type, chat_template=chat_template)
         for warning in self._engine.warnings:
@@ -105,17 +106,21 @@ class LLM:
     # ---- the same for event loops
 
     async def agenerate(self, prompt: Prompt, **keywords: Unpack[Keywords]) -> Result:
+        """`generate` for one prompt. Cancelling the task that awaits it cancels the request."""
         return await self._start(AsyncStream, self.tokenize(prompt), keywords, pieces=False).result()
 
     def astream(self, prompt: Prompt, **keywords: Unpack[Keywords]) -> AsyncStream:
+        """`stream` for `async for`. It is no coroutine: the request starts with the call."""
         return self._start(AsyncStream, self.tokenize(prompt), keywords, pieces=True)
 
     async def achat(self, messages: Messages, *, tools: Sequence[Mapping[str, Any]] | None = None,
                     template_variables: Mapping[str, Any] | None = None, **keywords: Unpack[Keywords]) -> Result:
+        """`chat`."""
         prompt = self.chat_tokens(messages, tools=tools, template_variables=template_variables)
         return await self._start(AsyncStream, prompt, keywords, pieces=False).result()
 
     async def abatch(self, prompts: Iterable[Prompt], **keywords: Unpack[Keywords]) -> list[Result]:
+        """`batch`. Cancelling the task cancels all of its requests."""
         streams = [self._start(AsyncStream, self.tokenize(prompt), keywords, pieces=False) for prompt in prompts]
         try:
             return [await stream.result() for stream in streams]
@@ -148,6 +153,7 @@ class LLM:
         return [int(token) for token in text]
 
     def detokenize(self, tokens: Sequence[int], *, show_special: bool = False, continues: bool = True) -> str:
+        """The text of tokens. continues: they stand behind others, as an answer does behind its prompt."""
         return self._open.detokenize(list(tokens), show_special, continues)
 
     def token_bytes(self, token: int) -> bytes:
@@ -202,6 +208,7 @@ class LLM:
 
     @property
     def vocab(self) -> int:
+        """Tokens that the model knows."""
         return self._open.vocab
 
     @property

@@ -96,9 +96,11 @@ class Explanation:
 
     @property
     def data(self) -> dict[str, Any]:
+        """What the page shows: settings, tokens, rounds, retrieved chunks."""
         return dict(json.loads(self._data))
 
     def save(self, path: str) -> None:
+        """Writes the page, one file that fetches nothing."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.html)
 

@@ -61,12 +61,14 @@ class Session:
             json.dump({"document": self.document, "messages": self.messages, "asked": self._asked}, file)
 
     def load(self, path: str | os.PathLike[str]) -> None:
+        """Takes what `save` has written, in place of what the session holds."""
         with open(os.fspath(path) + ".json", encoding="utf-8") as file:
             kept = json.load(file)
         self._handle.load(os.fspath(path))
         self.document, self.messages, self._asked = kept["document"], kept["messages"], kept["asked"]
 
     def close(self) -> None:
+        """Gives its place back to the LLM, once the request that runs on it has ended."""
         self._handle.close()
 
     def __enter__(self) -> Session:

@@ -161,8 +161,8 @@ static void check_generation(const char* model) {
   sx_engine_close(engine), sx_engine_close(plain_engine);
 }
 
-static void check_batch(const char* model) {
-  sx_engine* engine = open_engine(model, "suffix:cost-model=off");
+static void check_batch(const char* model, const char* spec) {
+  sx_engine* engine = open_engine(model, spec);
   static int32_t prompts[3][MANY];
   static const char* const texts[3] = {"A fox, a dog, a fox,", "One two three", "The end of the"};
   size_t lengths[3];
@@ -265,7 +265,8 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   CHECK(sx_c_version() == SX_C_VERSION);
   check_generation(argv[1]);
-  check_batch(argv[1]);
+  check_batch(argv[1], "suffix:cost-model=off");
+  check_batch(argv[1], "auto");
   check_errors(argv[1]);
   if (failures == 0) printf("the C interface holds\n");
   return failures == 0 ? 0 : 1;

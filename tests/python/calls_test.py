@@ -1,14 +1,15 @@
 """Random calls of the package, from threads, event loops and batches, some of them cancelled: every answer has the bytes and tokens of
-the program's, which runs without speculation."""
+the program's, which runs without speculation. SX_RANDOM_CALLS=1000 draws so many; 60 are enough to see most mistakes."""
 import asyncio
 import concurrent.futures
+import os
 import random
 import unittest
 
 import bed
 from specextend import LLM
 
-REFERENCES = 60
+REFERENCES = int(os.environ.get("SX_RANDOM_CALLS", "60"))
 WORDS = ["A fox", ", a dog", " and", " the", " river", " one two", " three", "\n", " 1 2 3", " é", " {\"a\": ", "."]
 GRAMMARS = ['root ::= [a-z ]+ "." ', 'root ::= ("yes" | "no") " " [0-9]+', 'root ::= (" fox" | " dog" | ",")*']
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

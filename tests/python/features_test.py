@@ -47,12 +47,21 @@ class Features(unittest.TestCase):
         self.assertEqual(self.llm.generate(self.llm.tokenize(bed.FOX), max_tokens=9).text, self.llm.generate(bed.FOX, max_tokens=9).text)
 
     def test_automatic_speculation(self):
-        with LLM(bed.tiny_model(), device="cpu") as llm:
-            self.assertEqual(llm.spec, "suffix")
+        """Preset auto with a draft model, without one and by default, and what the program takes without --spec."""
+        tiny = bed.tiny_model()
+        expected = bed.program(bed.FOX, spec="auto", max_tokens=40, temperature=1, seed=5, ignore_end=True)
+        for keywords, spec, drafter in (({}, "auto", "suffix"), ({"spec": "auto"}, "auto", "suffix"),
+                                        ({"spec": "auto", "draft_model": tiny}, "auto", "fuse"), ({"draft_model": tiny}, "sd", "model")):
+            with self.subTest(keywords), LLM(tiny, device="cpu", **keywords) as llm:
+                self.assertEqual((llm.spec, llm.spec_settings["drafter"]), (spec, drafter))
+                self.assertEqual(llm.draft_model, keywords.get("draft_model", ""))
+                answers = llm.generate([bed.FOX] * 3, max_tokens=40, temperature=1, seed=5, ignore_end=True)
+                self.assertEqual([answer.text for answer in answers], [expected["text"]] * 3)
+                self.assertTrue(llm.verify_lossless(bed.FOX, max_tokens=20, ignore_end=True))
         environment = {**os.environ, "SPECEXTEND_SPEC": "ngram"}
-        code = f"from specextend import LLM; print(LLM({bed.tiny_model()!r}, device='cpu').spec)"
+        code = f"from specextend import LLM; print(*(LLM({tiny!r}, device='cpu', spec=spec).spec for spec in (None, 'auto')))"
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout.strip(), "ngram")
+        self.assertEqual(done.stdout.split(), ["ngram", "auto"])
 
     def test_schema(self):
         result = self.llm.generate(bed.FOX, schema=Animal, max_tokens=200)
@@ -342,6 +351,16 @@ class Features(unittest.TestCase):
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name != "Error":
                 self.assertEqual(set(names(node.body)) - {"__init__"}, there(getattr(specextend._core, node.name)))
+
+    def test_docstrings(self):
+        for name in specextend.__all__:
+            thing = getattr(specextend, name)
+            with self.subTest(name):
+                self.assertTrue(thing.__doc__ or isinstance(thing, str))
+            for member, value in vars(thing).items() if isinstance(thing, type) else ():
+                if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                    with self.subTest(f"{name}.{member}"):
+                        self.assertTrue(value.__doc__)
 
     def test_import_is_quick(self):
         code = "import sys, time; t = time.perf_counter(); import specextend; print(time.perf_counter() - t, 'numpy' in sys.modules)"
