@@ -1,4 +1,4 @@
-"""The wheel as its users meet it: built by tools/wheel.sh, installed into a fresh virtual environment, a file summarised by three
+"""The wheel as its users meet it: built from the sdist by tools/wheel.sh, installed into a fresh virtual environment, a file summarised by three
 lines of Python with the bytes of the program that is in the wheel, too. Needs no network: numpy is only needed for log-probabilities."""
 import glob
 import os
@@ -15,6 +15,16 @@ THREE_LINES = """
 from specextend import LLM
 llm = LLM({model!r})
 print(llm.chat("Summarise: " + open({file!r}).read(), max_tokens=48).text)
+"""
+
+TOOLS = """
+from specextend import LLM
+with LLM({model!r}, device="cpu") as llm:
+    assert llm.spec == "auto", llm.spec
+    found = llm.eval([{{"prompt": "The boat left the harbour, the boat"}}], spec=["off", "suffix"], max_tokens=[8], repetitions=1)
+    assert found.equal and len(found.runs) == 2 and "<html" in found.html
+    shown = llm.explain("The boat left the harbour, the boat", max_tokens=8, compare=True)
+    assert "<html" in shown.html and shown.data["text"] == llm.generate("The boat left the harbour, the boat", max_tokens=8).text
 """
 
 
@@ -67,6 +77,7 @@ def main():
         command = [script, "generate", "--chat", "-f", file, "--prefix", "Summarise: ", "-n", "48", "-q"]
         expected = run(command + (["-m", model] if model else []))
         assert answer == expected and len(answer) > 1, (answer, expected)
+        run([venv + "/bin/python", "-c", TOOLS.format(model=bed.tiny_model())])
         if real:
             code = "from specextend import LLM; print(LLM(spec='specextend').draft_model)"
             draft = run([venv + "/bin/python", "-c", code])
