@@ -31,7 +31,7 @@ void add_type_keys(GgufKeys& keys, DType type) {
 
 double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
-void add_yarn(GgufKeys& keys, const std::string& scaling, const RopeConfig& rope, const std::string& file) {
+void add_yarn(GgufKeys& keys, const std::string& scaling, const RopeConfig& rope) {
   if (rope.beta_fast != 32) keys.add_f32(scaling + "yarn_beta_fast", static_cast<float>(rope.beta_fast));
   if (rope.beta_slow != 1) keys.add_f32(scaling + "yarn_beta_slow", static_cast<float>(rope.beta_slow));
   double attention = rope.attention_factor;
@@ -58,7 +58,7 @@ void add_rope(GgufKeys& keys, const std::string& arch, const RopeConfig& rope, c
   keys.add_f32(scaling + "factor", static_cast<float>(rope.factor));
   if (rope.original_context)
     keys.add_u32(scaling + "original_context_length", static_cast<uint32_t>(rope.original_context));
-  if (rope.scaling == RopeScaling::kYarn) add_yarn(keys, scaling, rope, file);
+  if (rope.scaling == RopeScaling::kYarn) add_yarn(keys, scaling, rope);
 }
 
 }  // namespace
