@@ -244,7 +244,8 @@ TEST(Mixture, QuantisedExpertsAreTheirRowsQuantised) {
     }
     EXPECT_EQ(made->get("blk.0.ffn_gate_inp.weight").type, DType::kF32);
     const ExpertStacks right = expert_stacks(*source, "blk.1.", source->config().layer(1));
-    for (const auto& [part, stack] : {std::pair{"gate", right.gate}, {"up", right.up}, {"down", right.down}}) {
+    const std::pair<const char*, Tensor> stacks[] = {{"gate", right.gate}, {"up", right.up}, {"down", right.down}};
+    for (const auto& [part, stack] : stacks) {
       const Tensor& got = made->get(std::string("blk.1.ffn_") + part + "_exps.weight");
       ASSERT_EQ(got.type, DType::kQ4_0);
       ASSERT_EQ(got.shape, stack.shape);
