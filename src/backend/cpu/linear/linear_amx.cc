@@ -1,11 +1,10 @@
 // Linear layers of quantised weights for many rows with AMX: tdpbssd multiplies 16 rows x 32 activations by 32 x 16
 // weights into 16 x 16 exact 32-bit sums (order of reduction: linear_wide.inl). The tile unit takes 16 cycles for that;
-// sums leave it through memory only, and folding them into floats takes 32 vector instructions or more. Measured on an
-// Emerald Rapids, the stores are what costs most: 12 ns per 16 x 16 x 32 without them, 28 with sums in buffers of 32
-// KB. So the sums' buffer is small (4 KB, always in L1), a sub-block's sums are stored when four more have been
-// multiplied and folded one step later, with the chains of a tile in 16 registers; the pipeline runs on from tile to
-// tile of rows. Weights are unpacked once into a panel for up to kMostTiles tiles of rows. A sub-block is what has a
-// scale of its own: 32 inner values, or 16, which cost the tile unit as much.
+// sums leave it through memory only, and folding them into floats takes 32 vector instructions or more. So two tiles of
+// rows times two groups are one step: the vector unit folds the sums of one super-block, two groups a row, while the
+// tile unit multiplies the next, and activations' sums and scales are read once for both groups. Weights are unpacked
+// once into a panel for up to kMostTiles tiles of rows. A sub-block is what has a scale of its own: 32 inner values, or
+// 16, which cost the tile unit as much.
 #define SX_ISA_NAMESPACE amx
 #include "backend/cpu/linear/linear_amx.h"
 
@@ -27,6 +26,8 @@ struct Kind {
   static constexpr bool kCentred = kCentredOf, kWide = kWideOf, kOffset = kOffsetOf;
   static constexpr bool kPer64 = kStore != AmxStore::kBytes;
   static constexpr int kHalves = kHalvesOf ? 2 : 1;
+  static constexpr int kSubs = 2 * kHalves;            // sub-blocks of a super-block
+  static constexpr int kSumsRow = 2 * kSubs * 4 * 16;  // integers of a row of sums
   static constexpr int kShare = kPer64 ? kSuper : 32;
   static constexpr int kQuantBytes = kStore == AmxStore::kNibbles ? 16 : kStore == AmxStore::kSix ? 24 : 32;
   static constexpr int kScaleBytes = kOutputs * (kWide ? 4 : 2), kOffsetsAt = kHalves * kScaleBytes;
@@ -40,9 +41,9 @@ struct alignas(64) PanelBlock {
 };
 
 struct alignas(64) Scratch {
-  PanelBlock panel[kPanel];
-  int32_t sums[4][kSums];
-  float acc[kMostTiles][kSums];
+  PanelBlock panel[2 * kPanel];      // of two groups
+  int32_t sums[2 * 4 * 4 * kSums];   // [row][one of two super-blocks][sub-block][tile of rows][group][16 outputs]
+  float acc[2 * kMostTiles][kSums];  // [tile of rows][group]
 };
 
 // The tiles' shapes: 0-3 sums of 16 x 16, 4 and 5 activations of 16 rows, 6 and 7 weights of 16 outputs. They are set
@@ -71,7 +72,10 @@ __attribute__((noinline)) void unpack(PanelBlock* to, const uint8_t* from, int b
     return K::kWide ? load(reinterpret_cast<const float*>(p)) : load_f16(reinterpret_cast<const uint16_t*>(p));
   };
   const __m512i mask = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
+  constexpr int kAhead = 4096;  // prefetch so many bytes of weights ahead
   for (int b = 0; b < blocks; ++b, to += K::kHalves, from += K::kBytes) {
+#pragma GCC unroll 10
+    for (int i = 0; i < K::kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + kAhead + i), _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int h = 0; h < K::kHalves; ++h) {
       store(to[h].d, scale(from + h * K::kScaleBytes));
@@ -104,145 +108,172 @@ __attribute__((noinline)) void unpack(PanelBlock* to, const uint8_t* from, int b
   }
 }
 
-// Where the multiplication is: a sub-block of a tile of rows.
-template <class K>
-struct MultiplyCursor {
-  const LinearJob& job;
-  const int first_block, count;  // of the panel, and its sub-blocks
-  int tile, at = 0;              // sub-block
-  const int8_t* q = nullptr;
-  size_t step = 0;  // bytes of a block
-
-  SX_INLINE void open(MultiplyCursor& c) {
-    const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
-    c.step = static_cast<size_t>(rows.width) * 32;
-    c.q = rows.q + static_cast<size_t>(c.first_block) * c.step;
-  }
-  SX_INLINE void next(MultiplyCursor& c) {
-    if (K::kHalves == 2) c.q += c.at % 2 == 0 ? size_t(16) : c.step - 16;
-    else c.q += c.step;
-    if (++c.at < c.count) return;
-    c.at = 0;
-    ++c.tile;
-  }
+// A tile of 16 rows from a block on, and its sums so far.
+struct RowTile {
+  const int8_t* q;
+  const float* sum;
+  const float* dx;
+  float* acc;  // [groups][16 rows][16 outputs]
+  size_t width;
 };
 
-// Where the folding is.
 template <class K>
-struct FoldCursor {
-  const LinearJob& job;
-  const int first_block, count;
-  int tile, at = 0;
-  const float* sum = nullptr;
-  const float* dx = nullptr;
-  float* acc;  // of the tile
-  size_t width = 0;
-
-  SX_INLINE void open(FoldCursor& c) {
-    const ActTile rows = act_tile(c.job.act, c.job.layout->in, c.job.rows, c.tile, K::kShare);
-    const size_t block = static_cast<size_t>(c.first_block);
-    c.width = static_cast<size_t>(rows.width);
-    c.sum = rows.sum + block * c.width * act_sums(K::kShare);
-    c.dx = rows.dx + block / (K::kShare / 32) * c.width;
-  }
-};
-
-// Folds the sums of one sub-block into the chains p; a chain is a super-block, or with one scale per 32 all of the
-// panel.
-template <class K>
-SX_INLINE void fold(FoldCursor<K>& c, const PanelBlock* panel, const int32_t* s, Vec (&p)[16]) {
-  constexpr int kChain = K::kPer64 ? kSuper / 32 * K::kHalves : 1;
-  if (c.at == 0) FoldCursor<K>::open(c);
-  const PanelBlock& w = panel[c.at];
-  if (K::kPer64 && c.at % kChain == 0) {
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) p[r] = zero();
-  }
-  if (!K::kPer64 && c.at == 0) {
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) p[r] = _mm512_load_ps(c.acc + 16 * r);
-  }
-  const size_t block = static_cast<size_t>(c.at / K::kHalves);
-  const size_t entry = K::kPer64 ? block : block * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + c.at % 2);
-  const float* sum = c.sum + entry * c.width;
-  const float* dx = c.dx + (K::kPer64 ? block / (kSuper / 32) : block) * c.width;
-  const Vec d = _mm512_load_ps(w.d), m = K::kOffset ? _mm512_load_ps(w.m) : zero();
-#pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) {
-    const Vec dot = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(s + 16 * r));
-    p[r] = fma(dot, K::kPer64 ? d : mul(d, set1(dx[r])), p[r]);
-    if constexpr (K::kOffset) p[r] = fma(m, set1(sum[r]), p[r]);
-  }
-  const bool end = ++c.at == c.count;
-  if (K::kPer64 && (end || c.at % kChain == 0)) {
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r)
-      _mm512_store_ps(c.acc + 16 * r, fma(p[r], set1(dx[r]), _mm512_load_ps(c.acc + 16 * r)));
-  }
-  if (!K::kPer64 && end) {
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) _mm512_store_ps(c.acc + 16 * r, p[r]);
-  }
-  if (end) c.at = 0, ++c.tile, c.acc += kSums;
+SX_INLINE RowTile row_tile(const LinearJob& job, int tile, int block, float* acc) {
+  const ActTile rows = act_tile(job.act, job.layout->in, job.rows, tile, K::kShare);
+  const size_t width = static_cast<size_t>(rows.width), b = static_cast<size_t>(block);
+  return {.q = rows.q + b * width * 32,
+          .sum = rows.sum + b * width * act_sums(K::kShare),
+          .dx = rows.dx + b / (K::kShare / 32) * width,
+          .acc = acc,
+          .width = width};
 }
 
-// One step of the pipeline, for tile registers n (sums), 4 + n % 2 (activations) and 6 + n % 2 (weights): stores the
-// sums of the sub-block four before, multiplies one, folds the one five before.
-#define SX_AMX_STEP(n, A, B)                                                   \
-  {                                                                            \
-    if (i < total) {                                                           \
-      if (to.at == 0) MultiplyCursor<K>::open(to);                             \
-      _tile_loadd(A, to.q, 32);                                                \
-      _tile_loadd(B, panel[to.at].q, 64);                                      \
-      MultiplyCursor<K>::next(to);                                             \
-    }                                                                          \
-    _tile_stored(n, s.sums[n], 64);                                            \
-    _tile_zero(n);                                                             \
-    if (i < total) _tile_dpbssd(n, A, B);                                      \
-    if (i >= 5 && i - 5 < total) fold<K>(from, panel, s.sums[(n + 3) % 4], p); \
-    ++i;                                                                       \
+// Folds the sums of `kCount` sub-blocks (all of a super-block, or its first half) of rows [first, last) of a tile.
+template <class K, int kGroups, int kCount>
+SX_INLINE void fold(const RowTile& t, int super, const PanelBlock* panel, const int32_t* sums, int first, int last) {
+  const size_t at = static_cast<size_t>(super), block = 2 * at;
+  Vec d[kGroups][kCount], m[kGroups][kCount];
+#pragma GCC unroll 8
+  for (int i = 0; i < kGroups * kCount; ++i) {
+    const PanelBlock& w = panel[i / kCount * kPanel + super * K::kSubs + i % kCount];
+    d[i / kCount][i % kCount] = _mm512_load_ps(w.d);
+    if (K::kOffset) m[i / kCount][i % kCount] = _mm512_load_ps(w.m);
   }
-
-// The panel's `count` sub-blocks (the first belongs to block `block` of the rows) times tiles of rows [first, last).
-template <class K>
-__attribute__((noinline)) void panel_rows(const LinearJob& job, int first, int last, int block, int count, Scratch& s) {
-  const PanelBlock* panel = s.panel;
-  const int total = (last - first) * count;
-  MultiplyCursor<K> to = {.job = job, .first_block = block, .count = count, .tile = first};
-  FoldCursor<K> from = {.job = job, .first_block = block, .count = count, .tile = first, .acc = s.acc[0]};
-  Vec p[16];
-#pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) p[r] = zero();
-  for (int i = 0; i < total + 5;) {
-    SX_AMX_STEP(0, 4, 6)
-    SX_AMX_STEP(1, 5, 7)
-    SX_AMX_STEP(2, 4, 6)
-    SX_AMX_STEP(3, 5, 7)
+  const float* sum = t.sum + block * act_sums(K::kShare) * t.width;
+  const float* dx = t.dx + (K::kPer64 ? at : block) * t.width;
+#pragma GCC unroll 1
+  for (int r = first; r < last; ++r) {
+    Vec p[kGroups];
+#pragma GCC unroll 2
+    for (int g = 0; g < kGroups; ++g) p[g] = K::kPer64 ? zero() : _mm512_load_ps(t.acc + g * kSums + 16 * r);
+#pragma GCC unroll 4
+    for (int k = 0; k < kCount; ++k) {
+      const size_t b = static_cast<size_t>(k / K::kHalves);
+      const size_t entry = K::kPer64 ? b : b * 3 + static_cast<size_t>(K::kHalves == 1 ? 0 : 1 + k % 2);
+      const Vec share = K::kPer64 ? zero() : set1(dx[b * t.width + static_cast<size_t>(r)]);
+      const Vec part = K::kOffset ? set1(sum[entry * t.width + static_cast<size_t>(r)]) : zero();
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) {
+        const Vec dot = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_load_si512(sums + (k * 4 + g) * 16 + K::kSumsRow * r));
+        p[g] = fma(dot, K::kPer64 ? d[g][k] : mul(d[g][k], share), p[g]);
+        if constexpr (K::kOffset) p[g] = fma(m[g][k], part, p[g]);
+      }
+    }
+    const Vec share = K::kPer64 ? set1(dx[r]) : zero();
+#pragma GCC unroll 2
+    for (int g = 0; g < kGroups; ++g) {
+      float* acc = t.acc + g * kSums + 16 * r;
+      _mm512_store_ps(acc, K::kPer64 ? fma(p[g], share, _mm512_load_ps(acc)) : p[g]);
+    }
   }
 }
-#undef SX_AMX_STEP
+
+// Sub-block `at` of kTiles tiles of rows times kGroups groups into tile registers 2 * tile + group, and from there to
+// memory. fold() runs between the two, so that the tile unit has time. Sums that are written and sums that are read at
+// about the same time never lie at the same offset in a page: the core would take the one for the other.
+template <class K, int kTiles, int kGroups, class Fold>
+SX_INLINE void multiply(const RowTile* t, const PanelBlock* panel, int at, int32_t* sums, Fold between) {
+  const size_t block = static_cast<size_t>(at / K::kHalves), half = static_cast<size_t>(at % K::kHalves) * 16;
+  _tile_loadd(4, t[0].q + block * t[0].width * 32 + half, 32);
+  _tile_loadd(6, panel[at].q, 64);
+  _tile_zero(0);
+  _tile_dpbssd(0, 4, 6);
+  if constexpr (kGroups == 2) {
+    _tile_loadd(7, panel[kPanel + at].q, 64);
+    _tile_zero(1);
+    _tile_dpbssd(1, 4, 7);
+  }
+  if constexpr (kTiles == 2) {
+    _tile_loadd(5, t[1].q + block * t[1].width * 32 + half, 32);
+    _tile_zero(2);
+    _tile_dpbssd(2, 5, 6);
+    if constexpr (kGroups == 2) {
+      _tile_zero(3);
+      _tile_dpbssd(3, 5, 7);
+    }
+  }
+  between();
+  constexpr int kStride = K::kSumsRow * 4;
+  _tile_stored(0, sums, kStride);
+  if constexpr (kGroups == 2) _tile_stored(1, sums + 16, kStride);
+  if constexpr (kTiles == 2) _tile_stored(2, sums + 32, kStride);
+  if constexpr (kTiles == 2 && kGroups == 2) _tile_stored(3, sums + 48, kStride);
+}
+
+// The panel's `count` sub-blocks (the first belongs to block `block` of the rows) times tiles of rows: while a
+// super-block is multiplied, the one before is folded.
+template <class K, int kTiles, int kGroups>
+__attribute__((noinline)) void panel_rows(const LinearJob& job, int tile, int block, int count, float* acc,
+                                          Scratch& s) {
+  constexpr int kSubs = K::kSubs, kShareRows = kTileRows * kTiles / kSubs;  // rows folded per sub-block
+  RowTile t[kTiles];
+  for (int i = 0; i < kTiles; ++i) t[i] = row_tile<K>(job, tile + i, block, acc + i * 2 * kSums);
+  const int supers = (count + kSubs - 1) / kSubs;
+  const auto fold_share = [&](int super, int share) __attribute__((always_inline)) {
+    const int of = share * kShareRows / kTileRows, first = share * kShareRows % kTileRows;
+    const int width = static_cast<int>(t[of].width), last = first + kShareRows < width ? first + kShareRows : width;
+    const int32_t* sums = s.sums + ((super & 1) * kSubs * 4 + 2 * of) * 16;
+    if (count - super * kSubs >= kSubs) fold<K, kGroups, kSubs>(t[of], super, s.panel, sums, first, last);
+    else fold<K, kGroups, kSubs / 2>(t[of], super, s.panel, sums, first, last);
+  };
+  for (int i = 0; i < supers; ++i) {
+    const int left = count - i * kSubs;
+#pragma GCC unroll 1
+    for (int k = 0; k < kSubs; ++k) {
+      const auto before = [&]() __attribute__((always_inline)) {
+        if (i > 0) fold_share(i - 1, k);
+      };
+      if (k < left)
+        multiply<K, kTiles, kGroups>(t, s.panel, i * kSubs + k, s.sums + ((i & 1) * kSubs + k) * 64, before);
+      else before();
+    }
+  }
+  for (int k = 0; k < kSubs; ++k) fold_share(supers - 1, k);
+}
+
+// Results are written to lines that are in no cache near: they are asked for before the last sums are computed.
+SX_INLINE void prefetch_results(const LinearJob& job, int group, int row, int rows) {
+  for (int r = row; r < row + rows && r < job.rows; ++r)
+    __builtin_prefetch(job.out + static_cast<size_t>(r) * static_cast<size_t>(job.out_stride) + group * kOutputs, 1);
+}
+
+// kGroups groups from `group` on times tiles [first, last) of rows.
+template <class K, int kGroups>
+void run_groups(const LinearJob& job, int group, int first, int last, Scratch& s) {
+  constexpr int kBlocks = kPanel / K::kHalves;  // of the panel
+  const int blocks = job.layout->blocks;
+  const auto acc = [&](int tile) { return s.acc[(tile - first) * 2]; };
+  memset(s.acc, 0, sizeof(s.acc[0]) * 2 * static_cast<size_t>(last - first));
+  for (int b = 0; b < blocks; b += kBlocks) {
+    const int count = blocks - b < kBlocks ? blocks - b : kBlocks;
+    for (int g = 0; g < kGroups; ++g)
+      unpack<K>(s.panel + g * kPanel,
+                reinterpret_cast<const uint8_t*>(job.weights) +
+                    static_cast<size_t>(group + g) * job.layout->group_bytes + static_cast<size_t>(b) * K::kBytes,
+                count);
+    for (int t = first; t < last; t += 2) {
+      if (b + kBlocks >= blocks)
+        for (int g = 0; g < kGroups; ++g) prefetch_results(job, group + g, t * kTileRows, 2 * kTileRows);
+      if (t + 2 <= last) panel_rows<K, 2, kGroups>(job, t, b, count * K::kHalves, acc(t), s);
+      else panel_rows<K, 1, kGroups>(job, t, b, count * K::kHalves, acc(t), s);
+    }
+  }
+  for (int t = first; t < last; ++t)
+    for (int r = 0; r < kTileRows && t * kTileRows + r < job.rows; ++r)
+      for (int g = 0; g < kGroups; ++g)
+        finish(job, group + g, t * kTileRows + r, _mm512_load_ps(acc(t) + g * kSums + 16 * r));
+}
 
 template <class K>
 void run(const LinearJob& job, int tiles) {
-  constexpr int kBlocks = kPanel / K::kHalves;  // of the panel
   Scratch& s = *reinterpret_cast<Scratch*>(job.panel);
-  const int blocks = job.layout->blocks;
-  int most = static_cast<int>(kActs / (static_cast<size_t>(blocks) * 32 * kTileRows));
-  most = most < 4 ? 4 : most < kMostTiles ? most : kMostTiles;
+  int most = static_cast<int>(kActs / (static_cast<size_t>(job.layout->blocks) * 32 * kTileRows));
+  most = most < 4 ? 4 : most < kMostTiles ? most / 2 * 2 : kMostTiles;
   for (int t = 0; t < tiles; t += most) {
     const int end = t + most < tiles ? t + most : tiles;
-    for (int g = job.first; g < job.last; ++g) {
-      const std::byte* group = job.weights + static_cast<size_t>(g) * job.layout->group_bytes;
-      memset(s.acc, 0, sizeof(s.acc[0]) * static_cast<size_t>(end - t));
-      for (int b = 0; b < blocks; b += kBlocks) {
-        const int count = blocks - b < kBlocks ? blocks - b : kBlocks;
-        unpack<K>(s.panel, reinterpret_cast<const uint8_t*>(group) + static_cast<size_t>(b) * K::kBytes, count);
-        panel_rows<K>(job, t, end, b, count * K::kHalves, s);
-      }
-      for (int i = t; i < end; ++i)
-        for (int r = 0; r < kTileRows && i * kTileRows + r < job.rows; ++r)
-          finish(job, g, i * kTileRows + r, _mm512_load_ps(s.acc[i - t] + 16 * r));
-    }
+    int g = job.first;
+    for (; g + 2 <= job.last; g += 2) run_groups<K, 2>(job, g, t, end, s);
+    if (g < job.last) run_groups<K, 1>(job, g, t, end, s);
   }
 }
 

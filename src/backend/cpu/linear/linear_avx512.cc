@@ -80,10 +80,54 @@ SX_INLINE int32_t reduce_sum(__m512i x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
+// quantise_share() for 64 values: the sums of each 16 of them come from one dot product with ones.
+SX_INLINE void quantise_64(const float* x, const ActTile& tile, size_t scale, size_t row) {
+  const size_t width = static_cast<size_t>(tile.width);
+  Vec v[4], high = zero(), bad = zero();
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    v[i] = load(x + 16 * i);
+    high = max(high, abs(v[i]));
+    bad = fma(v[i], zero(), bad);
+  }
+  const bool finite = _mm512_cmp_ps_mask(bad, zero(), _CMP_EQ_OQ) == 0xffff;
+  const float top = reduce_max(high);
+  tile.dx[scale * width + row] = finite ? top / 127 : __builtin_nanf("");
+  const Vec inverse = set1(finite && top >= 0x1p-100f ? 127 / top : 0.0f);
+  __m128i q[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)  // what is not finite times 0 becomes 0x80000000 and so 0
+    q[i] = _mm512_maskz_cvtepi32_epi8(0xffff, _mm512_maskz_cvtps_epi32(0xffff, mul(v[i], inverse)));
+  __m512i all = _mm512_zextsi128_si512(q[0]);
+  all = _mm512_maskz_inserti64x2(0xff, all, q[1], 1);
+  all = _mm512_maskz_inserti64x2(0xff, all, q[2], 2);
+  all = _mm512_maskz_inserti64x2(0xff, all, q[3], 3);
+  __m512i four = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
+  four = _mm512_add_epi32(four, _mm512_maskz_shuffle_epi32(0xffff, four, _MM_PERM_BADC));
+  four = _mm512_add_epi32(four, _mm512_maskz_shuffle_epi32(0xffff, four, _MM_PERM_CDAB));
+  alignas(64) int32_t sums[16];
+  _mm512_store_si512(sums, four);
+#pragma GCC unroll 2
+  for (size_t h = 0; h < 2; ++h) {
+    const size_t block = 2 * scale + h;
+    int8_t* to = tile.q + (block * width + row) * 32;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), q[2 * h]);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), q[2 * h + 1]);
+    const int32_t first = sums[8 * h], second = sums[8 * h + 4], sum = first + second;
+    int32_t* lift = tile.lift + block * 4 * width + row;
+    lift[0] = -128 * sum;
+    lift[width] = -128 * first;
+    lift[2 * width] = -128 * second;
+    lift[3 * width] = -8 * sum;
+    tile.sum[block * width + row] = static_cast<float>(sum);
+  }
+}
+
 // The values of one row that share scale number `scale`. With an infinity or NaN among them q is 0 and the scale makes
 // the row's results NaN.
 template <int kValues>
 void quantise_share(const float* x, int count, const ActTile& tile, size_t scale, size_t row) {
+  if (kValues == kSuper && count == kSuper) return quantise_64(x, tile, scale, row);
   const size_t width = static_cast<size_t>(tile.width);
   Vec high = zero(), bad = zero();
   for (int i = 0; i < count; i += 16) {
@@ -271,8 +315,7 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
 
 // ---- jobs --------------------------------------------------------------------------------------------------------------
 constexpr int kRowsAtOnce = 64;  // rows that share a pass over the groups; their activations stay in L2
-// Where AMX may be used it serves calls of so many rows, there all tiles with at least so many.
-constexpr int kAmxCall = 32, kAmxRows = 9;
+constexpr int kAmxRows = 9;      // where AMX may be used it serves all tiles with at least so many
 
 // Rows [from, to) of one group; from is a multiple of 16.
 template <class F>
@@ -310,7 +353,7 @@ void run_format(const LinearJob& job) {
   if (job.rows == 2) return rows_few<F, 2>(job);
   int from = 0;
   if constexpr (kAmx) {
-    const int tiles = job.rows < kAmxCall ? 0 : (job.rows + kTileRows - kAmxRows) / kTileRows;
+    const int tiles = (job.rows + kTileRows - kAmxRows) / kTileRows;
     if (tiles > 0)
       amx_run(job,
               {.store = kNibbles<F>                 ? AmxStore::kNibbles
