@@ -117,7 +117,9 @@ class PatternReader {
     std::string out;
     while (more() && text_[at_] != '|' && text_[at_] != ')' && text_[at_] != '$') {
       if (text_[at_] == '^') wrong("an anchor that is not at an end of the pattern");
-      out += (out.empty() ? "" : " ") + atom(depth) + quantifier();
+      if (!out.empty()) out += " ";
+      out += atom(depth);  // before its quantifier: both read on
+      out += quantifier();
     }
     return out.empty() ? "\"\"" : out;
   }
