@@ -27,7 +27,8 @@ constexpr int kRedirections = 5;
 constexpr std::chrono::seconds kSilence{60};
 constexpr size_t kPiece = 65536;
 
-// One exchange over a connection of its own. Timeouts of Beast's streams need asynchronous calls: each is run to its end.
+// One exchange over a connection of its own. Timeouts of Beast's streams need asynchronous calls: each is run to its
+// end.
 class Exchange {
  public:
   explicit Exchange(const Url& url) : url_(url) {}
@@ -40,14 +41,21 @@ class Exchange {
     const auto places = resolver.resolve(url_.host, url_.port);
     if (!url_.tls) {
       beast::tcp_stream stream(io_);
-      await([&](auto done) { beast::get_lowest_layer(stream).async_connect(places, [=](error_code e, auto) { done(e); }); }, stream);
+      await(
+          [&](auto done) {
+            beast::get_lowest_layer(stream).async_connect(places, [=](error_code e, auto) { done(e); });
+          },
+          stream);
       return exchange(stream, take);
     }
     beast::ssl_stream<beast::tcp_stream> stream(io_, tls_);
     stream.set_verify_callback(asio::ssl::host_name_verification(url_.host));
     if (!SSL_set_tlsext_host_name(stream.native_handle(), url_.host.c_str())) throw Error("TLS cannot be used");
-    await([&](auto done) { beast::get_lowest_layer(stream).async_connect(places, [=](error_code e, auto) { done(e); }); }, stream);
-    await([&](auto done) { stream.async_handshake(asio::ssl::stream_base::client, [=](error_code e) { done(e); }); }, stream);
+    await(
+        [&](auto done) { beast::get_lowest_layer(stream).async_connect(places, [=](error_code e, auto) { done(e); }); },
+        stream);
+    await([&](auto done) { stream.async_handshake(asio::ssl::stream_base::client, [=](error_code e) { done(e); }); },
+          stream);
     return exchange(stream, take);
   }
 
@@ -72,7 +80,8 @@ class Exchange {
     beast::flat_buffer buffer;
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
-    await([&](auto done) { http::async_read_header(stream, buffer, parser, [=](error_code e, size_t) { done(e); }); }, stream);
+    await([&](auto done) { http::async_read_header(stream, buffer, parser, [=](error_code e, size_t) { done(e); }); },
+          stream);
     const int status = parser.get().result_int();
     if (status >= 300 && status < 400 && parser.get().count(http::field::location))
       return std::string(parser.get()[http::field::location]);
@@ -81,8 +90,8 @@ class Exchange {
     while (!parser.is_done()) {
       auto& body = parser.get().body();
       body.data = piece.data(), body.size = piece.size(), body.more = true;
-      await([&](auto done) { http::async_read_some(stream, buffer, parser, [=](error_code e, size_t) { done(e); }); }, stream,
-            http::error::need_buffer);
+      await([&](auto done) { http::async_read_some(stream, buffer, parser, [=](error_code e, size_t) { done(e); }); },
+            stream, http::error::need_buffer);
       const size_t got = piece.size() - body.size;
       if (got > 0) take({piece.data(), got});
     }
@@ -110,10 +119,9 @@ Url parse_url(std::string_view text) {
   if (colon != place.npos) url.port = place.substr(colon + 1), place = place.substr(0, colon);
   if (place.starts_with('[') && place.ends_with(']')) place = place.substr(1, place.size() - 2);
   url.host = place;
-  const auto plain = [](const std::string& s) {
-    return !s.empty() && s.find_first_of(" \t\r\n@\\") == s.npos;
-  };
-  if (!plain(url.host) || url.port.find_first_not_of("0123456789") != url.port.npos || url.port.empty() || !plain(url.path))
+  const auto plain = [](const std::string& s) { return !s.empty() && s.find_first_of(" \t\r\n@\\") == s.npos; };
+  if (!plain(url.host) || url.port.find_first_not_of("0123456789") != url.port.npos || url.port.empty() ||
+      !plain(url.path))
     throw Error(fmt::format("'{}' is no address of a hub", text));
   return url;
 }
@@ -121,8 +129,8 @@ Url parse_url(std::string_view text) {
 std::string next_url(const Url& from, std::string_view where) {
   const bool relative = where.starts_with('/') && !where.starts_with("//");
   const std::string host = from.host.find(':') == std::string::npos ? from.host : "[" + from.host + "]";
-  const std::string next = relative ? fmt::format("{}://{}:{}{}", from.tls ? "https" : "http", host, from.port, where)
-                                    : std::string(where);
+  const std::string next =
+      relative ? fmt::format("{}://{}:{}{}", from.tls ? "https" : "http", host, from.port, where) : std::string(where);
   if (from.tls && !parse_url(next).tls) throw Error(fmt::format("leads away from TLS, to {}", next));
   return next;
 }
