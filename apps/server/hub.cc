@@ -25,9 +25,8 @@ namespace fs = std::filesystem;
 constexpr size_t kMostListing = size_t(16) << 20;  // bytes
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= 96 && text.front() != '.' && std::ranges::all_of(text, [](unsigned char c) {
-    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
+  return !text.empty() && text.size() <= 96 && text.front() != '.' &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 // A name that stays in its folder.
@@ -85,7 +84,8 @@ std::vector<HubFile> read_listing(const std::string& text, const HubName& name) 
       files.push_back(std::move(file));
     }
   } catch (const Json::exception& e) {
-    throw Error(fmt::format("{}/{}: the hub's list of files cannot be read: {}", name.owner, name.repository, e.what()));
+    throw Error(
+        fmt::format("{}/{}: the hub's list of files cannot be read: {}", name.owner, name.repository, e.what()));
   }
   return files;
 }
@@ -129,7 +129,8 @@ HubName parse_hub_name(std::string_view text) {
     if (colon != text.npos) name.tag = text.substr(colon + 1);
   }
   if (!is_name(name.owner) || !is_name(name.repository) || (colon != text.npos && !is_name(name.tag)))
-    throw Error(fmt::format("'{}' is no name of a model at a hub: expected OWNER/REPOSITORY or OWNER/REPOSITORY:TAG", text));
+    throw Error(
+        fmt::format("'{}' is no name of a model at a hub: expected OWNER/REPOSITORY or OWNER/REPOSITORY:TAG", text));
   return name;
 }
 
@@ -147,8 +148,9 @@ HubFile choose_hub_file(const std::vector<HubFile>& files, const HubName& name) 
   if (found != models.end()) return *found;
   std::vector<std::string> there;
   for (const HubFile& file : models) there.push_back(file.path);
-  throw Error(fmt::format("{}/{}: no GGUF file{} among [{}]; files in several parts are not taken", name.owner, name.repository,
-                          name.tag.empty() ? "" : fmt::format(" with '{}'", name.tag), fmt::join(there, ", ")));
+  throw Error(fmt::format("{}/{}: no GGUF file{} among [{}]; files in several parts are not taken", name.owner,
+                          name.repository, name.tag.empty() ? "" : fmt::format(" with '{}'", name.tag),
+                          fmt::join(there, ", ")));
 }
 
 std::string model_from_hub(const HubOptions& options, const HubName& name) {

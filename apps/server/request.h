@@ -67,7 +67,7 @@ struct CompletionRequest {
   // Chat: what apply_template takes.
   std::string messages, tools, template_variables;  // JSON; tools and template_variables may be empty
   bool add_generation_prompt = true;
-  bool no_thoughts = false;  // was asked for: a thought that the template opens all the same is closed
+  bool no_thoughts = false;  // by the server's setting: a thought that the template opens all the same is closed
   // What the assistant has begun to say: the answer goes on behind it.
   std::string prefill, prefill_reasoning;
   ReasoningStyle reasoning;  // thoughts are split from the content; none: they are content

@@ -184,7 +184,7 @@ void read_variables(const Json& body, const Limits& limits, CompletionRequest& r
   }
   if (limits.thinks) set_thinking(variables, *limits.thinks);
   const auto thinks = variables.find("enable_thinking");
-  request.no_thoughts = thinks != variables.end() && *thinks == false;
+  request.no_thoughts = limits.thinks == false && thinks != variables.end() && *thinks == false;
   if (!variables.empty()) request.template_variables = variables.dump();
   if (request.template_variables.size() > limits.schema_bytes)
     throw bad_request(fmt::format("'chat_template_kwargs' is longer than {} bytes", limits.schema_bytes),
