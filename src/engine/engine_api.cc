@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/round.h"
 #include "specextend/costs.h"
+#include "specextend/grammar.h"
 #include "specextend/kv_memory.h"
 
 namespace sx {
@@ -52,6 +53,11 @@ bool measure_when_idle(Engine& engine) {
 PredictedTime take_predicted_time(Engine& engine) {
   auto* known = dynamic_cast<EngineImpl*>(&engine);
   return known ? known->round().take_predicted_time() : PredictedTime{};
+}
+
+std::shared_ptr<const void> prepare_grammar(Engine& engine, const std::string& gbnf) {
+  auto* own = dynamic_cast<EngineImpl*>(&engine);
+  return own ? own->grammars().get(gbnf) : nullptr;  // another engine compiles its grammars itself
 }
 
 KvMemory kv_memory(const Engine& engine) {

@@ -1,7 +1,6 @@
 // The public door to grammars, and to those from JSON schemas.
 #include <specextend/grammar.h>
 
-#include "engine/engine.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/json_schema.h"
 
@@ -16,10 +15,5 @@ std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pa
 }
 
 std::string gbnf_quote(std::string_view text) { return gbnf_literal(text); }
-
-std::shared_ptr<const void> prepare_grammar(Engine& engine, const std::string& gbnf) {
-  auto* own = dynamic_cast<EngineImpl*>(&engine);
-  return own ? own->grammars().get(gbnf) : nullptr;  // another engine compiles its grammars itself
-}
 
 }  // namespace sx
