@@ -348,7 +348,7 @@ def check_exposition(case, text):
             case.assertIn(kind, ("counter", "gauge", "histogram"))
             types[name] = kind
         else:
-            match = re.fullmatch(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)', line)
+            match = re.fullmatch(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)', line)
             case.assertTrue(match, line)
             name, labels, value = match.groups()
             case.assertEqual(re.sub("_(bucket|sum|count)$", "", name) if types[family] == "histogram" else name, family, line)
