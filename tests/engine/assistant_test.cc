@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "engine/head_answers.h"
 #include "model/heads/head_parts.h"
 #include "specextend/inspect.h"

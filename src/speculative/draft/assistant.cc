@@ -66,7 +66,7 @@ AssistantDraft::AssistantDraft(const DraftContext& context, std::unique_ptr<Assi
       last_(backend_, context.slots, width_),
       tokens_(size_t(rows)),
       which_(size_t(rows)),
-      states_(backend_.allocate(size_t(rows) * size_t(width_), "states of the draft head")),
+      states_(backend_.allocate(size_t(backend_.row_capacity(rows)) * size_t(width_), "states of the draft head")),
       tail_states_(backend_.allocate(size_t(kMaxTreeNodes + 1) * size_t(width_), "states of the draft head")) {}
 
 // Logits of the first rows of tokens_ and states_.

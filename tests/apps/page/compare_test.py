@@ -32,8 +32,8 @@ class Compare(PageTest):
         self.assertEqual(first, second)  # the same prompt, seed and settings
         self.assertEqual(self.sides(".side-name"), ["Plain", "With drafts: suffix"])
         self.assertEqual(self.sides(".answer"), ["Same text"] * 2)
-        self.assertEqual(self.sides(".figures"), ["50.0 tok/s · 2.50 tokens per pass · 10 tokens in 200 ms",
-                                                  "125.0 tok/s · 2.50 tokens per pass · 10 tokens in 80 ms"])
+        self.assertEqual(self.sides(".figures"), ["50.0 tok/s · 1.00 tokens per pass · 10 tokens in 200 ms",
+                                                  "125.0 tok/s · 4.00 tokens per pass · 10 tokens in 80 ms"])
         self.assertEqual(browser.text(".note"), "The texts are equal: 13 characters. With drafts 2.50× as fast.")
         before = browser.js("return document.querySelector('.sides').textContent + document.querySelector('.note').outerHTML")
         self.load()
