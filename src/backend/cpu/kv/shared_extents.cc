@@ -21,6 +21,7 @@ bool all_zero(const std::byte* page) { return page[0] == std::byte{} && std::mem
 SharedExtents::SharedExtents(const ExtentShape& shape) : shape_(shape), slots_(static_cast<size_t>(shape.slots)) {
   SX_ASSERT(shape.bytes % kPage == 0);
   for (Slot& slot : slots_) slot.snapshot.assign(static_cast<size_t>(shape.extents), kNone);
+  if (shape.slots > 1) open_file();  // now, so that the number of descriptors does not depend on what is asked
 }
 
 SharedExtents::~SharedExtents() {
