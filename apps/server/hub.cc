@@ -19,7 +19,7 @@
 namespace sx::server {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr size_t kMostListing = size_t(16) << 20;  // bytes
@@ -76,14 +76,14 @@ class Sha256 {
 std::vector<HubFile> read_listing(const std::string& text, const HubName& name) {
   std::vector<HubFile> files;
   try {
-    const Json list = Json::parse(text);
-    for (const Json& one : list) {
+    const PlainJson list = PlainJson::parse(text);
+    for (const PlainJson& one : list) {
       if (one.at("type") != "file") continue;
       HubFile file{one.at("path").get<std::string>(), one.at("size").get<int64_t>(), {}};
       if (const auto large = one.find("lfs"); large != one.end() && large->is_object()) file.sha256 = large->at("oid");
       files.push_back(std::move(file));
     }
-  } catch (const Json::exception& e) {
+  } catch (const PlainJson::exception& e) {
     throw Error(
         fmt::format("{}/{}: the hub's list of files cannot be read: {}", name.owner, name.repository, e.what()));
   }

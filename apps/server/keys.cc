@@ -13,7 +13,7 @@
 namespace sx::server {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 std::string given_key(const std::string& authorization, const std::string& x_api_key) {
   const std::string bearer = "Bearer ";
@@ -28,13 +28,13 @@ uint64_t id_of(const std::string& key) {
   return id == 0 ? 1 : id;
 }
 
-int64_t whole(const Json& value, const std::string& name, int64_t most) {
+int64_t whole(const PlainJson& value, const std::string& name, int64_t most) {
   if (!value.is_number_integer() || value < 0 || value > most)
     throw Error(fmt::format("'{}' must be a whole number from 0 to {}", name, most));
   return value.get<int64_t>();
 }
 
-std::string text(const Json& value, const std::string& name) {
+std::string text(const PlainJson& value, const std::string& name) {
   constexpr size_t kMost = 4096;
   if (!value.is_string() || value.get_ref<const std::string&>().empty() ||
       value.get_ref<const std::string&>().size() > kMost)
@@ -42,7 +42,7 @@ std::string text(const Json& value, const std::string& name) {
   return value.get<std::string>();
 }
 
-ApiKey read_key(const Json& entry) {
+ApiKey read_key(const PlainJson& entry) {
   constexpr int kMostRequests = 1 << 20;
   if (!entry.is_object()) throw Error("it must be an object");
   ApiKey key;
@@ -67,7 +67,7 @@ ApiKey read_key(const Json& entry) {
 }
 
 std::vector<ApiKey> read_json(const std::string& content) {
-  const Json list = Json::parse(content, nullptr, false);
+  const PlainJson list = PlainJson::parse(content, nullptr, false);
   if (!list.is_array()) throw Error("it begins as JSON but is no JSON list");
   std::vector<ApiKey> keys;
   std::set<std::string> names, texts;

@@ -6,7 +6,7 @@
 namespace sx::server {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr const char* kMedium = "GPU";  // vLLM's word for the cache that passes read, whatever the device
 
@@ -30,23 +30,23 @@ void KvBlocks::update(size_t slot, uint64_t scope, std::span<const Token> text) 
                   text.begin()) /
            kBlock;
   }
-  Json removed = Json::array();
+  PlainJson removed = PlainJson::array();
   for (size_t i = same; i < held.hashes.size(); ++i)
     if (const auto found = holders_.find(held.hashes[i]); --found->second == 0) {
       removed.push_back(held.hashes[i]);
       holders_.erase(found);
     }
-  if (!removed.empty()) events_.push_back(Json::array({"BlockRemoved", std::move(removed), kMedium}));
+  if (!removed.empty()) events_.push_back(PlainJson::array({"BlockRemoved", std::move(removed), kMedium}));
   held.scope = scope;
   held.hashes.resize(same);
   held.text.resize(same * kBlock);
   // Stored blocks are told in runs: those between two that another slot has told already.
-  Json stored = Json::array(), tokens = Json::array(), parent;
+  PlainJson stored = PlainJson::array(), tokens = PlainJson::array(), parent;
   const auto tell = [&] {
     if (stored.empty()) return;
-    events_.push_back(
-        Json::array({"BlockStored", std::move(stored), parent, std::move(tokens), kBlock, nullptr, kMedium, nullptr}));
-    stored = Json::array(), tokens = Json::array();
+    events_.push_back(PlainJson::array(
+        {"BlockStored", std::move(stored), parent, std::move(tokens), kBlock, nullptr, kMedium, nullptr}));
+    stored = PlainJson::array(), tokens = PlainJson::array();
   };
   for (size_t i = same; i < blocks; ++i) {
     const std::span<const Token> block = text.subspan(i * kBlock, kBlock);
@@ -56,7 +56,7 @@ void KvBlocks::update(size_t slot, uint64_t scope, std::span<const Token> text) 
     if (++holders_[hash] > 1) {
       tell();
     } else {
-      if (stored.empty()) parent = i > 0 ? Json(before) : Json(nullptr);
+      if (stored.empty()) parent = i > 0 ? PlainJson(before) : PlainJson(nullptr);
       stored.push_back(hash);
       for (const Token token : block) tokens.push_back(token);
     }
@@ -67,9 +67,9 @@ void KvBlocks::update(size_t slot, uint64_t scope, std::span<const Token> text) 
 }
 
 void KvEvents::flush() {
-  if (const Json events = blocks_.take(); !events.empty()) publisher_->publish(events);
+  if (const PlainJson events = blocks_.take(); !events.empty()) publisher_->publish(events);
 }
 
-Json KvBlocks::take() { return std::exchange(events_, Json::array()); }
+PlainJson KvBlocks::take() { return std::exchange(events_, PlainJson::array()); }
 
 }  // namespace sx::server
