@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Files of a module have no name twice in their unnamed namespaces: the demo's build compiles them together (cmake/quick.cmake).
+"""Files of a module have no name twice in their unnamed namespaces, nor one that a neighbour's alias beside such a namespace
+has: the demo's build compiles them together (cmake/quick.cmake).
 
 Usage: check_names.py COMPILE_COMMANDS    the file that CMake writes; nothing is compiled
 """
@@ -22,7 +23,7 @@ def quick(name):
 
 
 def declarations(text):
-    """The pieces of text that begin in column one inside `namespace {`, up to where their bodies begin."""
+    """The pieces of text that begin in column one inside `namespace {`, up to where their bodies begin; outside of it aliases only."""
     inside = False
     lines = text.split("\n")
     for at, line in enumerate(lines):
@@ -30,7 +31,7 @@ def declarations(text):
             inside = True
         elif line.startswith("}  // namespace") and line.rstrip() == "}  // namespace":
             inside = False
-        elif inside and line[:1].isalpha():
+        elif inside and line[:1].isalpha() or ALIAS.match(line):
             piece = line
             while not re.search(r"[;{]", piece) and at + 1 < len(lines):
                 at += 1
