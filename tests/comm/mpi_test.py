@@ -151,6 +151,18 @@ def check_presets(program, golden, cases, numbers, which, env):
     return failed
 
 
+def end(job, pids):
+    """Nothing of a job stays, however it went."""
+    for pid in pids.values():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    if job.poll() is None:
+        job.kill()
+        job.wait()
+
+
 def health_of(port):
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as reply:
@@ -191,14 +203,7 @@ def check_health(program, golden, env):
                 except subprocess.TimeoutExpired:
                     code = None
             finally:
-                for pid in pids.values():
-                    try:
-                        os.kill(pid, signal.SIGKILL)
-                    except OSError:
-                        pass
-                if job.poll() is None:
-                    job.kill()
-                    job.wait()
+                end(job, pids)
             errors.seek(0)
             said = errors.read().decode(errors="replace")
         if seen[0] != 500 or f"rank {victim}" not in seen[1] or took > 2 or code in (None, 0):
@@ -325,14 +330,7 @@ def check_faults(program, golden, env, times):
                     code = None
                 took = time.monotonic() - start
             finally:
-                for pid in pids.values():
-                    try:
-                        os.kill(pid, signal.SIGKILL)
-                    except OSError:
-                        pass
-                if job.poll() is None:
-                    job.kill()
-                    job.wait()
+                end(job, pids)
             out.seek(0), errors.seek(0)
             said, text = errors.read().decode(errors="replace"), out.read()
         same = min(len(text), len(expected))
