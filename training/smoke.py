@@ -242,6 +242,25 @@ def check_loss():
     expect(worst < 1e-5, f"HeadLoss with hard labels is off by {worst:.1e}")
     expect(abs(hits - ((log_q.argmax(-1) == best) * weight).mean()) < 1e-6, "HeadLoss counts hits wrongly")
 
+    words = torch.randint(41, (50, 6))  # 40: none
+    recent = torch.zeros(50, 40)
+    for row, some in enumerate(words.tolist()):
+        recent[row, [word for word in some if word < 40]] = 1
+    found = fused.HeadLoss.apply(student, w, teacher, w_teacher, weight, 16, best, False, words)[0]
+    reduced = lambda z: torch.where(recent > 0, torch.where(z > 0, z / 1.1, z * 1.1), z)
+    p, log_q = reduced(teacher @ w_teacher.T).softmax(-1), reduced(student @ w.T).log_softmax(-1)
+    truth = ((p * (p.log() - log_q)).sum(-1) * weight).mean()
+    pairs = zip(torch.autograd.grad(found, [student, w]), torch.autograd.grad(truth, [student, w]))
+    worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
+    expect(worst < 1e-5, f"HeadLoss under a repeat penalty is off by {worst:.1e}")
+    expect(torch.equal(best, p.argmax(-1)), "HeadLoss under a repeat penalty gives a wrong argmax")
+    ids = torch.randint(40, (2, 90))
+    last = torch.tensor([[3, 70]] * 2)
+    words = fused.penalised_words(ids, last, 40)
+    for place, wanted in enumerate((ids[0, :4], ids[0, 7:71])):
+        expect(set(words[0, place].tolist()) == set(wanted.tolist()), "penalised_words: other words than the last 64")
+    expect((words[1] == 40).all(), "penalised_words: every other row should have no penalty")
+
 
 def longspec_row(row, ids, positions, count, cells, w, target, window):
     """the row's logits, written out head by head in double precision; it sees `count` of the target's cells"""
@@ -388,8 +407,8 @@ def check_longspec(folder):
         expect(torch.equal(runner.w[name], kind(found[name].float())), f"longspec: {name} is shipped in another type")
     runner = evaluate.LongSpecRunner(f"{folder}/drafts/longspec", "bf16")
     runner.window, known = window, torch.tensor([40, 70])
-    text = dict(ids=ids, cells=target.forward(ids)[2])
-    tokens, scores, _ = evaluate.grow(runner, evaluate.encode(runner, text, target), known, target, 5, 1)
+    text = dict(ids=ids, cells=target.forward(ids)[2], penalty=1.0)
+    tokens, scores, _ = evaluate.grow(runner, evaluate.encode(runner, text, target), known, target, 5, 1, text)
     for b, n in enumerate(known.tolist()):
         drafted, total = torch.stack([t[b, 0, 0] for t in tokens]), torch.stack([s[b, 0, 0] for s in scores])
         line = torch.cat([ids[b, :n], drafted])[None]
