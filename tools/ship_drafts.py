@@ -4,8 +4,8 @@
   tools/ship_drafts.py TRAINED TARGET [--program PROGRAM] [--models FOLDER] [--name NAME]
 
 TRAINED holds `small`, `eagle3`, `medusa`, `longspec` and `dflash`, or some of them, as training/train.py writes them;
-TARGET is the model they were trained for (GGUF file or folder). Types and rounding are those that the training simulated
-(training/models.py).
+TARGET is the model they were trained for (GGUF file or folder). Types and rounding are those that the training
+simulated (training/models.py).
 Drafts of the list that are not in TRAINED stay. The cards, README.md in each folder, are written by hand."""
 import argparse
 import hashlib

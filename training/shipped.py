@@ -1,5 +1,5 @@
 """Reads drafts as they are shipped (models/) back into folders that train.py starts from and evaluate.py reads: the
-values of the quantised matrices, exactly, in fp32.
+values of the quantised matrices, exactly, in fp32; what is not quantised stays as it is.
 
     python shipped.py MODELS FOLDER [--name smollm2-135m]
 """
@@ -36,8 +36,6 @@ def read(path):
                 blocks = tensor.numpy().view(np.uint8).reshape(-1, gguf_reader.BLOCK_BYTES[kind])
                 shape = [int(n) for n in meta[f"{name}.shape"].split(",")]
                 tensor = torch.from_numpy(gguf_reader.dequantise(blocks, kind).reshape(shape))
-            elif tensor.is_floating_point():
-                tensor = tensor.float()
             tensors[name] = tensor.contiguous()
     return tensors, json.loads(meta["config"]) if "config" in meta else None
 
