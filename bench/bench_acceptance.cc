@@ -35,6 +35,7 @@ struct Args {
   std::string model, configurations, prompts, drafts, json;
   int length = 0, rows = 0, skip = 0, generate = 256, threads = 0;
   int right = 24;  // tokens of an answer that must be right, or all of a shorter one
+  float repeat_penalty = 1;
   bool chat = false, far = false;
 };
 
@@ -57,6 +58,7 @@ struct Tally {
 struct Answered {
   std::string kind;
   int prompt = 0, tokens = 0, loop = 0;  // tokens verified, of them before the text repeats itself
+  int distinct = 0;                      // runs of 8 tokens among all of the answer's
   int length = 0;                        // of the prompt
   CellRange evidence;
 };
@@ -175,6 +177,14 @@ std::vector<Prompt> read_prompts(const TokenizerImpl& tokenizer, const Args& arg
   return prompts;
 }
 
+// Different runs of 8 tokens.
+int distinct_of(std::span<const Token> text) {
+  std::set<std::vector<Token>> seen;
+  for (size_t i = kLoopRun; i <= text.size(); ++i)
+    seen.emplace(text.begin() + ptrdiff_t(i - kLoopRun), text.begin() + ptrdiff_t(i));
+  return int(seen.size());
+}
+
 // Tokens before the text repeats itself (training/evaluate.py).
 int loop_of(std::span<const Token> text) {
   std::set<std::vector<Token>> seen;
@@ -225,9 +235,10 @@ class Report {
     if (args_.json.empty()) return;
     Json out;
     out["model"] = args_.model, out["prompts"] = args_.prompts, out["length"] = args_.length, out["chat"] = args_.chat;
+    out["repeat_penalty"] = args_.repeat_penalty;
     out["generate"] = args_.generate, out["far"] = args_.far, out["backend"] = replay_.backend();
     for (const Answered& a : answers_) {
-      Json one{{"prompt", a.prompt}, {"tokens", a.tokens}, {"loop", a.loop}};
+      Json one{{"prompt", a.prompt}, {"tokens", a.tokens}, {"loop", a.loop}, {"distinct_runs", a.distinct}};
       one["length"] = a.length;
       if (args_.far) one["kind"] = a.kind, one["evidence"] = {a.evidence.begin, a.evidence.end};
       out["answers"].push_back(one);
@@ -267,10 +278,16 @@ class Report {
   }
 
   void print_acceptance(size_t wide) const {
-    double tokens = 0, early = 0;
-    for (const Answered& a : answers_) tokens += a.tokens, early += a.loop;
-    fmt::print("{} prompts, {:.0f} tokens, {:.0f}% of them after the text began to repeat itself; {}\n\n",
-               answers_.size(), tokens, tokens > 0 ? 100 * (1 - early / tokens) : 0, replay_.backend());
+    double tokens = 0, early = 0, runs = 0, distinct = 0;
+    for (const Answered& a : answers_) {
+      tokens += a.tokens, early += a.loop;
+      runs += std::max(0, a.tokens - kLoopRun + 1), distinct += a.distinct;
+    }
+    fmt::print(
+        "{} prompts, {:.0f} tokens, {:.0f}% of them after the text began to repeat itself, {:.0f}% of the runs of {} "
+        "tokens distinct; {}\n\n",
+        answers_.size(), tokens, tokens > 0 ? 100 * (1 - early / tokens) : 0, runs > 0 ? 100 * distinct / runs : 100,
+        kLoopRun, replay_.backend());
     fmt::print(
         "{:{}}  tokens/round   from first row    before loops  nodes  |  per round, ms: draft  cache  other  |  "
         "prefill, ms  refreshes/100\n",
@@ -366,7 +383,7 @@ void run(Args args) {
   auto configurations = read_configurations(args.configurations, args.drafts);
   ReplayOptions options;
   if (args.model.empty()) args.model = default_model_path();
-  options.model = args.model, options.threads = args.threads;
+  options.model = args.model, options.threads = args.threads, options.repeat_penalty = args.repeat_penalty;
   const auto prompts = read_prompts(TokenizerImpl(ModelFile::open(options.model), ""), args);
   int answer = args.generate;
   for (const Prompt& p : prompts) {
@@ -386,7 +403,10 @@ void run(Args args) {
     };
     const auto text =
         replay.answer(p.tokens, args.far ? wanted + kBehindAnswer : args.generate, args.far ? go_on : Replay::GoOn());
-    Answered answered{p.kind, int(k) + args.skip, int(text.size()), loop_of(text), int(p.tokens.size()), p.evidence};
+    Answered answered;
+    answered.kind = p.kind, answered.prompt = int(k) + args.skip, answered.tokens = int(text.size());
+    answered.loop = loop_of(text), answered.distinct = distinct_of(text);
+    answered.length = int(p.tokens.size()), answered.evidence = p.evidence;
     fmt::print(stderr, "prompt {} of {}: {} tokens in {:.1f} s, {} more at {:.1f} ms{}", k + 1, prompts.size(),
                p.tokens.size(), replay.target_prefill_ms() / 1000, text.size(), replay.target_step_ms(),
                p.kind.empty() ? "" : ", ");
@@ -428,6 +448,9 @@ int main(int argc, char** argv) {
   app.add_option("--skip", args.skip, "prompts left out before them");
   app.add_option("--generate", args.generate, "tokens per prompt")->capture_default_str();
   app.add_option("--threads", args.threads, "0: one per core");
+  app.add_option("--repeat-penalty", args.repeat_penalty,
+                 "of the target and of the drafts, over the last 64 tokens; 1: none")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--chat", args.chat, "prompts in the chat template");
   app.add_flag("--far", args.far, "cases with an answer and its evidence far back");
   app.add_option("--right", args.right, "--far: tokens the target must get right")->capture_default_str();

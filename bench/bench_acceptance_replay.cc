@@ -8,6 +8,7 @@
 #include "backend/registry.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "speculative/accept/penalties.h"
 #include "speculative/cache/draft_cache.h"
 #include "speculative/cache/retrieval_layers.h"
 
@@ -15,6 +16,7 @@ namespace sx::bench {
 namespace {
 
 constexpr SeqId kSeq = 0;
+constexpr int kPenaltyWindow = 64;  // tokens
 
 std::vector<std::string_view> words_of(std::string_view text) {
   std::vector<std::string_view> words;
@@ -142,6 +144,7 @@ struct Replay::Player {
 Replay::Replay(const ReplayOptions& options, std::vector<Configuration> configurations)
     : configurations_(std::move(configurations)), chunk_(options.chunk > 0 ? options.chunk : 512) {
   load(options);
+  sampling_.repeat_penalty = options.repeat_penalty;
   for (size_t i = 0; i < configurations_.size(); ++i) {
     SpecConfig& config = configurations_[i].config;
     SpeculationParts parts;
@@ -254,12 +257,17 @@ std::span<const Token> Replay::answer(std::span<const Token> prompt, int count, 
     rest = rest.subspan(some.size());
   }
   const double start = now_ms();
-  const size_t vocab = size_t(model_->config().vocab);
+  const int vocab = model_->config().vocab;
+  PenaltyWindow window(vocab, sampling_.repeat_penalty == 1 ? 0 : kPenaltyWindow);
+  for (Token token : text_) window.push(token);
   while (count > 0) {
     extend(std::span(text_).last(1), 1);
     record();
-    const Token next = Token(std::max_element(step_->logits, step_->logits + vocab) - step_->logits);
+    const ChooseRow row{step_->logits, text_.size(), &sampling_, {}, window.counts()};
+    Token next = kNoToken;
+    backend_->choose({&next, std::span(&row, 1), vocab});
     text_.push_back(next);
+    window.push(next);
     if (tokenizer_->is_end(next)) break;
     if (go_on && !go_on(std::span<const Token>(text_).subspan(prompt_))) limit_ = int(text_.size() - prompt_);
     if (int(text_.size() - prompt_) == limit_) break;
@@ -279,18 +287,21 @@ Replayed Replay::play(size_t i, CellRange evidence, int count) {
   while (!drafter.prefill(kSeq, std::span(text_).first(prompt_ - 1))) {}
   result.prefill_ms = player.prompt_ms + now_ms() - start;
   drafter.take_times();
-  const Sampling greedy{};
+  PenaltyWindow window(model_->config().vocab, sampling_.repeat_penalty == 1 ? 0 : kPenaltyWindow);
+  size_t pushed = 0;
   TokenTree& tree = *spec.tree(kSeq);
   std::vector<NodeId> path;
   for (int known = 0; known < end;) {
     const double begin = now_ms();
     const int history = int(prompt_) + known - 1, room = context_ - history - 1;
     const auto text = std::span<const Token>(text_).first(size_t(history) + 1);
+    while (pushed < text.size()) window.push(text[pushed++]);
     ReplayRound round;
     round.known = known;
     tree.reset(text.back());
     DraftTask task;
-    task.seq = kSeq, task.text = text, task.sampling = &greedy, task.tree = &tree;
+    task.seq = kSeq, task.text = text, task.sampling = &sampling_, task.tree = &tree;
+    task.counts = window.counts();
     task.limits.nodes = std::min(spec.nodes(), room),
     task.limits.depth = std::min({spec.depth(), limit_ - known - 1, room});
     const bool drafting = task.limits.depth > 0 && task.limits.nodes > 0;

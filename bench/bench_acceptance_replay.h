@@ -48,6 +48,7 @@ struct CellRange {
 struct ReplayOptions {
   std::string model;
   int context = 0, chunk = 512, threads = 0;
+  float repeat_penalty = 1;  // over the last 64 tokens
 };
 
 class Replay {
@@ -62,7 +63,7 @@ class Replay {
   int most_nodes() const;  // of any configuration's tree
 
   // The target reads the prompt and answers greedily with at most `count` tokens; the one that ends the text is the
-  // last. It stops early where `go_on` (of the answer so far) says so.
+  // last. A repeat penalty counts, for it and for the drafts. It stops early where `go_on` (of the answer so far) says so.
   using GoOn = std::function<bool(std::span<const Token>)>;
   std::span<const Token> answer(std::span<const Token> prompt, int count, const GoOn& go_on = nullptr);
   double target_prefill_ms() const { return prefill_ms_; }
@@ -90,6 +91,7 @@ class Replay {
   std::vector<std::shared_ptr<const HeadFile>> heads_;  // per configuration, or null
   std::vector<std::unique_ptr<Player>> players_;
   int context_, chunk_;
+  Sampling sampling_;                // greedy
   TapSpec taps_;                     // what any configuration reads
   std::vector<Tap> hidden_, query_;  // in the order of taps_
   std::vector<Token> text_;          // prompt and answer

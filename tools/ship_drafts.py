@@ -3,9 +3,9 @@
 
   tools/ship_drafts.py TRAINED TARGET [--program PROGRAM] [--models FOLDER] [--name NAME]
 
-TRAINED holds `small`, `eagle3`, `medusa` and `longspec`, or some of them, as training/train.py writes them; TARGET is
-the model they were trained for (GGUF file or folder). Types and rounding are those that the training simulated
-(training/models.py).
+TRAINED holds `small`, `eagle3`, `medusa`, `longspec` and `dflash`, or some of them, as training/train.py writes them;
+TARGET is the model they were trained for (GGUF file or folder). Types and rounding are those that the training
+simulated (training/models.py).
 Drafts of the list that are not in TRAINED stay. The cards, README.md in each folder, are written by hand."""
 import argparse
 import hashlib
@@ -21,6 +21,7 @@ DRAFTS = {
     "eagle3": ("eagle3", "", ["Q8_0", "--output", "Q4_0"]),
     "medusa": ("medusa", "", ["Q8_0", "--output", "Q4_0"]),
     "longspec": ("longspec", "", ["Q8_0", "--output", "Q4_0"]),
+    "dflash": ("dflash", "", ["Q8_0", "--output", "Q4_0"]),
 }
 
 
@@ -58,7 +59,7 @@ def ship(draft, options, target):
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description="Quantise trained drafts into models/ and list them.")
-    parser.add_argument("trained", type=pathlib.Path, help="folder with small, eagle3, medusa and longspec, or some of them")
+    parser.add_argument("trained", type=pathlib.Path, help="folder with trained drafts")
     parser.add_argument("target", type=pathlib.Path, help="the model they were trained for")
     parser.add_argument("--program", default=root / "build" / "ci" / "apps" / "specextend", help="specextend")
     parser.add_argument("--models", type=pathlib.Path, default=root / "models", help="folder to write")

@@ -5,7 +5,7 @@ B rows, T tokens, A anchors of a row, S rows of a block, C hidden size."""
 import torch
 import torch.nn.functional as F
 
-from fused import DEVICE, HeadLoss, compiled
+from fused import DEVICE, HeadLoss, compiled, penalise, recent_words, word_mask
 from models import LAYER, ReducedDraft, join_heads, llama_config, read_config, rms, rope_tables, rotate, split_heads
 
 MOST_POSITIONS = 2048
@@ -75,8 +75,9 @@ class DFlashDraft(ReducedDraft):
         weight = self.decay ** torch.arange(size - 1, device=ids.device)
         weight = (weight / weight.mean()).repeat(rows * anchor.shape[1])
         known = self.constants["t2d"][best.gather(1, before).flatten()].float()
+        words = self.words(ids, before)
         return HeadLoss.apply(x.reshape(-1, x.shape[-1]), w["lm_head.weight"], teacher, target.head[self.vocabulary],
-                              weight * known, 8192)
+                              weight * known, 8192, None, False, None if words is None else words.flatten(0, 1))
 
 
 def run_blocks(w, config, tables, pending, anchor, taps, target):
@@ -107,12 +108,17 @@ def run_chain(folder, weights, text, target, tally):
     """Rounds of chains as long as the block, by the tally of evaluate.py; `weights`: tensors in fp32 by name."""
     config, ids = read_config(folder), text["ids"]
     tables = rope_tables(ids.shape[1] + 64, target.dim, config["rope_theta"])
+    words = torch.arange(len(weights["d2t"]), device=ids.device) + weights["d2t"]
     for row in range(len(ids)):
         known = text["given"] + 1
         while known < text["end"][row]:
             anchor = torch.tensor([[known - 1]], device=ids.device)
             x = run_blocks(weights, config, tables, ids[row, anchor], anchor, text["taps"][row:row + 1].float(), target)
-            best = F.linear(x[0, 0, 1:], weights["lm_head.weight"]).argmax(-1)
+            logits = F.linear(x[0, 0, 1:], weights["lm_head.weight"])
+            if text["penalty"] != 1:
+                mask = word_mask(recent_words(ids[row:row + 1], anchor)[0], target.vocab)
+                logits = penalise(logits, mask[:, words], text["penalty"])
+            best = logits.argmax(-1)
             right = (best + weights["d2t"][best] == ids[row, known:known + len(best)]).tolist()
             known = tally.add(row, known, (right + [False]).index(False))
     return tally.result()

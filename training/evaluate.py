@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import dflash
 import quantise
 from frames import STOP_TOKENS
-from fused import DEVICE
+from fused import DEVICE, penalise, recent_words, word_mask
 from models import (EagleDraft, LongSpecDraft, MedusaDraft, SmallDraft, Target, first_cells, join_heads, medusa_state,
                     read_config, recent_cells, rms, rope_tables, rotate, split_heads)
 
@@ -86,21 +86,28 @@ class SmallRunner(Runner):
     def attention_input(self, i, x, side):
         return rms(x, self.layer(i, "input_layernorm"))
 
-    def log_probs(self, x):
-        return F.linear(rms(x, self.w["model.norm.weight"]), self.w["model.embed_tokens.weight"]).log_softmax(-1)
+    def logits(self, x):
+        return F.linear(rms(x, self.w["model.norm.weight"]), self.w["model.embed_tokens.weight"])
 
     def token(self, index):
         return index
+
+    def words(self, target):
+        return slice(None)
 
 
 class ReducedRunner(Runner):
     """has a head of its own, for a part of the target's vocabulary"""
 
-    def log_probs(self, x):
-        return F.linear(x, self.w["lm_head.weight"]).log_softmax(-1)
+    def logits(self, x):
+        return F.linear(x, self.w["lm_head.weight"])
 
     def token(self, index):
         return index + self.w["d2t"][index]
+
+    def words(self, target):
+        """the target's number of each of the draft's words"""
+        return torch.arange(len(self.w["d2t"]), device=DEVICE) + self.w["d2t"]
 
 
 class EagleRunner(ReducedRunner):
@@ -117,8 +124,8 @@ class EagleRunner(ReducedRunner):
     def attention_input(self, i, x, side):
         return torch.cat([rms(side, self.layer(i, "input_layernorm")), rms(x, self.layer(i, "hidden_norm"))], -1)
 
-    def log_probs(self, x):
-        return super().log_probs(rms(x, self.w["norm.weight"]))
+    def logits(self, x):
+        return super().logits(rms(x, self.w["norm.weight"]))
 
 
 class LongSpecRunner(ReducedRunner):
@@ -152,15 +159,24 @@ class LongSpecRunner(ReducedRunner):
         return self.mlp(i, x, "post_cross_attention_layernorm")
 
 
+def recent_mask(ids, known, vocab):
+    """known [B]: tokens of each row that are known -> [B, vocab]: the words that a repeat penalty applies to"""
+    return word_mask(recent_words(ids, known[:, None] - 1)[:, 0], vocab)
+
+
 @torch.no_grad()
-def continue_greedily(target, prompts, count):
+def continue_greedily(target, prompts, count, penalty=1.0):
     """prompts [B, P] -> the text of both, the target's states over it, where it ends and where it begins to loop"""
     rows, given = prompts.shape
     ids = F.pad(prompts, (0, count + SLACK))
     cache = target.new_cache(rows, ids.shape[1])
     last = target.forward(prompts, cache=cache)[0][:, -1]
     for at in range(given, ids.shape[1]):
-        ids[:, at] = (last @ target.head.T).argmax(-1)
+        logits = last @ target.head.T
+        if penalty != 1:
+            known = torch.full((rows,), at, device=DEVICE)
+            logits = penalise(logits.float(), recent_mask(ids, known, target.vocab), penalty)
+        ids[:, at] = logits.argmax(-1)
         if at + 1 < ids.shape[1]:
             last = target.step(ids[:, at], at, cache)
     del cache
@@ -178,7 +194,7 @@ def continue_greedily(target, prompts, count):
             seen.add(run)
         loop.append(min(given + at, end[-1]))
     return dict(ids=ids, given=given, hidden=hidden, taps=taps, cells=cells, end=end, loop=loop,
-                looped=1 - sum(l - given for l in loop) / sum(e - given for e in end))
+                penalty=penalty, looped=1 - sum(l - given for l in loop) / sum(e - given for e in end))
 
 
 @torch.no_grad()
@@ -214,14 +230,16 @@ def attend_tree(q, cached, mask, own):
     return out.reshape(rows, heads, width, dim)
 
 
-def grow(draft, encoded, known, target, depth, width):
+def grow(draft, encoded, known, target, depth, width, text):
     """known [B]: number of known tokens -> per level: tokens and joint log-probabilities [B, parents, width], and which
     candidates (flat index) were expanded [B, width]"""
     x, keys, values, (cos, sin) = encoded
     rows, base = known.shape[0], known - draft.behind
     cell = torch.arange(x.shape[1], device=DEVICE)[None]
     h = x.gather(1, (base - 1)[:, None, None].expand(-1, 1, x.shape[-1]))
-    score, index = draft.log_probs(h).topk(width, -1)
+    mask = recent_mask(text["ids"], known, target.vocab)[:, draft.words(target)][:, None]  # as of the pending token
+    guess = lambda h: penalise(draft.logits(h), mask, text["penalty"]).log_softmax(-1)
+    score, index = guess(h).topk(width, -1)
     levels, scores, chosen = [draft.token(index)], [score], [torch.arange(width, device=DEVICE).expand(rows, width)]
     tokens, score, h = draft.token(index)[:, 0], score[:, 0], h.expand(-1, width, -1)
     paths = [None] * draft.layers  # per layer (keys, values) of each beam's own nodes [B, K, W, level, D]
@@ -229,14 +247,14 @@ def grow(draft, encoded, known, target, depth, width):
         x, side = draft.child(tokens, h, target)
         at = (base + level - 1)
         c, s = cos[at][:, None, None], sin[at][:, None, None]
-        mask = (cell < base[:, None]) & (cell > at[:, None] - draft.window)
+        seen = (cell < base[:, None]) & (cell > at[:, None] - draft.window)
         for i in range(draft.layers):
             q, k, v = draft.qkv(i, draft.attention_input(i, x, side))
             q, own = rotate(q, c, s), (rotate(k, c, s)[:, :, :, None], v[:, :, :, None])
             paths[i] = own if level == 1 else [torch.cat(pair, 3) for pair in zip(paths[i], own)]
-            a = attend_tree(q, (keys[i], values[i]), mask, paths[i])
+            a = attend_tree(q, (keys[i], values[i]), seen, paths[i])
             x = draft.rest(i, x, a, (c, s), (known - 1)[:, None])
-        step, index = draft.log_probs(x).topk(width, -1)
+        step, index = guess(x).topk(width, -1)
         joint = score[..., None] + step
         levels.append(draft.token(index))
         scores.append(joint)
@@ -301,7 +319,7 @@ def run_tree(draft, encoded, text, target, depth, width, nodes):
         if not active:
             return tally.result()
         now = torch.tensor(known, device=DEVICE).clamp(max=ids.shape[1] - 1)
-        counts = accepted(ids, now, grow(draft, encoded, now, target, depth, width), nodes).tolist()
+        counts = accepted(ids, now, grow(draft, encoded, now, target, depth, width, text), nodes).tolist()
         for i in active:
             known[i] = tally.add(i, known[i], counts[i])
 
@@ -334,9 +352,13 @@ def run_medusa(folder, form, text):
 def evaluate(args):
     target, results = Target(args.model), []
     prompts = np.load(args.prompts)
-    for frame in prompts.files:
-        rows = torch.tensor(prompts[frame][:args.rows].astype(np.int64), device=DEVICE)
-        text = continue_greedily(target, rows, args.generate)
+    frames = [(name, name, 1.0) for name in prompts.files]
+    if args.repeat_penalty != 1:
+        frames += [(name, f"{name}, penalty {args.repeat_penalty}", args.repeat_penalty) for name in prompts.files
+                   if name.startswith("chat")]
+    for name, frame, penalty in frames:
+        rows = torch.tensor(prompts[name][:args.rows].astype(np.int64), device=DEVICE)
+        text = continue_greedily(target, rows, args.generate, penalty)
         print(f"{frame}: {len(rows)} prompts of {rows.shape[1]} tokens, {sum(text['end']) - text['given'] * len(rows)} "
               f"tokens generated, {100 * text['looped']:.0f}% of them after a loop began", flush=True)
 
@@ -347,7 +369,7 @@ def evaluate(args):
                   f"+- {result['standard_error']:.3f}   before loops {result['before_loop']:.3f}   "
                   f"{size / 1e6:.2f} MB", flush=True)
 
-        for form in FORMS:
+        for form in args.forms:
             for runner in (SmallRunner, EagleRunner, LongSpecRunner):
                 folder = f"{args.drafts}/{runner.kind.folder}"
                 if os.path.exists(folder):
@@ -357,7 +379,7 @@ def evaluate(args):
                         result = run_tree(draft, encoded, text, target, args.depth, width, nodes)
                         report(runner.kind.folder, form, f"{shape} {nodes}", draft.bytes, result)
             folder = f"{args.drafts}/{MedusaDraft.folder}"
-            if os.path.exists(folder):
+            if os.path.exists(folder) and penalty == 1:
                 result, size = run_medusa(folder, form, text)
                 report("medusa", form, f"static {len(read_config(folder)['medusa_choices'])}", size, result)
             folder = f"{args.drafts}/{dflash.DFlashDraft.folder}"
@@ -380,6 +402,8 @@ def main():
     parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--width", type=int, default=8, help="beams of a level, and children kept of each")
     parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--repeat-penalty", type=float, default=1.1, help="of one more frame; 1: none")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     start = time.time()

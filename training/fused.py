@@ -22,31 +22,68 @@ def compiled(function):
     return torch.compile(function, dynamic=False) if CUDA and not os.environ.get("EAGER") else function
 
 
+PENALTY_WINDOW = 64  # tokens that a repeat penalty looks back at
+
+
+def recent_words(ids, last):
+    """ids [B, T], last [B, N]: places in them -> [B, N, PENALTY_WINDOW]: the tokens up to and including each place"""
+    back = (last[..., None] - torch.arange(PENALTY_WINDOW, device=ids.device)).clamp(min=0)
+    return ids.gather(1, back.flatten(1)).view(back.shape)
+
+
+def penalised_words(ids, last, vocab):
+    """recent_words() in every other row, in the other rows `vocab`, which stands for no word: texts are read with a
+    repeat penalty as often as without"""
+    even = torch.arange(ids.shape[0], device=ids.device) % 2 == 0
+    return torch.where(even[:, None, None], recent_words(ids, last), vocab)
+
+
+def word_mask(words, vocab):
+    """words [N, W], those of `vocab` stand for nothing -> [N, vocab]: which of the words are there"""
+    mask = torch.zeros(words.shape[0], vocab + 32, dtype=torch.bool, device=words.device)  # rows stay aligned
+    return mask.scatter_(1, words, True)[:, :vocab]
+
+
+def penalise(logits, recent, penalty):
+    """the engine's repeat penalty on the words that are `recent`, a mask"""
+    return torch.where(recent, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
 @compiled
-def kl_rows(teacher, student, weight, hard):
+def kl_rows(teacher, student, weight, hard, recent=None, penalty=1.0, sharpen=0.0):
     """logits [N, V] each, weight [N] -> loss sum, d loss / d student logits, teacher's argmax [N], weighted hits;
-    hard: the teacher's argmax has all the probability"""
-    teacher, student = teacher.float(), student.float()
+    hard: the teacher's argmax has all the probability; sharpen: it gets this share in the gradient, on top of its own
+    part of the rest; recent [N, V]: words under a repeat penalty, which both sides obey"""
+    teacher, student, slope = teacher.float(), student.float(), None
+    if recent is not None:
+        slope = torch.where(recent, torch.where(student > 0, 1 / penalty, penalty), 1.0)
+        teacher, student = penalise(teacher, recent, penalty), student * slope
     best, log_q = teacher.argmax(-1), student.log_softmax(-1)
+    one = (torch.arange(teacher.shape[-1], device=teacher.device)[None] == best[:, None]).float()
     if hard:
-        p = (torch.arange(teacher.shape[-1], device=teacher.device)[None] == best[:, None]).float()
+        p = one
         rows = -(p * log_q).sum(-1)
     else:
         log_p = teacher.log_softmax(-1)
         p = log_p.exp()
         rows = (p * (log_p - log_q)).sum(-1)
     loss = (rows * weight).sum()
-    gradient = (log_q.exp() - p) * weight[:, None]
+    gradient = (log_q.exp() - torch.lerp(p, one, sharpen)) * weight[:, None]
+    if slope is not None:
+        gradient = gradient * slope
     return loss, gradient.to(COMPUTE), best, ((best == student.argmax(-1)) * weight).sum()
 
 
 class HeadLoss(torch.autograd.Function):
     """Mean over rows of weight * KL(softmax(teacher Wt^T) || softmax(student Ws^T)), and the share of rows where both
     have the same argmax (a row of weight 0 is a miss). Works through `chunk` rows at a time and makes the gradients on
-    the spot. `best` [N], where given, receives the teacher's argmax. `hard`: cross-entropy with that argmax instead."""
+    the spot. `best` [N], where given, receives the teacher's argmax. `hard`: cross-entropy with that argmax instead.
+    `words` [N, W], where given: words of both sides that a repeat penalty applies to (those of V: none)."""
+    penalty = 1.1
+    sharpen = 0.0  # see kl_rows
 
     @staticmethod
-    def forward(ctx, student, w_student, teacher, w_teacher, weight, chunk, best=None, hard=False):
+    def forward(ctx, student, w_student, teacher, w_teacher, weight, chunk, best=None, hard=False, words=None):
         rows = student.shape[0]
         w = w_student.to(student.dtype)
         d_student = torch.empty_like(student)
@@ -55,7 +92,9 @@ class HeadLoss(torch.autograd.Function):
         hits = torch.zeros((), device=w.device)
         for i in range(0, rows, chunk):
             s = slice(i, i + chunk)
-            loss, g, top, hit = kl_rows(F.linear(teacher[s], w_teacher), F.linear(student[s], w), weight[s], hard)
+            recent = None if words is None else word_mask(words[s], w.shape[0])
+            loss, g, top, hit = kl_rows(F.linear(teacher[s], w_teacher), F.linear(student[s], w), weight[s], hard,
+                                        recent, HeadLoss.penalty, HeadLoss.sharpen)
             if best is not None:
                 best[s] = top
             d_student[s] = g @ w
@@ -69,7 +108,7 @@ class HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g, _):
         d_student, d_w = ctx.saved_tensors
-        return d_student * g.to(d_student.dtype), (d_w * g).to(ctx.kind), None, None, None, None, None, None
+        return d_student * g.to(d_student.dtype), (d_w * g).to(ctx.kind), None, None, None, None, None, None, None
 
 
 def causal_block(q, k, v, scale):

@@ -99,7 +99,7 @@ OUTER = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight":
          "output.weight": "lm_head.weight"}
 
 
-def weights(gguf):
+def weights(gguf, dtype=torch.bfloat16):
     heads = {"attn_q": gguf.meta["llama.attention.head_count"], "attn_k": gguf.meta["llama.attention.head_count_kv"]}
     result = {}
     for name, tensor in gguf.tensors():
@@ -110,7 +110,7 @@ def weights(gguf):
             key = f"model.layers.{layer}.{NAMES[part]}.weight"
             if part in heads:
                 tensor = split_halves(tensor, heads[part])
-        result[key] = tensor.to(torch.bfloat16).contiguous()
+        result[key] = tensor.to(dtype).contiguous()
     return result
 
 

@@ -43,14 +43,16 @@ def longspec_loss(draft, ids, hidden, cells, target, count):
     """LongSpec's drafter at the end of a window: its own cells are those of the last tokens, of the target's it sees
     random chunks and the last ones, at the positions of the text. -> (loss, agreement)"""
     w, (rows, length) = draft.weights(), ids.shape
-    places, kept = compact_places(rows, length, count)
+    places, _ = compact_places(rows, length, count)
     shown = torch.zeros(rows, length, dtype=torch.bool, device=DEVICE).scatter(1, places, True)
-    first = max(0, length - (count - kept))  # rows of the end; the first of them lack own cells before them
+    first = length - count // 2  # rows of the end, the same for every budget; the first lack own cells before them
     at = torch.arange(first, length, device=DEVICE).expand(rows, -1)
     start = first + draft.blocks(rows, length - first)
     x = draft.state(w, ids[:, first:], at, cells, start, target, shown)
     warm = (at - first >= min(draft.window, (length - first) // 2)).float().reshape(-1)
     teacher = hidden[:, first:]
     known = draft.constants["t2d"][target.best(teacher)]
+    words = draft.words(ids, at)
     return HeadLoss.apply(x.reshape(-1, x.shape[-1]), w["lm_head.weight"], teacher.reshape(-1, teacher.shape[-1]),
-                          target.head[draft.vocabulary], warm / warm.mean() * known, 8192)
+                          target.head[draft.vocabulary], warm / warm.mean() * known, 8192, None, False,
+                          None if words is None else words.flatten(0, 1))

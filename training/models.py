@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 import quantise
-from fused import COMPUTE, DEVICE, HeadLoss, UnrolledAttention, compiled
+from fused import COMPUTE, DEVICE, HeadLoss, UnrolledAttention, compiled, penalised_words
 
 LAYER = ["input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
          "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
@@ -141,6 +141,10 @@ class Target:
 # ---- drafts
 
 
+def every_place(ids):
+    return torch.arange(ids.shape[1], device=ids.device).expand(ids.shape[0], -1)
+
+
 class Draft(nn.Module):
     """Named tensors in fp32; `quantised` turns on the simulated quantisation of `shipped` in weights()."""
 
@@ -149,6 +153,7 @@ class Draft(nn.Module):
         self.config, self.names, self.tensors = config, {}, nn.ParameterList()
         self.constants = {}  # integer tensors of the file
         self.quantised = False
+        self.penalised = False  # half of the rows are scored under a repeat penalty
 
     def add(self, name, tensor):
         self.names[name] = len(self.tensors)
@@ -166,9 +171,10 @@ class Draft(nn.Module):
         os.makedirs(folder, exist_ok=True)
         file = {name: self[name].detach().to(torch.bfloat16).cpu().contiguous() for name in self.names}
         file.update({name: t.cpu().contiguous() for name, t in self.constants.items()})
-        save_file(file, f"{folder}/model.safetensors", metadata={"format": "pt"})
         with open(f"{folder}/config.json", "w") as f:
             json.dump(self.config, f, indent=1)
+        save_file(file, f"{folder}/model.safetensors.new", metadata={"format": "pt"})
+        os.replace(f"{folder}/model.safetensors.new", f"{folder}/model.safetensors")  # a killed run leaves a whole file
 
     def start_from(self, folder):
         """take every tensor of the same name and shape from an earlier draft; -> names taken"""
@@ -247,7 +253,9 @@ class SmallDraft(Draft):
             x = small_layer(x, *layer, cos, sin, c["num_attention_heads"], c["num_key_value_heads"])
         y = rms(x, w["model.norm.weight"]).view(ids.numel(), -1)
         weight = torch.ones(ids.numel(), device=ids.device) if scored is None else scored.reshape(-1) / scored.mean()
-        return HeadLoss.apply(y, w[self.embedding], hidden.view(ids.numel(), -1), target.head, weight, 8192, best)
+        words = penalised_words(ids, every_place(ids), target.vocab).flatten(0, 1) if self.penalised else None
+        return HeadLoss.apply(y, w[self.embedding], hidden.view(ids.numel(), -1), target.head, weight, 8192, best,
+                              False, words)
 
 
 class ReducedDraft(Draft):
@@ -261,6 +269,12 @@ class ReducedDraft(Draft):
         known[vocabulary] = True
         self.constants = dict(d2t=vocabulary - torch.arange(len(vocabulary), device=DEVICE), t2d=known)
         self.vocabulary = vocabulary
+        self.place = torch.full((target.vocab + 1,), len(vocabulary), device=DEVICE)  # of the target's words
+        self.place[vocabulary] = torch.arange(len(vocabulary), device=DEVICE)
+
+    def words(self, ids, last):
+        """[B, N, W] by the draft's own numbers: what a repeat penalty applies to behind the places `last` [B, N]"""
+        return self.place[penalised_words(ids, last, len(self.place) - 1)] if self.penalised else None
 
     @staticmethod
     def shipped(name):
@@ -363,10 +377,13 @@ class EagleDraft(ReducedDraft):
             student = y.reshape(rows * n, -1)[pick]
             teacher = hidden[:, j + 1:j + 1 + n].reshape(rows * n, -1)[pick]
             known = self.constants["t2d"][best[:, j + 1:j + 1 + n].reshape(-1)[pick]].float()
+            words = self.words(ids, torch.arange(j + 1, j + 1 + n, device=ids.device).expand(rows, -1))
+            words = None if words is None else words.flatten(0, 1)[pick]
             if scored is not None:
                 weight = scored[:, :n].reshape(rows * n)[pick]
                 known = known * weight / weight.mean().clamp(min=1e-6)
-            loss, hit = HeadLoss.apply(student, w["lm_head.weight"], teacher, teacher_head, known, count)
+            loss, hit = HeadLoss.apply(student, w["lm_head.weight"], teacher, teacher_head, known, count, None, False,
+                                       words)
             losses.append(loss * self.decay ** j)
             hits.append(hit)
         return sum(losses), torch.stack(hits)
@@ -524,5 +541,7 @@ class LongSpecDraft(ReducedDraft):
         x = self.state(w, ids, positions, cells, start, target).view(ids.numel(), -1)
         counts = (start > 0).float().view(-1)
         known = self.constants["t2d"][target.best(hidden)]
+        words = self.words(ids, every_place(ids))
         return HeadLoss.apply(x, w["lm_head.weight"], hidden.view(ids.numel(), -1), target.head[self.vocabulary],
-                              counts / counts.mean() * known, 8192)
+                              counts / counts.mean() * known, 8192, None, False,
+                              None if words is None else words.flatten(0, 1))

@@ -8,9 +8,11 @@ All rows of a batch have prompts of one length, so decoding runs in lockstep and
   chat    the chat template up to the user's turn: the target writes question, answer and further turns
   task    the chat template with an instruction and a passage; 5/8 prompt
   text    64 tokens of real text, continued
-Half of the rows are greedy, for that is where drafts are judged. Each batch becomes one file FOLDER/sample_NNN.pt.
+Half of the rows are greedy, for that is where drafts are judged; three in five are written under a repeat penalty,
+which keeps them from looping. Each batch becomes one file FOLDER/sample_NNN.pt.
 """
 import argparse
+import glob
 import os
 import time
 
@@ -19,12 +21,22 @@ import torch
 from tokenizers import Tokenizer
 
 import frames
-from fused import COMPUTE, CUDA, DEVICE, compiled
+from fused import COMPUTE, CUDA, DEVICE, PENALTY_WINDOW, compiled
 from models import Target
 
 TEMPERATURES, SHARES = [0.0, 0.5, 0.8, 1.0], [0.5, 0.15, 0.2, 0.15]
+PENALTIES, PENALTY_SHARES = [1.0, 1.1], [0.4, 0.6]
 PREFILL_TOKENS = 98304  # at a time
 QUESTION_TOKENS = 24    # of a chat row are drawn at temperature 1, so that greedy rows differ
+
+
+def penalised(logits, ids, at, penalty):
+    """logits [B, V] with each row's repeat penalty [B] on the words before `at`"""
+    places = (at - 1 - torch.arange(PENALTY_WINDOW, device=ids.device)).clamp(min=0)
+    words = ids[:, places]
+    values = logits.gather(1, words)
+    by = penalty[:, None].to(values.dtype)
+    return logits.scatter_(1, words, torch.where(values > 0, values / by, values * by))
 
 
 @compiled
@@ -45,6 +57,10 @@ class Prompts:
         self.rng = np.random.default_rng(seed)
         self.corpus, self.reports = corpus, None
         self.newline = self.encode("\n")[0]
+
+    def add_reports(self, ids):
+        fresh = ids.flatten().cpu().numpy().astype(np.uint16)
+        self.reports = fresh if self.reports is None else np.concatenate([self.reports, fresh])
 
     def passage(self, count):
         """tokens of one place in a report (two times out of three, once there are any) or in the real text"""
@@ -90,7 +106,7 @@ class Prompts:
 
 
 @torch.no_grad()
-def sample_batch(target, prompt, length, cache, temperature, free):
+def sample_batch(target, prompt, length, cache, temperature, penalty, free):
     """prompt [B, P] -> ids [B, length]; the first `free` tokens are drawn at temperature 1"""
     rows, given = prompt.shape
     ids = torch.zeros(rows, length, dtype=torch.long, device=DEVICE)
@@ -101,7 +117,7 @@ def sample_batch(target, prompt, length, cache, temperature, free):
         last[i:i + group] = target.forward(prompt[i:i + group], cache=cache, row=i)[0][:, -1]
     ones = torch.ones_like(temperature)
     for at in range(given, length):
-        ids[:, at] = draw(last @ target.head.T, ones if at < given + free else temperature)
+        ids[:, at] = draw(penalised(last @ target.head.T, ids, at, penalty), ones if at < given + free else temperature)
         if at + 1 < length:
             last = target.step(ids[:, at], at, cache)
     if CUDA:
@@ -117,6 +133,9 @@ def main():
     parser.add_argument("--seconds", type=float, default=260)
     parser.add_argument("--tokens", type=int, default=3072 * 1024, help="tokens of a batch, prompts included")
     parser.add_argument("--length", type=int, default=2048, help="of a long row; others are half or a quarter of it")
+    parser.add_argument("--prompt-share", type=float, default=5 / 8, help="of the rows with a passage")
+    parser.add_argument("--only", nargs="+", help="kinds of rows; passages come from the reports in FOLDER, too")
+    parser.add_argument("--prefix", default="", help="of the files' numbers")
     parser.add_argument("--batches", type=int, default=10**9)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -125,9 +144,15 @@ def main():
     target = Target(args.model)
     prompts = Prompts(args.model, np.load(args.corpus), args.seed)
     long, half, quarter = args.length, args.length // 2, args.length // 4
-    plan = [("report", 20, quarter), ("long", long * 5 // 8, long), ("task", half * 5 // 8, half),
-            ("chat", 0, half), ("long", half * 5 // 8, half), ("text", 64 * half // 1024, quarter)]
+    share = args.prompt_share
+    plan = [("report", 20, quarter), ("task", int(half * share), half), ("long", int(long * share), long),
+            ("chat", 0, half), ("long", int(half * share), half), ("text", 64 * half // 1024, quarter)]
+    plan = [row for row in plan if not args.only or row[0] in args.only]
     numbers = target.layers * [args.tokens * target.kv_heads * target.dim]
+    for path in sorted(glob.glob(f"{args.out}/sample_*.pt")) if args.only else []:
+        batch = torch.load(path)
+        if batch["kind"] == "report":
+            prompts.add_reports(batch["ids"])
     flat = [[torch.empty(n, device=DEVICE, dtype=COMPUTE) for n in numbers] for _ in "kv"]
     start, generated, longest, count = time.time(), 0, {}, 0
     while count < args.batches:
@@ -138,16 +163,19 @@ def main():
         rows = args.tokens // length
         cache = [[t.view(rows, target.kv_heads, length, target.dim) for t in side] for side in flat]
         temperature = torch.tensor(prompts.rng.choice(TEMPERATURES, size=rows, p=SHARES), device=DEVICE).float()
+        penalty = torch.tensor(prompts.rng.choice(PENALTIES, size=rows, p=PENALTY_SHARES), device=DEVICE).float()
         if kind == "report":
             temperature = temperature.clamp(min=0.5)  # greedy reports would be loops
         prompt = prompts.batch(kind, rows, given)
-        ids = sample_batch(target, prompt, length, cache, temperature, QUESTION_TOKENS if kind == "chat" else 0)
+        free = QUESTION_TOKENS if kind == "chat" else 0
+        ids = sample_batch(target, prompt, length, cache, temperature, penalty, free)
         given = prompt.shape[1]
-        torch.save(dict(kind=kind, prompt=given, ids=ids.to(torch.int32).cpu(), temperature=temperature.cpu()),
-                   f"{args.out}/sample_{count:03d}.pt")
+        name = f"{args.out}/sample_{args.prefix}{count:03d}.pt"
+        torch.save(dict(kind=kind, prompt=given, ids=ids.to(torch.int32).cpu(), temperature=temperature.cpu(),
+                        penalty=penalty.cpu()), f"{name}.new")
+        os.replace(f"{name}.new", name)
         if kind == "report":
-            fresh = ids.flatten().cpu().numpy().astype(np.uint16)
-            prompts.reports = fresh if prompts.reports is None else np.concatenate([prompts.reports, fresh])
+            prompts.add_reports(ids)
         took = time.time() - began
         longest[(kind, length)], generated, count = took, generated + rows * (length - given), count + 1
         speed = rows * (length - given) / took / 1e3

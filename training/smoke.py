@@ -18,6 +18,7 @@ import evaluate
 import frames
 import fused
 import models
+import pack
 import quantise
 import smoke_long
 
@@ -181,14 +182,16 @@ def check_results(folder):
         with open(f"{folder}/{name}.json") as f:
             return json.load(f)
     results, itself = read("results"), read("self")
-    expect(len(results) == 2 * 2 * 8, f"{len(results)} results, expected 32")
+    expect(len(results) == 2 * (2 * 8 + 7), f"{len(results)} results, expected 46")
     for r in results:
         most = {"medusa": 5, "dflash": 4}.get(r["draft"], 6)
         what = " ".join(r[k] for k in ("frame", "draft", "form", "shape"))
-        least = 1 if r["draft"] == "dflash" else 1.2  # whose steps here are too few
+        least = 1 if r["draft"] == "dflash" or "penalty" in r["frame"] else 1.2  # what had too few steps here
         expect(least <= r["tokens_per_round"] <= most and r["rounds"] > 0, f"{what}: {r['tokens_per_round']} tokens per round")
     for r in itself:
         if r["form"] == "bf16" and r["shape"] == "chain 5":
+            if "penalty" in r["frame"]:  # of the words it drafts itself it takes no account
+                continue
             expect(r["tokens_per_round"] == 6, f"the target drafting for itself: {r['tokens_per_round']}, expected 6")
 
 
@@ -241,6 +244,25 @@ def check_loss():
     worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
     expect(worst < 1e-5, f"HeadLoss with hard labels is off by {worst:.1e}")
     expect(abs(hits - ((log_q.argmax(-1) == best) * weight).mean()) < 1e-6, "HeadLoss counts hits wrongly")
+
+    words = torch.randint(41, (50, 6))  # 40: none
+    recent = torch.zeros(50, 40)
+    for row, some in enumerate(words.tolist()):
+        recent[row, [word for word in some if word < 40]] = 1
+    found = fused.HeadLoss.apply(student, w, teacher, w_teacher, weight, 16, best, False, words)[0]
+    reduced = lambda z: torch.where(recent > 0, torch.where(z > 0, z / 1.1, z * 1.1), z)
+    p, log_q = reduced(teacher @ w_teacher.T).softmax(-1), reduced(student @ w.T).log_softmax(-1)
+    truth = ((p * (p.log() - log_q)).sum(-1) * weight).mean()
+    pairs = zip(torch.autograd.grad(found, [student, w]), torch.autograd.grad(truth, [student, w]))
+    worst = max([relative(found, truth)] + [relative(a, b) for a, b in pairs])
+    expect(worst < 1e-5, f"HeadLoss under a repeat penalty is off by {worst:.1e}")
+    expect(torch.equal(best, p.argmax(-1)), "HeadLoss under a repeat penalty gives a wrong argmax")
+    ids = torch.randint(40, (2, 90))
+    last = torch.tensor([[3, 70]] * 2)
+    words = fused.penalised_words(ids, last, 40)
+    for place, wanted in enumerate((ids[0, :4], ids[0, 7:71])):
+        expect(set(words[0, place].tolist()) == set(wanted.tolist()), "penalised_words: other words than the last 64")
+    expect((words[1] == 40).all(), "penalised_words: every other row should have no penalty")
 
 
 def longspec_row(row, ids, positions, count, cells, w, target, window):
@@ -388,8 +410,8 @@ def check_longspec(folder):
         expect(torch.equal(runner.w[name], kind(found[name].float())), f"longspec: {name} is shipped in another type")
     runner = evaluate.LongSpecRunner(f"{folder}/drafts/longspec", "bf16")
     runner.window, known = window, torch.tensor([40, 70])
-    text = dict(ids=ids, cells=target.forward(ids)[2])
-    tokens, scores, _ = evaluate.grow(runner, evaluate.encode(runner, text, target), known, target, 5, 1)
+    text = dict(ids=ids, cells=target.forward(ids)[2], penalty=1.0)
+    tokens, scores, _ = evaluate.grow(runner, evaluate.encode(runner, text, target), known, target, 5, 1, text)
     for b, n in enumerate(known.tolist()):
         drafted, total = torch.stack([t[b, 0, 0] for t in tokens]), torch.stack([s[b, 0, 0] for s in scores])
         line = torch.cat([ids[b, :n], drafted])[None]
@@ -414,6 +436,21 @@ def check_quantisation():
     expect(error.max() < 0.57, "q8_0 is off by more than half a step")
 
 
+def check_packed(folder):
+    """drafts that were packed come back with the values that the training simulates"""
+    for name, kind in pack.KINDS.items():
+        if kind is models.MedusaDraft:
+            continue
+        found = safetensors.torch.load_file(f"{folder}/unpacked/{name}/model.safetensors")
+        for key, tensor in safetensors.torch.load_file(f"{folder}/drafts/{name}/model.safetensors").items():
+            matrix = kind.shipped(key) if tensor.is_floating_point() and tensor.ndim == 2 else None
+            expect(torch.equal(found[key], quantise.simulate(tensor.float(), matrix) if matrix else tensor),
+                   f"pack: {name}'s {key} comes back as something else")
+        with open(f"{folder}/unpacked/{name}/config.json") as f:
+            same = json.load(f) == models.read_config(f"{folder}/drafts/{name}")
+        expect(same, f"pack: {name} has another configuration")
+
+
 def check(folder):
     check_attention()
     check_loss()
@@ -428,6 +465,7 @@ def check(folder):
     check_options(folder)
     check_longspec(folder)
     smoke_long.check(folder, expect)
+    check_packed(folder)
     check_results(folder)
     print("smoke test passed")
 

@@ -121,7 +121,7 @@ def check_rounds(target, folder, expect):
     best = (x[0, 0, 1:] @ w["lm_head.weight"].T).argmax(-1)
     ids[0, given + 1:given + size] = best + w["d2t"][best]
     for wrong in range(1, size + 1):  # the first place that differs
-        text = dict(ids=ids.clone(), taps=taps, given=given, end=[given + 2] * 2, loop=[given + 2] * 2)
+        text = dict(ids=ids.clone(), taps=taps, given=given, end=[given + 2] * 2, loop=[given + 2] * 2, penalty=1.0)
         if wrong < size:
             text["ids"][0, given + wrong] = (text["ids"][0, given + wrong] + 1) % target.vocab
         rounds = []

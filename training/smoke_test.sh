@@ -24,6 +24,7 @@ run train model tokens.npy samples drafts "${tiny[@]}" --steps 60 --only small e
 run train model tokens.npy samples again "${tiny[@]}" --steps 6 --start-from drafts --small 64 3 2 1 128 \
   --eagle-vocab 288 --medusa-soft --medusa-layers 1 > again.log || { cat again.log; exit 1; }
 run evaluate model drafts prompts.npz results.json --generate 31
+run pack drafts packed && run pack --unpack packed unpacked
 run train model tokens.npy samples alone "${tiny[@]}" --steps 6 --only medusa > alone.log || { cat alone.log; exit 1; }
 run train model tokens.npy samples long "${tiny[@]}" --steps 6 --only longspec --start-from drafts \
   --longspec-vocab 256 > long.log || { cat long.log; exit 1; }

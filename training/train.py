@@ -18,7 +18,7 @@ import torch
 
 import long_inputs
 from dflash import DFlashDraft
-from fused import CUDA, DEVICE
+from fused import CUDA, DEVICE, HeadLoss
 from models import EagleDraft, LongSpecDraft, MedusaDraft, SmallDraft, Target, medusa_state
 
 TREE_NODES, TREE_RANKS = 63, 10
@@ -100,7 +100,9 @@ class Trainer:
         self.clip = [1.0 if d is self.small else 0.5 for d in self.drafts]
         self.optimizers = [optimizer(d, rates[d.folder], ["embed" if d is self.small else "lm_head"])
                            for d in self.drafts]
+        HeadLoss.penalty, HeadLoss.sharpen = args.repeat_penalty, args.sharpen
         for draft in self.drafts:
+            draft.penalised = args.repeat_penalty != 1
             print(f"{draft.folder}: {sum(p.numel() for p in draft.parameters()):,} parameters", flush=True)
 
     def losses(self, ids, learn):
@@ -171,7 +173,12 @@ class Trainer:
     def progress(self, step, clock):
         if self.args.steps:
             return step / self.args.steps
-        return (time.time() - clock) / self.args.seconds if clock else 0.0
+        if not clock:
+            return 0.0
+        if self.args.until:
+            with open(self.args.until) as f:
+                self.args.seconds = max(1.0, float(f.read()) - clock)
+        return (time.time() - clock) / self.args.seconds
 
     def next_rows(self, queue):
         """rows of the epoch, or as many tokens in long windows"""
@@ -205,8 +212,12 @@ class Trainer:
                 queue, epochs = list(self.epoch()), epochs + 1
             ids = self.next_rows(queue)
             done = self.progress(step, clock)
+            began = time.time()
             mean.append(self.update(ids, step, done))
             step += 1
+            if self.args.idle:
+                torch.cuda.synchronize() if CUDA else None
+                time.sleep(self.args.idle * (time.time() - began))
             if step == 3:  # compiled by now
                 torch.cuda.synchronize() if CUDA else None
                 print(f"first steps {time.time() - since:.0f}s", flush=True)
@@ -272,6 +283,9 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--start-from", help="folder with earlier drafts (not medusa)")
     parser.add_argument("--seconds", type=float, default=1000)
+    parser.add_argument("--until", help="file with the time (seconds since 1970) to end at, read at every step")
+    parser.add_argument("--idle", type=float, default=0.0, help="pause behind each step, as a share of its time: "
+                        "leaves more of a GPU to another process")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=2048)
@@ -297,6 +311,10 @@ def main():
     parser.add_argument("--dflash-anchors", type=int, default=64, help="blocks of a row")
     parser.add_argument("--long", type=int, default=0, help="tokens of long windows (0: none)")
     parser.add_argument("--long-share", type=float, default=0.3, help="of the steps")
+    parser.add_argument("--repeat-penalty", type=float, default=1.1,
+                        help="half of the rows are scored under it, as the engine applies it to both models; 1: none")
+    parser.add_argument("--sharpen", type=float, default=0.0,
+                        help="share of the target's best word in what is learnt, on top of its own probability")
     parser.add_argument("--warm-up", type=int, default=150, help="steps")
     parser.add_argument("--quantised-share", type=float, default=0.35, help="of the run, at its end")
     parser.add_argument("--held-out", type=int, default=32, help="rows per kind")
