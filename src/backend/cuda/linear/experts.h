@@ -28,6 +28,9 @@ struct ExpertsCall {
   const CudaExperts *gate_up, *down;
   ExpertsArgs args;         // with device pointers; rows as launched
   const RowInfo* row_info;  // [rows] or null: rows of padding choose no expert
+  const void* x16;          // args.x as gate_up->half(); null unless few_experts_serve
+};
+  const float *router = nullptr, *router_bias = nullptr;
 };
 
 // Rows that go through the experts at once; more go one chunk after another.

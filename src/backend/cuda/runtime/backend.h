@@ -20,6 +20,7 @@ namespace sx::cuda {
 inline constexpr int kPromptSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
 inline constexpr int kPromptRows = 1024;  // the largest of them
 
+struct ExpertsCall;
 struct RetrieveCall;
 struct ScoreCall;
 
@@ -122,7 +123,9 @@ class CudaBackend : public Backend {
     if (rows == unwritten_) unwritten_ = nullptr;
   }
   float* wanted(float* out, const Matrix* only_for);  // where it leaves the rows themselves: null if the copy is enough
-  void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
+  void* half_of(const float* x, int rows, const CudaMatrix& matrix);
+  ExpertsCall experts_call(const ExpertsArgs& args) const;
+  void run_experts(ExpertsCall& call);
   void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
   void attend_to_prompt(const AttendArgs& args);
   enum class Way { kPick, kFiltered, kHost };  // to choose from a row
