@@ -8,6 +8,7 @@
 #include "backend/cuda/linear/expert_glu.cuh"
 #include "backend/cuda/linear/expert_lists.cuh"
 #include "backend/cuda/linear/experts_few.h"
+#include "backend/cuda/linear/router.cuh"
 #include "backend/cuda/linear/skinny_mma.cuh"
 #include "backend/cuda/linear/skinny_packed.cuh"
 
@@ -335,7 +336,8 @@ void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream) {
                           a.choice_bias, call.row_info ? call.row_info + first : nullptr,
                           a.routing,     a.renormalise,
                           a.scale};
-    experts <= 128 ? route_by<4>(route, few, stream) : route_by<kMostExperts / 32>(route, few, stream);
+    if (few && call.router) route_normed({route, call.norm, call.router, call.router_bias}, stream);
+    else experts <= 128 ? route_by<4>(route, few, stream) : route_by<kMostExperts / 32>(route, few, stream);
     if (few) {
       return few_experts({.gate_up = &gate_up,
                           .down = &down,

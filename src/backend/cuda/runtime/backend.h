@@ -73,6 +73,7 @@ class CudaBackend : public Backend {
   void soft_cap(const SoftCapArgs& args) override;
   void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
   void experts(const ExpertsArgs& args) override;
+  void mixture(const NormArgs& before, const LinearArgs& router, const ExpertsArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   std::unique_ptr<KvChoice> make_choice(int most_cells) override;

@@ -30,4 +30,28 @@ void CudaBackend::experts(const ExpertsArgs& args) {
   run_experts(call);
 }
 
+void CudaBackend::mixture(const NormArgs& before, const LinearArgs& router, const ExpertsArgs& args) {
+  if (dry()) return;
+  const auto& weights = static_cast<const CudaMatrix&>(*router.weight);
+  ExpertsCall call = experts_call(args);
+  const bool prompt = in_step() && step_->prompt;  // whose routers multiply in another order
+  if (prompt || !few_experts_serve(*call.gate_up, *call.down, call.args) || !router_serves(before, weights))
+    return Backend::mixture(before, router, args);
+  last_half_ = call.gate_up->half();
+  void* const x16 = shadow(before.out, call.args.rows, before.width);
+  call.x16 = x16;
+  call.norm = {.out = nullptr,
+               .out16 = x16,
+               .half = last_half_,
+               .x = before.x,
+               .weight = before.weight,
+               .rows = call.args.rows,
+               .width = before.width,
+               .eps = before.eps};
+  call.router = static_cast<const float*>(weights.segments()[0].data);
+  call.router_bias = router.bias;
+  run_experts(call);
+  unwritten_ = before.out;
+}
+
 }  // namespace sx::cuda
