@@ -209,7 +209,7 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
     CudaBackend& backend;
     ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
   } leave{*this};
-  shadow_.of = unwritten_ = nullptr;
+  shadow_.of = unwritten_ = nullptr, deferred_.x = nullptr;
   padding_ = !inputs.prompt;
   shape_ = StepBlock::shape_of(inputs, padding_);
   block_.send(inputs, shape_, *staging_);
@@ -304,6 +304,11 @@ void CudaBackend::embed(const EmbedArgs& args) {
 void CudaBackend::norm(const NormArgs& args) {
   if (dry()) return;
   const int rows = padded(args.rows);
+  const auto* reader = static_cast<const CudaMatrix*>(args.only_for);
+  if (reader && in_step() && !step_->prompt && linear_normed_serves(args, *reader, rows)) {
+    deferred_ = args, unwritten_ = args.out, shadow_.of = nullptr;
+    return;
+  }
   const bool contiguous = args.stride == 0 || args.stride == args.width;  // else no linear reads it
   float* const out = wanted(args.out, args.only_for);
   void* half = contiguous ? shadow(args.out, rows, args.width) : nullptr;
@@ -336,7 +341,7 @@ void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activatio
   const int rows = padded(product.rows), width = activation.width;
   const bool prompt = in_step() && step_->prompt && !product.outputs;
   const bool silu = activation.gated && activation.activation == Activation::kSilu;  // what the fused kernel computes
-  if (silu && !prompt && activation.gate_up == product.out &&
+  if (silu && !prompt && !deferred_.x && activation.gate_up == product.out &&
       size_t(rows) * size_t(width) * 2 <= activated_.size) {
     const void* x = half_of(product.x, rows, matrix);
     const auto* reader = static_cast<const CudaMatrix*>(activation.only_for);
@@ -430,6 +435,13 @@ void CudaBackend::linear(const LinearArgs& args) {
   const auto& matrix = static_cast<const CudaMatrix&>(*args.weight);
   if (in_step() && step_->prompt && !args.outputs && prompts_by_library()) return linear_of_prompt(args, matrix);
   const int rows = padded(args.rows);
+  if (deferred_.x) {
+    SX_ASSERT(deferred_.out == args.x && deferred_.only_for == args.weight);
+    linear_normed(matrix, deferred_, {args.out, nullptr, nullptr, args.bias, rows, args.out_stride, args.accumulate},
+                  stream_);
+    deferred_.x = nullptr;
+    return written(args.out);
+  }
   const LinearCall call{args.out,       half_of(args.x, rows, matrix), args.x, args.bias, rows, args.out_stride,
                         args.accumulate};
   linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "split-K sums"), stream_);

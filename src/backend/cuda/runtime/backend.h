@@ -181,6 +181,7 @@ class CudaBackend : public Backend {
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
   Half last_half_ = Half::kBF16;
+  NormArgs deferred_{};                // a norm that its only reader does; x is null where there is none
   const float* unwritten_ = nullptr;   // rows of which only the copy is there
   std::vector<int32_t> sent_borders_;  // what sent_to_ holds
   const int32_t* sent_to_ = nullptr;
