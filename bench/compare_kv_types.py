@@ -9,9 +9,7 @@ V need. Needs the PyPI package llama-cpp-python and a built `specextend`.
 import argparse
 import json
 import os
-import re
 import subprocess
-import types
 
 import compare_llama_cpp
 import compare_perplexity
@@ -19,25 +17,19 @@ import compare_perplexity
 NUMBERS = {"f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8}  # of ggml_type
 
 
-def ours(args, keys, values, command, *flags):
-    kinds = (["--kv-type", keys] if keys != "f16" else []) + (["--ctv", values] if values != keys else [])
-    result = subprocess.run([args.program, command, "-m", args.model, "-t", str(args.threads), "-q", *kinds, *flags], capture_output=True, text=True)
-    if result.returncode:
-        raise SystemExit(result.stderr)
-    return result.stdout
+def kinds(keys, values):
+    return (["--kv-type", keys] if keys != "f16" else []) + (["--ctv", values] if values != keys else [])
 
 
 def perplexity(args, keys, values):
-    flags = ["-f", args.text, "-c", "512", "--windows", str(args.windows)]
-    mine = float(re.search(r"perplexity ([0-9.]+)", ours(args, keys, values, "perplexity", *flags)).group(1))
-    theirs, _ = compare_perplexity.peer(types.SimpleNamespace(model=args.model, c=512, threads=args.threads, text=args.text, windows=args.windows,
-                                                              kv_type=keys, value_type=values))
-    return mine, theirs
+    both = argparse.Namespace(**vars(args), c=512, kv_type=keys, value_type=values)
+    return compare_perplexity.ours(both, kinds(keys, values))[0], compare_perplexity.peer(both)[0]
 
 
 def decode(args, model, keys, values, depth):
-    flags = ["-o", "json", "-p", "0", "-n", "24", "-d", str(depth), "-r", "5"]
-    row = json.loads(ours(args, keys, values, "bench", *flags))[0]
+    command = [args.program, "bench", "-m", args.model, "-t", str(args.threads), "-q", "-o", "json", "-p", "0", "-n", "24", "-d", str(depth), "-r", "5",
+               *kinds(keys, values)]
+    row = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)[0]
     peer = compare_llama_cpp.Peer(model, depth + 640, args.threads, True, (NUMBERS[keys], NUMBERS[values]))
     return row["avg_ms"] / row["n_tokens"], min(compare_llama_cpp.peer_decode(peer, depth, 24) for _ in range(2))
 

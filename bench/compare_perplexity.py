@@ -52,6 +52,14 @@ def peer(args):
     return math.exp(total / count), count
 
 
+def ours(args, flags):
+    """Our perplexity of the same windows, and what the program printed."""
+    command = [args.program, "perplexity", "-m", args.model, "-f", args.text, "-c", str(args.c), "--windows", str(args.windows),
+               "-t", str(args.threads), "-q", *flags]
+    out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return float(re.search(r"perplexity ([0-9.]+)", out).group(1)), out
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text")
@@ -65,13 +73,7 @@ def main():
     parser.add_argument("--value-type", default="", help="of V, if it is another")
     args = parser.parse_args()
     theirs, count = peer(args)
-    command = [args.program, "perplexity", "-m", args.model, "-f", args.text, "-c", str(args.c), "--windows", str(args.windows), "-t", str(args.threads), "-q"]
-    if args.kv_type:
-        command += ["--kv-type", args.kv_type]
-    if args.value_type:
-        command += ["--ctv", args.value_type]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    mine = float(re.search(r"perplexity ([0-9.]+)", out).group(1))
+    mine, out = ours(args, (["--kv-type", args.kv_type] if args.kv_type else []) + (["--ctv", args.value_type] if args.value_type else []))
     print(f"llama.cpp {theirs:.4f}, ours {mine:.4f}, difference {100 * (mine / theirs - 1):+.3f} % ({args.windows} windows of {args.c}, {count} tokens scored)")
     print(out.strip())
 

@@ -149,6 +149,13 @@ class Backend {
     glu(activation);
   }
   virtual void experts(const ExpertsArgs&) = 0;
+  // norm, the router's linear and experts, both of norm.out, which a backend that fuses them does not write; no op may
+  // read it or the router's logits afterwards.
+  virtual void mixture(const NormArgs& before, const LinearArgs& router, const ExpertsArgs& args) {
+    norm(before);
+    linear(router);
+    experts(args);
+  }
   virtual void soft_cap(const SoftCapArgs&) = 0;
   virtual void kv_move(const KvMoveArgs&) = 0;
   virtual void kv_score(const KvScoreArgs&) = 0;

@@ -4,18 +4,27 @@
 
 namespace sx {
 
+namespace {
+
+NormArgs norm_of(const ModelConfig& config, const NormWeights& weights, const float* x, float* out, int rows,
+                 const Matrix* only_for) {
+  return {.out = out,
+          .x = x,
+          .weight = weights.weight,
+          .rows = rows,
+          .width = config.width,
+          .eps = config.norm_eps,
+          .only_for = only_for,
+          .centred = config.centred_norms,
+          .bias = weights.bias};
+}
+
+}  // namespace
+
 const float* normed(Backend& backend, const ModelConfig& config, const NormWeights& weights, const float* x, float* out,
                     int rows, const Matrix* only_for) {
   if (!weights.weight) return x;
-  backend.norm({.out = out,
-                .x = x,
-                .weight = weights.weight,
-                .rows = rows,
-                .width = config.width,
-                .eps = config.norm_eps,
-                .only_for = only_for,
-                .centred = config.centred_norms,
-                .bias = weights.bias});
+  backend.norm(norm_of(config, weights, x, out, rows, only_for));
   return out;
 }
 
@@ -56,34 +65,41 @@ struct GatheredExperts final : ExpertsPart {
 
 void mixture(Backend& backend, const ModelConfig& config, const LayerParts& parts, const FeedForwardWeights& weights,
              const LayerBuffers& buffers, int rows) {
-  const float* input = normed(backend, config, weights.norm, buffers.x, buffers.normed, rows, nullptr);
+  const bool norms = weights.norm.weight;
+  const float* const input = norms ? buffers.normed : buffers.x;
   const bool direct = adds_directly(config, weights.post_norm);
-  backend.linear({.out = buffers.gate_up,
-                  .x = input,
-                  .weight = weights.router.get(),
-                  .bias = weights.router_bias,
-                  .rows = rows,
-                  .out_stride = parts.experts});
+  const LinearArgs router{.out = buffers.gate_up,
+                          .x = input,
+                          .weight = weights.router.get(),
+                          .bias = weights.router_bias,
+                          .rows = rows,
+                          .out_stride = parts.experts};
   std::optional<GatheredExperts> part;
   if (buffers.ranks) part.emplace(backend, *buffers.ranks, parts.ffn, config.width);
   float* const out = direct ? buffers.x : buffers.branch;
-  backend.experts({.out = out,
-                   .x = input,
-                   .logits = buffers.gate_up,
-                   .gate_up = weights.gate_up.get(),
-                   .down = weights.down.get(),
-                   .gate_up_bias = weights.gate_up_bias,
-                   .down_bias = weights.down_bias,
-                   .rows = rows,
-                   .used = parts.experts_used,
-                   .routing = parts.routing,
-                   .renormalise = parts.renormalise,
-                   .choice_bias = weights.choice_bias,
-                   .scale = parts.expert_scale,
-                   .limit = parts.swiglu_limit,
-                   .alpha = parts.swiglu_alpha,
-                   .accumulate = direct,
-                   .part = part ? &*part : nullptr});
+  const ExpertsArgs experts{.out = out,
+                            .x = input,
+                            .logits = buffers.gate_up,
+                            .gate_up = weights.gate_up.get(),
+                            .down = weights.down.get(),
+                            .gate_up_bias = weights.gate_up_bias,
+                            .down_bias = weights.down_bias,
+                            .rows = rows,
+                            .used = parts.experts_used,
+                            .routing = parts.routing,
+                            .renormalise = parts.renormalise,
+                            .choice_bias = weights.choice_bias,
+                            .scale = parts.expert_scale,
+                            .limit = parts.swiglu_limit,
+                            .alpha = parts.swiglu_alpha,
+                            .accumulate = direct,
+                            .part = part ? &*part : nullptr};
+  if (norms) {
+    backend.mixture(norm_of(config, weights.norm, buffers.x, buffers.normed, rows, nullptr), router, experts);
+  } else {
+    backend.linear(router);
+    backend.experts(experts);
+  }
   if (buffers.ranks)
     backend.gather({.rows = out, .count = rows, .stride = config.width, .cut = buffers.ranks->columns(config.width)});
   if (!direct) add_branch(backend, config, weights.post_norm, buffers, rows);

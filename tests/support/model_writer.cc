@@ -90,7 +90,7 @@ std::vector<float> llama3_factors(const RopeConfig& rope) {
 }
 
 DType type_of(const TinySpec& spec, const TinyTensor& tensor) {
-  if (tensor.shape.size() == 1) return DType::kF32;
+  if (tensor.shape.size() == 1 || tensor.name.ends_with("ffn_gate_inp.weight")) return DType::kF32;
   const bool embedding = tensor.name == "token_embd.weight" && spec.embedding != DType::kCount;
   return embedding ? spec.embedding : spec.weights;
 }
@@ -133,7 +133,9 @@ ModelConfig tiny_config(const TinySpec& spec) {
   config.qkv_bias = spec.qkv_bias || spec.arch == "qwen2";
   config.out_bias = spec.out_bias;
   config.mlp_bias = spec.mlp_bias;
-  if (spec.arch == "qwen3") config.qk_norm = HeadNorm::kEach;
+  config.experts = spec.experts;
+  config.experts_used = spec.experts_used;
+  if (spec.arch.starts_with("qwen3")) config.qk_norm = HeadNorm::kEach;
   config.rope.style = RopeStyle::kHalves;
   config.rope.dims = config.head_dim;
   config.rope.base = spec.rope_base;
@@ -147,7 +149,9 @@ ModelConfig tiny_config(const TinySpec& spec) {
 std::vector<TinyTensor> tiny_tensors(const TinySpec& spec) {
   std::vector<TinyTensor> out;
   for (const auto& expected : expected_tensors(tiny_config(spec))) {
-    TinyTensor tensor{expected.name, hf_name(expected.name), expected.shape, {}};
+    const bool of_experts =
+        expected.name.find("_exps.") != std::string::npos || expected.name.ends_with("gate_inp.weight");
+    TinyTensor tensor{expected.name, of_experts ? "" : hf_name(expected.name), expected.shape, {}};
     int64_t count = 1;
     for (const int64_t size : tensor.shape) count *= size;
     Noise noise{seed_of(tensor.name, spec.seed)};
@@ -223,6 +227,11 @@ GgufWriter tiny_gguf(const TinySpec& spec) {
   number(".context_length", config.context);
   number(".embedding_length", config.width);
   number(".feed_forward_length", config.ffn);
+  if (config.experts) {
+    number(".expert_count", config.experts);
+    number(".expert_used_count", config.experts_used);
+    number(".expert_feed_forward_length", config.ffn);
+  }
   number(".attention.head_count", config.heads);
   number(".attention.head_count_kv", config.kv_heads);
   number(".attention.key_length", config.head_dim);

@@ -103,7 +103,7 @@ enum class TinyWords {
 };
 
 struct TinySpec {
-  std::string arch = "llama";  // llama, mistral, qwen2, qwen3
+  std::string arch = "llama";  // llama, mistral, qwen2, qwen3; GGUF: qwen3_moe
   int layers = 2, width = 64, heads = 4, kv_heads = 2;
   int head_dim = 0;  // 0: width / heads
   int ffn = 128, vocab = 320, context = 2048;
@@ -112,6 +112,7 @@ struct TinySpec {
   bool tied = false;
   int window = 0;
   std::vector<uint8_t> windowed_layers;                       // as in ModelConfig
+  int experts = 0, experts_used = 0;                          // qwen3_moe
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  // llama; qwen2 always has qkv_bias
   double rope_base = 10000;
   RopeScaling scaling = RopeScaling::kNone;  // GGUF: none, linear, llama3 (as rope_freqs.weight), yarn

@@ -39,6 +39,9 @@ class RankedBackend final : public ForwardingBackend {
   void linear_glu(const LinearArgs& product, const GluArgs& activation) override {
     right_->linear_glu(product, activation);
   }
+  void mixture(const NormArgs& before, const LinearArgs& router, const ExpertsArgs& args) override {
+    right_->mixture(before, router, args);
+  }
   // Trees of drafters, which are not spread over ranks, grow as they do on one.
   int level_rows() const override { return right_->level_rows(); }
   bool grow_tree(const TreeGrowthArgs& args, StepInputs& step, const StepKey& key, FunctionRef body) override;

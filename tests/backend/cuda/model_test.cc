@@ -78,6 +78,32 @@ TEST_P(Trees, WideFeedForward) {  // GEMMs of many rows end with their glu, and 
   }
 }
 
+// One row takes the kernels for few rows, a tree those that sort rows by expert. Experts of more than 128 and used by
+// more than a warp has places; inner dimensions of one split-K part and of several, with ends inside a group.
+TEST_P(Trees, Mixtures) {
+  const TempFolder folder;
+  unsigned seed = 180;
+  struct Shape {
+    DType type;
+    int width, ffn, experts, used;
+  };
+  for (const Shape& s : {Shape{DType::kQ4_0, 256, 96, 16, 8},
+                         {DType::kMXFP4, 2112, 160, 5, 2},
+                         {DType::kQ4_1, 128, 1056, 8, 3},
+                         {DType::kQ8_0, 64, 64, 140, 40},
+                         {DType::kQ6_K, 256, 256, 12, 9},
+                         {DType::kBF16, 192, 96, 6, 2}}) {
+    TinySpec spec;
+    spec.arch = "qwen3_moe", spec.layers = 2, spec.width = s.width, spec.heads = 4, spec.head_dim = 32;
+    spec.ffn = s.ffn, spec.experts = s.experts, spec.experts_used = s.used, spec.weights = s.type;
+    if (s.type == DType::kQ6_K) spec.head_dim = 64;
+    SCOPED_TRACE(fmt::format("{} width {}, ffn {}", dtype_name(s.type), s.width, s.ffn));
+    testing::write_tiny_gguf(folder.file("tiny.gguf"), spec);
+    for (const int nodes : {2, 17}) check_tree(folder.file("tiny.gguf"), DType::kBF16, {63, 20}, nodes, ++seed);
+    check_grown(folder.file("tiny.gguf"), DType::kBF16, {30, 5}, 9, true, ++seed);
+  }
+}
+
 TEST_P(Trees,
        EveryFormOfProducts) {  // matrices that are not small: tiles of 64, 96 and 128 outputs; steps of two launches
   const TempFolder folder;

@@ -241,11 +241,9 @@ void norm(const NormCall& call, cudaStream_t stream) {
   if (c.centred) return launch(centred_norm_kernel, c.rows, c.width <= 1024 ? 256 : 1024, 0, stream, c);
   const bool whole = c.width % 4 == 0 && c.stride % 4 == 0 && aligned(c.x, 16) && aligned(c.out, 16) &&
                      aligned(c.weight, 16) && aligned(c.out16, 8);
-  if (c.width <= 1024) launch(norm_kernel<1>, c.rows, 256, 0, stream, c, whole);
-  else if (c.width <= 2048) launch(norm_kernel<1>, c.rows, 512, 0, stream, c, whole);
-  else if (c.width <= 4096) launch(norm_kernel<2>, c.rows, 512, 0, stream, c, whole);
-  else if (c.width <= 8192) launch(norm_kernel<2>, c.rows, 1024, 0, stream, c, whole);
-  else launch(norm_kernel<0>, c.rows, 1024, 0, stream, c, whole);
+  const int threads = norm_threads(c.width), quads = (c.width + 3) / 4;
+  const auto kernel = quads <= threads ? norm_kernel<1> : quads <= 2 * threads ? norm_kernel<2> : norm_kernel<0>;
+  launch(kernel, c.rows, threads, 0, stream, c, whole);
 }
 
 void glu(const GluCall& call, cudaStream_t stream) {

@@ -34,6 +34,8 @@ struct NormCall {
   const float* bias = nullptr;
   int stride = 0;  // of x and out (not of out16); 0: width
 };
+// The order of a norm's sum depends on its threads, and so on the width alone.
+inline int norm_threads(int width) { return width <= 1024 ? 256 : width <= 4096 ? 512 : 1024; }
 void norm(const NormCall& call, cudaStream_t stream);
 
 struct RopeTableCall {

@@ -27,9 +27,16 @@ struct RouteCall {
   float scale;
 };
 
-// A warp routes a row: lane l has the scores of experts l, l + 32, ..., at most kPerLane of them. Bound by latency.
+// A score as an integer of the same order, of which 0 is none: -0 is 0, and NaN lies outside of the infinities.
+__device__ __forceinline__ uint32_t score_key(float score) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f));
+  return max(bits >> 31 ? ~bits : bits | 0x80000000u, 1u);
+}
+
+// A warp routes a row by its logits [experts]: lane l has the scores of experts l, l + 32, ..., at most kPerLane of
+// them. Bound by latency.
 template <int kPerLane>
-__device__ __forceinline__ void route_row(const RouteCall& call, int row) {
+__device__ __forceinline__ void route_row(const RouteCall& call, const float* logits, int row) {
   const int lane = int(threadIdx.x) & 31;
   const ExpertLists& lists = call.lists;
   int32_t* choice = lists.choice + size_t(row) * size_t(lists.used);
@@ -38,45 +45,38 @@ __device__ __forceinline__ void route_row(const RouteCall& call, int row) {
     for (int j = lane; j < lists.used; j += 32) choice[j] = -1;
     return;
   }
-  const float* logits = call.logits + size_t(row) * size_t(lists.experts);
   const bool sigmoid = call.routing == Routing::kSigmoid;
   const auto probability = [](float logit) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-logit))); };
-  float logit[kPerLane], score[kPerLane];
+  float logit[kPerLane];
+  uint32_t key[kPerLane];  // 0: chosen, or no expert
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) logit[i] = i * 32 + lane < lists.experts ? logits[i * 32 + lane] : 0;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = i * 32 + lane;
-    score[i] = !sigmoid ? logit[i] : probability(logit[i]);
-    if (sigmoid && call.choice_bias && e < lists.experts) score[i] = __fadd_rn(score[i], call.choice_bias[e]);
+    float score = !sigmoid ? logit[i] : probability(logit[i]);
+    if (sigmoid && call.choice_bias && e < lists.experts) score = __fadd_rn(score, call.choice_bias[e]);
+    key[i] = e < lists.experts ? score_key(score) : 0;
   }
-  // Whether a is chosen before b: the larger, of equals the lower; -1 is none.
-  const auto before = [](float a, int i, float b, int j) { return i >= 0 && (j < 0 || a > b || (a == b && i < j)); };
-  uint32_t taken = 0;  // of the lane's experts
-  float top = 0, total = 0;
-  for (int j = 0; j < lists.used; ++j) {
-    float best = 0, its_logit = 0;
-    int which = -1;
+  float top = 0, total = 0, mine[2] = {};  // weights lane and lane + 32
+  static_assert(kMostUsedExperts <= 64);
+  for (int j = 0; j < lists.used; ++j) {  // the largest, of equals the lower
+    uint32_t best = key[0];
+    int place = 0;
+    float its_logit = logit[0];
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int e = i * 32 + lane;
-      if (e >= lists.experts || (taken >> i & 1)) continue;
-      if (before(score[i], e, best, which)) best = score[i], which = e, its_logit = logit[i];
-    }
+    for (int i = 1; i < kPerLane; ++i)
+      if (key[i] > best) best = key[i], place = i, its_logit = logit[i];
+    const uint32_t largest = __reduce_max_sync(kAllLanes, best);
+    const int which = __reduce_min_sync(kAllLanes, best == largest ? place * 32 + lane : kMostExperts);
+    its_logit = __shfl_sync(kAllLanes, its_logit, which % 32);
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, best, step),
-                  others_logit = __shfl_xor_sync(kAllLanes, its_logit, step);
-      const int its = __shfl_xor_sync(kAllLanes, which, step);
-      if (before(other, its, best, which)) best = other, which = its, its_logit = others_logit;
-    }
-    which = __shfl_sync(kAllLanes, which, 0);  // NaN may leave lanes with different winners
-    its_logit = __shfl_sync(kAllLanes, its_logit, 0);
-    if (which % 32 == lane) taken |= 1u << (which / 32);
+    for (int i = 0; i < kPerLane; ++i)
+      if (i * 32 + lane == which) key[i] = 0;
     if (j == 0) top = its_logit;
     const float w = sigmoid ? probability(its_logit) : expf(__fsub_rn(its_logit, top));
     total = __fadd_rn(total, w);
-    if (j % 32 == lane) choice[j] = which, weight[j] = w;
+    if (j % 32 == lane) choice[j] = which, mine[0] = j < 32 ? w : mine[0], mine[1] = w;
   }
   if (sigmoid) total = call.renormalise ? __fadd_rn(total, 1e-20f) : 1.0f;
   if (!sigmoid && !call.renormalise) {
@@ -86,7 +86,9 @@ __device__ __forceinline__ void route_row(const RouteCall& call, int row) {
       if (i * 32 + lane < lists.experts) sum = __fadd_rn(sum, expf(__fsub_rn(logit[i], top)));
     total = warp_sum(sum);
   }
-  for (int j = lane; j < lists.used; j += 32) weight[j] = __fmul_rn(__fdiv_rn(weight[j], total), call.scale);
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    if (lane + 32 * i < lists.used) weight[lane + 32 * i] = __fmul_rn(__fdiv_rn(mine[i], total), call.scale);
 }
 
 template <int kPerLane>
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(128) route_rows(const __grid_constant__ RouteC
   const int row = int(blockIdx.x) * 4 + (int(threadIdx.x) >> 5);
   let_next_start();
   wait_for_previous();
-  if (row < call.lists.rows) route_row<kPerLane>(call, row);
+  if (row < call.lists.rows) route_row<kPerLane>(call, call.logits + size_t(row) * size_t(call.lists.experts), row);
 }
 
 // One block; thread e has expert e. The lists come out the same whatever the block's timing. Reads all choices once per
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_and_list(const __grid_con
   let_next_start();
   wait_for_previous();
   for (int row = int(threadIdx.x) >> 5; row < call.lists.rows; row += kRouteThreads / 32)
-    route_row<kPerLane>(call, row);
+    route_row<kPerLane>(call, call.logits + size_t(row) * size_t(call.lists.experts), row);
   __syncthreads();
   list_entries(call.lists, sums);
 }

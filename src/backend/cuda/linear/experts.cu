@@ -5,7 +5,10 @@
 #include <algorithm>
 
 #include "backend/cuda/elementwise/norm_glu_embed.h"
+#include "backend/cuda/linear/expert_glu.cuh"
 #include "backend/cuda/linear/expert_lists.cuh"
+#include "backend/cuda/linear/experts_few.h"
+#include "backend/cuda/linear/router.cuh"
 #include "backend/cuda/linear/skinny_mma.cuh"
 #include "backend/cuda/linear/skinny_packed.cuh"
 
@@ -125,16 +128,7 @@ __global__ void __launch_bounds__(256)
   const float *gates = gate_up + size_t(entry) * size_t(2 * ffn), *ups = gates + ffn;
   const int i = int(blockIdx.y) * 256 + int(threadIdx.x);
   if (i >= ffn) return;
-  float value;
-  if (limit == 0) {
-    value = silu_times(gates[i], ups[i]);
-  } else {  // a NaN stays one
-    const float gate = gates[i] > limit ? limit : gates[i];
-    const float low = ups[i] < -limit ? -limit : ups[i], up = low > limit ? limit : low;
-    const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, expf(__fmul_rn(-alpha, gate))));
-    value = __fmul_rn(silu, __fadd_rn(up, 1.0f));
-  }
-  store_input(to, size_t(entry) * size_t(to_stride) + size_t(i), value);
+  store_input(to, size_t(entry) * size_t(to_stride) + size_t(i), activate_expert(gates[i], ups[i], limit, alpha));
 }
 
 // out (+)= w0 y0 + w1 y1 + ..., in the order of choice. A block has 256 columns of one row; eight terms are loaded at
@@ -232,14 +226,14 @@ void multiply_experts(const CudaExperts& matrix, const ExpertLists& lists, const
   }
 }
 
-// Who goes where: one kernel for few rows, else two.
+// Who goes where: one kernel for few rows, else two. few: nobody reads the lists.
 template <int kPerLane>
-void route_by(const RouteCall& call, cudaStream_t stream) {
+void route_by(const RouteCall& call, bool few, cudaStream_t stream) {
   const ExpertLists& lists = call.lists;
-  if (lists.rows <= kRouteThreads / 32 && lists.experts <= kRouteThreads)
+  if (!few && lists.rows <= kRouteThreads / 32 && lists.experts <= kRouteThreads)
     return launch(route_and_list<kPerLane>, dim3(1), dim3(kRouteThreads), 0, stream, call);
   launch(route_rows<kPerLane>, dim3(unsigned(divide_up(lists.rows, 4))), dim3(128), 0, stream, call);
-  launch(list_all_entries, dim3(1), dim3(unsigned(divide_up(lists.experts, 32) * 32)), 0, stream, lists);
+  if (!few) launch(list_all_entries, dim3(1), dim3(unsigned(divide_up(lists.experts, 32) * 32)), 0, stream, lists);
 }
 
 std::vector<Tensor> stacked(std::span<const Tensor> parts) {
@@ -329,6 +323,7 @@ void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream) {
   Pieces pieces{static_cast<char*>(scratch)};
   Buffers b = buffers_of(pieces, a.rows, experts, a.used, width, ffn);
   const Inputs x = wanted_by(gate_up, b.x), inner = wanted_by(down, b.inner);
+  const bool few = few_experts_serve(gate_up, down, a);
   for (int first = 0; first < a.rows; first += kExpertRows) {
     ExpertLists& lists = b.lists;
     lists.rows = std::min(kExpertRows, a.rows - first);
@@ -341,7 +336,18 @@ void experts_rows(const ExpertsCall& call, void* scratch, cudaStream_t stream) {
                           a.choice_bias, call.row_info ? call.row_info + first : nullptr,
                           a.routing,     a.renormalise,
                           a.scale};
-    experts <= 128 ? route_by<4>(route, stream) : route_by<kMostExperts / 32>(route, stream);
+    if (few && call.router) route_normed({route, call.norm, call.router, call.router_bias}, stream);
+    else experts <= 128 ? route_by<4>(route, few, stream) : route_by<kMostExperts / 32>(route, few, stream);
+    if (few) {
+      return few_experts({.gate_up = &gate_up,
+                          .down = &down,
+                          .args = a,
+                          .choice = lists.choice,
+                          .weight = lists.weight,
+                          .x16 = static_cast<const uint16_t*>(call.x16),
+                          .inner16 = inner.x16},
+                         stream);
+    }
     launch(gather_entries, dim3(entries, unsigned(divide_up(width, kPiece))), dim3(256), 0, stream, lists, a.x + at,
            width, x);
     multiply_experts(gate_up, lists, x, a.gate_up_bias, b.gate_up, stream);

@@ -69,6 +69,11 @@ struct LinearCall {   // out (+)= x W^T (+ bias)
 size_t linear_scratch_bytes(int rows, int out);
 void linear_rows(const CudaMatrix& matrix, const LinearCall& call, void* scratch, cudaStream_t stream);
 
+// A norm and the GEMM of its rows as one kernel, where it serves them: quantised weights and few rows. The bits are
+// those of norm and linear_rows; call.x and call.x16 are not read.
+bool linear_normed_serves(const NormArgs& norm, const CudaMatrix& matrix, int rows);
+void linear_normed(const CudaMatrix& matrix, const NormArgs& norm, const LinearCall& call, cudaStream_t stream);
+
 // The GEMM whose outputs are gates and then as many factors, fused with silu(gate) * up: to call.out [rows, out_stride]
 // (or null), and to out16 as matrix.half(), [rows, matrix.out() / 2]. False: nothing was done, and the caller uses
 // linear_rows and glu, which give the same bits.

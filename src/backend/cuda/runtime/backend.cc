@@ -209,7 +209,7 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
     CudaBackend& backend;
     ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
   } leave{*this};
-  shadow_.of = unwritten_ = nullptr;
+  shadow_.of = unwritten_ = nullptr, deferred_.x = nullptr;
   padding_ = !inputs.prompt;
   shape_ = StepBlock::shape_of(inputs, padding_);
   block_.send(inputs, shape_, *staging_);
@@ -304,6 +304,11 @@ void CudaBackend::embed(const EmbedArgs& args) {
 void CudaBackend::norm(const NormArgs& args) {
   if (dry()) return;
   const int rows = padded(args.rows);
+  const auto* reader = static_cast<const CudaMatrix*>(args.only_for);
+  if (reader && in_step() && !step_->prompt && linear_normed_serves(args, *reader, rows)) {
+    deferred_ = args, unwritten_ = args.out, shadow_.of = nullptr;
+    return;
+  }
   const bool contiguous = args.stride == 0 || args.stride == args.width;  // else no linear reads it
   float* const out = wanted(args.out, args.only_for);
   void* half = contiguous ? shadow(args.out, rows, args.width) : nullptr;
@@ -336,8 +341,9 @@ void CudaBackend::linear_glu(const LinearArgs& product, const GluArgs& activatio
   const int rows = padded(product.rows), width = activation.width;
   const bool prompt = in_step() && step_->prompt && !product.outputs;
   const bool silu = activation.gated && activation.activation == Activation::kSilu;  // what the fused kernel computes
-  if (silu && !prompt && activation.gate_up == product.out && size_t(rows) * size_t(width) * 2 <= activated_.size) {
-    const void* x = half_of(product, rows, matrix);
+  if (silu && !prompt && !deferred_.x && activation.gate_up == product.out &&
+      size_t(rows) * size_t(width) * 2 <= activated_.size) {
+    const void* x = half_of(product.x, rows, matrix);
     const auto* reader = static_cast<const CudaMatrix*>(activation.only_for);
     const bool same = reader && reader->wants_half() && reader->half() == matrix.half();
     float* const out = same ? wanted(activation.out, reader) : activation.out;
@@ -412,16 +418,15 @@ void CudaBackend::attend_to_prompt(const AttendArgs& a) {
 }
 
 // The 16-bit form of the input: the shadow that its producer wrote, or a conversion made now.
-void* CudaBackend::half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix) {
+void* CudaBackend::half_of(const float* x, int rows, const CudaMatrix& matrix) {
   if (!matrix.wants_half()) return nullptr;
   last_half_ = matrix.half();
   const int in = matrix.in();
-  const bool there =
-      shadow_.of == args.x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
+  const bool there = shadow_.of == x && shadow_.rows == rows && shadow_.width == in && shadow_.half == matrix.half();
   if (there) return shadow_.data;
-  SX_ASSERT(args.x != unwritten_);
-  void* half = shadow(args.x, rows, in);
-  to_half(half, matrix.half(), args.x, size_t(rows) * size_t(in), stream_);
+  SX_ASSERT(x != unwritten_);
+  void* half = shadow(x, rows, in);
+  to_half(half, matrix.half(), x, size_t(rows) * size_t(in), stream_);
   return half;
 }
 
@@ -430,23 +435,17 @@ void CudaBackend::linear(const LinearArgs& args) {
   const auto& matrix = static_cast<const CudaMatrix&>(*args.weight);
   if (in_step() && step_->prompt && !args.outputs && prompts_by_library()) return linear_of_prompt(args, matrix);
   const int rows = padded(args.rows);
-  const LinearCall call{args.out,       half_of(args, rows, matrix), args.x, args.bias, rows, args.out_stride,
+  if (deferred_.x) {
+    SX_ASSERT(deferred_.out == args.x && deferred_.only_for == args.weight);
+    linear_normed(matrix, deferred_, {args.out, nullptr, nullptr, args.bias, rows, args.out_stride, args.accumulate},
+                  stream_);
+    deferred_.x = nullptr;
+    return written(args.out);
+  }
+  const LinearCall call{args.out,       half_of(args.x, rows, matrix), args.x, args.bias, rows, args.out_stride,
                         args.accumulate};
   linear_rows(matrix, call, scratch(linear_, linear_scratch_bytes(rows, matrix.out()), "split-K sums"), stream_);
   if (shadow_.of == args.out) shadow_.of = nullptr;
-  written(args.out);
-}
-
-void CudaBackend::experts(const ExpertsArgs& args) {
-  if (dry()) return;
-  SX_ASSERT(args.x != unwritten_);
-  ExpertsCall call{static_cast<const CudaExperts*>(args.gate_up), static_cast<const CudaExperts*>(args.down), args,
-                   in_step() && padding_ ? block_.view().rows : nullptr};
-  call.args.rows = padded(args.rows);
-  const size_t bytes =
-      experts_scratch_bytes(call.args.rows, args.gate_up->experts(), args.used, args.gate_up->in(), args.down->in());
-  experts_rows(call, scratch(experts_, bytes, "rows of experts"), stream_);
-  shadow_.of = nullptr;
   written(args.out);
 }
 
@@ -454,7 +453,7 @@ void CudaBackend::linear_of_prompt(const LinearArgs& args, const CudaMatrix& mat
   if (!prompt_linear_) prompt_linear_ = std::make_unique<PromptLinear>(kPromptSizes, arena_);
   prompt_linear_->prepare(matrix);  // does something for the first matrix of a shape only
   scratch(half_, size_t(row_capacity(args.rows)) * size_t(matrix.in()) * 2, "16-bit activations");
-  const char* half = static_cast<const char*>(half_of(args, args.rows, matrix));
+  const char* half = static_cast<const char*>(half_of(args.x, args.rows, matrix));
   for (int first = 0; first < args.rows; first += kPromptRows) {
     const size_t at = size_t(first);
     const LinearCall call{args.out + at * size_t(args.out_stride),

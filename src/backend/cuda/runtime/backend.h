@@ -20,6 +20,7 @@ namespace sx::cuda {
 inline constexpr int kPromptSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
 inline constexpr int kPromptRows = 1024;  // the largest of them
 
+struct ExpertsCall;
 struct RetrieveCall;
 struct ScoreCall;
 
@@ -72,6 +73,7 @@ class CudaBackend : public Backend {
   void soft_cap(const SoftCapArgs& args) override;
   void linear_glu(const LinearArgs& product, const GluArgs& activation) override;
   void experts(const ExpertsArgs& args) override;
+  void mixture(const NormArgs& before, const LinearArgs& router, const ExpertsArgs& args) override;
   void kv_move(const KvMoveArgs& args) override;
   void kv_score(const KvScoreArgs& args) override;
   std::unique_ptr<KvChoice> make_choice(int most_cells) override;
@@ -122,7 +124,9 @@ class CudaBackend : public Backend {
     if (rows == unwritten_) unwritten_ = nullptr;
   }
   float* wanted(float* out, const Matrix* only_for);  // where it leaves the rows themselves: null if the copy is enough
-  void* half_of(const LinearArgs& args, int rows, const CudaMatrix& matrix);
+  void* half_of(const float* x, int rows, const CudaMatrix& matrix);
+  ExpertsCall experts_call(const ExpertsArgs& args) const;
+  void run_experts(ExpertsCall& call);
   void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
   void attend_to_prompt(const AttendArgs& args);
   enum class Way { kPick, kFiltered, kHost };  // to choose from a row
@@ -177,6 +181,7 @@ class CudaBackend : public Backend {
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;
   Half last_half_ = Half::kBF16;
+  NormArgs deferred_{};                // a norm that its only reader does; x is null where there is none
   const float* unwritten_ = nullptr;   // rows of which only the copy is there
   std::vector<int32_t> sent_borders_;  // what sent_to_ holds
   const int32_t* sent_to_ = nullptr;
