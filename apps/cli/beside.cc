@@ -63,7 +63,8 @@ std::vector<BesideRun> run_beside(Session& session, std::span<const Token> promp
     if (run.result.reason == FinishReason::kCancelled) break;
     const bool read = run.result.timings.cached_tokens == 0;
     if (runs.empty()) prompt_ms = run.result.timings.prompt_ms;
-    run.time = {read ? run.result.timings.prompt_ms : prompt_ms, run.result.timings.draft_prompt_ms, run.result.timings.decode_ms};
+    run.time = {read ? run.result.timings.prompt_ms : prompt_ms, run.result.timings.draft_prompt_ms,
+                run.result.timings.decode_ms};
     if (!runs.empty()) {
       run.ratio = speedup(runs.front().time, run.time);
       run.equal = run.result.tokens == runs.front().result.tokens && run.result.text == runs.front().result.text;

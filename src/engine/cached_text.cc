@@ -51,7 +51,8 @@ int CachedText::reuse(std::span<const Token> text, const Drafter* drafter, int a
   truncate(can_return(int(same)) ? int(same) : 0);
   // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays
   // right.
-  if (const int covered = drafter ? drafter->covered(seq_) : length(); covered < length() && length() - covered <= again) {
+  if (const int covered = drafter ? drafter->covered(seq_) : length();
+      covered < length() && length() - covered <= again) {
     if (!can_return(covered)) truncate(0);
     else parts_.sequences->truncate(seq_, covered);
     tokens_.resize(size_t(length()));

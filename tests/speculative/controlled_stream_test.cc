@@ -23,11 +23,11 @@ struct Machine {
 };
 
 struct Text {
-  double right = 0.7;  // chance that the model's next token is right, those before it given
-  double found = 0;    // share of the places at which the index finds a continuation
-  double kept = 0.8;   // chance that the index gives a token of it
-  double wrong = 0;    // and how far that is too high
-  int turns = 1 << 30;   // from this token on the text is another one:
+  double right = 0.7;     // chance that the model's next token is right, those before it given
+  double found = 0;       // share of the places at which the index finds a continuation
+  double kept = 0.8;      // chance that the index gives a token of it
+  double wrong = 0;       // and how far that is too high
+  int turns = 1 << 30;    // from this token on the text is another one:
   double then_right = 0;  // the model's chance
   double then_kept = 0;   // and that of the index, which finds something everywhere then
 };
@@ -38,7 +38,7 @@ struct Answer {
   int noticed = -1;  // tokens behind the turn of the text when drafts gave two tokens for the first time
 };
 
-enum class Drafters { kModel, kIndex, kBoth };
+enum class Drafters { kModel, kIndex, kBoth, kAlone };  // kAlone: preset auto without a draft
 
 class Stream {
  public:
@@ -52,7 +52,7 @@ class Stream {
     clock_ = 0;
     planner_.emplace_back(costs_, DraftKind{.nodes = kNodes,
                                             .depth = kDepth,
-                                            .runs_model = drafters != Drafters::kIndex,
+                                            .runs_model = drafters == Drafters::kModel || drafters == Drafters::kBoth,
                                             .has_index = drafters != Drafters::kModel,
                                             .uses_costs = true,
                                             .controlled = drafters != Drafters::kIndex});
@@ -98,7 +98,10 @@ class Stream {
       const bool by_index = found && limits.nodes > 0 && limits.depth > 0;
       // The index is sure of what it finds: a tree of it has no place for the model.
       const int nodes = by_index ? best_nodes(limits) : std::min(deep, limits.nodes);
-      const double right = by_index ? text_.kept : turned ? text_.then_right : text_.right, true_right = by_index ? kept : right;
+      const double right = by_index ? text_.kept
+                           : turned ? text_.then_right
+                                    : text_.right,
+                   true_right = by_index ? kept : right;
       for (int i = 0; i < nodes; ++i)
         tree.add(i, 2, std::log(float(right)) * float(i + 1), by_index ? kFromIndex : kFromModel);
       const int worth = planner().worthwhile(tree, asker, cost.draft_ms);
@@ -215,11 +218,12 @@ TEST(ControlledStream, AModelThatHasNeverPaidIsTriedRarely) {
 // A text of which the index has found what did not come, until nothing of its account was left, and which repeats itself
 // from then on: what it says is held against what comes, at no cost, and soon believed.
 TEST(ControlledStream, ALoopIsDraftedSoonAfterDraftsThatFailed) {
-  for (const auto drafters : {Drafters::kIndex, Drafters::kBoth})
+  for (const auto drafters : {Drafters::kAlone, Drafters::kBoth})
     for (const double node : {0.03, 0.08, 0.16, 0.3})
       for (const int turns : {6, 60}) {
         const Machine machine{.level = 0.25, .node = node};
-        const Text text{.right = 0.1, .found = 1, .kept = 0.9, .wrong = 0.9, .turns = turns, .then_right = 0.1, .then_kept = 0.98};
+        const Text text{
+            .right = 0.1, .found = 1, .kept = 0.9, .wrong = 0.9, .turns = turns, .then_right = 0.1, .then_kept = 0.98};
         const auto all = waits(machine, text, drafters);
         EXPECT_LE(all[all.size() / 2], 10) << "node " << node << ", after " << turns;
         EXPECT_LE(all.back(), 16) << "node " << node << ", after " << turns;
@@ -229,7 +233,8 @@ TEST(ControlledStream, ALoopIsDraftedSoonAfterDraftsThatFailed) {
 // A head beside the index on two cores (a level a tenth of a step, a node a sixth) and on many or a device (both less):
 // where it guesses well it gives nearly what the best fixed depth would, where it does not next to nothing is lost.
 TEST(ControlledStream, AHeadIsUsedWhereItPays) {
-  for (const Machine& machine : {Machine{.level = 0.1, .node = 0.16}, Machine{.level = 0.08, .node = 0.05}, Machine{.level = 0.12, .node = 0.01}})
+  for (const Machine& machine : {Machine{.level = 0.1, .node = 0.16}, Machine{.level = 0.08, .node = 0.05},
+                                 Machine{.level = 0.12, .node = 0.01}})
     for (const double right : {0.0, 0.15, 0.3, 0.5, 0.65, 0.8}) {
       double best = 1, tokens = 1, path = 1;
       for (int depth = 1; depth <= kDepth; ++depth) {
@@ -239,12 +244,15 @@ TEST(ControlledStream, AHeadIsUsedWhereItPays) {
       const Text text{.right = right};
       EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, 256) / best, 0.94) << name_of(machine, text);
       EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, 256, 10) / best, 0.95) << name_of(machine, text);
-      for (const int answer : {16, 64}) EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, answer, 10), 0.98) << name_of(machine, text) << ", " << answer;
+      for (const int answer : {16, 64})
+        EXPECT_GT(mean_gain(machine, text, Drafters::kBoth, answer, 10), 0.98)
+            << name_of(machine, text) << ", " << answer;
     }
 }
 
 TEST(ControlledStream, AHeadIsNoticedWhereATextTurnsEasy) {
-  for (const Machine& machine : {Machine{.level = 0.1, .node = 0.16}, Machine{.level = 0.08, .node = 0.05}, Machine{.level = 0.12, .node = 0.01}}) {
+  for (const Machine& machine : {Machine{.level = 0.1, .node = 0.16}, Machine{.level = 0.08, .node = 0.05},
+                                 Machine{.level = 0.12, .node = 0.01}}) {
     const auto all = waits(machine, {.right = 0.05, .turns = 150, .then_right = 0.95}, Drafters::kBoth, 4);
     EXPECT_LE(all[all.size() / 2], 16) << machine.level << " " << machine.node;
     if (machine.level + machine.node < 0.2) EXPECT_LE(all.back(), 32) << machine.level << " " << machine.node;

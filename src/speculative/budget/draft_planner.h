@@ -33,7 +33,7 @@ struct DraftGrant {
   int model_depth = std::numeric_limits<int>::max();  // levels that a model may add where an index drafts, too
   bool look = false;  // instead: the index proposes a token that is not verified, to see whether it would be right
   DraftDecision decision{};  // of a controller
-  double draft_ms = 0;                                // that drafting is expected to take
+  double draft_ms = 0;       // that drafting is expected to take
 };
 
 // One request that asks for a draft, or has drafted.
