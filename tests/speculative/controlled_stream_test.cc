@@ -215,8 +215,8 @@ TEST(ControlledStream, AModelThatHasNeverPaidIsTriedRarely) {
     }
 }
 
-// A text of which the index has found what did not come, until nothing of its account was left, and which repeats itself
-// from then on: what it says is held against what comes, at no cost, and soon believed.
+// A text of which the index has found what did not come, until nothing of its account was left, and which repeats
+// itself from then on: what it says is held against what comes, at no cost, and soon believed.
 TEST(ControlledStream, ALoopIsDraftedSoonAfterDraftsThatFailed) {
   for (const auto drafters : {Drafters::kAlone, Drafters::kBoth})
     for (const double node : {0.03, 0.08, 0.16, 0.3})

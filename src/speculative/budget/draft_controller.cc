@@ -167,8 +167,9 @@ void DraftController::settle_without(double tokens, double time) {
   index_balance_ = std::clamp(index_balance_ + kIndexShare + tokens - time, -kMostDebt, kMost);
 }
 
-// Looking a text up costs nothing, so an index whose first drafts failed need not wait until its account has grown again:
-// a loop that it has learned by now shows within a few tokens. It earns no more by that than it had to begin with.
+// Looking a text up costs nothing, so an index whose first drafts failed need not wait until its account has grown
+// again: a loop that it has learned by now shows within a few tokens. It earns no more by that than it had to begin
+// with.
 void DraftController::look(bool right, double node) {
   const double balance = index_balance_ + kLooked * (right ? 1 - node : -node);
   index_balance_ = std::clamp(balance, -kMostDebt, std::max(index_balance_, kIndexStart));
